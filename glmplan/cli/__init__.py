@@ -1,0 +1,36 @@
+"""The command line: each command parses, calls the library once and prints. Commands are imported only when used."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from typing import Any
+
+__all__ = ["COMMANDS", "main"]
+
+#: command name → (module, one line of help). A module holds either `command` (a function) or `app` (a typer group).
+COMMANDS: dict[str, tuple[str, str]] = {
+    "fit": ("glmplan.cli.fit", "Does a model fit a machine, how fast, for how many users, and what binds."),
+    "predict": ("glmplan.cli.predict", "Predict every row of a table of runs."),
+    "models": ("glmplan.cli.models", "List, show, check and import models."),
+    "hardware": ("glmplan.cli.hardware", "List, show, check, import, probe and draw hardware."),
+}
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run the command line.
+
+    Parameters
+    ----------
+    arguments : list of str, optional
+        The words after `glmplan`; taken from the process by default.
+
+    Raises
+    ------
+    SystemExit
+        Always, with the exit code: 0 for an answer (also "does not fit"), 2 for bad input, 130 after Ctrl-C.
+    """
+    from glmplan.cli.run import run
+
+    words: list[Any] = list(sys.argv[1:] if arguments is None else arguments)
+    run(words, COMMANDS, importlib.import_module)

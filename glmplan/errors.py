@@ -1,0 +1,132 @@
+"""Every error that glmplan raises on purpose.
+
+::
+
+    GlmplanError
+    ├── SpecError            a file, a field or an argument is wrong (exit code 2)
+    │   ├── UnknownName      a model, part, host or engine that is not in the catalogue; lists the nearest names
+    │   ├── UnknownArchitecture   a config whose architecture glmplan cannot compute; says why
+    │   └── NoServer         an address where no usable server answers
+    └── Infeasible           an answer, not a mistake: nothing satisfies what was asked (exit code 0)
+        ├── DoesNotFit       memory is short on some rank
+        ├── TargetUnreachable   no load level meets the target
+        └── UnknownFact      the needed figure of a part is not published; nothing is invented
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from pathlib import Path
+
+__all__ = [
+    "DoesNotFit",
+    "GlmplanError",
+    "Infeasible",
+    "NoServer",
+    "SpecError",
+    "TargetUnreachable",
+    "UnknownArchitecture",
+    "UnknownFact",
+    "UnknownName",
+    "nearest",
+]
+
+
+def nearest(name: str, choices: Iterable[str], count: int = 5) -> list[str]:
+    """Return the choices that look most like a name, best first.
+
+    Parameters
+    ----------
+    name : str
+        What was asked for.
+    choices : iterable of str
+        What there is.
+    count : int, optional
+        How many to return at most, [-]
+
+    Returns
+    -------
+    list of str
+        The nearest choices; empty when nothing is alike.
+
+    Examples
+    --------
+    >>> nearest("h20-sxm", ["h200-sxm", "b200-sxm", "mi300x"], 1)
+    ['h200-sxm']
+    """
+    return difflib.get_close_matches(name.lower(), sorted(set(choices)), n=count, cutoff=0.45)
+
+
+class GlmplanError(Exception):
+    """Base of everything glmplan raises on purpose."""
+
+
+class SpecError(GlmplanError, ValueError):
+    """Something given is wrong: names the file, the field, the value and the nearest valid choice.
+
+    Parameters
+    ----------
+    message : str
+        What is wrong, in one sentence.
+    file : path, optional
+        The file it stands in.
+    field : str, optional
+        The field, column or option.
+    value : object, optional
+        What was given.
+    choices : iterable of str, optional
+        Valid choices; the nearest to `value` are shown.
+
+    Examples
+    --------
+    >>> print(SpecError("is not a KV cache format", field="--kv", value="fp9", choices=["fp8", "bf16"]))
+    --kv: 'fp9' is not a KV cache format; nearest: fp8
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        file: str | Path | None = None,
+        field: str | None = None,
+        value: object = None,
+        choices: Iterable[str] = (),
+    ) -> None:
+        self.message, self.file, self.field, self.value = message, file, field, value
+        self.choices = list(choices)
+        where = ": ".join(str(part) for part in (file, field) if part is not None)
+        what = f"{value!r} {message}" if value is not None else message
+        text = f"{where}: {what}" if where else what
+        if self.choices:
+            close = nearest(str(value), self.choices) if value is not None else []
+            text += f"; nearest: {', '.join(close)}" if close else f"; choices: {', '.join(self.choices[:40])}"
+        super().__init__(text)
+
+
+class UnknownName(SpecError):
+    """A name that is not in the catalogue. Nothing is ever substituted for it."""
+
+
+class UnknownArchitecture(SpecError):
+    """A model config that glmplan cannot compute, with the reason."""
+
+
+class NoServer(SpecError):
+    """No usable server answers at the given address."""
+
+
+class Infeasible(GlmplanError):
+    """Nothing satisfies what was asked; an expected outcome that callers turn into an answer."""
+
+
+class DoesNotFit(Infeasible):
+    """Memory is short on some rank."""
+
+
+class TargetUnreachable(Infeasible):
+    """No load level meets the target."""
+
+
+class UnknownFact(Infeasible):
+    """A needed figure of a part is not published."""

@@ -1,0 +1,87 @@
+"""Reading TOML with errors that name the file, and writing files so that a crash never leaves half of one."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import tomllib
+from pathlib import Path
+from typing import Any
+
+from glmplan.errors import SpecError
+
+__all__ = ["read_toml", "write_atomically"]
+
+
+def read_toml(path: str | Path) -> dict[str, Any]:
+    """Read a TOML file.
+
+    Parameters
+    ----------
+    path : path
+        The file.
+
+    Returns
+    -------
+    dict
+        Its content.
+
+    Raises
+    ------
+    SpecError
+        If the file cannot be read or is not TOML; the message names the line.
+
+    Examples
+    --------
+    >>> import tempfile, pathlib
+    >>> file = pathlib.Path(tempfile.mkdtemp()) / "a.toml"
+    >>> write_atomically(file, 'memory = "96 GiB"')
+    >>> read_toml(file)
+    {'memory': '96 GiB'}
+    """
+    try:
+        with open(path, "rb") as stream:
+            return tomllib.load(stream)
+    except OSError as error:
+        raise SpecError(f"cannot be read: {error.strerror}", file=path) from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise SpecError(f"is not valid TOML: {error}", file=path) from None
+
+
+def write_atomically(path: str | Path, content: str | bytes) -> None:
+    """Write a file in one step: readers see the old content or the new, never a part.
+
+    Parameters
+    ----------
+    path : path
+        The file; missing parent folders are made.
+    content : str or bytes
+        What to write; text is encoded as UTF-8.
+
+    Raises
+    ------
+    SpecError
+        If the file cannot be written.
+
+    Examples
+    --------
+    >>> import tempfile, pathlib
+    >>> file = pathlib.Path(tempfile.mkdtemp()) / "deep" / "a.txt"
+    >>> write_atomically(file, "whole")
+    >>> file.read_text()
+    'whole'
+    """
+    path = Path(path)
+    data = content.encode() if isinstance(content, str) else content
+    temporary = None
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
+        with os.fdopen(handle, "wb") as stream:
+            stream.write(data)
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, path)
+    except OSError as error:
+        if temporary is not None and os.path.exists(temporary):
+            os.unlink(temporary)
+        raise SpecError(f"cannot be written: {error.strerror}", file=path) from None
