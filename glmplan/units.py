@@ -1,0 +1,278 @@
+"""Quantities with their units: read at the border, base units inside, written units outside.
+
+Inside glmplan every quantity is a float in base units (B, B/s, FLOP, FLOP/s, s, W, J, USD, Hz). In files and options
+it is text with its unit. GB is 10⁹ bytes and GiB is 2³⁰ bytes: they differ by 7 %, and only the writer knows which was
+meant.
+
+Importing this module is cheap: pydantic is touched only when a model that uses these types is built.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Annotated, Any
+
+from glmplan.errors import SpecError
+
+__all__ = [
+    "DIMENSIONS",
+    "Bytes",
+    "BytesPerSecond",
+    "Flop",
+    "FlopPerSecond",
+    "Hertz",
+    "Joules",
+    "Quantity",
+    "Seconds",
+    "TransfersPerSecond",
+    "Usd",
+    "UsdPerJoule",
+    "UsdPerSecond",
+    "Watts",
+    "format_quantity",
+    "parse_quantity",
+]
+
+# A unit is (power of ten, factor): 10**power is applied to the decimal text, so it is rounded once; factors are exact.
+_DECIMAL = {"": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
+_BINARY = {"Ki": 10, "Mi": 20, "Gi": 30, "Ti": 40, "Pi": 50}
+
+
+def _prefixed(unit: str, prefixes: str = "kMGTPE", factor: float = 1.0) -> dict[str, tuple[int, float]]:
+    return {prefix + unit: (_DECIMAL[prefix], factor) for prefix in ("", *prefixes)}
+
+
+def _binary(unit: str) -> dict[str, tuple[int, float]]:
+    return {prefix + unit: (0, 2.0**power) for prefix, power in _BINARY.items()}
+
+
+_RATE_OF_BITS = {name: unit for name, unit in _prefixed("bit/s", "kMGT", 1 / 8).items() if name != "bit/s"}
+
+#: dimension → unit → (power of ten, factor); the first unit of each is the base unit.
+DIMENSIONS: dict[str, dict[str, tuple[int, float]]] = {
+    "bytes": _prefixed("B", "kMGTP") | _binary("B"),
+    "bytes per second": _prefixed("B/s", "kMGTP") | _binary("B/s") | _RATE_OF_BITS,
+    "FLOP": _prefixed("FLOP") | _prefixed("OP"),
+    "FLOP per second": _prefixed("FLOP/s") | _prefixed("OP/s"),
+    "seconds": {
+        "s": (0, 1.0), "ms": (-3, 1.0), "us": (-6, 1.0), "µs": (-6, 1.0), "ns": (-9, 1.0),
+        "min": (0, 60.0), "h": (0, 3600.0), "d": (0, 86400.0),
+    },
+    "watts": {"W": (0, 1.0), "mW": (-3, 1.0), "kW": (3, 1.0), "MW": (6, 1.0)},
+    "joules": _prefixed("J", "kMG") | {"Wh": (0, 3600.0), "kWh": (3, 3600.0), "MWh": (6, 3600.0)},
+    "hertz": _prefixed("Hz", "kMG"),
+    "transfers per second": _prefixed("T/s", "kMG"),
+    "USD": {"USD": (0, 1.0)},
+    "USD per second": {"USD/s": (0, 1.0), "USD/h": (0, 1 / 3600), "USD/d": (0, 1 / 86400)},
+    "USD per joule": {"USD/J": (0, 1.0), "USD/kWh": (-3, 1 / 3600), "USD/MWh": (-6, 1 / 3600)},
+}  # fmt: skip
+
+_TEXT = re.compile(r"\s*([+-]?)(\d+(?:_\d+)*(?:\.\d+)?|\.\d+)(?:[eE]([+-]?\d+))?\s*(\S*)\s*")
+
+
+def parse_quantity(text: object, dimension: str, *, signed: bool = False) -> float:
+    """Read a quantity written with its unit.
+
+    Parameters
+    ----------
+    text : str
+        Number and unit, as in `"1.792 TB/s"`; underscores may group digits.
+    dimension : str
+        Key of `DIMENSIONS`.
+    signed : bool, optional
+        Whether a negative value is allowed.
+
+    Returns
+    -------
+    float
+        The value, [base unit of the dimension]
+
+    Raises
+    ------
+    SpecError
+        If the text is not a string, has no unit or one of another kind, is NaN, infinite or (unless `signed`) negative.
+
+    Examples
+    --------
+    >>> parse_quantity("96 GiB", "bytes")
+    103079215104.0
+    >>> parse_quantity("1.792 TB/s", "bytes per second")
+    1792000000000.0
+    >>> parse_quantity("12us", "seconds")
+    1.2e-05
+    >>> parse_quantity("96 Gib", "bytes")
+    Traceback (most recent call last):
+    glmplan.errors.SpecError: '96 Gib' has the unit 'Gib', which is no unit of bytes; nearest: GiB
+    """
+    units = DIMENSIONS[dimension]
+    base = next(iter(units))
+    if not isinstance(text, str):
+        raise SpecError(f"must be text with its unit, as in '1 {base}'", value=text)
+    found = _TEXT.fullmatch(text)
+    if found is None:
+        word = text.strip().lower().lstrip("+-")
+        reason = "is not a finite number" if word.startswith(("nan", "inf")) else "is not a number with a unit"
+        raise SpecError(f"{reason}, as in '1 {base}'", value=text)
+    sign, number, exponent, unit = found.groups()
+    if not unit:
+        raise SpecError(f"has no unit; write one of {', '.join(units)}", value=text)
+    if unit not in units:
+        close = ", ".join(_nearest_units(unit, units))
+        raise SpecError(f"has the unit {unit!r}, which is no unit of {dimension}; nearest: {close}", value=text)
+    if sign == "-" and not signed:
+        raise SpecError("must not be negative", value=text)
+    power, factor = units[unit]
+    value = float(f"{sign}{number}e{int(exponent or 0) + power}") * factor
+    if not math.isfinite(value):
+        raise SpecError("is too large to be a number", value=text)
+    return value
+
+
+def _nearest_units(unit: str, units: dict[str, tuple[int, float]]) -> list[str]:
+    """Return the units that differ only in letter case, else the most alike, else all."""
+    import difflib
+
+    same = [known for known in units if known.lower() == unit.lower()]
+    return same or difflib.get_close_matches(unit, units, n=3, cutoff=0.5) or list(units)[:8]
+
+
+def format_quantity(value: float, dimension: str, digits: int | None = None, *, unit: str | None = None) -> str:
+    """Write a quantity with a unit that reads well.
+
+    Parameters
+    ----------
+    value : float
+        The value, [base unit of the dimension]
+    dimension : str
+        Key of `DIMENSIONS`.
+    digits : int, optional
+        Significant digits; by default as many as needed to read back exactly this value, [-]
+    unit : str, optional
+        The unit to write; by default the one with the shortest number.
+
+    Returns
+    -------
+    str
+        Number and unit.
+
+    Examples
+    --------
+    >>> format_quantity(102641958912, "bytes")
+    '97887 MiB'
+    >>> format_quantity(1.792e12, "bytes per second")
+    '1.792 TB/s'
+    >>> format_quantity(62250.7, "bytes", 3, unit="kB")
+    '62.3 kB'
+    """
+    units = DIMENSIONS[dimension]
+    if unit is not None and unit not in units:
+        raise SpecError(f"is no unit of {dimension}", value=unit, choices=units)
+    exact = unit is None and digits is None
+    best: tuple[float, str] | None = None
+    for name in [unit] if unit else units:
+        power, factor = units[name]
+        scaled = float(value) / factor / 10.0**power
+        number = _plain(scaled) if digits is None else _rounded(scaled, digits)
+        text = f"{number} {name}"
+        if exact and not (math.isfinite(value) and parse_quantity(text, dimension, signed=True) == value):
+            continue
+        # Fewest digits win, then the number nearest to one; tiny and huge numbers and unusual units pay.
+        readable = 1 <= abs(scaled) < 10000
+        unusual = name.endswith("bit/s") or name.lstrip("kMGTPE").startswith("OP") or name == "µs"
+        size = abs(math.log10(abs(scaled))) / 20 if scaled else units[name] != (0, 1.0)
+        cost = len(number.replace(".", "")) + (0 if readable else 4) + size + (4 if unusual else 0)
+        if best is None or cost < best[0]:
+            best = cost, text
+    return best[1] if best else f"{float(value)!r} {next(iter(units))}"
+
+
+def _plain(value: float) -> str:
+    """Return the shortest text of a float, without `.0`."""
+    return repr(int(value)) if value == int(value) and abs(value) < 1e16 else repr(value)
+
+
+def _rounded(value: float, digits: int) -> str:
+    if value == 0 or not math.isfinite(value):
+        return f"{value:g}"
+    places = max(digits - 1 - math.floor(math.log10(abs(value))), 0)
+    return f"{value:.{places}f}"
+
+
+class Quantity:
+    """Marks a pydantic field as a quantity: text with a unit comes in, a float in base units is kept.
+
+    In JSON mode the value is written back as text with its unit, so that a record survives a round trip.
+
+    Parameters
+    ----------
+    dimension : str
+        Key of `DIMENSIONS`.
+    positive : bool, optional
+        Whether zero is refused.
+
+    Examples
+    --------
+    >>> from pydantic import TypeAdapter
+    >>> TypeAdapter(Bytes).validate_python("24 GiB")
+    25769803776.0
+    """
+
+    __slots__ = ("dimension", "positive")
+
+    def __init__(self, dimension: str, *, positive: bool = True) -> None:
+        self.dimension, self.positive = dimension, positive
+
+    def read(self, text: object) -> float:
+        """Read the text of a field.
+
+        Parameters
+        ----------
+        text : str
+            Number and unit.
+
+        Returns
+        -------
+        float
+            The value, [base unit of the dimension]
+
+        Raises
+        ------
+        SpecError
+            If it is not such a quantity, or is zero where that makes no sense.
+
+        Examples
+        --------
+        >>> Quantity("watts").read("600 W")
+        600.0
+        """
+        value = parse_quantity(text, self.dimension)
+        if self.positive and value == 0:
+            raise SpecError("must be more than zero; leave an unknown figure out", value=text)
+        return value
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:
+        from pydantic_core import core_schema
+
+        written = core_schema.plain_serializer_function_ser_schema(
+            lambda value: format_quantity(value, self.dimension), when_used="json"
+        )
+        return core_schema.no_info_plain_validator_function(self.read, serialization=written)
+
+    def __get_pydantic_json_schema__(self, schema: Any, handler: Any) -> dict[str, str]:
+        units = ", ".join(DIMENSIONS[self.dimension])
+        return {"type": "string", "description": f"{self.dimension}, with the unit: {units}"}
+
+
+Bytes = Annotated[float, Quantity("bytes")]
+BytesPerSecond = Annotated[float, Quantity("bytes per second")]
+Flop = Annotated[float, Quantity("FLOP")]
+FlopPerSecond = Annotated[float, Quantity("FLOP per second")]
+Hertz = Annotated[float, Quantity("hertz")]
+Joules = Annotated[float, Quantity("joules")]
+Seconds = Annotated[float, Quantity("seconds", positive=False)]
+TransfersPerSecond = Annotated[float, Quantity("transfers per second")]
+Usd = Annotated[float, Quantity("USD", positive=False)]
+UsdPerJoule = Annotated[float, Quantity("USD per joule", positive=False)]
+UsdPerSecond = Annotated[float, Quantity("USD per second", positive=False)]
+Watts = Annotated[float, Quantity("watts")]
