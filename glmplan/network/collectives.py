@@ -1,0 +1,324 @@
+"""How long a collective takes on a class of links: closed forms that broadcast over message sizes and group sizes.
+
+Every form is latency plus bytes over bandwidth (Hockney). A group of one costs exactly nothing, by formula and not by
+a branch. Which constants hold (launch, hop, efficiency) is not known here: they are arguments, fitted elsewhere.
+
+References
+----------
+.. [1] R. Thakur, R. Rabenseifner, W. Gropp, "Optimization of Collective Communication Operations in MPICH",
+   IJHPCA 19 (2005): ring and tree costs.
+.. [2] NVIDIA/nccl-tests, doc/PERFORMANCE.md: what "bus bandwidth" means for each collective.
+.. [3] NVIDIA/nccl-tests issue 212 (2024-05-06): what an NVLink switch that reduces moves over each link.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+__all__ = [
+    "Algorithm",
+    "LinkClass",
+    "Protocol",
+    "all_gather_time",
+    "all_reduce_time",
+    "all_to_all_time",
+    "bus_bandwidth",
+    "point_to_point_time",
+    "reduce_scatter_time",
+]
+
+Algorithm = Literal["best", "ring", "tree", "one-shot", "two-shot", "switch"]
+
+
+@dataclass(frozen=True, slots=True)
+class Protocol:
+    """The constants of one way to run a collective.
+
+    Parameters
+    ----------
+    launch : float
+        Time that any group of more than one pays, whatever the size, [s]
+    hop : float
+        Time for each step along the ring, level of the tree, or peer to synchronise with, [s]
+    efficiency : float
+        Share of the link's line rate that payload reaches, [-]
+
+    Examples
+    --------
+    >>> Protocol(launch=5e-6, hop=1e-6, efficiency=0.7).efficiency
+    0.7
+    """
+
+    launch: float
+    hop: float
+    efficiency: float
+
+
+@dataclass(frozen=True, slots=True)
+class LinkClass:
+    """What a group of ranks sees of the links between them.
+
+    Parameters
+    ----------
+    kind : {'nvlink', 'xgmi', 'pcie', 'fabric', 'unified'}
+        Family of the slowest link inside the group.
+    bandwidth : float
+        Line rate of one rank towards a neighbour, each direction, [B/s]
+    mesh_bandwidth : float
+        Line rate of one rank when all ranks send to all others at once; lower than `bandwidth` where uplinks are
+        shared, [B/s]
+    ring : Protocol
+        Constants of ring algorithms, also used for trees, gathers and point-to-point sends.
+    one_shot : Protocol, optional
+        Constants of algorithms in which every rank reads all its peers at once; None where they cannot run.
+    switch : Protocol, optional
+        Constants of a switch that reduces; None where there is none.
+    algorithm : {'best', 'ring', 'tree', 'one-shot', 'two-shot', 'switch'}, optional
+        Which all-reduce runs. `best` takes the fastest available at each size: a tuned switch-over.
+    basis : str, optional
+        What the constants rest on.
+    calibrated : bool, optional
+        Whether the constants were measured on this kind of link.
+
+    Examples
+    --------
+    >>> link = LinkClass("pcie", 63e9, 63e9, Protocol(5e-6, 1e-6, 0.7))
+    >>> link.algorithm
+    'best'
+    """
+
+    kind: str
+    bandwidth: float
+    mesh_bandwidth: float
+    ring: Protocol
+    one_shot: Protocol | None = None
+    switch: Protocol | None = None
+    algorithm: Algorithm = "best"
+    basis: str = ""
+    calibrated: bool = True
+
+
+def all_reduce_time(*, message_bytes: ArrayLike, ranks: ArrayLike, link: LinkClass) -> NDArray[np.float64]:
+    """Return the time in which every rank gets the sum of all ranks' messages.
+
+    Parameters
+    ----------
+    message_bytes : array_like
+        Size of the message that each rank holds, shape (n,) or scalar, [B]
+    ranks : array_like
+        Size of the group, shape (n,) or scalar, [-]
+    link : LinkClass
+        The links between the ranks.
+
+    Returns
+    -------
+    ndarray
+        Time, shape (n,) or scalar; exactly 0 for a group of one, [s]
+
+    Raises
+    ------
+    ValueError
+        If `link.algorithm` needs a protocol that the link does not have.
+
+    Notes
+    -----
+    Ring: 2(n-1) hops and 2(n-1)/n of the message over the neighbour link [1]_. Tree: 2 log2 n hops, same bytes.
+    One-shot: n-1 peers, the whole message from each. Two-shot: a scatter and a gather among all, each (n-1)/n of the
+    message. Switch: each rank sends and receives (n+1)/n of the message [3]_. Not modelled: overlap with
+    computation, several collectives on the same links at once, hierarchical algorithms over several nodes.
+
+    Examples
+    --------
+    >>> link = LinkClass("pcie", 50e9, 50e9, Protocol(10e-6, 1e-6, 0.8), one_shot=Protocol(5e-6, 0.5e-6, 0.6))
+    >>> float(all_reduce_time(message_bytes=8192, ranks=1, link=link))
+    0.0
+    >>> all_reduce_time(message_bytes=np.array([8192, 32 << 20]), ranks=4, link=link).round(7)
+    array([7.3000e-06, 1.2743e-03])
+    """
+    message, count = np.asarray(message_bytes, dtype=np.float64), np.asarray(ranks, dtype=np.float64)
+    present = ["ring", *(["one-shot", "two-shot"] if link.one_shot else []), *(["switch"] if link.switch else [])]
+    if link.algorithm not in ("best", "tree", *present):
+        raise ValueError(f"{link.algorithm} cannot run on {link.kind} links here; possible: {', '.join(present)}")
+    chosen = present if link.algorithm == "best" else [link.algorithm]
+    times = [_all_reduce_by(name, message, count, link) for name in chosen]
+    return np.asarray(np.minimum.reduce(np.broadcast_arrays(*times)))
+
+
+def _all_reduce_by(name: str, message: NDArray[np.float64], count: NDArray[np.float64], link: LinkClass) -> NDArray:
+    """Return the time of one named algorithm, [s]."""
+    peers = count - 1
+    active = np.minimum(peers, 1.0)
+    shared = peers / count
+    ring, mesh = link.ring, link.one_shot
+    if name == "ring":
+        return active * ring.launch + 2 * peers * ring.hop + 2 * shared * message / (link.bandwidth * ring.efficiency)
+    if name == "tree":
+        hops = 2 * np.log2(count)
+        return active * ring.launch + hops * ring.hop + 2 * shared * message / (link.bandwidth * ring.efficiency)
+    if name == "switch" and link.switch is not None:
+        moved = active * (count + 1) / count * message
+        return active * (link.switch.launch + link.switch.hop) + moved / (link.bandwidth * link.switch.efficiency)
+    assert mesh is not None  # all_reduce_time has checked it
+    speed = link.mesh_bandwidth * mesh.efficiency
+    if name == "one-shot":
+        return active * mesh.launch + peers * mesh.hop + peers * message / speed
+    return 2 * (active * mesh.launch + peers * mesh.hop) + 2 * shared * message / speed
+
+
+def all_gather_time(*, message_bytes: ArrayLike, ranks: ArrayLike, link: LinkClass) -> NDArray[np.float64]:
+    """Return the time in which every rank gets the pieces of all ranks, around a ring.
+
+    Parameters
+    ----------
+    message_bytes : array_like
+        Size of the gathered result, shape (n,) or scalar, [B]
+    ranks : array_like
+        Size of the group, shape (n,) or scalar, [-]
+    link : LinkClass
+        The links between the ranks.
+
+    Returns
+    -------
+    ndarray
+        Time, shape (n,) or scalar; exactly 0 for a group of one, [s]
+
+    Notes
+    -----
+    n-1 hops and (n-1)/n of the result over the neighbour link [1]_. Not modelled: gathers that a switch multicasts.
+
+    Examples
+    --------
+    >>> link = LinkClass("pcie", 50e9, 50e9, Protocol(10e-6, 1e-6, 0.8))
+    >>> float(all_gather_time(message_bytes=4e6, ranks=4, link=link))
+    8.8e-05
+    """
+    message, count = np.asarray(message_bytes, dtype=np.float64), np.asarray(ranks, dtype=np.float64)
+    peers, ring = count - 1, link.ring
+    moved = peers / count * message
+    return np.asarray(np.minimum(peers, 1.0) * ring.launch + peers * ring.hop + moved / (link.bandwidth * ring.efficiency))
+
+
+def reduce_scatter_time(*, message_bytes: ArrayLike, ranks: ArrayLike, link: LinkClass) -> NDArray[np.float64]:
+    """Return the time in which every rank gets its piece of the sum, around a ring.
+
+    Parameters
+    ----------
+    message_bytes : array_like
+        Size of the message that each rank holds before, shape (n,) or scalar, [B]
+    ranks : array_like
+        Size of the group, shape (n,) or scalar, [-]
+    link : LinkClass
+        The links between the ranks.
+
+    Returns
+    -------
+    ndarray
+        Time, shape (n,) or scalar; exactly 0 for a group of one, [s]
+
+    Notes
+    -----
+    The mirror image of an all-gather: same hops, same bytes [1]_.
+
+    Examples
+    --------
+    >>> link = LinkClass("pcie", 50e9, 50e9, Protocol(10e-6, 1e-6, 0.8))
+    >>> float(reduce_scatter_time(message_bytes=4e6, ranks=4, link=link))
+    8.8e-05
+    """
+    return all_gather_time(message_bytes=message_bytes, ranks=ranks, link=link)
+
+
+def all_to_all_time(*, message_bytes: ArrayLike, ranks: ArrayLike, link: LinkClass) -> NDArray[np.float64]:
+    """Return the time in which every rank sends a different piece to every other.
+
+    Parameters
+    ----------
+    message_bytes : array_like
+        Size of everything one rank holds, its own piece included, shape (n,) or scalar, [B]
+    ranks : array_like
+        Size of the group, shape (n,) or scalar, [-]
+    link : LinkClass
+        The links between the ranks; its `mesh_bandwidth` counts the uplinks that the pieces share.
+
+    Returns
+    -------
+    ndarray
+        Time, shape (n,) or scalar; exactly 0 for a group of one, [s]
+
+    Notes
+    -----
+    n-1 pieces of 1/n of the message leave each rank at once. Not modelled: uneven pieces (hot experts).
+
+    Examples
+    --------
+    >>> link = LinkClass("pcie", 50e9, 25e9, Protocol(10e-6, 1e-6, 0.8))
+    >>> float(all_to_all_time(message_bytes=4e6, ranks=4, link=link))
+    0.000163
+    """
+    message, count = np.asarray(message_bytes, dtype=np.float64), np.asarray(ranks, dtype=np.float64)
+    protocol, peers = link.one_shot or link.ring, count - 1
+    moved = peers / count * message
+    latency = np.minimum(peers, 1.0) * protocol.launch + peers * protocol.hop
+    return np.asarray(latency + moved / (link.mesh_bandwidth * protocol.efficiency))
+
+
+def point_to_point_time(*, message_bytes: ArrayLike, ranks: ArrayLike, link: LinkClass) -> NDArray[np.float64]:
+    """Return the time of handing a message down a chain of ranks: `ranks - 1` sends, one after the other.
+
+    Parameters
+    ----------
+    message_bytes : array_like
+        Size of the message, shape (n,) or scalar, [B]
+    ranks : array_like
+        Length of the chain: 2 for one send, the number of stages for a pipeline, shape (n,) or scalar, [-]
+    link : LinkClass
+        The links between neighbours.
+
+    Returns
+    -------
+    ndarray
+        Time, shape (n,) or scalar; exactly 0 for a chain of one, [s]
+
+    Notes
+    -----
+    Each send pays the launch and one hop. Not modelled: sends hidden behind the computation of other batches.
+
+    Examples
+    --------
+    >>> link = LinkClass("pcie", 50e9, 50e9, Protocol(10e-6, 1e-6, 0.8))
+    >>> float(point_to_point_time(message_bytes=4e6, ranks=3, link=link))
+    0.000222
+    """
+    message, count = np.asarray(message_bytes, dtype=np.float64), np.asarray(ranks, dtype=np.float64)
+    ring = link.ring
+    return np.asarray((count - 1) * (ring.launch + ring.hop + message / (link.bandwidth * ring.efficiency)))
+
+
+def bus_bandwidth(*, message_bytes: ArrayLike, ranks: ArrayLike, seconds: ArrayLike) -> NDArray[np.float64]:
+    """Return the "bus bandwidth" that nccl-tests prints for an all-reduce.
+
+    Parameters
+    ----------
+    message_bytes : array_like
+        Size of the message, [B]
+    ranks : array_like
+        Size of the group, [-]
+    seconds : array_like
+        Time of the all-reduce, [s]
+
+    Returns
+    -------
+    ndarray
+        2(n-1)/n of the message over the time [2]_, [B/s]
+
+    Examples
+    --------
+    >>> float(bus_bandwidth(message_bytes=4194304, ranks=8, seconds=182.49e-6).round(-7))
+    40220000000.0
+    """
+    count = np.asarray(ranks, dtype=np.float64)
+    return np.asarray(2 * (count - 1) / count * np.asarray(message_bytes, dtype=np.float64) / np.asarray(seconds))
