@@ -1,0 +1,155 @@
+"""Reading fields of a foreign JSON config: every mistake names the file, the field and the nearest field there is."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from glmplan.errors import SpecError, UnknownArchitecture, nearest
+
+__all__ = ["ConfigFields"]
+
+#: fields that change what a layer is made of; a config that sets one which its architecture does not read is refused
+_STRUCTURAL = (
+    "attn_res_block_size",
+    "block_configs",
+    "compress_ratios",
+    "conv_L_cache",
+    "hybrid_layer_pattern",
+    "hybrid_override_pattern",
+    "index_topk",
+    "kv_lora_rank",
+    "layer_types",
+    "layers_block_type",
+    "linear_attn_config",
+    "linear_num_value_heads",
+    "moe_intermediate_size",
+    "moe_latent_size",
+    "moe_num_experts",
+    "n_routed_experts",
+    "n_shared_experts",
+    "num_experts",
+    "num_kv_shared_layers",
+    "num_local_experts",
+    "num_shared_experts",
+    "o_lora_rank",
+    "q_lora_rank",
+    "routed_expert_hidden_size",
+    "shared_expert_intermediate_size",
+    "shared_intermediate_size",
+    "sparse_attention_config",
+    "ssm_state_size",
+    "swa_num_key_value_heads",
+    "use_double_wide_mlp",
+    "v_head_dim",
+)
+
+
+class ConfigFields:
+    """The fields of one JSON object, read with checks; remembers which were read.
+
+    Parameters
+    ----------
+    content : mapping
+        The object.
+    file : path, optional
+        Where it is from, for messages.
+    prefix : str, optional
+        Where in the file it stands.
+
+    Examples
+    --------
+    >>> ConfigFields({"hidden_size": 6144}, "config.json").whole("hidden_size")
+    6144
+    >>> ConfigFields({"hiden_size": 6144}, "config.json").whole("hidden_size")
+    Traceback (most recent call last):
+    glmplan.errors.SpecError: config.json: hidden_size: is missing; nearest field there: hiden_size
+    """
+
+    def __init__(self, content: Mapping[str, Any], file: str | Path | None = None, prefix: str = "") -> None:
+        self.content, self.file, self.prefix = content, file, prefix
+        self.read: set[str] = set()
+
+    def has(self, name: str) -> bool:
+        """Whether the field is there and not null."""
+        self.read.add(name)
+        return self.content.get(name) is not None
+
+    def raw(self, name: str, default: Any = None) -> Any:
+        """Return the value as it stands."""
+        self.read.add(name)
+        value = self.content.get(name)
+        return default if value is None else value
+
+    def whole(self, *names: str, default: int | None = None, minimum: int = 1) -> int:
+        """Return a whole number from the first of the names that is there."""
+        for name in names:
+            self.read.add(name)
+            value = self.content.get(name)
+            if value is None:
+                continue
+            if isinstance(value, float) and math.isfinite(value) and value == int(value):
+                value = int(value)
+            if isinstance(value, bool) or not isinstance(value, int):
+                raise SpecError("is not a whole number", file=self.file, field=self.prefix + name, value=value)
+            if not minimum <= value <= 10**9:
+                raise SpecError(
+                    f"is not between {minimum} and 10^9", file=self.file, field=self.prefix + name, value=value
+                )
+            return value
+        if default is not None:
+            return default
+        close = nearest(names[0], [str(key) for key in self.content], 3)
+        hint = f"; nearest field there: {', '.join(close)}" if close else ""
+        raise SpecError(f"is missing{hint}", file=self.file, field=self.prefix + names[0])
+
+    def optional(self, *names: str) -> int | None:
+        """Return a positive whole number, or None when the field is absent, null or 0."""
+        return self.whole(*names, default=0, minimum=0) or None
+
+    def flag(self, name: str, default: bool = False) -> bool:
+        """Return a truth value."""
+        value = self.raw(name, default)
+        if not isinstance(value, bool):
+            raise SpecError("is not true or false", file=self.file, field=self.prefix + name, value=value)
+        return value
+
+    def listing(self, name: str, count: int, choices: Sequence[Any] | None = None) -> list[Any]:
+        """Return a list with one entry for each of `count` layers."""
+        value = self.raw(name)
+        if not isinstance(value, list) or len(value) < count:
+            found = f"has {len(value)} entries" if isinstance(value, list) else "is not a list"
+            raise SpecError(
+                f"{found}; one for each of the {count} layers is needed", file=self.file, field=self.prefix + name
+            )
+        if choices is not None:
+            for entry in value[:count]:
+                if entry not in choices:
+                    raise SpecError(
+                        "is not a known kind of layer",
+                        file=self.file,
+                        field=self.prefix + name,
+                        value=entry,
+                        choices=[str(choice) for choice in choices],
+                    )
+        return value[:count]
+
+    def part(self, name: str) -> ConfigFields:
+        """Return the fields of an inner object."""
+        value = self.raw(name)
+        if not isinstance(value, Mapping):
+            raise SpecError("is missing or not an object", file=self.file, field=self.prefix + name)
+        return ConfigFields(value, self.file, f"{self.prefix}{name}.")
+
+    def refuse_unread(self, architecture: str) -> None:
+        """Refuse a config that has a structural field which its architecture is not known to have."""
+        for name in _STRUCTURAL:
+            value = self.content.get(name)
+            if name not in self.read and value not in (None, 0, False, [], {}):
+                raise UnknownArchitecture(
+                    f"is set, and glmplan does not know what it means for the architecture {architecture!r}",
+                    file=self.file,
+                    field=self.prefix + name,
+                )

@@ -1,0 +1,64 @@
+"""Refresh `model_specs/*.toml` from a folder of Hugging Face configs named `OWNER--NAME_config.json`.
+
+What a config says (shapes, layers, MTP) is rewritten; what people added (aliases, checkpoints, published totals,
+disagreements) stays. Models that the catalogue does not have are left out unless named.
+
+    python tools/import_models.py FOLDER [NAME ...]
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from glmplan.catalog import load_model_file, model_key
+from glmplan.datafolders import data_folder
+from glmplan.errors import GlmplanError
+from glmplan.files import write_atomically
+from glmplan.probe.hf_config import read_hf_config
+from glmplan.probe.spec_toml import model_toml
+
+#: fields that a config says
+SHAPES = ("family", "hidden", "vocabulary", "tied_embedding", "max_context", "layers", "stack", "extra_parameters")
+
+
+def refresh(config: Path, name: str) -> str:
+    """Write one model and return its name."""
+    found = read_hf_config(config, name=name)
+    path = data_folder("model_specs") / f"{name}.toml"
+    repository = config.name.removesuffix("_config.json").replace("--", "/", 1)
+    if path.is_file():
+        known = load_model_file(path)
+        found = known.model_copy(update={field: getattr(found, field) for field in SHAPES})
+    else:
+        source = f"https://huggingface.co/{repository} config.json"
+        found = found.model_copy(update={"hugging_face": repository, "source": source})
+    write_atomically(path, model_toml(found))
+    return name
+
+
+def main(arguments: list[str]) -> int:
+    """Refresh the models of the catalogue that have a config in the folder, and those named."""
+    if not arguments or not Path(arguments[0]).is_dir():
+        print(__doc__)
+        return 2
+    wanted = {model_key(name) for name in arguments[1:]}
+    known = {}
+    for path in data_folder("model_specs").glob("*.toml"):
+        model = load_model_file(path)
+        if model.hugging_face:
+            known[model_key(model.hugging_face)] = model.name
+    for config in sorted(Path(arguments[0]).glob("*--*_config.json")):
+        if config.name.endswith("_hf_quant_config.json"):
+            continue
+        key = config.name.removesuffix("_config.json").partition("--")[2].lower()
+        if key in known or key in wanted:
+            try:
+                print(refresh(config, known.get(key, key)))
+            except GlmplanError as error:
+                print(f"{key}: {error}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
