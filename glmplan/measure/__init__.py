@@ -1,0 +1,1 @@
+"""Measuring: a live client for serving engines, and importers for other tools' results."""

@@ -1,0 +1,172 @@
+"""`glmplan runs`: measured runs out of other tools' files."""
+
+from __future__ import annotations
+
+import json
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+app = typer.Typer(help="Import other tools' benchmark results and engines' startup logs.", no_args_is_help=True)
+
+_SHOWN = (
+    ("model", "model"),
+    ("engine", "engine"),
+    ("phase", "phase"),
+    ("users", "concurrency"),
+    ("in", "input_tokens"),
+    ("out", "output_tokens"),
+    ("tok/s", "output_tokens_per_s"),
+    ("prefill tok/s", "prefill_tokens_per_s"),
+    ("TTFT ms", "ttft_mean_ms"),
+    ("TPOT ms", "tpot_mean_ms"),
+    ("KV tokens", "kv_pool_tokens"),
+    ("GiB/card", "weights_gib_per_accelerator"),
+)
+
+
+class Form(StrEnum):
+    """How the runs are shown."""
+
+    table = "table"
+    json = "json"
+    csv = "csv"
+
+
+@app.callback()
+def _group() -> None:
+    """Import other tools' benchmark results and engines' startup logs."""
+
+
+@app.command("import")
+def import_runs(
+    files: Annotated[list[Path], typer.Argument(help="Results or logs; their kind is recognised by content.")],
+    model: Annotated[str | None, typer.Option(help="The model, where the file does not name it.")] = None,
+    on: Annotated[str | None, typer.Option(help="The accelerator or host it ran on.")] = None,
+    engine: Annotated[str | None, typer.Option(help="The engine that answered.")] = None,
+    campaign: Annotated[str | None, typer.Option(help="Name of the campaign; the file's name by default.")] = None,
+    facts: Annotated[
+        list[str] | None, typer.Option("--set", help="More that you know, as column=value: --set tp=8.")
+    ] = None,
+    form: Annotated[Form, typer.Option("--format", help="What is printed.")] = Form.table,
+    out: Annotated[Path | None, typer.Option(help="Write the runs to this CSV, for predict --runs.")] = None,
+) -> None:
+    """Turn other tools' results and engines' startup logs into measured runs."""
+    from glmplan.errors import SpecError
+    from glmplan.files import write_atomically
+    from glmplan.measure.importers import import_file, table_csv
+
+    known = _facts(facts or []) | {"model": model, "engine": engine}
+    rows: list[dict[str, Any]] = []
+    logs: list[tuple[Path, Any]] = []
+    unusable = 0
+    for file in files:
+        try:
+            found = import_file(file, facts={"campaign": campaign or file.stem, "source": file.name, **known})
+        except SpecError as error:
+            typer.echo(f"error: {error}", err=True)
+            unusable += 1
+            continue
+        for problem in found.problems:
+            typer.echo(f"warning: {file}: {problem}", err=True)
+        rows += found.rows
+        if found.logged is not None:
+            logs.append((file, found.logged))
+    comparisons = [(file, _beside(log, model, on)) for file, log in logs]
+    if on is not None:
+        from glmplan.measure.predicted_memory import parts_of
+
+        for row in rows:
+            for column, value in parts_of(on, row).items():
+                row.setdefault(column, value)
+    if out is not None and rows:
+        write_atomically(out, table_csv(rows))
+    _print(rows, comparisons, form)
+    if out is not None and rows:
+        typer.echo(f"{len(rows)} runs written to {out}", err=True)
+    if unusable:
+        raise typer.Exit(2)
+
+
+def _facts(pairs: list[str]) -> dict[str, Any]:
+    from glmplan.errors import SpecError
+    from glmplan.measure.importers import RUN_COLUMNS
+
+    known = {}
+    for pair in pairs:
+        column, equals, value = pair.partition("=")
+        if not equals or column not in RUN_COLUMNS:
+            raise SpecError("is not column=value", field="--set", value=column, choices=RUN_COLUMNS)
+        known[column] = value
+    return known
+
+
+def _beside(log: Any, model: str | None, on: str | None) -> Any:
+    from glmplan.measure.predicted_memory import predict_startup
+
+    return predict_startup(log, model=model, on=on)
+
+
+def _print(rows: list[dict[str, Any]], comparisons: list[tuple[Path, Any]], form: Form) -> None:
+    from glmplan.measure.importers import table_csv
+
+    if form is Form.csv:
+        typer.echo(table_csv(rows), nl=False)
+        return
+    if form is Form.json:
+        shown = [
+            {"file": str(file), "why_not": found.why_not, "lines": [_line(line) for line in found.lines]}
+            for file, found in comparisons
+        ]
+        typer.echo(json.dumps({"runs": rows, "memory": shown}, indent=2))
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console()
+    runs = Table(box=None)
+    used = [(title, column) for title, column in _SHOWN if any(column in row for row in rows)]
+    for title, column in used:
+        runs.add_column(title, justify="left" if column in ("model", "engine", "phase") else "right")
+    for row in rows:
+        runs.add_row(*(_cell(row.get(column)) for _, column in used))
+    if rows:
+        console.print(runs)
+    for file, found in comparisons:
+        console.print(f"\n{file.name}: memory, logged and predicted")
+        memory = Table(box=None)
+        for title in ("what", "logged", "predicted", "difference", "line"):
+            memory.add_column(title, justify="left" if title == "what" else "right")
+        for line in found.lines:
+            difference = "" if line.difference is None else f"{line.difference:+.1%}"
+            sides = (_cell(line.logged), _cell(line.predicted))
+            memory.add_row(
+                f"{line.what} {f'[{line.unit}]' if line.unit else ''}".replace("[", r"\["),
+                *sides,
+                difference,
+                str(line.line or ""),
+            )
+        console.print(memory)
+        for said in found.notes:
+            console.print(f"  {said}", highlight=False)
+        if found.why_not:
+            console.print(f"  no prediction: {found.why_not}", highlight=False)
+
+
+def _line(line: Any) -> dict[str, Any]:
+    return {
+        "what": line.what,
+        "unit": line.unit,
+        "logged": line.logged,
+        "predicted": line.predicted,
+        "difference": line.difference,
+        "line": line.line,
+    }
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return ""
+    return f"{value:,.6g}" if isinstance(value, int | float) else str(value)
