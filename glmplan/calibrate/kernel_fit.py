@@ -1,0 +1,248 @@
+"""Fit the parameters of `glmplan.utilisation` to measured kernel times: robust, in logarithms, reproducible."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import numpy as np
+
+from glmplan.calibrate.kernel_tables import Campaign
+from glmplan.utilisation import CollectiveParams, KernelParams, KernelWork, collective_seconds, kernel_seconds
+
+__all__ = ["CLASSES", "Fitted", "Rows", "errors", "fit_collective", "fit_rows", "join", "rows_of"]
+
+#: start, lower and upper bound of every parameter; the last two describe the benchmark, not the part
+_BOUNDS = {
+    "floor": (6e-6, 1e-6, 2e-3),
+    "bandwidth": (0.7, 0.03, 1.0),
+    "flop": (0.6, 0.005, 1.05),
+    "rows_half": (8.0, 0.01, 5e3),
+    "tiles_half": (8.0, 0.01, 1e4),
+    "streams_half": (2.0, 0.001, 1e4),
+    "side": (1.0, 0.03, 30.0),
+    "sharpness": (3.0, 1.0, 12.0),
+    "cache_gain": (2.0, 1.0, 8.0),
+    "cache_bytes": (5e7, 6e6, 3e8),
+}
+_NEUTRAL = {"rows_half": 0.0, "tiles_half": 0.0, "streams_half": 0.0, "side": 1.0}
+_NEUTRAL |= {"cache_gain": 1.0, "cache_bytes": 1.0}
+_ALL = ("floor", "bandwidth", "flop", "rows_half", "tiles_half", "streams_half", "sharpness")
+
+#: class of kernel → parameters that are fitted; the others stay neutral
+CLASSES: dict[str, tuple[str, ...]] = {
+    "gemm": (*_ALL, "side", "cache_gain", "cache_bytes"),
+    "experts": (*_ALL, "side", "cache_gain", "cache_bytes"),
+    "decode-attention": (*_ALL, "cache_gain", "cache_bytes"),
+    "prefill-attention": ("floor", "bandwidth", "flop", "rows_half", "tiles_half", "sharpness"),
+    "latent-decode": (*_ALL, "cache_gain", "cache_bytes"),
+    "latent-prefill": ("floor", "bandwidth", "flop", "rows_half", "tiles_half", "sharpness"),
+    "latent-decode-block": ("floor", "bandwidth", "flop", "rows_half", "tiles_half", "side", "sharpness"),
+    "latent-prefill-block": ("floor", "bandwidth", "flop", "rows_half", "tiles_half", "side", "sharpness"),
+    "sparse-decode-block": ("floor", "bandwidth", "flop", "rows_half", "tiles_half", "side", "sharpness"),
+    "sparse-prefill-block": ("floor", "bandwidth", "flop", "rows_half", "tiles_half", "side", "sharpness"),
+}
+
+#: what carries no activation quantisation has no side pass to fit
+_UNQUANTISED = ("bf16", "int4", "mxfp4")
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Work, measured time and peaks, one entry for each row.
+
+    Attributes
+    ----------
+    work : KernelWork
+        The work, every field an array.
+    seconds, resident, peak_flop, peak_bandwidth : ndarray
+        Measured time [s], bytes a benchmark finds in the cache [B], peaks [FLOP/s] and [B/s].
+    """
+
+    work: KernelWork
+    seconds: np.ndarray
+    resident: np.ndarray
+    peak_flop: np.ndarray
+    peak_bandwidth: np.ndarray
+
+
+@dataclass(frozen=True, slots=True)
+class Fitted:
+    """Parameters of the part, and how the benchmark's cache helped it.
+
+    Attributes
+    ----------
+    params : KernelParams
+        What predicts.
+    cache_gain, cache_bytes : float
+        How much faster resident operands were read [-], and below which size [B]; used on benchmark rows only.
+    """
+
+    params: KernelParams
+    cache_gain: float
+    cache_bytes: float
+
+
+def rows_of(campaign: Campaign, chosen: np.ndarray | slice, *, peak_flop: float, peak_bandwidth: float) -> Rows:
+    """Return chosen rows of a campaign with the peaks of its part.
+
+    Parameters
+    ----------
+    campaign : Campaign
+        A table.
+    chosen : ndarray or slice
+        Rows to take.
+    peak_flop, peak_bandwidth : float
+        Peaks, [FLOP/s], [B/s]
+
+    Returns
+    -------
+    Rows
+        The rows.
+    """
+    count = len(campaign.seconds)
+    columns = {
+        field.name: np.broadcast_to(np.asarray(getattr(campaign.work, field.name), dtype=float), count)[chosen]
+        for field in fields(campaign.work)
+    }
+    seconds = campaign.seconds[chosen]
+    flat = np.ones(len(seconds))
+    return Rows(KernelWork(**columns), seconds, campaign.resident[chosen], flat * peak_flop, flat * peak_bandwidth)
+
+
+def join(parts: Sequence[Rows]) -> Rows:
+    """Return the rows of several tables as one.
+
+    Parameters
+    ----------
+    parts : sequence of Rows
+        At least one.
+
+    Returns
+    -------
+    Rows
+        All rows.
+    """
+    work = {f.name: np.concatenate([getattr(p.work, f.name) for p in parts]) for f in fields(KernelWork)}
+    names = ("seconds", "resident", "peak_flop", "peak_bandwidth")
+    return Rows(KernelWork(**work), *(np.concatenate([getattr(p, name) for p in parts]) for name in names))
+
+
+def _predicted(values: dict[str, float], rows: Rows) -> np.ndarray:
+    """Time with part of the bytes served from the cache, as a benchmark that repeats one shape sees it."""
+    held = 1 / (1 + (rows.resident / values["cache_bytes"]) ** 3) * (values["cache_gain"] > 1)
+    read = 1 - held * (1 - 1 / values["cache_gain"])
+    params = KernelParams(**{f.name: values[f.name] for f in fields(KernelParams)})
+    work = replace(rows.work, bytes=rows.work.bytes * read)
+    return np.asarray(
+        kernel_seconds(work, peak_flop=rows.peak_flop, peak_bandwidth=rows.peak_bandwidth, params=params)
+    )
+
+
+def fit_rows(kernel: str, precision: str, rows: Rows, start: Fitted | None = None) -> Fitted:
+    """Fit one class of kernel.
+
+    Parameters
+    ----------
+    kernel, precision : str
+        Class and format; they say which parameters are free.
+    rows : Rows
+        What was measured.
+    start : Fitted, optional
+        Where to begin; the defaults otherwise.
+
+    Returns
+    -------
+    Fitted
+        The parameters, rounded to four digits.
+
+    Notes
+    -----
+    Residuals are logarithms under a soft-L1 loss of scale 0.15, so that a kernel that the library chose badly for some
+    shapes does not move the rest.
+    """
+    from scipy.optimize import least_squares
+
+    free = [n for n in CLASSES[kernel] if not (kernel == "gemm" and n == "side" and precision in _UNQUANTISED)]
+    low, high = (np.log([_BOUNDS[name][i] for name in free]) for i in (1, 2))
+    begin = {name: _BOUNDS[name][0] for name in free}
+    begin["floor"] = float(np.clip(np.quantile(rows.seconds, 0.01), 3e-7, 1e-3))
+    if start is not None:
+        begin = {n: getattr(start.params, n, getattr(start, n, None)) or begin[n] for n in free}
+    target = np.log(rows.seconds)
+    fixed = {name: value for name, value in _NEUTRAL.items() if name not in free}
+
+    def residual(x: np.ndarray) -> np.ndarray:
+        return np.log(_predicted(fixed | dict(zip(free, np.exp(x).tolist(), strict=True)), rows)) - target
+
+    x0 = np.clip(np.log([begin[name] for name in free]), low + 1e-6, high - 1e-6)
+    found: Any = least_squares(residual, x0, bounds=(low, high), loss="soft_l1", f_scale=0.15, max_nfev=60)
+    values = fixed | {n: float(f"{v:.4g}") for n, v in zip(free, np.exp(found.x).tolist(), strict=True)}
+    params = KernelParams(**{f.name: values[f.name] for f in fields(KernelParams)})
+    return Fitted(params, values["cache_gain"], values["cache_bytes"])
+
+
+def errors(fitted: Fitted, rows: Rows) -> np.ndarray:
+    """Return the logarithm of predicted over measured time.
+
+    Parameters
+    ----------
+    fitted : Fitted
+        Parameters.
+    rows : Rows
+        Rows, best those that were not fitted.
+
+    Returns
+    -------
+    ndarray
+        Logarithms, [-]
+    """
+    values = {f.name: getattr(fitted.params, f.name) for f in fields(KernelParams)}
+    values |= {"cache_gain": fitted.cache_gain, "cache_bytes": fitted.cache_bytes}
+    return np.log(_predicted(values, rows)) - np.log(rows.seconds)
+
+
+def fit_collective(
+    bytes_: np.ndarray, ranks: np.ndarray, seconds: np.ndarray, *, link_bandwidth: float
+) -> tuple[CollectiveParams, np.ndarray]:
+    """Fit an all-reduce.
+
+    Parameters
+    ----------
+    bytes_, ranks, seconds : ndarray
+        Size of the tensor [B], ranks [-], measured time [s]
+    link_bandwidth : float
+        Peak of one rank's link in one direction, [B/s]
+
+    Returns
+    -------
+    CollectiveParams
+        The parameters, rounded to four digits.
+    ndarray
+        Logarithm of predicted over measured time, [-]
+    """
+    from scipy.optimize import least_squares
+
+    low = np.log([1e-6, 1e-8, 1e-3, 5e-3, 1e-8])
+    high = np.log([5e-4, 1e-4, 1.2, 1.2, 1e-3])
+
+    def residual(x: np.ndarray) -> np.ndarray:
+        params = CollectiveParams(*np.exp(x).tolist())
+        time = collective_seconds(bytes_, ranks, link_bandwidth=link_bandwidth, params=params)
+        return np.asarray(np.log(time) - np.log(seconds))
+
+    best: Any = None
+    for one_shot in (0.5, 0.05):
+        x0 = np.log([float(seconds.min()), 5e-7, one_shot, 0.7, 5e-6])
+        found: Any = least_squares(
+            residual,
+            np.clip(x0, low + 1e-6, high - 1e-6),
+            bounds=(low, high),
+            loss="soft_l1",
+            f_scale=0.15,
+            max_nfev=300,
+        )
+        best = found if best is None or found.cost < best.cost else best
+    params = CollectiveParams(*(float(f"{value:.4g}") for value in np.exp(best.x).tolist()))
+    return params, residual(best.x)

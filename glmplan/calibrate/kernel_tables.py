@@ -1,0 +1,414 @@
+"""Measured kernel times of the installed `aiconfigurator-core` package, as work and seconds.
+
+Only the kernel tables are opened (`systems/data/<part>/<family>/<engine>/<version>/<kernel>_perf.parquet`); nothing
+end-to-end. What each table means was checked against physics, and rows that cannot mean what they say are left out:
+
+- a "balanced" expert table of a router with expert groups (DeepSeek-V3's shape): the ties of its artificial routing are
+  broken towards few experts, so that the bytes read would need more than the part's bandwidth;
+- artificial power-law routing: which experts it touches is not recorded;
+- matrices under 256 wide: nothing in a language model is that small, and they only measure the launch;
+- tables whose fastest kernel takes more than 40 µs where other engines take 5: the host was timed, not the part.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from glmplan.errors import SpecError
+from glmplan.kernel_work import (
+    attention_decode_work,
+    attention_prefill_work,
+    expert_work,
+    gemm_work,
+    latent_decode_work,
+    latent_prefill_work,
+    sparse_latent_work,
+)
+from glmplan.utilisation import KernelWork
+
+__all__ = ["PACKAGE", "PARTS", "AllReduceTable", "Campaign", "all_reduces", "campaigns", "package_root", "sample"]
+
+PACKAGE = "aiconfigurator-core"
+
+#: folder in the package → name in the catalogue
+PARTS = {
+    "a100_sxm": "a100-80gb-sxm",
+    "h100_sxm": "h100-sxm",
+    "h200_sxm": "h200-sxm",
+    "b200_sxm": "b200-sxm",
+    "b300_sxm": "b300-sxm",
+    "gb200": "gb200",
+    "gb300": "gb300",
+    "l40s": "l40s",
+    "rtx_pro_6000_server": "rtx-pro-6000-server",
+    "b60": "arc-pro-b60",
+}
+
+#: the package's dtype → format, stored bytes, bytes inside the product, precision that computes
+FORMATS = {
+    "bfloat16": ("bf16", 2.0, 2.0, "bf16"),
+    "fp8": ("fp8", 1.0, 1.0, "fp8"),
+    "fp8_block": ("fp8-block", 1.0 + 4 / 128**2, 1.0 + 4 / 128, "fp8"),
+    "nvfp4": ("nvfp4", 0.5625, 0.5625, "fp4"),
+    "int4_wo": ("int4", (4 + 20 / 128) / 8, 2.0, "bf16"),
+    "w4a16_mxfp4": ("mxfp4", 0.53125, 2.0, "bf16"),
+    "w4a8_mxfp4_mxfp8": ("mxfp4-a8", 0.53125, 1.03125, "fp8"),
+}
+
+_KV_BYTES = {"bfloat16": 2.0, "fp8": 1.0}
+_MOST = 2000  # rows kept of a table: half are fitted, half are tested
+_LEAST = 300
+
+Table = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Campaign:
+    """One table for one precision: what was done and how long it took.
+
+    Attributes
+    ----------
+    part, kernel, engine, precision, backend, compute : str
+        Names; `engine` ends in its version, `compute` is the precision of the peak that applies.
+    work : KernelWork
+        The work of each row.
+    seconds : ndarray
+        Measured time, [s]
+    resident : ndarray
+        Bytes that a repeated benchmark finds again in the cache, [B]
+    points : int
+        Rows of the whole table, [-]
+    """
+
+    part: str
+    kernel: str
+    engine: str
+    precision: str
+    backend: str
+    compute: str
+    work: KernelWork
+    seconds: np.ndarray
+    resident: np.ndarray
+    points: int
+
+
+@dataclass(frozen=True, slots=True)
+class AllReduceTable:
+    """Measured all-reduces of one engine or library.
+
+    Attributes
+    ----------
+    engine, backend : str
+        Names with the version.
+    bytes, ranks, seconds : ndarray
+        Size of the tensor [B], ranks [-], measured time [s]
+    """
+
+    engine: str
+    backend: str
+    bytes: np.ndarray
+    ranks: np.ndarray
+    seconds: np.ndarray
+
+
+def package_root() -> Path:
+    """Return the folder of the package's kernel tables.
+
+    Returns
+    -------
+    Path
+        The folder.
+
+    Raises
+    ------
+    SpecError
+        If the package or `pyarrow` is not installed.
+    """
+    import importlib.util
+
+    spec = importlib.util.find_spec("aiconfigurator_core")
+    if spec is None or not spec.submodule_search_locations or importlib.util.find_spec("pyarrow") is None:
+        raise SpecError(f"install the kernel tables first: pip install 'glmplan[kernels]' ({PACKAGE} and pyarrow)")
+    return Path(next(iter(spec.submodule_search_locations))) / "systems" / "data"
+
+
+def sample(count: int, most: int) -> np.ndarray:
+    """Return at most `most` of `count` indices, scattered over the table, the same ones every time.
+
+    Parameters
+    ----------
+    count, most : int
+        Rows there are, rows wanted, [-]
+
+    Returns
+    -------
+    ndarray
+        Indices in scattered order, [-]
+
+    Examples
+    --------
+    >>> sample(5, 3).tolist()
+    [0, 2, 4]
+    """
+    scattered = np.argsort((np.arange(count, dtype=np.uint64) * 2654435761) % 2**32, kind="stable")
+    return scattered[:most]
+
+
+def _version(folder: Path) -> tuple[int, ...]:
+    return tuple(int(number) for number in re.findall(r"\d+", folder.name))
+
+
+def _read(root: Path, part: str, family: str, engine: str, kernel: str) -> tuple[Table, str] | None:
+    """Read the newest version that holds at least 60 % of the rows of the fullest one."""
+    import pyarrow.parquet as pq
+
+    files = [folder / f"{kernel}_perf.parquet" for folder in (root / part / family / engine).glob("*")]
+    counts = {file: pq.ParquetFile(file).metadata.num_rows for file in files if file.is_file()}
+    if not counts:
+        return None
+    full = [file for file, rows in counts.items() if rows >= 0.6 * max(counts.values())]
+    newest = max(full, key=lambda file: _version(file.parent))
+    table = pq.read_table(newest)
+    return {name: table[name].to_numpy() for name in table.column_names}, newest.parent.name
+
+
+def _take(table: Table, mask: np.ndarray) -> tuple[Table, int]:
+    found = np.flatnonzero(mask & (table["latency"].astype(float) > 0))
+    kept = found[sample(len(found), _MOST)]
+    return {name: _number(values[kept]) for name, values in table.items()}, len(found)
+
+
+def _number(values: np.ndarray) -> np.ndarray:
+    return values.astype(float) if np.issubdtype(values.dtype, np.number) else values
+
+
+def _groups(table: Table, *keys: str) -> Iterator[tuple[tuple[str, ...], np.ndarray]]:
+    labels = list(zip(*(table[key].astype(str) for key in keys), strict=True))
+    joined = np.array(["\x1f".join(label) for label in labels], dtype=object)
+    for label in sorted(set(joined)):
+        yield tuple(label.split("\x1f")), joined == label
+
+
+def _gemm(table: Table) -> Iterator[tuple[str, str, str, Table, int, KernelWork, np.ndarray]]:
+    for (dtype, backend), mask in _groups(table, "gemm_dtype", "kernel_source"):
+        if dtype not in FORMATS or dtype == "int4_wo":
+            continue
+        t, points = _take(table, mask & (table["n"] >= 256) & (table["k"] >= 256))
+        name, stored, inside, compute = FORMATS[dtype]
+        work = gemm_work(t["m"], t["n"], t["k"], weight_bytes=stored, activation_bytes=inside)
+        yield name, backend, compute, t, points, work, t["n"] * t["k"] * stored
+
+
+def _experts(table: Table) -> Iterator[tuple[str, str, str, Table, int, KernelWork, np.ndarray]]:
+    grouped_router = (table["num_experts"] == 256) & (table["topk"] == 8) & (table["hidden_size"] == 7168)
+    usable = (table["distribution"] == "balanced") & (table["topk"] > 1) & ~grouped_router
+    for (dtype, backend), mask in _groups(table, "moe_dtype", "kernel_source"):
+        if dtype not in FORMATS:
+            continue
+        t, points = _take(table, mask & usable)
+        name, stored, inside, compute = FORMATS[dtype]
+        pairs = np.maximum(t["num_tokens"] * t["topk"] / t["moe_ep_size"], 1)
+        touched = np.minimum(t["num_experts"] / t["moe_ep_size"], pairs)
+        inner = t["inter_size"] / t["moe_tp_size"]
+        matrices = 2.0 if "nongated" in backend else 3.0
+        work = expert_work(
+            tokens=t["num_tokens"],
+            assignments=pairs,
+            touched=touched,
+            hidden=t["hidden_size"],
+            inner=inner,
+            weight_bytes=stored,
+            activation_bytes=inside,
+            matrices=matrices,
+        )
+        yield name, backend, compute, t, points, work, touched * matrices * t["hidden_size"] * inner * stored
+
+
+def _decode_attention(table: Table) -> Iterator[tuple[str, str, str, Table, int, KernelWork, np.ndarray]]:
+    window = table.get("window_size", np.zeros(len(table["latency"])))
+    usable = (window == 0) & (table["step"] >= 63) & (table["head_dim"] >= 64)
+    for (dtype, backend), mask in _groups(table, "kv_cache_dtype", "kernel_source"):
+        if dtype not in _KV_BYTES:
+            continue
+        t, points = _take(table, mask & usable)
+        heads = t["num_heads"]
+        kv_heads = np.where(t["num_key_value_heads"] == 0, heads, t["num_key_value_heads"])
+        context = t["step"] + 1
+        shape = {"heads": heads, "kv_heads": kv_heads, "head_dim": t["head_dim"], "kv_bytes": _KV_BYTES[dtype]}
+        work = attention_decode_work(t["batch_size"], context, **shape)
+        yield FORMATS[dtype][0], backend, "bf16", t, points, work, np.asarray(work.bytes)
+
+
+def _prefill_attention(table: Table) -> Iterator[tuple[str, str, str, Table, int, KernelWork, np.ndarray]]:
+    window = table.get("window_size", np.zeros(len(table["latency"])))
+    usable = (window == 0) & (table["isl"] >= 64) & (table["head_dim"] >= 64)
+    for (dtype, backend), mask in _groups(table, "attn_dtype", "kernel_source"):
+        if dtype not in _KV_BYTES:
+            continue
+        t, points = _take(table, mask & usable)
+        heads = t["num_heads"]
+        kv_heads = np.where(t["num_key_value_heads"] == 0, heads, t["num_key_value_heads"])
+        shape = {"heads": heads, "kv_heads": kv_heads, "head_dim": t["head_dim"]}
+        work = attention_prefill_work(t["batch_size"], t["isl"], prefix=t["step"], **shape)
+        yield FORMATS[dtype][0], backend, FORMATS[dtype][3], t, points, work, np.full(len(t["isl"]), np.inf)
+
+
+def _latent_decode(table: Table) -> Iterator[tuple[str, str, str, Table, int, KernelWork, np.ndarray]]:
+    for (dtype, backend), mask in _groups(table, "kv_cache_dtype", "kernel_source"):
+        if dtype not in _KV_BYTES:
+            continue
+        t, points = _take(table, mask & (table["step"] >= 63))
+        work = latent_decode_work(
+            t["batch_size"], t["step"] + 1, heads=t["num_heads"], kv_bytes=_KV_BYTES[dtype]
+        )
+        yield FORMATS[dtype][0], backend, "bf16", t, points, work, np.asarray(work.bytes)
+
+
+def _latent_prefill(table: Table) -> Iterator[tuple[str, str, str, Table, int, KernelWork, np.ndarray]]:
+    for (dtype, backend), mask in _groups(table, "mla_dtype", "kernel_source"):
+        if dtype not in _KV_BYTES:
+            continue
+        t, points = _take(table, mask & (table["isl"] >= 64))
+        work = latent_prefill_work(t["batch_size"], t["isl"], heads=t["num_heads"], prefix=t["step"])
+        yield FORMATS[dtype][0], backend, FORMATS[dtype][3], t, points, work, np.full(len(t["isl"]), np.inf)
+
+
+def _projections(t: Table, *, indexer: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Weights of an MLA block on one rank and its indexer heads; shapes from the models' config.json."""
+    glm = np.array(["Glm" in name for name in t["architecture"].astype(str)], dtype=bool)
+    hidden, query = np.where(glm, 6144, 7168), np.where(glm, 2048, 1536)
+    nope, value, index = np.where(glm, 192, 128), np.where(glm, 256, 128), np.where(glm, 32, 64)
+    heads = t["num_heads"]
+    latent = hidden * (query + 576) + heads * (query * (nope + 64) + 512 * (nope + value) + value * hidden)
+    return latent + indexer * (query * index * 128 + hidden * (128 + index)), index.astype(float)
+
+
+def _block(decode: bool, sparse: bool) -> Callable[[Table], Iterator[Any]]:
+    def rows(table: Table) -> Iterator[tuple[str, str, str, Table, int, KernelWork, np.ndarray]]:
+        for (dtype,), mask in _groups(table, "gemm_type"):
+            if dtype not in FORMATS:
+                continue
+            t, points = _take(table, mask & ((table["step"] >= 63) | (not decode)))
+            runs = np.array([sparse and "skip_indexer" not in name for name in t["op_name"].astype(str)], dtype=float)
+            weights, index_heads = _projections(t, indexer=runs)
+            fp8 = np.array(["fp8" in name for name in t["kv_cache_dtype"].astype(str)], dtype=bool)
+            name, stored, _, compute = FORMATS[dtype]
+            work = sparse_latent_work(
+                t["batch_size"],
+                np.ones_like(t["step"]) if decode else t["isl"],
+                prefix=t["step"],
+                heads=t["num_heads"],
+                projection_weights=weights,
+                weight_bytes=stored,
+                kv_token_bytes=np.where(fp8, 656.0 if sparse else 576.0, 1152.0),
+                indexer=runs,
+                index_heads=index_heads,
+                top_k=2048.0 if sparse else np.inf,
+            )
+            backend = "+".join(sorted(set(t["kernel_source"].astype(str))))
+            yield name, backend, compute, t, points, work, np.full(len(runs), np.inf)
+
+    return rows
+
+
+#: class → family folder, table, what makes its work
+TABLES: dict[str, tuple[str, str, Callable[[Table], Iterator[Any]]]] = {
+    "gemm": ("gemm", "gemm", _gemm),
+    "experts": ("moe", "moe", _experts),
+    "decode-attention": ("attention", "generation_attention", _decode_attention),
+    "prefill-attention": ("attention", "context_attention", _prefill_attention),
+    "latent-decode": ("mla", "generation_mla", _latent_decode),
+    "latent-prefill": ("mla", "context_mla", _latent_prefill),
+    "latent-decode-block": ("mla", "mla_generation_module", _block(decode=True, sparse=False)),
+    "latent-prefill-block": ("mla", "mla_context_module", _block(decode=False, sparse=False)),
+    "sparse-decode-block": ("sparse_attention", "dsa_generation_module", _block(decode=True, sparse=True)),
+    "sparse-prefill-block": ("sparse_attention", "dsa_context_module", _block(decode=False, sparse=True)),
+}
+
+
+def campaigns(root: Path, part: str) -> Iterator[Campaign]:
+    """Read every kernel table of one part.
+
+    Parameters
+    ----------
+    root : Path
+        Folder from `package_root`.
+    part : str
+        Folder of the part, a key of `PARTS`.
+
+    Yields
+    ------
+    Campaign
+        One for each class, engine, precision and backend with enough rows.
+    """
+    for kernel, (family, name, rows) in TABLES.items():
+        for engine in ("vllm", "sglang", "trtllm"):
+            found = _read(root, part, family, engine, name)
+            if found is None:
+                continue
+            table, version = found
+            for precision, backend, compute, t, points, work, resident in rows(table):
+                if len(t["latency"]) < _LEAST:
+                    continue
+                yield Campaign(
+                    part=PARTS[part],
+                    kernel=kernel,
+                    engine=f"{engine} {version}",
+                    precision=precision,
+                    backend=backend,
+                    compute=compute,
+                    work=work,
+                    seconds=t["latency"] * 1e-3,
+                    resident=resident,
+                    points=points,
+                )
+
+
+def all_reduces(root: Path, part: str) -> Iterator[AllReduceTable]:
+    """Read the all-reduce tables of one part: the engines' own kernels inside CUDA graphs, and NCCL or oneCCL.
+
+    Parameters
+    ----------
+    root : Path
+        Folder from `package_root`.
+    part : str
+        Folder of the part, a key of `PARTS`.
+
+    Yields
+    ------
+    AllReduceTable
+        One for each engine or library. Sizes in the tables are elements of two bytes.
+    """
+    for engine, kernel in (
+        ("vllm", "custom_allreduce"),
+        ("sglang", "custom_allreduce"),
+        ("trtllm", "custom_allreduce"),
+        ("nccl", "nccl"),
+        ("oneccl", "oneccl"),
+    ):
+        found = _read(root, part, "comm", engine, kernel)
+        if found is None:
+            continue
+        table, version = found
+        keep = np.array(["all_reduce" in name for name in table["op_name"].astype(str)])
+        keep &= np.asarray(table["num_gpus"]) > 1
+        if "nccl_dtype" in table:
+            keep &= table["nccl_dtype"].astype(str) == "half"
+        backends = np.asarray(table["backend" if "backend" in table else "kernel_source"]).astype(str)
+        graph = np.array(["graph" in name for name in backends])
+        keep &= graph | (not graph.any())
+        if not keep.any():
+            continue
+        yield AllReduceTable(
+            engine=f"{engine} {version}",
+            backend="+".join(sorted(set(backends[keep]))),
+            bytes=2.0 * table["message_size"][keep].astype(float),
+            ranks=table["num_gpus"][keep].astype(float),
+            seconds=table["latency"][keep].astype(float) * 1e-3,
+        )
