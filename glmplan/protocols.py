@@ -143,6 +143,8 @@ def prefix_cached(row: Mapping[str, str]) -> bool:
     >>> prefix_cached({"notes": "C=1 cells are cold (uncached) for ctx>0; C>=2 prefix-cached", "concurrency": "4"})
     True
     """
+    if given := row.get("prefix_cached"):
+        return given == "yes"
     notes = row.get("notes", "")
     if _COLD.search(notes) or "cold" in notes.partition("C>=2")[0] and row.get("concurrency") in ("1", "1.0"):
         return False
@@ -197,7 +199,7 @@ def unusable(row: Mapping[str, str]) -> str | None:
     return None
 
 
-def withheld(row: Mapping[str, str], observed: Mapping[str, float]) -> dict[str, str]:
+def withheld(row: Mapping[str, str], observed: Mapping[str, float], output: float | None = None) -> dict[str, str]:
     """Return the figures of a row that do not mean what their column says, each with the reason.
 
     Parameters
@@ -206,6 +208,8 @@ def withheld(row: Mapping[str, str], observed: Mapping[str, float]) -> dict[str,
         Its cells.
     observed : mapping
         Its figures under their canonical names.
+    output : float, optional
+        Mean output length, [token]
 
     Returns
     -------
@@ -230,15 +234,15 @@ def withheld(row: Mapping[str, str], observed: Mapping[str, float]) -> dict[str,
         out["total_tokens_per_s"] = "the source does not say which tokens it counts"
     if "reported" in notes and "incl prefill" in notes:
         out["output_tokens_per_s_per_request"] = "wall clock, prefill included"
-    length, e2e, ttft = observed.get("_output"), observed.get("e2e_mean_ms"), observed.get("ttft_mean_ms")
+    e2e, ttft = observed.get("e2e_mean_ms"), observed.get("ttft_mean_ms")
     for name in ("tpot_mean_ms", "itl_mean_ms"):
         stated = observed.get(name)
         if stated is None:
             continue
         if stated == 0:
             out[name] = "zero"
-        elif name == "tpot_mean_ms" and e2e and ttft and length and length > 1:
-            implied = (e2e - ttft) / (length - 1)
+        elif name == "tpot_mean_ms" and e2e and ttft and output and output > 1:
+            implied = (e2e - ttft) / (output - 1)
             if row.get("campaign") == "gpustack-performance-lab" and not 0.95 <= stated / implied <= 1.05:
                 out[name] = f"contradicts its own latency: (e2e - ttft)/(output - 1) = {implied:.2f} ms"
     if "tpot_mean_ms" in out and out["tpot_mean_ms"] != "zero":

@@ -29,12 +29,13 @@ _FIGURE_COLUMNS = {**{name: name for name in FIGURES}, **_RENAMED}
 _COUNTS = ("accelerator_count", "nodes", "tp", "pp", "dp", "ep", "dcp", "num_requests")
 _AMOUNTS = (
     "concurrency", "input_tokens", "output_tokens", "context_depth", "acceptance_length", "power_limit_w",
-    "uncertainty_pct", "request_rate_per_s",
+    "uncertainty_pct", "request_rate_per_s", "weights_bits", "running_limit",
 )  # fmt: skip
 _TEXTS = (
     "id", "campaign", "measured_on", "model", "checkpoint", "weights", "kv_cache", "accelerator", "host", "engine",
     "engine_version", "attention_backend", "moe_backend", "cuda_graphs", "speculative", "phase", "scenario",
-    "protocol", "shared_prompt", "trust", "source", "notes",
+    "protocol", "shared_prompt", "prefix_cached", "context_is_label", "withheld", "unusable", "trust", "source",
+    "notes",
 )  # fmt: skip
 #: every column that is understood
 COLUMNS: tuple[str, ...] = (*_TEXTS, *_COUNTS, *_AMOUNTS, *_FIGURE_COLUMNS)
@@ -91,7 +92,9 @@ def _lengths(row: Mapping[str, str], phase: str) -> tuple[float | None, float | 
     """Return real prompt length, real cached context [token] and whether they are only labels."""
     prompt, depth, notes = _number(row, "input_tokens"), _number(row, "context_depth"), row.get("notes", "")
     label = False
-    if prompt and any(
+    if given := row.get("context_is_label"):
+        label = given == "yes"
+    elif prompt and any(
         word in notes for word in ("chars/token", "NOMINAL label", "inference-throughput/", "kimi-k26.md")
     ):
         real = _KIMI_LABELS.get(int(prompt)) if row.get("model", "").startswith("kimi") else None
@@ -113,8 +116,10 @@ def _load(row: Mapping[str, str], protocol: str) -> dict[str, Any]:
         rate = float(found.group(1))
     if rate is None and protocol == "gpustack" and concurrency is None:
         rate = math.inf  # the page's benchmark sends every prompt at once
-    limit = None
-    if (capped := _CAPPED.search(notes)) and concurrency:
+    limit = _count(row, "running_limit")
+    if concurrency == 0:
+        raise _BadCell("concurrency: must be more than zero")
+    if limit is None and (capped := _CAPPED.search(notes)) and concurrency:
         low, high, of, running, wave = (int(group) if group else None for group in capped.groups())
         if running or wave:
             limit = running or wave
@@ -146,15 +151,21 @@ def _read(row: Mapping[str, str], protocol: str, phase: str) -> dict[str, Any]:
     spec = read_speculation(row.get("speculative", ""), notes, _number(row, "acceptance_length"), depth)
     if spec.method == "eagle" and "draft-model" not in notes:
         # SGLang's EAGLE without a draft model runs the model's own MTP layer
-        spec = Speculation(spec.state, "mtp", spec.draft_tokens, spec.verify_tokens, spec.acceptance_length)
+        spec = replace(spec, method="mtp")
     if spec.state == "unknown" and protocol in ("llama-bench", "llama-batched-bench"):
         spec = Speculation("none")  # these tools cannot draft
     uncertainty = _number(row, "uncertainty_pct")
     if uncertainty is None and (found := _QUANTISED.search(notes)):
         uncertainty = float(found.group(1))
     seen, moved = _figures(row, protocol)
-    set_aside = withheld(row, {**seen, **({"_output": fields["output_tokens"]} if fields["output_tokens"] else {})})
-    size = _GGUF_SIZE.search(notes)
+    if given := row.get("withheld"):
+        parts = [part.partition(": ") for part in given.split(" | ")]
+        set_aside = {name: reason for names, _, reason in parts for name in names.split()}
+    else:
+        set_aside = withheld(row, seen, fields["output_tokens"])
+    bits = _number(row, "weights_bits")
+    if bits is None and (size := _GGUF_SIZE.search(notes)):
+        bits = round(float(size.group(2)) * 2**30 * 8 / (float(size.group(1)) * 1e9), 3)
     fields.update(
         input_tokens=prompt,
         context_depth=depth,
@@ -164,7 +175,7 @@ def _read(row: Mapping[str, str], protocol: str, phase: str) -> dict[str, Any]:
         total_in_request_column=moved,
         observed={name: value for name, value in seen.items() if name not in set_aside},
         withheld={name: reason for name, reason in set_aside.items() if name in seen},
-        weights_bits=float(size.group(2)) * 2**30 * 8 / (float(size.group(1)) * 1e9) if size else None,
+        weights_bits=bits,
     )
     return fields
 
@@ -234,7 +245,7 @@ def run_from_row(row: Mapping[str, str]) -> Run:
         shared_prompt=row.get("shared_prompt", "").lower() in ("yes", "true", "1"),
         prefix_cached=prefix_cached(row),
         offload=protocol == "hybrid" or "hybrid" in accelerator,
-        unusable=unusable(row),
+        unusable=row.get("unusable") or unusable(row),
         error=error,
         notes=row.get("notes", ""),
         cells=row,

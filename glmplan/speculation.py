@@ -24,6 +24,8 @@ class Speculation:
         Tokens that each step verifies for each request, the last accepted one included, [token]
     acceptance_length : float or None
         Mean tokens that a step yields for each request, [token]
+    acceptance_range : tuple of float or None
+        Lowest and highest value of a whole page where the run has none of its own, [token]
     """
 
     state: str = "unknown"
@@ -31,6 +33,7 @@ class Speculation:
     draft_tokens: int | None = None
     verify_tokens: int | None = None
     acceptance_length: float | None = None
+    acceptance_range: tuple[float, float] | None = None
 
 
 _STEPS = re.compile(r"(?:steps=|num-steps[= ])(\d+)")
@@ -40,16 +43,26 @@ _COUNT = re.compile(r"(?:mtp|nextn|eagle3?)(?: depth)?[ -]+(\d+)\b|num_speculati
 _SHARE = re.compile(r"(\d+(?:\.\d+)?)% draft acceptance")
 _COMMAND = re.compile(r"--speculative|speculative-config|speculative_config")
 _SERVER = re.compile(r"launch_server|sglang serve|vllm serve|trtllm-serve|--max-model-len|--context-length")
+_RATE = re.compile(r"accept_rate=(\d\.\d+)")
+_RANGE = re.compile(r"accept len (\d+\.\d+)-(\d+\.\d+)")
 _RATIO = re.compile(r"ITL/TPOT=(\d+(?:\.\d+)?)")
 _LIMIT = re.compile(r"disabled above (\d+) tok")
 
 
+#: word in the cell → method, first match
+_METHODS = {
+    "dspark": "dspark",
+    "eagle3": "eagle3",
+    "mtp": "mtp",
+    "nextn": "mtp",
+    "draft model": "draft-model",
+    "draft-model": "draft-model",
+    "eagle": "eagle",
+}
+
+
 def _method(text: str) -> str | None:
-    for word, method in (("dspark", "dspark"), ("eagle3", "eagle3"), ("mtp", "mtp"), ("nextn", "mtp"),
-                         ("eagle", "eagle"), ("draft model", "draft-model")):  # fmt: skip
-        if word in text:
-            return method
-    return None
+    return next((method for word, method in _METHODS.items() if word in text), None)
 
 
 def read_speculation(cell: str, notes: str, acceptance: float | None, context: float | None) -> Speculation:
@@ -75,7 +88,8 @@ def read_speculation(cell: str, notes: str, acceptance: float | None, context: f
     Examples
     --------
     >>> read_speculation("EAGLE3 3-1-4", "", None, None)
-    Speculation(state='yes', method='eagle3', draft_tokens=3, verify_tokens=4, acceptance_length=None)
+    Speculation(state='yes', method='eagle3', draft_tokens=3, verify_tokens=4, acceptance_length=None,
+    acceptance_range=None)
     >>> read_speculation("eagle3-3 (disabled above 7000 tok)", "", None, 10480).state
     'none'
     """
@@ -100,6 +114,12 @@ def read_speculation(cell: str, notes: str, acceptance: float | None, context: f
         verify = tokens + 1
     else:
         return Speculation("yes", _method(said), None, None, acceptance)
+    if found := _RANGE.search(said):
+        # the column repeats the low end of the page's range for every cell
+        span = (float(found.group(1)), float(found.group(2)))
+        return Speculation("yes", _method(said), tokens, verify, None, span)
+    if acceptance is None and (rate := _RATE.search(notes)):
+        acceptance = round(float(rate.group(1)) * verify, 3)  # SGLang: accepted length over draft tokens
     if acceptance is None and (share := _SHARE.search(f"{said} {notes}")):
         acceptance = 1 + tokens * float(share.group(1)) / 100
     if acceptance is None and (ratio := _RATIO.search(notes)):

@@ -1,0 +1,222 @@
+"""Make `calibration/measurements/*.csv` from tables of collected runs.
+
+    python tools/import_measurements.py FOLDER
+
+FOLDER holds tables in the column form that `glmplan.runs.read_runs` reads. Every row becomes one row of the project's
+own schema: canonical names, one name for each figure, traps written out in columns of their own, notes cut down to
+facts. Ids are kept. Run twice, it writes the same bytes.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+import re
+import sys
+from collections import defaultdict
+from pathlib import Path
+
+from glmplan.files import write_atomically
+from glmplan.records import FIGURES, Run
+from glmplan.runs import read_runs
+from glmplan.schema.measurement import Measurement
+
+FOLDER = Path(__file__).resolve().parent.parent / "calibration" / "measurements"
+COLUMNS = tuple(Measurement.model_fields)
+#: campaign of a row → file; every other campaign goes to other-public.csv
+FILES = {
+    "inferencex": "inferencex.csv",
+    "vendor-sweeps-2025-2026": "vendor-sweeps.csv",
+    "rtx6kpro-wiki-2026-05": "rtx6kpro-wiki.csv",
+    "mlperf-inference-v5.1": "mlperf-v5.1.csv",
+    "ml.energy-leaderboard": "ml-energy.csv",
+    "tensorrt-llm-perf-overview": "trtllm-perf-overview.csv",
+    "gpustack-performance-lab": "gpustack.csv",
+    "kyuz0-strix-halo-toolboxes": "llama-cpp-strix-halo.csv",
+    "ktransformers-docs": "ktransformers.csv",
+    "sglang-cookbook": "sglang-cookbook.csv",
+}
+#: campaigns whose rows all come from one address, which stands in sources.toml
+ONE_ADDRESS = frozenset(
+    {
+        "kyuz0-strix-halo-toolboxes", "mlperf-inference-v5.1", "ml.energy-leaderboard", "tensorrt-llm-perf-overview",
+        "geerlingguy-ai-benchmarks", "llama.cpp-dgx-spark-bench", "0xsero-model-card", "sglang-docs-benchmark-snippets",
+    }
+)  # fmt: skip
+#: prose that the columns already say, dropped from the notes
+SAID = re.compile(
+    r"older llm_decode_bench:.*|Qwen ratio unmeasured\)|identical prompt .*|llm_decode_bench: identical.*"
+    r"|all requests of the cell start together.*|QUANTISED: .*|NOMINAL .*|pre-0\.4\.3 llm_decode_bench.*"
+    r"|real Kimi prompts .*|label ctx|real tokens ~.*|speculation off .*|C=1 cells are cold.*|C>=2 prefix-cached"
+    r"|bench_serving random-range-ratio.*|mean TTFT dominated.*|params_b .*|file \d.*|avg_power_watts is.*"
+    r"|concurrency column = max_num_seqs|input length not published.*|n=\d+|cookbook page .*|section .*|block .*"
+    r"|hardware line: .*|page labels this TPOT.*|quant is the Ollama.*|c=64 cells starred.*|avg|availability=available"
+    r"|bench: .*|DEP = attention DP.*|kv_format is the page.*|tg_tps aggregate.*|CPU .*|OS .*|InferenceX|vendor sweep"
+)
+WIKI = "https://github.com/voipmonitor/rtx6kpro/tree/29f3863/"
+ACCEPTANCE_COLUMNS = ["run", "model", "method", "draft_tokens", "verify_tokens", "engine", "engine_version",
+                      "concurrency", "text", "acceptance_length", "basis", "source"]  # fmt: skip
+_CC32 = WIKI + "models/glm5.1/glm51-sglang-vllm-cc32-state-2026-05-03.md"
+#: acceptance lengths that pages state apart from any row
+STATED = [
+    ["glm-5", "mtp", "4", "", "sglang", "", "", "decode bench, one prompt", "2.19", "low end of the page's range",
+     WIKI + "models/glm5.md"],
+    ["glm-5", "mtp", "4", "", "sglang", "", "", "decode bench, one prompt", "2.80", "high end of the page's range",
+     WIKI + "models/glm5.md"],
+    ["glm-5.1", "mtp", "", "", "sglang", "", "32", "decode bench, one prompt", "3.4", "stated", _CC32],
+    ["glm-5.1", "mtp", "3", "4", "vllm", "", "32", "decode bench, one prompt", "2.71", "stated", _CC32],
+    ["kimi-k2.6", "eagle3", "3", "4", "vllm", "", "", "decode bench, one prompt", "1.84",
+     "1 + draft tokens x share accepted, low end 0.28", WIKI + "models/kimi-k26.md"],
+    ["kimi-k2.6", "eagle3", "3", "4", "vllm", "", "", "decode bench, one prompt", "2.62",
+     "1 + draft tokens x share accepted, high end 0.54", WIKI + "models/kimi-k26.md"],
+]  # fmt: skip
+CLUSTERS = "two clusters 1.4-2.3x apart in this group, probably unlabelled MTP"
+
+
+def campaign_of(run: Run) -> str:
+    """Return the campaign in our own names: the carried sweeps are two, the field reports one."""
+    if run.campaign == "inferencex-and-vendor-sweeps-2025-2026":
+        return "inferencex" if run.protocol == "inferencex" else "vendor-sweeps-2025-2026"
+    return run.campaign or "unnamed"
+
+
+def speculative(run: Run) -> str:
+    """Return the speculative cell: none, unknown, yes, or the method with its draft passes and verified tokens."""
+    spec = run.speculation
+    if spec.state != "yes":
+        return spec.state
+    counts = f" steps={spec.draft_tokens} draft={spec.verify_tokens}" if spec.draft_tokens else ""
+    span = f" accept len {spec.acceptance_range[0]}-{spec.acceptance_range[1]}" if spec.acceptance_range else ""
+    return f"{spec.method or 'yes'}{counts}{span}"
+
+
+def notes_and_source(run: Run) -> tuple[str, str]:
+    """Return the facts left of the notes, and the source of the row."""
+    parts = [part.strip() for part in re.split(r";\s+|;$", run.notes)]
+    source = run.source or ""
+    if run.id.startswith("rtx-") and parts:
+        source = parts.pop(0)
+    parts = [part for part in parts if part and not SAID.fullmatch(part)]
+    text = "; ".join(dict.fromkeys(parts)).replace("DEP 8 GPU", "DEP").replace("DEP 4 GPU", "DEP")
+    if "two clusters" in text:
+        text = CLUSTERS
+    if campaign_of(run) in ONE_ADDRESS:
+        source = ""
+    return text[:300], source
+
+
+def number(value: float | None) -> str:
+    """Return a number as short as it can be written without loss in fifteen digits."""
+    return "" if value is None else f"{value:.15g}"
+
+
+def cells(run: Run) -> dict[str, str]:
+    """Return the row of one run in the project's own schema."""
+    notes, source = notes_and_source(run)
+    by_reason: dict[str, list[str]] = defaultdict(list)
+    for figure, reason in run.withheld.items():
+        by_reason[reason].append(figure)
+    figures = dict(run.observed)
+    for column, text in run.cells.items():
+        figure = {"ttft_ms": "ttft_mean_ms", "tpot_ms": "tpot_mean_ms"}.get(column, column)
+        if figure in run.withheld:
+            figures[figure] = float(text)
+    flags = {True: "yes", False: "no", None: ""}
+    row = {name: str(run.cells.get(name, "")) for name in ("measured_on", "checkpoint", "scenario", "trust", "host")}
+    row |= {name: number(getattr(run, name)) for name in COLUMNS if name in Run.__slots__ and name not in row
+            and isinstance(getattr(run, name), int | float) and not isinstance(getattr(run, name), bool)}  # fmt: skip
+    row |= {name: number(figures.get(name)) for name in FIGURES}
+    row |= {
+        "id": run.id,
+        "campaign": campaign_of(run),
+        "model": run.model,
+        "accelerator": run.accelerator_given.partition("(")[0].strip(),
+        "weights": run.weights or "",
+        "kv_cache": run.kv_cache or "",
+        "engine": run.engine or "",
+        "engine_version": run.engine_version or "",
+        "attention_backend": run.attention_backend or "",
+        "moe_backend": run.moe_backend or "",
+        "cuda_graphs": flags[run.graphs],
+        "speculative": speculative(run),
+        "acceptance_length": number(run.speculation.acceptance_length),
+        "phase": run.phase,
+        "protocol": run.protocol,
+        "context_is_label": "yes" if run.context_is_label else "",
+        "shared_prompt": "yes" if run.shared_prompt else "",
+        "prefix_cached": "yes" if run.prefix_cached else "no" if run.shared_prompt else "",
+        "withheld": " | ".join(f"{' '.join(names)}: {reason}" for reason, names in by_reason.items()),
+        "unusable": run.unusable or "",
+        "source": source,
+        "notes": notes,
+    }
+    if run.protocol == "inferencex":
+        row["num_requests"] = ""  # 10 x concurrency by protocol
+    return row
+
+
+def text_kind(run: Run) -> str:
+    """Return the kind of text whose acceptance a run shows."""
+    if run.protocol == "sglang-bench-random":
+        return "sglang random"
+    if run.protocol in ("sharegpt", "gpustack"):
+        return "ShareGPT"
+    if "lambda" in (run.campaign or "") or "hgx-b200" in (run.campaign or ""):
+        return "random tokens"
+    for word, kind in (("Sonnet", "Sonnet"), ("SPEED-Bench", "SPEED-Bench"), ("results_", "decode bench, one prompt")):
+        if word in run.scenario + run.notes:
+            return kind
+    return "not stated"
+
+
+def acceptance(runs: list[Run]) -> list[list[str]]:
+    """Return the acceptance lengths that the runs state or imply, then those that pages state by themselves."""
+    rows = []
+    for run in runs:
+        spec, seen = run.speculation, run.observed
+        length, basis = spec.acceptance_length, "stated"
+        if "accept_rate=" in run.notes:
+            basis = "accept rate x draft tokens"
+        elif "draft acceptance" in f"{run.cells.get('speculative', '')} {run.notes}":
+            basis = "1 + draft tokens x share accepted"
+        elif "ITL/TPOT" in run.notes:
+            basis = "ITL / TPOT"
+        elif length is None and spec.state == "yes" and run.protocol == "gpustack" and 0 < (run.concurrency or 0) <= 8:
+            ratio = seen.get("itl_mean_ms", 0) / seen.get("tpot_mean_ms", math.inf)
+            length, basis = round(ratio, 2) or None, "ITL / TPOT"
+        if length is None or run.unusable:
+            continue
+        source = notes_and_source(run)[1] or run.source or ""
+        if run.id.startswith("rtx-"):
+            source = f"{WIKI}{source}"
+        rows.append([run.id, run.model, spec.method or "", number(spec.draft_tokens), number(spec.verify_tokens),
+                     run.engine or "", run.engine_version or "", number(run.concurrency), text_kind(run),
+                     number(length), basis, source])  # fmt: skip
+    return rows + [[""] + row for row in STATED]
+
+
+def main(folder: str) -> None:
+    """Read every table of a folder and write the campaign files."""
+    by_file: dict[str, list[dict[str, str]]] = defaultdict(list)
+    for path in sorted(Path(folder).glob("*.csv")):
+        for run in read_runs(path):
+            field_report = run.id.startswith("fr-")
+            file = "field-reports-glm.csv" if field_report else FILES.get(campaign_of(run), "other-public.csv")
+            by_file[file].append(cells(run))
+    runs = [run for path in sorted(Path(folder).glob("*.csv")) for run in read_runs(path)]
+    with io.StringIO() as text:
+        csv.writer(text, lineterminator="\n").writerows([ACCEPTANCE_COLUMNS, *acceptance(runs)])
+        write_atomically(FOLDER / "acceptance.csv", text.getvalue())
+    for file, rows in sorted(by_file.items()):
+        used = [name for name in COLUMNS if any(row.get(name) for row in rows)]
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow(used)
+        writer.writerows([row.get(name, "") for name in used] for row in rows)
+        write_atomically(FOLDER / file, text.getvalue())
+        print(f"{file}: {len(rows)} rows, {len(text.getvalue()) / 1e3:.0f} kB")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
