@@ -6,6 +6,7 @@ import re
 from functools import cache
 from typing import Any
 
+from glmplan.catalog_hardware import accelerator_aliases, plain_name, refused_accelerators
 from glmplan.datafolders import data_folder
 from glmplan.files import read_toml
 
@@ -94,8 +95,8 @@ def accelerator_name(name: str) -> str:
     >>> accelerator_name("rtx-pro-6000-server (tuning JSON device name)")
     'rtx-pro-6000-server'
     """
-    key = name.partition("(")[0].strip().lower()
-    return str(_names()["accelerators"].get(key, key))
+    key = plain_name(name.partition("(")[0])
+    return accelerator_aliases().get(key, key)
 
 
 def refusal(kind: str, name: str) -> str | None:
@@ -118,7 +119,8 @@ def refusal(kind: str, name: str) -> str | None:
     >>> refusal("models", "inkling")
     'no cited config with its shapes'
     """
-    reason = _names()["refused"][kind].get(name.strip().lower())
+    refused = refused_accelerators() if kind == "accelerators" else _names()["refused"]["models"]
+    reason = refused.get(name.strip().lower())
     return None if reason is None else str(reason)
 
 

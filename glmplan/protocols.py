@@ -71,6 +71,8 @@ def protocol_of(row: Mapping[str, str]) -> str:
     notes, campaign = row.get("notes", ""), row.get("campaign", "")
     if notes.startswith("InferenceX") or campaign == "inferencex":
         return "inferencex"
+    if notes.startswith("vendor sweep") and row.get("model", "").startswith(("qwen3.5-397b", "kimi-k2.5")):
+        return "inferencex"  # 81 such rows repeat InferenceX rows to the last digit but one
     if notes.startswith("vendor sweep") or campaign.startswith(("vendor-sweep", "inferencex-and-vendor")):
         return "vendor-sweep"
     if campaign in _CAMPAIGNS:

@@ -77,7 +77,7 @@ CLUSTERS = "two clusters 1.4-2.3x apart in this group, probably unlabelled MTP"
 def campaign_of(run: Run) -> str:
     """Return the campaign in our own names: the carried sweeps are two, the field reports one."""
     if run.campaign == "inferencex-and-vendor-sweeps-2025-2026":
-        return "inferencex" if run.protocol == "inferencex" else "vendor-sweeps-2025-2026"
+        return "inferencex" if run.notes.startswith("InferenceX") else "vendor-sweeps-2025-2026"
     return run.campaign or "unnamed"
 
 

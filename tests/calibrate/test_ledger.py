@@ -11,7 +11,10 @@ from pathlib import Path
 import pytest
 
 from glmplan.calibrate.ledger import campaigns, load_acceptance, load_measurements, repeats
+from glmplan.catalog import model_aliases
+from glmplan.catalog_hardware import accelerator_names
 from glmplan.datafolders import data_folder
+from glmplan.naming import refusal
 from glmplan.runs import read_runs
 from glmplan.schema.measurement import Measurement, Source
 
@@ -68,8 +71,14 @@ def test_claims_are_never_usable():
 
 def test_a_repeated_run_has_the_figures_of_the_first():
     runs = {run.id: run for run in load_measurements()}
-    again = repeats(runs.values())
-    assert again and all(runs[twice].observed == runs[first].observed for twice, first in again.items())
+    for twice, first in repeats(runs.values()).items():
+        assert runs[twice].observed == pytest.approx(runs[first].observed, rel=0.0021)
+
+
+def test_the_deepseek_runs_published_under_two_names_are_told():
+    runs = {run.id: run for run in load_measurements()}
+    pairs = [(runs[twice].model, runs[first].model) for twice, first in repeats(runs.values()).items()]
+    assert pairs.count(("deepseek-v3", "deepseek-r1")) + pairs.count(("deepseek-r1", "deepseek-v3")) == 110
 
 
 def test_every_accepted_length_has_a_source_and_a_possible_value():
@@ -89,11 +98,23 @@ def test_an_acceptance_that_cites_a_run_cites_one_that_ships():
 def test_the_names_that_are_refused_say_why_and_are_no_aliases():
     with open(data_folder("calibration") / "names.toml", "rb") as stream:
         names = tomllib.load(stream)
-    for kind in ("models", "accelerators"):
-        refused = names["refused"][kind]
-        assert all(len(reason) > 10 for reason in refused.values())
-        assert not set(refused) & set(names[kind])
-        assert not set(names[kind]) & set(names[kind].values()), "an alias of an alias"
+    refused, aliases = names["refused"]["models"], names["models"]
+    assert all(len(reason) > 10 for reason in refused.values())
+    assert not set(refused) & set(aliases)
+    assert not set(aliases) & set(aliases.values()), "an alias of an alias"
+
+
+def test_every_accelerator_of_the_measurements_resolves_or_is_refused_with_the_reason():
+    for run in load_measurements():
+        if run.accelerator:
+            assert run.accelerator in accelerator_names() or refusal("accelerators", run.accelerator)
+
+
+def test_the_names_file_and_the_model_catalogue_do_not_contradict():
+    aliases = model_aliases()
+    with open(data_folder("calibration") / "names.toml", "rb") as stream:
+        ours = tomllib.load(stream)["models"]
+    assert {alias: name for alias, name in ours.items() if aliases.get(alias, name) != name} == {}
 
 
 @pytest.mark.skipif(not SHARED.exists(), reason="the tables the measurements were made from are not here")
