@@ -1,0 +1,217 @@
+"""The measured runs as one table: kinds of step with their work, and every figure as a sum over them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from glmplan.columns import Layout, StepPoints
+from glmplan.errors import GlmplanError
+from glmplan.hierarchy import LEVELS, keys_of
+from glmplan.observables import observables
+from glmplan.question import Question, question_of
+from glmplan.records import Run
+from glmplan.work import SLOTS, step_work
+
+__all__ = ["FIGURES", "Design", "build_design", "work_table"]
+
+#: measured figure → (sum over steps, seconds for each unit of the figure; None marks a rate)
+FIGURES: dict[str, tuple[str, float | None]] = {
+    "ttft_mean_ms": ("ttft", 1e-3),
+    "ttft_p50_ms": ("ttft_p50", 1e-3),
+    "tpot_mean_ms": ("tpot", 1e-3),
+    "tpot_p50_ms": ("tpot", 1e-3),
+    "itl_p50_ms": ("tpot", 1e-3),
+    "output_tokens_per_s": ("output_rate", None),
+    "output_tokens_per_s_per_request": ("request_rate", None),
+    "prefill_tokens_per_s": ("prefill_rate", None),
+    "total_tokens_per_s": ("total_rate", None),
+}
+
+
+@dataclass(frozen=True)
+class Design:
+    """Runs as arrays.
+
+    Attributes
+    ----------
+    questions : tuple of Question
+        One for each run that can be answered.
+    refused : tuple of (Run, str)
+        Runs that cannot, with the reason.
+    work : (nodes, 19) array
+        Work of each kind of step, [s] or [-]
+    node_run : (nodes,) array of int
+        Run of each kind of step.
+    figure : (m,) array of str
+        Measured figure of each observation.
+    observation_run : (m,) array of int
+        Its run.
+    log_seconds : (m,) array
+        Logarithm of what was measured, rates turned into seconds, [log s]
+    entry_node, entry_observation : (e,) array of int
+        Which kind of step enters which observation.
+    entry_weight : (e,) array
+        With what weight, [-]
+    keys : (runs, levels) array of int
+        Key number on each level.
+    key_names : tuple of tuple of str
+        For each level the names of its keys.
+    """
+
+    questions: tuple[Question, ...]
+    refused: tuple[tuple[Run, str], ...]
+    work: np.ndarray
+    node_run: np.ndarray
+    figure: np.ndarray
+    observation_run: np.ndarray
+    log_seconds: np.ndarray
+    entry_node: np.ndarray
+    entry_observation: np.ndarray
+    entry_weight: np.ndarray
+    keys: np.ndarray
+    key_names: tuple[tuple[str, ...], ...]
+
+    def predicted(self, seconds: np.ndarray) -> np.ndarray:
+        """Each observation as a sum over step times.
+
+        Parameters
+        ----------
+        seconds : (nodes,) array
+            Step times, [s]
+
+        Returns
+        -------
+        (m,) array
+            [s]
+        """
+        terms = self.entry_weight * seconds[self.entry_node]
+        return np.bincount(self.entry_observation, weights=terms, minlength=len(self.log_seconds))
+
+
+def work_table(questions: list[Question], points: list[StepPoints]) -> np.ndarray:
+    """Work of the kinds of step of many runs, run by structure so that numpy sees long arrays.
+
+    Parameters
+    ----------
+    questions : list of Question
+        The runs.
+    points : list of StepPoints
+        The kinds of step of each.
+
+    Returns
+    -------
+    (nodes, 19) array
+        Rows in the order of the runs, [s] or [-]
+    """
+    sizes = np.array([len(one.decode_requests) for one in points])
+    starts = np.concatenate([[0], np.cumsum(sizes)])
+    table = np.zeros((int(starts[-1]), len(SLOTS)))
+    groups: dict[tuple[object, ...], list[int]] = {}
+    for place, question in enumerate(questions):
+        d = question.deployment
+        key = (d.model.name, id(d.checkpoint), d.accelerator.name, d.link, d.kv, d.engine == "vllm", d.sparse,
+               d.draft_tokens)  # fmt: skip
+        groups.setdefault(key, []).append(place)
+    for members in groups.values():
+        structure = questions[members[0]].deployment.structure
+        rows = np.concatenate([np.arange(starts[m], starts[m + 1]) for m in members])
+
+        def column(name: str, members: list[int] = members) -> np.ndarray:
+            return np.concatenate([getattr(points[m], name) for m in members])
+
+        def degree(name: str, members: list[int] = members) -> np.ndarray:
+            return np.repeat([getattr(questions[m].deployment, name) for m in members], sizes[members]).astype(float)
+
+        work = step_work(
+            structure,
+            layout=Layout(tp=degree("tp"), pp=degree("pp"), dp=degree("dp"), ep=degree("ep"), dcp=degree("dcp")),
+            points=StepPoints(
+                column("decode_requests"), column("decode_context"), column("prefill_tokens"), column("prefill_context")
+            ),
+        )
+        for place, slot in enumerate(SLOTS):
+            table[rows, place] = work[slot]
+    return table
+
+
+def build_design(runs: Iterable[Run]) -> Design:
+    """Turn runs into arrays.
+
+    Parameters
+    ----------
+    runs : iterable of Run
+        The runs; unusable ones are left out with their reason.
+
+    Returns
+    -------
+    Design
+        The table.
+    """
+    questions: list[Question] = []
+    refused: list[tuple[Run, str]] = []
+    for run in runs:
+        if run.unusable:
+            refused.append((run, run.unusable))
+            continue
+        try:
+            question = question_of(run)
+            question.deployment.structure.part.rate("bf16")
+        except GlmplanError as error:
+            refused.append((run, str(error)))
+            continue
+        questions.append(question)
+    points, node_run, figure, owner, target = [], [], [], [], []
+    nodes_of, observation_of, weight_of, front = [], [], [], []
+    start = 0
+    for place, question in enumerate(questions):
+        found = observables(question.load)
+        size = len(found.decode_requests)
+        points.append(
+            StepPoints(found.decode_requests, found.decode_context, found.prefill_tokens, found.prefill_context)
+        )
+        node_run.append(np.full(size, place))
+        front.append(np.stack([found.arrivals, found.prompt], axis=1))
+        for name, value in question.run.observed.items():
+            entry = FIGURES.get(name)
+            if entry is None or entry[0] not in found.figures or value <= 0:
+                continue
+            if name == "itl_p50_ms" and ("tpot_mean_ms" in question.run.observed or question.load.tokens_per_step > 1):
+                continue
+            total = found.figures[entry[0]]
+            seconds = value * entry[1] if entry[1] else total.scale / value
+            used = np.flatnonzero(total.weights)
+            nodes_of.append(start + used)
+            weight_of.append(total.weights[used])
+            observation_of.append(np.full(len(used), len(target)))
+            figure.append(name)
+            owner.append(place)
+            target.append(np.log(seconds))
+        start += size
+    table = work_table(questions, points)
+    fronts = np.concatenate(front)
+    idle = fronts.any(axis=1)
+    table[idle] = 0.0
+    table[:, SLOTS.index("arrival")] = fronts[:, 0]
+    table[:, SLOTS.index("prompt_token")] = fronts[:, 1]
+    names: list[dict[str, int]] = [{} for _ in LEVELS]
+    keys = np.zeros((len(questions), len(LEVELS)), dtype=np.int64)
+    for place, question in enumerate(questions):
+        for level, key in enumerate(keys_of(question.deployment)):
+            keys[place, level] = names[level].setdefault(key, len(names[level]))
+    return Design(
+        questions=tuple(questions),
+        refused=tuple(refused),
+        work=table,
+        node_run=np.concatenate(node_run),
+        figure=np.array(figure),
+        observation_run=np.array(owner),
+        log_seconds=np.array(target),
+        entry_node=np.concatenate(nodes_of),
+        entry_observation=np.concatenate(observation_of),
+        entry_weight=np.concatenate(weight_of),
+        keys=keys,
+        key_names=tuple(tuple(one) for one in names),
+    )

@@ -1,0 +1,249 @@
+"""The joint fit: one hierarchical model of the step time on all measured runs at once.
+
+Maximum a posteriori by Gauss-Newton in the effects, each step a sparse damped least squares (LSMR); outliers are
+weighted down as under Student's t. See docs/physics/calibration.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from glmplan.calibrate.design import Design
+from glmplan.hierarchy import COLUMNS, LEVELS, SCALE, TTFT_SCALE, log_parameters
+from glmplan.step import PARAMETERS, step_time
+
+__all__ = ["PRIOR_MEAN", "Solution", "prior_spread", "solve"]
+
+#: where the search starts and where an unmeasured engine stands: latencies in seconds, slow-downs as ratios
+PRIOR_MEAN: dict[str, float] = {
+    "host_seconds": 1.5e-3,
+    "layer_seconds": 2.5e-5,
+    "moe_layer_seconds": 2.5e-5,
+    "state_layer_seconds": 1.5e-5,
+    "request_seconds": 1.0e-5,
+    "activation_slowdown": 10.0,
+    "wide_bytes_slowdown": 1.3,
+    "wide_flop_slowdown": 1.6,
+    "quantised_bytes_slowdown": 1.3,
+    "quantised_flop_slowdown": 1.8,
+    "expert_bytes_slowdown": 1.5,
+    "expert_flop_slowdown": 2.2,
+    "cache_bytes_slowdown": 1.6,
+    "cache_flop_slowdown": 3.0,
+    "prefill_attention_slowdown": 2.5,
+    "collective_seconds": 8.0e-6,
+    "collective_bytes_slowdown": 1.6,
+    "arrival_seconds": 1.0e-2,
+    "prompt_token_seconds": 2.0e-6,
+}
+#: prior standard deviation of an effect by level, [-]
+_LEVEL_SPREAD = {
+    "all": 0.6,
+    "engine": 0.4,
+    "engine_silicon": 0.35,
+    "engine_accelerator": 0.25,
+    "engine_format": 0.25,
+    "engine_accelerator_format": 0.25,
+    "model": 0.15,
+    "engine_model": 0.25,
+    "group": 0.25,
+    "configuration": 0.15,
+    "release": 0.15,
+}
+#: Student's degrees of freedom
+_FREEDOM = 4.0
+_LEAST_NOISE = 0.03
+
+
+def prior_spread() -> np.ndarray:
+    """Prior standard deviation of every effect.
+
+    Returns
+    -------
+    (levels, columns) array
+        [-]
+    """
+    spread = np.repeat(np.array([_LEVEL_SPREAD[level] for level in LEVELS])[:, None], len(COLUMNS), axis=1)
+    spread[:, SCALE] *= 0.4
+    spread[:, TTFT_SCALE] *= 1.0
+    spread[0, SCALE] = 1e-3  # the overall scale is what the parameters themselves are
+    return spread
+
+
+@dataclass(frozen=True)
+class Solution:
+    """Effects that fit best.
+
+    Attributes
+    ----------
+    effects : tuple of (keys, 21) array
+        For each level, one row for each key; the first level holds the prior mean too.
+    noise : dict of str to float
+        Standard deviation of what the model leaves, by figure and protocol, in logarithms, [-]
+    residual : (m,) array
+        Measured minus predicted, in logarithms, [-]
+    weight : (m,) array
+        Student weight of each observation, [-]
+    """
+
+    effects: tuple[np.ndarray, ...]
+    noise: dict[str, float]
+    residual: np.ndarray
+    weight: np.ndarray
+
+
+def summed(design: Design, effects: tuple[np.ndarray, ...]) -> np.ndarray:
+    """Sum of the effects of each run over the levels.
+
+    Parameters
+    ----------
+    design : Design
+        The runs.
+    effects : tuple of (keys, 21) array
+        Effects by level.
+
+    Returns
+    -------
+    (runs, 21) array
+        [-]
+    """
+    return sum((effects[level][design.keys[:, level]] for level in range(len(LEVELS))), start=np.zeros(1))
+
+
+def evaluate(design: Design, effects: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Predict every observation and its sensitivity.
+
+    Parameters
+    ----------
+    design : Design
+        The runs.
+    effects : (runs, 21) array
+        Summed effects.
+
+    Returns
+    -------
+    (m,) array, (m, 21) array
+        Logarithm of the predicted seconds, and its derivative by each column.
+    """
+    parameters = log_parameters(effects)[design.node_run]
+    step = step_time(design.work, parameters)
+    terms = design.entry_weight * step.seconds[design.entry_node]
+    count = len(design.log_seconds)
+    seconds = np.bincount(design.entry_observation, weights=terms, minlength=count)
+    slope = np.zeros((count, len(COLUMNS)))
+    share = step.shares[design.entry_node] * terms[:, None]
+    for column in range(len(PARAMETERS)):
+        slope[:, column] = np.bincount(design.entry_observation, weights=share[:, column], minlength=count)
+    slope[:, : len(PARAMETERS)] /= seconds[:, None]
+    slope[:, SCALE] = slope[:, : len(PARAMETERS) - 2].sum(axis=1)
+    first = np.char.startswith(design.figure, "ttft")
+    slope[:, TTFT_SCALE] = first
+    return np.log(seconds) + first * effects[design.observation_run, TTFT_SCALE], slope
+
+
+def noise_class(design: Design) -> np.ndarray:
+    """Name of the noise class of each observation: kind of figure and protocol.
+
+    Parameters
+    ----------
+    design : Design
+        The runs.
+
+    Returns
+    -------
+    (m,) array of str
+        Names.
+    """
+    protocol = np.array([question.run.protocol for question in design.questions])[design.observation_run]
+    kind = np.char.partition(design.figure, "_")[:, 0]
+    return np.char.add(np.char.add(kind, " "), protocol)
+
+
+def solve(
+    design: Design,
+    *,
+    use: np.ndarray | None = None,
+    start: tuple[np.ndarray, ...] | None = None,
+    spread: np.ndarray | None = None,
+    rounds: int = 12,
+    progress: Callable[[int, float], None] | None = None,
+) -> Solution:
+    """Fit the effects.
+
+    Parameters
+    ----------
+    design : Design
+        The runs.
+    use : (m,) array of bool, optional
+        Observations to fit; all by default.
+    start : tuple of (keys, 21) array, optional
+        Where to begin; the prior mean by default.
+    spread : (levels, columns) array, optional
+        Prior standard deviations, [-]
+    rounds : int, optional
+        Gauss-Newton steps, [-]
+    progress : callable, optional
+        Called with the step and the median absolute residual.
+
+    Returns
+    -------
+    Solution
+        The effects and what they leave.
+    """
+    from scipy.sparse import csr_matrix
+    from scipy.sparse.linalg import lsmr
+
+    spread = prior_spread() if spread is None else spread
+    use = np.ones(len(design.log_seconds), dtype=bool) if use is None else use
+    rows = np.flatnonzero(use)
+    offsets = np.concatenate([[0], np.cumsum([len(names) for names in design.key_names])])
+    size = int(offsets[-1]) * len(COLUMNS)
+    prior = np.array([np.log(PRIOR_MEAN[name]) for name in PARAMETERS] + [0.0, 0.0])
+    sigma = np.concatenate([np.tile(spread[level], len(names)) for level, names in enumerate(design.key_names)])
+    z = np.zeros(size)
+    if start is not None:
+        flat = np.concatenate([part.ravel() for part in start])
+        flat[: len(COLUMNS)] -= prior
+        z = flat / sigma
+    run_of = design.observation_run[rows]
+    columns = (
+        (offsets[:-1][None, :] + design.keys[run_of])[:, :, None] * len(COLUMNS) + np.arange(len(COLUMNS))[None, None, :]
+    ).reshape(len(rows), -1)
+    pointer = np.arange(len(rows) + 1) * columns.shape[1]
+    classes, class_of = np.unique(noise_class(design), return_inverse=True)
+    noise = np.full(len(classes), 0.2)
+
+    def unpack(z: np.ndarray) -> tuple[np.ndarray, ...]:
+        flat = (z * sigma).reshape(-1, len(COLUMNS))
+        parts = [flat[offsets[level] : offsets[level + 1]] for level in range(len(LEVELS))]
+        parts[0] = parts[0] + prior
+        return tuple(parts)
+
+    effects = unpack(z)
+    log_seconds, slope = evaluate(design, summed(design, effects))
+    residual = design.log_seconds - log_seconds
+    weight = np.ones(len(residual))
+    for round_ in range(rounds):
+        scaled = residual / noise[class_of]
+        weight = (_FREEDOM + 1.0) / (_FREEDOM + scaled**2)
+        root = np.sqrt(weight[rows]) / noise[class_of[rows]]
+        values = np.repeat((slope[rows] * root[:, None])[:, None, :], len(LEVELS), axis=1).reshape(len(rows), -1)
+        matrix = csr_matrix(((values * sigma[columns]).ravel(), columns.ravel(), pointer), shape=(len(rows), size))
+        target = residual[rows] * root + matrix @ z
+        best = lsmr(matrix, target, damp=1.0, maxiter=300, atol=1e-7, btol=1e-7, x0=z)[0]
+        move = best - z
+        length = min(1.0, 8.0 / max(float(np.abs(move).max()), 1e-9))
+        z = z + length * move
+        effects = unpack(z)
+        log_seconds, slope = evaluate(design, summed(design, effects))
+        residual = design.log_seconds - log_seconds
+        for one in range(len(classes)):
+            mine = residual[use & (class_of == one)]
+            if len(mine) >= 5:
+                noise[one] = max(1.4826 * float(np.median(np.abs(mine))), _LEAST_NOISE)
+        if progress is not None:
+            progress(round_, float(np.median(np.abs(residual[rows]))))
+    return Solution(effects, dict(zip(classes.tolist(), noise.tolist(), strict=True)), residual, weight)

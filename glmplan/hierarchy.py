@@ -1,0 +1,129 @@
+"""Which effects a deployment takes part in: from all engines together down to one release of one configuration.
+
+A parameter of the step time is a sum of effects in logarithms, one from each level whose key was ever measured. A level
+without measurements contributes nothing but its spread, which is why the unknown gets a wider interval.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from glmplan.deployment import Deployment
+from glmplan.step import PARAMETERS
+
+__all__ = ["COLUMNS", "LEVELS", "SCALE", "TTFT_SCALE", "keys_of", "log_parameters"]
+
+#: levels of the hierarchy, from the general to the special
+LEVELS: tuple[str, ...] = (
+    "all",
+    "engine",
+    "engine_silicon",
+    "engine_accelerator",
+    "engine_format",
+    "engine_accelerator_format",
+    "model",
+    "engine_model",
+    "group",
+    "configuration",
+    "release",
+)
+#: columns of an effect: the parameters of the step time, a factor on whole steps, a factor on TTFT
+COLUMNS: tuple[str, ...] = (*PARAMETERS, "scale", "ttft_scale")
+SCALE, TTFT_SCALE = len(PARAMETERS), len(PARAMETERS) + 1
+#: parameters that `scale` does not touch: work of the front end
+_FRONT = (PARAMETERS.index("arrival_seconds"), PARAMETERS.index("prompt_token_seconds"))
+
+
+def keys_of(deployment: Deployment) -> tuple[str, ...]:
+    """Key of a deployment on each level.
+
+    Parameters
+    ----------
+    deployment : Deployment
+        The deployment.
+
+    Returns
+    -------
+    tuple of str
+        One key for each of `LEVELS`.
+    """
+    engine, part = deployment.engine, deployment.accelerator
+    model, form = deployment.model.name, deployment.weights
+    silicon = part.compute_capability or part.vendor.lower()
+    draft = f" draft {deployment.draft_tokens}" if deployment.draft_tokens else ""
+    eager = "" if deployment.graphs else " eager"
+    mode = draft + eager
+    group = f"{engine} {part.name} {model} {form}"
+    layout = f" tp{deployment.tp} pp{deployment.pp} dp{deployment.dp} ep{deployment.ep} dcp{deployment.dcp}"
+    release = ".".join(str(number) for number in (deployment.release or ())[:3]) or "unstated"
+    return (
+        "all",
+        engine + mode,
+        f"{engine} {silicon}",
+        f"{engine} {part.name}",
+        f"{engine} {form}",
+        f"{engine} {part.name} {form}",
+        model,
+        f"{engine} {model}",
+        group + mode,
+        group + layout + mode,
+        f"{group} {release}{mode}",
+    )
+
+
+def log_parameters(effects: np.ndarray) -> np.ndarray:
+    """Parameters of the step time from summed effects.
+
+    Parameters
+    ----------
+    effects : (n, 21) array
+        Sums of effects in the order of `COLUMNS`, [-]
+
+    Returns
+    -------
+    (n, 19) array
+        Logarithms of `glmplan.step.PARAMETERS`.
+    """
+    found = effects[:, : len(PARAMETERS)] + effects[:, SCALE : SCALE + 1]
+    found[:, _FRONT] = effects[:, _FRONT]
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Effects:
+    """Fitted effects: for each level a table from key to a row of `COLUMNS`.
+
+    Attributes
+    ----------
+    values : dict of str to dict of str to (21,) array
+        Level → key → effects.
+    spread : (11, 21) array
+        Prior standard deviation of an effect, by level and column.
+    """
+
+    values: dict[str, dict[str, np.ndarray]]
+    spread: np.ndarray
+
+    def sum_of(self, keys: tuple[str, ...]) -> tuple[np.ndarray, tuple[bool, ...]]:
+        """Add the effects of the keys that are known.
+
+        Parameters
+        ----------
+        keys : tuple of str
+            One key for each level.
+
+        Returns
+        -------
+        (21,) array, tuple of bool
+            The sum, and for each level whether its key was known.
+        """
+        total = np.zeros(len(COLUMNS))
+        known = []
+        for level, key in zip(LEVELS, keys, strict=True):
+            found = self.values.get(level, {}).get(key)
+            known.append(found is not None)
+            if found is not None:
+                total = total + found
+        return total, tuple(known)

@@ -1,0 +1,237 @@
+"""What a run measures, written as weighted sums of step times, before any step time is known.
+
+Mean TTFT, TPOT, throughput and prefill speed of a benchmark are sums over the kinds of step its protocol makes the
+engine do. `calibrate` fits the step time through these sums and `predict` evaluates them: the same sums for both.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from glmplan.serving.protocol import ClosedLoop, StepMix, closed_loop_mix
+
+__all__ = ["Load", "Observable", "Observables", "observables"]
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What is asked of a server while it is measured.
+
+    Attributes
+    ----------
+    phase : str
+        ``serving`` (whole requests), ``decode`` (steady decoding) or ``prefill``.
+    concurrency : float
+        Requests in flight, [-]
+    input_tokens, output_tokens : float
+        Of a request, [token]
+    context : float
+        Tokens already in the cache before the prompt, [token]
+    requests : int
+        Requests of the whole run, [-]
+    shortest, longest : float
+        Lengths are uniform between these shares of the stated ones, [-]
+    budget : int
+        Tokens that a step may hold, [token]
+    prefill_first : bool
+        Prompts run in steps of their own.
+    max_requests : int
+        Requests that may run at once, [-]
+    pool_tokens : float
+        KV cache, [token]
+    tokens_per_step : float
+        Tokens a request gains in a step, [-]
+    prefix_cached : bool
+        Prompts are in the cache already: the first token needs a short step only.
+    """
+
+    phase: str
+    concurrency: float
+    input_tokens: float
+    output_tokens: float
+    context: float = 0.0
+    requests: int = 0
+    shortest: float = 1.0
+    longest: float = 1.0
+    budget: int = 8192
+    prefill_first: bool = False
+    max_requests: int = 1 << 30
+    pool_tokens: float = float(1 << 60)
+    tokens_per_step: float = 1.0
+    prefix_cached: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Observable:
+    """One figure as a sum over steps: `scale` × Σ weights × step time, or for a rate `scale` over that sum.
+
+    Attributes
+    ----------
+    weights : (k,) array
+        Steps of each kind, [-]
+    scale : float
+        1 for seconds; the counted tokens for a rate.
+    rate : bool
+        Whether the figure is `scale` divided by the sum.
+    """
+
+    weights: np.ndarray
+    scale: float = 1.0
+    rate: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Observables:
+    """Kinds of step of a run and every figure on them.
+
+    Attributes
+    ----------
+    decode_requests, decode_context, prefill_tokens, prefill_context, arrivals, prompt : (k,) array
+        What each kind of step holds; the last two are work of the front end outside of steps.
+    figures : dict of str to Observable
+        ``ttft``, ``ttft_p50``, ``tpot`` [s]; ``output_rate``, ``request_rate``, ``total_rate``, ``prefill_rate``
+        [token/s].
+    running : float
+        Largest number of requests that run at once, [-]
+    """
+
+    decode_requests: np.ndarray
+    decode_context: np.ndarray
+    prefill_tokens: np.ndarray
+    prefill_context: np.ndarray
+    arrivals: np.ndarray
+    prompt: np.ndarray
+    figures: dict[str, Observable]
+    running: float
+
+
+def observables(load: Load) -> Observables:
+    """Write what a load measures as sums over steps.
+
+    Parameters
+    ----------
+    load : Load
+        The load.
+
+    Returns
+    -------
+    Observables
+        Kinds of step and figures.
+
+    Examples
+    --------
+    >>> found = observables(Load("decode", 8, 1000, 200))
+    >>> found.decode_requests.tolist(), found.figures["tpot"].weights.tolist()
+    ([8.0], [1.0])
+    """
+    if load.phase == "prefill":
+        return _prefill(load)
+    if load.phase == "decode":
+        return _decode(load)
+    return _serving(load)
+
+
+def _chunks(tokens: float, before: float, budget: int) -> tuple[np.ndarray, np.ndarray]:
+    count = max(int(np.ceil(tokens / budget)), 1)
+    starts = np.arange(count) * budget
+    sizes = np.minimum(budget, tokens - starts)
+    return sizes, before + starts + (sizes + 1.0) / 2
+
+
+def _prefill(load: Load) -> Observables:
+    together = max(load.concurrency, 1.0)
+    tokens = load.input_tokens * together
+    sizes, keys = _chunks(load.input_tokens, load.context, load.budget)
+    if together > 1:
+        # prompts of several requests share chunks; every prompt token still sees its own prompt only
+        sizes, _ = _chunks(tokens, 0.0, load.budget)
+        keys = np.full(len(sizes), load.context + load.input_tokens / 2)
+    zero = np.zeros(len(sizes) + 1)
+    weights = np.ones(len(sizes) + 1)
+    steps = np.append(np.ones(len(sizes)), 0.0)
+    front = np.zeros(len(sizes) + 1)
+    front[-1] = 1.0
+    return Observables(
+        decode_requests=zero,
+        decode_context=zero,
+        prefill_tokens=np.append(sizes, 0.0),
+        prefill_context=np.append(keys, 0.0),
+        arrivals=front,
+        prompt=front * load.input_tokens,
+        figures={
+            "ttft": Observable(weights),
+            "ttft_p50": Observable(weights),
+            "prefill_rate": Observable(steps, scale=tokens, rate=True),
+        },
+        running=together,
+    )
+
+
+def _decode(load: Load) -> Observables:
+    running = min(load.concurrency, float(load.max_requests))
+    context = load.context + load.input_tokens + load.output_tokens / 2
+    one = np.ones(1)
+    per_token = one / load.tokens_per_step
+    figures = {
+        "tpot": Observable(per_token),
+        "output_rate": Observable(per_token, scale=running, rate=True),
+        "request_rate": Observable(per_token, scale=1.0, rate=True),
+    }
+    return Observables(
+        decode_requests=one * running,
+        decode_context=one * context,
+        prefill_tokens=one * 0,
+        prefill_context=one * 0,
+        arrivals=one * 0,
+        prompt=one * 0,
+        figures=figures,
+        running=running,
+    )
+
+
+def _serving(load: Load) -> Observables:
+    concurrency = max(round(load.concurrency), 1)
+    requests = load.requests or min(max(4 * concurrency, 8), 20000)
+    prompt = 1 if load.prefix_cached else max(round(load.input_tokens * load.longest), 1)
+    mix: StepMix = closed_loop_mix(
+        ClosedLoop(
+            concurrency=concurrency,
+            input_tokens=prompt,
+            output_tokens=max(round(load.output_tokens * load.longest), 1),
+            requests=max(requests, 1),
+            shortest=load.shortest / load.longest,
+            budget=load.budget,
+            prefill_first=load.prefill_first,
+            max_requests=load.max_requests,
+            pool_tokens=int(min(load.pool_tokens, 1 << 60)),
+            tokens_per_step=round(load.tokens_per_step, 2),
+        )
+    )
+    zero, one = np.zeros(1), np.ones(1)
+    depth = load.context + (load.input_tokens if load.prefix_cached else 0.0)
+    per_request = mix.output_tokens / max(requests, 1)
+    wall = np.append(mix.wall, requests * 0.0)
+    figures = {
+        "ttft": Observable(np.append(mix.ttft, 1.0)),
+        "ttft_p50": Observable(np.append(mix.ttft_median, 1.0)),
+        "tpot": Observable(np.append(mix.tpot, 0.0)),
+        "output_rate": Observable(wall, scale=mix.output_tokens, rate=True),
+        "request_rate": Observable(
+            np.append(mix.ttft + mix.tpot * (per_request - 1.0), 1.0), scale=per_request, rate=True
+        ),
+        "total_rate": Observable(wall, scale=mix.output_tokens + mix.input_tokens, rate=True),
+    }
+    if not mix.tpot.any():
+        del figures["tpot"]
+    return Observables(
+        decode_requests=np.append(mix.decode_requests, zero),
+        decode_context=np.append(mix.decode_context + np.where(mix.decode_requests > 0, depth, 0.0), zero),
+        prefill_tokens=np.append(mix.prefill_tokens, zero),
+        prefill_context=np.append(mix.prefill_context + np.where(mix.prefill_tokens > 0, depth, 0.0), zero),
+        arrivals=np.append(np.zeros(len(mix.wall)), one),
+        prompt=np.append(np.zeros(len(mix.wall)), one * load.input_tokens),
+        figures=figures,
+        running=float(mix.peak_requests),
+    )

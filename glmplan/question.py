@@ -1,0 +1,255 @@
+"""From a row of a table of runs to a question that can be answered: a deployment and a load.
+
+What a row leaves open is filled with the engine's documented default, the same for prediction and for calibration.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+from glmplan.catalog import load_model
+from glmplan.catalog_hardware import load_accelerator
+from glmplan.deployment import Deployment, checkpoint_for, link_of, runs_sparse
+from glmplan.errors import GlmplanError, SpecError
+from glmplan.formats import KV_FORMATS
+from glmplan.observables import Load
+from glmplan.records import Run
+from glmplan.schema.model import Checkpoint, ModelSpec
+
+__all__ = ["ENGINE_DEFAULTS", "EngineDefaults", "Question", "engine_defaults", "question_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class EngineDefaults:
+    """How an engine packs steps unless it is told otherwise.
+
+    Attributes
+    ----------
+    budget : int
+        Tokens that a step may hold, [token]
+    prefill_first : bool
+        Prompts run in steps of their own and decoding waits.
+    max_requests : int
+        Requests that may run at once, [-]
+    """
+
+    budget: int
+    prefill_first: bool
+    max_requests: int
+
+
+#: vLLM V1: max_num_batched_tokens 8192 for a server on large parts, max_num_seqs 1024 since 0.11 (docs.vllm.ai,
+#: engine arguments); SGLang: chunked_prefill_size 8192-16384 by memory (docs.sglang.ai, server arguments); TensorRT-LLM:
+#: max_num_tokens 8192, max_batch_size 2048 (nvidia.github.io/TensorRT-LLM); llama.cpp: n_ubatch 512, slots as asked
+ENGINE_DEFAULTS: dict[str, EngineDefaults] = {
+    "vllm": EngineDefaults(8192, False, 1024),
+    "sglang": EngineDefaults(16384, True, 2048),
+    "trtllm": EngineDefaults(8192, False, 2048),
+    "llama.cpp": EngineDefaults(512, False, 256),
+    "ktransformers": EngineDefaults(8192, True, 64),
+    "mlx": EngineDefaults(2048, True, 32),
+}
+
+
+def engine_defaults(engine: str) -> EngineDefaults:
+    """Defaults of an engine; an unknown one packs like vLLM.
+
+    Parameters
+    ----------
+    engine : str
+        Name of the engine.
+
+    Returns
+    -------
+    EngineDefaults
+        Its packing rules.
+
+    Examples
+    --------
+    >>> engine_defaults("sglang").prefill_first
+    True
+    """
+    return ENGINE_DEFAULTS.get(engine, ENGINE_DEFAULTS["vllm"])
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A deployment under a load, with what had to be assumed.
+
+    Attributes
+    ----------
+    run : Run
+        The row.
+    deployment : Deployment
+        What serves.
+    load : Load
+        What is asked of it.
+    assumed : tuple of str
+        What the row did not say.
+    """
+
+    run: Run
+    deployment: Deployment
+    load: Load
+    assumed: tuple[str, ...]
+
+
+@lru_cache(maxsize=512)
+def _checkpoint(model: str, weights: str | None, bits: float | None) -> Checkpoint:
+    return checkpoint_for(_model(model), weights, bits=bits)
+
+
+@lru_cache(maxsize=512)
+def _model(name: str) -> ModelSpec:
+    return load_model(name)
+
+
+def question_of(run: Run) -> Question:
+    """Turn a row into a question.
+
+    Parameters
+    ----------
+    run : Run
+        The row.
+
+    Returns
+    -------
+    Question
+        Deployment and load.
+
+    Raises
+    ------
+    GlmplanError
+        If the row has a bad cell, or names a model or part that is not known, or its layout does not hold together.
+    """
+    if run.error:
+        raise SpecError(run.error)
+    model = _model(run.model)
+    accelerator = load_accelerator(run.accelerator)
+    assumed: list[str] = []
+    engine = run.engine or "vllm"
+    if not run.engine:
+        assumed.append("engine vllm")
+    checkpoint = _checkpoint(run.model, run.weights, run.weights_bits)
+    if run.weights is None:
+        assumed.append(f"weights {checkpoint.name}")
+    tp, pp, dp, ep, dcp, count = _layout(run, assumed)
+    kv = run.kv_cache if run.kv_cache in KV_FORMATS else None
+    if kv is None:
+        kv = checkpoint.kv_default or ("fp8" if engine == "trtllm" and checkpoint.default != "bf16" else "bf16")
+        assumed.append(f"kv {kv}")
+    draft = run.speculation.draft_tokens or 0 if run.speculation.state == "yes" else 0
+    if run.speculation.state == "yes" and not draft:
+        draft = 3
+        assumed.append("3 drafted tokens")
+    verify = (run.speculation.verify_tokens or draft + 1) - 1 if draft else 0
+    deployment = Deployment(
+        model=model,
+        checkpoint=checkpoint,
+        accelerator=accelerator,
+        count=count,
+        tp=tp,
+        pp=pp,
+        dp=dp,
+        ep=ep,
+        dcp=dcp,
+        kv=kv,
+        engine=engine,
+        release=run.engine_release,
+        graphs=run.graphs is not False,
+        draft_tokens=max(verify, draft),
+        acceptance=run.speculation.acceptance_length,
+        sparse=runs_sparse(accelerator, run.attention_backend),
+        link=link_of(accelerator, tp * dp),
+    )
+    return Question(run, deployment, _load(run, deployment, assumed), tuple(assumed))
+
+
+def _layout(run: Run, assumed: list[str]) -> tuple[int, int, int, int, int, int]:
+    pp, dp, dcp = run.pp or 1, run.dp or 1, run.dcp or 1
+    count = run.accelerator_count
+    tp = run.tp
+    if tp is None:
+        if count is None:
+            raise SpecError("neither tp nor accelerator_count is given", field="tp")
+        if count % (pp * dp):
+            raise SpecError(f"does not divide by pp {pp} × dp {dp}", field="accelerator_count", value=count)
+        tp = count // (pp * dp)
+        if count > 1:
+            assumed.append(f"tp {tp}")
+    ep = run.ep or 1
+    if run.ep is not None and ep > tp * dp:
+        # some tables give the attention layout of one rank only; experts then span what accelerators there are
+        dp = max(dp, ep // tp)
+    return tp, pp, dp, min(ep, tp * dp), dcp, tp * pp * dp
+
+
+def _load(run: Run, deployment: Deployment, assumed: list[str]) -> Load:
+    defaults = engine_defaults(deployment.engine)
+    phase = run.phase if run.phase in ("decode", "prefill") else "serving"
+    low, high = run.length_range
+    budget = defaults.budget
+    limit = run.running_limit or defaults.max_requests
+    concurrency = run.concurrency
+    if concurrency is None:
+        concurrency = run.observed.get("concurrency_effective") if run.request_rate_per_s else None
+    if concurrency is None:
+        offline = run.protocol.startswith(("mlperf", "trtllm-bench")) or run.request_rate_per_s
+        concurrency = float(min(limit, 1024)) if offline else 1.0
+        assumed.append(f"{concurrency:.0f} requests in flight")
+    inputs, outputs = run.input_tokens, run.output_tokens
+    if run.protocol in TYPICAL_LENGTHS and not (inputs and outputs):
+        inputs, outputs = TYPICAL_LENGTHS[run.protocol]
+    if inputs is None:
+        inputs = 512.0 if phase != "decode" else 0.0
+        assumed.append(f"{inputs:.0f} input tokens")
+    if outputs is None:
+        outputs = 256.0
+        assumed.append("256 output tokens")
+    requests = run.num_requests or 0
+    if run.protocol in ("inferencex", "vendor-sweep"):
+        requests = requests or int(10 * concurrency)
+        low = 0.8 if run.protocol == "inferencex" else low
+    if run.protocol == "burst":
+        requests = int(concurrency)
+    return Load(
+        phase=phase,
+        concurrency=concurrency,
+        input_tokens=inputs,
+        output_tokens=outputs,
+        context=run.context_depth or 0.0,
+        requests=min(requests, 20480),
+        shortest=max(low, 0.02),
+        longest=high,
+        budget=budget * deployment.dp,
+        prefill_first=defaults.prefill_first,
+        max_requests=limit,
+        tokens_per_step=deployment.tokens_per_step,
+        prefix_cached=run.prefix_cached and phase == "serving",
+    )
+
+
+#: mean prompt and answer where a protocol fixes the data set and the table does not repeat its lengths [token]:
+#: MLPerf Inference v5.1 Llama-2-70B on OpenOrca (294 / 294), ML.ENERGY on LM Arena chat (documented means)
+TYPICAL_LENGTHS: dict[str, tuple[float, float]] = {}
+
+
+def answerable(run: Run) -> str | None:
+    """Why a row cannot be answered, or None.
+
+    Parameters
+    ----------
+    run : Run
+        The row.
+
+    Returns
+    -------
+    str or None
+        The reason.
+    """
+    try:
+        question_of(run)
+    except GlmplanError as error:
+        return str(error)
+    return None
