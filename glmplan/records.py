@@ -41,8 +41,8 @@ class Run:
         Canonical part, as written, and the machine around it.
     accelerator_count, nodes, tp, pp, dp, ep, dcp : int or None
         Layout, [-]
-    engine, engine_version, engine_release, attention_backend, moe_backend : str, tuple or None
-        Engine; the release is numeric.
+    engine, engine_version, engine_release, backend, attention_backend, moe_backend : str, tuple or None
+        Engine; the release is numeric; the backend is the build of llama.cpp (`rocm-7_2_3`, `vulkan_radv`).
     graphs : bool or None
         Whether decode ran from captured graphs.
     speculation : Speculation
@@ -101,6 +101,7 @@ class Run:
     engine: str | None = None
     engine_version: str | None = None
     engine_release: tuple[int, ...] | None = None
+    backend: str | None = None
     attention_backend: str | None = None
     moe_backend: str | None = None
     graphs: bool | None = None

@@ -33,7 +33,7 @@ _AMOUNTS = (
 )  # fmt: skip
 _TEXTS = (
     "id", "campaign", "measured_on", "model", "checkpoint", "weights", "kv_cache", "accelerator", "host", "engine",
-    "engine_version", "attention_backend", "moe_backend", "cuda_graphs", "speculative", "phase", "scenario",
+    "engine_version", "backend", "attention_backend", "moe_backend", "cuda_graphs", "speculative", "phase", "scenario",
     "protocol", "shared_prompt", "prefix_cached", "context_is_label", "withheld", "unusable", "trust", "source",
     "notes",
 )  # fmt: skip
@@ -47,6 +47,7 @@ _PROMPTS = re.compile(r"\bn=(\d+)\b|--num-prompts[ =](\d+)|\b(\d+) prompts?\b")
 _RATE = re.compile(r"(\d+) ?RPS")
 _RATE_PAGE = re.compile(r"> Rate (\d+)")
 _CAPPED = re.compile(r"capped at (\d+)-(\d+)/(\d+) active|max-running (\d+)|waves of (\d+)")
+_BUILD = re.compile(r"env ([\w.-]+)")
 _GGUF_SIZE = re.compile(r"params_b (\d+(?:\.\d+)?); file (\d+(?:\.\d+)?) GiB")
 
 
@@ -235,6 +236,7 @@ def run_from_row(row: Mapping[str, str]) -> Run:
         engine=engine_name(engine),
         engine_version=version,
         engine_release=engine_release(version),
+        backend=row.get("backend") or (build.group(1) if (build := _BUILD.match(row.get("notes", ""))) else None),
         attention_backend=row.get("attention_backend"),
         moe_backend=row.get("moe_backend"),
         graphs=_graphs(row),

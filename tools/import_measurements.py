@@ -51,7 +51,8 @@ SAID = re.compile(
     r"|real Kimi prompts .*|label ctx|real tokens ~.*|speculation off .*|C=1 cells are cold.*|C>=2 prefix-cached"
     r"|bench_serving random-range-ratio.*|mean TTFT dominated.*|params_b .*|file \d.*|avg_power_watts is.*"
     r"|concurrency column = max_num_seqs|input length not published.*|n=\d+|cookbook page .*|section .*|block .*"
-    r"|hardware line: .*|page labels this TPOT.*|quant is the Ollama.*|c=64 cells starred.*|avg|availability=available"
+    r"|hardware line: .*|page labels this TPOT.*|quant is the Ollama.*|c=64 cells starred.*|env .*|backend .*"
+    r"|avg|availability=available"
     r"|bench: .*|DEP = attention DP.*|kv_format is the page.*|tg_tps aggregate.*|CPU .*|OS .*|InferenceX|vendor sweep"
 )
 WIKI = "https://github.com/voipmonitor/rtx6kpro/tree/29f3863/"
@@ -136,6 +137,7 @@ def cells(run: Run) -> dict[str, str]:
         "kv_cache": run.kv_cache or "",
         "engine": run.engine or "",
         "engine_version": run.engine_version or "",
+        "backend": run.backend or "",
         "attention_backend": run.attention_backend or "",
         "moe_backend": run.moe_backend or "",
         "cuda_graphs": flags[run.graphs],

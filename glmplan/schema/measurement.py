@@ -45,6 +45,7 @@ class Measurement(BaseModel):
     dcp: Count | None = None
     engine: Text | None = None
     engine_version: Text | None = None
+    backend: Text | None = None
     attention_backend: Text | None = None
     moe_backend: Text | None = None
     cuda_graphs: YesNo | None = None
