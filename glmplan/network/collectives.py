@@ -199,7 +199,9 @@ def all_gather_time(*, message_bytes: ArrayLike, ranks: ArrayLike, link: LinkCla
     message, count = np.asarray(message_bytes, dtype=np.float64), np.asarray(ranks, dtype=np.float64)
     peers, ring = count - 1, link.ring
     moved = peers / count * message
-    return np.asarray(np.minimum(peers, 1.0) * ring.launch + peers * ring.hop + moved / (link.bandwidth * ring.efficiency))
+    return np.asarray(
+        np.minimum(peers, 1.0) * ring.launch + peers * ring.hop + moved / (link.bandwidth * ring.efficiency)
+    )
 
 
 def reduce_scatter_time(*, message_bytes: ArrayLike, ranks: ArrayLike, link: LinkClass) -> NDArray[np.float64]:

@@ -8,8 +8,9 @@ from __future__ import annotations
 from functools import cached_property
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveInt, model_validator
+from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 
+from glmplan.schema.validation import Frozen
 from glmplan.units import Bytes, BytesPerSecond, Watts
 
 __all__ = [
@@ -33,12 +34,7 @@ __all__ = [
 PCIE_GIGATRANSFERS = {1: 2.5, 2: 5.0, 3: 8.0, 4: 16.0, 5: 32.0, 6: 64.0}
 
 
-
-class _Record(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class PcieLink(_Record):
+class PcieLink(Frozen):
     """One PCIe link: generation and lanes."""
 
     generation: int = Field(ge=1, le=6)
@@ -57,7 +53,7 @@ class PcieLink(_Record):
         return PCIE_GIGATRANSFERS[self.generation] * 1e9 * self.lanes / 8 * coding
 
 
-class Socket(_Record):
+class Socket(Frozen):
     """One CPU package and the memory on it. `memory_bandwidth` is the data-sheet figure of the populated channels."""
 
     name: str
@@ -71,7 +67,7 @@ class Socket(_Record):
     source: str | None = None
 
 
-class SocketLink(_Record):
+class SocketLink(Frozen):
     """The links between two sockets, `bandwidth` of one link in each direction."""
 
     ends: tuple[str, str]
@@ -81,7 +77,7 @@ class SocketLink(_Record):
     source: str | None = None
 
 
-class RootComplex(_Record):
+class RootComplex(Frozen):
     """A root complex (on AMD: a quadrant of the I/O die) and the socket it belongs to."""
 
     name: str
@@ -90,7 +86,7 @@ class RootComplex(_Record):
     source: str | None = None
 
 
-class Switch(_Record):
+class Switch(Frozen):
     """A PCIe switch, or one virtual switch of a chip. Virtual switches of one `chip` reach each other inside it."""
 
     name: str
@@ -102,7 +98,7 @@ class Switch(_Record):
     source: str | None = None
 
 
-class Card(_Record):
+class Card(Frozen):
     """One or several equal accelerators behind the same parent, each on a link of its own.
 
     `parent` is a switch, a root complex (then each card has a port of its own), or nothing when it is not known.
@@ -117,7 +113,7 @@ class Card(_Record):
     source: str | None = None
 
 
-class Device(_Record):
+class Device(Frozen):
     """Something else on the same links: display adapter, network card, drive."""
 
     name: str
@@ -128,7 +124,7 @@ class Device(_Record):
     source: str | None = None
 
 
-class ScaleUp(_Record):
+class ScaleUp(Frozen):
     """The links made for accelerators: NVLink, Infinity Fabric. `bandwidth` of one accelerator, each direction.
 
     `topology`: a `switch` gives any pair the whole bandwidth; in a `mesh` a pair has its share of it; a `bridge` joins
@@ -143,7 +139,7 @@ class ScaleUp(_Record):
     source: str | None = None
 
 
-class Fabric(_Record):
+class Fabric(Frozen):
     """The network between nodes. `bandwidth` of one accelerator, each direction."""
 
     kind: Literal["infiniband", "roce", "ethernet", "slingshot", "thunderbolt", "unknown"]
@@ -151,7 +147,7 @@ class Fabric(_Record):
     source: str | None = None
 
 
-class Power(_Record):
+class Power(Frozen):
     """Power supplies and the circuit they hang on."""
 
     supply: Watts | None = None
@@ -162,7 +158,7 @@ class Power(_Record):
     source: str | None = None
 
 
-class Conditions(_Record):
+class Conditions(Frozen):
     """How the machine is set up, as far as it is known: what changes the speed of the same links.
 
     `p2p`: `direct` when cards reach each other's memory, `missing` when every copy goes through host memory.
@@ -178,7 +174,7 @@ class Conditions(_Record):
     source: str | None = None
 
 
-class Contradiction(_Record):
+class Contradiction(Frozen):
     """Figures on which sources disagree: what each says, which one is used, and why."""
 
     field: str
@@ -187,7 +183,7 @@ class Contradiction(_Record):
     why: str
 
 
-class Host(_Record):
+class Host(Frozen):
     """One machine, or one rack of equal nodes that is sold as one.
 
     Examples

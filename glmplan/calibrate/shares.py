@@ -1,0 +1,209 @@
+"""Fit which share of a line's rate payload reaches: alone, both ways, in a mesh, across sockets, in a collapse.
+
+Each share is the median over the rows of the ledger that show it and nothing else, so that one odd machine moves little.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from glmplan.calibrate.links import read_transfers
+from glmplan.catalog_hosts import load_host
+from glmplan.network.topology import HOST, Flow, link_graph, route
+from glmplan.schema.host import Host
+
+__all__ = ["ShareFit", "Transfer", "fit_shares", "measured_transfers"]
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """One row of the ledger whose transfers are known.
+
+    Parameters
+    ----------
+    row : dict
+        The row as it stands in the ledger.
+    host : Host
+        The machine.
+    flows : tuple of (start, end)
+        Which way data moves; for rows that read, from the accelerator that is read.
+    reads : bool
+        Whether the receivers pull.
+    measured : float
+        The value, [B/s]
+    """
+
+    row: dict[str, str]
+    host: Host
+    flows: tuple[Flow, ...]
+    reads: bool
+    measured: float
+
+
+@dataclass(frozen=True, slots=True)
+class ShareFit:
+    """A fitted share of a line rate, the scatter of the rows behind it, and those rows."""
+
+    name: str
+    value: float
+    low: float
+    high: float
+    rows: tuple[str, ...]
+    sources: tuple[str, ...]
+    means: str
+
+
+def measured_transfers() -> list[Transfer]:
+    """Return the rows of the PCIe ledger that say which transfers ran on which machine.
+
+    Returns
+    -------
+    list of Transfer
+        In the order of the ledger.
+
+    Examples
+    --------
+    >>> len(measured_transfers()) > 250
+    True
+    """
+    found = []
+    for row in read_transfers("pcie-topologies.csv"):
+        if not row["flows"]:
+            continue
+        ends = [flow.split(">") for flow in row["flows"].split()]
+        flows: list[Flow] = [(HOST if a == HOST else int(a), HOST if b == HOST else int(b)) for a, b in ends]
+        reads = row["direction"] == "read"
+        if reads:
+            flows = [(b, a) for a, b in flows]
+        found.append(Transfer(row, load_host(row["host"]), tuple(flows), reads, float(row["value"]) * 1e9))
+    return found
+
+
+def _line(transfer: Transfer) -> float:
+    """Return the line rate of the first accelerator of a row, [B/s]."""
+    number = next(end for flow in transfer.flows for end in flow if end != HOST)
+    link = transfer.host.slots[int(number)].link
+    assert link is not None  # all hosts of the ledger say their links
+    return link.bandwidth
+
+
+def _across(transfer: Transfer) -> bool:
+    graph = link_graph(transfer.host)
+    return any(graph.edges[edge]["kind"] == "socket" for flow in transfer.flows for edge in route(transfer.host, *flow))
+
+
+def _both_ways(flows: Sequence[Flow]) -> bool:
+    return len(flows) == 2 and flows[0] == flows[1][::-1]
+
+
+def _all_to_all(transfer: Transfer) -> bool:
+    return (
+        len(transfer.flows) == 12
+        and not _across(transfer)
+        and len({end for flow in transfer.flows for end in flow}) == 4
+    )
+
+
+def _collapsed(transfer: Transfer, model: str) -> bool:
+    """Say whether a row shows the collapse of one uplink on a machine with such switches."""
+    switches = transfer.host.switches
+    same = bool(transfer.host.conditions.posted_write_collapse) and all(
+        model in (switch.model or "") for switch in switches
+    )
+    starts, ends = {start for start, _ in transfer.flows}, {end for _, end in transfer.flows}
+    few = len(starts) in (2, 3) and len(ends) in (2, 3)
+    shown = (
+        "COLLAPSE" in transfer.row["pattern"] or "older" in transfer.host.title and "->SW" in transfer.row["pattern"]
+    )
+    several = len({route(transfer.host, *flow)[-1][0] for flow in transfer.flows}) > 1
+    return same and few and shown and several and not transfer.reads
+
+
+def fit_shares() -> list[ShareFit]:
+    """Fit all shares.
+
+    Returns
+    -------
+    list of ShareFit
+        One for each share that `network.topology` asks for.
+
+    Examples
+    --------
+    >>> {share.name for share in fit_shares()} >= {"payload", "duplex", "across_sockets"}
+    True
+    """
+    rows = measured_transfers()
+
+    def share(
+        name: str, means: str, wanted: Callable[[Transfer], bool], value: Callable[[Transfer], float]
+    ) -> ShareFit:
+        chosen = [row for row in rows if wanted(row)]
+        values = sorted(value(row) for row in chosen)
+        sources = tuple(sorted({row.row["source"] for row in chosen}))
+        return ShareFit(
+            name, median(values), values[0], values[-1], tuple(row.row["id"] for row in chosen), sources, means
+        )
+
+    payload = share(
+        "payload",
+        "one transfer between two accelerators of a socket, of the line rate",
+        lambda t: len(t.flows) == 1 and HOST not in t.flows[0] and not _across(t) and not t.reads,
+        lambda t: t.measured / _line(t),
+    )
+    alone = payload.value
+    duplex = share(
+        "duplex",
+        "each way when an accelerator sends and receives, of what one way reaches alone",
+        lambda t: _both_ways(t.flows) and not _across(t),
+        lambda t: t.measured / 2 / _line(t) / alone,
+    )
+    across = share(
+        "across_sockets",
+        "what one root port passes to another socket, of what one way reaches alone",
+        lambda t: len(t.flows) == 1 and _across(t) and not t.reads,
+        lambda t: t.measured / _line(t) / alone,
+    )
+    mesh_write = share(
+        "mesh_write",
+        "each way when an accelerator writes to three or more and is written to by as many",
+        lambda t: _all_to_all(t) and not t.reads,
+        lambda t: t.measured / 4 / _line(t) / alone,
+    )
+    mesh_read = share(
+        "mesh_read",
+        "the same with reads",
+        lambda t: _all_to_all(t) and t.reads,
+        lambda t: t.measured / 4 / _line(t) / alone,
+    )
+    to_memory = share(
+        "root_to_memory",
+        "what one root complex with several ports passes to and from memory, of the line rate of one port",
+        lambda t: t.row["kind"] == "host-dma" and len(t.flows) == 8 and len(t.host.roots) == 1,
+        lambda t: t.measured / _line(t),
+    )
+    collapses = [
+        share(
+            f"collapse_{name}",
+            f"what an uplink carries while several accelerators write to several root complexes, {model} switches",
+            lambda t, model=model: _collapsed(t, model),  # type: ignore[misc]
+            lambda t: t.measured / _line(t),
+        )
+        for name, model in (("broadcom", "Broadcom"), ("microchip", "Microchip"))
+    ]
+    return [payload, duplex, across, mesh_write, mesh_read, to_memory, *collapses, _scale_up_share()]
+
+
+def _scale_up_share() -> ShareFit:
+    """Return the share of a scale-up link, from the two figures that its makers' engineers give."""
+    rows = {row["id"]: row for row in read_transfers("collectives.csv") if row["metric"] in ("uni_bw", "busbw")}
+    values, names, sources = [], [], []
+    for row in rows.values():
+        line = {"nccl ring": 450.0, "rccl topology constant": 64.0}.get(row["library"])
+        if line:
+            values.append(float(row["value"]) / line)
+            names.append(row["id"])
+            sources.append(row["source"])
+    means = "payload of a scale-up link after protocol overhead, of the line rate"
+    return ShareFit("scale_up", median(values), min(values), max(values), tuple(names), tuple(sources), means)

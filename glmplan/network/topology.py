@@ -1,0 +1,426 @@
+"""The links of a host as a graph: what a pair reaches, and what any set of simultaneous transfers leaves for each.
+
+Shared links are divided by max-min fairness. Line rates come from the host's description; which share of a line payload
+reaches under which circumstances is fitted (`calibration/fits/links.toml`) and taken as `LinkFits.scalars`.
+
+networkx is imported when a graph is built, not before.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from glmplan.errors import SpecError, UnknownFact
+from glmplan.network.links import LinkFits, load_link_fits
+
+if TYPE_CHECKING:
+    from glmplan.schema.host import Host
+
+__all__ = [
+    "HOST",
+    "Edge",
+    "End",
+    "Flow",
+    "LinkLoad",
+    "flow_rates",
+    "link_graph",
+    "link_loads",
+    "pair_bandwidth",
+    "route",
+]
+
+#: The far end of a transfer to or from the memory of the accelerator's own socket.
+HOST: Literal["host"] = "host"
+End = int | Literal["host"]
+Flow = tuple[End, End]
+Edge = tuple[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class LinkLoad:
+    """What one direction of one link carries.
+
+    Parameters
+    ----------
+    start, end : str
+        The nodes it joins.
+    capacity : float
+        What payload it can carry, [B/s]
+    load : float
+        What it carries, [B/s]
+    flows : int
+        Number of transfers on it, [-]
+    """
+
+    start: str
+    end: str
+    capacity: float
+    load: float
+    flows: int
+
+
+def _slot(number: int) -> str:
+    return f"accelerator {number}"
+
+
+@lru_cache(maxsize=64)
+def link_graph(host: Host) -> Any:
+    """Build the directed graph of a host's links.
+
+    Parameters
+    ----------
+    host : Host
+        The machine.
+
+    Returns
+    -------
+    networkx.DiGraph
+        Nodes have `kind`; edges have `line` (line rate, [B/s]) and `kind` (`pcie`, `internal`, `socket`, `memory`,
+        `scale-up`). Links inside a chip or a socket that no source gives a rate for have an infinite one.
+
+    Raises
+    ------
+    UnknownFact
+        If an accelerator has no known place and no scale-up network joins it to the others.
+
+    Examples
+    --------
+    >>> from glmplan.catalog_hosts import load_host
+    >>> graph = link_graph(load_host("wrx90-2-switches-8"))
+    >>> graph.nodes["switch0"]["kind"], round(graph.edges["switch0", "root0"]["line"] / 1e9)
+    ('switch', 63)
+    """
+    import networkx
+
+    graph = networkx.DiGraph(name=host.name)
+    free = float("inf")
+
+    def join(one: str, other: str, line: float, kind: str, weight: float = 1.0) -> None:
+        graph.add_edge(one, other, line=line, kind=kind, weight=weight)
+        graph.add_edge(other, one, line=line, kind=kind, weight=weight)
+
+    for socket in host.sockets:
+        graph.add_node(socket.name, kind="socket")
+        graph.add_node(f"memory {socket.name}", kind="memory")
+        join(socket.name, f"memory {socket.name}", socket.memory_bandwidth or free, "memory", weight=3.0)
+    for link in host.socket_links:
+        known = link.count is not None and link.bandwidth is not None
+        line = (link.count or 0) * (link.bandwidth or 0.0) if known else free
+        join(*link.ends, line, "socket")
+    for root in host.roots:
+        graph.add_node(root.name, kind="root")
+        join(root.name, root.socket, free, "internal")
+        # A way of its own to memory, because transfers to memory have a limit that transfers between roots have not.
+        join(root.name, f"memory {root.socket}", free, "root-memory")
+    for switch in host.switches:
+        graph.add_node(switch.name, kind="switch")
+        join(switch.name, switch.parent, switch.uplink.bandwidth if switch.uplink else free, "pcie")
+        if switch.chip:
+            graph.add_node(f"chip {switch.chip}", kind="chip")
+            join(switch.name, f"chip {switch.chip}", free, "internal", weight=0.5)
+    for device in host.devices:
+        graph.add_node(device.name, kind=device.kind)
+        if device.parent:
+            join(device.name, device.parent, device.link.bandwidth if device.link else free, "pcie")
+    for number, card in enumerate(host.slots):
+        graph.add_node(_slot(number), kind="accelerator", accelerator=card.accelerator)
+        if card.parent:
+            join(_slot(number), card.parent, card.link.bandwidth if card.link else free, "pcie")
+    _add_scale_up(graph, host, join)
+    return networkx.freeze(graph)
+
+
+def _add_scale_up(graph: Any, host: Host, join: Any) -> None:
+    """Add the scale-up network of one node."""
+    inside = host.scale_up
+    if inside is None:
+        return
+    numbers = range(host.accelerators_per_node)
+    if inside.topology == "switch":
+        graph.add_node("scale-up switch", kind="scale-up")
+        for number in numbers:
+            join(_slot(number), "scale-up switch", inside.bandwidth, "scale-up", weight=0.1)
+    else:
+        pairs = inside.domain - 1
+        for one in numbers:
+            partners = range(one + 1, len(numbers)) if inside.topology == "mesh" else range(one + 1, one - one % 2 + 2)
+            for other in partners:
+                if other < len(numbers):
+                    join(
+                        _slot(one),
+                        _slot(other),
+                        inside.bandwidth / (pairs if inside.topology == "mesh" else 1),
+                        "scale-up",
+                        0.1,
+                    )
+
+
+@lru_cache(maxsize=8192)
+def route(host: Host, start: End, end: End) -> tuple[Edge, ...]:
+    """Return the links that a transfer crosses.
+
+    Parameters
+    ----------
+    host : Host
+        The machine.
+    start, end : int or 'host'
+        Number of an accelerator, or the memory of the other end's socket.
+
+    Returns
+    -------
+    tuple of (str, str)
+        Directed links from start to end.
+
+    Raises
+    ------
+    SpecError
+        If there is no such accelerator.
+    UnknownFact
+        If nothing known joins the two.
+
+    Examples
+    --------
+    >>> from glmplan.catalog_hosts import load_host
+    >>> [edge[1] for edge in route(load_host("wrx90-2-switches-8"), 0, 1)]
+    ['switch0', 'accelerator 1']
+    """
+    import networkx
+
+    graph = link_graph(host)
+    for number in (start, end):
+        if number != HOST and not 0 <= number < host.accelerators_per_node:
+            raise SpecError(
+                f"is not an accelerator of {host.name}, which has {host.accelerators_per_node}", value=number
+            )
+    first = _memory_of(graph, host, end) if start == HOST else _slot(int(start))
+    last = _memory_of(graph, host, start) if end == HOST else _slot(int(end))
+    try:
+        nodes = networkx.shortest_path(graph, first, last, weight="weight")
+    except networkx.NetworkXException:
+        raise UnknownFact(f"{host.name}: unknown: what joins {first} and {last}") from None
+    return tuple(zip(nodes, nodes[1:], strict=False))
+
+
+def _memory_of(graph: Any, host: Host, number: End) -> str:
+    """Return the memory node nearest to an accelerator."""
+    import networkx
+
+    memories = [node for node, data in graph.nodes(data=True) if data["kind"] == "memory"]
+    if number == HOST or not memories:
+        raise UnknownFact(f"{host.name}: unknown: host memory")
+    reach = networkx.single_source_dijkstra_path_length(graph, _slot(int(number)), weight="weight")
+    near = [node for node in memories if node in reach]
+    if not near:
+        raise UnknownFact(f"{host.name}: unknown: which socket accelerator {number} hangs on")
+    return str(min(near, key=lambda node: reach[node]))
+
+
+def _capacities(
+    host: Host, flows: Sequence[Flow], routes: Sequence[tuple[Edge, ...]], shares: dict[str, float], writes: bool
+) -> tuple[list[list[Edge]], dict[Edge, float]]:
+    """Return the resources that each transfer uses and what payload each resource can carry, [B/s].
+
+    Beside the links there are three kinds of limits, which have a name instead of two nodes: what one root complex lets
+    through to another socket, what it lets through to memory, and the collapse of posted writes.
+    """
+    graph = link_graph(host)
+    sends, receives = Counter(a for a, _ in flows), Counter(b for _, b in flows)
+    used: list[list[Edge]] = []
+    capacity: dict[Edge, float] = {}
+    for path in routes:
+        mine = list(path)
+        for edge in path:
+            data = graph.edges[edge]
+            capacity[edge] = data["line"] * shares[_share_name(data["kind"])]
+            if data["kind"] == "root-memory":
+                ports = _port_rates(graph, edge[0] if graph.nodes[edge[0]]["kind"] == "root" else edge[1])
+                if len(ports) > 1:
+                    capacity[edge] = max(ports) * shares["root_to_memory"]
+        if any(graph.edges[edge]["kind"] == "socket" for edge in path):
+            port = next(edge for edge in path if graph.nodes[edge[1]]["kind"] == "root")
+            limit = ("across sockets", port[1])
+            capacity[limit] = graph.edges[port]["line"] * shares["payload"] * shares["across_sockets"]
+            mine.append(limit)
+        used.append(mine)
+    for number in range(host.accelerators_per_node):
+        busy = sends[number], receives[number]
+        if min(busy) > 0:
+            factor = shares["mesh_write" if writes else "mesh_read"] if min(busy) >= 3 else shares["duplex"]
+            for edge in capacity:
+                if _slot(number) in edge and graph.edges[edge]["kind"] == "pcie":
+                    capacity[edge] *= factor
+    if writes and host.conditions.posted_write_collapse:
+        _collapse(host, routes, shares, capacity)
+    return used, capacity
+
+
+def _port_rates(graph: Any, root: str) -> list[float]:
+    """Return the line rates of the ports of a root complex, [B/s]."""
+    return [data["line"] for _, _, data in graph.out_edges(root, data=True) if data["kind"] == "pcie"]
+
+
+def _share_name(kind: str) -> str:
+    """Return which fitted share applies to a kind of link."""
+    return {"scale-up": "scale_up", "pcie": "payload"}.get(kind, "internal")
+
+
+def _collapse(
+    host: Host, routes: Sequence[tuple[Edge, ...]], shares: dict[str, float], capacity: dict[Edge, float]
+) -> None:
+    """Lower the uplinks over which several accelerators write to several root complexes."""
+    graph = link_graph(host)
+    for switch in host.switches:
+        up = (switch.name, switch.parent)
+        if up not in capacity:
+            continue
+        sources = {path[0][0] for path in routes if up in path}
+        crossed = {edge[0] for path in routes if up in path for edge in path}
+        roots = {node for node in crossed if graph.nodes[node]["kind"] == "root"} - {switch.parent}
+        if len(sources) >= 2 and len(roots) >= 2:
+            name = "collapse_broadcom" if "Broadcom" in (switch.model or "") else "collapse_microchip"
+            capacity[up] = graph.edges[up]["line"] * shares[name]
+
+
+def flow_rates(
+    host: Host, flows: Sequence[Flow], *, writes: bool = True, fits: LinkFits | None = None
+) -> NDArray[np.float64]:
+    """Return what each of a set of simultaneous transfers reaches.
+
+    Parameters
+    ----------
+    host : Host
+        The machine.
+    flows : sequence of (start, end)
+        Numbers of accelerators, or `'host'` for the memory next to the other end.
+    writes : bool, optional
+        Whether the sender pushes (posted writes) or the receiver pulls (reads); reads never collapse.
+    fits : LinkFits, optional
+        Fitted shares; by default those of the data folder.
+
+    Returns
+    -------
+    ndarray
+        Payload rate of each transfer, shape (len(flows),), [B/s]
+
+    Raises
+    ------
+    SpecError
+        If an accelerator does not exist.
+    UnknownFact
+        If nothing known joins two ends, or no rate is known anywhere on the way.
+
+    Notes
+    -----
+    Max-min fairness: all rates rise together until a link is full; its transfers stop there, the others go on. Not
+    modelled: latency, small transfers, arbitration that favours one port, congestion inside switches and sockets.
+
+    References
+    ----------
+    .. [1] D. Bertsekas, R. Gallager, "Data Networks", 2nd ed., section 6.5.2.
+
+    Examples
+    --------
+    >>> from glmplan.catalog_hosts import load_host
+    >>> host = load_host("wrx90-2-switches-8")
+    >>> alone, shared = flow_rates(host, [(0, 4)])[0], flow_rates(host, [(0, 4), (1, 5)])[0]
+    >>> round(float(alone / shared), 2)
+    2.0
+    """
+    shares = {"internal": 1.0, **(fits or load_link_fits()).scalars}
+    through = _staged_route if host.conditions.p2p == "missing" else route
+    routes = [through(host, a, b) for a, b in flows]
+    used, capacity = _capacities(host, flows, routes, shares, writes)
+    rates = np.zeros(len(flows))
+    left, open_flows = dict(capacity), set(range(len(flows)))
+    while open_flows:
+        crowd = Counter(edge for index in open_flows for edge in used[index])
+        step, full = min(((left[edge] / count, edge) for edge, count in crowd.items()), key=lambda item: item[0])
+        if not np.isfinite(step):
+            raise UnknownFact(f"{host.name}: unknown: the rate of every link between {flows[next(iter(open_flows))]}")
+        for index in open_flows:
+            rates[index] += step
+        for edge, count in crowd.items():
+            left[edge] -= step * count
+        open_flows -= {index for index in open_flows if full in used[index]}
+    return rates
+
+
+def _staged_route(host: Host, start: End, end: End) -> tuple[Edge, ...]:
+    """Return the links of a copy through host memory, for machines whose cards do not reach each other."""
+    if HOST in (start, end) or host.scale_up is not None:
+        return route(host, start, end)
+    return route(host, start, HOST) + route(host, HOST, end)
+
+
+def pair_bandwidth(host: Host, start: End, end: End, *, fits: LinkFits | None = None) -> float:
+    """Return what one transfer reaches when nothing else moves.
+
+    Parameters
+    ----------
+    host : Host
+        The machine.
+    start, end : int or 'host'
+        The two ends.
+    fits : LinkFits, optional
+        Fitted shares; by default those of the data folder.
+
+    Returns
+    -------
+    float
+        Payload rate, [B/s]
+
+    Examples
+    --------
+    >>> from glmplan.catalog_hosts import load_host
+    >>> 50e9 < pair_bandwidth(load_host("wrx90-2-switches-8"), 0, 1) < 60e9
+    True
+    """
+    return float(flow_rates(host, [(start, end)], fits=fits)[0])
+
+
+def link_loads(
+    host: Host, flows: Sequence[Flow], *, writes: bool = True, fits: LinkFits | None = None
+) -> list[LinkLoad]:
+    """Return how loaded each link is while a set of transfers runs.
+
+    Parameters
+    ----------
+    host : Host
+        The machine.
+    flows : sequence of (start, end)
+        The transfers.
+    writes : bool, optional
+        Whether senders push or receivers pull.
+    fits : LinkFits, optional
+        Fitted shares; by default those of the data folder.
+
+    Returns
+    -------
+    list of LinkLoad
+        One for each direction of each link with a known rate, the fullest first.
+
+    Examples
+    --------
+    >>> from glmplan.catalog_hosts import load_host
+    >>> link_loads(load_host("wrx90-2-switches-8"), [(0, 4), (1, 5)])[0].flows
+    2
+    """
+    shares = {"internal": 1.0, **(fits or load_link_fits()).scalars}
+    through = _staged_route if host.conditions.p2p == "missing" else route
+    routes = [through(host, a, b) for a, b in flows]
+    used, capacity = _capacities(host, flows, routes, shares, writes)
+    rates = flow_rates(host, flows, writes=writes, fits=fits)
+    loads = []
+    for edge, limit in capacity.items():
+        if not np.isfinite(limit):
+            continue
+        crossing = [index for index, edges in enumerate(used) if edge in edges]
+        loads.append(LinkLoad(*edge, limit, float(sum(rates[index] for index in crossing)), len(crossing)))
+    return sorted(loads, key=lambda item: (-item.load / item.capacity, item.start))
