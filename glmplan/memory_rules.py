@@ -1,0 +1,427 @@
+"""How each engine deals layers to pipeline stages and sizes its KV cache pool: facts read from `hardware_db`.
+
+What a launch needs beyond weights, cache and computed activations (driver, context, NCCL buffers, work spaces of
+kernels) is observed, not derived: it comes from `calibration/fits/memory.toml` with its spread.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, fields
+from functools import cache
+from typing import Any, Literal
+
+import numpy as np
+
+from glmplan.datafolders import data_folder
+from glmplan.errors import SpecError, UnknownName
+from glmplan.files import read_toml
+from glmplan.units import parse_quantity
+
+__all__ = [
+    "MIB",
+    "FractionRule",
+    "MemoryFit",
+    "MemoryRule",
+    "Spread",
+    "load_memory_fit",
+    "load_memory_rule",
+    "memory_engines",
+    "pipeline_layers",
+    "static_fraction",
+    "version_key",
+]
+
+MIB = 2**20
+
+#: ``total`` a fraction of all memory less what is used, ``before_load`` a fraction of what is free before weights,
+#: ``after_load`` a fraction of what is free after a trial run, ``rest`` everything but a margin
+Pool = Literal["total", "before_load", "after_load", "rest"]
+
+
+@dataclass(frozen=True, slots=True)
+class FractionRule:
+    """SGLang's rule for the static fraction when none is given; all in MiB.
+
+    Attributes
+    ----------
+    constant, for_each_prefill_token, least_prefill_tokens, for_each_graph_request, for_each_accelerator : float
+        Terms of the reserve.
+    least_on_large_parts, large_part : float
+        Least reserve on parts with more memory than `large_part`.
+    with_draft : float
+        Added when a draft model or MTP is on.
+    source : str
+        Where it is from.
+    """
+
+    constant: float
+    for_each_prefill_token: float
+    least_prefill_tokens: float
+    for_each_graph_request: float
+    for_each_accelerator: float
+    least_on_large_parts: float
+    large_part: float
+    with_draft: float
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryRule:
+    """The memory rule of one engine.
+
+    Attributes
+    ----------
+    engine : str
+        Its name.
+    pool : str
+        See `Pool`.
+    fraction : float or None
+        Default fraction; None where `fraction_rule` says.
+    fraction_since : tuple of (str, float)
+        Versions from which another default holds.
+    fraction_rule : FractionRule or None
+        Rule for the default fraction.
+    free_target, wired_share : float
+        Margin that ``rest`` leaves [B], and the share of the memory that may be used at all [-]
+    block_tokens, sparse_block_tokens : int
+        Tokens of a cache block, ordinary and with an indexer, [token]
+    token_budget, max_requests : int
+        Defaults for tokens of a step [token] and requests [-]
+    small_part, small_token_budget, small_max_requests : float
+        The same on parts with less memory than `small_part` [B]
+    vocabulary_multiple : int
+        The vocabulary is padded to a multiple of it, [-]
+    absorbed_copy : bool
+        Whether the up-projections of latent attention are held twice, plain and absorbed.
+    pipeline : str
+        How layers that do not divide are dealt.
+    draft_in_pool : bool
+        Whether weights of draft layers are counted when the pool is sized.
+    host_experts : bool
+        Whether routed experts live in host memory.
+    graphs_in_pool_since : str or None
+        Version from which CUDA graphs are taken from the pool.
+    source : str
+        Where it is from.
+    """
+
+    engine: str
+    pool: Pool
+    block_tokens: int
+    sparse_block_tokens: int
+    token_budget: int
+    max_requests: int
+    vocabulary_multiple: int
+    absorbed_copy: bool
+    pipeline: str
+    draft_in_pool: bool
+    source: str
+    fraction: float | None = None
+    fraction_since: tuple[tuple[str, float], ...] = ()
+    fraction_rule: FractionRule | None = None
+    free_target: float = 0.0
+    wired_share: float = 1.0
+    small_part: float = 0.0
+    small_token_budget: int = 0
+    small_max_requests: int = 0
+    host_experts: bool = False
+    graphs_in_pool_since: str | None = None
+
+    def default_fraction(self, version: str | None) -> float | None:
+        """Fraction that the engine takes when none is given.
+
+        Parameters
+        ----------
+        version : str or None
+            Version of the engine; None means before any change of the default.
+
+        Returns
+        -------
+        float or None
+            [-]; None where `fraction_rule` says.
+
+        Examples
+        --------
+        >>> rule = load_memory_rule("vllm")
+        >>> rule.default_fraction("0.19.0"), rule.default_fraction("0.30.1")
+        (0.9, 0.92)
+        """
+        found = self.fraction
+        for since, fraction in self.fraction_since:
+            if version is not None and version_key(version) >= version_key(since):
+                found = fraction
+        return found
+
+    def graphs_in_pool(self, version: str | None) -> bool:
+        """Whether this version takes CUDA graphs from the pool.
+
+        Parameters
+        ----------
+        version : str or None
+            Version of the engine; None means no.
+
+        Returns
+        -------
+        bool
+            Whether it does.
+
+        Examples
+        --------
+        >>> load_memory_rule("vllm").graphs_in_pool("0.21.0"), load_memory_rule("vllm").graphs_in_pool(None)
+        (True, False)
+        """
+        since = self.graphs_in_pool_since
+        return since is not None and version is not None and version_key(version) >= version_key(since)
+
+
+def version_key(version: str) -> tuple[int, ...]:
+    """Numbers of a version, for comparing.
+
+    Parameters
+    ----------
+    version : str
+        Such as ``0.20.2rc1``.
+
+    Returns
+    -------
+    tuple of int
+        The leading numbers; images and branches without one compare as the oldest.
+
+    Examples
+    --------
+    >>> version_key("v0.20.2rc1") < version_key("0.21.0")
+    True
+    >>> version_key("custom image")
+    ()
+    """
+    found = re.match(r"v?(\d+(?:\.\d+)*)", version.strip())
+    return tuple(int(part) for part in found[1].split(".")) if found else ()
+
+
+@cache
+def memory_engines() -> tuple[str, ...]:
+    """Engines whose memory rule is known.
+
+    Returns
+    -------
+    tuple of str
+        Their names, sorted.
+
+    Examples
+    --------
+    >>> "sglang" in memory_engines()
+    True
+    """
+    folder = data_folder("hardware_db") / "engines" / "memory"
+    return tuple(sorted(file.name.removesuffix(".toml") for file in folder.glob("*.toml")))
+
+
+@cache
+def load_memory_rule(engine: str) -> MemoryRule:
+    """Read the memory rule of an engine.
+
+    Parameters
+    ----------
+    engine : str
+        Its name.
+
+    Returns
+    -------
+    MemoryRule
+        The rule.
+
+    Raises
+    ------
+    UnknownName
+        If the rule of the engine is not known.
+    SpecError
+        If the file is not a correct entry.
+
+    Examples
+    --------
+    >>> load_memory_rule("vllm").pool
+    'total'
+    """
+    if engine not in memory_engines():
+        raise UnknownName("has no known memory rule", field="engine", value=engine, choices=memory_engines())
+    file = data_folder("hardware_db") / "engines" / "memory" / f"{engine}.toml"
+    content: dict[str, Any] = {"engine": engine, **read_toml(file)}
+    for documentation in ("notes", "sources"):
+        content.pop(documentation, None)
+    content["fraction_since"] = tuple((row["version"], row["fraction"]) for row in content.get("fraction_since", ()))
+    if "fraction_rule" in content:
+        content["fraction_rule"] = FractionRule(**content["fraction_rule"])
+    if "graphs_in_pool_since" in content:
+        content["graphs_in_pool_since"] = content["graphs_in_pool_since"]["version"]
+    for field in ("free_target", "small_part"):
+        if field in content:
+            content[field] = parse_quantity(content[field], "bytes")
+    unknown = sorted(set(content) - {field.name for field in fields(MemoryRule)})
+    if unknown:
+        raise SpecError("is not a field of a memory rule", file=file, field=unknown[0])
+    return MemoryRule(**content)
+
+
+def static_fraction(
+    rule: FractionRule,
+    *,
+    memory: np.ndarray | float,
+    accelerators: np.ndarray | float,
+    token_budget: np.ndarray | float,
+    graph_requests: np.ndarray | float,
+    draft: bool,
+) -> np.ndarray:
+    """SGLang's default static fraction.
+
+    Parameters
+    ----------
+    rule : FractionRule
+        Its terms.
+    memory : numeric
+        Memory of a part, [B]
+    accelerators : numeric
+        tp × pp, [-]
+    token_budget : numeric
+        Tokens of a prefill chunk, [token]
+    graph_requests : numeric
+        Largest batch with a CUDA graph, [-]
+    draft : bool
+        Whether a draft model or MTP is on.
+
+    Returns
+    -------
+    (n,) array
+        Fraction, [-], rounded to three places as the engine does.
+
+    Examples
+    --------
+    >>> rule, part = load_memory_rule("sglang").fraction_rule, 80 * 2**30
+    >>> float(static_fraction(rule, memory=part, accelerators=8, token_budget=8192, graph_requests=512, draft=False))
+    0.82
+    """
+    part = np.asarray(memory, dtype=float) / MIB
+    reserve = (
+        rule.constant
+        + np.maximum(token_budget, rule.least_prefill_tokens) * rule.for_each_prefill_token
+        + np.asarray(graph_requests, dtype=float) * rule.for_each_graph_request
+        + np.asarray(accelerators, dtype=float) * rule.for_each_accelerator
+    )
+    reserve = np.where(part > rule.large_part, np.maximum(reserve, rule.least_on_large_parts), reserve)
+    reserve = reserve + rule.with_draft * draft
+    return np.round((part - reserve) / part, 3)
+
+
+def pipeline_layers(layers: int, stages: int, pipeline: str) -> tuple[int, ...]:
+    """Layers of each pipeline stage.
+
+    Parameters
+    ----------
+    layers : int
+        Layers of the model, MTP layers not included, [-]
+    stages : int
+        Pipeline stages, [-]
+    pipeline : str
+        ``middle-first`` gives layers that do not divide to the stages from the last but one backwards (vLLM,
+        SGLang), ``first-first`` to the first stages (TensorRT-LLM), ``with-output`` deals layers and the output layer
+        in equal shares (llama.cpp).
+
+    Returns
+    -------
+    tuple of int
+        Layers of each stage, first to last, [-]
+
+    Raises
+    ------
+    SpecError
+        If there are more stages than layers.
+
+    References
+    ----------
+    .. [1] vllm-project/vllm, vllm/distributed/utils.py, get_pp_indices.
+
+    Examples
+    --------
+    >>> pipeline_layers(78, 4, "middle-first")
+    (19, 20, 20, 19)
+    >>> pipeline_layers(78, 3, "middle-first")
+    (26, 26, 26)
+    >>> pipeline_layers(61, 4, "first-first"), pipeline_layers(61, 4, "with-output")
+    ((16, 15, 15, 15), (16, 15, 16, 14))
+    """
+    if not 1 <= stages <= layers:
+        raise SpecError(f"is not between 1 and the {layers} layers of the model", field="pp", value=stages)
+    if pipeline == "with-output":
+        owner = [layer * stages // (layers + 1) for layer in range(layers)]
+        return tuple(owner.count(stage) for stage in range(stages))
+    counts = [layers // stages] * stages
+    for extra in range(layers % stages):
+        counts[extra if pipeline == "first-first" else -2 - extra] += 1
+    return tuple(counts)
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """An observed quantity: its mean, standard deviation and the number of observations.
+
+    Attributes
+    ----------
+    mean, sd : float
+        [B]
+    count : int
+        Observations; 0 means a prior, [-]
+    """
+
+    mean: float
+    sd: float
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryFit:
+    """What was observed of memory that no formula gives.
+
+    Attributes
+    ----------
+    driver : Spread
+        Memory that nvidia-smi lists but an engine cannot see, [B]
+    context : dict of str to Spread
+        Taken before weights are loaded, by link (``pcie``, ``nvlink``, ``single``), [B]
+    graph : Spread
+        One captured CUDA graph, [B]
+    remainder : dict of str to Spread
+        What an engine takes beyond weights, activations and context, by engine; ``pooled`` for others, [B]
+    """
+
+    driver: Spread
+    context: dict[str, Spread]
+    graph: Spread
+    remainder: dict[str, Spread]
+
+
+@cache
+def load_memory_fit() -> MemoryFit:
+    """Read the fitted memory terms.
+
+    Returns
+    -------
+    MemoryFit
+        The terms.
+
+    Examples
+    --------
+    >>> load_memory_fit().driver.mean > 0
+    True
+    """
+    content = read_toml(data_folder("calibration") / "fits" / "memory.toml")
+
+    def spread(entry: dict[str, Any]) -> Spread:
+        mean = parse_quantity(entry["mean"], "bytes", signed=True)
+        return Spread(mean, parse_quantity(entry["sd"], "bytes"), entry["count"])
+
+    return MemoryFit(
+        driver=spread(content["driver"]),
+        context={name: spread(entry) for name, entry in content["context"].items()},
+        graph=spread(content["graph"]),
+        remainder={name: spread(entry) for name, entry in content["remainder"].items()},
+    )
