@@ -14,6 +14,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "predict": ("glmplan.cli.predict", "Predict every row of a table of runs."),
     "models": ("glmplan.cli.models", "List, show, check and import models."),
     "hardware": ("glmplan.cli.hardware", "List, show, check, import, probe and draw hardware."),
+    "walls": ("glmplan.cli.walls", "What an engine cannot do with a model on a machine, and what to do."),
 }
 
 

@@ -1,0 +1,150 @@
+"""`glmplan walls`: what an engine cannot do with a model on a machine."""
+
+from __future__ import annotations
+
+import json
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from glmplan.schema.engine import Wall
+
+__all__ = ["command"]
+
+_COLUMNS = ("verdict", "severity", "id", "title", "effect", "cost", "fallback", "do", "since", "until", "source")
+
+
+class Form(StrEnum):
+    """How the walls are shown."""
+
+    text = "text"
+    json = "json"
+    csv = "csv"
+    md = "md"
+
+
+def command(
+    model: Annotated[str, typer.Argument(help="Model: a catalogue name, or name-format.")],
+    on: Annotated[str, typer.Option(help="Machine: NxACCELERATOR, a host name or a TOML file.")],
+    engine: Annotated[str, typer.Option(help="vllm, sglang, trtllm, llama.cpp, ktransformers or mlx.")] = "vllm",
+    engine_version: Annotated[str | None, typer.Option(help="Version of the engine.")] = None,
+    weights: Annotated[str | None, typer.Option(help="Format of the weights.")] = None,
+    kv: Annotated[str | None, typer.Option(help="Format of the KV cache.")] = None,
+    tp: Annotated[int | None, typer.Option(min=1, help="Tensor parallel degree.")] = None,
+    pp: Annotated[int | None, typer.Option(min=1, help="Pipeline stages.")] = None,
+    dp: Annotated[int | None, typer.Option(min=1, help="Attention data parallel degree.")] = None,
+    ep: Annotated[int | None, typer.Option(min=1, help="Expert parallel degree.")] = None,
+    dcp: Annotated[int | None, typer.Option(min=1, help="Decode context parallel degree.")] = None,
+    context: Annotated[int | None, typer.Option(min=1, help="Longest sequence, in tokens.")] = None,
+    users: Annotated[int | None, typer.Option(min=1, help="Requests in flight.")] = None,
+    mtp: Annotated[int | None, typer.Option(min=0, help="Drafted tokens for each step; 0 for none.")] = None,
+    eager: Annotated[bool | None, typer.Option("--eager/--graphs", help="Without or with CUDA graphs.")] = None,
+    options: Annotated[
+        list[str] | None, typer.Option("--with", help="Something switched on or patched, such as sm120-sparse-mla.")
+    ] = None,
+    certain: Annotated[bool, typer.Option("--certain", help="Leave out what depends on things not said.")] = False,
+    form: Annotated[Form, typer.Option("--format", help="What is printed.")] = Form.text,
+) -> None:
+    """List what an engine cannot do with a model on a machine, what it does instead, and what to do."""
+    from glmplan.catalog_hosts import load_machine
+    from glmplan.schema.engine import version_key
+    from glmplan.wall_conditions import conditions_of
+    from glmplan.walls import possible_walls, walls_for
+
+    if engine_version is not None:
+        version_key(engine_version)
+    spec, named = _model(model)
+    plan = conditions_of(
+        load_machine(on),
+        spec,
+        engine=engine,
+        options=frozenset(options or ()),
+        engine_version=engine_version,
+        weights=weights or named,
+        kv=kv,
+        tp=tp,
+        pp=pp,
+        dp=dp,
+        ep=ep,
+        dcp=dcp,
+        context=context,
+        users=users,
+        mtp=mtp,
+        graphs=None if eager is None else not eager,
+    )
+    rows = [_row(wall, "stands") for wall in walls_for(plan)]
+    rows += [] if certain else [_row(wall, "possible") for wall in possible_walls(plan)]
+    typer.echo(_shown(rows, form, f"{model} on {on}, {engine} {engine_version or ''}".rstrip()), nl=False)
+
+
+def _model(text: str) -> tuple[Any, str | None]:
+    """Read MODEL: a catalogue name, or a name and a weight format joined by `-`."""
+    from glmplan.catalog import load_model
+    from glmplan.errors import UnknownName
+    from glmplan.formats import WEIGHT_FORMATS
+
+    try:
+        return load_model(text), None
+    except UnknownName:
+        for name in sorted(WEIGHT_FORMATS, key=len, reverse=True):
+            if text.lower().endswith(f"-{name}"):
+                return load_model(text[: -len(name) - 1]), name
+        raise
+
+
+def _row(wall: Wall, verdict: str) -> dict[str, Any]:
+    row = wall.model_dump(mode="json", exclude_none=True, exclude_defaults=True, exclude={"when", "measured"})
+    costs = [
+        f"{cost.what}: {cost.behind_wall}" + (f" instead of {cost.free}" if cost.free else "") for cost in wall.measured
+    ]
+    return {"verdict": verdict, **row, "cost": "; ".join(costs)}
+
+
+def _shown(rows: list[dict[str, Any]], form: Form, title: str) -> str:
+    if form is Form.json:
+        return (
+            json.dumps({"schema": "glmplan.walls/1", "plan": title, "walls": rows}, indent=2, ensure_ascii=False) + "\n"
+        )
+    table = [[str(row.get(column, "")) for column in _COLUMNS] for row in rows]
+    if form is Form.csv:
+        import csv
+        import io
+
+        text = io.StringIO()
+        csv.writer(text, lineterminator="\n").writerows([_COLUMNS, *table])
+        return text.getvalue()
+    if form is Form.md:
+        cells = [_COLUMNS, ["---"] * len(_COLUMNS), *[[cell.replace("|", "\\|") for cell in line] for line in table]]
+        return "".join(f"| {' | '.join(line)} |\n" for line in cells)
+    return _text(rows, title)
+
+
+def _text(rows: list[dict[str, Any]], title: str) -> str:
+    from textwrap import TextWrapper
+
+    head = TextWrapper(100, initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False)
+    body = TextWrapper(100, initial_indent="    ", subsequent_indent="      ", break_on_hyphens=False)
+
+    def paragraph(word: str, text: object) -> str:
+        return body.fill(f"{word}: {text}") + "\n"
+
+    out = f"{title}\n"
+    headings = {"stands": "Stands in the way", "possible": "Possible: depends on what was not said, or on the version"}
+    for verdict, heading in headings.items():
+        chosen = [row for row in rows if row["verdict"] == verdict]
+        if not chosen:
+            out += "\nNothing known stands in the way.\n" if verdict == "stands" else ""
+            continue
+        out += f"\n{heading} ({len(chosen)})\n"
+        for row in chosen:
+            out += head.fill(f"[{row['severity']}] {row['title']}") + "
+"
+            out += paragraph("what happens", row["effect"])
+            if verdict == "stands":
+                for word, column in (("measured", "cost"), ("instead", "fallback"), ("fixed by", "fixed_by")):
+                    out += paragraph(word, row[column]) if row.get(column) else ""
+            out += paragraph("do", row["do"])
+            out += paragraph("source", row["source"])
+    return out
