@@ -155,7 +155,7 @@ def model_from_config(
     >>> model_from_config(llama, name="llama-3.1-8b").stack
     'layer*32'
     """
-    from glmplan.probe.quantization import checkpoint_from_config
+    from glmplan.probe.checkpoint_formats import checkpoint_from_config
 
     top = ConfigFields(config, file)
     text = top
@@ -191,7 +191,7 @@ def model_from_config(
     except ValidationError as error:
         first = error.errors()[0]
         raise SpecError(str(first["msg"]), file=file, field=".".join(map(str, first["loc"]))) from None
-    checkpoint: Checkpoint = checkpoint_from_config(spec, config, quantization, file=file)
+    checkpoint: Checkpoint = checkpoint_from_config(spec, config, quantization, file=file, source=source)
     return spec.model_copy(update={"checkpoints": (checkpoint,), "default_checkpoint": checkpoint.name})
 
 

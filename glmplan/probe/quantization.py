@@ -1,21 +1,302 @@
-"""Quantisation configs → the format of each class of tensors (placeholder-free minimal reader)."""
+"""What a quantisation config says: the format of every module, by the rules of the tool that wrote it.
+
+Read are `quantization_config` of `config.json` (fp8, modelopt, compressed-tensors, mxfp4, awq, gptq) and modelopt's
+`hf_quant_config.json`. Patterns are matched against whole module names, as modelopt does: ``model.layers.1.*`` is
+layer 1, ``model.layers.1*`` is layer 1 and 10 to 19.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
-from glmplan.schema.model import Checkpoint, ModelSpec
+from glmplan.errors import SpecError
 
-__all__ = ["checkpoint_from_config"]
+__all__ = ["QuantisationRules", "pattern_matches", "read_rules"]
+
+#: modelopt's names → weight formats
+_ALGORITHMS = {
+    "nvfp4": "nvfp4",
+    "nvfp4_awq": "nvfp4",
+    "w4a16_nvfp4": "nvfp4",
+    "w4a8_nvfp4_fp8": "nvfp4",
+    "mxfp4": "mxfp4",
+    "w4a8_mxfp4_fp8": "mxfp4",
+    "mxfp8": "mxfp8",
+    "fp8": "fp8",
+    "fp8_per_channel_per_token": "fp8",
+    "fp8_pb_wo": "fp8-block",
+    "fp8_block_scales": "fp8-block",
+    "int8": "int8",
+    "w8a8_sq_per_channel": "int8",
+    "w8a16": "int8",
+    "w4a16_awq": "awq-int4",
+    "w4a8_awq": "w4afp8",
+    "w4a16": "int4-g128",
+}
 
 
-def checkpoint_from_config(
-    model: ModelSpec,
-    config: Mapping[str, Any],
-    quantization: Mapping[str, Any] | None,
-    *,
-    file: str | Path | None = None,
-) -> Checkpoint:
-    return Checkpoint(name="bf16", source="config.json")
+def pattern_matches(name: str, pattern: str) -> bool:
+    """Whether an entry of an exclusion list covers a module.
+
+    Parameters
+    ----------
+    name : str
+        Full name of the module.
+    pattern : str
+        Entry: a name, a glob, ``re:`` and a regular expression, or the last parts of a name.
+
+    Returns
+    -------
+    bool
+        Whether it does; a name also covers what lies below it.
+
+    Examples
+    --------
+    >>> pattern_matches("model.layers.12.mlp.up_proj", "model.layers.1.*")
+    False
+    >>> pattern_matches("model.layers.12.mlp.up_proj", "model.layers.1*")
+    True
+    >>> pattern_matches("model.layers.3.mlp.gate", "gate"), pattern_matches("model.layers.3.mlp.gate_proj", "gate")
+    (True, False)
+    """
+    if pattern.startswith("re:"):
+        try:
+            return re.match(pattern[3:], name) is not None
+        except re.error:
+            raise SpecError("is not a regular expression", field="ignore", value=pattern) from None
+    return (
+        fnmatchcase(name, pattern)
+        or fnmatchcase(name, pattern + ".*")
+        or name.endswith("." + pattern)
+        or f".{pattern}." in name
+    )
+
+
+@dataclass(slots=True)
+class QuantisationRules:
+    """Which module is stored in which format.
+
+    Attributes
+    ----------
+    base : str
+        Format of modules that no rule names, [-]
+    excluded : list of str
+        Patterns of modules that stay in BF16.
+    listed : dict of str to str or None
+        Modules with a format of their own; where it is given, what it does not name stays in BF16.
+    groups : list of (list of str, str)
+        Target patterns and their format (compressed-tensors with several groups).
+    kv : str or None
+        Format of the KV cache that the checkpoint asks for.
+    """
+
+    base: str
+    excluded: list[str] = field(default_factory=list)
+    listed: dict[str, str] | None = None
+    groups: list[tuple[list[str], str]] = field(default_factory=list)
+    kv: str | None = None
+    _by_layer: dict[str, list[str]] = field(default_factory=dict)
+    _general: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        # lists hold hundreds of entries, nearly all for one layer: looked up by its number
+        for pattern in self.excluded:
+            found = None if pattern.startswith("re:") else re.match(r"[\w.]*layers\.(\d+)\.", pattern)
+            if found:
+                self._by_layer.setdefault(found[1], []).append(pattern)
+            else:
+                self._general.append(pattern)
+
+    def format(self, name: str, *, kept: bool = False) -> str:
+        """Return the format of a module.
+
+        Parameters
+        ----------
+        name : str
+            Full name of the module.
+        kept : bool, optional
+            Whether it is of a class that tools leave alone unless they list it (embedding, head, router).
+
+        Returns
+        -------
+        str
+            Weight format.
+
+        Examples
+        --------
+        >>> QuantisationRules("nvfp4", excluded=["model.layers.0*"]).format("model.layers.0.mlp.up_proj")
+        'bf16'
+        """
+        layer = re.search(r"layers\.(\d+)\.", name)
+        near = self._by_layer.get(layer[1], []) if layer else []
+        if any(pattern_matches(name, pattern) for pattern in (*near, *self._general)):
+            return "bf16"
+        if self.listed is not None:
+            parts = name.split(".")
+            for end in range(len(parts), 0, -1):
+                found = self.listed.get(".".join(parts[:end]))
+                if found is not None:
+                    return found
+            return "bf16"
+        if kept:
+            return "bf16"
+        for targets, form in self.groups:
+            if any(target == "Linear" or pattern_matches(name, target) for target in targets):
+                return form
+        return "bf16" if self.groups else self.base
+
+
+def read_rules(
+    config: Mapping[str, Any], hf_quant: Mapping[str, Any] | None, *, file: str | Path | None = None
+) -> QuantisationRules | None:
+    """Read the quantisation of a model.
+
+    Parameters
+    ----------
+    config : mapping
+        Content of `config.json`.
+    hf_quant : mapping or None
+        Content of `hf_quant_config.json`.
+    file : path, optional
+        Where it is from, for messages.
+
+    Returns
+    -------
+    QuantisationRules or None
+        None when the weights are not quantised.
+
+    Raises
+    ------
+    SpecError
+        If the method or a format is not known.
+
+    Examples
+    --------
+    >>> read_rules({"quantization_config": {"quant_method": "fp8", "weight_block_size": [128, 128]}}, None).base
+    'fp8-block'
+    """
+    text = config.get("text_config")
+    stated = config.get("quantization_config") or (
+        text.get("quantization_config") if isinstance(text, Mapping) else None
+    )
+    content: Any = stated or (hf_quant or {}).get("quantization") or hf_quant
+    if not content:
+        return None
+    if not isinstance(content, Mapping):
+        raise SpecError("is not an object", file=file, field="quantization_config")
+    method = str(content.get("quant_method") or ("modelopt" if content.get("quant_algo") else "")).lower()
+    excluded = _strings(content, ("modules_to_not_convert", "exclude_modules", "ignore", "ignored_layers"), file)
+    kv = _kv(content)
+    if content.get("quant_algo"):
+        return _modelopt(content, excluded, kv, file)
+    if method == "fp8":
+        block = content.get("weight_block_size")
+        return QuantisationRules("fp8-block" if block else "fp8", excluded, kv=kv)
+    if method == "mxfp4":
+        return QuantisationRules("mxfp4", excluded, kv=kv)
+    if method == "compressed-tensors":
+        return _compressed(content, excluded, kv, file)
+    if method in ("awq", "gptq", "auto-round"):
+        bits, group = (
+            content.get("bits", content.get("w_bit", 4)),
+            content.get("group_size", content.get("q_group_size", 128)),
+        )
+        return QuantisationRules(_integer(bits, group, False, method, file), excluded, kv=kv)
+    raise SpecError(
+        "is not a quantisation method that glmplan knows",
+        file=file,
+        field="quantization_config.quant_method",
+        value=method or "not stated",
+        choices=["fp8", "modelopt", "compressed-tensors", "mxfp4", "awq", "gptq"],
+    )
+
+
+def _strings(content: Mapping[str, Any], names: Sequence[str], file: str | Path | None) -> list[str]:
+    for name in names:
+        value = content.get(name)
+        if value is None:
+            continue
+        if not isinstance(value, list) or not all(isinstance(entry, str) for entry in value):
+            raise SpecError("is not a list of names", file=file, field=f"quantization_config.{name}")
+        return list(value)
+    return []
+
+
+def _kv(content: Mapping[str, Any]) -> str | None:
+    stated = content.get("kv_cache_quant_algo") or content.get("kv_cache_scheme")
+    if isinstance(stated, Mapping):
+        return "fp8" if stated.get("num_bits") == 8 and stated.get("type") == "float" else None
+    return {"FP8": "fp8", "NVFP4": "nvfp4", "INT8": "int8"}.get(str(stated))
+
+
+def _algorithm(value: Any, file: str | Path | None) -> str:
+    found = _ALGORITHMS.get(str(value).lower())
+    if found is None:
+        raise SpecError(
+            "is not a format that glmplan knows", file=file, field="quant_algo", value=value, choices=_ALGORITHMS
+        )
+    return found
+
+
+def _modelopt(
+    content: Mapping[str, Any], excluded: list[str], kv: str | None, file: str | Path | None
+) -> QuantisationRules:
+    listed = content.get("quantized_layers")
+    if str(content["quant_algo"]).upper() != "MIXED_PRECISION":
+        return QuantisationRules(_algorithm(content["quant_algo"], file), excluded, kv=kv)
+    if not isinstance(listed, Mapping) or not listed:
+        raise SpecError("is missing, and quant_algo says MIXED_PRECISION", file=file, field="quantized_layers")
+    formats = {
+        str(name): _algorithm(entry.get("quant_algo") if isinstance(entry, Mapping) else entry, file)
+        for name, entry in listed.items()
+    }
+    return QuantisationRules("bf16", excluded, listed=formats, kv=kv)
+
+
+def _compressed(
+    content: Mapping[str, Any], excluded: list[str], kv: str | None, file: str | Path | None
+) -> QuantisationRules:
+    groups = content.get("config_groups")
+    if not isinstance(groups, Mapping) or not groups:
+        raise SpecError("is missing", file=file, field="quantization_config.config_groups")
+    rules = []
+    for name, group in groups.items():
+        weights = group.get("weights") if isinstance(group, Mapping) else None
+        if not isinstance(weights, Mapping):
+            raise SpecError("has no weights", file=file, field=f"quantization_config.config_groups.{name}")
+        targets = [str(target) for target in group.get("targets") or ["Linear"]]
+        rules.append((targets, _weights(weights, file)))
+    # targets by name go before the general one
+    rules.sort(key=lambda rule: "Linear" in rule[0])
+    return QuantisationRules(rules[-1][1], excluded, groups=rules, kv=kv)
+
+
+def _weights(weights: Mapping[str, Any], file: str | Path | None) -> str:
+    bits, kind, group = weights.get("num_bits"), weights.get("type"), weights.get("group_size")
+    if kind == "float" and bits == 8:
+        return "mxfp8" if group == 32 else "fp8-block" if weights.get("strategy") == "block" else "fp8"
+    if kind == "float" and bits == 4:
+        return "mxfp4" if group == 32 else "nvfp4"
+    if kind == "int":
+        return _integer(bits, group, bool(weights.get("symmetric", True)), "compressed-tensors", file)
+    raise SpecError("is not a weight format that glmplan knows", file=file, field="weights", value=f"{kind} {bits}")
+
+
+def _integer(bits: Any, group: Any, symmetric: bool, method: str, file: str | Path | None) -> str:
+    if bits == 8:
+        return "int8"
+    if bits == 4 and symmetric and group in (32, 64, 128):
+        return f"int4-g{group}"
+    if bits == 4 and group in (-1, None):
+        return "int4-g128"
+    if bits == 4 and method in ("awq", "gptq") and group == 128:
+        return f"{method}-int4"
+    if isinstance(bits, int) and isinstance(group, int) and 2 <= bits <= 8 and group > 0:
+        # bits, an FP16 scale, and a zero point as wide as a value when it is not symmetric
+        return f"bpw:{bits + (16 + (0 if symmetric else bits)) / group:g}"
+    raise SpecError("is not an integer format that glmplan knows", file=file, field="bits", value=f"{bits} by {group}")
