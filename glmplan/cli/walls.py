@@ -139,8 +139,7 @@ def _text(rows: list[dict[str, Any]], title: str) -> str:
             continue
         out += f"\n{heading} ({len(chosen)})\n"
         for row in chosen:
-            out += head.fill(f"[{row['severity']}] {row['title']}") + "
-"
+            out += head.fill(f"[{row['severity']}] {row['title']}") + "\n"
             out += paragraph("what happens", row["effect"])
             if verdict == "stands":
                 for word, column in (("measured", "cost"), ("instead", "fallback"), ("fixed by", "fixed_by")):
