@@ -1,0 +1,440 @@
+"""One replica of an engine, advanced from change to change: runs of equal decode steps have a closed form.
+
+A step is planned at its start and committed at its end, so what other replicas do meanwhile can still cut a run short.
+Between two changes of the batch a decode step takes `t + b·i` seconds in its i-th repetition, as every context grows by
+one token (by the mean acceptance length with speculation); k steps take `k·t + b·k(k−1)/2`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from heapq import heappop, heappush
+
+from glmplan.serving.admission import RECHECK_STEPS, SharedEstimate, block_period, generated, held_blocks
+from glmplan.serving.prefixcache import PrefixCache
+from glmplan.serving.requests import Request
+from glmplan.serving.settings import EngineSettings, KvPool
+from glmplan.serving.steptable import StepClock, StepTable
+
+__all__ = ["SkippingEngine", "steps_until"]
+
+_NEVER = math.inf
+
+
+def steps_until(seconds: float, first: float, slope: float) -> int:
+    """Fewest steps that last at least given seconds, when each is longer than the one before by `slope`.
+
+    Parameters
+    ----------
+    seconds : float
+        Time to fill, [s]
+    first : float
+        Duration of the first step, [s]
+    slope : float
+        Growth of the duration for each step, [s]
+
+    Returns
+    -------
+    int
+        Steps, at least one, [-]
+
+    Examples
+    --------
+    >>> steps_until(1.0, 0.25, 0.0), steps_until(1.0, 0.3, 0.1)
+    (4, 3)
+    """
+    linear = first - slope / 2
+    root = linear * linear + 2 * slope * seconds
+    k = int(2 * seconds / (linear + math.sqrt(max(root, 0.0)))) if linear + root > 0 else 1
+    k = max(k - 1, 1)
+    while k * first + slope * k * (k - 1) / 2 < seconds:
+        k += 1
+    return k
+
+
+class SkippingEngine:
+    """A replica that jumps from one change of its batch to the next.
+
+    Parameters
+    ----------
+    table : StepTable
+        Time of a step.
+    pool : KvPool
+        Room for keys and values.
+    settings : EngineSettings
+        Scheduler and limits.
+    replica : int, optional
+        Its number, written into each request, [-]
+    """
+
+    def __init__(self, table: StepTable, pool: KvPool, settings: EngineSettings, replica: int = 0) -> None:
+        self.settings, self.pool, self.replica = settings, pool, replica
+        self.clock = StepClock(table, settings.pipeline_stages)
+        self.growth = round(settings.acceptance.mean * 1024) / 1024 if settings.acceptance else 1.0
+        self.period = block_period(pool.block_size, self.growth)
+        self.cache = PrefixCache(pool.block_size) if settings.prefix_caching else None
+        self.waiting: deque[Request] = deque()
+        self.now, self.end = 0.0, _NEVER
+        self.free = pool.blocks
+        self.preemptions = 0
+        self.segments: list[tuple[float, float, int, float, float, int, float, int, int]] = []
+        self._budget = settings.max_num_batched_tokens * settings.pipeline_stages
+        self._partial: Request | None = None
+        self._running: dict[int, Request] = {}  # decoding requests in the order of admission
+        self._total = 0.0  # sum of their contexts in the next step
+        self._step = 0  # decode steps made
+        self._counts = [0] * self.period  # requests that need a block at steps of each residue
+        self._heap: list[tuple[int, int, Request]] = []  # last step, join number, request
+        self._joins = 0
+        self._reserved = 0  # blocks promised to running requests under no-evict
+        self._estimate = SharedEstimate(settings.new_token_ratio)
+        self._changed = True  # whether admission may come out differently than last time
+        self._chunks: list[tuple[Request, int]] = []
+        self._beside = 0  # decoding requests in the planned step with prompt tokens
+        self._pieces: list[tuple[float, int, float, float]] = []  # start, steps, seconds of the first, growth
+        self._steps = 0  # steps of the planned run; 0 for a single step with prompt tokens
+
+    @property
+    def load(self) -> int:
+        """Requests waiting or running, [-]"""
+        return len(self.waiting) + self._busy
+
+    @property
+    def used(self) -> int:
+        """Blocks that running requests hold, [-]"""
+        return self.pool.blocks - self._available()
+
+    @property
+    def _busy(self) -> int:
+        return len(self._running) + (self._partial is not None) + len(self._chunks)
+
+    def submit(self, request: Request, now: float) -> None:
+        """Hand a request over.
+
+        Parameters
+        ----------
+        request : Request
+            The request.
+        now : float
+            The time, [s]
+        """
+        request.replica = self.replica
+        if not self.waiting:
+            self._changed = True
+        self.waiting.append(request)
+        if self.end == _NEVER:
+            self.now = max(self.now, now)
+        elif self._steps and len(self.waiting) == 1 and self._busy < self.settings.max_num_seqs and now < self.end:
+            self._cut(now)
+
+    def plan(self) -> float:
+        """Decide what happens next.
+
+        Returns
+        -------
+        float
+            When it ends; infinite if there is nothing to do, [s]
+        """
+        self._steps, preemptions = 0, self.preemptions
+        if self.waiting and self.waiting[0].kv_ready:
+            self._admit_ready()
+        settings, decoding = self.settings, len(self._running)
+        pending = self.waiting or self._partial is not None
+        if settings.prefill_first:
+            if pending:
+                self._fill(self._budget)
+            if not self._chunks and decoding:
+                self._grow()
+        else:
+            preempted = bool(decoding) and self._grow()
+            if pending and not preempted:
+                self._fill(self._budget - decoding * settings.tokens_per_decode)
+        if self._chunks:
+            self._beside = 0 if settings.prefill_first else decoding
+            p, weight = 0, 0.0
+            for request, take in self._chunks:
+                p += take
+                weight += take * (request.done + (take + 1) / 2)
+            self.end = self.now + self.clock.mixed(self._beside, self._total, p, weight)
+        elif self._running:
+            self._plan_run()
+        else:
+            self.end = _NEVER
+            if self.waiting and self.preemptions > preemptions:
+                return self.plan()
+        return self.end
+
+    def commit(self) -> list[Request]:
+        """Make what was planned happen.
+
+        Returns
+        -------
+        list of Request
+            Requests that finished, at `now`.
+        """
+        finished: list[Request] = []
+        if self._steps:
+            self._commit_run()
+        else:
+            self._commit_step(finished)
+        heap, step = self._heap, self._step
+        while heap and heap[0][0] <= step:
+            _, join, request = heappop(heap)
+            if request.token == join:
+                blocks = self._blocks(request)
+                self._separate(request)
+                self._leave(request, blocks, request.input + request.output - 1)
+                finished.append(request)
+        for request in finished:
+            request.finish = self.now
+        return finished
+
+    # -- prompts ------------------------------------------------------------------------------------------------------
+
+    def _fill(self, budget: int) -> None:
+        """Gather prompt tokens for the next step: the rest of a started prompt, then waiting requests in order."""
+        size, settings, partial = self.pool.block_size, self.settings, self._partial
+        if partial is not None:
+            take = min(partial.prompt - partial.done, budget)
+            need = -(-(partial.done + take) // size) - (-(-partial.done // size))
+            if need > self._available():
+                if not settings.prefill_first:
+                    self._preempt(partial)
+                return
+            self._take(need)
+            self._chunks.append((partial, take))
+            self._partial = None
+            budget -= take
+        estimate = settings.admission == "estimate"
+        if not self.waiting or not (self._changed or not estimate or self._step % RECHECK_STEPS == 0 or not self._busy):
+            return
+        if estimate:
+            room = self._available() * size
+            room -= self._estimate.outstanding(self._running.values(), self._step, self.growth)
+            room -= sum(r.prompt - r.done + self._estimate.answer(r.left, self.growth) for r, _ in self._chunks)
+        self._changed = False
+        while self.waiting and budget > 0 and self._busy < settings.max_num_seqs:
+            request = self.waiting[0]
+            if request.kv_ready:
+                break
+            hit, names = self.cache.match(request) if self.cache is not None else (0, [])
+            rest = request.prompt - hit * size
+            take = min(rest, budget)
+            if take < rest and not settings.chunked_prefill:
+                break
+            need = -(-(hit * size + take) // size) - hit
+            held = self.cache.idle_blocks(names) if self.cache is not None else 0
+            if need > self._available() - held:
+                break
+            if settings.admission == "no-evict" and self._reserved + self._peak(request) > self.pool.blocks:
+                break
+            if estimate:
+                cost = rest + self._estimate.answer(request.left, self.growth)
+                if cost >= room and self._busy:
+                    break
+                room -= cost
+            self.waiting.popleft()
+            if self.cache is not None:
+                self.cache.hold(request, names)
+                request.cached += hit * size
+            request.base, request.done = hit, hit * size
+            self._take(need)
+            self._reserved += self._peak(request)
+            if request.started < 0:
+                request.started = self.now
+            self._chunks.append((request, take))
+            budget -= take
+
+    def _admit_ready(self) -> None:
+        """Let requests whose keys and values were computed elsewhere decode at once."""
+        size = self.pool.block_size
+        while self.waiting and self.waiting[0].kv_ready and self._busy < self.settings.max_num_seqs:
+            request = self.waiting[0]
+            need = -(-request.prompt // size)
+            if need + 1 + len(self._running) > self._available() and self._busy:
+                return
+            self.waiting.popleft()
+            self._take(need)
+            request.kv_ready = False
+            request.first = self.now
+            self._reserved += self._peak(request)
+            self._join(request)
+
+    def _commit_step(self, finished: list[Request]) -> None:
+        """End a step with prompt tokens."""
+        start, now, n, total = self.now, self.end, self._beside, self._total
+        self.now = now
+        chunks, self._chunks = self._chunks, []
+        tokens = 0
+        if n:
+            self._step += 1
+            self._total += n * self.growth
+            self._estimate.decay(1)
+        for request, take in chunks:
+            tokens += take
+            request.done += take
+            if request.done < request.prompt:
+                self._partial = request
+                continue
+            if request.first < 0:
+                request.first = now
+            if self.cache is not None and len(request.runs) > 1:
+                blocks = -(-request.prompt // self.pool.block_size)
+                request.private = blocks - request.base
+                self.cache.publish(request)
+                request.base = blocks - request.private
+            if request.left == 0:
+                self._leave(request, -(-request.prompt // self.pool.block_size), request.prompt)
+                finished.append(request)
+            else:
+                self._join(request)
+        self.segments.append((start, now - start, 1, now - start, 0.0, n, total if n else 0.0, tokens, self.used))
+
+    # -- decoding -----------------------------------------------------------------------------------------------------
+
+    def _plan_run(self) -> None:
+        """Plan equal decode steps up to the next completion, or until blocks run out or admission is tried again."""
+        heap = self._heap
+        while heap[0][2].token != heap[0][1]:
+            heappop(heap)
+        n, step, room = len(self._running), self._step, self._available()
+        k = heap[0][0] - step
+        if self.waiting and self._changed:
+            k = 1  # a preemption has just freed blocks: admission is tried again at the next step
+        elif self.waiting and self.settings.admission == "estimate":
+            k = min(k, RECHECK_STEPS - step % RECHECK_STEPS)
+        if k > 1 and ((k - 1) // self.period + 1) * n > room and self._growth(step + 1, k - 1) > room:
+            low, high = 1, k  # the first step has its blocks; find the last that still gets them
+            while high - low > 1:
+                middle = (low + high) // 2
+                low, high = (middle, high) if self._growth(step + 1, middle - 1) <= room else (low, middle)
+            k = low
+        self._steps, self._pieces = k, []
+        total, at, growth = self._total, self.now, self.growth
+        while k:
+            seconds, slope, edge = self.clock.decode(n, total)
+            here = min(k, max(1, math.ceil((edge - total / n) / growth))) if edge < 1e300 else k
+            slope *= growth
+            self._pieces.append((at, here, seconds, slope))
+            at += here * seconds + slope * (here * (here - 1) / 2)
+            total += here * n * growth
+            k -= here
+        self.end = at
+
+    def _cut(self, now: float) -> None:
+        """End the planned run with the step that is under way."""
+        steps = 0
+        for index, (at, here, seconds, slope) in enumerate(self._pieces):
+            if index == len(self._pieces) - 1 or self._pieces[index + 1][0] >= now:
+                here = min(here, steps_until(now - at, seconds, slope))
+                self._pieces[index:] = [(at, here, seconds, slope)]
+                self._steps = steps + here
+                self.end = at + here * seconds + slope * (here * (here - 1) / 2)
+                return
+            steps += here
+
+    def _commit_run(self) -> None:
+        """End a run of decode steps."""
+        n, total = len(self._running), self._total
+        if self._steps > 1:
+            self._take(self._growth(self._step + 1, self._steps - 1))
+        used = self.used
+        for at, here, seconds, slope in self._pieces:
+            span = here * seconds + slope * (here * (here - 1) / 2)
+            self.segments.append((at, span, here, seconds, slope, n, total, 0, used))
+            total += here * n * self.growth
+        self._total = total
+        self._step += self._steps
+        self._estimate.decay(self._steps)
+        self.now, self._steps = self.end, 0
+
+    def _join(self, request: Request) -> None:
+        """Start decoding with the next step."""
+        self._joins += 1
+        request.token, request.joined = self._joins, self._step
+        phase = request.prompt % self.pool.block_size * self.period // self.pool.block_size
+        request.key = (self._step - phase) % self.period
+        self._counts[request.key] += 1
+        self._running[request.token] = request
+        self._total += request.prompt + 1
+        heappush(self._heap, (self._step + request.left, request.token, request))
+
+    def _separate(self, request: Request) -> None:
+        """Stop decoding."""
+        self._counts[request.key] -= 1
+        del self._running[request.token]
+        self._total -= request.prompt + 1 + (self._step - request.joined) * self.growth
+        request.token = -1
+
+    # -- blocks -------------------------------------------------------------------------------------------------------
+
+    def _available(self) -> int:
+        return self.free + self.cache.evictable if self.cache is not None else self.free
+
+    def _take(self, blocks: int) -> None:
+        self.free -= blocks
+        if self.free < 0 and self.cache is not None:
+            self.cache.evict(-self.free)
+            self.free = 0
+
+    def _grow(self) -> bool:
+        """Give decoding requests the blocks of their next step, preempting while they do not suffice; say if it did."""
+        preempted = False
+        while (need := self._counts[self._step % self.period]) > self._available():
+            self._preempt(self._victim())
+            preempted = True
+        self._take(need)
+        return preempted
+
+    def _growth(self, start: int, steps: int) -> int:
+        """Blocks that the decoding requests need in `steps` steps from step `start`."""
+        cycles, rest = divmod(steps, self.period)
+        a = start % self.period
+        part = sum(self._counts[a : a + rest])
+        if a + rest > self.period:
+            part += sum(self._counts[: a + rest - self.period])
+        return cycles * len(self._running) + part
+
+    def _blocks(self, request: Request) -> int:
+        """Blocks a decoding request holds after the steps it has made."""
+        return held_blocks(request.prompt, self._step - request.joined, self.pool.block_size, self.period)
+
+    def _peak(self, request: Request) -> int:
+        """Blocks a request holds at its end."""
+        return held_blocks(request.input, request.steps, self.pool.block_size, self.period)
+
+    def _victim(self) -> Request:
+        """Whom to preempt: the request admitted last; in SGLang the one that has written least."""
+        if self.settings.admission == "estimate":
+            return min(self._running.values(), key=lambda r: (generated(r, self._step), -r.input, r.token))
+        return self._partial if self._partial is not None else next(reversed(self._running.values()))
+
+    def _preempt(self, request: Request) -> None:
+        """Drop what a request has computed and queue it first; it will compute prompt and answer so far again."""
+        self.preemptions += 1
+        request.preemptions += 1
+        if request is self._partial:
+            self._partial = None
+            self._leave(request, -(-request.done // self.pool.block_size), request.done)
+        else:
+            blocks, written = self._blocks(request), generated(request, self._step)
+            request.left -= self._step - request.joined + 1
+            self._separate(request)
+            self._leave(request, blocks, request.input + written - 1)
+            request.prompt = request.input + written
+            if self.settings.admission == "estimate":
+                self._estimate.retracted(self._running.values(), self._step)
+        request.done = 0
+        self.waiting.appendleft(request)
+
+    def _leave(self, request: Request, blocks: int, computed: int) -> None:
+        """Give back the blocks of a request."""
+        self._changed = True
+        self._reserved -= self._peak(request)
+        if self.cache is None:
+            self.free += blocks
+        else:
+            request.private = blocks - request.base
+            self.free += self.cache.release(request, computed)
+        request.base = 0

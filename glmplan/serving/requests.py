@@ -1,0 +1,90 @@
+"""One request on its way through the simulator."""
+
+from __future__ import annotations
+
+__all__ = ["Request"]
+
+
+class Request:
+    """What a request asks for and what has happened to it; engines write the second half.
+
+    Parameters
+    ----------
+    number : int
+        Position in the order of creation.
+    arrival : float
+        When it reaches the service, [s]
+    input_tokens : int
+        Prompt length, [token]
+    output_tokens : int
+        Answer length, at least one, [token]
+    steps : int
+        Steps after the first token that the answer takes; fewer than its tokens with speculation, [-]
+    runs : tuple of tuple
+        What the prompt consists of, as (name of the content, tokens) in order; equal names are equal content.
+    session, turn : int
+        Which conversation, and where in it; -1 and 0 for single requests.
+
+    Examples
+    --------
+    >>> Request(0, 0.0, 100, 10).steps
+    9
+    """
+
+    __slots__ = (
+        "arrival",
+        "base",
+        "cached",
+        "done",
+        "finish",
+        "first",
+        "input",
+        "joined",
+        "key",
+        "kv_ready",
+        "left",
+        "number",
+        "output",
+        "pins",
+        "preemptions",
+        "private",
+        "prompt",
+        "ready",
+        "replica",
+        "runs",
+        "session",
+        "started",
+        "steps",
+        "token",
+        "turn",
+    )
+
+    def __init__(
+        self,
+        number: int,
+        arrival: float,
+        input_tokens: int,
+        output_tokens: int,
+        steps: int | None = None,
+        runs: tuple[tuple[object, int], ...] = (),
+        session: int = -1,
+        turn: int = 0,
+    ) -> None:
+        self.number, self.arrival, self.input, self.output = number, arrival, input_tokens, output_tokens
+        self.steps = output_tokens - 1 if steps is None else steps
+        self.runs, self.session, self.turn = runs, session, turn
+        self.started = self.first = self.finish = -1.0
+        self.preemptions = self.cached = self.replica = 0
+        self.ready = arrival
+        self.kv_ready = False
+        self.restart()
+
+    def restart(self) -> None:
+        """Forget what an engine holds for it: before the first engine, and when handed to the next."""
+        self.prompt = self.input  # tokens to prefill now: the prompt, after a preemption also what was generated
+        self.left = self.steps  # decode steps after the next first token
+        self.done = 0  # prompt tokens already in the cache
+        self.base = 0  # blocks found in the prefix cache
+        self.private = 0  # blocks of its own
+        self.pins: dict[object, int] = {}  # shared content it holds, and how many blocks of it
+        self.joined = self.key = self.token = -1
