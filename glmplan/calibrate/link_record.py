@@ -17,7 +17,7 @@ __all__ = ["link_record", "write_link_fits"]
 _HEAD = """\
 # Constants of links, fitted to calibration/measurements/pcie-topologies.csv and collectives.csv.
 # Written by `glmplan.calibrate.link_record.write_link_fits`; do not edit.
-# time of a collective = launch + hops x hop + bytes moved / (line rate x efficiency), see glmplan/network/collectives.py
+# Time of a collective = launch + hops x hop + bytes moved / (line rate x efficiency): see glmplan/network.
 """
 
 

@@ -1,4 +1,4 @@
-"""Fit the constants of links: launch, hop and efficiency of each protocol, and the shares of a line that payload reaches.
+"""Fit the constants of links: launch, hop and efficiency of each way to run a collective.
 
 The fit is small and deterministic: robust least squares on the logarithm of time, from a fixed start. It reads the two
 ledgers of measured transfers and writes `calibration/fits/links.toml`.
@@ -10,10 +10,10 @@ import csv
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from glmplan.catalog_hosts import load_host
 from glmplan.datafolders import data_folder
@@ -126,7 +126,7 @@ def _key(row: dict[str, str], crosses: bool) -> tuple[str, str, str] | None:
     if library.startswith(("vllm", "sglang")):
         return "nvlink", "one-shot", "direct"
     if library == "nccl nvls" or (
-        library == "nccl" and row["accelerator"] == "h100-sxm" and 2**20 <= message and "nodes" not in pattern
+        library == "nccl" and row["accelerator"] == "h100-sxm" and message >= 2**20 and "nodes" not in pattern
     ):
         return "nvlink", "switch", "direct"
     if row["accelerator"] == "rtx-5090":
@@ -195,21 +195,15 @@ def all_reduce_observations() -> tuple[Observation, ...]:
     return tuple(found)
 
 
-def _predicted(rows: list[Observation], algorithm: Algorithm, protocol: Protocol) -> np.ndarray:
-    """Return the times that a protocol predicts, [s]. Small and large one-shot messages may take two steps."""
+def _predicted(rows: list[Observation], algorithm: Algorithm, protocol: Protocol) -> NDArray[np.float64]:
+    """Return the times that a protocol predicts, [s]. NVLink kernels take one step or two, whichever is faster."""
     times = []
     for row in rows:
-        shots = (
-            {"one_shot": protocol} if algorithm == "one-shot" else {"switch": protocol} if algorithm == "switch" else {}
-        )
-        link = LinkClass(row.key[0], row.ring_rate, row.mesh_rate, protocol, **shots)
-        two = row.key[:2] == ("nvlink", "one-shot")
-        names: list[Algorithm] = ["one-shot", "two-shot"] if two else [algorithm]
-        options = [
-            all_reduce_time(message_bytes=row.message, ranks=row.ranks, link=replace(link, algorithm=name))
-            for name in names
-        ]
-        times.append(float(min(options)))
+        link = LinkClass(row.key[0], row.ring_rate, row.mesh_rate, protocol, one_shot=protocol, switch=protocol)
+        steps = row.key[:2] == ("nvlink", "one-shot")
+        names: list[Algorithm] = ["one-shot", "two-shot"] if steps else [algorithm]
+        ways = [replace(link, algorithm=name) for name in names]
+        times.append(min(float(all_reduce_time(message_bytes=row.message, ranks=row.ranks, link=way)) for way in ways))
     return np.array(times)
 
 
@@ -234,9 +228,10 @@ def fit_protocol(rows: Iterable[Observation], *, hop: float | None = None) -> Pr
 
     Examples
     --------
-    >>> rows = [Observation("x", ("pcie", "ring", "direct"), n, m, 5e-6 + 2 * (n - 1) * 1e-6 + 2 * (n - 1) / n * m / 40e9,
-    ...                     50e9, 50e9, "planted") for n in (2, 4, 8) for m in (1e3, 1e5, 1e7)]
-    >>> fit = fit_protocol(rows)
+    >>> def row(n, m):
+    ...     seconds = 5e-6 + 2 * (n - 1) * 1e-6 + 2 * (n - 1) / n * m / 40e9
+    ...     return Observation("x", ("pcie", "ring", "direct"), n, m, seconds, 50e9, 50e9, "planted")
+    >>> fit = fit_protocol([row(n, m) for n in (2, 4, 8) for m in (1e3, 1e5, 1e7)])
     >>> round(fit.protocol.launch * 1e6, 2), round(fit.protocol.hop * 1e6, 2), round(fit.protocol.efficiency, 3)
     (5.0, 1.0, 0.8)
     """
@@ -246,33 +241,24 @@ def fit_protocol(rows: Iterable[Observation], *, hop: float | None = None) -> Pr
     algorithm: Algorithm = measured[0].key[1]  # type: ignore[assignment]
     target = np.log([row.seconds for row in measured])
 
-    def unpack(x: np.ndarray) -> Protocol:
+    def unpack(x: NDArray[np.float64]) -> Protocol:
         return Protocol(float(np.exp(x[0])), float(np.exp(x[1])) if hop is None else hop, float(np.exp(x[-1])))
+
+    def misfit(x: NDArray[np.float64]) -> NDArray[np.float64]:
+        return np.log(_predicted(measured, algorithm, unpack(x))) - target
 
     start = np.log([8e-6, 1e-6, 0.6] if hop is None else [8e-6, 0.6])
     low = np.log([1e-7, 1e-9, 0.02] if hop is None else [1e-7, 0.02])
     high = np.log([1e-3, 1e-4, 1.0] if hop is None else [1e-3, 1.0])
-    solved = least_squares(
-        lambda x: np.log(_predicted(measured, algorithm, unpack(x))) - target,
-        start,
-        bounds=(low, high),
-        loss="soft_l1",
-        f_scale=0.2,
-    )
+    solved = least_squares(misfit, start, bounds=(low, high), loss="soft_l1", f_scale=0.2)
     best = unpack(solved.x)
     off = _predicted(measured, algorithm, best) / np.exp(target) - 1
-    freedom = max(len(measured) - len(solved.x), 1)
-    spread = float(np.sum(off**2)) / freedom
-    covariance = np.linalg.pinv(solved.jac.T @ solved.jac) * spread
-    relative = np.sqrt(np.diag(covariance))
-    errors = (
-        relative[0] * best.launch,
-        float("nan") if hop is not None else relative[1] * best.hop,
-        relative[-1] * best.efficiency,
-    )
-    return ProtocolFit(
-        measured[0].key, best, tuple(float(e) for e in errors), float(np.median(np.abs(off))), tuple(measured)
-    )  # type: ignore[arg-type]
+    jacobian = np.asarray(solved.jac, dtype=np.float64)
+    spread = float(np.sum(off**2)) / max(len(measured) - len(solved.x), 1)
+    relative = np.sqrt(np.diag(np.linalg.pinv(jacobian.T @ jacobian) * spread))
+    hop_error = float("nan") if hop is not None else float(relative[1]) * best.hop
+    errors = (float(relative[0]) * best.launch, hop_error, float(relative[-1]) * best.efficiency)
+    return ProtocolFit(measured[0].key, best, errors, float(np.median(np.abs(off))), tuple(measured))
 
 
 def fit_links() -> list[ProtocolFit]:
@@ -282,8 +268,8 @@ def fit_links() -> list[ProtocolFit]:
     -------
     list of ProtocolFit
         In the order of their names. NVLink one-shot kernels are fitted together and for each line rate alone, because
-        generations differ in launch time. Infinity Fabric has two rows only: the share of its line is taken from one, the
-        launch time from the other, and its one-shot kernels borrow NVLink's constants.
+        generations differ in launch time. Infinity Fabric has two rows only: one gives the share of its line, the
+        other the launch time, and its one-shot kernels borrow NVLink's constants.
 
     Examples
     --------
@@ -313,23 +299,11 @@ def _infinity_fabric(rows: list[Observation], hop: float, fits: list[ProtocolFit
     share = float(constant["value"]) / 64.0
     moved = 2 * (row.ranks - 1) / row.ranks * row.message / (row.ring_rate * share)
     ring = Protocol(max(row.seconds - moved - 2 * (row.ranks - 1) * hop, 0.0), hop, share)
-    missing = float("nan")
-    shot = next(fit for fit in fits if fit.key == ("nvlink", "one-shot", "450 GB/s"))
+    none = float("nan")
+    shot = next(fit for fit in fits if fit.key == ("nvlink", "one-shot", "450 GB/s")).protocol
+    said = f"two rows only: share of the line from {constant['source']}"
+    borrowed = "not measured: borrowed from nvlink/one-shot/450 GB/s"
     return [
-        ProtocolFit(
-            row.key,
-            ring,
-            (missing, missing, missing),
-            0.0,
-            (row,),
-            f"two rows only: share of the line from {constant['source']}",
-        ),
-        ProtocolFit(
-            ("xgmi", "one-shot", "direct"),
-            shot.protocol,
-            (missing,) * 3,
-            missing,
-            (),
-            "not measured: borrowed from nvlink/one-shot/450 GB/s",
-        ),
+        ProtocolFit(row.key, ring, (none, none, none), 0.0, (row,), said),
+        ProtocolFit(("xgmi", "one-shot", "direct"), shot, (none, none, none), none, (), borrowed),
     ]

@@ -1,6 +1,6 @@
 """Fit which share of a line's rate payload reaches: alone, both ways, in a mesh, across sockets, in a collapse.
 
-Each share is the median over the rows of the ledger that show it and nothing else, so that one odd machine moves little.
+Each share is the median over the rows of the ledger that show it and nothing else: one odd machine moves little.
 """
 
 from __future__ import annotations
@@ -15,6 +15,9 @@ from glmplan.network.topology import HOST, Flow, link_graph, route
 from glmplan.schema.host import Host
 
 __all__ = ["ShareFit", "Transfer", "fit_shares", "measured_transfers"]
+
+
+_Wanted = Callable[["Transfer"], bool]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,9 +1,7 @@
-"""The links of a host as a graph: what a pair reaches, and what any set of simultaneous transfers leaves for each.
+"""What any set of simultaneous transfers on a host leaves for each of them.
 
 Shared links are divided by max-min fairness. Line rates come from the host's description; which share of a line payload
 reaches under which circumstances is fitted (`calibration/fits/links.toml`) and taken as `LinkFits.scalars`.
-
-networkx is imported when a graph is built, not before.
 """
 
 from __future__ import annotations
@@ -11,36 +9,19 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from glmplan.errors import SpecError, UnknownFact
+from glmplan.errors import UnknownFact
+from glmplan.network.graph import HOST, Edge, End, Flow, accelerator_node, link_graph, route
 from glmplan.network.links import LinkFits, load_link_fits
 
 if TYPE_CHECKING:
     from glmplan.schema.host import Host
 
-__all__ = [
-    "HOST",
-    "Edge",
-    "End",
-    "Flow",
-    "LinkLoad",
-    "flow_rates",
-    "link_graph",
-    "link_loads",
-    "pair_bandwidth",
-    "route",
-]
-
-#: The far end of a transfer to or from the memory of the accelerator's own socket.
-HOST: Literal["host"] = "host"
-End = int | Literal["host"]
-Flow = tuple[End, End]
-Edge = tuple[str, str]
+__all__ = ["HOST", "End", "Flow", "LinkLoad", "flow_rates", "link_graph", "link_loads", "pair_bandwidth", "route"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,162 +45,6 @@ class LinkLoad:
     capacity: float
     load: float
     flows: int
-
-
-def _slot(number: int) -> str:
-    return f"accelerator {number}"
-
-
-@lru_cache(maxsize=64)
-def link_graph(host: Host) -> Any:
-    """Build the directed graph of a host's links.
-
-    Parameters
-    ----------
-    host : Host
-        The machine.
-
-    Returns
-    -------
-    networkx.DiGraph
-        Nodes have `kind`; edges have `line` (line rate, [B/s]) and `kind` (`pcie`, `internal`, `socket`, `memory`,
-        `scale-up`). Links inside a chip or a socket that no source gives a rate for have an infinite one.
-
-    Raises
-    ------
-    UnknownFact
-        If an accelerator has no known place and no scale-up network joins it to the others.
-
-    Examples
-    --------
-    >>> from glmplan.catalog_hosts import load_host
-    >>> graph = link_graph(load_host("wrx90-2-switches-8"))
-    >>> graph.nodes["switch0"]["kind"], round(graph.edges["switch0", "root0"]["line"] / 1e9)
-    ('switch', 63)
-    """
-    import networkx
-
-    graph = networkx.DiGraph(name=host.name)
-    free = float("inf")
-
-    def join(one: str, other: str, line: float, kind: str, weight: float = 1.0) -> None:
-        graph.add_edge(one, other, line=line, kind=kind, weight=weight)
-        graph.add_edge(other, one, line=line, kind=kind, weight=weight)
-
-    for socket in host.sockets:
-        graph.add_node(socket.name, kind="socket")
-        graph.add_node(f"memory {socket.name}", kind="memory")
-        join(socket.name, f"memory {socket.name}", socket.memory_bandwidth or free, "memory", weight=3.0)
-    for link in host.socket_links:
-        known = link.count is not None and link.bandwidth is not None
-        line = (link.count or 0) * (link.bandwidth or 0.0) if known else free
-        join(*link.ends, line, "socket")
-    for root in host.roots:
-        graph.add_node(root.name, kind="root")
-        join(root.name, root.socket, free, "internal")
-        # A way of its own to memory, because transfers to memory have a limit that transfers between roots have not.
-        join(root.name, f"memory {root.socket}", free, "root-memory")
-    for switch in host.switches:
-        graph.add_node(switch.name, kind="switch")
-        join(switch.name, switch.parent, switch.uplink.bandwidth if switch.uplink else free, "pcie")
-        if switch.chip:
-            graph.add_node(f"chip {switch.chip}", kind="chip")
-            join(switch.name, f"chip {switch.chip}", free, "internal", weight=0.5)
-    for device in host.devices:
-        graph.add_node(device.name, kind=device.kind)
-        if device.parent:
-            join(device.name, device.parent, device.link.bandwidth if device.link else free, "pcie")
-    for number, card in enumerate(host.slots):
-        graph.add_node(_slot(number), kind="accelerator", accelerator=card.accelerator)
-        if card.parent:
-            join(_slot(number), card.parent, card.link.bandwidth if card.link else free, "pcie")
-    _add_scale_up(graph, host, join)
-    return networkx.freeze(graph)
-
-
-def _add_scale_up(graph: Any, host: Host, join: Any) -> None:
-    """Add the scale-up network of one node."""
-    inside = host.scale_up
-    if inside is None:
-        return
-    numbers = range(host.accelerators_per_node)
-    if inside.topology == "switch":
-        graph.add_node("scale-up switch", kind="scale-up")
-        for number in numbers:
-            join(_slot(number), "scale-up switch", inside.bandwidth, "scale-up", weight=0.1)
-    else:
-        pairs = inside.domain - 1
-        for one in numbers:
-            partners = range(one + 1, len(numbers)) if inside.topology == "mesh" else range(one + 1, one - one % 2 + 2)
-            for other in partners:
-                if other < len(numbers):
-                    join(
-                        _slot(one),
-                        _slot(other),
-                        inside.bandwidth / (pairs if inside.topology == "mesh" else 1),
-                        "scale-up",
-                        0.1,
-                    )
-
-
-@lru_cache(maxsize=8192)
-def route(host: Host, start: End, end: End) -> tuple[Edge, ...]:
-    """Return the links that a transfer crosses.
-
-    Parameters
-    ----------
-    host : Host
-        The machine.
-    start, end : int or 'host'
-        Number of an accelerator, or the memory of the other end's socket.
-
-    Returns
-    -------
-    tuple of (str, str)
-        Directed links from start to end.
-
-    Raises
-    ------
-    SpecError
-        If there is no such accelerator.
-    UnknownFact
-        If nothing known joins the two.
-
-    Examples
-    --------
-    >>> from glmplan.catalog_hosts import load_host
-    >>> [edge[1] for edge in route(load_host("wrx90-2-switches-8"), 0, 1)]
-    ['switch0', 'accelerator 1']
-    """
-    import networkx
-
-    graph = link_graph(host)
-    for number in (start, end):
-        if number != HOST and not 0 <= number < host.accelerators_per_node:
-            raise SpecError(
-                f"is not an accelerator of {host.name}, which has {host.accelerators_per_node}", value=number
-            )
-    first = _memory_of(graph, host, end) if start == HOST else _slot(int(start))
-    last = _memory_of(graph, host, start) if end == HOST else _slot(int(end))
-    try:
-        nodes = networkx.shortest_path(graph, first, last, weight="weight")
-    except networkx.NetworkXException:
-        raise UnknownFact(f"{host.name}: unknown: what joins {first} and {last}") from None
-    return tuple(zip(nodes, nodes[1:], strict=False))
-
-
-def _memory_of(graph: Any, host: Host, number: End) -> str:
-    """Return the memory node nearest to an accelerator."""
-    import networkx
-
-    memories = [node for node, data in graph.nodes(data=True) if data["kind"] == "memory"]
-    if number == HOST or not memories:
-        raise UnknownFact(f"{host.name}: unknown: host memory")
-    reach = networkx.single_source_dijkstra_path_length(graph, _slot(int(number)), weight="weight")
-    near = [node for node in memories if node in reach]
-    if not near:
-        raise UnknownFact(f"{host.name}: unknown: which socket accelerator {number} hangs on")
-    return str(min(near, key=lambda node: reach[node]))
 
 
 def _capacities(
@@ -254,7 +79,7 @@ def _capacities(
         if min(busy) > 0:
             factor = shares["mesh_write" if writes else "mesh_read"] if min(busy) >= 3 else shares["duplex"]
             for edge in capacity:
-                if _slot(number) in edge and graph.edges[edge]["kind"] == "pcie":
+                if accelerator_node(number) in edge and graph.edges[edge]["kind"] == "pcie":
                     capacity[edge] *= factor
     if writes and host.conditions.posted_write_collapse:
         _collapse(host, routes, shares, capacity)

@@ -220,7 +220,8 @@ class Host(Frozen):
     @model_validator(mode="after")
     def _links_lead_somewhere(self) -> Host:
         """Check that names are unique and that every parent, end and socket exists."""
-        names = [part.name for part in (*self.sockets, *self.roots, *self.switches, *self.devices)]
+        names = [socket.name for socket in self.sockets] + [root.name for root in self.roots]
+        names += [switch.name for switch in self.switches] + [device.name for device in self.devices]
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
             raise ValueError(f"the name {twice[0]!r} is used twice")
@@ -236,13 +237,14 @@ class Host(Frozen):
         for switch in self.switches:
             if switch.parent not in parents:
                 raise ValueError(
-                    f"switch {switch.name!r} names the parent {switch.parent!r}, which is no root and no switch above it"
+                    f"switch {switch.name!r} names the parent {switch.parent!r}, which is no root or earlier switch"
                 )
             parents.add(switch.name)
-        for part in (*self.cards, *self.devices):
-            if part.parent is not None and part.parent not in parents:
-                what = part.accelerator if isinstance(part, Card) else part.name
-                raise ValueError(f"{what!r} names the parent {part.parent!r}, which is no root and no switch")
+        hung = [(card.accelerator, card.parent) for card in self.cards]
+        hung += [(device.name, device.parent) for device in self.devices]
+        for what, parent in hung:
+            if parent is not None and parent not in parents:
+                raise ValueError(f"{what!r} names the parent {parent!r}, which is no root and no switch")
         return self
 
     @cached_property
