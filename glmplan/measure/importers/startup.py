@@ -206,7 +206,7 @@ def matches(text: str, pattern: str) -> list[tuple[int, re.Match[str]]]:
     [(1, '1'), (1, '2'), (2, '3')]
     """
     compiled = re.compile(pattern)
-    return [(n, m) for n, line in enumerate(text.splitlines(), 1) for m in compiled.finditer(line)]
+    return [(n, m) for n, line in enumerate(text.split("\n"), 1) for m in compiled.finditer(line)]
 
 
 def imported(source: Source, log: StartupLog) -> Imported:

@@ -1,0 +1,363 @@
+"""The client: one streamed request to an OpenAI-compatible server, timed as `vllm bench serve` times it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import ssl
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+
+from glmplan.measure.events import Chunk, EventParser, MalformedStream, read_chunk
+from glmplan.measure.outcome import Outcome, RequestRecord
+
+__all__ = ["Client", "Endpoint", "Patience", "Prompt", "api_key"]
+
+#: A prompt is text, or token numbers where the server takes them.
+Prompt = str | list[int]
+
+_KEYS = ("GLMPLAN_API_KEY", "OPENAI_API_KEY")
+_RESENT = 2
+
+
+def api_key() -> str | None:
+    """Return the API key from the environment; it goes into a header and nowhere else.
+
+    Returns
+    -------
+    str or None
+        The key.
+    """
+    return next((os.environ[name] for name in _KEYS if os.environ.get(name)), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """Where requests go and what the server understands.
+
+    Parameters
+    ----------
+    url : str
+        Base address, such as `http://127.0.0.1:8000/v1`.
+    model : str
+        Name of the model as the server knows it.
+    chat : bool, optional
+        Chat completions instead of completions.
+    ignore_eos : bool, optional
+        Ask the server not to stop at the end token, so that lengths are those asked for.
+    stream_usage : bool, optional
+        Ask for `usage` in the stream.
+    verify : bool, optional
+        Check the server's certificate.
+    """
+
+    url: str
+    model: str
+    chat: bool = False
+    ignore_eos: bool = True
+    stream_usage: bool = True
+    verify: bool = True
+
+    @property
+    def root(self) -> str:
+        """Address of the server without the version part, where engines put their own pages."""
+        return self.url.rstrip("/").removesuffix("/v1")
+
+    def body(self, prompt: Prompt, output_tokens: int) -> dict[str, Any]:
+        """Return the JSON of one request.
+
+        Parameters
+        ----------
+        prompt : str or list of int
+            Text, or token numbers (completions only).
+        output_tokens : int
+            Tokens to generate, [token]
+
+        Returns
+        -------
+        dict
+            The body.
+        """
+        body: dict[str, Any] = {"model": self.model, "max_tokens": output_tokens, "temperature": 0.0, "stream": True}
+        if self.stream_usage:
+            body["stream_options"] = {"include_usage": True}
+        if self.ignore_eos:
+            body["ignore_eos"] = True
+        if self.chat:
+            return body | {"messages": [{"role": "user", "content": prompt}]}
+        return body | {"prompt": prompt}
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How long to wait for what.
+
+    Parameters
+    ----------
+    connect : float, optional
+        For a connection, [s]
+    first_token : float, optional
+        For the first token, queueing included, [s]
+    stall : float, optional
+        Between two chunks, [s]
+    throttle : float, optional
+        The longest `Retry-After` that is waited for, all waits of one request together, [s]
+    throttled : int, optional
+        How often a request is sent again after 429 or 503, [-]
+    """
+
+    connect: float = 10.0
+    first_token: float = 300.0
+    stall: float = 60.0
+    throttle: float = 30.0
+    throttled: int = 3
+
+
+class _Throttled(Exception):
+    def __init__(self, status: int, wait: float) -> None:
+        self.status, self.wait = status, wait
+
+
+class Client:
+    """Sends streamed requests. Use it as an asynchronous context.
+
+    Parameters
+    ----------
+    endpoint : Endpoint
+        The server.
+    patience : Patience, optional
+        Time limits.
+    clock : callable, optional
+        Seconds from the begin of the run, [s]
+    """
+
+    def __init__(
+        self, endpoint: Endpoint, patience: Patience | None = None, *, clock: Callable[[], float] = time.perf_counter
+    ) -> None:
+        self.endpoint, self.patience, self.clock = endpoint, patience or Patience(), clock
+        self._key = api_key()
+        headers = {"Accept-Encoding": "identity", "User-Agent": "glmplan"}
+        if self._key:
+            headers["Authorization"] = f"Bearer {self._key}"
+        self.http = httpx.AsyncClient(
+            headers=headers,
+            verify=endpoint.verify,
+            # the own watch below bounds reading; a stream may rightly be silent for longer than any fixed number
+            timeout=httpx.Timeout(self.patience.first_token, connect=self.patience.connect, pool=None),
+            limits=httpx.Limits(max_connections=None, max_keepalive_connections=None, keepalive_expiry=4.0),
+            follow_redirects=False,
+            trust_env=not _is_local(endpoint.url),
+        )
+        kind = "chat/completions" if endpoint.chat else "completions"
+        self._address = f"{endpoint.url.rstrip('/')}/{kind}"
+
+    async def __aenter__(self) -> Client:
+        return self
+
+    async def __aexit__(self, *unused: object) -> None:
+        await self.http.aclose()
+
+    def without_key(self, text: object) -> str:
+        """Return a text in which the API key, if it stands there, is blotted out.
+
+        Parameters
+        ----------
+        text : object
+            Anything that will be shown or written.
+
+        Returns
+        -------
+        str
+            The text.
+        """
+        words = str(text)
+        return words.replace(self._key, "***") if self._key else words
+
+    async def send(
+        self,
+        prompt: Prompt,
+        output_tokens: int,
+        *,
+        prompt_tokens: int = 0,
+        on_chunk: Callable[[float], None] = lambda now: None,
+    ) -> RequestRecord:
+        """Send one request and read its stream. Every way it can end is an outcome, none is an exception.
+
+        Parameters
+        ----------
+        prompt : str or list of int
+            The prompt.
+        output_tokens : int
+            Tokens to generate, [token]
+        prompt_tokens : int, optional
+            Length of the prompt, for servers that do not tell, [token]
+        on_chunk : callable, optional
+            Called with the time of each chunk that carries tokens, [s]
+
+        Returns
+        -------
+        RequestRecord
+            The request.
+        """
+        record = RequestRecord(self.clock(), input_tokens=prompt_tokens)
+        content = json.dumps(self.endpoint.body(prompt, output_tokens)).encode()
+        waited = 0.0
+        while True:
+            record.start, record.detail = self.clock(), ""
+            try:
+                await self._stream(record, content, output_tokens, on_chunk)
+            except _Throttled as answer:
+                record.throttled += 1
+                record.status, record.outcome = answer.status, Outcome.THROTTLED
+                record.detail = f"HTTP {answer.status}"
+                waited += answer.wait
+                if record.throttled <= self.patience.throttled and waited <= self.patience.throttle:
+                    await asyncio.sleep(answer.wait)
+                    continue
+            except (httpx.HTTPError, httpx.InvalidURL, ssl.SSLError, OSError, TimeoutError, MalformedStream) as error:
+                record.outcome = self._why(error, record)
+                record.detail = self.without_key(f"{type(error).__name__}: {error}")[:300]
+                if record.outcome is Outcome.LOST and not record.status and record.retries < _RESENT:
+                    # a kept-alive connection that the server had closed: nothing was received, so send again
+                    record.retries += 1
+                    continue
+            if record.outcome is not Outcome.DONE:
+                record.e2e = max(self.clock() - record.start, record.e2e)
+            return record
+
+    def _why(self, error: BaseException, record: RequestRecord) -> Outcome:
+        if isinstance(error, MalformedStream | httpx.DecodingError | httpx.LocalProtocolError):
+            return Outcome.MALFORMED
+        causes = [error]
+        while (under := causes[-1].__cause__ or causes[-1].__context__) is not None and under not in causes:
+            causes.append(under)
+        if any(isinstance(cause, ssl.SSLError) for cause in causes) or "SSL" in str(error):
+            return Outcome.TLS
+        if isinstance(error, TimeoutError | httpx.ReadTimeout | httpx.WriteTimeout):
+            return Outcome.STALLED if record.chunks else Outcome.LATE
+        if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout | httpx.PoolTimeout):
+            return Outcome.REFUSED
+        if isinstance(error, httpx.RemoteProtocolError) and "illegal" in str(error).lower():
+            return Outcome.MALFORMED
+        return Outcome.LOST
+
+    @asynccontextmanager
+    async def _open(self, content: bytes) -> AsyncIterator[httpx.Response]:
+        headers = {"Content-Type": "application/json"}
+        async with self.http.stream("POST", self._address, content=content, headers=headers) as response:
+            yield response
+
+    async def _stream(
+        self, record: RequestRecord, content: bytes, asked: int, on_chunk: Callable[[float], None]
+    ) -> None:
+        loop = asyncio.get_running_loop()
+        limit = self.patience.first_token
+        last = record.start
+        usage: Chunk | None = None
+        finished = False
+        async with asyncio.timeout(limit) as watch, self._open(content) as response:
+            record.status = response.status_code
+            if response.status_code != 200:
+                await self._refused(response, record)
+                return
+            parser = EventParser()
+            async for chunk, now in self._chunks(response, parser):
+                if chunk is None:
+                    finished = True
+                    break
+                if chunk.error:
+                    record.outcome, record.detail = Outcome.FAILED, self.without_key(chunk.error)
+                    return
+                if chunk.has_token:
+                    # a limit between chunks, not between bytes: a trickle of bytes must not keep a stream alive
+                    watch.reschedule(loop.time() + self.patience.stall)
+                    record.chunks += 1
+                    if record.chunks == 1:
+                        record.ttft = now - record.start
+                    else:
+                        record.gaps.append(now - last)
+                    last = now
+                    on_chunk(now)
+                if chunk.completion_tokens is not None:
+                    usage = chunk
+                finished = finished or chunk.finished
+            record.e2e = last - record.start
+        _count(record, usage, asked)
+        if not record.chunks:
+            # an answer whose text is empty throughout: tokens may have been made, but no first one was seen
+            record.outcome, record.detail = Outcome.EMPTY, "the answer carried no token"
+        elif not finished:
+            record.outcome, record.detail = Outcome.LOST, "the stream ended before the answer did"
+        else:
+            record.outcome = Outcome.DONE
+
+    async def _chunks(self, response: httpx.Response, parser: EventParser) -> AsyncIterator[tuple[Chunk | None, float]]:
+        """Yield each chunk with its time; None for `[DONE]`, after which the rest of the response is read."""
+        done = False
+        async for received in response.aiter_raw():
+            now = self.clock()
+            for data in () if done else parser.feed(received):
+                if data.strip() == b"[DONE]":
+                    # go on reading to the end of the response, so that the connection can be used again
+                    done = True
+                    break
+                yield read_chunk(data), now
+        if done:
+            yield None, self.clock()
+            return
+        for data in parser.rest():
+            if data.strip() == b"[DONE]":
+                yield None, self.clock()
+            else:
+                yield read_chunk(data), self.clock()
+
+    async def _refused(self, response: httpx.Response, record: RequestRecord) -> None:
+        said = b""
+        async for received in response.aiter_raw():
+            said += received
+            if len(said) > 2000:
+                break
+        if response.status_code in (429, 503):
+            raise _Throttled(response.status_code, _retry_after(response.headers.get("retry-after")))
+        rejected = 300 <= response.status_code < 500
+        record.outcome = Outcome.REJECTED if rejected else Outcome.FAILED
+        record.detail = self.without_key(f"HTTP {response.status_code} {said.decode(errors='replace')}")[:300]
+
+
+def _count(record: RequestRecord, usage: Chunk | None, asked: int) -> None:
+    """Decide how many tokens there were. A chunk holds one token or more, so fewer tokens than chunks is impossible."""
+    if usage is None or usage.completion_tokens is None:
+        record.output_tokens, record.counted_by = record.chunks, "chunks"
+    elif not record.chunks - 1 <= usage.completion_tokens <= max(asked, 1) or usage.completion_tokens < 1:
+        record.output_tokens, record.counted_by = record.chunks, "chunks, usage is wrong"
+    else:
+        record.output_tokens = usage.completion_tokens
+    if usage is not None and (usage.prompt_tokens or 0) > 0:
+        record.input_tokens = usage.prompt_tokens or 0
+    if usage is not None and (usage.cached_tokens or 0) > 0:
+        record.cached_tokens = usage.cached_tokens or 0
+
+
+def _retry_after(header: str | None) -> float:
+    """Return the seconds of a `Retry-After`, which may be a number or a date; a second if it says neither."""
+    if header is None:
+        return 1.0
+    try:
+        return max(float(header), 0.0)
+    except ValueError:
+        from email.utils import parsedate_to_datetime
+
+        try:
+            return max(parsedate_to_datetime(header).timestamp() - time.time(), 0.0)
+        except ValueError:
+            return 1.0
+
+
+def _is_local(url: str) -> bool:
+    return httpx.URL(url).host in ("localhost", "127.0.0.1", "::1")

@@ -1,0 +1,170 @@
+"""Server-sent events of the OpenAI protocol: from bytes to tokens, whatever the server's habits."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+__all__ = ["Chunk", "EventParser", "MalformedStream", "read_chunk"]
+
+_LONGEST = 4 * 2**20
+
+
+class MalformedStream(ValueError):
+    """Bytes that are not server-sent events of this protocol."""
+
+
+class EventParser:
+    r"""Splits a byte stream into the data of events, however the bytes are cut.
+
+    Examples
+    --------
+    >>> parser = EventParser()
+    >>> parser.feed(b"data: one\n\nda"), parser.feed(b"ta:two\r\n\r\n: comment\n\n")
+    ([b'one'], [b'two'])
+    """
+
+    __slots__ = ("_data", "_rest")
+
+    def __init__(self) -> None:
+        self._rest = b""
+        self._data: list[bytes] = []
+
+    def feed(self, received: bytes) -> list[bytes]:
+        """Take bytes and return the data of every event that is now whole.
+
+        Parameters
+        ----------
+        received : bytes
+            What arrived.
+
+        Returns
+        -------
+        list of bytes
+            Data of whole events, in order.
+
+        Raises
+        ------
+        MalformedStream
+            If one line grows without end.
+        """
+        *lines, self._rest = (self._rest + received).split(b"\n")
+        if len(self._rest) > _LONGEST:
+            raise MalformedStream(f"one line is longer than {_LONGEST} bytes")
+        events: list[bytes] = []
+        for line in lines:
+            line = line.rstrip(b"\r")
+            if line.startswith(b"data:"):
+                self._data.append(line[6:] if line[5:6] == b" " else line[5:])
+            elif not line and self._data:
+                events.append(b"\n".join(self._data))
+                self._data = []
+            elif line and not line.startswith((b":", b"event:", b"id:", b"retry:")):
+                raise MalformedStream(f"expected a server-sent event, got {line[:60]!r}")
+        return events
+
+    def rest(self) -> list[bytes]:
+        """Return the data of a last event that no blank line closed."""
+        line = self._rest.rstrip(b"\r")
+        if line.startswith(b"data:"):
+            self._data.append(line[5:].lstrip(b" "))
+        return [b"\n".join(self._data)] if self._data else []
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """What one event says.
+
+    Parameters
+    ----------
+    has_token : bool
+        Whether it carries a real token; the role chunk and the usage chunk do not.
+    finished : bool
+        Whether it ends the answer.
+    prompt_tokens, completion_tokens, cached_tokens : int or None
+        From `usage`, wherever the server puts it, [token]
+    error : str
+        An error inside the stream; empty if none.
+    """
+
+    has_token: bool
+    finished: bool
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    cached_tokens: int | None = None
+    error: str = ""
+
+
+def read_chunk(data: bytes) -> Chunk:
+    """Read one event.
+
+    A completion has no role chunk, so an unfinished chunk with empty text is a token whose bytes are held back; a
+    chat chunk needs text, reasoning or a tool call. `usage` may come with the last choice, in a chunk of its own
+    with `choices: []`, or in every chunk.
+
+    Parameters
+    ----------
+    data : bytes
+        Data of the event.
+
+    Returns
+    -------
+    Chunk
+        Its content.
+
+    Raises
+    ------
+    MalformedStream
+        If it is not a JSON object of this protocol.
+
+    Examples
+    --------
+    >>> read_chunk(b'{"choices": [{"delta": {"role": "assistant", "content": null}}]}').has_token
+    False
+    >>> read_chunk(b'{"choices": [], "usage": {"prompt_tokens": 7, "completion_tokens": 3}}').completion_tokens
+    3
+    """
+    try:
+        value = json.loads(data)
+    except (ValueError, RecursionError):
+        raise MalformedStream(f"expected JSON, got {data[:60]!r}") from None
+    if not isinstance(value, dict):
+        raise MalformedStream(f"expected an object, got {data[:60]!r}")
+    if value.get("error"):
+        error = value["error"]
+        words = error.get("message", error) if isinstance(error, dict) else error
+        return Chunk(False, True, error=str(words)[:300])
+    choices = value.get("choices")
+    if choices is None and "usage" not in value and "timings" not in value:
+        raise MalformedStream(f"expected 'choices', got {data[:60]!r}")
+    choice = choices[0] if isinstance(choices, list) and choices else {}
+    if not isinstance(choice, dict):
+        raise MalformedStream(f"expected a choice, got {data[:60]!r}")
+    finished = choice.get("finish_reason") is not None
+    usage = value.get("usage")
+    prompt, answer, cached = _usage(usage if isinstance(usage, dict) else {})
+    return Chunk(_has_token(choice, finished), finished, prompt, answer, cached)
+
+
+def _has_token(choice: dict[str, Any], finished: bool) -> bool:
+    text = choice.get("text")
+    if isinstance(text, str):
+        return bool(text) or not finished
+    delta = choice.get("delta")
+    if not isinstance(delta, dict):
+        return False
+    return any(delta.get(name) for name in ("content", "reasoning_content", "reasoning", "tool_calls", "refusal"))
+
+
+def _usage(usage: dict[str, Any]) -> tuple[int | None, int | None, int | None]:
+    details = usage.get("prompt_tokens_details")
+    cached = details.get("cached_tokens") if isinstance(details, dict) else None
+    return _count(usage.get("prompt_tokens")), _count(usage.get("completion_tokens")), _count(cached)
+
+
+def _count(value: Any) -> int | None:
+    """Return a count, or -1 for what cannot be one, so that a wrong usage is not mistaken for a missing one."""
+    if value is None:
+        return None
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else -1

@@ -1,0 +1,162 @@
+"""The journal of a run: one JSON line for each thing that happened, so that a crash loses nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from glmplan.errors import SpecError
+
+__all__ = ["Journal"]
+
+
+class Journal:
+    """Appends lines to a file; a line is whole or absent.
+
+    When the disk is full the lines stay in memory, the fault is counted, and writing is tried again.
+
+    Parameters
+    ----------
+    path : path or None
+        The file; None keeps nothing.
+
+    Attributes
+    ----------
+    faults : int
+        Failed attempts to write, [-]
+    last_fault : str
+        Why the last one failed.
+
+    Examples
+    --------
+    >>> import tempfile, pathlib
+    >>> file = pathlib.Path(tempfile.mkdtemp()) / "j.jsonl"
+    >>> journal = Journal(file)
+    >>> journal.write("step", users=4)
+    >>> journal.close()
+    >>> Journal.read(file)
+    [{'kind': 'step', 'users': 4}]
+    """
+
+    def __init__(self, path: Path | None) -> None:
+        self.path, self.faults, self.last_fault = path, 0, ""
+        self._unwritten: list[bytes] = []
+        self._handle: int | None = None
+        if path is not None:
+            try:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                self._handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+                self._end_torn_line(path)
+            except OSError as error:
+                raise SpecError(f"cannot be written: {error.strerror}", file=path) from None
+
+    @property
+    def unwritten(self) -> int:
+        """Lines that are only in memory, [-]"""
+        return len(self._unwritten)
+
+    def write(self, kind: str, **values: Any) -> None:
+        """Append one line.
+
+        Parameters
+        ----------
+        kind : str
+            What happened.
+        **values : object
+            Its figures; must be JSON.
+        """
+        if self._handle is not None:
+            self._unwritten.append(json.dumps({"kind": kind, **values}).encode() + b"\n")
+            self._try()
+
+    def sync(self) -> None:
+        """Write what is still in memory and wait for the disk."""
+        self._try()
+        if self._handle is not None and not self._unwritten:
+            try:
+                os.fsync(self._handle)
+            except OSError as error:
+                # a pipe or /dev/full cannot be synced; a full disk reports here what it owed
+                self._note(error)
+
+    def close(self) -> None:
+        """Write the rest and close the file."""
+        self.sync()
+        if self._handle is not None:
+            os.close(self._handle)
+            self._handle = None
+
+    @staticmethod
+    def read(path: Path) -> list[dict[str, Any]]:
+        """Read a journal; a last line that a crash tore is left out.
+
+        Parameters
+        ----------
+        path : path
+            The file.
+
+        Returns
+        -------
+        list of dict
+            Its lines.
+
+        Raises
+        ------
+        SpecError
+            If the file cannot be read or another line than the last is broken.
+        """
+        try:
+            lines = path.read_bytes().split(b"\n")
+        except OSError as error:
+            raise SpecError(f"cannot be read: {error.strerror}", file=path) from None
+        found: list[dict[str, Any]] = []
+        torn = 0
+        for number, line in enumerate(lines, 1):
+            if not line.strip():
+                continue
+            try:
+                value = json.loads(line)
+            except ValueError:
+                value = None
+            if isinstance(value, dict) and "kind" in value:
+                found.append(value)
+            elif value is None and torn == 0:
+                torn = number
+            else:
+                raise SpecError(f"line {number}: expected a line of a journal", file=path)
+        return found
+
+    def _try(self) -> None:
+        while self._unwritten and self._handle is not None:
+            line = self._unwritten[0]
+            try:
+                done = os.write(self._handle, line)
+            except OSError as error:
+                self._note(error)
+                return
+            if done < len(line):
+                # half a line went onto a nearly full disk: take it back and keep the whole one
+                try:
+                    os.ftruncate(self._handle, os.fstat(self._handle).st_size - done)
+                except OSError as error:
+                    self._unwritten[0] = line[done:]
+                    self._note(error)
+                    return
+                self.faults += 1
+                self.last_fault = "no space left for a whole line"
+                return
+            del self._unwritten[0]
+
+    def _note(self, error: OSError) -> None:
+        self.faults += 1
+        self.last_fault = error.strerror or str(error)
+
+    def _end_torn_line(self, path: Path) -> None:
+        """Give a line torn by a crash an end, so that what follows stands on lines of its own."""
+        if path.is_file() and path.stat().st_size and self._handle is not None:
+            with open(path, "rb") as stream:
+                stream.seek(-1, os.SEEK_END)
+                if stream.read(1) != b"\n":
+                    os.write(self._handle, b"\n")

@@ -1,0 +1,151 @@
+"""A server that answers at once: what is measured against it is the client, not an engine."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from multiprocessing.connection import Connection
+from types import TracebackType
+
+__all__ = ["NullServer", "null_server_process"]
+
+
+class NullServer:
+    """An OpenAI-compatible server on a local raw socket that sends fixed chunks at a fixed pace.
+
+    Parameters
+    ----------
+    pace : float, optional
+        Time between chunks; zero sends them all at once, [s]
+    first : float, optional
+        Time before the first chunk, [s]
+    chat : bool, optional
+        Chunks of chat completions instead of completions.
+
+    Notes
+    -----
+    It reads the answer's length from `max_tokens`, counts prompts by words, and knows nothing else of a model.
+    """
+
+    def __init__(self, *, pace: float = 0.0, first: float = 0.0, chat: bool = False) -> None:
+        self.pace, self.first, self.chat = pace, first, chat
+        self.requests = 0
+        self._server: asyncio.Server | None = None
+        self._open: set[asyncio.StreamWriter] = set()
+
+    @property
+    def url(self) -> str:
+        """Base address for a client."""
+        assert self._server is not None, "start the server first"
+        return f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}/v1"
+
+    async def __aenter__(self) -> NullServer:
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0, backlog=2048)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._server is not None
+        self._server.close()
+        for writer in list(self._open):
+            writer.close()
+        await self._server.wait_closed()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._open.add(writer)
+        try:
+            while (head := await reader.readuntil(b"\r\n\r\n")) and await self._answer(head, reader, writer):
+                pass
+        except (asyncio.IncompleteReadError, ConnectionError, asyncio.LimitOverrunError, asyncio.CancelledError):
+            pass  # the client left, or the server closes: this connection ends, the others go on
+        finally:
+            self._open.discard(writer)
+            writer.close()
+
+    async def _answer(self, head: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
+        lines = head.split(b"\r\n")
+        headers = {k.lower(): v.strip() for k, _, v in (line.partition(b":") for line in lines[1:])}
+        body = await reader.readexactly(int(headers.get(b"content-length", b"0")))
+        if not lines[0].startswith(b"POST"):
+            writer.write(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n")
+            return True
+        self.requests += 1
+        asked = json.loads(body)
+        count = int(asked.get("max_tokens", 16))
+        prompt = asked.get("prompt", "x")
+        words = len(prompt) if isinstance(prompt, list) else len(str(prompt).split())
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n")
+        content = {"delta": {"content": "x "}} if self.chat else {"text": "x "}
+        token = _frame({"choices": [{"index": 0, "finish_reason": None, **content}]})
+        usage = {"prompt_tokens": words, "completion_tokens": count, "total_tokens": words + count}
+        ending = _frame({"choices": [{"index": 0, "finish_reason": "length", "delta": {}, "text": ""}], "usage": usage})
+        if self.first:
+            await writer.drain()
+            await asyncio.sleep(self.first)
+        loop = asyncio.get_running_loop()
+        begin = loop.time()
+        for index in range(count):
+            writer.write(token)
+            if self.pace and index + 1 < count:
+                await writer.drain()
+                # against the schedule, not from chunk to chunk, so that delays do not add up
+                await asyncio.sleep(max(begin + (index + 1) * self.pace - loop.time(), 0))
+        writer.write(ending + _chunk(b"data: [DONE]\n\n") + b"0\r\n\r\n")
+        await writer.drain()
+        return headers.get(b"connection", b"").lower() != b"close"
+
+
+@contextmanager
+def null_server_process(*, pace: float = 0.0, first: float = 0.0, chat: bool = False) -> Iterator[str]:
+    """Run the server in a process of its own, so that it does not compete with the client for one core.
+
+    Parameters
+    ----------
+    pace, first : float, optional
+        Times between chunks and before the first, [s]
+    chat : bool, optional
+        Chunks of chat completions.
+
+    Yields
+    ------
+    str
+        Base address.
+    """
+    import multiprocessing
+
+    context = multiprocessing.get_context("spawn")
+    here, there = context.Pipe()
+    process = context.Process(target=_run, args=(there, pace, first, chat), daemon=True)
+    process.start()
+    there.close()
+    try:
+        yield here.recv()
+    finally:
+        here.close()
+        process.join(5)
+        if process.is_alive():
+            process.terminate()
+            process.join()
+
+
+def _run(pipe: Connection, pace: float, first: float, chat: bool) -> None:
+    async def serve() -> None:
+        async with NullServer(pace=pace, first=first, chat=chat) as server:
+            pipe.send(server.url)
+            loop = asyncio.get_running_loop()
+            gone = asyncio.Event()
+            loop.add_reader(pipe.fileno(), gone.set)
+            await gone.wait()
+
+    asyncio.run(serve())
+
+
+def _frame(value: object) -> bytes:
+    return _chunk(b"data: " + json.dumps(value).encode() + b"\n\n")
+
+
+def _chunk(data: bytes) -> bytes:
+    return f"{len(data):x}\r\n".encode() + data + b"\r\n"

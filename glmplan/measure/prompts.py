@@ -1,0 +1,193 @@
+"""Prompts of an exact number of tokens, with unique or shared beginnings."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+import httpx
+
+from glmplan.errors import SpecError
+from glmplan.measure.client import Client, Prompt
+from glmplan.measure.outcome import Outcome
+
+__all__ = ["PromptMaker", "prepare_prompts"]
+
+#: Short words that nearly every vocabulary holds whole, with a space before them.
+# fmt: off
+_WORDS = (
+    "the", "of", "and", "to", "in", "is", "that", "for", "it", "as", "was", "with", "be", "by", "on", "not", "he",
+    "his", "but", "at", "are", "this", "have", "from", "or", "had", "an", "they", "which", "one", "you", "were",
+    "all", "her", "she", "there", "would", "their", "we", "him", "been", "has", "when", "who", "will", "no", "more",
+    "if", "out", "so", "up", "what", "about", "can", "time", "some", "could", "them", "other", "than", "then", "now",
+    "only", "its", "over", "also", "new", "after", "first", "man", "well", "two", "may", "way", "our", "work",
+)
+# fmt: on
+
+
+@dataclass(frozen=True, slots=True)
+class PromptMaker:
+    """Makes prompts.
+
+    Parameters
+    ----------
+    words : tuple of str
+        Words of equal cost.
+    cost : int
+        Tokens of one word with the space before it, [token]
+    frame : int
+        Tokens that every prompt has besides its words: begin token, chat template, [token]
+    method : str
+        How lengths are known.
+    filler : tuple of str
+        Pieces of one token that fill up where a word costs several; empty where there is none.
+    """
+
+    words: tuple[str, ...]
+    cost: int
+    frame: int
+    method: str
+    filler: tuple[str, ...] = ()
+
+    def make(self, tokens: int, chance: random.Random, *, shared: int = 0) -> Prompt:
+        """Make one prompt.
+
+        Parameters
+        ----------
+        tokens : int
+            Its length, [token]
+        chance : random.Random
+            Where the words come from.
+        shared : int, optional
+            Tokens at its beginning that all prompts share, [token]
+
+        Returns
+        -------
+        str
+            The prompt.
+
+        Examples
+        --------
+        >>> maker = PromptMaker(("a", "b"), 1, 2, "test")
+        >>> len(maker.make(10, random.Random(0)).split())
+        8
+        """
+        room = max(tokens - self.frame, 1)
+        count, rest = divmod(room, self.cost)
+        same = min(max(shared - self.frame, 0) // self.cost, count)
+        # the shared beginning is the same whatever the seed of this prompt is
+        begin = random.Random(same and 7).choices(self.words, k=same)
+        words = begin + chance.choices(self.words, k=count - same)
+        words += chance.choices(self.filler, k=rest) if self.filler else []
+        return " " + " ".join(words) if words else " " + self.words[0]
+
+
+async def prepare_prompts(client: Client, *, tokenizer: str | None = None) -> PromptMaker:
+    """Find out how to make prompts of exact lengths for a server.
+
+    The server's own tokenizer page is asked first (vLLM and SGLang `/tokenize`, llama.cpp `/tokenize`), then a local
+    tokenizer, then `usage` of a few requests of one token.
+
+    Parameters
+    ----------
+    client : Client
+        The server.
+    tokenizer : str, optional
+        Folder or file of a local tokenizer (`tokenizers` package).
+
+    Returns
+    -------
+    PromptMaker
+        What makes the prompts; `method` says which way was found.
+
+    Raises
+    ------
+    SpecError
+        If no way tells the length of a prompt.
+    """
+    ways: list[tuple[str, Callable[[str], Awaitable[int | None]]]] = []
+    if tokenizer is not None:
+        ways.append(("local tokenizer", _local(tokenizer)))
+    ways += [
+        ("server tokenizer", lambda text: _served(client, text)),
+        ("measured", lambda text: _measured(client, text)),
+    ]
+    for method, count in ways:
+        maker = await _learn(client, count, method)
+        if maker is not None:
+            return maker
+    raise SpecError("tells no prompt length, neither by a tokenizer page nor in usage; give --tokenizer", field="--url")
+
+
+async def _learn(client: Client, count: Callable[[str], Awaitable[int | None]], method: str) -> PromptMaker | None:
+    """Learn the cost of words and of the frame around them from counts of whole texts."""
+    frame_by_usage = method != "measured"
+    candidates = _WORDS if frame_by_usage else _WORDS[:12]
+    costs: dict[str, int] = {}
+    for word in candidates:
+        few, many = await count(f" {word}" * 4), await count(f" {word}" * 12)
+        if few is None or many is None:
+            return None
+        if (many - few) % 8 == 0 and many > few:
+            costs[word] = (many - few) // 8
+    if not costs:
+        return None
+    cheapest = min(costs.values())
+    words = tuple(word for word, cost in costs.items() if cost == cheapest)
+    sample = " " + " ".join((words * 32)[:32])
+    total = await (_measured(client, sample) if frame_by_usage else count(sample))
+    if total is None:
+        total = await count(sample)
+    if total is None:
+        return None
+    frame = total - 32 * cheapest
+    filler: list[str] = []
+    for piece in (".", ",", "a", "x", "?", "0") if cheapest > 1 else ():
+        longer = await count(sample + f" {piece}")
+        shorter = await count(sample)
+        if longer is not None and shorter is not None and longer - shorter == 1:
+            filler.append(piece)
+    return PromptMaker(words, cheapest, max(frame, 0), method, tuple(filler))
+
+
+async def _served(client: Client, text: str) -> int | None:
+    for body in ({"model": client.endpoint.model, "prompt": text}, {"content": text}):
+        try:
+            answer = await client.http.post(f"{client.endpoint.root}/tokenize", json=body, timeout=10.0)
+            value = answer.json() if answer.status_code == 200 else None
+        except (httpx.HTTPError, ValueError):
+            return None
+        if not isinstance(value, dict):
+            continue
+        tokens, count = value.get("tokens"), value.get("count")
+        if isinstance(count, int) and count > 0:
+            return count
+        if isinstance(tokens, list) and tokens:
+            return len(tokens)
+    return None
+
+
+async def _measured(client: Client, text: str) -> int | None:
+    record = await client.send(text, 1)
+    answered = record.outcome in (Outcome.DONE, Outcome.EMPTY)
+    return record.input_tokens if answered and record.input_tokens > 0 else None
+
+
+def _local(path: str) -> Callable[[str], Awaitable[int | None]]:
+    try:
+        from tokenizers import Tokenizer
+    except ImportError:
+        raise SpecError("needs the package 'tokenizers'", field="--tokenizer", value=path) from None
+    from pathlib import Path
+
+    file = Path(path)
+    try:
+        held = Tokenizer.from_file(str(file / "tokenizer.json" if file.is_dir() else file))
+    except Exception as error:  # the package raises bare Exception
+        raise SpecError(f"cannot be read: {error}", field="--tokenizer", value=path) from None
+
+    async def count(text: str) -> int | None:
+        return len(held.encode(text, add_special_tokens=False).ids)
+
+    return count

@@ -1,0 +1,258 @@
+"""What a server tells of itself: vLLM and SGLang `/metrics`, `/get_server_info`, `/v1/models`, llama.cpp `/props`."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+
+from glmplan.errors import NoServer
+from glmplan.measure.client import Client
+
+__all__ = ["ServerFacts", "changed", "parse_metrics", "read_gauges", "read_server"]
+
+_LINE = re.compile(r"^([A-Za-z_:][\w:]*)(?:\{(.*)\})?\s+([-+0-9.eE]+|[+-]?Inf|NaN)(?:\s+\d+)?\s*$")
+_LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
+#: our name → the metrics of the engines; the first that is there counts
+_GAUGES: dict[str, tuple[str, ...]] = {
+    "running": ("vllm:num_requests_running", "sglang:num_running_reqs", "llamacpp:requests_processing"),
+    "waiting": ("vllm:num_requests_waiting", "sglang:num_queue_reqs", "llamacpp:requests_deferred"),
+    "kv_used": ("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc", "sglang:token_usage"),
+    "preemptions": ("vllm:num_preemptions_total", "vllm:num_preemptions", "sglang:num_retracted_reqs"),
+    "prefix_queries": ("vllm:prefix_cache_queries_total", "vllm:gpu_prefix_cache_queries_total"),
+    "prefix_hits": ("vllm:prefix_cache_hits_total", "vllm:gpu_prefix_cache_hits_total", "sglang:cached_tokens_total"),
+    "prefix_hit_rate": ("sglang:cache_hit_rate",),
+    "draft_tokens": ("vllm:spec_decode_num_draft_tokens_total",),
+    "accepted_tokens": ("vllm:spec_decode_num_accepted_tokens_total",),
+    "drafts": ("vllm:spec_decode_num_drafts_total",),
+    "acceptance_length": ("sglang:spec_accept_length",),
+    "generated_tokens": (
+        "vllm:generation_tokens_total",
+        "sglang:generation_tokens_total",
+        "llamacpp:tokens_predicted_total",
+    ),
+    "prompt_tokens": ("vllm:prompt_tokens_total", "sglang:prompt_tokens_total", "llamacpp:prompt_tokens_total"),
+    "steps": ("llamacpp:n_decode_total", "llamacpp:n_decode", "vllm:iteration_tokens_total_count"),
+}
+_COUNTERS = ("preemptions", "prefix_queries", "prefix_hits", "draft_tokens", "accepted_tokens", "drafts",
+             "generated_tokens", "prompt_tokens", "steps")  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class ServerFacts:
+    """What a server told; None where it does not.
+
+    Parameters
+    ----------
+    engine, version, model : str or None
+        Who answers.
+    models : tuple of str
+        Every name the server serves.
+    max_context : float or None
+        Longest request, [token]
+    kv_tokens : float or None
+        Size of the KV pool, [token]
+    max_sequences : float or None
+        Requests in one batch, [-]
+    layout : dict
+        `tp`, `pp`, `dp`, `ep` as far as told, [-]
+    pages : tuple of str
+        Pages that answered.
+    gauges : dict
+        Running and waiting requests, preemptions, acceptance, prefix hits.
+    """
+
+    engine: str | None = None
+    version: str | None = None
+    model: str | None = None
+    models: tuple[str, ...] = ()
+    max_context: float | None = None
+    kv_tokens: float | None = None
+    max_sequences: float | None = None
+    layout: dict[str, int] = field(default_factory=dict)
+    pages: tuple[str, ...] = ()
+    gauges: dict[str, float] = field(default_factory=dict)
+
+
+def parse_metrics(text: str) -> list[tuple[str, dict[str, str], float]]:
+    """Parse the Prometheus text format.
+
+    Parameters
+    ----------
+    text : str
+        The page.
+
+    Returns
+    -------
+    list of tuple
+        Name, labels and value of each sample; lines that are none are skipped.
+
+    Examples
+    --------
+    >>> parse_metrics('# TYPE a gauge\\na{model="m"} 2.5\\n')
+    [('a', {'model': 'm'}, 2.5)]
+    """
+    found = []
+    for line in text.splitlines():
+        match = _LINE.match(line)
+        if match:
+            found.append((match[1], dict(_LABEL.findall(match[2] or "")), float(match[3])))
+    return found
+
+
+def _gauges(samples: list[tuple[str, dict[str, str], float]]) -> dict[str, float]:
+    sums: dict[str, float] = {}
+    for name, _, value in samples:
+        # several engine ranks report the same counter: their sum is the server's
+        sums[name] = sums.get(name, 0.0) + value
+    return {ours: sums[n] for ours, names in _GAUGES.items() for n in names[::-1] if n in sums}
+
+
+async def read_gauges(client: Client) -> dict[str, float]:
+    """Read the server's counters now; empty if it has no metrics page.
+
+    Parameters
+    ----------
+    client : Client
+        The server.
+
+    Returns
+    -------
+    dict
+        Values by our names.
+    """
+    page = await _page(client, "/metrics")
+    return _gauges(parse_metrics(page)) if isinstance(page, str) else {}
+
+
+def changed(before: dict[str, float], after: dict[str, float]) -> dict[str, float]:
+    """Return what counters gained, and gauges as they are at the end.
+
+    Parameters
+    ----------
+    before, after : dict
+        From `read_gauges`.
+
+    Returns
+    -------
+    dict
+        Gains of counters, values of gauges.
+
+    Examples
+    --------
+    >>> changed({"preemptions": 2, "running": 1}, {"preemptions": 5, "running": 4})
+    {'preemptions': 3, 'running': 4}
+    """
+    return {k: v - before.get(k, 0.0) if k in _COUNTERS else v for k, v in after.items()}
+
+
+async def read_server(client: Client) -> ServerFacts:
+    """Ask a server for everything it tells of itself.
+
+    Parameters
+    ----------
+    client : Client
+        The server.
+
+    Returns
+    -------
+    ServerFacts
+        What it told.
+
+    Raises
+    ------
+    NoServer
+        If nothing answers at the address.
+    """
+    pages: dict[str, Any] = {}
+    try:
+        await client.http.get(f"{client.endpoint.url.rstrip('/')}/models", timeout=10.0)
+    except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:
+        why = client.without_key(f"{type(error).__name__}: {error}")
+        raise NoServer(f"answers nothing: {why}", field="--url", value=client.endpoint.url) from None
+    for path in ("/v1/models", "/metrics", "/get_server_info", "/server_info", "/props", "/slots", "/version"):
+        page = await _page(client, path)
+        if page is not None:
+            pages[path] = page
+    metrics = pages.get("/metrics")
+    samples = parse_metrics(metrics) if isinstance(metrics, str) else []
+    listed = pages.get("/v1/models")
+    entries = [e for e in (listed or {}).get("data", []) if isinstance(e, dict)] if isinstance(listed, dict) else []
+    mine = next((e for e in entries if e.get("id") == client.endpoint.model), entries[0] if entries else {})
+    info = pages.get("/get_server_info") or pages.get("/server_info")
+    info = info if isinstance(info, dict) else {}
+    props = pages.get("/props") if isinstance(pages.get("/props"), dict) else {}
+    assert isinstance(props, dict)
+    settings = props.get("default_generation_settings")
+    settings = settings if isinstance(settings, dict) else {}
+    slots = pages.get("/slots") if isinstance(pages.get("/slots"), list) else []
+    version = pages.get("/version")
+    engine = _engine(mine, samples, info, props)
+    cache: dict[str, str] = next((labels for name, labels, _ in samples if name == "vllm:cache_config_info"), {})
+    sequences = _first(props.get("total_slots"), info.get("max_running_requests"), len(slots or []) or None)
+    per_slot = _first(settings.get("n_ctx"))
+    kv_tokens = _first(info.get("max_total_num_tokens"), _blocks(cache))
+    if kv_tokens is None and per_slot is not None and engine == "llama.cpp":
+        kv_tokens = per_slot * (sequences or 1)
+    return ServerFacts(
+        engine=engine,
+        version=_text(
+            info.get("version"),
+            props.get("build_info"),
+            (version or {}).get("version") if isinstance(version, dict) else None,
+        ),
+        model=_text(mine.get("root"), info.get("model_path"), props.get("model_path"), mine.get("id")),
+        models=tuple(str(e.get("id")) for e in entries),
+        max_context=_first(mine.get("max_model_len"), info.get("context_length"), per_slot),
+        kv_tokens=kv_tokens,
+        max_sequences=sequences,
+        layout={ours: int(info[theirs]) for ours, theirs in _SIZES.items() if isinstance(info.get(theirs), int)},
+        pages=tuple(pages),
+        gauges=_gauges(samples),
+    )
+
+
+_SIZES = {"tp": "tp_size", "pp": "pp_size", "dp": "dp_size", "ep": "ep_size"}
+
+
+async def _page(client: Client, path: str) -> Any:
+    try:
+        answer = await client.http.get(client.endpoint.root + path, timeout=10.0)
+    except (httpx.HTTPError, OSError):
+        return None
+    if answer.status_code != 200 or len(answer.content) > 8 * 2**20:
+        return None
+    if path == "/metrics":
+        return answer.text
+    try:
+        return answer.json()
+    except ValueError:
+        return None
+
+
+def _engine(mine: dict[str, Any], samples: list[Any], info: dict[str, Any], props: dict[str, Any]) -> str | None:
+    owner = str(mine.get("owned_by", "")).lower()
+    prefixes = {name.partition(":")[0] for name, _, _ in samples if ":" in name}
+    for engine, marks in (("vllm", ("vllm",)), ("sglang", ("sglang",)), ("llama.cpp", ("llamacpp",))):
+        if owner in marks or prefixes & set(marks):
+            return engine
+    if "max_total_num_tokens" in info:
+        return "sglang"
+    return "llama.cpp" if "build_info" in props or "total_slots" in props else None
+
+
+def _blocks(cache: dict[str, str]) -> float | None:
+    try:
+        return float(cache["num_gpu_blocks"]) * float(cache["block_size"])
+    except (KeyError, ValueError):
+        return None
+
+
+def _first(*values: Any) -> float | None:
+    return next((float(v) for v in values if isinstance(v, int | float) and not isinstance(v, bool) and v > 0), None)
+
+
+def _text(*values: Any) -> str | None:
+    return next((v for v in values if isinstance(v, str) and v), None)
