@@ -95,7 +95,9 @@ def touched_experts(tokens: Array, experts: Array, top_k: Array) -> Array:
 def expert_work(
     *,
     tokens: Array,
+    experts: Array,
     assignments: Array,
+    slots: Array,
     touched: Array,
     hidden: Array,
     inner: Array,
@@ -108,9 +110,14 @@ def expert_work(
     Parameters
     ----------
     tokens : float or array
-        Tokens that enter the layer, [-]
+        Tokens that enter the layer on this rank, [-]
+    experts : float or array
+        Experts that live on this rank, [-]
     assignments : float or array
         Token-expert pairs on this rank, [-]
+    slots : float or array
+        Pairs whose rows pass through memory: the rank's own, or `tokens · top_k` in kernels that carry the pairs of
+        other ranks along (`KernelFit.carries_all`), [-]
     touched : float or array
         Different experts of this rank that have a token, [-]
     hidden, inner : float or array
@@ -127,7 +134,8 @@ def expert_work(
 
     Examples
     --------
-    >>> work = expert_work(tokens=1.0, assignments=8.0, touched=8.0, hidden=6144.0, inner=2048.0, weight_bytes=0.5625)
+    >>> work = expert_work(tokens=1.0, experts=256.0, assignments=8.0, slots=8.0, touched=8.0, hidden=6144.0,
+    ...                    inner=2048.0, weight_bytes=0.5625)
     >>> round(work.bytes / 1e6)
     170
     """
@@ -141,7 +149,8 @@ def expert_work(
         rows=rows,
         tiles=touched * (rows / _TILE + 1) * columns,
         streams=touched * columns,
-        side_bytes=tokens * hidden * 2 * _BF16 + assignments * (hidden * 2 * _BF16 + inner * matrices * _BF16),
+        side_bytes=(tokens + slots) * hidden * 2 * _BF16 + assignments * inner * matrices * _BF16,
+        groups=experts,
     )
 
 

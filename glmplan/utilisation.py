@@ -12,32 +12,25 @@ named, and each reason is one parameter of `KernelParams`:
 `streams_half`        too few or too short streams do not fill the memory system
 `side`                bandwidth share of the passes that run before or after (quantising activations, permuting tokens)
 `sharpness`           how well compute and memory overlap: 1 one after the other, large: the slower one alone
+`group`               time that each expert of the rank adds to sorting and scheduling, used or not
 ====================  ================================================================================================
 
 The parameters come from `calibration/fits/kernels/`, written by `glmplan calibrate kernels`; the forms and their limits
-are explained in `docs/physics/kernels.md`.
+are explained in `docs/physics/kernels.md`. `glmplan.kernel_fits` finds them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
-from functools import cache
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from glmplan.datafolders import data_folder
-from glmplan.files import read_toml
-
 __all__ = [
     "CollectiveParams",
-    "KernelFit",
     "KernelParams",
     "KernelWork",
     "collective_seconds",
-    "find_kernel_fit",
-    "kernel_fits",
     "kernel_seconds",
 ]
 
@@ -64,6 +57,8 @@ class KernelWork:
         Independent or consecutive pieces of the memory stream, [-]
     side_bytes : float or array
         Bytes of passes that do not overlap with the main loop, [B]
+    groups : float or array
+        Experts on the rank, [-]
     """
 
     flop: Array
@@ -72,6 +67,7 @@ class KernelWork:
     tiles: Array = np.inf
     streams: Array = np.inf
     side_bytes: Array = 0.0
+    groups: Array = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +92,8 @@ class KernelParams:
         Achieved share of the peak bandwidth in the passes that do not overlap; above 1 when they stay in the cache, [-]
     sharpness : float
         Exponent that joins compute and memory time, at least 1, [-]
+    group : float
+        Time for each expert on the rank, [s]
     """
 
     floor: float
@@ -106,13 +104,15 @@ class KernelParams:
     streams_half: float = 0.0
     side: float = 1.0
     sharpness: float = 4.0
+    group: float = 0.0
 
 
 def kernel_seconds(work: KernelWork, *, peak_flop: Array, peak_bandwidth: Array, params: KernelParams) -> Array:
     """Return the time of one kernel.
 
-    ``floor + side_bytes/(side·B) + (t_flop^s + t_bytes^s)^(1/s)`` with ``t_flop = flop·(1 + rows_half/rows)·(1 +
-    tiles_half/tiles)/(flop_share·P)`` and ``t_bytes = bytes·(1 + streams_half/streams)/(bandwidth_share·B)`` [1]_.
+    ``floor + group·groups + side_bytes/(side·B) + (t_flop^s + t_bytes^s)^(1/s)`` with
+    ``t_flop = flop·(1 + rows_half/rows)·(1 + tiles_half/tiles)/(flop_share·P)`` and
+    ``t_bytes = bytes·(1 + streams_half/streams)/(bandwidth_share·B)`` [1]_.
     A higher peak is never slower.
 
     Parameters
@@ -156,7 +156,7 @@ def kernel_seconds(work: KernelWork, *, peak_flop: Array, peak_bandwidth: Array,
     slow = np.maximum(np.maximum(compute, memory), _TINY)
     fast = np.minimum(compute, memory)
     joined = slow * (1 + (fast / slow) ** p.sharpness) ** (1 / p.sharpness)
-    return p.floor + work.side_bytes / (p.side * peak_bandwidth) + joined
+    return p.floor + p.group * work.groups + work.side_bytes / (p.side * peak_bandwidth) + joined
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,162 +226,3 @@ def collective_seconds(bytes_: Array, ranks: Array, *, link_bandwidth: Array, pa
     one = (ranks - 1) * bytes_ / (max(p.one_shot, 1e-9) * link_bandwidth)
     two = p.two_shot_setup + 2 * (ranks - 1) / ranks * bytes_ / (p.two_shot * link_bandwidth)
     return np.where(ranks > 1, p.latency + p.hop * (ranks - 2) + np.minimum(one, two), 0.0)
-
-
-@dataclass(frozen=True, slots=True)
-class KernelFit:
-    """One fitted set of parameters and how far it may be trusted.
-
-    Attributes
-    ----------
-    kernel : str
-        Class: ``gemm``, ``experts``, ``decode-attention``, …, ``all-reduce``.
-    engine : str
-        Engine and version, or ``*`` for a pooled prior.
-    precision : str
-        Weight format, or KV format for attention.
-    backend : str
-        The engine's own name of the kernel.
-    params : KernelParams or CollectiveParams
-        The values.
-    log_sd : float
-        Spread of single shapes around the form, standard deviation of the logarithm, [-]
-    part_log_sd : float
-        Further spread when carried to a part that was not measured; 0 for a part's own fit, [-]
-    rows_low, rows_high : float
-        Range of rows that was fitted, [-]
-    median, p90 : float
-        Absolute relative error on shapes that were not fitted, [-]
-    points : int
-        Shapes in the table, [-]
-    pooled : bool
-        Whether this is a prior from other parts.
-    """
-
-    kernel: str
-    engine: str
-    precision: str
-    backend: str
-    params: KernelParams | CollectiveParams
-    log_sd: float
-    part_log_sd: float
-    rows_low: float
-    rows_high: float
-    median: float
-    p90: float
-    points: int
-    pooled: bool
-
-
-_PARAMS = {"all-reduce": CollectiveParams}
-_HEAD = ("kernel", "engine", "precision", "backend")
-_TAIL = ("log_sd", "part_log_sd", "rows_low", "rows_high", "median", "p90", "points")
-
-
-def read_fit(row: list[Any], *, pooled: bool) -> KernelFit:
-    """Return a fit from its row in the file: names, then parameters in the order of their class, then the quality.
-
-    Parameters
-    ----------
-    row : list
-        A row of `fits`.
-    pooled : bool
-        Whether the file holds priors.
-
-    Returns
-    -------
-    KernelFit
-        The fit.
-
-    Examples
-    --------
-    >>> row = ["gemm", "vllm", "bf16", "torch", [3e-6, 0.8, 0.7, 0.0, 5.0, 0.0, 1.0, 3.0],
-    ...        [0.1, 0.0, 1, 32768, 0.07, 0.2, 35742]]
-    >>> read_fit(row, pooled=False).params.bandwidth
-    0.8
-    """
-    kind = _PARAMS.get(row[0], KernelParams)
-    head, tail = dict(zip(_HEAD, row[:4], strict=True)), dict(zip(_TAIL, row[5], strict=True))
-    return KernelFit(**head, **tail, params=kind(*row[4]), pooled=pooled)
-
-
-def fit_row(fit: KernelFit) -> list[Any]:
-    """Return the row of a file that `read_fit` reads back.
-
-    Parameters
-    ----------
-    fit : KernelFit
-        The fit.
-
-    Returns
-    -------
-    list
-        The row.
-    """
-    values = [getattr(fit.params, field.name) for field in fields(fit.params)]
-    return [*(getattr(fit, name) for name in _HEAD), values, [getattr(fit, name) for name in _TAIL]]
-
-
-@cache
-def kernel_fits(accelerator: str) -> tuple[KernelFit, ...]:
-    """Return the fits of one part; empty for a part whose kernels nobody measured.
-
-    Parameters
-    ----------
-    accelerator : str
-        Name in the catalogue, or ``priors`` for the pooled values of all parts.
-
-    Returns
-    -------
-    tuple of KernelFit
-        The fits, as they stand in the file.
-
-    Examples
-    --------
-    >>> kernel_fits("no-such-part")
-    ()
-    >>> len(kernel_fits("h200-sxm")) > 10
-    True
-    """
-    file = data_folder("calibration") / "fits" / "kernels" / f"{accelerator}.toml"
-    if not file.is_file():
-        return ()
-    table: Mapping[str, Any] = read_toml(file)
-    return tuple(read_fit(row, pooled=accelerator == "priors") for row in table["fits"])
-
-
-def find_kernel_fit(
-    accelerator: str, kernel: str, *, precision: str, engine: str, family: str | None = None
-) -> KernelFit | None:
-    """Return the best fit there is: the part's own, by this engine or another, then its family's, then all parts'.
-
-    Parameters
-    ----------
-    accelerator : str
-        Name in the catalogue.
-    kernel : str
-        Class of kernel.
-    precision : str
-        Weight format, or KV format for attention.
-    engine : str
-        ``vllm``, ``sglang`` or ``trtllm``.
-    family : str, optional
-        Compute capability without the minor number (``"9"``, ``"10"``, ``"12"``), to prefer its prior.
-
-    Returns
-    -------
-    KernelFit or None
-        The fit; `pooled` says that it is a prior. None if nothing like it was ever measured.
-
-    Examples
-    --------
-    >>> find_kernel_fit("h200-sxm", "gemm", precision="bf16", engine="vllm").pooled
-    False
-    >>> find_kernel_fit("rtx-4090", "gemm", precision="bf16", engine="vllm", family="8").pooled
-    True
-    """
-    own = [f for f in kernel_fits(accelerator) if f.kernel == kernel and f.precision == precision]
-    by_engine = [f for f in own if f.engine.split()[0] == engine]
-    priors = [f for f in kernel_fits("priors") if f.kernel == kernel and f.precision == precision]
-    by_family = [f for f in priors if f.engine == f"cc{family}"]
-    return next(iter(by_engine + own + by_family + [f for f in priors if f.engine == "*"]), None)

@@ -23,17 +23,18 @@ _BOUNDS = {
     "streams_half": (2.0, 0.001, 1e4),
     "side": (1.0, 0.03, 30.0),
     "sharpness": (3.0, 1.0, 12.0),
+    "group": (2e-8, 1e-10, 1e-6),
     "cache_gain": (2.0, 1.0, 8.0),
     "cache_bytes": (5e7, 6e6, 3e8),
 }
-_NEUTRAL = {"rows_half": 0.0, "tiles_half": 0.0, "streams_half": 0.0, "side": 1.0}
+_NEUTRAL = {"rows_half": 0.0, "tiles_half": 0.0, "streams_half": 0.0, "side": 1.0, "group": 0.0}
 _NEUTRAL |= {"cache_gain": 1.0, "cache_bytes": 1.0}
 _ALL = ("floor", "bandwidth", "flop", "rows_half", "tiles_half", "streams_half", "sharpness")
 
 #: class of kernel → parameters that are fitted; the others stay neutral
 CLASSES: dict[str, tuple[str, ...]] = {
     "gemm": (*_ALL, "side", "cache_gain", "cache_bytes"),
-    "experts": (*_ALL, "side", "cache_gain", "cache_bytes"),
+    "experts": (*_ALL, "side", "group", "cache_gain", "cache_bytes"),
     "decode-attention": (*_ALL, "cache_gain", "cache_bytes"),
     "prefill-attention": ("floor", "bandwidth", "flop", "rows_half", "tiles_half", "sharpness"),
     "latent-decode": (*_ALL, "cache_gain", "cache_bytes"),
@@ -164,7 +165,8 @@ def fit_rows(kernel: str, precision: str, rows: Rows, start: Fitted | None = Non
     """
     from scipy.optimize import least_squares
 
-    free = [n for n in CLASSES[kernel] if not (kernel == "gemm" and n == "side" and precision in _UNQUANTISED)]
+    names = CLASSES[kernel.removeprefix("shared-").removeprefix("dense-")]
+    free = [n for n in names if not (kernel == "gemm" and n == "side" and precision in _UNQUANTISED)]
     low, high = (np.log([_BOUNDS[name][i] for name in free]) for i in (1, 2))
     begin = {name: _BOUNDS[name][0] for name in free}
     begin["floor"] = float(np.clip(np.quantile(rows.seconds, 0.01), 3e-7, 1e-3))

@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from glmplan.errors import SpecError
+from glmplan.kernel_fits import carries_all
 from glmplan.kernel_work import (
     attention_decode_work,
     attention_prefill_work,
@@ -32,7 +33,7 @@ from glmplan.kernel_work import (
 )
 from glmplan.utilisation import KernelWork
 
-__all__ = ["PACKAGE", "PARTS", "AllReduceTable", "Campaign", "all_reduces", "campaigns", "package_root", "sample"]
+__all__ = ["PACKAGE", "PARTS", "Campaign", "campaigns", "package_root", "read_table", "sample"]
 
 PACKAGE = "aiconfigurator-core"
 
@@ -62,7 +63,7 @@ FORMATS = {
 }
 
 _KV_BYTES = {"bfloat16": 2.0, "fp8": 1.0}
-_MOST = 2000  # rows kept of a table: half are fitted, half are tested
+_MOST = 1600  # rows kept of a table: half are fitted, half are tested
 _LEAST = 300
 
 Table = dict[str, Any]
@@ -96,25 +97,6 @@ class Campaign:
     seconds: np.ndarray
     resident: np.ndarray
     points: int
-
-
-@dataclass(frozen=True, slots=True)
-class AllReduceTable:
-    """Measured all-reduces of one engine or library.
-
-    Attributes
-    ----------
-    engine, backend : str
-        Names with the version.
-    bytes, ranks, seconds : ndarray
-        Size of the tensor [B], ranks [-], measured time [s]
-    """
-
-    engine: str
-    backend: str
-    bytes: np.ndarray
-    ranks: np.ndarray
-    seconds: np.ndarray
 
 
 def package_root() -> Path:
@@ -164,8 +146,21 @@ def _version(folder: Path) -> tuple[int, ...]:
     return tuple(int(number) for number in re.findall(r"\d+", folder.name))
 
 
-def _read(root: Path, part: str, family: str, engine: str, kernel: str) -> tuple[Table, str] | None:
-    """Read the newest version that holds at least 60 % of the rows of the fullest one."""
+def read_table(root: Path, part: str, family: str, engine: str, kernel: str) -> tuple[Table, str] | None:
+    """Read the newest version of a table that holds at least 60 % of the rows of the fullest one.
+
+    Parameters
+    ----------
+    root : Path
+        Folder from `package_root`.
+    part, family, engine, kernel : str
+        Names of the folders and of the table.
+
+    Returns
+    -------
+    tuple of dict and str, or None
+        Columns and version; None where there is no such table.
+    """
     import pyarrow.parquet as pq
 
     files = [folder / f"{kernel}_perf.parquet" for folder in (root / part / family / engine).glob("*")]
@@ -219,7 +214,9 @@ def _experts(table: Table) -> Iterator[tuple[str, str, str, Table, int, KernelWo
         matrices = 2.0 if "nongated" in backend else 3.0
         work = expert_work(
             tokens=t["num_tokens"],
+            experts=t["num_experts"] / t["moe_ep_size"],
             assignments=pairs,
+            slots=t["num_tokens"] * t["topk"] if carries_all(backend) else pairs,
             touched=touched,
             hidden=t["hidden_size"],
             inner=inner,
@@ -291,13 +288,12 @@ def _projections(t: Table, *, indexer: np.ndarray) -> tuple[np.ndarray, np.ndarr
 
 def _block(decode: bool, sparse: bool) -> Callable[[Table], Iterator[Any]]:
     def rows(table: Table) -> Iterator[tuple[str, str, str, Table, int, KernelWork, np.ndarray]]:
-        for (dtype,), mask in _groups(table, "gemm_type"):
-            if dtype not in FORMATS:
+        for (dtype, kv, backend), mask in _groups(table, "gemm_type", "kv_cache_dtype", "kernel_source"):
+            if dtype not in FORMATS or kv not in _KV_BYTES:
                 continue
             t, points = _take(table, mask & ((table["step"] >= 63) | (not decode)))
-            runs = np.array([sparse and "skip_indexer" not in name for name in t["op_name"].astype(str)], dtype=float)
+            runs = np.full(len(t["latency"]), float(sparse and "skip_indexer" not in backend))
             weights, index_heads = _projections(t, indexer=runs)
-            fp8 = np.array(["fp8" in name for name in t["kv_cache_dtype"].astype(str)], dtype=bool)
             name, stored, _, compute = FORMATS[dtype]
             work = sparse_latent_work(
                 t["batch_size"],
@@ -306,12 +302,12 @@ def _block(decode: bool, sparse: bool) -> Callable[[Table], Iterator[Any]]:
                 heads=t["num_heads"],
                 projection_weights=weights,
                 weight_bytes=stored,
-                kv_token_bytes=np.where(fp8, 656.0 if sparse else 576.0, 1152.0),
+                kv_token_bytes=1152.0 if kv == "bfloat16" else 656.0 if sparse else 576.0,
                 indexer=runs,
                 index_heads=index_heads,
                 top_k=2048.0 if sparse else np.inf,
             )
-            backend = "+".join(sorted(set(t["kernel_source"].astype(str))))
+            name = f"{name}+{FORMATS[kv][0]}"
             yield name, backend, compute, t, points, work, np.full(len(runs), np.inf)
 
     return rows
@@ -349,16 +345,17 @@ def campaigns(root: Path, part: str) -> Iterator[Campaign]:
     """
     for kernel, (family, name, rows) in TABLES.items():
         for engine in ("vllm", "sglang", "trtllm"):
-            found = _read(root, part, family, engine, name)
+            found = read_table(root, part, family, engine, name)
             if found is None:
                 continue
             table, version = found
             for precision, backend, compute, t, points, work, resident in rows(table):
                 if len(t["latency"]) < _LEAST:
                     continue
+                variant = "shared-" if "skip_indexer" in backend else "dense-" if "dense_mha" in backend else ""
                 yield Campaign(
                     part=PARTS[part],
-                    kernel=kernel,
+                    kernel=variant + kernel,
                     engine=f"{engine} {version}",
                     precision=precision,
                     backend=backend,
@@ -368,47 +365,3 @@ def campaigns(root: Path, part: str) -> Iterator[Campaign]:
                     resident=resident,
                     points=points,
                 )
-
-
-def all_reduces(root: Path, part: str) -> Iterator[AllReduceTable]:
-    """Read the all-reduce tables of one part: the engines' own kernels inside CUDA graphs, and NCCL or oneCCL.
-
-    Parameters
-    ----------
-    root : Path
-        Folder from `package_root`.
-    part : str
-        Folder of the part, a key of `PARTS`.
-
-    Yields
-    ------
-    AllReduceTable
-        One for each engine or library. Sizes in the tables are elements of two bytes.
-    """
-    for engine, kernel in (
-        ("vllm", "custom_allreduce"),
-        ("sglang", "custom_allreduce"),
-        ("trtllm", "custom_allreduce"),
-        ("nccl", "nccl"),
-        ("oneccl", "oneccl"),
-    ):
-        found = _read(root, part, "comm", engine, kernel)
-        if found is None:
-            continue
-        table, version = found
-        keep = np.array(["all_reduce" in name for name in table["op_name"].astype(str)])
-        keep &= np.asarray(table["num_gpus"]) > 1
-        if "nccl_dtype" in table:
-            keep &= table["nccl_dtype"].astype(str) == "half"
-        backends = np.asarray(table["backend" if "backend" in table else "kernel_source"]).astype(str)
-        graph = np.array(["graph" in name for name in backends])
-        keep &= graph | (not graph.any())
-        if not keep.any():
-            continue
-        yield AllReduceTable(
-            engine=f"{engine} {version}",
-            backend="+".join(sorted(set(backends[keep]))),
-            bytes=2.0 * table["message_size"][keep].astype(float),
-            ranks=table["num_gpus"][keep].astype(float),
-            seconds=table["latency"][keep].astype(float) * 1e-3,
-        )

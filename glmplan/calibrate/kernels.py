@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from glmplan.calibrate.collective_tables import all_reduces
 from glmplan.calibrate.kernel_fit import Fitted, Rows, errors, fit_collective, fit_rows, join, rows_of
-from glmplan.calibrate.kernel_tables import PARTS, Campaign, all_reduces, campaigns, package_root
+from glmplan.calibrate.kernel_tables import PARTS, Campaign, campaigns, package_root
 from glmplan.catalog_hardware import load_accelerator
 from glmplan.files import write_atomically
-from glmplan.utilisation import KernelFit, fit_row
+from glmplan.kernel_fits import KernelFit, fit_row
 
 if TYPE_CHECKING:
     from glmplan.schema.hardware import Accelerator
@@ -23,7 +24,8 @@ if TYPE_CHECKING:
 __all__ = ["KernelCalibration", "calibrate_kernels", "write_kernel_fits"]
 
 _POOL_ROWS = 80  # rows of each table that enter a prior
-_HOST_TIMED = {"gemm": 40e-6}  # a faster launch than this is certain for these
+_SLOWEST_GEMM_FLOOR = 40e-6  # s; no part needs so long to start a product
+_HOST_RATIO = 1.7  # a decode block that starts so much later than another engine's was launched kernel by kernel
 
 
 @dataclass(slots=True)
@@ -102,15 +104,20 @@ def _fit_campaign(campaign: Campaign, part: Accelerator) -> _Measured:
 
 
 def _host_timed(found: Sequence[Campaign]) -> dict[int, str]:
-    """Tables whose fastest row is the host's launch, not the part's: where another engine is three times faster."""
-    fastest: dict[str, float] = defaultdict(lambda: np.inf)
+    """Tables whose fastest row is the host's launch, not the part's time."""
+    fastest: dict[tuple[str, str], float] = defaultdict(lambda: np.inf)
     for campaign in found:
-        fastest[campaign.kernel] = min(fastest[campaign.kernel], float(campaign.seconds.min()))
+        key = campaign.kernel, campaign.precision
+        fastest[key] = min(fastest[key], float(campaign.seconds.min()))
     why = {}
     for index, campaign in enumerate(found):
         least = float(campaign.seconds.min())
-        limit = _HOST_TIMED.get(campaign.kernel, 3 * fastest[campaign.kernel])
-        if campaign.kernel in ("gemm", "sparse-decode-block", "latent-decode-block") and least > limit:
+        limit = np.inf
+        if campaign.kernel == "gemm":
+            limit = _SLOWEST_GEMM_FLOOR
+        elif campaign.kernel.endswith("decode-block"):
+            limit = _HOST_RATIO * fastest[campaign.kernel, campaign.precision]
+        if least > limit:
             why[index] = (
                 f"{campaign.part} {campaign.kernel} {campaign.engine} {campaign.precision} ({campaign.backend}): its "
                 f"fastest row takes {least * 1e6:.0f} µs, so the host was timed"
@@ -238,7 +245,7 @@ def calibrate_kernels(
         for (kernel, precision), members in sorted(groups.items()):
             progress(f"prior of {kernel}, {precision}")
             found.priors.append(_pooled("*", members))
-            for family in sorted({member.family for member in members}):
+            for family in sorted({member.family for member in members} if not kernel.endswith("-block") else ()):
                 found.priors.append(_pooled(family, [m for m in members if m.family == family]))
     return found
 
@@ -247,7 +254,7 @@ _HEADER = """\
 # Utilisation of kernels, written by `glmplan calibrate kernels`; do not edit.
 # Each row: class, engine, precision, backend, [parameters],
 # [log_sd, part_log_sd, rows_low, rows_high, median, p90, points].
-# Parameters: floor s, bandwidth, flop, rows_half, tiles_half, streams_half, side, sharpness;
+# Parameters: floor s, bandwidth, flop, rows_half, tiles_half, streams_half, side, sharpness, group s;
 # of all-reduce: latency s, hop s, one_shot, two_shot, two_shot_setup s. See docs/physics/kernels.md.
 """
 

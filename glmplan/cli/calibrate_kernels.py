@@ -1,0 +1,68 @@
+"""`glmplan calibrate kernels`: fit the utilisation of kernels from the installed kernel tables."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+__all__ = ["command", "run"]
+
+
+def run(accelerators: Sequence[str] = (), out: Path | None = None, page: Path | None = None) -> list[Path]:
+    """Fit the kernels and write the fits and the page of their errors.
+
+    Parameters
+    ----------
+    accelerators : sequence of str, optional
+        Parts to fit again; all, with the priors and the page, by default.
+    out : path, optional
+        Folder of the fits; `calibration/fits/kernels` by default.
+    page : path, optional
+        The page; `docs/kernels.md` beside the calibration folder by default. Only written when all parts are fitted.
+
+    Returns
+    -------
+    list of Path
+        The files written.
+
+    Raises
+    ------
+    SpecError
+        If the tables are not installed or a part has none.
+    """
+    from rich.console import Console
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    from glmplan.calibrate.kernel_tables import PARTS
+    from glmplan.calibrate.kernels import calibrate_kernels, write_kernel_fits
+    from glmplan.calibrate.kernels_page import kernels_page
+    from glmplan.datafolders import data_folder
+    from glmplan.errors import SpecError
+    from glmplan.files import write_atomically
+
+    for name in accelerators:
+        if name not in PARTS.values():
+            raise SpecError("has no kernel tables", field="--accelerator", value=name, choices=PARTS.values())
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("reading")
+        found = calibrate_kernels(accelerators, progress=lambda what: progress.update(task, description=what))
+    calibration = data_folder("calibration")
+    written = write_kernel_fits(found, out or calibration / "fits" / "kernels")
+    if not accelerators:
+        written.append(page or calibration.parent / "docs" / "kernels.md")
+        write_atomically(written[-1], kernels_page(found))
+    return written
+
+
+def command(
+    accelerator: Annotated[list[str] | None, typer.Option(help="Fit only this part; may be repeated.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder for the fits.")] = None,
+    page: Annotated[Path | None, typer.Option(help="File for the page of errors.")] = None,
+) -> None:
+    """Fit the utilisation of kernels from the kernel tables of `aiconfigurator-core` (extra: kernels)."""
+    for file in run(accelerator or (), out, page):
+        typer.echo(str(file))
