@@ -38,6 +38,8 @@ class Observation:
     ----------
     row : str
         Identifier in its ledger.
+    host : str
+        The machine.
     key : tuple of str
         Link kind, algorithm and condition.
     ranks : int
@@ -53,6 +55,7 @@ class Observation:
     """
 
     row: str
+    host: str
     key: tuple[str, str, str]
     ranks: int
     message: float
@@ -191,7 +194,11 @@ def all_reduce_observations() -> tuple[Observation, ...]:
             ring_rate, mesh_rate, crosses = _rates(row, host, ranks)
             key = _key(row, crosses)
             if key is not None:
-                found.append(Observation(row["id"], key, ranks, message, seconds, ring_rate, mesh_rate, row["source"]))
+                found.append(
+                    Observation(
+                        row["id"], row["host"], key, ranks, message, seconds, ring_rate, mesh_rate, row["source"]
+                    )
+                )
     return tuple(found)
 
 
@@ -230,7 +237,7 @@ def fit_protocol(rows: Iterable[Observation], *, hop: float | None = None) -> Pr
     --------
     >>> def row(n, m):
     ...     seconds = 5e-6 + 2 * (n - 1) * 1e-6 + 2 * (n - 1) / n * m / 40e9
-    ...     return Observation("x", ("pcie", "ring", "direct"), n, m, seconds, 50e9, 50e9, "planted")
+    ...     return Observation("x", "h", ("pcie", "ring", "direct"), n, m, seconds, 50e9, 50e9, "planted")
     >>> fit = fit_protocol([row(n, m) for n in (2, 4, 8) for m in (1e3, 1e5, 1e7)])
     >>> round(fit.protocol.launch * 1e6, 2), round(fit.protocol.hop * 1e6, 2), round(fit.protocol.efficiency, 3)
     (5.0, 1.0, 0.8)

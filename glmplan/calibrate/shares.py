@@ -80,7 +80,11 @@ def measured_transfers() -> list[Transfer]:
         reads = row["direction"] == "read"
         if reads:
             flows = [(b, a) for a, b in flows]
-        found.append(Transfer(row, load_host(row["host"]), tuple(flows), reads, float(row["value"]) * 1e9))
+        host = load_host(row["host"])
+        if "ACS ON" in row["pattern"]:
+            switches = [switch.model_copy(update={"acs_redirect": True}) for switch in host.switches]
+            host = host.model_copy(update={"switches": tuple(switches)})
+        found.append(Transfer(row, host, tuple(flows), reads, float(row["value"]) * 1e9))
     return found
 
 
@@ -159,7 +163,7 @@ def fit_shares() -> list[ShareFit]:
     duplex = share(
         "duplex",
         "each way when an accelerator sends and receives, of what one way reaches alone",
-        lambda t: _both_ways(t.flows) and not _across(t),
+        lambda t: _both_ways(t.flows) and not _across(t) and "ACS ON" not in t.row["pattern"],
         lambda t: t.measured / 2 / _line(t) / alone,
     )
     across = share(

@@ -156,7 +156,24 @@ def route(host: Host, start: End, end: End) -> tuple[Edge, ...]:
         nodes = networkx.shortest_path(graph, first, last, weight="weight")
     except networkx.NetworkXException:
         raise UnknownFact(f"{host.name}: unknown: what joins {first} and {last}") from None
-    return tuple(zip(nodes, nodes[1:], strict=False))
+    path = _redirected(host, nodes)
+    return tuple(zip(path, path[1:], strict=False))
+
+
+def _redirected(host: Host, nodes: list[str]) -> list[str]:
+    """Insert the detour that ACS request redirection forces: up to the parent of a switch and down again."""
+    detours = {
+        switch.name: switch.parent
+        for switch in host.switches
+        if (switch.acs_redirect if switch.acs_redirect is not None else host.conditions.acs_redirect)
+    }
+    path: list[str] = []
+    for before, node, after in zip(["", *nodes], nodes, [*nodes[1:], ""], strict=False):
+        path.append(node)
+        turns = before.startswith("accelerator") and after.startswith("accelerator")
+        if node in detours and turns:
+            path += [detours[node], node]
+    return path
 
 
 def _memory_of(graph: Any, host: Host, number: End) -> str:
