@@ -8,11 +8,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 
+import numpy as np
+
 from glmplan.catalog import load_model
 from glmplan.catalog_hardware import load_accelerator
 from glmplan.deployment import Deployment, checkpoint_for, link_of, runs_sparse
 from glmplan.errors import GlmplanError, SpecError
 from glmplan.formats import KV_FORMATS
+from glmplan.memory_rules import memory_engines
 from glmplan.observables import Load
 from glmplan.records import Run
 from glmplan.schema.model import Checkpoint, ModelSpec
@@ -185,6 +188,27 @@ def _layout(run: Run, assumed: list[str]) -> tuple[int, int, int, int, int, int]
     return tp, pp, dp, min(ep, tp * dp), dcp, tp * pp * dp
 
 
+@lru_cache(maxsize=8192)
+def _pool(key: tuple[object, ...]) -> float:
+    run_model, weights, bits, accelerator, tp, pp, dp, ep, dcp, kv, engine, version, mtp, context, host = key
+    from glmplan.columns import Layout
+    from glmplan.memory import kv_pool, part_memory
+    from glmplan.memory_ranks import MemorySettings, rank_memory
+
+    model = _model(run_model)
+    part = load_accelerator(accelerator)
+    memory = rank_memory(
+        model,
+        _checkpoint(run_model, weights, bits),
+        layout=Layout(tp=tp, pp=pp, dp=dp, ep=ep, dcp=dcp),
+        kv=kv,
+        settings=MemorySettings(engine=engine if engine in memory_engines() else "vllm", version=version),
+        mtp=mtp,
+        memory=part.memory,
+    )
+    return float(kv_pool(memory, part_memory(part), context=context).tokens[0])
+
+
 def _load(run: Run, deployment: Deployment, assumed: list[str]) -> Load:
     defaults = engine_defaults(deployment.engine)
     phase = run.phase if run.phase in ("decode", "prefill") else "serving"
@@ -208,7 +232,19 @@ def _load(run: Run, deployment: Deployment, assumed: list[str]) -> Load:
         outputs = 256.0
         assumed.append("256 output tokens")
     requests = run.num_requests or 0
+    pool = float(1 << 60)
+    if phase == "serving" and not run.offload:
+        d = deployment
+        version = ".".join(map(str, d.release)) if d.release else None
+        length = float(2 ** np.ceil(np.log2(inputs + outputs + 1)))
+        try:
+            pool = _pool((d.model.name, run.weights, run.weights_bits, d.accelerator.name, d.tp, d.pp, d.dp, d.ep, d.dcp,
+                      d.kv, d.engine, version, d.draft_tokens > 0, length, run.host))
+        except GlmplanError:
+            pool=0.0
+        pool = pool if pool > 2 * (inputs + outputs) else float(1 << 60)
     if run.protocol in ("inferencex", "vendor-sweep"):
+        limit = run.running_limit or 1 << 30
         requests = requests or int(10 * concurrency)
         low = 0.8 if run.protocol == "inferencex" else low
     if run.protocol == "burst":
@@ -225,6 +261,7 @@ def _load(run: Run, deployment: Deployment, assumed: list[str]) -> Load:
         budget=budget * deployment.dp,
         prefill_first=defaults.prefill_first,
         max_requests=limit,
+        pool_tokens=pool,
         tokens_per_step=deployment.tokens_per_step,
         prefix_cached=run.prefix_cached and phase == "serving",
     )

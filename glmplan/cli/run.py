@@ -1,0 +1,100 @@
+"""Build the command line from its table, run one command, and turn every error into one clear message and exit code."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Mapping
+from types import ModuleType
+
+import typer
+
+from glmplan.errors import GlmplanError, Infeasible
+
+__all__ = ["application", "run"]
+
+_HELP = "Plan and simulate the serving of large language models: what fits, how fast, for how many users, what breaks."
+
+
+def application(
+    commands: Mapping[str, tuple[str, str]], load: Callable[[str], ModuleType], only: str | None = None
+) -> typer.Typer:
+    """Make the typer application; commands that are not asked for are listed but not imported.
+
+    Parameters
+    ----------
+    commands : mapping of str to (str, str)
+        Name → module and help line.
+    load : callable
+        Imports a module by name.
+    only : str, optional
+        The one command to import; None imports all (for the reference).
+
+    Returns
+    -------
+    typer.Typer
+        The application.
+    """
+    app = typer.Typer(
+        help=_HELP, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None
+    )
+
+    @app.callback()
+    def root() -> None:
+        return None
+
+    for name, (module, line) in commands.items():
+        if only is not None and name != only:
+            app.command(name, help=line)(_unused)
+            continue
+        found = load(module)
+        if hasattr(found, "app"):
+            app.add_typer(found.app, name=name, help=line)
+        else:
+            app.command(name, short_help=line)(found.command)
+    return app
+
+
+def _unused() -> None:
+    raise AssertionError("a command was run without its module")  # the one asked for is always imported
+
+
+def run(arguments: list[str], commands: Mapping[str, tuple[str, str]], load: Callable[[str], ModuleType]) -> None:
+    """Run the command line and exit.
+
+    Parameters
+    ----------
+    arguments : list of str
+        The words after `glmplan`.
+    commands : mapping of str to (str, str)
+        Name → module and help line.
+    load : callable
+        Imports a module by name.
+
+    Raises
+    ------
+    SystemExit
+        0 for an answer, 2 for bad input, 1 for a failed check, 130 after Ctrl-C.
+    """
+    if arguments[:1] == ["--version"]:
+        from importlib.metadata import version
+
+        print(version("glmplan"))
+        raise SystemExit(0)
+    asked = next((word for word in arguments if not word.startswith("-")), "")
+    app = application(commands, load, only=asked)
+    try:
+        app(args=arguments, prog_name="glmplan", standalone_mode=True)
+    except Infeasible as answer:
+        print(answer)
+        raise SystemExit(0) from None
+    except GlmplanError as error:
+        print(f"glmplan: {error}", file=sys.stderr)
+        raise SystemExit(2) from None
+    except KeyboardInterrupt:
+        print("glmplan: interrupted", file=sys.stderr)
+        raise SystemExit(130) from None
+    except BrokenPipeError:
+        # the reader has gone (`| head`): say nothing and let the interpreter close quietly
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise SystemExit(0) from None
