@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from glmplan.deployment import Deployment
+from glmplan.schema.model import ExpertsFfn, LatentAttention
 from glmplan.step import PARAMETERS
 
 __all__ = ["COLUMNS", "LEVELS", "SCALE", "TTFT_SCALE", "keys_of", "log_parameters"]
@@ -36,8 +37,8 @@ SCALE, TTFT_SCALE = len(PARAMETERS), len(PARAMETERS) + 1
 _FRONT = (PARAMETERS.index("arrival_seconds"), PARAMETERS.index("prompt_token_seconds"))
 
 
-def keys_of(deployment: Deployment) -> tuple[str, ...]:
-    """Key of a deployment on each level.
+def shape_of(deployment: Deployment) -> str:
+    """Name of a model's shape: models that differ in their weights only are the same to an engine.
 
     Parameters
     ----------
@@ -46,11 +47,33 @@ def keys_of(deployment: Deployment) -> tuple[str, ...]:
 
     Returns
     -------
+    str
+        Hidden size, layers, experts and their family, as in ``deepseek 7168x61 e256k8``.
+    """
+    model = deployment.model
+    blocks = [block for kind in model.layers.values() for block in kind.ffn]
+    experts = next((f" e{b.experts}k{b.topk}" for b in blocks if isinstance(b, ExpertsFfn)), "")
+    indexed = any(isinstance(k.mixer, LatentAttention) and k.mixer.indexer for k in model.layers.values())
+    return f"{model.family} {model.hidden}x{len(model.layer_names)}{experts}{' sparse' if indexed else ''}"
+
+
+def keys_of(deployment: Deployment, *, measured_on: str | None = None) -> tuple[str, ...]:
+    """Key of a deployment on each level.
+
+    Parameters
+    ----------
+    deployment : Deployment
+        The deployment.
+    measured_on : str, optional
+        Date of the run; nightly builds of one version string differ from month to month.
+
+    Returns
+    -------
     tuple of str
         One key for each of `LEVELS`.
     """
     engine, part = deployment.engine, deployment.accelerator
-    model, form = deployment.model.name, deployment.weights
+    model, form = shape_of(deployment), deployment.weights
     silicon = part.compute_capability or part.vendor.lower()
     draft = f" draft {deployment.draft_tokens}" if deployment.draft_tokens else ""
     eager = "" if deployment.graphs else " eager"
@@ -69,7 +92,7 @@ def keys_of(deployment: Deployment) -> tuple[str, ...]:
         f"{engine} {model}",
         group + mode,
         group + layout + mode,
-        f"{group} {release}{mode}",
+        f"{group} {release} {(measured_on or '')[:7]}{mode}",
     )
 
 

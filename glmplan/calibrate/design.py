@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from glmplan.calibrate.ledger import repeats
 from glmplan.columns import Layout, StepPoints
 from glmplan.errors import GlmplanError
 from glmplan.hierarchy import LEVELS, keys_of
@@ -152,7 +153,12 @@ def build_design(runs: Iterable[Run]) -> Design:
     """
     questions: list[Question] = []
     refused: list[tuple[Run, str]] = []
+    runs = list(runs)
+    again = repeats(runs)
     for run in runs:
+        if run.id in again:
+            refused.append((run, f"repeats {again[run.id]}"))
+            continue
         if run.unusable:
             refused.append((run, run.unusable))
             continue
@@ -199,7 +205,7 @@ def build_design(runs: Iterable[Run]) -> Design:
     names: list[dict[str, int]] = [{} for _ in LEVELS]
     keys = np.zeros((len(questions), len(LEVELS)), dtype=np.int64)
     for place, question in enumerate(questions):
-        for level, key in enumerate(keys_of(question.deployment)):
+        for level, key in enumerate(keys_of(question.deployment, measured_on=question.run.measured_on)):
             keys[place, level] = names[level].setdefault(key, len(names[level]))
     return Design(
         questions=tuple(questions),

@@ -1,0 +1,311 @@
+"""What a model is made of: a stack of layers, each a token mixer and feed-forward blocks, and its checkpoints.
+
+Everything here is read off a `config.json` (or a cited text). Totals are computed from it, never typed in;
+published totals stand beside them as a check.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cached_property
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, PositiveInt, model_validator
+
+__all__ = [
+    "Checkpoint",
+    "DenseFfn",
+    "ExpertsFfn",
+    "FormatException",
+    "GroupedQuery",
+    "Indexer",
+    "LatentAttention",
+    "LayerKind",
+    "ModelSpec",
+    "MtpSpec",
+    "Published",
+    "Recurrent",
+    "TensorClass",
+    "TensorKey",
+    "expand_stack",
+]
+
+#: classes of tensors that a checkpoint can store in different formats
+TensorClass = Literal[
+    "embedding",
+    "head",
+    "attention",
+    "latent_down",
+    "indexer",
+    "recurrent",
+    "dense",
+    "shared_experts",
+    "routed_experts",
+    "router",
+    "norm",
+    "mtp_projection",
+    "other",
+]
+
+#: a class of tensors, or one tensor by its name within the layer where it differs from its class (``self_attn.o_proj``)
+TensorKey = TensorClass | Annotated[str, Field(pattern=r"^(self_attn|mlp|linear_attn|mixer)\.[\w.]+$")]
+
+
+class _Record(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class GroupedQuery(_Record):
+    """Multi-head, multi-query or grouped-query attention, full or sliding.
+
+    `window` is the sliding window [token], `gated` an output gate as wide as the queries (Qwen3.5), `sinks` one
+    learned value for each head (gpt-oss), `qk_norm_wide` norms over all heads together (MiniMax), `shared_kv` layers
+    read the cache of an earlier layer and hold none (Gemma).
+    """
+
+    kind: Literal["grouped_query"] = "grouped_query"
+    heads: PositiveInt
+    kv_heads: PositiveInt
+    head_dim: PositiveInt
+    v_head_dim: PositiveInt | None = None
+    window: PositiveInt | None = None
+    gated: bool = False
+    qk_norm: bool = False
+    qk_norm_wide: bool = False
+    qkv_bias: bool = False
+    out_bias: bool = False
+    sinks: bool = False
+    shared_kv: bool = False
+    key_is_value: bool = False
+
+
+class Indexer(_Record):
+    """The lightning indexer of DeepSeek sparse attention: scores keys, keeps the `topk` best for each query.
+
+    `reads_from_previous` layers reuse the indices of the layer before and have neither weights nor key cache (GLM-5.2).
+    """
+
+    heads: PositiveInt
+    head_dim: PositiveInt
+    topk: PositiveInt
+    reads_from_previous: bool = False
+
+
+class LatentAttention(_Record):
+    """Multi-head latent attention (MLA), with DeepSeek sparse attention where it has an indexer."""
+
+    kind: Literal["latent"] = "latent"
+    heads: PositiveInt
+    q_rank: PositiveInt | None = None
+    kv_rank: PositiveInt
+    nope_dim: PositiveInt
+    rope_dim: PositiveInt
+    v_dim: PositiveInt
+    indexer: Indexer | None = None
+    out_gate: bool = False
+
+
+class Recurrent(_Record):
+    """Linear attention or a state-space layer: a state of fixed size for each sequence instead of a growing cache.
+
+    `flavour` is ``gated_delta`` (Qwen3-Next, Qwen3.5), ``mamba2`` (Nemotron-H) or ``kimi_delta``.
+    """
+
+    kind: Literal["recurrent"] = "recurrent"
+    flavour: Literal["gated_delta", "mamba2", "kimi_delta"]
+    key_heads: PositiveInt
+    key_dim: PositiveInt
+    value_heads: PositiveInt
+    value_dim: PositiveInt
+    conv_kernel: PositiveInt = 4
+
+
+class DenseFfn(_Record):
+    """A dense feed-forward block; `gated` ones have three matrices, plain ones two."""
+
+    kind: Literal["dense"] = "dense"
+    inner: PositiveInt
+    gated: bool = True
+    bias: bool = False
+
+
+class ExpertsFfn(_Record):
+    """A mixture of experts: `topk` of `experts` for each token, and shared ones that every token visits.
+
+    `latent` is the width the routed experts work in where it is not the hidden size (Nemotron-3 Super).
+    """
+
+    kind: Literal["experts"] = "experts"
+    experts: PositiveInt
+    topk: PositiveInt
+    inner: PositiveInt
+    shared: int = Field(0, ge=0)
+    shared_inner: int = Field(0, ge=0)
+    shared_gate: bool = False
+    gated: bool = True
+    bias: bool = False
+    router_bias: bool = False
+    latent: PositiveInt | None = None
+
+    @model_validator(mode="after")
+    def _topk_within(self) -> ExpertsFfn:
+        if self.topk > self.experts:
+            raise ValueError(f"topk {self.topk} is larger than experts {self.experts}")
+        return self
+
+
+Mixer = Annotated[GroupedQuery | LatentAttention | Recurrent, Field(discriminator="kind")]
+Ffn = Annotated[DenseFfn | ExpertsFfn, Field(discriminator="kind")]
+
+
+class LayerKind(_Record):
+    """One kind of layer: at most one token mixer and any number of feed-forward blocks side by side."""
+
+    mixer: Mixer | None = None
+    ffn: tuple[Ffn, ...] = ()
+    norms: int = Field(2, ge=0, description="RMS norms as wide as the hidden size")
+
+
+class MtpSpec(_Record):
+    """Multi-token-prediction layers that a checkpoint carries: `layers` layers of kind `layer`.
+
+    `own_embedding` says that the files store a second embedding and head for them (DeepSeek-V3, GLM-4.5).
+    """
+
+    layers: PositiveInt
+    layer: str
+    own_embedding: bool = False
+
+
+class FormatException(_Record):
+    """Layers (numbers, MTP layers counted on) in which some tensor classes are stored otherwise."""
+
+    layers: tuple[int, ...]
+    formats: dict[TensorKey, str]
+
+
+class Checkpoint(_Record):
+    """One published set of weights: which class of tensors is stored in which format.
+
+    `bytes_published` is what the publisher states [B], `file_bits_per_weight` replaces the class formats for mixtures
+    such as GGUF files whose mean bits are all that is known.
+    """
+
+    name: str
+    repository: str | None = None
+    formats: dict[TensorKey, str] = {}
+    default: str = "bf16"
+    exceptions: tuple[FormatException, ...] = ()
+    kv_default: str | None = None
+    includes_mtp: bool = True
+    file_bits_per_weight: float | None = Field(None, gt=0.5, le=32)
+    bytes_published: str | None = None
+    source: str
+    note: str | None = None
+
+
+class Published(_Record):
+    """Parameter totals as the publisher prints them, in billions; kept to be compared with the computed ones."""
+
+    total_b: float | None = None
+    active_b: float | None = None
+    source: str
+    note: str | None = None
+
+
+def expand_stack(stack: str) -> list[str]:
+    """Spell out a stack: ``"dense*3 sparse*75"`` or ``"(sliding*5 full)*8"`` becomes one name for each layer.
+
+    Parameters
+    ----------
+    stack : str
+        Names of layer kinds; `*n` repeats a name or a bracket.
+
+    Returns
+    -------
+    list of str
+        The kind of each layer, in order.
+
+    Raises
+    ------
+    ValueError
+        If the text cannot be read.
+
+    Examples
+    --------
+    >>> expand_stack("first*2 (sliding full)*2")
+    ['first', 'first', 'sliding', 'full', 'sliding', 'full']
+    """
+    tokens = re.findall(r"[A-Za-z_][\w.-]*|\*\s*\d+|[()]", stack)
+    if "".join(tokens).replace(" ", "") != re.sub(r"\s+", "", stack):
+        raise ValueError(f"cannot read the stack {stack!r}")
+    levels: list[list[list[str]]] = [[]]
+    for token in tokens:
+        if token == "(":
+            levels.append([])
+        elif token == ")":
+            if len(levels) == 1:
+                raise ValueError(f"unbalanced bracket in the stack {stack!r}")
+            inner = [name for part in levels.pop() for name in part]
+            levels[-1].append(inner)
+        elif token.startswith("*"):
+            if not levels[-1]:
+                raise ValueError(f"nothing to repeat in the stack {stack!r}")
+            levels[-1][-1] = levels[-1][-1] * int(token[1:])
+        else:
+            levels[-1].append([token])
+    if len(levels) != 1:
+        raise ValueError(f"unbalanced bracket in the stack {stack!r}")
+    return [name for part in levels[0] for name in part]
+
+
+class ModelSpec(_Record):
+    """A model: its stack of layers, vocabulary, checkpoints and where the facts come from."""
+
+    name: str
+    aliases: tuple[str, ...] = ()
+    family: str
+    hugging_face: str | None = None
+    hidden: PositiveInt
+    vocabulary: PositiveInt
+    tied_embedding: bool = False
+    max_context: PositiveInt
+    layers: dict[str, LayerKind]
+    stack: str
+    mtp: MtpSpec | None = None
+    extra_parameters: int = Field(0, ge=0, description="weights outside the language stack (vision tower), [-]")
+    extra_note: str | None = None
+    checkpoints: tuple[Checkpoint, ...] = ()
+    default_checkpoint: str | None = None
+    published: Published | None = None
+    source: str
+    disagreements: tuple[str, ...] = ()
+
+    @model_validator(mode="after")
+    def _consistent(self) -> ModelSpec:
+        names = expand_stack(self.stack)
+        unknown = sorted(set(names) - set(self.layers))
+        if unknown:
+            raise ValueError(f"stack names layer kinds that are not described: {', '.join(unknown)}")
+        if not names:
+            raise ValueError("stack is empty")
+        if self.mtp is not None and self.mtp.layer not in self.layers:
+            raise ValueError(f"mtp.layer {self.mtp.layer!r} is not a described layer kind")
+        return self
+
+    @cached_property
+    def layer_names(self) -> tuple[str, ...]:
+        """The kind of each layer, in order, MTP layers not included."""
+        return tuple(expand_stack(self.stack))
+
+    @cached_property
+    def runs(self) -> tuple[tuple[str, int], ...]:
+        """How often each kind of layer occurs, MTP layers not included."""
+        counts: dict[str, int] = {}
+        for name in self.layer_names:
+            counts[name] = counts.get(name, 0) + 1
+        return tuple(counts.items())
+
+    def checkpoint(self, name: str) -> Checkpoint | None:
+        """The checkpoint of that name, or None."""
+        return next((one for one in self.checkpoints if one.name == name), None)
