@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,7 +22,7 @@ class EventParser:
     Examples
     --------
     >>> parser = EventParser()
-    >>> parser.feed(b"data: one\n\nda"), parser.feed(b"ta:two\r\n\r\n: comment\n\n")
+    >>> list(parser.feed(b"data: one\n\nda")), list(parser.feed(b"ta:two\r\n\r\n: comment\n\n"))
     ([b'one'], [b'two'])
     """
 
@@ -31,38 +32,36 @@ class EventParser:
         self._rest = b""
         self._data: list[bytes] = []
 
-    def feed(self, received: bytes) -> list[bytes]:
-        """Take bytes and return the data of every event that is now whole.
+    def feed(self, received: bytes) -> Iterator[bytes]:
+        """Take bytes and yield the data of every event that is now whole.
 
         Parameters
         ----------
         received : bytes
             What arrived.
 
-        Returns
-        -------
-        list of bytes
+        Yields
+        ------
+        bytes
             Data of whole events, in order.
 
         Raises
         ------
         MalformedStream
-            If one line grows without end.
+            If a line is none of this protocol, or grows without end; the events before it were yielded.
         """
         *lines, self._rest = (self._rest + received).split(b"\n")
-        if len(self._rest) > _LONGEST:
-            raise MalformedStream(f"one line is longer than {_LONGEST} bytes")
-        events: list[bytes] = []
         for line in lines:
             line = line.rstrip(b"\r")
             if line.startswith(b"data:"):
                 self._data.append(line[6:] if line[5:6] == b" " else line[5:])
             elif not line and self._data:
-                events.append(b"\n".join(self._data))
+                yield b"\n".join(self._data)
                 self._data = []
             elif line and not line.startswith((b":", b"event:", b"id:", b"retry:")):
                 raise MalformedStream(f"expected a server-sent event, got {line[:60]!r}")
-        return events
+        if len(self._rest) > _LONGEST:
+            raise MalformedStream(f"one line is longer than {_LONGEST} bytes")
 
     def rest(self) -> list[bytes]:
         """Return the data of a last event that no blank line closed."""

@@ -1,0 +1,289 @@
+"""The client against servers that misbehave: nothing hangs, nothing raises, each fault has its name."""
+
+import asyncio
+import json
+import ssl
+import subprocess
+import time
+
+import pytest
+from faulty_servers import HEAD, WHOLE, answering, event, read_request, server, token, usage
+
+from glmplan.measure.client import Client, Endpoint, Patience
+from glmplan.measure.null_server import NullServer
+from glmplan.measure.outcome import Outcome
+
+QUICK = Patience(connect=1.0, first_token=0.4, stall=0.3, throttle=1.0, throttled=2)
+
+
+def ask(behave, *, chat=False, patience=QUICK, count=1, tokens=3, **options):
+    """Send requests to a server one after another and return their records, within a bounded time."""
+
+    async def run():
+        async with server(behave, **options) as url, Client(Endpoint(url, "m", chat=chat), patience) as client:
+            return [await client.send("a b c", tokens) for _ in range(count)]
+
+    async def bounded():
+        return await asyncio.wait_for(run(), 20)
+
+    found = asyncio.run(bounded())
+    return found[0] if count == 1 else found
+
+
+def test_a_whole_answer_is_timed_and_counted():
+    record = ask(answering(HEAD + token(), token(), token("x", "length", **usage()), event(b"[DONE]"), pause=0.05))
+    assert record.outcome is Outcome.DONE and record.output_tokens == 3 and record.input_tokens == 8
+    assert 0 < record.ttft < record.e2e and len(record.gaps) == 2
+    assert record.tpot == pytest.approx((record.e2e - record.ttft) / 2)
+    assert record.e2e == pytest.approx(record.ttft + sum(record.gaps))
+
+
+@pytest.mark.parametrize(
+    "ending",
+    [
+        token("x ", "length", **usage()) + event(b"[DONE]"),  # in the last choice, as llama.cpp does
+        token("x ", "length") + event({"choices": [], **usage()}) + event(b"[DONE]"),  # in a chunk of its own: vLLM
+        token("x ") + token("", "length", **usage()) + event(b"[DONE]"),  # with an empty last choice
+        token("x ", "length", **usage()),  # no [DONE], as transformers does
+        token("x ", "length", **usage())[:-2],  # not even the blank line
+    ],
+)
+def test_usage_is_found_wherever_the_server_puts_it(ending):
+    record = ask(answering(HEAD + token() * 2, ending))
+    assert (record.outcome, record.output_tokens, record.counted_by) == (Outcome.DONE, 3, "usage")
+
+
+def test_the_role_chunk_is_not_the_first_token():
+    def chat(**delta):
+        return event({"choices": [{"index": 0, "delta": delta, "finish_reason": None}]})
+
+    role = chat(role="assistant", content=None)
+    end = event({"choices": [{"index": 0, "delta": {}, "finish_reason": "length"}], **usage(answer=2)})
+    record = ask(answering(HEAD + role, chat(content="a"), chat(reasoning_content="b") + end, pause=0.15), chat=True)
+    assert record.outcome is Outcome.DONE and record.chunks == 2
+    assert record.ttft > 0.14
+
+
+def test_bytes_may_be_cut_anywhere():
+    data = HEAD + WHOLE
+    record = ask(answering(*(data[i : i + 7] for i in range(0, len(data), 7))))
+    assert (record.outcome, record.output_tokens) == (Outcome.DONE, 3)
+
+
+def test_without_usage_chunks_are_counted_and_it_says_so():
+    record = ask(answering(HEAD + token() * 2 + token("x", "length") + event(b"[DONE]")))
+    assert (record.outcome, record.output_tokens, record.counted_by) == (Outcome.DONE, 3, "chunks")
+
+
+@pytest.mark.parametrize("wrong", [0, -4, 999, "three", 1])
+def test_a_wrong_usage_is_not_believed(wrong):
+    record = ask(answering(HEAD + token() * 2 + token("x", "length", **usage(answer=wrong)) + event(b"[DONE]")))
+    assert (record.output_tokens, record.counted_by) == (3, "chunks, usage is wrong")
+
+
+def test_several_tokens_in_a_chunk_are_counted_by_usage():
+    record = ask(answering(HEAD + token() + token("x y z", "length", **usage(answer=6)) + event(b"[DONE]")), tokens=6)
+    assert (record.chunks, record.output_tokens, record.counted_by) == (2, 6, "usage")
+
+
+def test_a_server_killed_in_mid_stream_loses_the_request():
+    async def killed(reader, writer, number):
+        await read_request(reader)
+        writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+        part = token()
+        writer.write(f"{len(part):x}\r\n".encode() + part + b"\r\n")
+        await writer.drain()
+        await asyncio.sleep(0.05)
+        writer.transport.abort()
+
+    record = ask(killed)
+    assert record.outcome is Outcome.LOST and record.chunks == 1 and record.retries == 0 and record.detail
+
+
+def test_a_stream_that_ends_before_its_answer_is_lost():
+    assert ask(answering(HEAD + token() * 2)).outcome is Outcome.LOST
+
+
+def test_a_refused_connection_is_told_at_once():
+    async def run():
+        async with server(answering(b"")) as url:
+            pass
+        async with Client(Endpoint(url, "m"), QUICK) as client:
+            return await client.send("a", 3)
+
+    begin = time.perf_counter()
+    assert asyncio.run(run()).outcome is Outcome.REFUSED
+    assert time.perf_counter() - begin < 10
+
+
+def test_a_kept_connection_that_the_server_closed_is_tried_again():
+    async def once(reader, writer, number):
+        await read_request(reader)
+        body = WHOLE
+        head = f"HTTP/1.1 200 OK\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+        writer.write(head + body)
+        await writer.drain()
+        # keep-alive was offered; the second request on this connection dies before the first byte
+        await read_request(reader)
+        writer.transport.abort()
+
+    first, second = ask(once, count=2)
+    assert (first.outcome, second.outcome) == (Outcome.DONE, Outcome.DONE)
+    assert (first.retries, second.retries) == (0, 1)
+
+
+def test_a_server_that_always_closes_is_lost_after_few_tries():
+    seen = []
+
+    async def closes(reader, writer, number):
+        seen.append(number)
+        await read_request(reader)
+
+    record = ask(closes)
+    assert record.outcome is Outcome.LOST and len(seen) == 3
+
+
+@pytest.mark.parametrize("status", [429, 503])
+def test_a_throttled_request_waits_as_the_server_asks_and_succeeds(status):
+    times = []
+
+    async def busy(reader, writer, number):
+        await read_request(reader)
+        times.append(time.perf_counter())
+        if number == 1:
+            writer.write(f"HTTP/1.1 {status} X\r\nRetry-After: 0.3\r\nContent-Length: 0\r\n\r\n".encode())
+        else:
+            writer.write(HEAD + WHOLE)
+        await writer.drain()
+
+    record = ask(busy)
+    assert record.outcome is Outcome.DONE and record.throttled == 1 and times[1] - times[0] >= 0.3
+    assert record.ttft < 0.3  # the wait is not the server's time to a first token
+
+
+def test_a_server_that_keeps_throttling_is_given_up_and_counted():
+    always = answering(b"HTTP/1.1 429 X\r\nRetry-After: 0\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+    record = ask(always)
+    assert record.outcome is Outcome.THROTTLED and record.throttled == QUICK.throttled + 1
+
+
+def test_a_retry_after_beyond_patience_is_not_waited_for():
+    far = answering(b"HTTP/1.1 503 X\r\nRetry-After: 3600\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+    begin = time.perf_counter()
+    assert ask(far).outcome is Outcome.THROTTLED and time.perf_counter() - begin < 10
+
+
+def test_a_trickle_of_bytes_does_not_keep_a_stream_alive():
+    loris = answering(HEAD, *([b":"] * 200), pause=0.02)
+    assert ask(loris).outcome is Outcome.LATE
+    after_a_token = answering(HEAD + token(), *([b"d"] * 200), pause=0.02)
+    assert ask(after_a_token).outcome is Outcome.STALLED
+
+
+def test_comments_do_not_count_as_progress():
+    pings = answering(HEAD + token(), *([b": ping\n\n"] * 200), pause=0.02)
+    assert ask(pings).outcome is Outcome.STALLED
+
+
+def test_a_silent_server_has_no_first_token_and_a_silent_stream_stalls():
+    assert ask(answering(stay=30)).outcome is Outcome.LATE
+    assert ask(answering(HEAD + token(), stay=30)).outcome is Outcome.STALLED
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        event(b"{not json"),
+        event(b"[1, 2]"),
+        event({"something": "else"}),
+        b"<html>a proxy's page</html>\n",
+        b"data: " + b"x" * (5 * 2**20),
+    ],
+)
+def test_a_malformed_stream_is_told_as_such(bad):
+    record = ask(answering(HEAD + token(), bad), patience=Patience(first_token=5, stall=5))
+    assert record.outcome is Outcome.MALFORMED and record.chunks == 1
+
+
+def test_bytes_that_are_no_http_are_no_token():
+    assert ask(answering(b"SSH-2.0-OpenSSH_9\r\n\r\n")).outcome in (Outcome.MALFORMED, Outcome.LOST)
+
+
+def test_an_error_inside_the_stream_fails_the_request():
+    record = ask(answering(HEAD + token() + event({"error": {"message": "out of memory", "code": 500}})))
+    assert record.outcome is Outcome.FAILED and "out of memory" in record.detail
+
+
+@pytest.mark.parametrize(
+    ("status", "outcome"), [(400, "rejected"), (404, "rejected"), (302, "rejected"), (500, "failed")]
+)
+def test_other_statuses_are_rejected_or_failed_with_the_servers_words(status, outcome):
+    body = b'{"error": "why"}'
+    head = f"HTTP/1.1 {status} X\r\nLocation: http://127.0.0.1:1/\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+    record = ask(answering(head + body))
+    assert (record.outcome, record.status) == (outcome, status) and "why" in record.detail
+
+
+def test_an_answer_without_a_token_is_empty():
+    assert ask(answering(HEAD + token("", "stop") + event(b"[DONE]"))).outcome is Outcome.EMPTY
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("tls")
+    made = subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1", "-subj", "/CN=other.example",
+         "-keyout", folder / "key.pem", "-out", folder / "cert.pem"], capture_output=True, check=False,
+    )  # fmt: skip
+    if made.returncode:
+        pytest.skip("openssl cannot make a certificate here")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(folder / "cert.pem", folder / "key.pem")
+    return context
+
+
+def test_a_certificate_nobody_trusts_is_a_tls_fault(certificate):
+    record = ask(answering(HEAD + WHOLE), ssl=certificate, patience=Patience(first_token=5))
+    assert record.outcome is Outcome.TLS
+
+
+def test_plain_http_where_tls_is_expected_is_a_tls_fault():
+    async def run():
+        plain = server(answering(b"HTTP/1.1 400 Bad Request\r\n\r\n"))
+        async with plain as url, Client(Endpoint(url.replace("http:", "https:"), "m"), QUICK) as client:
+            return await client.send("a", 3)
+
+    assert asyncio.run(run()).outcome is Outcome.TLS
+
+
+def test_the_key_goes_into_the_header_and_never_into_a_record(monkeypatch):
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    monkeypatch.setenv("GLMPLAN_API_KEY", "secret-123")
+    heads = []
+
+    async def echo(reader, writer, number):
+        head, _ = await read_request(reader)
+        heads.append(head)
+        body = b"bad key secret-123"
+        writer.write(f"HTTP/1.1 401 X\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body)
+        await writer.drain()
+
+    record = ask(echo)
+    assert b"Bearer secret-123" in heads[0]
+    assert "secret-123" not in repr(record) and "***" in record.detail
+
+
+def test_the_body_asks_for_exact_lengths_and_usage():
+    body = Endpoint("http://127.0.0.1/v1", "m", chat=True).body("hi", 5)
+    assert body["max_tokens"] == 5 and body["ignore_eos"] and body["stream_options"] == {"include_usage": True}
+    assert json.dumps(body) and body["messages"][0]["content"] == "hi"
+
+
+def test_256_streams_at_once_all_end_well():
+    async def run():
+        async with NullServer(pace=0.02) as null, Client(Endpoint(null.url, "m")) as client:
+            return await asyncio.gather(*(client.send("a b", 8) for _ in range(256)))
+
+    records = asyncio.run(run())
+    assert {record.outcome for record in records} == {Outcome.DONE}
+    assert all(record.output_tokens == 8 and record.input_tokens == 2 for record in records)
