@@ -1,0 +1,129 @@
+"""`glmplan models`: list, show, check and import models."""
+
+from __future__ import annotations
+
+import json
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+app = typer.Typer(help="List, show, check and import models.", no_args_is_help=True)
+
+
+class Form(StrEnum):
+    """How models are shown."""
+
+    text = "text"
+    json = "json"
+    toml = "toml"
+
+
+@app.callback()
+def _group() -> None:
+    """List, show, check and import models."""
+
+
+@app.command("list")
+def list_models(
+    form: Annotated[Form, typer.Option("--format", help="What is printed.")] = Form.text,
+) -> None:
+    """List the models of the catalogue."""
+    from glmplan.blocks.cache import model_cache_bytes_per_token
+    from glmplan.blocks.stack import model_parameters
+    from glmplan.catalog import load_model, model_names
+
+    rows = []
+    for name in model_names():
+        model = load_model(name)
+        count = model_parameters(model)
+        rows.append(
+            {
+                "name": name,
+                "total_b": round(count.total / 1e9, 3),
+                "active_b": round(count.active / 1e9, 3),
+                "layers": len(model.layer_names),
+                "kv_bytes_per_token_bf16": model_cache_bytes_per_token(model, "bf16"),
+                "max_context": model.max_context,
+                "checkpoints": [one.name for one in model.checkpoints],
+            }
+        )
+    if form is Form.json:
+        typer.echo(json.dumps(rows, indent=2))
+        return
+    typer.echo(
+        f"{'model':32} {'total B':>9} {'active B':>9} {'layers':>6} {'KV B/token':>10} {'context':>9}  checkpoints"
+    )
+    for row in rows:
+        names: Any = row["checkpoints"]
+        shown = ", ".join(names[:4]) + (f" +{len(names) - 4}" if len(names) > 4 else "")
+        typer.echo(
+            f"{row['name']:32} {row['total_b']:9.2f} {row['active_b']:9.2f} {row['layers']:6} "
+            f"{row['kv_bytes_per_token_bf16']:10,.0f} {row['max_context']:9}  {shown}"
+        )
+
+
+@app.command("show")
+def show_model(
+    name: Annotated[str, typer.Argument(help="A catalogue name, name-format, config.json, folder or .gguf file.")],
+    form: Annotated[Form, typer.Option("--format", help="What is printed.")] = Form.text,
+) -> None:
+    """Show parameters, cache and checkpoints of a model, with published figures beside the computed ones."""
+    from glmplan.probe.spec_toml import model_toml
+    from glmplan.report.model_page import model_facts, model_text
+    from glmplan.resolve_model import resolve_model
+
+    choice = resolve_model(name)
+    if form is Form.toml:
+        typer.echo(model_toml(choice.model), nl=False)
+    elif form is Form.json:
+        typer.echo(json.dumps(model_facts(choice), indent=2))
+    else:
+        typer.echo(model_text(choice))
+
+
+@app.command("check")
+def check_file(
+    file: Annotated[Path, typer.Argument(help="A model file in TOML, or a config.json, folder or .gguf file.")],
+) -> None:
+    """Check a model file: fields, layers, checkpoints; computed totals against published ones."""
+    from glmplan.report.model_page import disagreements_of
+    from glmplan.resolve_model import resolve_model
+
+    # a bare name is a file here, never a model of the catalogue
+    choice = resolve_model(str(file if file.is_absolute() else Path.cwd() / file))
+    for line in disagreements_of(choice):
+        typer.echo(f"note: {line}")
+    typer.echo(f"{file}: {choice.model.name} is a model of {len(choice.model.layer_names)} layers; no mistakes found")
+
+
+@app.command("import")
+def import_model(
+    path: Annotated[Path, typer.Argument(help="config.json, a folder with one, or a .gguf file.")],
+    name: Annotated[str | None, typer.Option(help="Name of the model; from the file by default.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Write the model here as TOML.")] = None,
+    form: Annotated[Form, typer.Option("--format", help="What is printed when nothing is written.")] = Form.toml,
+) -> None:
+    """Import a model from Hugging Face or GGUF files, or say why it cannot be computed."""
+    from dataclasses import replace
+
+    from glmplan.files import write_atomically
+    from glmplan.probe.spec_toml import model_toml
+    from glmplan.report.model_page import model_facts, model_text
+    from glmplan.resolve_model import resolve_model
+
+    choice = resolve_model(str(path if path.is_absolute() else Path.cwd() / path))
+    if name is not None:
+        choice = replace(choice, model=choice.model.model_copy(update={"name": name}))
+    for note in choice.notes:
+        typer.echo(f"note: {note}", err=True)
+    if out is not None:
+        write_atomically(out, model_toml(choice.model))
+        typer.echo(str(out))
+    elif form is Form.json:
+        typer.echo(json.dumps(model_facts(choice), indent=2))
+    elif form is Form.text:
+        typer.echo(model_text(choice))
+    else:
+        typer.echo(model_toml(choice.model), nl=False)

@@ -1,0 +1,236 @@
+"""What is known of a model on one page: computed totals beside published ones, cache, checkpoints, disagreements."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from glmplan.blocks.cache import model_cache_bytes_per_token, model_state_bytes
+from glmplan.blocks.stack import model_parameters
+from glmplan.blocks.storage import checkpoint_bytes
+from glmplan.resolve_model import ModelChoice
+from glmplan.schema.model import Checkpoint, GroupedQuery, LatentAttention, LayerKind, ModelSpec, Recurrent
+from glmplan.units import parse_quantity
+
+__all__ = ["disagreements_of", "model_facts", "model_text", "published_bytes"]
+
+#: engine and cache format of the columns
+_CACHES = (("vllm", "bf16"), ("vllm", "fp8"), ("sglang", "bf16"), ("llama.cpp", "f16"), ("llama.cpp", "q8_0"))
+
+
+def published_bytes(checkpoint: Checkpoint) -> float | None:
+    """Return the size that the publisher states.
+
+    Parameters
+    ----------
+    checkpoint : Checkpoint
+        The checkpoint.
+
+    Returns
+    -------
+    float or None
+        [B]
+
+    Examples
+    --------
+    >>> published_bytes(Checkpoint(name="bf16", bytes_published="1.5 TB", source="a card"))
+    1500000000000.0
+    """
+    return None if checkpoint.bytes_published is None else float(parse_quantity(checkpoint.bytes_published, "bytes"))
+
+
+def disagreements_of(choice: ModelChoice) -> Iterator[str]:
+    """Say where published figures and computed ones differ: totals over 1 %, sizes over 0.5 %, and what the entry says.
+
+    Parameters
+    ----------
+    choice : ModelChoice
+        The model.
+
+    Yields
+    ------
+    str
+        One sentence each.
+
+    Examples
+    --------
+    >>> from glmplan.resolve_model import resolve_model
+    >>> any("7168" in line for line in disagreements_of(resolve_model("glm-5.1")))
+    True
+    """
+    model = choice.model
+    count = model_parameters(model)
+    published = model.published
+    if published is not None and published.total_b:
+        with_mtp = (count.total, count.total + count.mtp, count.total + count.mtp + count.mtp_vocabulary)
+        nearest = min(with_mtp, key=lambda total: abs(total / 1e9 - (published.total_b or 0.0)))
+        if abs(nearest / 1e9 / published.total_b - 1) > 0.01:
+            yield f"published total {published.total_b:g} B, computed {count.total / 1e9:.2f} B"
+    for one in model.checkpoints:
+        size = published_bytes(one)
+        if size is not None and abs(checkpoint_bytes(model, one) / size - 1) > 0.005:
+            why = f" ({one.note})" if one.note else ""
+            computed = checkpoint_bytes(model, one) / 1e9
+            yield f"{one.name}: published {one.bytes_published}, computed {computed:.1f} GB{why}"
+    yield from model.disagreements
+    yield from choice.notes
+
+
+def model_facts(choice: ModelChoice) -> dict[str, Any]:
+    """Collect what is known of a model.
+
+    Parameters
+    ----------
+    choice : ModelChoice
+        The model.
+
+    Returns
+    -------
+    dict
+        Plain values, for JSON.
+
+    Examples
+    --------
+    >>> from glmplan.resolve_model import resolve_model
+    >>> model_facts(resolve_model("glm-5.1"))["parameters"]["total"]
+    743911218432
+    """
+    model = choice.model
+    count = model_parameters(model)
+    return {
+        "name": model.name,
+        "aliases": list(model.aliases),
+        "family": model.family,
+        "hugging_face": model.hugging_face,
+        "layers": len(model.layer_names),
+        "stack": model.stack,
+        "hidden": model.hidden,
+        "vocabulary": model.vocabulary,
+        "max_context": model.max_context,
+        "parameters": {
+            "total": count.total,
+            "mtp": count.mtp,
+            "mtp_vocabulary": count.mtp_vocabulary,
+            "active": count.active,
+            "routed_experts": count.routed,
+            "outside_language_stack": model.extra_parameters,
+        },
+        "published": None if model.published is None else model.published.model_dump(),
+        "cache_bytes_per_token": [
+            {"engine": engine, "kv": kv, "bytes": model_cache_bytes_per_token(model, kv, engine)}
+            for engine, kv in _CACHES
+        ],
+        "state_bytes_per_sequence": model_state_bytes(model),
+        "checkpoint": choice.checkpoint.name,
+        "checkpoints": [
+            {
+                "name": one.name,
+                "repository": one.repository,
+                "bytes": checkpoint_bytes(model, one),
+                "bytes_published": published_bytes(one),
+                "published_as": one.bytes_published,
+                "source": one.source,
+            }
+            for one in model.checkpoints
+        ],
+        "exact_bytes_by_class": choice.exact_bytes,
+        "disagreements": list(disagreements_of(choice)),
+        "note": model.extra_note,
+        "source": model.source,
+    }
+
+
+def model_text(choice: ModelChoice) -> str:
+    """Write what is known of a model for reading.
+
+    Parameters
+    ----------
+    choice : ModelChoice
+        The model.
+
+    Returns
+    -------
+    str
+        A page of text.
+
+    Examples
+    --------
+    >>> from glmplan.resolve_model import resolve_model
+    >>> print(model_text(resolve_model("llama-3.1-8b")).splitlines()[0])
+    llama-3.1-8b: 8.03 B weights, 7.50 B active for each token
+    """
+    model = choice.model
+    count = model_parameters(model)
+    lines = [f"{model.name}: {count.total / 1e9:,.2f} B weights, {count.active / 1e9:,.2f} B active for each token"]
+    if count.mtp:
+        own = f", {count.mtp_vocabulary / 1e9:.2f} B for its embedding and head" if count.mtp_vocabulary else ""
+        lines.append(f"  MTP layers hold {count.mtp / 1e9:.2f} B more{own}")
+    if model.published is not None:
+        parts = [
+            f"{value:g} B {word}"
+            for value, word in ((model.published.total_b, "in total"), (model.published.active_b, "active"))
+            if value
+        ]
+        lines.append(f"  published: {', '.join(parts)} ({model.published.source})")
+    lines += [
+        f"  {len(model.layer_names)} layers: {model.stack}",
+        *(f"    {name}: {_kind(kind)}" for name, kind in model.layers.items()),
+        f"  hidden {model.hidden:,}, vocabulary {model.vocabulary:,}, context up to {model.max_context:,} tokens",
+    ]
+    if model.extra_note:
+        lines.append(f"  {model.extra_note}")
+    lines += ["", "KV cache for each token [B]"]
+    for engine, kv in _CACHES:
+        size = model_cache_bytes_per_token(model, kv, engine)
+        lines.append(f"  {engine:10} {kv:6} {size:12,.0f}" + _with_mtp(model, kv, engine))
+    if model_state_bytes(model):
+        lines.append(f"  and {model_state_bytes(model) / 2**20:,.1f} MiB of recurrent state for each sequence")
+    lines += ["", "Checkpoints" + " " * 17 + "computed GB      GiB   published"]
+    for one in model.checkpoints:
+        size = checkpoint_bytes(model, one)
+        stated = published_bytes(one)
+        taken = "worked out from the published size" in (one.note or "")
+        against = "bits taken from it" if taken else f"{size / stated - 1:+.1%}" if stated else ""
+        shown = f"{one.bytes_published} ({against})" if stated else ""
+        mark = "*" if one.name == choice.checkpoint.name else " "
+        lines.append(f"{mark} {one.name:24} {size / 1e9:12,.2f} {size / 2**30:9,.2f}   {shown}".rstrip())
+    if choice.exact_bytes:
+        lines += ["", "Exact bytes in the files"]
+        lines += [
+            f"  {name:18} {size:20,}" for name, size in sorted(choice.exact_bytes.items(), key=lambda row: -row[1])
+        ]
+    found = list(disagreements_of(choice))
+    if found:
+        lines += ["", "Where sources disagree", *(f"  - {line}" for line in found)]
+    lines += ["", f"Source: {model.source}"]
+    return "\n".join(lines)
+
+
+def _with_mtp(model: ModelSpec, kv: str, engine: str) -> str:
+    if model.mtp is None:
+        return ""
+    return f"   ({model_cache_bytes_per_token(model, kv, engine, mtp=True):,.0f} with the MTP layer)"
+
+
+def _kind(kind: LayerKind) -> str:
+    mixer = kind.mixer
+    parts = []
+    if isinstance(mixer, GroupedQuery):
+        window = f", window {mixer.window:,}" if mixer.window else ""
+        parts.append(f"{mixer.heads} heads on {mixer.kv_heads} of {mixer.head_dim}{window}")
+    elif isinstance(mixer, LatentAttention):
+        index = mixer.indexer
+        sparse = "" if index is None else f", top-{index.topk:,} of an indexer"
+        sparse = (
+            ", reads the indices of the layer before" if index is not None and index.reads_from_previous else sparse
+        )
+        parts.append(f"latent attention {mixer.kv_rank}+{mixer.rope_dim}, {mixer.heads} heads{sparse}")
+    elif isinstance(mixer, Recurrent):
+        parts.append(f"{mixer.flavour}, {mixer.value_heads} heads of {mixer.value_dim} x {mixer.key_dim}")
+    for block in kind.ffn:
+        if block.kind == "dense":
+            parts.append(f"dense {block.inner:,}")
+        else:
+            shared = f", {block.shared} shared" if block.shared else ""
+            parts.append(f"top-{block.topk} of {block.experts} experts of {block.inner:,}{shared}")
+    return "; ".join(parts) or "nothing"
