@@ -395,7 +395,8 @@ def _stage(
             weights[name] = weights.get(name, zero) + count * size
         host = host + count * held[number][1]
         cache = layer_cache(part.kind, kv, cache_layout(settings.engine))
-        share = count / np.minimum(degrees.tp, cache.units)
+        cached = 0.0 if part.name == "mtp" and not rule.draft_cache_in_pool else 1.0
+        share = cached * count / np.minimum(degrees.tp, cache.units)
         if cache.window is None:
             per_token = per_token + share * cache.per_token / degrees.dcp
         else:

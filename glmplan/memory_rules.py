@@ -28,6 +28,7 @@ __all__ = [
     "load_memory_rule",
     "memory_engines",
     "pipeline_layers",
+    "stated_fraction",
     "static_fraction",
     "version_key",
 ]
@@ -98,6 +99,8 @@ class MemoryRule:
         How layers that do not divide are dealt.
     draft_in_pool : bool
         Whether weights of draft layers are counted when the pool is sized.
+    draft_cache_in_pool : bool
+        Whether the pool also holds the cache of draft layers; otherwise that is a pool of its own.
     host_experts : bool
         Whether routed experts live in host memory.
     graphs_in_pool_since : str or None
@@ -116,6 +119,7 @@ class MemoryRule:
     absorbed_copy: bool
     pipeline: str
     draft_in_pool: bool
+    draft_cache_in_pool: bool
     source: str
     fraction: float | None = None
     fraction_since: tuple[tuple[str, float], ...] = ()
@@ -358,6 +362,29 @@ def pipeline_layers(layers: int, stages: int, pipeline: str) -> tuple[int, ...]:
     for extra in range(layers % stages):
         counts[extra if pipeline == "first-first" else -2 - extra] += 1
     return tuple(counts)
+
+
+def stated_fraction(notes: str) -> float | None:
+    """Fraction that the notes of a measured run state.
+
+    Parameters
+    ----------
+    notes : str
+        Notes, as written.
+
+    Returns
+    -------
+    float or None
+        [-]; None when they state none.
+
+    Examples
+    --------
+    >>> stated_fraction("Step 3; KV size 29.32 GB per GPU, mem-fraction 0.92"), stated_fraction("gpu-util 0.93")
+    (0.92, 0.93)
+    >>> stated_fraction("MMLU 0.873")
+    """
+    found = re.search(r"(?:mem(?:ory)?[- _]?(?:fraction|util\w*)|gpu[- _](?:memory[- _])?util)\S*[ =]+(0\.\d+)", notes)
+    return float(found[1]) if found else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,6 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-
 from glmplan.columns import Layout
 from glmplan.datafolders import data_folder
 from glmplan.errors import SpecError
@@ -272,24 +270,3 @@ def write_memory_fit(path: str | Path | None = None) -> Path:
     file = Path(path) if path is not None else data_folder("calibration") / "fits" / "memory.toml"
     write_atomically(file, fit_text(*fit_memory(observations())))
     return file
-
-
-def interval_covers(low: np.ndarray, seen: np.ndarray, high: np.ndarray) -> float:
-    """Share of observations inside their interval.
-
-    Parameters
-    ----------
-    low, seen, high : (n,) array
-        Interval and observation, any one unit.
-
-    Returns
-    -------
-    float
-        [-]
-
-    Examples
-    --------
-    >>> interval_covers(np.array([0.0, 0.0]), np.array([1.0, 3.0]), np.array([2.0, 2.0]))
-    0.5
-    """
-    return float(np.mean((low <= seen) & (seen <= high)))
