@@ -1,7 +1,7 @@
 """Peak of the activations of one engine step: what a forward pass holds at its widest layer, and the logits.
 
 The engines do not publish a formula; they run a trial step. This sums the tensors that live at the same time in the
-widest layer. What kernels take beyond it is observed (`glmplan.memory_rules.MemoryFit.remainder`).
+widest layer. What kernels take beyond it is observed (`glmplan.memory_observed.MemoryFit.remainder`).
 """
 
 from __future__ import annotations

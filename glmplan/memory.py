@@ -1,14 +1,17 @@
 """Memory of a launch: what every rank holds, the KV cache pool the engine makes, and what fits into it.
 
-The parts live in `memory_ranks` (weights, cache, state, activations of every rank), `memory_rules` (rules of the
-engines and observed terms), `memory_pool` (pool, contexts, requests) and `memory_budget` (bars of every rank).
+The parts live in `memory_ranks` (weights, cache, state, activations of every rank), `memory_settings` (what a launch is
+told), `memory_rules` (rules of the engines), `memory_observed` (terms that only a launch shows), `memory_part` (what an
+engine sees of a part), `memory_pool` (pool, contexts, requests) and `memory_budget` (bars of every rank).
 """
 
 from __future__ import annotations
 
 from glmplan.memory_budget import MemoryBudget, budget_rows
-from glmplan.memory_pool import KvPool, PartMemory, kv_pool, largest_context, part_memory, requests_that_fit
-from glmplan.memory_ranks import LayerCache, MemorySettings, RankMemory, StageMemory, layer_cache, rank_memory
+from glmplan.memory_part import PartMemory, part_memory
+from glmplan.memory_pool import KvPool, kv_pool, largest_context, requests_that_fit
+from glmplan.memory_ranks import RankMemory, StageMemory, rank_memory
+from glmplan.memory_settings import LayerCache, MemorySettings, layer_cache
 
 __all__ = [
     "KvPool",

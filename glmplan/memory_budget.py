@@ -6,9 +6,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from glmplan.memory_pool import PartMemory, pool_terms
+from glmplan.memory_observed import MemoryFit, load_memory_fit
+from glmplan.memory_part import PartMemory
+from glmplan.memory_pool import pool_terms
 from glmplan.memory_ranks import RankMemory
-from glmplan.memory_rules import MemoryFit, load_memory_fit
 
 __all__ = ["MemoryBudget", "budget_rows"]
 

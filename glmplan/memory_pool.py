@@ -8,24 +8,20 @@ spread, so every pool has an interval.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from glmplan.memory_observed import MemoryFit, Spread, load_memory_fit
+from glmplan.memory_part import PartMemory
 from glmplan.memory_ranks import RankMemory, StageMemory
-from glmplan.memory_rules import MemoryFit, Spread, load_memory_fit, static_fraction
-
-if TYPE_CHECKING:
-    from glmplan.schema.hardware import Accelerator
+from glmplan.memory_rules import static_fraction
 
 __all__ = [
     "DEFAULT_GRAPHS",
     "KvPool",
-    "PartMemory",
     "PoolTerms",
     "kv_pool",
     "largest_context",
-    "part_memory",
     "pool_terms",
     "requests_that_fit",
 ]
@@ -34,68 +30,6 @@ __all__ = [
 DEFAULT_GRAPHS = 51
 #: standard normal quantile of a 90 % interval [-]
 _QUANTILE_90 = 1.6449
-
-
-@dataclass(frozen=True, slots=True)
-class PartMemory:
-    """Memory of one accelerator as an engine sees it.
-
-    Attributes
-    ----------
-    listed : float
-        What the driver lists, [B]
-    total : float
-        What an engine can address, [B]
-    total_sd : float
-        Its standard deviation; 0 when it is published, [B]
-    link : str
-        ``pcie``, ``nvlink`` or ``unified``.
-    free_before_load : float or None
-        Measured free memory before weights are loaded, in place of the observed mean, [B]
-    """
-
-    listed: float
-    total: float
-    total_sd: float
-    link: str
-    free_before_load: float | None = None
-
-
-def part_memory(part: Accelerator, *, fit: MemoryFit | None = None) -> PartMemory:
-    """Memory of an accelerator as an engine sees it.
-
-    Parameters
-    ----------
-    part : Accelerator
-        The part.
-    fit : MemoryFit, optional
-        Observed terms; those in `calibration` if not given.
-
-    Returns
-    -------
-    PartMemory
-        Its memory.
-
-    Raises
-    ------
-    UnknownFact
-        If its memory is not published.
-
-    Examples
-    --------
-    >>> from glmplan.catalog_hardware import load_accelerator
-    >>> found = part_memory(load_accelerator("rtx-pro-6000-server"))
-    >>> round(found.total / 2**30, 2), found.total_sd
-    (94.97, 0.0)
-    """
-    listed = float(part.need("memory"))
-    fit = fit or load_memory_fit()
-    link = "unified" if part.unified_memory else (part.link_kind or "pcie")
-    if part.memory_usable is not None:
-        return PartMemory(listed, float(part.memory_usable), 0.0, link)
-    if part.unified_memory:
-        return PartMemory(listed, listed, 0.0, link)
-    return PartMemory(listed, listed - fit.driver.mean, fit.driver.sd, link)
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,7 +217,7 @@ def kv_pool(
     >>> llama = ModelSpec(name="8b", family="llama", hidden=4096, vocabulary=128256, max_context=8192,
     ...                   layers={"full": layer}, stack="full*32", source="example")
     >>> held = rank_memory(llama, uniform_checkpoint("bf16"), layout=Layout(tp=np.array([1, 2])), kv="bf16")
-    >>> small = PartMemory(24 * 2**30, 23.6 * 2**30, 0.0, "pcie")
+    >>> small = PartMemory(16 * 2**30, 15.6 * 2**30, 0.0, "pcie")
     >>> kv_pool(held, small).fits.tolist()
     [False, True]
     """

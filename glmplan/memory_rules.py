@@ -1,7 +1,7 @@
 """How each engine deals layers to pipeline stages and sizes its KV cache pool: facts read from `hardware_db`.
 
 What a launch needs beyond weights, cache and computed activations (driver, context, NCCL buffers, work spaces of
-kernels) is observed, not derived: it comes from `calibration/fits/memory.toml` with its spread.
+kernels) is observed, not derived: see `glmplan.memory_observed`.
 """
 
 from __future__ import annotations
@@ -21,10 +21,7 @@ from glmplan.units import parse_quantity
 __all__ = [
     "MIB",
     "FractionRule",
-    "MemoryFit",
     "MemoryRule",
-    "Spread",
-    "load_memory_fit",
     "load_memory_rule",
     "memory_engines",
     "pipeline_layers",
@@ -385,70 +382,3 @@ def stated_fraction(notes: str) -> float | None:
     """
     found = re.search(r"(?:mem(?:ory)?[- _]?(?:fraction|util\w*)|gpu[- _](?:memory[- _])?util)\S*[ =]+(0\.\d+)", notes)
     return float(found[1]) if found else None
-
-
-@dataclass(frozen=True, slots=True)
-class Spread:
-    """An observed quantity: its mean, standard deviation and the number of observations.
-
-    Attributes
-    ----------
-    mean, sd : float
-        [B]
-    count : int
-        Observations; 0 means a prior, [-]
-    """
-
-    mean: float
-    sd: float
-    count: int
-
-
-@dataclass(frozen=True, slots=True)
-class MemoryFit:
-    """What was observed of memory that no formula gives.
-
-    Attributes
-    ----------
-    driver : Spread
-        Memory that nvidia-smi lists but an engine cannot see, [B]
-    context : dict of str to Spread
-        Taken before weights are loaded, by link (``pcie``, ``nvlink``, ``single``), [B]
-    graph : Spread
-        One captured CUDA graph, [B]
-    remainder : dict of str to Spread
-        What an engine takes beyond weights, activations and context, by engine; ``pooled`` for others, [B]
-    """
-
-    driver: Spread
-    context: dict[str, Spread]
-    graph: Spread
-    remainder: dict[str, Spread]
-
-
-@cache
-def load_memory_fit() -> MemoryFit:
-    """Read the fitted memory terms.
-
-    Returns
-    -------
-    MemoryFit
-        The terms.
-
-    Examples
-    --------
-    >>> load_memory_fit().driver.mean > 0
-    True
-    """
-    content = read_toml(data_folder("calibration") / "fits" / "memory.toml")
-
-    def spread(entry: dict[str, Any]) -> Spread:
-        mean = parse_quantity(entry["mean"], "bytes", signed=True)
-        return Spread(mean, parse_quantity(entry["sd"], "bytes"), entry["count"])
-
-    return MemoryFit(
-        driver=spread(content["driver"]),
-        context={name: spread(entry) for name, entry in content["context"].items()},
-        graph=spread(content["graph"]),
-        remainder={name: spread(entry) for name, entry in content["remainder"].items()},
-    )

@@ -16,7 +16,7 @@ from glmplan.columns import Layout
 from glmplan.datafolders import data_folder
 from glmplan.errors import SpecError
 from glmplan.files import write_atomically
-from glmplan.memory_rules import MemoryFit, Spread
+from glmplan.memory_observed import MemoryFit, Spread
 
 __all__ = ["MemoryObservation", "fit_memory", "fit_text", "observations", "pool_remainder", "write_memory_fit"]
 
@@ -122,7 +122,7 @@ def pool_remainder(row: MemoryObservation, fit: MemoryFit) -> float:
 
     Examples
     --------
-    >>> from glmplan.memory_rules import load_memory_fit
+    >>> from glmplan.memory_observed import load_memory_fit
     >>> row = next(row for row in observations() if row.id == "pool-glm5-sglang")
     >>> abs(pool_remainder(row, load_memory_fit())) < 2**30
     True

@@ -24,7 +24,7 @@ from glmplan.memory import (
     rank_memory,
     requests_that_fit,
 )
-from glmplan.memory_rules import MemoryFit, Spread, load_memory_fit
+from glmplan.memory_observed import MemoryFit, Spread, load_memory_fit
 
 GIB = 2.0**30
 
