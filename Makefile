@@ -1,0 +1,47 @@
+# Everything a contributor or CI runs. `make demo` and `make test` set up by themselves on a fresh clone.
+
+PYTHON ?= python3
+JOBS ?= auto
+VENV := .venv
+RUN := $(VENV)/bin/python
+READY := $(VENV)/.ready
+# one thread for linear algebra: the test workers and the benchmark already use the cores
+export OPENBLAS_NUM_THREADS := 1
+export OMP_NUM_THREADS := 1
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test check docs bench clean
+
+help:  ## List what there is.
+	@sed -n 's/^\([a-z-]*\):.*  ## /\1\t/p' Makefile | expand -t 16
+
+setup: $(READY)  ## Make .venv and install glmplan in it with everything for development.
+
+$(READY): pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(None if sys.version_info >= (3, 11) else "glmplan needs Python 3.11 or newer; say: make PYTHON=python3.12 ...")'
+	@$(PYTHON) -m venv $(VENV)
+	@echo "setting up $(VENV) (a few minutes the first time)" >&2
+	@$(RUN) -m pip install --quiet --editable '.[dev]'
+	@touch $@
+
+demo: $(READY)  ## Plan GLM-5.1 NVFP4 on six RTX PRO 6000 Workstation cards.
+	@$(VENV)/bin/glmplan fit glm-5.1-nvfp4 --on 6xrtx-pro-6000-ws
+
+test: $(READY)  ## Run all tests and doctests.
+	$(RUN) -m pytest -n $(JOBS) --dist worksteal
+
+check: $(READY)  ## Lint, types, generated pages fresh, and measured memory beside computed memory.
+	$(RUN) -m ruff check .
+	$(RUN) -m ruff format --check .
+	$(RUN) -m mypy
+	$(RUN) tools/docs.py --check
+	$(RUN) tools/check_memory.py
+
+docs: $(READY)  ## Write the generated pages again.
+	$(RUN) tools/docs.py
+
+bench: $(READY)  ## Time from shell to answer, predictions per second, simulated requests per second.
+	@$(RUN) tools/bench.py
+
+clean:  ## Remove the environment and every cache.
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis

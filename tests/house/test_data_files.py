@@ -1,0 +1,148 @@
+"""Every entry of the data folders is readable, checked, named for its file, and says where it comes from."""
+
+from __future__ import annotations
+
+import csv
+import re
+import subprocess
+import tomllib
+
+import pytest
+
+from glmplan.catalog import load_model_file, model_names
+from glmplan.catalog_hardware import accelerator_names, load_accelerator
+from glmplan.catalog_hosts import host_names, load_host
+from glmplan.memory_rules import load_memory_rule, memory_engines
+
+#: nobody but the reader of these pages: places that exist on one desk only
+PRIVATE = re.compile(r"/work/|\.library|\.\./shared|/tmp/|/root/|/home/\w")
+
+
+def toml_files(root, folder):
+    found = sorted((root / folder).rglob("*.toml"))
+    assert found
+    return found
+
+
+def read(path):
+    return tomllib.loads(path.read_text(encoding="utf-8"))
+
+
+def rows(path):
+    with path.open(encoding="utf-8", newline="") as stream:
+        yield from csv.DictReader(stream)
+
+
+def test_every_accelerator_validates_under_its_file_name_and_has_sources(root):
+    stems = [path.stem for path in toml_files(root, "hardware_db/accelerators")]
+    assert sorted(stems) == sorted(accelerator_names())
+    for stem in stems:
+        part = load_accelerator(stem)
+        assert part.name == stem
+        assert part.source.strip()
+        assert all(entry.source.strip() for entry in part.measured)
+
+
+def test_every_host_validates_under_its_file_name_and_has_a_source(root):
+    stems = [path.stem for path in toml_files(root, "hardware_db/hosts")]
+    assert sorted(stems) == sorted(host_names())
+    for stem in stems:
+        host = load_host(stem)
+        assert host.name == stem
+        assert host.source.strip()
+
+
+def test_every_model_validates_under_its_file_name_and_has_sources(root):
+    paths = toml_files(root, "model_specs")
+    assert sorted(path.stem for path in paths) == list(model_names())
+    for path in paths:
+        model = load_model_file(path)
+        assert model.name == path.stem
+        assert model.source.strip()
+        assert all(checkpoint.source.strip() for checkpoint in model.checkpoints)
+
+
+def test_every_wall_and_every_default_of_an_engine_has_a_source(root):
+    count = 0
+    for path in sorted((root / "hardware_db/engines").glob("*.toml")):
+        for kind, entries in read(path).items():
+            for entry in entries if isinstance(entries, list) else ():
+                count += 1
+                assert entry["source"].strip(), f"{path.name}: {kind} {entry}"
+    assert count > 40
+
+
+def test_every_rule_of_a_cache_pool_validates_and_has_a_source(root):
+    stems = [path.stem for path in toml_files(root, "hardware_db/engines/memory")]
+    assert sorted(stems) == sorted(memory_engines())
+    for stem in stems:
+        assert read(root / f"hardware_db/engines/memory/{stem}.toml")["source"].strip()
+        load_memory_rule(stem)
+
+
+def test_every_price_has_a_date_a_part_and_a_source(root):
+    found = list(rows(root / "hardware_db/prices.csv"))
+    assert found
+    for row in found:
+        assert re.fullmatch(r"\d{4}(-\d{2}){0,2}", row["date"]), row
+        assert row["source"].strip(), row
+        assert float(row["usd"]) > 0, row
+        assert row["kind"] in {"buy", "hour", "kWh"}, row
+
+
+def test_every_measured_row_has_a_source_of_its_own_or_of_its_campaign(root):
+    campaigns = read(root / "calibration/sources.toml")
+    assert all(entry["address"].strip() for entry in campaigns.values())
+    for path in sorted((root / "calibration").rglob("*.csv")):
+        bare = [
+            row
+            for row in rows(path)
+            if not (row.get("source") or "").strip() and not campaigns.get(row.get("campaign") or "", {}).get("address")
+        ]
+        assert not bare, f"{path.name}: {bare[0]}"
+
+
+def test_every_campaign_names_a_file_that_holds_its_rows(root):
+    for name, entry in read(root / "calibration/sources.toml").items():
+        path = root / "calibration/measurements" / entry["file"]
+        assert path.is_file(), name
+        if "rows" in entry and path.name not in {"acceptance.csv", "collectives.csv", "pcie-topologies.csv"}:
+            assert sum(row.get("campaign") == name for row in rows(path)) == entry["rows"], name
+
+
+def test_identifiers_of_measured_rows_are_unique_in_their_file(root):
+    for path in sorted((root / "calibration").rglob("*.csv")):
+        names = [row["id"] for row in rows(path) if "id" in row]
+        assert len(set(names)) == len(names), path.name
+
+
+def test_every_fit_says_that_a_program_wrote_it(root):
+    for path in toml_files(root, "calibration/fits"):
+        head = path.read_text(encoding="utf-8")[:400].lower()
+        assert "written by" in head, path
+
+
+@pytest.fixture(scope="module")
+def committed(root):
+    """Text files that git knows, but for these tests, which must name what they forbid."""
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=root, capture_output=True, text=True)
+    if listed.returncode:
+        pytest.skip("not a git checkout")
+    paths = [root / name for name in listed.stdout.split("\0") if name and not name.startswith("tests/")]
+    return [path for path in paths if path.is_file() and path.suffix not in {".gguf", ".png"}]
+
+
+def test_no_committed_file_points_at_places_that_exist_on_one_desk_only(committed):
+    guilty = []
+    for path in committed:
+        text = path.read_text(encoding="utf-8")
+        guilty += [f"{path.name}: {match[0]} in {text[max(0, match.start() - 30) : match.end() + 30]!r}"
+                   for match in PRIVATE.finditer(text)]  # fmt: skip
+    assert not guilty
+
+
+def test_no_data_file_holds_a_factor_without_a_name_for_it(root):
+    """A fudge factor beside a fact is how catalogues begin to lie."""
+    for path in toml_files(root, "hardware_db") + toml_files(root, "model_specs"):
+        keys = re.findall(r"^\s*([a-z_]+)\s*=", path.read_text(encoding="utf-8"), re.MULTILINE)
+        assert not [key for key in keys if re.search(r"empirical|fudge|scaling_factor|effective|efficiency", key)], path
