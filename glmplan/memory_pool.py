@@ -105,11 +105,11 @@ def _fraction(memory: RankMemory, part: PartMemory) -> np.ndarray:
             rule.fraction_rule,
             memory=part.total,
             accelerators=np.asarray(memory.layout.tp) * np.asarray(memory.layout.pp),
-            token_budget=settings.budget(part.total),
-            graph_requests=np.minimum(settings.requests(part.total), 512.0),
+            token_budget=settings.budget(part.listed),
+            graph_requests=settings.graph_requests(part.listed, np.asarray(memory.layout.tp)),
             draft=memory.draft,
         )
-    default = rule.default_fraction(settings.version)
+    default = settings.default("fraction", part.listed)
     return np.asarray(1.0 if default is None else default)
 
 
@@ -145,7 +145,7 @@ def pool_terms(memory: RankMemory, stage: StageMemory, part: PartMemory, fit: Me
     known = context_variance if part.free_before_load is None else zero
     total_variance = (part.total_sd**2 if part.free_before_load is None else 0.0) + zero
     if rule.pool == "total":
-        taken = graphs if rule.graphs_in_pool(settings.version) else zero
+        taken = graphs if settings.graphs_in_pool else zero
         limit = fraction * part.total + zero
         pool = limit - weights - stage.activation - context - remainder.mean - taken
         variance = fraction**2 * total_variance + known + remainder.sd**2 + (fit.graph.sd * captured * (taken > 0)) ** 2

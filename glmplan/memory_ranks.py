@@ -23,6 +23,7 @@ from glmplan.schema.model import Checkpoint, LatentAttention, ModelSpec
 
 __all__ = ["RankMemory", "StageMemory", "rank_memory"]
 
+
 @dataclass(frozen=True, slots=True)
 class StageMemory:
     """The fullest rank of one pipeline stage; every field is an (n,) array unless said otherwise.

@@ -7,14 +7,15 @@ kernels) is observed, not derived: see `glmplan.memory_observed`.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, fields
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
 from functools import cache
 from typing import Any, Literal
 
 import numpy as np
 
 from glmplan.datafolders import data_folder
-from glmplan.errors import SpecError, UnknownName
+from glmplan.errors import SpecError, UnknownFact, UnknownName
 from glmplan.files import read_toml
 from glmplan.units import parse_quantity
 
@@ -27,7 +28,6 @@ __all__ = [
     "pipeline_layers",
     "stated_fraction",
     "static_fraction",
-    "version_key",
 ]
 
 MIB = 2**20
@@ -74,20 +74,19 @@ class MemoryRule:
         Its name.
     pool : str
         See `Pool`.
-    fraction : float or None
-        Default fraction; None where `fraction_rule` says.
-    fraction_since : tuple of (str, float)
-        Versions from which another default holds.
     fraction_rule : FractionRule or None
         Rule for the default fraction.
+    defaults : dict of str to str
+        Engine settings whose defaults hold for ``fraction``, ``token_budget``, ``max_requests``, ``graph_requests``
+        and ``graphs_in_pool``, see `glmplan.engine_defaults`.
+    defaults_of : str or None
+        Engine whose defaults these are, if not its own.
     free_target, wired_share : float
         Margin that ``rest`` leaves [B], and the share of the memory that may be used at all [-]
     block_tokens, sparse_block_tokens : int
         Tokens of a cache block, ordinary and with an indexer, [token]
     token_budget, max_requests : int
-        Defaults for tokens of a step [token] and requests [-]
-    small_part, small_token_budget, small_max_requests : float
-        The same on parts with less memory than `small_part` [B]
+        Tokens of a step [token] and requests [-] where `defaults` does not say.
     vocabulary_multiple : int
         The vocabulary is padded to a multiple of it, [-]
     absorbed_copy : bool
@@ -100,8 +99,6 @@ class MemoryRule:
         Whether the pool also holds the cache of draft layers; otherwise that is a pool of its own.
     host_experts : bool
         Whether routed experts live in host memory.
-    graphs_in_pool_since : str or None
-        Version from which CUDA graphs are taken from the pool.
     source : str
         Where it is from.
     """
@@ -110,94 +107,60 @@ class MemoryRule:
     pool: Pool
     block_tokens: int
     sparse_block_tokens: int
-    token_budget: int
-    max_requests: int
     vocabulary_multiple: int
     absorbed_copy: bool
     pipeline: str
     draft_in_pool: bool
     draft_cache_in_pool: bool
     source: str
-    fraction: float | None = None
-    fraction_since: tuple[tuple[str, float], ...] = ()
+    token_budget: int = 0
+    max_requests: int = 0
     fraction_rule: FractionRule | None = None
+    defaults: Mapping[str, str] = field(default_factory=dict)
+    defaults_of: str | None = None
     free_target: float = 0.0
     wired_share: float = 1.0
-    small_part: float = 0.0
-    small_token_budget: int = 0
-    small_max_requests: int = 0
     host_experts: bool = False
-    graphs_in_pool_since: str | None = None
 
-    def default_fraction(self, version: str | None) -> float | None:
-        """Fraction that the engine takes when none is given.
+    def default(
+        self, name: str, *, version: str | None, memory: float | None, accelerator: str | None, tp: int = 1
+    ) -> float | None:
+        """The engine's own default for one of the names in `defaults`.
 
         Parameters
         ----------
+        name : str
+            Which.
         version : str or None
-            Version of the engine; None means before any change of the default.
+            Version of the engine; None means the newest.
+        memory : float or None
+            Memory of the part, [B]
+        accelerator : str or None
+            Name of the part.
+        tp : int, optional
+            Tensor-parallel degree, [-]
 
         Returns
         -------
         float or None
-            [-]; None where `fraction_rule` says.
+            The default; None when no source says.
 
         Examples
         --------
         >>> rule = load_memory_rule("vllm")
-        >>> rule.default_fraction("0.19.0"), rule.default_fraction("0.30.1")
-        (0.9, 0.92)
+        >>> [rule.default("fraction", version=one, memory=None, accelerator=None) for one in ("0.19.0", None)]
+        [0.9, 0.92]
         """
-        found = self.fraction
-        for since, fraction in self.fraction_since:
-            if version is not None and version_key(version) >= version_key(since):
-                found = fraction
-        return found
+        from glmplan.engine_defaults import engine_default
 
-    def graphs_in_pool(self, version: str | None) -> bool:
-        """Whether this version takes CUDA graphs from the pool.
-
-        Parameters
-        ----------
-        version : str or None
-            Version of the engine; None means no.
-
-        Returns
-        -------
-        bool
-            Whether it does.
-
-        Examples
-        --------
-        >>> load_memory_rule("vllm").graphs_in_pool("0.21.0"), load_memory_rule("vllm").graphs_in_pool(None)
-        (True, False)
-        """
-        since = self.graphs_in_pool_since
-        return since is not None and version is not None and version_key(version) >= version_key(since)
-
-
-def version_key(version: str) -> tuple[int, ...]:
-    """Numbers of a version, for comparing.
-
-    Parameters
-    ----------
-    version : str
-        Such as ``0.20.2rc1``.
-
-    Returns
-    -------
-    tuple of int
-        The leading numbers; images and branches without one compare as the oldest.
-
-    Examples
-    --------
-    >>> version_key("v0.20.2rc1") < version_key("0.21.0")
-    True
-    >>> version_key("custom image")
-    ()
-    """
-    found = re.match(r"v?(\d+(?:\.\d+)*)", version.strip())
-    return tuple(int(part) for part in found[1].split(".")) if found else ()
+        if name not in self.defaults:
+            return None
+        engine, setting = self.defaults_of or self.engine, self.defaults[name]
+        try:
+            found = engine_default(engine, setting, version=version, memory=memory, accelerator=accelerator, tp=tp)
+        except UnknownFact:
+            return None
+        return float(found)
 
 
 @cache
@@ -250,15 +213,11 @@ def load_memory_rule(engine: str) -> MemoryRule:
     content: dict[str, Any] = {"engine": engine, **read_toml(file)}
     for documentation in ("notes", "sources"):
         content.pop(documentation, None)
-    content["fraction_since"] = tuple((row["version"], row["fraction"]) for row in content.get("fraction_since", ()))
     if "fraction_rule" in content:
         content["fraction_rule"] = FractionRule(**content["fraction_rule"])
-    if "graphs_in_pool_since" in content:
-        content["graphs_in_pool_since"] = content["graphs_in_pool_since"]["version"]
-    for field in ("free_target", "small_part"):
-        if field in content:
-            content[field] = parse_quantity(content[field], "bytes")
-    unknown = sorted(set(content) - {field.name for field in fields(MemoryRule)})
+    if "free_target" in content:
+        content["free_target"] = parse_quantity(content["free_target"], "bytes")
+    unknown = sorted(set(content) - {one.name for one in fields(MemoryRule)})
     if unknown:
         raise SpecError("is not a field of a memory rule", file=file, field=unknown[0])
     return MemoryRule(**content)

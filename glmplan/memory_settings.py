@@ -12,6 +12,9 @@ from glmplan.schema.model import GroupedQuery, LayerKind, Recurrent
 
 __all__ = ["LayerCache", "MemorySettings", "layer_cache"]
 
+#: stands for a data-centre part where the memory is not given [B]
+_LARGE = 80.0 * 2**30
+
 
 @dataclass(frozen=True, slots=True)
 class MemorySettings:
@@ -22,7 +25,9 @@ class MemorySettings:
     engine : str
         Engine, see `memory_engines`.
     version : str or None
-        Its version.
+        Its version; None means the newest.
+    accelerator : str or None
+        Name of the part, by which some defaults differ.
     fraction : numeric or None
         ``gpu_memory_utilization``, ``mem_fraction_static`` or ``free_gpu_memory_fraction``, [-]
     token_budget : numeric or None
@@ -37,6 +42,7 @@ class MemorySettings:
 
     engine: str = "vllm"
     version: str | None = None
+    accelerator: str | None = None
     fraction: np.ndarray | float | None = None
     token_budget: np.ndarray | float | None = None
     max_requests: np.ndarray | float | None = None
@@ -48,17 +54,33 @@ class MemorySettings:
         """The engine's memory rule."""
         return load_memory_rule(self.engine)
 
+    def default(self, name: str, memory: float | None, tp: int = 1) -> float | None:
+        """The engine's default for one of the names in `MemoryRule.defaults`, on a part with some memory [B]."""
+        return self.rule.default(name, version=self.version, memory=memory, accelerator=self.accelerator, tp=tp)
+
     def budget(self, memory: float | None) -> np.ndarray:
-        """Tokens of a step, [token], on a part with some memory [B]."""
-        small = memory is not None and memory < self.rule.small_part
-        default = self.rule.small_token_budget if small else self.rule.token_budget
-        return np.asarray(default if self.token_budget is None else self.token_budget, dtype=float)
+        """Tokens of a step, [token], on a part with some memory [B]; unknown memory counts as large."""
+        if self.token_budget is not None:
+            return np.asarray(self.token_budget, dtype=float)
+        found = self.default("token_budget", _LARGE if memory is None else memory)
+        return np.asarray(self.rule.token_budget if found is None else found, dtype=float)
 
     def requests(self, memory: float | None) -> np.ndarray:
-        """Requests sampled together, [-], on a part with some memory [B]."""
-        small = memory is not None and memory < self.rule.small_part
-        default = self.rule.small_max_requests if small else self.rule.max_requests
-        return np.asarray(default if self.max_requests is None else self.max_requests, dtype=float)
+        """Requests sampled together, [-], on a part with some memory [B]; unknown memory counts as large."""
+        if self.max_requests is not None:
+            return np.asarray(self.max_requests, dtype=float)
+        found = self.default("max_requests", _LARGE if memory is None else memory)
+        return np.asarray(self.rule.max_requests if found is None else found, dtype=float)
+
+    def graph_requests(self, memory: float | None, tp: np.ndarray) -> np.ndarray:
+        """Largest batch with a CUDA graph, [-]; SGLang chooses it by memory [B] and by `tp` below 4 or not."""
+        few, many = (self.default("graph_requests", memory, degree) or 512.0 for degree in (1, 4))
+        return np.minimum(np.where(tp < 4, few, many), self.requests(memory) if self.max_requests is not None else many)
+
+    @property
+    def graphs_in_pool(self) -> bool:
+        """Whether this version takes CUDA graphs from the pool."""
+        return bool(self.default("graphs_in_pool", None))
 
 
 @dataclass(frozen=True, slots=True)

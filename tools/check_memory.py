@@ -68,6 +68,8 @@ def wiki_rows() -> list[Row]:
         version = line["engine_version"]
         settings = MemorySettings(
             engine=line["engine"],
+            version="0.19.0" if line["engine"] == "vllm" else None,  # measured in March to May 2026
+            accelerator=line["accelerator"],
             fraction=stated_fraction(notes),
             token_budget=4096 if line["model"] == "kimi-k2.5" else 8192,
             max_requests=1024 if line["model"].startswith("minimax") else 64,
@@ -109,6 +111,7 @@ def log_rows() -> list[Row]:
         settings = MemorySettings(
             engine=text["engine"],
             version=text.get("version"),
+            accelerator=text["part"],
             fraction=number["fraction"],
             token_budget=number.get("token_budget"),
             max_requests=number.get("max_requests"),

@@ -137,6 +137,7 @@ def pool_remainder(row: MemoryObservation, fit: MemoryFit) -> float:
     settings = MemorySettings(
         engine=text["engine"],
         version=text.get("version"),
+        accelerator=text["part"],
         fraction=number["fraction"],
         token_budget=number.get("token_budget"),
         max_requests=number.get("max_requests"),
