@@ -1,0 +1,107 @@
+"""Pages are true: their commands run, their links lead somewhere, generated pages are fresh, every command is named."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from glmplan.cli import COMMANDS
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+#: a block marked ```console is run line by line: `$ ` starts a command, what follows is its output (not compared)
+BLOCK = re.compile(r"^```console\n(.*?)^```", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"\]\((?!https?:|mailto:|#)([^)#\s]+)")
+#: done by the tests themselves, or by whoever runs them
+NOT_HERE = {"make", "git", "cd", "pip", "python"}
+
+
+def commands():
+    seen = set()
+    for page in PAGES:
+        for block in BLOCK.findall(page.read_text(encoding="utf-8")):
+            for line in block.replace("\\\n", " ").splitlines():
+                command = line.removeprefix("$ ").split("  #")[0].strip()
+                if line.startswith("$ ") and command.split()[0] not in NOT_HERE and command not in seen:
+                    seen.add(command)
+                    yield pytest.param(command, id=f"{page.name}: {command[:70]}")
+
+
+@pytest.mark.parametrize("command", list(commands()))
+def test_a_command_of_the_pages_runs(command, tmp_path):
+    words = shlex.split(command)
+    assert words[0] == "glmplan", "blocks marked console hold glmplan commands"
+    code = "import sys; from glmplan.cli import main; main(sys.argv[1:])"
+    # the pages speak of a checkout; what a command writes goes to a scratch folder
+    for folder in ("calibration", "hardware_db", "model_specs", "tests", "docs"):
+        os.symlink(ROOT / folder, tmp_path / folder)
+    done = subprocess.run(
+        [sys.executable, "-c", code, *words[1:]], cwd=tmp_path, capture_output=True, text=True, stdin=subprocess.DEVNULL
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip()
+
+
+def test_the_readme_opens_with_the_two_commands_and_shows_what_they_print():
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert 0 < text.index("make demo") < text.index("make test") < 10_000
+    assert "glmplan fit glm-5.1-nvfp4 --on 6xrtx-pro-6000-ws" in text
+
+
+def test_ci_runs_the_test_command_of_the_readme():
+    script = (ROOT / ".ci/run").read_text(encoding="utf-8")
+    assert re.search(r"^make test\b", script, re.MULTILINE)
+    assert os.access(ROOT / ".ci/run", os.X_OK)
+
+
+def test_every_link_inside_the_pages_leads_to_a_file():
+    broken = [
+        f"{page.relative_to(ROOT)}: {target}"
+        for page in PAGES
+        for target in LINK.findall(re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL))
+        if not (page.parent / target).exists()
+    ]
+    assert not broken
+
+
+def test_every_page_can_be_reached_from_the_index():
+    reached, waiting = set(), [ROOT / "docs/index.md"]
+    while waiting:
+        page = waiting.pop()
+        if page in reached or page.suffix != ".md":
+            continue
+        reached.add(page)
+        waiting += [(page.parent / target).resolve() for target in LINK.findall(page.read_text(encoding="utf-8"))]
+    assert not [str(page.relative_to(ROOT)) for page in PAGES if page.parent != ROOT and page not in reached]
+
+
+def test_generated_pages_are_fresh():
+    done = subprocess.run([sys.executable, "tools/docs.py", "--check"], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_every_command_is_in_the_reference_with_a_line_of_help():
+    page = (ROOT / "docs/reference/cli.md").read_text(encoding="utf-8")
+    for name, (_, line) in COMMANDS.items():
+        assert f"## `glmplan {name}" in page
+        assert line.endswith(".") and len(line) > 15
+
+
+def test_the_changelog_has_a_heading_for_the_version_and_for_what_is_coming():
+    text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    assert "## Unreleased" in text or "## [Unreleased]" in text
+    assert "Keep a Changelog" in text
+
+
+def test_the_glossary_is_sorted_and_names_each_quantity_once():
+    text = (ROOT / "docs/glossary.md").read_text(encoding="utf-8")
+    for table in re.findall(r"^\| name \|.*?(?=\n\n|\Z)", text, re.MULTILINE | re.DOTALL):
+        names = [row.split("|")[1].strip().strip("`") for row in table.splitlines()[2:]]
+        assert names == sorted(names, key=str.lower)
+        assert len(set(names)) == len(names)

@@ -1,0 +1,171 @@
+"""Write the generated pages of `docs/reference`, or check that they are fresh: `make docs`, `make check`.
+
+python tools/docs.py [--check]
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import sys
+from collections.abc import Callable
+from enum import Enum
+from pathlib import Path
+from typing import Any, cast, get_args, get_origin, get_type_hints
+
+import typer
+from typer.models import ArgumentInfo
+
+from glmplan.blocks.stack import model_parameters
+from glmplan.catalog import load_model, model_names
+from glmplan.catalog_hardware import accelerator_names, load_accelerator
+from glmplan.catalog_hosts import host_names, load_host
+from glmplan.cli import COMMANDS
+from glmplan.cli.run import application
+from glmplan.files import write_atomically
+
+ROOT = Path(__file__).resolve().parents[1]
+NOTE = "<!-- Written by `make docs`; do not edit. -->\n"
+
+
+def cli_page() -> str:
+    """Every command with its words and options, from the same declarations that print `--help`."""
+    parts = [
+        "# Command line",
+        NOTE,
+        'Exit codes: 0 for an answer (also "does not fit"), 2 for bad input, 1 for a failed check, 130 after Ctrl-C. '
+        "`--help` after any command prints the same.\n",
+    ]
+    parts += _group_lines(application(COMMANDS, importlib.import_module), ("glmplan",), "")
+    return "\n".join(parts)
+
+
+def _group_lines(group: typer.Typer, path: tuple[str, ...], help_text: str) -> list[str]:
+    """A group, its commands and its groups, in the order in which they are declared."""
+    rows, below = [], []
+    for command in group.registered_commands:
+        name = command.name or _callback(command).__name__.replace("_", "-")
+        text = _prose(command.help or inspect.getdoc(_callback(command)))
+        rows.append(f"| `{name}` | {_cell(command.short_help or text)} |")
+        below += _command_lines(_callback(command), (*path, name), text)
+    for one in group.registered_groups:
+        assert one.typer_instance is not None
+        rows.append(f"| `{one.name}` | {_cell(str(one.help))} |")
+        below += _group_lines(one.typer_instance, (*path, str(one.name)), str(one.help))
+    head = [f"## `{' '.join(path)}`\n", *([f"{help_text}\n"] if help_text else [])]
+    return [*head, "\n".join(["| command | |", "|---|---|", *sorted(rows)]) + "\n", *below]
+
+
+def _callback(command: Any) -> Callable[..., Any]:
+    assert command.callback is not None
+    return cast(Callable[..., Any], command.callback)
+
+
+def _command_lines(function: Callable[..., Any], path: tuple[str, ...], text: str) -> list[str]:
+    hints = get_type_hints(function, include_extras=True)
+    words, rows = [], []
+    for name, parameter in inspect.signature(function).parameters.items():
+        kind, info = get_args(hints[name])[:2]
+        required = parameter.default is inspect.Parameter.empty
+        if isinstance(info, ArgumentInfo):
+            shown = name.upper() + ("..." if get_origin(kind) is list else "")
+            words.append(shown if required else f"[{shown}]")
+            title = f"`{name.upper()}`"
+        else:
+            # inside Annotated the first word stands where the default would be
+            spelled = [*([info.default] if isinstance(info.default, str) else []), *(info.param_decls or ())]
+            title = ", ".join(f"`{word}`" for word in spelled or [f"--{name.replace('_', '-')}"])
+        choices = ", ".join(f"`{one.value}`" for one in _choices(kind))
+        meaning = _cell(str(info.help or "")) + (f" One of {choices}." if choices else "")
+        default = getattr(parameter.default, "value", parameter.default)
+        stated = "required" if required else "" if default in (None, False, ()) or default == [] else f"`{default}`"
+        rows.append(f"| {title} | {meaning} | {stated} |")
+    usage = " ".join([*path, *words, *(["[OPTIONS]"] if len(rows) > len(words) else [])])
+    lines = [f"## `{' '.join(path)}`\n", f"```text\n{usage}\n```\n", f"{text}\n"]
+    if rows:
+        lines.append("\n".join(["| word or option | meaning | default |", "|---|---|---|", *rows]) + "\n")
+    return lines
+
+
+def _choices(kind: Any) -> list[Enum]:
+    """Values of an enumeration, also inside `X | None` and `list[X]`."""
+    for one in (kind, *get_args(kind)):
+        if isinstance(one, type) and issubclass(one, Enum):
+            return list(one)
+    return []
+
+
+def _prose(text: str | None) -> str:
+    return " ".join((text or "").split())
+
+
+def models_page() -> str:
+    """Every model of the catalogue with its computed size and its checkpoints."""
+    lines = ["# Models", NOTE, "Parameters are computed from the shapes, with the MTP layers left out. "
+             "`NAME-CHECKPOINT` picks a checkpoint; any other model can be imported (see the guide).\n",
+             "| name | total, 10⁹ | active, 10⁹ | layers | context, token | checkpoints | source |",
+             "|---|---:|---:|---:|---:|---|---|"]  # fmt: skip
+    for name in model_names():
+        model = load_model(name)
+        count = model_parameters(model)
+        stored = ", ".join(f"`{checkpoint.name}`" for checkpoint in model.checkpoints)
+        context = f"{model.max_context:,}" if model.max_context else "not stated"
+        lines.append(f"| `{name}` | {count.total / 1e9:.2f} | {count.active / 1e9:.2f} | {len(model.layer_names)} "
+                     f"| {context} | {stored} | {_cell(model.source)} |")  # fmt: skip
+    return "\n".join(lines) + "\n"
+
+
+def hardware_page() -> str:
+    """Every accelerator and every host of the catalogue."""
+    lines = ["# Hardware", NOTE, "Data-sheet figures, dense rates. Empty: not published; nothing is invented for it.\n",
+             "## Accelerators\n",
+             "| name | memory, GiB | bandwidth, TB/s | BF16, TFLOP/s | FP8, TFLOP/s | FP4, TFLOP/s | source |",
+             "|---|---:|---:|---:|---:|---:|---|"]  # fmt: skip
+    for name in accelerator_names():
+        part = load_accelerator(name)
+        rates = [_number(part.peak.get(kind), 1e12) for kind in ("bf16", "fp8", "fp4")]
+        lines.append(f"| `{name}` | {_number(part.memory, 2**30)} | {_number(part.memory_bandwidth, 1e12)} "
+                     f"| {' | '.join(rates)} | {_cell(part.source)} |")  # fmt: skip
+    lines += ["", "## Hosts\n", "`NxACCELERATOR`, as in `6xrtx-pro-6000-ws`, is a plain machine with N parts.\n",
+              "| name | what it is | source |", "|---|---|---|"]  # fmt: skip
+    for name in host_names():
+        host = load_host(name)
+        lines.append(f"| `{name}` | {_cell(host.title)} | {_cell(host.source)} |")
+    return "\n".join(lines) + "\n"
+
+
+def _number(value: float | None, unit: float) -> str:
+    return "" if value is None else f"{value / unit:.4g}"
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.replace("|", "/").split())
+
+
+PAGES: dict[str, Callable[[], str]] = {
+    "docs/reference/cli.md": cli_page,
+    "docs/reference/models.md": models_page,
+    "docs/reference/hardware.md": hardware_page,
+}
+
+
+def main(arguments: list[str]) -> int:
+    """Write the pages; with `--check` write nothing and return 1 if one is stale."""
+    stale = []
+    for name, page in PAGES.items():
+        path, text = ROOT / name, page()
+        if path.is_file() and path.read_text(encoding="utf-8") == text:
+            continue
+        stale.append(name)
+        if "--check" not in arguments:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_atomically(path, text)
+            print(f"written: {name}")
+    if "--check" in arguments and stale:
+        print(f"stale, say `make docs`: {', '.join(stale)}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
