@@ -80,7 +80,7 @@ class Cluster:
         source = iter(arrivals)
         coming = next(source, None)
         events: list[tuple[float, int, Request]] = []
-        engines, ends, fresh = self.engines, [math.inf] * len(self.engines), set[int]()
+        engines, ends, fresh = self.engines, [math.inf] * len(self.engines), {e.replica for e in self.engines if e.load}
         while True:
             due = coming.arrival if coming is not None else math.inf
             later = events[0][0] if events else math.inf

@@ -78,7 +78,8 @@ class SkippingEngine:
         self.now, self.end = 0.0, _NEVER
         self.free = pool.blocks
         self.preemptions = 0
-        self.segments: list[tuple[float, float, int, float, float, int, float, int, int]] = []
+        #: runs of equal steps: start, steps, seconds of the first, growth, decoding requests, contexts, prompts, blocks
+        self.segments: list[tuple[float, int, float, float, int, float, int, int]] = []
         self._budget = settings.max_num_batched_tokens * settings.pipeline_stages
         self._partial: Request | None = None
         self._running: dict[int, Request] = {}  # decoding requests in the order of admission
@@ -127,6 +128,39 @@ class SkippingEngine:
             self.now = max(self.now, now)
         elif self._steps and len(self.waiting) == 1 and self._busy < self.settings.max_num_seqs and now < self.end:
             self._cut(now)
+
+    def adopt(
+        self, now: float, step: int, running: list[tuple[Request, int]], partial: Request | None, rest: int
+    ) -> None:
+        """Take over a replica that was simulated elsewhere.
+
+        Parameters
+        ----------
+        now : float
+            The time, [s]
+        step : int
+            Decode steps made, [-]
+        running : list of tuple
+            Decoding requests in the order of admission, and the step after which each is done.
+        partial : Request or None
+            The request whose prompt is partly computed.
+        rest : int
+            Tokens of that prompt that are still to be computed, [token]
+        """
+        self.now, size = now, self.pool.block_size
+        for request, last in running:
+            self._step = last - request.left
+            request.done = request.prompt
+            self._join(request)
+            self._total += (step - self._step) * self.growth
+        self._step = step
+        self._partial = partial
+        if partial is not None:
+            partial.done = partial.prompt - rest
+            self.free -= -(-partial.done // size)
+            self._reserved += self._peak(partial)
+        self.free -= sum(self._blocks(request) for request, _ in running)
+        self._reserved += sum(self._peak(request) for request, _ in running)
 
     def plan(self) -> float:
         """Decide what happens next.
@@ -206,7 +240,7 @@ class SkippingEngine:
             self._chunks.append((partial, take))
             self._partial = None
             budget -= take
-        estimate = settings.admission == "estimate"
+        estimate, room = settings.admission == "estimate", 0.0
         if not self.waiting or not (self._changed or not estimate or self._step % RECHECK_STEPS == 0 or not self._busy):
             return
         if estimate:
@@ -289,7 +323,7 @@ class SkippingEngine:
                 finished.append(request)
             else:
                 self._join(request)
-        self.segments.append((start, now - start, 1, now - start, 0.0, n, total if n else 0.0, tokens, self.used))
+        self.segments.append((start, 1, now - start, 0.0, n, total if n else 0.0, tokens, self.used))
 
     # -- decoding -----------------------------------------------------------------------------------------------------
 
@@ -341,8 +375,7 @@ class SkippingEngine:
             self._take(self._growth(self._step + 1, self._steps - 1))
         used = self.used
         for at, here, seconds, slope in self._pieces:
-            span = here * seconds + slope * (here * (here - 1) / 2)
-            self.segments.append((at, span, here, seconds, slope, n, total, 0, used))
+            self.segments.append((at, here, seconds, slope, n, total, 0, used))
             total += here * n * self.growth
         self._total = total
         self._step += self._steps

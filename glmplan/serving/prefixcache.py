@@ -54,7 +54,7 @@ class PrefixCache:
         tuple
             Blocks found, [-], and (name of the content, blocks of it) for each part.
         """
-        found, parts, limit = 0, [], (request.prompt - 1) // self._block
+        found, parts, limit = 0, [], min(request.prompt - 1, request.shareable) // self._block
         for name, blocks in self._shares(request, request.prompt):
             entry = self._entries.get(name)
             if entry is not None:

@@ -53,6 +53,7 @@ class Request:
         "replica",
         "runs",
         "session",
+        "shareable",
         "started",
         "steps",
         "token",
@@ -77,6 +78,7 @@ class Request:
         self.preemptions = self.cached = self.replica = 0
         self.ready = arrival
         self.kv_ready = False
+        self.shareable = 1 << 60  # prompt tokens that may be found in the cache
         self.restart()
 
     def restart(self) -> None:

@@ -1,0 +1,153 @@
+"""One flat record for each request, streamed to CSV or Parquet; what was written is kept when a run is interrupted."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from glmplan.errors import SpecError
+from glmplan.serving.requests import Request
+
+__all__ = ["COLUMNS", "RecordWriter", "request_columns"]
+
+#: Columns of a record: name in the file → name inside; times in seconds after the start.
+COLUMNS = {
+    "request": "number",
+    "session": "session",
+    "turn": "turn",
+    "replica": "replica",
+    "input_tokens": "input_tokens",
+    "output_tokens": "output_tokens",
+    "cached_tokens": "cached",
+    "preemptions": "preemptions",
+    "arrival_s": "arrival",
+    "queue_wait_s": "",
+    "prefill_start_s": "started",
+    "first_token_s": "first",
+    "finish_s": "finish",
+}
+
+
+def request_columns(requests: list[Request]) -> dict[str, np.ndarray]:
+    """Columns of finished requests.
+
+    Parameters
+    ----------
+    requests : list of Request
+        Requests that an engine has finished.
+
+    Returns
+    -------
+    dict of ndarray
+        Columns by name; times in [s], lengths in [token]
+
+    Examples
+    --------
+    >>> request_columns([Request(3, 0.5, 10, 2)])["arrival"].tolist()
+    [0.5]
+    """
+    whole = np.array(
+        [(r.number, r.session, r.turn, r.replica, r.input, r.output, r.cached, r.preemptions) for r in requests],
+        dtype=np.int64,
+    ).reshape(-1, 8)
+    times = np.array([(r.arrival, r.started, r.first, r.finish) for r in requests]).reshape(-1, 4)
+    names = ("number", "session", "turn", "replica", "input_tokens", "output_tokens", "cached", "preemptions")
+    columns = {name: whole[:, i] for i, name in enumerate(names)}
+    return columns | {name: times[:, i] for i, name in enumerate(("arrival", "started", "first", "finish"))}
+
+
+class RecordWriter:
+    """A file of records that grows piece by piece and appears under its name when closed, also after an interrupt.
+
+    Parameters
+    ----------
+    path : path
+        Ends in `.csv` or `.parquet`; the latter needs pyarrow (`pip install glmplan[parquet]`).
+
+    Raises
+    ------
+    SpecError
+        If the ending is not known, pyarrow is missing or the file cannot be written.
+
+    Examples
+    --------
+    >>> import tempfile, pathlib
+    >>> file = pathlib.Path(tempfile.mkdtemp()) / "out.csv"
+    >>> with RecordWriter(file) as writer:
+    ...     writer.write(request_columns([Request(3, 0.5, 10, 2)]))
+    >>> file.read_text().splitlines()[1]
+    '3,-1,0,0,10,2,0,0,0.5,0,-1,-1,-1'
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self._path = Path(path)
+        self._parquet: Any = None
+        if self._path.suffix not in (".csv", ".parquet"):
+            raise SpecError("must end in .csv or .parquet", field="--records", value=str(path))
+        if self._path.suffix == ".parquet":
+            try:
+                import pyarrow.parquet  # noqa: F401
+            except ImportError:
+                raise SpecError(
+                    "needs pyarrow: pip install 'glmplan[parquet]'", field="--records", value=str(path)
+                ) from None
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            handle, name = tempfile.mkstemp(dir=self._path.parent, prefix=f".{self._path.name}.", suffix=".tmp")
+        except OSError as error:
+            raise SpecError(f"cannot be written: {error.strerror}", file=path, field="--records") from None
+        self._temporary = Path(name)
+        self._stream = os.fdopen(handle, "wb")
+        if self._path.suffix == ".csv":
+            self._stream.write((",".join(COLUMNS) + "\n").encode())
+
+    def __enter__(self) -> RecordWriter:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def write(self, columns: dict[str, np.ndarray]) -> None:
+        """Append records.
+
+        Parameters
+        ----------
+        columns : dict of ndarray
+            Columns as `request_columns` makes them.
+        """
+        table = {
+            name: columns[inside] if inside else np.maximum(columns["started"] - columns["arrival"], 0.0)
+            for name, inside in COLUMNS.items()
+        }
+        if self._path.suffix == ".csv":
+            texts = [
+                (f"{x:.9f}".rstrip("0").rstrip(".") for x in column.tolist())
+                if column.dtype.kind == "f"
+                else map(str, column.tolist())
+                for column in table.values()
+            ]
+            self._stream.write("".join(",".join(row) + "\n" for row in zip(*texts, strict=True)).encode())
+            return
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        arrow = pa.table(table)
+        if self._parquet is None:
+            self._parquet = pq.ParquetWriter(self._stream, arrow.schema)
+        self._parquet.write_table(arrow)
+
+    def close(self) -> None:
+        """Finish the file and give it its name."""
+        if self._stream.closed:
+            return
+        if self._path.suffix == ".parquet":
+            if self._parquet is None:
+                self.write(request_columns([]))
+            self._parquet.close()
+        self._stream.close()
+        os.chmod(self._temporary, 0o644)
+        os.replace(self._temporary, self._path)

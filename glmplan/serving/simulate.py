@@ -1,0 +1,363 @@
+"""Simulate a service under traffic: the plain loop where it suffices, the full engine elsewhere; count as it goes."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from itertools import chain
+from pathlib import Path
+
+import numpy as np
+
+from glmplan.errors import SpecError
+from glmplan.schema.workload import Traffic
+from glmplan.serving.arrivals import Chunk, request_chunks
+from glmplan.serving.cluster import Cluster
+from glmplan.serving.engine import SkippingEngine
+from glmplan.serving.meter import Distribution, Meter
+from glmplan.serving.plain import PlainRun, Served, compiled
+from glmplan.serving.records import RecordWriter, request_columns
+from glmplan.serving.reference import SteppingEngine
+from glmplan.serving.requests import Request
+from glmplan.serving.settings import EngineSettings, KvPool
+from glmplan.serving.slo import Target
+from glmplan.serving.sources import Source, request_source
+from glmplan.serving.steptable import StepTable
+
+__all__ = ["Outcome", "Service", "simulate"]
+
+_FLUSH = 4096
+_COMPILE_FROM = 400_000  # requests from which compiling the loop pays
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Service:
+    """What is simulated: step times, room for keys and values, and the engine's settings.
+
+    Parameters
+    ----------
+    table : StepTable
+        Time of a step.
+    pool : KvPool
+        Room on each replica.
+    settings : EngineSettings
+        Scheduler, limits, replicas.
+    """
+
+    table: StepTable
+    pool: KvPool
+    settings: EngineSettings
+
+    def __post_init__(self) -> None:
+        at_once = -(-self.settings.max_num_seqs // self.settings.pipeline_stages)
+        if at_once > self.table.max_requests:
+            raise SpecError(
+                f"exceeds the {self.table.max_requests} requests of the step table",
+                field="max_num_seqs",
+                value=self.settings.max_num_seqs,
+            )
+
+    def scaled(self, factor: float) -> Service:
+        """The same service with every step slower or faster.
+
+        Parameters
+        ----------
+        factor : float
+            What each step time is multiplied by, [-]
+
+        Returns
+        -------
+        Service
+            The scaled service.
+        """
+        return Service(self.table.scaled(factor), self.pool, self.settings)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Outcome:
+    """What a simulation found.
+
+    Parameters
+    ----------
+    summary : dict
+        Statistics by name; with several replications their means.
+    intervals : dict
+        95 % confidence interval of each statistic over the replications; empty with one.
+    rejected : dict
+        Reasons for which requests were turned away, and how many.
+    times : dict of Distribution
+        Distributions of the last replication, [s]
+    timeline : ndarray or None
+        Runs of equal steps of the last replication, if asked for.
+    interrupted : bool
+        Whether the run was stopped before its end.
+    wall_seconds : float
+        Time the simulation itself took, [s]
+    """
+
+    summary: dict[str, float]
+    intervals: dict[str, tuple[float, float]] = field(default_factory=dict)
+    rejected: dict[str, int] = field(default_factory=dict)
+    times: dict[str, Distribution] = field(default_factory=dict)
+    timeline: np.ndarray | None = None
+    interrupted: bool = False
+    wall_seconds: float = 0.0
+
+
+def simulate(
+    service: Service,
+    traffic: Traffic,
+    *,
+    requests: int,
+    seed: int = 0,
+    replications: int = 1,
+    targets: tuple[Target, ...] = (),
+    warmup: int = 0,
+    records: str | Path | None = None,
+    timeline: bool = False,
+    fast: bool | None = None,
+    reference: bool = False,
+    progress: Callable[[int], None] | None = None,
+) -> Outcome:
+    """Simulate a service under traffic.
+
+    Parameters
+    ----------
+    service : Service
+        What serves.
+    traffic : Traffic
+        What arrives.
+    requests : int
+        Requests of each replication; a trace may hold fewer, [-]
+    seed : int, optional
+        Seed; the same seed gives the same bytes.
+    replications : int, optional
+        Independent repetitions for confidence intervals, [-]
+    targets : tuple of Target, optional
+        Promise that goodput is counted under.
+    warmup : int, optional
+        Requests at the start that are not counted, [-]
+    records : path, optional
+        File for one record of each request of the first replication.
+    timeline : bool, optional
+        Whether to keep every run of equal steps.
+    fast : bool, optional
+        Whether to compile the plain loop; by default where it pays and numba is installed.
+    reference : bool, optional
+        Whether to make every step instead of skipping; for tests.
+    progress : callable, optional
+        Called with the number of requests that have finished since the last call.
+
+    Returns
+    -------
+    Outcome
+        Statistics.
+
+    Raises
+    ------
+    SpecError
+        If an argument is out of range, a trace is empty or records cannot be written.
+
+    Notes
+    -----
+    Not modelled: time on the network between client and server, tokenisation, failures, prompts that are cancelled.
+
+    Examples
+    --------
+    >>> service = Service(StepTable.affine(base=0.01), KvPool(100_000), EngineSettings())
+    >>> outcome = simulate(service, Traffic(kind="closed", users=1, input=100, output=11), requests=5)
+    >>> round(outcome.summary["tpot_mean_ms"], 6), round(outcome.summary["e2e_mean_ms"], 6)
+    (10.0, 110.0)
+    """
+    if requests < 1:
+        raise SpecError("must be at least 1", field="--requests", value=requests)
+    if replications < 1:
+        raise SpecError("must be at least 1", field="--replications", value=replications)
+    if not 0 <= warmup < requests:
+        raise SpecError("must be at least 0 and below the number of requests", field="--warmup", value=warmup)
+    started = time.perf_counter()
+    settings = service.settings
+    summaries: list[dict[str, float]] = []
+    rejected: dict[str, int] = {}
+    interrupted = False
+    meter = _meter(service, targets, warmup)
+    kept: list[np.ndarray] = []
+    writer = RecordWriter(records) if records is not None else None
+    try:
+        for child in np.random.SeedSequence(seed).spawn(replications):
+            meter, counts = _meter(service, targets, warmup), dict[str, int]()
+            kept.clear()
+            try:
+                for piece in _pieces(service, traffic, requests, np.random.default_rng(child), fast, reference, counts):
+                    meter.records(piece.records)
+                    meter.segments(piece.segments)
+                    if writer is not None:
+                        writer.write(piece.records)
+                    if timeline:
+                        kept.append(piece.segments)
+                    if progress is not None:
+                        progress(len(piece.records["number"]))
+            except KeyboardInterrupt:
+                interrupted = True
+            if writer is not None:
+                writer.close()
+                writer = None
+            for reason, count in counts.items():
+                rejected[reason] = rejected.get(reason, 0) + count
+            summaries.append(meter.summary(sum(counts.values()), settings.prefix_caching))
+            if interrupted:
+                break
+    finally:
+        if writer is not None:
+            writer.close()
+    means = {name: float(np.mean([s[name] for s in summaries])) for name in summaries[0]}
+    for name in ("requests", "rejected", "preemptions"):
+        if len(summaries) == 1:
+            means[name] = int(means[name])
+    return Outcome(
+        means,
+        _intervals(summaries),
+        rejected,
+        meter.times,
+        np.concatenate(kept) if kept else None,
+        interrupted,
+        time.perf_counter() - started,
+    )
+
+
+def _meter(service: Service, targets: tuple[Target, ...], warmup: int) -> Meter:
+    settings, pool = service.settings, service.pool
+    accepted = settings.acceptance.mean if settings.acceptance else 1.0
+    tokens = pool.blocks * pool.block_size * settings.replicas
+    return Meter(targets, tokens, pool.block_size, settings.replicas, accepted, warmup)
+
+
+def _intervals(summaries: list[dict[str, float]]) -> dict[str, tuple[float, float]]:
+    """Student's 95 % interval of each mean."""
+    count = len(summaries)
+    if count < 2:
+        return {}
+    from scipy.special import stdtrit
+
+    width = float(stdtrit(count - 1, 0.975)) / math.sqrt(count)
+    intervals = {}
+    for name in summaries[0]:
+        values = np.array([s[name] for s in summaries])
+        half = width * float(values.std(ddof=1))
+        intervals[name] = (float(values.mean()) - half, float(values.mean()) + half)
+    return intervals
+
+
+def _pieces(
+    service: Service,
+    traffic: Traffic,
+    requests: int,
+    generator: np.random.Generator,
+    fast: bool | None,
+    reference: bool,
+    rejected: dict[str, int],
+) -> Iterator[Served]:
+    """Run one replication, yielding what has finished."""
+    if not (service.settings.plain and traffic.plain) or reference:
+        engine = SteppingEngine if reference else SkippingEngine
+        cluster = Cluster(service.table, service.pool, service.settings, engine)
+        source = request_source(traffic, requests, generator, service.settings.acceptance)
+        yield from _served(cluster, source)
+        rejected.update(cluster.rejected)
+        return
+    if fast is None:
+        fast = requests >= _COMPILE_FROM
+    if fast and compiled() is None:
+        fast = False
+    users = None
+    if traffic.kind == "closed":
+        count = min(int(traffic.users or 1), requests)
+        users = traffic.ramp * np.arange(count) / count
+    run = PlainRun(service.table, service.pool, service.settings, users, fast)
+    size = max(
+        16_384 if not fast else 131_072, 4 * service.settings.max_num_seqs, 4 * len(users) if users is not None else 0
+    )
+    chunks = request_chunks(traffic, requests, generator, size)
+    left = requests
+    for chunk in chunks:
+        left -= len(chunk.input_tokens)
+        fits = _fits(service, chunk, rejected)
+        yield run.serve(chunk, left > 0, fits)
+        if run.tight:
+            cluster = Cluster(service.table, service.pool, service.settings)
+            first, arrived = run.hand_over(service.table)
+            cluster.engines[0] = cluster.decoders[0] = first
+            yield from _served(cluster, _rest(run, arrived, chunks, requests - left, traffic))
+            for reason, count in cluster.rejected.items():
+                rejected[reason] = rejected.get(reason, 0) + count
+            return
+
+
+def _fits(service: Service, chunk: Chunk, rejected: dict[str, int]) -> np.ndarray:
+    """Which requests can be served at all; counts the others."""
+    settings, pool = service.settings, service.pool
+    tokens = chunk.input_tokens + chunk.output_tokens
+    long = tokens > settings.max_model_len
+    slot = ~long & (tokens - 1 > pool.tokens // settings.max_num_seqs) & (settings.admission == "slot")
+    big = ~long & ~slot & (-(-(tokens - 1) // pool.block_size) > pool.blocks)
+    for reason, which in (
+        ("longer than the context", long),
+        ("longer than the context of a slot", slot),
+        ("needs more KV blocks than the pool has", big),
+    ):
+        if which.any():
+            rejected[reason] = rejected.get(reason, 0) + int(which.sum())
+    return ~(long | slot | big)
+
+
+def _rest(run: PlainRun, arrived: Iterator[Request], chunks: Iterator[Chunk], number: int, traffic: Traffic) -> Source:
+    """What the full engine still has to serve after the plain loop."""
+
+    def later() -> Iterator[Request]:
+        nonlocal number
+        for chunk in chunks:
+            times = chunk.arrival.tolist() if chunk.arrival is not None else [0.0] * len(chunk.input_tokens)
+            for at, inputs, outputs in zip(
+                times, chunk.input_tokens.tolist(), chunk.output_tokens.tolist(), strict=True
+            ):
+                yield Request(number, at, inputs, outputs)
+                number += 1
+
+    if traffic.kind != "closed":
+        return Source(chain(arrived, later()), None)
+    stream = chain((Request(n, 0.0, i, o) for n, i, o in run.unreleased), later())
+
+    def after(_: Request, now: float) -> Request | None:
+        follow = next(stream, None)
+        if follow is not None:
+            follow.arrival = follow.ready = now
+        return follow
+
+    return Source(arrived, after)
+
+
+def _served(cluster: Cluster, source: Source) -> Iterator[Served]:
+    """Run a cluster and hand out what has finished from time to time."""
+    buffer: list[Request] = []
+
+    def flush() -> Served:
+        rows: list[tuple[float, ...]] = []
+        for engine in cluster.engines:
+            if isinstance(engine, SkippingEngine):
+                rows += engine.segments
+                engine.segments.clear()
+        columns = request_columns(buffer)
+        buffer.clear()
+        return Served(columns, np.array(rows, dtype=float).reshape(-1, 8))
+
+    try:
+        for request in cluster.run(source.arrivals, source.after):
+            buffer.append(request)
+            if len(buffer) >= _FLUSH:
+                yield flush()
+    except KeyboardInterrupt:
+        yield flush()
+        raise
+    yield flush()
