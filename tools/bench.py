@@ -1,0 +1,126 @@
+"""Measure how fast glmplan itself is: `make bench`. All in one run on one machine, so that ratios mean something.
+
+python tools/bench.py
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+ROOT = Path(__file__).resolve().parents[1]
+SHELL_RUNS = 7
+POINTS = 100_000
+ALONE = 200
+
+
+def median_seconds(action: Callable[[], object], runs: int) -> float:
+    """Median wall time of an action [s], after one run to warm the file cache."""
+    action()
+    times = []
+    for _ in range(runs):
+        start = time.perf_counter()
+        action()
+        times.append(time.perf_counter() - start)
+    return statistics.median(times)
+
+
+def shell(*words: str) -> Callable[[], object]:
+    """A command as a user starts it, its output thrown away."""
+    return lambda: subprocess.run(words, cwd=ROOT, check=True, stdout=subprocess.DEVNULL, stdin=subprocess.DEVNULL)
+
+
+def from_shell_to_answer() -> None:
+    """Print the time of `glmplan fit` beside that of the interpreter alone."""
+    command = Path(sys.executable).with_name("glmplan")
+    alone = median_seconds(shell(sys.executable, "-c", "pass"), SHELL_RUNS)
+    numpy = median_seconds(shell(sys.executable, "-c", "import numpy"), SHELL_RUNS)
+    answer = median_seconds(shell(str(command), "fit", "glm-5.1-nvfp4", "--on", "6xrtx-pro-6000-ws"), SHELL_RUNS)
+    print("From shell to answer (median of 7)")
+    print(f"  python alone                {alone:8.3f} s     1.0 x")
+    print(f"  python with numpy           {numpy:8.3f} s  {numpy / alone:6.1f} x")
+    print(f"  glmplan fit                 {answer:8.3f} s  {answer / alone:6.1f} x   goal: under 0.5 s")
+
+
+def predictions_per_second() -> None:
+    """Print how many points are predicted in a second: the whole table at once, and one point after the other."""
+    from glmplan.catalog import load_model
+    from glmplan.catalog_hardware import load_accelerator
+    from glmplan.columns import StepPoints
+    from glmplan.deployment import Deployment, checkpoint_for, link_of, runs_sparse
+    from glmplan.step import PARAMETERS, step_time
+    from glmplan.work import step_work
+
+    model, part = load_model("glm-5.1"), load_accelerator("b200-sxm")
+    deployment = Deployment(
+        model=model,
+        checkpoint=checkpoint_for(model, "nvfp4"),
+        accelerator=part,
+        count=8,
+        tp=8,
+        pp=1,
+        dp=1,
+        ep=1,
+        dcp=1,
+        kv="fp8",
+        engine="vllm",
+        release=None,
+        graphs=True,
+        draft_tokens=0,
+        acceptance=None,
+        sparse=runs_sparse(part, None),
+        link=link_of(part, 8),
+    )
+    rng = np.random.default_rng(1)
+    table = StepPoints(
+        decode_requests=rng.integers(1, 512, POINTS).astype(float),
+        decode_context=rng.uniform(100.0, 100_000.0, POINTS),
+        prefill_tokens=rng.integers(0, 8192, POINTS).astype(float),
+        prefill_context=rng.uniform(100.0, 100_000.0, POINTS),
+    )
+    # every point has effects of its own, as rows of a table of runs do
+    effects = rng.normal(np.log(1e-5), 0.1, (POINTS, len(PARAMETERS)))
+
+    def predicted(rows: slice) -> np.ndarray:
+        points = StepPoints(
+            decode_requests=table.decode_requests[rows],
+            decode_context=table.decode_context[rows],
+            prefill_tokens=table.prefill_tokens[rows],
+            prefill_context=table.prefill_context[rows],
+        )
+        return step_time(
+            step_work(deployment.structure, layout=deployment.layout, points=points), effects[rows]
+        ).seconds
+
+    together = predicted(slice(None))
+    single = np.concatenate([predicted(slice(n, n + 1)) for n in range(ALONE)])
+    assert np.allclose(together[:ALONE], single, rtol=1e-12), "a table and its rows one by one disagree"
+    whole = median_seconds(lambda: predicted(slice(None)), 3)
+    alone = median_seconds(lambda: [predicted(slice(n, n + 1)) for n in range(ALONE)], 3) / ALONE
+    print("\nStep times of GLM-5.1 on eight B200, one core")
+    print(f"  one point after the other   {1 / alone:12,.0f} /s     1.0 x")
+    print(f"  {POINTS:,} points at once   {POINTS / whole:12,.0f} /s  {alone * POINTS / whole:6.1f} x"
+          "   goal: 500,000 /s")  # fmt: skip
+
+
+def main() -> int:
+    """Run all benches."""
+    print(f"Python {sys.version.split()[0]}, {os.cpu_count()} cores\n")
+    from_shell_to_answer()
+    predictions_per_second()
+    simulator = ROOT / "tools/bench_simulator.py"
+    if simulator.is_file():
+        print("\nSimulator", flush=True)
+        return subprocess.run([sys.executable, str(simulator)], cwd=ROOT).returncode
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
