@@ -185,14 +185,15 @@ def attention_decode_work(
     Examples
     --------
     >>> attention_decode_work(1.0, 1000.0, heads=8.0, kv_heads=1.0, head_dim=128.0, kv_bytes=2.0).bytes
-    516096.0
+    512000.0
     """
     return KernelWork(
         flop=4.0 * batch * queries * context * heads * head_dim,
-        bytes=2.0 * batch * context * kv_heads * head_dim * kv_bytes + 2 * _BF16 * batch * queries * heads * head_dim,
+        bytes=2.0 * batch * context * kv_heads * head_dim * kv_bytes,
         rows=queries * heads / kv_heads,
         tiles=batch * kv_heads * (context / (4 * _TILE) + 1),
         streams=context,
+        side_bytes=2 * _BF16 * batch * queries * heads * head_dim,
     )
 
 
@@ -273,14 +274,15 @@ def latent_decode_work(
     Examples
     --------
     >>> latent_decode_work(1.0, 1000.0, heads=8.0, kv_bytes=2.0).bytes
-    1169408.0
+    1152000.0
     """
     return KernelWork(
         flop=2.0 * batch * queries * context * heads * (2 * latent + rope),
-        bytes=batch * context * (latent + rope) * kv_bytes + batch * queries * heads * (2 * latent + rope) * _BF16,
+        bytes=batch * context * (latent + rope) * kv_bytes,
         rows=queries * heads,
         tiles=batch * (context / (4 * _TILE) + 1),
         streams=context,
+        side_bytes=batch * queries * heads * (2 * latent + rope) * _BF16,
     )
 
 
@@ -325,6 +327,7 @@ def sparse_latent_work(
     indexer: Array = 1.0,
     index_heads: Array = 32.0,
     top_k: float = 2048.0,
+    pair_flop: Array = 2.0 * (2 * 512 + 64),
 ) -> KernelWork:
     """Return the work of a whole DSA attention block: projections, indexer, selection, attention over the selected.
 
@@ -345,7 +348,10 @@ def sparse_latent_work(
     index_heads : float or array, optional
         Heads of the indexer, 128 values each, [-]
     top_k : float, optional
-        Tokens the indexer selects, [-]
+        Tokens the indexer selects; infinite for plain MLA, [-]
+    pair_flop : float or array, optional
+        Operations of one head for one pair of query and key: absorbed by default; expanded keys and values of a dense
+        prefill need ``2·(key + value)``, [FLOP]
 
     Returns
     -------
@@ -366,13 +372,11 @@ def sparse_latent_work(
     length = prefix + (tokens + 1) / 2
     selected = np.minimum(length, top_k)
     queries = batch * tokens
-    attention = 2.0 * queries * selected * heads * (2 * 512.0 + 64.0)
+    attention = queries * selected * heads * pair_flop
     scores = 2.0 * queries * length * index_heads * 128.0 * indexer
     return KernelWork(
         flop=2.0 * queries * projection_weights + attention + scores,
         bytes=projection_weights * weight_bytes + queries * heads * 2048.0,
         rows=queries,
-        tiles=queries * heads / 16 + 1,
-        streams=np.inf,
         side_bytes=queries * selected * kv_token_bytes + batch * (prefix + tokens) * 132.0 * indexer,
     )

@@ -113,7 +113,7 @@ def kernel_seconds(work: KernelWork, *, peak_flop: Array, peak_bandwidth: Array,
     ``floor + group·groups + side_bytes/(side·B) + (t_flop^s + t_bytes^s)^(1/s)`` with
     ``t_flop = flop·(1 + rows_half/rows)·(1 + tiles_half/tiles)/(flop_share·P)`` and
     ``t_bytes = bytes·(1 + streams_half/streams)/(bandwidth_share·B)`` [1]_.
-    A higher peak is never slower.
+    A higher peak is never slower. More tokens are never faster while `rows_half` is at most a tile, 128 rows.
 
     Parameters
     ----------

@@ -18,7 +18,7 @@ _BOUNDS = {
     "floor": (6e-6, 1e-6, 2e-3),
     "bandwidth": (0.7, 0.03, 1.0),
     "flop": (0.6, 0.005, 1.05),
-    "rows_half": (8.0, 0.01, 5e3),
+    "rows_half": (8.0, 0.01, 128.0),
     "tiles_half": (8.0, 0.01, 1e4),
     "streams_half": (2.0, 0.001, 1e4),
     "side": (1.0, 0.03, 30.0),
@@ -39,10 +39,10 @@ CLASSES: dict[str, tuple[str, ...]] = {
     "prefill-attention": ("floor", "bandwidth", "flop", "rows_half", "tiles_half", "sharpness"),
     "latent-decode": (*_ALL, "cache_gain", "cache_bytes"),
     "latent-prefill": ("floor", "bandwidth", "flop", "rows_half", "tiles_half", "sharpness"),
-    "latent-decode-block": ("floor", "bandwidth", "flop", "rows_half", "tiles_half", "side", "sharpness"),
-    "latent-prefill-block": ("floor", "bandwidth", "flop", "rows_half", "tiles_half", "side", "sharpness"),
-    "sparse-decode-block": ("floor", "bandwidth", "flop", "rows_half", "tiles_half", "side", "sharpness"),
-    "sparse-prefill-block": ("floor", "bandwidth", "flop", "rows_half", "tiles_half", "side", "sharpness"),
+    "latent-decode-block": ("floor", "bandwidth", "flop", "rows_half", "side", "sharpness"),
+    "latent-prefill-block": ("floor", "bandwidth", "flop", "rows_half", "side", "sharpness"),
+    "sparse-decode-block": ("floor", "bandwidth", "flop", "rows_half", "side", "sharpness"),
+    "sparse-prefill-block": ("floor", "bandwidth", "flop", "rows_half", "side", "sharpness"),
 }
 
 #: what carries no activation quantisation has no side pass to fit

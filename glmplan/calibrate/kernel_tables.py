@@ -276,14 +276,15 @@ def _latent_prefill(table: Table) -> Iterator[tuple[str, str, str, Table, int, K
         yield FORMATS[dtype][0], backend, FORMATS[dtype][3], t, points, work, np.full(len(t["isl"]), np.inf)
 
 
-def _projections(t: Table, *, indexer: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Weights of an MLA block on one rank and its indexer heads; shapes from the models' config.json."""
+def _projections(t: Table, *, indexer: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Weights of an MLA block on one rank, its indexer heads, FLOP of an expanded pair; shapes from config.json."""
     glm = np.array(["Glm" in name for name in t["architecture"].astype(str)], dtype=bool)
     hidden, query = np.where(glm, 6144, 7168), np.where(glm, 2048, 1536)
     nope, value, index = np.where(glm, 192, 128), np.where(glm, 256, 128), np.where(glm, 32, 64)
     heads = t["num_heads"]
     latent = hidden * (query + 576) + heads * (query * (nope + 64) + 512 * (nope + value) + value * hidden)
-    return latent + indexer * (query * index * 128 + hidden * (128 + index)), index.astype(float)
+    scorer = query * index * 128 + hidden * (128 + index)
+    return latent + indexer * scorer, index.astype(float), 2.0 * (nope + 64 + value)
 
 
 def _block(decode: bool, sparse: bool) -> Callable[[Table], Iterator[Any]]:
@@ -293,7 +294,8 @@ def _block(decode: bool, sparse: bool) -> Callable[[Table], Iterator[Any]]:
                 continue
             t, points = _take(table, mask & ((table["step"] >= 63) | (not decode)))
             runs = np.full(len(t["latency"]), float(sparse and "skip_indexer" not in backend))
-            weights, index_heads = _projections(t, indexer=runs)
+            weights, index_heads, expanded = _projections(t, indexer=runs)
+            dense = not decode and (not sparse or "dense_mha" in backend)
             name, stored, _, compute = FORMATS[dtype]
             work = sparse_latent_work(
                 t["batch_size"],
@@ -305,7 +307,8 @@ def _block(decode: bool, sparse: bool) -> Callable[[Table], Iterator[Any]]:
                 kv_token_bytes=1152.0 if kv == "bfloat16" else 656.0 if sparse else 576.0,
                 indexer=runs,
                 index_heads=index_heads,
-                top_k=2048.0 if sparse else np.inf,
+                top_k=2048.0 if sparse and not dense else np.inf,
+                pair_flop=expanded if dense else 2.0 * (2 * 512 + 64),
             )
             name = f"{name}+{FORMATS[kv][0]}"
             yield name, backend, compute, t, points, work, np.full(len(runs), np.inf)

@@ -25,8 +25,8 @@ Written by `glmplan calibrate kernels`; do not edit. The forms are explained in
 Source: the kernel tables of {package} (Apache-2.0; <https://pypi.org/project/aiconfigurator-core/>), read
 in place and not copied. Of each table at most 1,600 rows, scattered evenly, are used: every second one is fitted, the
 others give the errors below (absolute relative error of the time, % median / 90th percentile; a cell is the median
-over its fits). All-reduce tables are short and are fitted whole. A prior is fitted to all parts at once; its *carried* error is the spread of the median error when a part
-is left out of the fit and then predicted.
+over its fits). All-reduce tables are short and are fitted whole. A prior is fitted to all parts at once; its *carried*
+error is the spread of the median error when a part is left out of the fit and then predicted.
 """
 
 

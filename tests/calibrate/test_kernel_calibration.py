@@ -1,0 +1,136 @@
+"""Fitting kernel tables: planted parameters come back, useless tables are left out, the run repeats itself."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from glmplan.calibrate.kernel_fit import errors, fit_collective, fit_rows, rows_of
+from glmplan.calibrate.kernel_tables import Campaign, campaigns, package_root, sample
+from glmplan.calibrate.kernels import calibrate_kernels, write_kernel_fits
+from glmplan.calibrate.kernels_page import kernels_page
+from glmplan.cli.calibrate_kernels import run
+from glmplan.datafolders import data_folder
+from glmplan.errors import SpecError
+from glmplan.kernel_fits import kernel_fits
+from glmplan.kernel_work import gemm_work
+from glmplan.utilisation import CollectiveParams, KernelParams, collective_seconds, kernel_seconds
+
+PLANTED = KernelParams(floor=5e-6, bandwidth=0.8, flop=0.6, rows_half=20.0, tiles_half=15.0, sharpness=3.0)
+PEAKS = {"peak_flop": 989e12, "peak_bandwidth": 4.8e12}  # h200-sxm
+
+
+def shapes() -> tuple[np.ndarray, ...]:
+    grid = np.meshgrid([1, 4, 16, 64, 256, 1024, 4096], [256, 1024, 4096, 16384], [512, 2048, 8192, 16384])
+    return tuple(axis.ravel().astype(float) for axis in grid)
+
+
+def planted_campaign(noise: float = 0.0) -> Campaign:
+    m, n, k = shapes()
+    work = gemm_work(m, n, k, weight_bytes=2.0)
+    seconds = kernel_seconds(work, **PEAKS, params=PLANTED)
+    seconds = seconds * np.exp(noise * np.random.default_rng(0).standard_normal(len(m)))
+    return Campaign("h200-sxm", "gemm", "vllm 1", "bf16", "x", "bf16", work, seconds, np.full(len(m), np.inf), len(m))
+
+
+def test_planted_parameters_come_back():
+    rows = rows_of(planted_campaign(), slice(None), **PEAKS)
+    fitted = fit_rows("gemm", "bf16", rows)
+    assert np.abs(errors(fitted, rows)).max() < 0.06
+    assert fitted.params.floor == pytest.approx(PLANTED.floor, rel=0.05)
+    assert fitted.params.bandwidth == pytest.approx(PLANTED.bandwidth, rel=0.05)
+    assert fitted.params.flop == pytest.approx(PLANTED.flop, rel=0.05)
+
+
+def test_a_few_absurd_rows_do_not_move_the_fit():
+    campaign = planted_campaign(noise=0.05)
+    campaign.seconds[::25] *= 10
+    fitted = fit_rows("gemm", "bf16", rows_of(campaign, slice(None), **PEAKS))
+    assert fitted.params.bandwidth == pytest.approx(PLANTED.bandwidth, rel=0.1)
+
+
+def test_planted_all_reduce_comes_back():
+    planted = CollectiveParams(latency=5e-6, hop=2e-7, one_shot=0.4, two_shot=0.7, two_shot_setup=6e-6)
+    bytes_, ranks = (axis.ravel() for axis in np.meshgrid(2.0 ** np.arange(8, 30), [2.0, 4.0, 8.0]))
+    seconds = collective_seconds(bytes_, ranks, link_bandwidth=450e9, params=planted)
+    found, log_errors = fit_collective(bytes_, ranks, seconds, link_bandwidth=450e9)
+    assert np.abs(log_errors).max() < 0.05
+    assert found.latency == pytest.approx(planted.latency, rel=0.05)
+    assert found.two_shot == pytest.approx(planted.two_shot, rel=0.05)
+
+
+def write_gemm(root: Path, version: str, rows: int, *, seconds: np.ndarray | None = None) -> None:
+    m, n, k = (axis.astype(int) for axis in shapes())
+    planted = kernel_seconds(gemm_work(*shapes(), weight_bytes=2.0), **PEAKS, params=PLANTED)
+    times = planted if seconds is None else seconds
+    repeated = {"m": m, "n": n, "k": k, "latency": times * 1e3}
+    columns = {name: np.resize(values, rows) for name, values in repeated.items()}
+    columns |= {"gemm_dtype": np.full(rows, "bfloat16"), "kernel_source": np.full(rows, "torch")}
+    folder = root / "h200_sxm" / "gemm" / "vllm" / version
+    folder.mkdir(parents=True)
+    pq.write_table(pa.table(columns), folder / "gemm_perf.parquet")
+
+
+def test_the_newest_full_version_is_read(tmp_path):
+    for version, rows in (("0.9.0", 448), ("0.10.2", 448), ("0.11.0", 120)):
+        write_gemm(tmp_path, version, rows)
+    (campaign,) = campaigns(tmp_path, "h200_sxm")
+    assert campaign.engine == "vllm 0.10.2"
+    assert campaign.points == 448
+
+
+def test_a_table_that_timed_the_host_is_left_out_with_the_reason(tmp_path):
+    write_gemm(tmp_path, "1", 448, seconds=np.full(len(shapes()[0]), 90e-6))
+    found = calibrate_kernels(["h200-sxm"], root=tmp_path)
+    assert found.parts["h200-sxm"] == []
+    assert "90 µs, so the host was timed" in found.left_out[0]
+
+
+def test_a_run_repeats_itself_byte_for_byte_and_its_page_names_every_part(tmp_path):
+    write_gemm(tmp_path / "tables", "1", 448)
+    texts = []
+    for turn in ("first", "second"):
+        found = calibrate_kernels(root=tmp_path / "tables")
+        files = write_kernel_fits(found, tmp_path / turn)
+        texts.append([file.read_bytes() for file in files])
+        assert [file.name for file in files] == ["h200-sxm.toml", "priors.toml"]
+    assert texts[0] == texts[1]
+    page = kernels_page(found)
+    assert "## h200-sxm" in page
+    assert "| gemm | bf16 |" in page
+
+
+def test_a_sample_is_spread_and_repeats_itself():
+    chosen = sample(10_000, 100)
+    assert len(set(chosen.tolist())) == 100
+    assert chosen.max() - chosen.min() > 9_000
+    assert (sample(10_000, 100) == chosen).all()
+
+
+def test_an_unknown_part_is_refused_with_the_nearest_name():
+    with pytest.raises(SpecError, match="h200-sxm"):
+        run(["h200-sxn"])
+
+
+INSTALLED = importlib.util.find_spec("aiconfigurator_core") is not None
+
+
+@pytest.mark.skipif(not INSTALLED, reason="the extra [kernels] is not installed")
+def test_the_committed_fits_of_a_part_can_be_made_again():
+    found = calibrate_kernels(["arc-pro-b60"], root=package_root())
+    again = {(f.kernel, f.engine, f.precision, f.backend): f.median for f in found.parts["arc-pro-b60"]}
+    committed = {(f.kernel, f.engine, f.precision, f.backend): f.median for f in kernel_fits("arc-pro-b60")}
+    assert again.keys() == committed.keys()
+    assert all(again[key] == pytest.approx(committed[key], abs=0.02) for key in again)
+
+
+@pytest.mark.skipif(INSTALLED, reason="the extra [kernels] is installed")
+def test_without_the_tables_the_command_says_what_to_install():
+    with pytest.raises(SpecError, match="glmplan\\[kernels\\]"):
+        calibrate_kernels(["l40s"])
+    assert (data_folder("calibration") / "fits" / "kernels" / "l40s.toml").is_file()
