@@ -78,8 +78,9 @@ def import_runs(
     if on is not None:
         from glmplan.measure.predicted_memory import parts_of
 
+        named = parts_of(on)
         for row in rows:
-            for column, value in parts_of(on, row).items():
+            for column, value in named.items():
                 row.setdefault(column, value)
     if out is not None and rows:
         write_atomically(out, table_csv(rows))

@@ -37,7 +37,7 @@ class Limits:
     timeouts: int = 3
     gone: int = 5
     ttft: float = 60.0
-    falling: float = 0.8
+    falling: float = 0.7
     temperature: float = 92.0
 
 

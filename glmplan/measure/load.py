@@ -94,7 +94,7 @@ class Loader:
         Measured
             The step.
         """
-        self._start()
+        self._start(bin=min(max(seconds / 20, 0.05), 0.5))
         self._waiting = []
         self._finished = [0] * users
         while len(self._users) < users:
@@ -178,9 +178,9 @@ class Loader:
 
     # --- inside ---------------------------------------------------------------------------------------------------
 
-    def _start(self) -> None:
+    def _start(self, *, bin: float = 0.5) -> None:
         self._begin = self.client.clock()
-        self._clock, self._measured, self._waiting = TokenClock(), Measured(), None
+        self._clock, self._measured, self._waiting = TokenClock(bin=bin), Measured(), None
         self._window, self._until = 0.0, float("inf")
         self._open_time, self._open_since = 0.0, self._begin
 

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from multiprocessing.connection import Connection
+from pathlib import Path
 from types import TracebackType
 
 __all__ = ["NullServer", "null_server_process"]
@@ -114,33 +117,32 @@ def null_server_process(*, pace: float = 0.0, first: float = 0.0, chat: bool = F
     str
         Base address.
     """
-    import multiprocessing
-
-    context = multiprocessing.get_context("spawn")
-    here, there = context.Pipe()
-    process = context.Process(target=_run, args=(there, pace, first, chat), daemon=True)
-    process.start()
-    there.close()
+    words = [sys.executable, "-m", "glmplan.measure.null_server", str(pace), str(first), str(int(chat))]
+    root = str(Path(__file__).parents[2])
+    paths = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
+    process = subprocess.Popen(
+        words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=os.environ | {"PYTHONPATH": paths}
+    )
+    assert process.stdin is not None and process.stdout is not None
     try:
-        yield here.recv()
+        yield process.stdout.readline().decode().strip()
     finally:
-        here.close()
-        process.join(5)
-        if process.is_alive():
-            process.terminate()
-            process.join()
+        process.stdin.close()
+        process.stdout.close()
+        try:
+            process.wait(5)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
 
 
-def _run(pipe: Connection, pace: float, first: float, chat: bool) -> None:
-    async def serve() -> None:
-        async with NullServer(pace=pace, first=first, chat=chat) as server:
-            pipe.send(server.url)
-            loop = asyncio.get_running_loop()
-            gone = asyncio.Event()
-            loop.add_reader(pipe.fileno(), gone.set)
-            await gone.wait()
-
-    asyncio.run(serve())
+async def _serve_until_stdin_closes(pace: float, first: float, chat: bool) -> None:
+    async with NullServer(pace=pace, first=first, chat=chat) as server:
+        sys.stdout.write(server.url + "\n")
+        sys.stdout.flush()
+        gone = asyncio.Event()
+        asyncio.get_running_loop().add_reader(sys.stdin.fileno(), gone.set)
+        await gone.wait()
 
 
 def _frame(value: object) -> bytes:
@@ -149,3 +151,7 @@ def _frame(value: object) -> bytes:
 
 def _chunk(data: bytes) -> bytes:
     return f"{len(data):x}\r\n".encode() + data + b"\r\n"
+
+
+if __name__ == "__main__":
+    asyncio.run(_serve_until_stdin_closes(float(sys.argv[1]), float(sys.argv[2]), sys.argv[3] == "1"))

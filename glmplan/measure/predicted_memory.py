@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
+from glmplan.errors import GlmplanError
 from glmplan.measure.beside import MemoryLine, MemoryPrediction, beside
 from glmplan.measure.importers.startup import StartupLog
 
@@ -33,30 +34,28 @@ class StartupComparison:
     why_not: str = ""
 
 
-def parts_of(on: str, row: Mapping[str, Any]) -> dict[str, Any]:
+def parts_of(on: str) -> dict[str, Any]:
     """Return the columns that naming a machine fills.
 
     Parameters
     ----------
     on : str
-        A name such as `8x rtx-pro-6000-ws`, or a host's name.
-    row : mapping
-        The run; what it knows wins.
+        A machine of the catalogue, or a number of accelerators.
 
     Returns
     -------
     dict
-        `accelerator`, and `accelerator_count` where the name says it.
+        `accelerator`, and `accelerator_count` where the name says it; a name that is not in the catalogue is kept.
 
     Examples
     --------
-    >>> parts_of("8x rtx-pro-6000-ws", {})
+    >>> parts_of("8x rtx-pro-6000-ws")
     {'accelerator': 'rtx-pro-6000-ws', 'accelerator_count': 8}
     """
-    count, times, name = on.partition("x")
-    if times and count.strip().isdigit():
-        return {"accelerator": name.strip(" :-"), "accelerator_count": int(count)}
-    return {"accelerator": on}
+    from glmplan.catalog_hosts import load_machine
+
+    machine = load_machine(on.replace(" ", ""))
+    return {"accelerator": machine.accelerator, "accelerator_count": machine.accelerator_count}
 
 
 def predict_startup(log: StartupLog, *, model: str | None = None, on: str | None = None) -> StartupComparison:
@@ -88,8 +87,98 @@ def predict_startup(log: StartupLog, *, model: str | None = None, on: str | None
         )
         if value
     ]
-    name, part = model or log.model, on or log.accelerator
-    if name is None or part is None:
-        missing = " and ".join(w for w, v in (("--model", name), ("--on", part)) if v is None)
-        return StartupComparison(beside(log, MemoryPrediction()), said, f"the log does not tell; give {missing}")
-    return StartupComparison(beside(log, MemoryPrediction()), said, "")
+    name, machine = model or log.model, on or log.accelerator
+    if name is None or machine is None:
+        missing = " and ".join(w for w, v in (("--model", name), ("--on", machine)) if v is None)
+        return StartupComparison(beside(log, MemoryPrediction()), said, f"the log does not tell it; give {missing}")
+    try:
+        predicted, assumed = _predicted(log, name, machine)
+    except (GlmplanError, KeyError) as error:
+        return StartupComparison(beside(log, MemoryPrediction()), said, str(error))
+    return StartupComparison(beside(log, predicted), [*said, *assumed])
+
+
+def _predicted(log: StartupLog, name: str, machine: str) -> tuple[MemoryPrediction, list[str]]:
+    import numpy as np
+
+    from glmplan.catalog_hardware import load_accelerator
+    from glmplan.catalog_hosts import load_machine
+    from glmplan.columns import Layout
+    from glmplan.memory import MemorySettings, kv_pool, part_memory, rank_memory
+    from glmplan.memory_observed import load_memory_fit
+    from glmplan.memory_pool import pool_terms
+    from glmplan.naming import kv_name
+
+    choice = _model(name, log.quantization)
+    part = load_accelerator(load_machine(machine).accelerator)
+    degrees = {n: np.array([getattr(log, n) or 1]) for n in _LAYOUT}
+    settings = MemorySettings(
+        engine=log.engine,
+        version=log.version,
+        accelerator=part.name,
+        fraction=log.memory_utilization,
+        token_budget=log.max_batched_tokens,
+        max_requests=log.max_sequences,
+        graphs=log.graph_count,
+    )
+    kv = _cache_format(log.kv_cache, kv_name)
+    draft = log.speculative is not None
+    held = rank_memory(
+        choice.model, choice.checkpoint, layout=Layout(**degrees), kv=kv, settings=settings, mtp=draft,
+        memory=float(part.need("memory")),
+    )  # fmt: skip
+    seen = part_memory(part)
+    longest = log.max_context or float(choice.model.max_context)
+    pool = kv_pool(held, seen, context=longest)
+    terms = pool_terms(held, held.stages[int(pool.stage[0])], seen, load_memory_fit())
+    tokens = float(pool.tokens[0])
+    assumed = [
+        f"predicted for {choice.model.name}, checkpoint {choice.checkpoint.name}, on {part.name}, KV cache {kv}"
+        + (", with draft layers" if draft else ""),
+        f"90 % of the KV pool: {float(pool.tokens_low[0]):,.0f} to {float(pool.tokens_high[0]):,.0f} tokens",
+    ]
+    return MemoryPrediction(
+        weights=float(held.weights[0]),
+        kv_pool=float(pool.bytes[0]),
+        kv_tokens=tokens,
+        graphs=float(terms.graphs[0]) or None,
+        activations=max(float(stage.activation[0]) for stage in held.stages),
+        max_concurrency=tokens / longest,
+    ), assumed
+
+
+#: Words at the end of a repository's name that do not change the shapes of the weights.
+_WITHOUT_MEANING = ("mtp", "instruct", "chat", "it", "hf", "base", "thinking")
+
+
+def _model(name: str, quantization: str | None) -> Any:
+    """Resolve the model of a log: its name, without the owner and without words that change no shape."""
+    from dataclasses import replace
+
+    from glmplan.errors import UnknownName
+    from glmplan.measure.importers.startup import weights_of_method
+    from glmplan.resolve_model import checkpoint_for, resolve_model
+
+    text = name.strip().rstrip("/").rpartition("/")[2] if not Path(name).exists() else name
+    tried = [text]
+    while (cut := tried[-1].rpartition("-"))[2].lower() in _WITHOUT_MEANING and cut[0]:
+        tried.append(cut[0])
+    failed: UnknownName | None = None
+    for one in tried:
+        try:
+            choice = resolve_model(one)
+        except UnknownName as error:
+            failed = failed or error
+            continue
+        stored = weights_of_method(quantization)
+        if stored is not None and not choice.stated:
+            return replace(choice, checkpoint=checkpoint_for(choice.model, stored))
+        return choice
+    assert failed is not None
+    raise failed
+
+
+def _cache_format(said: str | None, canonical: Any) -> str:
+    """Return the KV format; engines add their layout to the name (`fp8_ds_mla`), and `auto` is the model's BF16."""
+    found = canonical((said or "").replace("torch.", ""))
+    return found or "bf16"

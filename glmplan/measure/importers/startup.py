@@ -9,7 +9,7 @@ from typing import Any
 from glmplan.measure.importers.record import Imported, Source, row_identifier
 from glmplan.measure.importers.serving_columns import notes
 
-__all__ = ["GIB", "StartupLog", "imported", "matches", "number"]
+__all__ = ["GIB", "StartupLog", "imported", "matches", "number", "weights_of_method"]
 
 GIB = 2.0**30
 #: How engines name a method of quantisation and how the tables name the format; None: the method says nothing of it.
@@ -60,6 +60,8 @@ class StartupLog:
         Requests in one batch, [-]
     max_batched_tokens : float or None
         Token budget of one step, [token]
+    graph_count : float or None
+        Graphs captured, [-]
     lines : dict of str to int
         Where each of these stands.
     """
@@ -89,6 +91,7 @@ class StartupLog:
     max_concurrency: float | None = None
     max_sequences: float | None = None
     max_batched_tokens: float | None = None
+    graph_count: float | None = None
     lines: dict[str, int] = field(default_factory=dict)
 
     def put(self, name: str, value: Any, line: int, keep: str = "first") -> None:
@@ -121,7 +124,7 @@ class StartupLog:
             cards = (self.tp or 1) * (self.pp or 1) * (self.dp or 1)
         return {
             "checkpoint": self.model,
-            "weights": _FORMATS.get(self.quantization or "", self.quantization),
+            "weights": weights_of_method(self.quantization),
             "kv_cache": self.kv_cache,
             "accelerator_count": cards,
             "tp": self.tp,
@@ -162,6 +165,27 @@ class StartupLog:
     def found(self) -> list[str]:
         """Return the names of what the log told."""
         return [f.name for f in fields(self) if f.name not in ("engine", "lines") and getattr(self, f.name) is not None]
+
+
+def weights_of_method(method: str | None) -> str | None:
+    """Return the weight format behind an engine's name of a quantisation method.
+
+    Parameters
+    ----------
+    method : str or None
+        As engines name it.
+
+    Returns
+    -------
+    str or None
+        The format; None where the method does not say it.
+
+    Examples
+    --------
+    >>> weights_of_method("modelopt_fp4"), weights_of_method("fp8"), weights_of_method("compressed-tensors")
+    ('nvfp4', 'fp8', None)
+    """
+    return _FORMATS.get(method or "", method)
 
 
 def number(text: str) -> float:

@@ -92,6 +92,8 @@ def read(source: Source) -> Imported:
     ):
         for line, match in matches(text, pattern):
             log.put("graphs", float(match[1]) * GIB, line, "max")
+    for line, match in matches(text, r"CUDA graph memory: PIECEWISE=(\d+).*?FULL=(\d+)"):
+        log.put("graph_count", float(match[1]) + float(match[2]), line)
     for line, match in matches(text, r"activation peak memory takes ([\d.]+) ?Gi?B"):
         log.put("activations", float(match[1]) * GIB, line, "max")
     for name, pattern in (

@@ -1,0 +1,344 @@
+"""The ladder: load steps one after another on one server, with a guard, a journal and a record at the end."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from glmplan.errors import NoServer, SpecError
+from glmplan.measure.cards import CardWatch
+from glmplan.measure.client import Client, Endpoint, Patience
+from glmplan.measure.guard import Guard, Limits
+from glmplan.measure.journal import Journal
+from glmplan.measure.load import Loader
+from glmplan.measure.offered import Arrival, Lengths, Measured, Running
+from glmplan.measure.outcome import Outcome
+from glmplan.measure.overhead import Overhead, measure_overhead
+from glmplan.measure.prompts import prepare_prompts
+from glmplan.measure.server_facts import ServerFacts, changed, read_gauges, read_server
+
+__all__ = ["LadderPlan", "LadderRecord", "StepResult", "climb", "suited_endpoint"]
+
+
+@dataclass(frozen=True, slots=True)
+class LadderPlan:
+    """What is offered to the server.
+
+    Parameters
+    ----------
+    lengths : Lengths
+        How long prompts and answers are.
+    users : tuple of int, optional
+        Steps of a closed loop: requests kept in flight, [-]
+    schedules : tuple, optional
+        Steps of an open loop: the rate [1/s] and its arrivals.
+    seconds : float, optional
+        Counted time of each closed step once it is steady, [s]
+    requests : int, optional
+        Instead of seconds: requests of each closed step, all users starting together, [-]
+    longest : float, optional
+        Limit of one step, [s]
+    seed : int, optional
+        Seed of lengths and prompts, [-]
+    """
+
+    lengths: Lengths
+    users: tuple[int, ...] = ()
+    schedules: tuple[tuple[float, tuple[Arrival, ...]], ...] = ()
+    seconds: float = 20.0
+    requests: int | None = None
+    longest: float = 300.0
+    seed: int = 0
+
+    def settings(self) -> dict[str, Any]:
+        """Return what must be the same for a run to be resumed."""
+        kept = dataclasses.asdict(self)
+        kept["schedules"] = [[rate, len(arrivals)] for rate, arrivals in self.schedules]
+        kept["users"] = list(self.users)
+        return kept
+
+
+@dataclass(slots=True)
+class StepResult:
+    """One step of the ladder.
+
+    Parameters
+    ----------
+    level : float
+        Users [-] or rate [1/s]
+    figures : dict
+        Columns of the measurement tables.
+    outcomes : dict
+        How all requests of the step ended, [-]
+    errors : dict
+        Standard errors of the means, [ms]
+    steady : bool
+        Whether it reached a steady state.
+    transient, wall : float
+        Time before counting and counted time, [s]
+    complete : bool
+        False where it was cut short.
+    server : dict
+        Counters of the server over the step.
+    cards : dict
+        Accelerators of this host over the step.
+    notes : list of str
+        What to know about it.
+    """
+
+    level: float
+    figures: dict[str, float] = field(default_factory=dict)
+    outcomes: dict[str, int] = field(default_factory=dict)
+    errors: dict[str, float] = field(default_factory=dict)
+    steady: bool = True
+    transient: float = 0.0
+    wall: float = 0.0
+    complete: bool = True
+    server: dict[str, float] = field(default_factory=dict)
+    cards: dict[str, Any] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def faults(self) -> int:
+        """Requests that ended in a fault, [-]"""
+        return sum(count for name, count in self.outcomes.items() if Outcome(name).is_fault)
+
+
+@dataclass(slots=True)
+class LadderRecord:
+    """Everything a ladder found.
+
+    Parameters
+    ----------
+    endpoint : Endpoint
+        The server as it was spoken to.
+    plan : LadderPlan
+        What was offered.
+    facts : ServerFacts
+        What the server told of itself.
+    steps : list of StepResult
+        The steps, the lowest first.
+    overhead : Overhead or None
+        What the client adds.
+    prompts : str
+        How prompt lengths are known.
+    stopped : str
+        Why it ended early; empty if it did not.
+    journal_faults : int
+        Failed attempts to write the journal, [-]
+    started : str
+        Date and time.
+    """
+
+    endpoint: Endpoint
+    plan: LadderPlan
+    facts: ServerFacts = field(default_factory=ServerFacts)
+    steps: list[StepResult] = field(default_factory=list)
+    overhead: Overhead | None = None
+    prompts: str = ""
+    stopped: str = ""
+    journal_faults: int = 0
+    started: str = ""
+
+
+async def suited_endpoint(client: Client) -> Endpoint:
+    """Find out which of the optional fields a server takes, by asking for two tokens.
+
+    Parameters
+    ----------
+    client : Client
+        The server.
+
+    Returns
+    -------
+    Endpoint
+        The endpoint without the fields that it rejects.
+
+    Raises
+    ------
+    NoServer
+        If it answers no request at all.
+    """
+    endpoint = client.endpoint
+    record = None
+    for eos, usage in ((True, True), (False, True), (True, False), (False, False)):
+        client.endpoint = dataclasses.replace(endpoint, ignore_eos=eos, stream_usage=usage)
+        record = await client.send(" the of and", 2)
+        if record.outcome is not Outcome.REJECTED:
+            break
+    assert record is not None
+    if record.outcome not in (Outcome.DONE, Outcome.EMPTY):
+        raise NoServer(f"gives no answer: {record.outcome}: {record.detail}", field="--url", value=endpoint.url)
+    return client.endpoint
+
+
+async def climb(
+    endpoint: Endpoint,
+    plan: LadderPlan,
+    *,
+    journal: Journal,
+    stop: asyncio.Event,
+    patience: Patience | None = None,
+    limits: Limits | None = None,
+    tokenizer: str | None = None,
+    earlier: Sequence[dict[str, Any]] = (),
+    look: Callable[[float, Running], None] = lambda level, running: None,
+) -> LadderRecord:
+    """Run a ladder against a server.
+
+    Parameters
+    ----------
+    endpoint : Endpoint
+        The server.
+    plan : LadderPlan
+        What to offer.
+    journal : Journal
+        Where everything is kept as it happens.
+    stop : asyncio.Event
+        Set it to end early; what was measured is returned.
+    patience : Patience, optional
+        Time limits of a request.
+    limits : Limits, optional
+        Limits of the guard.
+    tokenizer : str, optional
+        Local tokenizer.
+    earlier : sequence of dict, optional
+        Lines of the journal of a run to go on with.
+    look : callable, optional
+        Called with the level and its running figures.
+
+    Returns
+    -------
+    LadderRecord
+        The record; `stopped` says why it ended early.
+
+    Raises
+    ------
+    NoServer
+        If no server answers.
+    SpecError
+        If the run to go on with was another one.
+    """
+    guard, cards = Guard(limits), CardWatch()
+    record = LadderRecord(endpoint, plan, started=time.strftime("%Y-%m-%d %H:%M:%S"))
+    settings = {"url": endpoint.url, "model": endpoint.model, "chat": endpoint.chat, **plan.settings()}
+    record.steps = _done_before(earlier, settings)
+    async with Client(endpoint, patience) as client:
+        record.facts = await read_server(client)
+        record.endpoint = await suited_endpoint(client)
+        if not record.endpoint.ignore_eos:
+            journal.write("note", text="the server rejects ignore_eos: answers may be shorter than asked")
+        maker = await prepare_prompts(client, tokenizer=tokenizer)
+        record.prompts = maker.method
+        most = max([*plan.users, 1]) if plan.users else 32
+        record.overhead = await measure_overhead(min(most, 512), chat=endpoint.chat)
+        if not earlier:
+            journal.write("begin", settings=settings, started=record.started)
+        journal.write("facts", facts=dataclasses.asdict(record.facts), overhead=dataclasses.asdict(record.overhead))
+        level = 0.0
+        loader = Loader(
+            client, maker, plan.lengths, guard=guard, journal=journal, stop=stop, seed=plan.seed,
+            look=lambda running: look(level, running),
+        )  # fmt: skip
+        watch = asyncio.create_task(_watch_cards(cards, guard))
+        try:
+            for level, run in _steps(plan, loader):
+                if any(step.level == level for step in record.steps):
+                    continue
+                if stop.is_set() or guard.reason:
+                    break
+                guard.next_step()
+                before = await read_gauges(client)
+                measured = await run()
+                step = _result(level, measured, plan)
+                step.server = changed(before, await read_gauges(client))
+                step.cards = cards.summary()
+                step.complete = not stop.is_set() and not guard.reason
+                guard.step(step.figures.get("output_tokens_per_s", 0.0))
+                record.steps.append(step)
+                journal.write("step", **dataclasses.asdict(step))
+                journal.sync()
+        finally:
+            watch.cancel()
+            await asyncio.gather(watch, return_exceptions=True)
+            await loader.leave()
+    record.stopped = guard.reason or ("ended by the user" if stop.is_set() else "")
+    journal.write("end", stopped=record.stopped)
+    journal.sync()
+    record.journal_faults = journal.faults
+    record.steps.sort(key=lambda step: step.level)
+    return record
+
+
+def _steps(plan: LadderPlan, loader: Loader) -> list[tuple[float, Callable[[], Any]]]:
+    if plan.schedules:
+        return [(rate, lambda a=arrivals: loader.arrivals(a)) for rate, arrivals in plan.schedules]  # type: ignore[misc]
+    if plan.requests is not None:
+        count = plan.requests
+        return [(users, lambda u=users: loader.requests(u, count=count)) for users in sorted(plan.users)]  # type: ignore[misc]
+    return [
+        (users, lambda u=users: loader.until_steady(u, seconds=plan.seconds, longest=plan.longest))  # type: ignore[misc]
+        for users in sorted(plan.users)
+    ]
+
+
+def _result(level: float, measured: Measured, plan: LadderPlan) -> StepResult:
+    tally = measured.tally
+    figures: dict[str, float] = {"concurrency_effective": measured.mean_running, "wall_s": measured.wall}
+    figures |= {"request_rate_per_s": level} if plan.schedules else {"concurrency": level}
+    step = StepResult(level, figures, measured.everything.faults_by_name(), tally.errors(), measured.steady)
+    step.transient, step.wall = measured.transient, measured.wall
+    if not tally.done:
+        step.steady = False
+        step.notes.append("no request of this step ended well")
+        return step
+    figures |= tally.figures()
+    figures["num_requests"] = tally.done
+    figures["output_tokens_per_s"] = measured.output_rate
+    figures["total_tokens_per_s"] = measured.output_rate + measured.input_rate
+    asked = plan.lengths.output_tokens * plan.lengths.shortest
+    if figures["output_tokens"] < 0.98 * asked:
+        step.notes.append("answers are shorter than asked: the server stops at the end token")
+    for how, count in tally.counted_by.items():
+        if how != "usage":
+            step.notes.append(f"{count} requests counted by {how}")
+    if tally.cached_tokens > 0.05 * max(tally.input_tokens, 1):
+        step.notes.append(f"{tally.cached_tokens / tally.input_tokens:.0%} of the prompts came from the prefix cache")
+    if tally.chunks and tally.output_tokens > 1.15 * tally.chunks:
+        step.notes.append(f"{tally.output_tokens / tally.chunks:.2f} tokens in a chunk: speculation or bundling")
+    if measured.everything.retries:
+        step.notes.append(f"{measured.everything.retries} requests sent again on a closed connection")
+    if measured.everything.throttled:
+        step.notes.append(f"{measured.everything.throttled} answers were 429 or 503")
+    if tally.late_p99() > 0.1:
+        step.notes.append(f"the client sent up to {tally.late_p99():.2f} s late")
+    if not measured.steady:
+        step.notes.append("no steady state within the time")
+    return step
+
+
+def _done_before(lines: Sequence[dict[str, Any]], settings: dict[str, Any]) -> list[StepResult]:
+    if not lines:
+        return []
+    begin = next((line["settings"] for line in lines if line["kind"] == "begin"), None)
+    for name, value in settings.items():
+        if begin is None or begin.get(name) != value:
+            was = None if begin is None else begin.get(name)
+            raise SpecError(f"differs from the run to resume, which had {was!r}", field=name, value=value)
+    names = {f.name for f in dataclasses.fields(StepResult)}
+    kept = [{k: v for k, v in line.items() if k in names} for line in lines if line["kind"] == "step"]
+    return [StepResult(**step) for step in kept if step.get("complete")]
+
+
+async def _watch_cards(cards: CardWatch, guard: Guard) -> None:
+    if not cards.names:
+        return
+    while True:
+        sample = await asyncio.to_thread(cards.sample)
+        if sample is not None:
+            guard.temperature(sample.temperature)
+        await asyncio.sleep(1.0)
