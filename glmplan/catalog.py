@@ -9,6 +9,7 @@ from __future__ import annotations
 import tomllib
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 from glmplan.datafolders import data_folder
 from glmplan.errors import UnknownName
@@ -84,7 +85,7 @@ def model_aliases() -> dict[str, str]:
     return {alias: name for alias, name in {**own, **aliases}.items() if alias not in names}
 
 
-def _head(path: Path) -> dict[str, object]:
+def _head(path: Path) -> dict[str, Any]:
     """Read what stands before the first table of a file."""
     lines = []
     with path.open(encoding="utf-8") as stream:

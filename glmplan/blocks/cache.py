@@ -128,7 +128,9 @@ def cache_bytes_per_token(kind: LayerKind, kv: str, layout: CacheLayout) -> floa
     width = kv_format(kv).bytes
     mixer = kind.mixer
     if isinstance(mixer, GroupedQuery):
-        return grouped_query.cache_values_per_token(mixer) * width
+        # the keys of a block indexer stay in BF16, one head for all (MiniMax-M3, llama.cpp pull request 24908)
+        index = 2.0 * mixer.indexer.head_dim if mixer.indexer is not None else 0.0
+        return grouped_query.cache_values_per_token(mixer) * width + index
     if not isinstance(mixer, LatentAttention):
         return 0.0
     held = latent.cache_values_per_token(mixer) * width

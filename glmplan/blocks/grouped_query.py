@@ -54,6 +54,14 @@ def tensors(block: GroupedQuery, hidden: int) -> tuple[Tensor, ...]:
     if block.qk_norm:
         width = q + k if block.qk_norm_wide else 2 * block.head_dim
         found.append(Tensor("self_attn.qk_norm", "norm", width, 1, shard="replicated", matmul=False))
+    index = block.indexer
+    if index is not None:
+        wide = index.heads * index.head_dim
+        found += [
+            Tensor("self_attn.index_q_proj", "indexer", wide, hidden, shard="heads", units=index.heads),
+            Tensor("self_attn.index_k_proj", "indexer", index.head_dim, hidden, shard="replicated"),
+            Tensor("self_attn.index_norm", "norm", 2 * index.head_dim, 1, shard="replicated", matmul=False),
+        ]
     if block.sinks:
         found.append(Tensor("self_attn.sinks", "norm", block.heads, 1, shard="replicated", matmul=False))
     return tuple(found)
@@ -95,14 +103,15 @@ def attended(block: GroupedQuery, context: np.ndarray) -> np.ndarray:
     Returns
     -------
     (n,) array
-        Keys read, [token]
+        Keys read, [token]; the window, or the keys that an indexer chooses.
 
     Examples
     --------
     >>> attended(GroupedQuery(heads=8, kv_heads=8, head_dim=64, window=128), np.array([100.0, 4096.0]))
     array([100., 128.])
     """
-    return np.minimum(context, float(block.window)) if block.window else context
+    limit = block.window or (block.indexer.topk if block.indexer is not None else None)
+    return np.minimum(context, float(limit)) if limit else context
 
 
 def core_flop(block: GroupedQuery, keys: np.ndarray) -> np.ndarray:

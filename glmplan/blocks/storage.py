@@ -77,7 +77,7 @@ def uniform_checkpoint(format_name: str, *, source: str = "asked for; not a publ
     """
     weight_format(format_name)
     kept = {} if format_name == "bf16" else {name: "bf16" for name in _KEPT_WIDE}
-    return Checkpoint(name=format_name, default=format_name, formats=kept, source=source)  # type: ignore[arg-type]
+    return Checkpoint(name=format_name, default=format_name, formats=kept, source=source)
 
 
 def tensor_format(checkpoint: Checkpoint, tensor: Tensor, layer: int | None) -> WeightFormat:

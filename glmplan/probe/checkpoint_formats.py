@@ -59,6 +59,7 @@ def module_name(tensor: Tensor, family: str, *, gated: bool = True) -> str:
     if tensor.tensor_class == "routed_experts":
         path = "mlp.experts.0"
         if family in ("minimax", "mixtral"):
+            # MiniMax and Mixtral name them w1, w2, w3
             return f"block_sparse_moe.experts.0.{_EXPERT[leaf]}"
         if family == "gemma":
             return f"experts.0.{leaf}"
@@ -67,6 +68,8 @@ def module_name(tensor: Tensor, family: str, *, gated: bool = True) -> str:
         return re.sub(r"^(self_attn|mlp)\.", "mixer.", name)
     if family == "qwen":
         return name.replace("shared_experts", "shared_expert")
+    if family == "minimax":
+        return re.sub(r"^mlp\.(shared_experts|gate$)", r"block_sparse_moe.\1", name)
     return name
 
 

@@ -19,12 +19,13 @@ from glmplan.probe.grouped_architectures import GROUPED_READERS
 from glmplan.probe.hybrid_architectures import HYBRID_READERS
 from glmplan.probe.latent_architectures import LATENT_READERS
 from glmplan.probe.vision import vision_parameters
+from glmplan.probe.windowed_architectures import WINDOWED_READERS
 from glmplan.schema.model import Checkpoint, LayerKind, ModelSpec
 
 __all__ = ["READERS", "REFUSED", "model_from_config", "read_hf_config", "read_json"]
 
 #: model_type of the language part → reader
-READERS = {**GROUPED_READERS, **LATENT_READERS, **HYBRID_READERS}
+READERS = {**GROUPED_READERS, **WINDOWED_READERS, **LATENT_READERS, **HYBRID_READERS}
 
 #: model_types that are refused, with the reason
 REFUSED = {
@@ -35,7 +36,7 @@ REFUSED = {
     "lfm2_moe": "short convolutions in place of attention are not modelled",
 }
 
-#: model_types of multimodal wrappers; the language model stands in `text_config`
+#: the largest config that is read [B]
 _LARGEST = 64 * 2**20
 
 
@@ -207,8 +208,9 @@ def _model_type(top: ConfigFields, text: ConfigFields) -> str:
             )  # fmt: skip
     if "Decilm" in architecture or "DeciLM" in architecture:
         return "nemotron-nas"
-    if inner in READERS:
-        return str(inner)
+    for found in (inner, outer if inner is None else None):
+        if found in READERS:
+            return str(found)
     if inner is None and outer is None:
         raise UnknownArchitecture(f"is missing (architectures: {architecture})", file=top.file, field="model_type")
     shown = inner if inner is not None else outer

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 from glmplan.errors import SpecError, UnknownArchitecture
 from glmplan.probe.anatomy import Anatomy
+from glmplan.probe.config_blocks import grouped_query, sparse_layers
 from glmplan.probe.config_fields import ConfigFields
-from glmplan.probe.grouped_architectures import grouped_query, sparse_layers
 from glmplan.schema.model import DenseFfn, ExpertsFfn, LayerKind, MtpSpec, Recurrent
 
 __all__ = ["HYBRID_READERS"]
@@ -149,7 +149,7 @@ def _nemotron_nas(fields: ConfigFields) -> Anatomy:
                 ConfigFields({**fields.content, "num_key_value_heads": kv_heads}, fields.file),
                 window=attention.optional("window_length"),
             )
-        feed = ()
+        feed: tuple[DenseFfn, ...] = ()
         if not ffn.flag("no_op"):
             factor = ffn.raw("ffn_mult")
             if not isinstance(factor, int | float) or not 0 < factor < 100:

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 from glmplan.errors import SpecError
 from glmplan.probe.anatomy import Anatomy
+from glmplan.probe.config_blocks import sparse_layers
 from glmplan.probe.config_fields import ConfigFields
-from glmplan.probe.grouped_architectures import sparse_layers
 from glmplan.schema.model import DenseFfn, ExpertsFfn, Indexer, LatentAttention, LayerKind, MtpSpec, Recurrent
 
 __all__ = ["LATENT_READERS"]

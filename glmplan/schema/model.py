@@ -55,12 +55,24 @@ class _Record(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
+class Indexer(_Record):
+    """The indexer of sparse attention: scores keys, keeps the `topk` best for each query [token].
+
+    `reads_from_previous` layers reuse the indices of the layer before and have neither weights nor key cache (GLM-5.2).
+    """
+
+    heads: PositiveInt
+    head_dim: PositiveInt
+    topk: PositiveInt
+    reads_from_previous: bool = False
+
+
 class GroupedQuery(_Record):
     """Multi-head, multi-query or grouped-query attention, full or sliding.
 
     `window` is the sliding window [token], `gated` an output gate as wide as the queries (Qwen3.5), `sinks` one
     learned value for each head (gpt-oss), `qk_norm_wide` norms over all heads together (MiniMax), `shared_kv` layers
-    read the cache of an earlier layer and hold none (Gemma).
+    read the cache of an earlier layer and hold none (Gemma), `indexer` one that chooses blocks of keys (MiniMax-M3).
     """
 
     kind: Literal["grouped_query"] = "grouped_query"
@@ -77,18 +89,7 @@ class GroupedQuery(_Record):
     sinks: bool = False
     shared_kv: bool = False
     key_is_value: bool = False
-
-
-class Indexer(_Record):
-    """The lightning indexer of DeepSeek sparse attention: scores keys, keeps the `topk` best for each query.
-
-    `reads_from_previous` layers reuse the indices of the layer before and have neither weights nor key cache (GLM-5.2).
-    """
-
-    heads: PositiveInt
-    head_dim: PositiveInt
-    topk: PositiveInt
-    reads_from_previous: bool = False
+    indexer: Indexer | None = None
 
 
 class LatentAttention(_Record):
