@@ -1,0 +1,134 @@
+"""`glmplan hardware`: list, show, check, import, probe and draw accelerators and hosts."""
+
+from __future__ import annotations
+
+import json
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+app = typer.Typer(help="List, show, check, import, probe and draw hardware.", no_args_is_help=True)
+
+
+class Form(StrEnum):
+    """How hardware is shown."""
+
+    text = "text"
+    json = "json"
+    toml = "toml"
+
+
+class Kind(StrEnum):
+    """Which half of the catalogue."""
+
+    all = "all"
+    accelerators = "accelerators"
+    hosts = "hosts"
+
+
+class Picture(StrEnum):
+    """How a host is drawn."""
+
+    text = "text"
+    svg = "svg"
+    png = "png"
+
+
+@app.callback()
+def _group() -> None:
+    """List, show, check, import, probe and draw hardware."""
+
+
+@app.command("list")
+def list_hardware(
+    kind: Annotated[Kind, typer.Argument(help="What to list.")] = Kind.all,
+    form: Annotated[Form, typer.Option("--format", help="What is printed.")] = Form.text,
+) -> None:
+    """List accelerators and hosts of the catalogue."""
+    from glmplan.report.hardware_page import accelerator_rows, host_rows, list_text
+
+    accelerators = accelerator_rows() if kind is not Kind.hosts else []
+    hosts = host_rows() if kind is not Kind.accelerators else []
+    if form is Form.json:
+        typer.echo(json.dumps({"accelerators": accelerators, "hosts": hosts}, indent=2))
+    else:
+        typer.echo(list_text(accelerators, hosts))
+
+
+@app.command("show")
+def show_hardware(
+    name: Annotated[str, typer.Argument(help="An accelerator, a host, NxACCELERATOR or a TOML file.")],
+    form: Annotated[Form, typer.Option("--format", help="What is printed.")] = Form.text,
+) -> None:
+    """Show an accelerator or a host: figures, sources, contradictions, what is unknown."""
+    from glmplan.probe.host_toml import record_toml
+    from glmplan.report.hardware_page import record_text, resolve_hardware
+
+    record = resolve_hardware(name)
+    if form is Form.toml:
+        typer.echo(record_toml(record), nl=False)
+    elif form is Form.json:
+        typer.echo(json.dumps(record.model_dump(mode="json", exclude_none=True), indent=2))
+    else:
+        typer.echo(record_text(record))
+
+
+@app.command("check")
+def check_file(
+    file: Annotated[Path, typer.Argument(help="A TOML file of an accelerator or a host.")],
+) -> None:
+    """Check a file of an accelerator or a host."""
+    from glmplan.report.hardware_page import check_notes, resolve_hardware
+
+    record = resolve_hardware(str(file if file.suffix == ".toml" else file.with_suffix(".toml")))
+    for line in check_notes(record):
+        typer.echo(f"note: {line}")
+    typer.echo(f"{file}: {record.name}: no mistakes found")
+
+
+@app.command("import")
+def import_dumps(
+    files: Annotated[list[Path], typer.Argument(help="Dumps of one machine: nvidia-smi, lspci, lscpu, numactl, …")],
+    name: Annotated[str, typer.Option(help="Name of the host.")] = "imported",
+    accelerator: Annotated[
+        str | None, typer.Option(help="What the accelerators are, where no dump names them.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Write the host here as TOML.")] = None,
+    form: Annotated[Form, typer.Option("--format", help="What is printed when nothing is written.")] = Form.toml,
+) -> None:
+    """Put dumps of one machine together into a host: what they say, what was assumed, what stays unknown."""
+    from glmplan.probe.dumps.merge import host_from_dumps
+    from glmplan.probe.dumps.recognise import read_dump
+
+    dumps = [read_dump(file) for file in files]
+    for dump in dumps:
+        typer.echo(f"{dump.file}: {dump.tool}", err=True)
+    if accelerator is not None:
+        from glmplan.catalog_hardware import load_accelerator
+
+        accelerator = load_accelerator(accelerator).name
+    host = host_from_dumps(dumps, name=out.stem if out and name == "imported" else name, accelerator=accelerator)
+    _hand_over(host, out, form)
+
+
+def _hand_over(record: Any, out: Path | None, form: Form) -> None:
+    """Write a record, or print it in the form asked for."""
+    from glmplan.files import write_atomically
+    from glmplan.probe.host_toml import record_toml
+    from glmplan.report.hardware_page import record_text
+
+    for line in getattr(record, "assumptions", ()):
+        typer.echo(f"assumed: {line}", err=True)
+    for line in getattr(record, "unknown", ()):
+        typer.echo(f"unknown: {line}", err=True)
+    if out is not None:
+        write_atomically(out, record_toml(record))
+        typer.echo(str(out))
+    elif form is Form.json:
+        typer.echo(json.dumps(record.model_dump(mode="json", exclude_none=True), indent=2))
+    elif form is Form.text:
+        typer.echo(record_text(record))
+    else:
+        typer.echo(record_toml(record), nl=False)
