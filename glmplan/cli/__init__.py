@@ -15,6 +15,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "models": ("glmplan.cli.models", "List, show, check and import models."),
     "hardware": ("glmplan.cli.hardware", "List, show, check, import, probe and draw hardware."),
     "walls": ("glmplan.cli.walls", "What an engine cannot do with a model on a machine, and what to do."),
+    "runs": ("glmplan.cli.runs", "Import other tools' benchmark results and engines' startup logs."),
+    "validate": ("glmplan.cli.validate", "Measure a live server step by step and compare it with the prediction."),
 }
 
 

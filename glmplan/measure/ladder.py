@@ -21,7 +21,7 @@ from glmplan.measure.overhead import Overhead, measure_overhead
 from glmplan.measure.prompts import prepare_prompts
 from glmplan.measure.server_facts import ServerFacts, changed, read_gauges, read_server
 
-__all__ = ["LadderPlan", "LadderRecord", "StepResult", "climb", "suited_endpoint"]
+__all__ = ["LadderPlan", "LadderRecord", "StepResult", "climb", "named_endpoint", "suited_endpoint"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +145,33 @@ class LadderRecord:
     started: str = ""
 
 
+def named_endpoint(endpoint: Endpoint, facts: ServerFacts) -> Endpoint:
+    """Return the endpoint with a model's name that the server knows.
+
+    Parameters
+    ----------
+    endpoint : Endpoint
+        The server; an empty model name asks for the only one there is.
+    facts : ServerFacts
+        What the server told.
+
+    Returns
+    -------
+    Endpoint
+        The endpoint.
+
+    Raises
+    ------
+    SpecError
+        If the server does not serve that model, or several and none was named.
+    """
+    if not facts.models or endpoint.model in facts.models:
+        return endpoint
+    if not endpoint.model and len(facts.models) == 1:
+        return dataclasses.replace(endpoint, model=facts.models[0])
+    raise SpecError("is not served there", field="--model", value=endpoint.model, choices=facts.models)
+
+
 async def suited_endpoint(client: Client) -> Endpoint:
     """Find out which of the optional fields a server takes, by asking for two tokens.
 
@@ -229,6 +256,7 @@ async def climb(
     record.steps = _done_before(earlier, settings)
     async with Client(endpoint, patience) as client:
         record.facts = await read_server(client)
+        client.endpoint = endpoint = named_endpoint(endpoint, record.facts)
         record.endpoint = await suited_endpoint(client)
         if not record.endpoint.ignore_eos:
             journal.write("note", text="the server rejects ignore_eos: answers may be shorter than asked")

@@ -115,7 +115,9 @@ def record_json(record: LadderRecord, compared: Any = None) -> str:
 
 def _notes(record: LadderRecord, step: Any) -> str:
     faults = ", ".join(f"{count} {name}" for name, count in step.outcomes.items() if name != "done")
+    limit = record.facts.max_sequences
     parts = [
+        f"max-running {limit:.0f}" if limit and step.level > limit and not record.plan.schedules else "",
         f"steady after {step.transient:.1f} s" if step.transient else "",
         f"not counted as done: {faults}" if faults else "",
         f"prompt lengths by {record.prompts}" if record.prompts else "",

@@ -1,0 +1,251 @@
+"""`glmplan validate`: measure a live server step by step and compare it with the prediction."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+
+def command(
+    model: Annotated[str | None, typer.Argument(help="The model to predict, as in `fit`.")] = None,
+    url: Annotated[str, typer.Option(help="Base address of the server: http://host:8000/v1")] = "",
+    served: Annotated[str | None, typer.Option("--model", help="The model's name on the server.")] = None,
+    on: Annotated[str | None, typer.Option(help="The machine to predict for: a host or 8xACCELERATOR.")] = None,
+    plan: Annotated[Path | None, typer.Option(help="A plan (JSON) that names model, machine and layout.")] = None,
+    facts: Annotated[
+        list[str] | None, typer.Option("--set", help="More of the deployment, as column=value: --set tp=8.")
+    ] = None,
+    users: Annotated[str, typer.Option(help="Steps of the ladder: 1,2,4 or 1-64 (doubling).")] = "1,2,4,8",
+    traffic: Annotated[
+        str | None, typer.Option(help="Traffic as in `simulate`: closed:8, poisson:2/s, trace:FILE.")
+    ] = None,
+    rates: Annotated[str | None, typer.Option(help="Steps of an open loop, in requests a second: 0.5,1,2.")] = None,
+    input_tokens: Annotated[int, typer.Option("--input", min=1, help="Length of the prompts [token].")] = 1024,
+    output_tokens: Annotated[int, typer.Option("--output", min=1, help="Length of the answers [token].")] = 256,
+    jitter: Annotated[float, typer.Option(min=0, max=0.99, help="Lengths from 1 - jitter to 1 times these.")] = 0.0,
+    shared_prefix: Annotated[int, typer.Option(min=0, help="Tokens that all prompts begin with.")] = 0,
+    seconds: Annotated[float, typer.Option("--seconds-per-step", min=0.5, help="Counted time of a step [s].")] = 20.0,
+    requests: Annotated[int | None, typer.Option(min=1, help="Requests of a step, instead of a time.")] = None,
+    longest: Annotated[float, typer.Option(min=1, help="Limit of one step [s].")] = 300.0,
+    chat: Annotated[bool, typer.Option(help="Chat completions instead of completions.")] = False,
+    tokenizer: Annotated[str | None, typer.Option(help="Local tokenizer, where the server has none.")] = None,
+    max_ttft: Annotated[float, typer.Option(min=0, help="Stop when the median TTFT is above this [s].")] = 60.0,
+    max_errors: Annotated[float, typer.Option(min=0, max=1, help="Stop at this share of failed requests.")] = 0.2,
+    timeout: Annotated[float, typer.Option(min=0.1, help="Longest wait for a first token [s].")] = 300.0,
+    stall: Annotated[float, typer.Option(min=0.1, help="Longest wait between tokens [s].")] = 60.0,
+    insecure: Annotated[bool, typer.Option(help="Do not check the server's certificate.")] = False,
+    seed: Annotated[int, typer.Option(help="Seed of prompts, lengths and arrivals.")] = 0,
+    out: Annotated[Path | None, typer.Option(help="Folder of the record, the report and the journal.")] = None,
+    resume: Annotated[bool, typer.Option(help="Go on with the run in the folder.")] = False,
+    fail_over: Annotated[
+        str | None, typer.Option(help="Exit with 1 when a figure differs by more than this: 20%.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the record as JSON.")] = False,
+) -> None:
+    """Measure a live OpenAI-compatible server and compare it with the prediction, step by step.
+
+    The API key is taken from GLMPLAN_API_KEY or OPENAI_API_KEY and never written anywhere.
+    """
+    from glmplan.errors import GlmplanError, SpecError
+    from glmplan.measure.client import Endpoint, Patience
+    from glmplan.measure.guard import Limits
+    from glmplan.measure.page import compared_json, html_page
+    from glmplan.measure.record_table import record_csv, record_json
+    from glmplan.measure.validation import deployment_facts, ladder_plan, parse_share, parse_users, predicted_steps
+    from glmplan.measure.verdict import compare, likely_causes, worst
+    from glmplan.schema.workload import parse_traffic
+
+    if not url.startswith(("http://", "https://")):
+        raise SpecError("is not an address such as http://host:8000/v1", field="--url", value=url or "(missing)")
+    bound = parse_share(fail_over) if fail_over is not None else None
+    spec = parse_traffic(
+        traffic or f"closed:{parse_users(users)[0]}",
+        input=input_tokens,
+        output=output_tokens,
+        jitter=jitter or None,
+        shared_prefix=shared_prefix or None,
+    )
+    levels: tuple[float, ...] = ()
+    if spec.kind == "closed" and (traffic is None or users != "1,2,4,8"):
+        levels = parse_users(users)
+    elif rates is not None:
+        levels = _rates(rates)
+    ladder = ladder_plan(spec, levels=levels, seconds=seconds, requests=requests, longest=longest, seed=seed)
+    known = deployment_facts(model=model, on=on, plan=plan, pairs=facts or [])
+    record, journal = _climb(
+        Endpoint(url, served or "", chat, verify=not insecure),
+        ladder,
+        out=out,
+        resume=resume,
+        patience=Patience(first_token=timeout, stall=stall),
+        limits=Limits(ttft=max_ttft, error_rate=max_errors),
+        tokenizer=tokenizer,
+        quiet=as_json,
+    )
+    compared, causes, said = [], [], ""
+    if known.get("model") and known.get("accelerator"):
+        told = {**record.facts.layout, "engine": record.facts.engine, "engine_version": record.facts.version}
+        about = {**{k: v for k, v in told.items() if v is not None}, **known}
+        measured = {step.level: step.figures for step in record.steps}
+        try:
+            steps, assumed = predicted_steps(ladder, about, measured=measured)
+            compared = compare(record.steps, steps)
+            said = f"predicted for {about['model']} on {about['accelerator']}: {'; '.join(assumed)}"
+        except GlmplanError as error:
+            said = f"no prediction: {error}"
+    else:
+        said = "no prediction: give MODEL and --on, or --plan"
+    causes = likely_causes(record, compared)
+    text = record_json(record, compared_json(compared, causes))
+    table = record_csv(record, known)
+    if out is not None:
+        _keep(out, {"record.json": text, "runs.csv": table, "report.html": html_page(record, compared, causes)})
+    if as_json:
+        typer.echo(text, nl=False)
+    else:
+        _print(record, compared, causes, said, out)
+    if journal.faults:
+        typer.echo(f"warning: {journal.faults} writes of the journal failed: {journal.last_fault}", err=True)
+    if record.stopped:
+        typer.echo(f"stopped early: {record.stopped}", err=True)
+    if bound is not None and (not compared or worst(compared) > bound):
+        raise typer.Exit(1)
+
+
+def _rates(text: str) -> tuple[float, ...]:
+    from glmplan.errors import SpecError
+
+    try:
+        found = tuple(sorted(float(part.removesuffix("/s")) for part in text.split(",")))
+    except ValueError:
+        found = ()
+    if not found or found[0] <= 0:
+        raise SpecError("is not a list of rates such as 0.5,1,2", field="--rates", value=text)
+    return found
+
+
+def _climb(endpoint: Any, ladder: Any, *, out: Path | None, resume: bool, quiet: bool, **options: Any) -> Any:
+    import asyncio
+    import signal
+
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn
+
+    from glmplan.errors import SpecError
+    from glmplan.measure.journal import Journal
+    from glmplan.measure.ladder import climb
+
+    path = None if out is None else out / "journal.jsonl"
+    earlier: list[dict[str, Any]] = []
+    if resume:
+        if path is None or not path.exists():
+            raise SpecError("has no journal to go on with", field="--resume", value=str(out))
+        earlier = Journal.read(path)
+    elif path is not None and path.exists() and path.stat().st_size:
+        raise SpecError("holds a run already; choose another folder or give --resume", field="--out", value=str(out))
+    journal = Journal(path)
+    progress = Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.fields[figures]}"),
+        console=Console(stderr=True),
+        disable=quiet,
+        transient=True,
+    )
+
+    async def run() -> Any:
+        stop = asyncio.Event()
+        loop = asyncio.get_running_loop()
+
+        def end() -> None:
+            # the first Ctrl-C ends the measuring and keeps the record; a second one ends the program
+            stop.set()
+            loop.remove_signal_handler(signal.SIGINT)
+
+        loop.add_signal_handler(signal.SIGINT, end)
+        task = progress.add_task("asking the server", total=1.0, figures="")
+
+        def look(level: float, now: Any) -> None:
+            unit = "req/s" if ladder.schedules else "users"
+            shown = f"{now.rate:,.0f} tok/s  TTFT {now.ttft * 1e3:,.0f} ms  {now.done} done"
+            shown += f"  {now.faults} failed" if now.faults else ""
+            progress.update(task, description=f"{level:g} {unit}, {now.state}", completed=now.share, figures=shown)
+
+        return await climb(endpoint, ladder, journal=journal, stop=stop, earlier=earlier, look=look, **options)
+
+    try:
+        with progress:
+            record = asyncio.run(run())
+    finally:
+        journal.close()
+    return record, journal
+
+
+def _keep(out: Path, files: dict[str, str]) -> None:
+    from glmplan.errors import SpecError
+    from glmplan.files import write_atomically
+
+    for name, content in files.items():
+        try:
+            write_atomically(out / name, content)
+        except SpecError as error:
+            typer.echo(f"warning: {error}", err=True)
+            if name == "runs.csv":
+                # what was measured must not be lost because a disk is full
+                typer.echo(content, err=True)
+
+
+def _print(record: Any, compared: Any, causes: Any, said: str, out: Path | None) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    from glmplan.measure.page import first_outside
+
+    console = Console(highlight=False)
+    facts = record.facts
+    server = " ".join(filter(None, (facts.engine or "unknown engine", facts.version)))
+    pool = f", KV pool {facts.kv_tokens:,.0f} tokens" if facts.kv_tokens else ""
+    console.print(f"{server}{pool}; prompt lengths by {record.prompts}")
+    if record.overhead is not None:
+        o = record.overhead
+        added = f"{o.ttft * 1e3:.1f} ms to TTFT, {o.tpot * 1e3:.2f} ms to TPOT"
+        console.print(f"the client adds up to {added} at {o.streams} streams ({o.cpu:.0%} of a core)")
+    table = Table(box=None)
+    for title in (
+        "rate" if record.plan.schedules else "users",
+        "done",
+        "failed",
+        "TTFT ms",
+        "TPOT ms",
+        "ITL ms",
+        "E2E ms",
+        "tok/s",
+    ):
+        table.add_column(title, justify="right")
+    table.add_column("to know")
+    for step in record.steps:
+        f = step.figures
+        names = ("ttft_mean_ms", "tpot_mean_ms", "itl_mean_ms", "e2e_mean_ms", "output_tokens_per_s")
+        cells = [f"{f[name]:,.4g}" if name in f else "" for name in names]
+        done = str(step.outcomes.get("done", 0))
+        table.add_row(f"{step.level:g}", done, str(step.faults or ""), *cells, "; ".join(step.notes))
+    console.print(table)
+    console.print(said)
+    if compared:
+        table = Table(box=None)
+        for title in ("at", "figure", "measured", "predicted", "interval", "difference", "verdict"):
+            table.add_column(title, justify="left" if title in ("figure", "verdict") else "right")
+        for one in compared:
+            interval = "" if one.low is None or one.high is None else f"{one.low:,.4g} - {one.high:,.4g}"
+            verdict = one.verdict + ("" if one.inside else ", outside")
+            values = (f"{one.measured:,.4g}", f"{one.predicted:,.4g}", interval, f"{one.difference:+.1%}")
+            table.add_row(f"{one.level:g}", one.metric, *values, verdict)
+        console.print(table)
+        outside = first_outside(compared)
+        console.print("all inside the interval" if outside is None else f"first outside the interval at {outside:g}")
+    for number, cause in enumerate(causes, 1):
+        console.print(f"{number}. {cause.what}: {cause.evidence}. Try: {cause.to_try}.")
+    if out is not None:
+        console.print(f"record, table, report and journal are in {out}")

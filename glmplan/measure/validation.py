@@ -1,0 +1,312 @@
+"""From a traffic spec to the steps of a ladder, and from a deployment to what is predicted for them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from glmplan.errors import GlmplanError, SpecError
+from glmplan.measure.ladder import LadderPlan
+from glmplan.measure.offered import Arrival, Lengths
+from glmplan.measure.verdict import METRICS, PredictedStep
+from glmplan.schema.workload import Traffic
+
+__all__ = ["deployment_facts", "ladder_plan", "parse_share", "parse_users", "predicted_steps"]
+
+#: A step of an open loop holds at least so many requests, else its means say nothing.
+_FEWEST = 20
+_FIGURES = {"ttft_mean_ms": ("ttft", 1e3), "tpot_mean_ms": ("tpot", 1e3), "output_tokens_per_s": ("output_rate", 1.0)}
+
+
+def parse_users(text: str) -> tuple[int, ...]:
+    """Read the levels of a ladder.
+
+    Parameters
+    ----------
+    text : str
+        `1,2,4` or `1-64`, which doubles from the first to the last.
+
+    Returns
+    -------
+    tuple of int
+        Levels in rising order, [-]
+
+    Raises
+    ------
+    SpecError
+        If it is neither.
+
+    Examples
+    --------
+    >>> parse_users("4,1,2"), parse_users("1-12")
+    ((1, 2, 4), (1, 2, 4, 8, 12))
+    """
+    try:
+        if "-" in text:
+            low, high = (int(part) for part in text.split("-"))
+            levels = [low]
+            while 0 < levels[-1] < high:
+                levels.append(min(2 * levels[-1], high))
+        else:
+            levels = sorted({int(part) for part in text.split(",")})
+    except ValueError:
+        levels = []
+    if not levels or levels[0] < 1:
+        raise SpecError("is not a list of whole numbers such as 1,2,4 or 1-64", field="--users", value=text)
+    return tuple(levels)
+
+
+def ladder_plan(
+    traffic: Traffic,
+    *,
+    levels: Sequence[float] = (),
+    seconds: float = 20.0,
+    requests: int | None = None,
+    longest: float = 300.0,
+    seed: int = 0,
+) -> LadderPlan:
+    """Turn a traffic spec into the steps of a ladder.
+
+    Parameters
+    ----------
+    traffic : Traffic
+        What arrives, with the same meaning as in `simulate`.
+    levels : sequence of float, optional
+        Users of a closed loop [-], rates [1/s], or speeds of a trace [-]; the spec's own level by default.
+    seconds : float, optional
+        Counted time of a closed step, or length of an open one, [s]
+    requests : int, optional
+        Requests of a step instead of a time, [-]
+    longest : float, optional
+        Limit of a closed step, [s]
+    seed : int, optional
+        Seed, [-]
+
+    Returns
+    -------
+    LadderPlan
+        The steps.
+
+    Raises
+    ------
+    SpecError
+        If the live client cannot offer this kind of traffic.
+    """
+    lengths = Lengths(traffic.input, traffic.output, 1.0 - traffic.jitter, traffic.shared_prefix)
+    if traffic.kind == "closed":
+        if traffic.think or traffic.input_cv or traffic.output_cv or traffic.lengths:
+            raise SpecError(
+                "a live closed loop has users without pauses and uniform lengths", field="--traffic", value="closed"
+            )
+        users = tuple(int(level) for level in levels) or (traffic.users or 1,)
+        return LadderPlan(lengths, users, (), seconds, requests, longest, seed)
+    if traffic.kind == "sessions":
+        raise SpecError("is not offered to live servers yet: use a trace", field="--traffic", value="sessions")
+    own = traffic.speed if traffic.kind == "trace" else traffic.rate or 1.0
+    schedules = tuple(
+        (float(level), _schedule(traffic.at_load(level), seconds, requests, seed)) for level in levels or (own,)
+    )
+    return LadderPlan(lengths, (), schedules, seconds, requests, longest, seed)
+
+
+def _schedule(traffic: Traffic, seconds: float, requests: int | None, seed: int) -> tuple[Arrival, ...]:
+    import numpy as np
+
+    if traffic.kind == "trace":
+        from glmplan.serving.traces import read_trace
+
+        read = read_trace(traffic.file or "", traffic.speed)
+        found = [Arrival(one.arrival, one.input, one.output) for one in islice(read, requests or 100_000)]
+        if requests is None:
+            found = [one for one in found if one.at <= seconds] or found[:1]
+        return tuple(found)
+    from glmplan.serving.arrivals import request_chunks
+
+    count = requests or max(round((traffic.rate or 1.0) * seconds), _FEWEST)
+    found = []
+    for chunk in request_chunks(traffic, count, np.random.default_rng(seed)):
+        assert chunk.arrival is not None
+        columns = zip(chunk.arrival.tolist(), chunk.input_tokens.tolist(), chunk.output_tokens.tolist(), strict=True)
+        found += [Arrival(at, int(prompt), int(answer)) for at, prompt, answer in columns]
+    return tuple(found)
+
+
+def predicted_steps(
+    plan: LadderPlan, facts: Mapping[str, Any], *, measured: Mapping[float, Mapping[str, float]] | None = None
+) -> tuple[list[PredictedStep], list[str]]:
+    """Predict the steps of a ladder.
+
+    Parameters
+    ----------
+    plan : LadderPlan
+        The steps.
+    facts : mapping
+        Columns of a run that name the deployment: `model`, `accelerator`, `weights`, layout, `engine`.
+    measured : mapping, optional
+        Level → figures that were measured, for the real lengths and number of requests.
+
+    Returns
+    -------
+    tuple
+        Predictions, and what was assumed.
+
+    Raises
+    ------
+    SpecError
+        If the deployment cannot be predicted.
+    """
+    from glmplan.predict import predict
+    from glmplan.question import question_of
+    from glmplan.runs import run_from_row
+
+    steps, assumed = [], []
+    levels: list[float] = [rate for rate, _ in plan.schedules] or [float(users) for users in plan.users]
+    for level in levels:
+        seen = (measured or {}).get(level, {})
+        mean = (1.0 + plan.lengths.shortest) / 2.0
+        row = {
+            "id": f"step-{level:g}",
+            "phase": "serving",
+            "protocol": "closed-loop",
+            "input_tokens": seen.get("input_tokens", plan.lengths.input_tokens * mean),
+            "output_tokens": seen.get("output_tokens", plan.lengths.output_tokens * mean),
+            # a steady state has no start-up burst: so many requests that the burst does not show
+            "num_requests": max(plan.requests or round(50 * level), 1),
+            **({"request_rate_per_s": level} if plan.schedules else {"concurrency": level}),
+            **facts,
+        }
+        run = run_from_row(
+            {
+                key: f"{value:g}" if isinstance(value, float) else str(value)
+                for key, value in row.items()
+                if value is not None
+            }
+        )
+        if run.error:
+            raise SpecError(run.error)
+        try:
+            question = question_of(run)
+            found = predict(question.deployment, question.load)
+        except GlmplanError as error:
+            raise SpecError(f"cannot be predicted: {error}", field=str(facts.get("model"))) from None
+        assumed += [text for text in (*question.assumed, found.basis, found.out_of_domain) if text]
+        figures = {m: found.figures[n].scaled(s) for m, (n, s) in _FIGURES.items() if n in found.figures}
+        kept = {m: figures[m] for m in METRICS if m in figures}
+        steps.append(
+            PredictedStep(
+                level,
+                {m: f.value for m, f in kept.items()},
+                {m: f.low for m, f in kept.items()},
+                {m: f.high for m, f in kept.items()},
+            )
+        )
+    return steps, list(dict.fromkeys(assumed))
+
+
+def parse_share(text: str) -> float:
+    """Read a share such as `20%` or `0.2`.
+
+    Parameters
+    ----------
+    text : str
+        The share.
+
+    Returns
+    -------
+    float
+        [-]
+
+    Raises
+    ------
+    SpecError
+        If it is none.
+
+    Examples
+    --------
+    >>> parse_share("20%"), parse_share("0.2")
+    (0.2, 0.2)
+    """
+    try:
+        found = float(text[:-1]) / 100 if text.endswith("%") else float(text)
+    except ValueError:
+        found = -1.0
+    if not 0 <= found < float("inf"):
+        raise SpecError("is not a share such as 20%", field="--fail-over", value=text)
+    return found
+
+
+def deployment_facts(
+    *, model: str | None = None, on: str | None = None, plan: Path | None = None, pairs: Sequence[str] = ()
+) -> dict[str, Any]:
+    """Gather what names the deployment that is predicted.
+
+    Parameters
+    ----------
+    model : str, optional
+        A catalogue name, with its format if wished (`glm-5.1-nvfp4`).
+    on : str, optional
+        A machine or a number of accelerators.
+    plan : path, optional
+        A plan as JSON; the first object in it that names `model` and `accelerator` counts.
+    pairs : sequence of str, optional
+        Further columns as `column=value`.
+
+    Returns
+    -------
+    dict
+        Columns of a run.
+
+    Raises
+    ------
+    SpecError
+        If a name, a column or the file is wrong.
+
+    Examples
+    --------
+    >>> deployment_facts(model="glm-5.1-nvfp4", on="8xrtx-pro-6000-ws", pairs=["tp=8"])["weights"]
+    'nvfp4'
+    """
+    from glmplan.measure.importers import RUN_COLUMNS
+
+    facts: dict[str, Any] = {}
+    if plan is not None:
+        facts |= _from_plan(plan)
+    if model is not None:
+        from glmplan.resolve_model import resolve_model
+
+        choice = resolve_model(model)
+        facts |= {"model": choice.model.name, "weights": choice.checkpoint.name}
+    if on is not None:
+        from glmplan.measure.predicted_memory import parts_of
+
+        facts |= parts_of(on)
+    for pair in pairs:
+        column, equals, value = pair.partition("=")
+        if not equals or column not in RUN_COLUMNS:
+            raise SpecError("is not column=value", field="--set", value=column, choices=RUN_COLUMNS)
+        facts[column] = value
+    return facts
+
+
+def _from_plan(path: Path) -> dict[str, Any]:
+    from glmplan.measure.importers import RUN_COLUMNS
+
+    try:
+        value = json.loads(path.read_text())
+    except OSError as error:
+        raise SpecError(f"cannot be read: {error.strerror}", file=path) from None
+    except ValueError as error:
+        raise SpecError(f"is not JSON: {error}", file=path) from None
+    waiting = [value]
+    while waiting:
+        one = waiting.pop(0)
+        if isinstance(one, dict):
+            if one.get("model") and one.get("accelerator"):
+                return {k: v for k, v in one.items() if k in RUN_COLUMNS and isinstance(v, str | int | float)}
+            waiting += one.values()
+        elif isinstance(one, list):
+            waiting += one
+    raise SpecError("names no model with its accelerator", file=path)
