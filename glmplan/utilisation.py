@@ -175,6 +175,9 @@ class CollectiveParams:
         Share of the link rate of reduce-scatter and all-gather (or a ring), [-]
     two_shot_setup : float
         Time the two-step algorithm adds once, [s]
+    crowding : float
+        How the ranks share links and root ports: a rank's rate falls as ``(2/n)^crowding``; 0 behind a switch that
+        carries all at once, [-]
     """
 
     latency: float
@@ -182,13 +185,15 @@ class CollectiveParams:
     one_shot: float
     two_shot: float
     two_shot_setup: float = 0.0
+    crowding: float = 0.0
 
 
 def collective_seconds(bytes_: Array, ranks: Array, *, link_bandwidth: Array, params: CollectiveParams) -> Array:
     """Return the time of one all-reduce as measured on one switch domain.
 
     The cheaper of two algorithms: one shot, ``(n−1)·bytes/(one_shot·L)``, and two shots, ``setup +
-    2(n−1)/n·bytes/(two_shot·L)``, plus ``latency + hop·(n−2)`` [1]_. A group of one costs nothing.
+    2(n−1)/n·bytes/(two_shot·L)``, plus ``latency + hop·(n−2)`` [1]_, with ``L = link_bandwidth·(2/n)^crowding``. A
+    group of one costs nothing.
 
     Parameters
     ----------
@@ -223,6 +228,7 @@ def collective_seconds(bytes_: Array, ranks: Array, *, link_bandwidth: Array, pa
     5.24
     """
     p = params
-    one = (ranks - 1) * bytes_ / (max(p.one_shot, 1e-9) * link_bandwidth)
-    two = p.two_shot_setup + 2 * (ranks - 1) / ranks * bytes_ / (p.two_shot * link_bandwidth)
+    share = bytes_ / (link_bandwidth * (2 / np.maximum(ranks, 2)) ** p.crowding)
+    one = (ranks - 1) * share / max(p.one_shot, 1e-9)
+    two = p.two_shot_setup + 2 * (ranks - 1) / ranks * share / p.two_shot
     return np.where(ranks > 1, p.latency + p.hop * (ranks - 2) + np.minimum(one, two), 0.0)

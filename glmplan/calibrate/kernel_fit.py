@@ -15,7 +15,7 @@ __all__ = ["CLASSES", "Fitted", "Rows", "errors", "fit_collective", "fit_rows", 
 
 #: start, lower and upper bound of every parameter; the last two describe the benchmark, not the part
 _BOUNDS = {
-    "floor": (6e-6, 1e-6, 2e-3),
+    "floor": (6e-6, 1e-6, 5e-3),
     "bandwidth": (0.7, 0.03, 1.0),
     "flop": (0.6, 0.005, 1.05),
     "rows_half": (8.0, 0.01, 128.0),
@@ -169,7 +169,7 @@ def fit_rows(kernel: str, precision: str, rows: Rows, start: Fitted | None = Non
     free = [n for n in names if not (kernel == "gemm" and n == "side" and precision in _UNQUANTISED)]
     low, high = (np.log([_BOUNDS[name][i] for name in free]) for i in (1, 2))
     begin = {name: _BOUNDS[name][0] for name in free}
-    begin["floor"] = float(np.clip(np.quantile(rows.seconds, 0.01), 3e-7, 1e-3))
+    begin["floor"] = float(np.clip(np.quantile(rows.seconds, 0.01), 3e-7, 5e-3))
     if start is not None:
         begin = {n: getattr(start.params, n, getattr(start, n, None)) or begin[n] for n in free}
     target = np.log(rows.seconds)
@@ -226,8 +226,8 @@ def fit_collective(
     """
     from scipy.optimize import least_squares
 
-    low = np.log([1e-6, 1e-8, 1e-3, 5e-3, 1e-8])
-    high = np.log([5e-4, 1e-4, 1.2, 1.2, 1e-3])
+    low = np.log([1e-6, 1e-8, 1e-3, 5e-3, 1e-8, 1e-3])
+    high = np.log([5e-4, 1e-4, 1.2, 1.2, 1e-3, 3.0])
 
     def residual(x: np.ndarray) -> np.ndarray:
         params = CollectiveParams(*np.exp(x).tolist())
@@ -235,8 +235,8 @@ def fit_collective(
         return np.asarray(np.log(time) - np.log(seconds))
 
     best: Any = None
-    for one_shot in (0.5, 0.05):
-        x0 = np.log([float(seconds.min()), 5e-7, one_shot, 0.7, 5e-6])
+    for one_shot, crowding in ((0.5, 0.01), (0.05, 0.01), (0.5, 1.0)):
+        x0 = np.log([float(seconds.min()), 5e-7, one_shot, 0.7, 5e-6, crowding])
         found: Any = least_squares(
             residual,
             np.clip(x0, low + 1e-6, high - 1e-6),

@@ -5,7 +5,8 @@ end-to-end. What each table means was checked against physics, and rows that can
 
 - a "balanced" expert table of a router with expert groups (DeepSeek-V3's shape): the ties of its artificial routing are
   broken towards few experts, so that the bytes read would need more than the part's bandwidth;
-- artificial power-law routing: which experts it touches is not recorded;
+- artificial power-law routing, which does not record the experts it touched; where a table has no other rows, those of
+  one rank are used as if tokens chose at random;
 - matrices under 256 wide: nothing in a language model is that small, and they only measure the launch;
 - tables whose fastest kernel takes more than 40 µs where other engines take 5: the host was timed, not the part.
 """
@@ -30,6 +31,7 @@ from glmplan.kernel_work import (
     latent_decode_work,
     latent_prefill_work,
     sparse_latent_work,
+    touched_experts,
 )
 from glmplan.utilisation import KernelWork
 
@@ -64,7 +66,7 @@ FORMATS = {
 
 _KV_BYTES = {"bfloat16": 2.0, "fp8": 1.0}
 _MOST = 1600  # rows kept of a table: half are fitted, half are tested
-_LEAST = 300
+_LEAST = 200
 
 Table = dict[str, Any]
 
@@ -202,7 +204,10 @@ def _gemm(table: Table) -> Iterator[tuple[str, str, str, Table, int, KernelWork,
 
 def _experts(table: Table) -> Iterator[tuple[str, str, str, Table, int, KernelWork, np.ndarray]]:
     grouped_router = (table["num_experts"] == 256) & (table["topk"] == 8) & (table["hidden_size"] == 7168)
-    usable = (table["distribution"] == "balanced") & (table["topk"] > 1) & ~grouped_router
+    balanced = table["distribution"] == "balanced"
+    even = bool(balanced.any())
+    random = (table["distribution"] == "power_law_1.01") & (table["moe_ep_size"] == 1)
+    usable = (balanced if even else random) & (table["topk"] > 1) & ~grouped_router
     for (dtype, backend), mask in _groups(table, "moe_dtype", "kernel_source"):
         if dtype not in FORMATS:
             continue
@@ -210,6 +215,8 @@ def _experts(table: Table) -> Iterator[tuple[str, str, str, Table, int, KernelWo
         name, stored, inside, compute = FORMATS[dtype]
         pairs = np.maximum(t["num_tokens"] * t["topk"] / t["moe_ep_size"], 1)
         touched = np.minimum(t["num_experts"] / t["moe_ep_size"], pairs)
+        if not even:
+            touched = touched_experts(t["num_tokens"], t["num_experts"], t["topk"])
         inner = t["inter_size"] / t["moe_tp_size"]
         matrices = 2.0 if "nongated" in backend else 3.0
         work = expert_work(

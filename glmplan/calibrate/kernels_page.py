@@ -64,7 +64,7 @@ def _parameters(fit: KernelFit) -> str:
     if isinstance(p, CollectiveParams):
         return (
             f"{p.latency * 1e6:.1f} µs + {p.hop * 1e6:.2f} µs a rank; one shot {p.one_shot:.0%}, "
-            f"two shots {p.two_shot:.0%} + {p.two_shot_setup * 1e6:.1f} µs"
+            f"two shots {p.two_shot:.0%} + {p.two_shot_setup * 1e6:.1f} µs; crowding {p.crowding:.2f}"
         )
     assert isinstance(p, KernelParams)
     words = [f"{p.floor * 1e6:.1f} µs", f"B {p.bandwidth:.0%}", f"F {p.flop:.0%}"]
