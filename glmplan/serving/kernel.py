@@ -18,29 +18,6 @@ DONE, MORE, TIGHT = 0, 1, 2
 _SHIFT, _MASK = 32, (1 << 32) - 1
 
 
-def note(segments: Any, at: float, steps: int, seconds: float, slope: float, n: int, total: int, tokens: int) -> None:
-    """Keep one segment; the compiled form replaces this by writing a row.
-
-    Parameters
-    ----------
-    segments : list
-        Where to keep it.
-    at : float
-        Start, [s]
-    steps : int
-        Equal steps, [-]
-    seconds, slope : float
-        Duration of the first step and growth for each further one, [s]
-    n : int
-        Decoding requests, [-]
-    total : int
-        Sum of their contexts in the first step, [token]
-    tokens : int
-        Prompt tokens, [token]
-    """
-    segments.append((at, steps, seconds, slope, n, total, tokens))
-
-
 def advance(columns: Any, segments: Any, heap: Any, tables: Any, limits: Any, state: Any, clock: Any) -> int:
     """Serve requests until they are done, run short or might not fit.
 
@@ -49,8 +26,9 @@ def advance(columns: Any, segments: Any, heap: Any, tables: Any, limits: Any, st
     columns : tuple of sequences
         Arrival, input, output, start, first token and finish of each request in the order of arrival; the last three,
         and in a closed loop arrivals, are written, [s] and [token]
-    segments : list or ndarray
-        Takes runs of equal steps.
+    segments : list of tuple
+        Takes runs of equal steps: start [s], steps, seconds of the first [s], growth [s], decoding requests, sum of
+        their contexts [token], prompt tokens.
     heap : list of int
         Requests that decode.
     tables : tuple of sequences
@@ -151,7 +129,7 @@ def advance(columns: Any, segments: Any, heap: Any, tables: Any, limits: Any, st
             row, one, two = extra[n], attention[i], attention[i + 1]
             left = one[m] + y * (one[m + 1] - one[m])
             seconds += row[i] + x * (row[i + 1] - row[i]) + left + x * (two[m] + y * (two[m + 1] - two[m]) - left)
-            note(segments, now, 1, seconds, 0.0, n, total, tokens)
+            segments.append((now, 1, seconds, 0.0, n, total, tokens))
             now += seconds
             if n:
                 step += 1
@@ -192,7 +170,7 @@ def advance(columns: Any, segments: Any, heap: Any, tables: Any, limits: Any, st
                         steps += 1
                     k = here = steps
                     span = here * seconds + slope * (here * (here - 1) * 0.5)
-                note(segments, now, here, seconds, slope, n, total, 0)
+                segments.append((now, here, seconds, slope, n, total, 0))
                 now += span
                 step += here
                 total += n * here

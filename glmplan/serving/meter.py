@@ -14,6 +14,7 @@ _FIRST, _LAST, _PER_E = 1e-7, 1e6, 1000.0
 _BINS = int(np.log(_LAST / _FIRST) * _PER_E) + 2
 _MIDDLES = np.r_[0.0, _FIRST * np.exp((np.arange(1, _BINS) - 0.5) / _PER_E)]
 _PIECES = 8
+_PERCENTS = (50, 90, 95, 99)
 
 
 class Distribution:
@@ -28,8 +29,8 @@ class Distribution:
     --------
     >>> times = Distribution()
     >>> times.add(np.array([1.0, 2.0, 3.0]))
-    >>> times.mean, times.percentile(50)
-    (2.0, 2.0)
+    >>> times.mean, times.percentiles((50,))
+    (2.0, [2.0])
     """
 
     def __init__(self, exact: bool = True) -> None:
@@ -69,27 +70,30 @@ class Distribution:
         """Mean of all values; not a number without any."""
         return self._sum / self._count if self._count else float("nan")
 
-    def percentile(self, percent: float) -> float:
-        """Value below which a share of all lies.
+    def percentiles(self, percents: tuple[float, ...]) -> list[float]:
+        """Values below which shares of all lie.
 
         Parameters
         ----------
-        percent : float
-            The share, [%]
+        percents : tuple of float
+            The shares, [%]
 
         Returns
         -------
-        float
-            The value; not a number without any.
+        list of float
+            The values; not a number without any.
         """
         if not self._count:
-            return float("nan")
+            return [float("nan")] * len(percents)
         if self._bins is None:
             if len(self._values) > 1:
                 self._values = [np.concatenate(self._values)]
-            return float(np.percentile(self._values[0], percent))
+            values: list[float] = np.percentile(self._values[0], percents).tolist()
+            return values
         reached = self._bins.cumsum()
-        return float(_MIDDLES[np.searchsorted(reached, percent / 100 * reached[-1] * (1 - 1e-12))])
+        shares = np.array(percents) / 100 * reached[-1] * (1 - 1e-12)
+        middles: list[float] = _MIDDLES[np.searchsorted(reached, shares)].tolist()
+        return middles
 
 
 class Meter:
@@ -166,39 +170,40 @@ class Meter:
         self._start = min(self._start, float(arrival.min()))
         self._end = max(self._end, float(finish.max()))
 
-    def segments(self, rows: np.ndarray) -> None:
+    def segments(self, columns: np.ndarray) -> None:
         """Count runs of equal steps.
 
         Parameters
         ----------
-        rows : ndarray
-            Rows of start [s], steps, seconds of the first [s], growth [s], decoding requests, their contexts [token],
+        columns : ndarray
+            Start [s], steps, seconds of the first [s], growth [s], decoding requests, their contexts [token],
             prompt tokens, blocks in use (−1: estimate them from the contexts).
         """
-        if not len(rows):
+        if not columns.shape[1]:
             return
-        _, steps, seconds, slope, n, total, tokens, blocks = rows.T
-        span = steps * seconds + slope * steps * (steps - 1) / 2
-        middle = total + n * self._accepted * steps / 2
-        used = np.where(blocks < 0, middle + n * (self._block - 1) / 2 + tokens, blocks * self._block)
+        _, steps, seconds, slope, n, total, tokens, blocks = columns
+        made = n * steps
+        drift = slope * (steps - 1)
+        span = steps * (seconds + drift / 2)
         self._busy += float(span.sum())
         self._batch += float(n @ span)
-        self._full += float(used @ span)
         self._largest = max(self._largest, float(n.max()))
+        used = blocks * self._block
+        if blocks[0] < 0:
+            used = total + made * (self._accepted / 2) + n * ((self._block - 1) / 2) + tokens
+        self._full += float(used @ span)
         self._fullest = max(self._fullest, float(used.max()))
         itl = self.times["itl"]
-        decoding = n > 0
-        flat = decoding & (slope * steps < 1e-4 * seconds)
-        itl.add(seconds[flat] + slope[flat] * (steps[flat] - 1) / 2, n[flat] * steps[flat])
-        rest = decoding & ~flat
-        if rest.any():
+        flat = drift < 1e-3 * seconds
+        if flat.all():
+            itl.add(seconds + drift / 2, made)
+        else:
+            itl.add((seconds + drift / 2)[flat], made[flat])
             part = (np.arange(_PIECES) + 0.5) / _PIECES
-            values = seconds[rest, None] + slope[rest, None] * steps[rest, None] * part
-            weights = np.broadcast_to((n[rest] * steps[rest] / _PIECES)[:, None], values.shape)
-            itl.add(values.ravel(), np.ascontiguousarray(weights).ravel())
+            values = seconds[~flat, None] + drift[~flat, None] * part
+            itl.add(values.ravel(), np.repeat(made[~flat] / _PIECES, _PIECES))
         if self._accepted > 1:
-            bunched = n[decoding] * steps[decoding] * (self._accepted - 1)
-            itl.add(np.zeros(len(bunched)), bunched)
+            itl.add(np.zeros(len(made)), made * (self._accepted - 1))
 
     def summary(self, rejected: int = 0, found: bool = False) -> dict[str, float]:
         """All statistics by name.
@@ -221,8 +226,8 @@ class Meter:
         for name in ("ttft", "tpot", "itl", "e2e", "queue"):
             times = self.times[name]
             summary[f"{name}_mean_ms"] = times.mean * 1000
-            for percent in (50, 90, 95, 99):
-                summary[f"{name}_p{percent}_ms"] = times.percentile(percent) * 1000
+            for percent, value in zip(_PERCENTS, times.percentiles(_PERCENTS), strict=True):
+                summary[f"{name}_p{percent}_ms"] = value * 1000
         summary["requests_per_s"] = counts["requests"] / span if span else float("nan")
         summary["output_tokens_per_s"] = counts["output"] / span if span else float("nan")
         summary["total_tokens_per_s"] = (counts["input"] + counts["output"]) / span if span else float("nan")

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import types
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from heapq import heapify
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -30,7 +30,7 @@ class Served:
     records : dict of ndarray
         Columns by name.
     segments : ndarray
-        Rows of start [s], steps, seconds of the first [s], growth [s], decoding requests, their contexts [token],
+        Start [s], steps, seconds of the first [s], growth [s], decoding requests, their contexts [token],
         prompt tokens, blocks in use (−1 where not counted).
     """
 
@@ -45,29 +45,29 @@ def compiled() -> Any:
     Returns
     -------
     callable or None
-        Takes what `kernel.advance` takes, the heap as array with its length in front; None without numba.
+        Takes what `kernel.advance` takes but the segments, arrays for lists and the heap with its length in front;
+        returns the code and the segments as columns. None without numba.
     """
     try:
         from numba import njit
     except ImportError:
         return None
 
-    def row(segments: Any, at: Any, steps: Any, seconds: Any, slope: Any, n: Any, total: Any, tokens: Any) -> None:
-        where = int(segments[0, 0]) + 1
-        segments[0, 0] = where
-        segments[where, 0], segments[where, 1], segments[where, 2] = at, steps, seconds
-        segments[where, 3], segments[where, 4], segments[where, 5], segments[where, 6] = slope, n, total, tokens
+    inside = njit(kernel.advance)
 
-    inner = types.FunctionType(kernel.advance.__code__, vars(kernel) | {"note": njit(row)})
-    inside = njit(inner)
-
-    def outer(columns: Any, segments: Any, heap: Any, tables: Any, limits: Any, state: Any, clock: Any) -> Any:
+    def outer(columns: Any, heap: Any, tables: Any, limits: Any, state: Any, clock: Any) -> Any:
         entries = [heap[1 + i] for i in range(heap[0])]
-        code = inside(columns, segments, entries, tables, limits, state, clock)
+        kept = [(0.0, 1, 0.0, 0.0, 1, 1, 1) for _ in range(0)]
+        code = inside(columns, kept, entries, tables, limits, state, clock)
         heap[0] = len(entries)
         for i in range(len(entries)):
             heap[1 + i] = entries[i]
-        return code
+        rows = np.empty((8, len(kept)))
+        for i in range(len(kept)):
+            at, steps, seconds, slope, n, total, tokens = kept[i]
+            rows[0, i], rows[1, i], rows[2, i], rows[3, i] = at, steps, seconds, slope
+            rows[4, i], rows[5, i], rows[6, i], rows[7, i] = n, total, tokens, -1.0
+        return code, rows
 
     return njit(outer)
 
@@ -130,10 +130,11 @@ class PlainRun:
         fresh = [np.zeros(count) if chunk.arrival is None else chunk.arrival, chunk.input_tokens, chunk.output_tokens]
         nothing = np.full(len(number), -1.0)
         old, state = len(self._number), self._state
-        self._number = np.r_[self._number, number]
-        self._columns = [np.r_[a, b[fits]] for a, b in zip(self._columns, fresh, strict=False)] + [
-            np.r_[a, nothing] for a in self._columns[3:]
-        ]
+        self._number = np.concatenate([self._number, number])
+        if not fits.all():
+            fresh = [column[fits] for column in fresh]
+        pairs = zip(self._columns, [*fresh, nothing, nothing, nothing], strict=True)
+        self._columns = [np.concatenate(pair) for pair in pairs]
         if self._users is None:
             state[1] = len(self._number)
         elif state[1] < len(self._number) and old == 0:
@@ -162,27 +163,20 @@ class PlainRun:
             kept: list[tuple[float, ...]] = []
             code = kernel.advance(columns, kept, self._heap, self._tables, limits, state, self._clock)
             self._columns = [np.array(c, dtype=o.dtype) for c, o in zip(columns, self._columns, strict=True)]
-            segments = np.array(kept, dtype=float).reshape(-1, 7)
+            flat = np.fromiter(chain.from_iterable(kept), dtype=float, count=7 * len(kept))
+            segments = np.full((8, len(kept)), -1.0)
+            segments[:7] = flat.reshape(-1, 7).T
         else:
             heap = np.zeros(settings.max_num_seqs + 1, dtype=np.int64)
             heap[0] = len(self._heap)
             heap[1 : 1 + len(self._heap)] = self._heap
-            rows = np.empty((8 + 8 * (len(self._number) + settings.max_num_seqs) + self._spare(), 7))
-            rows[0, 0] = 0
             numbers, clock = np.array(state), np.array(self._clock)
-            code = self._loop(tuple(self._columns), rows, heap, self._tables, limits, numbers, clock)
+            code, segments = self._loop(tuple(self._columns), heap, self._tables, limits, numbers, clock)
             self._state = state = numbers.tolist()
             self._clock = clock.tolist()
             self._heap = heap[1 : 1 + heap[0]].tolist()
-            segments = rows[1 : 1 + int(rows[0, 0])]
         self.tight = code == kernel.TIGHT
-        return np.c_[segments, np.full(len(segments), -1.0)]
-
-    def _spare(self) -> int:
-        """Rows for prompts that take several steps and for runs that cross knots of the table."""
-        budget = max(1, self._settings.max_num_batched_tokens - self._settings.max_num_seqs)
-        chunks = int(np.sum(self._columns[1] // budget))
-        return chunks + len(self._number) * len(self._tables[0])
+        return segments
 
     def _records(self, which: np.ndarray) -> dict[str, np.ndarray]:
         names = ("arrival", "input_tokens", "output_tokens", "started", "first", "finish")

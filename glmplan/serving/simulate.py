@@ -29,6 +29,7 @@ from glmplan.serving.steptable import StepTable
 __all__ = ["Outcome", "Service", "simulate"]
 
 _FLUSH = 4096
+_CHUNK = 16_384
 _COMPILE_FROM = 400_000  # requests from which compiling the loop pays
 
 
@@ -221,7 +222,7 @@ def simulate(
         _intervals(summaries),
         rejected,
         meter.times,
-        np.concatenate(kept) if kept else None,
+        np.concatenate(kept, axis=1) if kept else None,
         interrupted,
         time.perf_counter() - started,
     )
@@ -276,9 +277,8 @@ def _pieces(
         count = min(int(traffic.users or 1), requests)
         users = traffic.ramp * np.arange(count) / count
     run = PlainRun(service.table, service.pool, service.settings, users, fast)
-    size = max(
-        16_384 if not fast else 131_072, 4 * service.settings.max_num_seqs, 4 * len(users) if users is not None else 0
-    )
+    # the same chunks for both loops: they decide how random numbers are spent
+    size = max(_CHUNK, 4 * service.settings.max_num_seqs, 4 * len(users) if users is not None else 0)
     chunks = request_chunks(traffic, requests, generator, size)
     left = requests
     for chunk in chunks:
@@ -350,7 +350,7 @@ def _served(cluster: Cluster, source: Source) -> Iterator[Served]:
                 engine.segments.clear()
         columns = request_columns(buffer)
         buffer.clear()
-        return Served(columns, np.array(rows, dtype=float).reshape(-1, 8))
+        return Served(columns, np.array(rows, dtype=float).reshape(-1, 8).T.copy())
 
     try:
         for request in cluster.run(source.arrivals, source.after):
