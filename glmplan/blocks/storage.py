@@ -90,7 +90,7 @@ def tensor_format(checkpoint: Checkpoint, tensor: Tensor, layer: int | None) -> 
     tensor : Tensor
         The tensor.
     layer : int or None
-        Number of its layer; None for the vocabulary ends.
+        Number of its layer, [-]; None for the vocabulary ends.
 
     Returns
     -------

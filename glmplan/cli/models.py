@@ -9,6 +9,8 @@ from typing import Annotated, Any
 
 import typer
 
+__all__ = ["Form", "app", "check_file", "import_model", "list_models", "show_model"]
+
 app = typer.Typer(help="List, show, check and import models.", no_args_is_help=True)
 
 

@@ -102,7 +102,9 @@ def sparse_layers(fields: ConfigFields, count: int) -> list[bool]:
     every = fields.whole("moe_layer_freq", default=1)
     first = fields.whole("first_k_dense_replace", default=0, minimum=0)
     step = fields.whole("decoder_sparse_step", default=1)
-    only_dense = set(fields.raw("mlp_only_layers", []))
+    only_dense = fields.raw("mlp_only_layers", [])
+    if not isinstance(only_dense, list):
+        raise SpecError("is not a list of layers", file=fields.file, field=fields.prefix + "mlp_only_layers")
     return [
         layer >= first and layer % every == 0 and (layer + 1) % step == 0 and layer not in only_dense
         for layer in range(count)

@@ -116,6 +116,14 @@ class ConfigFields:
             raise SpecError("is not true or false", file=self.file, field=self.prefix + name, value=value)
         return value
 
+    def words(self, name: str) -> list[str]:
+        """Return a text, or a list of texts, as a list; empty when absent."""
+        value = self.raw(name, [])
+        found = [value] if isinstance(value, str) else value
+        if not isinstance(found, list) or not all(isinstance(word, str) for word in found):
+            raise SpecError("is not a text", file=self.file, field=self.prefix + name)
+        return list(found)
+
     def listing(self, name: str, count: int, choices: Sequence[Any] | None = None) -> list[Any]:
         """Return a list with one entry for each of `count` layers."""
         value = self.raw(name)

@@ -198,19 +198,17 @@ def model_from_config(
 
 def _model_type(top: ConfigFields, text: ConfigFields) -> str:
     """The model_type whose reader applies, or an error that names the architecture."""
-    inner, outer = text.raw("model_type"), top.raw("model_type")
-    architecture = ", ".join(map(str, top.raw("architectures", []) or [])) or "not stated"
+    inner, outer = (next(iter(part.words("model_type")), None) for part in (text, top))
+    architecture = ", ".join(top.words("architectures")) or "not stated"
     for found in (inner, outer):
         if found in REFUSED:
             raise UnknownArchitecture(
                 f"(architectures: {architecture}) is refused: {REFUSED[found]}",
                 file=top.file, field="model_type", value=found,
             )  # fmt: skip
-    if "Decilm" in architecture or "DeciLM" in architecture:
-        return "nemotron-nas"
     for found in (inner, outer if inner is None else None):
         if found in READERS:
-            return str(found)
+            return found
     if inner is None and outer is None:
         raise UnknownArchitecture(f"is missing (architectures: {architecture})", file=top.file, field="model_type")
     shown = inner if inner is not None else outer

@@ -162,6 +162,22 @@ def test_a_list_too_short_for_the_layers_is_refused():
         model_from_config({**GLM_5_2, "indexer_types": ["full"]}, name="x")
 
 
+NONSENSE = st.one_of(
+    st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=5), st.lists(st.integers(), max_size=3),
+    st.dictionaries(st.text(max_size=3), st.integers(), max_size=2),
+)  # fmt: skip
+
+
+@given(st.sampled_from([GLM_5_2, LLAMA]), st.data())
+def test_nonsense_in_any_field_is_refused_or_read_but_never_crashes(config, data):
+    field = data.draw(st.sampled_from(sorted(config)))
+    try:
+        model = model_from_config({**config, field: data.draw(NONSENSE)}, name="x")
+    except GlmplanError:
+        return
+    assert model_parameters(model).total > 0
+
+
 @given(st.lists(st.sampled_from(["a", "b", "c"]), min_size=1, max_size=40))
 def test_a_spelled_stack_expands_to_itself(names):
     assert expand_stack(spell_stack(names)) == names
