@@ -7,14 +7,30 @@ without measurements contributes nothing but its spread, which is why the unknow
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
+from glmplan.datafolders import data_folder
 from glmplan.deployment import Deployment
+from glmplan.errors import SpecError
+from glmplan.files import read_toml
 from glmplan.schema.model import ExpertsFfn, LatentAttention
 from glmplan.step import PARAMETERS
 
-__all__ = ["COLUMNS", "LEVELS", "SCALE", "TTFT_SCALE", "keys_of", "log_parameters"]
+__all__ = [
+    "COLUMNS",
+    "KNOWLEDGE",
+    "LEVELS",
+    "SCALE",
+    "TTFT_SCALE",
+    "Effects",
+    "keys_of",
+    "knowledge_class",
+    "load_effects",
+    "log_parameters",
+    "shape_of",
+]
 
 #: levels of the hierarchy, from the general to the special
 LEVELS: tuple[str, ...] = (
@@ -35,6 +51,50 @@ COLUMNS: tuple[str, ...] = (*PARAMETERS, "scale", "ttft_scale")
 SCALE, TTFT_SCALE = len(PARAMETERS), len(PARAMETERS) + 1
 #: parameters that `scale` does not touch: work of the front end
 _FRONT = (PARAMETERS.index("arrival_seconds"), PARAMETERS.index("prompt_token_seconds"))
+
+
+#: what is known of a deployment, from most to least
+KNOWLEDGE: tuple[str, ...] = ("configuration", "group", "pair", "accelerator", "model", "engine", "nothing")
+#: in words, for `basis`
+KNOWN_AS: dict[str, str] = {
+    "configuration": "this model, part, engine and layout were measured",
+    "group": "this model was measured on this part and engine, in another layout",
+    "pair": "the model and the part were each measured on this engine, not together",
+    "accelerator": "the part was measured on this engine, the model was not",
+    "model": "the model was measured on this engine, the part was not",
+    "engine": "the engine was measured, on other parts with other models",
+    "nothing": "uncalibrated: only the pooled prior of other engines",
+}
+
+
+def knowledge_class(known: tuple[bool, ...]) -> str:
+    """Class of what is known of a deployment.
+
+    Parameters
+    ----------
+    known : tuple of bool
+        For each level whether its key was measured.
+
+    Returns
+    -------
+    str
+        One of `KNOWLEDGE`.
+
+    Examples
+    --------
+    >>> knowledge_class((True,) * 11)
+    'configuration'
+    """
+    of = dict(zip(LEVELS, known, strict=True))
+    if of["configuration"]:
+        return "configuration"
+    if of["group"]:
+        return "group"
+    if of["engine_accelerator"]:
+        return "pair" if of["engine_model"] else "accelerator"
+    if of["engine_model"]:
+        return "model"
+    return "engine" if of["engine"] else "nothing"
 
 
 def shape_of(deployment: Deployment) -> str:
@@ -124,10 +184,16 @@ class Effects:
         Level → key → effects.
     spread : (11, 21) array
         Prior standard deviation of an effect, by level and column.
+    intervals : dict of str to dict of str to (float, float)
+        Knowledge class → kind of figure → 90 % interval of measured over predicted, in logarithms.
+    domain : dict of str to list of float
+        Group → smallest and largest concurrency, input and output length measured.
     """
 
     values: dict[str, dict[str, np.ndarray]]
     spread: np.ndarray
+    intervals: dict[str, dict[str, tuple[float, float]]]
+    domain: dict[str, list[float]]
 
     def sum_of(self, keys: tuple[str, ...]) -> tuple[np.ndarray, tuple[bool, ...]]:
         """Add the effects of the keys that are known.
@@ -150,3 +216,40 @@ class Effects:
             if found is not None:
                 total = total + found
         return total, tuple(known)
+
+
+def load_effects(engine: str) -> Effects:
+    """Read the shipped fit as far as one engine needs it.
+
+    Parameters
+    ----------
+    engine : str
+        Name of the engine; one that was never measured gets what all engines share.
+
+    Returns
+    -------
+    Effects
+        Effects, spreads, intervals and domains.
+
+    Raises
+    ------
+    SpecError
+        If the fit is missing or cannot be read.
+    """
+    return _read_effects(engine)
+
+
+@lru_cache(maxsize=16)
+def _read_effects(engine: str) -> Effects:
+    folder = data_folder("calibration") / "fits" / "step"
+    shared = read_toml(folder / "shared.toml")
+    own = folder / f"{engine}.toml"
+    special = read_toml(own) if own.exists() else {}
+    if shared.get("columns") != list(COLUMNS) or shared.get("levels") != list(LEVELS):
+        raise SpecError("was written by another version of glmplan: run `glmplan calibrate`", file=folder / "shared.toml")
+    tables = {**shared["effects"], **special.get("effects", {})}
+    values = {level: {key: np.array(row) for key, row in table.items()} for level, table in tables.items()}
+    intervals = {
+        name: {kind: (pair[0], pair[1]) for kind, pair in table.items()} for name, table in shared["intervals"].items()
+    }
+    return Effects(values, np.array(shared["spread"]), intervals, special.get("domain", {}))

@@ -19,8 +19,8 @@ __all__ = ["PRIOR_MEAN", "Solution", "prior_spread", "solve"]
 
 #: where the search starts and where an unmeasured engine stands: latencies in seconds, slow-downs as ratios
 PRIOR_MEAN: dict[str, float] = {
-    "host_seconds": 1.5e-3,
-    "layer_seconds": 2.5e-5,
+    "host_seconds": 0.8e-3,
+    "layer_seconds": 3e-5,
     "moe_layer_seconds": 2.5e-5,
     "state_layer_seconds": 1.5e-5,
     "request_seconds": 1.0e-5,
@@ -65,7 +65,7 @@ _COLUMN_SPREAD = {
 }  # fmt: skip
 #: Student's degrees of freedom
 _FREEDOM = 4.0
-_LEAST_NOISE = 0.03
+_LEAST_NOISE = 0.06
 
 
 def prior_spread() -> np.ndarray:
@@ -171,6 +171,11 @@ def noise_class(design: Design) -> np.ndarray:
     return np.char.add(np.char.add(kind, " "), protocol)
 
 
+def _cost(scaled: np.ndarray, z: np.ndarray) -> float:
+    """Minus twice the logarithm of the posterior, up to a constant."""
+    return float(((_FREEDOM + 1.0) * np.log1p(scaled**2 / _FREEDOM)).sum() + z @ z)
+
+
 def solve(
     design: Design,
     *,
@@ -225,11 +230,13 @@ def solve(
     classes, class_of = np.unique(noise_class(design), return_inverse=True)
     noise = np.full(len(classes), 0.2)
 
+    def split(flat: np.ndarray) -> tuple[np.ndarray, ...]:
+        table = flat.reshape(-1, len(COLUMNS))
+        return tuple(table[offsets[level] : offsets[level + 1]] for level in range(len(LEVELS)))
+
     def unpack(z: np.ndarray) -> tuple[np.ndarray, ...]:
-        flat = (z * sigma).reshape(-1, len(COLUMNS))
-        parts = [flat[offsets[level] : offsets[level + 1]] for level in range(len(LEVELS))]
-        parts[0] = parts[0] + prior
-        return tuple(parts)
+        parts = split(z * sigma)
+        return (parts[0] + prior, *parts[1:])
 
     effects = unpack(z)
     log_seconds, slope = evaluate(design, summed(design, effects))
@@ -244,12 +251,20 @@ def solve(
         target = residual[rows] * root + matrix @ z
         best = lsmr(matrix, target, damp=1.0, maxiter=300, atol=1e-7, btol=1e-7, x0=z)[0]
         move = best - z
-        length = min(1.0, 8.0 / max(float(np.abs(move).max()), 1e-9))
-        z = z + length * move
-        effects = unpack(z)
-        log_seconds, slope = evaluate(design, summed(design, effects))
-        residual = design.log_seconds - log_seconds
-        for one in range(len(classes)):
+        # a logarithm that runs to minus infinity never comes back: no parameter may move far in one step
+        change = np.abs(summed(design, split(move * sigma)))
+        length = min(1.0, 0.7 / max(float(np.quantile(change, 0.999)), 1e-9))
+        cost = _cost(residual[rows] / noise[class_of[rows]], z)
+        for _ in range(6):
+            tried = z + length * move
+            effects = unpack(tried)
+            log_seconds, slope = evaluate(design, summed(design, effects))
+            residual = design.log_seconds - log_seconds
+            if _cost(residual[rows] / noise[class_of[rows]], tried) < cost:
+                break
+            length /= 2
+        z = tried
+        for one in range(len(classes) if round_ >= 3 else 0):
             mine = residual[use & (class_of == one)]
             if len(mine) >= 5:
                 noise[one] = max(1.4826 * float(np.median(np.abs(mine))), _LEAST_NOISE)
