@@ -15,7 +15,14 @@ from glmplan.files import read_toml
 if TYPE_CHECKING:
     from glmplan.schema.hardware import Accelerator
 
-__all__ = ["accelerator_aliases", "accelerator_names", "load_accelerator", "refused_accelerators", "split_count"]
+__all__ = [
+    "accelerator_aliases",
+    "accelerator_names",
+    "load_accelerator",
+    "plain_name",
+    "refused_accelerators",
+    "split_count",
+]
 
 # In the data files the aliases stand on one line each, so that names are found without parsing every file.
 _ALIASES = re.compile(rb"^aliases = (\[.*\])$", re.MULTILINE)

@@ -13,7 +13,7 @@ from glmplan.schema.hardware import Accelerator
 from glmplan.schema.model import Checkpoint, GroupedQuery, LatentAttention, ModelSpec
 from glmplan.work import LinkPeak, Part, StepWork
 
-__all__ = ["DRAFT_ACCEPTANCE", "Deployment", "checkpoint_for", "link_of", "runs_sparse"]
+__all__ = ["DRAFT_ACCEPTANCE", "Deployment", "checkpoint_for", "heads_of", "link_of", "runs_sparse"]
 
 #: vLLM stores a sparse-attention latent in FP8 as 512 values, four FP32 scales and 64 rotary values in BF16 [B]
 #: (vllm `fp8_ds_mla`, vllm/v1/attention/backends/mla; checked against two servers in models.md section 3)

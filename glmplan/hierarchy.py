@@ -246,7 +246,9 @@ def _read_effects(engine: str) -> Effects:
     own = folder / f"{engine}.toml"
     special = read_toml(own) if own.exists() else {}
     if shared.get("columns") != list(COLUMNS) or shared.get("levels") != list(LEVELS):
-        raise SpecError("was written by another version of glmplan: run `glmplan calibrate`", file=folder / "shared.toml")
+        raise SpecError(
+            "was written by another version of glmplan: run `glmplan calibrate`", file=folder / "shared.toml"
+        )
     tables = {**shared["effects"], **special.get("effects", {})}
     values = {level: {key: np.array(row) for key, row in table.items()} for level, table in tables.items()}
     intervals = {

@@ -23,7 +23,7 @@ from glmplan.observables import Load, Observables, observables
 from glmplan.step import COMPONENTS, PARAMETERS, step_time
 from glmplan.work import SLOTS, step_work
 
-__all__ = ["Figure", "Prediction", "predict", "predict_many", "step_seconds"]
+__all__ = ["Figure", "Prediction", "front_end_seconds", "predict", "predict_many", "step_seconds"]
 
 #: kind of interval of each figure
 _KIND = {"ttft": "ttft", "ttft_p50": "ttft", "prefill_rate": "prefill"}
@@ -91,7 +91,9 @@ class Prediction:
     out_of_domain: str
 
 
-def step_seconds(deployment: Deployment, *, effects: Effects | None = None, factor: float = 1.0) -> Callable[..., np.ndarray]:
+def step_seconds(
+    deployment: Deployment, *, effects: Effects | None = None, factor: float = 1.0
+) -> Callable[..., np.ndarray]:
     """The step time of a deployment as a function of what a step holds.
 
     Parameters

@@ -20,7 +20,7 @@ from glmplan.observables import Load
 from glmplan.records import Run
 from glmplan.schema.model import Checkpoint, ModelSpec
 
-__all__ = ["ENGINE_DEFAULTS", "EngineDefaults", "Question", "engine_defaults", "question_of"]
+__all__ = ["ENGINE_DEFAULTS", "EngineDefaults", "Question", "answerable", "engine_defaults", "question_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,10 +238,27 @@ def _load(run: Run, deployment: Deployment, assumed: list[str]) -> Load:
         version = ".".join(map(str, d.release)) if d.release else None
         length = float(2 ** np.ceil(np.log2(inputs + outputs + 1)))
         try:
-            pool = _pool((d.model.name, run.weights, run.weights_bits, d.accelerator.name, d.tp, d.pp, d.dp, d.ep, d.dcp,
-                      d.kv, d.engine, version, d.draft_tokens > 0, length, run.host))
+            pool = _pool(
+                (
+                    d.model.name,
+                    run.weights,
+                    run.weights_bits,
+                    d.accelerator.name,
+                    d.tp,
+                    d.pp,
+                    d.dp,
+                    d.ep,
+                    d.dcp,
+                    d.kv,
+                    d.engine,
+                    version,
+                    d.draft_tokens > 0,
+                    length,
+                    run.host,
+                )
+            )
         except GlmplanError:
-            pool=0.0
+            pool = 0.0
         pool = pool if pool > 2 * (inputs + outputs) else float(1 << 60)
     if run.protocol in ("inferencex", "vendor-sweep"):
         limit = run.running_limit or 1 << 30

@@ -104,7 +104,9 @@ def step_time(work: Mapping[str, np.ndarray] | np.ndarray, log_parameters: np.nd
     >>> float(step_time(work, np.full(19, np.log(2e-3))).seconds[0])
     0.002
     """
-    table = work if isinstance(work, np.ndarray) else np.stack([np.asarray(work[slot], float) for slot in SLOTS], axis=1)
+    table = (
+        work if isinstance(work, np.ndarray) else np.stack([np.asarray(work[slot], float) for slot in SLOTS], axis=1)
+    )
     scaled = table * np.exp(log_parameters)
     seconds = np.zeros(len(table))
     paired = set()

@@ -13,8 +13,8 @@ import numpy as np
 
 from glmplan.blocks import grouped_query, latent, recurrent
 from glmplan.blocks.feed_forward import distinct_experts
-from glmplan.blocks.storage import Segment, segments, tensor_format
 from glmplan.blocks.stack import vocabulary_tensors
+from glmplan.blocks.storage import Segment, segments, tensor_format
 from glmplan.blocks.tensor import Tensor
 from glmplan.columns import Layout, StepPoints
 from glmplan.errors import UnknownFact
@@ -268,7 +268,9 @@ def step_work(structure: StepWork, *, layout: Layout, points: StepPoints) -> dic
             total[name] += passes * once[name] * decoding
     stages = pp - 1.0
     total["collective"] += stages
-    total["collective_bytes"] += stages * (step.decode + prompt) * structure.model.hidden * 2.0 / structure.link.bandwidth
+    total["collective_bytes"] += (
+        stages * (step.decode + prompt) * structure.model.hidden * 2.0 / structure.link.bandwidth
+    )
     return total
 
 
@@ -318,9 +320,7 @@ def _add_layers(
     several = np.minimum(wide - 1.0, 1.0)
     layer["collective"] = reduces * several * (0.5 + 0.5 * np.log2(wide))
     # a ring or switch all-reduce sends 2 (r-1)/r of the payload in and out of every rank
-    layer["collective_bytes"] = (
-        reduces * 2.0 * (wide - 1.0) / wide * tokens * hidden * 2.0 / structure.link.bandwidth
-    )
+    layer["collective_bytes"] = reduces * 2.0 * (wide - 1.0) / wide * tokens * hidden * 2.0 / structure.link.bandwidth
     layer["collective"] = layer["collective"] + np.minimum(degrees.dcp - 1.0, 1.0) * 2.0
     for name, value in layer.items():
         total[name] += count * value

@@ -15,7 +15,7 @@ from glmplan.calibrate.design import Design
 from glmplan.hierarchy import COLUMNS, LEVELS, SCALE, TTFT_SCALE, log_parameters
 from glmplan.step import PARAMETERS, step_time
 
-__all__ = ["PRIOR_MEAN", "Solution", "prior_spread", "solve"]
+__all__ = ["PRIOR_MEAN", "Solution", "evaluate", "noise_class", "prior_spread", "solve", "summed"]
 
 #: where the search starts and where an unmeasured engine stands: latencies in seconds, slow-downs as ratios
 PRIOR_MEAN: dict[str, float] = {
@@ -224,7 +224,8 @@ def solve(
         z = flat / sigma
     run_of = design.observation_run[rows]
     columns = (
-        (offsets[:-1][None, :] + design.keys[run_of])[:, :, None] * len(COLUMNS) + np.arange(len(COLUMNS))[None, None, :]
+        (offsets[:-1][None, :] + design.keys[run_of])[:, :, None] * len(COLUMNS)
+        + np.arange(len(COLUMNS))[None, None, :]
     ).reshape(len(rows), -1)
     pointer = np.arange(len(rows) + 1) * columns.shape[1]
     classes, class_of = np.unique(noise_class(design), return_inverse=True)

@@ -138,7 +138,7 @@ def test_no_committed_file_points_at_places_that_exist_on_one_desk_only(committe
         text = path.read_text(encoding="utf-8")
         guilty += [f"{path.name}: {match[0]} in {text[max(0, match.start() - 30) : match.end() + 30]!r}"
                    for match in PRIVATE.finditer(text)]  # fmt: skip
-    assert not guilty
+    assert not guilty, "\n".join(["", *guilty])
 
 
 def test_no_data_file_holds_a_factor_without_a_name_for_it(root):

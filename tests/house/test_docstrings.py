@@ -72,7 +72,7 @@ def test_every_public_function_class_and_method_has_a_docstring(sources):
         public = set(source.public())
         classes = [node for node in source.tree.body if isinstance(node, ast.ClassDef) and node.name in public]
         bare += [f"{source.name}.{node.name}" for node in classes if not ast.get_docstring(node)]
-    assert not bare
+    assert not bare, "\n".join(["", *bare])
 
 
 def test_docstrings_name_exactly_the_parameters_of_the_signature(sources):
@@ -83,7 +83,7 @@ def test_docstrings_name_exactly_the_parameters_of_the_signature(sources):
             continue  # a method in one sentence; what it takes is said by its class
         if described(found.get("Parameters", [])) != arguments(node):
             wrong.append(f"{name}: {arguments(node)} but described {described(found.get('Parameters', []))}")
-    assert not wrong
+    assert not wrong, "\n".join(["", *wrong])
 
 
 def test_every_number_has_its_unit_in_brackets(sources):
@@ -95,7 +95,7 @@ def test_every_number_has_its_unit_in_brackets(sources):
                 kind = head.partition(" : ")[2] if title == "Parameters" else head
                 if NUMBER.search(kind) and not NO_NUMBER.search(kind) and not UNIT.search(body):
                     bare.append(f"{name}: {head}")
-    assert not bare
+    assert not bare, "\n".join(["", *bare])
 
 
 def test_what_a_function_returns_is_described(sources):
@@ -107,4 +107,4 @@ def test_what_a_function_returns_is_described(sources):
         and not (isinstance(node.returns, ast.Constant) and node.returns.value is None)
         and not {"Returns", "Yields"} & set(sections(ast.get_docstring(node) or ""))
     ]
-    assert not silent
+    assert not silent, "\n".join(["", *silent])

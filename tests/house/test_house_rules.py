@@ -23,7 +23,7 @@ def test_the_library_never_prints_and_never_exits(sources):
         if source.name.split(".")[0] != "cli"
         for line in calls(source, "print", "exit", "quit", "input")
     ]
-    assert not guilty
+    assert not guilty, "\n".join(["", *guilty])
 
 
 def test_no_file_has_more_than_400_lines(sources):
@@ -39,6 +39,11 @@ def test_every_module_says_what_it_is(sources):
     assert not [source.name for source in sources if source.text.strip() and not ast.get_docstring(source.tree)]
 
 
+def _place(name):
+    """Constants, then classes, then functions, each by the alphabet: the order of ruff's RUF022."""
+    return (0 if name.isupper() else 1 if name[0].isupper() else 2), name
+
+
 def test_every_module_lists_its_public_names_sorted_and_complete(sources):
     wrong = []
     for source in sources:
@@ -48,12 +53,13 @@ def test_every_module_lists_its_public_names_sorted_and_complete(sources):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) and not node.name.startswith("_")
         }
         public = source.public()
-        if sorted(public) != public and sorted(public, key=str.lower) != public:
+        if sorted(public, key=_place) != public:
             wrong.append(f"{source.name}: __all__ is not sorted")
         if len(set(public)) != len(public):
             wrong.append(f"{source.name}: __all__ repeats a name")
-        wrong += [f"{source.name}: {name} is not in __all__" for name in sorted(defined - set(public))]
-    assert not wrong
+        if source.name.split(".")[0] != "cli":  # commands are reached by the command line, not by import
+            wrong += [f"{source.name}: {name} is not in __all__" for name in sorted(defined - set(public))]
+    assert not wrong, "\n".join(["", *wrong])
 
 
 def test_every_listed_name_exists(sources):
@@ -61,7 +67,7 @@ def test_every_listed_name_exists(sources):
     for source in sources:
         module = importlib.import_module(f"glmplan.{source.name}" if source.name else "glmplan")
         missing += [f"{source.name}: {name}" for name in source.public() if not hasattr(module, name)]
-    assert not missing
+    assert not missing, "\n".join(["", *missing])
 
 
 def test_importing_the_command_line_loads_no_heavy_library():

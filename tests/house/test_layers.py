@@ -72,7 +72,7 @@ def test_imports_point_down(sources, height):
         for target in sorted(imported(source, names))
         if layer_of(target, height) > layer_of(source.name, height)
     ]
-    assert not upward
+    assert not upward, "\n".join(["", *upward])
 
 
 def test_no_module_imports_itself_by_a_detour(sources):
@@ -97,4 +97,4 @@ def test_nothing_imports_the_command_line(sources):
     guilty = [
         s.name for s in sources if s.name.split(".")[0] != "cli" for t in imported(s, names) if t.split(".")[0] == "cli"
     ]
-    assert not guilty
+    assert not guilty, "\n".join(["", *guilty])
