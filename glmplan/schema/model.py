@@ -12,6 +12,9 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt, model_validator
 
+from glmplan.formats import kv_format, weight_format
+from glmplan.units import parse_quantity
+
 __all__ = [
     "Checkpoint",
     "DenseFfn",
@@ -204,6 +207,17 @@ class Checkpoint(_Record):
     source: str
     note: str | None = None
 
+    @model_validator(mode="after")
+    def _known_formats(self) -> Checkpoint:
+        stated = [self.default, *self.formats.values()]
+        for name in {*stated, *(form for one in self.exceptions for form in one.formats.values())}:
+            weight_format(name)
+        if self.kv_default is not None:
+            kv_format(self.kv_default)
+        if self.bytes_published is not None:
+            parse_quantity(self.bytes_published, "bytes")
+        return self
+
 
 class Published(_Record):
     """Parameter totals as the publisher prints them, in billions; kept to be compared with the computed ones."""
@@ -292,6 +306,13 @@ class ModelSpec(_Record):
             raise ValueError("stack is empty")
         if self.mtp is not None and self.mtp.layer not in self.layers:
             raise ValueError(f"mtp.layer {self.mtp.layer!r} is not a described layer kind")
+        last = len(names) + (self.mtp.layers if self.mtp else 0)
+        for one in self.checkpoints:
+            outside = [layer for part in one.exceptions for layer in part.layers if not 0 <= layer < last]
+            if outside:
+                raise ValueError(f"checkpoint {one.name!r} has an exception for layer {outside[0]} of {last}")
+        if self.default_checkpoint is not None and self.checkpoint(self.default_checkpoint) is None:
+            raise ValueError(f"default_checkpoint {self.default_checkpoint!r} is not a described checkpoint")
         return self
 
     @cached_property
