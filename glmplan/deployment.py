@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
+from math import gcd
 
 from glmplan.blocks.storage import uniform_checkpoint
 from glmplan.columns import Layout
@@ -228,9 +229,18 @@ _FILE_BITS = {
 
 
 def heads_of(model: ModelSpec) -> int:
-    """Attention heads that tensor parallelism must divide, [-]; the greatest common divisor over the layers."""
-    from math import gcd
+    """Attention heads that tensor parallelism must divide.
 
+    Parameters
+    ----------
+    model : ModelSpec
+        The model.
+
+    Returns
+    -------
+    int
+        Greatest common divisor of the heads of its layers; 1 without attention, [-]
+    """
     found = 0
     for kind in model.layers.values():
         if isinstance(kind.mixer, GroupedQuery | LatentAttention):

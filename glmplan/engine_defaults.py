@@ -47,7 +47,7 @@ def engine_default(
     Returns
     -------
     int, float, str or bool
-        The default.
+        The default, [token] or [-] as the setting says.
 
     Raises
     ------

@@ -167,7 +167,7 @@ def log_parameters(effects: np.ndarray) -> np.ndarray:
     Returns
     -------
     (n, 19) array
-        Logarithms of `glmplan.step.PARAMETERS`.
+        Logarithms of `glmplan.step.PARAMETERS`, [log s] or [-]
     """
     found = effects[:, : len(PARAMETERS)] + effects[:, SCALE : SCALE + 1]
     found[:, _FRONT] = effects[:, _FRONT]

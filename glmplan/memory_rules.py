@@ -143,7 +143,7 @@ class MemoryRule:
         Returns
         -------
         float or None
-            The default; None when no source says.
+            The default, [unit of the setting]; None when no source says.
 
         Examples
         --------

@@ -160,7 +160,7 @@ def engine_release(version: str | None) -> tuple[int, ...] | None:
     Returns
     -------
     tuple of int or None
-        Release numbers; None when the text does not begin with one (container tags, ``nightly``).
+        Release numbers, [-]; None when the text does not begin with one (container tags, ``nightly``).
 
     Examples
     --------

@@ -170,7 +170,7 @@ class Runs:
         Returns
         -------
         ndarray
-            Shape (runs,), in the unit of the name.
+            Shape (runs,), [unit of the name]
         """
         import numpy as np
 

@@ -79,7 +79,7 @@ def step_time(work: Mapping[str, np.ndarray] | np.ndarray, log_parameters: np.nd
     Parameters
     ----------
     work : dict of (n,) arrays, or (n, 19) array
-        Work at peak rates, as `glmplan.work.step_work` gives it.
+        Work at peak rates, as `glmplan.work.step_work` gives it, [s] or [-]
     log_parameters : (19,) or (n, 19) array
         Natural logarithms of `PARAMETERS`, [log s] or [-]
 

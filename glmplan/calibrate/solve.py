@@ -112,7 +112,7 @@ def summed(design: Design, effects: tuple[np.ndarray, ...]) -> np.ndarray:
     design : Design
         The runs.
     effects : tuple of (keys, 21) array
-        Effects by level.
+        Effects by level, [log s] or [-]
 
     Returns
     -------
@@ -130,12 +130,12 @@ def evaluate(design: Design, effects: np.ndarray) -> tuple[np.ndarray, np.ndarra
     design : Design
         The runs.
     effects : (runs, 21) array
-        Summed effects.
+        Summed effects, [log s] or [-]
 
     Returns
     -------
     (m,) array, (m, 21) array
-        Logarithm of the predicted seconds, and its derivative by each column.
+        Logarithm of the predicted seconds, and its derivative by each column, [log s]
     """
     parameters = log_parameters(effects)[design.node_run]
     step = step_time(design.work, parameters)
@@ -194,7 +194,7 @@ def solve(
     use : (m,) array of bool, optional
         Observations to fit; all by default.
     start : tuple of (keys, 21) array, optional
-        Where to begin; the prior mean by default.
+        Where to begin; the prior mean by default, [log s] or [-]
     spread : (levels, columns) array, optional
         Prior standard deviations, [-]
     rounds : int, optional

@@ -23,7 +23,7 @@ def throttle_words(bits: int) -> list[str]:
     Parameters
     ----------
     bits : int
-        NVML's bit mask.
+        NVML's bit mask, [-]
 
     Returns
     -------

@@ -75,7 +75,7 @@ class Endpoint:
         Parameters
         ----------
         prompt : str or list of int
-            Text, or token numbers (completions only).
+            Text, or token numbers (completions only), [-]
         output_tokens : int
             Tokens to generate, [token]
 
@@ -192,7 +192,7 @@ class Client:
         Parameters
         ----------
         prompt : str or list of int
-            The prompt.
+            The prompt, text or token numbers, [-]
         output_tokens : int
             Tokens to generate, [token]
         prompt_tokens : int, optional

@@ -34,7 +34,7 @@ def first_outside(compared: Sequence[Compared]) -> float | None:
     Returns
     -------
     float or None
-        The level; None where all lie inside.
+        The level, [-]; None where all lie inside.
     """
     return min((one.level for one in compared if not one.inside), default=None)
 

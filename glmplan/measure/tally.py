@@ -128,12 +128,12 @@ def mean_error(values: Iterable[float]) -> float:
     Parameters
     ----------
     values : iterable of float
-        Observations, shape (n,), any unit.
+        Observations, shape (n,), [any unit]
 
     Returns
     -------
     float
-        Standard error, in the unit of the values; infinite for fewer than two.
+        Standard error, [unit of the values]; infinite for fewer than two.
 
     Examples
     --------

@@ -23,7 +23,18 @@ Edge = tuple[str, str]
 
 
 def accelerator_node(number: int) -> str:
-    """Return the name of an accelerator in the graph."""
+    """Return the name of an accelerator in the graph.
+
+    Parameters
+    ----------
+    number : int
+        Its number, from 0, [-]
+
+    Returns
+    -------
+    str
+        Name of its node.
+    """
     return f"accelerator {number}"
 
 
@@ -122,7 +133,7 @@ def route(host: Host, start: End, end: End) -> tuple[Edge, ...]:
     host : Host
         The machine.
     start, end : int or 'host'
-        Number of an accelerator, or the memory of the other end's socket.
+        Number of an accelerator [-], or the memory of the other end's socket.
 
     Returns
     -------

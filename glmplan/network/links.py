@@ -153,7 +153,7 @@ def link_for_group(
     fits : LinkFits, optional
         Fitted constants; by default those of the data folder.
     members : tuple of int, optional
-        Numbers of the accelerators. By default the host is cut into consecutive groups and the slowest one counts,
+        Numbers of the accelerators, [-]. By default the host is cut into consecutive groups and the slowest one counts,
         because all groups of a layout wait for each other.
 
     Returns
@@ -254,7 +254,7 @@ def pcie_rates(host: Host, group: tuple[int, ...]) -> tuple[float, float, bool]:
     host : Host
         The machine.
     group : tuple of int
-        Numbers of the accelerators, in the order of the ring.
+        Numbers of the accelerators in the order of the ring, [-]
 
     Returns
     -------

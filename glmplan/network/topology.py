@@ -192,7 +192,7 @@ def pair_bandwidth(host: Host, start: End, end: End, *, fits: LinkFits | None = 
     host : Host
         The machine.
     start, end : int or 'host'
-        The two ends.
+        The two ends, [-]
     fits : LinkFits, optional
         Fitted shares; by default those of the data folder.
 

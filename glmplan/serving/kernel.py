@@ -30,22 +30,22 @@ def advance(columns: Any, segments: Any, heap: Any, tables: Any, limits: Any, st
         Takes runs of equal steps: start [s], steps, seconds of the first [s], growth [s], decoding requests, sum of
         their contexts [token], prompt tokens.
     heap : list of int
-        Requests that decode.
+        Requests that decode, [-]
     tables : tuple of sequences
         Context knots, decode seconds, their slopes, prefill knots, extra seconds, key knots, attention seconds.
     limits : tuple of int
-        Token budget, requests at once, blocks, block size, whether a finish releases the next request, whether further
-        requests can be read.
+        Token budget [token], requests at once, blocks, block size, whether a finish releases the next request, whether
+        further requests can be read.
     state : sequence of int
-        Next request, released requests, decode steps made, decoding requests, sum of contexts, reserved blocks, partly
-        prefilled request and its tokens to go; read and written back.
+        Next request, released requests [-], decode steps made, decoding requests, sum of contexts, reserved blocks,
+        partly prefilled request and its tokens to go; read and written back.
     clock : sequence of float
         The time; read and written back, [s]
 
     Returns
     -------
     int
-        `DONE`, `MORE` or `TIGHT`.
+        `DONE`, `MORE` or `TIGHT`, [-]
 
     Notes
     -----

@@ -45,7 +45,7 @@ class Distribution:
         Parameters
         ----------
         values : ndarray
-            Values of at least zero.
+            Values of at least zero, [any unit]
         weights : ndarray, optional
             How often each occurs, [-]
         """
@@ -81,7 +81,7 @@ class Distribution:
         Returns
         -------
         list of float
-            The values; not a number without any.
+            The values, [unit of what was added]; not a number without any.
         """
         if not self._count:
             return [float("nan")] * len(percents)

@@ -117,7 +117,7 @@ class PlainRun:
         more : bool
             Whether further chunks follow.
         fits : ndarray
-            Which requests of the chunk can be served at all.
+            Which requests of the chunk can be served at all, [-]
 
         Returns
         -------

@@ -117,7 +117,7 @@ class RecordWriter:
         Parameters
         ----------
         columns : dict of ndarray
-            Columns as `request_columns` makes them.
+            Columns as `request_columns` makes them, [s] or [token]
         """
         table = {
             name: columns[inside] if inside else np.maximum(columns["started"] - columns["arrival"], 0.0)

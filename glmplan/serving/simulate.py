@@ -133,7 +133,7 @@ def simulate(
     requests : int
         Requests of each replication; a trace may hold fewer, [-]
     seed : int, optional
-        Seed; the same seed gives the same bytes.
+        Seed, [-]; the same seed gives the same bytes.
     replications : int, optional
         Independent repetitions for confidence intervals, [-]
     targets : tuple of Target, optional

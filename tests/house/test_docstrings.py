@@ -81,7 +81,7 @@ def test_docstrings_name_exactly_the_parameters_of_the_signature(sources):
         found = sections(ast.get_docstring(node) or "")
         if is_method and "Parameters" not in found:
             continue  # a method in one sentence; what it takes is said by its class
-        if described(found.get("Parameters", [])) != arguments(node):
+        if sorted(described(found.get("Parameters", []))) != sorted(arguments(node)):
             wrong.append(f"{name}: {arguments(node)} but described {described(found.get('Parameters', []))}")
     assert not wrong, "\n".join(["", *wrong])
 

@@ -34,17 +34,50 @@ _CSV_NAMES = {
 
 
 def recognise(source: Source) -> bool:
-    """Tell whether a file is a JSON summary."""
+    """Tell whether a file is a JSON summary.
+
+    Parameters
+    ----------
+    source : Source
+        The file.
+
+    Returns
+    -------
+    bool
+        Whether it is one.
+    """
     return source.has_keys("time_to_first_token", "input_config") and not recognise_requests(source)
 
 
 def recognise_requests(source: Source) -> bool:
-    """Tell whether a file is the per-request JSONL."""
+    """Tell whether a file is the per-request JSONL.
+
+    Parameters
+    ----------
+    source : Source
+        The file.
+
+    Returns
+    -------
+    bool
+        Whether it is one.
+    """
     return source.has_keys("metadata", "metrics", "request_start_ns")
 
 
 def recognise_csv(source: Source) -> bool:
-    """Tell whether a file is a CSV summary."""
+    """Tell whether a file is a CSV summary.
+
+    Parameters
+    ----------
+    source : Source
+        The file.
+
+    Returns
+    -------
+    bool
+        Whether it is one.
+    """
     return re.search(r"^Metric,avg,min,max", source.text, re.M) is not None
 
 

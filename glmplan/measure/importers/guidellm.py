@@ -20,7 +20,18 @@ _TTFT_INCLUDED = "GuideLLM's time per output token includes TTFT"
 
 
 def recognise(source: Source) -> bool:
-    """Tell whether a file is a GuideLLM JSON report."""
+    """Tell whether a file is a GuideLLM JSON report.
+
+    Parameters
+    ----------
+    source : Source
+        The file.
+
+    Returns
+    -------
+    bool
+        Whether it is one.
+    """
     return source.has_keys("benchmarks", "time_to_first_token_ms", "inter_token_latency_ms")
 
 
@@ -121,7 +132,18 @@ def _tpot(fields: Fields) -> dict[str, float | None]:
 
 
 def recognise_csv(source: Source) -> bool:
-    """Tell whether a file is a GuideLLM CSV report: three header rows, the first of which names groups."""
+    """Tell whether a file is a GuideLLM CSV report: three header rows, the first of which names groups.
+
+    Parameters
+    ----------
+    source : Source
+        The file.
+
+    Returns
+    -------
+    bool
+        Whether it is one.
+    """
     return (
         source.text.lstrip("\ufeff").startswith("Run Info,") or "Inter Token Latency,Inter Token" in source.text[:4000]
     )

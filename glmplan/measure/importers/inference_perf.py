@@ -14,7 +14,18 @@ KIND = "inference-perf"
 
 
 def recognise(source: Source) -> bool:
-    """Tell whether a file is a lifecycle report of inference-perf."""
+    """Tell whether a file is a lifecycle report of inference-perf.
+
+    Parameters
+    ----------
+    source : Source
+        The file.
+
+    Returns
+    -------
+    bool
+        Whether it is one.
+    """
     return source.has_keys("load_summary", "successes")
 
 

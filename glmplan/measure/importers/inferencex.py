@@ -27,7 +27,18 @@ _ENGINES = ("sglang", "vllm", "trt", "atom")
 
 
 def recognise(source: Source) -> bool:
-    """Tell whether a file is an aggregated InferenceX result."""
+    """Tell whether a file is an aggregated InferenceX result.
+
+    Parameters
+    ----------
+    source : Source
+        The file.
+
+    Returns
+    -------
+    bool
+        Whether it is one.
+    """
     return source.has_keys("tput_per_gpu", "isl", "osl")
 
 

@@ -17,12 +17,34 @@ _TABLE = re.compile(r"^\s*\|\s*PP\s*\|\s*TG\s*\|.*N_KV\s*\|.*S_TG t/s\s*\|", re.
 
 
 def recognise(source: Source) -> bool:
-    """Tell whether a file is the JSONL of `llama-batched-bench` or `llama-sweep-bench`."""
+    """Tell whether a file is the JSONL of `llama-batched-bench` or `llama-sweep-bench`.
+
+    Parameters
+    ----------
+    source : Source
+        The file.
+
+    Returns
+    -------
+    bool
+        Whether it is one.
+    """
     return source.has_keys("n_kv", "t_pp", "t_tg")
 
 
 def recognise_table(source: Source) -> bool:
-    """Tell whether a text holds the table of `llama-batched-bench`."""
+    """Tell whether a text holds the table of `llama-batched-bench`.
+
+    Parameters
+    ----------
+    source : Source
+        The file.
+
+    Returns
+    -------
+    bool
+        Whether it is one.
+    """
     return _TABLE.search(source.text) is not None
 
 

@@ -18,18 +18,51 @@ _MARKDOWN = re.compile(r"^\s*\|\s*model\s*\|.*\btest\s*\|.*t/s\s*\|", re.M)
 
 
 def recognise(source: Source) -> bool:
-    """Tell whether a file is the JSON or JSONL of `llama-bench`."""
+    """Tell whether a file is the JSON or JSONL of `llama-bench`.
+
+    Parameters
+    ----------
+    source : Source
+        The file.
+
+    Returns
+    -------
+    bool
+        Whether it is one.
+    """
     return source.has_keys("n_prompt", "n_gen", "avg_ts")
 
 
 def recognise_csv(source: Source) -> bool:
-    """Tell whether a file is the CSV of `llama-bench`."""
+    """Tell whether a file is the CSV of `llama-bench`.
+
+    Parameters
+    ----------
+    source : Source
+        The file.
+
+    Returns
+    -------
+    bool
+        Whether it is one.
+    """
     head = source.text.lstrip("\ufeff").partition("\n")[0].replace('"', "").split(",")
     return {"n_prompt", "n_gen", "avg_ts"} <= set(head)
 
 
 def recognise_markdown(source: Source) -> bool:
-    """Tell whether a text holds a table of `llama-bench`."""
+    """Tell whether a text holds a table of `llama-bench`.
+
+    Parameters
+    ----------
+    source : Source
+        The file.
+
+    Returns
+    -------
+    bool
+        Whether it is one.
+    """
     return _MARKDOWN.search(source.text) is not None
 
 

@@ -14,7 +14,18 @@ _MIB = 2.0**20
 
 
 def recognise(source: Source) -> bool:
-    """Tell whether a text is a startup log of llama.cpp."""
+    """Tell whether a text is a startup log of llama.cpp.
+
+    Parameters
+    ----------
+    source : Source
+        The file.
+
+    Returns
+    -------
+    bool
+        Whether it is one.
+    """
     return (
         re.search(r"llama_model_loader:|llm_load_tensors:|load_tensors:|llama_kv_cache|llama_context:", source.text)
         is not None

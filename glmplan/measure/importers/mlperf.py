@@ -15,7 +15,18 @@ KIND = "mlperf summary"
 
 
 def recognise(source: Source) -> bool:
-    """Tell whether a file is an MLPerf summary."""
+    """Tell whether a file is an MLPerf summary.
+
+    Parameters
+    ----------
+    source : Source
+        The file.
+
+    Returns
+    -------
+    bool
+        Whether it is one.
+    """
     return source.has_keys("Performance_Result", "Performance_Units")
 
 

@@ -29,7 +29,18 @@ _SERVER = {
 
 
 def recognise(source: Source) -> bool:
-    """Tell whether a file is a result of SGLang's `bench_serving`."""
+    """Tell whether a file is a result of SGLang's `bench_serving`.
+
+    Parameters
+    ----------
+    source : Source
+        The file.
+
+    Returns
+    -------
+    bool
+        Whether it is one.
+    """
     return source.has_keys("mean_e2e_latency_ms", "total_output_tokens")
 
 
@@ -119,7 +130,18 @@ _METRICS = {"ttft": "ttft", "tpot": "tpot", "itl": "itl", "e2el": "e2e_latency",
 
 
 def recognise_block(source: Source) -> bool:
-    """Tell whether a text holds the result block that both clients print and blogs paste."""
+    """Tell whether a text holds the result block that both clients print and blogs paste.
+
+    Parameters
+    ----------
+    source : Source
+        The file.
+
+    Returns
+    -------
+    bool
+        Whether it is one.
+    """
     return _BLOCK.search(source.text) is not None
 
 

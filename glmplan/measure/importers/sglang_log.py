@@ -13,7 +13,18 @@ KIND = "sglang startup log"
 
 
 def recognise(source: Source) -> bool:
-    """Tell whether a text is a startup log of SGLang."""
+    """Tell whether a text is a startup log of SGLang.
+
+    Parameters
+    ----------
+    source : Source
+        The file.
+
+    Returns
+    -------
+    bool
+        Whether it is one.
+    """
     return re.search(r"server_args=ServerArgs\(|Load weight end\.|max_total_num_tokens=\d", source.text) is not None
 
 

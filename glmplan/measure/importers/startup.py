@@ -222,7 +222,7 @@ def matches(text: str, pattern: str) -> list[tuple[int, re.Match[str]]]:
     Returns
     -------
     list of (int, match)
-        Line numbers and matches.
+        Line numbers [-] and matches.
 
     Examples
     --------

@@ -16,7 +16,18 @@ KIND = "vllm bench serve"
 
 
 def recognise(source: Source) -> bool:
-    """Tell whether a file is a result of `vllm bench serve`."""
+    """Tell whether a file is a result of `vllm bench serve`.
+
+    Parameters
+    ----------
+    source : Source
+        The file.
+
+    Returns
+    -------
+    bool
+        Whether it is one.
+    """
     return source.has_keys("total_output_tokens", "request_throughput") and not source.has_keys("mean_e2e_latency_ms")
 
 

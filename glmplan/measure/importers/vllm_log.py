@@ -20,7 +20,18 @@ _ARGUMENTS = {
 
 
 def recognise(source: Source) -> bool:
-    """Tell whether a text is a startup log of vLLM."""
+    """Tell whether a text is a startup log of vLLM.
+
+    Parameters
+    ----------
+    source : Source
+        The file.
+
+    Returns
+    -------
+    bool
+        Whether it is one.
+    """
     return (
         re.search(
             r"vLLM API server version|LLM engine \(v|GPU KV cache size:|# GPU blocks: |gpu_worker\.py", source.text

@@ -105,6 +105,22 @@ class Memory:
 def broken(file: str, line: int, message: str, value: object = None) -> SpecError:
     """Return the error for a line that cannot be read: names file and line.
 
+    Parameters
+    ----------
+    file : str
+        The dump.
+    line : int
+        Number of the line, from 1, [-]
+    message : str
+        What is wrong.
+    value : object, optional
+        What stands there.
+
+    Returns
+    -------
+    SpecError
+        To be raised.
+
     Examples
     --------
     >>> print(broken("topo.txt", 3, "has 7 cells, the header has 8"))
@@ -115,6 +131,16 @@ def broken(file: str, line: int, message: str, value: object = None) -> SpecErro
 
 def bus_address(text: str) -> str:
     """Return a PCI address in one spelling: `dddd:bb:dd.f`, lower case.
+
+    Parameters
+    ----------
+    text : str
+        Address as a tool prints it, with or without a domain.
+
+    Returns
+    -------
+    str
+        The address.
 
     Examples
     --------
