@@ -44,7 +44,8 @@ class EngineDefaults:
 
 #: vLLM V1: max_num_batched_tokens 8192 for a server on large parts, max_num_seqs 1024 since 0.11 (docs.vllm.ai,
 #: engine arguments); SGLang: chunked_prefill_size 8192-16384 by memory (docs.sglang.ai, server arguments);
-#: TensorRT-LLM: max_num_tokens 8192, max_batch_size 2048 (nvidia.github.io/TensorRT-LLM); llama.cpp: n_ubatch 512, slots as asked
+#: TensorRT-LLM: max_num_tokens 8192, max_batch_size 2048 (nvidia.github.io/TensorRT-LLM);
+#: llama.cpp: n_ubatch 512, slots as asked
 ENGINE_DEFAULTS: dict[str, EngineDefaults] = {
     "vllm": EngineDefaults(8192, False, 1024),
     "sglang": EngineDefaults(16384, True, 2048),

@@ -101,7 +101,7 @@ def write_fit(found: Calibrated, folder: Path) -> list[Path]:
     design, solution = found.design, found.solution
     libraries = ", ".join(f"{name} {version(name)}" for name in ("numpy", "scipy"))
     head = [
-        "# Written by `glmplan calibrate`; do not edit. Effects are logarithms that add up: docs/physics/calibration.md.",
+        "# Written by `glmplan calibrate`; do not edit. Effects are logarithms: docs/physics/calibration.md.",
         f'libraries = "{libraries}"',
         f"runs = {len(design.questions)}",
         f"observations = {len(design.log_seconds)}",
