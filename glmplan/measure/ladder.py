@@ -263,7 +263,7 @@ async def climb(
         maker = await prepare_prompts(client, tokenizer=tokenizer)
         record.prompts = maker.method
         most = max([*plan.users, 1]) if plan.users else 32
-        record.overhead = await measure_overhead(min(most, 512), chat=endpoint.chat)
+        record.overhead = await measure_overhead(min(most, 512), chat=endpoint.chat, together=plan.requests is not None)
         if not earlier:
             journal.write("begin", settings=settings, started=record.started)
         journal.write("facts", facts=dataclasses.asdict(record.facts), overhead=dataclasses.asdict(record.overhead))

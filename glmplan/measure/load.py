@@ -21,6 +21,8 @@ __all__ = ["Loader"]
 _TICK = 0.1
 #: Unfinished requests of an open loop beyond which no more are sent: the server has long lost.
 _MOST_OPEN = 4096
+#: Tokens in a bin of the rate whose steadiness is tested, [token]
+_LEAST = 4.0
 
 
 class Loader:
@@ -104,11 +106,12 @@ class Loader:
             await asyncio.sleep(_TICK)
             elapsed = self._now()
             if counting is None:
-                rates = self._clock.rates(elapsed)
+                rates = self._clock.rates(elapsed, least=_LEAST)
                 settled = min(self._finished, default=0) >= 1 and is_steady(rates, tolerance=0.1)
                 if settled or elapsed > longest - seconds:
                     self._measured.steady = settled
-                    counting = transient_end(rates) * self._clock.bin if settled else elapsed - 1e-9
+                    width = self._clock.bin * self._clock.width(elapsed, least=_LEAST)
+                    counting = transient_end(rates) * width if settled else elapsed - 1e-9
                     self._count_from(counting)
             end = seconds if counting is None else counting + seconds
             self._show(elapsed / max(end, 1e-9), "starting" if counting is None else "measuring")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from glmplan.measure.client import Client, Endpoint
 from glmplan.measure.null_server import null_server_process
-from glmplan.measure.outcome import Outcome
+from glmplan.measure.outcome import Outcome, RequestRecord
 
 __all__ = ["Overhead", "measure_overhead"]
 
@@ -22,7 +22,7 @@ class Overhead:
     streams : int
         Streams at once, [-]
     ttft : float
-        Added to the first token on average, all streams starting together, [s]
+        Added to the first token on average, [s]
     tpot : float
         Added to the time per token on average, [s]
     cpu : float
@@ -59,7 +59,9 @@ class Overhead:
         return max(shares, default=0.0)
 
 
-async def measure_overhead(streams: int, *, chat: bool = False, tokens: int = 40, pace: float = 0.025) -> Overhead:
+async def measure_overhead(
+    streams: int, *, chat: bool = False, together: bool = False, tokens: int = 40, pace: float = 0.025
+) -> Overhead:
     """Measure the client against a null server in a process of its own.
 
     Parameters
@@ -68,6 +70,8 @@ async def measure_overhead(streams: int, *, chat: bool = False, tokens: int = 40
         Streams at once, [-]
     chat : bool, optional
         Chat completions.
+    together : bool, optional
+        Start all streams at once, as a burst does, instead of one after another over the length of an answer.
     tokens : int, optional
         Length of each answer, [token]
     pace : float, optional
@@ -81,8 +85,14 @@ async def measure_overhead(streams: int, *, chat: bool = False, tokens: int = 40
     with null_server_process(pace=pace, chat=chat) as url:
         async with Client(Endpoint(url, "null", chat=chat)) as client:
             await client.send("warm up", 2)
+            apart = 0.0 if together else tokens * pace / streams
+
+            async def one(number: int) -> RequestRecord:
+                await asyncio.sleep(number * apart)
+                return await client.send("a b c d", tokens)
+
             begin, busy = time.perf_counter(), time.process_time()
-            records = await asyncio.gather(*(client.send("a b c d", tokens) for _ in range(streams)))
+            records = await asyncio.gather(*(one(number) for number in range(streams)))
             wall, busy = time.perf_counter() - begin, time.process_time() - busy
     done = [record for record in records if record.outcome is Outcome.DONE]
     count = max(len(done), 1)

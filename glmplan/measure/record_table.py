@@ -55,8 +55,8 @@ def record_rows(record: LadderRecord, facts: Mapping[str, Any] | None = None) ->
             # counted in the steady state: no start-up burst is in these figures
             "protocol": None if record.plan.requests is not None or record.plan.schedules else "steady-closed-loop",
             "shared_prompt": "yes" if lengths.shared >= lengths.input_tokens else None,
-            "kv_pool_tokens": served.kv_tokens,
-            "running_limit": served.max_sequences,
+            "kv_pool_tokens": None if served.kv_tokens is None else _rounded(served.kv_tokens),
+            "running_limit": None if served.max_sequences is None else _rounded(served.max_sequences),
             "trust": "B",
             "source": "glmplan validate",
             "notes": _notes(record, step),

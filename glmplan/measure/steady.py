@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -44,7 +45,10 @@ def transient_end(series: Sequence[float], *, batch: int = 5) -> int:
     ends = np.arange(means.size // 2 + 1)
     left = means.size - ends
     spread = np.array([np.square(means[end:] - means[end:].mean()).sum() for end in ends])
-    return int(ends[np.argmin(spread / np.square(left))]) * batch
+    scores = spread / np.square(left)
+    # what differs by rounding only is equal, and of equals the shortest transient counts
+    equal = scores <= scores.min() + 1e-12 * float(np.square(means.mean()))
+    return int(ends[np.argmax(equal)]) * batch
 
 
 def is_steady(series: Sequence[float], *, tolerance: float = 0.05, batch: int = 5) -> bool:
@@ -114,20 +118,22 @@ class TokenClock:
         tokens : float, optional
             How many, [token]
         """
-        place = int(at / self.bin)
+        place = math.floor(at / self.bin)
         if place < 0:
             return
         if place >= len(self.counts):
             self.counts.extend([0.0] * (place + 1 - len(self.counts)))
         self.counts[place] += tokens
 
-    def rates(self, until: float) -> list[float]:
+    def rates(self, until: float, *, least: float = 0.0) -> list[float]:
         """Return the rate in each whole bin.
 
         Parameters
         ----------
         until : float
             End of what is known, from the begin of the step, [s]
+        least : float, optional
+            Bins are put together until they hold so many tokens on average: fewer are chance, not a rate, [token]
 
         Returns
         -------
@@ -136,4 +142,24 @@ class TokenClock:
         """
         whole = int(until / self.bin)
         counts = self.counts[:whole] + [0.0] * max(whole - len(self.counts), 0)
-        return [count / self.bin for count in counts]
+        width = self.width(until, least=least)
+        merged = [sum(counts[i : i + width]) for i in range(0, whole - width + 1, width)]
+        return [count / (self.bin * width) for count in merged]
+
+    def width(self, until: float, *, least: float) -> int:
+        """Return how many bins `rates` puts together.
+
+        Parameters
+        ----------
+        until : float
+            End of what is known, [s]
+        least : float
+            Tokens that a bin holds on average, [token]
+
+        Returns
+        -------
+        int
+            Bins, [-]
+        """
+        mean = sum(self.counts) / max(int(until / self.bin), 1)
+        return max(math.ceil(least / mean), 1) if mean > 0 else 1

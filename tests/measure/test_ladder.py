@@ -1,0 +1,396 @@
+"""The ladder on servers that behave, on servers that do not, and on a server that dies."""
+
+import asyncio
+import json
+import os
+import re
+from pathlib import Path
+
+import pytest
+from faulty_servers import HEAD, WHOLE, event, read_request, server, token, usage
+
+from glmplan.errors import NoServer, SpecError
+from glmplan.measure.client import Client, Endpoint, Patience
+from glmplan.measure.guard import Guard, Limits
+from glmplan.measure.journal import Journal
+from glmplan.measure.ladder import LadderPlan, climb, named_endpoint
+from glmplan.measure.load import Loader
+from glmplan.measure.null_server import NullServer
+from glmplan.measure.offered import Arrival, Lengths
+from glmplan.measure.overhead import Overhead, measure_overhead
+from glmplan.measure.prompts import PromptMaker, prepare_prompts
+from glmplan.measure.record_table import record_csv, record_json, record_rows
+from glmplan.measure.server_facts import ServerFacts, parse_metrics, read_server
+
+QUICK = Patience(connect=1.0, first_token=0.5, stall=0.5, throttle=0.5, throttled=1)
+MAKER = PromptMaker(("a", "b"), 1, 0, "test")
+
+
+def run(coroutine, limit=60):
+    async def bounded():
+        return await asyncio.wait_for(coroutine, limit)
+
+    return asyncio.run(bounded())
+
+
+def offer(url, action, *, journal=None, limits=None, lengths=None, patience=QUICK, stop_after=None):
+    """Let a loader do something against a server; returns what it measured and its guard."""
+
+    async def offered():
+        stop, guard = asyncio.Event(), Guard(limits)
+        async with Client(Endpoint(url, "m"), patience) as client:
+            loader = Loader(
+                client, MAKER, lengths or Lengths(4, 3), guard=guard, journal=journal or Journal(None), stop=stop
+            )
+            if stop_after is not None:
+                asyncio.get_running_loop().call_later(stop_after, stop.set)
+            measured = await action(loader)
+            await loader.leave()
+            return measured, guard
+
+    return offered()
+
+
+async def against(behave, action, **options):
+    async with server(behave) as url:
+        return await offer(url, action, **options)
+
+
+def test_a_number_of_requests_is_sent_and_all_of_them_count():
+    async def asked():
+        async with NullServer(pace=0.005) as null:
+            measured, guard = await offer(null.url, lambda loader: loader.requests(4, count=20))
+            return measured, guard, null.requests
+
+    measured, guard, seen = run(asked())
+    assert seen == 20 == measured.tally.done and not guard.reason
+    assert measured.output_rate == pytest.approx(60 / measured.wall)
+    assert measured.mean_running <= 4.01 and measured.mean_running > 2
+
+
+def test_a_steady_load_counts_only_after_it_is_steady():
+    async def asked():
+        async with NullServer(pace=0.01, first=0.02) as null:
+            return await offer(null.url, lambda loader: loader.until_steady(4, seconds=1.0, longest=10.0))
+
+    measured, _ = run(asked())
+    assert measured.steady and measured.wall >= 0.9 and measured.tally.done > 20
+    # 4 users, each 3 tokens in 0.02 + 2 × 0.01 s and the client's own time
+    assert 100 < measured.output_rate < 300
+    assert measured.tally.done <= measured.everything.done
+
+
+def test_a_step_without_steady_state_ends_at_its_limit_and_says_so():
+    async def asked():
+        async with NullServer(pace=0.4) as null:
+            return await offer(null.url, lambda loader: loader.until_steady(2, seconds=0.5, longest=1.5))
+
+    measured, _ = run(asked())
+    assert not measured.steady and measured.wall < 3
+
+
+def test_requests_of_an_open_loop_are_sent_on_time():
+    schedule = [Arrival(0.02 * n, 4, 3) for n in range(25)]
+
+    async def asked():
+        async with NullServer(pace=0.05) as null:
+            return await offer(null.url, lambda loader: loader.arrivals(schedule))
+
+    measured, _ = run(asked())
+    assert measured.tally.done == 25 and measured.tally.late_p99() < 0.3
+    assert measured.mean_running > 2  # they overlap, for nobody waits for an answer
+
+
+def test_ctrl_c_keeps_what_was_measured():
+    async def asked():
+        async with NullServer(pace=0.02) as null:
+            return await offer(null.url, lambda loader: loader.requests(2, count=100_000), stop_after=0.7)
+
+    measured, _ = run(asked())
+    assert measured.tally.done > 3 and measured.everything.outcomes["cancelled"] <= 2
+
+
+def test_a_server_that_dies_stops_the_load_and_loses_nothing(tmp_path):
+    journal = Journal(tmp_path / "j.jsonl")
+
+    async def dying():
+        async with NullServer(pace=0.01) as null:
+            dies = asyncio.get_running_loop().create_task(_kill(null, 0.5))
+            found = await offer(null.url, lambda loader: loader.requests(4, count=10_000), journal=journal)
+            await dies
+            return found
+
+    async def _kill(null, after):
+        await asyncio.sleep(after)
+        null._server.close()
+        for writer in list(null._open):
+            writer.transport.abort()
+
+    measured, guard = run(dying())
+    journal.close()
+    assert "gone" in guard.reason and measured.tally.done > 0 and measured.everything.faults >= 5
+    lines = Journal.read(tmp_path / "j.jsonl")
+    assert len(lines) == sum(measured.everything.outcomes.values())
+
+
+def test_a_server_that_refuses_is_not_hammered():
+    seen = []
+
+    async def refuses(reader, writer, number):
+        seen.append(number)
+        await read_request(reader)
+        writer.write(b"HTTP/1.1 500 X\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+        await writer.drain()
+
+    measured, guard = run(against(refuses, lambda loader: loader.requests(2, count=1000)))
+    assert guard.reason and len(seen) < 30 and measured.everything.outcomes["failed"] == len(seen)
+
+
+def test_every_fault_of_a_mixed_server_is_counted():
+    bad = {
+        3: HEAD + token(),
+        5: b"HTTP/1.1 400 X\r\nContent-Length: 0\r\nConnection: close\r\n\r\n",
+        7: HEAD + event(b"{broken"),
+        9: b"HTTP/1.1 429 X\r\nRetry-After: 0\r\nContent-Length: 0\r\nConnection: close\r\n\r\n",
+    }
+
+    async def mixed(reader, writer, number):
+        await read_request(reader)
+        writer.write(bad.get(number, HEAD + WHOLE))
+        await writer.drain()
+
+    limits = Limits(error_rate=1.0)
+    measured, _ = run(against(mixed, lambda loader: loader.requests(1, count=30), limits=limits))
+    counts = measured.everything.outcomes
+    assert sum(counts.values()) == 30
+    assert (counts["lost"], counts["rejected"], counts["malformed"], counts["done"]) == (1, 1, 1, 27)
+    assert measured.everything.throttled == 1
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="this system does not tell its memory in /proc")
+def test_ten_thousand_requests_leave_memory_flat():
+    def resident():
+        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+    async def asked():
+        async with NullServer() as null:
+
+            async def both(loader):
+                await loader.requests(16, count=1000)
+                before = resident()
+                return await loader.requests(16, count=10_000), resident() - before
+
+            return await offer(null.url, both, lengths=Lengths(4, 2), patience=Patience())
+
+    (measured, grown), guard = run(asked(), limit=110)
+    assert measured.tally.done == 10_000 and not guard.reason
+    assert grown < 20_000_000
+
+
+def test_the_client_adds_little_and_says_how_much():
+    found = run(measure_overhead(8, tokens=10, pace=0.01))
+    assert found.faults == 0 and 0 <= found.tpot < 0.01 and 0 < found.ttft < 0.2
+    assert Overhead(1, 0.01, 0.0, 0.1, 0).share(0.0, 0.0) == 0.0
+
+
+def llm(**more):
+    """A small server with the pages of an engine; `more` replaces pages."""
+    pages = {
+        "/v1/models": {"data": [{"id": "m", "owned_by": "vllm", "max_model_len": 4096, "root": "org/M"}]},
+        "/metrics": 'vllm:num_requests_running{engine="0"} 2\nvllm:num_requests_running{engine="1"} 3\n'
+        'vllm:cache_config_info{block_size="16",num_gpu_blocks="1000"} 1.0\nvllm:num_preemptions_total 7\n',
+        "/version": {"version": "0.20.0"},
+        **more,
+    }
+
+    async def behave(reader, writer, number):
+        head, content = await read_request(reader)
+        method, path = head.split()[:2]
+        page = pages.get(path.decode())
+        if method == b"POST" and path.endswith(b"completions"):
+            asked = json.loads(content)
+            count = asked["max_tokens"]
+            words = len(re.findall(r"\S+", str(asked.get("prompt") or asked["messages"][0]["content"]))) + 3
+            text = token() * (count - 1) + token("x", "length", **usage(words, count)) + event(b"[DONE]")
+            writer.write(HEAD + text)
+        elif page is None:
+            writer.write(b"HTTP/1.1 404 X\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+        else:
+            body = (page if isinstance(page, str) else json.dumps(page)).encode()
+            writer.write(f"HTTP/1.1 200 OK\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n".encode() + body)
+        await writer.drain()
+
+    return behave
+
+
+async def told(behave, **endpoint):
+    async with server(behave) as url, Client(Endpoint(url, "m", **endpoint), QUICK) as client:
+        return await read_server(client)
+
+
+def test_vllm_tells_its_pool_and_its_counters():
+    facts = run(told(llm()))
+    assert (facts.engine, facts.version, facts.model) == ("vllm", "0.20.0", "org/M")
+    assert (facts.kv_tokens, facts.max_context) == (16000, 4096)
+    assert facts.gauges["running"] == 5 and facts.gauges["preemptions"] == 7
+
+
+def test_sglang_tells_its_layout_and_pool():
+    pages = {
+        "/v1/models": {"data": [{"id": "m", "owned_by": "sglang"}]},
+        "/get_server_info": {
+            "max_total_num_tokens": 314304,
+            "tp_size": 8,
+            "max_running_requests": 64,
+            "version": "0.5",
+        },
+        "/metrics": "sglang:num_running_reqs 4.0\nsglang:spec_accept_length 2.5\n",
+        "/version": None,
+    }
+    facts = run(told(llm(**pages)))
+    assert (facts.engine, facts.version, facts.kv_tokens, facts.max_sequences) == ("sglang", "0.5", 314304, 64)
+    assert facts.layout == {"tp": 8} and facts.gauges["acceptance_length"] == 2.5
+
+
+@pytest.mark.parametrize("page", ["not json", "[1, 2]", {"data": "x"}, {"data": [1]}, "null"])
+def test_odd_pages_are_no_facts_and_no_crash(page):
+    facts = run(
+        told(llm(**{"/v1/models": page, "/metrics": "garbage {{{\n", "/props": page, "/get_server_info": page}))
+    )
+    assert facts.models == () and facts.gauges == {}
+
+
+def test_where_no_server_answers_it_says_so():
+    async def asked():
+        async with Client(Endpoint("http://127.0.0.1:9/v1", "m"), QUICK) as client:
+            return await read_server(client)
+
+    with pytest.raises(NoServer, match="answers nothing"):
+        run(asked())
+
+
+def test_a_model_that_is_not_served_is_refused_with_what_is():
+    facts = ServerFacts(models=("glm-5", "other"))
+    with pytest.raises(SpecError, match="glm-5"):
+        named_endpoint(Endpoint("http://127.0.0.1/v1", "glm-4"), facts)
+    with pytest.raises(SpecError):
+        named_endpoint(Endpoint("http://127.0.0.1/v1", ""), facts)
+    assert named_endpoint(Endpoint("http://127.0.0.1/v1", ""), ServerFacts(models=("a",))).model == "a"
+
+
+def test_metrics_with_labels_and_exponents_are_parsed():
+    text = '# HELP x y\nx{a="1,2",b="q\\"r"} 1.5e+03\ny NaN\nz 1 1700000000\nbroken\n'
+    assert [(name, value) for name, _, value in parse_metrics(text) if value == value] == [("x", 1500.0), ("z", 1.0)]
+
+
+def test_prompts_get_their_exact_length_from_usage_alone():
+    async def asked():
+        async with server(llm()) as url, Client(Endpoint(url, "m"), QUICK) as client:
+            maker = await prepare_prompts(client)
+            import random
+
+            sent = await client.send(maker.make(50, random.Random(1)), 2)
+            return maker, sent
+
+    maker, sent = run(asked())
+    assert maker.method == "measured" and maker.frame == 3
+    assert sent.input_tokens == 50
+
+
+def test_shared_beginnings_are_shared_and_the_rest_is_not():
+    import random
+
+    maker = PromptMaker(tuple("abcdefgh"), 1, 2, "test")
+    one, two = (maker.make(100, random.Random(seed), shared=40) for seed in (1, 2))
+    assert one.split()[:38] == two.split()[:38] and one.split()[38:] != two.split()[38:]
+    assert len(one.split()) == 98
+
+
+def test_a_server_that_rejects_ignore_eos_is_asked_without_it():
+    plain = llm()
+
+    async def strict(reader, writer, number):
+        class Again:
+            async def readuntil(self, mark):
+                return head
+
+            async def readexactly(self, count):
+                return content
+
+        head, content = await read_request(reader)
+        if b"ignore_eos" in content:
+            writer.write(b"HTTP/1.1 400 X\r\nContent-Length: 2\r\nConnection: close\r\n\r\nno")
+            await writer.drain()
+        else:
+            await plain(Again(), writer, number)
+
+    async def asked():
+        async with server(strict) as url:
+            plan = LadderPlan(Lengths(8, 2), users=(1,), requests=3)
+            return await climb(Endpoint(url, "m"), plan, journal=Journal(None), stop=asyncio.Event(), patience=QUICK)
+
+    record = run(asked())
+    assert not record.endpoint.ignore_eos and record.steps[0].figures["num_requests"] == 3
+
+
+def ladder(tmp_path, url, plan, **options):
+    journal = Journal(tmp_path / "journal.jsonl")
+    return climb(Endpoint(url, "m"), plan, journal=journal, stop=asyncio.Event(), patience=QUICK, **options)
+
+
+def test_a_ladder_keeps_each_step_and_resumes_after_a_crash(tmp_path):
+    plan = LadderPlan(Lengths(8, 2), users=(1, 2, 4), requests=6)
+
+    async def asked(earlier=()):
+        async with server(llm(), limit=2**20) as url:
+            return url, await ladder(tmp_path, url, plan, earlier=earlier)
+
+    url, record = run(asked())
+    assert [step.level for step in record.steps] == [1, 2, 4] and all(step.complete for step in record.steps)
+    lines = Journal.read(tmp_path / "journal.jsonl")
+    assert sum(line["kind"] == "step" for line in lines) == 3
+    # a crash in the third step: its line is missing
+    cut = [line for line in lines if not (line["kind"] == "step" and line["level"] == 4)]
+    cut[0]["settings"]["url"] = None
+
+    async def again():
+        async with server(llm()) as other:
+            cut[0]["settings"]["url"] = other
+            return await ladder(tmp_path, other, plan, earlier=cut)
+
+    resumed = run(again())
+    assert [step.level for step in resumed.steps] == [1, 2, 4]
+    assert resumed.steps[0].figures == record.steps[0].figures
+
+
+def test_another_run_is_not_resumed(tmp_path):
+    plan = LadderPlan(Lengths(8, 2), users=(1,), requests=2)
+    earlier = [{"kind": "begin", "settings": {"url": "http://elsewhere/v1"}}]
+
+    async def asked():
+        async with server(llm()) as url:
+            return await ladder(tmp_path, url, plan, earlier=earlier)
+
+    with pytest.raises(SpecError, match="elsewhere"):
+        run(asked())
+
+
+def test_the_record_becomes_rows_of_the_measurement_tables(tmp_path, monkeypatch):
+    from glmplan.runs import read_runs
+
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-not-to-be-seen")
+
+    async def asked():
+        async with server(llm()) as url:
+            return await ladder(tmp_path, url, LadderPlan(Lengths(8, 3), users=(1, 2), requests=5))
+
+    record = run(asked())
+    facts = {"model": "glm-5.1", "accelerator": "rtx-pro-6000-ws", "tp": 8}
+    rows = record_rows(record, facts)
+    assert [row["concurrency"] for row in rows] == [1, 2] and rows[0]["engine"] == "vllm"
+    assert rows[0]["output_tokens"] == 3 and rows[0]["input_tokens"] == 8 and rows[0]["kv_pool_tokens"] == 16000
+    (tmp_path / "runs.csv").write_text(record_csv(record, facts))
+    runs = read_runs(tmp_path / "runs.csv")
+    assert [one.error for one in runs] == [None, None] and runs[1].concurrency == 2
+    everything = record_json(record) + record_csv(record) + (tmp_path / "journal.jsonl").read_text()
+    assert "sk-not" not in everything
