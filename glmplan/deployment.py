@@ -99,7 +99,10 @@ class Deployment:
     @cached_property
     def structure(self) -> StepWork:
         """What the step-time function needs."""
-        part = Part(bandwidth=self.accelerator.need("memory_bandwidth"), peaks=dict(self.accelerator.peak))
+        part = Part(
+            bandwidth=self.accelerator.need("memory_bandwidth"),
+            peaks={str(name): rate for name, rate in self.accelerator.peak.items()},
+        )
         latent_fp8 = self.kv == "fp8" and self.engine == "vllm" and self._indexed
         return StepWork(
             model=self.model,

@@ -190,18 +190,27 @@ def _layout(run: Run, assumed: list[str]) -> tuple[int, int, int, int, int, int]
 
 
 @lru_cache(maxsize=8192)
-def _pool(key: tuple[object, ...]) -> float:
-    run_model, weights, bits, accelerator, tp, pp, dp, ep, dcp, kv, engine, version, mtp, context, host = key
+def _pool(
+    model: str,
+    weights: str | None,
+    bits: float | None,
+    accelerator: str,
+    layout: tuple[int, int, int, int, int],
+    kv: str,
+    engine: str,
+    version: str | None,
+    mtp: bool,
+    context: float,
+) -> float:
     from glmplan.columns import Layout
     from glmplan.memory import kv_pool, part_memory
     from glmplan.memory_ranks import MemorySettings, rank_memory
 
-    model = _model(run_model)
     part = load_accelerator(accelerator)
     memory = rank_memory(
-        model,
-        _checkpoint(run_model, weights, bits),
-        layout=Layout(tp=tp, pp=pp, dp=dp, ep=ep, dcp=dcp),
+        _model(model),
+        _checkpoint(model, weights, bits),
+        layout=Layout(*layout),
         kv=kv,
         settings=MemorySettings(engine=engine if engine in memory_engines() else "vllm", version=version),
         mtp=mtp,
@@ -240,23 +249,16 @@ def _load(run: Run, deployment: Deployment, assumed: list[str]) -> Load:
         length = float(2 ** np.ceil(np.log2(inputs + outputs + 1)))
         try:
             pool = _pool(
-                (
-                    d.model.name,
-                    run.weights,
-                    run.weights_bits,
-                    d.accelerator.name,
-                    d.tp,
-                    d.pp,
-                    d.dp,
-                    d.ep,
-                    d.dcp,
-                    d.kv,
-                    d.engine,
-                    version,
-                    d.draft_tokens > 0,
-                    length,
-                    run.host,
-                )
+                d.model.name,
+                run.weights,
+                run.weights_bits,
+                d.accelerator.name,
+                (d.tp, d.pp, d.dp, d.ep, d.dcp),
+                d.kv,
+                d.engine,
+                version,
+                d.draft_tokens > 0,
+                length,
             )
         except GlmplanError:
             pool = 0.0

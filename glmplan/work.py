@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -306,7 +307,7 @@ def _add_layers(
     part, hidden = structure.part, structure.model.hidden
     tokens = step.decode + step.prompt
     experts = next((block for block in kind.ffn if isinstance(block, ExpertsFfn)), None)
-    layer = {name: 0.0 for name in SLOTS} | {}
+    layer: dict[str, Any] = dict.fromkeys(SLOTS, 0.0)
     _add_matrices(layer, structure, matrices, tokens, step.everywhere, degrees, experts)
     _add_attention(layer, structure, kind, step, degrees)
     layer["layer"] = 1.0
@@ -327,7 +328,7 @@ def _add_layers(
 
 
 def _add_matrices(
-    layer: dict[str, np.ndarray],
+    layer: dict[str, Any],
     structure: StepWork,
     matrices: tuple[_Matrices, ...],
     tokens: np.ndarray,
@@ -355,7 +356,7 @@ def _add_matrices(
 
 
 def _add_attention(
-    layer: dict[str, np.ndarray], structure: StepWork, kind: LayerKind, step: _Tokens, degrees: _Degrees
+    layer: dict[str, Any], structure: StepWork, kind: LayerKind, step: _Tokens, degrees: _Degrees
 ) -> None:
     part, mixer = structure.part, kind.mixer
     rate = part.rate("bf16")
@@ -368,10 +369,10 @@ def _add_attention(
         seen = grouped_query.attended(mixer, step.keys)
         layer["prefill_attention"] = step.prompt * grouped_query.core_flop(mixer, seen) / degrees.tp / rate
     elif isinstance(mixer, LatentAttention):
-        width = structure.latent_bytes or latent.cache_values_per_token(mixer) * structure.kv_bytes
+        row = structure.latent_bytes or latent.cache_values_per_token(mixer) * structure.kv_bytes
         keys = latent.attended(mixer, step.context, sparse=structure.sparse)
         index = latent.index_key_bytes(mixer) if structure.sparse else 0
-        read = step.requests * (keys * width + step.context * index) / degrees.dcp
+        read = step.requests * (keys * row + step.context * index) / degrees.dcp
         layer["cache_bytes"] = read / part.bandwidth
         scores = latent.absorbed_core_flop(mixer, keys) / degrees.tp
         if structure.sparse:

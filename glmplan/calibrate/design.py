@@ -169,7 +169,8 @@ def build_design(runs: Iterable[Run]) -> Design:
             refused.append((run, str(error)))
             continue
         questions.append(question)
-    points, node_run, figure, owner, target = [], [], [], [], []
+    points, node_run, figure, owner = [], [], [], []
+    target: list[float] = []
     nodes_of, observation_of, weight_of, front = [], [], [], []
     start = 0
     for place, question in enumerate(questions):
