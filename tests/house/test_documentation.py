@@ -7,11 +7,19 @@ import re
 import shlex
 import subprocess
 import sys
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
 from glmplan.cli import COMMANDS
+from glmplan.columns import Layout, StepPoints
+from glmplan.observables import Load
+from glmplan.records import Run
+from glmplan.schema.hardware import Accelerator
+from glmplan.schema.host import Host
+from glmplan.schema.measurement import Measurement
+from glmplan.schema.model import Checkpoint, ModelSpec, Published
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -105,3 +113,34 @@ def test_the_glossary_is_sorted_and_names_each_quantity_once():
         names = [row.split("|")[1].strip().strip("`") for row in table.splitlines()[2:]]
         assert names == sorted(names, key=str.lower)
         assert len(set(names)) == len(names)
+
+
+def test_every_column_and_every_field_that_people_write_or_read_is_in_the_glossary():
+    text = (ROOT / "docs/glossary.md").read_text(encoding="utf-8")
+    known = set(re.findall(r"^\| `(\w+)`", text, re.MULTILINE))
+    # names whose meaning is their word: what every record may carry
+    plain = {
+        "name",
+        "extra_note",
+        "full_name",
+        "title",
+        "aliases",
+        "alias_notes",
+        "source",
+        "sources",
+        "note",
+        "kind",
+        "vendor",
+    }
+    plain |= {"family", "hugging_face", "repository", "unknown", "assumptions", "default", "published", "checkpoints"}
+    unit = re.compile(r"(_mean|_p50|_p99)?_(ms|tokens|gib)$|_(note|notes|id|link|given)$")
+    missing = []
+    for record in (Accelerator, Host, ModelSpec, Checkpoint, Published, Measurement):
+        for field in record.model_fields:
+            if field not in known | plain and unit.sub("", field) not in known | plain:
+                missing.append(f"{record.__name__}.{field}")
+    for record in (Layout, StepPoints, Load, Run):
+        for field in fields(record):
+            if field.name not in known | plain and unit.sub("", field.name) not in known | plain:
+                missing.append(f"{record.__name__}.{field.name}")
+    assert not missing, "\n".join(["", *missing])
