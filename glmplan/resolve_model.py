@@ -22,6 +22,14 @@ MIXTURES: dict[str, float] = {
     "q2_k_s": 2.9697, "q2_k": 3.1593, "q3_k_s": 3.6429, "q3_k_l": 4.2979, "q4_k_s": 4.6672, "q4_k_m": 4.8944,
     "q5_k_s": 5.5704, "q5_k_m": 5.7036, "q6_k": 6.5633, "q8_0": 8.5008,
 }  # fmt: skip
+#: the same for mixtures that the table above does not have: mean bits [bit] and where they are from
+_OTHER_MIXTURES: dict[str, tuple[float, str]] = {
+    "q3_k_m": (3.91, "Llama 2 7B, https://github.com/ggerganov/llama.cpp examples/quantize at b8c1476e"),
+    "q3_k_xl": (3.53, "GLM-4.6, 158 GB, https://huggingface.co/unsloth/GLM-4.6-GGUF"),
+    "q4_k_xl": (4.58, "MiniMax-M2.1, 131 GB, https://huggingface.co/unsloth/MiniMax-M2.1-GGUF/discussions/7"),
+    "q5_k_xl": (5.63, "GLM-4.6, 252 GB, https://huggingface.co/unsloth/GLM-4.6-GGUF"),
+    "q8_k_xl": (8.5008, "Q8_0 of llama.cpp; Unsloth's mixture keeps some tensors wider, so this is the least"),
+}
 #: what people write → format
 _SYNONYMS = {
     "fp16": "f16",
@@ -99,14 +107,18 @@ def checkpoint_for(model: ModelSpec, weights: str | None = None) -> Checkpoint:
         found = model.checkpoint("fp8")
     if found is not None:
         return found
-    bits = MIXTURES.get(key.replace("-", "_").removeprefix("ud_"))
+    mixture = key.replace("-", "_").removeprefix("ud_")
+    source = "Llama-3.1-8B, https://github.com/ggml-org/llama.cpp tools/quantize/README.md"
+    bits = MIXTURES.get(mixture)
+    if bits is None:
+        bits, source = _OTHER_MIXTURES.get(mixture, (None, source))
     if bits is not None:
         return Checkpoint(
-            name=key,
+            name=mixture,
             file_bits_per_weight=bits,
             includes_mtp=False,
-            source="mean bits of Llama-3.1-8B, https://github.com/ggml-org/llama.cpp tools/quantize/README.md",
-            note="not a published checkpoint of this model",
+            source=f"mean bits of {source}",
+            note="not a published checkpoint of this model; mixtures differ by a few per cent between models",
         )
     try:
         weight_format(key)

@@ -201,6 +201,8 @@ def test_missing_parts_of_a_gguf_file_are_named(tmp_path):
         ("gpt-oss-120b", "gpt-oss-120b", "mxfp4"),
         ("llama-3.1-8b-q4_k_m", "llama-3.1-8b", "q4_k_m"),
         ("deepseek-r1", "deepseek-r1", "fp8"),
+        ("deepseek-r1-nvfp4", "deepseek-r1", "nvfp4"),
+        ("qwen3.6-27b-ud-q4_k_xl", "qwen3.6-27b", "q4_k_xl"),
     ],
 )
 def test_names_resolve_to_model_and_checkpoint(text, model, checkpoint):
