@@ -46,6 +46,12 @@ def test_every_fit_is_within_physics_and_has_a_domain(part):
             assert 0 < p.two_shot <= 1.2
 
 
+@pytest.mark.parametrize("part", [*PARTS, "priors"])
+def test_the_rows_are_the_same_whether_read_as_toml_or_quickly(part):
+    table = read_toml(data_folder("calibration") / "fits" / "kernels" / f"{part}.toml")
+    assert [fit_row(fit) for fit in kernel_fits(part)] == table["fits"]
+
+
 def test_a_prior_says_how_far_it_misses_a_part_left_out():
     for fit in kernel_fits("priors"):
         assert fit.pooled

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from glmplan.kernel_state import exchange_work, recurrent_decode_work, recurrent_prefill_work
 from glmplan.kernel_work import attention_decode_work, expert_work, gemm_work, latent_decode_work, touched_experts
 from glmplan.utilisation import CollectiveParams, KernelParams, KernelWork, collective_seconds, kernel_seconds
 
@@ -106,6 +107,20 @@ def test_experts_of_one_token_read_each_touched_expert_once():
     assert work.bytes == pytest.approx(8 * 3 * 6144 * 2048, rel=0.01)
     assert work.flop == 2 * 8 * 3 * 6144 * 2048
     assert work.rows == 1.0
+
+
+def test_a_recurrent_step_does_not_depend_on_the_context_and_prefill_is_linear_in_it():
+    shape = {"key_heads": 16.0, "value_heads": 32.0}
+    state = 2 * 4 * 32 * 128 * 128  # read and written in FP32
+    assert recurrent_decode_work(64.0, **shape).bytes == pytest.approx(64 * state, rel=0.02)
+    short, long = recurrent_prefill_work(1.0, np.array([1024.0, 2048.0]), **shape).flop
+    assert long == 2 * short
+
+
+def test_an_exchange_of_one_rank_sends_nothing_and_of_many_each_token_to_every_expert():
+    sent = exchange_work(10.0, ranks=np.array([1.0, 1e6]), hidden=100.0, top_k=8.0, value_bytes=2.0).bytes
+    assert sent[0] == 0.0
+    assert sent[1] == pytest.approx(10 * 100 * 2 * 8, rel=1e-3)
 
 
 @given(

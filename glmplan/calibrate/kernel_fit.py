@@ -28,7 +28,7 @@ _BOUNDS = {
     "cache_bytes": (5e7, 6e6, 3e8),
 }
 _NEUTRAL = {"rows_half": 0.0, "tiles_half": 0.0, "streams_half": 0.0, "side": 1.0, "group": 0.0}
-_NEUTRAL |= {"cache_gain": 1.0, "cache_bytes": 1.0}
+_NEUTRAL |= {"cache_gain": 1.0, "cache_bytes": 1.0, "flop": 1.0, "sharpness": 4.0}
 _ALL = ("floor", "bandwidth", "flop", "rows_half", "tiles_half", "streams_half", "sharpness")
 
 #: class of kernel → parameters that are fitted; the others stay neutral
@@ -43,6 +43,12 @@ CLASSES: dict[str, tuple[str, ...]] = {
     "latent-prefill-block": ("floor", "bandwidth", "flop", "rows_half", "side", "sharpness"),
     "sparse-decode-block": ("floor", "bandwidth", "flop", "rows_half", "side", "sharpness"),
     "sparse-prefill-block": ("floor", "bandwidth", "flop", "rows_half", "side", "sharpness"),
+    "recurrent-decode": ("floor", "bandwidth", "streams_half", "cache_gain", "cache_bytes"),
+    "recurrent-prefill": ("floor", "bandwidth", "flop", "tiles_half", "streams_half", "sharpness"),
+    "convolution-decode": ("floor", "bandwidth", "cache_gain", "cache_bytes"),
+    "convolution-prefill": ("floor", "bandwidth", "streams_half", "cache_gain", "cache_bytes"),
+    "expert-dispatch": ("floor", "bandwidth", "sharpness"),
+    "expert-combine": ("floor", "bandwidth", "sharpness"),
 }
 
 #: what carries no activation quantisation has no side pass to fit

@@ -14,7 +14,7 @@ end-to-end. What each table means was checked against physics, and rows that can
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,14 +28,28 @@ from glmplan.kernel_work import (
     attention_prefill_work,
     expert_work,
     gemm_work,
-    latent_decode_work,
-    latent_prefill_work,
-    sparse_latent_work,
     touched_experts,
 )
 from glmplan.utilisation import KernelWork
 
-__all__ = ["PACKAGE", "PARTS", "Campaign", "campaigns", "package_root", "read_table", "sample"]
+__all__ = [
+    "FORMATS",
+    "KV_BYTES",
+    "PACKAGE",
+    "PARTS",
+    "Campaign",
+    "Rows",
+    "Table",
+    "decode_attention_rows",
+    "expert_rows",
+    "gemm_rows",
+    "grouped",
+    "package_root",
+    "prefill_attention_rows",
+    "read_table",
+    "sample",
+    "take",
+]
 
 PACKAGE = "aiconfigurator-core"
 
@@ -64,11 +78,12 @@ FORMATS = {
     "w4a8_mxfp4_mxfp8": ("mxfp4-a8", 0.53125, 1.03125, "fp8"),
 }
 
-_KV_BYTES = {"bfloat16": 2.0, "fp8": 1.0}
+KV_BYTES = {"bfloat16": 2.0, "fp8": 1.0}
 _MOST = 1600  # rows kept of a table: half are fitted, half are tested
-_LEAST = 200
 
 Table = dict[str, Any]
+#: format, backend, precision that computes, sampled columns, rows of the table, work, bytes kept in the cache
+Rows = tuple[str, str, str, Table, int, KernelWork, np.ndarray]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +93,8 @@ class Campaign:
     Attributes
     ----------
     part, kernel, engine, precision, backend, compute : str
-        Names; `engine` ends in its version, `compute` is the precision of the peak that applies.
+        Names; `engine` ends in its version, `compute` is the precision of the peak that applies, ``link`` where the
+        bytes cross the rank's link instead of its memory.
     work : KernelWork
         The work of each row.
     seconds : ndarray
@@ -175,7 +191,23 @@ def read_table(root: Path, part: str, family: str, engine: str, kernel: str) -> 
     return {name: table[name].to_numpy() for name in table.column_names}, newest.parent.name
 
 
-def _take(table: Table, mask: np.ndarray) -> tuple[Table, int]:
+def take(table: Table, mask: np.ndarray) -> tuple[Table, int]:
+    """Return a sample of the chosen rows whose time is positive, and how many such rows there are.
+
+    Parameters
+    ----------
+    table : dict
+        Columns.
+    mask : ndarray
+        Rows to choose from.
+
+    Returns
+    -------
+    dict
+        The sampled columns.
+    int
+        Rows chosen from, [-]
+    """
     found = np.flatnonzero(mask & (table["latency"].astype(float) > 0))
     kept = found[sample(len(found), _MOST)]
     return {name: _number(values[kept]) for name, values in table.items()}, len(found)
@@ -185,33 +217,51 @@ def _number(values: np.ndarray) -> np.ndarray:
     return values.astype(float) if np.issubdtype(values.dtype, np.number) else values
 
 
-def _groups(table: Table, *keys: str) -> Iterator[tuple[tuple[str, ...], np.ndarray]]:
+def grouped(table: Table, *keys: str) -> Iterator[tuple[tuple[str, ...], np.ndarray]]:
+    """Yield each combination of the keys' values, sorted, with the mask of its rows.
+
+    Parameters
+    ----------
+    table : dict
+        Columns.
+    *keys : str
+        Names of columns.
+
+    Yields
+    ------
+    tuple of str
+        The values.
+    ndarray
+        The rows.
+    """
     labels = list(zip(*(table[key].astype(str) for key in keys), strict=True))
     joined = np.array(["\x1f".join(label) for label in labels], dtype=object)
     for label in sorted(set(joined)):
         yield tuple(label.split("\x1f")), joined == label
 
 
-def _gemm(table: Table) -> Iterator[tuple[str, str, str, Table, int, KernelWork, np.ndarray]]:
-    for (dtype, backend), mask in _groups(table, "gemm_dtype", "kernel_source"):
+def gemm_rows(table: Table) -> Iterator[Rows]:
+    """Yield the rows of a table of products, for each format and backend."""
+    for (dtype, backend), mask in grouped(table, "gemm_dtype", "kernel_source"):
         if dtype not in FORMATS or dtype == "int4_wo":
             continue
-        t, points = _take(table, mask & (table["n"] >= 256) & (table["k"] >= 256))
+        t, points = take(table, mask & (table["n"] >= 256) & (table["k"] >= 256))
         name, stored, inside, compute = FORMATS[dtype]
         work = gemm_work(t["m"], t["n"], t["k"], weight_bytes=stored, activation_bytes=inside)
         yield name, backend, compute, t, points, work, t["n"] * t["k"] * stored
 
 
-def _experts(table: Table) -> Iterator[tuple[str, str, str, Table, int, KernelWork, np.ndarray]]:
+def expert_rows(table: Table) -> Iterator[Rows]:
+    """Yield the rows of a table of grouped expert products, for each format and backend."""
     grouped_router = (table["num_experts"] == 256) & (table["topk"] == 8) & (table["hidden_size"] == 7168)
     balanced = table["distribution"] == "balanced"
     even = bool(balanced.any())
     random = (table["distribution"] == "power_law_1.01") & (table["moe_ep_size"] == 1)
     usable = (balanced if even else random) & (table["topk"] > 1) & ~grouped_router
-    for (dtype, backend), mask in _groups(table, "moe_dtype", "kernel_source"):
+    for (dtype, backend), mask in grouped(table, "moe_dtype", "kernel_source"):
         if dtype not in FORMATS:
             continue
-        t, points = _take(table, mask & usable)
+        t, points = take(table, mask & usable)
         name, stored, inside, compute = FORMATS[dtype]
         pairs = np.maximum(t["num_tokens"] * t["topk"] / t["moe_ep_size"], 1)
         touched = np.minimum(t["num_experts"] / t["moe_ep_size"], pairs)
@@ -234,144 +284,32 @@ def _experts(table: Table) -> Iterator[tuple[str, str, str, Table, int, KernelWo
         yield name, backend, compute, t, points, work, touched * matrices * t["hidden_size"] * inner * stored
 
 
-def _decode_attention(table: Table) -> Iterator[tuple[str, str, str, Table, int, KernelWork, np.ndarray]]:
+def decode_attention_rows(table: Table) -> Iterator[Rows]:
+    """Yield the rows of a table of decode attention, for each format and backend."""
     window = table.get("window_size", np.zeros(len(table["latency"])))
     usable = (window == 0) & (table["step"] >= 63) & (table["head_dim"] >= 64)
-    for (dtype, backend), mask in _groups(table, "kv_cache_dtype", "kernel_source"):
-        if dtype not in _KV_BYTES:
+    for (dtype, backend), mask in grouped(table, "kv_cache_dtype", "kernel_source"):
+        if dtype not in KV_BYTES:
             continue
-        t, points = _take(table, mask & usable)
+        t, points = take(table, mask & usable)
         heads = t["num_heads"]
         kv_heads = np.where(t["num_key_value_heads"] == 0, heads, t["num_key_value_heads"])
         context = t["step"] + 1
-        shape = {"heads": heads, "kv_heads": kv_heads, "head_dim": t["head_dim"], "kv_bytes": _KV_BYTES[dtype]}
+        shape = {"heads": heads, "kv_heads": kv_heads, "head_dim": t["head_dim"], "kv_bytes": KV_BYTES[dtype]}
         work = attention_decode_work(t["batch_size"], context, **shape)
         yield FORMATS[dtype][0], backend, "bf16", t, points, work, np.asarray(work.bytes)
 
 
-def _prefill_attention(table: Table) -> Iterator[tuple[str, str, str, Table, int, KernelWork, np.ndarray]]:
+def prefill_attention_rows(table: Table) -> Iterator[Rows]:
+    """Yield the rows of a table of prefill attention, for each format and backend."""
     window = table.get("window_size", np.zeros(len(table["latency"])))
     usable = (window == 0) & (table["isl"] >= 64) & (table["head_dim"] >= 64)
-    for (dtype, backend), mask in _groups(table, "attn_dtype", "kernel_source"):
-        if dtype not in _KV_BYTES:
+    for (dtype, backend), mask in grouped(table, "attn_dtype", "kernel_source"):
+        if dtype not in KV_BYTES:
             continue
-        t, points = _take(table, mask & usable)
+        t, points = take(table, mask & usable)
         heads = t["num_heads"]
         kv_heads = np.where(t["num_key_value_heads"] == 0, heads, t["num_key_value_heads"])
         shape = {"heads": heads, "kv_heads": kv_heads, "head_dim": t["head_dim"]}
         work = attention_prefill_work(t["batch_size"], t["isl"], prefix=t["step"], **shape)
         yield FORMATS[dtype][0], backend, FORMATS[dtype][3], t, points, work, np.full(len(t["isl"]), np.inf)
-
-
-def _latent_decode(table: Table) -> Iterator[tuple[str, str, str, Table, int, KernelWork, np.ndarray]]:
-    for (dtype, backend), mask in _groups(table, "kv_cache_dtype", "kernel_source"):
-        if dtype not in _KV_BYTES:
-            continue
-        t, points = _take(table, mask & (table["step"] >= 63))
-        work = latent_decode_work(
-            t["batch_size"], t["step"] + 1, heads=t["num_heads"], kv_bytes=_KV_BYTES[dtype]
-        )
-        yield FORMATS[dtype][0], backend, "bf16", t, points, work, np.asarray(work.bytes)
-
-
-def _latent_prefill(table: Table) -> Iterator[tuple[str, str, str, Table, int, KernelWork, np.ndarray]]:
-    for (dtype, backend), mask in _groups(table, "mla_dtype", "kernel_source"):
-        if dtype not in _KV_BYTES:
-            continue
-        t, points = _take(table, mask & (table["isl"] >= 64))
-        work = latent_prefill_work(t["batch_size"], t["isl"], heads=t["num_heads"], prefix=t["step"])
-        yield FORMATS[dtype][0], backend, FORMATS[dtype][3], t, points, work, np.full(len(t["isl"]), np.inf)
-
-
-def _projections(t: Table, *, indexer: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Weights of an MLA block on one rank, its indexer heads, FLOP of an expanded pair; shapes from config.json."""
-    glm = np.array(["Glm" in name for name in t["architecture"].astype(str)], dtype=bool)
-    hidden, query = np.where(glm, 6144, 7168), np.where(glm, 2048, 1536)
-    nope, value, index = np.where(glm, 192, 128), np.where(glm, 256, 128), np.where(glm, 32, 64)
-    heads = t["num_heads"]
-    latent = hidden * (query + 576) + heads * (query * (nope + 64) + 512 * (nope + value) + value * hidden)
-    scorer = query * index * 128 + hidden * (128 + index)
-    return latent + indexer * scorer, index.astype(float), 2.0 * (nope + 64 + value)
-
-
-def _block(decode: bool, sparse: bool) -> Callable[[Table], Iterator[Any]]:
-    def rows(table: Table) -> Iterator[tuple[str, str, str, Table, int, KernelWork, np.ndarray]]:
-        for (dtype, kv, backend), mask in _groups(table, "gemm_type", "kv_cache_dtype", "kernel_source"):
-            if dtype not in FORMATS or kv not in _KV_BYTES:
-                continue
-            t, points = _take(table, mask & ((table["step"] >= 63) | (not decode)))
-            runs = np.full(len(t["latency"]), float(sparse and "skip_indexer" not in backend))
-            weights, index_heads, expanded = _projections(t, indexer=runs)
-            dense = not decode and (not sparse or "dense_mha" in backend)
-            name, stored, _, compute = FORMATS[dtype]
-            work = sparse_latent_work(
-                t["batch_size"],
-                np.ones_like(t["step"]) if decode else t["isl"],
-                prefix=t["step"],
-                heads=t["num_heads"],
-                projection_weights=weights,
-                weight_bytes=stored,
-                kv_token_bytes=1152.0 if kv == "bfloat16" else 656.0 if sparse else 576.0,
-                indexer=runs,
-                index_heads=index_heads,
-                top_k=2048.0 if sparse and not dense else np.inf,
-                pair_flop=expanded if dense else 2.0 * (2 * 512 + 64),
-            )
-            name = f"{name}+{FORMATS[kv][0]}"
-            yield name, backend, compute, t, points, work, np.full(len(runs), np.inf)
-
-    return rows
-
-
-#: class → family folder, table, what makes its work
-TABLES: dict[str, tuple[str, str, Callable[[Table], Iterator[Any]]]] = {
-    "gemm": ("gemm", "gemm", _gemm),
-    "experts": ("moe", "moe", _experts),
-    "decode-attention": ("attention", "generation_attention", _decode_attention),
-    "prefill-attention": ("attention", "context_attention", _prefill_attention),
-    "latent-decode": ("mla", "generation_mla", _latent_decode),
-    "latent-prefill": ("mla", "context_mla", _latent_prefill),
-    "latent-decode-block": ("mla", "mla_generation_module", _block(decode=True, sparse=False)),
-    "latent-prefill-block": ("mla", "mla_context_module", _block(decode=False, sparse=False)),
-    "sparse-decode-block": ("sparse_attention", "dsa_generation_module", _block(decode=True, sparse=True)),
-    "sparse-prefill-block": ("sparse_attention", "dsa_context_module", _block(decode=False, sparse=True)),
-}
-
-
-def campaigns(root: Path, part: str) -> Iterator[Campaign]:
-    """Read every kernel table of one part.
-
-    Parameters
-    ----------
-    root : Path
-        Folder from `package_root`.
-    part : str
-        Folder of the part, a key of `PARTS`.
-
-    Yields
-    ------
-    Campaign
-        One for each class, engine, precision and backend with enough rows.
-    """
-    for kernel, (family, name, rows) in TABLES.items():
-        for engine in ("vllm", "sglang", "trtllm"):
-            found = read_table(root, part, family, engine, name)
-            if found is None:
-                continue
-            table, version = found
-            for precision, backend, compute, t, points, work, resident in rows(table):
-                if len(t["latency"]) < _LEAST:
-                    continue
-                variant = "shared-" if "skip_indexer" in backend else "dense-" if "dense_mha" in backend else ""
-                yield Campaign(
-                    part=PARTS[part],
-                    kernel=variant + kernel,
-                    engine=f"{engine} {version}",
-                    precision=precision,
-                    backend=backend,
-                    compute=compute,
-                    work=work,
-                    seconds=t["latency"] * 1e-3,
-                    resident=resident,
-                    points=points,
-                )

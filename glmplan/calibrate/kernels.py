@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from glmplan.calibrate.campaigns import campaigns
 from glmplan.calibrate.collective_tables import all_reduces
 from glmplan.calibrate.kernel_fit import Fitted, Rows, errors, fit_collective, fit_rows, join, rows_of
-from glmplan.calibrate.kernel_tables import PARTS, Campaign, campaigns, package_root
+from glmplan.calibrate.kernel_tables import PARTS, Campaign, package_root
 from glmplan.catalog_hardware import load_accelerator
 from glmplan.files import write_atomically
 from glmplan.kernel_fits import KernelFit, fit_row
@@ -25,6 +26,7 @@ __all__ = ["KernelCalibration", "calibrate_kernels", "write_kernel_fits"]
 
 _POOL_ROWS = 80  # rows of each table that enter a prior
 _SLOWEST_GEMM_FLOOR = 40e-6  # s; no part needs so long to start a product
+_NO_FORM = 0.4  # median error above which a fit would mislead
 _HOST_RATIO = 1.7  # a decode block that starts so much later than another engine's was launched kernel by kernel
 
 
@@ -62,8 +64,8 @@ class KernelCalibration:
 
 
 def _peaks(part: Accelerator, compute: str) -> tuple[float, float]:
-    """Peak of the precision that computes (BF16 where the part has no other) and of the memory."""
-    bandwidth, bf16 = part.need("memory_bandwidth", "peak.bf16")
+    """Peak of the precision that computes (BF16 where the part has no other) and of the memory or the link."""
+    bandwidth, bf16 = part.need("scaleup_bandwidth" if compute == "link" else "memory_bandwidth", "peak.bf16")
     return float(part.peak.get(compute, bf16)), float(bandwidth)  # type: ignore[call-overload]
 
 
@@ -82,7 +84,7 @@ def _fit_campaign(campaign: Campaign, part: Accelerator) -> _Measured:
     train, test = (rows_of(campaign, slice(start, count, 2), **peaks) for start in (0, 1))
     fitted = fit_rows(campaign.kernel, campaign.precision, train)
     spread, median, p90 = _quality(errors(fitted, test))
-    rows = np.broadcast_to(np.asarray(campaign.work.rows, dtype=float), count)
+    rows = np.nan_to_num(np.broadcast_to(np.asarray(campaign.work.rows, dtype=float), count), posinf=1.0)
     fit = KernelFit(
         kernel=campaign.kernel,
         engine=campaign.engine,
@@ -233,6 +235,12 @@ def calibrate_kernels(
         bad = _host_timed(tables)
         found.left_out += bad.values()
         measured = [_fit_campaign(table, part) for index, table in enumerate(tables) if index not in bad]
+        for fit in (m.fit for m in measured if m.fit.median > _NO_FORM):
+            found.left_out.append(
+                f"{name} {fit.kernel} {fit.engine} {fit.precision} ({fit.backend}): no form here follows it, its "
+                f"median error is {fit.median:.0%}"
+            )
+        measured = [m for m in measured if m.fit.median <= _NO_FORM]
         everything += _primary(measured)
         ordered = sorted(
             (m.fit for m in measured), key=lambda f: (f.kernel, f.engine, f.precision, -f.points, f.backend)
@@ -264,7 +272,7 @@ def _toml(name: str, package: str, rows: Sequence[KernelFit], peaks: dict[str, A
     lines = [_HEADER, f"name = {json.dumps(name)}", f"source = {json.dumps(source)}"]
     lines += [f"{key} = {value}" for key, value in peaks.items()]
     body = ",\n".join("  " + json.dumps(fit_row(fit), ensure_ascii=False) for fit in rows)
-    return "\n".join(lines) + f"\nfits = [\n{body},\n]\n"
+    return "\n".join(lines) + f"\nfits = [\n{body}\n]\n"
 
 
 def write_kernel_fits(found: KernelCalibration, folder: Path) -> list[Path]:

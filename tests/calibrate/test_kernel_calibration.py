@@ -10,8 +10,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from glmplan.calibrate.campaigns import campaigns
 from glmplan.calibrate.kernel_fit import errors, fit_collective, fit_rows, rows_of
-from glmplan.calibrate.kernel_tables import Campaign, campaigns, package_root, sample
+from glmplan.calibrate.kernel_tables import Campaign, package_root, sample
 from glmplan.calibrate.kernels import calibrate_kernels, write_kernel_fits
 from glmplan.calibrate.kernels_page import kernels_page
 from glmplan.cli.calibrate_kernels import run
