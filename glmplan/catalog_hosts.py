@@ -117,7 +117,15 @@ def _read_known(stem: str) -> Host:
 
 
 def _read(file: Path) -> Host:
-    return _host({"name": file.stem, **read_toml(file)}, file)
+    content = {"name": file.stem, **read_toml(file)}
+    cards = content.get("cards")
+    if isinstance(cards, list):
+        # A part that is not in the catalogue is a TOML file beside the host's.
+        for card in cards:
+            part = card.get("accelerator") if isinstance(card, dict) else None
+            if isinstance(part, str) and part.endswith(".toml"):
+                card["accelerator"] = str(file.parent.absolute() / part)
+    return _host(content, file)
 
 
 def _host(content: dict[str, Any], file: Path | None = None) -> Host:
@@ -160,7 +168,9 @@ def load_machine(text: str | Path) -> Host:
         content = read_toml(name)
         if "cards" in content:
             return load_host(name)
-        return implied_host(load_accelerator(name), 1)
+        host = implied_host(load_accelerator(name), 1)
+        cards = tuple(card.model_copy(update={"accelerator": name}) for card in host.cards)
+        return host.model_copy(update={"cards": cards})
     plain = plain_name(name)
     if plain in host_names() or plain in host_aliases():
         return load_host(name)

@@ -132,3 +132,54 @@ def _hand_over(record: Any, out: Path | None, form: Form) -> None:
         typer.echo(record_text(record))
     else:
         typer.echo(record_toml(record), nl=False)
+
+
+@app.command("probe")
+def probe(
+    name: Annotated[str, typer.Option(help="Name of the host.")] = "this-machine",
+    out: Annotated[Path | None, typer.Option(help="Write the host here as TOML, and its CPU beside it.")] = None,
+    seconds: Annotated[float, typer.Option(min=0.01, help="Time for each measurement of a CPU.")] = 1.0,
+    form: Annotated[Form, typer.Option("--format", help="What is printed when nothing is written.")] = Form.toml,
+) -> None:
+    """Describe this machine, and measure its CPU where there is no accelerator."""
+    from glmplan.files import write_atomically
+    from glmplan.probe.host_toml import record_toml
+    from glmplan.probe.machine import probe_machine
+
+    found = probe_machine(
+        name=out.stem if out else name, seconds=seconds, progress=lambda line: typer.echo(f"{line} …", err=True)
+    )
+    if found.part is not None:
+        if out is not None:
+            write_atomically(out.with_name(f"{found.part.name}.toml"), record_toml(found.part))
+            typer.echo(str(out.with_name(f"{found.part.name}.toml")))
+        elif form is Form.toml:
+            typer.echo(f"# {found.part.name}.toml\n{record_toml(found.part)}\n# {found.host.name}.toml")
+    _hand_over(found.host, out, form)
+
+
+@app.command("draw")
+def draw(
+    name: Annotated[str, typer.Argument(help="A host, NxACCELERATOR or a TOML file.")],
+    tp: Annotated[int, typer.Option(min=0, help="Draw a plan with this tensor-parallel size.")] = 0,
+    pp: Annotated[int, typer.Option(min=1, help="Pipeline stages of the plan.")] = 1,
+    form: Annotated[Picture, typer.Option("--format", help="What is made.")] = Picture.text,
+    out: Annotated[Path | None, typer.Option(help="Write the drawing here.")] = None,
+) -> None:
+    """Draw a host: its links, and the placement, transfers and loads of a plan on it."""
+    from glmplan.catalog_hosts import load_machine
+    from glmplan.errors import SpecError
+    from glmplan.files import write_atomically
+    from glmplan.network.placement import place
+    from glmplan.report.draw import draw_svg, draw_text, svg_to_png
+
+    host = load_machine(name)
+    placement = place(host, tp=tp or 1, pp=pp) if tp or pp > 1 else None
+    if form is Picture.png and out is None:
+        raise SpecError("must be given for a picture", field="--out")
+    drawing = draw_text(host, placement) + "\n" if form is Picture.text else draw_svg(host, placement)
+    if out is None:
+        typer.echo(drawing, nl=False)
+    else:
+        write_atomically(out, svg_to_png(drawing) if form is Picture.png else drawing)
+        typer.echo(str(out))

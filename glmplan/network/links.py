@@ -20,7 +20,15 @@ from glmplan.units import parse_quantity
 if TYPE_CHECKING:
     from glmplan.schema.host import Host
 
-__all__ = ["CUSTOM_ALL_REDUCE_RANKS", "LinkFits", "link_for_group", "load_link_fits", "path_to_root", "pcie_rates"]
+__all__ = [
+    "CUSTOM_ALL_REDUCE_RANKS",
+    "LinkFits",
+    "link_for_group",
+    "load_link_fits",
+    "path_to_root",
+    "pcie_rates",
+    "shared_ring_rates",
+]
 
 #: Group sizes that vLLM's own all-reduce kernel accepts (vllm-project/vllm, custom_all_reduce.py, release 0.19).
 CUSTOM_ALL_REDUCE_RANKS = (2, 4, 6, 8)
@@ -274,6 +282,25 @@ def pcie_rates(host: Host, group: tuple[int, ...]) -> tuple[float, float, bool]:
     >>> round(ring / 1e9), round(mesh / 1e9, 1), crosses
     (63, 27.6, False)
     """
+    own, links = _link_use(host, group)
+    ring_rate = min((link.rate / max(link.leaving, 1) for link in links), default=own)
+    mesh_rate = min((link.rate * (len(group) - 1) / link.pairs for link in links), default=own)
+    sockets = {_socket_of(host, slot) for slot in group}
+    return min(ring_rate, own), min(mesh_rate, own), len(sockets) > 1
+
+
+@dataclass(frozen=True, slots=True)
+class _Use:
+    """How a group uses one link: line rate [B/s], ring transfers that leave through it, pairs that it separates."""
+
+    name: str
+    rate: float
+    leaving: int
+    pairs: int
+
+
+def _link_use(host: Host, group: tuple[int, ...]) -> tuple[float, list[_Use]]:
+    """Return the slowest link of the members' own, [B/s], and the use of every link that separates some of them."""
     count = len(group)
     rates: dict[str, float] = {}
     below: dict[str, set[int]] = {}
@@ -282,19 +309,46 @@ def pcie_rates(host: Host, group: tuple[int, ...]) -> tuple[float, float, bool]:
             rates[name] = rate
             below.setdefault(name, set()).add(rank)
     chip_of = {switch.name: switch.chip for switch in host.switches if switch.chip}
-    ring_rate, mesh_rate = float("inf"), float("inf")
+    uses = []
     for name, ranks in below.items():
         # Virtual switches of one chip meet inside it: their traffic does not cross the uplinks.
         twins = [other for other, chip in chip_of.items() if other in below and chip == chip_of.get(name)]
         near = ranks.union(*(below[other] for other in twins))
-        if len(near) == count:
-            continue
-        leaving = sum((rank + 1) % count not in near for rank in ranks)
-        ring_rate = min(ring_rate, rates[name] / max(leaving, 1))
-        mesh_rate = min(mesh_rate, rates[name] * (count - 1) / (len(ranks) * (count - len(near))))
-    own = min(rates[f"slot {slot}"] for slot in group)
-    sockets = {_socket_of(host, slot) for slot in group}
-    return min(ring_rate, own), min(mesh_rate, own), len(sockets) > 1
+        if len(near) < count:
+            leaving = sum((rank + 1) % count not in near for rank in ranks)
+            uses.append(_Use(name, rates[name], leaving, len(ranks) * (count - len(near))))
+    return min(rates[f"slot {slot}"] for slot in group), uses
+
+
+def shared_ring_rates(host: Host, groups: tuple[tuple[int, ...], ...]) -> list[float]:
+    """Return what each of several rings finds when all run at the same time.
+
+    Parameters
+    ----------
+    host : Host
+        The machine.
+    groups : tuple of tuple of int
+        Accelerators of each ring, in its order.
+
+    Returns
+    -------
+    list of float
+        Line rate towards the next in each ring, [B/s]
+
+    Examples
+    --------
+    >>> from glmplan.catalog_hosts import load_host
+    >>> host = load_host("wrx90-2-switches-8")
+    >>> apart, mixed = ((0, 1, 2, 3), (4, 5, 6, 7)), ((0, 1, 4, 5), (2, 3, 6, 7))
+    >>> round(shared_ring_rates(host, apart)[0] / shared_ring_rates(host, mixed)[0])
+    2
+    """
+    found = [_link_use(host, group) for group in groups]
+    total: dict[str, int] = {}
+    for _, links in found:
+        for link in links:
+            total[link.name] = total.get(link.name, 0) + link.leaving
+    return [min([own, *(link.rate / max(total[link.name], 1) for link in links)]) for own, links in found]
 
 
 def _fabric_class(host: Host, group_size: int, fits: LinkFits) -> LinkClass:

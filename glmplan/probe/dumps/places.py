@@ -104,7 +104,7 @@ def places_from_pci(tree: PciTree, sockets_of: dict[int, int]) -> Places:
             redirects.append(chain[0].redirect)
         parent = root
         for depth, bridge in enumerate(chain):
-            upstream = bridge.port == "upstream" if tree.described else depth % 2 == 1
+            upstream = bridge.port == "upstream" if tree.described else depth % 2 == 1  # root, upstream, downstream, …
             if not upstream:
                 continue
             name = f"switch-{_plain(_bus(bridge.address))}"
