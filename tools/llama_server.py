@@ -14,8 +14,8 @@ from pathlib import Path
 @contextmanager
 def llama_server(
     model: Path, *, slots: int = 4, context: int = 4096, log: Path | None = None, threads: int = 1
-) -> Iterator[str]:
-    """Start the server and yield its base address; it is gone when the block ends."""
+) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
+    """Start the server and yield its base address and its process; it is gone when the block ends."""
     command = [sys.executable, __file__, str(model), f"--slots={slots}", f"--context={context}", f"--threads={threads}"]
     with open(log or os.devnull, "wb") as heard:
         process = subprocess.Popen(
@@ -29,7 +29,7 @@ def llama_server(
         try:
             for line in process.stdout:
                 if line.startswith(b"listening "):
-                    yield line.split()[1].decode() + "/v1"
+                    yield line.split()[1].decode() + "/v1", process
                     break
             else:
                 raise RuntimeError(f"the server did not start; see {log}")
@@ -58,6 +58,7 @@ def serve(model: Path, slots: int, context: int, threads: int) -> None:
     params.n_threads_http = 4
     params.endpoint_metrics = params.endpoint_slots = params.endpoint_props = True
     params.cont_batching = True
+    params.verbosity = 5  # the memory lines of the log
     server = xllamacpp.Server(params)
     sys.stdout.write(f"listening {server.listening_address}\n")
     sys.stdout.flush()

@@ -110,6 +110,8 @@ def command(
         typer.echo(f"warning: {journal.faults} writes of the journal failed: {journal.last_fault}", err=True)
     if record.stopped:
         typer.echo(f"stopped early: {record.stopped}", err=True)
+    if record.stopped == "ended by the user":
+        raise typer.Exit(130)
     if bound is not None and (not compared or worst(compared) > bound):
         raise typer.Exit(1)
 

@@ -19,7 +19,7 @@ def transient_end(series: Sequence[float], *, batch: int = 5) -> int:
     Parameters
     ----------
     series : sequence of float
-        Observations at equal distances, shape (n,), any unit.
+        Observations at equal distances, shape (n,), in one unit [-]
     batch : int, optional
         Neighbours in one mean, [-]
 
@@ -59,7 +59,7 @@ def is_steady(series: Sequence[float], *, tolerance: float = 0.05, batch: int = 
     Parameters
     ----------
     series : sequence of float
-        Observations at equal distances, shape (n,), any unit.
+        Observations at equal distances, shape (n,), in one unit [-]
     tolerance : float, optional
         Allowed difference of the halves over the mean, [-]
     batch : int, optional
