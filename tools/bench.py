@@ -18,6 +18,7 @@ import numpy as np
 ROOT = Path(__file__).resolve().parents[1]
 SHELL_RUNS = 7
 POINTS = 100_000
+RUNS = 2_000
 ALONE = 200
 
 
@@ -50,13 +51,12 @@ def from_shell_to_answer() -> None:
 
 
 def predictions_per_second() -> None:
-    """Print how many points are predicted in a second: the whole table at once, and one point after the other."""
+    """Print how many points of a table are predicted in a second: all at once, one by one, and whole runs."""
     from glmplan.catalog import load_model
     from glmplan.catalog_hardware import load_accelerator
-    from glmplan.columns import StepPoints
     from glmplan.deployment import Deployment, checkpoint_for, link_of, runs_sparse
-    from glmplan.step import PARAMETERS, step_time
-    from glmplan.work import step_work
+    from glmplan.observables import Load
+    from glmplan.predict import predict_many, step_seconds
 
     model, part = load_model("glm-5.1"), load_accelerator("b200-sxm")
     deployment = Deployment(
@@ -79,35 +79,35 @@ def predictions_per_second() -> None:
         link=link_of(part, 8),
     )
     rng = np.random.default_rng(1)
-    table = StepPoints(
-        decode_requests=rng.integers(1, 512, POINTS).astype(float),
-        decode_context=rng.uniform(100.0, 100_000.0, POINTS),
-        prefill_tokens=rng.integers(0, 8192, POINTS).astype(float),
-        prefill_context=rng.uniform(100.0, 100_000.0, POINTS),
+    table = {
+        "decode_requests": rng.integers(1, 512, POINTS).astype(float),
+        "decode_context": rng.uniform(100.0, 100_000.0, POINTS),
+        "prefill_tokens": rng.integers(0, 8192, POINTS).astype(float),
+        "prefill_context": rng.uniform(100.0, 100_000.0, POINTS),
+    }
+    seconds = step_seconds(deployment)
+
+    def one_by_one() -> list[float]:
+        return [float(seconds(**{name: row[n : n + 1] for name, row in table.items()})[0]) for n in range(ALONE)]
+
+    assert np.allclose(seconds(**table)[:ALONE], one_by_one(), rtol=1e-12), "a table and its rows disagree"
+    whole = median_seconds(lambda: seconds(**table), 3)
+    alone = median_seconds(one_by_one, 3) / ALONE
+    users, context = table["decode_requests"], table["decode_context"]
+    decoding = [(deployment, Load("decode", users[n], context[n], 200.0), None) for n in range(RUNS)]
+    serving = [(deployment, Load("serving", users[n] % 64 + 1, context[n] / 20, 200.0), None) for n in range(ALONE)]
+    decode = median_seconds(lambda: predict_many(decoding), 3) / RUNS
+    # every benchmark run is another one, so that nothing is remembered
+    start = time.perf_counter()
+    predict_many(serving)
+    serve = (time.perf_counter() - start) / ALONE
+    print("\nPredictions for GLM-5.1 on eight B200, one core")
+    print(f"  step times, one by one      {1 / alone:12,.0f} /s      1.0 x")
+    print(
+        f"  step times, 100,000 at once {POINTS / whole:12,.0f} /s  {alone * POINTS / whole:7.1f} x   goal: 500,000 /s"
     )
-    # every point has effects of its own, as rows of a table of runs do
-    effects = rng.normal(np.log(1e-5), 0.1, (POINTS, len(PARAMETERS)))
-
-    def predicted(rows: slice) -> np.ndarray:
-        points = StepPoints(
-            decode_requests=table.decode_requests[rows],
-            decode_context=table.decode_context[rows],
-            prefill_tokens=table.prefill_tokens[rows],
-            prefill_context=table.prefill_context[rows],
-        )
-        return step_time(
-            step_work(deployment.structure, layout=deployment.layout, points=points), effects[rows]
-        ).seconds
-
-    together = predicted(slice(None))
-    single = np.concatenate([predicted(slice(n, n + 1)) for n in range(ALONE)])
-    assert np.allclose(together[:ALONE], single, rtol=1e-12), "a table and its rows one by one disagree"
-    whole = median_seconds(lambda: predicted(slice(None)), 3)
-    alone = median_seconds(lambda: [predicted(slice(n, n + 1)) for n in range(ALONE)], 3) / ALONE
-    print("\nStep times of GLM-5.1 on eight B200, one core")
-    print(f"  one point after the other   {1 / alone:12,.0f} /s     1.0 x")
-    print(f"  {POINTS:,} points at once   {POINTS / whole:12,.0f} /s  {alone * POINTS / whole:6.1f} x"
-          "   goal: 500,000 /s")  # fmt: skip
+    print(f"  TPOT with its interval      {1 / decode:12,.0f} /s  {alone / decode:7.1f} x")
+    print(f"  whole closed-loop runs      {1 / serve:12,.0f} /s  {alone / serve:7.1f} x")
 
 
 def main() -> int:
