@@ -34,6 +34,7 @@ check: $(READY)  ## Lint, types, generated pages fresh, and measured memory besi
 	$(RUN) -m ruff check .
 	$(RUN) -m ruff format --check .
 	$(RUN) -m mypy
+	$(RUN) -m mypy tools
 	$(RUN) tools/docs.py --check
 	$(RUN) tools/check_memory.py
 

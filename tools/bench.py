@@ -94,8 +94,12 @@ def predictions_per_second() -> None:
     whole = median_seconds(lambda: seconds(**table), 3)
     alone = median_seconds(one_by_one, 3) / ALONE
     users, context = table["decode_requests"], table["decode_context"]
-    decoding = [(deployment, Load("decode", users[n], context[n], 200.0), None) for n in range(RUNS)]
-    serving = [(deployment, Load("serving", users[n] % 64 + 1, context[n] / 20, 200.0), None) for n in range(ALONE)]
+    decoding: list[tuple[Deployment, Load, str | None]] = [
+        (deployment, Load("decode", users[n], context[n], 200.0), None) for n in range(RUNS)
+    ]
+    serving: list[tuple[Deployment, Load, str | None]] = [
+        (deployment, Load("serving", users[n] % 64 + 1, context[n] / 20, 200.0), None) for n in range(ALONE)
+    ]
     decode = median_seconds(lambda: predict_many(decoding), 3) / RUNS
     # every benchmark run is another one, so that nothing is remembered
     start = time.perf_counter()
