@@ -99,7 +99,7 @@ def rows_of(campaign: Campaign, chosen: np.ndarray | slice, *, peak_flop: float,
     campaign : Campaign
         A table.
     chosen : ndarray or slice
-        Rows to take.
+        Numbers of the rows to take, [-]
     peak_flop, peak_bandwidth : float
         Peaks, [FLOP/s], [B/s]
 
@@ -142,9 +142,7 @@ def _predicted(values: dict[str, float], rows: Rows) -> np.ndarray:
     read = 1 - held * (1 - 1 / values["cache_gain"])
     params = KernelParams(**{f.name: values[f.name] for f in fields(KernelParams)})
     work = replace(rows.work, bytes=rows.work.bytes * read)
-    return np.asarray(
-        kernel_seconds(work, peak_flop=rows.peak_flop, peak_bandwidth=rows.peak_bandwidth, params=params)
-    )
+    return np.asarray(kernel_seconds(work, peak_flop=rows.peak_flop, peak_bandwidth=rows.peak_bandwidth, params=params))
 
 
 def fit_rows(kernel: str, precision: str, rows: Rows, start: Fitted | None = None) -> Fitted:

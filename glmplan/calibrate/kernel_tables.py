@@ -199,7 +199,7 @@ def take(table: Table, mask: np.ndarray) -> tuple[Table, int]:
     table : dict
         Columns.
     mask : ndarray
-        Rows to choose from.
+        Rows to choose from, [-]
 
     Returns
     -------
@@ -232,7 +232,7 @@ def grouped(table: Table, *keys: str) -> Iterator[tuple[tuple[str, ...], np.ndar
     tuple of str
         The values.
     ndarray
-        The rows.
+        The mask of its rows, [-]
     """
     labels = list(zip(*(table[key].astype(str) for key in keys), strict=True))
     joined = np.array(["\x1f".join(label) for label in labels], dtype=object)
@@ -241,7 +241,18 @@ def grouped(table: Table, *keys: str) -> Iterator[tuple[tuple[str, ...], np.ndar
 
 
 def gemm_rows(table: Table) -> Iterator[Rows]:
-    """Yield the rows of a table of products, for each format and backend."""
+    """Yield the rows of a table of products, for each format and backend.
+
+    Parameters
+    ----------
+    table : dict
+        Columns.
+
+    Yields
+    ------
+    tuple
+        Format, backend, precision, sampled columns, points, work and resident bytes.
+    """
     for (dtype, backend), mask in grouped(table, "gemm_dtype", "kernel_source"):
         if dtype not in FORMATS or dtype == "int4_wo":
             continue
@@ -252,7 +263,18 @@ def gemm_rows(table: Table) -> Iterator[Rows]:
 
 
 def expert_rows(table: Table) -> Iterator[Rows]:
-    """Yield the rows of a table of grouped expert products, for each format and backend."""
+    """Yield the rows of a table of grouped expert products, for each format and backend.
+
+    Parameters
+    ----------
+    table : dict
+        Columns.
+
+    Yields
+    ------
+    tuple
+        Format, backend, precision, sampled columns, points, work and resident bytes.
+    """
     grouped_router = (table["num_experts"] == 256) & (table["topk"] == 8) & (table["hidden_size"] == 7168)
     balanced = table["distribution"] == "balanced"
     even = bool(balanced.any())
@@ -285,7 +307,18 @@ def expert_rows(table: Table) -> Iterator[Rows]:
 
 
 def decode_attention_rows(table: Table) -> Iterator[Rows]:
-    """Yield the rows of a table of decode attention, for each format and backend."""
+    """Yield the rows of a table of decode attention, for each format and backend.
+
+    Parameters
+    ----------
+    table : dict
+        Columns.
+
+    Yields
+    ------
+    tuple
+        Format, backend, precision, sampled columns, points, work and resident bytes.
+    """
     window = table.get("window_size", np.zeros(len(table["latency"])))
     usable = (window == 0) & (table["step"] >= 63) & (table["head_dim"] >= 64)
     for (dtype, backend), mask in grouped(table, "kv_cache_dtype", "kernel_source"):
@@ -301,7 +334,18 @@ def decode_attention_rows(table: Table) -> Iterator[Rows]:
 
 
 def prefill_attention_rows(table: Table) -> Iterator[Rows]:
-    """Yield the rows of a table of prefill attention, for each format and backend."""
+    """Yield the rows of a table of prefill attention, for each format and backend.
+
+    Parameters
+    ----------
+    table : dict
+        Columns.
+
+    Yields
+    ------
+    tuple
+        Format, backend, precision, sampled columns, points, work and resident bytes.
+    """
     window = table.get("window_size", np.zeros(len(table["latency"])))
     usable = (window == 0) & (table["isl"] >= 64) & (table["head_dim"] >= 64)
     for (dtype, backend), mask in grouped(table, "attn_dtype", "kernel_source"):

@@ -14,19 +14,39 @@ __all__ = ["block_rows", "latent_decode_rows", "latent_prefill_rows"]
 
 
 def latent_decode_rows(table: Table) -> Iterator[Rows]:
-    """Yield the rows of a table of absorbed MLA decode, for each format and backend."""
+    """Yield the rows of a table of absorbed MLA decode, for each format and backend.
+
+    Parameters
+    ----------
+    table : dict
+        Columns.
+
+    Yields
+    ------
+    tuple
+        Format, backend, precision, sampled columns, points, work and resident bytes.
+    """
     for (dtype, backend), mask in grouped(table, "kv_cache_dtype", "kernel_source"):
         if dtype not in KV_BYTES:
             continue
         t, points = take(table, mask & (table["step"] >= 63))
-        work = latent_decode_work(
-            t["batch_size"], t["step"] + 1, heads=t["num_heads"], kv_bytes=KV_BYTES[dtype]
-        )
+        work = latent_decode_work(t["batch_size"], t["step"] + 1, heads=t["num_heads"], kv_bytes=KV_BYTES[dtype])
         yield FORMATS[dtype][0], backend, "bf16", t, points, work, np.asarray(work.bytes)
 
 
 def latent_prefill_rows(table: Table) -> Iterator[Rows]:
-    """Yield the rows of a table of MLA prefill, for each format and backend."""
+    """Yield the rows of a table of MLA prefill, for each format and backend.
+
+    Parameters
+    ----------
+    table : dict
+        Columns.
+
+    Yields
+    ------
+    tuple
+        Format, backend, precision, sampled columns, points, work and resident bytes.
+    """
     for (dtype, backend), mask in grouped(table, "mla_dtype", "kernel_source"):
         if dtype not in KV_BYTES:
             continue
@@ -47,7 +67,20 @@ def _projections(t: Table, *, indexer: np.ndarray) -> tuple[np.ndarray, np.ndarr
 
 
 def block_rows(decode: bool, sparse: bool) -> Callable[[Table], Iterator[Any]]:
-    """Return what yields the rows of a table of whole MLA or DSA blocks, for each pair of formats and each backend."""
+    """Return what yields the rows of a table of whole MLA or DSA blocks, for each pair of formats and each backend.
+
+    Parameters
+    ----------
+    decode : bool
+        Whether the table holds decode steps.
+    sparse : bool
+        Whether the blocks have an indexer.
+
+    Returns
+    -------
+    callable
+        Takes the table.
+    """
 
     def rows(table: Table) -> Iterator[Rows]:
         for (dtype, kv, backend), mask in grouped(table, "gemm_type", "kv_cache_dtype", "kernel_source"):

@@ -328,7 +328,7 @@ def shared_ring_rates(host: Host, groups: tuple[tuple[int, ...], ...]) -> list[f
     host : Host
         The machine.
     groups : tuple of tuple of int
-        Accelerators of each ring, in its order.
+        Numbers of the accelerators of each ring, in its order, [-]
 
     Returns
     -------

@@ -146,7 +146,7 @@ def safe_load(
     most : float, optional
         Largest load to look at, such as one set by a hazard, [-] or [1/s]
     seed : int, optional
-        Seed.
+        Seed, [-]
 
     Returns
     -------
@@ -287,7 +287,7 @@ def load_curve(
     requests : int, optional
         Requests at each load, [-]
     seed : int, optional
-        Seed.
+        Seed, [-]
 
     Returns
     -------
