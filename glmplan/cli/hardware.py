@@ -80,9 +80,12 @@ def check_file(
     file: Annotated[Path, typer.Argument(help="A TOML file of an accelerator or a host.")],
 ) -> None:
     """Check a file of an accelerator or a host."""
+    from glmplan.errors import SpecError
     from glmplan.report.hardware_page import check_notes, resolve_hardware
 
-    record = resolve_hardware(str(file if file.suffix == ".toml" else file.with_suffix(".toml")))
+    if file.suffix != ".toml":
+        raise SpecError("is not a TOML file", value=str(file))
+    record = resolve_hardware(str(file))
     for line in check_notes(record):
         typer.echo(f"note: {line}")
     typer.echo(f"{file}: {record.name}: no mistakes found")

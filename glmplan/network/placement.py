@@ -241,7 +241,8 @@ def place(
     """
     count = host.accelerators_per_node
     if tp < 1 or pp < 1 or tp * pp > count:
-        raise SpecError(f"needs {tp * pp} accelerators, {host.name} has {count}", field="tp × pp", value=f"{tp} × {pp}")
+        text = f"needs {tp * pp} accelerators, {host.name} has {count} in a node"
+        raise SpecError(text, field="tp × pp", value=f"{tp} × {pp}")
     constants = fits or load_link_fits()
     compared = []
     for stages in _candidates(count, tp, pp):

@@ -63,5 +63,5 @@ def test_the_loads_of_a_plan_name_the_uplinks_that_its_stages_cross():
 
 
 def test_a_layout_that_is_too_large_is_refused():
-    with pytest.raises(SpecError, match="needs 16 accelerators, hgx-b200-8 has 8"):
+    with pytest.raises(SpecError, match="needs 16 accelerators, hgx-b200-8 has 8 in a node"):
         place(load_host("hgx-b200-8"), tp=8, pp=2)

@@ -204,7 +204,12 @@ def host_from_dumps(dumps: Sequence[Dump], *, name: str, accelerator: str | None
     nodes = {node for node in pci_nodes if node is not None} | set(relations.numa.values() if relations else ())
     sockets, socket_of, assumed = _sockets(dumps, nodes)
     places = _places(dumps, socket_of)
-    count = len(gpus) or (len(places.cards) if places else 0) or (relations.count if relations else 0)
+    count = (
+        len(gpus)
+        or (len(places.cards) if places else 0)
+        or (relations.count if relations else 0)
+        or int(accelerator is not None)
+    )
     _agree(dumps, count)
     if places and len(places.cards) != count:
         places = None
@@ -273,7 +278,7 @@ def _agree(dumps: Sequence[Dump], count: int) -> None:
     """Check that every dump that counts accelerators counts the same."""
     if count == 0:
         raise SpecError(
-            "name no accelerator: none of these dumps lists any", file=", ".join(dump.file for dump in dumps)
+            "list no accelerator: say what computes with --accelerator", file=", ".join(dump.file for dump in dumps)
         )
     for dump, relations in _of(dumps, Relations):
         if relations.count != count:
