@@ -29,7 +29,7 @@ def host_transfer_rate(
     count : int, optional
         How many accelerators transfer at once: the first ones of a node, [-]
     members : tuple of int, optional
-        Which accelerators, instead of a count.
+        Which accelerators, instead of a count, [-]
     fits : LinkFits, optional
         Fitted shares; by default those of the data folder.
 

@@ -93,7 +93,7 @@ def plan_flows(stages: tuple[tuple[int, ...], ...]) -> dict[str, list[Flow]]:
     Parameters
     ----------
     stages : tuple of tuple of int
-        Accelerators of each stage.
+        Accelerators of each stage, [-]
 
     Returns
     -------
@@ -125,7 +125,7 @@ def plan_loads(host: Host, stages: tuple[tuple[int, ...], ...]) -> dict[str, lis
     host : Host
         The machine.
     stages : tuple of tuple of int
-        Accelerators of each stage.
+        Accelerators of each stage, [-]
 
     Returns
     -------
@@ -151,7 +151,7 @@ def score_placement(
     host : Host
         The machine.
     stages : tuple of tuple of int
-        Accelerators of each stage.
+        Accelerators of each stage, [-]
     message_bytes : float
         What one all-reduce sums and one hand-over passes on, [B]
     fits : LinkFits, optional

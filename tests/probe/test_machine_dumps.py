@@ -382,3 +382,11 @@ class TestRealDumps:
         host = host_from_dumps([read_dump(file)], name="x", accelerator="rtx-3090")
         sockets = {root.name: root.socket for root in host.roots}
         assert [sockets[card.parent] for card in host.slots] == ["cpu1", "cpu0", "cpu0", "cpu0", "cpu0"]
+
+
+def test_a_cpu_can_be_named_as_what_computes(dump):
+    lscpu = dump("CPU(s): 8\nModel name: Test CPU\nSocket(s): 1\n")
+    host = host_from_dumps([lscpu, dump(NUMACTL)], name="x", accelerator="epyc-9004")
+    assert host.unified_memory
+    assert host.slots[0].link is None
+    assert host.unknown == ("power supply",)

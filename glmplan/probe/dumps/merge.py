@@ -215,6 +215,7 @@ def host_from_dumps(dumps: Sequence[Dump], *, name: str, accelerator: str | None
         places = None
     cards, unknown = _cards(gpus, places, count, accelerator)
     part = cards[0]["accelerator"]
+    unified = _unified(part)
     assumed += _assumed_links(cards, places)
     if all("link" in card for card in cards):
         unknown = [item for item in unknown if item != "PCIe generation and lanes"]
@@ -236,6 +237,7 @@ def host_from_dumps(dumps: Sequence[Dump], *, name: str, accelerator: str | None
         "note": "; ".join(notes) or None,
         "assumptions": assumed,
         "unknown": [*unknown, "power supply"],
+        "unified_memory": unified,
         "sockets": sockets,
         "socket_links": [
             {"ends": [one["name"], other["name"]]} for one, other in zip(sockets, sockets[1:], strict=False)
@@ -251,6 +253,14 @@ def host_from_dumps(dumps: Sequence[Dump], *, name: str, accelerator: str | None
     return validated(Host, {key: value for key, value in content.items() if value is not None})
 
 
+def _unified(part: str) -> bool:
+    """Say whether a part of the catalogue shares its memory with the CPU."""
+    try:
+        return load_accelerator(part).unified_memory
+    except UnknownName:
+        return False
+
+
 def _assumed_links(cards: list[dict[str, Any]], places: Places | None) -> list[str]:
     """Fill links that no dump describes with what the part allows, and uplinks like the links below; say so."""
     said = []
@@ -261,7 +271,7 @@ def _assumed_links(cards: list[dict[str, Any]], places: Places | None) -> list[s
             part = load_accelerator(card["accelerator"])
         except UnknownName:
             continue
-        if part.pcie_generation and part.pcie_lanes:
+        if part.pcie_generation and part.pcie_lanes and not part.unified_memory:
             card["link"] = {"generation": min(part.pcie_generation, 6), "lanes": min(part.pcie_lanes, 16)}
             said.append("the accelerators' links are as wide and fast as their data sheet says")
     switches = places.switches if places else []
@@ -313,8 +323,8 @@ def _cards(
         if gpu.address:
             card["address"] = gpu.address
         cards.append(card)
-    if not places:
+    if not places and not _unified(cards[0]["accelerator"]):
         unknown.insert(0, "places of the accelerators")
-    if any("link" not in card for card in cards):
+    if any("link" not in card for card in cards) and not _unified(cards[0]["accelerator"]):
         unknown.append("PCIe generation and lanes")
     return cards, list(dict.fromkeys(unknown))
