@@ -16,6 +16,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "hardware": ("glmplan.cli.hardware", "List, show, check, import, probe and draw hardware."),
     "walls": ("glmplan.cli.walls", "What an engine cannot do with a model on a machine, and what to do."),
     "runs": ("glmplan.cli.runs", "Import other tools' benchmark results and engines' startup logs."),
+    "simulate": ("glmplan.cli.simulate", "What users see under traffic: latencies, throughput, batch, KV cache."),
+    "safe": ("glmplan.cli.safe", "The most users and the highest rate that keep a promise, and what breaks first."),
     "validate": ("glmplan.cli.validate", "Measure a live server step by step and compare it with the prediction."),
 }
 

@@ -1,0 +1,227 @@
+"""`glmplan simulate`: what users of a service see under traffic."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from glmplan.cli import serving_options as o
+
+if TYPE_CHECKING:
+    from glmplan.serving.simulate import Outcome
+    from glmplan.serving.slo import Target
+
+__all__ = ["command"]
+
+_STATISTICS = ("mean", "p50", "p90", "p95", "p99")
+
+
+class Form(StrEnum):
+    """How statistics are shown."""
+
+    text = "text"
+    json = "json"
+    csv = "csv"
+    md = "md"
+
+
+def command(
+    traffic: o.TrafficSpec,
+    model: o.Model = None,
+    on: o.On = None,
+    input_tokens: o.Input = None,
+    output_tokens: o.Output = None,
+    jitter: o.Jitter = None,
+    input_cv: o.InputCv = None,
+    output_cv: o.OutputCv = None,
+    lengths: o.Lengths = None,
+    think: o.Think = None,
+    ramp: o.Ramp = None,
+    shared_prefix: o.SharedPrefix = None,
+    turns: o.Turns = None,
+    tool_wait: o.ToolWait = None,
+    slo: Annotated[str | None, typer.Option(help="Promise, such as 'ttft p95 < 2 s, tpot p95 < 50 ms'.")] = None,
+    engine: o.EngineName = None,
+    engine_version: o.EngineVersion = None,
+    weights: o.Weights = None,
+    kv: o.Kv = None,
+    tp: o.Tp = None,
+    pp: o.Pp = None,
+    dp: o.Dp = None,
+    ep: o.Ep = None,
+    dcp: o.Dcp = None,
+    mtp: o.Mtp = None,
+    acceptance: o.AcceptanceLength = None,
+    mem_fraction: o.MemFraction = None,
+    kv_tokens: o.KvTokens = None,
+    block_size: o.BlockSize = None,
+    step_time: o.StepTimeOption = None,
+    max_num_seqs: o.MaxNumSeqs = None,
+    max_batched_tokens: o.MaxBatchedTokens = None,
+    max_model_len: o.MaxModelLen = None,
+    chunked_prefill: o.ChunkedPrefill = None,
+    prefix_caching: o.PrefixCaching = None,
+    admission: o.Admission = None,
+    replicas: o.Replicas = None,
+    routing: o.Routing = None,
+    prefill_replicas: o.PrefillReplicas = None,
+    transfer: o.TransferBandwidth = None,
+    requests: Annotated[
+        int | None, typer.Option(help="Requests; 10 for each user of a closed loop, 1000 otherwise.")
+    ] = None,
+    warmup: Annotated[int, typer.Option(help="Requests at the start that are not counted.")] = 0,
+    replications: Annotated[int, typer.Option(help="Repetitions for confidence intervals.")] = 1,
+    seed: Annotated[int, typer.Option(help="Seed; the same seed gives the same bytes.")] = 0,
+    records: Annotated[Path | None, typer.Option(help="One record of each request, .csv or .parquet.")] = None,
+    plot: Annotated[Path | None, typer.Option(help="Charts as an HTML page.")] = None,
+    form: Annotated[Form, typer.Option("--format", help="What is printed.")] = Form.text,
+) -> None:
+    """Simulate a service under traffic: times that users see, throughput, batch, KV cache."""
+    given = dict(locals())
+    from glmplan.cli.service import described_service, described_traffic
+    from glmplan.serving.simulate import simulate
+    from glmplan.serving.slo import parse_slo
+
+    targets = parse_slo(slo) if slo else ()
+    arriving = described_traffic(traffic, o.chosen(given, o.TRAFFIC_FIELDS))
+    described = described_service(
+        model=model,
+        on=on,
+        step_time=step_time,
+        kv_tokens=kv_tokens,
+        link=transfer,
+        plan=o.chosen(given, (*o.PLAN_FIELDS, "block_size")),
+        engine=o.chosen(given, o.ENGINE_FIELDS),
+        traffic=arriving,
+    )
+    if requests is None:
+        requests = 10 * arriving.users if arriving.kind == "closed" and arriving.users else 1000
+    with _Progress(requests * replications) as progress:
+        outcome = simulate(
+            described.service,
+            arriving,
+            requests=requests,
+            seed=seed,
+            replications=replications,
+            targets=targets,
+            warmup=warmup,
+            records=records,
+            timeline=plot is not None,
+            progress=progress,
+        )
+    if plot is not None and not outcome.interrupted:
+        _plot(described.service, arriving, outcome, plot, f"{model or 'own step time'} on {on or 'own machine'}")
+    _show(outcome, form, targets, described.basis)
+    if outcome.interrupted:
+        raise typer.Exit(130)
+
+
+class _Progress:
+    """A bar on standard error for runs that last; silent where nobody looks."""
+
+    def __init__(self, total: int) -> None:
+        self._total, self._bar, self._task = total, None, None
+
+    def __enter__(self) -> Any:
+        if self._total < 100_000 or not sys.stderr.isatty():
+            return None
+        from rich.console import Console
+        from rich.progress import Progress
+
+        self._bar = Progress(console=Console(stderr=True), transient=True)
+        self._bar.start()
+        task = self._bar.add_task("requests", total=self._total)
+        return lambda count: self._bar.advance(task, count) if self._bar else None
+
+    def __exit__(self, *_: object) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+
+def _plot(service: Any, traffic: Any, outcome: Outcome, path: Path, title: str) -> None:
+    import numpy as np
+
+    from glmplan.serving.charts import simulation_page
+    from glmplan.serving.safe import load_curve
+
+    curve: list[dict[str, float]] = []
+    if traffic.kind != "trace":
+        here = float(traffic.users if traffic.users is not None else traffic.rate)
+        loads = here * np.array([0.1, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0])
+        if traffic.users is not None:
+            loads = np.unique(np.maximum(1, np.round(loads)))
+        curve = load_curve(service, traffic, loads)
+    name = "users" if traffic.users is not None else "rate"
+    simulation_page(outcome, path, title=title, block_size=service.pool.block_size, curve=curve, load_name=name)
+
+
+def _clean(value: float) -> float | None:
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _show(outcome: Outcome, form: Form, targets: tuple[Target, ...], basis: str) -> None:
+    summary = outcome.summary
+    if form is Form.json:
+        content: dict[str, Any] = {name: _clean(value) for name, value in summary.items()}
+        if outcome.intervals:
+            content["intervals"] = {name: [_clean(x) for x in pair] for name, pair in outcome.intervals.items()}
+        content |= {"rejected_because": outcome.rejected, "basis": basis, "interrupted": outcome.interrupted}
+        if targets:
+            content["slo"] = {str(t): bool(summary[t.name] <= t.bound * 1000) for t in targets}
+        print(json.dumps(content, indent=2))
+        return
+    if form is Form.csv:
+        writer = csv.writer(sys.stdout, lineterminator="\n")
+        writer.writerow(summary)
+        writer.writerow([value if _clean(value) is not None else "" for value in summary.values()])
+        return
+    rows = [
+        [name, *(f"{summary[f'{name}_{s}_ms']:,.1f}" for s in _STATISTICS)] for name in ("ttft", "tpot", "itl", "e2e")
+    ]
+    rows.append(["queue", *(f"{summary[f'queue_{s}_ms']:,.1f}" for s in _STATISTICS)])
+    head = ["ms", *_STATISTICS]
+    if form is Form.md:
+        print("| " + " | ".join(head) + " |\n|" + "---|" * len(head))
+        for row in rows:
+            print("| " + " | ".join(row) + " |")
+        print()
+    else:
+        for row in (head, *rows):
+            print(f"{row[0]:<6}" + "".join(f"{cell:>13}" for cell in row[1:]))
+        print()
+    print(
+        f"{summary['output_tokens_per_s']:,.1f} output tokens/s, {summary['total_tokens_per_s']:,.1f} tokens/s, "
+        f"{summary['requests_per_s']:,.3f} requests/s over {summary['duration_s']:,.1f} s"
+    )
+    print(
+        f"batch {summary['batch_mean']:.1f} mean, {summary['batch_max']:.0f} largest; KV pool "
+        f"{summary['kv_occupancy_mean']:.0%} mean, {summary['kv_occupancy_max']:.0%} at most; busy "
+        f"{summary['utilisation']:.0%}; {summary['preemptions']:.0f} preemptions"
+    )
+    if "cached_share" in summary:
+        print(f"{summary['cached_share']:.0%} of prompt tokens found in the prefix cache")
+    for reason, count in outcome.rejected.items():
+        print(f"{count} requests turned away: {reason}")
+    for target in targets:
+        value = summary[target.name]
+        verdict = "kept" if value <= target.bound * 1000 else "BROKEN"
+        print(f"{target}: {value:,.1f} ms, {verdict}")
+    if targets:
+        print(
+            f"goodput {summary['goodput_requests_per_s']:,.3f} requests/s ({summary['goodput_share']:.0%} of requests)"
+        )
+    for name in ("ttft_mean_ms", "tpot_mean_ms", "output_tokens_per_s"):
+        if name in outcome.intervals:
+            low, high = outcome.intervals[name]
+            print(f"{name} between {low:,.2f} and {high:,.2f} (95 % over replications)")
+    if basis:
+        print(f"step time: {basis}")
+    if outcome.interrupted:
+        print("interrupted: these are the requests that had finished", file=sys.stderr)
