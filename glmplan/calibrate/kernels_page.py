@@ -22,7 +22,7 @@ _INTRO = """\
 Written by `glmplan calibrate kernels`; do not edit. The forms are explained in
 [physics/kernels.md](physics/kernels.md).
 
-Source: the kernel tables of {package} (Apache-2.0; <https://pypi.org/project/aiconfigurator-core/>), read
+Source: the kernel tables of {package} (Apache-2.0; <https://github.com/ai-dynamo/aiconfigurator>), read
 in place and not copied. Of each table at most 1,600 rows, scattered evenly, are used: every second one is fitted, the
 others give the errors below (absolute relative error of the time, % median / 90th percentile; a cell is the median
 over its fits). All-reduce tables are short and are fitted whole. A prior is fitted to all parts at once; its *carried*

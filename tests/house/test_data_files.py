@@ -14,8 +14,8 @@ from glmplan.catalog_hardware import accelerator_names, load_accelerator
 from glmplan.catalog_hosts import host_names, load_host
 from glmplan.memory_rules import load_memory_rule, memory_engines
 
-#: nobody but the reader of these pages: places that exist on one desk only
-PRIVATE = re.compile(r"/work/|\.library|\.\./shared|/tmp/|/root/|/home/\w")
+#: places that exist on one desk only, and hosts of packages, which an installation chooses for itself
+PRIVATE = re.compile(r"(?i)/work/|pypi|pythonhosted|\.library|\.\./shared|/tmp/|/root/|/home/\w")
 
 
 def toml_files(root, folder):
