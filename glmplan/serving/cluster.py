@@ -56,6 +56,11 @@ class Cluster:
         self._turns = {True: 0, False: 0}
         self._link_free = 0.0
         self._number = 0
+        # requests up to this length need no closer look: half the room of a slot or pool, and no other limit
+        room = pool.tokens // (settings.max_num_seqs if settings.admission == "slot" else 1)
+        self._surely = min(settings.max_model_len, room // 2 - 2 * pool.block_size)
+        if not settings.chunked_prefill:
+            self._surely = min(self._surely, settings.max_num_batched_tokens)
 
     def run(
         self,
@@ -143,10 +148,11 @@ class Cluster:
         """Choose a replica; None if the request can never be served."""
         if request.kv_ready:
             return self._route(request, self.decoders)
-        reason = why_rejected(request, self.pool, self.settings, self.engines[0].period)
-        if reason is not None:
-            self.rejected[reason] = self.rejected.get(reason, 0) + 1
-            return None
+        if request.input + request.output > self._surely:
+            reason = why_rejected(request, self.pool, self.settings, self.engines[0].period)
+            if reason is not None:
+                self.rejected[reason] = self.rejected.get(reason, 0) + 1
+                return None
         if self.prefillers:
             request.left = 0
             return self._route(request, self.prefillers)

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from heapq import heappop, heappush
 
-from glmplan.serving.admission import RECHECK_STEPS, SharedEstimate, block_period, generated, held_blocks
-from glmplan.serving.prefixcache import PrefixCache
+from glmplan.serving.admission import RECHECK_STEPS, SharedEstimate, generated
+from glmplan.serving.batch import DecodingBatch
 from glmplan.serving.requests import Request
 from glmplan.serving.settings import EngineSettings, KvPool
 from glmplan.serving.steptable import StepClock, StepTable
@@ -53,7 +52,7 @@ def steps_until(seconds: float, first: float, slope: float) -> int:
     return k
 
 
-class SkippingEngine:
+class SkippingEngine(DecodingBatch):
     """A replica that jumps from one change of its batch to the next.
 
     Parameters
@@ -69,28 +68,17 @@ class SkippingEngine:
     """
 
     def __init__(self, table: StepTable, pool: KvPool, settings: EngineSettings, replica: int = 0) -> None:
-        self.settings, self.pool, self.replica = settings, pool, replica
+        super().__init__(pool, settings)
+        self.replica = replica
         self.clock = StepClock(table, settings.pipeline_stages)
-        self.growth = round(settings.acceptance.mean * 1024) / 1024 if settings.acceptance else 1.0
-        self.period = block_period(pool.block_size, self.growth)
-        self.cache = PrefixCache(pool.block_size) if settings.prefix_caching else None
         self.waiting: deque[Request] = deque()
         self.now, self.end = 0.0, _NEVER
-        self.free = pool.blocks
         self.preemptions = 0
         #: runs of equal steps: start, steps, seconds of the first, growth, decoding requests, contexts, prompts, blocks
         self.segments: list[tuple[float, int, float, float, int, float, int, int]] = []
         self._budget = settings.max_num_batched_tokens * settings.pipeline_stages
         self._partial: Request | None = None
-        self._running: dict[int, Request] = {}  # decoding requests in the order of admission
-        self._total = 0.0  # sum of their contexts in the next step
-        self._step = 0  # decode steps made
-        self._counts = [0] * self.period  # requests that need a block at steps of each residue
-        self._heap: list[tuple[int, int, Request]] = []  # last step, join number, request
-        self._joins = 0
-        self._reserved = 0  # blocks promised to running requests under no-evict
         self._estimate = SharedEstimate(settings.new_token_ratio)
-        self._changed = True  # whether admission may come out differently than last time
         self._chunks: list[tuple[Request, int]] = []
         self._beside = 0  # decoding requests in the planned step with prompt tokens
         self._pieces: list[tuple[float, int, float, float]] = []  # start, steps, seconds of the first, growth
@@ -100,11 +88,6 @@ class SkippingEngine:
     def load(self) -> int:
         """Requests waiting or running, [-]"""
         return len(self.waiting) + self._busy
-
-    @property
-    def used(self) -> int:
-        """Blocks that running requests hold, [-]"""
-        return self.pool.blocks - self._available()
 
     @property
     def _busy(self) -> int:
@@ -147,7 +130,7 @@ class SkippingEngine:
         rest : int
             Tokens of that prompt that are still to be computed, [token]
         """
-        self.now, size = now, self.pool.block_size
+        self.now, size = now, self._size
         for request, last in running:
             self._step = last - request.left
             request.done = request.prompt
@@ -158,9 +141,9 @@ class SkippingEngine:
         if partial is not None:
             partial.done = partial.prompt - rest
             self.free -= -(-partial.done // size)
-            self._reserved += self._peak(partial)
+            self._promised += self._peak(partial)
         self.free -= sum(self._blocks(request) for request, _ in running)
-        self._reserved += sum(self._peak(request) for request, _ in running)
+        self._promised += sum(self._peak(request) for request, _ in running)
 
     def plan(self) -> float:
         """Decide what happens next.
@@ -212,14 +195,7 @@ class SkippingEngine:
             self._commit_run()
         else:
             self._commit_step(finished)
-        heap, step = self._heap, self._step
-        while heap and heap[0][0] <= step:
-            _, join, request = heappop(heap)
-            if request.token == join:
-                blocks = self._blocks(request)
-                self._separate(request)
-                self._leave(request, blocks, request.input + request.output - 1)
-                finished.append(request)
+        self._complete(finished)
         for request in finished:
             request.finish = self.now
         return finished
@@ -228,7 +204,7 @@ class SkippingEngine:
 
     def _fill(self, budget: int) -> None:
         """Gather prompt tokens for the next step: the rest of a started prompt, then waiting requests in order."""
-        size, settings, partial = self.pool.block_size, self.settings, self._partial
+        size, settings, partial = self._size, self.settings, self._partial
         if partial is not None:
             take = min(partial.prompt - partial.done, budget)
             need = -(-(partial.done + take) // size) - (-(-partial.done // size))
@@ -261,7 +237,7 @@ class SkippingEngine:
             held = self.cache.idle_blocks(names) if self.cache is not None else 0
             if need > self._available() - held:
                 break
-            if settings.admission == "no-evict" and self._reserved + self._peak(request) > self.pool.blocks:
+            if self._promises and self._promised + self._peak(request) > self.pool.blocks:
                 break
             if estimate:
                 cost = rest + self._estimate.answer(request.left, self.growth)
@@ -274,7 +250,7 @@ class SkippingEngine:
                 request.cached += hit * size
             request.base, request.done = hit, hit * size
             self._take(need)
-            self._reserved += self._peak(request)
+            self._promised += self._peak(request)
             if request.started < 0:
                 request.started = self.now
             self._chunks.append((request, take))
@@ -282,7 +258,7 @@ class SkippingEngine:
 
     def _admit_ready(self) -> None:
         """Let requests whose keys and values were computed elsewhere decode at once."""
-        size = self.pool.block_size
+        size = self._size
         while self.waiting and self.waiting[0].kv_ready and self._busy < self.settings.max_num_seqs:
             request = self.waiting[0]
             need = -(-request.prompt // size)
@@ -292,7 +268,7 @@ class SkippingEngine:
             self._take(need)
             request.kv_ready = False
             request.first = self.now
-            self._reserved += self._peak(request)
+            self._promised += self._peak(request)
             self._join(request)
 
     def _commit_step(self, finished: list[Request]) -> None:
@@ -314,12 +290,12 @@ class SkippingEngine:
             if request.first < 0:
                 request.first = now
             if self.cache is not None and len(request.runs) > 1:
-                blocks = -(-request.prompt // self.pool.block_size)
+                blocks = -(-request.prompt // self._size)
                 request.private = blocks - request.base
                 self.cache.publish(request)
                 request.base = blocks - request.private
             if request.left == 0:
-                self._leave(request, -(-request.prompt // self.pool.block_size), request.prompt)
+                self._leave(request, -(-request.prompt // self._size), request.prompt)
                 finished.append(request)
             else:
                 self._join(request)
@@ -329,11 +305,8 @@ class SkippingEngine:
 
     def _plan_run(self) -> None:
         """Plan equal decode steps up to the next completion, or until blocks run out or admission is tried again."""
-        heap = self._heap
-        while heap[0][2].token != heap[0][1]:
-            heappop(heap)
         n, step, room = len(self._running), self._step, self._available()
-        k = heap[0][0] - step
+        k = self._next_end() - step
         if self.waiting and self._changed:
             k = 1  # a preemption has just freed blocks: admission is tried again at the next step
         elif self.waiting and self.settings.admission == "estimate":
@@ -382,34 +355,7 @@ class SkippingEngine:
         self._estimate.decay(self._steps)
         self.now, self._steps = self.end, 0
 
-    def _join(self, request: Request) -> None:
-        """Start decoding with the next step."""
-        self._joins += 1
-        request.token, request.joined = self._joins, self._step
-        phase = request.prompt % self.pool.block_size * self.period // self.pool.block_size
-        request.key = (self._step - phase) % self.period
-        self._counts[request.key] += 1
-        self._running[request.token] = request
-        self._total += request.prompt + 1
-        heappush(self._heap, (self._step + request.left, request.token, request))
-
-    def _separate(self, request: Request) -> None:
-        """Stop decoding."""
-        self._counts[request.key] -= 1
-        del self._running[request.token]
-        self._total -= request.prompt + 1 + (self._step - request.joined) * self.growth
-        request.token = -1
-
-    # -- blocks -------------------------------------------------------------------------------------------------------
-
-    def _available(self) -> int:
-        return self.free + self.cache.evictable if self.cache is not None else self.free
-
-    def _take(self, blocks: int) -> None:
-        self.free -= blocks
-        if self.free < 0 and self.cache is not None:
-            self.cache.evict(-self.free)
-            self.free = 0
+    # -- preemption ---------------------------------------------------------------------------------------------------
 
     def _grow(self) -> bool:
         """Give decoding requests the blocks of their next step, preempting while they do not suffice; say if it did."""
@@ -419,23 +365,6 @@ class SkippingEngine:
             preempted = True
         self._take(need)
         return preempted
-
-    def _growth(self, start: int, steps: int) -> int:
-        """Blocks that the decoding requests need in `steps` steps from step `start`."""
-        cycles, rest = divmod(steps, self.period)
-        a = start % self.period
-        part = sum(self._counts[a : a + rest])
-        if a + rest > self.period:
-            part += sum(self._counts[: a + rest - self.period])
-        return cycles * len(self._running) + part
-
-    def _blocks(self, request: Request) -> int:
-        """Blocks a decoding request holds after the steps it has made."""
-        return held_blocks(request.prompt, self._step - request.joined, self.pool.block_size, self.period)
-
-    def _peak(self, request: Request) -> int:
-        """Blocks a request holds at its end."""
-        return held_blocks(request.input, request.steps, self.pool.block_size, self.period)
 
     def _victim(self) -> Request:
         """Whom to preempt: the request admitted last; in SGLang the one that has written least."""
@@ -449,7 +378,7 @@ class SkippingEngine:
         request.preemptions += 1
         if request is self._partial:
             self._partial = None
-            self._leave(request, -(-request.done // self.pool.block_size), request.done)
+            self._leave(request, -(-request.done // self._size), request.done)
         else:
             blocks, written = self._blocks(request), generated(request, self._step)
             request.left -= self._step - request.joined + 1
@@ -460,14 +389,3 @@ class SkippingEngine:
                 self._estimate.retracted(self._running.values(), self._step)
         request.done = 0
         self.waiting.appendleft(request)
-
-    def _leave(self, request: Request, blocks: int, computed: int) -> None:
-        """Give back the blocks of a request."""
-        self._changed = True
-        self._reserved -= self._peak(request)
-        if self.cache is None:
-            self.free += blocks
-        else:
-            request.private = blocks - request.base
-            self.free += self.cache.release(request, computed)
-        request.base = 0
