@@ -33,12 +33,18 @@ def command(
     tokenizer: Annotated[str | None, typer.Option(help="Local tokenizer, where the server has none.")] = None,
     max_ttft: Annotated[float, typer.Option(min=0, help="Stop when the median TTFT is above this [s].")] = 60.0,
     max_errors: Annotated[float, typer.Option(min=0, max=1, help="Stop at this share of failed requests.")] = 0.2,
+    falling: Annotated[
+        float, typer.Option(min=0, max=1, help="Stop when a step has less than this share of the best throughput.")
+    ] = 0.7,
     timeout: Annotated[float, typer.Option(min=0.1, help="Longest wait for a first token [s].")] = 300.0,
     stall: Annotated[float, typer.Option(min=0.1, help="Longest wait between tokens [s].")] = 60.0,
     insecure: Annotated[bool, typer.Option(help="Do not check the server's certificate.")] = False,
     seed: Annotated[int, typer.Option(help="Seed of prompts, lengths and arrivals.")] = 0,
     out: Annotated[Path | None, typer.Option(help="Folder of the record, the report and the journal.")] = None,
     resume: Annotated[bool, typer.Option(help="Go on with the run in the folder.")] = False,
+    calibrate_on: Annotated[
+        str | None, typer.Option(help="Steps to calibrate on: 1,4; the others are then predicted.")
+    ] = None,
     fail_over: Annotated[
         str | None, typer.Option(help="Exit with 1 when a figure differs by more than this: 20%.")
     ] = None,
@@ -53,7 +59,7 @@ def command(
     from glmplan.measure.guard import Limits
     from glmplan.measure.page import compared_json, html_page
     from glmplan.measure.record_table import record_csv, record_json
-    from glmplan.measure.validation import deployment_facts, ladder_plan, parse_share, parse_users, predicted_steps
+    from glmplan.measure.validation import deployment_facts, ladder_plan, parse_share, parse_users
     from glmplan.measure.verdict import compare, likely_causes, worst
     from glmplan.schema.workload import parse_traffic
 
@@ -80,23 +86,18 @@ def command(
         out=out,
         resume=resume,
         patience=Patience(first_token=timeout, stall=stall),
-        limits=Limits(ttft=max_ttft, error_rate=max_errors),
+        limits=Limits(ttft=max_ttft, error_rate=max_errors, falling=falling),
         tokenizer=tokenizer,
         quiet=as_json,
     )
-    compared, causes, said = [], [], ""
+    compared, said = [], "no prediction: give MODEL and --on, or --plan"
     if known.get("model") and known.get("accelerator"):
-        told = {**record.facts.layout, "engine": record.facts.engine, "engine_version": record.facts.version}
-        about = {**{k: v for k, v in told.items() if v is not None}, **known}
-        measured = {step.level: step.figures for step in record.steps}
         try:
-            steps, assumed = predicted_steps(ladder, about, measured=measured)
+            steps, assumed = _predicted(record, known, parse_users(calibrate_on) if calibrate_on else ())
             compared = compare(record.steps, steps)
-            said = f"predicted for {about['model']} on {about['accelerator']}: {'; '.join(assumed)}"
+            said = f"predicted for {known['model']} on {known['accelerator']}: {'; '.join(assumed)}"
         except GlmplanError as error:
             said = f"no prediction: {error}"
-    else:
-        said = "no prediction: give MODEL and --on, or --plan"
     causes = likely_causes(record, compared)
     text = record_json(record, compared_json(compared, causes))
     table = record_csv(record, known)
@@ -114,6 +115,26 @@ def command(
         raise typer.Exit(130)
     if bound is not None and (not compared or worst(compared) > bound):
         raise typer.Exit(1)
+
+
+def _predicted(record: Any, known: dict[str, Any], calibrate_on: tuple[int, ...]) -> tuple[list[Any], list[str]]:
+    from glmplan.errors import SpecError
+    from glmplan.measure.site import fit_site, ladder_cases, predicted_steps
+
+    served = {**record.facts.layout, "engine": record.facts.engine, "engine_version": record.facts.version}
+    about = {**{k: v for k, v in served.items() if v is not None}, **known}
+    measured = {step.level: step.figures for step in record.steps}
+    cases, assumed = ladder_cases(record.plan, about, served=record.facts, measured=measured)
+    site = None
+    if calibrate_on:
+        told = [case for case in cases if case.level in calibrate_on and case.level in measured]
+        if not told:
+            levels = [f"{level:g}" for level in measured]
+            raise SpecError("is no step of this ladder", field="--calibrate-on", value=calibrate_on[0], choices=levels)
+        site = fit_site(told, [measured[case.level] for case in told])
+        cases = [case for case in cases if case not in told]
+    steps, rests = predicted_steps(cases, site=site)
+    return steps, [*assumed, *rests]
 
 
 def _rates(text: str) -> tuple[float, ...]:

@@ -1,24 +1,22 @@
-"""From a traffic spec to the steps of a ladder, and from a deployment to what is predicted for them."""
+"""From what a user typed to the steps of a ladder and to the deployment that is predicted."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from glmplan.errors import GlmplanError, SpecError
+from glmplan.errors import SpecError
 from glmplan.measure.ladder import LadderPlan
 from glmplan.measure.offered import Arrival, Lengths
-from glmplan.measure.verdict import METRICS, PredictedStep
 from glmplan.schema.workload import Traffic
 
-__all__ = ["deployment_facts", "ladder_plan", "parse_share", "parse_users", "predicted_steps"]
+__all__ = ["deployment_facts", "ladder_plan", "parse_share", "parse_users"]
 
 #: A step of an open loop holds at least so many requests, else its means say nothing.
 _FEWEST = 20
-_FIGURES = {"ttft_mean_ms": ("ttft", 1e3), "tpot_mean_ms": ("tpot", 1e3), "output_tokens_per_s": ("output_rate", 1.0)}
 
 
 def parse_users(text: str) -> tuple[int, ...]:
@@ -134,78 +132,6 @@ def _schedule(traffic: Traffic, seconds: float, requests: int | None, seed: int)
     return tuple(found)
 
 
-def predicted_steps(
-    plan: LadderPlan, facts: Mapping[str, Any], *, measured: Mapping[float, Mapping[str, float]] | None = None
-) -> tuple[list[PredictedStep], list[str]]:
-    """Predict the steps of a ladder.
-
-    Parameters
-    ----------
-    plan : LadderPlan
-        The steps.
-    facts : mapping
-        Columns of a run that name the deployment: `model`, `accelerator`, `weights`, layout, `engine`.
-    measured : mapping, optional
-        Level → figures that were measured, for the real lengths and number of requests.
-
-    Returns
-    -------
-    tuple
-        Predictions, and what was assumed.
-
-    Raises
-    ------
-    SpecError
-        If the deployment cannot be predicted.
-    """
-    from glmplan.predict import predict
-    from glmplan.question import question_of
-    from glmplan.runs import run_from_row
-
-    steps, assumed = [], []
-    levels: list[float] = [rate for rate, _ in plan.schedules] or [float(users) for users in plan.users]
-    for level in levels:
-        seen = (measured or {}).get(level, {})
-        mean = (1.0 + plan.lengths.shortest) / 2.0
-        row = {
-            "id": f"step-{level:g}",
-            "phase": "serving",
-            "protocol": "closed-loop",
-            "input_tokens": seen.get("input_tokens", plan.lengths.input_tokens * mean),
-            "output_tokens": seen.get("output_tokens", plan.lengths.output_tokens * mean),
-            # a steady state has no start-up burst: so many requests that the burst does not show
-            "num_requests": max(plan.requests or round(50 * level), 1),
-            **({"request_rate_per_s": level} if plan.schedules else {"concurrency": level}),
-            **facts,
-        }
-        run = run_from_row(
-            {
-                key: f"{value:g}" if isinstance(value, float) else str(value)
-                for key, value in row.items()
-                if value is not None
-            }
-        )
-        if run.error:
-            raise SpecError(run.error)
-        try:
-            question = question_of(run)
-            found = predict(question.deployment, question.load)
-        except GlmplanError as error:
-            raise SpecError(f"cannot be predicted: {error}", field=str(facts.get("model"))) from None
-        assumed += [text for text in (*question.assumed, found.basis, found.out_of_domain) if text]
-        figures = {m: found.figures[n].scaled(s) for m, (n, s) in _FIGURES.items() if n in found.figures}
-        kept = {m: figures[m] for m in METRICS if m in figures}
-        steps.append(
-            PredictedStep(
-                level,
-                {m: f.value for m, f in kept.items()},
-                {m: f.low for m, f in kept.items()},
-                {m: f.high for m, f in kept.items()},
-            )
-        )
-    return steps, list(dict.fromkeys(assumed))
-
-
 def parse_share(text: str) -> float:
     """Read a share such as `20%` or `0.2`.
 
@@ -278,11 +204,14 @@ def deployment_facts(
         from glmplan.resolve_model import resolve_model
 
         choice = resolve_model(model)
-        facts |= {"model": choice.model.name, "weights": choice.checkpoint.name}
+        # files stay paths: what they hold is in no catalogue
+        named = {"model": choice.model.name, "weights": choice.checkpoint.name}
+        facts |= {"model": model} if Path(model).exists() else named
     if on is not None:
         from glmplan.measure.predicted_memory import parts_of
 
-        facts |= parts_of(on)
+        of_file = on == "this-machine" or on.endswith(".toml")
+        facts |= {"accelerator": on, "accelerator_count": 1} if of_file else parts_of(on)
     for pair in pairs:
         column, equals, value = pair.partition("=")
         if not equals or column not in RUN_COLUMNS:

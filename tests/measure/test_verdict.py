@@ -1,0 +1,199 @@
+"""Measured beside predicted: verdicts, causes, the report, and a calibration on two steps."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from glmplan.errors import SpecError
+from glmplan.measure.client import Endpoint
+from glmplan.measure.ladder import LadderPlan, LadderRecord, StepResult
+from glmplan.measure.offered import Lengths
+from glmplan.measure.overhead import Overhead
+from glmplan.measure.page import compared_json, first_outside, html_page
+from glmplan.measure.server_facts import ServerFacts
+from glmplan.measure.validation import deployment_facts, ladder_plan, parse_share, parse_users
+from glmplan.measure.verdict import Compared, PredictedStep, compare, likely_causes, worst
+from glmplan.schema.workload import parse_traffic
+
+
+def step(level, tpot=10.0, ttft=100.0, rate=100.0, **more):
+    figures = {"ttft_mean_ms": ttft, "tpot_mean_ms": tpot, "output_tokens_per_s": rate, "num_requests": 50}
+    return StepResult(level, figures | {"concurrency": level}, {"done": 50}, **more)
+
+
+def record(*steps, **more):
+    plan = LadderPlan(Lengths(64, 32), users=tuple(int(s.level) for s in steps))
+    return LadderRecord(Endpoint("http://127.0.0.1/v1", "m"), plan, steps=list(steps), started="2026-01-01", **more)
+
+
+def predicted(level, tpot=10.0, ttft=100.0, rate=100.0, width=0.1):
+    middle = {"ttft_mean_ms": ttft, "tpot_mean_ms": tpot, "output_tokens_per_s": rate}
+    low, high = ({m: v * f for m, v in middle.items()} for f in (1 - width, 1 + width))
+    return PredictedStep(level, middle, low, high)
+
+
+def test_only_levels_and_figures_of_both_sides_are_compared():
+    found = compare([step(1), step(2)], [predicted(2), predicted(4)])
+    assert {one.level for one in found} == {2} and len(found) == 3
+
+
+def test_the_first_step_outside_the_interval_is_named():
+    steps = [step(1), step(2, tpot=12.0), step(4, tpot=13.0)]
+    found = compare(steps, [predicted(level) for level in (1, 2, 4)])
+    assert first_outside(found) == 2 and worst(found) == pytest.approx(3 / 13)
+    assert first_outside(found[:3]) is None and worst([]) == 0.0
+
+
+def test_without_an_interval_what_is_reproduced_is_inside():
+    assert Compared(1, "tpot_mean_ms", 10.0, 10.5).inside and not Compared(1, "tpot_mean_ms", 10.0, 11.5).inside
+
+
+def causes(one, other=(), **more):
+    return [cause.what for cause in likely_causes(one, compare(one.steps, other), **more)]
+
+
+def test_where_all_is_well_there_is_no_cause():
+    assert causes(record(step(1), step(4)), [predicted(1), predicted(4)]) == []
+
+
+@pytest.mark.parametrize(
+    ("made", "word"),
+    [
+        (record(step(1), step(8, server={"preemptions": 3.0})), "preempted"),
+        (record(step(8), facts=ServerFacts(max_sequences=4.0)), "fewer requests at once"),
+        (record(step(1, notes=["31% of the prompts came from the prefix cache"])), "prefix cache"),
+        (record(step(1, notes=["2.40 tokens in a chunk: speculation or bundling"])), "drafts"),
+        (record(step(1, cards={"throttled_share": {"power cap": 0.9}, "xids": []})), "clocked down"),
+        (record(step(1, cards={"throttled_share": {}, "xids": [79]})), "errors"),
+        (record(step(1), overhead=Overhead(8, 0.05, 0.001, 0.2, 0)), "client"),
+        (record(step(1, steady=False)), "steady"),
+        (record(replace(step(1), outcomes={"done": 40, "lost": 10})), "failed"),
+    ],
+)
+def test_evidence_becomes_a_cause_with_something_to_try(made, word):
+    found = likely_causes(made, [])
+    assert any(word in cause.what for cause in found)
+    assert all(cause.evidence and cause.to_try for cause in found)
+
+
+def test_a_smaller_pool_than_predicted_is_a_cause():
+    made = record(step(1), facts=ServerFacts(kv_tokens=200_000.0))
+    assert "KV pool" in causes(made, predicted_kv_tokens=300_000.0)[0]
+    assert causes(made, predicted_kv_tokens=205_000.0) == []
+
+
+def test_an_error_of_a_card_outranks_everything():
+    odd = step(1, server={"preemptions": 3.0}, cards={"throttled_share": {}, "xids": [79]})
+    assert "accelerator reported errors" in causes(record(odd))[0]
+
+
+def test_the_shape_of_the_differences_is_read():
+    slow = record(step(1, tpot=15.0), step(8, tpot=15.0))
+    assert any("every step" in what for what in causes(slow, [predicted(1), predicted(8)]))
+    growing = record(step(1), step(8, tpot=20.0))
+    assert any("each further request" in what for what in causes(growing, [predicted(1), predicted(8)]))
+    late = record(step(1), step(8, ttft=300.0))
+    assert any("prefill or the queue" in what for what in causes(late, [predicted(1), predicted(8)]))
+
+
+def test_the_page_shows_every_step_and_escapes_what_others_wrote():
+    made = record(step(1, notes=["<script>alert(1)</script>"]), step(4, tpot=20.0), facts=ServerFacts(engine="vllm"))
+    found = compare(made.steps, [predicted(1), predicted(4)])
+    page = html_page(made, found, likely_causes(made, found))
+    assert "<script>alert" not in page and "&lt;script&gt;alert" in page
+    assert page.count("vegaEmbed('#") == 3 and "first outside the interval at 4" in page
+    assert "Likely causes" in page and page.endswith("</html>")
+
+
+def test_the_comparison_is_json():
+    found = compare([step(1)], [predicted(1)])
+    value = json.loads(json.dumps(compared_json(found, [])))
+    assert value["first_outside"] is None and value["figures"][0]["verdict"] == "reproduced"
+
+
+@pytest.mark.parametrize("text", ["0", "a", "1,,2", "-4", "4-", ""])
+def test_levels_that_are_none_are_refused(text):
+    with pytest.raises(SpecError, match="--users"):
+        parse_users(text)
+
+
+@pytest.mark.parametrize("text", ["-1%", "x", "inf", ""])
+def test_shares_that_are_none_are_refused(text):
+    with pytest.raises(SpecError):
+        parse_share(text)
+
+
+def test_traffic_means_the_same_as_in_simulate(tmp_path):
+    plan = ladder_plan(parse_traffic("poisson:4/s", input=100, output=10, jitter=0.2), levels=(2.0, 4.0), seconds=30)
+    assert [rate for rate, _ in plan.schedules] == [2.0, 4.0]
+    for rate, arrivals in plan.schedules:
+        assert len(arrivals) == rate * 30
+        assert arrivals[-1].at == pytest.approx(30, rel=0.5)
+        assert all(80 <= one.input_tokens <= 100 for one in arrivals)
+    trace = tmp_path / "t.csv"
+    trace.write_text("arrival_s,input_tokens,output_tokens\n0,10,5\n2,20,6\n8,30,7\n")
+    (level,) = ladder_plan(parse_traffic(f"trace:{trace}", speed=2.0), seconds=3).schedules
+    assert [(one.at, one.input_tokens, one.output_tokens) for one in level[1]] == [(0, 10, 5), (1, 20, 6)]
+    with pytest.raises(SpecError, match="sessions"):
+        ladder_plan(parse_traffic("sessions:4"))
+    with pytest.raises(SpecError, match="pauses"):
+        ladder_plan(parse_traffic("closed:4", think=2.0))
+
+
+def test_a_plan_names_the_deployment(tmp_path):
+    file = tmp_path / "plan.json"
+    inner = {"model": "glm-5.1", "accelerator": "rtx-pro-6000-ws", "tp": 8, "other": [1]}
+    file.write_text(json.dumps({"chosen": [{"x": 1}, inner]}))
+    assert deployment_facts(plan=file) == {"model": "glm-5.1", "accelerator": "rtx-pro-6000-ws", "tp": 8}
+    file.write_text("{}")
+    with pytest.raises(SpecError, match="names no model"):
+        deployment_facts(plan=file)
+    file.write_text("{")
+    with pytest.raises(SpecError, match="not JSON"):
+        deployment_facts(plan=file)
+    with pytest.raises(SpecError, match="--set"):
+        deployment_facts(pairs=["tpp=3"])
+
+
+def cases_of(users):
+    from glmplan.measure.site import ladder_cases
+
+    facts = {"model": "glm-5.1", "accelerator": "rtx-pro-6000-ws", "accelerator_count": 8, "tp": 8, "engine": "vllm",
+             "weights": "nvfp4", "kv_cache": "fp8"}  # fmt: skip
+    served = ServerFacts(engine="vllm", kv_tokens=341504.0, max_sequences=64.0)
+    return ladder_cases(LadderPlan(Lengths(2048, 256), users=users), facts, served=served)[0]
+
+
+def test_a_calibration_on_two_steps_finds_a_planted_site_and_narrows_the_interval():
+    from glmplan.hierarchy import COLUMNS, LEVELS, keys_of, load_effects
+    from glmplan.measure.site import _with_site, fit_site, predicted_steps
+
+    cases = cases_of((1, 4, 8, 16))
+    planted = np.zeros(len(COLUMNS))
+    planted[COLUMNS.index("scale")], planted[COLUMNS.index("ttft_scale")] = 0.3, 0.2
+    key = keys_of(cases[0].deployment)[LEVELS.index("configuration")]
+    truth = _with_site(load_effects("vllm"), key, planted)
+    from glmplan.measure.site import SiteFit
+
+    real = SiteFit(truth, planted, np.zeros((len(COLUMNS), len(COLUMNS))), {"decode": 0.01, "ttft": 0.01})
+    measured = {one.level: dict(one.middle) for one in predicted_steps(cases, site=real)[0]}
+    fitted = fit_site([cases[0], cases[2]], [measured[1], measured[8]])
+    before = {one.level: one for one in predicted_steps(cases)[0]}
+    after = {one.level: one for one in predicted_steps(cases, site=fitted)[0]}
+    for level in (4, 16):
+        for metric, value in measured[level].items():
+            assert after[level].low[metric] <= value <= after[level].high[metric]
+            assert abs(np.log(after[level].middle[metric] / value)) < 0.5 * abs(
+                np.log(before[level].middle[metric] / value)
+            )
+        wide = before[level].high["tpot_mean_ms"] / before[level].low["tpot_mean_ms"]
+        assert after[level].high["tpot_mean_ms"] / after[level].low["tpot_mean_ms"] < wide
+
+
+def test_a_step_without_figures_cannot_calibrate():
+    from glmplan.measure.site import fit_site
+
+    with pytest.raises(SpecError, match="--calibrate-on"):
+        fit_site(cases_of((1,)), [{}])
