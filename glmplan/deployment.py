@@ -99,7 +99,10 @@ class Deployment:
     @cached_property
     def structure(self) -> StepWork:
         """What the step-time function needs."""
+        silicon = self.accelerator.compute_capability or ""
         part = Part(
+            name=self.accelerator.name,
+            family=silicon.partition(".")[0] if silicon[:1].isdigit() else "",
             bandwidth=self.accelerator.need("memory_bandwidth"),
             peaks={str(name): rate for name, rate in self.accelerator.peak.items()},
         )
@@ -109,6 +112,7 @@ class Deployment:
             checkpoint=self.checkpoint,
             part=part,
             link=self.link,
+            engine=self.engine,
             kv_bytes=kv_format(self.kv).bytes,
             latent_bytes=DS_MLA_BYTES if latent_fp8 else 0.0,
             sparse=self.sparse,

@@ -1,13 +1,14 @@
-"""The work of one engine step: what is read, computed, sent and launched, at data-sheet peaks.
+"""The work of one engine step: the kernels it launches, with the times that such kernels take on the part.
 
-The rows are ideal times and counts, without any efficiency: `glmplan.step` turns them into a step time with fitted
-efficiencies and latencies. Structure (model, formats, part) is looped over; points are arrays.
+Kernel times come from the fits of single kernels (`glmplan.kernel_fits`), split into what is fixed, what bytes cost
+and what FLOP cost. `glmplan.step` adds what no kernel table sees: launches, hosts, small kernels, engines.
+Structure (model, formats, part) is looped over; points are arrays.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -20,11 +21,14 @@ from glmplan.blocks.tensor import Tensor
 from glmplan.columns import Layout, StepPoints
 from glmplan.errors import UnknownFact
 from glmplan.formats import WeightFormat
+from glmplan.kernel_fits import find_kernel_fit
+from glmplan.kernel_work import attention_decode_work, attention_prefill_work, expert_work, gemm_work, latent_decode_work
 from glmplan.schema.model import Checkpoint, ExpertsFfn, GroupedQuery, LatentAttention, LayerKind, ModelSpec, Recurrent
+from glmplan.utilisation import CollectiveParams, KernelParams, KernelWork
 
 __all__ = ["SLOTS", "LinkPeak", "Part", "StepWork", "step_work"]
 
-#: columns of the work table; seconds at peak rates, or counts [-]
+#: columns of the work table: times of kernels as measured alone [s], or counts [-]
 SLOTS: tuple[str, ...] = (
     "host",  # engine steps, 1 a pass [-]
     "layer",  # layers launched [-]
@@ -32,41 +36,53 @@ SLOTS: tuple[str, ...] = (
     "state_layer",  # latent, sparse and recurrent layers launched [-]
     "request",  # tokens sampled on this replica [-]
     "activation",  # one pass over the hidden states of every layer, not split by TP [s]
-    "wide_bytes",  # dense weights stored in 16 bit, read once [s]
-    "wide_flop",  # products with them [s]
-    "quantised_bytes",  # dense weights stored in fewer bits [s]
-    "quantised_flop",
-    "expert_bytes",  # routed experts that the batch visits [s]
+    "gemm_fixed",  # dense products: what each takes whatever its size [s]
+    "gemm_bytes",  # their share of time that bytes cost [s]
+    "gemm_flop",  # and that FLOP cost [s]
+    "expert_fixed",  # grouped products of the routed experts, the same three [s]
+    "expert_bytes",
     "expert_flop",
-    "cache_bytes",  # KV cache, index keys and recurrent state read by decoding requests [s]
-    "cache_flop",  # their scores and sums [s]
+    "attention_fixed",  # attention of decoding requests [s]
+    "cache",  # reading KV cache, index keys and recurrent states [s]
     "prefill_attention",  # attention of prompt tokens [s]
-    "collective",  # collectives, weighted by 0.5 + 0.5 log2(ranks) [-]
-    "collective_bytes",  # their payload over the link [s]
+    "collective",  # collectives: latency [s]
+    "collective_bytes",  # and payload [s]
     "arrival",  # requests that the front end takes in, outside of steps [-]
     "prompt_token",  # prompt tokens that the front end reads, outside of steps [-]
 )
 
-#: tokens of padding that a grouped product wastes on each visited expert; CUTLASS and Triton tiles start at 16 rows
-EXPERT_TILE_TOKENS = 16
 #: recurrent states are kept in FP32 by vLLM and SGLang (`mamba_ssm_cache_dtype`), read and written once a step [B]
 STATE_VALUE_BYTES = 4
+#: what a format is called in the kernel fits, and the bytes of an activation inside its product
+_KERNEL_FORMATS = {"fp8": ("fp8", 1.0), "fp8-block": ("fp8-block", 1.0), "nvfp4": ("nvfp4", 0.5625),
+                   "mxfp4": ("mxfp4", 2.0), "mxfp8": ("fp8", 1.0), "int8": ("int8", 1.0), "w4afp8": ("int4", 1.0)}  # fmt: skip
+#: kernels nobody measured alone: a launch, four fifths of the bandwidth, six tenths of the FLOP rate [roofline habit]
+_UNKNOWN_KERNEL = KernelParams(floor=4e-6, bandwidth=0.8, flop=0.6, rows_half=32.0)
+_UNKNOWN_COLLECTIVE = CollectiveParams(latency=10e-6, hop=1e-6, one_shot=0.4, two_shot=0.6)
+#: matrices whose input is what tensor parallelism splits
+_ROW_PARALLEL = ("o_proj", "down_proj", "out_proj")
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Peak rates of an accelerator as the cost functions need them.
+    """Rates of an accelerator as the cost functions need them.
 
     Attributes
     ----------
+    name : str
+        Name in the catalogue, by which kernel fits are found.
     bandwidth : float
         Memory bandwidth, [B/s]
     peaks : dict
         Dense matrix rate for each precision that the part has, [FLOP/s]
+    family : str
+        Compute capability without the minor number, ``"9"``; empty if it has none.
     """
 
+    name: str
     bandwidth: float
     peaks: dict[str, float]
+    family: str = ""
 
     def rate(self, compute: str) -> float:
         """Rate at which weights meant for a precision are multiplied; formats without hardware run in BF16.
@@ -88,7 +104,7 @@ class Part:
 
         Examples
         --------
-        >>> Part(bandwidth=3.35e12, peaks={"bf16": 989e12, "fp8": 1978e12}).rate("fp4") / 1e12
+        >>> Part("h100-sxm", bandwidth=3.35e12, peaks={"bf16": 989e12, "fp8": 1978e12}).rate("fp4") / 1e12
         989.0
         """
         found = self.peaks.get(compute) or self.peaks.get("bf16") or self.peaks.get("fp8") or self.peaks.get("fp4")
@@ -114,12 +130,13 @@ class LinkPeak:
 
 
 @dataclass(frozen=True)
-class _Matrices:
-    """Matrices of one layer that share class, format and sharding: parameters in all of them."""
+class _Product:
+    """Matrices of one layer that run as one product: they share input, format and sharding."""
 
     tensor: Tensor
     format: WeightFormat
-    parameters: float
+    rows: float
+    columns: float
 
 
 @dataclass(frozen=True)
@@ -133,9 +150,11 @@ class StepWork:
     checkpoint : Checkpoint
         How its weights are stored.
     part : Part
-        Peak rates.
+        Its rates.
     link : LinkPeak
         Link of the tensor-parallel group.
+    engine : str
+        Engine, by which kernel fits are found.
     kv_bytes : float
         Bytes for each cached value of ordinary attention, [B]
     latent_bytes : float
@@ -152,6 +171,7 @@ class StepWork:
     checkpoint: Checkpoint
     part: Part
     link: LinkPeak
+    engine: str = "vllm"
     kv_bytes: float = 2.0
     latent_bytes: float = 0.0
     sparse: bool = True
@@ -159,39 +179,83 @@ class StepWork:
     verify_only: bool = False
 
     @cached_property
-    def main(self) -> tuple[tuple[Segment, tuple[_Matrices, ...]], ...]:
-        """Segments of the main model with their matrices grouped."""
-        return tuple((part, _grouped(part.tensors, part.formats)) for part in segments(self.model, self.checkpoint))
+    def main(self) -> tuple[tuple[Segment, tuple[_Product, ...]], ...]:
+        """Segments of the main model with their products."""
+        return tuple((part, _products(part.tensors, part.formats)) for part in segments(self.model, self.checkpoint))
 
     @cached_property
-    def draft(self) -> tuple[tuple[Segment, tuple[_Matrices, ...]], ...]:
+    def draft(self) -> tuple[tuple[Segment, tuple[_Product, ...]], ...]:
         """Segments of the MTP layers; empty without drafting."""
         if not self.draft_tokens or self.verify_only or self.model.mtp is None:
             return ()
         parts = segments(self.model, self.checkpoint, mtp=True)
-        return tuple((part, _grouped(part.tensors, part.formats)) for part in parts if part.name == "mtp")
+        return tuple((part, _products(part.tensors, part.formats)) for part in parts if part.name == "mtp")
 
     @cached_property
-    def head(self) -> tuple[_Matrices, ...]:
+    def head(self) -> tuple[_Product, ...]:
         """The output head."""
         rows = [tensor for tensor in vocabulary_tensors(self.model) if tensor.matmul]
-        return _grouped(tuple(rows), tuple(tensor_format(self.checkpoint, tensor, None) for tensor in rows))
+        return _products(tuple(rows), tuple(tensor_format(self.checkpoint, tensor, None) for tensor in rows))
+
+    def kernel(self, kernel: str, form: str) -> KernelParams:
+        """Fitted parameters of a kernel on this part, by this engine where it was measured.
+
+        Parameters
+        ----------
+        kernel : str
+            Class of kernel.
+        form : str
+            Weight or KV format.
+
+        Returns
+        -------
+        KernelParams
+            The part's own fit, a prior of its family, or a rule of thumb.
+        """
+        return _kernel(self.part.name, self.part.family, self.engine, kernel, form)
 
 
-def _grouped(tensors: tuple[Tensor, ...], formats: tuple[WeightFormat, ...]) -> tuple[_Matrices, ...]:
-    groups: dict[tuple[object, ...], _Matrices] = {}
+@lru_cache(maxsize=4096)
+def _kernel(part: str, family: str, engine: str, kernel: str, form: str) -> KernelParams:
+    for precision in (form, "fp8" if form.startswith("fp8") else "bf16", "bf16"):
+        found = find_kernel_fit(part, kernel, precision=precision, engine=engine, family=family or None)
+        if found is not None and isinstance(found.params, KernelParams):
+            return found.params
+    return _UNKNOWN_KERNEL
+
+
+@lru_cache(maxsize=256)
+def _collective(part: str, family: str, engine: str) -> CollectiveParams:
+    found = find_kernel_fit(part, "all-reduce", precision="bf16", engine=engine, family=family or None)
+    if found is None or not isinstance(found.params, CollectiveParams):
+        return _UNKNOWN_COLLECTIVE
+    return found.params
+
+
+def _products(tensors: tuple[Tensor, ...], formats: tuple[WeightFormat, ...]) -> tuple[_Product, ...]:
+    groups: dict[tuple[object, ...], _Product] = {}
     for tensor, form in zip(tensors, formats, strict=True):
         if not tensor.matmul:
             continue
-        routed = tensor.tensor_class == "routed_experts"
-        key = (routed, form.name, tensor.shard, tensor.units, tensor.copies if routed else 1)
-        before = groups[key].parameters if key in groups else 0.0
-        groups[key] = _Matrices(tensor, form, before + tensor.parameters)
+        module = tensor.name.rsplit(".", 1)[0]
+        key: tuple[object, ...] = (module, form.name, tensor.shard, tensor.units, tensor.columns)
+        if tensor.tensor_class == "routed_experts":
+            key = ("routed", form.name)
+        elif tensor.name.endswith(_ROW_PARALLEL):
+            key = (tensor.name, form.name)
+        before = groups.get(key)
+        rows = float(tensor.rows * (tensor.copies if tensor.tensor_class != "routed_experts" else 1))
+        columns = float(tensor.columns)
+        if before is not None:
+            rows += before.rows if before.columns == columns else 0.0
+            rows = rows if before.columns == columns else before.rows
+            columns = before.columns
+        groups[key] = _Product(before.tensor if before else tensor, form, rows, columns)
     return tuple(groups.values())
 
 
 def step_work(structure: StepWork, *, layout: Layout, points: StepPoints) -> dict[str, np.ndarray]:
-    """Work of each step on its busiest accelerator.
+    """Kernel times and counts of each step on its busiest accelerator.
 
     Parameters
     ----------
@@ -220,12 +284,12 @@ def step_work(structure: StepWork, *, layout: Layout, points: StepPoints) -> dic
     >>> layer = LayerKind(mixer=GroupedQuery(heads=32, kv_heads=8, head_dim=128), ffn=(DenseFfn(inner=14336),))
     >>> llama = ModelSpec(name="8b", family="llama", hidden=4096, vocabulary=128256, max_context=8192,
     ...                   layers={"full": layer}, stack="full*32", source="example")
-    >>> part = Part(bandwidth=3.35e12, peaks={"bf16": 989e12})
+    >>> part = Part("h100-sxm", bandwidth=3.35e12, peaks={"bf16": 989e12}, family="9")
     >>> structure = StepWork(llama, uniform_checkpoint("bf16"), part, LinkPeak("nvlink", 450e9))
     >>> one = np.array([1.0])
     >>> points = StepPoints(one, one * 1000, one * 0, one * 0)
-    >>> round(float(step_work(structure, layout=Layout(), points=points)["wide_bytes"][0]) * 1e3, 2)  # ms
-    4.48
+    >>> round(float(step_work(structure, layout=Layout(), points=points)["gemm_bytes"][0]) * 1e3, 1)  # ms
+    5.2
     """
     tp = np.asarray(layout.tp, dtype=float)
     pp = np.asarray(layout.pp, dtype=float)
@@ -249,9 +313,9 @@ def step_work(structure: StepWork, *, layout: Layout, points: StepPoints) -> dic
 
     everyone = np.maximum(n / pp, np.minimum(n, 1.0))
     step = _Tokens(requests, requests * verify, prompt, everyone * verify + prefill / pp, context, keys)
-    for part, matrices in structure.main:
-        _add_layers(total, structure, part.kind, part.count, matrices, step, degrees)
-    _add_matrices(total, structure, structure.head, step.decode, step.decode, degrees, None)
+    for part, products in structure.main:
+        _add_layers(total, structure, part.kind, part.count, products, step, degrees)
+    _add_products(total, structure, structure.head, step.decode, step.decode, degrees, None)
     total["host"] += 1.0
     total["request"] += step.decode
     if structure.draft:
@@ -260,18 +324,16 @@ def step_work(structure: StepWork, *, layout: Layout, points: StepPoints) -> dic
         one = _Tokens(requests * passes, requests * passes, zero, everyone * passes, context, zero)
         once = {name: zero.copy() for name in SLOTS}
         single = _Tokens(requests, requests, zero, everyone, context, zero)
-        for part, matrices in structure.draft:
-            _add_layers(once, structure, part.kind, part.count, matrices, single, degrees)
-        _add_matrices(once, structure, structure.head, single.decode, single.decode, degrees, None)
+        for part, products in structure.draft:
+            _add_layers(once, structure, part.kind, part.count, products, single, degrees)
+        _add_products(once, structure, structure.head, single.decode, single.decode, degrees, None)
         once["host"] += 0.25  # a draft pass launches no scheduler step of its own; its share is fitted with `layer`
         decoding = np.minimum(one.requests, 1.0)
         for name in SLOTS:
             total[name] += passes * once[name] * decoding
     stages = pp - 1.0
-    total["collective"] += stages
-    total["collective_bytes"] += (
-        stages * (step.decode + prompt) * structure.model.hidden * 2.0 / structure.link.bandwidth
-    )
+    total["collective"] += stages * _collective(structure.part.name, structure.part.family, structure.engine).latency
+    total["collective_bytes"] += stages * (step.decode + prompt) * structure.model.hidden * 2.0 / structure.link.bandwidth
     return total
 
 
@@ -295,96 +357,169 @@ class _Tokens:
     keys: np.ndarray
 
 
+def _split(
+    layer: dict[str, np.ndarray],
+    work: KernelWork,
+    params: KernelParams,
+    *,
+    peak_flop: float,
+    bandwidth: float,
+    slots: tuple[str, str, str],
+    active: np.ndarray,
+) -> None:
+    """Add a kernel's time to three slots: fixed, bytes, FLOP; `glmplan.utilisation.kernel_seconds` is their sum."""
+    flop = work.flop * (1 + params.rows_half / work.rows) * (1 + params.tiles_half / work.tiles) / params.flop / peak_flop
+    read = work.bytes * (1 + params.streams_half / work.streams) / params.bandwidth / bandwidth
+    top = np.maximum(np.maximum(flop, read), 1e-30)
+    x, y = (flop / top) ** params.sharpness, (read / top) ** params.sharpness
+    joint = top * (x + y) ** (1.0 / params.sharpness) / (x + y)
+    side = work.side_bytes / params.side / bandwidth
+    fixed, by_bytes, by_flop = slots
+    layer[fixed] = layer[fixed] + active * (params.floor + params.group * work.groups)
+    layer[by_bytes] = layer[by_bytes] + active * (joint * y + side)
+    layer[by_flop] = layer[by_flop] + active * joint * x
+
+
 def _add_layers(
     total: dict[str, np.ndarray],
     structure: StepWork,
     kind: LayerKind,
     count: int,
-    matrices: tuple[_Matrices, ...],
+    products: tuple[_Product, ...],
     step: _Tokens,
     degrees: _Degrees,
 ) -> None:
     part, hidden = structure.part, structure.model.hidden
     tokens = step.decode + step.prompt
     experts = next((block for block in kind.ffn if isinstance(block, ExpertsFfn)), None)
-    layer: dict[str, Any] = dict.fromkeys(SLOTS, 0.0)
-    _add_matrices(layer, structure, matrices, tokens, step.everywhere, degrees, experts)
+    layer: dict[str, np.ndarray] = {name: np.zeros_like(tokens) for name in SLOTS}
+    _add_products(layer, structure, products, tokens, step.everywhere, degrees, experts)
     _add_attention(layer, structure, kind, step, degrees)
-    layer["layer"] = 1.0
-    layer["moe_layer"] = 1.0 if experts else 0.0
-    recurrent_or_latent = isinstance(kind.mixer, LatentAttention | Recurrent)
-    layer["state_layer"] = 1.0 if recurrent_or_latent else 0.0
+    layer["layer"] = layer["layer"] + 1.0
+    layer["moe_layer"] = layer["moe_layer"] + (1.0 if experts else 0.0)
+    layer["state_layer"] = layer["state_layer"] + (1.0 if isinstance(kind.mixer, LatentAttention | Recurrent) else 0.0)
     layer["activation"] = tokens * hidden * 2.0 / part.bandwidth
     # one all-reduce after the mixer and one after the feed-forward part, each over the ranks that share the layer
     reduces = (kind.mixer is not None) * 1.0 + (len(kind.ffn) > 0) * 1.0
     wide = np.where(degrees.dp > 1, degrees.expert_ranks, degrees.tp)
     several = np.minimum(wide - 1.0, 1.0)
-    layer["collective"] = reduces * several * (0.5 + 0.5 * np.log2(wide))
-    # a ring or switch all-reduce sends 2 (r-1)/r of the payload in and out of every rank
-    layer["collective_bytes"] = reduces * 2.0 * (wide - 1.0) / wide * tokens * hidden * 2.0 / structure.link.bandwidth
-    layer["collective"] = layer["collective"] + np.minimum(degrees.dcp - 1.0, 1.0) * 2.0
+    p = _collective(part.name, part.family, structure.engine)
+    share = tokens * hidden * 2.0 / (structure.link.bandwidth * (2 / np.maximum(wide, 2.0)) ** p.crowding)
+    one_shot = (wide - 1.0) * share / max(p.one_shot, 1e-9)
+    two_shot = p.two_shot_setup + 2.0 * (wide - 1.0) / wide * share / p.two_shot
+    latency = p.latency + p.hop * np.maximum(wide - 2.0, 0.0)
+    layer["collective"] = several * (reduces * latency + np.minimum(degrees.dcp - 1.0, 1.0) * 2.0 * p.latency)
+    layer["collective_bytes"] = several * reduces * np.minimum(one_shot, two_shot)
     for name, value in layer.items():
         total[name] += count * value
 
 
-def _add_matrices(
-    layer: dict[str, Any],
+def _add_products(
+    layer: dict[str, np.ndarray],
     structure: StepWork,
-    matrices: tuple[_Matrices, ...],
+    products: tuple[_Product, ...],
     tokens: np.ndarray,
     everywhere: np.ndarray,
     degrees: _Degrees,
     experts: ExpertsFfn | None,
 ) -> None:
     part = structure.part
-    for group in matrices:
-        share = group.tensor.share(tp=degrees.tp, ep=degrees.ep, expert_ranks=degrees.expert_ranks)
-        held = group.parameters * share
-        rate = part.rate(group.format.compute)
-        if group.tensor.tensor_class == "routed_experts" and experts is not None:
-            visited = distinct_experts(experts, everywhere)
-            read = visited / experts.experts * held * group.format.bytes
-            rows = everywhere * experts.topk + visited * (EXPERT_TILE_TOKENS - 1) / 2
-            flop = 2.0 * rows * group.parameters / experts.experts / degrees.expert_ranks
-            layer["expert_bytes"] = layer["expert_bytes"] + read / part.bandwidth
-            layer["expert_flop"] = layer["expert_flop"] + flop / rate
+    active = np.minimum(tokens, 1.0)
+    some = np.maximum(tokens, 1e-9)
+    for product in products:
+        share = product.tensor.share(tp=degrees.tp, ep=degrees.ep, expert_ranks=degrees.expert_ranks)
+        form, narrow = _KERNEL_FORMATS.get(product.format.name, ("bf16" if product.format.bits >= 16 else "int4", 2.0))
+        native = part.peaks.get(product.format.compute) is not None
+        if not native:
+            form, narrow = ("bf16" if product.format.bits >= 16 else "int4"), 2.0
+        rate = part.rate(product.format.compute)
+        if product.tensor.tensor_class == "routed_experts" and experts is not None:
+            width = product.tensor.columns
+            ranks = degrees.expert_ranks
+            all_tokens = np.maximum(everywhere, 1e-9)
+            touched = np.maximum(distinct_experts(experts, all_tokens) / degrees.ep, 1e-9)
+            work = expert_work(
+                tokens=all_tokens,
+                experts=experts.experts / degrees.ep,
+                assignments=all_tokens * experts.topk / degrees.ep,
+                slots=all_tokens * experts.topk / degrees.ep,
+                touched=touched,
+                hidden=float(width),
+                inner=experts.inner * degrees.ep / ranks,
+                weight_bytes=product.format.bytes,
+                activation_bytes=narrow,
+                matrices=3.0 if experts.gated else 2.0,
+            )
+            _split(
+                layer, work, structure.kernel("experts", form), peak_flop=rate, bandwidth=part.bandwidth,
+                slots=("expert_fixed", "expert_bytes", "expert_flop"), active=np.minimum(everywhere, 1.0),
+            )  # fmt: skip
             continue
-        slot = "wide" if group.format.bits >= 16 else "quantised"
-        active = np.minimum(tokens, 1.0)
-        layer[f"{slot}_bytes"] = layer[f"{slot}_bytes"] + held * group.format.bytes / part.bandwidth * active
-        layer[f"{slot}_flop"] = layer[f"{slot}_flop"] + 2.0 * held * tokens / rate
+        if product.tensor.name.endswith(_ROW_PARALLEL):
+            n, k = product.rows, product.columns * share
+        else:
+            n, k = product.rows * share, product.columns
+        work = gemm_work(some, n, k, weight_bytes=product.format.bytes, activation_bytes=narrow)
+        _split(
+            layer, work, structure.kernel("gemm", form), peak_flop=rate, bandwidth=part.bandwidth,
+            slots=("gemm_fixed", "gemm_bytes", "gemm_flop"), active=active,
+        )  # fmt: skip
 
 
 def _add_attention(
-    layer: dict[str, Any], structure: StepWork, kind: LayerKind, step: _Tokens, degrees: _Degrees
+    layer: dict[str, np.ndarray], structure: StepWork, kind: LayerKind, step: _Tokens, degrees: _Degrees
 ) -> None:
     part, mixer = structure.part, kind.mixer
-    rate = part.rate("bf16")
+    rate, bandwidth = part.rate("bf16"), part.bandwidth
+    decoding, prompting = np.minimum(step.requests, 1.0), np.minimum(step.prompt, 1.0)
+    requests, prompt = np.maximum(step.requests, 1e-9), np.maximum(step.prompt, 1.0)
+    verify = np.maximum(step.decode, 1e-9) / requests
+    cache_format = "fp8" if structure.kv_bytes <= 1.1 else "bf16"
+    decode = {"peak_flop": rate, "bandwidth": bandwidth, "slots": ("attention_fixed", "cache", "cache"),
+              "active": decoding}  # fmt: skip
+    prefill = {"peak_flop": rate, "bandwidth": bandwidth, "active": prompting,
+               "slots": ("attention_fixed", "prefill_attention", "prefill_attention")}  # fmt: skip
     if isinstance(mixer, GroupedQuery):
-        split = np.minimum(degrees.tp, mixer.kv_heads)
-        keys = grouped_query.attended(mixer, step.context)
-        width = mixer.kv_heads * (mixer.head_dim + (mixer.v_head_dim or mixer.head_dim))
-        layer["cache_bytes"] = step.requests * keys * width * structure.kv_bytes / split / degrees.dcp / part.bandwidth
-        layer["cache_flop"] = step.decode * grouped_query.core_flop(mixer, keys) / degrees.tp / rate
+        heads = mixer.heads / np.minimum(degrees.tp, mixer.heads)
+        kv_heads = mixer.kv_heads / np.minimum(degrees.tp, mixer.kv_heads)
+        wide = (mixer.head_dim + (mixer.v_head_dim or mixer.head_dim)) / 2.0
+        keys = np.maximum(grouped_query.attended(mixer, step.context), 1.0) / degrees.dcp
+        work = attention_decode_work(requests, keys, heads=heads, kv_heads=kv_heads, head_dim=wide,
+                                     kv_bytes=structure.kv_bytes, queries=verify)  # fmt: skip
+        _split(layer, work, structure.kernel("decode-attention", cache_format), **decode)  # type: ignore[arg-type]
         seen = grouped_query.attended(mixer, step.keys)
-        layer["prefill_attention"] = step.prompt * grouped_query.core_flop(mixer, seen) / degrees.tp / rate
+        work = attention_prefill_work(1.0, prompt, prefix=seen - (prompt + 1.0) / 2.0, heads=heads, kv_heads=kv_heads,
+                                      head_dim=wide)  # fmt: skip
+        _split(layer, _no_negative_bytes(work), structure.kernel("prefill-attention", "bf16"), **prefill)  # type: ignore[arg-type]
     elif isinstance(mixer, LatentAttention):
-        row = structure.latent_bytes or latent.cache_values_per_token(mixer) * structure.kv_bytes
-        keys = latent.attended(mixer, step.context, sparse=structure.sparse)
+        heads = mixer.heads / np.minimum(degrees.tp, mixer.heads)
+        width = structure.latent_bytes or latent.cache_values_per_token(mixer) * structure.kv_bytes
         index = latent.index_key_bytes(mixer) if structure.sparse else 0
-        read = step.requests * (keys * row + step.context * index) / degrees.dcp
-        layer["cache_bytes"] = read / part.bandwidth
-        scores = latent.absorbed_core_flop(mixer, keys) / degrees.tp
-        if structure.sparse:
-            scores = scores + latent.indexer_flop(mixer, step.context)
-        layer["cache_flop"] = step.decode * scores / degrees.dcp / rate
+        keys = np.maximum(latent.attended(mixer, step.context, sparse=structure.sparse), 1.0) / degrees.dcp
+        work = latent_decode_work(requests, keys, heads=heads, kv_bytes=width / (mixer.kv_rank + mixer.rope_dim),
+                                  latent=float(mixer.kv_rank), rope=float(mixer.rope_dim), queries=verify)  # fmt: skip
+        _split(layer, work, structure.kernel("latent-decode", cache_format), **decode)  # type: ignore[arg-type]
         seen = latent.attended(mixer, step.keys, sparse=structure.sparse)
-        prompt = latent.expanded_core_flop(mixer, seen) / degrees.tp
-        if structure.sparse:
-            prompt = prompt + latent.indexer_flop(mixer, step.keys)
-        layer["prefill_attention"] = step.prompt * prompt / rate
+        work = attention_prefill_work(
+            1.0, prompt, prefix=seen - (prompt + 1.0) / 2.0, heads=heads, kv_heads=heads,
+            head_dim=float(mixer.nope_dim + mixer.rope_dim), value_dim=float(mixer.v_dim),
+        )  # fmt: skip
+        _split(layer, _no_negative_bytes(work), structure.kernel("latent-prefill", "bf16"), **prefill)  # type: ignore[arg-type]
+        if structure.sparse and index:
+            # the indexer scores every key for every query, on each rank the same
+            scores = latent.indexer_flop(mixer, step.context) * step.decode / degrees.dcp / rate
+            layer["cache"] = layer["cache"] + step.requests * step.context * index / degrees.dcp / bandwidth + scores
+            layer["prefill_attention"] = (
+                layer["prefill_attention"] + step.prompt * latent.indexer_flop(mixer, step.keys) / rate
+            )
     elif isinstance(mixer, Recurrent):
         split = np.minimum(degrees.tp, mixer.value_heads)
         state = recurrent.state_values(mixer) * STATE_VALUE_BYTES + recurrent.conv_values(mixer) * 2.0
-        layer["cache_bytes"] = step.requests * 2.0 * state / split / part.bandwidth
-        layer["prefill_attention"] = (step.prompt + step.decode) * recurrent.core_flop(mixer) / split / rate
+        layer["cache"] = layer["cache"] + step.requests * 2.0 * state / split / bandwidth
+        scan = (step.prompt + step.decode) * recurrent.core_flop(mixer) / split / rate
+        layer["prefill_attention"] = layer["prefill_attention"] + scan
+
+
+def _no_negative_bytes(work: KernelWork) -> KernelWork:
+    """Several short prompts in one chunk see fewer keys than one long one would: its cache bytes may not go negative."""
+    return replace(work, bytes=np.maximum(work.bytes, 0.0))

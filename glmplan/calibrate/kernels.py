@@ -137,7 +137,7 @@ def _fit_collectives(root: Path, folder: str, part: Accelerator) -> list[KernelF
             KernelFit(
                 kernel="all-reduce",
                 engine=table.engine,
-                precision="",
+                precision="bf16",
                 backend=table.backend,
                 params=params,
                 log_sd=spread,
@@ -153,8 +153,8 @@ def _fit_collectives(root: Path, folder: str, part: Accelerator) -> list[KernelF
     return fits
 
 
-def _pooled(engine: str, members: Sequence[_Measured]) -> KernelFit:
-    """One prior: a joint fit, and how far it misses a part when that part is left out."""
+def _pooled(engine: str, members: Sequence[_Measured], *, alone: float = 0.5) -> KernelFit:
+    """One prior: a joint fit, and how far it misses a part when that part is left out (`alone` if there is but one)."""
     first = members[0].fit
     everything = join([member.few for member in members])
     fitted = fit_rows(first.kernel, first.precision, everything)
@@ -166,7 +166,7 @@ def _pooled(engine: str, members: Sequence[_Measured]) -> KernelFit:
             continue
         without = fit_rows(first.kernel, first.precision, join(others), start=fitted)
         shifts += [float(np.median(errors(without, m.few))) for m in members if m.part == part]
-    between = round(float(np.sqrt(np.mean(np.square(shifts)))), 4) if shifts else 0.5
+    between = round(float(np.sqrt(np.mean(np.square(shifts)))), 4) if shifts else alone
     return replace(
         first,
         engine=engine,
@@ -252,9 +252,11 @@ def calibrate_kernels(
             groups[member.fit.kernel, member.fit.precision].append(member)
         for (kernel, precision), members in sorted(groups.items()):
             progress(f"prior of {kernel}, {precision}")
-            found.priors.append(_pooled("*", members))
+            everyone = _pooled("*", members)
+            found.priors.append(everyone)
             for family in sorted({member.family for member in members} if not kernel.endswith("-block") else ()):
-                found.priors.append(_pooled(family, [m for m in members if m.family == family]))
+                relatives = [m for m in members if m.family == family]
+                found.priors.append(_pooled(family, relatives, alone=everyone.part_log_sd))
     return found
 
 

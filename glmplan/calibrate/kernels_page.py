@@ -102,7 +102,7 @@ def kernels_page(found: KernelCalibration) -> str:
     text.append(f"{len(fits)} fits of {points:,} measured kernels on {len(found.parts)} parts.\n")
     text.append(_summary("By part", fits, lambda part, _: part))
     text.append(_summary("By engine", fits, lambda _, fit: fit.engine.split()[0]))
-    text.append(_summary("By format", fits, lambda _, fit: fit.precision.split("+")[0] or "any"))
+    text.append(_summary("By format", fits, lambda _, fit: fit.precision.split("+")[0]))
     rows = [
         [f.kernel, f.precision, f"{f.median:.0%} / {f.p90:.0%}"]
         + [f"{f.log_sd:.2f}", f"{f.part_log_sd:.2f}", _parameters(f)]

@@ -19,23 +19,23 @@ __all__ = ["PRIOR_MEAN", "Solution", "evaluate", "noise_class", "prior_spread", 
 
 #: where the search starts and where an unmeasured engine stands: latencies in seconds, slow-downs as ratios
 PRIOR_MEAN: dict[str, float] = {
-    "host_seconds": 0.8e-3,
-    "layer_seconds": 3e-5,
-    "moe_layer_seconds": 2.5e-5,
-    "state_layer_seconds": 1.5e-5,
-    "request_seconds": 1.0e-5,
+    "host_seconds": 0.6e-3,
+    "layer_seconds": 1.5e-5,
+    "moe_layer_seconds": 1.0e-5,
+    "state_layer_seconds": 1.0e-5,
+    "request_seconds": 5.0e-6,
     "activation_slowdown": 10.0,
-    "wide_bytes_slowdown": 1.3,
-    "wide_flop_slowdown": 1.6,
-    "quantised_bytes_slowdown": 1.3,
-    "quantised_flop_slowdown": 1.8,
-    "expert_bytes_slowdown": 1.5,
-    "expert_flop_slowdown": 2.2,
-    "cache_bytes_slowdown": 1.6,
-    "cache_flop_slowdown": 3.0,
-    "prefill_attention_slowdown": 2.5,
-    "collective_seconds": 8.0e-6,
-    "collective_bytes_slowdown": 1.6,
+    "gemm_fixed_slowdown": 1.0,
+    "gemm_bytes_slowdown": 1.1,
+    "gemm_flop_slowdown": 1.1,
+    "expert_fixed_slowdown": 1.0,
+    "expert_bytes_slowdown": 1.0,
+    "expert_flop_slowdown": 1.2,
+    "attention_fixed_slowdown": 1.0,
+    "cache_slowdown": 1.1,
+    "prefill_attention_slowdown": 1.2,
+    "collective_slowdown": 1.2,
+    "collective_bytes_slowdown": 1.2,
     "arrival_seconds": 1.0e-2,
     "prompt_token_seconds": 2.0e-6,
 }
@@ -57,15 +57,15 @@ _LEVEL_SPREAD = {
 #: latencies and kernels for products differ more between engines
 _COLUMN_SPREAD = {
     "host_seconds": 1.2, "layer_seconds": 1.0, "moe_layer_seconds": 1.0, "state_layer_seconds": 1.0,
-    "request_seconds": 1.5, "activation_slowdown": 0.8, "wide_bytes_slowdown": 0.4, "wide_flop_slowdown": 0.6,
-    "quantised_bytes_slowdown": 0.4, "quantised_flop_slowdown": 0.6, "expert_bytes_slowdown": 0.5,
-    "expert_flop_slowdown": 0.8, "cache_bytes_slowdown": 0.7, "cache_flop_slowdown": 0.8,
-    "prefill_attention_slowdown": 0.8, "collective_seconds": 1.0, "collective_bytes_slowdown": 0.8,
+    "request_seconds": 1.5, "activation_slowdown": 0.8, "gemm_fixed_slowdown": 0.6, "gemm_bytes_slowdown": 0.4,
+    "gemm_flop_slowdown": 0.6, "expert_fixed_slowdown": 0.6, "expert_bytes_slowdown": 0.5,
+    "expert_flop_slowdown": 0.7, "attention_fixed_slowdown": 0.6, "cache_slowdown": 0.7,
+    "prefill_attention_slowdown": 0.8, "collective_slowdown": 0.8, "collective_bytes_slowdown": 0.8,
     "arrival_seconds": 1.5, "prompt_token_seconds": 1.5, "scale": 0.4, "ttft_scale": 0.8,
 }  # fmt: skip
 #: Student's degrees of freedom
 _FREEDOM = 4.0
-_LEAST_NOISE = 0.06
+_LEAST_NOISE = 0.10
 
 
 def prior_spread() -> np.ndarray:
