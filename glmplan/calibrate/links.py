@@ -19,7 +19,7 @@ from glmplan.catalog_hosts import load_host
 from glmplan.datafolders import data_folder
 from glmplan.errors import UnknownName
 from glmplan.network.collectives import Algorithm, LinkClass, Protocol, all_reduce_time
-from glmplan.network.links import pcie_rates
+from glmplan.network.tree import pcie_rates
 
 if TYPE_CHECKING:
     from glmplan.schema.host import Host

@@ -5,6 +5,7 @@ networkx is imported when a graph is built, not before.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -51,7 +52,8 @@ def link_graph(host: Host) -> Any:
     -------
     networkx.DiGraph
         Nodes have `kind`; edges have `line` (line rate, [B/s]) and `kind` (`pcie`, `internal`, `socket`, `memory`,
-        `scale-up`). Links inside a chip or a socket that no source gives a rate for have an infinite one.
+        `scale-up`, `network`). Accelerators are numbered through all nodes. Links inside a chip or a socket that no
+        source gives a rate for have an infinite one.
 
     Raises
     ------
@@ -68,60 +70,84 @@ def link_graph(host: Host) -> Any:
     import networkx
 
     graph: Any = networkx.DiGraph(name=host.name)
-    free = float("inf")
 
     def join(one: str, other: str, line: float, kind: str, weight: float = 1.0) -> None:
         graph.add_edge(one, other, line=line, kind=kind, weight=weight)
         graph.add_edge(other, one, line=line, kind=kind, weight=weight)
 
-    for socket in host.sockets:
-        graph.add_node(socket.name, kind="socket")
-        graph.add_node(f"memory {socket.name}", kind="memory")
-        join(socket.name, f"memory {socket.name}", socket.memory_bandwidth or free, "memory", weight=3.0)
-    for link in host.socket_links:
-        known = link.count is not None and link.bandwidth is not None
-        line = (link.count or 0) * (link.bandwidth or 0.0) if known else free
-        join(*link.ends, line, "socket")
-    for root in host.roots:
-        graph.add_node(root.name, kind="root")
-        join(root.name, root.socket, free, "internal")
-        # A way of its own to memory, because transfers to memory have a limit that transfers between roots have not.
-        join(root.name, f"memory {root.socket}", free, "root-memory")
-    for switch in host.switches:
-        graph.add_node(switch.name, kind="switch")
-        join(switch.name, switch.parent, switch.uplink.bandwidth if switch.uplink else free, "pcie")
-        if switch.chip:
-            graph.add_node(f"chip {switch.chip}", kind="chip")
-            join(switch.name, f"chip {switch.chip}", free, "internal", weight=0.5)
-    for device in host.devices:
-        graph.add_node(device.name, kind=device.kind)
-        if device.parent:
-            join(device.name, device.parent, device.link.bandwidth if device.link else free, "pcie")
-    for number, card in enumerate(host.slots):
-        graph.add_node(accelerator_node(number), kind="accelerator", accelerator=card.accelerator)
-        if card.parent:
-            join(accelerator_node(number), card.parent, card.link.bandwidth if card.link else free, "pcie")
+    for node in range(host.nodes):
+        _add_node(graph, host, node, join)
     _add_scale_up(graph, host, join)
+    if host.fabric is not None and host.nodes > 1:
+        graph.add_node("network", kind="network")
+        for number in range(host.accelerator_count):
+            # Heavier than any way inside a node.
+            join(accelerator_node(number), "network", host.fabric.bandwidth, "network", 20.0)
     return networkx.freeze(graph)
 
 
-def _add_scale_up(graph: Any, host: Host, join: Any) -> None:
-    """Add the scale-up network of one node."""
+def _add_node(graph: Any, host: Host, node: int, join: Callable[..., None]) -> None:
+    """Add what is inside one node; names in nodes after the first carry its number."""
+    free = float("inf")
+    at = f"node {node}: " if node else ""
+    for socket in host.sockets:
+        graph.add_node(at + socket.name, kind="socket")
+        graph.add_node(f"{at}memory {socket.name}", kind="memory")
+        line = socket.memory_bandwidth or free
+        join(at + socket.name, f"{at}memory {socket.name}", line, "memory", 3.0)
+    for link in host.socket_links:
+        known = link.count is not None and link.bandwidth is not None
+        line = (link.count or 0) * (link.bandwidth or 0.0) if known else free
+        join(at + link.ends[0], at + link.ends[1], line, "socket")
+    for root in host.roots:
+        graph.add_node(at + root.name, kind="root")
+        join(at + root.name, at + root.socket, free, "internal")
+        # A way of its own to memory, because transfers to memory have a limit that transfers between roots have not.
+        join(at + root.name, f"{at}memory {root.socket}", free, "root-memory", 1.5)
+    for switch in host.switches:
+        redirect = switch.acs_redirect if switch.acs_redirect is not None else host.conditions.acs_redirect
+        parent = at + switch.parent
+        graph.add_node(
+            at + switch.name, kind="switch", parent=parent, model=switch.model or "", redirect=bool(redirect)
+        )
+        join(at + switch.name, parent, switch.uplink.bandwidth if switch.uplink else free, "pcie")
+        if switch.chip:
+            graph.add_node(f"{at}chip {switch.chip}", kind="chip")
+            join(at + switch.name, f"{at}chip {switch.chip}", free, "internal", 0.5)
+    for device in host.devices:
+        graph.add_node(at + device.name, kind=device.kind)
+        if device.parent:
+            join(at + device.name, at + device.parent, device.link.bandwidth if device.link else free, "pcie")
+    for number, card in enumerate(host.slots, node * host.accelerators_per_node):
+        graph.add_node(accelerator_node(number), kind="accelerator", accelerator=card.accelerator)
+        if card.parent:
+            line = card.link.bandwidth if card.link else free
+            join(accelerator_node(number), at + card.parent, line, "pcie")
+
+
+def _add_scale_up(graph: Any, host: Host, join: Callable[..., None]) -> None:
+    """Add the scale-up network of every domain."""
     inside = host.scale_up
     if inside is None:
         return
-    numbers = range(host.accelerators_per_node)
-    if inside.topology == "switch":
-        graph.add_node("scale-up switch", kind="scale-up")
-        for number in numbers:
-            join(accelerator_node(number), "scale-up switch", inside.bandwidth, "scale-up", weight=0.1)
-        return
     mesh = inside.topology == "mesh"
     line = inside.bandwidth / (inside.domain - 1 if mesh else 1)
-    for one in numbers:
-        for other in range(one + 1, len(numbers)):
-            if mesh or (one % 2 == 0 and other == one + 1):
-                join(accelerator_node(one), accelerator_node(other), line, "scale-up", weight=0.1)
+    for first in range(0, host.accelerator_count, inside.domain):
+        numbers = range(first, min(first + inside.domain, host.accelerator_count))
+        if inside.topology == "switch":
+            hub = (
+                f"scale-up switch {first // inside.domain}"
+                if host.accelerator_count > inside.domain
+                else "scale-up switch"
+            )
+            graph.add_node(hub, kind="scale-up")
+            for number in numbers:
+                join(accelerator_node(number), hub, inside.bandwidth, "scale-up", 0.1)
+            continue
+        for one in numbers:
+            for other in range(one + 1, numbers.stop):
+                if mesh or (one % 2 == 0 and other == one + 1):
+                    join(accelerator_node(one), accelerator_node(other), line, "scale-up", 0.1)
 
 
 @lru_cache(maxsize=8192)
@@ -157,33 +183,26 @@ def route(host: Host, start: End, end: End) -> tuple[Edge, ...]:
 
     graph = link_graph(host)
     for number in (start, end):
-        if number != HOST and not 0 <= number < host.accelerators_per_node:
-            raise SpecError(
-                f"is not an accelerator of {host.name}, which has {host.accelerators_per_node}", value=number
-            )
+        if number != HOST and not 0 <= number < host.accelerator_count:
+            raise SpecError(f"is not an accelerator of {host.name}, which has {host.accelerator_count}", value=number)
     first = _memory_of(graph, host, end) if start == HOST else accelerator_node(int(start))
     last = _memory_of(graph, host, start) if end == HOST else accelerator_node(int(end))
     try:
         nodes = networkx.shortest_path(graph, first, last, weight="weight")
     except networkx.NetworkXException:
         raise UnknownFact(f"{host.name}: unknown: what joins {first} and {last}") from None
-    path = _redirected(host, nodes)
+    path = _redirected(graph, nodes)
     return tuple(zip(path, path[1:], strict=False))
 
 
-def _redirected(host: Host, nodes: list[str]) -> list[str]:
+def _redirected(graph: Any, nodes: list[str]) -> list[str]:
     """Insert the detour that ACS request redirection forces: up to the parent of a switch and down again."""
-    detours = {
-        switch.name: switch.parent
-        for switch in host.switches
-        if (switch.acs_redirect if switch.acs_redirect is not None else host.conditions.acs_redirect)
-    }
     path: list[str] = []
     for before, node, after in zip(["", *nodes], nodes, [*nodes[1:], ""], strict=False):
         path.append(node)
         turns = before.startswith("accelerator") and after.startswith("accelerator")
-        if node in detours and turns:
-            path += [detours[node], node]
+        if turns and graph.nodes[node].get("redirect"):
+            path += [graph.nodes[node]["parent"], node]
     return path
 
 

@@ -9,7 +9,8 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from glmplan.errors import SpecError, UnknownFact
-from glmplan.network.links import LinkFits, load_link_fits, path_to_root
+from glmplan.network.links import LinkFits, load_link_fits
+from glmplan.network.tree import path_to_root
 
 if TYPE_CHECKING:
     from glmplan.schema.host import Host

@@ -17,8 +17,9 @@ import numpy as np
 from glmplan.errors import SpecError
 from glmplan.network.collectives import LinkClass, all_reduce_time
 from glmplan.network.graph import Flow
-from glmplan.network.links import LinkFits, link_for_group, load_link_fits, shared_ring_rates
+from glmplan.network.links import LinkFits, link_for_group, load_link_fits
 from glmplan.network.topology import LinkLoad, flow_rates, link_loads
+from glmplan.network.tree import shared_ring_rates
 
 if TYPE_CHECKING:
     from glmplan.schema.host import Host

@@ -74,12 +74,12 @@ def _capacities(
             capacity[limit] = graph.edges[port]["line"] * shares["payload"] * shares["across_sockets"]
             mine.append(limit)
         used.append(mine)
-    for number in range(host.accelerators_per_node):
+    for number in sorted({end for flow in flows for end in flow if end != HOST}):
         busy = sends[number], receives[number]
         if min(busy) > 0:
             factor = shares["mesh_write" if writes else "mesh_read"] if min(busy) >= 3 else shares["duplex"]
             for edge in capacity:
-                if accelerator_node(number) in edge and graph.edges[edge]["kind"] == "pcie":
+                if accelerator_node(int(number)) in edge and graph.edges[edge]["kind"] == "pcie":
                     capacity[edge] *= factor
     if writes and host.conditions.posted_write_collapse:
         _collapse(host, routes, shares, capacity)
@@ -91,9 +91,15 @@ def _port_rates(graph: Any, root: str) -> list[float]:
     return [data["line"] for _, _, data in graph.out_edges(root, data=True) if data["kind"] == "pcie"]
 
 
+def _shares(fits: LinkFits) -> dict[str, float]:
+    """Return the share of a line for every kind of link; a network between nodes has that of its rings."""
+    network = fits.protocol("fabric", "ring", "direct")
+    return {"internal": 1.0, "network": network.efficiency if network else 1.0, **fits.scalars}
+
+
 def _share_name(kind: str) -> str:
     """Return which fitted share applies to a kind of link."""
-    return {"scale-up": "scale_up", "pcie": "payload"}.get(kind, "internal")
+    return {"scale-up": "scale_up", "pcie": "payload", "network": "network"}.get(kind, "internal")
 
 
 def _collapse(
@@ -101,15 +107,15 @@ def _collapse(
 ) -> None:
     """Lower the uplinks over which several accelerators write to several root complexes."""
     graph = link_graph(host)
-    for switch in host.switches:
-        up = (switch.name, switch.parent)
-        if up not in capacity:
+    for switch, data in graph.nodes(data=True):
+        up = (switch, data.get("parent", ""))
+        if data["kind"] != "switch" or up not in capacity:
             continue
         sources = {path[0][0] for path in routes if up in path}
         crossed = {edge[0] for path in routes if up in path for edge in path}
-        roots = {node for node in crossed if graph.nodes[node]["kind"] == "root"} - {switch.parent}
+        roots = {node for node in crossed if graph.nodes[node]["kind"] == "root"} - {up[1]}
         if len(sources) >= 2 and len(roots) >= 2:
-            name = "collapse_broadcom" if "Broadcom" in (switch.model or "") else "collapse_microchip"
+            name = "collapse_broadcom" if "Broadcom" in data["model"] else "collapse_microchip"
             capacity[up] = graph.edges[up]["line"] * shares[name]
 
 
@@ -158,7 +164,7 @@ def flow_rates(
     >>> round(float(alone / shared), 2)
     2.0
     """
-    shares = {"internal": 1.0, **(fits or load_link_fits()).scalars}
+    shares = _shares(fits or load_link_fits())
     through = _staged_route if host.conditions.p2p == "missing" else route
     routes = [through(host, a, b) for a, b in flows]
     used, capacity = _capacities(host, flows, routes, shares, writes)
@@ -237,7 +243,7 @@ def link_loads(
     >>> link_loads(load_host("wrx90-2-switches-8"), [(0, 4), (1, 5)])[0].flows
     2
     """
-    shares = {"internal": 1.0, **(fits or load_link_fits()).scalars}
+    shares = _shares(fits or load_link_fits())
     through = _staged_route if host.conditions.p2p == "missing" else route
     routes = [through(host, a, b) for a, b in flows]
     used, capacity = _capacities(host, flows, routes, shares, writes)

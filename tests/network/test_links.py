@@ -8,7 +8,8 @@ import pytest
 from glmplan.catalog_hosts import implied_host, load_host, load_machine
 from glmplan.errors import SpecError, UnknownFact
 from glmplan.network.collectives import all_reduce_time
-from glmplan.network.links import link_for_group, load_link_fits, pcie_rates
+from glmplan.network.links import link_for_group, load_link_fits
+from glmplan.network.tree import pcie_rates
 
 
 def microseconds(host, ranks, message, algorithm=None):
@@ -111,3 +112,34 @@ def test_every_fitted_efficiency_is_a_share():
     fits = load_link_fits()
     assert all(0 < protocol.efficiency <= 1 for protocol in fits.protocols.values())
     assert np.all([0 < value < 1.3 for value in fits.scalars.values()])
+
+
+@pytest.mark.parametrize(
+    ("host", "ranks", "crossover"),
+    # github.com/voipmonitor/rtx6kpro @29f3863 optimization/pcie-oneshot-allreduce.md "Auto Crossover Thresholds"
+    [("asus-esc8000a-e13p", 4, 122880), ("trpro-3-switches-8", 8, 49152)],
+)
+def test_one_shot_kernels_lose_where_they_were_seen_to_lose(host, ranks, crossover):
+    link = link_for_group(load_host(host), ranks)
+    shot, ring = replace(link, algorithm="one-shot"), replace(link, algorithm="ring")
+    faster = [
+        bool(all_reduce_time(message_bytes=crossover * factor, ranks=ranks, link=shot)
+             < all_reduce_time(message_bytes=crossover * factor, ranks=ranks, link=ring))
+        for factor in (0.6, 1.6)
+    ]  # fmt: skip
+    assert faster == [True, False]
+
+
+def test_acs_redirection_halves_a_ring_of_two():
+    host = load_host("asus-esc8000a-e13p")
+    redirected = host.model_copy(
+        update={"switches": tuple(switch.model_copy(update={"acs_redirect": True}) for switch in host.switches)}
+    )
+    # rows t0051 and t0052 of pcie-topologies.csv: 50 against 103 GB/s both ways
+    assert pcie_rates(redirected, (0, 1))[0] / pcie_rates(host, (0, 1))[0] == pytest.approx(50 / 103, rel=0.05)
+
+
+def test_one_shot_kernels_are_not_offered_where_writes_collapse():
+    assert link_for_group(load_host("wrx90-4-switches-16-collapsing"), 8).one_shot is None
+    assert link_for_group(load_host("wrx90-4-switches-16-collapsing"), 4).one_shot is not None
+    assert link_for_group(load_host("wrx90-4-switches-16-four-roots"), 8).one_shot is not None

@@ -113,7 +113,7 @@ def test_a_machine_without_known_links_says_so():
 def test_every_host_builds_a_graph_with_its_accelerators(name):
     host = load_host(name)
     kinds = [data["kind"] for _, data in link_graph(host).nodes(data=True)]
-    assert kinds.count("accelerator") == host.accelerators_per_node
+    assert kinds.count("accelerator") == host.accelerator_count
 
 
 def test_every_named_condition_has_a_measured_cost():
@@ -142,3 +142,23 @@ def test_links_for_a_plan_need_no_graph_library():
         subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
         == ["False"] * 2
     )
+
+
+def test_nodes_meet_over_their_network_and_share_nothing_else():
+    pair = load_host("hgx-h100-8").model_copy(update={"nodes": 2})
+    inside, across = pair_bandwidth(pair, 8, 15), pair_bandwidth(pair, 0, 8)
+    assert inside > 300e9
+    assert 30e9 < across < 50e9  # one port of 400 Gbit/s
+    assert flow_rates(pair, [(0, 8), (1, 9)]) == pytest.approx([across, across])
+
+
+def test_a_rack_is_one_domain_through_all_its_nodes():
+    rack = load_host("gb200-nvl72")
+    assert pair_bandwidth(rack, 0, 71) == pytest.approx(pair_bandwidth(rack, 0, 1))
+
+
+def test_cards_of_one_socket_do_not_meet_in_its_memory():
+    from glmplan.network.graph import route
+
+    crossed = {node for edge in route(load_host("wrx90-2-switches-8"), 0, 4) for node in edge}
+    assert not any(node.startswith("memory") for node in crossed)
