@@ -53,8 +53,8 @@ class DecodingBatch:
     def _available(self) -> int:
         return self.free + self.cache.evictable if self.cache is not None else self.free
 
-    def _take(self, blocks: int) -> None:
-        self.free -= blocks
+    def _settle(self) -> None:
+        """Throw idle content out for the blocks that were taken beyond the free ones; due before the cache is read."""
         if self.free < 0 and self.cache is not None:
             self.cache.evict(-self.free)
             self.free = 0
@@ -120,6 +120,7 @@ class DecodingBatch:
         if self.cache is None:
             self.free += blocks
         else:
+            self._settle()
             request.private = blocks - request.base
             self.free += self.cache.release(request, computed)
         request.base = 0

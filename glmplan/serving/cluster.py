@@ -86,12 +86,16 @@ class Cluster:
         coming = next(source, None)
         events: list[tuple[float, int, Request]] = []
         engines, ends, fresh = self.engines, [math.inf] * len(self.engines), {e.replica for e in self.engines if e.load}
+        single = len(engines) == 1
         while True:
             due = coming.arrival if coming is not None else math.inf
             later = events[0][0] if events else math.inf
-            end = min(ends)
-            horizon = min(engines[i].now for i in fresh) if fresh else end
-            if (due <= horizon or later <= horizon) and (coming is not None or events):
+            end = ends[0] if single else min(ends)
+            if fresh:
+                horizon = engines[0].now if single else min([engines[i].now for i in fresh])
+            else:
+                horizon = end
+            if (due <= horizon or later <= horizon) and (events or coming is not None):
                 if coming is not None and due <= later:
                     request, now = coming, due
                     coming = next(source, None)

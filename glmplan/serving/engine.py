@@ -212,12 +212,12 @@ class SkippingEngine(DecodingBatch):
                 if not settings.prefill_first:
                     self._preempt(partial)
                 return
-            self._take(need)
+            self.free -= need
             self._chunks.append((partial, take))
             self._partial = None
             budget -= take
         estimate, room = settings.admission == "estimate", 0.0
-        if not self.waiting or not (self._changed or not estimate or self._step % RECHECK_STEPS == 0 or not self._busy):
+        if not self.waiting or not (self._changed or not self._busy or (estimate and self._step % RECHECK_STEPS == 0)):
             return
         if estimate:
             room = self._available() * size
@@ -228,13 +228,18 @@ class SkippingEngine(DecodingBatch):
             request = self.waiting[0]
             if request.kv_ready:
                 break
-            hit, names = self.cache.match(request) if self.cache is not None else (0, [])
+            hit, held = 0, 0
+            names: list[tuple[object, int]] = []
+            if self.cache is not None and (request.runs or request.preemptions):
+                self._settle()
+                hit, names = self.cache.match(request)
+                held = self.cache.idle_blocks(names)
             rest = request.prompt - hit * size
             take = min(rest, budget)
             if take < rest and not settings.chunked_prefill:
+                self._changed = bool(self._chunks)  # others took the budget of this step
                 break
             need = -(-(hit * size + take) // size) - hit
-            held = self.cache.idle_blocks(names) if self.cache is not None else 0
             if need > self._available() - held:
                 break
             if self._promises and self._promised + self._peak(request) > self.pool.blocks:
@@ -245,16 +250,18 @@ class SkippingEngine(DecodingBatch):
                     break
                 room -= cost
             self.waiting.popleft()
-            if self.cache is not None:
+            if names and self.cache is not None:
                 self.cache.hold(request, names)
                 request.cached += hit * size
             request.base, request.done = hit, hit * size
-            self._take(need)
+            self.free -= need
             self._promised += self._peak(request)
             if request.started < 0:
                 request.started = self.now
             self._chunks.append((request, take))
             budget -= take
+        if budget <= 0:
+            self._changed = True
 
     def _admit_ready(self) -> None:
         """Let requests whose keys and values were computed elsewhere decode at once."""
@@ -265,7 +272,7 @@ class SkippingEngine(DecodingBatch):
             if need + 1 + len(self._running) > self._available() and self._busy:
                 return
             self.waiting.popleft()
-            self._take(need)
+            self.free -= need
             request.kv_ready = False
             request.first = self.now
             self._promised += self._peak(request)
@@ -291,6 +298,7 @@ class SkippingEngine(DecodingBatch):
                 request.first = now
             if self.cache is not None and len(request.runs) > 1:
                 blocks = -(-request.prompt // self._size)
+                self._settle()
                 request.private = blocks - request.base
                 self.cache.publish(request)
                 request.base = blocks - request.private
@@ -345,7 +353,7 @@ class SkippingEngine(DecodingBatch):
         """End a run of decode steps."""
         n, total = len(self._running), self._total
         if self._steps > 1:
-            self._take(self._growth(self._step + 1, self._steps - 1))
+            self.free -= self._growth(self._step + 1, self._steps - 1)
         used = self.used
         for at, here, seconds, slope in self._pieces:
             self.segments.append((at, here, seconds, slope, n, total, 0, used))
@@ -363,7 +371,7 @@ class SkippingEngine(DecodingBatch):
         while (need := self._counts[self._step % self.period]) > self._available():
             self._preempt(self._victim())
             preempted = True
-        self._take(need)
+        self.free -= need
         return preempted
 
     def _victim(self) -> Request:

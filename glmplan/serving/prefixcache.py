@@ -157,6 +157,15 @@ class PrefixCache:
         """
         private, pins = request.private, request.pins
         request.pins, request.private = {}, 0
+        if not request.runs and not pins:
+            kept = min(tokens // self._block, private)
+            if kept:
+                own: object = ("request", request.number)
+                self._entries[own] = [kept, 0, 0]
+                self._idle[own] = None
+                self.blocks += kept
+                self.evictable += kept
+            return private - kept
         for name, blocks in reversed(self._shares(request, tokens)):
             entry = self._entries.get(name)
             added = min(blocks - (entry[0] if entry else 0), private)
