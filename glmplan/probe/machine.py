@@ -158,7 +158,7 @@ def read_sys_pci(root: Path = Path("/sys/bus/pci/devices")) -> PciTree:
         secondary = _first(folder / "secondary_bus_number")
         speed = re.match(r"([\d.]+) GT/s", _first(folder / "max_link_speed") or "")
         widths = [_first(folder / f"{which}_link_width") or "" for which in ("max", "current")]
-        lanes = [int(width) for width in widths if width.isdigit() and int(width) in (1, 2, 4, 8, 16, 32)]
+        lanes = [int(width) for width in widths if width.isdigit() and int(width) in (1, 2, 4, 8, 12, 16, 32)]
         numa = _first(folder / "numa_node") or "-1"
         generation = GENERATION.get(speed[1].removesuffix(".0")) if speed else None
         devices.append(

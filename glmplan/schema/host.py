@@ -38,7 +38,7 @@ class PcieLink(Frozen):
     """One PCIe link: generation and lanes."""
 
     generation: int = Field(ge=1, le=6)
-    lanes: Literal[1, 2, 4, 8, 16, 32]
+    lanes: Literal[1, 2, 4, 8, 12, 16, 32]
 
     @property
     def bandwidth(self) -> float:

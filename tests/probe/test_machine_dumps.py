@@ -8,6 +8,8 @@ import json
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from glmplan.catalog_hosts import load_host
 from glmplan.errors import SpecError
@@ -390,3 +392,45 @@ def test_a_cpu_can_be_named_as_what_computes(dump):
     assert host.unified_memory
     assert host.slots[0].link is None
     assert host.unknown == ("power supply",)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('{"lscpu": {"a": 1}}', "is not a list of fields"),
+        ('{"lscpu": [1]}', "is not a list of fields"),
+        ("06:00.0 3D controller: NVIDIA X\n\tNUMA node: x\n", "line 2: 'x' is not a NUMA node"),
+    ],
+)
+def test_a_dump_of_the_wrong_shape_is_refused(dump, text, message):
+    with pytest.raises(SpecError, match=message):
+        dump(text)
+
+
+WHOLE = {
+    "topo": topo(PAIR, ansi=True),
+    "query": QUERY,
+    "lspci": LSPCI,
+    "tree": TREE,
+    "numactl": NUMACTL,
+    "dmidecode": module("P0 CHANNEL A"),
+    "rocm": ROCM.format(link="XGMI"),
+    "lscpu": "CPU(s): 8\nModel name: Test CPU\nSocket(s): 1\nNUMA node0 CPU(s): 0-7\n",
+    "json": '{"lscpu": [{"field": "CPU(s):", "data": "8"}, {"field": "Socket(s):", "data": "1"}]}',
+    "xml": "<nvidia_smi_log><gpu id='00000000:01:00.0'><product_name>NVIDIA L4</product_name></gpu></nvidia_smi_log>",
+}
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.sampled_from(sorted(WHOLE)), st.data())
+def test_a_damaged_dump_is_read_or_refused_but_never_crashes(tmp_path, name, data):
+    text = WHOLE[name]
+    start = data.draw(st.integers(0, len(text)))
+    length = data.draw(st.integers(0, 30))
+    damaged = text[:start] + data.draw(st.text(max_size=6)) + text[start + length :]
+    file = tmp_path / "dump"
+    file.write_text(damaged, errors="replace")
+    try:
+        host_from_dumps([read_dump(file)], name="x", accelerator="rtx-pro-6000-ws")
+    except SpecError as error:
+        assert str(error)

@@ -59,7 +59,7 @@ def read_lscpu(text: str, file: str) -> CpuFacts:
             content = json.loads(text)
         except json.JSONDecodeError as error:
             raise broken(file, error.lineno, f"is not valid JSON: {error.msg}") from None
-        fields = dict(_flat(content.get("lscpu", [])))
+        fields = dict(_flat(content.get("lscpu"), file))
     else:
         for line in text.splitlines():
             key, colon, value = line.partition(":")
@@ -88,11 +88,13 @@ def read_lscpu(text: str, file: str) -> CpuFacts:
     )
 
 
-def _flat(entries: list[dict[str, Any]]) -> Iterator[tuple[str, str]]:
+def _flat(entries: Any, file: str) -> Iterator[tuple[str, str]]:
     """Yield field and value of every entry, children after their parent."""
+    if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
+        raise SpecError("is not a list of fields as `lscpu -J` prints it", file=file, field="lscpu")
     for entry in entries:
         yield str(entry.get("field", "")).rstrip(":"), str(entry.get("data") or "")
-        yield from _flat(entry.get("children", []))
+        yield from _flat(entry.get("children", []), file)
 
 
 def read_numactl(text: str, file: str) -> NumaFacts:

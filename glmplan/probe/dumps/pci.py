@@ -115,7 +115,10 @@ def read_lspci(text: str, file: str) -> PciTree:
             if now:
                 device["lanes"] = int(now[1])
         elif text_.startswith("NUMA node:"):
-            device["numa"] = int(text_.split()[-1])
+            node = re.fullmatch(r"NUMA node:\s*(-?\d+)", text_)
+            if not node:
+                raise broken(file, number, "is not a NUMA node", text_.partition(":")[2].strip())
+            device["numa"] = int(node[1])
         elif text_.startswith("Bus: primary="):
             secondary = re.search(r"secondary=([0-9a-f]{2})", text_)
             device["secondary"] = secondary[1] if secondary else None
