@@ -112,7 +112,7 @@ def expert_work(
     tokens : float or array
         Tokens that enter the layer on this rank, [-]
     experts : float or array
-        Experts that live on this rank, [-]
+        Experts that live on this rank; no more can be touched, [-]
     assignments : float or array
         Token-expert pairs on this rank, [-]
     slots : float or array
@@ -139,6 +139,7 @@ def expert_work(
     >>> round(work.bytes / 1e6)
     170
     """
+    touched = np.minimum(touched, experts)
     weights = matrices * hidden * inner
     columns = inner * (matrices - 1) / _TILE
     rows = assignments / touched
@@ -150,7 +151,7 @@ def expert_work(
         tiles=touched * (rows / _TILE + 1) * columns,
         streams=touched * columns,
         side_bytes=(tokens + slots) * hidden * 2 * _BF16 + assignments * inner * matrices * _BF16,
-        groups=experts,
+        groups=touched,
     )
 
 

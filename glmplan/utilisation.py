@@ -12,7 +12,7 @@ named, and each reason is one parameter of `KernelParams`:
 `streams_half`        too few or too short streams do not fill the memory system
 `side`                bandwidth share of the passes that run before or after (quantising activations, permuting tokens)
 `sharpness`           how well compute and memory overlap: 1 one after the other, large: the slower one alone
-`group`               time that each expert of the rank adds to sorting and scheduling, used or not
+`group`               time that each expert with a token adds to sorting and scheduling
 ====================  ================================================================================================
 
 The parameters come from `calibration/fits/kernels/`, written by `glmplan calibrate kernels`; the forms and their limits
@@ -58,7 +58,7 @@ class KernelWork:
     side_bytes : float or array
         Bytes of passes that do not overlap with the main loop, [B]
     groups : float or array
-        Experts on the rank, [-]
+        Experts that have a token, [-]
     """
 
     flop: Array
@@ -93,7 +93,7 @@ class KernelParams:
     sharpness : float
         Exponent that joins compute and memory time, at least 1, [-]
     group : float
-        Time for each expert on the rank, [s]
+        Time for each expert that has a token, [s]
     """
 
     floor: float
