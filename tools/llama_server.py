@@ -1,4 +1,4 @@
-"""Run llama.cpp's own HTTP server (the package xllamacpp) in a process of its own; prints its address, ends with its stdin."""
+"""Run llama.cpp's own HTTP server (package xllamacpp) in a process; prints its address, ends with its stdin."""
 
 from __future__ import annotations
 
