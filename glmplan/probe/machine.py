@@ -228,7 +228,7 @@ def _nvml_gpu(nvml: Any, index: int, handle: Any) -> GpuFacts:
     return GpuFacts(
         index,
         _text(name),
-        bus_address(_text(address) or "0:0:0.0") if address else None,
+        bus_address(_text(address) or "") if address else None,
         float(memory.total) if memory else None,
         None,
         _asked(nvml, "nvmlDeviceGetMaxPcieLinkGeneration", handle),
@@ -255,7 +255,7 @@ def _nvml_pair(nvml: Any, one: Any, other: Any, same: bool) -> str:
         # An NVLink switch answers with its own address, which joins all accelerators behind it.
         if active and remote is not None:
             kind = _asked(nvml, "nvmlDeviceGetNvLinkRemoteDeviceType", one, link)
-            links += bus_address(_text(remote.busId) or "0:0:0.0") == address or kind == 2
+            links += bus_address(_text(remote.busId) or "") == address or kind == 2
     if links:
         return f"NV{links}"
     level = _asked(nvml, "nvmlDeviceGetTopologyCommonAncestor", one, other)

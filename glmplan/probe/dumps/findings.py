@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 
 from glmplan.errors import SpecError
@@ -129,7 +130,7 @@ def broken(file: str, line: int, message: str, value: object = None) -> SpecErro
     return SpecError(message, file=f"{file} line {line}", value=value)
 
 
-def bus_address(text: str) -> str:
+def bus_address(text: str) -> str | None:
     """Return a PCI address in one spelling: `dddd:bb:dd.f`, lower case.
 
     Parameters
@@ -139,14 +140,13 @@ def bus_address(text: str) -> str:
 
     Returns
     -------
-    str
-        The address.
+    str or None
+        The address, None if it is none.
 
     Examples
     --------
     >>> bus_address("00000000:06:00.0"), bus_address("C1:00.0")
     ('0000:06:00.0', '0000:c1:00.0')
     """
-    parts = text.strip().lower().split(":")
-    domain = parts[-3][-4:] if len(parts) == 3 else "0000"
-    return f"{domain:0>4}:{parts[-2]:0>2}:{parts[-1]}"
+    found = re.fullmatch(r"(?:([0-9a-f]*):)?([0-9a-f]{1,2}):([0-9a-f]{1,2}\.[0-9a-f])", text.strip().lower())
+    return f"{(found[1] or '')[-4:]:0>4}:{found[2]:0>2}:{found[3]:0>4}" if found else None

@@ -162,7 +162,7 @@ def read_query_xml(text: str, file: str) -> list[GpuFacts]:
             GpuFacts(
                 index,
                 gpu.findtext("product_name"),
-                bus_address(gpu.get("id") or gpu.findtext("pci/pci_bus_id") or "0:0:0.0"),
+                bus_address(gpu.get("id") or gpu.findtext("pci/pci_bus_id") or ""),
                 total,
                 total - reserved if total is not None and reserved is not None else None,
                 generation,
@@ -210,7 +210,7 @@ def read_query_text(text: str, file: str) -> list[GpuFacts]:
             driver = line.partition(":")[2].strip()
         found = re.match(r"GPU\s+([0-9a-fA-F:.]+)\s*$", line)
         if found:
-            gpus.append({"address": bus_address(found[1])})
+            gpus.append({"address": bus_address(found[1]) or ""})
             path = []
             continue
         if not gpus or not line.strip():
@@ -237,7 +237,7 @@ def _from_text(index: int, gpu: dict[str, str], driver: str | None) -> GpuFacts:
     return GpuFacts(
         index,
         gpu.get("Product Name"),
-        gpu["address"],
+        gpu["address"] or None,
         total,
         total - reserved if total is not None and reserved is not None else None,
         generation,
