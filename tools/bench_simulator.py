@@ -1,0 +1,182 @@
+"""Simulated requests per second of wall time beside the step-by-step form and the peers that are installed.
+
+python tools/bench_simulator.py [--requests N] [--node-modules FOLDER]
+
+Peers are run if they are there: the Python package `aisimulate`, and the npm package `@doublewordai/inference-lab`
+(`npm install @doublewordai/inference-lab`, its folder given by --node-modules). All in one run on one machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import resource
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from glmplan.schema.workload import Traffic, parse_traffic
+from glmplan.serving.plain import compiled
+from glmplan.serving.safe import safe_load, speed_factors
+from glmplan.serving.settings import Acceptance, EngineSettings, KvPool
+from glmplan.serving.simulate import Service, simulate
+from glmplan.serving.slo import parse_slo
+from glmplan.serving.steptable import StepTable
+
+TABLE = StepTable.affine(
+    base=0.0123, per_request=1.1e-4, per_context_token=1.3e-8, per_prefill_token=1.7e-5, per_prefill_square=1.9e-9
+)
+USERS, INPUT, OUTPUT = 128, 1024, 512
+PLAIN = Service(TABLE, KvPool(1_000_000), EngineSettings())
+FULL = Service(TABLE, KvPool(120_000), EngineSettings(prefix_caching=True, acceptance=Acceptance(3, 0.7)))
+
+#: the same shape of load for inference-lab 0.2: 70 B dense on four accelerators of 80 GB
+LAB = """
+import init, {{ run_simulation }} from {module};
+import {{ readFileSync }} from 'node:fs';
+await init({{ module_or_path: readFileSync({wasm}) }});
+const config = {config};
+const start = process.hrtime.bigint();
+run_simulation(JSON.stringify(config));
+console.log(Number(process.hrtime.bigint() - start) / 1e9);
+"""
+LAB_CONFIG = {
+    "hardware": {
+        "name": "4x80GB",
+        "compute_flops": 3.96e15,
+        "memory_bandwidth": 1.34e13,
+        "memory_capacity": 320_000_000_000,
+        "kv_cache_capacity": 150_000_000_000,
+        "gpu_memory_utilization": 0.9,
+        "bytes_per_param": 2,
+    },
+    "model": {
+        "name": "70b",
+        "num_parameters": 70_000_000_000,
+        "num_layers": 80,
+        "hidden_dim": 8192,
+        "num_heads": 64,
+        "num_kv_heads": 8,
+        "max_seq_len": 8192,
+    },
+    "scheduler": {
+        "max_num_batched_tokens": 8192,
+        "max_num_seqs": 256,
+        "policy": "fcfs",
+        "enable_chunked_prefill": True,
+        "long_prefill_token_threshold": 0,
+        "max_num_partial_prefills": 1,
+        "block_size": 16,
+    },
+    "workload": {
+        "arrival_pattern": "closed_loop",
+        "arrival_rate": 1.0,
+        "num_concurrent_users": USERS,
+        "input_len_dist": {"type": "fixed", "value": INPUT},
+        "output_len_dist": {"type": "fixed", "value": OUTPUT},
+        "seed": 0,
+    },
+    "simulation": {"log_interval": 1_000_000},
+}
+
+
+def rate(action: Callable[[], object], requests: int, runs: int = 3) -> float:
+    """Requests per second of wall time, median of several runs."""
+    times = []
+    for _ in range(runs):
+        start = time.perf_counter()
+        action()
+        times.append(time.perf_counter() - start)
+    return requests / statistics.median(times)
+
+
+def inference_lab(folder: Path, requests: int) -> float | str:
+    """Requests per second of the npm package under node, or why there is none."""
+    package = folder / "@doublewordai" / "inference-lab"
+    node = shutil.which("node")
+    if node is None or not (package / "package.json").exists():
+        return "not installed: npm install @doublewordai/inference-lab, then --node-modules FOLDER"
+    main = package / json.loads((package / "package.json").read_text())["main"]
+    config = json.loads(json.dumps(LAB_CONFIG))
+    config["workload"]["num_requests"] = requests
+    script = LAB.format(
+        module=json.dumps(str(main)),
+        wasm=json.dumps(str(main.with_name(main.stem + "_bg.wasm"))),
+        config=json.dumps(config),
+    )
+    with tempfile.NamedTemporaryFile("w", suffix=".mjs") as file:
+        file.write(script)
+        file.flush()
+        run = subprocess.run([node, file.name], capture_output=True, text=True, check=False)
+    if run.returncode:
+        return f"failed: {run.stderr.strip().splitlines()[-1] if run.stderr.strip() else run.returncode}"
+    return requests / float(run.stdout.split()[-1])
+
+
+def aisimulate() -> str:
+    """Whether the Python peer is there; it brings no run of its own that needs no model files."""
+    if importlib.util.find_spec("aisimulate") is None:
+        return "not installed: pip install aisimulate (its wheels are not on PyPI itself)"
+    return "installed; run its own replay on the same load and compare by hand"
+
+
+def main(words: list[str]) -> int:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--requests", type=int, default=20_000)
+    parser.add_argument("--node-modules", type=Path, default=Path("node_modules"))
+    options = parser.parse_args(words)
+    count = options.requests
+    fixed = Traffic(kind="closed", users=USERS, input=INPUT, output=OUTPUT)
+    spread = Traffic(kind="closed", users=USERS, input=INPUT, output=OUTPUT, jitter=0.2)
+    few = max(256, count // 20)
+    found: list[tuple[str, float | str]] = []
+    found.append(("step by step", rate(lambda: simulate(PLAIN, fixed, requests=few, reference=True), few, 1)))
+    for name, traffic in (("fixed lengths", fixed), ("lengths 0.8 to 1.0", spread)):
+        run = rate(lambda traffic=traffic: simulate(PLAIN, traffic, requests=count, fast=False), count)  # type: ignore[misc]
+        found.append((f"plain Python, {name}", run))
+    if compiled() is None:
+        found.append(("compiled", "not installed: pip install 'glmplan[fast]'"))
+    else:
+        simulate(PLAIN, fixed, requests=1000, fast=True)
+        many = 50 * count
+        for name, traffic in (("fixed lengths", fixed), ("lengths 0.8 to 1.0", spread)):
+            run = rate(lambda traffic=traffic: simulate(PLAIN, traffic, requests=many, fast=True), many)  # type: ignore[misc]
+            found.append((f"compiled, {name}", run))
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / ("r.parquet" if importlib.util.find_spec("pyarrow") else "r.csv")
+        for name, traffic in (("fixed lengths", fixed), ("lengths 0.8 to 1.0", spread)):
+            run = rate(lambda traffic=traffic: simulate(FULL, traffic, requests=count, records=path), count)  # type: ignore[misc]
+            found.append((f"prefix cache, preemption, speculation, records, {name}", run))
+    found.append(("inference-lab (npm, WASM)", inference_lab(options.node_modules, few)))
+    found.append(("aisimulate", aisimulate()))
+
+    base = next(value for name, value in found if name == "step by step")
+    lab = next(value for name, value in found if name.startswith("inference-lab"))
+    assert isinstance(base, float)
+    print(f"closed loop, {USERS} users, {INPUT}/{OUTPUT} tokens: simulated requests per second of wall time")
+    for name, value in found:
+        if isinstance(value, str):
+            print(f"  {name:<66} {value}")
+            continue
+        beside = f"  {value / lab:8.1f} x inference-lab" if isinstance(lab, float) else ""
+        print(f"  {name:<66} {value:>12,.0f}  {value / base:8.1f} x step by step{beside}")
+    targets = parse_slo("ttft p95 < 2 s, tpot p95 < 30 ms")
+    factors = speed_factors(0.85, 1.18)
+    for spec in ("closed:1", "poisson:1/s"):
+        start = time.perf_counter()
+        answer = safe_load(PLAIN, parse_traffic(spec, jitter=0.2), targets, factors=factors)
+        print(f"  safe: {answer.load:g} {answer.unit} found in {time.perf_counter() - start:.2f} s")
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    print(f"  peak memory of all of this: {peak:,.0f} MiB")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
