@@ -1,4 +1,4 @@
-"""Write the generated pages of `docs/reference`, or check that they are fresh: `make docs`, `make check`.
+"""Write the generated pages of `docs/reference` and the answer in the README, or check that they are fresh: `make docs`, `make check`.
 
 python tools/docs.py [--check]
 """
@@ -7,6 +7,9 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import os
+import re
+import subprocess
 import sys
 from collections.abc import Callable
 from enum import Enum
@@ -25,6 +28,8 @@ from glmplan.cli.run import application
 from glmplan.files import write_atomically
 
 ROOT = Path(__file__).resolve().parents[1]
+#: what `make demo` runs
+DEMO = ("fit", "glm-5.1-nvfp4", "--on", "6xrtx-pro-6000-ws")
 NOTE = "<!-- Written by `make docs`; do not edit. -->\n"
 
 
@@ -134,6 +139,17 @@ def hardware_page() -> str:
     return "\n".join(lines) + "\n"
 
 
+def readme_page() -> str:
+    """The README with what `make demo` prints now."""
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    # as in a fresh shell: no colours, and the width that the page promises
+    environment = {**os.environ, "COLUMNS": "100", "NO_COLOR": "1"}
+    command = [sys.executable, "-c", "from glmplan.cli import main; main()", *DEMO]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True)
+    block = f"$ make demo\n{done.stdout.rstrip()}\n```"
+    return re.sub(r"\$ make demo\n.*?\n```", lambda _: block, text, count=1, flags=re.DOTALL)
+
+
 def _number(value: float | None, unit: float) -> str:
     return "" if value is None else f"{value / unit:.4g}"
 
@@ -146,6 +162,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "docs/reference/cli.md": cli_page,
     "docs/reference/models.md": models_page,
     "docs/reference/hardware.md": hardware_page,
+    "README.md": readme_page,
 }
 
 
