@@ -26,6 +26,7 @@ __all__ = [
     "TTFT_SCALE",
     "Effects",
     "keys_of",
+    "kind_of",
     "knowledge_class",
     "load_effects",
     "log_parameters",
@@ -38,6 +39,8 @@ LEVELS: tuple[str, ...] = (
     "engine",
     "engine_silicon",
     "engine_accelerator",
+    "engine_kind",
+    "engine_silicon_kind",
     "engine_format",
     "engine_accelerator_format",
     "model",
@@ -82,7 +85,7 @@ def knowledge_class(known: tuple[bool, ...]) -> str:
 
     Examples
     --------
-    >>> knowledge_class((True,) * 11)
+    >>> knowledge_class((True,) * 13)
     'configuration'
     """
     of = dict(zip(LEVELS, known, strict=True))
@@ -117,6 +120,25 @@ def shape_of(deployment: Deployment) -> str:
     return f"{model.family} {model.hidden}x{len(model.layer_names)}{experts}{' sparse' if indexed else ''}"
 
 
+def kind_of(deployment: Deployment) -> str:
+    """Kind of a model as kernels see it: its attention, and whether it has experts.
+
+    Parameters
+    ----------
+    deployment : Deployment
+        The deployment.
+
+    Returns
+    -------
+    str
+        As in ``latent experts`` or ``grouped_query dense``.
+    """
+    kinds = deployment.model.layers.values()
+    mixers = sorted({one.mixer.kind for one in kinds if one.mixer is not None})
+    experts = any(isinstance(block, ExpertsFfn) for one in kinds for block in one.ffn)
+    return f"{'+'.join(mixers)} {'experts' if experts else 'dense'}"
+
+
 def keys_of(deployment: Deployment, *, measured_on: str | None = None) -> tuple[str, ...]:
     """Key of a deployment on each level.
 
@@ -134,6 +156,7 @@ def keys_of(deployment: Deployment, *, measured_on: str | None = None) -> tuple[
     """
     engine, part = deployment.engine, deployment.accelerator
     model, form = shape_of(deployment), deployment.weights
+    kind = kind_of(deployment)
     silicon = part.compute_capability or part.vendor.lower()
     draft = f" draft {deployment.draft_tokens}" if deployment.draft_tokens else ""
     eager = "" if deployment.graphs else " eager"
@@ -146,6 +169,8 @@ def keys_of(deployment: Deployment, *, measured_on: str | None = None) -> tuple[
         engine + mode,
         f"{engine} {silicon}",
         f"{engine} {part.name}",
+        f"{engine} {kind}",
+        f"{engine} {silicon} {kind}",
         f"{engine} {form}",
         f"{engine} {part.name} {form}",
         model,
@@ -182,7 +207,7 @@ class Effects:
     ----------
     values : dict of str to dict of str to (21,) array
         Level → key → effects.
-    spread : (11, 21) array
+    spread : (13, 21) array
         Prior standard deviation of an effect, by level and column.
     intervals : dict of str to dict of str to (float, float)
         Knowledge class → kind of figure → 90 % interval of measured over predicted, in logarithms.

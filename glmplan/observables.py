@@ -124,7 +124,7 @@ def observables(load: Load) -> Observables:
     --------
     >>> found = observables(Load("decode", 8, 1000, 200))
     >>> found.decode_requests.tolist(), found.figures["tpot"].weights.tolist()
-    ([8.0], [1.0])
+    ([8.0, 0.0, 0.0], [1.0, 0.0, 0.0])
     """
     if load.phase == "prefill":
         return _prefill(load)
@@ -171,24 +171,37 @@ def _prefill(load: Load) -> Observables:
 
 def _decode(load: Load) -> Observables:
     running = min(load.concurrency, float(load.max_requests))
-    context = load.context + load.input_tokens + load.output_tokens / 2
-    one = np.ones(1)
-    per_token = one / load.tokens_per_step
+    before = load.context + load.input_tokens
+    context = before + load.output_tokens / 2
+    # all requests arrive together; one waits for about half of the others
+    turns = (running + 1.0) / 2.0
+    fresh = min(load.input_tokens, _CACHED_REST) if load.prefix_cached else load.input_tokens
+    fresh = max(fresh, _SHORTEST_PROMPT)
+    chunks = max(np.ceil(fresh * turns / load.budget), 1.0)
+    decode, prefill, front = np.eye(3)
+    steps = decode / load.tokens_per_step
     figures = {
-        "tpot": Observable(per_token),
-        "output_rate": Observable(per_token, scale=running, rate=True),
-        "request_rate": Observable(per_token, scale=1.0, rate=True),
+        "tpot": Observable(steps),
+        "ttft": Observable(prefill * chunks + front),
+        "output_rate": Observable(steps, scale=running, rate=True),
+        "request_rate": Observable(steps, scale=1.0, rate=True),
     }
     return Observables(
-        decode_requests=one * running,
-        decode_context=one * context,
-        prefill_tokens=one * 0,
-        prefill_context=one * 0,
-        arrivals=one * 0,
-        prompt=one * 0,
+        decode_requests=decode * running,
+        decode_context=decode * context,
+        prefill_tokens=prefill * fresh * turns / chunks,
+        prefill_context=prefill * max(before - fresh / 2.0 if load.prefix_cached else load.context + fresh / 2.0, 1.0),
+        arrivals=front,
+        prompt=front * load.input_tokens * turns,
         figures=figures,
         running=running,
     )
+
+
+#: what is computed again of a cached prompt: engines cache whole blocks, the rest of the last one is fresh [token]
+_CACHED_REST = 64.0
+#: a chat template and a question: prompts of tables that say "context 0" are not empty [token]
+_SHORTEST_PROMPT = 32.0
 
 
 def _serving(load: Load) -> Observables:

@@ -12,15 +12,27 @@ import numpy as np
 
 from glmplan.catalog import load_model
 from glmplan.catalog_hardware import load_accelerator
+from glmplan.columns import Layout
 from glmplan.deployment import Deployment, checkpoint_for, link_of, runs_sparse
 from glmplan.errors import GlmplanError, SpecError
 from glmplan.formats import KV_FORMATS
-from glmplan.memory_rules import memory_engines
+from glmplan.memory import kv_pool, part_memory
+from glmplan.memory_ranks import MemorySettings, rank_memory
+from glmplan.memory_rules import memory_engines, stated_fraction
 from glmplan.observables import Load
 from glmplan.records import Run
 from glmplan.schema.model import Checkpoint, ModelSpec
 
-__all__ = ["ENGINE_DEFAULTS", "EngineDefaults", "Question", "answerable", "engine_defaults", "question_of"]
+__all__ = [
+    "ENGINE_DEFAULTS",
+    "EngineDefaults",
+    "MemoryAnswer",
+    "Question",
+    "answerable",
+    "engine_defaults",
+    "memory_of",
+    "question_of",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,34 +201,98 @@ def _layout(run: Run, assumed: list[str]) -> tuple[int, int, int, int, int, int]
     return tp, pp, dp, min(ep, tp * dp), dcp, tp * pp * dp
 
 
+#: before this date an unnamed vLLM is 0.19 or older, whose pool rule differs (hardware_db/engines/memory/vllm.toml)
+_VLLM_0_20 = "2026-06"
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryAnswer:
+    """Memory of a deployment.
+
+    Attributes
+    ----------
+    weights_gib : float
+        Weights on the fullest accelerator, [GiB]
+    pool_tokens, pool_low, pool_high : float
+        KV cache of all replicas with its 90 % interval, [token]; 0 when the weights leave no room
+    """
+
+    weights_gib: float
+    pool_tokens: float
+    pool_low: float
+    pool_high: float
+
+
+def memory_of(question: Question) -> MemoryAnswer | None:
+    """Memory of a question's deployment.
+
+    Parameters
+    ----------
+    question : Question
+        The question.
+
+    Returns
+    -------
+    MemoryAnswer or None
+        None for parts whose memory is not published and for weights that stay in host memory.
+    """
+    load = question.load
+    return _memory(question.run, question.deployment, load.input_tokens + load.output_tokens + load.context)
+
+
+def _memory(run: Run, deployment: Deployment, length: float) -> MemoryAnswer | None:
+    if run.offload or deployment.accelerator.memory is None:
+        return None
+    d = deployment
+    version = ".".join(map(str, d.release)) if d.release else None
+    if version is None and d.engine == "vllm" and run.measured_on and run.measured_on < _VLLM_0_20:
+        version = "0.19.0"
+    longest = float(2 ** np.ceil(np.log2(length + 1)))
+    mtp = d.draft_tokens > 0 or "mtp" in (run.checkpoint or "").lower()
+    return _memory_of(
+        d.model.name, run.weights, run.weights_bits, d.accelerator.name, (d.tp, d.pp, d.dp, d.ep, d.dcp), d.kv, d.engine,
+        version, mtp, longest, d.graphs, stated_fraction(run.notes),
+    )  # fmt: skip
+
+
 @lru_cache(maxsize=8192)
-def _pool(
+def _memory_of(
     model: str,
     weights: str | None,
     bits: float | None,
     accelerator: str,
-    layout: tuple[int, int, int, int, int],
+    degrees: tuple[int, int, int, int, int],
     kv: str,
     engine: str,
     version: str | None,
     mtp: bool,
     context: float,
-) -> float:
-    from glmplan.columns import Layout
-    from glmplan.memory import kv_pool, part_memory
-    from glmplan.memory_ranks import MemorySettings, rank_memory
-
+    graphs: bool,
+    fraction: float | None,
+) -> MemoryAnswer | None:
     part = load_accelerator(accelerator)
-    memory = rank_memory(
-        _model(model),
-        _checkpoint(model, weights, bits),
-        layout=Layout(*layout),
-        kv=kv,
-        settings=MemorySettings(engine=engine if engine in memory_engines() else "vllm", version=version),
-        mtp=mtp,
-        memory=part.memory,
-    )
-    return float(kv_pool(memory, part_memory(part), context=context).tokens[0])
+    tp, pp, dp, ep, dcp = degrees
+    try:
+        memory = rank_memory(
+            _model(model),
+            _checkpoint(model, weights, bits),
+            layout=Layout(tp=tp, pp=pp, dp=dp, ep=ep, dcp=dcp),
+            kv=kv,
+            settings=MemorySettings(
+                engine=engine if engine in memory_engines() else "vllm",
+                version=version,
+                accelerator=part.name,
+                fraction=fraction,
+                graphs=None if graphs else 0,
+            ),
+            mtp=mtp,
+            memory=part.memory,
+        )
+        pool = kv_pool(memory, part_memory(part), context=context)
+    except GlmplanError:
+        return None
+    tokens = [max(float(one[0]), 0.0) for one in (pool.tokens, pool.tokens_low, pool.tokens_high)]
+    return MemoryAnswer(float(memory.weights[0]) / 2**30, *tokens)
 
 
 def _load(run: Run, deployment: Deployment, assumed: list[str]) -> Load:
@@ -243,32 +319,11 @@ def _load(run: Run, deployment: Deployment, assumed: list[str]) -> Load:
         assumed.append("256 output tokens")
     requests = run.num_requests or 0
     pool = float(1 << 60)
-    if phase == "serving" and not run.offload:
-        d = deployment
-        version = ".".join(map(str, d.release)) if d.release else None
-        length = float(2 ** np.ceil(np.log2(inputs + outputs + 1)))
-        try:
-            pool = _pool(
-                d.model.name,
-                run.weights,
-                run.weights_bits,
-                d.accelerator.name,
-                (d.tp, d.pp, d.dp, d.ep, d.dcp),
-                d.kv,
-                d.engine,
-                version,
-                d.draft_tokens > 0,
-                length,
-            )
-        except GlmplanError:
-            pool = 0.0
-        pool = pool if pool > 2 * (inputs + outputs) else float(1 << 60)
-    if run.protocol in ("inferencex", "vendor-sweep"):
-        limit = run.running_limit or 1 << 30
-        requests = requests or int(10 * concurrency)
-        low = 0.8 if run.protocol == "inferencex" else low
-    if run.protocol == "burst":
-        requests = int(concurrency)
+    if phase == "serving":
+        memory = _memory(run, deployment, inputs + outputs)
+        # a table says that it ran: where two requests do not seem to fit, the estimate of the pool is what is wrong
+        if memory is not None and memory.pool_tokens > 2.0 * (inputs + outputs):
+            pool = memory.pool_tokens
     return Load(
         phase=phase,
         concurrency=concurrency,
@@ -283,7 +338,7 @@ def _load(run: Run, deployment: Deployment, assumed: list[str]) -> Load:
         max_requests=limit,
         pool_tokens=pool,
         tokens_per_step=deployment.tokens_per_step,
-        prefix_cached=run.prefix_cached and phase == "serving",
+        prefix_cached=run.prefix_cached,
     )
 
 

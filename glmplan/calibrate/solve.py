@@ -19,10 +19,10 @@ __all__ = ["PRIOR_MEAN", "Solution", "evaluate", "noise_class", "prior_spread", 
 
 #: where the search starts and where an unmeasured engine stands: latencies in seconds, slow-downs as ratios
 PRIOR_MEAN: dict[str, float] = {
-    "host_seconds": 0.6e-3,
-    "layer_seconds": 1.5e-5,
-    "moe_layer_seconds": 1.0e-5,
-    "state_layer_seconds": 1.0e-5,
+    "host_seconds": 0.5e-3,
+    "layer_seconds": 6e-6,
+    "moe_layer_seconds": 6e-6,
+    "state_layer_seconds": 8e-6,
     "request_seconds": 5.0e-6,
     "activation_slowdown": 10.0,
     "gemm_fixed_slowdown": 1.0,
@@ -45,6 +45,8 @@ _LEVEL_SPREAD = {
     "engine": 0.4,
     "engine_silicon": 0.35,
     "engine_accelerator": 0.25,
+    "engine_kind": 0.25,
+    "engine_silicon_kind": 0.25,
     "engine_format": 0.25,
     "engine_accelerator_format": 0.25,
     "model": 0.15,
@@ -78,6 +80,7 @@ def prior_spread() -> np.ndarray:
     """
     spread = np.repeat(np.array([_LEVEL_SPREAD[level] for level in LEVELS])[:, None], len(COLUMNS), axis=1)
     spread = spread * np.array([_COLUMN_SPREAD[name] for name in COLUMNS])
+    spread[-3:, SCALE] *= 3.0
     spread[0, SCALE] = 1e-3  # the overall scale is what the parameters themselves are
     return spread
 
@@ -250,7 +253,7 @@ def solve(
         values = np.repeat((slope[rows] * root[:, None])[:, None, :], len(LEVELS), axis=1).reshape(len(rows), -1)
         matrix = csr_matrix(((values * sigma[columns]).ravel(), columns.ravel(), pointer), shape=(len(rows), size))
         target = residual[rows] * root + matrix @ z
-        best = lsmr(matrix, target, damp=1.0, maxiter=300, atol=1e-7, btol=1e-7, x0=z)[0]
+        best = lsmr(matrix, target, damp=1.0, maxiter=120, atol=1e-7, btol=1e-7, x0=z)[0]
         move = best - z
         # a logarithm that runs to minus infinity never comes back: no parameter may move far in one step
         change = np.abs(summed(design, split(move * sigma)))

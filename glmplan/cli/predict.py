@@ -1,0 +1,36 @@
+"""`glmplan predict`: predict every row of a table of runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+__all__ = ["command"]
+
+
+def command(
+    runs: Annotated[Path, typer.Option(help="Table of runs, CSV in the column form of calibration/measurements.")],
+    out: Annotated[Path | None, typer.Option(help="File to write; printed if left out.")] = None,
+) -> None:
+    """Predict every row of a table of runs.
+
+    One row comes out for each `id`: TTFT, TPOT, throughput, prefill speed, KV pool and weights, each with the 90 %
+    interval, then what it rests on, what is outside of the measured, and why a row could not be answered.
+    """
+    from glmplan.cli.progress import bar
+    from glmplan.files import write_atomically
+    from glmplan.predict_runs import predict_runs, rows_as_csv
+    from glmplan.runs import read_runs
+
+    table = read_runs(runs)
+    with bar("predicting") as progress:
+        rows = predict_runs(table, progress=progress)
+    text = rows_as_csv(rows)
+    if out is None:
+        typer.echo(text, nl=False)
+        return
+    write_atomically(out, text)
+    unanswered = sum(1 for row in rows if row.error)
+    typer.echo(f"{len(rows)} rows, {unanswered} without an answer (see the column `error`): {out}", err=True)

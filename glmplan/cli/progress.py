@@ -1,0 +1,34 @@
+"""A progress bar on standard error that stays away when nobody looks."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+__all__ = ["bar"]
+
+
+@contextmanager
+def bar(title: str) -> Iterator[Callable[[int, int], None]]:
+    """Show a progress bar while something runs.
+
+    Parameters
+    ----------
+    title : str
+        What is being done.
+
+    Yields
+    ------
+    callable
+        To be called with how much is done, and of how much, [-]
+    """
+    if not sys.stderr.isatty():
+        yield lambda done, total: None
+        return
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task(title, total=None)
+        yield lambda done, total: progress.update(task, completed=done, total=total)
