@@ -10,7 +10,7 @@ export OPENBLAS_NUM_THREADS := 1
 export OMP_NUM_THREADS := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check docs bench clean
+.PHONY: help setup demo test check docs bench validate-demo validate-vllm clean
 
 help:  ## List what there is.
 	@sed -n 's/^\([a-z-]*\):.*  ## /\1\t/p' Makefile | expand -t 16
@@ -43,6 +43,12 @@ docs: $(READY)  ## Write the generated pages again.
 
 bench: $(READY)  ## Time from shell to answer, predictions per second, simulated requests per second.
 	@$(RUN) tools/bench.py
+
+validate-demo: $(READY)  ## Measure llama.cpp servers made here and predict them from two steps of each ladder.
+	@$(RUN) tools/validate_demo.py
+
+validate-vllm: $(READY)  ## The same with real vLLM on the CPU: downloads about 1 GB into .venv-vllm the first time.
+	@$(RUN) tools/validate_vllm.py --venv .venv-vllm
 
 clean:  ## Remove the environment and every cache.
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -204,7 +204,12 @@ def _with_site(effects: Effects, key: str, place: np.ndarray) -> Effects:
     return replace(effects, values={**effects.values, "configuration": level})
 
 
-def fit_site(cases: Sequence[Case], measured: Sequence[Mapping[str, float]]) -> SiteFit:
+def fit_site(
+    cases: Sequence[Case],
+    measured: Sequence[Mapping[str, float]],
+    *,
+    errors: Sequence[Mapping[str, float]] | None = None,
+) -> SiteFit:
     """Fit the effects of one site to measured steps.
 
     The effects of the levels that were never measured for this deployment are unknown; their prior is the spread that
@@ -217,6 +222,8 @@ def fit_site(cases: Sequence[Case], measured: Sequence[Mapping[str, float]]) -> 
         Steps, all of one deployment.
     measured : sequence of mapping
         Their measured figures, in the columns of the tables.
+    errors : sequence of mapping, optional
+        Standard errors of these figures, in the same units; what has none counts as exact.
 
     Returns
     -------
@@ -248,7 +255,12 @@ def fit_site(cases: Sequence[Case], measured: Sequence[Mapping[str, float]]) -> 
     target = np.log(
         np.array([[row.get(name, np.nan) / unit for name, (_, unit, _) in _FIGURES.items()] for row in measured])
     )
-    errors = np.array([noise.get(kind, noise["decode"]) for _, _, kind in _FIGURES.values()])
+    floor = np.array([noise.get(kind, noise["decode"]) for _, _, kind in _FIGURES.values()])
+    relative = np.array(
+        [[error.get(name, 0.0) / row.get(name, np.inf) for name in _FIGURES] for error, row in
+         zip(errors or [{}] * len(cases), measured, strict=True)]
+    )  # fmt: skip
+    deviation = np.sqrt(floor**2 + relative**2)
     usable = np.isfinite(target) & np.isfinite(_logarithms(cases, shipped))
     if not usable.any():
         raise SpecError("no measured step has a figure to calibrate with", field="--calibrate-on")
@@ -256,7 +268,7 @@ def fit_site(cases: Sequence[Case], measured: Sequence[Mapping[str, float]]) -> 
 
     def misfit(scaled: np.ndarray) -> np.ndarray:
         found = _logarithms(cases, _with_site(shipped, key, scaled * spread))
-        return np.concatenate([((found - target) / errors)[usable], scaled])
+        return np.concatenate([((found - target) / deviation)[usable], scaled])
 
     solved = least_squares(misfit, np.zeros(spread.size), max_nfev=60)
     slopes = np.asarray(solved.jac)
@@ -300,7 +312,8 @@ def predicted_steps(cases: Sequence[Case], *, site: SiteFit | None = None) -> tu
         else:
             for metric, half in _half_widths(case, site).items():
                 if metric in middle:
-                    low[metric], high[metric] = middle[metric] * np.exp(-half), middle[metric] * np.exp(half)
+                    low[metric] = float(middle[metric] * np.exp(-half))
+                    high[metric] = float(middle[metric] * np.exp(half))
         steps.append(PredictedStep(case.level, middle, low, high))
     return steps, ["calibrated on this server"] if site is not None else list(dict.fromkeys(rests))
 

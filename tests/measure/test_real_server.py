@@ -189,3 +189,22 @@ def test_an_open_loop_of_chat_requests_is_measured(dense, tmp_path):
 def test_bad_input_ends_with_a_reason_and_code_2(words, said):
     done = validate(*words)
     assert done.returncode == 2 and said in done.stderr and "Traceback" not in done.stderr
+
+
+def test_two_steps_of_the_ladder_predict_the_others(tmp_path):
+    from validate_demo import ladder, outside
+
+    # a neighbour on this machine can spoil a ladder of seconds, not three of them
+    missed = []
+    for attempt in range(3):
+        folder = tmp_path / str(attempt)
+        folder.mkdir()
+        record = ladder(folder, "dense", users="1,2,4", calibrate_on="1,4", seconds=3.0)
+        compared = record["compared"]["figures"]
+        assert {(one["level"], one["metric"]) for one in compared} == {
+            (2, "ttft_mean_ms"), (2, "tpot_mean_ms"), (2, "output_tokens_per_s")
+        }  # fmt: skip
+        missed.append(outside(record))
+        if not missed[-1]:
+            return
+    pytest.fail(f"outside the interval three times: {missed}")
