@@ -34,7 +34,7 @@ TABLE = StepTable.affine(
 )
 USERS, INPUT, OUTPUT = 128, 1024, 512
 PLAIN = Service(TABLE, KvPool(1_000_000), EngineSettings())
-FULL = Service(TABLE, KvPool(120_000), EngineSettings(prefix_caching=True, acceptance=Acceptance(3, 0.7)))
+FULL = Service(TABLE, KvPool(170_000), EngineSettings(prefix_caching=True, acceptance=Acceptance(3, 0.7)))
 
 #: the same shape of load for inference-lab 0.2: 70 B dense on four accelerators of 80 GB
 LAB = """
