@@ -24,6 +24,7 @@ Prompt = str | list[int]
 
 _KEYS = ("GLMPLAN_API_KEY", "OPENAI_API_KEY")
 _RESENT = 2
+_STREAMS_OF_A_POOL = 16
 
 
 def api_key() -> str | None:
@@ -145,15 +146,19 @@ class Client:
         headers = {"Accept-Encoding": "identity", "User-Agent": "glmplan"}
         if self._key:
             headers["Authorization"] = f"Bearer {self._key}"
-        self.http = httpx.AsyncClient(
+        context = httpx.create_ssl_context(verify=endpoint.verify)
+        self._new: Callable[[], httpx.AsyncClient] = lambda: httpx.AsyncClient(
             headers=headers,
-            verify=endpoint.verify,
+            verify=context,
             # the own watch below bounds reading; a stream may rightly be silent for longer than any fixed number
             timeout=httpx.Timeout(self.patience.first_token, connect=self.patience.connect, pool=None),
             limits=httpx.Limits(max_connections=None, max_keepalive_connections=None, keepalive_expiry=4.0),
             follow_redirects=False,
             trust_env=not _is_local(endpoint.url),
         )
+        self.http = self._new()
+        # the pool of a client looks at all its connections for each request, so many streams share several pools
+        self._pools, self._in_use = [self.http], [0]
         kind = "chat/completions" if endpoint.chat else "completions"
         self._address = f"{endpoint.url.rstrip('/')}/{kind}"
 
@@ -161,7 +166,8 @@ class Client:
         return self
 
     async def __aexit__(self, *unused: object) -> None:
-        await self.http.aclose()
+        for pool in self._pools:
+            await pool.aclose()
 
     def without_key(self, text: object) -> str:
         """Return a text in which the API key, if it stands there, is blotted out.
@@ -250,8 +256,16 @@ class Client:
     @asynccontextmanager
     async def _open(self, content: bytes) -> AsyncIterator[httpx.Response]:
         headers = {"Content-Type": "application/json"}
-        async with self.http.stream("POST", self._address, content=content, headers=headers) as response:
-            yield response
+        place = next((n for n, used in enumerate(self._in_use) if used < _STREAMS_OF_A_POOL), len(self._pools))
+        if place == len(self._pools):
+            self._pools.append(self._new())
+            self._in_use.append(0)
+        self._in_use[place] += 1
+        try:
+            async with self._pools[place].stream("POST", self._address, content=content, headers=headers) as response:
+                yield response
+        finally:
+            self._in_use[place] -= 1
 
     async def _stream(
         self, record: RequestRecord, content: bytes, asked: int, on_chunk: Callable[[float], None]
