@@ -90,16 +90,16 @@ def command(
         tokenizer=tokenizer,
         quiet=as_json,
     )
-    compared, said = [], "no prediction: give MODEL and --on, or --plan"
+    compared, said, pool = [], "no prediction: give MODEL and --on, or --plan", None
     if known.get("model") and known.get("accelerator"):
         try:
-            steps, assumed = _predicted(record, known, parse_users(calibrate_on) if calibrate_on else ())
+            steps, assumed, pool = _predicted(record, known, parse_users(calibrate_on) if calibrate_on else ())
             compared = compare(record.steps, steps)
             said = f"predicted for {known['model']} on {known['accelerator']}: {'; '.join(assumed)}"
         except GlmplanError as error:
             said = f"no prediction: {error}"
-    causes = likely_causes(record, compared)
-    text = record_json(record, compared_json(compared, causes))
+    causes = likely_causes(record, compared, predicted_pool=pool)
+    text = record_json(record, compared_json(compared, causes, pool))
     table = record_csv(record, known)
     if out is not None:
         _keep(out, {"record.json": text, "runs.csv": table, "report.html": html_page(record, compared, causes)})
@@ -117,9 +117,9 @@ def command(
         raise typer.Exit(1)
 
 
-def _predicted(record: Any, known: dict[str, Any], calibrate_on: tuple[int, ...]) -> tuple[list[Any], list[str]]:
+def _predicted(record: Any, known: dict[str, Any], calibrate_on: tuple[int, ...]) -> tuple[Any, ...]:
     from glmplan.errors import SpecError
-    from glmplan.measure.site import fit_site, ladder_cases, predicted_steps
+    from glmplan.measure.site import fit_site, ladder_cases, predicted_pool, predicted_steps
 
     served = {**record.facts.layout, "engine": record.facts.engine, "engine_version": record.facts.version}
     about = {**{k: v for k, v in served.items() if v is not None}, **known}
@@ -134,8 +134,11 @@ def _predicted(record: Any, known: dict[str, Any], calibrate_on: tuple[int, ...]
         spread = {step.level: step.errors for step in record.steps}
         site = fit_site(told, [measured[c.level] for c in told], errors=[spread[c.level] for c in told])
         cases = [case for case in cases if case not in told]
+    pool = predicted_pool(cases[0], record.facts) if cases else None
     steps, rests = predicted_steps(cases, site=site)
-    return steps, [*assumed, *rests]
+    if pool is not None:
+        rests.append(f"KV pool {pool[0]:,.0f} tokens predicted ({pool[1]:,.0f} to {pool[2]:,.0f})")
+    return steps, [*assumed, *rests], pool
 
 
 def _rates(text: str) -> tuple[float, ...]:

@@ -39,7 +39,9 @@ def first_outside(compared: Sequence[Compared]) -> float | None:
     return min((one.level for one in compared if not one.inside), default=None)
 
 
-def compared_json(compared: Sequence[Compared], causes: Sequence[Cause]) -> dict[str, Any]:
+def compared_json(
+    compared: Sequence[Compared], causes: Sequence[Cause], pool: tuple[float, float, float] | None = None
+) -> dict[str, Any]:
     """Return a comparison as JSON-ready values.
 
     Parameters
@@ -48,11 +50,13 @@ def compared_json(compared: Sequence[Compared], causes: Sequence[Cause]) -> dict
         Figures.
     causes : sequence of Cause
         What may explain the differences.
+    pool : tuple of float, optional
+        Predicted KV pool and its interval, [token]
 
     Returns
     -------
     dict
-        `figures`, `first_outside` and `causes`.
+        `figures`, `first_outside`, `kv_pool_tokens` and `causes`.
     """
     figures = [
         {
@@ -69,7 +73,8 @@ def compared_json(compared: Sequence[Compared], causes: Sequence[Cause]) -> dict
         for one in compared
     ]
     told = [{"what": c.what, "evidence": c.evidence, "to_try": c.to_try} for c in causes]
-    return {"figures": figures, "first_outside": first_outside(compared), "causes": told}
+    held = None if pool is None else dict(zip(("predicted", "low", "high"), pool, strict=True))
+    return {"figures": figures, "first_outside": first_outside(compared), "kv_pool_tokens": held, "causes": told}
 
 
 def html_page(record: LadderRecord, compared: Sequence[Compared], causes: Sequence[Cause]) -> str:

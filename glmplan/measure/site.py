@@ -20,7 +20,7 @@ from glmplan.observables import Load
 from glmplan.predict import predict, predict_many
 from glmplan.schema.hardware import Accelerator
 
-__all__ = ["Case", "SiteFit", "fit_site", "ladder_cases", "predicted_steps"]
+__all__ = ["Case", "SiteFit", "fit_site", "ladder_cases", "predicted_pool", "predicted_steps"]
 
 #: figure of the tables → figure of a prediction, from base units to the table's, kind of its interval
 _FIGURES = {
@@ -188,6 +188,46 @@ def ladder_cases(
         )
         cases.append(Case(level, deployment, load))
     return cases, assumed
+
+
+def predicted_pool(case: Case, served: ServerFacts) -> tuple[float, float, float] | None:
+    """Predict the KV pool of the deployment, to be compared with the server's own.
+
+    Parameters
+    ----------
+    case : Case
+        A step of the ladder.
+    served : ServerFacts
+        What the server tells: its longest request matters for sliding windows and recurrent states.
+
+    Returns
+    -------
+    tuple of float or None
+        Tokens and the ends of their 90 % interval, [token]; None where memory cannot be computed, as on a processor
+        whose pool is whatever it was told.
+    """
+    from glmplan.memory import MemorySettings, kv_pool, part_memory, rank_memory
+    from glmplan.memory_rules import memory_engines
+
+    d = case.deployment
+    if d.engine not in memory_engines() or d.engine == "llama.cpp":
+        return None
+    version = ".".join(map(str, d.release)) if d.release else None
+    settings = MemorySettings(engine=d.engine, version=version, accelerator=d.accelerator.name)
+    try:
+        held = rank_memory(
+            d.model,
+            d.checkpoint,
+            layout=d.layout,
+            kv=d.kv,
+            settings=settings,
+            mtp=d.draft_tokens > 0,
+            memory=d.accelerator.memory,
+        )
+        pool = kv_pool(held, part_memory(d.accelerator), context=served.max_context or float(d.model.max_context))
+    except GlmplanError:
+        return None
+    return float(pool.tokens[0]), float(pool.tokens_low[0]), float(pool.tokens_high[0])
 
 
 def _logarithms(cases: Sequence[Case], effects: Effects) -> np.ndarray:

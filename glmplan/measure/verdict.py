@@ -162,7 +162,7 @@ def likely_causes(
     record: LadderRecord,
     compared: Sequence[Compared],
     *,
-    predicted_kv_tokens: float | None = None,
+    predicted_pool: tuple[float, float, float] | None = None,
     speculative: bool = False,
 ) -> list[Cause]:
     """Rank what may explain the differences, by evidence from server, cards, client and the shape of the differences.
@@ -173,8 +173,8 @@ def likely_causes(
         What was measured.
     compared : sequence of Compared
         Figures with their predictions.
-    predicted_kv_tokens : float, optional
-        Predicted size of the KV pool, [token]
+    predicted_pool : tuple of float, optional
+        Predicted size of the KV pool and the ends of its interval, [token]
     speculative : bool, optional
         Whether the prediction drafts.
 
@@ -185,7 +185,7 @@ def likely_causes(
     """
     found: list[Cause] = []
     found += _from_client(record)
-    found += _from_server(record, predicted_kv_tokens, speculative)
+    found += _from_server(record, predicted_pool, speculative)
     found += _from_cards(record)
     found += _from_shape(compared)
     return sorted(found, key=lambda cause: -cause.weight)
@@ -230,15 +230,15 @@ def _from_client(record: LadderRecord) -> list[Cause]:
     return found
 
 
-def _from_server(record: LadderRecord, kv_tokens: float | None, speculative: bool) -> list[Cause]:
+def _from_server(record: LadderRecord, pool: tuple[float, float, float] | None, speculative: bool) -> list[Cause]:
     found = []
     facts = record.facts
-    if facts.kv_tokens and kv_tokens and abs(facts.kv_tokens / kv_tokens - 1) > 0.1:
+    if facts.kv_tokens and pool and not pool[1] <= facts.kv_tokens <= pool[2]:
         found.append(
             Cause(
-                1.5 + abs(facts.kv_tokens / kv_tokens - 1),
+                1.5 + abs(facts.kv_tokens / max(pool[0], 1.0) - 1),
                 "the KV pool is not the predicted one",
-                f"the server has {facts.kv_tokens:,.0f} tokens, {kv_tokens:,.0f} were predicted",
+                f"the server has {facts.kv_tokens:,.0f} tokens, predicted were {pool[0]:,.0f} ({pool[1]:,.0f}-{pool[2]:,.0f})",
                 "compare memory utilisation, KV format and graph memory; import the startup log with `runs import`",
             )
         )

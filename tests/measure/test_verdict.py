@@ -80,8 +80,8 @@ def test_evidence_becomes_a_cause_with_something_to_try(made, word):
 
 def test_a_smaller_pool_than_predicted_is_a_cause():
     made = record(step(1), facts=ServerFacts(kv_tokens=200_000.0))
-    assert "KV pool" in causes(made, predicted_kv_tokens=300_000.0)[0]
-    assert causes(made, predicted_kv_tokens=205_000.0) == []
+    assert "KV pool" in causes(made, predicted_pool=(300_000.0, 280_000.0, 320_000.0))[0]
+    assert causes(made, predicted_pool=(205_000.0, 190_000.0, 220_000.0)) == []
 
 
 def test_an_error_of_a_card_outranks_everything():
