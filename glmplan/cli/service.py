@@ -198,4 +198,4 @@ def _predicted(
         max_context=max(longest, 1024),
         max_prefill=settings.max_num_batched_tokens,
     )
-    return Described(Service(table, pool, settings), inputs.low, inputs.high, inputs.basis)
+    return Described(Service(table, pool, settings, inputs.front_end), inputs.low, inputs.high, inputs.basis)

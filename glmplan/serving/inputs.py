@@ -25,6 +25,8 @@ class ServingInputs:
         Room for keys and values on one replica.
     settings : EngineSettings
         Scheduler and limits of the engine.
+    front_end : float, optional
+        Time between the arrival of a request and its arrival at the engine, at the nominal prompt length, [s]
     low, high : float, optional
         90 % interval of the step time relative to its prediction, [-]
     basis : str, optional
@@ -34,6 +36,7 @@ class ServingInputs:
     step_seconds: Callable[..., np.ndarray]
     pool: KvPool
     settings: EngineSettings
+    front_end: float = 0.0
     low: float = 1.0
     high: float = 1.0
     basis: str = ""

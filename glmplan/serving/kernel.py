@@ -33,9 +33,9 @@ def advance(columns: Any, segments: Any, heap: Any, tables: Any, limits: Any, st
         Requests that decode, [-]
     tables : tuple of sequences
         Context knots, decode seconds, their slopes, prefill knots, extra seconds, key knots, attention seconds.
-    limits : tuple of int
+    limits : tuple
         Token budget [token], requests at once, blocks, block size, whether a finish releases the next request, whether
-        further requests can be read.
+        further requests can be read, time of the front end before a released request is seen [s].
     state : sequence of int
         Next request, released requests [-], decode steps made, decoding requests, sum of contexts, reserved blocks,
         partly prefilled request and its tokens to go; read and written back.
@@ -54,7 +54,7 @@ def advance(columns: Any, segments: Any, heap: Any, tables: Any, limits: Any, st
     """
     arrival, inputs, outputs, started, first, finish = columns
     knots, decode, slopes, prefill, extra, keys, attention = tables
-    budget, seqs, blocks, size, closed, more = limits
+    budget, seqs, blocks, size, closed, more, lag = limits
     q, released, step, n, total, held, partial, rest = state
     now, code = clock[0], DONE
     capacity, last_knot, last_prefill, last_key = len(arrival), len(knots) - 2, len(prefill) - 2, len(keys) - 2
@@ -145,7 +145,7 @@ def advance(columns: Any, segments: Any, heap: Any, tables: Any, limits: Any, st
                     finish[start] = now
                     held -= (inputs[start] - 1) // size + 1
                     if closed and released < capacity:
-                        arrival[released] = now
+                        arrival[released] = now + lag
                         released += 1
                 start += 1
         elif n:
@@ -187,7 +187,7 @@ def advance(columns: Any, segments: Any, heap: Any, tables: Any, limits: Any, st
             total -= length
             held -= (length - 2) // size + 1
             if closed and released < capacity:
-                arrival[released] = now
+                arrival[released] = now + lag
                 released += 1
     clock[0] = now
     state[0], state[1], state[2], state[3] = q, released, step, n

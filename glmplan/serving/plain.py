@@ -87,10 +87,18 @@ class PlainRun:
         Arrivals of the first request of each user of a closed loop; None when arrivals are given, [s]
     fast : bool, optional
         Whether to use the compiled loop; it must exist.
+    lag : float, optional
+        Time of the front end between an answer and the next request of the same user, [s]
     """
 
     def __init__(
-        self, table: StepTable, pool: KvPool, settings: EngineSettings, users: np.ndarray | None, fast: bool = False
+        self,
+        table: StepTable,
+        pool: KvPool,
+        settings: EngineSettings,
+        users: np.ndarray | None,
+        fast: bool = False,
+        lag: float = 0.0,
     ) -> None:
         slopes = np.diff(table.decode, axis=1) / np.diff(table.context)
         arrays = (table.context, table.decode, slopes, table.prefill, table.extra, table.keys, table.attention)
@@ -98,7 +106,7 @@ class PlainRun:
         if not fast:
             self._tables = tuple(a.tolist() for a in self._tables)
         self._loop = compiled() if fast else None
-        self._settings, self._pool, self._users = settings, pool, users
+        self._settings, self._pool, self._users, self._lag = settings, pool, users, lag
         self._state = [0, 0, 0, 0, 0, 0, -1, 0]
         self._clock = [0.0]
         self._heap: list[int] = []
@@ -157,6 +165,7 @@ class PlainRun:
             self._pool.block_size,
             closed,
             more,
+            self._lag,
         )
         if self._loop is None:
             columns = [c.tolist() for c in self._columns]

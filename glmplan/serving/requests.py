@@ -49,7 +49,6 @@ class Request:
         "preemptions",
         "private",
         "prompt",
-        "ready",
         "replica",
         "runs",
         "session",
@@ -76,7 +75,6 @@ class Request:
         self.runs, self.session, self.turn = runs, session, turn
         self.started = self.first = self.finish = -1.0
         self.preemptions = self.cached = self.replica = 0
-        self.ready = arrival
         self.kv_ready = False
         self.shareable = 1 << 60  # prompt tokens that may be found in the cache
         self.restart()

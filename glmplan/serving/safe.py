@@ -116,7 +116,7 @@ def _variants(service: Service, factors: Sequence[float], tables: Sequence[StepT
     middle = service.table.max_requests // 2 or 1
     order = sorted(tables, key=lambda table: -float(table.decode[middle, len(table.context) // 2]))
     chosen = [order[int((i + 0.5) * len(order) / _DRAWS)] for i in range(_DRAWS)]
-    return [Service(table, service.pool, service.settings) for table in chosen]
+    return [Service(table, service.pool, service.settings, service.front_end) for table in chosen]
 
 
 def safe_load(

@@ -45,11 +45,14 @@ class Service:
         Room on each replica.
     settings : EngineSettings
         Scheduler, limits, replicas.
+    front_end : float, optional
+        Time between the arrival of a request and its arrival at the engine, [s]
     """
 
     table: StepTable
     pool: KvPool
     settings: EngineSettings
+    front_end: float = 0.0
 
     def __post_init__(self) -> None:
         at_once = -(-self.settings.max_num_seqs // self.settings.pipeline_stages)
@@ -73,7 +76,7 @@ class Service:
         Service
             The scaled service.
         """
-        return Service(self.table.scaled(factor), self.pool, self.settings)
+        return Service(self.table.scaled(factor), self.pool, self.settings, self.front_end)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -192,6 +195,8 @@ def simulate(
             kept.clear()
             try:
                 for piece in _pieces(service, traffic, requests, np.random.default_rng(child), fast, reference, counts):
+                    if service.front_end:
+                        piece.records["arrival"] = piece.records["arrival"] - service.front_end
                     meter.records(piece.records)
                     meter.segments(piece.segments)
                     if writer is not None:
@@ -264,7 +269,7 @@ def _pieces(
     if not (service.settings.plain and traffic.plain) or reference:
         engine = SteppingEngine if reference else SkippingEngine
         cluster = Cluster(service.table, service.pool, service.settings, engine)
-        source = request_source(traffic, requests, generator, service.settings.acceptance)
+        source = request_source(traffic, requests, generator, service.settings.acceptance, service.front_end)
         yield from _served(cluster, source)
         rejected.update(cluster.rejected)
         return
@@ -275,8 +280,8 @@ def _pieces(
     users = None
     if traffic.kind == "closed":
         count = min(int(traffic.users or 1), requests)
-        users = traffic.ramp * np.arange(count) / count
-    run = PlainRun(service.table, service.pool, service.settings, users, fast)
+        users = service.front_end + traffic.ramp * np.arange(count) / count
+    run = PlainRun(service.table, service.pool, service.settings, users, fast, service.front_end)
     # the same chunks for both loops: they decide how random numbers are spent
     size = max(_CHUNK, 4 * service.settings.max_num_seqs, 4 * len(users) if users is not None else 0)
     chunks = request_chunks(traffic, requests, generator, size)
@@ -284,15 +289,22 @@ def _pieces(
     for chunk in chunks:
         left -= len(chunk.input_tokens)
         fits = _fits(service, chunk, rejected)
-        yield run.serve(chunk, left > 0, fits)
+        yield run.serve(_late(chunk, service.front_end), left > 0, fits)
         if run.tight:
             cluster = Cluster(service.table, service.pool, service.settings)
             first, arrived = run.hand_over(service.table)
             cluster.engines[0] = cluster.decoders[0] = first
-            yield from _served(cluster, _rest(run, arrived, chunks, requests - left, traffic))
+            yield from _served(cluster, _rest(run, arrived, chunks, requests - left, traffic, service.front_end))
             for reason, count in cluster.rejected.items():
                 rejected[reason] = rejected.get(reason, 0) + count
             return
+
+
+def _late(chunk: Chunk, lag: float) -> Chunk:
+    """The chunk as it arrives at the engine."""
+    if not lag or chunk.arrival is None:
+        return chunk
+    return Chunk(chunk.arrival + lag, chunk.input_tokens, chunk.output_tokens)
 
 
 def _fits(service: Service, chunk: Chunk, rejected: dict[str, int]) -> np.ndarray:
@@ -312,12 +324,14 @@ def _fits(service: Service, chunk: Chunk, rejected: dict[str, int]) -> np.ndarra
     return ~(long | slot | big)
 
 
-def _rest(run: PlainRun, arrived: Iterator[Request], chunks: Iterator[Chunk], number: int, traffic: Traffic) -> Source:
+def _rest(
+    run: PlainRun, arrived: Iterator[Request], chunks: Iterator[Chunk], number: int, traffic: Traffic, lag: float
+) -> Source:
     """What the full engine still has to serve after the plain loop."""
 
     def later() -> Iterator[Request]:
         nonlocal number
-        for chunk in chunks:
+        for chunk in (_late(chunk, lag) for chunk in chunks):
             times = chunk.arrival.tolist() if chunk.arrival is not None else [0.0] * len(chunk.input_tokens)
             for at, inputs, outputs in zip(
                 times, chunk.input_tokens.tolist(), chunk.output_tokens.tolist(), strict=True
@@ -332,7 +346,7 @@ def _rest(run: PlainRun, arrived: Iterator[Request], chunks: Iterator[Chunk], nu
     def after(_: Request, now: float) -> Request | None:
         follow = next(stream, None)
         if follow is not None:
-            follow.arrival = follow.ready = now
+            follow.arrival = now + lag
         return follow
 
     return Source(arrived, after)

@@ -35,7 +35,11 @@ class Source:
 
 
 def request_source(
-    traffic: Traffic, count: int, generator: np.random.Generator, acceptance: Acceptance | None = None
+    traffic: Traffic,
+    count: int,
+    generator: np.random.Generator,
+    acceptance: Acceptance | None = None,
+    lag: float = 0.0,
 ) -> Source:
     """Make the stream of requests of a traffic spec.
 
@@ -49,11 +53,13 @@ def request_source(
         Source of randomness.
     acceptance : Acceptance, optional
         Speculation, which turns answer tokens into fewer steps.
+    lag : float, optional
+        Time of the front end before the engine sees a request, [s]
 
     Returns
     -------
     Source
-        The stream.
+        The stream; arrivals are those at the engine.
 
     Examples
     --------
@@ -63,6 +69,9 @@ def request_source(
     >>> source.after(Request(0, 0.0, 1, 1), 7.5).arrival
     7.5
     """
+    if lag:
+        source = request_source(traffic, count, generator, acceptance)
+        return Source(_late(source.arrivals, lag), _late_after(source.after, lag) if source.after else None)
     if traffic.kind == "trace":
         return Source(_replayed(traffic, count, generator, acceptance), None)
     if traffic.kind == "sessions":
@@ -87,6 +96,24 @@ def request_source(
         return follow
 
     return Source(iter(list(first())), after)
+
+
+def _late(arrivals: Iterator[Request], lag: float) -> Iterator[Request]:
+    for request in arrivals:
+        request.arrival += lag
+        yield request
+
+
+def _late_after(
+    after: Callable[[Request, float], Request | None], lag: float
+) -> Callable[[Request, float], Request | None]:
+    def later(request: Request, now: float) -> Request | None:
+        follow = after(request, now)
+        if follow is not None:
+            follow.arrival += lag
+        return follow
+
+    return later
 
 
 def _exponentials(mean: float, generator: np.random.Generator) -> Iterator[float]:

@@ -243,3 +243,26 @@ def test_a_run_in_pieces_equals_a_run_at_once():
     finish = np.concatenate([p["finish"] for p in parts])
     assert sorted(number) == list(range(count))
     np.testing.assert_allclose(finish[np.argsort(number)], whole["finish"], rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("kind", ["closed:1", "poisson:0.01/s"])
+@pytest.mark.parametrize("reference", [False, True])
+def test_the_front_end_delays_every_first_token(kind, reference):
+    late = Service(TABLE, KvPool(10**6), EngineSettings(), front_end=0.25)
+    traffic = parse_traffic(kind)
+    ttft = [
+        simulate(service, traffic, requests=20, reference=reference).summary["ttft_mean_ms"]
+        for service in (_service(), late)
+    ]
+    assert ttft[1] - ttft[0] == pytest.approx(250, abs=0.01 if kind == "closed:1" else 10)
+
+
+@pytest.mark.parametrize("kind", ["closed:20", "poisson:3/s"])
+def test_the_front_end_is_the_same_in_both_forms(tmp_path, kind):
+    service = Service(TABLE, KvPool(9000), EngineSettings(max_num_seqs=16), front_end=0.11)
+    traffic = parse_traffic(kind, input=300, output=100, jitter=0.5)
+    for name, reference in (("a.csv", False), ("b.csv", True)):
+        simulate(service, traffic, requests=300, records=tmp_path / name, reference=reference)
+    for one, other in zip(_rows(tmp_path / "a.csv"), _rows(tmp_path / "b.csv"), strict=True):
+        assert abs(float(one["finish_s"]) - float(other["finish_s"])) < 3e-9
+        assert abs(float(one["arrival_s"]) - float(other["arrival_s"])) < 3e-9
