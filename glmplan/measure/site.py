@@ -210,7 +210,8 @@ def predicted_pool(case: Case, served: ServerFacts) -> tuple[float, float, float
     from glmplan.memory_rules import memory_engines
 
     d = case.deployment
-    if d.engine not in memory_engines() or d.engine == "llama.cpp":
+    # llama.cpp and engines on a processor take the pool they are told to take
+    if d.engine not in memory_engines() or d.engine == "llama.cpp" or d.accelerator.kind == "cpu-socket":
         return None
     version = ".".join(map(str, d.release)) if d.release else None
     settings = MemorySettings(engine=d.engine, version=version, accelerator=d.accelerator.name)

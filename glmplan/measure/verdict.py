@@ -238,7 +238,7 @@ def _from_server(record: LadderRecord, pool: tuple[float, float, float] | None, 
             Cause(
                 1.5 + abs(facts.kv_tokens / max(pool[0], 1.0) - 1),
                 "the KV pool is not the predicted one",
-                f"the server has {facts.kv_tokens:,.0f} tokens, predicted were {pool[0]:,.0f} ({pool[1]:,.0f}-{pool[2]:,.0f})",
+                f"the server has {facts.kv_tokens:,.0f} tokens, not {pool[0]:,.0f} ({pool[1]:,.0f} to {pool[2]:,.0f})",
                 "compare memory utilisation, KV format and graph memory; import the startup log with `runs import`",
             )
         )
