@@ -1,0 +1,125 @@
+"""`glmplan simulate` and `glmplan safe` as a user runs them."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+OWN = ["--step-time", "base=12 ms,request=0.11 ms,context=13 ns,prompt=17 us,pair=1.9 ns", "--kv-tokens", "400000"]
+
+
+@pytest.fixture(scope="module")
+def glmplan():
+    """Run the command in this process: starting it is tested elsewhere."""
+    from glmplan.cli import main
+
+    def run(capsys, *words):
+        with pytest.raises(SystemExit) as stop:
+            main(list(words))
+        output = capsys.readouterr()
+        return stop.value.code or 0, output.out, output.err
+
+    return run
+
+
+def test_json_carries_every_statistic_by_name(glmplan, capsys):
+    words = ("simulate", "--traffic", "closed:16", *OWN, "--slo", "ttft p95 < 2 s", "--format", "json")
+    code, out, _ = glmplan(capsys, *words)
+    found = json.loads(out)
+    assert code == 0
+    for name in ("ttft", "tpot", "itl", "e2e", "queue"):
+        for statistic in ("mean", "p50", "p90", "p95", "p99"):
+            assert found[f"{name}_{statistic}_ms"] >= 0
+    assert found["requests"] == 160
+    assert found["slo"] == {"ttft p95 < 2000 ms": True}
+    assert glmplan(capsys, *words)[1] == out
+
+
+def test_every_format_says_the_same(glmplan, capsys):
+    words = ("simulate", "--traffic", "poisson:2/s", *OWN, "--requests", "200", "--replications", "3", "--format")
+    found = json.loads(glmplan(capsys, *words, "json")[1])
+    assert found["intervals"]["ttft_mean_ms"][0] < found["ttft_mean_ms"] < found["intervals"]["ttft_mean_ms"][1]
+    (row,) = csv.DictReader(glmplan(capsys, *words, "csv")[1].splitlines())
+    assert float(row["tpot_p95_ms"]) == found["tpot_p95_ms"]
+    assert f"{found['tpot_p95_ms']:,.1f}" in glmplan(capsys, *words, "text")[1]
+    assert "| tpot | " in glmplan(capsys, *words, "md")[1]
+
+
+def test_records_and_charts_are_written(glmplan, capsys, tmp_path):
+    records, plot = tmp_path / "r.csv", tmp_path / "p.html"
+    code, out, _ = glmplan(
+        capsys, "simulate", "--traffic", "sessions:4", *OWN, "--prefix-caching", "--records", str(records),
+        "--requests", "60", "--plot", str(plot),
+    )  # fmt: skip
+    assert code == 0
+    assert "prefix cache" in out
+    assert len(records.read_text().splitlines()) == 61
+    assert "ttft_ms" in plot.read_text()
+
+
+def test_safe_answers_users_and_rate_and_what_breaks_first(glmplan, capsys, tmp_path):
+    plot = tmp_path / "s.html"
+    words = ("safe", "--slo", "ttft p95 < 2 s, tpot p95 < 30 ms", *OWN, "--jitter", "0.2")
+    code, out, _ = glmplan(capsys, *words, "--format", "json", "--plot", str(plot))
+    found = json.loads(out)
+    assert code == 0
+    assert 80 < found["safe_users"] < 150
+    assert found["safe_requests_per_s"] > 1
+    assert found["users_search"]["breaks_first"] == "tpot p95 < 30 ms"
+    assert "users" in plot.read_text()
+    assert f"{found['safe_users']} users" in glmplan(capsys, *words)[1]
+    assert "| safe load |" in glmplan(capsys, *words, "--format", "md")[1]
+    assert glmplan(capsys, *words, "--format", "csv")[1].startswith("unit,safe,")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["simulate", "--traffic", "closed:0", *OWN], "users"),
+        (["simulate", "--traffic", "closd:1", *OWN], "nearest: closed"),
+        (["simulate", "--traffic", "closed:1", "--step-time", "base=12 ms"], "--kv-tokens"),
+        (["simulate", "--traffic", "closed:1", "--step-time", "bas=12 ms", "--kv-tokens", "1000"], "nearest: base"),
+        (["simulate", "--traffic", "closed:1", "--step-time", "base=12 apples", "--kv-tokens", "1000"], "apples"),
+        (["simulate", "--traffic", "closed:1"], "MODEL"),
+        (["simulate", "--traffic", "closed:1", *OWN, "--slo", "ttft p97 < 1 s"], "p97"),
+        (["simulate", "--traffic", "closed:1", *OWN, "--requests", "0"], "--requests"),
+        (["simulate", "--traffic", "closed:1", *OWN, "--records", "r.xlsx"], ".parquet"),
+        (["simulate", "--traffic", "closed:1", *OWN, "--kv-tokens", "8"], "block"),
+        (["simulate", "--traffic", "trace:none.csv", *OWN], "none.csv"),
+        (["simulate", "--traffic", "closed:1", *OWN, "--engine", "vlm"], "nearest: vllm"),
+        (["simulate", "--traffic", "closed:1", *OWN, "--mtp", "3"], "--acceptance"),
+        (["safe", "--slo", "ttft < 0 s", *OWN], "zero"),
+    ],
+)
+def test_bad_input_ends_with_one_message_and_code_two(glmplan, capsys, words, said):
+    code, out, err = glmplan(capsys, *words)
+    assert code == 2
+    assert said in err
+    assert out == ""
+    assert "Traceback" not in err
+
+
+def test_an_interrupt_keeps_the_records_and_ends_with_130(tmp_path):
+    records = tmp_path / "r.csv"
+    words = ["simulate", "--traffic", "closed:64", *OWN, "--prefix-caching", "--requests", "5000000"]
+    code = f"from glmplan.cli import main; main({[*words, '--records', str(records)]!r})"
+    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        part = [file for file in os.listdir(tmp_path) if file.startswith(".r.csv.")]
+        if part and (tmp_path / part[0]).stat().st_size > 100_000:
+            break
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    assert "interrupted" in err
+    assert "output tokens/s" in out
+    assert len(records.read_text().splitlines()) > 1000
