@@ -1,0 +1,157 @@
+"""The command that starts an engine with a plan: flags as the engines document them, nothing that was not decided."""
+
+from __future__ import annotations
+
+import json
+
+from glmplan.plan.asked import Asked
+from glmplan.plan.holding import Holding
+
+__all__ = ["launch_command"]
+
+_VLLM_KV = {"bf16": "auto", "f16": "auto", "fp8": "fp8", "int8": "int8", "nvfp4": "nvfp4"}
+_SGLANG_KV = {"bf16": "auto", "f16": "auto", "fp8": "fp8_e4m3"}
+_LLAMA_KV = {"bf16": "bf16", "f16": "f16", "fp8": "q8_0", "q8_0": "q8_0", "q4_0": "q4_0"}
+
+
+def launch_command(asked: Asked, holding: Holding, context: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Write the command that starts the engine with a plan.
+
+    Parameters
+    ----------
+    asked : Asked
+        The question.
+    holding : Holding
+        The chosen layout.
+    context : int
+        Longest sequence that the server accepts, [token]
+
+    Returns
+    -------
+    tuple of str
+        Groups of words, one flag with its value each, the program first.
+    tuple of str
+        What to know about it.
+
+    References
+    ----------
+    .. [1] https://docs.vllm.ai/en/stable/cli/serve/
+    .. [2] https://docs.sglang.ai/advanced_features/server_arguments.html
+    .. [3] https://nvidia.github.io/TensorRT-LLM/commands/trtllm-serve/trtllm-serve.html
+    .. [4] https://github.com/ggml-org/llama.cpp/blob/master/tools/server/README.md
+    .. [5] https://github.com/kvcache-ai/ktransformers/blob/main/doc/en/kt-kernel/README.md
+    .. [6] https://github.com/ml-explore/mlx-lm/blob/main/mlx_lm/SERVER.md
+    """
+    makers = {
+        "vllm": _vllm,
+        "sglang": _sglang,
+        "trtllm": _trtllm,
+        "llama.cpp": _llama_cpp,
+        "ktransformers": _ktransformers,
+        "mlx": _mlx,
+    }
+    return makers[asked.engine](asked, holding, context)
+
+
+def _repository(asked: Asked) -> tuple[str, list[str]]:
+    found = asked.checkpoint.repository or (
+        asked.model.hugging_face if asked.checkpoint.default == "bf16" and not asked.checkpoint.formats else None
+    )
+    if found:
+        return found, []
+    return "PATH_TO_WEIGHTS", [f"no published files of {asked.model.name} {asked.checkpoint.name} are known: put yours"]
+
+
+def _share(asked: Asked) -> str:
+    return "" if asked.fraction is None else f"{asked.fraction:g}"
+
+
+def _vllm(asked: Asked, holding: Holding, context: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    terms = holding.terms
+    where, notes = _repository(asked)
+    words = [f"vllm serve {where}"]
+    words += [f"--tensor-parallel-size {terms.tp}"] * (terms.tp > 1)
+    words += [f"--pipeline-parallel-size {terms.pp}"] * (terms.pp > 1)
+    words += [f"--data-parallel-size {terms.dp}"] * (terms.dp > 1)
+    words += ["--enable-expert-parallel"] * (terms.ep > 1)
+    words += [f"--decode-context-parallel-size {terms.dcp}"] * (terms.dcp > 1)
+    words += [f"--kv-cache-dtype {_VLLM_KV.get(terms.kv)}"] * (_VLLM_KV.get(terms.kv, "auto") != "auto")
+    words += [f"--max-model-len {context}"] * (context < asked.model.max_context)
+    words += [f"--gpu-memory-utilization {_share(asked)}"] * (asked.fraction is not None)
+    words += ["--enforce-eager"] * (not terms.graphs)
+    if terms.mtp:
+        config = json.dumps({"method": "mtp", "num_speculative_tokens": terms.mtp}, separators=(",", ":"))
+        words.append(f"--speculative-config '{config}'")
+    return tuple(words), tuple(notes)
+
+
+def _sglang(asked: Asked, holding: Holding, context: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    terms = holding.terms
+    where, notes = _repository(asked)
+    words = [f"python -m sglang.launch_server --model-path {where}"]
+    # SGLang counts tp over all ranks of a stage; attention data parallelism divides it
+    words += [f"--tp-size {terms.tp * terms.dp}"] * (terms.tp * terms.dp > 1)
+    words += [f"--pp-size {terms.pp}"] * (terms.pp > 1)
+    words += [f"--dp-size {terms.dp} --enable-dp-attention"] * (terms.dp > 1)
+    words += [f"--ep-size {terms.ep}"] * (terms.ep > 1)
+    words += [f"--kv-cache-dtype {_SGLANG_KV.get(terms.kv)}"] * (_SGLANG_KV.get(terms.kv, "auto") != "auto")
+    words += [f"--context-length {context}"] * (context < asked.model.max_context)
+    words += [f"--mem-fraction-static {_share(asked)}"] * (asked.fraction is not None)
+    words += ["--disable-cuda-graph"] * (not terms.graphs)
+    if terms.mtp:
+        words.append(
+            f"--speculative-algorithm EAGLE --speculative-num-steps {terms.mtp} --speculative-eagle-topk 1 "
+            f"--speculative-num-draft-tokens {terms.mtp + 1}"
+        )
+    return tuple(words), tuple(notes)
+
+
+def _trtllm(asked: Asked, holding: Holding, context: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    terms = holding.terms
+    where, notes = _repository(asked)
+    words = [f"trtllm-serve {where}"]
+    words += [f"--tp_size {terms.tp * terms.dp}"] * (terms.tp * terms.dp > 1)
+    words += [f"--pp_size {terms.pp}"] * (terms.pp > 1)
+    words += [f"--ep_size {terms.ep}"] * (terms.ep > 1)
+    words += [f"--max_seq_len {context}"] * (context < asked.model.max_context)
+    words += [f"--kv_cache_free_gpu_memory_fraction {_share(asked)}"] * (asked.fraction is not None)
+    extra = []
+    extra += ["enable_attention_dp: true"] * (terms.dp > 1)
+    extra += ["kv_cache_config: {dtype: fp8}"] * (terms.kv == "fp8")
+    extra += ["cuda_graph_config: null"] * (not terms.graphs)
+    if terms.mtp:
+        extra.append(f"speculative_config: {{decoding_type: MTP, num_nextn_predict_layers: {terms.mtp}}}")
+    if extra:
+        words.append("--extra_llm_api_options options.yaml")
+        notes.append("options.yaml holds: " + "; ".join(extra))
+    return tuple(words), tuple(notes)
+
+
+def _llama_cpp(asked: Asked, holding: Holding, context: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    terms = holding.terms
+    where, notes = _repository(asked)
+    words = [f"llama-server -hf {where}" if "/" in where else f"llama-server -m {where}", "-ngl 999"]
+    slots = int(min(asked.users[-1], max(holding.held, 1)))
+    whole = int(min(holding.pool, slots * context)) if holding.pool else context
+    words += [f"-c {whole // 256 * 256 or context}", f"--parallel {slots}"]
+    words += ["--split-mode layer"] * (terms.pp > 1) + ["--split-mode row"] * (terms.tp > 1)
+    kind = _LLAMA_KV.get(terms.kv, "f16")
+    words += (
+        [f"--cache-type-k {kind} --cache-type-v {kind}", "--flash-attn on"] if kind != "f16" else ["--flash-attn on"]
+    )
+    notes.append(f"-c is shared by the slots: {whole // max(slots, 1):,} tokens for each of {slots}")
+    return tuple(words), tuple(notes)
+
+
+def _ktransformers(asked: Asked, holding: Holding, context: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    words, notes = _sglang(asked, holding, context)
+    more = ("--kt-method AMXINT4", "--kt-weight-path PATH_TO_CPU_WEIGHTS", "--kt-num-gpu-experts 0")
+    return (*words, *more), (*notes, "routed experts are computed on the processors from host memory")
+
+
+def _mlx(asked: Asked, holding: Holding, context: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    where, notes = _repository(asked)
+    words = [f"mlx_lm.server --model {where}"]
+    if holding.terms.accelerators > 1:
+        words = [f"mlx.launch --hosts hosts.json -n {holding.terms.accelerators} -- {words[0]}"]
+    return tuple(words), (*notes, "MLX reserves no pool: the cache grows with the requests")

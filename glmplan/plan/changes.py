@@ -1,0 +1,270 @@
+"""What would change the answer: each change is computed with the same search, and given with its numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from glmplan.catalog import load_model, model_names
+from glmplan.errors import GlmplanError
+from glmplan.plan.answer import Change
+from glmplan.plan.asked import Asked
+from glmplan.plan.solve import Solution, solve
+from glmplan.plan.speed import Scored, typical_users
+from glmplan.resolve_model import checkpoint_for
+from glmplan.schema.model import Checkpoint
+
+__all__ = ["changes_of", "verdict_of"]
+
+_CLASS = {"fits": 0, "tight": 1, "does_not_fit": 2}
+#: most machines that are looked at when more accelerators are needed
+_TRIALS = 8
+
+
+def verdict_of(asked: Asked, first: Scored) -> str:
+    """Verdict of a plan: one full-length request, and every user if a number of users was asked for.
+
+    Parameters
+    ----------
+    asked : Asked
+        The question.
+    first : Scored
+        The chosen layout.
+
+    Returns
+    -------
+    str
+        ``fits``, ``tight`` or ``does_not_fit``.
+    """
+    holding = first.holding
+    if holding.terms.blocked is not None:
+        return "does_not_fit"
+    if holding.verdict == "fits" and asked.users_given and holding.held_low < asked.users[-1]:
+        return "tight"
+    return holding.verdict
+
+
+def changes_of(solution: Solution) -> tuple[Change, ...]:
+    """Compute what would change the answer.
+
+    Parameters
+    ----------
+    solution : Solution
+        The plan as asked.
+
+    Returns
+    -------
+    tuple of Change
+        Changes in the order of their use: nearest first.
+    """
+    asked, first = solution.asked, solution.ranked[0]
+    verdict = verdict_of(asked, first)
+    found: list[Change] = []
+    if verdict != "fits":
+        found += _shorter(solution)
+    for make in (_cache, _kernels, _drafting, _other_layout):
+        found += list(make(solution))
+    if verdict == "fits":
+        found += _fewer(solution)
+    found += _more(solution, verdict)
+    found += _smaller_checkpoints(solution, verdict)
+    found += _relatives(solution, verdict)
+    return tuple(found)
+
+
+def _change(name: str, what: str, solution: Solution, note: str = "", place: int = 0) -> Change:
+    one = solution.ranked[place]
+    holding = one.holding
+    return Change(
+        name=name,
+        what=what,
+        verdict=verdict_of(solution.asked, one),
+        layout=holding.terms.name,
+        pool_tokens=holding.pool,
+        pool_low=holding.pool_low,
+        held=holding.held_low,
+        user_rate=one.alone,
+        total_rate=one.many,
+        note=note,
+    )
+
+
+def _try(asked: Asked, options: frozenset[str] = frozenset()) -> Solution | None:
+    try:
+        return solve(asked, options=options)
+    except GlmplanError:
+        return None
+
+
+def _shorter(solution: Solution) -> Iterator[Change]:
+    """A shorter context, where one request is too long or holds only in the mean."""
+    asked, best = solution.asked, solution.best
+    longest = max((one.holding.context_low for one in solution.ranked[:8]), default=0.0)
+    length = int(min(longest, asked.model.max_context)) // 1024 * 1024
+    if best.verdict == "fits" or length < 1024 or length >= asked.full_request:
+        return
+    inputs = max(min(asked.input_tokens, length - asked.output_tokens), 1)
+    if inputs + asked.output_tokens > length:
+        return
+    other = _try(asked.but(context=length, input_tokens=inputs))
+    if other is not None:
+        yield _change("context", f"context {length:,} instead of {asked.full_request:,}", other)
+
+
+def _cache(solution: Solution) -> Iterator[Change]:
+    asked, kv = solution.asked, solution.best.terms.kv
+    part = asked.machine.accelerator
+    wanted = "bf16" if kv in ("fp8", "q8_0", "nvfp4") else "q8_0" if asked.engine == "llama.cpp" else "fp8"
+    if asked.engine == "mlx" or (wanted == "fp8" and part.supports("fp8") is not True):
+        return
+    other = _try(asked.but(kv=wanted), solution.options)
+    if other is None or other.best.verdict == "does_not_fit" == solution.best.verdict:
+        return
+    if other.best.terms.kv != wanted:
+        return
+    yield _change("kv", f"{wanted.upper()} cache instead of {kv.upper()}", other)
+
+
+def _kernels(solution: Solution) -> Iterator[Change]:
+    """A build with sparse kernels, where a wall makes the model attend densely."""
+    walls = [wall for wall in solution.best.terms.walls if wall.instead.attention == "dense"]
+    options = {option for wall in walls for option in wall.when.unless if option.endswith("sparse-mla")}
+    if not options or solution.best.verdict == "does_not_fit":
+        return
+    other = _try(solution.asked, frozenset(options))
+    if other is not None:
+        yield _change("kernels", "a community build with sparse attention kernels", other, note=walls[0].fixed_by or "")
+
+
+def _drafting(solution: Solution) -> Iterator[Change]:
+    asked = solution.asked
+    if asked.model.mtp is None or asked.mtp or not asked.checkpoint.includes_mtp:
+        return
+    if solution.best.verdict == "does_not_fit":
+        return
+    other = _try(asked.but(mtp=3), solution.options)
+    if other is None:
+        return
+    drafting = next((n for n, one in enumerate(other.ranked[:6]) if one.holding.terms.mtp), None)
+    if drafting is None or other.ranked[drafting].holding.verdict == "does_not_fit":
+        refused = next((wall for wall in other.best.terms.walls if wall.instead.mtp == 0), None)
+        note = f"refused: {refused.title}" if refused else "no room for the draft layers"
+        yield Change("mtp", "3 drafted tokens (MTP)", "does_not_fit", other.best.terms.name, 0, 0, 0, 0, 0, note)
+        return
+    yield _change("mtp", "3 drafted tokens (MTP)", other, "acceptance depends on the text", place=drafting)
+
+
+def _other_layout(solution: Solution) -> Iterator[Change]:
+    """The layout with the largest pool, where the pool is what is short."""
+    asked = solution.asked
+    if not asked.users_given or solution.best.held_low >= asked.users[-1]:
+        return
+    places = [n for n, one in enumerate(solution.ranked) if n and one.holding.verdict != "does_not_fit" and one.alone]
+    enough = [n for n in places if solution.ranked[n].holding.held_low >= asked.users[-1]]
+    if enough or places:
+        place = enough[0] if enough else max(places, key=lambda n: solution.ranked[n].holding.held_low)
+        yield _change("layout", f"{solution.ranked[place].holding.terms.name} instead", solution, place=place)
+
+
+def _fewer(solution: Solution) -> Iterator[Change]:
+    used = solution.best.terms.accelerators
+    places = [
+        n for n, one in enumerate(solution.ranked)
+        if one.holding.verdict == "fits" and one.alone and one.holding.terms.accelerators < used
+    ]  # fmt: skip
+    if not places:
+        return
+    place = min(places, key=lambda n: (solution.ranked[n].holding.terms.accelerators, n))
+    number = solution.ranked[place].holding.terms.accelerators
+    yield _change("fewer", f"{number} accelerator{'s' if number > 1 else ''} are the fewest", solution, place=place)
+
+
+def _more(solution: Solution, verdict: str) -> Iterator[Change]:
+    """One accelerator more, and the smallest number that fits."""
+    asked = solution.asked
+    if any((asked.tp, asked.pp, asked.dp)):
+        asked = asked.but(tp=None, pp=None, dp=None, ep=None)
+    count = asked.machine.count
+    trials = [count + 1] if verdict == "fits" else [count + 1, count + 2, count + 3, count + 4, 2 * count, 4 * count]
+    for number in trials[:_TRIALS]:
+        try:
+            machine = asked.machine.with_count(number)
+        except GlmplanError:
+            continue
+        other = _try(asked.but(machine=machine), solution.options)
+        if other is None:
+            continue
+        after = verdict_of(other.asked, other.ranked[0])
+        if number == count + 1 or _CLASS[after] < _CLASS[verdict]:
+            if number == count + 1 and verdict != "fits" and _CLASS[after] >= _CLASS[verdict]:
+                continue
+            yield _change("accelerators", f"{number} × {machine.accelerator.name}", other)
+        if after == "fits":
+            return
+
+
+def _bits(checkpoint: Checkpoint) -> float:
+    from glmplan.formats import weight_format
+
+    if checkpoint.file_bits_per_weight is not None:
+        return checkpoint.file_bits_per_weight
+    return weight_format(checkpoint.formats.get("routed_experts") or checkpoint.default).bits
+
+
+def _smaller_checkpoints(solution: Solution, verdict: str) -> Iterator[Change]:
+    """The largest checkpoint of the same model that fits, where the one asked for does not."""
+    if verdict == "fits":
+        return
+    asked = solution.asked
+    mine = _bits(asked.checkpoint)
+    files = asked.checkpoint.file_bits_per_weight is not None
+    smaller = [
+        one for one in asked.model.checkpoints
+        if _bits(one) < 0.97 * mine and (one.file_bits_per_weight is not None) == files and not one.name.startswith("mlx")
+    ]  # fmt: skip
+    for one in sorted(smaller, key=_bits, reverse=True)[:4]:
+        other = _try(asked.but(checkpoint=one), solution.options)
+        if other is not None and _CLASS[verdict_of(other.asked, other.ranked[0])] < _CLASS[verdict]:
+            yield _change("checkpoint", f"{asked.model.name} {one.name}", other)
+            return
+
+
+def _relatives(solution: Solution, verdict: str) -> Iterator[Change]:
+    """Pruned versions of the same model that are in the catalogue."""
+    asked = solution.asked
+    names = [name for name in model_names() if name.startswith(f"{asked.model.name}-reap")]
+    best: tuple[float, Change] | None = None
+    for name in names:
+        model = load_model(name)
+        form = asked.checkpoint.name
+        try:
+            checkpoint = model.checkpoint(form) or checkpoint_for(model, form)
+        except GlmplanError:
+            checkpoint = checkpoint_for(model)
+        if _bits(checkpoint) > _bits(asked.checkpoint) + 0.1:
+            continue
+        other = _try(asked.but(model=model, checkpoint=checkpoint), solution.options)
+        if other is None:
+            continue
+        after = verdict_of(other.asked, other.ranked[0])
+        one = _change("model", f"{name} {checkpoint.name} (pruned: fewer experts, other quality)", other)
+        rank = (_CLASS[after], -float(name.rsplit("-", 1)[-1]) if name.rsplit("-", 1)[-1].isdigit() else 0.0)
+        if _CLASS[after] < 2 and (best is None or rank < best[0]):  # type: ignore[operator]
+            best = (rank, one)  # type: ignore[assignment]
+    if best is not None:
+        yield best[1]
+
+
+def typical(asked: Asked) -> int:
+    """Users for whom the throughput of changes is given.
+
+    Parameters
+    ----------
+    asked : Asked
+        The question.
+
+    Returns
+    -------
+    int
+        [-]
+    """
+    return typical_users(asked)

@@ -1,0 +1,248 @@
+"""Memory of many layouts at once: the cache pool of each, what it holds, and by how much it falls short."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from glmplan.columns import Layout
+from glmplan.memory_budget import MemoryBudget, budget_rows
+from glmplan.memory_part import PartMemory, part_memory
+from glmplan.memory_pool import KvPool, kv_pool, largest_context, requests_that_fit
+from glmplan.memory_ranks import RankMemory, rank_memory
+from glmplan.memory_rules import memory_engines
+from glmplan.memory_settings import MemorySettings
+from glmplan.plan.asked import Asked
+from glmplan.plan.obstacles import Terms
+
+__all__ = ["LOW", "Holding", "contexts_of", "hold", "settings_of", "stage_ranks"]
+
+#: standard deviations from the mean to the 5 % quantile of a normal distribution [-]
+LOW = -1.6449
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """What one layout holds.
+
+    Attributes
+    ----------
+    terms : Terms
+        The layout and what runs on it.
+    memory : RankMemory
+        Ranks of several layouts.
+    point : int
+        Which of them is this one, [-]
+    part : PartMemory
+        The accelerator's memory.
+    pool, pool_low, pool_high : float
+        Tokens of the cache pool in requests of the asked length and their 90 % interval, [token]
+    pool_bytes : float
+        Pool of the rank that limits; negative when weights alone are too much, [B]
+    stage : int
+        Pipeline stage that limits, [-]
+    context, context_low : float
+        Longest request that the pool holds alone, mean and low end; the model's limit is not applied, [token]
+    held, held_low : float
+        Requests of the asked length that the pool holds, mean and low end, [-]
+    short : float
+        What one full-length request lacks on the rank that limits; 0 or less when it fits, [B]
+    short_low : float
+        The same at the low end of the pool, [B]
+    """
+
+    terms: Terms
+    memory: RankMemory
+    point: int
+    part: PartMemory
+    pool: float
+    pool_low: float
+    pool_high: float
+    pool_bytes: float
+    stage: int
+    context: float
+    context_low: float
+    held: float
+    held_low: float
+    short: float
+    short_low: float
+
+    @property
+    def verdict(self) -> str:
+        """``fits``, ``tight`` (one full-length request fits only at the mean) or ``does_not_fit``."""
+        if self.short > 0:
+            return "does_not_fit"
+        return "tight" if self.short_low > 0 else "fits"
+
+    def rows(self) -> list[MemoryBudget]:
+        """Memory of every rank."""
+        return budget_rows(self.memory, self.part, point=self.point)
+
+
+def hold(asked: Asked, every: list[Terms]) -> list[Holding]:
+    """Compute the memory of layouts; those with the same cache format and drafting together.
+
+    Parameters
+    ----------
+    asked : Asked
+        The question.
+    every : list of Terms
+        The layouts.
+
+    Returns
+    -------
+    list of Holding
+        In the order of the layouts.
+
+    Raises
+    ------
+    UnknownFact
+        If the memory of the part is not published.
+    """
+    groups: dict[tuple[str, bool, bool], list[int]] = {}
+    for place, terms in enumerate(every):
+        groups.setdefault((terms.kv, terms.mtp > 0, terms.graphs), []).append(place)
+    found: list[Holding | None] = [None] * len(every)
+    for (kv, draft, graphs), places in groups.items():
+        for place, holding in zip(places, _group(asked, [every[p] for p in places], kv, draft, graphs), strict=True):
+            found[place] = holding
+    return [one for one in found if one is not None]
+
+
+def settings_of(asked: Asked, graphs: bool) -> MemorySettings:
+    """Settings of a launch that decide memory.
+
+    Parameters
+    ----------
+    asked : Asked
+        The question.
+    graphs : bool
+        Whether graphs are captured.
+
+    Returns
+    -------
+    MemorySettings
+        The settings.
+    """
+    return MemorySettings(
+        engine=asked.engine if asked.engine in memory_engines() else "vllm",
+        version=asked.engine_version,
+        accelerator=asked.machine.accelerator.name,
+        fraction=asked.fraction,
+        graphs=None if graphs else 0.0,
+    )
+
+
+def _ranks(asked: Asked, every: list[Terms], kv: str, draft: bool, graphs: bool) -> RankMemory:
+    columns = {name: np.array([getattr(one, name) for one in every]) for name in ("tp", "pp", "dp", "ep", "dcp")}
+    return rank_memory(
+        asked.model,
+        asked.checkpoint,
+        layout=Layout(**columns),
+        kv=kv,
+        settings=settings_of(asked, graphs),
+        mtp=draft,
+        memory=asked.machine.accelerator.memory,
+    )
+
+
+def _group(asked: Asked, every: list[Terms], kv: str, draft: bool, graphs: bool) -> list[Holding]:
+    part = part_memory(asked.machine.accelerator)
+    memory = _ranks(asked, every, kv, draft, graphs)
+    length = float(asked.user_tokens)
+    pool: KvPool = kv_pool(memory, part, context=length)
+    longest, longest_low = largest_context(memory, part), largest_context(memory, part, quantile=LOW)
+    held = requests_that_fit(memory, part, length)
+    held_low = requests_that_fit(memory, part, length, quantile=LOW)
+    need = np.max(
+        [np.where(stage.held, stage.request_bytes(float(asked.full_request)), 0.0) for stage in memory.stages], axis=0
+    )
+    short = _short(need, pool.bytes, longest, asked.full_request)
+    short_low = _short(need, pool.bytes + LOW * pool.sd, longest_low, asked.full_request)
+    found = []
+    for place, terms in enumerate(every):
+        found.append(
+            Holding(
+                terms=terms,
+                memory=memory,
+                point=place,
+                part=part,
+                pool=float(pool.tokens[place]),
+                pool_low=max(float(pool.tokens_low[place]), 0.0),
+                pool_high=float(pool.tokens_high[place]),
+                pool_bytes=float(pool.bytes[place]),
+                stage=int(pool.stage[place]),
+                context=float(longest[place]),
+                context_low=float(longest_low[place]),
+                held=float(held[place]),
+                held_low=float(held_low[place]),
+                short=float(short[place]),
+                short_low=float(short_low[place]),
+            )
+        )
+    return found
+
+
+def _short(need: np.ndarray, pool: np.ndarray, longest: np.ndarray, length: int) -> np.ndarray:
+    """Bytes that a request lacks: positive exactly when it is longer than the longest that fits."""
+    lacking = np.maximum(need - pool, 1.0)
+    return np.where(longest >= length, np.minimum(need - pool, 0.0), lacking)
+
+
+def contexts_of(asked: Asked, holding: Holding, users: tuple[int, ...], *, quantile: float = 0.0) -> list[int]:
+    """Longest request that each of some numbers of users may have at once; the model's limit applies.
+
+    Parameters
+    ----------
+    asked : Asked
+        The question.
+    holding : Holding
+        The layout.
+    users : tuple of int
+        Numbers of users, [-]
+    quantile : float, optional
+        Standard deviations to add to the pool, [-]
+
+    Returns
+    -------
+    list of int
+        Tokens, 0 when not even the shortest fits, [token]
+    """
+    alone = _ranks(asked, [holding.terms], holding.terms.kv, holding.terms.mtp > 0, holding.terms.graphs)
+    limit = asked.model.max_context
+    grid = np.unique(np.append(np.geomspace(64, limit, 160).astype(int), limit)).astype(float)
+    counts = requests_that_fit(alone, holding.part, grid, quantile=quantile)
+    found = []
+    for number in users:
+        fits = np.flatnonzero(counts >= number)
+        if not len(fits):
+            found.append(0)
+            continue
+        last = int(fits[-1])
+        if last == len(grid) - 1:
+            found.append(limit)
+            continue
+        fine = np.linspace(grid[last], grid[last + 1], 33)
+        inside = np.flatnonzero(requests_that_fit(alone, holding.part, fine, quantile=quantile) >= number)
+        found.append(int(fine[inside[-1]]) // 64 * 64 if len(inside) else int(grid[last]))
+    return found
+
+
+def stage_ranks(terms: Terms, stage: int) -> tuple[int, ...]:
+    """Numbers of the accelerators that hold a pipeline stage.
+
+    Parameters
+    ----------
+    terms : Terms
+        The layout.
+    stage : int
+        Stage, from 0, [-]
+
+    Returns
+    -------
+    tuple of int
+        Ranks as engines count them: tensor-parallel ranks are neighbours, then stages, then replicas, [-]
+    """
+    first = [(replica * terms.pp + stage) * terms.tp for replica in range(terms.dp)]
+    return tuple(rank for begin in first for rank in range(begin, begin + terms.tp))

@@ -1,0 +1,225 @@
+"""The table over users, and how many users are safe."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from glmplan.deployment import Deployment
+from glmplan.plan.answer import Limit, Safe, UserRow
+from glmplan.plan.asked import Asked
+from glmplan.plan.holding import Holding, contexts_of
+from glmplan.plan.speed import load_of
+from glmplan.predict import Figure, Prediction, predict_many
+
+__all__ = [
+    "TARGET_TPOT",
+    "TARGET_TTFT",
+    "binding_words",
+    "grid_of",
+    "predictions_of",
+    "safe_users",
+    "user_table",
+]
+
+#: slowest speed that a reader accepts: 10 tokens per second [s]
+TARGET_TPOT = 0.1
+#: wait for the first token beyond which requests count as queueing, unless one user alone waits a third of it [s]
+TARGET_TTFT = 10.0
+_MOST = 512
+_WORDS = {
+    "launch": "launch and host overhead",
+    "weights": "reading weights",
+    "compute": "arithmetic",
+    "cache": "reading the cache",
+    "links": "links between cards",
+}
+
+
+def predictions_of(
+    asked: Asked, deployment: Deployment, holding: Holding, counts: tuple[int, ...]
+) -> dict[int, Prediction]:
+    """Predict several numbers of users at once.
+
+    Parameters
+    ----------
+    asked : Asked
+        The question.
+    deployment : Deployment
+        The chosen layout.
+    holding : Holding
+        Its memory.
+    counts : tuple of int
+        Numbers of users, [-]
+
+    Returns
+    -------
+    dict of int to Prediction
+        Users → prediction.
+    """
+    cases = [(deployment, load_of(asked, deployment, holding.pool, number), None) for number in counts]
+    return dict(zip(counts, predict_many(cases), strict=True))
+
+
+def grid_of(asked: Asked, holding: Holding) -> tuple[int, ...]:
+    """Numbers of users that are predicted: those asked for, and powers of two as far as the safe number may lie.
+
+    Parameters
+    ----------
+    asked : Asked
+        The question.
+    holding : Holding
+        The chosen layout.
+
+    Returns
+    -------
+    tuple of int
+        Rising, [-]
+    """
+    most = int(max(min(holding.held, _most_requests(asked, holding), _MOST), 1))
+    powers = {1 << bit for bit in range(most.bit_length())}
+    return tuple(sorted({*asked.users, *powers, most, 1}))
+
+
+def user_table(
+    asked: Asked, deployment: Deployment, holding: Holding, found: dict[int, Prediction]
+) -> tuple[UserRow, ...]:
+    """Make the table over users.
+
+    Parameters
+    ----------
+    asked : Asked
+        The question.
+    deployment : Deployment
+        The chosen layout.
+    holding : Holding
+        Its memory.
+    found : dict of int to Prediction
+        Predictions by users.
+
+    Returns
+    -------
+    tuple of UserRow
+        One row for each number that was asked for.
+    """
+    contexts = contexts_of(asked, holding, asked.users)
+    rows = []
+    for number, context in zip(asked.users, contexts, strict=True):
+        one = found[number]
+        tpot = one.figures["tpot"]
+        held = _running(asked, holding)
+        rows.append(
+            UserRow(
+                users=number,
+                running=int(min(number, held)),
+                ttft=one.figures.get("ttft"),
+                tpot=tpot,
+                user_rate=Figure(1.0 / tpot.value, 1.0 / tpot.high, 1.0 / tpot.low),
+                total_rate=one.figures["output_rate"],
+                context=context,
+                outside=one.out_of_domain,
+                shares=one.shares,
+            )
+        )
+    return tuple(rows)
+
+
+def _most_requests(asked: Asked, holding: Holding) -> int:
+    return asked.defaults.max_requests * holding.terms.dp
+
+
+def _running(asked: Asked, holding: Holding) -> float:
+    """Requests that run at once: what the pool holds of the stated request, and the engine's own limit."""
+    held = holding.held * asked.user_tokens / asked.request_tokens
+    return max(min(held, _most_requests(asked, holding)), 1.0)
+
+
+def _largest(counts: np.ndarray, values: np.ndarray, target: float) -> int:
+    """Largest number of users whose value stays at or below a target, between points in logarithms."""
+    good = values <= target
+    if not good[0]:
+        return 0
+    if good.all():
+        return int(counts[-1])
+    last = int(np.argmin(good)) - 1
+    low, high = math.log(counts[last]), math.log(counts[last + 1])
+    a, b = math.log(max(values[last], 1e-12)), math.log(max(values[last + 1], 1e-12))
+    share = (math.log(target) - a) / (b - a) if b > a else 0.0
+    return max(int(math.exp(low + share * (high - low)) + 1e-9), int(counts[last]))
+
+
+def safe_users(asked: Asked, holding: Holding, found: dict[int, Prediction]) -> Safe:
+    """Find how many users are safe, and what limits them.
+
+    Parameters
+    ----------
+    asked : Asked
+        The question.
+    holding : Holding
+        The chosen layout.
+    found : dict of int to Prediction
+        Predictions by users.
+
+    Returns
+    -------
+    Safe
+        Safe and expected number.
+
+    Notes
+    -----
+    Three limits: the pool at its low end holds every user's whole request (``kv``); a token takes at most 100 ms at the
+    slow end of the interval (``tpot``); no request waits for a place, and the first token comes within 10 s or three
+    times what one user alone waits (``queue``). Between predicted numbers of users times are interpolated.
+    """
+    counts = np.array(sorted(found), dtype=float)
+    tpots = [found[int(number)].figures["tpot"] for number in counts]
+    ttfts = [found[int(number)].figures.get("ttft") for number in counts]
+    seats = _most_requests(asked, holding)
+    limits = {}
+    for end in ("value", "high"):
+        kv = int(holding.held_low if end == "high" else holding.held)
+        tpot = _largest(counts, np.array([getattr(one, end) for one in tpots]), TARGET_TPOT)
+        queue = seats
+        first = ttfts[0]
+        if first is not None:
+            waits = np.array([getattr(one, end) for one in ttfts if one is not None])
+            queue = min(seats, _largest(counts, waits, max(TARGET_TTFT, 3.0 * waits[0])))
+        limits[end] = {"kv": kv, "tpot": tpot, "queue": queue}
+    bad, mean = limits["high"], limits["value"]
+    words = {
+        "kv": f"the low end of the cache pool holds {bad['kv']:,} requests of {asked.user_tokens:,} tokens",
+        "tpot": f"at {1 / TARGET_TPOT:g} tok/s for each user, slow end of the interval"
+        + (" (no more were looked at)" if bad["tpot"] == int(counts[-1]) else ""),
+        "queue": "places in the engine, and the wait for the first token",
+    }
+    order = ("kv", "tpot", "queue")
+    binding = min(order, key=lambda name: bad[name])
+    return Safe(
+        users=max(min(bad.values()), 0),
+        expected=max(min(mean.values()), 0),
+        limit=binding,
+        limits=tuple(Limit(name, int(bad[name]), words[name]) for name in order),
+        target_tpot=TARGET_TPOT,
+    )
+
+
+def binding_words(rows: tuple[UserRow, ...]) -> str:
+    """Say what binds the step for the fewest and the most users.
+
+    Parameters
+    ----------
+    rows : tuple of UserRow
+        The table.
+
+    Returns
+    -------
+    str
+        The two largest shares of each.
+    """
+    parts = []
+    for row in (rows[0], rows[-1]) if len(rows) > 1 else rows:
+        top = sorted(row.shares.items(), key=lambda one: -one[1])[:2]
+        text = " and ".join(f"{_WORDS.get(name, name)} {share:.0%}" for name, share in top)
+        parts.append(f"{row.users} user{'s' if row.users > 1 else ''}: {text}")
+    return "; ".join(parts)

@@ -1,0 +1,226 @@
+"""The answer of `glmplan fit` as JSON: a versioned schema, described in `docs/reference/fit-json.md`."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from glmplan.plan.answer import FitAnswer, UserRow
+    from glmplan.predict import Figure
+
+__all__ = ["SCHEMA", "fit_json", "fit_record"]
+
+#: name and version of the schema; a field that goes or changes its meaning makes a new version
+SCHEMA = "glmplan.fit/1"
+_GIB = 2**30
+
+
+def fit_json(answer: FitAnswer) -> str:
+    """Write the answer as JSON.
+
+    Parameters
+    ----------
+    answer : FitAnswer
+        The answer.
+
+    Returns
+    -------
+    str
+        JSON, two spaces of indent.
+    """
+    return json.dumps(fit_record(answer), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.6g}")
+
+
+def _figure(figure: Figure | None, factor: float = 1.0) -> dict[str, float] | None:
+    if figure is None:
+        return None
+    return {
+        "value": _rounded(figure.value * factor),
+        "low": _rounded(figure.low * factor),
+        "high": _rounded(figure.high * factor),
+    }
+
+
+def fit_record(answer: FitAnswer) -> dict[str, Any]:
+    """Make the record that becomes JSON.
+
+    Parameters
+    ----------
+    answer : FitAnswer
+        The answer.
+
+    Returns
+    -------
+    dict
+        Plain values; every quantity has its unit in its name.
+    """
+    asked = answer.asked
+    return {
+        "schema": SCHEMA,
+        "verdict": answer.verdict,
+        "headline": answer.headline,
+        "reasons": list(answer.reasons),
+        "unknown": list(answer.unknown),
+        "question": {
+            "model": asked.model.name,
+            "checkpoint": asked.checkpoint.name,
+            "repository": asked.checkpoint.repository,
+            "on": asked.machine.text,
+            "host": asked.machine.host.name,
+            "accelerator": asked.machine.accelerator.name,
+            "accelerator_count": asked.machine.count,
+            "engine": asked.engine,
+            "engine_version": asked.engine_version,
+            "context_tokens": asked.context,
+            "input_tokens": asked.input_tokens,
+            "output_tokens": asked.output_tokens,
+            "users": list(asked.users),
+        },
+        "plan": _plan(answer),
+        "memory": _memory(answer),
+        "context": {
+            "one_request_tokens": answer.context,
+            "one_request_tokens_low": answer.context_low,
+            "model_max_tokens": asked.model.max_context,
+        },
+        "users": [_user(row) for row in answer.users],
+        "safe": _safe(answer),
+        "binding": answer.binding,
+        "runners_up": [
+            {
+                "layout": one.layout,
+                "accelerators": one.accelerators,
+                "verdict": one.verdict,
+                "kv_pool_tokens": one.pool_tokens,
+                "one_user_tokens_per_s": _rounded(one.user_rate),
+                "total_tokens_per_s": _rounded(one.total_rate),
+                "why": one.why,
+            }
+            for one in answer.runners
+        ],
+        "left_out": list(answer.left_out),
+        "changes": [
+            {
+                "name": one.name,
+                "what": one.what,
+                "verdict": one.verdict,
+                "layout": one.layout,
+                "kv_pool_tokens": one.pool_tokens,
+                "kv_pool_tokens_low": one.pool_low,
+                "requests_held_low": one.held,
+                "one_user_tokens_per_s": _rounded(one.user_rate),
+                "total_tokens_per_s": _rounded(one.total_rate),
+                "note": one.note,
+            }
+            for one in answer.changes
+        ],
+        "warnings": [
+            {
+                "kind": one.kind,
+                "severity": one.severity,
+                "name": one.name,
+                "title": one.title,
+                "effect": one.effect,
+                "do": one.do,
+                "applied": one.applied,
+                "source": one.source,
+            }
+            for one in answer.warnings
+        ],
+        "command": " ".join(answer.command),
+        "command_notes": list(answer.command_notes),
+        "assumed": list(asked.assumed),
+        "basis": answer.basis,
+        "knowledge": answer.knowledge,
+        "fits": list(answer.fits),
+    }
+
+
+def _plan(answer: FitAnswer) -> dict[str, Any] | None:
+    holding = answer.holding
+    if holding is None:
+        return None
+    terms = holding.terms
+    return {
+        "layout": terms.name,
+        "tp": terms.tp,
+        "pp": terms.pp,
+        "dp": terms.dp,
+        "ep": terms.ep,
+        "dcp": terms.dcp,
+        "accelerators": terms.accelerators,
+        "kv": terms.kv,
+        "kv_why": answer.kv_why,
+        "cuda_graphs": terms.graphs,
+        "mtp": terms.mtp,
+        "sparse_attention": terms.sparse,
+        "max_model_len": answer.launch_context,
+        "runs": terms.blocked is None,
+    }
+
+
+def _memory(answer: FitAnswer) -> dict[str, Any] | None:
+    holding = answer.holding
+    if holding is None:
+        return None
+    return {
+        "limiting_stage": holding.stage,
+        "kv_pool_tokens": {"value": holding.pool, "low": holding.pool_low, "high": holding.pool_high},
+        "kv_pool_gib": _rounded(holding.pool_bytes / _GIB),
+        "requests_held": holding.held,
+        "requests_held_low": holding.held_low,
+        "short_gib": _rounded(max(holding.short, 0.0) / _GIB),
+        "short_gib_low": _rounded(max(holding.short_low, 0.0) / _GIB),
+        "ranks": [
+            {
+                "rank": number,
+                "label": row.label,
+                "weights_gib": {name: _rounded(size / _GIB) for name, size in row.weights.items()},
+                "weights_total_gib": _rounded(sum(row.weights.values()) / _GIB),
+                "activation_gib": _rounded(row.activation / _GIB),
+                "graphs_gib": _rounded(row.graphs / _GIB),
+                "communication_gib": _rounded(row.communication / _GIB),
+                "reserve_gib": _rounded(row.reserve / _GIB),
+                "cache_gib": _rounded(row.cache / _GIB),
+                "cache_bytes_per_token": _rounded(row.per_token),
+                "state_bytes_per_sequence": _rounded(row.state),
+                "host_gib": _rounded(row.host / _GIB),
+                "total_gib": _rounded(row.total / _GIB),
+                "usable_gib": _rounded(row.usable / _GIB),
+                "capacity_gib": _rounded(row.capacity / _GIB),
+            }
+            for number, row in enumerate(answer.ranks)
+        ],
+    }
+
+
+def _user(row: UserRow) -> dict[str, Any]:
+    return {
+        "users": row.users,
+        "running": row.running,
+        "ttft_mean_ms": _figure(row.ttft, 1e3),
+        "tpot_mean_ms": _figure(row.tpot, 1e3),
+        "output_tokens_per_s_per_request": _figure(row.user_rate),
+        "output_tokens_per_s": _figure(row.total_rate),
+        "context_each_tokens": row.context,
+        "step_shares": {name: _rounded(share) for name, share in row.shares.items()},
+        "out_of_domain": row.outside,
+    }
+
+
+def _safe(answer: FitAnswer) -> dict[str, Any] | None:
+    safe = answer.safe
+    if safe is None:
+        return None
+    return {
+        "users": safe.users,
+        "expected": safe.expected,
+        "limit": safe.limit,
+        "target_tpot_ms": safe.target_tpot * 1e3,
+        "limits": {one.name: {"users": one.users, "why": one.words} for one in safe.limits},
+    }

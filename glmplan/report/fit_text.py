@@ -1,0 +1,326 @@
+"""The answer of `glmplan fit` as text of at most 100 columns."""
+
+from __future__ import annotations
+
+from textwrap import TextWrapper
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from glmplan.memory_budget import MemoryBudget
+    from glmplan.plan.answer import Change, FitAnswer, UserRow
+    from glmplan.predict import Figure
+
+__all__ = ["WIDTH", "fit_text", "number"]
+
+#: columns of the page [-]
+WIDTH = 100
+_BAR = 40
+_GIB = 2**30
+_VERDICTS = {"fits": "FITS", "tight": "TIGHT", "does_not_fit": "DOES NOT FIT", "unknown": "UNKNOWN"}
+
+
+def number(value: float) -> str:
+    """Write a number with three significant digits, thousands apart.
+
+    Parameters
+    ----------
+    value : float
+        The number, [-]
+
+    Returns
+    -------
+    str
+        Its text.
+
+    Examples
+    --------
+    >>> number(0.02871), number(27.08), number(1234.5)
+    ('0.0287', '27.1', '1,234')
+    """
+    if value >= 100:
+        return f"{value:,.0f}"
+    if value >= 10:
+        return f"{value:.1f}"
+    return f"{value:.2f}" if value >= 0.1 else f"{value:.3g}"
+
+
+def fit_text(answer: FitAnswer) -> str:
+    """Write the answer as text.
+
+    Parameters
+    ----------
+    answer : FitAnswer
+        The answer.
+
+    Returns
+    -------
+    str
+        Lines of at most 100 columns.
+    """
+    parts = [_head(answer)]
+    if answer.ranks:
+        parts.append(_memory(answer))
+    if answer.users:
+        parts += [_users(answer), _safe(answer)]
+    if answer.runners or answer.left_out:
+        parts.append(_runners(answer))
+    if answer.changes:
+        parts.append(_changes(answer))
+    if answer.warnings:
+        parts.append(_warnings(answer))
+    if answer.command:
+        parts.append(_command(answer))
+    parts.append(_rests(answer))
+    return "\n".join(parts)
+
+
+def _wrap(text: str, first: str = "  ", later: str = "    ") -> str:
+    wrapper = TextWrapper(
+        WIDTH, initial_indent=first, subsequent_indent=later, break_on_hyphens=False, break_long_words=True
+    )
+    return wrapper.fill(text) + "\n"
+
+
+def _head(answer: FitAnswer) -> str:
+    asked = answer.asked
+    machine = asked.machine
+    title = f"{asked.model.name} {asked.checkpoint.name} on {machine.count} × {machine.accelerator.full_name}"
+    if machine.named:
+        title += f" ({machine.host.name})"
+    version = f" {asked.engine_version}" if asked.engine_version else ""
+    out = _wrap(f"{title}, {asked.engine}{version}", "", "  ") + "\n"
+    said = answer.headline
+    word = _VERDICTS[answer.verdict]
+    for known in ("fits with ", "does not fit: ", "tight: ", "unknown: "):
+        said = said.removeprefix(known)
+    out += _wrap(f"{word}  {said}", "", " " * (len(word) + 2))
+    for reason in answer.reasons:
+        out += _wrap(reason)
+    if answer.verdict == "does_not_fit" and answer.changes:
+        nearest = next((one for one in answer.changes if one.verdict == "fits"), answer.changes[0])
+        out += _wrap(f"nearest plan that works: {nearest.what}, {nearest.layout}{_numbers(answer, nearest)}")
+    if answer.safe is not None:
+        safe = answer.safe
+        limit = next(one for one in safe.limits if one.name == safe.limit)
+        out += _wrap(f"one user      {_span(answer.users[0].user_rate)} tok/s" if answer.users[0].users == 1 else "")
+        most = f"safe users    {safe.users} (expected {safe.expected}); limit {_LIMITS[safe.limit]}: {limit.words}"
+        out += _wrap(most, "  ", " " * 16)
+        out += _wrap(f"context       {_context(answer)}", "  ", " " * 16)
+        out += _wrap(f"the step      {answer.binding}", "  ", " " * 16)
+    if answer.unknown and answer.verdict != "unknown":
+        out += _wrap(
+            f"unknown: {', '.join(answer.unknown)} of the part; "
+            + ("no speed can be given" if not answer.users else "the speeds are those of memory alone: an upper bound "
+               "for many users; prefill and TTFT are unknown")
+        )  # fmt: skip
+    return out
+
+
+_LIMITS = {"kv": "KV", "tpot": "TPOT", "queue": "queue"}
+
+
+def _context(answer: FitAnswer) -> str:
+    limit = answer.asked.model.max_context
+    if answer.context_low >= limit:
+        return f"one request of {limit:,} tokens fits: the model's limit"
+    sure = f"{answer.context_low:,} tokens for sure" if answer.context_low else "not sure"
+    return f"one request up to {answer.context:,} tokens, {sure}"
+
+
+def _span(figure: Figure) -> str:
+    return f"{number(figure.value)} ({number(figure.low)} to {number(figure.high)})"
+
+
+def _memory(answer: FitAnswer) -> str:
+    rows = answer.ranks
+    capacity = rows[0].capacity
+    out = f"\nMemory of each card, GiB of {capacity / _GIB:.1f} that programs can use\n"
+    groups: list[tuple[list[int], MemoryBudget]] = []
+    for place, row in enumerate(rows):
+        if groups and _alike(groups[-1][1], row):
+            groups[-1][0].append(place)
+        else:
+            groups.append(([place], row))
+    # replicas hold the same; the first is enough
+    shown = groups[: max(8, 1)]
+    for places, row in shown:
+        name = f"card {places[0]}" if len(places) == 1 else f"cards {places[0]}-{places[-1]}"
+        out += f"  {name:11} [{_bar(row)}] {_parts(row)}\n"
+    if len(groups) > len(shown):
+        out += f"  … and {len(rows) - shown[-1][0][-1] - 1} more\n"
+    out += "  # weights  + activations, graphs, buffers, reserve  = KV cache  . left free  ! beyond the memory\n"
+    holding = answer.holding
+    assert holding is not None
+    if holding.pool > 0:
+        low = f" ({holding.pool_low:,.0f} to {holding.pool_high:,.0f})" if holding.pool_high > holding.pool else ""
+        per_token = max(row.per_token for row in rows)
+        form = (
+            f"{holding.terms.kv.upper()} cache: {per_token:,.0f} B for each token on a card" if per_token else "cache"
+        )
+        out += _wrap(f"pool {holding.pool:,.0f} tokens{low}; {form}")
+    return out
+
+
+def _alike(one: MemoryBudget, other: MemoryBudget) -> bool:
+    return one.weights == other.weights and one.cache == other.cache and one.activation == other.activation
+
+
+def _other(row: MemoryBudget) -> float:
+    return row.activation + row.graphs + row.communication + row.reserve
+
+
+def _bar(row: MemoryBudget) -> str:
+    scale = _BAR / max(row.capacity, 1.0)
+    weights, cache = sum(row.weights.values()), row.cache
+    marks = "#" * round(weights * scale) + "+" * max(round(_other(row) * scale), 1)
+    marks += "=" * max(round(cache * scale), int(cache > 0))
+    if len(marks) > _BAR:
+        return marks[: _BAR - 1] + "!"
+    return marks.ljust(_BAR, ".")
+
+
+def _parts(row: MemoryBudget) -> str:
+    weights, cache = sum(row.weights.values()) / _GIB, row.cache / _GIB
+    free = row.free / _GIB
+    text = f"weights {weights:5.1f}  other {_other(row) / _GIB:4.1f}  cache {cache:5.1f}"
+    host = f"  host {row.host / _GIB:.0f}" if row.host else ""
+    return text + (f"  short {-free:.1f}" if free < -0.05 else "") + host
+
+
+def _users(answer: FitAnswer) -> str:
+    asked = answer.asked
+    out = (
+        f"\nUsers at once, each with {asked.input_tokens:,} tokens in and {asked.output_tokens:,} out (90 % interval)\n"
+    )
+    has_ttft = any(row.ttft is not None for row in answer.users)
+    first = f"{'first token, s':>24}" if has_ttft else ""
+    out += f"  users  running{first}{'tok/s for each':>22}{'tok/s in all':>24}{'context each':>15}\n"
+    for row in answer.users:
+        out += _user_line(row, has_ttft) + "\n"
+    waiting = [row for row in answer.users if row.running < row.users]
+    if waiting:
+        why = "the cache is full" if answer.holding and answer.holding.held < waiting[0].users else "the engine's limit"
+        out += _wrap(f"from {waiting[0].users} users on requests wait for a place: {why}; TTFT includes the wait")
+    outside = sorted({part for row in answer.users for part in row.outside.split("; ") if part})
+    if outside:
+        out += _wrap(f"outside of what was measured: {_shorter(outside)}")
+    return out
+
+
+def _shorter(parts: list[str]) -> str:
+    """Lines that differ in a number only are said once."""
+    seen: dict[str, str] = {}
+    for part in parts:
+        seen.setdefault(part.split(" ")[0], part)
+    return "; ".join(seen.values())
+
+
+def _user_line(row: UserRow, has_ttft: bool) -> str:
+    first = ""
+    if has_ttft:
+        one = row.ttft
+        first = f"{number(one.value):>9} {_range(one):>14}" if one is not None else " " * 24
+    each, total = row.user_rate, row.total_rate
+    return (
+        f"  {row.users:5}  {row.running:7}{first}{number(each.value):>8} {_range(each):>13}"
+        f"{number(total.value):>10} {_range(total):>13}{row.context:15,}"
+    )
+
+
+def _range(figure: Figure) -> str:
+    return f"{number(figure.low)}-{number(figure.high)}"
+
+
+def _safe(answer: FitAnswer) -> str:
+    safe = answer.safe
+    assert safe is not None
+    out = f"\nSafe users: {safe.users}\n"
+    for limit in safe.limits:
+        mark = ">" if limit.name == safe.limit else " "
+        out += _wrap(f"{mark} {_LIMITS[limit.name]:6}{limit.users:7,}  {limit.words}", "  ", " " * 20)
+    if safe.expected != safe.users:
+        out += _wrap(
+            f"{safe.expected} if everything is as in the mean; the safe number takes the bad end of each interval"
+        )
+    return out
+
+
+def _runners(answer: FitAnswer) -> str:
+    holding = answer.holding
+    assert holding is not None
+    out = "\nLayouts\n"
+    if answer.verdict != "does_not_fit" and answer.users:
+        out += f"  {holding.terms.name:18} chosen\n"
+    else:
+        out += f"  {holding.terms.name:18} nearest\n"
+    for one in answer.runners:
+        out += _wrap(f"{one.layout:18} {one.why}", "  ", " " * 21)
+    if answer.others:
+        out += _wrap(f"and {answer.others} more")
+    for text in answer.left_out:
+        out += _wrap(f"not looked at: {text}")
+    return out
+
+
+def _numbers(answer: FitAnswer, change: Change) -> str:
+    from glmplan.plan.speed import typical_users
+
+    words = []
+    if change.user_rate:
+        words.append(f"{number(change.user_rate)} tok/s for one user")
+        words.append(f"{number(change.total_rate)} for {typical_users(answer.asked)}")
+    if change.pool_tokens:
+        words.append(f"pool {change.pool_tokens:,.0f} tokens")
+    return (": " + ", ".join(words)) if words else ""
+
+
+def _changes(answer: FitAnswer) -> str:
+    out = "\nWhat would change it (each computed)\n"
+    for one in answer.changes:
+        verdict = _VERDICTS[one.verdict].lower()
+        layout = f" {one.layout}" if one.name != "layout" else ""
+        note = f" ({one.note})" if one.note else ""
+        out += _wrap(f"{one.what}: {verdict}{layout}{_numbers(answer, one).replace(':', ',', 1)}{note}", "  ", "      ")
+    return out
+
+
+def _warnings(answer: FitAnswer) -> str:
+    out = "\nWarnings\n"
+    for one in answer.warnings:
+        text = f"[{one.severity}] {one.title}"
+        text += f"; {one.applied}" if one.applied else ""
+        text += f". Do: {one.do}" if one.do and one.severity in ("error", "danger", "memory", "quality") else ""
+        out += _wrap(text, "  ", "      ")
+    return out
+
+
+def _command(answer: FitAnswer) -> str:
+    out = "\nStart it\n"
+    lines = [f"  {answer.command[0]}"]
+    for word in answer.command[1:]:
+        if len(lines[-1]) + len(word) + 3 > WIDTH - 2:
+            lines[-1] += " \\"
+            lines.append(f"    {word}")
+        else:
+            lines[-1] += f" {word}"
+    out += "\n".join(lines) + "\n"
+    for note in answer.command_notes:
+        out += _wrap(note)
+    return out
+
+
+def _rests(answer: FitAnswer) -> str:
+    out = "\nIt rests on\n"
+    if answer.basis:
+        out += _wrap(f"speeds: {answer.basis} ({', '.join(answer.fits[:1])})")
+    if answer.ranks:
+        out += _wrap("memory: shapes of the model, rules of the engine; driver, context, graphs as observed "
+                     "(calibration/fits/memory.toml)")  # fmt: skip
+    if answer.kv_why:
+        out += _wrap(f"KV cache {answer.kv_why}")
+    for text in answer.asked.assumed:
+        out += _wrap(f"taken: {text}")
+    for text in answer.asked.notes:
+        out += _wrap(text)
+    out += _wrap(f"model: {answer.asked.checkpoint.source}")
+    return out
