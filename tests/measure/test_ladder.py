@@ -23,6 +23,8 @@ from glmplan.measure.record_table import record_csv, record_json, record_rows
 from glmplan.measure.server_facts import ServerFacts, parse_metrics, read_server
 
 QUICK = Patience(connect=1.0, first_token=0.5, stall=0.5, throttle=0.5, throttled=1)
+#: steps this short differ in throughput by chance alone
+CALM = Limits(falling=0.0)
 MAKER = PromptMaker(("a", "b"), 1, 0, "test")
 
 
@@ -327,7 +329,9 @@ def test_a_server_that_rejects_ignore_eos_is_asked_without_it():
     async def asked():
         async with server(strict) as url:
             plan = LadderPlan(Lengths(8, 2), users=(1,), requests=3)
-            return await climb(Endpoint(url, "m"), plan, journal=Journal(None), stop=asyncio.Event(), patience=QUICK)
+            return await climb(
+                Endpoint(url, "m"), plan, journal=Journal(None), stop=asyncio.Event(), patience=QUICK, limits=CALM
+            )
 
     record = run(asked())
     assert not record.endpoint.ignore_eos and record.steps[0].figures["num_requests"] == 3
@@ -335,7 +339,9 @@ def test_a_server_that_rejects_ignore_eos_is_asked_without_it():
 
 def ladder(tmp_path, url, plan, **options):
     journal = Journal(tmp_path / "journal.jsonl")
-    return climb(Endpoint(url, "m"), plan, journal=journal, stop=asyncio.Event(), patience=QUICK, **options)
+    return climb(
+        Endpoint(url, "m"), plan, journal=journal, stop=asyncio.Event(), patience=QUICK, limits=CALM, **options
+    )
 
 
 def test_a_ladder_keeps_each_step_and_resumes_after_a_crash(tmp_path):
