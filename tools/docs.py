@@ -1,4 +1,4 @@
-"""Write the generated pages of `docs/reference` and the answer in the README, or check that they are fresh: `make docs`, `make check`.
+"""Write the generated pages and the answer in the README, or check that they are fresh: `make docs`, `make check`.
 
 python tools/docs.py [--check]
 """
