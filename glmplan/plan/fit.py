@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from glmplan.launch import launch_command
 from glmplan.plan.answer import FitAnswer, RunnerUp, Warn
 from glmplan.plan.asked import Asked, Words, read_words
 from glmplan.plan.changes import changes_of, verdict_of
 from glmplan.plan.holding import Holding, stage_ranks
+from glmplan.plan.launch import launch_command
 from glmplan.plan.obstacles import Obstacles
 from glmplan.plan.solve import Solution, solve
 from glmplan.plan.speed import deployment_of, matrix_rate_known
