@@ -122,7 +122,7 @@ def inference_lab(folder: Path, requests: int) -> float | str:
 def aisimulate() -> str:
     """Whether the Python peer is there; it brings no run of its own that needs no model files."""
     if importlib.util.find_spec("aisimulate") is None:
-        return "not installed: pip install aisimulate (its wheels are not on PyPI itself)"
+        return "not installed: pip install aisimulate (its wheels are not in the package index)"
     return "installed; run its own replay on the same load and compare by hand"
 
 
