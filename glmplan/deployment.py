@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from math import gcd
 
+from glmplan.acceptance import acceptance_prior
 from glmplan.blocks.storage import uniform_checkpoint
 from glmplan.columns import Layout
 from glmplan.errors import SpecError
@@ -14,15 +15,13 @@ from glmplan.schema.hardware import Accelerator
 from glmplan.schema.model import Checkpoint, GroupedQuery, LatentAttention, ModelSpec
 from glmplan.work import LinkPeak, Part, StepWork
 
-__all__ = ["DRAFT_ACCEPTANCE", "Deployment", "checkpoint_for", "heads_of", "link_of", "runs_sparse"]
+__all__ = ["Deployment", "checkpoint_for", "heads_of", "link_of", "runs_sparse"]
 
 #: vLLM stores a sparse-attention latent in FP8 as 512 values, four FP32 scales and 64 rotary values in BF16 [B]
 #: (vllm `fp8_ds_mla`, vllm/v1/attention/backends/mla; checked against two servers in models.md section 3)
 DS_MLA_BYTES = 656.0
 #: compute capabilities whose tensor cores run the published sparse MLA kernels (FlashMLA: "requires SM90a or SM100f")
 _SPARSE_CAPABILITIES = ("9.0", "10.0", "10.3")
-#: tokens gained in a verified step for each draft length, when nothing is known of the text; a placeholder for the fit
-DRAFT_ACCEPTANCE = {0: 1.0, 1: 1.75, 2: 2.3, 3: 2.7}
 
 
 @dataclass(frozen=True)
@@ -55,6 +54,12 @@ class Deployment:
         Whether sparse attention kernels run.
     link : LinkPeak
         The link that the tensor-parallel group crosses.
+    draft_method : str
+        ``mtp``, ``eagle3`` or another; empty takes the model's own MTP layer where it has one.
+    draft_depth : int
+        Length of the drafted chain where a tree is verified, [token]; 0 means `draft_tokens`
+    text : str
+        Kind of text, see `glmplan.acceptance.text_kind`; empty when it is not known.
     """
 
     model: ModelSpec
@@ -74,6 +79,9 @@ class Deployment:
     acceptance: float | None
     sparse: bool
     link: LinkPeak
+    draft_method: str = ""
+    draft_depth: int = 0
+    text: str = ""
 
     @property
     def layout(self) -> Layout:
@@ -85,9 +93,23 @@ class Deployment:
         """Tokens that a request gains in a step, [-]"""
         if not self.draft_tokens:
             return 1.0
-        if self.acceptance is not None:
-            return self.acceptance
-        return DRAFT_ACCEPTANCE.get(self.draft_tokens, 2.7)
+        return self.acceptance_prior[0] if self.acceptance is None else max(self.acceptance, 1.0)
+
+    @property
+    def acceptance_prior(self) -> tuple[float, float]:
+        """Tokens a step gains with this drafting by the fit [token], and the deviation of their logarithm [-]"""
+        return acceptance_prior(
+            self.model.family,
+            self.draft_method or ("mtp" if self.model.mtp is not None else ""),
+            self.draft_depth or self.draft_tokens,
+            self.text,
+            verify_tokens=self.draft_tokens + 1,
+        )
+
+    @property
+    def acceptance_deviation(self) -> float:
+        """Deviation of the logarithm of the tokens a step gains; 0 when they were given, [-]"""
+        return self.acceptance_prior[1] if self.draft_tokens and self.acceptance is None else 0.0
 
     @property
     def weights(self) -> str:

@@ -28,6 +28,8 @@ __all__ = ["Figure", "Prediction", "front_end_seconds", "predict", "predict_many
 #: kind of interval of each figure
 _KIND = {"ttft": "ttft", "ttft_p50": "ttft", "prefill_rate": "prefill"}
 _FRONT = [PARAMETERS.index("arrival_seconds"), PARAMETERS.index("prompt_token_seconds")]
+#: standard normal quantile of a 90 % interval [-]
+_QUANTILE_90 = 1.6449
 #: half-width added to an interval for each e-fold beyond the measured concurrency or lengths [-]
 _BEYOND = 0.15
 
@@ -250,10 +252,14 @@ def _prediction(
     deployment, load, _ = case
     knowledge = knowledge_class(known)
     beyond, outside = _outside(deployment, load, knowledge, fit)
+    drafting = _QUANTILE_90 * deployment.acceptance_deviation
     figures = {}
     for name, figure in seen.figures.items():
         kind = _KIND.get(name, "decode")
         low, high = fit.intervals[knowledge][kind]
+        if kind == "decode":
+            # errors of the fit and of the acceptance length are independent
+            low, high = -float(np.hypot(low, drafting)), float(np.hypot(high, drafting))
         low, high = low - beyond, high + beyond
         total = float(figure.weights @ seconds)
         if name.startswith("ttft"):

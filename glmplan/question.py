@@ -178,6 +178,9 @@ def question_of(run: Run) -> Question:
         acceptance=run.speculation.acceptance_length,
         sparse=runs_sparse(accelerator, run.attention_backend),
         link=link_of(accelerator, tp * dp),
+        draft_method=run.speculation.method or "",
+        draft_depth=draft,
+        text=run.protocol,
     )
     return Question(run, deployment, _load(run, deployment, assumed), tuple(assumed))
 

@@ -1,0 +1,215 @@
+"""Fit the chance that a drafted token is accepted to the cited acceptance lengths."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from glmplan.acceptance import EFFECTS, branches, text_kind, yielded
+from glmplan.calibrate.ledger import Acceptance, load_acceptance, load_measurements
+from glmplan.catalog import load_model
+from glmplan.datafolders import data_folder
+from glmplan.errors import GlmplanError, SpecError
+from glmplan.files import write_atomically
+
+__all__ = ["AcceptanceFit", "accepted_logit", "fit_acceptance", "write_acceptance_fit"]
+
+#: prior of the logit where nothing is known: 0.7 of the drafted tokens, between 0.3 and 0.93 [-]
+_LEVEL, _LEVEL_SPREAD = float(np.log(0.7 / 0.3)), 0.8
+#: prior deviation of an effect, and of the slope by the logarithm of branches [-]
+_SPREAD = {"method": 0.4, "family": 0.4, "text": 0.4}
+_BRANCH_SPREAD = 0.5
+#: values of the decay that are tried [-]
+_DECAYS = np.arange(0.0, 1.55, 0.05)
+#: least deviation between two measurements alike [-]
+_LEAST_NOISE = 0.2
+_ROUNDS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class AcceptanceFit:
+    """Effects on the logit of the chance of acceptance, with their covariance.
+
+    Attributes
+    ----------
+    names : tuple of (str, str)
+        Group and key of each effect; ``("level", "")`` and ``("branches", "")`` come
+        first.
+    value : (n,) array
+        Effects, [-]
+    covariance : (n, n) array
+        Their covariance, [-]
+    noise : float
+        Deviation of a measurement from the sum of its effects, [-]
+    decay : float
+        Fall of the logit with the logarithm of the place in the chain, [-]
+    rows : int
+        Measurements, [-]
+    pages : int
+        Of these, that are not the same figure repeated, [-]
+    """
+
+    names: tuple[tuple[str, str], ...]
+    value: np.ndarray
+    covariance: np.ndarray
+    noise: float
+    decay: float
+    rows: int
+    pages: int
+
+
+def accepted_logit(length: float, draft_tokens: int, decay: float = 0.0) -> float:
+    """Logit of the chance of the first token that makes a chain yield a number of tokens.
+
+    Parameters
+    ----------
+    length : float
+        Mean tokens of a step, between 1 and ``draft_tokens + 1``, [token]
+    draft_tokens : int
+        Length of the chain, [token]
+    decay : float, optional
+        Fall of the logit with the logarithm of the place in the chain, [-]
+
+    Returns
+    -------
+    float
+        The logit, [-]
+
+    Raises
+    ------
+    SpecError
+        If no chance does.
+
+    Examples
+    --------
+    >>> round(accepted_logit(1.75, 2), 6) + 0.0
+    0.0
+    """
+    from scipy.optimize import brentq
+
+    if not 1.0 < length < draft_tokens + 1.0:
+        raise SpecError(f"cannot come from {draft_tokens} drafted tokens", field="acceptance_length", value=length)
+    return float(brentq(lambda logit: yielded(logit, draft_tokens, decay) - length, -40.0, 40.0))
+
+
+def fit_acceptance(rows: Iterable[Acceptance] | None = None) -> AcceptanceFit:
+    """Fit the effects by ridge regression, with the noise by the residuals.
+
+    Figures of one page that repeat each other (same model, method, chain and text) share the weight of one; a figure
+    whose text or method is not stated weighs less.
+
+    Parameters
+    ----------
+    rows : iterable of Acceptance, optional
+        Cited lengths; those that ship by default. Rows without a chain length are left out.
+
+    Returns
+    -------
+    AcceptanceFit
+        The fit.
+
+    Raises
+    ------
+    SpecError
+        If there is no row to fit.
+    """
+    used: list[tuple[dict[str, str], float, int, int]] = []
+    unsaid: list[float] = []
+    alike: dict[tuple[object, ...], int] = {}
+    figures: list[tuple[object, ...]] = []
+    protocol = {run.id: run.protocol for run in load_measurements()}
+    for row in load_acceptance() if rows is None else rows:
+        if not row.draft_tokens or row.acceptance_length >= row.draft_tokens + 1:
+            continue
+        try:
+            family = load_model(row.model).family
+        except GlmplanError:
+            family = ""
+        text = text_kind(row.text)
+        if not text and protocol.get(row.run or "") == "decode-grid":
+            text = text_kind("decode-grid")  # that benchmark has one prompt, also where the page does not repeat it
+        keys = {"method": row.method, "family": family, "text": text}
+        used.append((keys, row.acceptance_length, row.draft_tokens, row.verify_tokens or 0))
+        unsaid.append(sum(_SPREAD[name] ** 2 for name in EFFECTS if not keys[name]))
+        figure = (*keys.values(), row.model, row.draft_tokens, row.verify_tokens, row.acceptance_length)
+        figures.append(figure)
+        alike[figure] = alike.get(figure, 0) + 1
+    found = sorted({(name, keys[name]) for keys, *_ in used for name in EFFECTS if keys[name]})
+    names = (("level", ""), ("branches", ""), *found)
+    column = {name: place for place, name in enumerate(names)}
+    matrix = np.zeros((len(used), len(names)))
+    for place, (keys, _, draft, verify) in enumerate(used):
+        matrix[place, :2] = 1.0, branches(draft, verify)
+        for name in EFFECTS:
+            if keys[name]:
+                matrix[place, column[name, keys[name]]] = 1.0
+    share = np.array([1.0 / alike[figure] for figure in figures])
+    # what a source does not say of a figure differs by the spread of that effect
+    open_variance = np.array(unsaid)
+    mean = np.zeros(len(names))
+    mean[0] = _LEVEL
+    prior = np.array([_LEVEL_SPREAD, _BRANCH_SPREAD, *(_SPREAD[name] for name, _ in found)])
+    found_best: tuple[float, AcceptanceFit] | None = None
+    for decay in _DECAYS.tolist():
+        target = np.array([accepted_logit(length, draft, decay) for _, length, draft, _ in used])
+        noise = 0.5
+        for _ in range(_ROUNDS):
+            weight = share / (noise**2 + open_variance)
+            information = (matrix.T * weight) @ matrix
+            covariance = np.linalg.inv(information + np.diag(prior**-2))
+            value = mean + covariance @ (matrix.T @ (weight * (target - matrix @ mean)))
+            left = target - matrix @ value
+            known = float(np.trace(covariance @ information))
+            ratio = float((weight * left**2).sum()) / max(float(share.sum()) - known, 1.0)
+            noise = max(noise * float(np.sqrt(ratio)), _LEAST_NOISE)
+        # the decay that explains the lengths themselves best; logits of different decays do not compare
+        lengths = [yielded(x, d, decay) for x, (_, _, d, _) in zip((matrix @ value).tolist(), used, strict=True)]
+        miss = np.log(lengths) - np.log([length for _, length, _, _ in used])
+        cost = float((share * miss**2).sum())
+        if found_best is None or cost < found_best[0]:
+            found_best = cost, AcceptanceFit(names, value, covariance, noise, decay, len(used), len(alike))
+    if found_best is None:
+        raise SpecError("has no length to fit", field="acceptance_length")
+    return found_best[1]
+
+
+def write_acceptance_fit(path: str | Path | None = None) -> Path:
+    """Fit and write `calibration/fits/acceptance.toml`.
+
+    Parameters
+    ----------
+    path : path, optional
+        Another file.
+
+    Returns
+    -------
+    pathlib.Path
+        The file; the same rows give the same bytes.
+    """
+    fit = fit_acceptance()
+    pairs = {name: f"{v:.3f}" for name, v in zip(fit.names, fit.value.tolist(), strict=True)}
+    lines = [
+        "# Written by `glmplan calibrate`; observations: calibration/measurements/acceptance.csv.",
+        "# Logit of the chance that a drafted token is accepted, as a sum of effects: docs/physics/calibration.md.",
+        f"rows = {fit.rows}",
+        f"distinct = {fit.pages}",
+        f"noise = {fit.noise:.3f}",
+        f"decay = {fit.decay:.2f}",
+        "",
+        "[spread]",
+        *(f"{name} = {_SPREAD[name]}" for name in EFFECTS),
+        "",
+        "[effects]",
+        *(f'"{" ".join(name).strip()}" = {text}' for name, text in pairs.items()),
+        "",
+    ]
+    order = ", ".join(f'"{" ".join(name).strip()}"' for name in fit.names)
+    lines += ["[covariance]", f"of = [{order}]", "rows = ["]
+    lines += [f"  [{', '.join(f'{value:.4f}' for value in row)}]," for row in fit.covariance.tolist()]
+    lines += ["]", ""]
+    target = Path(path) if path is not None else data_folder("calibration") / "fits" / "acceptance.toml"
+    write_atomically(target, "\n".join(lines))
+    return target
