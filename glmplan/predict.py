@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -180,13 +180,13 @@ def predict(
 
 
 def predict_many(
-    cases: list[tuple[Deployment, Load, str | None]], *, effects: Effects | None = None
+    cases: Sequence[tuple[Deployment, Load, str | None]], *, effects: Effects | None = None
 ) -> list[Prediction]:
     """Predict many deployments; those alike in structure are computed together.
 
     Parameters
     ----------
-    cases : list of (Deployment, Load, str or None)
+    cases : sequence of (Deployment, Load, str or None)
         Deployment, load and date.
     effects : Effects, optional
         The fit; the shipped one by default.

@@ -81,7 +81,15 @@ def write_model(folder: Path) -> None:
 def vllm_server(python: Path, model: Path, *, port: int, log: Path, patience: float = 300.0) -> Iterator[str]:
     """Start vLLM's own API server and yield its base address."""
     # the wheel's `vllm` script looks for a distribution of that name, so the server is started as a module
-    command = [python, "-m", "vllm.entrypoints.openai.api_server", "--model", model, "--served-model-name", "random"]
+    command: list[str | Path] = [
+        python,
+        "-m",
+        "vllm.entrypoints.openai.api_server",
+        "--model",
+        model,
+        "--served-model-name",
+        "random",
+    ]
     command += ["--load-format", "dummy", "--dtype", "bfloat16", "--max-model-len", "2048", "--max-num-seqs", "16"]
     command += ["--host", "127.0.0.1", "--port", str(port), "--no-enable-prefix-caching"]
     environment = os.environ | {"VLLM_CPU_KVCACHE_SPACE": "1", "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}

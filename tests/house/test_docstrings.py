@@ -7,7 +7,7 @@ import re
 
 NUMBER = re.compile(r"\b(float|int|array|ndarray|complex)\b")
 #: arrays of truth values and of words have no unit
-NO_NUMBER = re.compile(r"of (bool|str|object)\b|^bool|callable")
+NO_NUMBER = re.compile(r"of (bool|str|object)\b|of int to [A-Z]|^bool|callable")
 UNIT = re.compile(r"\[[^\]\n]+\]")
 RULE = re.compile(r"-{3,}")
 
