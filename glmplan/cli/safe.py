@@ -55,7 +55,7 @@ def command(
     dcp: o.Dcp = None,
     mtp: o.Mtp = None,
     acceptance: o.AcceptanceLength = None,
-    mem_fraction: o.MemFraction = None,
+    memory_fraction: o.MemoryFraction = None,
     kv_tokens: o.KvTokens = None,
     block_size: o.BlockSize = None,
     step_time: o.StepTimeOption = None,

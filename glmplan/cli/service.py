@@ -129,7 +129,7 @@ def described_service(
     link : str or None
         Bandwidth between prefill and decode replicas, with unit.
     plan : dict
-        Options of the deployment, as `glmplan.predict.serving_inputs` takes them; None where not given.
+        Options of the deployment: fields of `glmplan.plan.asked.Words`; None where not given.
     engine : dict
         Fields of `EngineSettings`; None where not given.
     traffic : Traffic
@@ -176,26 +176,37 @@ def _acceptance(plan: dict[str, Any]) -> Acceptance | None:
         return None
     if mean is None:
         raise SpecError("is needed with --mtp and --step-time", field="--acceptance")
-    return Acceptance.of_mean(drafted, mean)
+    return Acceptance.of_mean(drafted, mean) if mean > 1 else Acceptance(drafted, mean)
 
 
 def _predicted(
     model: str, on: str, kv_tokens: int | None, plan: dict[str, Any], engine: dict[str, Any], traffic: Traffic
 ) -> Described:
     """The service as glmplan predicts it."""
-    from glmplan.predict import serving_inputs
+    from glmplan.plan.asked import Words
+    from glmplan.plan.serving import serving_inputs
     from glmplan.serving.simulate import Service
     from glmplan.serving.steptable import StepTable
 
-    inputs = serving_inputs(model, on, **{key: value for key, value in plan.items() if value is not None})
-    settings = replace(inputs.settings, **{key: value for key, value in engine.items() if value is not None})
-    pool = inputs.pool if kv_tokens is None else replace(inputs.pool, tokens=kv_tokens)
-    longest = min(settings.max_model_len, pool.tokens, 4 * (traffic.input + traffic.output) * max(1, traffic.turns))
-    stages = settings.pipeline_stages
+    asked = {name: str(value) for name, value in plan.items() if value is not None and name != "block_size"}
+    if engine.get("max_model_len") is not None:
+        asked["context"] = str(engine["max_model_len"])
+    if traffic.kind not in ("trace", "sessions") and not traffic.lengths:
+        asked |= {"input": str(traffic.input), "output": str(traffic.output)}
+    inputs = serving_inputs(Words(model, on, **asked))
+    settings, pool = inputs.settings, inputs.pool
+    changes = {key: value for key, value in engine.items() if value is not None}
+    budget = changes.get("max_num_batched_tokens")
+    if budget is not None and "max_num_seqs" not in changes:
+        changes["max_num_seqs"] = max(1, min(settings.max_num_seqs, budget // settings.tokens_per_decode))
+    settings = replace(settings, **changes)
+    if kv_tokens is not None or plan.get("block_size") is not None:
+        pool = replace(pool, tokens=kv_tokens or pool.tokens, block_size=plan.get("block_size") or pool.block_size)
+    longest = 4 * (traffic.input + traffic.output) * (traffic.turns if traffic.kind == "sessions" else 1)
     table = StepTable.tabulate(
         inputs.step_seconds,
-        max_requests=-(-settings.max_num_seqs // stages),
-        max_context=max(longest, 1024),
+        max_requests=-(-settings.max_num_seqs // settings.pipeline_stages),
+        max_context=max(1024, min(settings.max_model_len, pool.tokens, longest)),
         max_prefill=settings.max_num_batched_tokens,
     )
     return Described(Service(table, pool, settings, inputs.front_end), inputs.low, inputs.high, inputs.basis)

@@ -36,7 +36,7 @@ ENGINE_FIELDS = {
     "prefill_replicas": "prefill_replicas",
 }
 
-#: option → keyword of `glmplan.predict.serving_inputs`
+#: option → field of `glmplan.plan.asked.Words`
 PLAN_FIELDS = (
     "engine",
     "engine_version",
@@ -49,7 +49,7 @@ PLAN_FIELDS = (
     "dcp",
     "mtp",
     "acceptance",
-    "mem_fraction",
+    "memory_fraction",
 )
 
 Model = Annotated[str | None, typer.Argument(help="Model: a catalogue name, or name-format.")]
@@ -83,8 +83,10 @@ Dp = Annotated[int | None, typer.Option(min=1, help="Attention data parallel deg
 Ep = Annotated[int | None, typer.Option(min=1, help="Expert parallel degree.")]
 Dcp = Annotated[int | None, typer.Option(min=1, help="Decode context parallel degree.")]
 Mtp = Annotated[int | None, typer.Option(min=0, help="Drafted tokens for each step; 0 for none.")]
-AcceptanceLength = Annotated[float | None, typer.Option(min=1, help="Tokens a speculative step yields in the mean.")]
-MemFraction = Annotated[float | None, typer.Option(help="Share of memory for weights and KV cache.")]
+AcceptanceLength = Annotated[
+    float | None, typer.Option(help="Chance of a drafted token (up to 1), or tokens gained in a step (above 1).")
+]
+MemoryFraction = Annotated[float | None, typer.Option(help="Share of memory for weights and KV cache.")]
 KvTokens = Annotated[int | None, typer.Option(min=1, help="Room of the KV pool instead of the predicted one.")]
 BlockSize = Annotated[int | None, typer.Option(min=1, help="Tokens of a KV block.")]
 StepTimeOption = Annotated[

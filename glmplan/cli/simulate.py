@@ -59,7 +59,7 @@ def command(
     dcp: o.Dcp = None,
     mtp: o.Mtp = None,
     acceptance: o.AcceptanceLength = None,
-    mem_fraction: o.MemFraction = None,
+    memory_fraction: o.MemoryFraction = None,
     kv_tokens: o.KvTokens = None,
     block_size: o.BlockSize = None,
     step_time: o.StepTimeOption = None,
@@ -127,7 +127,8 @@ class _Progress:
     """A bar on standard error for runs that last; silent where nobody looks."""
 
     def __init__(self, total: int) -> None:
-        self._total, self._bar, self._task = total, None, None
+        self._total = total
+        self._bar: Any = None
 
     def __enter__(self) -> Any:
         if self._total < 100_000 or not sys.stderr.isatty():

@@ -123,3 +123,23 @@ def test_an_interrupt_keeps_the_records_and_ends_with_130(tmp_path):
     assert "interrupted" in err
     assert "output tokens/s" in out
     assert len(records.read_text().splitlines()) > 1000
+
+
+def test_a_model_on_a_machine_is_simulated_with_the_step_time_of_fit(glmplan, capsys):
+    words = ("glm-5.1-nvfp4", "--on", "6xrtx-pro-6000-ws", "--input", "2048", "--output", "256")
+    code, out, _ = glmplan(capsys, "simulate", *words, "--traffic", "closed:8", "--requests", "400", "--format", "json")
+    found = json.loads(out)
+    assert code == 0
+    assert "TP2×PP3" in found["basis"]
+    # the same step time under the same closed loop: fit's table gives the rate of all users together
+    fit = json.loads(glmplan(capsys, "fit", *words, "--users", "8", "--format", "json")[1])
+    (row,) = fit["users"]
+    assert found["output_tokens_per_s"] == pytest.approx(row["output_tokens_per_s"], rel=0.1)
+    safe = json.loads(glmplan(capsys, "safe", *words, "--slo", "tpot p95 < 80 ms", "--format", "json")[1])
+    assert 1 <= safe["safe_users"] < 40
+
+
+def test_what_does_not_fit_is_an_answer(glmplan, capsys):
+    code, out, err = glmplan(capsys, "simulate", "glm-5.1-nvfp4", "--on", "4xrtx-pro-6000-ws", "--traffic", "closed:8")
+    assert code == 0
+    assert "does not fit" in out + err
