@@ -134,7 +134,7 @@ def test_a_model_on_a_machine_is_simulated_with_the_step_time_of_fit(glmplan, ca
     # the same step time under the same closed loop: fit's table gives the rate of all users together
     fit = json.loads(glmplan(capsys, "fit", *words, "--users", "8", "--format", "json")[1])
     (row,) = fit["users"]
-    assert found["output_tokens_per_s"] == pytest.approx(row["output_tokens_per_s"], rel=0.1)
+    assert found["output_tokens_per_s"] == pytest.approx(row["output_tokens_per_s"]["value"], rel=0.1)
     safe = json.loads(glmplan(capsys, "safe", *words, "--slo", "tpot p95 < 80 ms", "--format", "json")[1])
     assert 1 <= safe["safe_users"] < 40
 
