@@ -54,7 +54,7 @@ class Distribution:
             self._sum += float(values.sum())
         else:
             self._count += float(weights.sum())
-            self._sum += float(values @ weights)
+            self._sum += float((values * weights).sum())
         if self._exact and weights is None:
             self._values.append(values)
             if self._count <= _KEPT:
@@ -186,12 +186,12 @@ class Meter:
         drift = slope * (steps - 1)
         span = steps * (seconds + drift / 2)
         self._busy += float(span.sum())
-        self._batch += float(n @ span)
+        self._batch += float((n * span).sum())
         self._largest = max(self._largest, float(n.max()))
         used = blocks * self._block
         if blocks[0] < 0:
             used = total + made * (self._accepted / 2) + n * ((self._block - 1) / 2) + tokens
-        self._full += float(used @ span)
+        self._full += float((used * span).sum())
         self._fullest = max(self._fullest, float(used.max()))
         itl = self.times["itl"]
         flat = drift < 1e-3 * seconds

@@ -38,7 +38,12 @@ class ClosedLoop:
     max_requests : int
         Requests that may run at once, [-]
     pool_tokens : int
-        KV cache, [token]; a request is admitted when its whole length fits, so nothing is evicted
+        KV cache, [token]
+    reserve : float
+        Share of the answer that must fit besides the prompt before a request is admitted: 1 where nothing may be
+        evicted (TensorRT-LLM), about half of it where requests in all phases share the pool (vLLM, SGLang), [-]
+    poll_interval : int
+        Steps between two looks at newly arrived requests (SGLang ``--scheduler-recv-interval``), [-]
     tokens_per_step : float
         Tokens a request gains in a step (acceptance length of speculative decoding), [token]
     """
@@ -52,6 +57,8 @@ class ClosedLoop:
     prefill_first: bool = False
     max_requests: int = 1 << 30
     pool_tokens: int = 1 << 60
+    reserve: float = 0.5
+    poll_interval: int = 1
     tokens_per_step: float = 1.0
 
 
@@ -140,17 +147,23 @@ def _schedule(
     waiting: deque[int] = deque()
     prefilling: deque[list[int]] = deque()  # [request, prompt tokens done]
     ends: list[tuple[int, int]] = []  # (step at which it ends, request)
-    clock = 0  # steps so far
+    clock = 0  # decode steps so far
+    rounds = 0  # steps of any kind so far
+    unseen: list[int] = []  # sent, but the engine has not looked yet
+    held = [inputs[one] + run.reserve * outputs[one] for one in range(len(inputs))]
     decoding = 0
     context = 0.0  # of all decoding requests together
-    pool_used = 0
+    pool_used = 0.0
     sent = min(run.concurrency, len(inputs))
     waiting.extend(range(sent))
     alive = sent
     while alive:
+        if unseen and (rounds % run.poll_interval == 0 or not (decoding or prefilling or waiting)):
+            waiting.extend(unseen)
+            unseen.clear()
         while waiting:
             head = waiting[0]
-            need = inputs[head] + outputs[head]
+            need = held[head]
             running = decoding + len(prefilling)
             if running >= run.max_requests or (pool_used + need > run.pool_tokens and running):
                 break
@@ -179,10 +192,14 @@ def _schedule(
             newcomers = finished
         else:
             steps = max(ends[0][0] - clock, 1)
+            if unseen:
+                steps = min(steps, run.poll_interval - rounds % run.poll_interval)
             blocks.append((decoding, context / decoding + gain * (steps - 1) / 2, 0, 0.0, steps))
             clock += steps
+            rounds += steps - 1
             context += decoding * gain * steps
             newcomers = []
+        rounds += 1
         now = len(blocks)
         freed = 0
         while ends and ends[0][0] <= clock:
@@ -190,7 +207,7 @@ def _schedule(
             spans[request][2] = now
             decoding -= 1
             context -= inputs[request] + outputs[request]
-            pool_used -= inputs[request] + outputs[request]
+            pool_used -= held[request]
             freed += 1
         for request in newcomers:
             spans[request][1] = now
@@ -201,7 +218,7 @@ def _schedule(
                 context += inputs[request] + 1
             else:
                 spans[request][2] = now
-                pool_used -= inputs[request] + outputs[request]
+                pool_used -= held[request]
                 freed += 1
         if decoding == 0:
             context = 0.0
@@ -209,7 +226,7 @@ def _schedule(
             alive -= 1
             if sent < len(inputs):
                 spans[sent][0] = now
-                waiting.append(sent)
+                (waiting if run.poll_interval == 1 else unseen).append(sent)
                 sent += 1
                 alive += 1
     return blocks, spans
