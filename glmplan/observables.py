@@ -41,6 +41,10 @@ class Load:
         Requests that may run at once, [-]
     pool_tokens : float
         KV cache, [token]
+    reserve : float
+        Share of the answer that must fit before a request is admitted, [-]
+    poll_interval : int
+        Steps between two looks at newly arrived requests, [-]
     tokens_per_step : float
         Tokens a request gains in a step, [-]
     prefix_cached : bool
@@ -59,6 +63,8 @@ class Load:
     prefill_first: bool = False
     max_requests: int = 1 << 30
     pool_tokens: float = float(1 << 60)
+    reserve: float = 0.5
+    poll_interval: int = 1
     tokens_per_step: float = 1.0
     prefix_cached: bool = False
 
@@ -219,6 +225,8 @@ def _serving(load: Load) -> Observables:
             prefill_first=load.prefill_first,
             max_requests=load.max_requests,
             pool_tokens=int(min(load.pool_tokens, 1 << 60)),
+            reserve=load.reserve,
+            poll_interval=load.poll_interval,
             tokens_per_step=round(load.tokens_per_step, 2),
         )
     )

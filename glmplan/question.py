@@ -10,6 +10,7 @@ from functools import lru_cache
 
 import numpy as np
 
+from glmplan.campaigns import CampaignSettings, campaign_settings
 from glmplan.catalog import load_model
 from glmplan.catalog_hardware import load_accelerator
 from glmplan.columns import Layout
@@ -47,11 +48,14 @@ class EngineDefaults:
         Prompts run in steps of their own and decoding waits.
     max_requests : int
         Requests that may run at once, [-]
+    reserve : float
+        Share of the answer that must fit in the KV cache before a request is admitted, [-]
     """
 
     budget: int
     prefill_first: bool
     max_requests: int
+    reserve: float = 0.5
 
 
 #: vLLM V1: max_num_batched_tokens 8192 for a server on large parts, max_num_seqs 1024 since 0.11 (docs.vllm.ai,
@@ -61,7 +65,7 @@ class EngineDefaults:
 ENGINE_DEFAULTS: dict[str, EngineDefaults] = {
     "vllm": EngineDefaults(8192, False, 1024),
     "sglang": EngineDefaults(16384, True, 2048),
-    "trtllm": EngineDefaults(8192, False, 2048),
+    "trtllm": EngineDefaults(8192, False, 2048, 1.0),
     "llama.cpp": EngineDefaults(512, False, 256),
     "ktransformers": EngineDefaults(8192, True, 64),
     "mlx": EngineDefaults(2048, True, 32),
@@ -103,12 +107,15 @@ class Question:
         What is asked of it.
     assumed : tuple of str
         What the row did not say.
+    campaign : CampaignSettings
+        What the campaign set on its servers.
     """
 
     run: Run
     deployment: Deployment
     load: Load
     assumed: tuple[str, ...]
+    campaign: CampaignSettings = CampaignSettings()
 
 
 @lru_cache(maxsize=512)
@@ -151,7 +158,13 @@ def question_of(run: Run) -> Question:
     if run.weights is None:
         assumed.append(f"weights {checkpoint.name}")
     tp, pp, dp, ep, dcp, count = _layout(run, assumed)
-    kv = run.kv_cache if run.kv_cache in KV_FORMATS else None
+    silicon = (accelerator.compute_capability or "").partition(".")[0]
+    bulk = checkpoint.formats.get("routed_experts") or checkpoint.default
+    campaign = campaign_settings(
+        protocol=run.protocol, engine=engine, silicon=silicon, model=model.name, experts_format=bulk,
+        concurrency=run.concurrency or 1.0,
+    )  # fmt: skip
+    kv = run.kv_cache if run.kv_cache in KV_FORMATS else campaign.kv
     if kv is None:
         kv = checkpoint.kv_default or ("fp8" if engine == "trtllm" and checkpoint.default != "bf16" else "bf16")
         assumed.append(f"kv {kv}")
@@ -182,7 +195,7 @@ def question_of(run: Run) -> Question:
         draft_depth=draft,
         text=run.protocol,
     )
-    return Question(run, deployment, _load(run, deployment, assumed), tuple(assumed))
+    return Question(run, deployment, _load(run, deployment, assumed, campaign), tuple(assumed), campaign)
 
 
 def _layout(run: Run, assumed: list[str]) -> tuple[int, int, int, int, int, int]:
@@ -240,10 +253,11 @@ def memory_of(question: Question) -> MemoryAnswer | None:
         None for parts whose memory is not published and for weights that stay in host memory.
     """
     load = question.load
-    return _memory(question.run, question.deployment, load.input_tokens + load.output_tokens + load.context)
+    length = load.input_tokens + load.output_tokens + load.context
+    return _memory(question.run, question.deployment, length, question.campaign.fraction)
 
 
-def _memory(run: Run, deployment: Deployment, length: float) -> MemoryAnswer | None:
+def _memory(run: Run, deployment: Deployment, length: float, fraction: float | None) -> MemoryAnswer | None:
     if run.offload or deployment.accelerator.memory is None:
         return None
     d = deployment
@@ -254,7 +268,7 @@ def _memory(run: Run, deployment: Deployment, length: float) -> MemoryAnswer | N
     mtp = d.draft_tokens > 0 or "mtp" in (run.checkpoint or "").lower()
     return _memory_of(
         d.model.name, run.weights, run.weights_bits, d.accelerator.name, (d.tp, d.pp, d.dp, d.ep, d.dcp), d.kv, d.engine,
-        version, mtp, longest, d.graphs, stated_fraction(run.notes),
+        version, mtp, longest, d.graphs, stated_fraction(run.notes) or fraction,
     )  # fmt: skip
 
 
@@ -298,11 +312,11 @@ def _memory_of(
     return MemoryAnswer(float(memory.weights[0]) / 2**30, *tokens)
 
 
-def _load(run: Run, deployment: Deployment, assumed: list[str]) -> Load:
+def _load(run: Run, deployment: Deployment, assumed: list[str], campaign: CampaignSettings) -> Load:
     defaults = engine_defaults(deployment.engine)
     phase = run.phase if run.phase in ("decode", "prefill") else "serving"
     low, high = run.length_range
-    budget = defaults.budget
+    budget = campaign.budget or defaults.budget
     limit = run.running_limit or defaults.max_requests
     concurrency = run.concurrency
     if concurrency is None:
@@ -323,7 +337,7 @@ def _load(run: Run, deployment: Deployment, assumed: list[str]) -> Load:
     requests = run.num_requests or 0
     pool = float(1 << 60)
     if phase == "serving":
-        memory = _memory(run, deployment, inputs + outputs)
+        memory = _memory(run, deployment, inputs + outputs, campaign.fraction)
         # a table says that it ran: where two requests do not seem to fit, the estimate of the pool is what is wrong
         if memory is not None and memory.pool_tokens > 2.0 * (inputs + outputs):
             pool = memory.pool_tokens
@@ -340,6 +354,8 @@ def _load(run: Run, deployment: Deployment, assumed: list[str]) -> Load:
         prefill_first=defaults.prefill_first,
         max_requests=limit,
         pool_tokens=pool,
+        reserve=defaults.reserve,
+        poll_interval=campaign.poll_interval if phase == "serving" else 1,
         tokens_per_step=deployment.tokens_per_step,
         prefix_cached=run.prefix_cached,
     )

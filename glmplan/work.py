@@ -22,7 +22,13 @@ from glmplan.columns import Layout, StepPoints
 from glmplan.errors import UnknownFact
 from glmplan.formats import WeightFormat
 from glmplan.kernel_fits import find_kernel_fit
-from glmplan.kernel_work import attention_decode_work, attention_prefill_work, expert_work, gemm_work, latent_decode_work
+from glmplan.kernel_work import (
+    attention_decode_work,
+    attention_prefill_work,
+    expert_work,
+    gemm_work,
+    latent_decode_work,
+)
 from glmplan.schema.model import Checkpoint, ExpertsFfn, GroupedQuery, LatentAttention, LayerKind, ModelSpec, Recurrent
 from glmplan.utilisation import CollectiveParams, KernelParams, KernelWork
 
@@ -333,7 +339,9 @@ def step_work(structure: StepWork, *, layout: Layout, points: StepPoints) -> dic
             total[name] += passes * once[name] * decoding
     stages = pp - 1.0
     total["collective"] += stages * _collective(structure.part.name, structure.part.family, structure.engine).latency
-    total["collective_bytes"] += stages * (step.decode + prompt) * structure.model.hidden * 2.0 / structure.link.bandwidth
+    total["collective_bytes"] += (
+        stages * (step.decode + prompt) * structure.model.hidden * 2.0 / structure.link.bandwidth
+    )
     return total
 
 
@@ -368,7 +376,9 @@ def _split(
     active: np.ndarray,
 ) -> None:
     """Add a kernel's time to three slots: fixed, bytes, FLOP; `glmplan.utilisation.kernel_seconds` is their sum."""
-    flop = work.flop * (1 + params.rows_half / work.rows) * (1 + params.tiles_half / work.tiles) / params.flop / peak_flop
+    flop = (
+        work.flop * (1 + params.rows_half / work.rows) * (1 + params.tiles_half / work.tiles) / params.flop / peak_flop
+    )
     read = work.bytes * (1 + params.streams_half / work.streams) / params.bandwidth / bandwidth
     top = np.maximum(np.maximum(flop, read), 1e-30)
     x, y = (flop / top) ** params.sharpness, (read / top) ** params.sharpness

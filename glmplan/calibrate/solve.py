@@ -42,11 +42,11 @@ PRIOR_MEAN: dict[str, float] = {
 #: prior standard deviation of an effect by level, [-]
 _LEVEL_SPREAD = {
     "all": 0.6,
-    "engine": 0.4,
-    "engine_silicon": 0.35,
-    "engine_accelerator": 0.25,
-    "engine_kind": 0.25,
-    "engine_silicon_kind": 0.25,
+    "engine": 0.2,
+    "engine_silicon": 0.18,
+    "engine_accelerator": 0.12,
+    "engine_kind": 0.12,
+    "engine_silicon_kind": 0.12,
     "engine_format": 0.25,
     "engine_accelerator_format": 0.25,
     "model": 0.15,
@@ -55,13 +55,29 @@ _LEVEL_SPREAD = {
     "configuration": 0.15,
     "release": 0.15,
 }
+#: the same for a factor on whole steps: what engines share says little about it, groups differ by it
+_SCALE_SPREAD = {
+    "all": 1e-3,
+    "engine": 0.08,
+    "engine_silicon": 0.02,
+    "engine_accelerator": 0.015,
+    "engine_kind": 0.05,
+    "engine_silicon_kind": 0.05,
+    "engine_format": 0.03,
+    "engine_accelerator_format": 0.03,
+    "model": 0.03,
+    "engine_model": 0.05,
+    "group": 0.3,
+    "configuration": 0.18,
+    "release": 0.18,
+}
 #: how much wider or narrower the spread of a column is: what a data sheet says of bytes is nearly what is reached,
 #: latencies and kernels for products differ more between engines
 _COLUMN_SPREAD = {
     "host_seconds": 1.2, "layer_seconds": 1.0, "moe_layer_seconds": 1.0, "state_layer_seconds": 1.0,
-    "request_seconds": 1.5, "activation_slowdown": 0.8, "gemm_fixed_slowdown": 0.6, "gemm_bytes_slowdown": 0.4,
-    "gemm_flop_slowdown": 0.6, "expert_fixed_slowdown": 0.6, "expert_bytes_slowdown": 0.5,
-    "expert_flop_slowdown": 0.7, "attention_fixed_slowdown": 0.6, "cache_slowdown": 0.7,
+    "request_seconds": 1.5, "activation_slowdown": 0.8, "gemm_fixed_slowdown": 0.4, "gemm_bytes_slowdown": 0.4,
+    "gemm_flop_slowdown": 0.6, "expert_fixed_slowdown": 0.4, "expert_bytes_slowdown": 0.5,
+    "expert_flop_slowdown": 0.7, "attention_fixed_slowdown": 0.4, "cache_slowdown": 0.7,
     "prefill_attention_slowdown": 0.8, "collective_slowdown": 0.8, "collective_bytes_slowdown": 0.8,
     "arrival_seconds": 1.5, "prompt_token_seconds": 1.5, "scale": 0.4, "ttft_scale": 0.8,
 }  # fmt: skip
@@ -80,8 +96,7 @@ def prior_spread() -> np.ndarray:
     """
     spread = np.repeat(np.array([_LEVEL_SPREAD[level] for level in LEVELS])[:, None], len(COLUMNS), axis=1)
     spread = spread * np.array([_COLUMN_SPREAD[name] for name in COLUMNS])
-    spread[-3:, SCALE] *= 3.0
-    spread[0, SCALE] = 1e-3  # the overall scale is what the parameters themselves are
+    spread[:, SCALE] = [_SCALE_SPREAD[level] for level in LEVELS]
     return spread
 
 

@@ -1,0 +1,92 @@
+"""What a benchmark campaign set on its servers: facts of the campaign that its tables of results do not repeat."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+
+from glmplan.datafolders import data_folder
+from glmplan.errors import SpecError
+from glmplan.files import read_toml
+
+__all__ = ["CampaignSettings", "campaign_settings"]
+
+_CONDITIONS = ("protocol", "engine", "silicon", "model", "experts_format")
+#: concurrency from which the scripts of InferenceX take the longer polling interval [-]
+_MANY = 16
+
+
+@dataclass(frozen=True, slots=True)
+class CampaignSettings:
+    """Settings of a campaign's servers; None leaves the engine's default.
+
+    Attributes
+    ----------
+    kv : str or None
+        Format of the KV cache.
+    fraction : float or None
+        Memory fraction, [-]
+    budget : int or None
+        Tokens that a step may hold, [token]
+    poll_interval : int
+        Steps between two looks at newly arrived requests, [-]
+    source : str
+        Where this is written; empty for no campaign.
+    """
+
+    kv: str | None = None
+    fraction: float | None = None
+    budget: int | None = None
+    poll_interval: int = 1
+    source: str = ""
+
+
+@cache
+def _entries() -> tuple[dict[str, object], ...]:
+    file = data_folder("calibration") / "protocols.toml"
+    known = {*_CONDITIONS, "kv", "fraction", "budget", "poll_interval", "poll_interval_small", "source"}
+    found = tuple(read_toml(file)["settings"])
+    for entry in found:
+        for field in entry:
+            if field not in known:
+                raise SpecError("is not a field of a campaign", file=file, value=field, choices=known)
+        if not entry.get("source"):
+            raise SpecError("has no source", file=file, field="settings", value=str(entry))
+    return found
+
+
+def campaign_settings(
+    *, protocol: str, engine: str, silicon: str, model: str, experts_format: str, concurrency: float
+) -> CampaignSettings:
+    """Settings of the campaign that a run belongs to.
+
+    Parameters
+    ----------
+    protocol, engine, silicon, model, experts_format : str
+        Protocol and engine of the run, compute capability without the minor number, model, format of the weights.
+    concurrency : float
+        Requests in flight, [-]
+
+    Returns
+    -------
+    CampaignSettings
+        Those of the first entry whose conditions all hold; nothing set if there is none.
+
+    Examples
+    --------
+    >>> campaign_settings(protocol="inferencex", engine="trtllm", silicon="10", model="gpt-oss-120b",
+    ...                   experts_format="mxfp4", concurrency=64).fraction
+    0.8
+    """
+    asked = dict(protocol=protocol, engine=engine, silicon=silicon, model=model, experts_format=experts_format)
+    for entry in _entries():
+        if all(entry[name] == asked[name] for name in _CONDITIONS if name in entry):
+            small = concurrency < _MANY and "poll_interval_small" in entry
+            return CampaignSettings(
+                kv=entry.get("kv"),  # type: ignore[arg-type]
+                fraction=entry.get("fraction"),  # type: ignore[arg-type]
+                budget=entry.get("budget"),  # type: ignore[arg-type]
+                poll_interval=int(entry.get("poll_interval_small" if small else "poll_interval", 1)),  # type: ignore[call-overload]
+                source=str(entry["source"]),
+            )
+    return CampaignSettings()
