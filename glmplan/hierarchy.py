@@ -6,7 +6,7 @@ without measurements contributes nothing but its spread, which is why the unknow
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 
 import numpy as np
@@ -213,12 +213,15 @@ class Effects:
         Knowledge class → kind of figure → 90 % interval of measured over predicted, in logarithms.
     domain : dict of str to list of float
         Group → smallest and largest concurrency, input and output length measured.
+    widths : dict of str to float
+        Factors on the intervals, see `glmplan.intervals`, [-]
     """
 
     values: dict[str, dict[str, np.ndarray]]
     spread: np.ndarray
     intervals: dict[str, dict[str, tuple[float, float]]]
     domain: dict[str, list[float]]
+    widths: dict[str, float] = field(default_factory=dict)
 
     def sum_of(self, keys: tuple[str, ...]) -> tuple[np.ndarray, tuple[bool, ...]]:
         """Add the effects of the keys that are known.
@@ -279,4 +282,4 @@ def _read_effects(engine: str) -> Effects:
     intervals = {
         name: {kind: (pair[0], pair[1]) for kind, pair in table.items()} for name, table in shared["intervals"].items()
     }
-    return Effects(values, np.array(shared["spread"]), intervals, special.get("domain", {}))
+    return Effects(values, np.array(shared["spread"]), intervals, special.get("domain", {}), shared.get("widths", {}))

@@ -19,6 +19,7 @@ from glmplan.hierarchy import (
     load_effects,
     log_parameters,
 )
+from glmplan.intervals import features_of, interval_of
 from glmplan.observables import Load, Observables, observables
 from glmplan.step import COMPONENTS, PARAMETERS, step_time
 from glmplan.work import SLOTS, step_work
@@ -252,11 +253,12 @@ def _prediction(
     deployment, load, _ = case
     knowledge = knowledge_class(known)
     beyond, outside = _outside(deployment, load, knowledge, fit)
+    features = features_of(deployment, load.concurrency)
     drafting = _QUANTILE_90 * deployment.acceptance_deviation
     figures = {}
     for name, figure in seen.figures.items():
         kind = _KIND.get(name, "decode")
-        low, high = fit.intervals[knowledge][kind]
+        low, high = interval_of(fit, knowledge, kind, features)
         if kind == "decode":
             # errors of the fit and of the acceptance length are independent
             low, high = -float(np.hypot(low, drafting)), float(np.hypot(high, drafting))

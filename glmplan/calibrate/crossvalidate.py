@@ -7,24 +7,21 @@ give the interval of every later prediction of that class.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from glmplan.calibrate.design import Design
 from glmplan.calibrate.solve import solve
-from glmplan.hierarchy import KNOWLEDGE, LEVELS, knowledge_class
+from glmplan.hierarchy import LEVELS, knowledge_class
+from glmplan.question import Question
 
-__all__ = ["MODES", "Errors", "cross_validate", "figure_kind", "interval_table"]
+__all__ = ["MODES", "Errors", "cross_validate", "figure_kind", "folds_of"]
 
 #: ways to leave runs out
 MODES: tuple[str, ...] = ("random", "group", "model", "accelerator")
 _FOLDS = 5
-#: quantiles of the 90 % interval
-_LOW, _HIGH = 0.05, 0.95
-#: fewest errors that make quantiles of their own
-_ENOUGH = 60
 
 
 @dataclass(frozen=True)
@@ -67,9 +64,23 @@ def figure_kind(figure: str) -> str:
     return next((kind for kind in ("ttft", "prefill") if figure.startswith(kind)), "decode")
 
 
-def _folds(design: Design, mode: str) -> np.ndarray:
+def folds_of(questions: Sequence[Question], mode: str) -> np.ndarray:
+    """Deal runs out to folds.
+
+    Parameters
+    ----------
+    questions : sequence of Question
+        The runs.
+    mode : str
+        One of `MODES`.
+
+    Returns
+    -------
+    (runs,) array of int
+        Fold of each run.
+    """
     rows = []
-    for question in design.questions:
+    for question in questions:
         d = question.deployment
         rows.append({
             "random": question.run.id,
@@ -110,7 +121,7 @@ def cross_validate(
     Errors
         Errors of all observations.
     """
-    fold = _folds(design, mode)
+    fold = folds_of(design.questions, mode)
     of_observation = fold[design.observation_run]
     residual = np.full(len(design.log_seconds), np.nan)
     knowledge = np.full(len(design.log_seconds), "", dtype="<U16")
@@ -127,38 +138,3 @@ def cross_validate(
         if progress is not None:
             progress(mode, one + 1, _FOLDS)
     return Errors(mode, residual, knowledge)
-
-
-def interval_table(design: Design, errors: list[Errors]) -> dict[str, dict[str, tuple[float, float]]]:
-    """Quantiles of the errors by what was known and by kind of figure.
-
-    Parameters
-    ----------
-    design : Design
-        The runs.
-    errors : list of Errors
-        Errors of some ways to leave out.
-
-    Returns
-    -------
-    dict of str to dict of str to (float, float)
-        Knowledge class → kind of figure → 5 % and 95 % quantile of measured over predicted, in logarithms, [-].
-        Less knowledge never gives a narrower interval.
-    """
-    kinds = np.array([figure_kind(name) for name in design.figure])
-    found: dict[str, dict[str, tuple[float, float]]] = {}
-    last: dict[str, tuple[float, float]] = {}
-    for name in KNOWLEDGE:
-        found[name] = {}
-        for kind in ("decode", "ttft", "prefill"):
-            parts = [one.residual[(one.knowledge == name) & (kinds == kind)] for one in errors]
-            pool = np.concatenate(parts)
-            pool = pool[~np.isnan(pool)]
-            before = last.get(kind, (-0.1, 0.1))
-            if len(pool) >= _ENOUGH:
-                low, high = np.quantile(pool, [_LOW, _HIGH])
-            else:
-                low, high = 1.15 * before[0], 1.15 * before[1]
-            last[kind] = (min(float(low), before[0]), max(float(high), before[1]))
-            found[name][kind] = (round(last[kind][0], 4), round(last[kind][1], 4))
-    return found

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import numpy as np
 
-from glmplan.calibrate.crossvalidate import MODES, Errors, cross_validate, interval_table
+from glmplan.calibrate.crossvalidate import MODES, Errors, cross_validate
 from glmplan.calibrate.design import Design
+from glmplan.calibrate.intervals import Intervals, fit_intervals, scored_of
 from glmplan.calibrate.solve import Solution, prior_spread, solve
 from glmplan.files import write_atomically
 from glmplan.hierarchy import COLUMNS, LEVELS, keys_of
@@ -34,14 +35,14 @@ class Calibrated:
         Effects fitted to all of them.
     errors : tuple of Errors
         One for each way of leaving runs out.
-    intervals : dict
-        Knowledge class → kind of figure → 90 % interval in logarithms.
+    intervals : Intervals
+        Intervals from these errors.
     """
 
     design: Design
     solution: Solution
     errors: tuple[Errors, ...]
-    intervals: dict[str, dict[str, tuple[float, float]]]
+    intervals: Intervals
 
 
 def calibrate(design: Design, *, progress: Callable[[str, int, int], None] | None = None) -> Calibrated:
@@ -68,7 +69,8 @@ def calibrate(design: Design, *, progress: Callable[[str, int, int], None] | Non
     errors = []
     for mode in MODES:
         errors.append(cross_validate(design, mode, progress=progress))
-    return Calibrated(design, solution, tuple(errors), interval_table(design, errors))
+    scored = scored_of(design.questions, design.observation_run, design.figure)
+    return Calibrated(design, solution, tuple(errors), fit_intervals(errors, scored))
 
 
 def _row(values: np.ndarray, digits: int = 3) -> str:
@@ -113,8 +115,9 @@ def write_fit(found: Calibrated, folder: Path) -> list[Path]:
     lines += [f"levels = [{', '.join(repr(one) for one in LEVELS)}]".replace("'", '"')]
     lines += [f"columns = [{', '.join(repr(one) for one in COLUMNS)}]".replace("'", '"')]
     lines += ["spread = [", *(f"  {_row(row)}," for row in prior_spread()), "]", ""]
-    for name, kinds in found.intervals.items():
+    for name, kinds in found.intervals.base.items():
         lines += [f"[intervals.{name}]", *(f"{kind} = [{low}, {high}]" for kind, (low, high) in kinds.items()), ""]
+    lines += _table("widths", {name: f"{value:g}" for name, value in found.intervals.widths.items()})
     lines += _table("noise", {name: f"{value:.3f}" for name, value in solution.noise.items()})
     written = []
     for level in shared_levels:

@@ -1,0 +1,245 @@
+"""Fit the widths of intervals to the errors of cross-validation, and check them on errors they were not made from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from glmplan.calibrate.crossvalidate import Errors, figure_kind, folds_of
+from glmplan.hierarchy import KNOWLEDGE
+from glmplan.intervals import MEASURED_FEATURES, OTHER_FEATURES, factor_key, features_of
+from glmplan.question import Question
+
+__all__ = ["Intervals", "Scored", "fit_intervals", "nested_intervals", "scored_of"]
+
+#: share of the left-out errors that an interval holds
+_SHARE = 0.90
+#: rows, or groups of rows, that weigh as much as the prior of a factor of 1 [-]
+_ROWS_OF_PRIOR, _GROUPS_OF_PRIOR = 20.0, 10.0
+#: fewest errors, and fewest groups, that make an interval of their own
+_ENOUGH_ERRORS, _ENOUGH_GROUPS = 60, 6
+#: smaller errors than this scale nothing [-]
+_LEAST_ERROR = 0.01
+_SWEEPS = 8
+_KINDS = ("decode", "ttft", "prefill")
+
+
+@dataclass(frozen=True)
+class Scored:
+    """Observations with what intervals depend on.
+
+    Attributes
+    ----------
+    kind : (m,) array of str
+        Kind of figure.
+    features : dict of str to (m,) array of str
+        As in `glmplan.intervals.features_of`.
+    group : (m,) array of int
+        Number of the (engine, accelerator, model) group.
+    """
+
+    kind: np.ndarray
+    features: dict[str, np.ndarray]
+    group: np.ndarray
+
+
+@dataclass(frozen=True)
+class Intervals:
+    """Fitted intervals.
+
+    Attributes
+    ----------
+    base : dict of str to dict of str to (float, float)
+        Knowledge class → kind of figure → interval of measured over predicted in logarithms.
+    widths : dict of str to float
+        Factors on it by `glmplan.intervals.factor_key`, [-]
+    """
+
+    base: dict[str, dict[str, tuple[float, float]]]
+    widths: dict[str, float]
+
+    def ends(self, scored: Scored, knowledge: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Intervals of some observations.
+
+        Parameters
+        ----------
+        scored : Scored
+            The observations.
+        knowledge : (m,) array of str
+            What was known of each.
+        rows : (k,) array of int
+            Which ones.
+
+        Returns
+        -------
+        (k,) array, (k,) array
+            Low and high end in logarithms, [-]
+        """
+        pairs = np.array([self.base[knowledge[row]][scored.kind[row]] for row in rows]).reshape(-1, 2)
+        factor = np.ones(len(rows))
+        for place, row in enumerate(rows):
+            for name in MEASURED_FEATURES if knowledge[row] == "configuration" else OTHER_FEATURES:
+                factor[place] *= self.widths.get(factor_key(scored.kind[row], name, scored.features[name][row]), 1.0)
+        return pairs[:, 0] * factor, pairs[:, 1] * factor
+
+
+def scored_of(questions: Sequence[Question], run: np.ndarray, figure: np.ndarray) -> Scored:
+    """Collect what the intervals of observations depend on.
+
+    Parameters
+    ----------
+    questions : sequence of Question
+        The runs.
+    run : (m,) array of int
+        Run of each observation.
+    figure : (m,) array of str
+        Its figure.
+
+    Returns
+    -------
+    Scored
+        The table.
+    """
+    rows = [features_of(one.deployment, one.load.concurrency) for one in questions]
+    features = {name: np.array([row[name] for row in rows])[run] for name in (*MEASURED_FEATURES, *OTHER_FEATURES)}
+    groups = np.array([f"{row['engine']} {row['accelerator']} {row['model']}" for row in rows])
+    return Scored(
+        kind=np.array([figure_kind(name) for name in figure]),
+        features=features,
+        group=np.unique(groups, return_inverse=True)[1][run],
+    )
+
+
+def _factors(
+    size: np.ndarray, cell: np.ndarray, columns: dict[str, np.ndarray], group: np.ndarray | None
+) -> tuple[np.ndarray, dict[str, float]]:
+    """Fit log-sizes of errors as the mean of a cell plus shrunk effects; returns the sum of the effects and them."""
+    value = np.log(np.maximum(size, _LEAST_ERROR))
+    total, mean = np.zeros(len(value)), np.zeros(len(value))
+    places = {name: np.unique(keys, return_inverse=True) for name, keys in columns.items()}
+    effect = {name: np.zeros(len(keys)) for name, (keys, _) in places.items()}
+    _, inside = np.unique(cell, return_inverse=True)
+    for _ in range(_SWEEPS):
+        mean = (np.bincount(inside, value - total) / np.bincount(inside))[inside]
+        for name, (_, place) in places.items():
+            count = np.bincount(place).astype(float)
+            found = np.bincount(place, value - mean - total + effect[name][place]) / count
+            if group is None:
+                weight = count / (count + _ROWS_OF_PRIOR)
+            else:
+                # rows of one group err together: what counts is how many groups there are
+                pairs = np.unique(np.stack([place, group]), axis=1)
+                groups = np.bincount(pairs[0], minlength=len(count)).astype(float)
+                weight = groups / (groups + _GROUPS_OF_PRIOR)
+            moved = found * weight
+            total = total + (moved - effect[name])[place]
+            effect[name] = moved
+    names = {key: float(x) for name, (keys, _) in places.items() for key, x in zip(keys, effect[name], strict=True)}
+    return total, names
+
+
+def _quantiles(errors: np.ndarray, count: int) -> tuple[float, float]:
+    """Ends that hold 90 % of the next error when so many independent ones are known."""
+    side = min((1.0 + _SHARE) / 2.0 * (count + 1.0) / count, 0.995)
+    low, high = np.quantile(errors, [1.0 - side, side])
+    return float(low), float(high)
+
+
+def _enough(mine: np.ndarray, group: np.ndarray) -> bool:
+    return bool(mine.sum() >= _ENOUGH_ERRORS) and len(np.unique(group[mine])) >= _ENOUGH_GROUPS
+
+
+def fit_intervals(errors: Sequence[Errors], scored: Scored, *, use: np.ndarray | None = None) -> Intervals:
+    """Fit the intervals.
+
+    Parameters
+    ----------
+    errors : sequence of Errors
+        Errors of some ways to leave out.
+    scored : Scored
+        What the intervals depend on.
+    use : (m,) array of bool, optional
+        Observations to use; all by default.
+
+    Returns
+    -------
+    Intervals
+        Base intervals and factors. Less knowledge never gives a narrower base.
+
+    References
+    ----------
+    .. [1] J. Lei et al., "Distribution-Free Predictive Inference for Regression", JASA 113 (2018), section 5.2: errors
+       scaled by how widely their like scatter. The quantiles carry the correction ``(n + 1) / n`` with n groups.
+    """
+    used = np.ones(len(scored.kind), dtype=bool) if use is None else use
+    residual = np.concatenate([one.residual[used] for one in errors])
+    known = np.concatenate([one.knowledge[used] for one in errors])
+    rows = np.tile(np.flatnonzero(used), len(errors))
+    ok = ~np.isnan(residual) & (known != "")
+    residual, known, rows = residual[ok], known[ok], rows[ok]
+    kind, group = scored.kind[rows], scored.group[rows]
+    factor = np.zeros(len(rows))
+    widths: dict[str, float] = {}
+    for measured in (True, False):
+        mine = (known == "configuration") == measured
+        if not mine.any():
+            continue
+        names = MEASURED_FEATURES if measured else OTHER_FEATURES
+        columns = {}
+        for name in names:
+            pairs = zip(kind[mine], scored.features[name][rows[mine]], strict=True)
+            columns[name] = np.array([factor_key(k, name, value) for k, value in pairs])
+        cell = np.char.add(np.char.add(kind[mine], "|"), known[mine])
+        factor[mine], found = _factors(np.abs(residual[mine]), cell, columns, None if measured else group[mine])
+        widths |= {key: round(float(np.exp(x)), 3) for key, x in found.items() if abs(x) >= 0.02}
+    scaled = residual / np.exp(factor)
+    base: dict[str, dict[str, tuple[float, float]]] = {name: {} for name in KNOWLEDGE}
+    for one in _KINDS:
+        last = (0.0, 0.0)
+        alike = kind == one
+        for name in KNOWLEDGE:
+            if name == "group":
+                continue
+            choices = (alike & (known == name), alike & (known != "configuration"), alike)
+            mine = next((c for c in choices if _enough(c, group)), np.ones(len(kind), dtype=bool))
+            count = int(mine.sum()) if name == "configuration" else len(np.unique(group[mine]))
+            low, high = _quantiles(scaled[mine], count)
+            last = (min(low, last[0]), max(high, last[1]))
+            base[name][one] = (round(last[0], 4), round(last[1], 4))
+        # another layout of a measured group is seldom left out alone: it is at least as well known as a pair
+        base["group"][one] = base["pair"][one]
+    return Intervals(base, dict(sorted(widths.items())))
+
+
+def nested_intervals(
+    errors: Sequence[Errors], scored: Scored, questions: Sequence[Question], run: np.ndarray
+) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Intervals of left-out runs, made only from errors of other folds than their own.
+
+    Parameters
+    ----------
+    errors : sequence of Errors
+        Errors of each way to leave out.
+    scored : Scored
+        What the intervals depend on.
+    questions : sequence of Question
+        The runs.
+    run : (m,) array of int
+        Run of each observation.
+
+    Returns
+    -------
+    list of ((m,) array, (m,) array)
+        For each way, low and high ends in logarithms, [-]
+    """
+    found = []
+    for one in errors:
+        fold = folds_of(questions, one.mode)[run]
+        low, high = np.full(len(run), np.nan), np.full(len(run), np.nan)
+        for number in np.unique(fold):
+            rows = np.flatnonzero((fold == number) & (one.knowledge != ""))
+            low[rows], high[rows] = fit_intervals(errors, scored, use=fold != number).ends(scored, one.knowledge, rows)
+        found.append((low, high))
+    return found

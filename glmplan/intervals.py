@@ -1,0 +1,119 @@
+"""The 90 % interval of a prediction, from the errors that fits made on runs they had not seen.
+
+What was known of a deployment gives the base interval; how widely its like scattered gives a factor on the width. A
+deployment that was measured itself takes the factors of its engine, part, model, format and load; of others, where
+such factors do not carry over, only that of the load.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+
+from glmplan.deployment import Deployment
+from glmplan.hierarchy import Effects, shape_of
+
+__all__ = ["BANDS", "MEASURED_FEATURES", "OTHER_FEATURES", "band_of", "factor_key", "features_of", "interval_of"]
+
+#: upper ends of the bands of concurrency, [-]
+BANDS: tuple[float, ...] = (1.5, 4.5, 16.5, 64.5, 256.5)
+#: what the width of a measured deployment depends on
+MEASURED_FEATURES: tuple[str, ...] = ("engine", "accelerator", "model", "format", "load of engine")
+#: what the width of any other depends on
+OTHER_FEATURES: tuple[str, ...] = ("load",)
+
+
+def band_of(concurrency: float) -> str:
+    """Band of a concurrency.
+
+    Parameters
+    ----------
+    concurrency : float
+        Requests in flight, [-]
+
+    Returns
+    -------
+    str
+        Its name.
+
+    Examples
+    --------
+    >>> band_of(1), band_of(32), band_of(4096)
+    ('1', '17-64', '257 and more')
+    """
+    return ("1", "2-4", "5-16", "17-64", "65-256", "257 and more")[bisect_right(BANDS, concurrency)]
+
+
+def features_of(deployment: Deployment, concurrency: float) -> dict[str, str]:
+    """What the width of an interval may depend on.
+
+    Parameters
+    ----------
+    deployment : Deployment
+        The deployment.
+    concurrency : float
+        Requests in flight, [-]
+
+    Returns
+    -------
+    dict of str to str
+        Feature → its value.
+    """
+    band = band_of(concurrency)
+    return {
+        "engine": deployment.engine,
+        "accelerator": deployment.accelerator.name,
+        "model": shape_of(deployment),
+        "format": deployment.weights,
+        "load of engine": f"{deployment.engine} {band}",
+        "load": band,
+    }
+
+
+def factor_key(kind: str, feature: str, value: str) -> str:
+    """Name of a factor in the table of factors.
+
+    Parameters
+    ----------
+    kind : str
+        ``decode``, ``ttft`` or ``prefill``.
+    feature, value : str
+        As in `features_of`.
+
+    Returns
+    -------
+    str
+        The name.
+
+    Examples
+    --------
+    >>> factor_key("ttft", "engine", "vllm")
+    'ttft engine: vllm'
+    """
+    return f"{kind} {feature}: {value}"
+
+
+def interval_of(effects: Effects, knowledge: str, kind: str, features: dict[str, str]) -> tuple[float, float]:
+    """Interval of measured over predicted.
+
+    Parameters
+    ----------
+    effects : Effects
+        The fit.
+    knowledge : str
+        Class of what is known, one of `glmplan.hierarchy.KNOWLEDGE`.
+    kind : str
+        ``decode``, ``ttft`` or ``prefill``.
+    features : dict of str to str
+        As `features_of` gives them.
+
+    Returns
+    -------
+    float, float
+        Ends of the 90 % interval in logarithms, [-]
+    """
+    low, high = effects.intervals[knowledge][kind]
+    names = MEASURED_FEATURES if knowledge == "configuration" else OTHER_FEATURES
+    factor = 1.0
+    for name in names:
+        factor *= effects.widths.get(factor_key(kind, name, features[name]), 1.0)
+    return low * factor, high * factor
