@@ -12,6 +12,7 @@ from glmplan.files import read_toml
 __all__ = ["CampaignSettings", "campaign_settings"]
 
 _CONDITIONS = ("protocol", "engine", "silicon", "model", "experts_format")
+_SETTINGS = ("kv", "fraction", "budget", "budget_inputs", "budget_lengths", "poll_interval", "poll_interval_small")
 #: concurrency from which the scripts of InferenceX take the longer polling interval [-]
 _MANY = 16
 
@@ -44,7 +45,7 @@ class CampaignSettings:
 @cache
 def _entries() -> tuple[dict[str, object], ...]:
     file = data_folder("calibration") / "protocols.toml"
-    known = {*_CONDITIONS, "kv", "fraction", "budget", "poll_interval", "poll_interval_small", "source"}
+    known = {*_CONDITIONS, *_SETTINGS, "release_from", "source"}
     found = tuple(read_toml(file)["settings"])
     for entry in found:
         for field in entry:
@@ -66,6 +67,10 @@ def campaign_settings(
         Protocol and engine of the run, compute capability without the minor number, model, format of the weights.
     concurrency : float
         Requests in flight, [-]
+    input_tokens, output_tokens : float, optional
+        Nominal lengths, by which some scripts set the budget, [token]
+    release : tuple of int, optional
+        Engine version, [-]
 
     Returns
     -------
@@ -80,13 +85,24 @@ def campaign_settings(
     """
     asked = dict(protocol=protocol, engine=engine, silicon=silicon, model=model, experts_format=experts_format)
     for entry in _entries():
+        first = tuple(int(part) for part in str(entry.get("release_from", "0")).split("."))
+        if first > (0,) and (release or (0,)) < first:
+            continue
         if all(entry[name] == asked[name] for name in _CONDITIONS if name in entry):
             small = concurrency < _MANY and "poll_interval_small" in entry
             return CampaignSettings(
                 kv=entry.get("kv"),  # type: ignore[arg-type]
                 fraction=entry.get("fraction"),  # type: ignore[arg-type]
-                budget=entry.get("budget"),  # type: ignore[arg-type]
+                budget=_budget(entry, input_tokens, output_tokens),
                 poll_interval=int(entry.get("poll_interval_small" if small else "poll_interval", 1)),  # type: ignore[call-overload]
                 source=str(entry["source"]),
             )
     return CampaignSettings()
+
+
+def _budget(entry: dict[str, object], input_tokens: float, output_tokens: float) -> int | None:
+    if "budget_inputs" in entry:
+        return max(round(float(entry["budget_inputs"]) * input_tokens), 1)  # type: ignore[arg-type]
+    if "budget_lengths" in entry:
+        return max(round(float(entry["budget_lengths"]) * (input_tokens + output_tokens)), 1)  # type: ignore[arg-type]
+    return entry.get("budget")  # type: ignore[return-value]

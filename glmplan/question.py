@@ -162,7 +162,8 @@ def question_of(run: Run) -> Question:
     bulk = checkpoint.formats.get("routed_experts") or checkpoint.default
     campaign = campaign_settings(
         protocol=run.protocol, engine=engine, silicon=silicon, model=model.name, experts_format=bulk,
-        concurrency=run.concurrency or 1.0,
+        concurrency=run.concurrency or 1.0, input_tokens=run.input_tokens or 0.0,
+        output_tokens=run.output_tokens or 0.0, release=run.engine_release,
     )  # fmt: skip
     kv = run.kv_cache if run.kv_cache in KV_FORMATS else campaign.kv
     if kv is None:
