@@ -5,15 +5,15 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from glmplan.deployment import heads_of
 from glmplan.errors import SpecError
 from glmplan.formats import KV_FORMATS
+from glmplan.plan.degrees import check_layout
 from glmplan.question import EngineDefaults, engine_defaults
 from glmplan.resolve import Machine, resolve_machine
 from glmplan.resolve_model import checkpoint_for, resolve_model
-from glmplan.schema.model import Checkpoint, GroupedQuery, ModelSpec
+from glmplan.schema.model import Checkpoint, ModelSpec
 
-__all__ = ["DEFAULT_INPUT", "DEFAULT_OUTPUT", "DEFAULT_USERS", "Asked", "Words", "heads_problem", "read_words"]
+__all__ = ["DEFAULT_INPUT", "DEFAULT_OUTPUT", "DEFAULT_USERS", "Asked", "Words", "read_words"]
 
 #: request that is taken when no lengths are given: a chat turn with some history [token]
 DEFAULT_INPUT, DEFAULT_OUTPUT = 2048, 512
@@ -281,7 +281,9 @@ def read_words(words: Words) -> Asked:
         assumed=(*assumed, *machine.notes),
         notes=choice.notes,
     )
-    _check_layout(asked)
+    check_layout(
+        asked.model, asked.machine, {"tp": asked.tp, "pp": asked.pp, "dp": asked.dp, "ep": asked.ep, "dcp": asked.dcp}
+    )
     return asked
 
 
@@ -378,72 +380,3 @@ def _drafting(words: Words, model: ModelSpec, assumed: list[str]) -> tuple[int, 
         )
     # a probability is that of each drafted token when all before it were accepted
     return mtp, float(sum(rate**number for number in range(mtp + 1))) if rate <= 1 else rate
-
-
-def heads_problem(model: ModelSpec, tp: int) -> str | None:
-    """Why engines do not split the heads of a model over a tensor-parallel degree.
-
-    Parameters
-    ----------
-    model : ModelSpec
-        The model.
-    tp : int
-        Tensor-parallel degree, [-]
-
-    Returns
-    -------
-    str or None
-        The reason; None if they do.
-
-    Examples
-    --------
-    >>> from glmplan.catalog import load_model
-    >>> heads_problem(load_model("glm-5.1"), 3)
-    'does not divide the 64 attention heads of glm-5.1'
-    >>> heads_problem(load_model("glm-5.1"), 4)
-    """
-    heads = heads_of(model)
-    if heads > 1 and heads % tp:
-        return f"does not divide the {heads} attention heads of {model.name}"
-    for kind in model.layers.values():
-        mixer = kind.mixer
-        if isinstance(mixer, GroupedQuery) and mixer.kv_heads % tp and tp % mixer.kv_heads:
-            return f"neither divides the {mixer.kv_heads} KV heads of {model.name} nor is a multiple of them"
-    return None
-
-
-def _check_layout(asked: Asked) -> None:
-    count, model = asked.machine.count, asked.model
-    tp, pp, dp, ep, dcp = (value or 1 for value in (asked.tp, asked.pp, asked.dp, asked.ep, asked.dcp))
-    problem = heads_problem(model, tp)
-    if problem:
-        good = [one for one in range(1, count + 1) if not heads_problem(model, one)]
-        close = sorted(good, key=lambda one: abs(one - tp))[:3]
-        raise SpecError(f"{problem}; nearest: {', '.join(map(str, sorted(close)))}", field="--tp", value=tp)
-    if pp > len(model.layer_names):
-        raise SpecError(f"is more than the {len(model.layer_names)} layers of {model.name}", field="--pp", value=pp)
-    if tp * pp * dp > count:
-        raise SpecError(
-            f"takes {tp * pp * dp} accelerators and {asked.machine.text} has {count}; lower --tp, --pp or --dp",
-            field="layout",
-            value=f"tp {tp} × pp {pp} × dp {dp}",
-        )
-    if asked.tp and asked.pp and asked.dp and tp * pp * dp < count:
-        raise SpecError(
-            f"takes {tp * pp * dp} of the {count} accelerators of {asked.machine.text}; ask for --on with that many",
-            field="layout",
-            value=f"tp {tp} × pp {pp} × dp {dp}",
-        )
-    if asked.ep and asked.ep > 1:
-        experts = max((block.experts for kind in model.layers.values() for block in kind.ffn if block.kind == "experts"),
-                      default=0)  # fmt: skip
-        if not experts:
-            raise SpecError(f"asks to deal experts, which {model.name} has not", field="--ep", value=ep)
-        if asked.tp and asked.dp and ep != tp * dp or ep > count or ep > experts:
-            raise SpecError(
-                f"must be 1 or tp × dp ({tp * dp}), within {count} accelerators and {experts} experts",
-                field="--ep",
-                value=ep,
-            )
-    if dcp > 1 and asked.tp and tp % dcp:
-        raise SpecError(f"must divide --tp {tp}", field="--dcp", value=dcp)

@@ -9,7 +9,7 @@ from glmplan.errors import GlmplanError
 from glmplan.plan.answer import Change
 from glmplan.plan.asked import Asked
 from glmplan.plan.solve import Solution, solve
-from glmplan.plan.speed import Scored, typical_users
+from glmplan.plan.speed import Scored
 from glmplan.resolve_model import checkpoint_for
 from glmplan.schema.model import Checkpoint
 
@@ -90,9 +90,12 @@ def _change(name: str, what: str, solution: Solution, note: str = "", place: int
 
 def _try(asked: Asked, options: frozenset[str] = frozenset()) -> Solution | None:
     try:
-        return solve(asked, options=options)
+        found = solve(asked, options=options, quick=True)
     except GlmplanError:
         return None
+    if found.best.verdict != "does_not_fit" and found.ranked[0].alone == 0.0 and found.speed_known:
+        return None  # its network is not known
+    return found
 
 
 def _shorter(solution: Solution) -> Iterator[Change]:
@@ -218,9 +221,10 @@ def _smaller_checkpoints(solution: Solution, verdict: str) -> Iterator[Change]:
     mine = _bits(asked.checkpoint)
     files = asked.checkpoint.file_bits_per_weight is not None
     smaller = [
-        one for one in asked.model.checkpoints
-        if _bits(one) < 0.97 * mine and (one.file_bits_per_weight is not None) == files and not one.name.startswith("mlx")
-    ]  # fmt: skip
+        one
+        for one in asked.model.checkpoints
+        if _bits(one) < 0.97 * mine and (one.file_bits_per_weight is not None) == files
+    ]
     for one in sorted(smaller, key=_bits, reverse=True)[:4]:
         other = _try(asked.but(checkpoint=one), solution.options)
         if other is not None and _CLASS[verdict_of(other.asked, other.ranked[0])] < _CLASS[verdict]:
@@ -229,42 +233,23 @@ def _smaller_checkpoints(solution: Solution, verdict: str) -> Iterator[Change]:
 
 
 def _relatives(solution: Solution, verdict: str) -> Iterator[Change]:
-    """Pruned versions of the same model that are in the catalogue."""
+    """The largest pruned version of the same model in the catalogue that fits."""
     asked = solution.asked
     names = [name for name in model_names() if name.startswith(f"{asked.model.name}-reap")]
-    best: tuple[float, Change] | None = None
-    for name in names:
+    for name in sorted(names, key=_experts_kept, reverse=True):
         model = load_model(name)
-        form = asked.checkpoint.name
         try:
-            checkpoint = model.checkpoint(form) or checkpoint_for(model, form)
+            checkpoint = checkpoint_for(model, asked.checkpoint.name)
         except GlmplanError:
             checkpoint = checkpoint_for(model)
         if _bits(checkpoint) > _bits(asked.checkpoint) + 0.1:
             continue
         other = _try(asked.but(model=model, checkpoint=checkpoint), solution.options)
-        if other is None:
-            continue
-        after = verdict_of(other.asked, other.ranked[0])
-        one = _change("model", f"{name} {checkpoint.name} (pruned: fewer experts, other quality)", other)
-        rank = (_CLASS[after], -float(name.rsplit("-", 1)[-1]) if name.rsplit("-", 1)[-1].isdigit() else 0.0)
-        if _CLASS[after] < 2 and (best is None or rank < best[0]):  # type: ignore[operator]
-            best = (rank, one)  # type: ignore[assignment]
-    if best is not None:
-        yield best[1]
+        if other is not None and _CLASS[verdict_of(other.asked, other.ranked[0])] <= min(_CLASS[verdict], 1):
+            yield _change("model", f"{name} {checkpoint.name} (pruned: fewer experts, other quality)", other)
+            return
 
 
-def typical(asked: Asked) -> int:
-    """Users for whom the throughput of changes is given.
-
-    Parameters
-    ----------
-    asked : Asked
-        The question.
-
-    Returns
-    -------
-    int
-        [-]
-    """
-    return typical_users(asked)
+def _experts_kept(name: str) -> int:
+    last = name.rsplit("-", 1)[-1]
+    return int(last) if last.isdigit() else 0

@@ -9,7 +9,7 @@ from glmplan.plan.holding import Holding, stage_ranks
 from glmplan.plan.launch import launch_command
 from glmplan.plan.obstacles import Obstacles
 from glmplan.plan.solve import Solution, solve
-from glmplan.plan.speed import deployment_of, matrix_rate_known
+from glmplan.plan.speed import deployment_of, matrix_rate_known, speed_known
 from glmplan.plan.users import binding_words, grid_of, predictions_of, safe_users, user_table
 
 __all__ = ["answer_of", "fit_answer"]
@@ -69,6 +69,8 @@ def answer_of(asked: Asked) -> FitAnswer:
     first, best = solution.ranked[0], solution.best
     verdict = verdict_of(asked, first)
     unknown = (*missing, *(() if matrix_rate_known(asked) else ("matrix rate",)))
+    if not speed_known(asked) and not missing:
+        unknown = ("rates of the processors that compute the experts",)
     runners = tuple(
         RunnerUp(
             one.holding.terms.name,
@@ -139,7 +141,7 @@ def _unknown(asked: Asked, missing: tuple[str, ...]) -> FitAnswer:
     return FitAnswer(
         asked=asked,
         verdict="unknown",
-        headline=f"unknown: {words} of {part.full_name} are not published",
+        headline=f"unknown: {words} of {part.full_name} {'is' if len(missing) == 1 else 'are'} not published",
         reasons=tuple(reasons),
         unknown=missing,
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from glmplan.memory_settings import MemorySettings
 from glmplan.plan.asked import Asked
 from glmplan.plan.obstacles import Terms
 
-__all__ = ["LOW", "Holding", "contexts_of", "hold", "settings_of", "stage_ranks"]
+__all__ = ["LOW", "Holding", "Ranks", "contexts_of", "settings_of", "stage_ranks"]
 
 #: standard deviations from the mean to the 5 % quantile of a normal distribution [-]
 LOW = -1.6449
@@ -80,34 +80,55 @@ class Holding:
         return budget_rows(self.memory, self.part, point=self.point)
 
 
-def hold(asked: Asked, every: list[Terms]) -> list[Holding]:
-    """Compute the memory of layouts; those with the same cache format and drafting together.
+class Ranks:
+    """Memory of all layouts of a question, computed once for each cache format, drafting and use of graphs.
 
     Parameters
     ----------
     asked : Asked
         The question.
-    every : list of Terms
-        The layouts.
-
-    Returns
-    -------
-    list of Holding
-        In the order of the layouts.
+    found : list of tuple of int
+        Layouts: tp, pp, dp, ep, dcp, [-]
 
     Raises
     ------
     UnknownFact
         If the memory of the part is not published.
     """
-    groups: dict[tuple[str, bool, bool], list[int]] = {}
-    for place, terms in enumerate(every):
-        groups.setdefault((terms.kv, terms.mtp > 0, terms.graphs), []).append(place)
-    found: list[Holding | None] = [None] * len(every)
-    for (kv, draft, graphs), places in groups.items():
-        for place, holding in zip(places, _group(asked, [every[p] for p in places], kv, draft, graphs), strict=True):
-            found[place] = holding
-    return [one for one in found if one is not None]
+
+    def __init__(self, asked: Asked, found: list[tuple[int, int, int, int, int]]) -> None:
+        self.asked = asked
+        self.found = list(found)
+        self.part = part_memory(asked.machine.accelerator)
+        self._memory: dict[tuple[str, bool], RankMemory] = {}
+        self._held: dict[tuple[str, bool, bool], _Arrays] = {}
+
+    def hold(self, terms: Terms) -> Holding:
+        """What one layout holds.
+
+        Parameters
+        ----------
+        terms : Terms
+            The layout; its cache format and graphs may differ from what was wanted.
+
+        Returns
+        -------
+        Holding
+            Its memory.
+        """
+        layout = (terms.tp, terms.pp, terms.dp, terms.ep, terms.dcp)
+        if layout not in self.found:
+            self.found.append(layout)
+            self._memory.clear()
+            self._held.clear()
+        form = (terms.kv, terms.mtp > 0)
+        if form not in self._memory:
+            self._memory[form] = _ranks(self.asked, self.found, *form)
+        key = (*form, terms.graphs)
+        if key not in self._held:
+            memory = replace(self._memory[form], settings=settings_of(self.asked, terms.graphs))
+            self._held[key] = _arrays(self.asked, memory, self.part)
+        return self._held[key].at(self.found.index(layout), terms)
 
 
 def settings_of(asked: Asked, graphs: bool) -> MemorySettings:
@@ -134,54 +155,71 @@ def settings_of(asked: Asked, graphs: bool) -> MemorySettings:
     )
 
 
-def _ranks(asked: Asked, every: list[Terms], kv: str, draft: bool, graphs: bool) -> RankMemory:
-    columns = {name: np.array([getattr(one, name) for one in every]) for name in ("tp", "pp", "dp", "ep", "dcp")}
+def _ranks(asked: Asked, found: list[tuple[int, int, int, int, int]], kv: str, draft: bool) -> RankMemory:
+    columns = zip(("tp", "pp", "dp", "ep", "dcp"), np.array(found).T, strict=True)
     return rank_memory(
         asked.model,
         asked.checkpoint,
-        layout=Layout(**columns),
+        layout=Layout(**dict(columns)),
         kv=kv,
-        settings=settings_of(asked, graphs),
+        settings=settings_of(asked, True),
         mtp=draft,
         memory=asked.machine.accelerator.memory,
     )
 
 
-def _group(asked: Asked, every: list[Terms], kv: str, draft: bool, graphs: bool) -> list[Holding]:
-    part = part_memory(asked.machine.accelerator)
-    memory = _ranks(asked, every, kv, draft, graphs)
-    length = float(asked.user_tokens)
-    pool: KvPool = kv_pool(memory, part, context=length)
-    longest, longest_low = largest_context(memory, part), largest_context(memory, part, quantile=LOW)
-    held = requests_that_fit(memory, part, length)
-    held_low = requests_that_fit(memory, part, length, quantile=LOW)
-    need = np.max(
-        [np.where(stage.held, stage.request_bytes(float(asked.full_request)), 0.0) for stage in memory.stages], axis=0
-    )
-    short = _short(need, pool.bytes, longest, asked.full_request)
-    short_low = _short(need, pool.bytes + LOW * pool.sd, longest_low, asked.full_request)
-    found = []
-    for place, terms in enumerate(every):
-        found.append(
-            Holding(
-                terms=terms,
-                memory=memory,
-                point=place,
-                part=part,
-                pool=float(pool.tokens[place]),
-                pool_low=max(float(pool.tokens_low[place]), 0.0),
-                pool_high=float(pool.tokens_high[place]),
-                pool_bytes=float(pool.bytes[place]),
-                stage=int(pool.stage[place]),
-                context=float(longest[place]),
-                context_low=float(longest_low[place]),
-                held=float(held[place]),
-                held_low=float(held_low[place]),
-                short=float(short[place]),
-                short_low=float(short_low[place]),
-            )
+@dataclass(frozen=True, slots=True)
+class _Arrays:
+    """`Holding` of every layout; (n,) arrays."""
+
+    memory: RankMemory
+    part: PartMemory
+    pool: KvPool
+    longest: np.ndarray
+    longest_low: np.ndarray
+    held: np.ndarray
+    held_low: np.ndarray
+    short: np.ndarray
+    short_low: np.ndarray
+
+    def at(self, place: int, terms: Terms) -> Holding:
+        pool = self.pool
+        return Holding(
+            terms=terms,
+            memory=self.memory,
+            point=place,
+            part=self.part,
+            pool=float(pool.tokens[place]),
+            pool_low=max(float(pool.tokens_low[place]), 0.0),
+            pool_high=float(pool.tokens_high[place]),
+            pool_bytes=float(pool.bytes[place]),
+            stage=int(pool.stage[place]),
+            context=float(self.longest[place]),
+            context_low=float(self.longest_low[place]),
+            held=float(self.held[place]),
+            held_low=float(self.held_low[place]),
+            short=float(self.short[place]),
+            short_low=float(self.short_low[place]),
         )
-    return found
+
+
+def _arrays(asked: Asked, memory: RankMemory, part: PartMemory) -> _Arrays:
+    length = float(asked.user_tokens)
+    pool = kv_pool(memory, part, context=length)
+    longest, longest_low = largest_context(memory, part), largest_context(memory, part, quantile=LOW)
+    full = float(asked.full_request)
+    need = np.max([np.where(stage.held, stage.request_bytes(full), 0.0) for stage in memory.stages], axis=0)
+    return _Arrays(
+        memory=memory,
+        part=part,
+        pool=pool,
+        longest=longest,
+        longest_low=longest_low,
+        held=requests_that_fit(memory, part, length),
+        held_low=requests_that_fit(memory, part, length, quantile=LOW),
+        short=_short(need, pool.bytes, longest, asked.full_request),
+        short_low=_short(need, pool.bytes + LOW * pool.sd, longest_low, asked.full_request),
+    )
 
 
 def _short(need: np.ndarray, pool: np.ndarray, longest: np.ndarray, length: int) -> np.ndarray:
@@ -209,7 +247,9 @@ def contexts_of(asked: Asked, holding: Holding, users: tuple[int, ...], *, quant
     list of int
         Tokens, 0 when not even the shortest fits, [token]
     """
-    alone = _ranks(asked, [holding.terms], holding.terms.kv, holding.terms.mtp > 0, holding.terms.graphs)
+    terms = holding.terms
+    alone = _ranks(asked, [(terms.tp, terms.pp, terms.dp, terms.ep, terms.dcp)], terms.kv, terms.mtp > 0)
+    alone = replace(alone, settings=settings_of(asked, terms.graphs))
     limit = asked.model.max_context
     grid = np.unique(np.append(np.geomspace(64, limit, 160).astype(int), limit)).astype(float)
     counts = requests_that_fit(alone, holding.part, grid, quantile=quantile)

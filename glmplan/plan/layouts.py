@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from glmplan.plan.asked import Asked, heads_problem
-from glmplan.schema.model import ExpertsFfn
+from glmplan.errors import SpecError
+from glmplan.plan.asked import Asked
+from glmplan.plan.degrees import experts_of, heads_problem
 
 __all__ = ["layouts"]
 
-#: beyond this many accelerators only layouts that use all of them, or the largest power of two, are looked at [-]
+#: beyond this many accelerators only layouts that use all, the largest power of two, or one domain are looked at [-]
 _MANY = 16
 #: engines that deal whole layers to their devices instead of splitting matrices
 _LAYER_SPLIT = ("llama.cpp",)
@@ -28,6 +29,11 @@ def layouts(asked: Asked) -> tuple[list[tuple[int, int, int, int, int]], list[st
     list of str
         What was left out, in words.
 
+    Raises
+    ------
+    SpecError
+        If the degrees that were given leave no layout.
+
     Examples
     --------
     >>> from glmplan.plan.asked import Words, read_words
@@ -36,7 +42,7 @@ def layouts(asked: Asked) -> tuple[list[tuple[int, int, int, int, int]], list[st
     (True, True, ['TP3, TP5, TP6: does not divide the 64 attention heads of glm-5.1'])
     """
     model, count = asked.model, asked.machine.count
-    experts = max((b.experts for k in model.layers.values() for b in k.ffn if isinstance(b, ExpertsFfn)), default=0)
+    experts = experts_of(model)
     depth = len(model.layer_names)
     bad: dict[str, list[int]] = {}
     degrees = []
@@ -49,7 +55,7 @@ def layouts(asked: Asked) -> tuple[list[tuple[int, int, int, int, int]], list[st
         else:
             degrees.append(tp)
     found = []
-    whole = {count, 1 << (count.bit_length() - 1)}
+    whole = {count, 1 << (count.bit_length() - 1), min(asked.machine.per_node, count)}
     for tp in degrees:
         for pp in [asked.pp] if asked.pp else range(1, min(count // tp, depth) + 1):
             for dp in [asked.dp] if asked.dp else range(1, count // (tp * pp) + 1):
@@ -62,6 +68,13 @@ def layouts(asked: Asked) -> tuple[list[tuple[int, int, int, int, int]], list[st
                     dcp = asked.dcp or 1
                     if tp % dcp == 0:
                         found.append((tp, pp, dp, ep, dcp))
+    if not found:
+        said = ", ".join(f"--{name} {getattr(asked, name)}" for name in ("tp", "pp", "dp", "ep", "dcp")
+                         if getattr(asked, name))  # fmt: skip
+        raise SpecError(
+            f"no layout of {count} accelerators is left: ep must be tp × dp, dcp must divide tp, "
+            f"tp × pp × dp may not exceed {count}", field="layout", value=said,
+        )  # fmt: skip
     left_out = [
         f"{', '.join(f'TP{tp}' for tp in sizes[:6])}{' …' if len(sizes) > 6 else ''}: {problem}"
         for problem, sizes in bad.items()
@@ -71,7 +84,9 @@ def layouts(asked: Asked) -> tuple[list[tuple[int, int, int, int, int]], list[st
 
 def _expert_degrees(asked: Asked, ranks: int, experts: int) -> list[int]:
     if asked.ep:
-        return [min(asked.ep, ranks)] if ranks % min(asked.ep, ranks) == 0 else []
+        # vLLM deals the experts over all tp × dp ranks; SGLang also over a divisor of them
+        whole = ranks == asked.ep or (asked.engine == "sglang" and ranks % asked.ep == 0)
+        return [asked.ep] if whole or asked.ep == 1 else []
     if experts == 0 or ranks == 1 or ranks > experts:
         return [1]
     return [1, ranks]

@@ -17,6 +17,8 @@ __all__ = ["Obstacles", "Terms", "layout_name"]
 
 #: a wall of these kinds changes what runs; others are advice, followed where nothing else was asked
 _FORCED = ("error", "fallback")
+#: options that follow from the machine and the layout, see `glmplan.wall_conditions.host_options`
+_FROM_HOST = frozenset({"dual-socket", "pcie-switch", "display-on-the-fabric", "force-p2p", "nccl-xml"})
 _SEVERITIES = ("error", "fallback", "quality", "memory", "slow")
 
 
@@ -114,8 +116,11 @@ class Obstacles:
         )
         every = (*load_engine(asked.engine).walls, *load_engine("any").walls)
         loose = replace(self.base, count=None, options=options)
-        # what the model, the part and the version already rule out need not be asked again for every layout
-        self.walls = [wall for wall in every if judge(wall, loose) != "absent"]
+        # what the model, the part and the version already decide need not be asked again for every layout
+        alive = [wall for wall in every if judge(wall, loose) != "absent"]
+        self.always = [wall for wall in alive if not _varies(wall) and judge(wall, self.base) == "stands"]
+        self.sometimes = [wall for wall in alive if _varies(wall)]
+        self.known: dict[Conditions, tuple[Wall, ...]] = {}
 
     def conditions(self, terms: Terms, *, users: int = 1) -> Conditions:
         """The conditions of a layout.
@@ -164,8 +169,10 @@ class Obstacles:
             The walls, the hardest first.
         """
         given = self.conditions(terms, users=users)
-        found = [wall for wall in self.walls if judge(wall, given) == "stands"]
-        return tuple(sorted(found, key=lambda wall: _SEVERITIES.index(wall.severity)))
+        if given not in self.known:
+            found = [*self.always, *(wall for wall in self.sometimes if judge(wall, given) == "stands")]
+            self.known[given] = tuple(sorted(found, key=lambda wall: _SEVERITIES.index(wall.severity)))
+        return self.known[given]
 
     def settle(self, terms: Terms, *, mtp_given: bool = True, ep_given: bool = False) -> Terms:
         """Apply what the engine does instead, until nothing changes.
@@ -229,6 +236,14 @@ def _instead(wall: Wall, terms: Terms, mtp_given: bool, ep_given: bool) -> Terms
     if say.dcp is not None and forced:
         terms = replace(terms, dcp=say.dcp)
     return terms
+
+
+def _varies(wall: Wall) -> bool:
+    """Whether a wall depends on what differs between the layouts of one question."""
+    when = wall.when
+    return any(
+        (when.tp, when.pp, when.dp, when.ep, when.dcp, when.count, when.mtp, when.users, when.kv, when.options)
+    ) or when.graphs is not None or bool(set(when.unless) & _FROM_HOST)  # fmt: skip
 
 
 def _final(wall: Wall) -> bool:

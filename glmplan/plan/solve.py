@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from glmplan.plan.asked import Asked
-from glmplan.plan.holding import Holding, hold
+from glmplan.plan.holding import Holding, Ranks
 from glmplan.plan.layouts import layouts
 from glmplan.plan.obstacles import Obstacles, Terms
-from glmplan.plan.speed import Scored, rank_layouts
+from glmplan.plan.speed import Scored, rank_layouts, speed_known
 
 __all__ = ["Solution", "solve"]
 
@@ -42,8 +42,13 @@ class Solution:
         """The chosen layout."""
         return self.ranked[0].holding
 
+    @property
+    def speed_known(self) -> bool:
+        """Whether the bandwidth of the part is published and its speed can be computed."""
+        return speed_known(self.asked)
 
-def solve(asked: Asked, *, options: frozenset[str] = frozenset()) -> Solution:
+
+def solve(asked: Asked, *, options: frozenset[str] = frozenset(), quick: bool = False) -> Solution:
     """Find the best layout.
 
     Parameters
@@ -52,6 +57,8 @@ def solve(asked: Asked, *, options: frozenset[str] = frozenset()) -> Solution:
         The question.
     options : frozenset of str, optional
         Keys of `glmplan.engine_options.OPTIONS` that hold.
+    quick : bool, optional
+        Leave out layouts that do not fit as long as any does.
 
     Returns
     -------
@@ -71,8 +78,9 @@ def solve(asked: Asked, *, options: frozenset[str] = frozenset()) -> Solution:
     """
     obstacles = Obstacles(asked, options)
     found, left_out = layouts(asked)
+    ranks = Ranks(asked, found)
     preferred = asked.kv or asked.checkpoint.kv_default or "bf16"
-    ranked = _ranked(asked, obstacles, found, preferred)
+    ranked = _ranked(asked, obstacles, ranks, preferred, quick)
     kv_why = (
         ""
         if asked.kv
@@ -81,18 +89,23 @@ def solve(asked: Asked, *, options: frozenset[str] = frozenset()) -> Solution:
     )
     if asked.kv is None and preferred not in ("fp8", "nvfp4") and _compact(asked) and _wants_more(asked, ranked[0]):
         smaller = _compact(asked)
-        other = _ranked(asked, obstacles, found, smaller)
+        other = _ranked(asked, obstacles, ranks, smaller, quick)
         if _is_better(asked, other[0], ranked[0]):
             ranked, kv_why = other, f"{smaller}: {preferred} does not hold what was asked"
     return Solution(asked, tuple(ranked), tuple(left_out), kv_why, options)
 
 
-def _ranked(asked: Asked, obstacles: Obstacles, found: list[tuple[int, int, int, int, int]], kv: str) -> list[Scored]:
+def _ranked(asked: Asked, obstacles: Obstacles, ranks: Ranks, kv: str, quick: bool) -> list[Scored]:
+    wanted = [obstacles.wanted(layout, kv) for layout in ranks.found]
+    if quick:
+        # graphs and draft layers take memory: looked at without them, no layout is lost that fits in the end
+        light = [ranks.hold(replace(terms, graphs=False, mtp=0)) for terms in wanted]
+        wanted = [terms for terms, one in zip(wanted, light, strict=True) if one.short <= 0] or wanted[:1]
     settled: dict[str, Terms] = {}
-    for layout in found:
-        terms = obstacles.settle(obstacles.wanted(layout, kv), mtp_given=asked.mtp > 0, ep_given=asked.ep is not None)
+    for terms in wanted:
+        terms = obstacles.settle(terms, mtp_given=asked.mtp > 0, ep_given=asked.ep is not None)
         settled.setdefault(terms.name, terms)
-    return rank_layouts(asked, hold(asked, list(settled.values())))
+    return rank_layouts(asked, [ranks.hold(terms) for terms in settled.values()])
 
 
 def _compact(asked: Asked) -> str:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from glmplan.deployment import Deployment
 from glmplan.errors import UnknownFact
+from glmplan.memory_rules import load_memory_rule, memory_engines
 from glmplan.observables import Load
 from glmplan.plan.asked import Asked
 from glmplan.plan.holding import Holding
@@ -69,6 +70,25 @@ def matrix_rate_known(asked: Asked) -> bool:
         Without one only decoding can be answered, from the bandwidth.
     """
     return bool(asked.machine.accelerator.peak)
+
+
+def speed_known(asked: Asked) -> bool:
+    """Whether any speed can be computed.
+
+    Parameters
+    ----------
+    asked : Asked
+        The question.
+
+    Returns
+    -------
+    bool
+        False when the bandwidth of the part is not published, or the routed experts are computed on processors of
+        which the rates are not known.
+    """
+    if asked.machine.accelerator.memory_bandwidth is None:
+        return False
+    return not (asked.engine in memory_engines() and load_memory_rule(asked.engine).host_experts)
 
 
 def deployment_of(asked: Asked, terms: Terms) -> Deployment:
@@ -245,7 +265,7 @@ def _speeds(asked: Asked, holdings: list[Holding]) -> tuple[dict[int, _Speed], d
         if one.terms.blocked is not None or one.verdict == "does_not_fit":
             continue
         try:
-            if asked.machine.accelerator.memory_bandwidth is None:
+            if not speed_known(asked):
                 continue
             deployment = deployment_of(asked, one.terms)
         except UnknownFact as error:
@@ -280,11 +300,13 @@ def _why(asked: Asked, holdings: list[Holding], speeds: dict[int, _Speed], place
     if mine.alone < 0.98 * other.alone and mine.many < 0.98 * other.many:
         return f"slower for one user ({mine.alone:.1f} tok/s) and for {users} ({mine.many:,.0f} in all)"
     if mine.alone_low < FLOOR * other.alone_low:
+        if mine.alone > 0.9 * other.alone:
+            return f"less is measured: one user is sure of {mine.alone_low:.1f} tok/s against {other.alone_low:.1f}"
         return f"one user gets {mine.alone:.1f} instead of {other.alone:.1f} tok/s"
     if mine.many > other.many and mine.many_low < other.many_low:
         return (
-            f"perhaps {mine.many:,.0f} tok/s for {users} users, but not measured: "
-            f"low end {mine.many_low:,.0f} against {other.many_low:,.0f}"
+            f"perhaps {mine.many:,.0f} tok/s for {users} users, but less is measured: "
+            f"sure of {mine.many_low:,.0f} against {other.many_low:,.0f}"
         )
     if mine.many < 0.98 * other.many:
         return f"{users} users get {mine.many:,.0f} instead of {other.many:,.0f} tok/s in all"

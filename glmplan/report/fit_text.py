@@ -71,7 +71,7 @@ def fit_text(answer: FitAnswer) -> str:
     if answer.command:
         parts.append(_command(answer))
     parts.append(_rests(answer))
-    return "\n".join(parts)
+    return "".join(parts)
 
 
 def _wrap(text: str, first: str = "  ", later: str = "    ") -> str:
@@ -102,7 +102,8 @@ def _head(answer: FitAnswer) -> str:
     if answer.safe is not None:
         safe = answer.safe
         limit = next(one for one in safe.limits if one.name == safe.limit)
-        out += _wrap(f"one user      {_span(answer.users[0].user_rate)} tok/s" if answer.users[0].users == 1 else "")
+        if answer.users[0].users == 1:
+            out += _wrap(f"one user      {_span(answer.users[0].user_rate)} tok/s")
         most = f"safe users    {safe.users} (expected {safe.expected}); limit {_LIMITS[safe.limit]}: {limit.words}"
         out += _wrap(most, "  ", " " * 16)
         out += _wrap(f"context       {_context(answer)}", "  ", " " * 16)
@@ -134,15 +135,16 @@ def _span(figure: Figure) -> str:
 def _memory(answer: FitAnswer) -> str:
     rows = answer.ranks
     capacity = rows[0].capacity
-    out = f"\nMemory of each card, GiB of {capacity / _GIB:.1f} that programs can use\n"
+    usable = rows[0].usable
+    some = f", the engine takes up to {usable / _GIB:.1f}" if usable < 0.995 * capacity else ""
+    out = f"\nMemory of each card, GiB of {capacity / _GIB:.1f} that programs can use{some}\n"
     groups: list[tuple[list[int], MemoryBudget]] = []
     for place, row in enumerate(rows):
         if groups and _alike(groups[-1][1], row):
             groups[-1][0].append(place)
         else:
             groups.append(([place], row))
-    # replicas hold the same; the first is enough
-    shown = groups[: max(8, 1)]
+    shown = groups[:8]
     for places, row in shown:
         name = f"card {places[0]}" if len(places) == 1 else f"cards {places[0]}-{places[-1]}"
         out += f"  {name:11} [{_bar(row)}] {_parts(row)}\n"
@@ -181,10 +183,10 @@ def _bar(row: MemoryBudget) -> str:
 
 def _parts(row: MemoryBudget) -> str:
     weights, cache = sum(row.weights.values()) / _GIB, row.cache / _GIB
-    free = row.free / _GIB
+    short = (row.total - row.usable) / _GIB if not cache else 0.0
     text = f"weights {weights:5.1f}  other {_other(row) / _GIB:4.1f}  cache {cache:5.1f}"
     host = f"  host {row.host / _GIB:.0f}" if row.host else ""
-    return text + (f"  short {-free:.1f}" if free < -0.05 else "") + host
+    return text + (f"  short {short:.1f}" if short > 0.05 else "") + host
 
 
 def _users(answer: FitAnswer) -> str:

@@ -1,0 +1,108 @@
+"""Parallel degrees that engines accept: what divides what, and how many accelerators there are."""
+
+from __future__ import annotations
+
+from glmplan.deployment import heads_of
+from glmplan.errors import SpecError
+from glmplan.resolve import Machine
+from glmplan.schema.model import ExpertsFfn, GroupedQuery, ModelSpec
+
+__all__ = ["check_layout", "experts_of", "heads_problem"]
+
+
+def heads_problem(model: ModelSpec, tp: int) -> str | None:
+    """Why engines do not split the heads of a model over a tensor-parallel degree.
+
+    Parameters
+    ----------
+    model : ModelSpec
+        The model.
+    tp : int
+        Tensor-parallel degree, [-]
+
+    Returns
+    -------
+    str or None
+        The reason; None if they do.
+
+    Examples
+    --------
+    >>> from glmplan.catalog import load_model
+    >>> heads_problem(load_model("glm-5.1"), 3)
+    'does not divide the 64 attention heads of glm-5.1'
+    >>> heads_problem(load_model("glm-5.1"), 4)
+    """
+    heads = heads_of(model)
+    if heads > 1 and heads % tp:
+        return f"does not divide the {heads} attention heads of {model.name}"
+    for kind in model.layers.values():
+        mixer = kind.mixer
+        if isinstance(mixer, GroupedQuery) and mixer.kv_heads % tp and tp % mixer.kv_heads:
+            return f"neither divides the {mixer.kv_heads} KV heads of {model.name} nor is a multiple of them"
+    return None
+
+
+def experts_of(model: ModelSpec) -> int:
+    """Routed experts of a layer.
+
+    Parameters
+    ----------
+    model : ModelSpec
+        The model.
+
+    Returns
+    -------
+    int
+        The most that any layer has; 0 for dense models, [-]
+    """
+    found = (block.experts for kind in model.layers.values() for block in kind.ffn if isinstance(block, ExpertsFfn))
+    return max(found, default=0)
+
+
+def check_layout(model: ModelSpec, machine: Machine, given: dict[str, int | None]) -> None:
+    """Refuse degrees that cannot be.
+
+    Parameters
+    ----------
+    model : ModelSpec
+        The model.
+    machine : Machine
+        The machine.
+    given : dict of str to (int or None)
+        ``tp``, ``pp``, ``dp``, ``ep``, ``dcp`` as asked for, [-]; None is left to the plan.
+
+    Raises
+    ------
+    SpecError
+        If a degree does not divide what it must, or more accelerators are asked for than there are.
+    """
+    count = machine.count
+    tp, pp, dp, ep, dcp = (given[name] or 1 for name in ("tp", "pp", "dp", "ep", "dcp"))
+    problem = heads_problem(model, tp)
+    if problem:
+        good = [one for one in range(1, max(count, 2 * tp) + 1) if not heads_problem(model, one)]
+        close = sorted(sorted(good, key=lambda one: abs(one - tp))[:3])
+        raise SpecError(f"{problem}; nearest: {', '.join(map(str, close))}", field="--tp", value=tp)
+    if pp > len(model.layer_names):
+        raise SpecError(f"is more than the {len(model.layer_names)} layers of {model.name}", field="--pp", value=pp)
+    asked = f"tp {tp} × pp {pp} × dp {dp}"
+    if tp * pp * dp > count:
+        raise SpecError(
+            f"takes {tp * pp * dp} accelerators and {machine.text} has {count}; lower --tp, --pp or --dp",
+            field="layout",
+            value=asked,
+        )
+    if given["tp"] and given["pp"] and given["dp"] and tp * pp * dp < count:
+        raise SpecError(
+            f"takes {tp * pp * dp} of the {count} accelerators of {machine.text}; raise a degree, or ask for fewer",
+            field="layout",
+            value=asked,
+        )
+    experts = experts_of(model)
+    if ep > 1 and not experts:
+        raise SpecError(f"asks to deal experts, which {model.name} has not", field="--ep", value=ep)
+    if ep > 1 and (ep > min(count, experts) or (given["tp"] and given["dp"] and ep != tp * dp)):
+        whole = f"1 or tp × dp ({tp * dp})" if given["tp"] and given["dp"] else "1 or tp × dp"
+        raise SpecError(f"must be {whole}, within {count} accelerators and {experts} experts", field="--ep", value=ep)
+    if dcp > 1 and (tp % dcp if given["tp"] else dcp > count):
+        raise SpecError(f"must divide --tp {tp}" if given["tp"] else "must divide TP", field="--dcp", value=dcp)

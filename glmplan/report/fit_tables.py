@@ -1,0 +1,135 @@
+"""The answer of `glmplan fit` as CSV (the table over users) and as Markdown."""
+
+from __future__ import annotations
+
+import csv
+import io
+from typing import TYPE_CHECKING
+
+from glmplan.report.fit_text import fit_text, number
+
+if TYPE_CHECKING:
+    from glmplan.plan.answer import FitAnswer
+    from glmplan.predict import Figure
+
+__all__ = ["CSV_COLUMNS", "fit_csv", "fit_markdown"]
+
+_FIGURES = ("ttft_mean_ms", "tpot_mean_ms", "output_tokens_per_s_per_request", "output_tokens_per_s")
+#: columns of the CSV, in order
+CSV_COLUMNS: tuple[str, ...] = (
+    "model", "checkpoint", "accelerator", "accelerator_count", "engine", "verdict", "layout", "kv", "users", "running",
+    *(f"{name}{end}" for name in _FIGURES for end in ("", "_low", "_high")),
+    "context_each_tokens", "kv_pool_tokens", "kv_pool_tokens_low", "kv_pool_tokens_high", "safe_users", "basis",
+    "out_of_domain",
+)  # fmt: skip
+_GIB = 2**30
+
+
+def _cells(figure: Figure | None, factor: float = 1.0) -> list[str]:
+    if figure is None:
+        return ["", "", ""]
+    return [f"{value * factor:.6g}" for value in (figure.value, figure.low, figure.high)]
+
+
+def fit_csv(answer: FitAnswer) -> str:
+    """Write the table over users; without speeds one line with the verdict.
+
+    Parameters
+    ----------
+    answer : FitAnswer
+        The answer.
+
+    Returns
+    -------
+    str
+        CSV with the columns `CSV_COLUMNS`.
+    """
+    asked, holding = answer.asked, answer.holding
+    layout, kv = (holding.terms.name, holding.terms.kv) if holding else ("", "")
+    head = [asked.model.name, asked.checkpoint.name, asked.machine.accelerator.name, asked.machine.count, asked.engine,
+            answer.verdict, layout, kv]  # fmt: skip
+    pool = [f"{value:.0f}" for value in (holding.pool, holding.pool_low, holding.pool_high)] if holding else [""] * 3
+    safe = answer.safe.users if answer.safe else ""
+    text = io.StringIO()
+    table = csv.writer(text, lineterminator="\n")
+    table.writerow(CSV_COLUMNS)
+    for row in answer.users:
+        figures = [*_cells(row.ttft, 1e3), *_cells(row.tpot, 1e3), *_cells(row.user_rate), *_cells(row.total_rate)]
+        table.writerow([*head, row.users, row.running, *figures, row.context, *pool, safe, answer.basis, row.outside])
+    if not answer.users:
+        table.writerow([*head, "", "", *[""] * 12, "", *pool, safe, answer.basis, ""])
+    return text.getvalue()
+
+
+def fit_markdown(answer: FitAnswer) -> str:
+    """Write the answer as Markdown: the tables as tables, the rest as in the text.
+
+    Parameters
+    ----------
+    answer : FitAnswer
+        The answer.
+
+    Returns
+    -------
+    str
+        Markdown.
+    """
+    lines = fit_text(answer).splitlines()
+    title, rest = lines[0], lines[1:]
+    out = [f"# {title}", ""]
+    section: list[str] = []
+    name = ""
+    for line in [*rest, ""]:
+        if line and not line.startswith(" ") and section and not section[-1]:
+            out += _section(answer, name, section)
+            name, section = line, []
+            continue
+        section.append(line)
+    out += _section(answer, name, section)
+    return "\n".join(out).rstrip() + "\n"
+
+
+def _section(answer: FitAnswer, name: str, lines: list[str]) -> list[str]:
+    body = [line for line in lines if line.strip()]
+    if not body and not name:
+        return []
+    head = [f"## {name}", ""] if name and not name.isupper() else [name] if name else []
+    if name.startswith("Users at once"):
+        return [*head, *_users(answer), ""]
+    if name.startswith("Memory"):
+        return [*head, *_memory(answer), ""]
+    if name.startswith("Start it"):
+        return [*head, "```", *[line.removeprefix("  ") for line in body], "```", ""]
+    joined: list[str] = []
+    for line in body:
+        text = line.strip()
+        # continued lines are indented further than the first line of a paragraph
+        if joined and line.startswith("    ") and not text.startswith(("KV ", "TPOT ", "queue ", ">")):
+            joined[-1] += f" {text}"
+        else:
+            joined.append(f"- {text}" if line.startswith("  ") else f"**{text}**")
+    return [*head, *joined, ""]
+
+
+def _users(answer: FitAnswer) -> list[str]:
+    rows = ["| users | running | TTFT, s | tok/s for each | tok/s in all | context each |", "|--:|--:|--:|--:|--:|--:|"]
+    for row in answer.users:
+        first = _span(row.ttft) if row.ttft else "unknown"
+        rows.append(
+            f"| {row.users} | {row.running} | {first} | {_span(row.user_rate)} | {_span(row.total_rate)} "
+            f"| {row.context:,} |"
+        )
+    return rows
+
+
+def _span(figure: Figure) -> str:
+    return f"{number(figure.value)} ({number(figure.low)}-{number(figure.high)})"
+
+
+def _memory(answer: FitAnswer) -> list[str]:
+    rows = ["| rank | weights, GiB | other, GiB | KV cache, GiB | capacity, GiB |", "|---|--:|--:|--:|--:|"]
+    for row in answer.ranks:
+        other = row.activation + row.graphs + row.communication + row.reserve
+        cells = (sum(row.weights.values()), other, row.cache, row.capacity)
+        rows.append(f"| {row.label} | " + " | ".join(f"{value / _GIB:.1f}" for value in cells) + " |")
+    return rows
