@@ -57,7 +57,16 @@ def _entries() -> tuple[dict[str, object], ...]:
 
 
 def campaign_settings(
-    *, protocol: str, engine: str, silicon: str, model: str, experts_format: str, concurrency: float
+    *,
+    protocol: str,
+    engine: str,
+    silicon: str,
+    model: str,
+    experts_format: str,
+    concurrency: float,
+    input_tokens: float = 0.0,
+    output_tokens: float = 0.0,
+    release: tuple[int, ...] | None = None,
 ) -> CampaignSettings:
     """Settings of the campaign that a run belongs to.
 
@@ -80,8 +89,8 @@ def campaign_settings(
     Examples
     --------
     >>> campaign_settings(protocol="inferencex", engine="trtllm", silicon="10", model="gpt-oss-120b",
-    ...                   experts_format="mxfp4", concurrency=64).fraction
-    0.8
+    ...                   experts_format="mxfp4", concurrency=64).budget
+    20000
     """
     asked = dict(protocol=protocol, engine=engine, silicon=silicon, model=model, experts_format=experts_format)
     for entry in _entries():
