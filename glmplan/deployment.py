@@ -13,7 +13,7 @@ from glmplan.errors import SpecError
 from glmplan.formats import kv_format
 from glmplan.schema.hardware import Accelerator
 from glmplan.schema.model import Checkpoint, GroupedQuery, LatentAttention, ModelSpec
-from glmplan.work import LinkPeak, Part, StepWork
+from glmplan.structure import LinkPeak, Part, StepWork
 
 __all__ = ["Deployment", "checkpoint_for", "heads_of", "link_of", "runs_sparse"]
 

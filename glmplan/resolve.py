@@ -10,7 +10,7 @@ from glmplan.catalog_hardware import load_accelerator
 from glmplan.catalog_hosts import implied_host, load_machine
 from glmplan.deployment import link_of
 from glmplan.errors import GlmplanError, SpecError, UnknownFact
-from glmplan.work import LinkPeak
+from glmplan.structure import LinkPeak
 
 if TYPE_CHECKING:
     from glmplan.schema.hardware import Accelerator

@@ -8,20 +8,12 @@ Structure (model, formats, part) is looped over; points are arrays.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
-from typing import Any
 
 import numpy as np
 
 from glmplan.blocks import grouped_query, latent, recurrent
 from glmplan.blocks.feed_forward import distinct_experts
-from glmplan.blocks.stack import vocabulary_tensors
-from glmplan.blocks.storage import Segment, segments, tensor_format
-from glmplan.blocks.tensor import Tensor
 from glmplan.columns import Layout, StepPoints
-from glmplan.errors import UnknownFact
-from glmplan.formats import WeightFormat
-from glmplan.kernel_fits import find_kernel_fit
 from glmplan.kernel_work import (
     attention_decode_work,
     attention_prefill_work,
@@ -29,10 +21,11 @@ from glmplan.kernel_work import (
     gemm_work,
     latent_decode_work,
 )
-from glmplan.schema.model import Checkpoint, ExpertsFfn, GroupedQuery, LatentAttention, LayerKind, ModelSpec, Recurrent
-from glmplan.utilisation import CollectiveParams, KernelParams, KernelWork
+from glmplan.schema.model import ExpertsFfn, GroupedQuery, LatentAttention, LayerKind, Recurrent
+from glmplan.structure import ROW_PARALLEL, Product, StepWork
+from glmplan.utilisation import KernelParams, KernelWork
 
-__all__ = ["SLOTS", "LinkPeak", "Part", "StepWork", "step_work"]
+__all__ = ["SLOTS", "step_work"]
 
 #: columns of the work table: times of kernels as measured alone [s], or counts [-]
 SLOTS: tuple[str, ...] = (
@@ -60,204 +53,15 @@ SLOTS: tuple[str, ...] = (
 #: recurrent states are kept in FP32 by vLLM and SGLang (`mamba_ssm_cache_dtype`), read and written once a step [B]
 STATE_VALUE_BYTES = 4
 #: what a format is called in the kernel fits, and the bytes of an activation inside its product
-_KERNEL_FORMATS = {"fp8": ("fp8", 1.0), "fp8-block": ("fp8-block", 1.0), "nvfp4": ("nvfp4", 0.5625),
-                   "mxfp4": ("mxfp4", 2.0), "mxfp8": ("fp8", 1.0), "int8": ("int8", 1.0), "w4afp8": ("int4", 1.0)}  # fmt: skip
-#: kernels nobody measured alone: a launch, four fifths of the bandwidth, six tenths of the FLOP rate [roofline habit]
-_UNKNOWN_KERNEL = KernelParams(floor=4e-6, bandwidth=0.8, flop=0.6, rows_half=32.0)
-_UNKNOWN_COLLECTIVE = CollectiveParams(latency=10e-6, hop=1e-6, one_shot=0.4, two_shot=0.6)
-#: matrices whose input is what tensor parallelism splits
-_ROW_PARALLEL = ("o_proj", "down_proj", "out_proj")
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """Rates of an accelerator as the cost functions need them.
-
-    Attributes
-    ----------
-    name : str
-        Name in the catalogue, by which kernel fits are found.
-    bandwidth : float
-        Memory bandwidth, [B/s]
-    peaks : dict
-        Dense matrix rate for each precision that the part has, [FLOP/s]
-    family : str
-        Compute capability without the minor number, ``"9"``; empty if it has none.
-    """
-
-    name: str
-    bandwidth: float
-    peaks: dict[str, float]
-    family: str = ""
-
-    def rate(self, compute: str) -> float:
-        """Rate at which weights meant for a precision are multiplied; formats without hardware run in BF16.
-
-        Parameters
-        ----------
-        compute : str
-            Precision the format is meant for.
-
-        Returns
-        -------
-        float
-            [FLOP/s]
-
-        Raises
-        ------
-        UnknownFact
-            If no matrix rate of the part is published.
-
-        Examples
-        --------
-        >>> Part("h100-sxm", bandwidth=3.35e12, peaks={"bf16": 989e12, "fp8": 1978e12}).rate("fp4") / 1e12
-        989.0
-        """
-        found = self.peaks.get(compute) or self.peaks.get("bf16") or self.peaks.get("fp8") or self.peaks.get("fp4")
-        if not found:
-            raise UnknownFact("no matrix rate of this part is published")
-        return found
-
-
-@dataclass(frozen=True, slots=True)
-class LinkPeak:
-    """The link that a tensor-parallel group crosses.
-
-    Attributes
-    ----------
-    kind : str
-        ``nvlink``, ``pcie``, ``fabric`` or ``unified``.
-    bandwidth : float
-        One direction for each rank, [B/s]
-    """
-
-    kind: str
-    bandwidth: float
-
-
-@dataclass(frozen=True)
-class _Product:
-    """Matrices of one layer that run as one product: they share input, format and sharding."""
-
-    tensor: Tensor
-    format: WeightFormat
-    rows: float
-    columns: float
-
-
-@dataclass(frozen=True)
-class StepWork:
-    """Everything that decides the work of a step except the points.
-
-    Attributes
-    ----------
-    model : ModelSpec
-        The model.
-    checkpoint : Checkpoint
-        How its weights are stored.
-    part : Part
-        Its rates.
-    link : LinkPeak
-        Link of the tensor-parallel group.
-    engine : str
-        Engine, by which kernel fits are found.
-    kv_bytes : float
-        Bytes for each cached value of ordinary attention, [B]
-    latent_bytes : float
-        Bytes for each token and layer of a latent cache in the engine's layout, [B]; 0 takes values × `kv_bytes`
-    sparse : bool
-        Whether sparse attention kernels run; without them an indexed model attends densely.
-    draft_tokens : int
-        Tokens that MTP or a draft head proposes for each request and step, [-]
-    verify_only : bool
-        Leave the draft passes out (for engines whose draft is a separate model).
-    """
-
-    model: ModelSpec
-    checkpoint: Checkpoint
-    part: Part
-    link: LinkPeak
-    engine: str = "vllm"
-    kv_bytes: float = 2.0
-    latent_bytes: float = 0.0
-    sparse: bool = True
-    draft_tokens: int = 0
-    verify_only: bool = False
-
-    @cached_property
-    def main(self) -> tuple[tuple[Segment, tuple[_Product, ...]], ...]:
-        """Segments of the main model with their products."""
-        return tuple((part, _products(part.tensors, part.formats)) for part in segments(self.model, self.checkpoint))
-
-    @cached_property
-    def draft(self) -> tuple[tuple[Segment, tuple[_Product, ...]], ...]:
-        """Segments of the MTP layers; empty without drafting."""
-        if not self.draft_tokens or self.verify_only or self.model.mtp is None:
-            return ()
-        parts = segments(self.model, self.checkpoint, mtp=True)
-        return tuple((part, _products(part.tensors, part.formats)) for part in parts if part.name == "mtp")
-
-    @cached_property
-    def head(self) -> tuple[_Product, ...]:
-        """The output head."""
-        rows = [tensor for tensor in vocabulary_tensors(self.model) if tensor.matmul]
-        return _products(tuple(rows), tuple(tensor_format(self.checkpoint, tensor, None) for tensor in rows))
-
-    def kernel(self, kernel: str, form: str) -> KernelParams:
-        """Fitted parameters of a kernel on this part, by this engine where it was measured.
-
-        Parameters
-        ----------
-        kernel : str
-            Class of kernel.
-        form : str
-            Weight or KV format.
-
-        Returns
-        -------
-        KernelParams
-            The part's own fit, a prior of its family, or a rule of thumb.
-        """
-        return _kernel(self.part.name, self.part.family, self.engine, kernel, form)
-
-
-@lru_cache(maxsize=4096)
-def _kernel(part: str, family: str, engine: str, kernel: str, form: str) -> KernelParams:
-    for precision in (form, "fp8" if form.startswith("fp8") else "bf16", "bf16"):
-        found = find_kernel_fit(part, kernel, precision=precision, engine=engine, family=family or None)
-        if found is not None and isinstance(found.params, KernelParams):
-            return found.params
-    return _UNKNOWN_KERNEL
-
-
-@lru_cache(maxsize=256)
-def _collective(part: str, family: str, engine: str) -> CollectiveParams:
-    found = find_kernel_fit(part, "all-reduce", precision="bf16", engine=engine, family=family or None)
-    if found is None or not isinstance(found.params, CollectiveParams):
-        return _UNKNOWN_COLLECTIVE
-    return found.params
-
-
-def _products(tensors: tuple[Tensor, ...], formats: tuple[WeightFormat, ...]) -> tuple[_Product, ...]:
-    groups: dict[tuple[object, ...], _Product] = {}
-    for tensor, form in zip(tensors, formats, strict=True):
-        if not tensor.matmul:
-            continue
-        module = tensor.name.rsplit(".", 1)[0]
-        key: tuple[object, ...] = (module, form.name, tensor.shard, tensor.units, tensor.columns)
-        if tensor.tensor_class == "routed_experts":
-            key = ("routed", form.name)
-        elif tensor.name.endswith(_ROW_PARALLEL):
-            key = (tensor.name, form.name)
-        before = groups.get(key)
-        rows = float(tensor.rows * (tensor.copies if tensor.tensor_class != "routed_experts" else 1))
-        columns = float(tensor.columns)
-        if before is not None:
-            rows += before.rows if before.columns == columns else 0.0
-            rows = rows if before.columns == columns else before.rows
-            columns = before.columns
-        groups[key] = _Product(before.tensor if before else tensor, form, rows, columns)
-    return tuple(groups.values())
+_KERNEL_FORMATS = {
+    "fp8": ("fp8", 1.0),
+    "fp8-block": ("fp8-block", 1.0),
+    "nvfp4": ("nvfp4", 0.5625),
+    "mxfp4": ("mxfp4", 2.0),
+    "mxfp8": ("fp8", 1.0),
+    "int8": ("int8", 1.0),
+    "w4afp8": ("int4", 1.0),
+}
 
 
 def step_work(structure: StepWork, *, layout: Layout, points: StepPoints) -> dict[str, np.ndarray]:
@@ -287,6 +91,7 @@ def step_work(structure: StepWork, *, layout: Layout, points: StepPoints) -> dic
     --------
     >>> from glmplan.blocks.storage import uniform_checkpoint
     >>> from glmplan.schema.model import DenseFfn, GroupedQuery, LayerKind, ModelSpec
+    >>> from glmplan.structure import LinkPeak, Part
     >>> layer = LayerKind(mixer=GroupedQuery(heads=32, kv_heads=8, head_dim=128), ffn=(DenseFfn(inner=14336),))
     >>> llama = ModelSpec(name="8b", family="llama", hidden=4096, vocabulary=128256, max_context=8192,
     ...                   layers={"full": layer}, stack="full*32", source="example")
@@ -338,7 +143,7 @@ def step_work(structure: StepWork, *, layout: Layout, points: StepPoints) -> dic
         for name in SLOTS:
             total[name] += passes * once[name] * decoding
     stages = pp - 1.0
-    total["collective"] += stages * _collective(structure.part.name, structure.part.family, structure.engine).latency
+    total["collective"] += stages * structure.collective().latency
     total["collective_bytes"] += (
         stages * (step.decode + prompt) * structure.model.hidden * 2.0 / structure.link.bandwidth
     )
@@ -395,7 +200,7 @@ def _add_layers(
     structure: StepWork,
     kind: LayerKind,
     count: int,
-    products: tuple[_Product, ...],
+    products: tuple[Product, ...],
     step: _Tokens,
     degrees: _Degrees,
 ) -> None:
@@ -413,7 +218,7 @@ def _add_layers(
     reduces = (kind.mixer is not None) * 1.0 + (len(kind.ffn) > 0) * 1.0
     wide = np.where(degrees.dp > 1, degrees.expert_ranks, degrees.tp)
     several = np.minimum(wide - 1.0, 1.0)
-    p = _collective(part.name, part.family, structure.engine)
+    p = structure.collective()
     share = tokens * hidden * 2.0 / (structure.link.bandwidth * (2 / np.maximum(wide, 2.0)) ** p.crowding)
     one_shot = (wide - 1.0) * share / max(p.one_shot, 1e-9)
     two_shot = p.two_shot_setup + 2.0 * (wide - 1.0) / wide * share / p.two_shot
@@ -427,7 +232,7 @@ def _add_layers(
 def _add_products(
     layer: dict[str, np.ndarray],
     structure: StepWork,
-    products: tuple[_Product, ...],
+    products: tuple[Product, ...],
     tokens: np.ndarray,
     everywhere: np.ndarray,
     degrees: _Degrees,
@@ -465,10 +270,9 @@ def _add_products(
                 slots=("expert_fixed", "expert_bytes", "expert_flop"), active=np.minimum(everywhere, 1.0),
             )  # fmt: skip
             continue
-        if product.tensor.name.endswith(_ROW_PARALLEL):
-            n, k = product.rows, product.columns * share
-        else:
-            n, k = product.rows * share, product.columns
+        inner = product.tensor.name.endswith(ROW_PARALLEL)
+        n = product.rows * (1.0 if inner else share)
+        k = product.columns * (share if inner else 1.0)
         work = gemm_work(some, n, k, weight_bytes=product.format.bytes, activation_bytes=narrow)
         _split(
             layer, work, structure.kernel("gemm", form), peak_flop=rate, bandwidth=part.bandwidth,
@@ -496,11 +300,11 @@ def _add_attention(
         keys = np.maximum(grouped_query.attended(mixer, step.context), 1.0) / degrees.dcp
         work = attention_decode_work(requests, keys, heads=heads, kv_heads=kv_heads, head_dim=wide,
                                      kv_bytes=structure.kv_bytes, queries=verify)  # fmt: skip
-        _split(layer, work, structure.kernel("decode-attention", cache_format), **decode)  # type: ignore[arg-type]
+        _split(layer, work, structure.kernel("decode-attention", cache_format), **decode)
         seen = grouped_query.attended(mixer, step.keys)
         work = attention_prefill_work(1.0, prompt, prefix=seen - (prompt + 1.0) / 2.0, heads=heads, kv_heads=kv_heads,
                                       head_dim=wide)  # fmt: skip
-        _split(layer, _no_negative_bytes(work), structure.kernel("prefill-attention", "bf16"), **prefill)  # type: ignore[arg-type]
+        _split(layer, _no_negative_bytes(work), structure.kernel("prefill-attention", "bf16"), **prefill)
     elif isinstance(mixer, LatentAttention):
         heads = mixer.heads / np.minimum(degrees.tp, mixer.heads)
         width = structure.latent_bytes or latent.cache_values_per_token(mixer) * structure.kv_bytes
@@ -508,13 +312,13 @@ def _add_attention(
         keys = np.maximum(latent.attended(mixer, step.context, sparse=structure.sparse), 1.0) / degrees.dcp
         work = latent_decode_work(requests, keys, heads=heads, kv_bytes=width / (mixer.kv_rank + mixer.rope_dim),
                                   latent=float(mixer.kv_rank), rope=float(mixer.rope_dim), queries=verify)  # fmt: skip
-        _split(layer, work, structure.kernel("latent-decode", cache_format), **decode)  # type: ignore[arg-type]
+        _split(layer, work, structure.kernel("latent-decode", cache_format), **decode)
         seen = latent.attended(mixer, step.keys, sparse=structure.sparse)
         work = attention_prefill_work(
             1.0, prompt, prefix=seen - (prompt + 1.0) / 2.0, heads=heads, kv_heads=heads,
             head_dim=float(mixer.nope_dim + mixer.rope_dim), value_dim=float(mixer.v_dim),
         )  # fmt: skip
-        _split(layer, _no_negative_bytes(work), structure.kernel("latent-prefill", "bf16"), **prefill)  # type: ignore[arg-type]
+        _split(layer, _no_negative_bytes(work), structure.kernel("latent-prefill", "bf16"), **prefill)
         if structure.sparse and index:
             # the indexer scores every key for every query, on each rank the same
             scores = latent.indexer_flop(mixer, step.context) * step.decode / degrees.dcp / rate
@@ -531,5 +335,5 @@ def _add_attention(
 
 
 def _no_negative_bytes(work: KernelWork) -> KernelWork:
-    """Several short prompts in one chunk see fewer keys than one long one would: its cache bytes may not go negative."""
+    """Several short prompts in one chunk see fewer keys than one long one would: cache bytes may not go negative."""
     return replace(work, bytes=np.maximum(work.bytes, 0.0))

@@ -1,0 +1,228 @@
+"""What decides the work of a step apart from its points: model, formats, part, link, and the kernels that run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+
+from glmplan.blocks.stack import vocabulary_tensors
+from glmplan.blocks.storage import Segment, segments, tensor_format
+from glmplan.blocks.tensor import Tensor
+from glmplan.errors import UnknownFact
+from glmplan.formats import WeightFormat
+from glmplan.kernel_fits import find_kernel_fit
+from glmplan.schema.model import Checkpoint, ModelSpec
+from glmplan.utilisation import CollectiveParams, KernelParams
+
+__all__ = ["ROW_PARALLEL", "LinkPeak", "Part", "Product", "StepWork"]
+
+#: kernels nobody measured alone: a launch, four fifths of the bandwidth, six tenths of the FLOP rate [roofline habit]
+_UNKNOWN_KERNEL = KernelParams(floor=4e-6, bandwidth=0.8, flop=0.6, rows_half=32.0)
+_UNKNOWN_COLLECTIVE = CollectiveParams(latency=10e-6, hop=1e-6, one_shot=0.4, two_shot=0.6)
+#: matrices whose input is what tensor parallelism splits
+ROW_PARALLEL = ("o_proj", "down_proj", "out_proj")
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Rates of an accelerator as the cost functions need them.
+
+    Attributes
+    ----------
+    name : str
+        Name in the catalogue, by which kernel fits are found.
+    bandwidth : float
+        Memory bandwidth, [B/s]
+    peaks : dict
+        Dense matrix rate for each precision that the part has, [FLOP/s]
+    family : str
+        Compute capability without the minor number, ``"9"``; empty if it has none.
+    """
+
+    name: str
+    bandwidth: float
+    peaks: dict[str, float]
+    family: str = ""
+
+    def rate(self, compute: str) -> float:
+        """Rate at which weights meant for a precision are multiplied; formats without hardware run in BF16.
+
+        Parameters
+        ----------
+        compute : str
+            Precision the format is meant for.
+
+        Returns
+        -------
+        float
+            [FLOP/s]
+
+        Raises
+        ------
+        UnknownFact
+            If no matrix rate of the part is published.
+
+        Examples
+        --------
+        >>> Part("h100-sxm", bandwidth=3.35e12, peaks={"bf16": 989e12, "fp8": 1978e12}).rate("fp4") / 1e12
+        989.0
+        """
+        found = self.peaks.get(compute) or self.peaks.get("bf16") or self.peaks.get("fp8") or self.peaks.get("fp4")
+        if not found:
+            raise UnknownFact("no matrix rate of this part is published")
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class LinkPeak:
+    """The link that a tensor-parallel group crosses.
+
+    Attributes
+    ----------
+    kind : str
+        ``nvlink``, ``pcie``, ``fabric`` or ``unified``.
+    bandwidth : float
+        One direction for each rank, [B/s]
+    """
+
+    kind: str
+    bandwidth: float
+
+
+@dataclass(frozen=True)
+class Product:
+    """Matrices of one layer that run as one product: they share input, format and sharding.
+
+    Attributes
+    ----------
+    tensor : Tensor
+        One of them, for its class and its cut.
+    format : WeightFormat
+        How they are stored.
+    rows, columns : float
+        Outputs and inputs of the product on one rank without tensor parallelism, [-]
+    """
+
+    tensor: Tensor
+    format: WeightFormat
+    rows: float
+    columns: float
+
+
+@dataclass(frozen=True)
+class StepWork:
+    """Everything that decides the work of a step except the points.
+
+    Attributes
+    ----------
+    model : ModelSpec
+        The model.
+    checkpoint : Checkpoint
+        How its weights are stored.
+    part : Part
+        Its rates.
+    link : LinkPeak
+        Link of the tensor-parallel group.
+    engine : str
+        Engine, by which kernel fits are found.
+    kv_bytes : float
+        Bytes for each cached value of ordinary attention, [B]
+    latent_bytes : float
+        Bytes for each token and layer of a latent cache in the engine's layout, [B]; 0 takes values × `kv_bytes`
+    sparse : bool
+        Whether sparse attention kernels run; without them an indexed model attends densely.
+    draft_tokens : int
+        Tokens that MTP or a draft head proposes for each request and step, [-]
+    verify_only : bool
+        Leave the draft passes out (for engines whose draft is a separate model).
+    """
+
+    model: ModelSpec
+    checkpoint: Checkpoint
+    part: Part
+    link: LinkPeak
+    engine: str = "vllm"
+    kv_bytes: float = 2.0
+    latent_bytes: float = 0.0
+    sparse: bool = True
+    draft_tokens: int = 0
+    verify_only: bool = False
+
+    @cached_property
+    def main(self) -> tuple[tuple[Segment, tuple[Product, ...]], ...]:
+        """Segments of the main model with their products."""
+        return tuple((part, _products(part.tensors, part.formats)) for part in segments(self.model, self.checkpoint))
+
+    @cached_property
+    def draft(self) -> tuple[tuple[Segment, tuple[Product, ...]], ...]:
+        """Segments of the MTP layers; empty without drafting."""
+        if not self.draft_tokens or self.verify_only or self.model.mtp is None:
+            return ()
+        parts = segments(self.model, self.checkpoint, mtp=True)
+        return tuple((part, _products(part.tensors, part.formats)) for part in parts if part.name == "mtp")
+
+    @cached_property
+    def head(self) -> tuple[Product, ...]:
+        """The output head."""
+        rows = [tensor for tensor in vocabulary_tensors(self.model) if tensor.matmul]
+        return _products(tuple(rows), tuple(tensor_format(self.checkpoint, tensor, None) for tensor in rows))
+
+    def kernel(self, kernel: str, form: str) -> KernelParams:
+        """Fitted parameters of a kernel on this part, by this engine where it was measured.
+
+        Parameters
+        ----------
+        kernel : str
+            Class of kernel.
+        form : str
+            Weight or KV format.
+
+        Returns
+        -------
+        KernelParams
+            The part's own fit, a prior of its family, or a rule of thumb.
+        """
+        return _kernel(self.part.name, self.part.family, self.engine, kernel, form)
+
+    def collective(self) -> CollectiveParams:
+        """Fitted parameters of all-reduces on this part, or a rule of thumb."""
+        return _collective(self.part.name, self.part.family, self.engine)
+
+
+@lru_cache(maxsize=4096)
+def _kernel(part: str, family: str, engine: str, kernel: str, form: str) -> KernelParams:
+    for precision in (form, "fp8" if form.startswith("fp8") else "bf16", "bf16"):
+        found = find_kernel_fit(part, kernel, precision=precision, engine=engine, family=family or None)
+        if found is not None and isinstance(found.params, KernelParams):
+            return found.params
+    return _UNKNOWN_KERNEL
+
+
+@lru_cache(maxsize=256)
+def _collective(part: str, family: str, engine: str) -> CollectiveParams:
+    found = find_kernel_fit(part, "all-reduce", precision="bf16", engine=engine, family=family or None)
+    if found is None or not isinstance(found.params, CollectiveParams):
+        return _UNKNOWN_COLLECTIVE
+    return found.params
+
+
+def _products(tensors: tuple[Tensor, ...], formats: tuple[WeightFormat, ...]) -> tuple[Product, ...]:
+    groups: dict[tuple[object, ...], Product] = {}
+    for tensor, form in zip(tensors, formats, strict=True):
+        if not tensor.matmul:
+            continue
+        module = tensor.name.rsplit(".", 1)[0]
+        key: tuple[object, ...] = (module, form.name, tensor.shard, tensor.units, tensor.columns)
+        if tensor.tensor_class == "routed_experts":
+            key = ("routed", form.name)
+        elif tensor.name.endswith(ROW_PARALLEL):
+            key = (tensor.name, form.name)
+        before = groups.get(key)
+        rows = float(tensor.rows * (tensor.copies if tensor.tensor_class != "routed_experts" else 1))
+        columns = float(tensor.columns)
+        if before is not None:
+            rows += before.rows if before.columns == columns else 0.0
+            rows = rows if before.columns == columns else before.rows
+            columns = before.columns
+        groups[key] = Product(before.tensor if before else tensor, form, rows, columns)
+    return tuple(groups.values())
