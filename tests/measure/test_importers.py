@@ -387,3 +387,27 @@ Mean TPOT (ms):                          70.00
 
 def test_every_kind_has_a_name_of_its_own():
     assert len(set(KINDS)) == len(KINDS) == 19
+
+
+def test_genai_perf_names_its_model_and_its_users_elsewhere():
+    def figure(value, unit="ms"):
+        return {"unit": unit, "avg": value, "p50": value, "p99": 2 * value}
+
+    text = json.dumps(
+        {
+            "request_count": figure(100, "requests"),
+            "request_throughput": figure(2.0, "requests/sec"),
+            "request_latency": figure(4000.0),
+            "time_to_first_token": figure(500_000.0, "us"),
+            "inter_token_latency": figure(25.0),
+            "output_token_throughput": figure(300.0, "tokens/sec"),
+            "output_sequence_length": figure(150.0, "tokens"),
+            "input_sequence_length": figure(500.0, "tokens"),
+            "input_config": {"model_names": ["org/m"], "perf_analyzer": {"stimulus": {"concurrency": 8}}},
+        }
+    )
+    row = import_text(text).rows[0]
+    assert (row["checkpoint"], row["concurrency"], row["num_requests"]) == ("org/m", 8, 100)
+    assert (row["ttft_mean_ms"], row["tpot_mean_ms"], row["tpot_p99_ms"]) == (500, 25, 50)
+    wrong = import_text(text.replace('"us"', '"fortnights"'))
+    assert "ttft_mean_ms" not in wrong.rows[0] and "fortnights" in str(wrong.problems[0])

@@ -400,3 +400,19 @@ def test_the_record_becomes_rows_of_the_measurement_tables(tmp_path, monkeypatch
     assert [one.error for one in runs] == [None, None] and runs[1].concurrency == 2
     everything = record_json(record) + record_csv(record) + (tmp_path / "journal.jsonl").read_text()
     assert "sk-not" not in everything
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
+def test_a_full_disk_does_not_stop_a_ladder_and_is_counted():
+    async def asked():
+        async with server(llm()) as url:
+            plan = LadderPlan(Lengths(8, 2), users=(1, 2), requests=5)
+            journal = Journal(Path("/dev/full"))
+            found = await climb(
+                Endpoint(url, "m"), plan, journal=journal, stop=asyncio.Event(), patience=QUICK, limits=CALM
+            )
+            return found, journal
+
+    record, journal = run(asked())
+    assert [step.outcomes for step in record.steps] == [{"done": 5}, {"done": 5}]
+    assert record.journal_faults > 10 and journal.unwritten > 10

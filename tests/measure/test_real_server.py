@@ -82,6 +82,7 @@ def test_lengths_are_exact_and_the_server_counts_as_we_do(engine, chat):
 def test_the_startup_log_of_the_real_engine_is_read(engine):
     log = import_file(engine[2]).logged
     assert log.engine == "llama.cpp" and log.weights > 5 * 2**20 and log.kv_pool > 0
+    assert (log.kv_tokens, log.max_context, log.max_sequences) == (4 * 4096, 4096, 4)
 
 
 def test_the_steady_state_agrees_with_the_count_of_the_server(dense):
@@ -154,6 +155,35 @@ def test_the_command_writes_its_record_report_and_journal(dense, tmp_path):
     # nothing was predicted, so the check cannot have passed
     assert resumed.returncode == 1
     assert "sk-never" not in "".join(file.read_text() for file in out.iterdir()) + done.stdout + done.stderr
+
+
+def test_on_a_full_disk_the_run_ends_and_its_table_is_printed(dense, tmp_path):
+    import resource
+
+    def small_disk():
+        # the system refuses every file beyond 3 kB, as a full disk does
+        resource.setrlimit(resource.RLIMIT_FSIZE, (3000, 3000))
+
+    words = [
+        "--input",
+        32,
+        "--output",
+        8,
+        "--users",
+        "1,2",
+        "--requests",
+        20,
+        "--out",
+        tmp_path / "run",
+        "--falling",
+        0,
+    ]
+    with llama_server(dense) as (url, _):
+        done = validate("--url", url, *words, preexec_fn=small_disk)
+    assert done.returncode == 0, done.stderr
+    assert "writes of the journal failed" in done.stderr and "cannot be written" in done.stderr
+    assert "report.html" in done.stderr and "Traceback" not in done.stderr
+    assert "20" in done.stdout and "TTFT" in done.stdout
 
 
 def test_ctrl_c_finishes_the_record(dense, tmp_path):

@@ -100,6 +100,13 @@ def test_llamacpp_on_a_processor_has_only_host_buffers():
     assert log.weights == 100 * 2**20 and log.host_weights is None and log.kv_tokens == 512
 
 
+def test_a_pass_that_only_tries_what_fits_does_not_count():
+    attempt = LLAMACPP.replace("4/1 seqs", "4/4 seqs").replace("1024.00 MiB (  8192 cells", "64.00 MiB (  2048 cells")
+    real = LLAMACPP.replace("4/1 seqs", "4/4 seqs").replace("  8192 cells", "  2048 cells")
+    log = import_text(attempt + real).logged
+    assert (log.kv_tokens, log.kv_pool) == (8192, 1024 * 2**20)
+
+
 def test_a_log_that_ends_early_says_what_is_missing():
     found = import_text("\n".join(VLLM.splitlines()[:5]))
     assert found.rows[0]["weights_gib_per_accelerator"] == 20.75

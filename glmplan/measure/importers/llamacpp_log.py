@@ -72,10 +72,19 @@ def read(source: Source) -> Imported:
         log.put("weights", sum(used.values()) / (len(used) if devices else 1), line)
         if devices and len(devices) < len(weights):
             log.put("host_weights", sum(weights.values()) - sum(devices.values()), line)
-    caches = matches(text, r"size += +([\d.]+) MiB \( *(\d+) cells, +(\d+) layers")
+    # newer builds first try what fits, in a pass that prints the same lines: only the last pass counts
+    begin = max((n for n, _ in matches(text, r"llama_context: n_ctx +=")), default=0)
+    caches = [
+        (n, m)
+        for n, m in matches(text, r"size += +([\d.]+) MiB \( *(\d+) cells, +(\d+) layers, +\d+(?:/ *(\d+))? seqs")
+        if n >= begin
+    ]
     for line, match in caches:
-        log.put("kv_tokens", float(match[2]), line, "max")
+        # cells are those of one stream; sequences that share nothing have a stream each
+        log.put("kv_tokens", float(match[2]) * float(match[4] or 1), line, "max")
         log.put("kv_pool", sum(float(m[1]) for _, m in caches) * _MIB, line)
+    for line, match in matches(text, r"llama_context: n_ctx_seq += +(\d+)"):
+        log.put("max_context", float(match[1]), line)
     for line, match in matches(text, r"KV self size += +([\d.]+) MiB"):
         log.put("kv_pool", float(match[1]) * _MIB, line)
     for line, match in matches(text, r"llama_(?:context|new_context_with_model|init_from_model): n_ctx += +(\d+)"):
