@@ -268,8 +268,8 @@ def _memory(run: Run, deployment: Deployment, length: float, fraction: float | N
     longest = float(2 ** np.ceil(np.log2(length + 1)))
     mtp = d.draft_tokens > 0 or "mtp" in (run.checkpoint or "").lower()
     return _memory_of(
-        d.model.name, run.weights, run.weights_bits, d.accelerator.name, (d.tp, d.pp, d.dp, d.ep, d.dcp), d.kv, d.engine,
-        version, mtp, longest, d.graphs, stated_fraction(run.notes) or fraction,
+        d.model.name, run.weights, run.weights_bits, d.accelerator.name, (d.tp, d.pp, d.dp, d.ep, d.dcp), d.kv,
+        d.engine, version, mtp, longest, d.graphs, stated_fraction(run.notes) or fraction,
     )  # fmt: skip
 
 

@@ -77,7 +77,7 @@ def folds_of(questions: Sequence[Question], mode: str) -> np.ndarray:
     Returns
     -------
     (runs,) array of int
-        Fold of each run.
+        Fold of each run, [-]
     """
     rows = []
     for question in questions:

@@ -37,7 +37,7 @@ class Scored:
     features : dict of str to (m,) array of str
         As in `glmplan.intervals.features_of`.
     group : (m,) array of int
-        Number of the (engine, accelerator, model) group.
+        Number of the (engine, accelerator, model) group, [-]
     """
 
     kind: np.ndarray
@@ -70,7 +70,7 @@ class Intervals:
         knowledge : (m,) array of str
             What was known of each.
         rows : (k,) array of int
-            Which ones.
+            Which ones, [-]
 
         Returns
         -------
@@ -93,7 +93,7 @@ def scored_of(questions: Sequence[Question], run: np.ndarray, figure: np.ndarray
     questions : sequence of Question
         The runs.
     run : (m,) array of int
-        Run of each observation.
+        Run of each observation, [-]
     figure : (m,) array of str
         Its figure.
 
@@ -227,7 +227,7 @@ def nested_intervals(
     questions : sequence of Question
         The runs.
     run : (m,) array of int
-        Run of each observation.
+        Run of each observation, [-]
 
     Returns
     -------
