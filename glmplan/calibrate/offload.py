@@ -1,0 +1,340 @@
+"""Fit of the few constants of offloading to the published hybrid runs, and its error on machines left out.
+
+Observations: rows of `calibration/measurements` that ran with experts in host memory, and a few more reports in
+`calibration/offload/reports.csv`; machines: `calibration/offload/systems.toml`.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from glmplan.datafolders import data_folder
+from glmplan.errors import GlmplanError
+from glmplan.files import write_atomically
+from glmplan.hybrid import HybridCase, case_figures, hybrid_case
+from glmplan.hybrid_machines import systems_of
+from glmplan.offload import OffloadFit
+from glmplan.records import Run
+from glmplan.runs import read_runs, run_from_row
+from glmplan.units import format_quantity
+
+__all__ = [
+    "CONSTANTS",
+    "HybridObservation",
+    "fit_offload",
+    "hybrid_observations",
+    "hybrid_runs",
+    "left_out",
+    "offload_fit_text",
+    "spread_of",
+    "write_offload_fit",
+]
+
+#: constant → (middle, standard deviation of its logarithm) before any run is seen, and the unit.
+#: Bandwidth shares: STREAM reaches 82 % of an EPYC 9004 socket (ctimes.com, Micron), planners take 80 % of an
+#: accelerator (aiconfigurator, InferSim); attention kernels 24-64 % (voipmonitor/rtx6kpro, models/kimi-k26.md).
+#: What has no such source starts at the order of magnitude of the runs with a standard deviation of a factor e.
+CONSTANTS: dict[str, tuple[float, float, str]] = {
+    "host_bandwidth": (0.6, 0.4, ""),
+    "next_socket": (0.6, 0.4, ""),
+    "layer_seconds": (1e-4, 1.0, "seconds"),
+    "core_rate.amx": (5e10, 0.5, "FLOP per second"),
+    "core_rate.avx512": (5e10, 0.5, "FLOP per second"),
+    "core_rate.generic": (2e10, 1.0, "FLOP per second"),
+    "prefill_core_rate.amx": (1e11, 1.0, "FLOP per second"),
+    "prefill_core_rate.avx512": (5e10, 1.0, "FLOP per second"),
+    "prefill_core_rate.generic": (1e10, 1.0, "FLOP per second"),
+    "copy": (0.1, 1.0, ""),
+    "accelerator_bandwidth": (0.8, 0.1, ""),
+    "accelerator_cache": (0.4, 0.5, ""),
+    "accelerator_flop": (0.5, 0.5, ""),
+}
+#: standard error of a run beside the model: what the best-known machines still differ by [-]
+_SIGMA = 0.2
+#: column of a row → figure of a case, and whether it times prompts
+_SEEN = {
+    "output_tokens_per_s_per_request": ("request_rate", "decode"),
+    "output_tokens_per_s": ("output_rate", "decode"),
+    "prefill_tokens_per_s": ("prefill_rate", "prefill"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class HybridObservation:
+    """One figure of one row.
+
+    Attributes
+    ----------
+    run : Run
+        The row.
+    case : HybridCase
+        Its work.
+    column, figure, kind : str
+        Column of the row; figure of the case; ``decode`` or ``prefill``.
+    value : float
+        What was measured, [token/s]
+    fitted : bool
+        Whether the fit uses it.
+    """
+
+    run: Run
+    case: HybridCase
+    column: str
+    figure: str
+    kind: str
+    value: float
+    fitted: bool
+
+    def log_error(self, fit: OffloadFit) -> float:
+        """Logarithm of predicted over measured, [-]"""
+        return float(np.log(case_figures(self.case, fit=fit)[self.figure] / self.value))
+
+
+def hybrid_runs() -> list[Run]:
+    """Read all rows with weights in host memory.
+
+    Returns
+    -------
+    list of Run
+        Rows of the ledgers, then of `calibration/offload/reports.csv`.
+
+    Examples
+    --------
+    >>> sum(run.campaign == "ktransformers-docs" for run in hybrid_runs())
+    73
+    """
+    folder = data_folder("calibration")
+    rows = [
+        run
+        for name in ("ktransformers.csv", "other-public.csv")
+        for run in read_runs(folder / "measurements" / name)
+        if run.offload or name == "ktransformers.csv"
+    ]
+    with open(folder / "offload" / "reports.csv", newline="", encoding="utf-8") as stream:
+        for row in csv.DictReader(stream):
+            rows.append(run_from_row({**row, "accelerator": "cpu-gpu-hybrid", "protocol": "hybrid"}))
+    return rows
+
+
+def hybrid_observations(runs: Iterable[Run]) -> tuple[list[HybridObservation], dict[str, str]]:
+    """Turn rows into observations.
+
+    Parameters
+    ----------
+    runs : iterable of Run
+        The rows.
+
+    Returns
+    -------
+    list of HybridObservation
+        One for each figure of rows whose machine is stated.
+    dict of str to str
+        Id of each other row → why there is none.
+    """
+    found: list[HybridObservation] = []
+    without: dict[str, str] = {}
+    for run in runs:
+        systems, how = systems_of(run)
+        if how != "stated":
+            without[run.id] = "its page does not state the machine"
+            continue
+        try:
+            case = hybrid_case(run, systems[0])
+        except GlmplanError as error:
+            without[run.id] = str(error)
+            continue
+        figures = dict(_SEEN)
+        if run.phase == "decode":
+            figures["output_tokens_per_s"] = ("decode_rate", "decode")
+        for column, (figure, kind) in figures.items():
+            if column not in run.observed:
+                continue
+            # a prefill speed without a prompt length says how long the prompts were, not how fast the machine is
+            known = kind == "decode" or run.input_tokens is not None or run.context_depth is not None
+            usable = run.unusable is None and known and run.speculation.state != "yes"
+            found.append(HybridObservation(run, case, column, figure, kind, run.observed[column], usable))
+    return found, without
+
+
+def _fit_of(logs: np.ndarray) -> OffloadFit:
+    value = dict(zip(CONSTANTS, np.exp(logs).tolist(), strict=True))
+
+    def rates(prefix: str) -> dict[str, float]:
+        return {name.partition(".")[2]: rate for name, rate in value.items() if name.startswith(prefix + ".")}
+
+    return OffloadFit(
+        host_bandwidth=value["host_bandwidth"],
+        next_socket=value["next_socket"],
+        layer_seconds=value["layer_seconds"],
+        core_rate=rates("core_rate"),
+        prefill_core_rate=rates("prefill_core_rate"),
+        copy=value["copy"],
+        accelerator_bandwidth=value["accelerator_bandwidth"],
+        accelerator_cache=value["accelerator_cache"],
+        accelerator_flop=value["accelerator_flop"],
+        intervals={},
+    )
+
+
+def _solve(observations: list[HybridObservation]) -> tuple[np.ndarray, np.ndarray]:
+    """Logarithms of the constants and their standard errors."""
+    from scipy.optimize import least_squares
+
+    used = [one for one in observations if one.fitted]
+    middle = np.log([entry[0] for entry in CONSTANTS.values()])
+    spread = np.array([entry[1] for entry in CONSTANTS.values()])
+    crowd: dict[tuple[str, str], int] = {}
+    for one in used:
+        key = (one.case.system.name, one.kind)
+        crowd[key] = crowd.get(key, 0) + 1
+    # rows of one machine share its oddities: together they count as two
+    weight = np.array([min(1.0, np.sqrt(2.0 / crowd[one.case.system.name, one.kind])) / _SIGMA for one in used])
+
+    def residuals(logs: np.ndarray) -> np.ndarray:
+        fit = _fit_of(logs)
+        scaled = weight * np.array([one.log_error(fit) for one in used])
+        # soft: an outlier pulls with its distance, not with its square
+        soft = np.sign(scaled) * np.sqrt(2.0 * (np.sqrt(1.0 + scaled**2) - 1.0))
+        return np.concatenate([soft, (logs - middle) / spread])
+
+    found = least_squares(residuals, middle, x_scale=spread, xtol=1e-6, ftol=1e-6, max_nfev=60)
+    jacobian = np.asarray(found.jac, dtype=float)
+    covariance = np.linalg.inv(jacobian.T @ jacobian)
+    return found.x, np.sqrt(np.diag(covariance))
+
+
+def spread_of(errors: dict[str, list[float]]) -> float:
+    """Half-width of a 90 % interval from errors on machines left out.
+
+    Parameters
+    ----------
+    errors : dict of str to list of float
+        Machine → logarithmic errors, [-]
+
+    Returns
+    -------
+    float
+        The distance within which nine tenths of the machines' rows lie, each machine counting once, [-]
+
+    Examples
+    --------
+    >>> round(spread_of({"a": [0.1, 0.1], "b": [-0.3]}), 2)
+    0.3
+    """
+    pairs = sorted((abs(error), 1.0 / len(rows)) for rows in errors.values() for error in rows)
+    total = np.cumsum([weight for _, weight in pairs])
+    return pairs[int(np.searchsorted(total, 0.9 * total[-1] - 1e-9))][0]
+
+
+def left_out(observations: list[HybridObservation]) -> dict[str, dict[str, list[tuple[HybridObservation, float]]]]:
+    """Predict each machine with constants fitted to the others.
+
+    Parameters
+    ----------
+    observations : list of HybridObservation
+        All of them; those not fitted are predicted too.
+
+    Returns
+    -------
+    dict
+        Kind → machine → its observations with the logarithm of predicted over measured, [-]
+    """
+    found: dict[str, dict[str, list[tuple[HybridObservation, float]]]] = {"decode": {}, "prefill": {}}
+    for name in sorted({one.case.system.name for one in observations}):
+        fit = _fit_of(_solve([one for one in observations if one.case.system.name != name])[0])
+        for one in observations:
+            if one.case.system.name == name:
+                found[one.kind].setdefault(name, []).append((one, one.log_error(fit)))
+    return found
+
+
+def fit_offload(
+    observations: list[HybridObservation],
+) -> tuple[dict[str, tuple[float, float]], dict[str, float]]:
+    """Fit the constants.
+
+    Parameters
+    ----------
+    observations : list of HybridObservation
+        Observations.
+
+    Returns
+    -------
+    dict of str to (float, float)
+        Constant → value [its unit in `CONSTANTS`] and standard error of its logarithm, [-]
+    dict of str to float
+        Kind → half-width of the 90 % interval on machines left out, [-]
+    """
+    logs, errors = _solve(observations)
+    values = {name: (float(np.exp(log)), float(sd)) for name, log, sd in zip(CONSTANTS, logs, errors, strict=True)}
+    half = {
+        kind: spread_of({
+            name: [error for one, error in rows if one.fitted]
+            for name, rows in machines.items()
+            if any(one.fitted for one, _ in rows)
+        })
+        for kind, machines in left_out(observations).items()
+    }  # fmt: skip
+    return values, half
+
+
+def offload_fit_text(observations: list[HybridObservation]) -> str:
+    """Write the fit as TOML.
+
+    Parameters
+    ----------
+    observations : list of HybridObservation
+        Observations.
+
+    Returns
+    -------
+    str
+        The file.
+    """
+    values, half = fit_offload(observations)
+    used = [one for one in observations if one.fitted]
+    lines = [
+        "# Written by `glmplan.calibrate.offload`; observations: calibration/measurements/ktransformers.csv, hybrid",
+        "# rows of other-public.csv, calibration/offload/reports.csv; machines: calibration/offload/systems.toml",
+        "",
+    ]
+    lines.append("runs = [" + ", ".join(f'"{one}"' for one in sorted({one.run.id for one in used})) + "]")
+    lines.append("machines = [" + ", ".join(f'"{one}"' for one in sorted({o.case.system.name for o in used})) + "]")
+    lines += ["", "[domain]"]
+    for name, column in (
+        ("requests", [one.case.requests for one in used]),
+        ("prompt_tokens", [one.case.input_tokens for one in used if one.kind == "prefill"]),
+        ("host_memory_bandwidth_gb_s", [one.case.side.bandwidth / 1e9 for one in used]),
+    ):
+        lines.append(f"{name} = [{min(column):g}, {max(column):g}]")
+    lines += ["", "[intervals]"]
+    lines += [f"{kind} = [{-width:.4f}, {width:.4f}]" for kind, width in half.items()]
+    for name, (value, sd) in values.items():
+        unit = CONSTANTS[name][2]
+        text = f'"{format_quantity(value, unit, 4)}"' if unit else f"{value:.4f}"
+        lines += ["", f'[constants."{name}"]', f"value = {text}", f"log_sd = {sd:.3f}"]
+    return "\n".join(lines) + "\n"
+
+
+def write_offload_fit(path: str | Path | None = None) -> Path:
+    """Fit and write `calibration/fits/offload.toml`.
+
+    Parameters
+    ----------
+    path : path, optional
+        Another file.
+
+    Returns
+    -------
+    Path
+        The file written.
+    """
+    file = Path(path) if path is not None else data_folder("calibration") / "fits" / "offload.toml"
+    observations, _ = hybrid_observations(hybrid_runs())
+    write_atomically(file, offload_fit_text(observations))
+    return file
