@@ -188,7 +188,9 @@ def _predicted(
     from glmplan.serving.simulate import Service
     from glmplan.serving.steptable import StepTable
 
-    asked = {name: str(value) for name, value in plan.items() if value is not None and name != "block_size"}
+    asked: dict[str, Any] = {
+        name: str(value) for name, value in plan.items() if value is not None and name != "block_size"
+    }
     if engine.get("max_model_len") is not None:
         asked["context"] = str(engine["max_model_len"])
     if traffic.kind not in ("trace", "sessions") and not traffic.lengths:

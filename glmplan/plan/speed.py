@@ -22,6 +22,7 @@ __all__ = [
     "load_of",
     "matrix_rate_known",
     "rank_layouts",
+    "speed_known",
     "typical_users",
 ]
 
