@@ -176,7 +176,7 @@ def deployment_facts(
     on : str, optional
         A machine or a number of accelerators.
     plan : path, optional
-        A plan as JSON; the first object in it that names `model` and `accelerator` counts.
+        What `glmplan fit --format json` wrote; of other JSON the first object that names `model` and `accelerator`.
     pairs : sequence of str, optional
         Further columns as `column=value`.
 
@@ -229,6 +229,8 @@ def _from_plan(path: Path) -> dict[str, Any]:
         raise SpecError(f"cannot be read: {error.strerror}", file=path) from None
     except ValueError as error:
         raise SpecError(f"is not JSON: {error}", file=path) from None
+    if isinstance(value, dict) and str(value.get("schema")).startswith("glmplan.fit/"):
+        return _from_fit(value, path)
     waiting = [value]
     while waiting:
         one = waiting.pop(0)
@@ -239,3 +241,23 @@ def _from_plan(path: Path) -> dict[str, Any]:
         elif isinstance(one, list):
             waiting += one
     raise SpecError("names no model with its accelerator", file=path)
+
+
+def _from_fit(value: dict[str, Any], path: Path) -> dict[str, Any]:
+    """Return the deployment of an answer of `glmplan fit`."""
+    asked, plan = value.get("question"), value.get("plan")
+    if not isinstance(asked, dict) or not isinstance(plan, dict):
+        raise SpecError(f"holds no plan: {value.get('headline') or 'the question or the plan is missing'}", file=path)
+    columns = {
+        "model": asked.get("model"),
+        "weights": asked.get("checkpoint"),
+        "accelerator": asked.get("accelerator"),
+        "accelerator_count": plan.get("accelerators"),
+        "engine": asked.get("engine"),
+        "engine_version": asked.get("engine_version"),
+        **{name: plan.get(name) for name in ("tp", "pp", "dp", "ep", "dcp")},
+        "kv_cache": plan.get("kv"),
+        "cuda_graphs": "no" if plan.get("cuda_graphs") in (False, 0) else None,
+        "speculative": f"mtp-{plan['mtp']}" if plan.get("mtp") else "none",
+    }
+    return {name: found for name, found in columns.items() if found is not None}

@@ -157,6 +157,21 @@ def test_a_plan_names_the_deployment(tmp_path):
         deployment_facts(pairs=["tpp=3"])
 
 
+def test_the_answer_of_fit_is_a_plan(tmp_path):
+    file = tmp_path / "fit.json"
+    asked = {"model": "glm-5.1", "checkpoint": "nvfp4", "accelerator": "rtx-pro-6000-ws", "accelerator_count": 8,
+             "engine": "vllm", "engine_version": None}  # fmt: skip
+    plan = {"layout": "tp8", "tp": 8, "pp": 1, "dp": 1, "ep": 1, "dcp": 1, "accelerators": 8, "kv": "fp8",
+            "cuda_graphs": True, "mtp": 2}  # fmt: skip
+    file.write_text(json.dumps({"schema": "glmplan.fit/1", "question": asked, "plan": plan}))
+    facts = deployment_facts(plan=file)
+    assert (facts["model"], facts["weights"], facts["tp"], facts["kv_cache"]) == ("glm-5.1", "nvfp4", 8, "fp8")
+    assert facts["speculative"] == "mtp-2" and "engine_version" not in facts
+    file.write_text(json.dumps({"schema": "glmplan.fit/1", "question": asked, "plan": None, "headline": "too small"}))
+    with pytest.raises(SpecError, match="too small"):
+        deployment_facts(plan=file)
+
+
 def cases_of(users):
     from glmplan.measure.site import ladder_cases
 
