@@ -30,6 +30,8 @@ FIGURES: dict[str, tuple[str, float | None]] = {
     "prefill_tokens_per_s": ("prefill_rate", None),
     "total_tokens_per_s": ("total_rate", None),
 }
+#: a tensor-parallel group of more is a rack that a table lists as one (GB200 NVL72 rows of InferenceX) [-]
+_WIDEST_GROUP = 16
 
 
 @dataclass(frozen=True)
@@ -167,6 +169,9 @@ def build_design(runs: Iterable[Run]) -> Design:
             question.deployment.structure.part.rate("bf16")
         except GlmplanError as error:
             refused.append((run, str(error)))
+            continue
+        if question.deployment.tp > _WIDEST_GROUP:
+            refused.append((run, "prefill and decode on separate accelerators; how they share the work is not stated"))
             continue
         questions.append(question)
     points, node_run, figure, owner = [], [], [], []
