@@ -98,7 +98,9 @@ def command(
             said = f"predicted for {known['model']} on {known['accelerator']}: {'; '.join(assumed)}"
         except GlmplanError as error:
             said = f"no prediction: {error}"
-    causes = likely_causes(record, compared, predicted_pool=pool)
+    causes = likely_causes(
+        record, compared, predicted_pool=pool, speculative=known.get("speculative", "none") != "none"
+    )
     text = record_json(record, compared_json(compared, causes, pool))
     table = record_csv(record, known)
     if out is not None:

@@ -13,10 +13,12 @@ from glmplan.measure.client import Client, Endpoint, Patience
 from glmplan.measure.null_server import NullServer
 from glmplan.measure.outcome import Outcome
 
-QUICK = Patience(connect=1.0, first_token=0.4, stall=0.3, throttle=1.0, throttled=2)
+QUICK = Patience(connect=5.0, first_token=0.4, stall=0.3, throttle=1.0, throttled=2)
+#: for servers that answer: a busy machine must not make a fault of it
+CALM = Patience(connect=10.0, first_token=15.0, stall=15.0, throttle=1.0, throttled=2)
 
 
-def ask(behave, *, chat=False, patience=QUICK, count=1, tokens=3, **options):
+def ask(behave, *, chat=False, patience=CALM, count=1, tokens=3, **options):
     """Send requests to a server one after another and return their records, within a bounded time."""
 
     async def run():
@@ -108,7 +110,7 @@ def test_a_refused_connection_is_told_at_once():
     async def run():
         async with server(answering(b"")) as url:
             pass
-        async with Client(Endpoint(url, "m"), QUICK) as client:
+        async with Client(Endpoint(url, "m"), CALM) as client:
             return await client.send("a", 3)
 
     begin = time.perf_counter()
@@ -156,15 +158,17 @@ def test_a_throttled_request_waits_as_the_server_asks_and_succeeds(status):
             writer.write(HEAD + WHOLE)
         await writer.drain()
 
+    begin = time.perf_counter()
     record = ask(busy)
     assert record.outcome is Outcome.DONE and record.throttled == 1 and times[1] - times[0] >= 0.3
-    assert record.ttft < 0.3  # the wait is not the server's time to a first token
+    # the wait is not the server's time to a first token
+    assert time.perf_counter() - begin >= record.e2e + 0.3
 
 
 def test_a_server_that_keeps_throttling_is_given_up_and_counted():
     always = answering(b"HTTP/1.1 429 X\r\nRetry-After: 0\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
     record = ask(always)
-    assert record.outcome is Outcome.THROTTLED and record.throttled == QUICK.throttled + 1
+    assert record.outcome is Outcome.THROTTLED and record.throttled == CALM.throttled + 1
 
 
 def test_a_retry_after_beyond_patience_is_not_waited_for():
@@ -175,19 +179,19 @@ def test_a_retry_after_beyond_patience_is_not_waited_for():
 
 def test_a_trickle_of_bytes_does_not_keep_a_stream_alive():
     loris = answering(HEAD, *([b":"] * 200), pause=0.02)
-    assert ask(loris).outcome is Outcome.LATE
+    assert ask(loris, patience=QUICK).outcome is Outcome.LATE
     after_a_token = answering(HEAD + token(), *([b"d"] * 200), pause=0.02)
-    assert ask(after_a_token).outcome is Outcome.STALLED
+    assert ask(after_a_token, patience=QUICK).outcome is Outcome.STALLED
 
 
 def test_comments_do_not_count_as_progress():
     pings = answering(HEAD + token(), *([b": ping\n\n"] * 200), pause=0.02)
-    assert ask(pings).outcome is Outcome.STALLED
+    assert ask(pings, patience=QUICK).outcome is Outcome.STALLED
 
 
 def test_a_silent_server_has_no_first_token_and_a_silent_stream_stalls():
-    assert ask(answering(stay=30)).outcome is Outcome.LATE
-    assert ask(answering(HEAD + token(), stay=30)).outcome is Outcome.STALLED
+    assert ask(answering(stay=30), patience=QUICK).outcome is Outcome.LATE
+    assert ask(answering(HEAD + token(), stay=30), patience=QUICK).outcome is Outcome.STALLED
 
 
 @pytest.mark.parametrize(
@@ -201,7 +205,7 @@ def test_a_silent_server_has_no_first_token_and_a_silent_stream_stalls():
     ],
 )
 def test_a_malformed_stream_is_told_as_such(bad):
-    record = ask(answering(HEAD + token(), bad), patience=Patience(first_token=5, stall=5))
+    record = ask(answering(HEAD + token(), bad))
     assert record.outcome is Outcome.MALFORMED and record.chunks == 1
 
 
@@ -243,7 +247,7 @@ def certificate(tmp_path_factory):
 
 
 def test_a_certificate_nobody_trusts_is_a_tls_fault(certificate):
-    record = ask(answering(HEAD + WHOLE), ssl=certificate, patience=Patience(first_token=5))
+    record = ask(answering(HEAD + WHOLE), ssl=certificate)
     assert record.outcome is Outcome.TLS
 
 
