@@ -284,6 +284,7 @@ async def climb(
                 measured = await run()
                 step = _result(level, measured, plan)
                 step.server = changed(before, await read_gauges(client))
+                _tell_from_counters(step)
                 step.cards = cards.summary()
                 step.complete = not stop.is_set() and not guard.reason
                 guard.step(step.figures.get("output_tokens_per_s", 0.0))
@@ -347,6 +348,20 @@ def _result(level: float, measured: Measured, plan: LadderPlan) -> StepResult:
     if not measured.steady:
         step.notes.append("no steady state within the time")
     return step
+
+
+def _tell_from_counters(step: StepResult) -> None:
+    """Put into a step what the server's counters say of speculation and of the prefix cache."""
+    gained = step.server
+    if gained.get("drafts", 0) > 0:
+        # each draft yields its accepted tokens and one more, which the model itself makes
+        step.figures["acceptance_length"] = 1.0 + gained.get("accepted_tokens", 0.0) / gained["drafts"]
+    elif gained.get("acceptance_length", 0) > 1:
+        step.figures["acceptance_length"] = gained["acceptance_length"]
+    hits, asked = gained.get("prefix_hits", 0.0), gained.get("prefix_queries") or gained.get("prompt_tokens") or 0.0
+    known = any("prefix cache" in note for note in step.notes)
+    if asked and hits > 0.05 * asked and not known:
+        step.notes.append(f"{hits / asked:.0%} of the prompt tokens came from the prefix cache")
 
 
 def _done_before(lines: Sequence[dict[str, Any]], settings: dict[str, Any]) -> list[StepResult]:

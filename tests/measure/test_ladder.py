@@ -196,15 +196,17 @@ def test_the_client_adds_little_and_says_how_much():
     assert Overhead(1, 0.01, 0.0, 0.1, 0).share(0.0, 0.0) == 0.0
 
 
-def llm(**more):
+def llm(pages_class=dict, **more):
     """A small server with the pages of an engine; `more` replaces pages."""
-    pages = {
-        "/v1/models": {"data": [{"id": "m", "owned_by": "vllm", "max_model_len": 4096, "root": "org/M"}]},
-        "/metrics": 'vllm:num_requests_running{engine="0"} 2\nvllm:num_requests_running{engine="1"} 3\n'
-        'vllm:cache_config_info{block_size="16",num_gpu_blocks="1000"} 1.0\nvllm:num_preemptions_total 7\n',
-        "/version": {"version": "0.20.0"},
-        **more,
-    }
+    pages = pages_class(
+        {
+            "/v1/models": {"data": [{"id": "m", "owned_by": "vllm", "max_model_len": 4096, "root": "org/M"}]},
+            "/metrics": 'vllm:num_requests_running{engine="0"} 2\nvllm:num_requests_running{engine="1"} 3\n'
+            'vllm:cache_config_info{block_size="16",num_gpu_blocks="1000"} 1.0\nvllm:num_preemptions_total 7\n',
+            "/version": {"version": "0.20.0"},
+            **more,
+        }
+    )
 
     async def behave(reader, writer, number):
         head, content = await read_request(reader)
@@ -261,6 +263,30 @@ def test_odd_pages_are_no_facts_and_no_crash(page):
         told(llm(**{"/v1/models": page, "/metrics": "garbage {{{\n", "/props": page, "/get_server_info": page}))
     )
     assert facts.models == () and facts.gauges == {}
+
+
+def test_counters_of_speculation_and_of_the_prefix_cache_go_into_the_step():
+    readings = iter(range(100))
+
+    def page():
+        n = next(readings)
+        return (
+            f"vllm:spec_decode_num_drafts_total {10 * n}\nvllm:spec_decode_num_accepted_tokens_total {15 * n}\n"
+            f"vllm:prefix_cache_queries_total {100 * n}\nvllm:prefix_cache_hits_total {40 * n}\n"
+        )
+
+    class Pages(dict):
+        def get(self, path, default=None):
+            return page() if path == "/metrics" else super().get(path, default)
+
+    async def asked():
+        async with server(llm(pages_class=Pages)) as url:
+            plan = LadderPlan(Lengths(8, 2), users=(1,), requests=3)
+            return await climb(Endpoint(url, "m"), plan, journal=Journal(None), stop=asyncio.Event(), limits=CALM)
+
+    (step,) = run(asked()).steps
+    assert step.figures["acceptance_length"] == 2.5
+    assert any("40%" in note and "prefix cache" in note for note in step.notes)
 
 
 def test_where_no_server_answers_it_says_so():
