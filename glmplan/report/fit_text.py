@@ -14,7 +14,7 @@ __all__ = ["WIDTH", "fit_text", "number"]
 
 #: columns of the page [-]
 WIDTH = 100
-_BAR = 40
+_BAR = 32
 _GIB = 2**30
 _VERDICTS = {"fits": "FITS", "tight": "TIGHT", "does_not_fit": "DOES NOT FIT", "unknown": "UNKNOWN"}
 
@@ -195,8 +195,8 @@ def _users(answer: FitAnswer) -> str:
         f"\nUsers at once, each with {asked.input_tokens:,} tokens in and {asked.output_tokens:,} out (90 % interval)\n"
     )
     has_ttft = any(row.ttft is not None for row in answer.users)
-    first = f"{'first token, s':>24}" if has_ttft else ""
-    out += f"  users  running{first}{'tok/s for each':>22}{'tok/s in all':>24}{'context each':>15}\n"
+    first = f"{'first token, s':>22}" if has_ttft else ""
+    out += f"  users  running{first}{'tok/s for each':>21}{'tok/s in all':>23}{'context each':>14}\n"
     for row in answer.users:
         out += _user_line(row, has_ttft) + "\n"
     waiting = [row for row in answer.users if row.running < row.users]
@@ -221,11 +221,11 @@ def _user_line(row: UserRow, has_ttft: bool) -> str:
     first = ""
     if has_ttft:
         one = row.ttft
-        first = f"{number(one.value):>9} {_range(one):>14}" if one is not None else " " * 24
+        first = f"{number(one.value):>8} {_range(one):>13}" if one is not None else " " * 22
     each, total = row.user_rate, row.total_rate
     return (
-        f"  {row.users:5}  {row.running:7}{first}{number(each.value):>8} {_range(each):>13}"
-        f"{number(total.value):>10} {_range(total):>13}{row.context:15,}"
+        f"  {row.users:5}  {row.running:7}{first}{number(each.value):>8} {_range(each):>12}"
+        f"{number(total.value):>9} {_range(total):>13}{row.context:14,}"
     )
 
 

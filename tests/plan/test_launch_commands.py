@@ -1,0 +1,49 @@
+"""The command that starts a plan has the flags of its engine, and only those that were decided."""
+
+from __future__ import annotations
+
+import pytest
+
+from glmplan.plan import Words, fit_answer
+
+
+def command(model, on, **words):
+    return " ".join(fit_answer(Words(model, on, **words)).command)
+
+
+def test_vllm_gets_layout_cache_and_eager_mode():
+    text = command("glm-5.1-nvfp4", "6xrtx-pro-6000-ws")
+    assert text.startswith("vllm serve nvidia/GLM-5.1-NVFP4 ")
+    for flag in ("--tensor-parallel-size 2", "--pipeline-parallel-size 3", "--kv-cache-dtype fp8", "--enforce-eager"):
+        assert flag in text
+    assert "--gpu-memory-utilization" not in text
+
+
+def test_what_was_asked_for_is_in_the_command():
+    text = command("glm-5.1-fp8", "8xb200-sxm", tp="8", context="32768", memory_fraction="0.88", mtp="2")
+    for flag in ("--max-model-len 32768", "--gpu-memory-utilization 0.88", '"num_speculative_tokens":2'):
+        assert flag in text
+
+
+@pytest.mark.parametrize(
+    ("engine", "flags"),
+    [
+        ("sglang", ["python -m sglang.launch_server --model-path zai-org/GLM-5.1-FP8", "--tp-size 8"]),
+        ("trtllm", ["trtllm-serve zai-org/GLM-5.1-FP8", "--tp_size 8"]),
+    ],
+)
+def test_other_engines_have_their_own_words(engine, flags):
+    text = command("glm-5.1-fp8", "8xb200-sxm", engine=engine, tp="8", pp="1", dp="1")
+    for flag in flags:
+        assert flag in text
+
+
+def test_llama_server_shares_one_context_between_its_slots():
+    text = command("llama-3.1-8b-q4_k_m", "1xrtx-4090", users="4", context="8192")
+    assert text.startswith("llama-server") and "--parallel 4" in text and "-c 32768" in text
+
+
+def test_weights_that_nobody_published_are_asked_for():
+    answer = fit_answer(Words("glm-5.1-int8", "8xb300-sxm"))
+    assert "PATH_TO_WEIGHTS" in answer.command[0]
+    assert "no published files" in answer.command_notes[0]
