@@ -119,8 +119,8 @@ def why_rejected(request: Request, pool: KvPool, settings: EngineSettings, perio
     peak = held_blocks(request.input, request.steps, pool.block_size, period)
     if max(peak, -(-(tokens - 1) // pool.block_size)) > pool.blocks:
         return "needs more KV blocks than the pool has"
-    if not settings.chunked_prefill and request.input > settings.max_num_batched_tokens * settings.pipeline_stages:
-        return "prompt exceeds the token budget without chunked prefill"
+    if not settings.chunked_prefill and tokens - 1 > settings.max_num_batched_tokens * settings.pipeline_stages:
+        return "may exceed the token budget, which must hold prompt and answer without chunked prefill"
     return None
 
 

@@ -83,18 +83,17 @@ class Cluster:
             Finished requests, in the order of finishing.
         """
         source = iter(arrivals)
+        if len(self.engines) == 1:
+            yield from self._alone(source, after)
+            return
         coming = next(source, None)
         events: list[tuple[float, int, Request]] = []
         engines, ends, fresh = self.engines, [math.inf] * len(self.engines), {e.replica for e in self.engines if e.load}
-        single = len(engines) == 1
         while True:
             due = coming.arrival if coming is not None else math.inf
             later = events[0][0] if events else math.inf
-            end = ends[0] if single else min(ends)
-            if fresh:
-                horizon = engines[0].now if single else min([engines[i].now for i in fresh])
-            else:
-                horizon = end
+            end = min(ends)
+            horizon = min([engines[i].now for i in fresh]) if fresh else end
             if (due <= horizon or later <= horizon) and (events or coming is not None):
                 if coming is not None and due <= later:
                     request, now = coming, due
@@ -129,6 +128,45 @@ class Cluster:
                 if stuck:
                     raise GlmplanError(f"{stuck} requests wait for a replica that cannot start them")
                 return
+
+    def _alone(
+        self, source: Iterator[Request], after: Callable[[Request, float], Request | None] | None
+    ) -> Iterator[Request]:
+        """The same for one replica, which needs no clock over several."""
+        engine, events = self.engines[0], list[tuple[float, int, Request]]()
+        coming = next(source, None)
+        due = coming.arrival if coming is not None else math.inf
+        end, planned = engine.now, False
+        while True:
+            # all that is there when the next step is formed, and then all that arrives before it ends
+            while (due <= end or (events and events[0][0] <= end)) and (events or coming is not None):
+                if coming is not None and not (events and events[0][0] < due):
+                    request, now = coming, due
+                    coming = next(source, None)
+                    due = coming.arrival if coming is not None else math.inf
+                else:
+                    now, _, request = heappop(events)
+                if request.input + request.output > self._surely and self._accept(request) is None:
+                    self._follow(request, now, after, events)
+                    continue
+                engine.submit(request, now)
+                if planned and engine.end == math.inf:
+                    planned = False  # it was idle: what else arrives now is seen by the same step
+                    end = engine.now
+                elif planned:
+                    end = engine.end
+            if not planned:
+                end, planned = engine.plan(), True
+                continue
+            if end == math.inf:
+                if engine.waiting:
+                    raise GlmplanError(f"{len(engine.waiting)} requests wait for a replica that cannot start them")
+                return
+            for request in engine.commit():
+                if after is not None:
+                    self._follow(request, engine.now, after, events)
+                yield request
+            end, planned = engine.now, False
 
     @property
     def preemptions(self) -> int:

@@ -169,17 +169,15 @@ class SkippingEngine(DecodingBatch):
                 self._fill(self._budget - decoding * settings.tokens_per_decode)
         if self._chunks:
             self._beside = 0 if settings.prefill_first else decoding
-            p, weight = 0, 0.0
-            for request, take in self._chunks:
-                p += take
-                weight += take * (request.done + (take + 1) / 2)
+            p = sum(take for _, take in self._chunks)
+            weight = sum(take * (request.done + (take + 1) / 2) for request, take in self._chunks)
             self.end = self.now + self.clock.mixed(self._beside, self._total, p, weight)
         elif self._running:
             self._plan_run()
         else:
             self.end = _NEVER
             if self.waiting and self.preemptions > preemptions:
-                return self.plan()
+                self.plan()
         return self.end
 
     def commit(self) -> list[Request]:
@@ -190,11 +188,7 @@ class SkippingEngine(DecodingBatch):
         list of Request
             Requests that finished, at `now`.
         """
-        finished: list[Request] = []
-        if self._steps:
-            self._commit_run()
-        else:
-            self._commit_step(finished)
+        finished = self._commit_run() if self._steps else self._commit_step()
         self._complete(finished)
         for request in finished:
             request.finish = self.now
@@ -224,44 +218,45 @@ class SkippingEngine(DecodingBatch):
             room -= self._estimate.outstanding(self._running.values(), self._step, self.growth)
             room -= sum(r.prompt - r.done + self._estimate.answer(r.left, self.growth) for r, _ in self._chunks)
         self._changed = False
-        while self.waiting and budget > 0 and self._busy < settings.max_num_seqs:
-            request = self.waiting[0]
+        waiting, cache, chunks, most = self.waiting, self.cache, self._chunks, settings.max_num_seqs
+        busy = self._busy
+        while waiting and budget > 0 and busy < most:
+            request = waiting[0]
             if request.kv_ready:
                 break
-            hit, held = 0, 0
+            hit, held, rest = 0, 0, request.prompt
             names: list[tuple[object, int]] = []
-            if self.cache is not None and (request.runs or request.preemptions):
+            if cache is not None and (request.runs or request.preemptions):
                 self._settle()
-                hit, names = self.cache.match(request)
-                held = self.cache.idle_blocks(names)
-            rest = request.prompt - hit * size
+                hit, names = cache.match(request)
+                held = cache.idle_blocks(names)
+                rest -= hit * size
             take = min(rest, budget)
             if take < rest and not settings.chunked_prefill:
-                self._changed = bool(self._chunks)  # others took the budget of this step
                 break
-            need = -(-(hit * size + take) // size) - hit
+            need = -(-take // size)  # what is found ends at a block, so blocks start with the rest
             if need > self._available() - held:
                 break
-            if self._promises and self._promised + self._peak(request) > self.pool.blocks:
-                break
+            if self._promises:
+                if self._promised + self._peak(request) > self.pool.blocks:
+                    break
+                self._promised += self._peak(request)
             if estimate:
                 cost = rest + self._estimate.answer(request.left, self.growth)
-                if cost >= room and self._busy:
+                if cost >= room and busy:
                     break
                 room -= cost
-            self.waiting.popleft()
-            if names and self.cache is not None:
-                self.cache.hold(request, names)
+            waiting.popleft()
+            if names and cache is not None:
+                cache.hold(request, names)
                 request.cached += hit * size
             request.base, request.done = hit, hit * size
             self.free -= need
-            self._promised += self._peak(request)
             if request.started < 0:
                 request.started = self.now
-            self._chunks.append((request, take))
+            chunks.append((request, take))
+            busy += 1
             budget -= take
-        if budget <= 0:
-            self._changed = True
 
     def _admit_ready(self) -> None:
         """Let requests whose keys and values were computed elsewhere decode at once."""
@@ -278,11 +273,13 @@ class SkippingEngine(DecodingBatch):
             self._promised += self._peak(request)
             self._join(request)
 
-    def _commit_step(self, finished: list[Request]) -> None:
-        """End a step with prompt tokens."""
+    def _commit_step(self) -> list[Request]:
+        """End a step with prompt tokens; return the requests whose first token was the last."""
+        finished: list[Request] = []
         start, now, n, total = self.now, self.end, self._beside, self._total
         self.now = now
         chunks, self._chunks = self._chunks, []
+        self._changed = True  # of budget and cached content
         tokens = 0
         if n:
             self._step += 1
@@ -308,6 +305,7 @@ class SkippingEngine(DecodingBatch):
             else:
                 self._join(request)
         self.segments.append((start, 1, now - start, 0.0, n, total if n else 0.0, tokens, self.used))
+        return finished
 
     # -- decoding -----------------------------------------------------------------------------------------------------
 
@@ -349,7 +347,7 @@ class SkippingEngine(DecodingBatch):
                 return
             steps += here
 
-    def _commit_run(self) -> None:
+    def _commit_run(self) -> list[Request]:
         """End a run of decode steps."""
         n, total = len(self._running), self._total
         if self._steps > 1:
@@ -362,6 +360,7 @@ class SkippingEngine(DecodingBatch):
         self._step += self._steps
         self._estimate.decay(self._steps)
         self.now, self._steps = self.end, 0
+        return []
 
     # -- preemption ---------------------------------------------------------------------------------------------------
 

@@ -113,29 +113,34 @@ class SteppingEngine:
             Requests that finished, at `now`.
         """
         self.now = self.end
-        finished = []
+        finished, ended = [], []
         if self.decoding:
             self.step += 1
             self.estimate.decay(1)
         for request in self.decoding:
             self.context[request.number] += self.growth
             if self.step - request.joined == request.left:
-                finished.append(request)
+                ended.append(request)
+        self.changed |= bool(self.work)
         for request, take in self.work:
             request.done += take
-            if request.done == request.prompt:
-                if request.first < 0:
-                    request.first = self.now
-                if self.cache is not None:
-                    request.private = self.held[request.number] - request.base
-                    self.cache.publish(request)
-                    request.base = self.held[request.number] - request.private
-                self._start(request)
-                if request.left == 0:
-                    finished.append(request)
+            if request.done < request.prompt:
+                continue
+            if request.first < 0:
+                request.first = self.now
+            if self.cache is not None and len(request.runs) > 1:
+                request.private = self.held[request.number] - request.base
+                self.cache.publish(request)
+                request.base = self.held[request.number] - request.private
+            self._start(request)
+            if request.left == 0:
+                self._leave(request, request.prompt)
+                finished.append(request)
+        for request in ended:
+            self._leave(request, request.input + request.output - 1)
+            finished.append(request)
         for request in finished:
             request.finish = self.now
-            self._leave(request, request.prompt if request.left == 0 else request.input + request.output - 1)
         return finished
 
     def _start(self, request: Request) -> None:

@@ -75,7 +75,7 @@ def _both(table, pool, engine_settings, make, after=None):
 SCHEDULERS = st.sampled_from(["vllm", "sglang", "trtllm", "max-utilization", "unchunked"])
 
 
-@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     seed=st.integers(0, 10**9),
     count=st.integers(1, 60),
@@ -114,7 +114,7 @@ def test_every_finish_time_agrees_to_a_nanosecond(
         assert request.arrival <= request.started <= request.first <= request.finish
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(
     seed=st.integers(0, 10**9),
     rate=st.sampled_from([2.0, 20.0]),
