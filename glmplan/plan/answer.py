@@ -57,7 +57,7 @@ class Limit:
     Attributes
     ----------
     name : str
-        ``kv``, ``tpot`` or ``queue``.
+        ``kv``, ``tpot``, ``queue`` or ``hazard``.
     users : int
         Users that it allows, [-]
     words : str
@@ -130,8 +130,7 @@ class Change:
     Attributes
     ----------
     name : str
-        ``kv``, ``accelerators``, ``fewer``, ``checkpoint``, ``model``, ``context``, ``mtp``, ``kernels``, ``layout`` or
-        ``engine``.
+        ``kv``, ``accelerators``, ``fewer``, ``checkpoint``, ``model``, ``context``, ``mtp``, ``kernels`` or ``layout``.
     what : str
         The change in words.
     verdict : str
@@ -167,9 +166,10 @@ class Warn:
     Attributes
     ----------
     kind : str
-        ``wall``, ``hazard``, ``domain`` or ``fact``.
+        ``wall`` or ``hazard``.
     severity : str
-        ``error``, ``fallback``, ``quality``, ``memory``, ``slow``, ``danger`` or ``note``.
+        Of a wall ``error``, ``fallback``, ``quality``, ``memory`` or ``slow``; of a hazard ``danger``, ``warning`` or
+        ``note``.
     name : str
         Identifier.
     title : str

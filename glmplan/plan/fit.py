@@ -5,6 +5,7 @@ from __future__ import annotations
 from glmplan.plan.answer import FitAnswer, RunnerUp, Warn
 from glmplan.plan.asked import Asked, Words, read_words
 from glmplan.plan.changes import changes_of, verdict_of
+from glmplan.plan.dangers import hazard_warnings, hazards_of, without_danger
 from glmplan.plan.holding import Holding, stage_ranks
 from glmplan.plan.launch import launch_command
 from glmplan.plan.obstacles import Obstacles
@@ -17,6 +18,7 @@ __all__ = ["answer_of", "fit_answer"]
 #: runners-up that are listed
 _LISTED = 5
 _GIB = 2**30
+_SEVERITIES = ("danger", "error", "warning", "memory", "quality", "fallback", "slow", "note")
 
 
 def fit_answer(words: Words) -> FitAnswer:
@@ -108,14 +110,16 @@ def answer_of(asked: Asked) -> FitAnswer:
     told = _launch_context(asked, best)
     command, notes = launch_command(asked, best, told)
     one = found[asked.users[0]]
+    safe = safe_users(asked, best, found)
+    hazards = hazards_of(asked, best, users=safe.users, longest=told)
     return FitAnswer(
         **common,  # type: ignore[arg-type]
         deployment=deployment,
         launch_context=told,
         users=rows,
-        safe=safe_users(asked, best, found),
+        safe=without_danger(safe, hazards),
         binding=binding_words(rows),
-        warnings=_warnings(solution, rows),
+        warnings=_by_severity((*hazard_warnings(hazards), *_warnings(solution, rows))),
         command=command,
         command_notes=notes,
         basis=one.basis,
@@ -207,6 +211,10 @@ def _warnings(solution: Solution, rows: tuple[object, ...]) -> tuple[Warn, ...]:
             Warn("wall", wall.severity, wall.id, wall.title, wall.effect, wall.do, wall.source, _applied(wall))
         )
     return tuple(found)
+
+
+def _by_severity(found: tuple[Warn, ...]) -> tuple[Warn, ...]:
+    return tuple(sorted(found, key=lambda one: _SEVERITIES.index(one.severity)))
 
 
 def _applied(wall: object) -> str:

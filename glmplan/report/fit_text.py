@@ -117,7 +117,7 @@ def _head(answer: FitAnswer) -> str:
     return out
 
 
-_LIMITS = {"kv": "KV", "tpot": "TPOT", "queue": "queue"}
+_LIMITS = {"kv": "KV", "tpot": "TPOT", "queue": "queue", "hazard": "hazard"}
 
 
 def _context(answer: FitAnswer) -> str:
@@ -291,7 +291,9 @@ def _warnings(answer: FitAnswer) -> str:
     for one in answer.warnings:
         text = f"[{one.severity}] {one.title}"
         text += f"; {one.applied}" if one.applied else ""
-        text += f". Do: {one.do}" if one.do and one.severity in ("error", "danger", "memory", "quality") else ""
+        text += f": {one.effect}" if one.kind == "hazard" else ""
+        told = one.kind == "hazard" or one.severity in ("error", "memory", "quality")
+        text += f". Do: {one.do}" if one.do and told else ""
         out += _wrap(text, "  ", "      ")
     return out
 
