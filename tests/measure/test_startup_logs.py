@@ -70,6 +70,17 @@ INFO executor.py # GPU blocks: 27000, # CPU blocks: 2048
     assert log.kv_pool == 54.86 * GIB and log.kv_tokens == 27000 * 16 and log.memory_utilization == 0.9
 
 
+def test_vllm_on_a_processor_is_told_its_pool():
+    text = """(EngineCore pid=1) INFO [core.py:133] Initializing a V1 LLM engine (v0.32.0) with config: model='m', dtype=torch.bfloat16, max_seq_len=2048, quantization=None,
+(Worker pid=2) INFO [cpu_worker.py:260] Explicitly set (1.0/9.96) GiB for KV cache on node 0.
+(EngineCore pid=1) INFO [kv_cache_utils.py:2327] CPU KV cache size: 65,536 tokens, Maximum concurrency for 2,048 tokens per request: 32.00x
+"""
+    found = import_text(text)
+    log = found.logged
+    assert (log.kv_pool, log.kv_tokens, log.max_concurrency) == (GIB, 65536, 32)
+    assert found.rows[0]["weights"] == "bf16" and found.problems[0].field == "weights"
+
+
 def test_sglang_prints_gib_as_gb_and_counts_dp_attention_in_tp():
     found = import_text(SGLANG)
     log = found.logged

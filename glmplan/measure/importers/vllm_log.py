@@ -89,6 +89,12 @@ def read(source: Source) -> Imported:
         log.put("weights", float(match[1]) * GIB, line, "max")
     for line, match in matches(text, r"(?:Available KV cache memory:|reserved for KV Cache is) (-?[\d.]+) ?Gi?B"):
         log.put("kv_pool", float(match[1]) * GIB, line, "min")
+    for line, match in matches(text, r"Explicitly set \(([\d.]+)/[\d.]+\) GiB for KV cache"):
+        log.put("kv_pool", float(match[1]) * GIB, line, "min")
+    if log.quantization is None and "quantization=None" in text:
+        # not quantised: the weights are what the run computes in
+        for line, match in matches(text, r"dtype=torch\.(bfloat16|float16|float32)"):
+            log.put("quantization", {"bfloat16": "bf16", "float16": "f16", "float32": "fp32"}[match[1]], line)
     for line, match in matches(text, r"(?:GPU|CPU) KV cache size: ([\d,]+) tokens"):
         log.put("kv_tokens", number(match[1]), line, "min")
     block = next((int(m[1]) for _, m in matches(text, r"block_size=(\d+)")), 16)
