@@ -100,7 +100,7 @@ def interval_of(effects: Effects, knowledge: str, kind: str, features: dict[str,
     effects : Effects
         The fit.
     knowledge : str
-        Class of what is known, one of `glmplan.hierarchy.KNOWLEDGE`.
+        Class of what is known, one of `glmplan.hierarchy.KNOWN_AS`.
     kind : str
         ``decode``, ``ttft`` or ``prefill``.
     features : dict of str to str
@@ -112,6 +112,8 @@ def interval_of(effects: Effects, knowledge: str, kind: str, features: dict[str,
         Ends of the 90 % interval in logarithms, [-]
     """
     low, high = effects.intervals[knowledge][kind]
+    if knowledge == "site":
+        return low, high
     names = MEASURED_FEATURES if knowledge == "configuration" else OTHER_FEATURES
     factor = 1.0
     for name in names:

@@ -79,7 +79,7 @@ class Prediction:
     running : float
         Largest number of requests that run at once, [-]
     knowledge : str
-        What was measured of it, one of `glmplan.hierarchy.KNOWLEDGE`.
+        What was measured of it, one of `glmplan.hierarchy.KNOWN_AS`.
     basis : str
         The same in words.
     out_of_domain : str
@@ -251,7 +251,8 @@ def _prediction(
     fit: Effects,
 ) -> Prediction:
     deployment, load, _ = case
-    knowledge = knowledge_class(known)
+    at_site = keys_of(deployment)[LEVELS.index("configuration")] in fit.site
+    knowledge = "site" if at_site and "site" in fit.intervals else knowledge_class(known)
     beyond, outside = _outside(deployment, load, knowledge, fit)
     features = features_of(deployment, load.concurrency)
     drafting = _QUANTILE_90 * deployment.acceptance_deviation
@@ -287,7 +288,7 @@ def _prediction(
 
 def _outside(deployment: Deployment, load: Load, knowledge: str, fit: Effects) -> tuple[float, str]:
     """How far the load lies beyond what was measured (half-width to add, words)."""
-    words = [] if knowledge in ("configuration", "group") else [KNOWN_AS[knowledge]]
+    words = [] if knowledge in ("site", "configuration", "group") else [KNOWN_AS[knowledge]]
     widen = 0.0
     domain = fit.domain.get(keys_of(deployment)[LEVELS.index("group")])
     if domain:

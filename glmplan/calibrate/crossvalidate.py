@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from glmplan.calibrate.design import Design
-from glmplan.calibrate.solve import solve
+from glmplan.calibrate.solve import Solution, solve
 from glmplan.hierarchy import LEVELS, knowledge_class
 from glmplan.question import Question
 
@@ -101,7 +101,12 @@ def folds_of(questions: Sequence[Question], mode: str) -> np.ndarray:
 
 
 def cross_validate(
-    design: Design, mode: str, *, rounds: int = 10, progress: Callable[[str, int, int], None] | None = None
+    design: Design,
+    mode: str,
+    *,
+    rounds: int = 10,
+    progress: Callable[[str, int, int], None] | None = None,
+    keep: Callable[[np.ndarray, Solution], None] | None = None,
 ) -> Errors:
     """Predict every run from a fit that has not seen it.
 
@@ -115,6 +120,8 @@ def cross_validate(
         Gauss-Newton steps of each fit, [-]
     progress : callable, optional
         Called with the mode, the fold and the number of folds.
+    keep : callable, optional
+        Called with which runs a fit has not seen, (runs,) array of bool, and the fit.
 
     Returns
     -------
@@ -129,6 +136,8 @@ def cross_validate(
         out = of_observation == one
         solution = solve(design, use=~out, rounds=rounds)
         residual[out] = solution.residual[out]
+        if keep is not None:
+            keep(fold == one, solution)
         seen = [np.zeros(len(names), dtype=bool) for names in design.key_names]
         for level in range(len(LEVELS)):
             seen[level][design.keys[fold != one, level]] = True

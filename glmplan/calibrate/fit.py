@@ -11,8 +11,9 @@ import numpy as np
 
 from glmplan.calibrate.crossvalidate import MODES, Errors, cross_validate
 from glmplan.calibrate.design import Design
-from glmplan.calibrate.intervals import Intervals, fit_intervals, scored_of
-from glmplan.calibrate.solve import Solution, prior_spread, solve
+from glmplan.calibrate.intervals import Intervals, fit_intervals, scored_of, site_intervals
+from glmplan.calibrate.site import site_errors
+from glmplan.calibrate.solve import Solution, prior_spread, solve, summed
 from glmplan.files import write_atomically
 from glmplan.hierarchy import COLUMNS, LEVELS, keys_of
 
@@ -37,12 +38,15 @@ class Calibrated:
         One for each way of leaving runs out.
     intervals : Intervals
         Intervals from these errors.
+    site : (m,) array
+        Errors after a site's update with two points of each sweep, in logarithms; NaN where that was not tried, [-]
     """
 
     design: Design
     solution: Solution
     errors: tuple[Errors, ...]
     intervals: Intervals
+    site: np.ndarray
 
 
 def calibrate(design: Design, *, progress: Callable[[str, int, int], None] | None = None) -> Calibrated:
@@ -66,11 +70,19 @@ def calibrate(design: Design, *, progress: Callable[[str, int, int], None] | Non
             progress(f"all runs, median residual {100 * residual:.1f} %", done + 1, _ROUNDS)
 
     solution = solve(design, rounds=_ROUNDS, progress=round_done)
+    unseen = np.zeros((len(design.questions), len(COLUMNS)))
+
+    def keep(out: np.ndarray, found: Solution) -> None:
+        unseen[out] = summed(design, found.effects)[out]
+
     errors = []
     for mode in MODES:
-        errors.append(cross_validate(design, mode, progress=progress))
+        errors.append(cross_validate(design, mode, progress=progress, keep=keep if mode == "group" else None))
+    site = site_errors(design, unseen)
     scored = scored_of(design.questions, design.observation_run, design.figure)
-    return Calibrated(design, solution, tuple(errors), fit_intervals(errors, scored))
+    intervals = fit_intervals(errors, scored)
+    intervals.base["site"] = site_intervals(site, scored, intervals.base["configuration"])
+    return Calibrated(design, solution, tuple(errors), intervals, site)
 
 
 def _row(values: np.ndarray, digits: int = 3) -> str:

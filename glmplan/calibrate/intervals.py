@@ -12,7 +12,7 @@ from glmplan.hierarchy import KNOWLEDGE
 from glmplan.intervals import MEASURED_FEATURES, OTHER_FEATURES, factor_key, features_of
 from glmplan.question import Question
 
-__all__ = ["Intervals", "Scored", "fit_intervals", "nested_intervals", "scored_of"]
+__all__ = ["Intervals", "Scored", "fit_intervals", "nested_intervals", "scored_of", "site_intervals"]
 
 #: share of the left-out errors that an interval holds
 _SHARE = 0.90
@@ -242,4 +242,32 @@ def nested_intervals(
             rows = np.flatnonzero((fold == number) & (one.knowledge != ""))
             low[rows], high[rows] = fit_intervals(errors, scored, use=fold != number).ends(scored, one.knowledge, rows)
         found.append((low, high))
+    return found
+
+
+def site_intervals(
+    errors: np.ndarray, scored: Scored, configuration: dict[str, tuple[float, float]]
+) -> dict[str, tuple[float, float]]:
+    """Intervals of a deployment that a site has measured at two loads.
+
+    Parameters
+    ----------
+    errors : (m,) array
+        Errors after the site's update, NaN where it was not tried, [-]
+    scored : Scored
+        What they belong to.
+    configuration : dict of str to (float, float)
+        Intervals of a measured configuration, for kinds of figure that were not tried.
+
+    Returns
+    -------
+    dict of str to (float, float)
+        Kind of figure → interval of measured over predicted in logarithms, [-]
+    """
+    found = dict(configuration)
+    for kind in _KINDS:
+        mine = ~np.isnan(errors) & (scored.kind == kind)
+        if _enough(mine, scored.group):
+            low, high = _quantiles(errors[mine], len(np.unique(scored.group[mine])))
+            found[kind] = (round(min(low, 0.0), 4), round(max(high, 0.0), 4))
     return found

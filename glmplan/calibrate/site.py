@@ -1,0 +1,397 @@
+"""A site's own runs: a Gaussian update of the shipped hierarchy, not a refit.
+
+What the shipped fit has never seen (this model on this engine, this part with this model, …) and what it cannot see
+(this machine) stands at zero with the spread of its level; the site's runs move it as far as they say.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+
+import numpy as np
+
+from glmplan.calibrate.crossvalidate import figure_kind
+from glmplan.calibrate.design import FIGURES, Design, build_design
+from glmplan.calibrate.solve import evaluate, prior_spread
+from glmplan.columns import StepPoints
+from glmplan.errors import SpecError
+from glmplan.files import write_atomically
+from glmplan.hierarchy import COLUMNS, LEVELS, Effects, keys_of, load_effects
+from glmplan.observables import observables
+from glmplan.question import Question
+from glmplan.records import Run
+from glmplan.site import with_site
+from glmplan.structure import StepWork
+from glmplan.utilisation import KernelParams
+from glmplan.work import step_work
+
+__all__ = [
+    "SITE_NOISE",
+    "SiteFit",
+    "calibrate_site",
+    "fastest_seconds",
+    "part_of",
+    "site_errors",
+    "write_site",
+]
+
+#: how far the same configuration measured again is off, in logarithms: medians of the 100 repeats in the ledger are
+#: 1-2 % for TPOT and 4-14 % for TTFT [-]
+SITE_NOISE: dict[str, float] = {"decode": 0.02, "ttft": 0.10, "prefill": 0.05}
+#: share of the roofline time below which a figure cannot be: unevenly routed tokens touch fewer experts [-]
+_POSSIBLE = 0.8
+#: the same for all requests together: fewer may have run at once than were sent [-]
+_POSSIBLE_TOGETHER = 0.6
+_CONFIGURATION = LEVELS.index("configuration")
+_ROUNDS = 12
+#: kernel times that the data sheet bounds
+_BOUND = ("gemm_bytes", "gemm_flop", "expert_bytes", "expert_flop", "cache", "prefill_attention")
+#: farthest that a parameter moves in one round, [-]
+_FARTHEST = 0.7
+#: fewest concurrencies of a sweep that tests the update
+_FEWEST = 4
+
+
+class _Perfect(StepWork):
+    """Kernels that reach the data sheet: no launch, all of the bandwidth and of the FLOP rate."""
+
+    def kernel(self, kernel: str, form: str) -> KernelParams:
+        return KernelParams(floor=0.0, bandwidth=1.0, flop=1.0, sharpness=32.0)
+
+
+@dataclass(frozen=True)
+class SiteFit:
+    """What a site's runs say.
+
+    Attributes
+    ----------
+    values, deviation : dict of str to dict of str to (21,) array
+        Level → key → effects on top of the shipped ones, and what their standard deviation still is, [-]
+    effects : dict of str to Effects
+        Engine → shipped effects with the site's.
+    used : tuple of str
+        Runs that it rests on.
+    refused : tuple of (str, str)
+        Runs that it does not, with the reason.
+    before, after : (m,) array
+        Measured minus predicted in logarithms, before and after, [-]
+    domain : dict of str to list of float
+        Group → range of concurrency and lengths measured.
+    """
+
+    values: dict[str, dict[str, np.ndarray]]
+    deviation: dict[str, dict[str, np.ndarray]]
+    effects: dict[str, Effects]
+    used: tuple[str, ...]
+    refused: tuple[tuple[str, str], ...]
+    before: np.ndarray
+    after: np.ndarray
+    domain: dict[str, list[float]]
+
+
+def part_of(design: Design, runs: np.ndarray) -> Design:
+    """The part of a design that concerns some runs.
+
+    Parameters
+    ----------
+    design : Design
+        The design.
+    runs : (k,) array of int
+        Places of the runs, ascending.
+
+    Returns
+    -------
+    Design
+        The same table with these runs only.
+    """
+    place = np.full(len(design.questions), -1)
+    place[runs] = np.arange(len(runs))
+    nodes = np.flatnonzero(place[design.node_run] >= 0)
+    rows = np.flatnonzero(place[design.observation_run] >= 0)
+    node_place, row_place = np.full(len(design.node_run), -1), np.full(len(design.observation_run), -1)
+    node_place[nodes], row_place[rows] = np.arange(len(nodes)), np.arange(len(rows))
+    entries = np.flatnonzero(row_place[design.entry_observation] >= 0)
+    return replace(
+        design,
+        questions=tuple(design.questions[run] for run in runs),
+        work=design.work[nodes],
+        node_run=place[design.node_run[nodes]],
+        figure=design.figure[rows],
+        observation_run=place[design.observation_run[rows]],
+        log_seconds=design.log_seconds[rows],
+        entry_node=node_place[design.entry_node[entries]],
+        entry_observation=row_place[design.entry_observation[entries]],
+        entry_weight=design.entry_weight[entries],
+        keys=design.keys[runs],
+    )
+
+
+def fastest_seconds(question: Question, figure: str) -> float | None:
+    """Time that a figure takes at least: all bytes at the data-sheet bandwidth, all FLOP at the peak rate.
+
+    Parameters
+    ----------
+    question : Question
+        The run.
+    figure : str
+        One of `glmplan.calibrate.design.FIGURES`.
+
+    Returns
+    -------
+    float or None
+        The time for the figure's own unit of work, [s]; None when the load has no such figure
+    """
+    found = observables(question.load)
+    total = found.figures.get(FIGURES[figure][0])
+    if total is None:
+        return None
+    points = StepPoints(found.decode_requests, found.decode_context, found.prefill_tokens, found.prefill_context)
+    given = question.deployment.structure
+    perfect = _Perfect(**{one.name: getattr(given, one.name) for one in fields(StepWork)})
+    work = step_work(perfect, layout=question.deployment.layout, points=points)
+    seconds = np.sum([work[slot] for slot in _BOUND], axis=0)
+    return float(total.weights @ seconds) / (total.scale if total.rate else 1.0)
+
+
+def _impossible(question: Question) -> str:
+    """Why the figures of a run cannot be, or nothing."""
+    part = question.deployment.accelerator.name
+    users = question.load.concurrency
+    alone = replace(question, load=replace(question.load, concurrency=1.0, requests=4))
+    stated = not any("in flight" in word for word in question.assumed)
+    for figure, value in question.run.observed.items():
+        if figure not in FIGURES or value <= 0:
+            continue
+        unit = FIGURES[figure][1]
+        measured = value * unit if unit else 1.0 / value
+        # the queue of a mean TTFT is a model, not a bound: only the prompt itself counts
+        checks = [] if figure.startswith("ttft") or not stated else [(question, _POSSIBLE_TOGETHER, users)]
+        checks.append((alone, _POSSIBLE, users if unit is None and "per_request" not in figure else 1.0))
+        for asked, share, together in checks:
+            least = fastest_seconds(asked, figure)
+            if least is None:
+                continue
+            least = least if asked is question else least / together
+            if measured < share * least:
+                return (
+                    f"{figure} {value:g} is {least / measured:.1f} times faster than the memory bandwidth and matrix "
+                    f"rate of {part} allow with {users:g} requests at once; a cached prompt or a lower running_limit "
+                    "must be stated"
+                )
+    return ""
+
+
+@dataclass(frozen=True)
+class _Solved:
+    """Keys as (level, key), their effects and deviations, and what they leave."""
+
+    keys: list[tuple[int, int]]
+    effect: np.ndarray
+    deviation: np.ndarray
+    residual: np.ndarray
+
+
+def _update(
+    design: Design, base: np.ndarray, keys: list[list[tuple[int, int]]], spread: np.ndarray, use: np.ndarray
+) -> _Solved:
+    """Move the effects of some keys to the observations in use; Gauss-Newton on the whole posterior."""
+    names = sorted({key for row in keys for key in row})
+    width = len(COLUMNS)
+    place = {key: number for number, key in enumerate(names)}
+    member = np.zeros((len(keys), len(names)))
+    for run, row in enumerate(keys):
+        member[run, [place[key] for key in row]] = 1.0
+    sigma = np.concatenate([spread[level] for level, _ in names])
+    noise = np.array([SITE_NOISE[figure_kind(name)] for name in design.figure])
+    effect = np.zeros((len(names), width))
+    inverse = np.eye(len(sigma))
+    for _ in range(_ROUNDS):
+        log_seconds, slope = evaluate(design, base + member @ effect)
+        residual = design.log_seconds - log_seconds
+        share = member[design.observation_run]
+        jacobian = (share[:, :, None] * slope[:, None, :]).reshape(len(residual), -1)[use] * sigma / noise[use, None]
+        target = residual[use] / noise[use] + jacobian @ (effect.ravel() / sigma)
+        inverse = np.linalg.inv(jacobian.T @ jacobian + np.eye(len(sigma)))
+        move = (inverse @ (jacobian.T @ target) * sigma).reshape(effect.shape) - effect
+        effect = effect + np.clip(move, -_FARTHEST, _FARTHEST)
+        if np.abs(move).max() < 1e-6:
+            break
+    log_seconds, _ = evaluate(design, base + member @ effect)
+    deviation = (np.sqrt(np.diag(inverse)) * sigma).reshape(effect.shape)
+    return _Solved(names, effect, deviation, design.log_seconds - log_seconds)
+
+
+def calibrate_site(runs: Iterable[Run], *, effects: Callable[[str], Effects] = load_effects) -> SiteFit:
+    """Update the shipped fit with a site's runs.
+
+    Parameters
+    ----------
+    runs : iterable of Run
+        The runs.
+    effects : callable, optional
+        From an engine to what is known so far; the shipped fit by default.
+
+    Returns
+    -------
+    SiteFit
+        Effects of this site and the shipped effects with them.
+
+    Raises
+    ------
+    SpecError
+        If no run can be used; the message gives the reason of the first.
+
+    References
+    ----------
+    .. [1] Maximum a posteriori of a linear-Gaussian model around its optimum: C. E. Rasmussen, C. K. I. Williams,
+       "Gaussian Processes for Machine Learning", MIT Press 2006, section 2.1.
+    """
+    rows = list(runs)
+    whole = build_design(rows)
+    refused = [(run.id, reason) for run, reason in whole.refused]
+    for question in whole.questions:
+        if reason := _impossible(question):
+            refused.append((question.run.id, reason))
+    out = {name for name, _ in refused}
+    seen = np.unique(whole.observation_run)
+    silent = [whole.questions[n].run.id for n in range(len(whole.questions)) if n not in seen]
+    refused += [(name, "has no figure that is predicted") for name in silent if name not in out]
+    chosen = np.array([n for n in seen if whole.questions[n].run.id not in out], dtype=int)
+    if not len(chosen):
+        raise SpecError("no run can be used" + (f"; {refused[0][0]}: {refused[0][1]}" if refused else ""))
+    design = part_of(whole, chosen)
+    base, keys = [], []
+    for run, question in enumerate(design.questions):
+        # the date and the exact build are not asked for later: what they would explain belongs to the configuration
+        names = keys_of(question.deployment)
+        total, known = effects(question.deployment.engine).sum_of(names)
+        base.append(total)
+        keys.append([
+            (level, int(design.keys[run, level]))
+            for level in range(len(LEVELS) - 1)
+            if level == _CONFIGURATION or not known[level]
+        ])  # fmt: skip
+    solved = _update(design, np.array(base), keys, _site_spread(), np.ones(len(design.figure), dtype=bool))
+    before, _ = evaluate(design, np.array(base))
+    values: dict[str, dict[str, np.ndarray]] = defaultdict(dict)
+    deviation: dict[str, dict[str, np.ndarray]] = defaultdict(dict)
+    for number, (level, key) in enumerate(solved.keys):
+        values[LEVELS[level]][design.key_names[level][key]] = solved.effect[number]
+        deviation[LEVELS[level]][design.key_names[level][key]] = solved.deviation[number]
+    domain = _domain(design.questions)
+    engines = {question.deployment.engine for question in design.questions}
+    return SiteFit(
+        values=dict(values),
+        deviation=dict(deviation),
+        effects={name: with_site(effects(name), dict(values), domain=domain) for name in sorted(engines)},
+        used=tuple(question.run.id for question in design.questions),
+        refused=tuple(refused),
+        before=design.log_seconds - before,
+        after=solved.residual,
+        domain=domain,
+    )
+
+
+def _site_spread() -> np.ndarray:
+    """Spread of each level; the configuration also carries what builds and machines of one configuration differ by."""
+    spread = prior_spread()
+    spread[_CONFIGURATION] = np.hypot(spread[_CONFIGURATION], spread[-1])
+    return spread + 1e-9
+
+
+def _domain(questions: Iterable[Question]) -> dict[str, list[float]]:
+    found: dict[str, list[list[float]]] = defaultdict(list)
+    for question in questions:
+        load = question.load
+        asked = [load.concurrency, load.input_tokens + load.context, load.output_tokens]
+        found[keys_of(question.deployment)[LEVELS.index("group")]].append(asked)
+    ends = {key: (np.min(rows, axis=0), np.max(rows, axis=0)) for key, rows in found.items()}
+    return {key: np.stack(pair, axis=1).ravel().tolist() for key, pair in sorted(ends.items())}
+
+
+def site_errors(design: Design, base: np.ndarray) -> np.ndarray:
+    """Test the update on every sweep: two points of it are measured, the others predicted.
+
+    A sweep is one build on one day: model, accelerator, engine and its release, weights, layout and lengths, at four
+    concurrencies or more. Its lowest and its middle concurrency are given to the update.
+
+    Parameters
+    ----------
+    design : Design
+        The runs.
+    base : (runs, 21) array
+        Effects from a fit that has not seen the sweep's model on its part and engine, [-]
+
+    Returns
+    -------
+    (m,) array
+        Measured minus predicted in logarithms; NaN for observations that are no such point, [-]
+    """
+    sweeps: dict[tuple[object, ...], list[int]] = defaultdict(list)
+    for place, question in enumerate(design.questions):
+        run, d, load = question.run, question.deployment, question.load
+        if run.protocol == "inferencex":
+            key = (d.model.name, d.accelerator.name, d.engine, d.weights, str(d.layout), load.input_tokens,
+                   load.output_tokens, d.draft_tokens, run.engine_version, run.measured_on)  # fmt: skip
+            sweeps[key].append(place)
+    errors = np.full(len(design.figure), np.nan)
+    levels = [level for level in range(len(LEVELS) - 1) if LEVELS[level] in ("engine_model", "group", "configuration")]
+    for members in sweeps.values():
+        users = sorted({design.questions[place].load.concurrency for place in members})
+        if len(users) < _FEWEST:
+            continue
+        runs = np.array(sorted(members))
+        part = part_of(design, runs)
+        first: dict[float, int] = {}
+        for place, question in enumerate(part.questions):
+            if question.load.concurrency in (users[0], users[len(users) // 2]):
+                first.setdefault(question.load.concurrency, place)
+        use = np.isin(part.observation_run, list(first.values()))
+        keys = [[(level, int(row[level])) for level in levels] for row in part.keys]
+        solved = _update(part, base[runs], keys, _site_spread(), use)
+        rows = np.flatnonzero(np.isin(design.observation_run, runs))
+        errors[rows[~use]] = solved.residual[~use]
+    return errors
+
+
+def write_site(found: SiteFit, path: str | Path) -> Path:
+    """Write a site's calibration for `glmplan.site.load_site`.
+
+    Parameters
+    ----------
+    found : SiteFit
+        The calibration.
+    path : path
+        The file.
+
+    Returns
+    -------
+    pathlib.Path
+        The file; the same runs give the same bytes.
+    """
+
+    def quoted(name: str) -> str:
+        return '"' + name.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+    def table(title: str, rows: dict[str, np.ndarray]) -> list[str]:
+        lines = [f"{quoted(key)} = [{', '.join(f'{x:.4f}' for x in row)}]" for key, row in sorted(rows.items())]
+        return [f"[{title}]", *lines, ""]
+
+    lines = [
+        "# Written by `glmplan calibrate --from`, for `--calibration`. Effects come on top of the shipped ones.",
+        f"runs = [{', '.join(quoted(name) for name in found.used)}]",
+        f"columns = [{', '.join(quoted(name) for name in COLUMNS)}]",
+        "",
+    ]
+    for level in LEVELS:
+        if level in found.values:
+            lines += table(f"effects.{level}", found.values[level])
+            lines += table(f"deviation.{level}", found.deviation[level])
+    lines += ["[domain]", *(f"{quoted(key)} = {ends}" for key, ends in found.domain.items()), ""]
+    lines += ["[refused]", *(f"{quoted(name)} = {quoted(reason)}" for name, reason in found.refused), ""]
+    file = Path(path)
+    write_atomically(file, "\n".join(lines))
+    return file

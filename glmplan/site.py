@@ -1,0 +1,123 @@
+"""A site's own calibration: effects fitted to runs of one place, added to those that ship.
+
+`glmplan calibrate --from my-runs.csv --save site.toml` writes the file; every command that takes ``--calibration``
+applies it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from glmplan.errors import SpecError
+from glmplan.files import read_toml
+from glmplan.hierarchy import COLUMNS, LEVELS, OVERLAY, Effects, shipped_effects
+
+__all__ = ["load_site", "site_calibration", "with_site"]
+
+
+def with_site(
+    effects: Effects,
+    values: dict[str, dict[str, np.ndarray]],
+    *,
+    domain: dict[str, list[float]] | None = None,
+) -> Effects:
+    """Add a site's effects to others.
+
+    Parameters
+    ----------
+    effects : Effects
+        What the site was compared with.
+    values : dict of str to dict of str to (21,) array
+        Level → key → effects on top, [-]
+    domain : dict of str to list of float, optional
+        Group → range of concurrency and lengths that the site measured.
+
+    Returns
+    -------
+    Effects
+        Both together; configurations that the site measured count as measured there.
+    """
+    merged = dict(effects.values)
+    for level, table in values.items():
+        merged[level] = dict(merged.get(level, {}))
+        for key, row in table.items():
+            merged[level][key] = merged[level].get(key, 0.0) + row
+    ranges = dict(effects.domain)
+    for group, ends in (domain or {}).items():
+        before = ranges.get(group, ends)
+        ranges[group] = [(min, max)[place % 2](pair) for place, pair in enumerate(zip(before, ends, strict=True))]
+    site = effects.site | frozenset(values.get("configuration", {}))
+    return replace(effects, values=merged, domain=ranges, site=site)
+
+
+def load_site(path: str | Path, engine: str) -> Effects:
+    """Read a site's calibration and add it to the shipped fit.
+
+    Parameters
+    ----------
+    path : path
+        The file that `glmplan calibrate --from … --save` wrote.
+    engine : str
+        Engine whose effects are wanted.
+
+    Returns
+    -------
+    Effects
+        The shipped effects with the site's.
+
+    Raises
+    ------
+    SpecError
+        If the file is not a site calibration of this version of glmplan.
+    """
+    table = read_toml(path)
+    if table.get("columns") != list(COLUMNS) or set(table.get("effects", {})) - set(LEVELS) or "effects" not in table:
+        raise SpecError(
+            "is not a site calibration of this version of glmplan: run `glmplan calibrate --from`", file=path
+        )
+    values = {
+        level: {key: np.array(row) for key, row in rows.items() if key == engine or key.startswith(engine + " ")}
+        for level, rows in table["effects"].items()
+    }
+    return with_site(shipped_effects(engine), values, domain=table.get("domain", {}))
+
+
+@contextmanager
+def site_calibration(path: str | Path | None) -> Iterator[None]:
+    """Apply a site's calibration to every prediction made inside.
+
+    Parameters
+    ----------
+    path : path or None
+        The file; None changes nothing.
+
+    Yields
+    ------
+    None
+
+    Raises
+    ------
+    SpecError
+        If the file is not a site calibration.
+    """
+    if path is None:
+        yield
+        return
+    load_site(path, "vllm")  # a wrong file is told at once
+    found: dict[str, Effects] = {}
+
+    def effects(engine: str) -> Effects:
+        if engine not in found:
+            found[engine] = load_site(path, engine)
+        return found[engine]
+
+    token = OVERLAY.set(effects)
+    try:
+        yield
+    finally:
+        OVERLAY.reset(token)
