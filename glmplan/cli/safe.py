@@ -141,6 +141,6 @@ def _show(found: list[SafeLoad], form: Form, basis: str, slo: str) -> None:
         print("| safe load | what breaks first |\n|---|---|")
     for answer in found:
         middle, end = (" | ", " |") if form is Form.md else (": ", "")
-        print(f"{bar}{answer.load:g} {answer.unit}{middle}{answer.reason}{end}")
+        print(f"{bar}{answer.load:.4g} {answer.unit}{middle}{answer.reason}{end}")
     if form is Form.text:
         print(f"with 95 % probability over arrivals and the interval of the step time ({basis})")

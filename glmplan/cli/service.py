@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Described", "described_service", "described_traffic", "measured_step_time"]
 
+#: contexts of recorded requests for which step times are tabulated; longer ones are extrapolated [token]
+_LONGEST_RECORDED = 262_144
 _STEP_PARTS = {
     "base": "base",
     "request": "per_request",
@@ -205,6 +207,8 @@ def _predicted(
     if kv_tokens is not None or plan.get("block_size") is not None:
         pool = replace(pool, tokens=kv_tokens or pool.tokens, block_size=plan.get("block_size") or pool.block_size)
     longest = 4 * (traffic.input + traffic.output) * (traffic.turns if traffic.kind == "sessions" else 1)
+    if traffic.kind == "trace" or traffic.lengths:
+        longest = _LONGEST_RECORDED
     table = StepTable.tabulate(
         inputs.step_seconds,
         max_requests=-(-settings.max_num_seqs // settings.pipeline_stages),

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["command"]
 
+_WHOLE_TRACE = 1 << 40
 _STATISTICS = ("mean", "p50", "p90", "p95", "p99")
 
 
@@ -74,7 +75,7 @@ def command(
     prefill_replicas: o.PrefillReplicas = None,
     transfer: o.TransferBandwidth = None,
     requests: Annotated[
-        int | None, typer.Option(help="Requests; 10 for each user of a closed loop, 1000 otherwise.")
+        int | None, typer.Option(help="Requests; 10 for each user of a closed loop, a whole trace, 1000 otherwise.")
     ] = None,
     warmup: Annotated[int, typer.Option(help="Requests at the start that are not counted.")] = 0,
     replications: Annotated[int, typer.Option(help="Repetitions for confidence intervals.")] = 1,
@@ -103,6 +104,8 @@ def command(
     )
     if requests is None:
         requests = 10 * arriving.users if arriving.kind == "closed" and arriving.users else 1000
+        if arriving.kind == "trace":
+            requests = _WHOLE_TRACE
     with _Progress(requests * replications) as progress:
         outcome = simulate(
             described.service,
@@ -131,7 +134,7 @@ class _Progress:
         self._bar: Any = None
 
     def __enter__(self) -> Any:
-        if self._total < 100_000 or not sys.stderr.isatty():
+        if not 100_000 <= self._total < _WHOLE_TRACE or not sys.stderr.isatty():
             return None
         from rich.console import Console
         from rich.progress import Progress

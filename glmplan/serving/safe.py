@@ -251,7 +251,7 @@ def _problem(summary: dict[str, float], targets: tuple[Target, ...]) -> str:
 
 def _why(point: LoadPoint, service: Service, unit: str) -> str:
     """Say in words what fails first."""
-    summary, load = point.summary, f"{point.load:g} {unit}"
+    summary, load = point.summary, f"{point.load:.4g} {unit}"
     if point.broken == "requests do not fit":
         return f"at {load} no request fits the KV pool or the context"
     if point.broken == "kv thrash":

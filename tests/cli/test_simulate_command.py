@@ -143,3 +143,14 @@ def test_what_does_not_fit_is_an_answer(glmplan, capsys):
     code, out, err = glmplan(capsys, "simulate", "glm-5.1-nvfp4", "--on", "4xrtx-pro-6000-ws", "--traffic", "closed:8")
     assert code == 0
     assert "does not fit" in out + err
+
+
+def test_a_trace_is_replayed_whole_and_in_its_own_time(glmplan, capsys, tmp_path):
+    trace = tmp_path / "azure.csv"
+    rows = [f"2023-11-16 18:{minute:02d}:46.6805900,374,44" for minute in range(0, 60, 2)]
+    trace.write_text("\n".join(["TIMESTAMP,ContextTokens,GeneratedTokens", *rows]) + "\n")
+    code, out, _ = glmplan(capsys, "simulate", "--traffic", f"trace:{trace}", *OWN, "--format", "json")
+    found = json.loads(out)
+    assert code == 0
+    assert found["requests"] == 30
+    assert found["duration_s"] == pytest.approx(58 * 60, abs=2)
