@@ -6,6 +6,8 @@ without measurements contributes nothing but its spread, which is why the unknow
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import lru_cache
 
@@ -22,6 +24,7 @@ __all__ = [
     "COLUMNS",
     "KNOWLEDGE",
     "LEVELS",
+    "OVERLAY",
     "SCALE",
     "TTFT_SCALE",
     "Effects",
@@ -31,6 +34,7 @@ __all__ = [
     "load_effects",
     "log_parameters",
     "shape_of",
+    "shipped_effects",
 ]
 
 #: levels of the hierarchy, from the general to the special
@@ -60,6 +64,7 @@ _FRONT = (PARAMETERS.index("arrival_seconds"), PARAMETERS.index("prompt_token_se
 KNOWLEDGE: tuple[str, ...] = ("configuration", "group", "pair", "accelerator", "model", "engine", "nothing")
 #: in words, for `basis`
 KNOWN_AS: dict[str, str] = {
+    "site": "this site measured this configuration itself",
     "configuration": "this model, part, engine and layout were measured",
     "group": "this model was measured on this part and engine, in another layout",
     "pair": "the model and the part were each measured on this engine, not together",
@@ -215,6 +220,8 @@ class Effects:
         Group → smallest and largest concurrency, input and output length measured.
     widths : dict of str to float
         Factors on the intervals, see `glmplan.intervals`, [-]
+    site : frozenset of str
+        Configurations that a site measured itself.
     """
 
     values: dict[str, dict[str, np.ndarray]]
@@ -222,6 +229,7 @@ class Effects:
     intervals: dict[str, dict[str, tuple[float, float]]]
     domain: dict[str, list[float]]
     widths: dict[str, float] = field(default_factory=dict)
+    site: frozenset[str] = frozenset()
 
     def sum_of(self, keys: tuple[str, ...]) -> tuple[np.ndarray, tuple[bool, ...]]:
         """Add the effects of the keys that are known.
@@ -246,7 +254,33 @@ class Effects:
         return total, tuple(known)
 
 
+#: what stands in for the shipped fit while a site's calibration is applied, see `glmplan.site`
+OVERLAY: ContextVar[Callable[[str], Effects] | None] = ContextVar("OVERLAY", default=None)
+
+
 def load_effects(engine: str) -> Effects:
+    """Effects that predictions use: a site's where its calibration is applied, else the shipped ones.
+
+    Parameters
+    ----------
+    engine : str
+        Name of the engine.
+
+    Returns
+    -------
+    Effects
+        Effects, spreads, intervals and domains.
+
+    Raises
+    ------
+    SpecError
+        If the fit is missing or cannot be read.
+    """
+    overlay = OVERLAY.get()
+    return shipped_effects(engine) if overlay is None else overlay(engine)
+
+
+def shipped_effects(engine: str) -> Effects:
     """Read the shipped fit as far as one engine needs it.
 
     Parameters
