@@ -114,6 +114,7 @@ def described_service(
     step_time: str | None,
     kv_tokens: int | None,
     link: str | None,
+    kv_bytes: str | None,
     plan: dict[str, Any],
     engine: dict[str, Any],
     traffic: Traffic,
@@ -130,6 +131,8 @@ def described_service(
         Room for keys and values instead of the predicted one, [token]
     link : str or None
         Bandwidth between prefill and decode replicas, with unit.
+    kv_bytes : str or None
+        Bytes that one token occupies, with unit, instead of the predicted ones.
     plan : dict
         Options of the deployment: fields of `glmplan.plan.asked.Words`; None where not given.
     engine : dict
@@ -154,6 +157,7 @@ def described_service(
 
     if link is not None:
         engine = engine | {"link": TransferLink(parse_quantity(link, "bytes per second"))}
+    per_token = parse_quantity(kv_bytes, "bytes") if kv_bytes is not None else None
     if step_time is not None:
         if kv_tokens is None:
             raise SpecError("is needed with --step-time", field="--kv-tokens")
@@ -161,12 +165,18 @@ def described_service(
         engine = engine | {"acceptance": _acceptance(plan)}
         settings = engine_defaults(scheduler, **engine)
         table = StepTable.affine(**measured_step_time(step_time), max_requests=max(1024, settings.max_num_seqs))
-        pool = KvPool(kv_tokens, plan.get("block_size") or 16)
+        if link is not None and per_token is None:
+            raise SpecError("is needed with --transfer and --step-time", field="--kv-bytes-per-token")
+        pool = KvPool(kv_tokens, plan.get("block_size") or 16, per_token or 0.0)
         return Described(Service(table, pool, settings), 1.0, 1.0, "the step time given")
     if model is None or on is None:
         missing = "MODEL" if model is None else "--on"
         raise SpecError("is needed unless --step-time gives the step time", field=missing)
-    return _predicted(model, on, kv_tokens, plan, engine, traffic)
+    found = _predicted(model, on, kv_tokens, plan, engine, traffic)
+    if per_token is None:
+        return found
+    service = replace(found.service, pool=replace(found.service.pool, bytes_per_token=per_token))
+    return replace(found, service=service)
 
 
 def _acceptance(plan: dict[str, Any]) -> Acceptance | None:

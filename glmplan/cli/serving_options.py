@@ -89,6 +89,9 @@ AcceptanceLength = Annotated[
 MemoryFraction = Annotated[float | None, typer.Option(help="Share of memory for weights and KV cache.")]
 KvTokens = Annotated[int | None, typer.Option(min=1, help="Room of the KV pool instead of the predicted one.")]
 BlockSize = Annotated[int | None, typer.Option(min=1, help="Tokens of a KV block.")]
+KvBytes = Annotated[
+    str | None, typer.Option("--kv-bytes-per-token", help="Bytes of a token in the KV cache, for the hand-over.")
+]
 StepTimeOption = Annotated[
     str | None,
     typer.Option(

@@ -70,7 +70,8 @@ def serving_inputs(words: Words) -> ServingInputs:
     )
     return ServingInputs(
         step_seconds=step_seconds(deployment),
-        pool=KvPool(int(best.pool), _BLOCKS[scheduler]),
+        # every rank hands over its own part, copies of a latent included
+        pool=KvPool(int(best.pool), _BLOCKS[scheduler], best.pool_bytes / best.pool * best.terms.accelerators),
         settings=settings,
         front_end=front_end_seconds(deployment, asked.input_tokens),
         low=figure.low / figure.value,

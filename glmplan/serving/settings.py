@@ -317,5 +317,10 @@ def engine_defaults(scheduler: str, **changes: object) -> EngineSettings:
     """
     if scheduler not in SCHEDULERS:
         raise SpecError("is not a scheduler", field="scheduler", value=scheduler, choices=SCHEDULERS)
-    given = {key: value for key, value in changes.items() if value is not None}
-    return EngineSettings(scheduler=scheduler, **(SCHEDULERS[scheduler] | given))  # type: ignore[arg-type]
+    given = SCHEDULERS[scheduler] | {key: value for key, value in changes.items() if value is not None}
+    acceptance, budget = given.get("acceptance"), given["max_num_batched_tokens"]
+    if changes.get("max_num_seqs") is None and isinstance(budget, int) and budget > 0:
+        # a smaller budget than the default also means fewer requests at once
+        each = 1 + acceptance.draft_tokens if isinstance(acceptance, Acceptance) else 1
+        given["max_num_seqs"] = max(1, min(int(str(given["max_num_seqs"])), budget // each))
+    return EngineSettings(scheduler=scheduler, **given)  # type: ignore[arg-type]

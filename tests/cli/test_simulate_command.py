@@ -154,3 +154,32 @@ def test_a_trace_is_replayed_whole_and_in_its_own_time(glmplan, capsys, tmp_path
     assert code == 0
     assert found["requests"] == 30
     assert found["duration_s"] == pytest.approx(58 * 60, abs=2)
+
+
+def test_a_hand_over_takes_the_time_of_its_bytes(glmplan, capsys):
+    words = (
+        "simulate",
+        "--traffic",
+        "closed:1",
+        *OWN,
+        "--replicas",
+        "2",
+        "--prefill-replicas",
+        "1",
+        "--format",
+        "json",
+    )
+    slow, fast = (
+        json.loads(glmplan(capsys, *words, "--transfer", speed, "--kv-bytes-per-token", "100 kB")[1])
+        for speed in ("1 GB/s", "1000 GB/s")
+    )
+    assert slow["ttft_mean_ms"] - fast["ttft_mean_ms"] == pytest.approx(102.4, abs=0.2)
+    assert glmplan(capsys, *words, "--transfer", "1 GB/s")[0] == 2
+
+
+def test_a_small_budget_alone_lowers_the_requests_at_once(glmplan, capsys):
+    code, out, _ = glmplan(
+        capsys, "simulate", "--traffic", "closed:150", *OWN, "--max-batched-tokens", "100", "--format", "json"
+    )
+    assert code == 0
+    assert json.loads(out)["batch_max"] <= 100
