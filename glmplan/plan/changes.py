@@ -8,6 +8,7 @@ from glmplan.catalog import load_model, model_names
 from glmplan.errors import GlmplanError
 from glmplan.plan.answer import Change
 from glmplan.plan.asked import Asked
+from glmplan.plan.hosted import experts_on_host
 from glmplan.plan.solve import Solution, solve
 from glmplan.plan.speed import Scored
 from glmplan.resolve_model import checkpoint_for
@@ -140,7 +141,7 @@ def _kernels(solution: Solution) -> Iterator[Change]:
 
 def _drafting(solution: Solution) -> Iterator[Change]:
     asked = solution.asked
-    if asked.model.mtp is None or asked.mtp or not asked.checkpoint.includes_mtp:
+    if asked.model.mtp is None or asked.mtp or not asked.checkpoint.includes_mtp or experts_on_host(asked):
         return
     if solution.best.verdict == "does_not_fit":
         return
@@ -178,12 +179,14 @@ def _fewer(solution: Solution) -> Iterator[Change]:
         return
     place = min(places, key=lambda n: (solution.ranked[n].holding.terms.accelerators, n))
     number = solution.ranked[place].holding.terms.accelerators
-    yield _change("fewer", f"{number} accelerator{'s' if number > 1 else ''} are the fewest", solution, place=place)
+    yield _change("fewer", f"the fewest that hold it: {number}", solution, place=place)
 
 
 def _more(solution: Solution, verdict: str) -> Iterator[Change]:
     """One accelerator more, and the smallest number that fits."""
     asked = solution.asked
+    if experts_on_host(asked):
+        return  # the host stays what it is
     if any((asked.tp, asked.pp, asked.dp)):
         asked = asked.but(tp=None, pp=None, dp=None, ep=None)
     count = asked.machine.count

@@ -8,6 +8,7 @@ from glmplan.hazards import Hazard, PlanFacts, hazards_for, is_safe
 from glmplan.plan.answer import Limit, Safe, Warn
 from glmplan.plan.asked import Asked
 from glmplan.plan.holding import Holding
+from glmplan.plan.hosted import pinned_bytes
 
 __all__ = ["facts_of", "hazard_warnings", "hazards_of", "without_danger"]
 
@@ -34,11 +35,10 @@ def facts_of(asked: Asked, holding: Holding, *, users: int, longest: int) -> Pla
     host, terms = asked.machine.host, holding.terms
     same = [n for n, name in enumerate(host.accelerator_names) if name == host.accelerator]
     on_node = same[: min(terms.accelerators, len(same))]
-    pinned = sum(row.host for row in holding.rows()[: len(on_node)])
     return PlanFacts(
         members=tuple(on_node),
         tp=terms.tp,
-        pinned=pinned,
+        pinned=pinned_bytes(holding),
         users=max(users, 1),
         pool_tokens=holding.pool,
         longest_tokens=float(longest),

@@ -7,6 +7,7 @@ from glmplan.plan.asked import Asked, Words, read_words
 from glmplan.plan.changes import changes_of, verdict_of
 from glmplan.plan.dangers import hazard_warnings, hazards_of, without_danger
 from glmplan.plan.holding import Holding, stage_ranks
+from glmplan.plan.hosted import experts_on_host
 from glmplan.plan.launch import launch_command
 from glmplan.plan.obstacles import Obstacles
 from glmplan.plan.solve import Solution, solve
@@ -72,7 +73,7 @@ def answer_of(asked: Asked) -> FitAnswer:
     verdict = verdict_of(asked, first)
     unknown = (*missing, *(() if matrix_rate_known(asked) else ("matrix rate",)))
     if not speed_known(asked) and not missing:
-        unknown = ("rates of the processors that compute the experts",)
+        unknown = ("memory bandwidth of the host",)
     runners = tuple(
         RunnerUp(
             one.holding.terms.name,
@@ -104,9 +105,8 @@ def answer_of(asked: Asked) -> FitAnswer:
     }
     if verdict == "does_not_fit" or "memory_bandwidth" in missing or first.alone == 0.0:
         return FitAnswer(**common, warnings=_warnings(solution, ()))  # type: ignore[arg-type]
-    deployment = deployment_of(asked, best.terms)
-    found = predictions_of(asked, deployment, best, grid_of(asked, best))
-    rows = user_table(asked, deployment, best, found)
+    found = predictions_of(asked, best, grid_of(asked, best))
+    rows = user_table(asked, best, found)
     told = _launch_context(asked, best)
     command, notes = launch_command(asked, best, told)
     one = found[asked.users[0]]
@@ -114,7 +114,7 @@ def answer_of(asked: Asked) -> FitAnswer:
     hazards = hazards_of(asked, best, users=safe.users, longest=told)
     return FitAnswer(
         **common,  # type: ignore[arg-type]
-        deployment=deployment,
+        deployment=None if experts_on_host(asked) else deployment_of(asked, best.terms),
         launch_context=told,
         users=rows,
         safe=without_danger(safe, hazards),
@@ -124,8 +124,12 @@ def answer_of(asked: Asked) -> FitAnswer:
         command_notes=notes,
         basis=one.basis,
         knowledge=one.knowledge,
-        fits=(f"calibration/fits/step/{asked.engine}.toml", "calibration/fits/memory.toml"),
+        fits=(_fit_file(asked), "calibration/fits/memory.toml"),
     )
+
+
+def _fit_file(asked: Asked) -> str:
+    return "calibration/fits/offload.toml" if experts_on_host(asked) else f"calibration/fits/step/{asked.engine}.toml"
 
 
 def _unknown(asked: Asked, missing: tuple[str, ...]) -> FitAnswer:

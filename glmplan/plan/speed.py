@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from glmplan.deployment import Deployment
 from glmplan.errors import UnknownFact
-from glmplan.memory_rules import load_memory_rule, memory_engines
 from glmplan.observables import Load
 from glmplan.plan.asked import Asked
 from glmplan.plan.holding import Holding
+from glmplan.plan.hosted import experts_on_host, hosted_predictions
 from glmplan.plan.obstacles import Terms
-from glmplan.predict import predict_many
+from glmplan.predict import Prediction, predict_many
 
 __all__ = [
     "FLOOR",
@@ -21,6 +21,7 @@ __all__ = [
     "deployment_of",
     "load_of",
     "matrix_rate_known",
+    "predicted",
     "rank_layouts",
     "speed_known",
     "typical_users",
@@ -89,7 +90,44 @@ def speed_known(asked: Asked) -> bool:
     """
     if asked.machine.accelerator.memory_bandwidth is None:
         return False
-    return not (asked.engine in memory_engines() and load_memory_rule(asked.engine).host_experts)
+    return not experts_on_host(asked) or asked.machine.host.host_memory_bandwidth is not None
+
+
+def predicted(asked: Asked, cases: list[tuple[Holding, int]]) -> list[Prediction]:
+    """Predict layouts under numbers of users.
+
+    Parameters
+    ----------
+    asked : Asked
+        The question.
+    cases : list of (Holding, int)
+        Layout and users.
+
+    Returns
+    -------
+    list of Prediction
+        In the order of the cases.
+
+    Raises
+    ------
+    UnknownFact
+        If a layout spans machines whose network is not known, or a rate of the host is not known.
+    """
+    if experts_on_host(asked):
+        return [hosted_predictions(asked, holding, (users,))[0] for holding, users in cases]
+    deployments: dict[int, Deployment] = {}
+    rows = []
+    for holding, users in cases:
+        deployment = deployments.setdefault(id(holding), deployment_of(asked, holding.terms))
+        rows.append((deployment, load_of(asked, deployment, holding.pool, users), None))
+    found = predict_many(rows) if rows else []
+    return found if matrix_rate_known(asked) else [_decoding_only(one) for one in found]
+
+
+def _decoding_only(found: Prediction) -> Prediction:
+    """A prediction without what a matrix rate would be needed for."""
+    figures = {name: figure for name, figure in found.figures.items() if name in ("tpot", "output_rate")}
+    return replace(found, figures=figures)
 
 
 def deployment_of(asked: Asked, terms: Terms) -> Deployment:
@@ -261,22 +299,19 @@ class _Speed:
 
 def _speeds(asked: Asked, holdings: list[Holding]) -> tuple[dict[int, _Speed], dict[int, str]]:
     unknown: dict[int, str] = {}
-    cases, owners = [], []
+    cases: list[tuple[Holding, int]] = []
+    owners = []
     for place, one in enumerate(holdings):
-        if one.terms.blocked is not None or one.verdict == "does_not_fit":
+        if one.terms.blocked is not None or one.verdict == "does_not_fit" or not speed_known(asked):
             continue
         try:
-            if not speed_known(asked):
-                continue
-            deployment = deployment_of(asked, one.terms)
+            deployment_of(asked, one.terms)
         except UnknownFact as error:
             unknown[place] = str(error)
             continue
-        cases += [
-            (deployment, load_of(asked, deployment, one.pool, users), None) for users in (1, typical_users(asked))
-        ]
+        cases += [(one, 1), (one, typical_users(asked))]
         owners.append(place)
-    found = predict_many(cases) if cases else []
+    found = predicted(asked, cases)
     speeds = {}
     for number, place in enumerate(owners):
         tpot, rate = found[2 * number].figures["tpot"], found[2 * number + 1].figures["output_rate"]

@@ -6,12 +6,11 @@ import math
 
 import numpy as np
 
-from glmplan.deployment import Deployment
 from glmplan.plan.answer import Limit, Safe, UserRow
 from glmplan.plan.asked import Asked
 from glmplan.plan.holding import Holding, contexts_of
-from glmplan.plan.speed import load_of
-from glmplan.predict import Figure, Prediction, predict_many
+from glmplan.plan.speed import predicted
+from glmplan.predict import Figure, Prediction
 
 __all__ = [
     "TARGET_TPOT",
@@ -34,22 +33,19 @@ _WORDS = {
     "compute": "arithmetic",
     "cache": "reading the cache",
     "links": "links between cards",
+    "host": "experts on the processors",
 }
 
 
-def predictions_of(
-    asked: Asked, deployment: Deployment, holding: Holding, counts: tuple[int, ...]
-) -> dict[int, Prediction]:
+def predictions_of(asked: Asked, holding: Holding, counts: tuple[int, ...]) -> dict[int, Prediction]:
     """Predict several numbers of users at once.
 
     Parameters
     ----------
     asked : Asked
         The question.
-    deployment : Deployment
-        The chosen layout.
     holding : Holding
-        Its memory.
+        The chosen layout.
     counts : tuple of int
         Numbers of users, [-]
 
@@ -58,8 +54,7 @@ def predictions_of(
     dict of int to Prediction
         Users → prediction.
     """
-    cases = [(deployment, load_of(asked, deployment, holding.pool, number), None) for number in counts]
-    return dict(zip(counts, predict_many(cases), strict=True))
+    return dict(zip(counts, predicted(asked, [(holding, number) for number in counts]), strict=True))
 
 
 def grid_of(asked: Asked, holding: Holding) -> tuple[int, ...]:
@@ -82,19 +77,15 @@ def grid_of(asked: Asked, holding: Holding) -> tuple[int, ...]:
     return tuple(sorted({*asked.users, *powers, most, 1}))
 
 
-def user_table(
-    asked: Asked, deployment: Deployment, holding: Holding, found: dict[int, Prediction]
-) -> tuple[UserRow, ...]:
+def user_table(asked: Asked, holding: Holding, found: dict[int, Prediction]) -> tuple[UserRow, ...]:
     """Make the table over users.
 
     Parameters
     ----------
     asked : Asked
         The question.
-    deployment : Deployment
-        The chosen layout.
     holding : Holding
-        Its memory.
+        The chosen layout.
     found : dict of int to Prediction
         Predictions by users.
 

@@ -34,17 +34,17 @@ _SLOT_WORDS = {
     "state_layer": "latent and recurrent layers",
     "request": "tokens sampled",
     "activation": "hidden states",
-    "wide_bytes": "16-bit weights read",
-    "wide_flop": "products with them",
-    "quantised_bytes": "quantised dense weights read",
-    "quantised_flop": "products with them",
-    "expert_bytes": "experts read",
-    "expert_flop": "products with experts",
-    "cache_bytes": "cache read",
-    "cache_flop": "scores and sums of attention",
+    "gemm_fixed": "dense products: start",
+    "gemm_bytes": "dense products: weights read",
+    "gemm_flop": "dense products: arithmetic",
+    "expert_fixed": "experts: start",
+    "expert_bytes": "experts: weights read",
+    "expert_flop": "experts: arithmetic",
+    "attention_fixed": "attention: start",
+    "cache": "attention: cache read",
     "prefill_attention": "attention of prompts",
-    "collective": "collectives",
-    "collective_bytes": "their payload",
+    "collective": "collectives: latency",
+    "collective_bytes": "collectives: payload",
 }
 
 
@@ -159,13 +159,14 @@ def _step(deployment: Deployment, users: int, context: float) -> str:
         for slot in slots:
             place = SLOTS.index(slot)
             amount, share = float(work[slot][0]), float(step.shares[0, place])
-            if share < 0.005 or slot not in _SLOT_WORDS:
+            if share < 0.005:
                 continue
             fitted = float(np.exp(parameters[place]))
             counted = PARAMETERS[place].endswith("_seconds")
             left = f"{number(amount)}" if counted else f"{number(amount * 1e3)} ms"
             right = f"× {number(fitted * 1e6)} µs" if counted else f"slow-down {number(fitted)}"
-            out += f"     {_SLOT_WORDS[slot]:32}{left:>12}{right:>18}{share * seconds * 1e3:9.2f}{share:7.0%}\n"
+            word = _SLOT_WORDS.get(slot, slot.replace("_", " "))
+            out += f"     {word:32}{left:>12}{right:>18}{share * seconds * 1e3:9.2f}{share:7.0%}\n"
     return out
 
 

@@ -109,12 +109,17 @@ def _head(answer: FitAnswer) -> str:
         out += _wrap(f"context       {_context(answer)}", "  ", " " * 16)
         out += _wrap(f"the step      {answer.binding}", "  ", " " * 16)
     if answer.unknown and answer.verdict != "unknown":
-        out += _wrap(
-            f"unknown: {', '.join(answer.unknown)} of the part; "
-            + ("no speed can be given" if not answer.users else "the speeds are those of memory alone: an upper bound "
-               "for many users; prefill and TTFT are unknown")
-        )  # fmt: skip
+        out += _wrap(f"unknown: {', '.join(answer.unknown)}; {_without(answer)}")
     return out
+
+
+def _without(answer: FitAnswer) -> str:
+    """What an unknown fact leaves out."""
+    if not answer.users:
+        return "no speed can be given"
+    if answer.users[0].ttft is not None:
+        return "the accelerators count by their memory only"
+    return "the speeds are those of memory alone: an upper bound for many users; prefill and TTFT are unknown"
 
 
 _LIMITS = {"kv": "KV", "tpot": "TPOT", "queue": "queue", "hazard": "hazard"}
