@@ -251,7 +251,8 @@ def contexts_of(asked: Asked, holding: Holding, users: tuple[int, ...], *, quant
     alone = _ranks(asked, [(terms.tp, terms.pp, terms.dp, terms.ep, terms.dcp)], terms.kv, terms.mtp > 0)
     alone = replace(alone, settings=settings_of(asked, terms.graphs))
     limit = asked.model.max_context
-    grid = np.unique(np.append(np.geomspace(64, limit, 160).astype(int), limit)).astype(float)
+    # a set, because `np.unique` imports the masked arrays of numpy, which takes longer than the rest of this function
+    grid = np.array(sorted({*np.geomspace(64, limit, 160).astype(int).tolist(), limit}), dtype=float)
     counts = requests_that_fit(alone, holding.part, grid, quantile=quantile)
     found = []
     for number in users:

@@ -70,11 +70,24 @@ def test_every_listed_name_exists(sources):
     assert not missing, "\n".join(["", *missing])
 
 
+HEAVY = "pandas", "scipy", "altair", "networkx", "httpx", "gguf", "numba", "pyarrow", "numpy.ma"
+
+
+def loaded_after(code):
+    """Heavy libraries that are loaded once the code has run in a fresh interpreter."""
+    look = f"\nimport sys\nprint([name for name in {HEAVY!r} if name in sys.modules], file=sys.stderr)"
+    done = subprocess.run([sys.executable, "-c", code + look], capture_output=True, text=True, check=True)
+    return done.stderr.strip()
+
+
 def test_importing_the_command_line_loads_no_heavy_library():
-    heavy = "pandas", "scipy", "altair", "networkx", "httpx", "gguf", "numba"
-    code = f"import sys, glmplan.cli; print([name for name in {heavy!r} if name in sys.modules])"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
+    assert loaded_after("import glmplan, glmplan.cli") == "[]"
+
+
+def test_a_plan_loads_no_heavy_library():
+    words = ["fit", "glm-5.1-nvfp4", "--on", "6xrtx-pro-6000-ws"]
+    run = f"from glmplan.cli import main\ntry:\n    main({words!r})\nexcept SystemExit as end:\n    assert not end.code"
+    assert loaded_after(run) == "[]"
 
 
 def test_nothing_is_left_to_do(sources):
