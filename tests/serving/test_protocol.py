@@ -1,0 +1,75 @@
+"""The protocol as weighted sums agrees with simulating it, and with what can be counted by hand."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from glmplan.schema.workload import parse_traffic
+from glmplan.serving.protocol import ClosedLoop, closed_loop_mix
+from glmplan.serving.settings import EngineSettings, KvPool
+from glmplan.serving.simulate import Service, simulate
+from glmplan.serving.steptable import StepTable
+
+BASE, REQUEST, CONTEXT, PREFILL, SQUARE = 8e-3, 4e-5, 2e-9, 4e-5, 1e-9
+
+
+def weighted(mix, weights):
+    n, ctx, p, keys = mix.decode_requests, mix.decode_context, mix.prefill_tokens, mix.prefill_context
+    seconds = BASE + REQUEST * n + CONTEXT * n * ctx + PREFILL * p + SQUARE * p * keys
+    return float(weights @ seconds)
+
+
+@pytest.mark.parametrize(
+    ("users", "inputs", "outputs"), [(1, 512, 64), (8, 2048, 256), (64, 1024, 512), (96, 4096, 128)]
+)
+def test_means_equal_those_of_the_simulator(users, inputs, outputs):
+    table = StepTable.affine(
+        base=BASE, per_request=REQUEST, per_context_token=CONTEXT, per_prefill_token=PREFILL, per_prefill_square=SQUARE
+    )
+    engine = EngineSettings(scheduler="vllm", max_num_batched_tokens=8192, max_num_seqs=1024)
+    service = Service(table, KvPool(tokens=10_000_000), engine)
+    found = simulate(
+        service, parse_traffic(f"closed:{users}", input=inputs, output=outputs), requests=10 * users
+    ).summary
+    mix = closed_loop_mix(ClosedLoop(users, inputs, outputs, 10 * users))
+    assert 1e3 * weighted(mix, mix.ttft) == pytest.approx(found["ttft_mean_ms"], rel=0.03)
+    assert 1e3 * weighted(mix, mix.tpot) == pytest.approx(found["tpot_mean_ms"], rel=0.01)
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    users=st.integers(1, 60), inputs=st.integers(1, 5000), outputs=st.integers(1, 400), shortest=st.floats(0.3, 1.0),
+    first=st.booleans(), pool=st.sampled_from([1 << 60, 40_000]), poll=st.sampled_from([1, 7, 30]),
+)  # fmt: skip
+def test_every_token_is_made_once(users, inputs, outputs, shortest, first, pool, poll):
+    run = ClosedLoop(users, inputs, outputs, 3 * users, shortest, 2048, first, pool_tokens=pool, poll_interval=poll)
+    mix = closed_loop_mix(run)
+    decoded = float(mix.wall @ mix.decode_requests)
+    assert decoded == pytest.approx(mix.output_tokens - 3 * users, rel=1e-9, abs=1e-6)
+    assert float(mix.wall @ mix.prefill_tokens) == pytest.approx(mix.input_tokens, rel=1e-9)
+    assert mix.peak_requests <= users
+    assert (mix.ttft >= -1e-9).all() and (mix.tpot >= -1e-12).all()
+
+
+def test_a_small_pool_makes_requests_wait():
+    wide = closed_loop_mix(ClosedLoop(64, 8192, 1024, 640))
+    tight = closed_loop_mix(ClosedLoop(64, 8192, 1024, 640, pool_tokens=300_000))
+    assert tight.ttft.sum() > 20 * wide.ttft.sum()
+    assert tight.peak_requests < 40
+
+
+def test_an_engine_that_polls_seldom_answers_later():
+    often = closed_loop_mix(ClosedLoop(16, 1024, 1024, 160, 0.8, prefill_first=True))
+    seldom = closed_loop_mix(ClosedLoop(16, 1024, 1024, 160, 0.8, prefill_first=True, poll_interval=30))
+    assert seldom.ttft.sum() > often.ttft.sum() + 5
+
+
+def test_the_same_run_gives_the_same_mix():
+    run = ClosedLoop(12, 700, 90, 120, 0.8)
+    first = closed_loop_mix(run)
+    closed_loop_mix.cache_clear()
+    for name in ("ttft", "tpot", "wall", "decode_context"):
+        np.testing.assert_array_equal(getattr(first, name), getattr(closed_loop_mix(run), name))
