@@ -134,17 +134,23 @@ def segments(model: ModelSpec, checkpoint: Checkpoint, *, mtp: bool = False) -> 
     grouped: dict[tuple[str, tuple[str, ...]], list[int]] = {}
     parts: dict[tuple[str, tuple[str, ...]], tuple[LayerKind, tuple[Tensor, ...], tuple[WeightFormat, ...]]] = {}
 
-    def add(name: str, kind: LayerKind, tensors: tuple[Tensor, ...], layer: int) -> None:
-        formats = tuple(tensor_format(checkpoint, tensor, layer) for tensor in tensors)
-        key = (name, tuple(one.name for one in formats))
-        grouped.setdefault(key, []).append(layer)
-        parts[key] = (kind, tensors, formats)
+    # layers of one kind differ only where an exception names them, so the first of them answers for the others
+    like: dict[tuple[str, tuple[bool, ...]], tuple[str, tuple[str, ...]]] = {}
+
+    def add(name: str, kind: LayerKind, layer: int) -> None:
+        alike = (name, tuple(layer in exception.layers for exception in checkpoint.exceptions))
+        if alike not in like:
+            tensors = mtp_tensors(model) if name == "mtp" else layer_tensors(kind, model.hidden)
+            formats = tuple(tensor_format(checkpoint, tensor, layer) for tensor in tensors)
+            like[alike] = (name, tuple(one.name for one in formats))
+            parts[like[alike]] = (kind, tensors, formats)
+        grouped.setdefault(like[alike], []).append(layer)
 
     for layer, name in enumerate(model.layer_names):
-        add(name, model.layers[name], layer_tensors(model.layers[name], model.hidden), layer)
+        add(name, model.layers[name], layer)
     if mtp and model.mtp is not None:
         for extra in range(model.mtp.layers):
-            add("mtp", model.layers[model.mtp.layer], mtp_tensors(model), len(model.layer_names) + extra)
+            add("mtp", model.layers[model.mtp.layer], len(model.layer_names) + extra)
     return tuple(
         Segment(key[0], parts[key][0], tuple(layers), parts[key][1], parts[key][2]) for key, layers in grouped.items()
     )
