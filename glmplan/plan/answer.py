@@ -130,7 +130,8 @@ class Change:
     Attributes
     ----------
     name : str
-        ``kv``, ``accelerators``, ``fewer``, ``checkpoint``, ``model``, ``context``, ``mtp``, ``kernels`` or ``layout``.
+        ``kv``, ``accelerators``, ``fewer``, ``checkpoint``, ``model``, ``context``, ``mtp``, ``kernels``, ``layout`` or
+        ``engine``.
     what : str
         The change in words.
     verdict : str

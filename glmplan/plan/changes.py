@@ -60,6 +60,8 @@ def changes_of(solution: Solution) -> tuple[Change, ...]:
     asked, first = solution.asked, solution.ranked[0]
     verdict = verdict_of(asked, first)
     found: list[Change] = []
+    if first.holding.terms.blocked is not None:
+        return tuple(_engines(solution))
     if verdict != "fits":
         found += _shorter(solution)
     for make in (_cache, _kernels, _drafting, _other_layout):
@@ -97,6 +99,16 @@ def _try(asked: Asked, options: frozenset[str] = frozenset()) -> Solution | None
     if found.best.verdict != "does_not_fit" and found.ranked[0].alone == 0.0 and found.speed_known:
         return None  # its network is not known
     return found
+
+
+def _engines(solution: Solution) -> Iterator[Change]:
+    """Another engine, where the one asked for does not run the model on the part."""
+    for engine in ("vllm", "sglang", "trtllm"):
+        if engine == solution.asked.engine:
+            continue
+        other = _try(solution.asked.but(engine=engine, engine_version=None))
+        if other is not None and other.best.terms.blocked is None:
+            yield _change("engine", f"{engine} instead of {solution.asked.engine}", other)
 
 
 def _shorter(solution: Solution) -> Iterator[Change]:

@@ -247,9 +247,11 @@ def _varies(wall: Wall) -> bool:
 
 
 def _final(wall: Wall) -> bool:
-    """Whether an error has no way round: no fallback, no switch or patch that lifts it, no version that ends it."""
-    nothing_instead = not wall.instead.model_dump(exclude_none=True)
-    return wall.severity == "error" and nothing_instead and not (wall.when.unless or wall.until or wall.fixed_by)
+    """Whether the engine does not run the model on the silicon at all: no fallback, switch, patch or later version."""
+    when = wall.when
+    of_model = bool(when.models or when.features or when.weights) and bool(when.compute_capability)
+    lifted = bool(when.unless or when.options or wall.until or wall.fixed_by)
+    return wall.severity == "error" and of_model and not lifted and not wall.instead.model_dump(exclude_none=True)
 
 
 def _weights_name(asked: Asked) -> str:

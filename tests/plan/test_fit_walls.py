@@ -1,0 +1,61 @@
+"""Walls in a plan: what falls back is planned as it falls back, what never runs is said so, what can be fixed warns."""
+
+from __future__ import annotations
+
+import pytest
+
+from glmplan.plan import Words, fit_answer
+
+
+def test_an_engine_that_never_runs_the_model_on_the_silicon_does_not_fit_and_another_is_named():
+    answer = fit_answer(Words("glm-5.1-nvfp4", "8xa100-80gb-sxm", engine="sglang"))
+    assert answer.verdict == "does_not_fit"
+    assert answer.headline.startswith("does not run with sglang")
+    assert any("Hopper or later" in reason for reason in answer.reasons)
+    assert answer.changes and all(one.name == "engine" for one in answer.changes)
+    assert answer.users == () and answer.command == ()
+
+
+def test_an_error_that_a_patch_lifts_is_a_warning_with_what_to_do():
+    answer = fit_answer(Words("glm-5.1-nvfp4", "6xrtx-pro-6000-ws"))
+    wall = next(one for one in answer.warnings if one.name == "vllm-glm-moe-dsa-unknown-to-transformers")
+    assert wall.severity == "error" and "transformers" in wall.do
+    assert answer.verdict == "fits"
+
+
+def test_trouble_of_the_machine_is_no_verdict_on_the_model():
+    answer = fit_answer(Words("gpt-oss-120b", "wrx90-2-switches-8"))
+    assert answer.verdict == "fits"
+    assert any(one.name == "card-drops-off-the-bus" for one in answer.warnings)
+
+
+def test_sparse_attention_that_the_silicon_lacks_is_planned_dense_and_a_build_with_it_is_computed():
+    answer = fit_answer(Words("glm-5.1-nvfp4", "6xrtx-pro-6000-ws"))
+    assert answer.holding.terms.sparse is False
+    change = next(one for one in answer.changes if one.name == "kernels")
+    assert change.user_rate > 0 and change.pool_tokens > 0
+
+
+def test_sparse_attention_runs_where_the_kernels_are():
+    assert fit_answer(Words("glm-5.1-fp8", "8xb200-sxm")).holding.terms.sparse is True
+
+
+def test_expert_parallelism_over_pcie_is_left_out_unless_asked_for():
+    chosen = fit_answer(Words("qwen3-235b-a22b-fp8", "8xrtx-pro-6000-ws"))
+    assert chosen.holding.terms.ep == 1
+    asked = fit_answer(Words("qwen3-235b-a22b-fp8", "8xrtx-pro-6000-ws", tp="8", pp="1", dp="1", ep="8"))
+    assert asked.holding.terms.ep == 8
+    assert any(one.name == "vllm-expert-parallel-on-pcie" for one in asked.warnings)
+
+
+def test_a_version_that_ended_a_wall_is_not_warned_about():
+    old = fit_answer(Words("glm-5.1-fp8", "8xb200-sxm", engine_version="0.19.0"))
+    new = fit_answer(Words("glm-5.1-fp8", "8xb200-sxm", engine_version="0.25.0"))
+    assert len(new.warnings) < len(old.warnings)
+
+
+@pytest.mark.parametrize("host", ["six-cards-and-display-gpu", "quad-rtx-3090"])
+def test_hazards_of_named_machines_have_numbers_and_a_source(host):
+    answer = fit_answer(Words("llama-3.1-70b-q4_k_m", host))
+    found = [one for one in answer.warnings if one.kind == "hazard"]
+    assert found and all(one.effect and one.do and one.source for one in found)
