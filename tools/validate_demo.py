@@ -48,7 +48,7 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kinds", default="dense,moe,mla")
     parser.add_argument("--users", default="1,2,4,8")
-    parser.add_argument("--calibrate-on", default="1,8")
+    parser.add_argument("--calibrate-on", default="1,4")
     parser.add_argument("--seconds", type=float, default=6.0)
     chosen = parser.parse_args()
     missed: list[str] = []

@@ -75,7 +75,7 @@ class StepResult:
     outcomes : dict
         How all requests of the step ended, [-]
     errors : dict
-        Standard errors of the means, [ms]
+        Standard errors of the figures, in their units [-]
     steady : bool
         Whether it reached a steady state.
     transient, wall : float
@@ -320,6 +320,7 @@ def _result(level: float, measured: Measured, plan: LadderPlan) -> StepResult:
     figures: dict[str, float] = {"concurrency_effective": measured.mean_running, "wall_s": measured.wall}
     figures |= {"request_rate_per_s": level} if plan.schedules else {"concurrency": level}
     step = StepResult(level, figures, measured.everything.faults_by_name(), tally.errors(), measured.steady)
+    step.errors["output_tokens_per_s"] = measured.output_error
     step.transient, step.wall = measured.transient, measured.wall
     if not tally.done:
         step.steady = False

@@ -14,6 +14,7 @@ from glmplan.measure.offered import Arrival, Lengths, Measured, Running
 from glmplan.measure.outcome import Outcome, RequestRecord
 from glmplan.measure.prompts import PromptMaker
 from glmplan.measure.steady import TokenClock, is_steady, transient_end
+from glmplan.measure.tally import batch_error
 
 __all__ = ["Loader"]
 
@@ -324,6 +325,7 @@ class Loader:
             tokens_per_chunk = found.everything.output_tokens / max(found.everything.chunks, 1)
             first, last = round(begin / self._clock.bin), int(end / self._clock.bin)
             whole = self._clock.counts[first:last]
+            found.output_error = batch_error(whole) * tokens_per_chunk / self._clock.bin
             if begin > 0 and whole:
                 # tokens by arrival: requests cut by the edges of the window count with their part
                 found.output_rate = sum(whole) * tokens_per_chunk / (len(whole) * self._clock.bin)

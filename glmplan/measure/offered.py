@@ -82,6 +82,8 @@ class Measured:
         Length of what counts, [s]
     output_rate, input_rate : float
         Tokens while it was counted, [token/s]
+    output_error : float
+        Standard error of the output rate, [token/s]
     transient : float
         How long the start-up took that does not count, [s]
     steady : bool
@@ -95,6 +97,7 @@ class Measured:
     wall: float = 0.0
     output_rate: float = 0.0
     input_rate: float = 0.0
+    output_error: float = 0.0
     transient: float = 0.0
     steady: bool = True
     mean_running: float = 0.0

@@ -66,6 +66,7 @@ def compared_json(
             "predicted": one.predicted,
             "low": one.low,
             "high": one.high,
+            "measured_error": one.error,
             "difference": one.difference,
             "verdict": one.verdict,
             "inside": one.inside,

@@ -12,6 +12,8 @@ __all__ = ["METRICS", "Cause", "Compared", "PredictedStep", "compare", "likely_c
 #: The figures that are compared, in their unit of the tables.
 METRICS = ("ttft_mean_ms", "tpot_mean_ms", "output_tokens_per_s")
 _REPRODUCED, _DIFFERENT = 0.10, 0.20
+#: standard normal quantile of a 90 % interval, [-]
+_QUANTILE_90 = 1.6449
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +48,8 @@ class Compared:
         The two values.
     low, high : float or None
         Predicted interval.
+    error : float
+        Standard error of the measured value, in its unit [-]
     """
 
     level: float
@@ -54,6 +58,7 @@ class Compared:
     predicted: float
     low: float | None = None
     high: float | None = None
+    error: float = 0.0
 
     @property
     def difference(self) -> float:
@@ -67,10 +72,12 @@ class Compared:
 
     @property
     def inside(self) -> bool:
-        """Whether the measured value lies in the predicted interval; without one, whether it was reproduced."""
+        """Whether the measured value, within its own error, lies in the predicted interval; without one, whether it
+        was reproduced."""
         if self.low is None or self.high is None:
             return self.verdict == "reproduced"
-        return self.low <= self.measured <= self.high
+        own = _QUANTILE_90 * self.error
+        return self.low - own <= self.measured <= self.high + own
 
 
 def verdict_of(difference: float) -> str:
@@ -120,7 +127,8 @@ def compare(steps: Sequence[StepResult], predicted: Sequence[PredictedStep]) -> 
             assert other is not None
             if measured and metric in other.middle:
                 interval = (other.low.get(metric), other.high.get(metric))
-                found.append(Compared(step.level, metric, measured, other.middle[metric], *interval))
+                error = step.errors.get(metric, 0.0)
+                found.append(Compared(step.level, metric, measured, other.middle[metric], *interval, error))
     return found
 
 

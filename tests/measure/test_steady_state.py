@@ -15,7 +15,7 @@ from glmplan.measure.guard import Guard, Limits
 from glmplan.measure.journal import Journal
 from glmplan.measure.outcome import Outcome, RequestRecord
 from glmplan.measure.steady import TokenClock, is_steady, transient_end
-from glmplan.measure.tally import Tally, mean_error
+from glmplan.measure.tally import Tally, batch_error, mean_error
 
 
 def test_the_transient_of_a_ramp_up_is_cut_off():
@@ -89,6 +89,12 @@ def test_ten_thousand_requests_take_flat_memory():
     grown = tracemalloc.get_traced_memory()[0] - before
     tracemalloc.stop()
     assert grown < 1_000_000  # four numbers for each request, and no list of gaps
+
+
+def test_what_disturbs_neighbours_alike_widens_the_error():
+    waves = [1.0] * 20 + [3.0] * 20 + [1.0] * 20 + [3.0] * 20 + [1.0] * 20
+    assert batch_error(waves) > 3 * mean_error(waves)
+    assert batch_error([1.0, 2.0]) == 0.0
 
 
 def test_one_observation_has_no_error():

@@ -50,6 +50,11 @@ def test_without_an_interval_what_is_reproduced_is_inside():
     assert Compared(1, "tpot_mean_ms", 10.0, 10.5).inside and not Compared(1, "tpot_mean_ms", 10.0, 11.5).inside
 
 
+def test_a_measured_value_counts_within_its_own_error():
+    assert not Compared(1, "tpot_mean_ms", 12.0, 10.0, 9.0, 11.0).inside
+    assert Compared(1, "tpot_mean_ms", 12.0, 10.0, 9.0, 11.0, error=1.0).inside
+
+
 def causes(one, other=(), **more):
     return [cause.what for cause in likely_causes(one, compare(one.steps, other), **more)]
 
