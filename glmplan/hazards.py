@@ -204,7 +204,7 @@ def _display(host: Host, facts: PlanFacts) -> list[Hazard]:
         busy = facts.host_transfer / passes if passes else 1.0
         where = f"root complex {root}" if displays and root else "where the display adapter hangs is not known"
         numbers = (
-            f"{len(near)} accelerators x {facts.host_transfer / 1e9:.1f} GB/s of {passes / 1e9:.1f} GB/s that each gets"
+            f"{len(near)} x {facts.host_transfer / 1e9:.1f} GB/s of {passes / 1e9:.1f} GB/s that each accelerator gets"
             f" ({min(busy, 1.0):.0%} busy), {where}"
         )
         if busy < _share("display-starved", "noticed"):

@@ -67,7 +67,7 @@ def host_seconds(work: OffloadWork, side: HostSide, *, mode: Mode, prompt: bool,
     Examples
     --------
     >>> work = OffloadWork(np.array([12.5e9]), np.array([41e9]), 400e9, 58, *3 * [np.zeros(1)], 61)
-    >>> fit = OffloadFit(0.5, 0.5, 1e-4, {"amx": 1e11}, {"amx": 1e11}, 0.1, 0.8, 0.3, 0.5, {})
+    >>> fit = OffloadFit(0.5, 0.5, 1e-4, {"amx": 1e11}, {"amx": 1e11}, 0.1, 0.8, 0.3, 0.5, 0.8, 1e-4, {})
     >>> float(host_seconds(work, HostSide(500e9, 1, 64, 25e9, "amx"), mode="cpu", prompt=False, fit=fit)[0])
     0.05
     """

@@ -65,8 +65,12 @@ class OffloadFit:
         Share of the host's data-sheet bandwidth at which weights are made ready for streaming, [-]
     accelerator_bandwidth, accelerator_cache, accelerator_flop : float
         Share of the accelerator's peaks reached by weights, by the KV cache and by FLOP, [-]
+    unified_bandwidth : float
+        Share of the bandwidth that decoding reaches on a machine with one memory, [-]
+    unified_layer_seconds : float
+        Launch of one layer there, [s]
     intervals : dict of str to (float, float)
-        ``decode`` and ``prefill`` → 90 % interval of measured over predicted on machines left out, in logarithms.
+        ``decode``, ``prefill``, ``unified`` → 90 % interval of measured over predicted on machines left out, in logarithms.
     """
 
     host_bandwidth: float
@@ -78,6 +82,8 @@ class OffloadFit:
     accelerator_bandwidth: float
     accelerator_cache: float
     accelerator_flop: float
+    unified_bandwidth: float
+    unified_layer_seconds: float
     intervals: dict[str, tuple[float, float]]
 
 
@@ -115,6 +121,8 @@ def load_offload_fit() -> OffloadFit:
             accelerator_bandwidth=float(constants["accelerator_bandwidth"]),
             accelerator_cache=float(constants["accelerator_cache"]),
             accelerator_flop=float(constants["accelerator_flop"]),
+            unified_bandwidth=float(constants["unified_bandwidth"]),
+            unified_layer_seconds=parse_quantity(constants["unified_layer_seconds"], "seconds"),
             intervals={name: (pair[0], pair[1]) for name, pair in content["intervals"].items()},
         )
     except KeyError as error:

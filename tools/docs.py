@@ -19,6 +19,7 @@ from typing import Any, cast, get_args, get_origin, get_type_hints
 import typer
 from typer.models import ArgumentInfo
 
+from glmplan.backtest.offload import offload_page
 from glmplan.blocks.stack import model_parameters
 from glmplan.catalog import load_model, model_names
 from glmplan.catalog_hardware import accelerator_names, load_accelerator
@@ -26,6 +27,7 @@ from glmplan.catalog_hosts import host_names, load_host
 from glmplan.cli import COMMANDS
 from glmplan.cli.run import application
 from glmplan.files import write_atomically
+from glmplan.report.seed_systems import seed_systems_page
 
 ROOT = Path(__file__).resolve().parents[1]
 #: what `make demo` runs
@@ -162,6 +164,8 @@ PAGES: dict[str, Callable[[], str]] = {
     "docs/reference/cli.md": cli_page,
     "docs/reference/models.md": models_page,
     "docs/reference/hardware.md": hardware_page,
+    "docs/offload-accuracy.md": offload_page,
+    "docs/seed-systems.md": seed_systems_page,
     "README.md": readme_page,
 }
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
+from glmplan.calibrate.unified import UNIFIED_CONSTANTS, fit_unified, left_out_parts, unified_rows, unified_runs
 from glmplan.datafolders import data_folder
 from glmplan.errors import GlmplanError
 from glmplan.files import write_atomically
@@ -177,6 +178,8 @@ def _fit_of(logs: np.ndarray) -> OffloadFit:
         accelerator_bandwidth=value["accelerator_bandwidth"],
         accelerator_cache=value["accelerator_cache"],
         accelerator_flop=value["accelerator_flop"],
+        unified_bandwidth=float("nan"),
+        unified_layer_seconds=float("nan"),
         intervals={},
     )
 
@@ -232,7 +235,7 @@ def spread_of(errors: dict[str, list[float]]) -> float:
 
 
 def left_out(observations: list[HybridObservation]) -> dict[str, dict[str, list[tuple[HybridObservation, float]]]]:
-    """Predict each machine with constants fitted to the others.
+    """Predict each machine with constants fitted to machines with other CPUs.
 
     Parameters
     ----------
@@ -242,13 +245,13 @@ def left_out(observations: list[HybridObservation]) -> dict[str, dict[str, list[
     Returns
     -------
     dict
-        Kind → machine → its observations with the logarithm of predicted over measured, [-]
+        Kind → CPU → its observations with the logarithm of predicted over measured, [-]
     """
     found: dict[str, dict[str, list[tuple[HybridObservation, float]]]] = {"decode": {}, "prefill": {}}
-    for name in sorted({one.case.system.name for one in observations}):
-        fit = _fit_of(_solve([one for one in observations if one.case.system.name != name])[0])
+    for name in sorted({one.case.system.cpu for one in observations}):
+        fit = _fit_of(_solve([one for one in observations if one.case.system.cpu != name])[0])
         for one in observations:
-            if one.case.system.name == name:
+            if one.case.system.cpu == name:
                 found[one.kind].setdefault(name, []).append((one, one.log_error(fit)))
     return found
 
@@ -300,7 +303,8 @@ def offload_fit_text(observations: list[HybridObservation]) -> str:
     used = [one for one in observations if one.fitted]
     lines = [
         "# Written by `glmplan.calibrate.offload`; observations: calibration/measurements/ktransformers.csv, hybrid",
-        "# rows of other-public.csv, calibration/offload/reports.csv; machines: calibration/offload/systems.toml",
+        "# rows of other-public.csv, calibration/offload/reports.csv; machines: calibration/offload/systems.toml;",
+        "# unified_*: decode of one stream in llama-cpp-strix-halo.csv and other-public.csv",
         "",
     ]
     lines.append("runs = [" + ", ".join(f'"{one}"' for one in sorted({one.run.id for one in used})) + "]")
@@ -313,9 +317,17 @@ def offload_fit_text(observations: list[HybridObservation]) -> str:
     ):
         lines.append(f"{name} = [{min(column):g}, {max(column):g}]")
     lines += ["", "[intervals]"]
+    one_memory = unified_rows(unified_runs())
+    parts = left_out_parts(one_memory)
+    half["unified"] = spread_of({part: [error for _, error in rows] for part, rows in parts.items()})
     lines += [f"{kind} = [{-width:.4f}, {width:.4f}]" for kind, width in half.items()]
-    for name, (value, sd) in values.items():
-        unit = CONSTANTS[name][2]
+    logs, errors = fit_unified(one_memory)
+    shared = {
+        name: (float(np.exp(log)), float(sd)) for name, log, sd in zip(UNIFIED_CONSTANTS, logs, errors, strict=True)
+    }
+    units = {name: entry[2] for name, entry in (*CONSTANTS.items(), *UNIFIED_CONSTANTS.items())}
+    for name, (value, sd) in {**values, **shared}.items():
+        unit = units[name]
         text = f'"{format_quantity(value, unit, 4)}"' if unit else f"{value:.4f}"
         lines += ["", f'[constants."{name}"]', f"value = {text}", f"log_sd = {sd:.3f}"]
     return "\n".join(lines) + "\n"

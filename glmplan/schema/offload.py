@@ -55,3 +55,8 @@ class HybridSystem(Frozen):
     assumptions: tuple[str, ...] = ()
     unknown: tuple[str, ...] = ()
     match: HybridMatch
+
+    @property
+    def cpu(self) -> str:
+        """The CPU by name: entries with one CPU are settings of like machines, and are left out together."""
+        return self.title.split(",")[0].split("×")[-1].strip()
