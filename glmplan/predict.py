@@ -28,6 +28,8 @@ __all__ = ["Figure", "Prediction", "front_end_seconds", "predict", "predict_many
 
 #: kind of interval of each figure
 _KIND = {"ttft": "ttft", "ttft_p50": "ttft", "prefill_rate": "prefill"}
+#: points computed at once: the columns of more would leave the cache of the processor [-]
+_AT_ONCE = 16_384
 _FRONT = [PARAMETERS.index("arrival_seconds"), PARAMETERS.index("prompt_token_seconds")]
 #: standard normal quantile of a 90 % interval [-]
 _QUANTILE_90 = 1.6449
@@ -127,8 +129,11 @@ def step_seconds(
         prefill_context: np.ndarray,
     ) -> np.ndarray:
         columns = (decode_requests, decode_context, prefill_tokens, prefill_context)
-        points = StepPoints(*np.broadcast_arrays(*(np.atleast_1d(np.asarray(one, dtype=float)) for one in columns)))
-        return factor * step_time(step_work(structure, layout=layout, points=points), parameters).seconds
+        rows = np.broadcast_arrays(*(np.atleast_1d(np.asarray(one, dtype=float)) for one in columns))
+        starts = range(0, max(len(rows[0]), 1), _AT_ONCE)
+        parts = [StepPoints(*(one[start : start + _AT_ONCE] for one in rows)) for start in starts]
+        times = [step_time(step_work(structure, layout=layout, points=part), parameters).seconds for part in parts]
+        return factor * np.concatenate(times)
 
     return seconds
 
