@@ -185,7 +185,7 @@ def _fewer(solution: Solution) -> Iterator[Change]:
     used = solution.best.terms.accelerators
     places = [
         n for n, one in enumerate(solution.ranked)
-        if one.holding.verdict == "fits" and one.alone and one.holding.terms.accelerators < used
+        if verdict_of(solution.asked, one) == "fits" and one.alone and one.holding.terms.accelerators < used
     ]  # fmt: skip
     if not places:
         return

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from glmplan.plan.answer import FitAnswer, RunnerUp, Warn
 from glmplan.plan.asked import Asked, Words, read_words
 from glmplan.plan.changes import changes_of, verdict_of
@@ -13,6 +15,9 @@ from glmplan.plan.obstacles import Obstacles
 from glmplan.plan.solve import Solution, solve
 from glmplan.plan.speed import deployment_of, matrix_rate_known, speed_known
 from glmplan.plan.users import binding_words, grid_of, predictions_of, safe_users, user_table
+
+if TYPE_CHECKING:
+    from glmplan.schema.engine import Wall
 
 __all__ = ["answer_of", "fit_answer"]
 
@@ -208,11 +213,21 @@ def _warnings(solution: Solution, rows: tuple[object, ...]) -> tuple[Warn, ...]:
     found = []
     walls = {wall.id: wall for wall in best.terms.walls}
     if rows:
-        for wall in Obstacles(asked, solution.options).standing(best.terms, users=asked.users[-1]):
+        told = asked.but(context=_launch_context(asked, best))
+        for wall in Obstacles(told, solution.options).standing(best.terms, users=asked.users[-1]):
             walls.setdefault(wall.id, wall)
     for wall in walls.values():
         found.append(
-            Warn("wall", wall.severity, wall.id, wall.title, wall.effect, wall.do, wall.source, _applied(wall))
+            Warn(
+                "wall",
+                wall.severity,
+                wall.id,
+                wall.title,
+                "; ".join([wall.effect, *_costs(wall)]),
+                wall.do,
+                wall.source,
+                _applied(wall),
+            )
         )
     return tuple(found)
 
@@ -221,8 +236,13 @@ def _by_severity(found: tuple[Warn, ...]) -> tuple[Warn, ...]:
     return tuple(sorted(found, key=lambda one: _SEVERITIES.index(one.severity)))
 
 
-def _applied(wall: object) -> str:
-    say = wall.instead  # type: ignore[attr-defined]
+def _costs(wall: Wall) -> list[str]:
+    """What was measured behind the wall and without it."""
+    return [f"measured: {one.what}: {one.behind_wall} instead of {one.free}" for one in wall.measured if one.free]
+
+
+def _applied(wall: Wall) -> str:
+    say = wall.instead
     words = []
     words += ["dense attention"] * (say.attention == "dense")
     words += ["no CUDA graphs"] * (say.graphs is False)

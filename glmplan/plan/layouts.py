@@ -69,7 +69,7 @@ def layouts(asked: Asked) -> tuple[list[tuple[int, int, int, int, int]], list[st
                     if tp % dcp == 0:
                         found.append((tp, pp, dp, ep, dcp))
     if not found:
-        said = ", ".join(f"--{name} {getattr(asked, name)}" for name in ("tp", "pp", "dp", "ep", "dcp")
+        said = " ".join(f"--{name} {getattr(asked, name)}" for name in ("tp", "pp", "dp", "ep", "dcp")
                          if getattr(asked, name))  # fmt: skip
         raise SpecError(
             f"no layout of {count} accelerators is left: ep must be tp × dp, dcp must divide tp, "

@@ -101,7 +101,7 @@ def predicted(asked: Asked, cases: list[tuple[Holding, int]]) -> list[Prediction
     asked : Asked
         The question.
     cases : list of (Holding, int)
-        Layout and users.
+        Layout and users, [-]
 
     Returns
     -------

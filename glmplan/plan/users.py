@@ -179,7 +179,7 @@ def safe_users(asked: Asked, holding: Holding, found: dict[int, Prediction]) -> 
         limits[end] = {"kv": kv, "tpot": tpot, "queue": queue}
     bad, mean = limits["high"], limits["value"]
     words = {
-        "kv": f"the low end of the cache pool holds {bad['kv']:,} requests of {asked.user_tokens:,} tokens",
+        "kv": f"requests of {asked.user_tokens:,} tokens that the low end of the cache pool holds",
         "tpot": f"at {1 / TARGET_TPOT:g} tok/s for each user, slow end of the interval"
         + (" (no more were looked at)" if bad["tpot"] == int(counts[-1]) else ""),
         "queue": "places in the engine, and the wait for the first token",

@@ -36,6 +36,11 @@ def _rounded(value: float) -> float:
     return float(f"{value:.6g}")
 
 
+def _count(value: float) -> int:
+    """A number of tokens or requests; what has no end is as large as a double counts exactly."""
+    return int(min(value, 2.0**53))
+
+
 def _figure(figure: Figure | None, factor: float = 1.0) -> dict[str, float] | None:
     if figure is None:
         return None
@@ -96,7 +101,7 @@ def fit_record(answer: FitAnswer) -> dict[str, Any]:
                 "layout": one.layout,
                 "accelerators": one.accelerators,
                 "verdict": one.verdict,
-                "kv_pool_tokens": one.pool_tokens,
+                "kv_pool_tokens": _count(one.pool_tokens),
                 "one_user_tokens_per_s": _rounded(one.user_rate),
                 "total_tokens_per_s": _rounded(one.total_rate),
                 "why": one.why,
@@ -110,9 +115,9 @@ def fit_record(answer: FitAnswer) -> dict[str, Any]:
                 "what": one.what,
                 "verdict": one.verdict,
                 "layout": one.layout,
-                "kv_pool_tokens": one.pool_tokens,
-                "kv_pool_tokens_low": one.pool_low,
-                "requests_held_low": one.held,
+                "kv_pool_tokens": _count(one.pool_tokens),
+                "kv_pool_tokens_low": _count(one.pool_low),
+                "requests_held_low": _count(one.held),
                 "one_user_tokens_per_s": _rounded(one.user_rate),
                 "total_tokens_per_s": _rounded(one.total_rate),
                 "note": one.note,
@@ -170,10 +175,14 @@ def _memory(answer: FitAnswer) -> dict[str, Any] | None:
         return None
     return {
         "limiting_stage": holding.stage,
-        "kv_pool_tokens": {"value": holding.pool, "low": holding.pool_low, "high": holding.pool_high},
+        "kv_pool_tokens": {
+            "value": _count(holding.pool),
+            "low": _count(holding.pool_low),
+            "high": _count(holding.pool_high),
+        },
         "kv_pool_gib": _rounded(holding.pool_bytes / _GIB),
-        "requests_held": holding.held,
-        "requests_held_low": holding.held_low,
+        "requests_held": _count(holding.held),
+        "requests_held_low": _count(holding.held_low),
         "short_gib": _rounded(max(holding.short, 0.0) / _GIB),
         "short_gib_low": _rounded(max(holding.short_low, 0.0) / _GIB),
         "ranks": [

@@ -297,6 +297,9 @@ def _warnings(answer: FitAnswer) -> str:
         text = f"[{one.severity}] {one.title}"
         text += f"; {one.applied}" if one.applied else ""
         text += f": {one.effect}" if one.kind == "hazard" else ""
+        text += (
+            "; measured" + one.effect.split("measured", 1)[1] if one.kind == "wall" and "measured" in one.effect else ""
+        )
         told = one.kind == "hazard" or one.severity in ("error", "memory", "quality")
         text += f". Do: {one.do}" if one.do and told else ""
         out += _wrap(text, "  ", "      ")
