@@ -2,7 +2,7 @@
 
 What was known of a deployment gives the base interval; how widely its like scattered gives a factor on the width. A
 deployment that was measured itself takes the factors of its engine, part, model, format and load; of others, where
-such factors do not carry over, only that of the load.
+such factors do not carry over, those of the load, of the link between accelerators and of experts.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from bisect import bisect_right
 
 from glmplan.deployment import Deployment
-from glmplan.hierarchy import Effects, shape_of
+from glmplan.hierarchy import Effects, kind_of, shape_of
 
 __all__ = ["BANDS", "MEASURED_FEATURES", "OTHER_FEATURES", "band_of", "factor_key", "features_of", "interval_of"]
 
@@ -19,7 +19,7 @@ BANDS: tuple[float, ...] = (1.5, 4.5, 16.5, 64.5, 256.5)
 #: what the width of a measured deployment depends on
 MEASURED_FEATURES: tuple[str, ...] = ("engine", "accelerator", "model", "format", "load of engine")
 #: what the width of any other depends on
-OTHER_FEATURES: tuple[str, ...] = ("load",)
+OTHER_FEATURES: tuple[str, ...] = ("load", "link", "blocks")
 
 
 def band_of(concurrency: float) -> str:
@@ -66,6 +66,8 @@ def features_of(deployment: Deployment, concurrency: float) -> dict[str, str]:
         "format": deployment.weights,
         "load of engine": f"{deployment.engine} {band}",
         "load": band,
+        "link": deployment.link.kind if deployment.tp * deployment.dp > 1 else "none",
+        "blocks": kind_of(deployment).rpartition(" ")[2],
     }
 
 

@@ -12,6 +12,7 @@ from glmplan.calibrate.ledger import load_measurements
 from glmplan.calibrate.left_out import FILE, left_out_of, write_left_out
 from glmplan.calibrate.link_record import write_link_fits
 from glmplan.calibrate.memory import write_memory_fit
+from glmplan.calibrate.offload import write_offload_fit
 from glmplan.datafolders import data_folder
 from glmplan.records import Run
 
@@ -44,7 +45,7 @@ def calibrate_steps(
 def calibrate_everything(
     out: Path | None = None, *, progress: Callable[[str, int, int], None] | None = None
 ) -> list[Path]:
-    """Refit links, memory, acceptance lengths and the step time; kernels have a command of their own.
+    """Refit links, memory, offloading, acceptance lengths and the step time; kernels have a command of their own.
 
     The acceptance lengths come first, the step time rests on them.
 
@@ -65,6 +66,7 @@ def calibrate_everything(
         "acceptance lengths": lambda: write_acceptance_fit(folder / "acceptance.toml"),
         "links": lambda: write_link_fits(folder / "links.toml"),
         "memory": lambda: write_memory_fit(folder / "memory.toml"),
+        "offload": lambda: write_offload_fit(folder / "offload.toml"),
     }
     written = []
     for place, (name, write) in enumerate(small.items()):

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
 
-import typer
-
-__all__ = ["command", "run"]
+__all__ = ["run"]
 
 
 def run(accelerators: Sequence[str] = (), out: Path | None = None, page: Path | None = None) -> list[Path]:
@@ -56,13 +53,3 @@ def run(accelerators: Sequence[str] = (), out: Path | None = None, page: Path | 
         written.append(page or calibration.parent / "docs" / "kernels.md")
         write_atomically(written[-1], kernels_page(found))
     return written
-
-
-def command(
-    accelerator: Annotated[list[str] | None, typer.Option(help="Fit only this part; may be repeated.")] = None,
-    out: Annotated[Path | None, typer.Option(help="Folder for the fits.")] = None,
-    page: Annotated[Path | None, typer.Option(help="File for the page of errors.")] = None,
-) -> None:
-    """Fit the utilisation of kernels from the kernel tables of `aiconfigurator-core` (extra: kernels)."""
-    for file in run(accelerator or (), out, page):
-        typer.echo(str(file))

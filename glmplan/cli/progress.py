@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-__all__ = ["bar"]
+__all__ = ["bar", "steps"]
 
 
 @contextmanager
@@ -32,3 +32,29 @@ def bar(title: str) -> Iterator[Callable[[int, int], None]]:
     with Progress(console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task(title, total=None)
         yield lambda done, total: progress.update(task, completed=done, total=total)
+
+
+@contextmanager
+def steps(title: str) -> Iterator[Callable[[str, int, int], None]]:
+    """Show what is being done and how far it is, for work of several parts.
+
+    Parameters
+    ----------
+    title : str
+        What is being done, until the first part says so.
+
+    Yields
+    ------
+    callable
+        To be called with the name of the part, how much of it is done, and of how much, [-]
+    """
+    if not sys.stderr.isatty():
+        yield lambda part, done, total: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task(title, total=None)
+        yield lambda part, done, total: progress.update(task, description=part, completed=done, total=total)

@@ -1,0 +1,71 @@
+"""`glmplan calibrate`: refit everything to the shipped measurements, or update the fit with a site's own runs."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+__all__ = ["command"]
+
+
+class What(StrEnum):
+    """What is fitted again."""
+
+    everything = "everything"
+    kernels = "kernels"
+
+
+def command(
+    what: Annotated[
+        What, typer.Argument(help="Steps, links, memory and acceptance lengths; or kernels (extra: kernels).")
+    ] = What.everything,
+    runs: Annotated[
+        Path | None, typer.Option("--from", help="Your own runs: CSV in the column form of calibration/measurements.")
+    ] = None,
+    save: Annotated[Path | None, typer.Option(help="File for the calibration of your site, with --from.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder for the fits; calibration/fits by default.")] = None,
+    accelerator: Annotated[
+        list[str] | None, typer.Option(help="With kernels: fit only this part; may be repeated.")
+    ] = None,
+    page: Annotated[Path | None, typer.Option(help="With kernels: file for the page of errors.")] = None,
+) -> None:
+    """Refit everything to the measurements that ship, or update the fit with your own runs.
+
+    With `--from` nothing that ships is changed: `--save` writes the calibration of your site, which `--calibration`
+    of other commands applies. The same input gives the same files, byte for byte.
+    """
+    if runs is not None:
+        _site(runs, save)
+        return
+    if what is What.kernels:
+        from glmplan.cli.calibrate_kernels import run
+
+        written = run(accelerator or (), out, page)
+    else:
+        from glmplan.calibrate.everything import calibrate_everything
+        from glmplan.cli.progress import steps
+
+        with steps("calibrating") as progress:
+            written = calibrate_everything(out, progress=progress)
+    for file in written:
+        typer.echo(str(file))
+
+
+def _site(runs: Path, save: Path | None) -> None:
+    """Update the fit with a site's runs and say what that changed."""
+    import numpy as np
+
+    from glmplan.calibrate.site import calibrate_site, write_site
+    from glmplan.runs import read_runs
+
+    found = calibrate_site(read_runs(runs))
+    for name, reason in found.refused:
+        typer.echo(f"not used: {name}: {reason}", err=True)
+    before, after = (100 * float(np.median(np.abs(np.expm1(-one)))) for one in (found.before, found.after))
+    typer.echo(f"{len(found.used)} runs used, {len(found.refused)} not used")
+    typer.echo(f"median error of these runs: {before:.1f} % with the shipped fit, {after:.1f} % with the site's")
+    if save is not None:
+        typer.echo(f"written: {write_site(found, save)}")
