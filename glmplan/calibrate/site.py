@@ -100,7 +100,7 @@ def part_of(design: Design, runs: np.ndarray) -> Design:
     design : Design
         The design.
     runs : (k,) array of int
-        Places of the runs, ascending.
+        Places of the runs, ascending, [-]
 
     Returns
     -------
