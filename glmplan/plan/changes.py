@@ -62,8 +62,7 @@ def changes_of(solution: Solution) -> tuple[Change, ...]:
     found: list[Change] = []
     if first.holding.terms.blocked is not None:
         return tuple(_engines(solution))
-    if verdict != "fits":
-        found += _shorter(solution)
+    found += _shorter(solution)
     for make in (_cache, _kernels, _drafting, _other_layout):
         found += list(make(solution))
     if verdict == "fits":
@@ -112,18 +111,20 @@ def _engines(solution: Solution) -> Iterator[Change]:
 
 
 def _shorter(solution: Solution) -> Iterator[Change]:
-    """A shorter context, where one request is too long or holds only in the mean."""
+    """A shorter context: the longest that is sure where the asked one is not, else half of it."""
     asked, best = solution.asked, solution.best
-    longest = max((one.holding.context_low for one in solution.ranked[:8]), default=0.0)
-    length = int(min(longest, asked.model.max_context)) // 1024 * 1024
-    if best.verdict == "fits" or length < 1024 or length >= asked.full_request:
-        return
+    if best.verdict == "fits":
+        length = (asked.context or 0) // 2 // 1024 * 1024
+    else:
+        longest = max((one.holding.context_low for one in solution.ranked[:8]), default=0.0)
+        length = int(min(longest, asked.model.max_context)) // 1024 * 1024
     inputs = max(min(asked.input_tokens, length - asked.output_tokens), 1)
-    if inputs + asked.output_tokens > length:
+    if not 1024 <= length < asked.full_request or inputs + asked.output_tokens > length:
         return
-    other = _try(asked.but(context=length, input_tokens=inputs))
+    other = _try(asked.but(context=length, input_tokens=inputs), solution.options)
     if other is not None:
-        yield _change("context", f"context {length:,} instead of {asked.full_request:,}", other)
+        held = f"such requests that fit at once: {other.best.held_low:,.0f} instead of {best.held_low:,.0f}"
+        yield _change("context", f"context {length:,} instead of {asked.full_request:,}", other, held)
 
 
 def _cache(solution: Solution) -> Iterator[Change]:

@@ -308,9 +308,12 @@ def _warnings(answer: FitAnswer) -> str:
 
 def _command(answer: FitAnswer) -> str:
     out = "\nStart it\n"
-    lines = [f"  {answer.command[0]}"]
-    for word in answer.command[1:]:
-        if len(lines[-1]) + len(word) + 3 > WIDTH - 2:
+    # a flag and its value stay together; a long first word is broken at its own flags
+    words = [f"--{part}" if number else part for word in answer.command[:1]
+             for number, part in enumerate(word.split(" --"))] + list(answer.command[1:])  # fmt: skip
+    lines = [f"  {words[0]}"]
+    for word in words[1:]:
+        if len(lines[-1]) + len(word) + 3 > WIDTH:
             lines[-1] += " \\"
             lines.append(f"    {word}")
         else:
