@@ -6,14 +6,14 @@ import numpy as np
 
 from glmplan.catalog_hardware import load_accelerator
 from glmplan.deployment import Deployment
-from glmplan.errors import UnknownFact
-from glmplan.hybrid import HybridAnswer
+from glmplan.errors import GlmplanError, UnknownFact
+from glmplan.hybrid import HybridAnswer, predict_hybrid
 from glmplan.offload import OffloadFit, Placement, load_offload_fit, offload_work
 from glmplan.predict import Figure
 from glmplan.question import question_of
 from glmplan.records import Run
 
-__all__ = ["needs_unified", "predict_unified", "unified_step_parts", "unified_step_seconds"]
+__all__ = ["needs_unified", "predict_apart", "predict_unified", "unified_step_parts", "unified_step_seconds"]
 
 
 def needs_unified(run: Run) -> bool:
@@ -35,7 +35,6 @@ def needs_unified(run: Run) -> bool:
     >>> needs_unified(run_from_row({"id": "a", "model": "glm-5.1", "accelerator": "m3-ultra"}))
     True
     """
-    from glmplan.errors import GlmplanError
 
     try:
         part = load_accelerator(run.accelerator)
@@ -162,3 +161,32 @@ def predict_unified(run: Run, *, fit: OffloadFit | None = None) -> HybridAnswer:
     if run.phase == "serving":
         outside += "; the rates are of decoding alone"
     return HybridAnswer(figures, basis, outside)
+
+
+def predict_apart(run: Run) -> HybridAnswer | None:
+    """Answer a row that the step-time model cannot: weights in host memory, or one memory without a matrix rate.
+
+    Parameters
+    ----------
+    run : Run
+        The row.
+
+    Returns
+    -------
+    HybridAnswer or None
+        The answer; None for a row that the step-time model answers.
+
+    Raises
+    ------
+    GlmplanError
+        If it is such a row and there is no answer: says why.
+
+    Examples
+    --------
+    >>> from glmplan.runs import run_from_row
+    >>> predict_apart(run_from_row({"id": "a", "model": "glm-5.1", "accelerator": "b200-sxm"})) is None
+    True
+    """
+    if run.offload:
+        return predict_hybrid(run)
+    return predict_unified(run) if needs_unified(run) else None

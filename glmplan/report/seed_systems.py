@@ -12,7 +12,8 @@ from glmplan.deployment import Deployment, heads_of
 from glmplan.errors import GlmplanError, UnknownFact
 from glmplan.hazards import Hazard, PlanFacts, hazards_for, is_safe
 from glmplan.network.host_transfers import host_transfer_rate
-from glmplan.offload import HostSide, Placement, load_offload_fit, offload_step_seconds, offload_work
+from glmplan.offload import Placement, offload_work
+from glmplan.offload_speed import OffloadLoad, offload_speed, share_for
 from glmplan.plan.obstacles import layout_name
 from glmplan.predict import Figure
 from glmplan.predict_runs import RowPrediction, predict_runs
@@ -268,39 +269,26 @@ def crashed_system() -> SeedSystem:
     base = next(run for run in read_runs(folder / "field-reports-glm.csv") if run.id == "fr-001-sglpeak")
     deployment = replace(question_of(base).deployment.with_layout(tp=len(_CRASHED_CARDS)), engine="sglang")
     host = load_machine(_CRASHED_HOST)
-    one = np.ones(1)
-    held = offload_work(
-        deployment.model, deployment.checkpoint, Placement(1.0), tokens=one, sequences=one, context=0 * one
-    ).held_bytes
-    users = np.array([base.concurrency or 1.0])
-    work = offload_work(
-        deployment.model, deployment.checkpoint, Placement(_CRASHED_BYTES / held, mode="stream"), tokens=users,
-        sequences=users, context=np.full(1, 512.0), kv=deployment.kv,
-    )  # fmt: skip
+    users = base.concurrency or 1.0
+    away = Placement(share_for(deployment, _CRASHED_BYTES).share, mode="stream")
+    found = offload_speed(deployment, host, away, OffloadLoad(requests=users, context=512.0))
     cards = len(_CRASHED_CARDS)
-    link = cards * host_transfer_rate(host, members=_CRASHED_CARDS)
-    # the report says nothing of the host's memory: only its links count, so the step is at least this long
-    side = HostSide(float("inf"), link=link)
-    fit = load_offload_fit()
-    step = float(offload_step_seconds(work, side, deployment.accelerator, count=cards, mode="stream", fit=fit)[0])
-    low, high = fit.intervals["decode"]
-    rate = float(users[0]) / step
     facts = PlanFacts(
-        members=_CRASHED_CARDS, tp=cards, host_transfer=work.held_bytes / cards / step, pinned=work.held_bytes
+        members=_CRASHED_CARDS, tp=cards, host_transfer=found.host_transfer, pinned=found.host_bytes, users=round(users)
     )
     hazards = hazards_for(host, facts)
-    figure = Figure(rate, rate * float(np.exp(low)), rate * float(np.exp(high)))
+    passed = cards * host_transfer_rate(host, members=_CRASHED_CARDS)
     return SeedSystem(
         "the run that crashed",
         f"{deployment.model.name} {deployment.weights} on {cards} × {deployment.accelerator.name}, TP{cards}, sglang, "
         f"{_CRASHED_BYTES / 1e9:.0f} GB of experts in pinned host memory",
-        f"{users[0]:.0f} users, decode",
+        f"{users:.0f} users, decode",
         float("nan"),
-        figure,
-        link / work.held_bytes * float(users[0]),
-        claim_verdict(float("nan"), figure, None, hazards),
+        found.decode_rate,
+        passed / found.host_bytes * users,
+        claim_verdict(float("nan"), found.decode_rate, None, hazards),
         hazards,
-        "offload model; all offloaded weights cross PCIe in each step; speed of the host's memory not stated",
+        f"offload model; all offloaded weights cross PCIe in each step; {found.note}",
     )
 
 
