@@ -71,8 +71,8 @@ def test_lengths_are_exact_and_the_server_counts_as_we_do(engine, chat):
     for step in record.steps:
         assert step.outcomes == {"done": 12}
         assert (step.figures["input_tokens"], step.figures["output_tokens"]) == (64, 16)
-        # the server counts a request a moment after its last chunk, so the last of each user may be missing
-        assert (12 - step.level) * 16 <= step.server["generated_tokens"] <= 12 * 16
+        # the server counts a request a moment after its last chunk: some of a step fall into the next
+        assert abs(step.server["generated_tokens"] - 12 * 16) <= 4 * 16
         assert not any("counted by" in note for note in step.notes)
         figures = step.figures
         assert figures["e2e_mean_ms"] == pytest.approx(figures["ttft_mean_ms"] + 15 * figures["tpot_mean_ms"], rel=1e-3)
