@@ -10,13 +10,14 @@ from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import lru_cache
+from pathlib import Path
 
 import numpy as np
 
 from glmplan.datafolders import data_folder
 from glmplan.deployment import Deployment
 from glmplan.errors import SpecError
-from glmplan.files import read_toml
+from glmplan.files import read_lines_toml, read_toml
 from glmplan.schema.model import ExpertsFfn, LatentAttention
 from glmplan.step import PARAMETERS
 
@@ -28,6 +29,7 @@ __all__ = [
     "SCALE",
     "TTFT_SCALE",
     "Effects",
+    "effects_in",
     "keys_of",
     "kind_of",
     "knowledge_class",
@@ -298,15 +300,33 @@ def shipped_effects(engine: str) -> Effects:
     SpecError
         If the fit is missing or cannot be read.
     """
-    return _read_effects(engine)
+    return effects_in(data_folder("calibration") / "fits" / "step", engine)
 
 
-@lru_cache(maxsize=16)
-def _read_effects(engine: str) -> Effects:
-    folder = data_folder("calibration") / "fits" / "step"
+@lru_cache(maxsize=32)
+def effects_in(folder: Path, engine: str) -> Effects:
+    """Read the fit in a folder as far as one engine needs it.
+
+    Parameters
+    ----------
+    folder : pathlib.Path
+        The folder that `glmplan calibrate` wrote.
+    engine : str
+        Name of the engine.
+
+    Returns
+    -------
+    Effects
+        Effects, spreads, intervals and domains.
+
+    Raises
+    ------
+    SpecError
+        If the fit is missing, cannot be read, or is of another version of glmplan.
+    """
     shared = read_toml(folder / "shared.toml")
     own = folder / f"{engine}.toml"
-    special = read_toml(own) if own.exists() else {}
+    special = read_lines_toml(own) if own.exists() else {}
     if shared.get("columns") != list(COLUMNS) or shared.get("levels") != list(LEVELS):
         raise SpecError(
             "was written by another version of glmplan: run `glmplan calibrate`", file=folder / "shared.toml"
