@@ -327,12 +327,14 @@ def predict_hybrid(run: Run, *, fit: OffloadFit | None = None) -> HybridAnswer:
         seen = [{**one, "output_rate": one["decode_rate"]} for one in seen]
     figures = {}
     for column, (name, kind, factor) in _COLUMNS.items():
-        logs = np.log([one[name] for one in seen])
-        low, high = fit.intervals[kind]
-        middle = float(logs.mean())
-        # `low` and `high` are of measured over predicted rates; a time is the other way round
-        low, high = (-high, -low) if name in ("ttft", "tpot") else (low, high)
-        among = _NORMAL * float(logs.std())
+        # corrections and intervals are of measured over predicted rates; a time is the other way round
+        sign = -1.0 if name in ("ttft", "tpot") else 1.0
+        known = [fit.of_machine(system.name, kind) for system in systems]
+        logs = np.log([one[name] for one in seen]) + sign * np.array([shift for shift, _, _ in known])
+        # only a machine that is certain has the narrow interval of its own runs
+        low, high = known[0][1:] if found == "stated" else fit.intervals[kind]
+        low, high = (-high, -low) if sign < 0 else (low, high)
+        middle, among = float(logs.mean()), _NORMAL * float(logs.std())
         lower, upper = middle - np.hypot(low, among), middle + np.hypot(high, among)
         figures[column] = Figure(*(float(factor * np.exp(one)) for one in (middle, lower, upper)))
     titles = systems[0].title if len(systems) == 1 else f"{len(systems)} published hybrid machines"

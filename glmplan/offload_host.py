@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -70,7 +70,11 @@ class OffloadFit:
     unified_layer_seconds : float
         Launch of one layer there, [s]
     intervals : dict of str to (float, float)
-        ``decode``, ``prefill``, ``unified`` → 90 % interval of measured over predicted on machines left out, in logarithms.
+        ``decode``, ``prefill``, ``unified`` → 90 % interval of measured over predicted on machines left out, in
+        logarithms.
+    machines : dict of str to dict of str to (float, float)
+        Machine → kind → what its runs differ from the model by, and the half-width of a 90 % interval beside it, in
+        logarithms; empty for machines that were never measured.
     """
 
     host_bandwidth: float
@@ -85,6 +89,27 @@ class OffloadFit:
     unified_bandwidth: float
     unified_layer_seconds: float
     intervals: dict[str, tuple[float, float]]
+    machines: dict[str, dict[str, tuple[float, float]]] = field(default_factory=dict)
+
+    def of_machine(self, name: str, kind: str) -> tuple[float, float, float]:
+        """Correction and interval of measured over predicted rates.
+
+        Parameters
+        ----------
+        name : str
+            Machine.
+        kind : str
+            ``decode`` or ``prefill``.
+
+        Returns
+        -------
+        tuple of (float, float, float)
+            Correction, lower and upper end around it, in logarithms, [-]
+        """
+        known = self.machines.get(name, {}).get(kind)
+        if known is None:
+            return 0.0, *self.intervals[kind]
+        return known[0], -known[1], known[1]
 
 
 @cache
@@ -124,6 +149,10 @@ def load_offload_fit() -> OffloadFit:
             unified_bandwidth=float(constants["unified_bandwidth"]),
             unified_layer_seconds=parse_quantity(constants["unified_layer_seconds"], "seconds"),
             intervals={name: (pair[0], pair[1]) for name, pair in content["intervals"].items()},
+            machines={
+                name: {kind: (pair[0], pair[1]) for kind, pair in kinds.items()}
+                for name, kinds in content["machines"].items()
+            },
         )
     except KeyError as error:
         raise SpecError("lacks this constant", file=path, field=str(error.args[0])) from None

@@ -31,6 +31,7 @@ __all__ = [
     "hybrid_observations",
     "hybrid_runs",
     "left_out",
+    "machine_effects",
     "offload_fit_text",
     "spread_of",
     "write_offload_fit",
@@ -57,7 +58,9 @@ CONSTANTS: dict[str, tuple[float, float, str]] = {
 }
 #: standard error of a run beside the model: what the best-known machines still differ by [-]
 _SIGMA = 0.2
-#: column of a row → figure of a case, and whether it times prompts
+#: least spread of runs of one machine [-], and half-width of a 90 % interval over a standard deviation [-]
+_LEAST, _NORMAL = 0.05, 1.645
+#: column of a row → figure of a case, and its kind
 _SEEN = {
     "output_tokens_per_s_per_request": ("request_rate", "decode"),
     "output_tokens_per_s": ("output_rate", "decode"),
@@ -106,7 +109,7 @@ def hybrid_runs() -> list[Run]:
 
     Examples
     --------
-    >>> sum(run.campaign == "ktransformers-docs" for run in hybrid_runs())
+    >>> len([run for run in hybrid_runs() if run.campaign == "ktransformers-docs"])
     73
     """
     folder = data_folder("calibration")
@@ -286,6 +289,46 @@ def fit_offload(
     return values, half
 
 
+def machine_effects(
+    observations: list[HybridObservation], fit: OffloadFit
+) -> dict[str, dict[str, tuple[float, float]]]:
+    """What the runs of each machine differ from the model by: settings and kernels that no page states.
+
+    Parameters
+    ----------
+    observations : list of HybridObservation
+        All of them; those not fitted do not count.
+    fit : OffloadFit
+        Constants.
+
+    Returns
+    -------
+    dict of str to dict of str to (float, float)
+        Machine → kind → correction of measured over predicted, drawn towards none the fewer its runs, and the
+        half-width of a 90 % interval for one more run of it, [-]
+
+    References
+    ----------
+    .. [1] A. Gelman, J. Hill, "Data Analysis Using Regression and Multilevel/Hierarchical Models", 12.2.
+    """
+    found: dict[str, dict[str, tuple[float, float]]] = {}
+    for kind in ("decode", "prefill"):
+        of: dict[str, list[float]] = {}
+        for one in observations:
+            if one.fitted and one.kind == kind:
+                of.setdefault(one.case.system.name, []).append(-one.log_error(fit))
+        means = {name: float(np.mean(errors)) for name, errors in of.items()}
+        between = float(np.mean([mean**2 for mean in means.values()]))
+        rest = [error - means[name] for name, errors in of.items() for error in errors]
+        freedom = max(len(rest) - len(of), 1)
+        within = max(float(np.sum(np.square(rest))) / freedom, _LEAST**2)
+        for name, errors in of.items():
+            weight = len(errors) / (len(errors) + within / between)
+            left = within + between * (1.0 - weight)
+            found.setdefault(name, {})[kind] = (weight * means[name], _NORMAL * float(np.sqrt(left)))
+    return found
+
+
 def offload_fit_text(observations: list[HybridObservation]) -> str:
     """Write the fit as TOML.
 
@@ -308,7 +351,10 @@ def offload_fit_text(observations: list[HybridObservation]) -> str:
         "",
     ]
     lines.append("runs = [" + ", ".join(f'"{one}"' for one in sorted({one.run.id for one in used})) + "]")
-    lines.append("machines = [" + ", ".join(f'"{one}"' for one in sorted({o.case.system.name for o in used})) + "]")
+    lines.append(
+        "fitted_machines = [" + ", ".join(f'"{one}"' for one in sorted({o.case.system.name for o in used})) + "]"
+    )
+    effects = machine_effects(observations, _fit_of(np.log([values[name][0] for name in CONSTANTS])))
     lines += ["", "[domain]"]
     for name, column in (
         ("requests", [one.case.requests for one in used]),
@@ -318,8 +364,7 @@ def offload_fit_text(observations: list[HybridObservation]) -> str:
         lines.append(f"{name} = [{min(column):g}, {max(column):g}]")
     lines += ["", "[intervals]"]
     one_memory = unified_rows(unified_runs())
-    parts = left_out_parts(one_memory)
-    half["unified"] = spread_of({part: [error for _, error in rows] for part, rows in parts.items()})
+    half["unified"] = spread_of({part: [e for _, e in rows] for part, rows in left_out_parts(one_memory).items()})
     lines += [f"{kind} = [{-width:.4f}, {width:.4f}]" for kind, width in half.items()]
     logs, errors = fit_unified(one_memory)
     shared = {
@@ -330,6 +375,9 @@ def offload_fit_text(observations: list[HybridObservation]) -> str:
         unit = units[name]
         text = f'"{format_quantity(value, unit, 4)}"' if unit else f"{value:.4f}"
         lines += ["", f'[constants."{name}"]', f"value = {text}", f"log_sd = {sd:.3f}"]
+    for name, kinds in sorted(effects.items()):
+        lines += ["", f'[machines."{name}"]']
+        lines += [f"{kind} = [{shift:.4f}, {half_width:.4f}]" for kind, (shift, half_width) in kinds.items()]
     return "\n".join(lines) + "\n"
 
 

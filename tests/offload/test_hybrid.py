@@ -125,6 +125,25 @@ def test_decode_of_left_out_cpus_is_right_within_a_quarter_for_most(observations
     assert sorted(errors)[len(errors) // 2] < 0.25
 
 
+def test_intervals_of_measured_machines_hold_nine_tenths_of_their_runs(observations):
+    inside = []
+    for one in observations:
+        if one.fitted:
+            figure = predict_hybrid(one.run).figures[one.column]
+            inside.append(figure.low <= one.value <= figure.high)
+    assert len(inside) > 60
+    assert sum(inside) / len(inside) >= 0.85
+
+
+def test_a_machine_with_few_runs_is_corrected_less_than_it_differs(observations):
+    # one run of llama.cpp on two sockets: predicted two and a half times too fast without a correction
+    shift, low, high = load_offload_fit().of_machine("xeon-6454s-llama.cpp", "decode")
+    one = next(o for o in observations if o.case.system.name == "xeon-6454s-llama.cpp" and o.kind == "decode")
+    assert 0 < -shift < one.log_error(load_offload_fit())
+    assert low < 0 < high
+    assert load_offload_fit().of_machine("never seen", "decode")[0] == 0.0
+
+
 def test_a_spread_counts_every_machine_once():
     # nine machines off by 0.1 and one with many rows off by 0.9: nine tenths lie within 0.1
     assert spread_of({**{str(n): [0.1] for n in range(9)}, "x": [0.9] * 50}) == pytest.approx(0.1)
