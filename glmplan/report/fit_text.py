@@ -91,9 +91,9 @@ def _head(answer: FitAnswer) -> str:
     out = _wrap(f"{title}, {asked.engine}{version}", "", "  ") + "\n"
     said = answer.headline
     word = _VERDICTS[answer.verdict]
-    for known in ("fits with ", "does not fit: ", "tight: ", "unknown: "):
+    for known in ("fits with ", "does not fit: ", "tight: "):
         said = said.removeprefix(known)
-    out += _wrap(f"{word}  {said}", "", " " * (len(word) + 2))
+    out += _wrap(said if answer.verdict == "unknown" else f"{word}  {said}", "", " " * (len(word) + 2))
     for reason in answer.reasons:
         out += _wrap(reason)
     if answer.verdict == "does_not_fit" and answer.changes:

@@ -12,6 +12,7 @@ def test_a_part_without_memory_and_bandwidth_is_unknown_with_what_its_speeds_imp
     assert answer.verdict == "unknown"
     assert answer.headline.startswith("unknown: memory, bandwidth")
     text = fit_text(answer)
+    assert "unknown: memory, bandwidth" in text
     assert "1 TB/s to 1.4 TB/s" in text and "at least 400 GB" in text
     assert fit_record(answer)["unknown"] == ["memory", "memory_bandwidth"]
 
