@@ -133,8 +133,8 @@ def _predicted(record: Any, known: dict[str, Any], calibrate_on: tuple[int, ...]
         if not told:
             levels = [f"{level:g}" for level in measured]
             raise SpecError("is no step of this ladder", field="--calibrate-on", value=calibrate_on[0], choices=levels)
-        spread = {step.level: step.errors for step in record.steps}
-        site = fit_site(told, [measured[c.level] for c in told], errors=[spread[c.level] for c in told])
+        # the steps count as they are: with their own errors a prior made of other machines would outweigh them
+        site = fit_site(told, [measured[case.level] for case in told])
         cases = [case for case in cases if case not in told]
     pool = predicted_pool(cases[0], record.facts) if cases else None
     steps, rests = predicted_steps(cases, site=site)

@@ -295,6 +295,9 @@ def fit_site(
     _, known = shipped.sum_of(keys)
     # the release of an engine on a site is never known
     unknown = [not found or level in ("configuration", "release") for level, found in zip(LEVELS, known, strict=True)]
+    if not known[LEVELS.index("engine_accelerator")]:
+        # a part that no engine was measured on: what holds for the others is no more than a prior for it
+        unknown = [True] * len(LEVELS)
     spread = np.sqrt(np.square(shipped.spread[unknown]).sum(axis=0)) + 1e-6
     noise = {
         kind: (high - low) / 2.0 / _QUANTILE_90 for kind, (low, high) in shipped.intervals["configuration"].items()
