@@ -1,0 +1,72 @@
+"""`glmplan backtest`: how right the predictions are, on runs that the fit has not seen."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+__all__ = ["command"]
+
+
+class Form(StrEnum):
+    """How the report is shown."""
+
+    text = "text"
+    json = "json"
+    csv = "csv"
+    md = "md"
+
+
+def command(
+    form: Annotated[Form, typer.Option("--format", help="What is printed.")] = Form.text,
+    against: Annotated[
+        Path | None, typer.Option(help="An older fit (its folder or a file in it): show which predictions moved.")
+    ] = None,
+    refit: Annotated[bool, typer.Option("--refit", help="Cross-validate again instead of reading the errors.")] = False,
+    fit: Annotated[Path | None, typer.Option(help="Folder of a fit; the shipped one by default.")] = None,
+    page: Annotated[Path | None, typer.Option(help="File of the page; docs/accuracy.md in a checkout.")] = None,
+) -> None:
+    """Score predictions of left-out runs, print the report and write docs/accuracy.md with its plots.
+
+    Errors are those that `glmplan calibrate` stored, made by fits that had not seen the run: rows left out at random,
+    whole (model, accelerator, engine) groups, whole models and whole accelerators.
+    """
+    if against is not None:
+        from glmplan.backtest.moved import moved, moved_csv, moved_text
+
+        moves = moved(against, fit)
+        typer.echo(moved_csv(moves) if form is Form.csv else moved_text(moves), nl=False)
+        return
+    from glmplan.backtest.accuracy import accuracy
+    from glmplan.backtest.accuracy_page import (
+        accuracy_csv,
+        accuracy_json,
+        accuracy_page,
+        accuracy_text,
+        write_accuracy_page,
+    )
+    from glmplan.calibrate.left_out import FILE, left_out_of, read_left_out
+    from glmplan.datafolders import data_folder
+
+    if refit:
+        from glmplan.calibrate.design import build_design
+        from glmplan.calibrate.fit import calibrate
+        from glmplan.calibrate.ledger import load_measurements
+        from glmplan.cli.progress import steps
+
+        with steps("cross-validating") as progress:
+            errors = left_out_of(calibrate(build_design(load_measurements()), progress=progress))
+    else:
+        errors = read_left_out(fit / FILE if fit is not None else None)
+    found = accuracy(errors)
+    write = {Form.text: accuracy_text, Form.json: accuracy_json, Form.csv: accuracy_csv, Form.md: accuracy_page}
+    typer.echo(write[form](found), nl=False)
+    docs = data_folder("calibration").parent / "docs"
+    if page is None and docs.is_dir() and fit is None:
+        page = docs / "accuracy.md"
+    if page is not None:
+        for file in write_accuracy_page(found, page):
+            typer.echo(f"written: {file}", err=True)

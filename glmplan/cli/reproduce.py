@@ -1,0 +1,96 @@
+"""`glmplan reproduce`: is a measured run what is predicted, and what could explain the difference."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from glmplan.records import Run
+    from glmplan.reproduce import Reproduction
+
+__all__ = ["command"]
+
+
+def command(
+    run: Annotated[str, typer.Argument(help="Id of a run: of the shipped measurements, or of the table in --runs.")],
+    runs: Annotated[
+        Path | None, typer.Option(help="Table of runs, CSV in the column form of the measurements.")
+    ] = None,
+    calibration: Annotated[Path | None, typer.Option(help="Calibration of your site, from `calibrate --from`.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Compare a measured run with its prediction: reproduced (within 10 %), different (over 20 %), or in between.
+
+    Then come the conditions that could explain the difference, the likeliest first: each is predicted again and scored
+    by how much likelier it makes the figures.
+    """
+    from glmplan.reproduce import reproduce
+    from glmplan.site import site_calibration
+
+    with site_calibration(calibration):
+        found = reproduce(_find(run, runs))
+    if as_json:
+        import json
+
+        typer.echo(json.dumps(_record(found), indent=2))
+        return
+    typer.echo(f"{found.run.id}: {found.verdict}")
+    typer.echo(f"rests on: {found.basis}" + (f"; assumed {', '.join(found.assumed)}" if found.assumed else ""))
+    typer.echo("")
+    for one in found.compared:
+        figure = one.predicted
+        typer.echo(
+            f"  {one.column:32} measured {one.measured:10.4g}   predicted {figure.value:10.4g} "
+            f"({figure.low:.4g} to {figure.high:.4g})   {100 * one.difference:+6.1f} %   {one.verdict}"
+        )
+    if not found.explanations:
+        if found.verdict != "reproduced":
+            typer.echo("\nno single condition explains the figures better")
+        return
+    typer.echo("\ncould explain it, likeliest first (gain: how many times likelier the figures are):")
+    import math
+
+    for place, explanation in enumerate(found.explanations, 1):
+        gain = math.exp(min(explanation.gain, 50.0))
+        moved = ", ".join(f"{name} {value:.4g}" for name, value in explanation.figures.items())
+        typer.echo(f"  {place}. {explanation.name} (gain {gain:.3g}): {explanation.what}")
+        typer.echo(f"     then: {moved}")
+        typer.echo(f"     check: {explanation.check}")
+
+
+def _find(name: str, table: Path | None) -> Run:
+    from glmplan.errors import SpecError
+
+    if table is not None:
+        from glmplan.runs import read_runs
+
+        rows = list(read_runs(table))
+    else:
+        from glmplan.calibrate.ledger import load_measurements
+
+        rows = load_measurements()
+    found = next((one for one in rows if one.id == name), None)
+    if found is None:
+        raise SpecError("is not a run", field="RUN", value=name, choices=[one.id for one in rows])
+    return found
+
+
+def _record(found: Reproduction) -> dict[str, object]:
+    return {
+        "run": found.run.id,
+        "verdict": found.verdict,
+        "basis": found.basis,
+        "assumed": list(found.assumed),
+        "figures": [
+            {"figure": one.column, "measured": one.measured, "predicted": one.predicted.value,
+             "low": one.predicted.low, "high": one.predicted.high, "verdict": one.verdict}
+            for one in found.compared
+        ],
+        "explanations": [
+            {"name": one.name, "what": one.what, "log_gain": one.gain, "figures": one.figures, "check": one.check}
+            for one in found.explanations
+        ],
+    }  # fmt: skip
