@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 from glmplan.deployment import Deployment
@@ -248,10 +249,10 @@ def rank_layouts(asked: Asked, holdings: list[Holding]) -> list[Scored]:
     -----
     Layouts that hold one full-length request even at the low end of their pool come before those that do so in the
     mean, and these before those that do not. Speeds are compared at the low end of their intervals, so that a layout
-    that was measured beats one that is only thought to be a little faster. A layout is a candidate if it leaves less
-    than half of the accelerators idle and one user gets at least 70 % of the best one-user speed; of the candidates
-    within 10 % of the largest throughput at the typical number of users, the one that is fastest for one user is
-    chosen.
+    that was measured beats one that is only thought to be a little faster, and they count by the share of the
+    accelerators in use. A layout is a candidate if one user gets at least 70 % of the best such speed; of the
+    candidates within 10 % of the largest throughput at the typical number of users, the one that is fastest for one
+    user is chosen, in steps of 5 %; of those alike the one with the fewest stages and degrees.
     """
     speeds, unknown = _speeds(asked, holdings)
     classes = [
@@ -260,8 +261,7 @@ def rank_layouts(asked: Asked, holdings: list[Holding]) -> list[Scored]:
     ]
     peers = [place for place in speeds if classes[place] == min(classes)]
     best_alone = max((speeds[place].alone_low for place in peers), default=0.0)
-    busy = [place for place in peers if 2 * holdings[place].terms.accelerators > asked.machine.count] or peers
-    quick = [place for place in busy if speeds[place].alone_low >= FLOOR * best_alone] or busy
+    quick = [place for place in peers if speeds[place].alone_low >= FLOOR * best_alone]
     best_many = max((speeds[place].many_low for place in quick), default=0.0)
     near = {place for place in quick if speeds[place].many_low >= NEAR * best_many}
 
@@ -271,8 +271,10 @@ def rank_layouts(asked: Asked, holdings: list[Holding]) -> list[Scored]:
             return (classes[place], max(one.short, 0.0), -one.pool, terms.pp, terms.dp, terms.ep)
         fast = speeds[place]
         rank = 0.0 if place in near else 1.0 if place in quick else 2.0
-        first = (-round(fast.alone_low, 2), 0.0) if place in near else (-fast.many_low, -fast.alone_low)
-        return (classes[place], rank, *first, terms.dp, terms.ep, terms.pp, -one.pool)
+        # among equals in throughput: steps of 5 % for one user, then fewer stages, then fewer degrees
+        step = -round(math.log(max(fast.alone_low, 1e-9)) / math.log(1.05))
+        first = (step, 0.0) if place in near else (-fast.many_low, -fast.alone_low)
+        return (classes[place], rank, *first, terms.pp, terms.dp, terms.ep, -one.pool)
 
     order = sorted(range(len(holdings)), key=key)
     best = order[0]
@@ -289,7 +291,7 @@ _CLASS = {"fits": 0, "tight": 1, "does_not_fit": 2}
 
 @dataclass(frozen=True, slots=True)
 class _Speed:
-    """Tokens per second of one user and of the typical number together, with low ends."""
+    """Tokens per second of one user and of the typical number together; low ends times the share of cards in use."""
 
     alone: float = 0.0
     alone_low: float = 0.0
@@ -315,7 +317,8 @@ def _speeds(asked: Asked, holdings: list[Holding]) -> tuple[dict[int, _Speed], d
     speeds = {}
     for number, place in enumerate(owners):
         tpot, rate = found[2 * number].figures["tpot"], found[2 * number + 1].figures["output_rate"]
-        speeds[place] = _Speed(1.0 / tpot.value, 1.0 / tpot.high, rate.value, rate.low)
+        used = holdings[place].terms.accelerators / asked.machine.count
+        speeds[place] = _Speed(1.0 / tpot.value, used / tpot.high, rate.value, used * rate.low)
     return speeds, unknown
 
 
@@ -331,7 +334,7 @@ def _why(asked: Asked, holdings: list[Holding], speeds: dict[int, _Speed], place
         return "a smaller cache pool"
     mine, other, users = speeds[place], speeds[first], typical_users(asked)
     idle = asked.machine.count - one.terms.accelerators
-    if 2 * idle >= asked.machine.count and 2 * best.terms.accelerators > asked.machine.count:
+    if idle > asked.machine.count - best.terms.accelerators:
         return f"leaves {idle} of {asked.machine.count} accelerators idle"
     if mine.alone < 0.98 * other.alone and mine.many < 0.98 * other.many:
         return f"slower for one user ({mine.alone:.1f} tok/s) and for {users} ({mine.many:,.0f} in all)"
