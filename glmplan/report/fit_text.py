@@ -189,7 +189,7 @@ def _bar(row: MemoryBudget) -> str:
 def _parts(row: MemoryBudget) -> str:
     weights, cache = sum(row.weights.values()) / _GIB, row.cache / _GIB
     short = (row.total - row.usable) / _GIB if not cache else 0.0
-    text = f"weights {weights:5.1f}  other {_other(row) / _GIB:4.1f}  cache {cache:5.1f}"
+    text = f"weights {weights:5.1f}  other {_other(row) / _GIB:4.1f}" + (f"  cache {cache:5.1f}" if cache else "")
     host = f"  host {row.host / _GIB:.0f}" if row.host else ""
     return text + (f"  short {short:.1f}" if short > 0.05 else "") + host
 

@@ -26,6 +26,8 @@ QUESTIONS = {
     "decode only": Words("qwen3-30b-a3b", "mac-studio-m3-ultra"),
     "gguf": Words("llama-3.1-70b-q4_k_m", "4xrtx-3090"),
     "windows": Words("gpt-oss-120b", "dgx-spark"),
+    "far too large": Words("glm-5.1", "dgx-spark"),
+    "a long command": Words("nemotron-3-nano-30b-a3b", "8xb200-sxm", engine="mlx"),
     "a host": Words("glm-5.1-nvfp4", "six-cards-and-display-gpu", mtp="2"),
 }
 
