@@ -12,6 +12,7 @@ from glmplan.observables import Load
 from glmplan.predict import Figure, Prediction, predict_many
 from glmplan.question import Question, memory_of, question_of
 from glmplan.records import Run
+from glmplan.unified import predict_apart
 
 __all__ = ["COLUMNS", "FIGURES", "RowPrediction", "predict_runs", "rows_as_csv"]
 
@@ -79,6 +80,10 @@ def predict_runs(runs: Iterable[Run], *, progress: Callable[[int, int], None] | 
     questions: list[tuple[int, Question]] = []
     for place, run in enumerate(rows):
         try:
+            apart = predict_apart(run)
+            if apart is not None:
+                found[place] = RowPrediction(run.id, apart.figures, apart.basis, apart.out_of_domain, "")
+                continue
             question = question_of(run)
             question.deployment.structure.part.rate("bf16")
         except GlmplanError as error:

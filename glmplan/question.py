@@ -313,6 +313,12 @@ def _memory_of(
     return MemoryAnswer(float(memory.weights[0]) / 2**30, *tokens)
 
 
+def _context_before(run: Run, phase: str, inputs: float) -> float:
+    """Tokens in the cache before the prompt; of a decode row the prompt itself is the depth that the table names."""
+    depth = run.context_depth or 0.0
+    return 0.0 if phase == "decode" and depth == inputs else depth
+
+
 def _load(run: Run, deployment: Deployment, assumed: list[str], campaign: CampaignSettings) -> Load:
     defaults = engine_defaults(deployment.engine)
     phase = run.phase if run.phase in ("decode", "prefill") else "serving"
@@ -347,7 +353,7 @@ def _load(run: Run, deployment: Deployment, assumed: list[str], campaign: Campai
         concurrency=concurrency,
         input_tokens=inputs,
         output_tokens=outputs,
-        context=run.context_depth or 0.0,
+        context=_context_before(run, phase, inputs),
         requests=min(requests, 20480),
         shortest=max(low, 0.02),
         longest=high,
