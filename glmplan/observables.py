@@ -6,7 +6,7 @@ engine do. `calibrate` fits the step time through these sums and `predict` evalu
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -49,6 +49,9 @@ class Load:
         Tokens a request gains in a step, [-]
     prefix_cached : bool
         Prompts are in the cache already: the first token needs a short step only.
+    bunched : float
+        How many times more requests a micro-batch of a pipeline holds than if they were spread evenly over the stages:
+        requests that are admitted together stay in one micro-batch, [-]
     """
 
     phase: str
@@ -67,6 +70,7 @@ class Load:
     poll_interval: int = 1
     tokens_per_step: float = 1.0
     prefix_cached: bool = False
+    bunched: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +140,15 @@ def observables(load: Load) -> Observables:
         return _prefill(load)
     if load.phase == "decode":
         return _decode(load)
-    return _serving(load)
+    found = _serving(load)
+    if load.bunched == 1.0:
+        return found
+    # the work of a micro-batch is what the engine does; even spreading is undone here
+    return replace(
+        found,
+        decode_requests=found.decode_requests * load.bunched,
+        prefill_tokens=found.prefill_tokens * load.bunched,
+    )
 
 
 def _chunks(tokens: float, before: float, budget: int) -> tuple[np.ndarray, np.ndarray]:

@@ -336,7 +336,7 @@ def _load(run: Run, deployment: Deployment, assumed: list[str], campaign: Campai
     if run.protocol in TYPICAL_LENGTHS and not (inputs and outputs):
         inputs, outputs = TYPICAL_LENGTHS[run.protocol]
     if inputs is None:
-        inputs = 512.0 if phase != "decode" else 0.0
+        inputs = 0.0 if phase == "decode" else _BURST_PROMPT if run.protocol == "burst" else 512.0
         assumed.append(f"{inputs:.0f} input tokens")
     if outputs is None:
         outputs = 256.0
@@ -365,9 +365,19 @@ def _load(run: Run, deployment: Deployment, assumed: list[str], campaign: Campai
         poll_interval=campaign.poll_interval if phase == "serving" else 1,
         tokens_per_step=deployment.tokens_per_step,
         prefix_cached=run.prefix_cached,
+        bunched=_bunched(run, deployment, concurrency * inputs, budget),
     )
 
 
+def _bunched(run: Run, deployment: Deployment, tokens: float, budget: int) -> float:
+    """How unevenly a burst fills the stages of a pipeline: what one step admits stays one micro-batch to the end."""
+    if run.protocol != "burst" or deployment.pp == 1:
+        return 1.0
+    return deployment.pp / min(deployment.pp, max(np.ceil(tokens / budget), 1.0))
+
+
+#: prompt of a burst that does not state it: the report of fr-001 calls its prompts short [token]
+_BURST_PROMPT = 128.0
 #: mean prompt and answer where a protocol fixes the data set and the table does not repeat its lengths [token]:
 #: MLPerf Inference v5.1 Llama-2-70B on OpenOrca (294 / 294), ML.ENERGY on LM Arena chat (documented means)
 TYPICAL_LENGTHS: dict[str, tuple[float, float]] = {}

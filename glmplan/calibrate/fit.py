@@ -20,7 +20,7 @@ from glmplan.hierarchy import COLUMNS, LEVELS, keys_of
 __all__ = ["Calibrated", "calibrate", "write_fit"]
 
 #: an effect smaller than this is not written [-]
-_NEGLIGIBLE = 0.005
+_NEGLIGIBLE = 0.0005
 _ROUNDS = 30
 
 

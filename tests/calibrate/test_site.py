@@ -1,0 +1,111 @@
+"""A site's own runs: two points bring the rest, and impossible rows are refused."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from glmplan.calibrate.ledger import load_measurements
+from glmplan.calibrate.site import calibrate_site, fastest_seconds, write_site
+from glmplan.errors import SpecError
+from glmplan.hierarchy import LEVELS, Effects, keys_of, load_effects
+from glmplan.predict import predict, predict_many
+from glmplan.question import question_of
+from glmplan.site import load_site, site_calibration
+
+
+@pytest.fixture(scope="module")
+def six_cards():
+    """GLM-5.1 NVFP4 on six RTX PRO 6000: the report's rows by users (calibration/measurements/field-reports-glm.csv)."""
+    rows = {run.id: run for run in load_measurements()}
+    return {users: rows[f"fr-001-c{users}"] for users in (1, 4, 8, 16, 32, 64)}
+
+
+def errors_of(runs, effects):
+    questions = [question_of(run) for run in runs]
+    found = predict_many([(one.deployment, one.load, None) for one in questions], effects=effects)
+    measured = [run.observed["output_tokens_per_s"] for run in runs]
+    return np.abs(np.array([one.figures["output_rate"].value for one in found]) / measured - 1.0)
+
+
+def unseen(effects, run):
+    """The fit without what it knows of this model on this engine and part."""
+    question = question_of(run)
+    keys = dict(zip(LEVELS, keys_of(question.deployment, measured_on=run.measured_on), strict=True))
+    values = {level: dict(table) for level, table in effects.values.items()}
+    for level in ("engine_model", "group", "configuration"):
+        values[level].pop(keys[level], None)
+    start = keys["release"].partition(" 0.")[0]
+    values["release"] = {key: row for key, row in values["release"].items() if not key.startswith(start)}
+    return Effects(values, effects.spread, effects.intervals, effects.domain, effects.widths)
+
+
+@pytest.mark.parametrize("known", ["as shipped", "model never seen on this part"])
+def test_two_rows_of_the_six_card_report_bring_the_others_within_five_percent(six_cards, known):
+    shipped = load_effects("vllm")
+    start = shipped if known == "as shipped" else unseen(shipped, six_cards[1])
+    found = calibrate_site([six_cards[1], six_cards[8]], effects=lambda engine: start)
+    rest = [six_cards[users] for users in (4, 16, 32, 64)]
+    assert np.median(errors_of(rest, found.effects["vllm"])) < 0.05
+    assert errors_of([six_cards[1], six_cards[8]], found.effects["vllm"]).max() < 0.05
+
+
+@pytest.mark.parametrize("users", [1, 8, 64])
+def test_a_row_ten_times_too_fast_is_refused_with_the_reason(six_cards, users):
+    right = six_cards[users]
+    wrong = replace(right, id="wrong", observed={"output_tokens_per_s": 10 * right.observed["output_tokens_per_s"]})
+    found = calibrate_site([six_cards[4], wrong])
+    assert found.used == ("fr-001-c4",)
+    [(name, reason)] = found.refused
+    assert name == "wrong"
+    assert "times faster than the memory bandwidth" in reason
+
+
+def test_a_table_of_impossible_rows_only_is_an_error_with_the_reason(six_cards):
+    wrong = replace(six_cards[1], observed={"output_tokens_per_s": 400.0})
+    with pytest.raises(SpecError, match="faster than the memory bandwidth"):
+        calibrate_site([wrong])
+
+
+def test_the_bound_is_below_what_was_measured(six_cards):
+    for run in six_cards.values():
+        least = fastest_seconds(question_of(run), "output_tokens_per_s")
+        assert 0.05 < least * run.observed["output_tokens_per_s"] < 1.0
+
+
+def test_the_update_never_explains_its_rows_worse(six_cards):
+    found = calibrate_site(list(six_cards.values()))
+    assert np.abs(found.after).mean() <= np.abs(found.before).mean()
+    assert set(found.values) == set(found.deviation)
+    for level, table in found.deviation.items():
+        assert level != "release"
+        assert all((row >= 0).all() for row in table.values())
+
+
+def test_a_saved_site_predicts_the_same_and_says_what_it_rests_on(six_cards, tmp_path):
+    found = calibrate_site([six_cards[1], six_cards[8]])
+    file = write_site(found, tmp_path / "site.toml")
+    assert write_site(found, tmp_path / "again.toml").read_bytes() == file.read_bytes()
+    run = six_cards[32]
+    question = question_of(run)
+    loaded = predict(question.deployment, question.load, effects=load_site(file, "vllm"))
+    direct = predict(question.deployment, question.load, effects=found.effects["vllm"])
+    assert loaded.figures["tpot"].value == pytest.approx(direct.figures["tpot"].value, rel=1e-3)
+    before = predict(question.deployment, question.load)
+    with site_calibration(file):
+        inside = predict(question.deployment, question.load)
+    assert inside.figures["tpot"].value == loaded.figures["tpot"].value
+    assert predict(question.deployment, question.load).figures["tpot"].value == before.figures["tpot"].value
+
+
+def test_a_site_does_not_move_other_engines(six_cards, tmp_path):
+    file = write_site(calibrate_site([six_cards[1]]), tmp_path / "site.toml")
+    assert load_site(file, "sglang").values == load_effects("sglang").values
+
+
+def test_a_file_that_is_no_site_calibration_is_refused(tmp_path):
+    (tmp_path / "other.toml").write_text('columns = ["a"]\n')
+    with pytest.raises(SpecError, match="not a site calibration"), site_calibration(tmp_path / "other.toml"):
+        pass
