@@ -117,19 +117,20 @@ def test_entries_agree_with_the_facts_table():
 
 
 def _measured_names() -> set[str]:
-    folder = SHARED / "measurements"
-    files = list(folder.glob("*.csv")) or list((REPOSITORY / "calibration/measurements").glob("*.csv"))
+    """Names of parts in tables of runs; ledgers of transfers have no engine and describe machines in words."""
     names = set()
-    for path in files:
-        with path.open(newline="") as file:
-            names |= {row.get("accelerator") or "" for row in csv.DictReader(file)}
+    for folder in (SHARED / "measurements", REPOSITORY / "calibration/measurements"):
+        for path in folder.glob("*.csv"):
+            with path.open(newline="", encoding="utf-8") as file:
+                table = csv.DictReader(file)
+                if "engine" in (table.fieldnames or ()):
+                    names |= {row.get("accelerator") or "" for row in table}
     return names - {""}
 
 
 def test_every_accelerator_of_the_measurements_resolves_or_is_refused_with_the_reason():
     names = _measured_names()
-    if not names:
-        pytest.skip("no measurement table beside or in this checkout")
+    assert len(names) > 20
     for name in names:
         if plain_name(name) in refused_accelerators():
             with pytest.raises(UnknownName, match="is refused: "):

@@ -112,15 +112,20 @@ def test_prompts_with_shared_beginnings_hit_the_prefix_cache(dense):
 
 
 def test_a_real_server_killed_in_mid_stream_ends_the_ladder_soon(dense, tmp_path):
-    journal = Journal(tmp_path / "journal.jsonl")
+    path = tmp_path / "journal.jsonl"
+    journal = Journal(path)
     with llama_server(dense) as (url, process):
 
         async def run():
             plan = LadderPlan(Lengths(32, 400), users=(4,), requests=10_000)
-            asyncio.get_running_loop().call_later(2.5, process.kill)
             patience = Patience(connect=1, first_token=5, stall=5)
             asked = climb(Endpoint(url, "random"), plan, journal=journal, stop=asyncio.Event(), patience=patience)
-            return await asyncio.wait_for(asked, 60)
+            climbing = asyncio.create_task(asyncio.wait_for(asked, 60))
+            # killed once it has answered: how soon that is depends on how busy this machine is
+            while not climbing.done() and not any(line["kind"] == "request" for line in Journal.read(path)):
+                await asyncio.sleep(0.2)
+            process.kill()
+            return await climbing
 
         begin = time.perf_counter()
         record = asyncio.run(run())
