@@ -137,7 +137,7 @@ def verdict_of(measured: float, predicted: float) -> str:
     Parameters
     ----------
     measured, predicted : float
-        In one unit.
+        The two, [any one unit]
 
     Returns
     -------

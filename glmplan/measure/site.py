@@ -162,7 +162,7 @@ def ladder_cases(
     SpecError
         If the deployment does not hold together.
     """
-    from glmplan.question import engine_defaults
+    from glmplan.packing import engine_defaults
 
     model, part = str(facts.get("model")), str(facts.get("accelerator"))
     if Path(model).exists() or part == "this-machine" or part.endswith(".toml"):

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 
 from glmplan.errors import SpecError
 from glmplan.formats import KV_FORMATS
+from glmplan.packing import EngineDefaults, engine_defaults
 from glmplan.plan.degrees import check_layout
-from glmplan.question import EngineDefaults, engine_defaults
 from glmplan.resolve import Machine, resolve_machine
 from glmplan.resolve_model import checkpoint_for, resolve_model
 from glmplan.schema.model import Checkpoint, ModelSpec

@@ -18,7 +18,7 @@ from glmplan.site import load_site, site_calibration
 
 @pytest.fixture(scope="module")
 def six_cards():
-    """GLM-5.1 NVFP4 on six RTX PRO 6000: the report's rows by users (calibration/measurements/field-reports-glm.csv)."""
+    """GLM-5.1 NVFP4 on six RTX PRO 6000: rows of calibration/measurements/field-reports-glm.csv by users."""
     rows = {run.id: run for run in load_measurements()}
     return {users: rows[f"fr-001-c{users}"] for users in (1, 4, 8, 16, 32, 64)}
 

@@ -87,7 +87,6 @@ def test_a_file_that_holds_no_errors_is_refused(tmp_path):
 def _planted(rng, count, engine_scale):
     """Errors of two engines, one of which scatters more."""
 
-
     from glmplan.calibrate.crossvalidate import Errors
     from glmplan.calibrate.intervals import Scored
 
@@ -142,7 +141,9 @@ def test_the_written_intervals_are_those_of_the_predictions(small_fit):
     question = found.design.questions[0]
     effects = effects_in(folder, question.deployment.engine)
     one = predict_many([(question.deployment, question.load, question.run.measured_on)], effects=effects)[0]
-    low, high = interval_of(effects, one.knowledge, "decode", features_of(question.deployment, question.load.concurrency))
+    low, high = interval_of(
+        effects, one.knowledge, "decode", features_of(question.deployment, question.load.concurrency)
+    )
     assert one.figures["tpot"].low / one.figures["tpot"].value == pytest.approx(np.exp(low), rel=1e-6)
     assert one.figures["tpot"].high / one.figures["tpot"].value == pytest.approx(np.exp(high), rel=1e-6)
     assert keys_of(question.deployment)[0] == "all"

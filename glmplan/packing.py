@@ -1,0 +1,64 @@
+"""How engines pack requests into steps unless they are told otherwise."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["ENGINE_DEFAULTS", "EngineDefaults", "engine_defaults"]
+
+
+@dataclass(frozen=True, slots=True)
+class EngineDefaults:
+    """How an engine packs steps unless it is told otherwise.
+
+    Attributes
+    ----------
+    budget : int
+        Tokens that a step may hold, [token]
+    prefill_first : bool
+        Prompts run in steps of their own and decoding waits.
+    max_requests : int
+        Requests that may run at once, [-]
+    reserve : float
+        Share of the answer that must fit in the KV cache before a request is admitted, [-]
+    """
+
+    budget: int
+    prefill_first: bool
+    max_requests: int
+    reserve: float = 0.5
+
+
+#: vLLM V1: max_num_batched_tokens 8192 for a server on large parts, max_num_seqs 1024 since 0.11 (docs.vllm.ai,
+#: engine arguments); SGLang: chunked_prefill_size 8192-16384 by memory (docs.sglang.ai, server arguments);
+#: TensorRT-LLM: max_num_tokens 8192, max_batch_size 2048 (nvidia.github.io/TensorRT-LLM);
+#: llama.cpp: n_ubatch 512, slots as asked
+ENGINE_DEFAULTS: dict[str, EngineDefaults] = {
+    "vllm": EngineDefaults(8192, False, 1024),
+    "sglang": EngineDefaults(16384, True, 2048),
+    "trtllm": EngineDefaults(8192, False, 2048, 1.0),
+    "llama.cpp": EngineDefaults(512, False, 256),
+    "ktransformers": EngineDefaults(8192, True, 64),
+    "mlx": EngineDefaults(2048, True, 32),
+}
+
+
+def engine_defaults(engine: str) -> EngineDefaults:
+    """Defaults of an engine; an unknown one packs like vLLM.
+
+    Parameters
+    ----------
+    engine : str
+        Name of the engine.
+
+    Returns
+    -------
+    EngineDefaults
+        Its packing rules.
+
+    Examples
+    --------
+    >>> engine_defaults("sglang").prefill_first
+    True
+    """
+    return ENGINE_DEFAULTS.get(engine, ENGINE_DEFAULTS["vllm"])
