@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import tomllib
@@ -87,3 +88,11 @@ def test_every_dependency_has_a_page_that_says_why(root):
     for requirement in wanted:
         name = requirement.split(";")[0].split("[")[0].split(">")[0].strip()
         assert f"`{name}`" in page or name == "glmplan", name
+
+
+def test_every_dependency_is_used(root):
+    project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    text = "\n".join(path.read_text(encoding="utf-8") for path in (root / "glmplan").rglob("*.py"))
+    for requirement in project["dependencies"]:
+        name = re.split(r"[<>=\[;]", requirement)[0].strip()
+        assert re.search(rf"^\s*(import|from) {name}\b", text, re.MULTILINE), name
