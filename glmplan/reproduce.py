@@ -8,7 +8,7 @@ import numpy as np
 
 from glmplan.deployment import Deployment
 from glmplan.errors import SpecError
-from glmplan.hierarchy import COLUMNS, Effects, load_effects
+from glmplan.hierarchy import COLUMNS, LEVELS, Effects, keys_of, load_effects
 from glmplan.network.conditions import CONDITIONS, measured_cost
 from glmplan.network.links import load_link_fits
 from glmplan.observables import Load
@@ -239,6 +239,17 @@ def _shifted(effects: Effects, changes: dict[str, float]) -> Effects:
     return replace(effects, values=values)
 
 
+def _carried(question: Question, effects: Effects, changed: Deployment) -> Effects:
+    """The effects for a changed deployment: what was never measured with the change keeps what it is without."""
+    values = {level: dict(table) for level, table in effects.values.items()}
+    on = question.run.measured_on
+    pairs = zip(keys_of(question.deployment, measured_on=on), keys_of(changed, measured_on=on), strict=True)
+    for level, (key, new) in zip(LEVELS, pairs, strict=True):
+        if new not in values.get(level, {}) and key in values.get(level, {}):
+            values[level][new] = values[level][key]
+    return replace(effects, values=values)
+
+
 def _conditions(question: Question, effects: Effects) -> list[_Condition]:
     found: list[_Condition] = []
     for make in (_eager, _fallback, _dense, _waves, _acceptance, _ring, _splits, _cached):
@@ -250,7 +261,8 @@ def _eager(question: Question, effects: Effects) -> list[_Condition]:
     d = question.deployment
     if question.run.graphs is True or not d.graphs:
         return []
-    slow, changed = replace(d, graphs=False), effects
+    slow = replace(d, graphs=False)
+    changed = _carried(question, effects, slow)
     if f"{d.engine} eager" not in effects.values.get("engine", {}):
         # this engine was never measured without graphs: what vLLM's steps lose
         engines = load_effects("vllm").values.get("engine", {})
@@ -309,7 +321,7 @@ def _acceptance(question: Question, effects: Effects) -> list[_Condition]:
 
     def case(name: str, what: str, deployment: Deployment) -> _Condition:
         load = replace(question.load, tokens_per_step=deployment.tokens_per_step)
-        return _Condition(name, what, check, deployment, load, effects)
+        return _Condition(name, what, check, deployment, load, _carried(question, effects, deployment))
 
     if d.draft_tokens:
         mean, deviation = d.acceptance_prior

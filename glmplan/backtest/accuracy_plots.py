@@ -53,6 +53,8 @@ def _predicted(found: Accuracy) -> Any:
     table, parts = found.table, []
     for figure, unit in _FIGURES:
         mine = table.figure == figure
+        if not mine.any():
+            continue
         measured = table.measured[mine]
         predicted = measured * np.exp(np.clip(table.predicted["group"][mine], -5, 5))
         places = np.round(_BINS * np.log10(np.stack([measured, predicted]))).T

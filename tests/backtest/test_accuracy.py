@@ -1,0 +1,172 @@
+"""Scores of left-out predictions, their groups, goals and page."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from glmplan.backtest.accuracy import accuracy, memory_errors
+from glmplan.backtest.accuracy_page import (
+    accuracy_csv,
+    accuracy_json,
+    accuracy_page,
+    accuracy_text,
+    write_accuracy_page,
+)
+from glmplan.backtest.moved import moved, moved_csv, moved_text
+from glmplan.backtest.reasons import conditions_of, reasons_for
+from glmplan.backtest.scores import FIGURES, figure_of, score
+from glmplan.calibrate.crossvalidate import MODES
+from glmplan.calibrate.ledger import load_measurements
+from glmplan.calibrate.left_out import FILE, left_out_of
+from glmplan.errors import SpecError
+from glmplan.question import question_of
+
+
+@pytest.fixture(scope="module")
+def found(small_fit, small_runs):
+    return accuracy(left_out_of(small_fit[0]), small_runs)
+
+
+@given(st.lists(st.floats(-2, 2), min_size=1, max_size=50))
+@settings(deadline=None)
+def test_scores_are_ordered_and_counted(logs):
+    one = score(np.array(logs))
+    assert one.count == len(logs)
+    assert 0 <= one.median <= max(one.p90, one.median)
+    assert one.median <= np.expm1(2.0) and one.bias >= np.expm1(-2.0)
+
+
+def test_half_and_double_are_not_the_same_error():
+    # absolute percentage error of the measured value: half is 50 %, double is 100 %
+    assert score(np.log([0.5])).median == pytest.approx(0.5)
+    assert score(np.log([2.0])).median == pytest.approx(1.0)
+
+
+def test_a_rate_and_a_time_of_one_step_err_to_opposite_sides(found, small_fit):
+    design = small_fit[0].design
+    table = found.table
+    place = next(n for n, name in enumerate(design.figure) if name == "tpot_mean_ms")
+    assert table.predicted["random"][place] == pytest.approx(-small_fit[0].errors[0].residual[place])
+    assert figure_of("output_tokens_per_s") == "throughput"
+
+
+def test_every_way_and_figure_is_scored(found):
+    for mode in MODES:
+        assert set(found.overall[mode]) <= set(FIGURES)
+        assert {"TTFT", "TPOT"} <= set(found.overall[mode])
+        assert sum(one.count for one in found.overall[mode].values()) == len(found.table.run)
+
+
+def test_groups_come_worst_first_and_add_up(found):
+    medians = [one.score.median for one in found.groups]
+    assert medians == sorted(medians, reverse=True)
+    by_engine = [one for one in found.groups if (one.mode, one.figure, one.dimension) == ("random", "TPOT", "engine")]
+    assert sum(one.score.count for one in by_engine) == found.overall["random"]["TPOT"].count
+
+
+def test_missed_goals_are_on_the_page(found):
+    page = accuracy_page(found)
+    missed = [goal for goal in found.goals if not goal.met]
+    assert missed
+    assert page.count("| **no** |") == len(missed)
+    for goal in found.goals:
+        assert goal.name in page
+
+
+def test_what_makes_a_group_bad_is_named_when_it_is_commoner_there():
+    group = np.array([True] * 50 + [False] * 50)
+    conditions = {"pool": np.array([True] * 40 + [False] * 60), "build": np.ones(100, dtype=bool)}
+    reasons = reasons_for(group, conditions, np.full(100, 0.1), runs=50)
+    assert len(reasons) == 1
+    assert reasons[0].startswith("the KV pool is full")
+    assert "80 % of its rows" in reasons[0]
+
+
+def test_a_group_of_few_runs_or_one_wild_row_says_so():
+    error = np.array([0.01] * 9 + [3.0])
+    reasons = reasons_for(np.ones(10, dtype=bool), {}, error, runs=10)
+    assert reasons == ["only 10 runs", "one row makes most of the mean"]
+
+
+def test_unlabelled_mtp_of_deepseek_on_tensorrt_llm_is_a_known_condition():
+    # calibration/sources.toml, campaign inferencex: builds with and without MTP under one label
+    run = next(r for r in load_measurements() if r.engine == "trtllm" and r.model == "deepseek-r1" and not r.unusable)
+    assert conditions_of([question_of(run)])["mtp"].all()
+
+
+def test_csv_and_json_hold_the_same_groups(found):
+    rows = list(csv.DictReader(io.StringIO(accuracy_csv(found))))
+    content = json.loads(accuracy_json(found))
+    assert len(content["groups"]) == len([row for row in rows if row["by"] != "all"])
+    assert content["overall"]["random"]["TPOT"]["median"] == pytest.approx(
+        float(
+            next(
+                row["median"]
+                for row in rows
+                if (row["left_out"], row["figure"], row["by"]) == ("random", "TPOT", "all")
+            )
+        )
+    )
+
+
+def test_the_text_names_goals_and_worst_groups(found):
+    text = accuracy_text(found)
+    assert "goal (rows)" in text
+    assert "Worst groups" in text
+    assert max(len(line) for line in text.splitlines()[:20]) < 120
+
+
+def test_the_page_is_written_the_same_twice(found, tmp_path):
+    first = write_accuracy_page(found, tmp_path / "a" / "accuracy.md")
+    again = write_accuracy_page(found, tmp_path / "b" / "accuracy.md")
+    assert [file.read_bytes() for file in first] == [file.read_bytes() for file in again]
+    text = first[0].read_text()
+    for file in first[1:]:
+        assert f"(accuracy/{file.name})" in text
+
+
+def test_pools_that_were_reported_are_scored():
+    scores = memory_errors(load_measurements())
+    assert scores["KV pool"].count >= 10
+    assert scores["KV pool"].median < 0.5
+
+
+def test_a_fit_against_itself_moves_nothing(small_fit, small_runs):
+    _, folder, _ = small_fit
+    assert moved(folder, folder, runs=small_runs) == []
+    assert moved(folder / "shared.toml", folder, runs=small_runs) == []
+
+
+def test_a_slower_fit_moves_predictions_and_says_where(small_fit, small_runs, tmp_path):
+    _, folder, _ = small_fit
+    import shutil
+
+    shutil.copytree(folder, tmp_path / "old")
+    shared = (tmp_path / "old" / "shared.toml").read_text()
+    head, _, rest = shared.partition('"all" = [')
+    first, _, more = rest.partition(",")
+    (tmp_path / "old" / "shared.toml").write_text(f'{head}"all" = [{float(first) + 1.0},{more}')
+    moves = moved(tmp_path / "old", folder, runs=small_runs)
+    assert moves
+    assert all(one.new < one.old for one in moves if one.figure.startswith("tpot"))
+    assert moves[0].run in moved_text(moves)
+    assert len(moved_csv(moves).splitlines()) == len(moves) + 1
+
+
+def test_a_fit_of_another_version_is_compared_by_its_left_out_errors(small_fit, small_runs, tmp_path):
+    _, folder, _ = small_fit
+    (tmp_path / FILE).write_bytes((folder / FILE).read_bytes())
+    (tmp_path / "shared.toml").write_text('levels = ["other"]\n')
+    assert moved(tmp_path, folder, runs=small_runs) == []
+
+
+def test_a_folder_without_a_fit_is_refused(tmp_path):
+    with pytest.raises(SpecError, match="no fit"):
+        moved(tmp_path)
