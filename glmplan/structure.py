@@ -189,11 +189,15 @@ class StepWork:
         return _collective(self.part.name, self.part.family, self.engine)
 
 
+#: a kernel fit that misses single shapes by more than this in the median says too little; the next format is taken [-]
+_POOR_FIT = 0.25
+
+
 @lru_cache(maxsize=4096)
 def _kernel(part: str, family: str, engine: str, kernel: str, form: str) -> KernelParams:
     for precision in (form, "fp8" if form.startswith("fp8") else "bf16", "bf16"):
         found = find_kernel_fit(part, kernel, precision=precision, engine=engine, family=family or None)
-        if found is not None and isinstance(found.params, KernelParams):
+        if found is not None and isinstance(found.params, KernelParams) and found.median < _POOR_FIT:
             return found.params
     return _UNKNOWN_KERNEL
 
