@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -10,7 +11,7 @@ import numpy as np
 from glmplan.backtest.reasons import reasons_for
 from glmplan.backtest.scores import DIMENSIONS, FIGURES, Score, Table, score, table_of
 from glmplan.calibrate.crossvalidate import MODES
-from glmplan.calibrate.ledger import load_measurements
+from glmplan.calibrate.ledger import load_measurements, repeats
 from glmplan.calibrate.left_out import LeftOut
 from glmplan.errors import GlmplanError
 from glmplan.question import memory_of, question_of
@@ -99,6 +100,8 @@ class Accuracy:
         KV pool and weights: predicted against measured.
     site : dict of str to Score
         TPOT and TTFT of sweeps of which a site measured two points.
+    unused : dict of str to int
+        Why rows are not scored → how many, [-]
     """
 
     table: Table
@@ -107,6 +110,7 @@ class Accuracy:
     goals: tuple[Goal, ...]
     memory: dict[str, Score]
     site: dict[str, Score]
+    unused: dict[str, int]
 
 
 def accuracy(left_out: LeftOut, runs: Iterable[Run] | None = None) -> Accuracy:
@@ -137,11 +141,33 @@ def accuracy(left_out: LeftOut, runs: Iterable[Run] | None = None) -> Accuracy:
         mine = (table.figure == figure) & ~np.isnan(table.site)
         if mine.any():
             site[figure] = score(table.site[mine])
-    return Accuracy(table, overall, _groups(table), _goals(table, site), memory_errors(rows), site)
+    return Accuracy(
+        table, overall, _groups(table), _goals(table, site), memory_errors(rows), site, _unused(rows, left_out)
+    )
+
+
+def _unused(runs: list[Run], left_out: LeftOut) -> dict[str, int]:
+    used, again = set(left_out.run), repeats(runs)
+    found: Counter[str] = Counter()
+    for run in runs:
+        if run.id in used:
+            continue
+        if run.id in again:
+            found["repeats another row"] += 1
+        elif run.unusable:
+            found[run.unusable.partition(":")[0].partition(";")[0]] += 1
+        elif run.error:
+            found["has a cell that cannot be read"] += 1
+        elif not run.observed:
+            found["has no figure"] += 1
+        else:
+            found["cannot be answered, or has no figure that is predicted"] += 1
+    return dict(found.most_common())
 
 
 def _groups(table: Table) -> tuple[GroupScore, ...]:
     found = []
+    names = np.array([question.run.id for question in table.questions])[table.run]
     for mode in MODES:
         error = np.abs(table.predicted[mode])
         for dimension in DIMENSIONS:
@@ -152,7 +178,7 @@ def _groups(table: Table) -> tuple[GroupScore, ...]:
                     if mine.sum() < _SHOWN:
                         continue
                     runs = len(np.unique(table.run[mine]))
-                    reasons = reasons_for(mine, table.conditions, error, runs)
+                    reasons = reasons_for(mine, table.conditions, error, names)
                     one = table.score_of(mode, mine)
                     found.append(GroupScore(mode, figure, dimension, str(group), runs, one, tuple(reasons)))
     return tuple(sorted(found, key=lambda one: -one.score.median))

@@ -129,6 +129,8 @@ def accuracy_page(found: Accuracy, plots: Sequence[str] = ()) -> str:
             rows = [one for one in found.groups if one.mode == mode and one.dimension == dimension]
             lines += [f"## By {dimension}, {_WORDS[mode]} left out", ""]
             lines += _markdown(("group", "figure", *_HEAD), [[r.group, r.figure, *_cells(r.score)] for r in rows], 2)
+    lines += ["## Rows that are not scored", ""]
+    lines += _markdown(("why", "rows"), [[why, str(count)] for why, count in found.unused.items()], 1)
     return "\n".join(lines)
 
 

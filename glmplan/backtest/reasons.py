@@ -61,7 +61,7 @@ def conditions_of(questions: Sequence[Question]) -> dict[str, np.ndarray]:
     return {name: np.array([row[name] for row in rows], dtype=bool) for name in CONDITIONS}
 
 
-def reasons_for(rows: np.ndarray, conditions: dict[str, np.ndarray], error: np.ndarray, runs: int) -> list[str]:
+def reasons_for(rows: np.ndarray, conditions: dict[str, np.ndarray], error: np.ndarray, names: np.ndarray) -> list[str]:
     """What may explain the errors of a group.
 
     Parameters
@@ -72,8 +72,8 @@ def reasons_for(rows: np.ndarray, conditions: dict[str, np.ndarray], error: np.n
         As `conditions_of`, for each observation.
     error : (m,) array
         Absolute logarithmic error of all observations, [-]
-    runs : int
-        Runs of the group, [-]
+    names : (m,) array of str
+        Run of each observation.
 
     Returns
     -------
@@ -86,9 +86,10 @@ def reasons_for(rows: np.ndarray, conditions: dict[str, np.ndarray], error: np.n
         if share >= _SHARE and share >= _LIFT * float(holds.mean()):
             found.append((share, f"{CONDITIONS[name]} ({100 * share:.0f} % of its rows)"))
     words = [text for _, text in sorted(found, reverse=True)]
+    runs = len(np.unique(names[rows]))
     if runs < _FEW:
         words.append(f"only {runs} runs")
-    mine = np.sort(np.expm1(np.minimum(error[rows], 20.0)))
-    if len(mine) > 1 and mine[-1] > 0.5 * mine.sum() and mine[-1] > 3.0:
-        words.append("one row makes most of the mean")
+    mine = np.expm1(np.minimum(error[rows], 20.0))
+    if len(mine) > 1 and mine.max() > 0.5 * mine.sum() and mine.max() > 3.0:
+        words.append(f"one row, {names[rows][int(np.argmax(mine))]}, makes most of the mean")
     return words

@@ -83,7 +83,7 @@ def test_missed_goals_are_on_the_page(found):
 def test_what_makes_a_group_bad_is_named_when_it_is_commoner_there():
     group = np.array([True] * 50 + [False] * 50)
     conditions = {"pool": np.array([True] * 40 + [False] * 60), "build": np.ones(100, dtype=bool)}
-    reasons = reasons_for(group, conditions, np.full(100, 0.1), runs=50)
+    reasons = reasons_for(group, conditions, np.full(100, 0.1), np.arange(100).astype(str))
     assert len(reasons) == 1
     assert reasons[0].startswith("the KV pool is full")
     assert "80 % of its rows" in reasons[0]
@@ -91,8 +91,8 @@ def test_what_makes_a_group_bad_is_named_when_it_is_commoner_there():
 
 def test_a_group_of_few_runs_or_one_wild_row_says_so():
     error = np.array([0.01] * 9 + [3.0])
-    reasons = reasons_for(np.ones(10, dtype=bool), {}, error, runs=10)
-    assert reasons == ["only 10 runs", "one row makes most of the mean"]
+    reasons = reasons_for(np.ones(10, dtype=bool), {}, error, np.array([f"run-{n}" for n in range(10)]))
+    assert reasons == ["only 10 runs", "one row, run-9, makes most of the mean"]
 
 
 def test_unlabelled_mtp_of_deepseek_on_tensorrt_llm_is_a_known_condition():
