@@ -78,10 +78,10 @@ def calibrate(design: Design, *, progress: Callable[[str, int, int], None] | Non
     errors = []
     for mode in MODES:
         errors.append(cross_validate(design, mode, progress=progress, keep=keep if mode == "group" else None))
-    site = site_errors(design, unseen)
+    site, sweep = site_errors(design, unseen)
     scored = scored_of(design.questions, design.observation_run, design.figure)
     intervals = fit_intervals(errors, scored)
-    intervals.base["site"] = site_intervals(site, scored, intervals.base["configuration"])
+    intervals.base["site"] = site_intervals(site, sweep, scored.kind, intervals.base["configuration"])
     return Calibrated(design, solution, tuple(errors), intervals, site)
 
 

@@ -246,7 +246,7 @@ def nested_intervals(
 
 
 def site_intervals(
-    errors: np.ndarray, scored: Scored, configuration: dict[str, tuple[float, float]]
+    errors: np.ndarray, sweep: np.ndarray, kinds: np.ndarray, configuration: dict[str, tuple[float, float]]
 ) -> dict[str, tuple[float, float]]:
     """Intervals of a deployment that a site has measured at two loads.
 
@@ -254,8 +254,10 @@ def site_intervals(
     ----------
     errors : (m,) array
         Errors after the site's update, NaN where it was not tried, [-]
-    scored : Scored
-        What they belong to.
+    sweep : (m,) array of int
+        Sweep of each, which is what was updated.
+    kinds : (m,) array of str
+        Its kind of figure.
     configuration : dict of str to (float, float)
         Intervals of a measured configuration, for kinds of figure that were not tried.
 
@@ -266,8 +268,8 @@ def site_intervals(
     """
     found = dict(configuration)
     for kind in _KINDS:
-        mine = ~np.isnan(errors) & (scored.kind == kind)
-        if _enough(mine, scored.group):
-            low, high = _quantiles(errors[mine], len(np.unique(scored.group[mine])))
+        mine = ~np.isnan(errors) & (kinds == kind)
+        if _enough(mine, sweep):
+            low, high = _quantiles(errors[mine], len(np.unique(sweep[mine])))
             found[kind] = (round(min(low, 0.0), 4), round(max(high, 0.0), 4))
     return found

@@ -315,7 +315,7 @@ def _domain(questions: Iterable[Question]) -> dict[str, list[float]]:
     return {key: np.stack(pair, axis=1).ravel().tolist() for key, pair in sorted(ends.items())}
 
 
-def site_errors(design: Design, base: np.ndarray) -> np.ndarray:
+def site_errors(design: Design, base: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Test the update on every sweep: two points of it are measured, the others predicted.
 
     A sweep is one build on one day: model, accelerator, engine and its release, weights, layout and lengths, at four
@@ -330,8 +330,8 @@ def site_errors(design: Design, base: np.ndarray) -> np.ndarray:
 
     Returns
     -------
-    (m,) array
-        Measured minus predicted in logarithms; NaN for observations that are no such point, [-]
+    (m,) array, (m,) array of int
+        Measured minus predicted in logarithms, NaN for observations that are no such point [-]; number of the sweep
     """
     sweeps: dict[tuple[object, ...], list[int]] = defaultdict(list)
     for place, question in enumerate(design.questions):
@@ -340,9 +340,9 @@ def site_errors(design: Design, base: np.ndarray) -> np.ndarray:
             key = (d.model.name, d.accelerator.name, d.engine, d.weights, str(d.layout), load.input_tokens,
                    load.output_tokens, d.draft_tokens, run.engine_version, run.measured_on)  # fmt: skip
             sweeps[key].append(place)
-    errors = np.full(len(design.figure), np.nan)
+    errors, sweep = np.full(len(design.figure), np.nan), np.full(len(design.figure), -1)
     levels = [level for level in range(len(LEVELS) - 1) if LEVELS[level] in ("engine_model", "group", "configuration")]
-    for members in sweeps.values():
+    for number, members in enumerate(sweeps.values()):
         users = sorted({design.questions[place].load.concurrency for place in members})
         if len(users) < _FEWEST:
             continue
@@ -356,8 +356,8 @@ def site_errors(design: Design, base: np.ndarray) -> np.ndarray:
         keys = [[(level, int(row[level])) for level in levels] for row in part.keys]
         solved = _update(part, base[runs], keys, _site_spread(), use)
         rows = np.flatnonzero(np.isin(design.observation_run, runs))
-        errors[rows[~use]] = solved.residual[~use]
-    return errors
+        errors[rows[~use]], sweep[rows[~use]] = solved.residual[~use], number
+    return errors, sweep
 
 
 def write_site(found: SiteFit, path: str | Path) -> Path:

@@ -136,7 +136,7 @@ def committed(root):
     if listed.returncode:
         pytest.skip("not a git checkout")
     paths = [root / name for name in listed.stdout.split("\0") if name and not name.startswith("tests/")]
-    return [path for path in paths if path.is_file() and path.suffix not in {".gguf", ".png"}]
+    return [path for path in paths if path.is_file() and path.suffix not in {".gguf", ".gz", ".png"}]
 
 
 def test_no_committed_file_points_at_places_that_exist_on_one_desk_only(committed):
