@@ -44,7 +44,6 @@ class KernelFit:
         Whether this is a prior from other parts.
     """
 
-
     kernel: str
     engine: str
     precision: str

@@ -255,7 +255,7 @@ def site_intervals(
     errors : (m,) array
         Errors after the site's update, NaN where it was not tried, [-]
     sweep : (m,) array of int
-        Sweep of each, which is what was updated.
+        Sweep of each, which is what was updated, [-]
     kinds : (m,) array of str
         Its kind of figure.
     configuration : dict of str to (float, float)
