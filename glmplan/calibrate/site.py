@@ -8,31 +8,26 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
 from glmplan.calibrate.crossvalidate import figure_kind
-from glmplan.calibrate.design import FIGURES, Design, build_design
+from glmplan.calibrate.design import Design, build_design
+from glmplan.calibrate.possible import why_impossible
 from glmplan.calibrate.solve import evaluate, prior_spread
-from glmplan.columns import StepPoints
 from glmplan.errors import SpecError
 from glmplan.files import write_atomically
 from glmplan.hierarchy import COLUMNS, LEVELS, Effects, keys_of, load_effects
-from glmplan.observables import observables
 from glmplan.question import Question
 from glmplan.records import Run
 from glmplan.site import with_site
-from glmplan.structure import StepWork
-from glmplan.utilisation import KernelParams
-from glmplan.work import step_work
 
 __all__ = [
     "SITE_NOISE",
     "SiteFit",
     "calibrate_site",
-    "fastest_seconds",
     "part_of",
     "site_errors",
     "write_site",
@@ -44,25 +39,12 @@ SITE_NOISE: dict[str, float] = {"decode": 0.02, "ttft": 0.10, "prefill": 0.05}
 #: machines of one configuration differ more than rows of one campaign do: chosen on the sweeps (`site_errors`), where
 #: 1 to 2.5 make no difference of more than 0.2 % [-]
 _WIDER = 1.5
-#: share of the roofline time below which a figure cannot be: unevenly routed tokens touch fewer experts [-]
-_POSSIBLE = 0.8
-#: the same for all requests together: fewer may have run at once than were sent [-]
-_POSSIBLE_TOGETHER = 0.6
 _CONFIGURATION = LEVELS.index("configuration")
 _ROUNDS = 12
-#: kernel times that the data sheet bounds
-_BOUND = ("gemm_bytes", "gemm_flop", "expert_bytes", "expert_flop", "cache", "prefill_attention")
 #: farthest that a parameter moves in one round, [-]
 _FARTHEST = 0.7
 #: fewest concurrencies of a sweep that tests the update
 _FEWEST = 4
-
-
-class _Perfect(StepWork):
-    """Kernels that reach the data sheet: no launch, all of the bandwidth and of the FLOP rate."""
-
-    def kernel(self, kernel: str, form: str) -> KernelParams:
-        return KernelParams(floor=0.0, bandwidth=1.0, flop=1.0, sharpness=32.0)
 
 
 @dataclass(frozen=True)
@@ -130,61 +112,6 @@ def part_of(design: Design, runs: np.ndarray) -> Design:
         entry_weight=design.entry_weight[entries],
         keys=design.keys[runs],
     )
-
-
-def fastest_seconds(question: Question, figure: str) -> float | None:
-    """Time that a figure takes at least: all bytes at the data-sheet bandwidth, all FLOP at the peak rate.
-
-    Parameters
-    ----------
-    question : Question
-        The run.
-    figure : str
-        One of `glmplan.calibrate.design.FIGURES`.
-
-    Returns
-    -------
-    float or None
-        The time for the figure's own unit of work, [s]; None when the load has no such figure
-    """
-    found = observables(question.load)
-    total = found.figures.get(FIGURES[figure][0])
-    if total is None:
-        return None
-    points = StepPoints(found.decode_requests, found.decode_context, found.prefill_tokens, found.prefill_context)
-    given = question.deployment.structure
-    perfect = _Perfect(**{one.name: getattr(given, one.name) for one in fields(StepWork)})
-    work = step_work(perfect, layout=question.deployment.layout, points=points)
-    seconds = np.sum([work[slot] for slot in _BOUND], axis=0)
-    return float(total.weights @ seconds) / (total.scale if total.rate else 1.0)
-
-
-def _impossible(question: Question) -> str:
-    """Why the figures of a run cannot be, or nothing."""
-    part = question.deployment.accelerator.name
-    users = question.load.concurrency
-    alone = replace(question, load=replace(question.load, concurrency=1.0, requests=4))
-    stated = not any("in flight" in word for word in question.assumed)
-    for figure, value in question.run.observed.items():
-        if figure not in FIGURES or value <= 0:
-            continue
-        unit = FIGURES[figure][1]
-        measured = value * unit if unit else 1.0 / value
-        # the queue of a mean TTFT is a model, not a bound: only the prompt itself counts
-        checks = [] if figure.startswith("ttft") or not stated else [(question, _POSSIBLE_TOGETHER, users)]
-        checks.append((alone, _POSSIBLE, users if unit is None and "per_request" not in figure else 1.0))
-        for asked, share, together in checks:
-            least = fastest_seconds(asked, figure)
-            if least is None:
-                continue
-            least = least if asked is question else least / together
-            if measured < share * least:
-                return (
-                    f"{figure} {value:g} is {least / measured:.1f} times faster than the memory bandwidth and matrix "
-                    f"rate of {part} allow with {users:g} requests at once; a cached prompt or a lower running_limit "
-                    "must be stated"
-                )
-    return ""
 
 
 @dataclass(frozen=True)
@@ -256,7 +183,7 @@ def calibrate_site(runs: Iterable[Run], *, effects: Callable[[str], Effects] = l
     whole = build_design(rows)
     refused = [(run.id, reason) for run, reason in whole.refused]
     for question in whole.questions:
-        if reason := _impossible(question):
+        if reason := why_impossible(question):
             refused.append((question.run.id, reason))
     out = {name for name, _ in refused}
     seen = np.unique(whole.observation_run)
@@ -302,6 +229,8 @@ def _site_spread() -> np.ndarray:
     """Spread of each level; the configuration also carries what builds and machines of one configuration differ by."""
     spread = prior_spread()
     spread[_CONFIGURATION] = np.hypot(spread[_CONFIGURATION], spread[-1])
+    # what a request costs the host is in the engine's code; two rows cannot tell it, and it grows with the load
+    spread[:, COLUMNS.index("request_seconds")] *= 0.1
     return _WIDER * spread + 1e-9
 
 

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from glmplan.calibrate.ledger import load_measurements
-from glmplan.calibrate.site import calibrate_site, fastest_seconds, write_site
+from glmplan.calibrate.possible import fastest_seconds
+from glmplan.calibrate.site import calibrate_site, write_site
 from glmplan.errors import SpecError
 from glmplan.hierarchy import LEVELS, Effects, keys_of, load_effects
 from glmplan.predict import predict, predict_many

@@ -1,0 +1,97 @@
+"""What a part can do at best: a measured figure that is faster cannot be what its row says."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+
+import numpy as np
+
+from glmplan.calibrate.design import FIGURES
+from glmplan.columns import StepPoints
+from glmplan.observables import observables
+from glmplan.question import Question
+from glmplan.structure import StepWork
+from glmplan.utilisation import KernelParams
+from glmplan.work import step_work
+
+__all__ = ["fastest_seconds", "why_impossible"]
+
+#: share of the roofline time below which a figure cannot be: unevenly routed tokens touch fewer experts [-]
+_POSSIBLE = 0.8
+#: the same for all requests together: fewer may have run at once than were sent [-]
+_POSSIBLE_TOGETHER = 0.6
+#: kernel times that the data sheet bounds
+_BOUND = ("gemm_bytes", "gemm_flop", "expert_bytes", "expert_flop", "cache", "prefill_attention")
+
+
+class _Perfect(StepWork):
+    """Kernels that reach the data sheet: no launch, all of the bandwidth and of the FLOP rate."""
+
+    def kernel(self, kernel: str, form: str) -> KernelParams:
+        return KernelParams(floor=0.0, bandwidth=1.0, flop=1.0, sharpness=32.0)
+
+
+def fastest_seconds(question: Question, figure: str) -> float | None:
+    """Time that a figure takes at least: all bytes at the data-sheet bandwidth, all FLOP at the peak rate.
+
+    Parameters
+    ----------
+    question : Question
+        The run.
+    figure : str
+        One of `glmplan.calibrate.design.FIGURES`.
+
+    Returns
+    -------
+    float or None
+        The time for the figure's own unit of work, [s]; None when the load has no such figure
+    """
+    found = observables(question.load)
+    total = found.figures.get(FIGURES[figure][0])
+    if total is None:
+        return None
+    points = StepPoints(found.decode_requests, found.decode_context, found.prefill_tokens, found.prefill_context)
+    given = question.deployment.structure
+    perfect = _Perfect(**{one.name: getattr(given, one.name) for one in fields(StepWork)})
+    work = step_work(perfect, layout=question.deployment.layout, points=points)
+    seconds = np.sum([work[slot] for slot in _BOUND], axis=0)
+    return float(total.weights @ seconds) / (total.scale if total.rate else 1.0)
+
+
+def why_impossible(question: Question) -> str:
+    """Why the figures of a run cannot be.
+
+    Parameters
+    ----------
+    question : Question
+        The run.
+
+    Returns
+    -------
+    str
+        The first figure that is too fast, and by how much; empty if all can be.
+    """
+    part = question.deployment.accelerator.name
+    users = question.load.concurrency
+    alone = replace(question, load=replace(question.load, concurrency=1.0, requests=4))
+    stated = not any("in flight" in word for word in question.assumed)
+    for figure, value in question.run.observed.items():
+        if figure not in FIGURES or value <= 0:
+            continue
+        unit = FIGURES[figure][1]
+        measured = value * unit if unit else 1.0 / value
+        # the queue of a mean TTFT is a model, not a bound: only the prompt itself counts
+        checks = [] if figure.startswith("ttft") or not stated else [(question, _POSSIBLE_TOGETHER, users)]
+        checks.append((alone, _POSSIBLE, users if unit is None and "per_request" not in figure else 1.0))
+        for asked, share, together in checks:
+            least = fastest_seconds(asked, figure)
+            if least is None:
+                continue
+            least = least if asked is question else least / together
+            if measured < share * least:
+                return (
+                    f"{figure} {value:g} is {least / measured:.1f} times faster than the memory bandwidth and matrix "
+                    f"rate of {part} allow with {users:g} requests at once; a cached prompt or a lower running_limit "
+                    "must be stated"
+                )
+    return ""
