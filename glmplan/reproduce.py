@@ -37,8 +37,8 @@ _QUANTILE_90 = 1.6449
 _LEAST_DEVIATION = 0.05
 #: Student's degrees of freedom: a figure that is far off under every condition decides nothing
 _FREEDOM = 4.0
-#: what a condition must gain to be named: twice as likely as without it [-]
-_LEAST_GAIN = float(np.log(2.0))
+#: what a condition must gain to be named: a fifth likelier than without it [-]
+_LEAST_GAIN = float(np.log(1.2))
 #: multiprocessors of a part that does not say how many it has: those of an H100 SXM [-]
 _PROCESSORS = 132.0
 
