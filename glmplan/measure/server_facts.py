@@ -218,10 +218,14 @@ _SIZES = {"tp": "tp_size", "pp": "pp_size", "dp": "dp_size", "ep": "ep_size"}
 
 
 async def _page(client: Client, path: str) -> Any:
-    try:
-        answer = await client.http.get(client.endpoint.root + path, timeout=10.0)
-    except (httpx.HTTPError, OSError):
-        return None
+    for again in (True, False):
+        try:
+            answer = await client.http.get(client.endpoint.root + path, timeout=10.0)
+            break
+        except (httpx.HTTPError, OSError):
+            # a server may close a kept-alive connection just as it is used again
+            if not again:
+                return None
     if answer.status_code != 200 or len(answer.content) > 8 * 2**20:
         return None
     if path == "/metrics":
