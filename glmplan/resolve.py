@@ -86,8 +86,8 @@ class Machine:
         Returns
         -------
         LinkPeak
-            Peak of one direction for each rank. Where a host is named, the peak is lowered by as much as its tree is
-            slower than the machine that the number of accelerators alone would mean.
+            Peak of one direction for each rank. Where a host is named, payload and latency are changed by as much as
+            all-reduces on its tree differ from those of the machine that the number of accelerators alone would mean.
 
         Raises
         ------
@@ -101,21 +101,34 @@ class Machine:
             return LinkPeak("fabric", self.host.fabric.bandwidth)
         if not self.named or ranks == 1 or plain.kind != "pcie":
             return plain
-        return LinkPeak(plain.kind, plain.bandwidth * min(self._share(ranks), 1.0))
+        slower, later = self._against_plain(ranks)
+        return LinkPeak(plain.kind, plain.bandwidth / slower, later)
 
     @cached_property
     def _plain_host(self) -> Host:
         return implied_host(self.accelerator, self.count)
 
-    def _share(self, ranks: int) -> float:
+    def _against_plain(self, ranks: int) -> tuple[float, float]:
+        """How many times as long a large and a small all-reduce take as on the plain machine, [-]"""
+        from glmplan.network.collectives import all_reduce_time
         from glmplan.network.links import link_for_group
 
         try:
-            here = link_for_group(self.host, ranks)
-            plain = link_for_group(self._plain_host, ranks)
+            here, plain = link_for_group(self.host, ranks), link_for_group(self._plain_host, ranks)
         except GlmplanError:
-            return 1.0
-        return here.bandwidth * here.ring.efficiency / (plain.bandwidth * plain.ring.efficiency)
+            return 1.0, 1.0
+        large, small = (
+            float(
+                all_reduce_time(message_bytes=size, ranks=ranks, link=here)
+                / all_reduce_time(message_bytes=size, ranks=ranks, link=plain)
+            )
+            for size in (_LARGE, _SMALL)
+        )
+        return large, small
+
+
+#: messages of prefill and of decode: a chunk of 8,192 tokens, a step of one token (both with hidden size 6,144) [B]
+_LARGE, _SMALL = 100e6, 12_288.0
 
 
 def resolve_machine(text: str) -> Machine:

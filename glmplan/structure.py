@@ -83,10 +83,13 @@ class LinkPeak:
         ``nvlink``, ``pcie``, ``fabric`` or ``unified``.
     bandwidth : float
         One direction for each rank, [B/s]
+    latency : float
+        How many times as long a small collective takes as on the machines that the fit knows, [-]
     """
 
     kind: str
     bandwidth: float
+    latency: float = 1.0
 
 
 @dataclass(frozen=True)

@@ -222,7 +222,7 @@ def _add_layers(
     share = tokens * hidden * 2.0 / (structure.link.bandwidth * (2 / np.maximum(wide, 2.0)) ** p.crowding)
     one_shot = (wide - 1.0) * share / max(p.one_shot, 1e-9)
     two_shot = p.two_shot_setup + 2.0 * (wide - 1.0) / wide * share / p.two_shot
-    latency = p.latency + p.hop * np.maximum(wide - 2.0, 0.0)
+    latency = structure.link.latency * (p.latency + p.hop * np.maximum(wide - 2.0, 0.0))
     layer["collective"] = several * (reduces * latency + np.minimum(degrees.dcp - 1.0, 1.0) * 2.0 * p.latency)
     layer["collective_bytes"] = several * reduces * np.minimum(one_shot, two_shot)
     for name, value in layer.items():
