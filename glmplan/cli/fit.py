@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -41,6 +42,9 @@ def command(
     ] = None,
     eager: Annotated[bool, typer.Option("--eager", help="Without CUDA graphs.")] = False,
     memory_fraction: Annotated[str | None, typer.Option(help="Share of the memory the engine may use.")] = None,
+    calibration: Annotated[
+        Path | None, typer.Option(help="Calibration of your site, from `glmplan calibrate --from … --save`.")
+    ] = None,
     form: Annotated[Form, typer.Option("--format", help="What is printed.")] = Form.text,
     explain: Annotated[bool, typer.Option("--explain", help="Show the arithmetic.")] = False,
 ) -> None:
@@ -50,6 +54,7 @@ def command(
     # nothing is freed in the half second that this takes; collecting costs a tenth of it
     gc.disable()
     from glmplan.plan import Words, fit_answer
+    from glmplan.site import site_calibration
 
     words = Words(
         model=model,
@@ -72,7 +77,8 @@ def command(
         eager=eager,
         memory_fraction=memory_fraction,
     )
-    answer = fit_answer(words)
+    with site_calibration(calibration):
+        answer = fit_answer(words)
     if form is Form.json:
         from glmplan.report.fit_json import fit_json
 
