@@ -84,6 +84,8 @@ _COLUMN_SPREAD = {
 #: Student's degrees of freedom
 _FREEDOM = 4.0
 _LEAST_NOISE = 0.10
+#: a table that does not state lengths or requests in flight says little of a step time [-]
+_GUESSED_LOAD = 0.5
 
 
 def prior_spread() -> np.ndarray:
@@ -189,6 +191,16 @@ def noise_class(design: Design) -> np.ndarray:
     return np.char.add(np.char.add(kind, " "), protocol)
 
 
+def _guessed_load(design: Design) -> np.ndarray:
+    """What an unstated load adds to the noise of each observation of whole requests, [-]"""
+    words = ("in flight", "input tokens", "output tokens")
+    open_ = [
+        question.load.phase == "serving" and any(text.endswith(words) for text in question.assumed)
+        for question in design.questions
+    ]
+    return np.where(np.array(open_)[design.observation_run], _GUESSED_LOAD, 0.0)
+
+
 def _cost(scaled: np.ndarray, z: np.ndarray) -> float:
     """Minus twice the logarithm of the posterior, up to a constant."""
     return float(((_FREEDOM + 1.0) * np.log1p(scaled**2 / _FREEDOM)).sum() + z @ z)
@@ -248,6 +260,10 @@ def solve(
     pointer = np.arange(len(rows) + 1) * columns.shape[1]
     classes, class_of = np.unique(noise_class(design), return_inverse=True)
     noise = np.full(len(classes), 0.2)
+    guessed = _guessed_load(design)
+
+    def spread_of(places: np.ndarray | slice = slice(None)) -> np.ndarray:
+        return np.hypot(noise[class_of], guessed)[places]
 
     def split(flat: np.ndarray) -> tuple[np.ndarray, ...]:
         table = flat.reshape(-1, len(COLUMNS))
@@ -262,9 +278,9 @@ def solve(
     residual = design.log_seconds - log_seconds
     weight = np.ones(len(residual))
     for round_ in range(rounds):
-        scaled = residual / noise[class_of]
+        scaled = residual / spread_of()
         weight = (_FREEDOM + 1.0) / (_FREEDOM + scaled**2)
-        root = np.sqrt(weight[rows]) / noise[class_of[rows]]
+        root = np.sqrt(weight[rows]) / spread_of(rows)
         values = np.repeat((slope[rows] * root[:, None])[:, None, :], len(LEVELS), axis=1).reshape(len(rows), -1)
         matrix = csr_matrix(((values * sigma[columns]).ravel(), columns.ravel(), pointer), shape=(len(rows), size))
         target = residual[rows] * root + matrix @ z
@@ -273,13 +289,13 @@ def solve(
         # a logarithm that runs to minus infinity never comes back: no parameter may move far in one step
         change = np.abs(summed(design, split(move * sigma)))
         length = min(1.0, 0.7 / max(float(np.quantile(change, 0.999)), 1e-9))
-        cost = _cost(residual[rows] / noise[class_of[rows]], z)
+        cost = _cost(residual[rows] / spread_of(rows), z)
         for _ in range(6):
             tried = z + length * move
             effects = unpack(tried)
             log_seconds, slope = evaluate(design, summed(design, effects))
             residual = design.log_seconds - log_seconds
-            if _cost(residual[rows] / noise[class_of[rows]], tried) < cost:
+            if _cost(residual[rows] / spread_of(rows), tried) < cost:
                 break
             length /= 2
         z = tried

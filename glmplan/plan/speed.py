@@ -210,6 +210,7 @@ def load_of(asked: Asked, deployment: Deployment, pool: float, users: int) -> Lo
         max_requests=defaults.max_requests * deployment.dp,
         # a pool that is never full is the same to every layout
         pool_tokens=pool if pool < (users + 1) * request else float(1 << 60),
+        reserve=defaults.reserve,
         tokens_per_step=deployment.tokens_per_step,
     )
 
