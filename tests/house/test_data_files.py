@@ -15,7 +15,7 @@ from glmplan.catalog_hosts import host_names, load_host
 from glmplan.memory_rules import load_memory_rule, memory_engines
 
 #: places that exist on one desk only, and hosts of packages, which an installation chooses for itself
-PRIVATE = re.compile(r"(?i)/work/|pypi|pythonhosted|\.library|\.\./shared|/tmp/|/root/|/home/\w")
+PRIVATE = re.compile(r"(?i)/work/|pypi|pythonhosted|\.library|\.\./shared|/tmp/|/opt/|/root/|/home/\w")
 
 
 def toml_files(root, folder):
