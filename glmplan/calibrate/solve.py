@@ -195,7 +195,10 @@ def _guessed_load(design: Design) -> np.ndarray:
     """What an unstated load adds to the noise of each observation of whole requests, [-]"""
     words = ("in flight", "input tokens", "output tokens")
     open_ = [
-        question.load.phase == "serving" and any(text.endswith(words) for text in question.assumed)
+        # a burst of short prompts is nearly all decoding: its lengths do not matter much
+        question.load.phase == "serving"
+        and question.run.protocol != "burst"
+        and any(text.endswith(words) for text in question.assumed)
         for question in design.questions
     ]
     return np.where(np.array(open_)[design.observation_run], _GUESSED_LOAD, 0.0)
