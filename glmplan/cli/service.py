@@ -150,7 +150,7 @@ def described_service(
     SpecError
         If something needed is missing or wrong.
     """
-    from glmplan.serving.settings import KvPool, TransferLink, engine_defaults
+    from glmplan.serving.settings import KvPool, TransferLink, scheduler_settings
     from glmplan.serving.simulate import Service
     from glmplan.serving.steptable import StepTable
     from glmplan.units import parse_quantity
@@ -163,7 +163,7 @@ def described_service(
             raise SpecError("is needed with --step-time", field="--kv-tokens")
         scheduler = plan.get("engine") or "vllm"
         engine = engine | {"acceptance": _acceptance(plan)}
-        settings = engine_defaults(scheduler, **engine)
+        settings = scheduler_settings(scheduler, **engine)
         table = StepTable.affine(**measured_step_time(step_time), max_requests=max(1024, settings.max_num_seqs))
         if link is not None and per_token is None:
             raise SpecError("is needed with --transfer and --step-time", field="--kv-bytes-per-token")

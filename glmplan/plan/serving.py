@@ -8,7 +8,7 @@ from glmplan.plan.solve import solve
 from glmplan.plan.speed import deployment_of, load_of, typical_users
 from glmplan.predict import front_end_seconds, predict, step_seconds
 from glmplan.serving.inputs import ServingInputs
-from glmplan.serving.settings import SCHEDULERS, Acceptance, KvPool, engine_defaults
+from glmplan.serving.settings import SCHEDULERS, Acceptance, KvPool, scheduler_settings
 
 __all__ = ["serving_inputs"]
 
@@ -59,7 +59,7 @@ def serving_inputs(words: Words) -> ServingInputs:
     defaults = asked.defaults
     scheduler = asked.engine if asked.engine in SCHEDULERS else ("sglang" if defaults.prefill_first else "vllm")
     drafted = deployment.draft_tokens
-    settings = engine_defaults(
+    settings = scheduler_settings(
         scheduler,
         max_num_batched_tokens=defaults.budget * deployment.dp,
         max_num_seqs=min(

@@ -55,7 +55,8 @@ def resolve_hardware(name: str) -> Accelerator | Host:
 def _shown(value: float | None, dimension: str) -> str:
     if value is None:
         return "unknown"
-    unit = "GB/s" if dimension == "bytes per second" and value < 1e12 else None
+    # data sheets give rates in powers of ten
+    unit = ("GB/s" if value < 1e12 else "TB/s") if dimension == "bytes per second" else None
     return format_quantity(value, dimension, 4, unit=unit)
 
 

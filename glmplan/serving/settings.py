@@ -8,7 +8,7 @@ import numpy as np
 
 from glmplan.errors import SpecError
 
-__all__ = ["SCHEDULERS", "Acceptance", "EngineSettings", "KvPool", "TransferLink", "engine_defaults"]
+__all__ = ["SCHEDULERS", "Acceptance", "EngineSettings", "KvPool", "TransferLink", "scheduler_settings"]
 
 #: Schedulers that are simulated, each with the defaults its engine starts with.
 SCHEDULERS: dict[str, dict[str, object]] = {
@@ -290,7 +290,7 @@ class EngineSettings:
         )
 
 
-def engine_defaults(scheduler: str, **changes: object) -> EngineSettings:
+def scheduler_settings(scheduler: str, **changes: object) -> EngineSettings:
     """Settings that an engine starts with, changed where asked.
 
     Parameters
@@ -312,7 +312,7 @@ def engine_defaults(scheduler: str, **changes: object) -> EngineSettings:
 
     Examples
     --------
-    >>> engine_defaults("sglang", max_num_seqs=64).prefill_first
+    >>> scheduler_settings("sglang", max_num_seqs=64).prefill_first
     True
     """
     if scheduler not in SCHEDULERS:

@@ -10,7 +10,7 @@ from glmplan.schema.workload import parse_traffic
 from glmplan.serving.cluster import Cluster
 from glmplan.serving.prefixcache import PrefixCache
 from glmplan.serving.requests import Request
-from glmplan.serving.settings import Acceptance, EngineSettings, KvPool, TransferLink, engine_defaults
+from glmplan.serving.settings import Acceptance, EngineSettings, KvPool, TransferLink, scheduler_settings
 from glmplan.serving.simulate import Service, simulate
 from glmplan.serving.steptable import StepTable
 
@@ -26,8 +26,8 @@ def test_vllm_decodes_beside_a_prompt_and_sglang_waits_for_it():
     def made():
         return [Request(0, 0.0, 100, 20), Request(1, 0.055, 1000, 2)]
 
-    _, mixed = _serve(engine_defaults("vllm"), made())
-    _, alone = _serve(engine_defaults("sglang"), made())
+    _, mixed = _serve(scheduler_settings("vllm"), made())
+    _, alone = _serve(scheduler_settings("sglang"), made())
     # the prompt takes 0.1 s: in vLLM request 0 gets a token with that step, in SGLang none
     assert alone[0].finish - mixed[0].finish == pytest.approx(0.01, abs=1e-3)
     assert alone[1].first < mixed[1].first + 1e-9
@@ -43,9 +43,9 @@ def test_no_evict_never_preempts_where_vllm_does():
     def made():
         return [Request(i, 0.0, 100, 400) for i in range(8)]
 
-    greedy, _ = _serve(engine_defaults("vllm"), made(), tokens=2000)
-    careful, _ = _serve(engine_defaults("trtllm"), made(), tokens=2000)
-    eager, _ = _serve(engine_defaults("trtllm", admission="max-utilization"), made(), tokens=2000)
+    greedy, _ = _serve(scheduler_settings("vllm"), made(), tokens=2000)
+    careful, _ = _serve(scheduler_settings("trtllm"), made(), tokens=2000)
+    eager, _ = _serve(scheduler_settings("trtllm", admission="max-utilization"), made(), tokens=2000)
     assert greedy.preemptions == eager.preemptions > 0
     assert careful.preemptions == 0
 
@@ -54,14 +54,14 @@ def test_sglang_admits_by_its_estimate_and_so_preempts_less_than_vllm():
     def made():
         return [Request(i, 0.01 * i, 100, 400) for i in range(30)]
 
-    greedy, _ = _serve(engine_defaults("vllm"), made(), tokens=4000)
-    estimated, done = _serve(engine_defaults("sglang"), made(), tokens=4000)
+    greedy, _ = _serve(scheduler_settings("vllm"), made(), tokens=4000)
+    estimated, done = _serve(scheduler_settings("sglang"), made(), tokens=4000)
     assert estimated.preemptions < greedy.preemptions
     assert len(done) == 30
 
 
 def test_a_slot_of_llama_cpp_has_its_share_of_the_context():
-    settings = engine_defaults("llama.cpp", max_num_seqs=4)
+    settings = scheduler_settings("llama.cpp", max_num_seqs=4)
     cluster, done = _serve(settings, [Request(0, 0.0, 200, 60), Request(1, 0.0, 200, 40)], tokens=1024)
     assert cluster.rejected == {"longer than the context of a slot": 1}
     assert set(done) == {1}

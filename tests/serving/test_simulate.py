@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from glmplan.errors import SpecError
 from glmplan.schema.workload import Traffic, parse_traffic
 from glmplan.serving.plain import PlainRun
-from glmplan.serving.settings import Acceptance, EngineSettings, KvPool, engine_defaults
+from glmplan.serving.settings import Acceptance, EngineSettings, KvPool, scheduler_settings
 from glmplan.serving.simulate import Service, simulate
 from glmplan.serving.slo import parse_slo
 from glmplan.serving.steptable import StepTable
@@ -95,7 +95,7 @@ def test_the_same_seed_gives_the_same_bytes(tmp_path, kind, changes):
 )
 def test_every_request_ends_once_and_no_block_leaks(tmp_path_factory, seed, scheduler, tokens):
     path = tmp_path_factory.mktemp("records") / "r.csv"
-    service = Service(TABLE, KvPool(tokens), engine_defaults(scheduler, max_num_seqs=8, prefix_caching=True))
+    service = Service(TABLE, KvPool(tokens), scheduler_settings(scheduler, max_num_seqs=8, prefix_caching=True))
     traffic = parse_traffic("poisson:5/s", input=200, output=80, input_cv=1.5, output_cv=1.0)
     outcome = simulate(service, traffic, requests=150, seed=seed, records=path)
     rows = _rows(path)

@@ -11,7 +11,7 @@ from glmplan.serving.cluster import Cluster
 from glmplan.serving.engine import SkippingEngine
 from glmplan.serving.reference import SteppingEngine
 from glmplan.serving.requests import Request
-from glmplan.serving.settings import Acceptance, EngineSettings, KvPool, TransferLink, engine_defaults
+from glmplan.serving.settings import Acceptance, EngineSettings, KvPool, TransferLink, scheduler_settings
 from glmplan.serving.steptable import StepTable
 
 AFFINE = StepTable.affine(
@@ -101,11 +101,11 @@ def test_every_finish_time_agrees_to_a_nanosecond(
         "prefix_caching": bool(sessions),
     }
     if scheduler == "max-utilization":
-        engine_settings = engine_defaults("trtllm", admission="max-utilization", **changes)
+        engine_settings = scheduler_settings("trtllm", admission="max-utilization", **changes)
     elif scheduler == "unchunked":
-        engine_settings = engine_defaults("vllm", chunked_prefill=False, **changes)
+        engine_settings = scheduler_settings("vllm", chunked_prefill=False, **changes)
     else:
-        engine_settings = engine_defaults(scheduler, **changes)
+        engine_settings = scheduler_settings(scheduler, **changes)
     pool = KvPool(tokens, block)
     chosen = AFFINE if table == "affine" else TABULATED
     cluster, done = _both(chosen, pool, engine_settings, lambda: _requests(seed, count, rate, sessions, draft))
