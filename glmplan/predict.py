@@ -35,6 +35,8 @@ _FRONT = [PARAMETERS.index("arrival_seconds"), PARAMETERS.index("prompt_token_se
 _QUANTILE_90 = 1.6449
 #: half-width added to an interval for each e-fold beyond the measured concurrency or lengths [-]
 _BEYOND = 0.15
+#: half-width added where requests are taken to spread over pipeline stages, about the gain that this assumes [-]
+_SPREAD_OVER_STAGES = 0.3
 
 
 @dataclass(frozen=True, slots=True)
@@ -305,4 +307,7 @@ def _outside(deployment: Deployment, load: Load, knowledge: str, fit: Effects) -
                 words.append(f"{name} {value:g} outside the measured {low:g}-{high:g}")
                 edge = low if value < low else high
                 widen += _BEYOND * abs(float(np.log(value / max(edge, 1.0))))
+    if deployment.pp > 1 and load.bunched == 1.0 and load.concurrency > 1:
+        words.append("runs through pipeline stages were measured as bursts only, which stay in one micro-batch")
+        widen += _SPREAD_OVER_STAGES
     return widen, "; ".join(words)

@@ -163,16 +163,26 @@ def write_fit(found: Calibrated, folder: Path) -> list[Path]:
 
 
 def _domains(design: Design, engine: str) -> dict[str, str]:
-    found: dict[str, list[tuple[float, float, float]]] = {}
+    found: dict[str, list[list[float]]] = {}
     for question in design.questions:
         if question.deployment.engine != engine:
             continue
         load = question.load
         key = keys_of(question.deployment)[LEVELS.index("group")]
-        found.setdefault(key, []).append((load.concurrency, load.input_tokens + load.context, load.output_tokens))
+        # a length that the table does not state bounds nothing
+        unstated = [any(text.endswith(name) for text in question.assumed) for name in _STATED]
+        point = [load.concurrency, load.input_tokens + load.context, load.output_tokens]
+        found.setdefault(key, []).append([np.nan if open_ else one for open_, one in zip(unstated, point, strict=True)])
     rows = {}
     for key, points in found.items():
         table = np.array(points)
-        ends = np.stack([table.min(axis=0), table.max(axis=0)], axis=1).ravel()
+        low = np.where(np.isnan(table), np.inf, table).min(axis=0)
+        high = np.where(np.isnan(table), -np.inf, table).max(axis=0)
+        known = low <= high
+        ends = np.stack([np.where(known, low, 0.0), np.where(known, high, np.inf)], axis=1).ravel()
         rows[key] = f"[{', '.join(f'{one:g}' for one in ends)}]"
     return rows
+
+
+#: how an assumption about concurrency, input and output is worded (`glmplan.question`)
+_STATED = ("requests in flight", "input tokens", "output tokens")
