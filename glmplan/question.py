@@ -15,11 +15,12 @@ from glmplan.catalog import load_model
 from glmplan.catalog_hardware import load_accelerator
 from glmplan.columns import Layout
 from glmplan.deployment import Deployment, checkpoint_for, link_of, runs_sparse
-from glmplan.errors import GlmplanError, SpecError
+from glmplan.errors import GlmplanError, SpecError, UnknownName
 from glmplan.formats import KV_FORMATS
 from glmplan.memory import kv_pool, part_memory
 from glmplan.memory_ranks import MemorySettings, rank_memory
 from glmplan.memory_rules import memory_engines, stated_fraction
+from glmplan.naming import refusal
 from glmplan.observables import Load
 from glmplan.packing import engine_defaults
 from glmplan.records import Run
@@ -66,6 +67,9 @@ def _checkpoint(model: str, weights: str | None, bits: float | None) -> Checkpoi
 
 @lru_cache(maxsize=512)
 def _model(name: str) -> ModelSpec:
+    reason = refusal("models", name)
+    if reason is not None:
+        raise UnknownName(f"is refused: {reason}", field="model", value=name)
     return load_model(name)
 
 

@@ -3,7 +3,7 @@
 python tools/bench_simulator.py [--requests N] [--node-modules FOLDER]
 
 Peers are run if they are there: the Python package `aisimulate`, and the npm package `@doublewordai/inference-lab`
-(`npm install @doublewordai/inference-lab`, its folder given by --node-modules). All in one run on one machine.
+(`make bench` installs it). All in one run on one machine.
 """
 
 from __future__ import annotations
@@ -98,10 +98,10 @@ def rate(action: Callable[[], object], requests: int, runs: int = 3) -> float:
 
 def inference_lab(folder: Path, requests: int) -> float | str:
     """Requests per second of the npm package under node, or why there is none."""
-    package = folder / "@doublewordai" / "inference-lab"
+    package = folder.resolve() / "@doublewordai" / "inference-lab"
     node = shutil.which("node")
     if node is None or not (package / "package.json").exists():
-        return "not installed: npm install @doublewordai/inference-lab, then --node-modules FOLDER"
+        return "not installed: `make bench` installs it where there is npm"
     main = package / json.loads((package / "package.json").read_text())["main"]
     config = json.loads(json.dumps(LAB_CONFIG))
     config["workload"]["num_requests"] = requests
@@ -130,7 +130,7 @@ def main(words: list[str]) -> int:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--requests", type=int, default=20_000)
-    parser.add_argument("--node-modules", type=Path, default=Path("node_modules"))
+    parser.add_argument("--node-modules", type=Path, default=Path(".peers/node_modules"))
     options = parser.parse_args(words)
     count = options.requests
     fixed = Traffic(kind="closed", users=USERS, input=INPUT, output=OUTPUT)

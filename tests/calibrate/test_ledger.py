@@ -133,3 +133,12 @@ def test_the_shipped_rows_read_the_same_as_the_tables_they_came_from():
     fields = [field.name for field in dataclasses.fields(read_runs(FOLDER / FILES[0])[0]) if field.name not in said]
     for run in load_measurements():
         assert {name: getattr(run, name) for name in fields} == {name: getattr(theirs[run.id], name) for name in fields}
+
+
+def test_every_model_of_the_ledger_is_known_or_refused_with_the_reason():
+    from glmplan.catalog import load_model
+    from glmplan.naming import refusal
+
+    for name in {run.model for run in load_measurements()}:
+        if refusal("models", name) is None:
+            assert load_model(name).name
