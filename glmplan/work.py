@@ -215,18 +215,37 @@ def _add_layers(
     layer["state_layer"] = layer["state_layer"] + (1.0 if isinstance(kind.mixer, LatentAttention | Recurrent) else 0.0)
     layer["activation"] = tokens * hidden * 2.0 / part.bandwidth
     # one all-reduce after the mixer and one after the feed-forward part, each over the ranks that share the layer
-    reduces = (kind.mixer is not None) * 1.0 + (len(kind.ffn) > 0) * 1.0
-    wide = np.where(degrees.dp > 1, degrees.expert_ranks, degrees.tp)
-    several = np.minimum(wide - 1.0, 1.0)
-    p = structure.collective()
-    share = tokens * hidden * 2.0 / (structure.link.bandwidth * (2 / np.maximum(wide, 2.0)) ** p.crowding)
-    one_shot = (wide - 1.0) * share / max(p.one_shot, 1e-9)
-    two_shot = p.two_shot_setup + 2.0 * (wide - 1.0) / wide * share / p.two_shot
-    latency = structure.link.latency * (p.latency + p.hop * np.maximum(wide - 2.0, 0.0))
-    layer["collective"] = several * (reduces * latency + np.minimum(degrees.dcp - 1.0, 1.0) * 2.0 * p.latency)
-    layer["collective_bytes"] = several * reduces * np.minimum(one_shot, two_shot)
+    if kind.mixer is not None:
+        _add_reduce(layer, structure, tokens, degrees.tp)
+    if experts is not None:
+        # replicas hand their tokens to the experts and take them back: an all-gather and a reduce-scatter
+        wide = degrees.expert_ranks
+        _add_reduce(layer, structure, step.everywhere, wide, calls=1.0 + np.minimum(degrees.dp - 1.0, 1.0))
+    elif kind.ffn:
+        _add_reduce(layer, structure, tokens, degrees.tp)
+    several = np.minimum(degrees.tp * degrees.dp - 1.0, 1.0)
+    dcp_calls = np.minimum(degrees.dcp - 1.0, 1.0) * 2.0
+    layer["collective"] = layer["collective"] + several * dcp_calls * structure.collective().latency
     for name, value in layer.items():
         total[name] += count * value
+
+
+def _add_reduce(
+    layer: dict[str, np.ndarray],
+    structure: StepWork,
+    tokens: np.ndarray,
+    ranks: np.ndarray,
+    calls: np.ndarray | float = 1.0,
+) -> None:
+    p = structure.collective()
+    several = np.minimum(ranks - 1.0, 1.0)
+    share = tokens * structure.model.hidden * 2.0
+    share = share / (structure.link.bandwidth * (2 / np.maximum(ranks, 2.0)) ** p.crowding)
+    one_shot = (ranks - 1.0) * share / max(p.one_shot, 1e-9)
+    two_shot = p.two_shot_setup + 2.0 * (ranks - 1.0) / ranks * share / p.two_shot
+    latency = structure.link.latency * (p.latency + p.hop * np.maximum(ranks - 2.0, 0.0))
+    layer["collective"] = layer["collective"] + several * calls * latency
+    layer["collective_bytes"] = layer["collective_bytes"] + several * np.minimum(one_shot, two_shot)
 
 
 def _add_products(

@@ -101,6 +101,21 @@ def test_a_group_of_one_sends_nothing():
     assert work["collective"][0] == work["collective_bytes"][0] == 0.0
 
 
+def test_replicas_of_a_dense_model_send_nothing_to_each_other():
+    points = StepPoints(*(np.full(1, 9.0) for _ in range(4)))
+    work = step_work(structure(), layout=Layout(dp=4), points=points)
+    assert work["collective"][0] == work["collective_bytes"][0] == 0.0
+
+
+def test_replicas_hand_tokens_to_shared_experts_and_take_them_back():
+    what, points = structure("glm-5.1", "nvfp4"), StepPoints(*(np.full(1, 32.0) for _ in range(4)))
+    tensor = step_work(what, layout=Layout(tp=4), points=points)
+    replicas = step_work(what, layout=Layout(dp=4), points=points)
+    # two reductions a layer over the group against one gather and one scatter in the layers with experts alone
+    assert 0.0 < replicas["collective"][0] < tensor["collective"][0]
+    assert replicas["collective_bytes"][0] < tensor["collective_bytes"][0]
+
+
 def test_latent_cache_is_not_split_by_tensor_parallelism():
     """MLA keeps one latent for all heads: every rank reads it whole (DeepSeek-V2, arXiv 2405.04434)."""
     points = StepPoints(np.full(1, 32.0), np.full(1, 20000.0), np.zeros(1), np.zeros(1))
