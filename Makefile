@@ -22,7 +22,7 @@ $(READY): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(None if sys.version_info >= (3, 11) else "glmplan needs Python 3.11 or newer; say: make PYTHON=python3.12 ...")'
 	@$(PYTHON) -m venv $(VENV)
 	@echo "setting up $(VENV) (a few minutes the first time)" >&2
-	@$(RUN) -m pip install --quiet --editable '.[dev]'
+	@$(RUN) -m pip install --quiet --editable '.[dev,kernels]'
 	@touch $@
 
 demo: $(READY)  ## Plan GLM-5.1 NVFP4 on six RTX PRO 6000 Workstation cards.

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import re
-import tomllib
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from glmplan.datafolders import data_folder
+from glmplan.datafolders import aliases_in, data_folder, names_in, plain_name
 from glmplan.errors import SpecError, UnknownName, nearest
 from glmplan.files import read_toml
 
@@ -19,34 +18,9 @@ __all__ = [
     "accelerator_aliases",
     "accelerator_names",
     "load_accelerator",
-    "plain_name",
     "refused_accelerators",
     "split_count",
 ]
-
-# In the data files the aliases stand on one line each, so that names are found without parsing every file.
-_ALIASES = re.compile(rb"^aliases = (\[.*\])$", re.MULTILINE)
-
-
-def plain_name(name: str) -> str:
-    """Return a name as the catalogue compares it: lower case, words joined by `-`.
-
-    Parameters
-    ----------
-    name : str
-        Any spelling.
-
-    Returns
-    -------
-    str
-        The plain spelling.
-
-    Examples
-    --------
-    >>> plain_name(" RTX_PRO_6000 WS ")
-    'rtx-pro-6000-ws'
-    """
-    return re.sub(r"[\s_]+", "-", name.strip().lower())
 
 
 @cache
@@ -68,7 +42,7 @@ def accelerator_names() -> tuple[str, ...]:
     >>> "b200-sxm" in accelerator_names()
     True
     """
-    return tuple(sorted(file.stem for file in _folder().glob("*.toml")))
+    return names_in(_folder())
 
 
 @cache
@@ -85,13 +59,7 @@ def accelerator_aliases() -> dict[str, str]:
     >>> accelerator_aliases()["h800"]
     'h800-sxm'
     """
-    aliases: dict[str, str] = {}
-    for name in accelerator_names():
-        found = _ALIASES.search((_folder() / f"{name}.toml").read_bytes())
-        if found:
-            line = f"aliases = {found[1].decode()}"
-            aliases.update({plain_name(alias): name for alias in tomllib.loads(line)["aliases"]})
-    return aliases
+    return aliases_in(_folder())
 
 
 @cache

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-import tomllib
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from glmplan.catalog_hardware import accelerator_names, load_accelerator, plain_name, split_count
-from glmplan.datafolders import data_folder
+from glmplan.catalog_hardware import accelerator_names, load_accelerator, split_count
+from glmplan.datafolders import aliases_in, data_folder, names_in, plain_name
 from glmplan.errors import SpecError, UnknownName, nearest
 from glmplan.files import read_toml
 
@@ -19,8 +18,6 @@ if TYPE_CHECKING:
 
 __all__ = ["host_aliases", "host_names", "implied_host", "load_host", "load_machine"]
 
-# In the data files the aliases stand on one line each, so that names are found without parsing every file.
-_ALIASES = re.compile(rb"^aliases = (\[.*\])$", re.MULTILINE)
 #: GPUs that one x86 host takes with a scale-up domain of its own, where the part has one.
 _DOMAIN = 8
 #: Scale-up domains larger than one host.
@@ -47,7 +44,7 @@ def host_names() -> tuple[str, ...]:
     >>> "hgx-b200-8" in host_names()
     True
     """
-    return tuple(sorted(file.stem for file in _folder().glob("*.toml")))
+    return names_in(_folder())
 
 
 @cache
@@ -64,13 +61,7 @@ def host_aliases() -> dict[str, str]:
     >>> host_aliases()["dgx-h100"]
     'hgx-h100-8'
     """
-    aliases: dict[str, str] = {}
-    for name in host_names():
-        found = _ALIASES.search((_folder() / f"{name}.toml").read_bytes())
-        if found:
-            line = f"aliases = {found[1].decode()}"
-            aliases.update({plain_name(alias): name for alias in tomllib.loads(line)["aliases"]})
-    return aliases
+    return aliases_in(_folder())
 
 
 def load_host(name: str | Path) -> Host:

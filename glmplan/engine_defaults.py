@@ -8,7 +8,7 @@ from __future__ import annotations
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
-from glmplan.catalog_hardware import plain_name
+from glmplan.datafolders import plain_name
 from glmplan.errors import UnknownFact
 from glmplan.walls import load_engine
 

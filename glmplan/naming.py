@@ -6,8 +6,8 @@ import re
 from functools import cache
 from typing import Any
 
-from glmplan.catalog_hardware import accelerator_aliases, plain_name, refused_accelerators
-from glmplan.datafolders import data_folder
+from glmplan.catalog_hardware import accelerator_aliases, refused_accelerators
+from glmplan.datafolders import data_folder, plain_name
 from glmplan.files import read_toml
 
 __all__ = [

@@ -12,8 +12,7 @@ from fnmatch import fnmatchcase
 from functools import cache
 from typing import TYPE_CHECKING, Literal
 
-from glmplan.catalog_hardware import plain_name
-from glmplan.datafolders import data_folder
+from glmplan.datafolders import data_folder, plain_name
 from glmplan.engine_options import OPTIONS
 from glmplan.errors import SpecError, UnknownName, nearest
 from glmplan.files import read_toml

@@ -40,6 +40,7 @@ __all__ = [
     "Campaign",
     "Rows",
     "Table",
+    "attention_groups",
     "decode_attention_rows",
     "expert_rows",
     "gemm_rows",
@@ -306,6 +307,34 @@ def expert_rows(table: Table) -> Iterator[Rows]:
         yield name, backend, compute, t, points, work, touched * matrices * t["hidden_size"] * inner * stored
 
 
+def attention_groups(table: Table, dtype_column: str, usable: np.ndarray) -> Iterator[tuple[str, str, Table, int]]:
+    """Yield the sampled rows of a table of attention, for each known KV format and backend.
+
+    Parameters
+    ----------
+    table : dict
+        Columns.
+    dtype_column : str
+        The column that names the format.
+    usable : ndarray of bool
+        Rows to choose from, [-]
+
+    Yields
+    ------
+    tuple
+        Name of the format in the table, backend, sampled columns, rows chosen from [-].
+    """
+    for (dtype, backend), mask in grouped(table, dtype_column, "kernel_source"):
+        if dtype in KV_BYTES:
+            yield dtype, backend, *take(table, mask & usable)
+
+
+def _kv_heads(t: Table) -> np.ndarray:
+    """Heads of keys and values; the tables write 0 where every head has its own, [-]."""
+    kv_heads = t["num_key_value_heads"]
+    return kv_heads + t["num_heads"] * (kv_heads == 0)
+
+
 def decode_attention_rows(table: Table) -> Iterator[Rows]:
     """Yield the rows of a table of decode attention, for each format and backend.
 
@@ -321,14 +350,14 @@ def decode_attention_rows(table: Table) -> Iterator[Rows]:
     """
     window = table.get("window_size", np.zeros(len(table["latency"])))
     usable = (window == 0) & (table["step"] >= 63) & (table["head_dim"] >= 64)
-    for (dtype, backend), mask in grouped(table, "kv_cache_dtype", "kernel_source"):
-        if dtype not in KV_BYTES:
-            continue
-        t, points = take(table, mask & usable)
-        heads = t["num_heads"]
-        kv_heads = np.where(t["num_key_value_heads"] == 0, heads, t["num_key_value_heads"])
+    for dtype, backend, t, points in attention_groups(table, "kv_cache_dtype", usable):
         context = t["step"] + 1
-        shape = {"heads": heads, "kv_heads": kv_heads, "head_dim": t["head_dim"], "kv_bytes": KV_BYTES[dtype]}
+        shape = {
+            "heads": t["num_heads"],
+            "kv_heads": _kv_heads(t),
+            "head_dim": t["head_dim"],
+            "kv_bytes": KV_BYTES[dtype],
+        }
         work = attention_decode_work(t["batch_size"], context, **shape)
         yield FORMATS[dtype][0], backend, "bf16", t, points, work, np.asarray(work.bytes)
 
@@ -348,12 +377,7 @@ def prefill_attention_rows(table: Table) -> Iterator[Rows]:
     """
     window = table.get("window_size", np.zeros(len(table["latency"])))
     usable = (window == 0) & (table["isl"] >= 64) & (table["head_dim"] >= 64)
-    for (dtype, backend), mask in grouped(table, "attn_dtype", "kernel_source"):
-        if dtype not in KV_BYTES:
-            continue
-        t, points = take(table, mask & usable)
-        heads = t["num_heads"]
-        kv_heads = np.where(t["num_key_value_heads"] == 0, heads, t["num_key_value_heads"])
-        shape = {"heads": heads, "kv_heads": kv_heads, "head_dim": t["head_dim"]}
+    for dtype, backend, t, points in attention_groups(table, "attn_dtype", usable):
+        shape = {"heads": t["num_heads"], "kv_heads": _kv_heads(t), "head_dim": t["head_dim"]}
         work = attention_prefill_work(t["batch_size"], t["isl"], prefix=t["step"], **shape)
         yield FORMATS[dtype][0], backend, FORMATS[dtype][3], t, points, work, np.full(len(t["isl"]), np.inf)

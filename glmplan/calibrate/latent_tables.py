@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from glmplan.calibrate.kernel_tables import FORMATS, KV_BYTES, Rows, Table, grouped, take
+from glmplan.calibrate.kernel_tables import FORMATS, KV_BYTES, Rows, Table, attention_groups, grouped, take
 from glmplan.kernel_work import latent_decode_work, latent_prefill_work, sparse_latent_work
 
 __all__ = ["block_rows", "latent_decode_rows", "latent_prefill_rows"]
@@ -26,10 +26,7 @@ def latent_decode_rows(table: Table) -> Iterator[Rows]:
     tuple
         Format, backend, precision, sampled columns, points, work and resident bytes.
     """
-    for (dtype, backend), mask in grouped(table, "kv_cache_dtype", "kernel_source"):
-        if dtype not in KV_BYTES:
-            continue
-        t, points = take(table, mask & (table["step"] >= 63))
+    for dtype, backend, t, points in attention_groups(table, "kv_cache_dtype", table["step"] >= 63):
         work = latent_decode_work(t["batch_size"], t["step"] + 1, heads=t["num_heads"], kv_bytes=KV_BYTES[dtype])
         yield FORMATS[dtype][0], backend, "bf16", t, points, work, np.asarray(work.bytes)
 
@@ -47,10 +44,7 @@ def latent_prefill_rows(table: Table) -> Iterator[Rows]:
     tuple
         Format, backend, precision, sampled columns, points, work and resident bytes.
     """
-    for (dtype, backend), mask in grouped(table, "mla_dtype", "kernel_source"):
-        if dtype not in KV_BYTES:
-            continue
-        t, points = take(table, mask & (table["isl"] >= 64))
+    for dtype, backend, t, points in attention_groups(table, "mla_dtype", table["isl"] >= 64):
         work = latent_prefill_work(t["batch_size"], t["isl"], heads=t["num_heads"], prefix=t["step"])
         yield FORMATS[dtype][0], backend, FORMATS[dtype][3], t, points, work, np.full(len(t["isl"]), np.inf)
 

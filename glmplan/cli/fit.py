@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from glmplan.cli.forms import Form
+
 __all__ = ["command"]
-
-
-class Form(StrEnum):
-    """How the answer is shown."""
-
-    text = "text"
-    json = "json"
-    csv = "csv"
-    md = "md"
 
 
 def command(

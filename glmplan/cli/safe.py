@@ -4,27 +4,18 @@ from __future__ import annotations
 
 import json
 import math
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from glmplan.cli import serving_options as o
+from glmplan.cli.forms import Form
 
 if TYPE_CHECKING:
     from glmplan.serving.safe import SafeLoad
 
 __all__ = ["command"]
-
-
-class Form(StrEnum):
-    """How the answer is shown."""
-
-    text = "text"
-    json = "json"
-    csv = "csv"
-    md = "md"
 
 
 def command(

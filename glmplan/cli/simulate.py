@@ -6,13 +6,13 @@ import csv
 import json
 import math
 import sys
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from glmplan.cli import serving_options as o
+from glmplan.cli.forms import Form
 
 if TYPE_CHECKING:
     from glmplan.serving.simulate import Outcome
@@ -22,15 +22,6 @@ __all__ = ["command"]
 
 _WHOLE_TRACE = 1 << 40
 _STATISTICS = ("mean", "p50", "p90", "p95", "p99")
-
-
-class Form(StrEnum):
-    """How statistics are shown."""
-
-    text = "text"
-    json = "json"
-    csv = "csv"
-    md = "md"
 
 
 def command(

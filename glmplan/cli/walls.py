@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from glmplan.cli.forms import Form
 
 if TYPE_CHECKING:
     from glmplan.schema.engine import Wall
@@ -14,15 +15,6 @@ if TYPE_CHECKING:
 __all__ = ["command"]
 
 _COLUMNS = ("verdict", "severity", "id", "title", "effect", "cost", "fallback", "do", "since", "until", "source")
-
-
-class Form(StrEnum):
-    """How the walls are shown."""
-
-    text = "text"
-    json = "json"
-    csv = "csv"
-    md = "md"
 
 
 def command(

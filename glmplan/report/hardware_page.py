@@ -6,8 +6,9 @@ from pathlib import Path
 from textwrap import wrap
 from typing import Any
 
-from glmplan.catalog_hardware import accelerator_aliases, accelerator_names, load_accelerator, plain_name
+from glmplan.catalog_hardware import accelerator_aliases, accelerator_names, load_accelerator
 from glmplan.catalog_hosts import host_aliases, host_names, load_host, load_machine
+from glmplan.datafolders import plain_name
 from glmplan.errors import UnknownFact, UnknownName
 from glmplan.files import read_toml
 from glmplan.network.conditions import conditions_of, measured_cost

@@ -3,10 +3,10 @@
 import asyncio
 import json
 import ssl
-import subprocess
 import time
 
 import pytest
+import trustme
 from faulty_servers import HEAD, WHOLE, answering, event, read_request, server, token, usage
 
 from glmplan.measure.client import Client, Endpoint, Patience
@@ -233,16 +233,9 @@ def test_an_answer_without_a_token_is_empty():
 
 
 @pytest.fixture(scope="module")
-def certificate(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("tls")
-    made = subprocess.run(
-        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1", "-subj", "/CN=other.example",
-         "-keyout", folder / "key.pem", "-out", folder / "cert.pem"], capture_output=True, check=False,
-    )  # fmt: skip
-    if made.returncode:
-        pytest.skip("openssl cannot make a certificate here")
+def certificate():
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(folder / "cert.pem", folder / "key.pem")
+    trustme.CA().issue_cert("other.example").configure_cert(context)
     return context
 
 

@@ -9,10 +9,10 @@ from glmplan.probe.cpu_rates import matrix_rate, memory_bandwidth
 from glmplan.probe.machine import probe_machine, read_numa, read_nvml, read_sys_pci
 
 
-def test_the_cpu_of_this_machine_can_stand_in_for_an_accelerator():
+def test_the_cpu_of_this_machine_can_stand_in_for_an_accelerator(monkeypatch, tmp_path):
+    monkeypatch.setattr("glmplan.probe.machine.read_nvml", lambda: ([], None))
+    monkeypatch.setattr("glmplan.probe.machine.read_sys_pci", lambda: read_sys_pci(tmp_path))
     found = probe_machine(seconds=0.02)
-    if found.part is None:
-        pytest.skip("this machine has an accelerator")
     assert found.part.kind == "cpu-socket"
     assert found.part.memory_bandwidth == pytest.approx(found.rates.memory_bandwidth, rel=0.01)
     assert found.part.peak["bf16"] == pytest.approx(found.rates.matrix_rate, rel=0.01)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import importlib.util
 
 import numpy as np
 import pytest
@@ -21,7 +20,6 @@ from glmplan.serving.steptable import StepTable
 TABLE = StepTable.affine(
     base=0.0123, per_request=1.1e-4, per_context_token=1.3e-8, per_prefill_token=1.7e-5, per_prefill_square=1.9e-9
 )
-HAS_NUMBA = importlib.util.find_spec("numba") is not None
 
 
 def _service(tokens=1_000_000, **changes):
@@ -58,7 +56,6 @@ def test_the_plain_loop_gives_the_times_of_the_step_by_step_engine(tmp_path_fact
             assert one[column] == other[column]
 
 
-@pytest.mark.skipif(not HAS_NUMBA, reason="numba is an optional extra")
 @pytest.mark.parametrize("kind", ["closed:30", "poisson:3/s"])
 def test_the_compiled_loop_writes_the_same_records(tmp_path, kind):
     traffic = parse_traffic(kind, jitter=0.3)

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import fields, replace
 from typing import Any
 
-from glmplan.catalog_hardware import accelerator_aliases, accelerator_names, load_accelerator, plain_name
+from glmplan.catalog_hardware import accelerator_aliases, accelerator_names, load_accelerator
+from glmplan.datafolders import plain_name
 from glmplan.errors import SpecError, UnknownName
 from glmplan.probe.dumps.findings import CpuFacts, GpuFacts, Memory, NumaFacts, PciTree, Relations
 from glmplan.probe.dumps.places import Places, places_from_pci, places_from_relations
