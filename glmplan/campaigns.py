@@ -12,7 +12,8 @@ from glmplan.files import read_toml
 __all__ = ["CampaignSettings", "campaign_settings"]
 
 _CONDITIONS = ("protocol", "engine", "silicon", "model", "experts_format")
-_SETTINGS = ("kv", "fraction", "budget", "budget_inputs", "budget_lengths", "poll_interval", "poll_interval_small")
+_SETTINGS = ("kv", "fraction", "budget", "budget_slack", "budget_inputs", "budget_lengths", "poll_interval",
+             "poll_interval_small", "gather_steps", "lengths", "requests_per_user")  # fmt: skip
 #: concurrency from which the scripts of InferenceX take the longer polling interval [-]
 _MANY = 16
 
@@ -31,6 +32,12 @@ class CampaignSettings:
         Tokens that a step may hold, [token]
     poll_interval : int
         Steps between two looks at newly arrived requests, [-]
+    gather_steps : int
+        Steps that new requests wait for others where attention is data-parallel, [-]
+    lengths : tuple of float or None
+        Lengths are uniform between these shares of the stated ones, [-]
+    requests_per_user : int or None
+        Requests of a run for each one in flight, [-]
     source : str
         Where this is written; empty for no campaign.
     """
@@ -39,6 +46,9 @@ class CampaignSettings:
     fraction: float | None = None
     budget: int | None = None
     poll_interval: int = 1
+    gather_steps: int = 0
+    lengths: tuple[float, float] | None = None
+    requests_per_user: int | None = None
     source: str = ""
 
 
@@ -102,16 +112,22 @@ def campaign_settings(
             return CampaignSettings(
                 kv=entry.get("kv"),  # type: ignore[arg-type]
                 fraction=entry.get("fraction"),  # type: ignore[arg-type]
-                budget=_budget(entry, input_tokens, output_tokens),
+                budget=_budget(entry, concurrency, input_tokens, output_tokens),
                 poll_interval=int(entry.get("poll_interval_small" if small else "poll_interval", 1)),  # type: ignore[call-overload]
+                gather_steps=int(entry.get("gather_steps", 0)),  # type: ignore[call-overload]
+                lengths=tuple(entry["lengths"]) if "lengths" in entry else None,  # type: ignore[arg-type]
+                requests_per_user=entry.get("requests_per_user"),  # type: ignore[arg-type]
                 source=str(entry["source"]),
             )
     return CampaignSettings()
 
 
-def _budget(entry: dict[str, object], input_tokens: float, output_tokens: float) -> int | None:
+def _budget(entry: dict[str, object], users: float, input_tokens: float, output_tokens: float) -> int | None:
     if "budget_inputs" in entry:
         return max(round(float(entry["budget_inputs"]) * input_tokens), 1)  # type: ignore[arg-type]
     if "budget_lengths" in entry:
         return max(round(float(entry["budget_lengths"]) * (input_tokens + output_tokens)), 1)  # type: ignore[arg-type]
+    if "budget_slack" in entry:
+        # a whole prompt beside all who decode
+        return max(int(entry["budget"]), round(users + input_tokens) + int(entry["budget_slack"]))  # type: ignore[call-overload]
     return entry.get("budget")  # type: ignore[return-value]

@@ -37,6 +37,8 @@ class Load:
         Tokens that a step may hold, [token]
     prefill_first : bool
         Prompts run in steps of their own.
+    whole_prompts : bool
+        Prompts are never split over steps.
     max_requests : int
         Requests that may run at once, [-]
     pool_tokens : float
@@ -45,6 +47,8 @@ class Load:
         Share of the answer that must fit before a request is admitted, [-]
     poll_interval : int
         Steps between two looks at newly arrived requests, [-]
+    gather_steps : int
+        Steps that new requests wait for others, [-]
     tokens_per_step : float
         Tokens a request gains in a step, [-]
     prefix_cached : bool
@@ -64,10 +68,12 @@ class Load:
     longest: float = 1.0
     budget: int = 8192
     prefill_first: bool = False
+    whole_prompts: bool = False
     max_requests: int = 1 << 30
     pool_tokens: float = float(1 << 60)
     reserve: float = 0.5
     poll_interval: int = 1
+    gather_steps: int = 0
     tokens_per_step: float = 1.0
     prefix_cached: bool = False
     bunched: float = 1.0
@@ -235,10 +241,12 @@ def _serving(load: Load) -> Observables:
             shortest=load.shortest / load.longest,
             budget=load.budget,
             prefill_first=load.prefill_first,
+            whole_prompts=load.whole_prompts,
             max_requests=load.max_requests,
             pool_tokens=int(min(load.pool_tokens, 1 << 60)),
             reserve=load.reserve,
             poll_interval=load.poll_interval,
+            gather_steps=load.gather_steps,
             tokens_per_step=round(load.tokens_per_step, 2),
         )
     )

@@ -21,22 +21,26 @@ class EngineDefaults:
         Requests that may run at once, [-]
     reserve : float
         Share of the answer that must fit in the KV cache before a request is admitted, [-]
+    whole_prompts : bool
+        Prompts are never split over steps.
     """
 
     budget: int
     prefill_first: bool
     max_requests: int
     reserve: float = 0.5
+    whole_prompts: bool = False
 
 
 #: vLLM V1: max_num_batched_tokens 8192 for a server on large parts, max_num_seqs 1024 since 0.11 (docs.vllm.ai,
 #: engine arguments); SGLang: chunked_prefill_size 8192-16384 by memory (docs.sglang.ai, server arguments);
-#: TensorRT-LLM: max_num_tokens 8192, max_batch_size 2048 (nvidia.github.io/TensorRT-LLM);
+#: TensorRT-LLM: max_num_tokens 8192, max_batch_size 2048, prompts split only with enable_chunked_prefill
+#: (nvidia.github.io/TensorRT-LLM, deployment guide and performance tuning guide);
 #: llama.cpp: n_ubatch 512, slots as asked
 ENGINE_DEFAULTS: dict[str, EngineDefaults] = {
     "vllm": EngineDefaults(8192, False, 1024),
     "sglang": EngineDefaults(16384, True, 2048),
-    "trtllm": EngineDefaults(8192, False, 2048, 1.0),
+    "trtllm": EngineDefaults(8192, False, 2048, 1.0, True),
     "llama.cpp": EngineDefaults(512, False, 256),
     "ktransformers": EngineDefaults(8192, True, 64),
     "mlx": EngineDefaults(2048, True, 32),

@@ -267,7 +267,7 @@ def _context_before(run: Run, phase: str, inputs: float) -> float:
 def _load(run: Run, deployment: Deployment, assumed: list[str], campaign: CampaignSettings) -> Load:
     defaults = engine_defaults(deployment.engine)
     phase = run.phase if run.phase in ("decode", "prefill") else "serving"
-    low, high = run.length_range
+    low, high = campaign.lengths or run.length_range
     budget = campaign.budget or defaults.budget
     limit = run.running_limit or defaults.max_requests
     concurrency = run.concurrency
@@ -286,7 +286,7 @@ def _load(run: Run, deployment: Deployment, assumed: list[str], campaign: Campai
     if outputs is None:
         outputs = 256.0
         assumed.append("256 output tokens")
-    requests = run.num_requests or 0
+    requests = run.num_requests or round(concurrency * (campaign.requests_per_user or 0))
     pool = float(1 << 60)
     if phase == "serving":
         memory = _memory(run, deployment, inputs + outputs, campaign.fraction)
@@ -304,10 +304,12 @@ def _load(run: Run, deployment: Deployment, assumed: list[str], campaign: Campai
         longest=high,
         budget=budget * deployment.dp,
         prefill_first=defaults.prefill_first,
+        whole_prompts=defaults.whole_prompts,
         max_requests=limit,
         pool_tokens=pool,
         reserve=defaults.reserve,
         poll_interval=campaign.poll_interval if phase == "serving" else 1,
+        gather_steps=campaign.gather_steps if deployment.dp > 1 else 0,
         tokens_per_step=deployment.tokens_per_step,
         prefix_cached=run.prefix_cached,
         bunched=_bunched(run, deployment, concurrency * inputs, budget),

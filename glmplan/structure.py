@@ -9,8 +9,9 @@ from glmplan.blocks.stack import vocabulary_tensors
 from glmplan.blocks.storage import Segment, segments, tensor_format
 from glmplan.blocks.tensor import Tensor
 from glmplan.errors import UnknownFact
-from glmplan.formats import WeightFormat
+from glmplan.formats import WEIGHT_FORMATS, WeightFormat
 from glmplan.kernel_fits import find_kernel_fit
+from glmplan.kernel_rules import KernelRule, kernel_rule
 from glmplan.schema.model import Checkpoint, ModelSpec
 from glmplan.utilisation import CollectiveParams, KernelParams
 
@@ -170,22 +171,42 @@ class StepWork:
         rows = [tensor for tensor in vocabulary_tensors(self.model) if tensor.matmul]
         return _products(tuple(rows), tuple(tensor_format(self.checkpoint, tensor, None) for tensor in rows))
 
-    def kernel(self, kernel: str, form: str) -> KernelParams:
+    def runs_as(self, form: WeightFormat) -> KernelRule:
+        """How the engine multiplies weights of a format on this part.
+
+        Parameters
+        ----------
+        form : WeightFormat
+            How they are stored.
+
+        Returns
+        -------
+        KernelRule
+            The kernel; one for whole numbers of 4 bits or BF16 where the part lacks the precision.
+        """
+        rule = kernel_rule(self.engine, self.part.family, form)
+        if self.part.peaks.get(rule.compute) is None:
+            plain = WEIGHT_FORMATS["bf16" if form.bits >= 16 else "int4"]
+            return kernel_rule(self.engine, self.part.family, plain)
+        return rule
+
+    def kernel(self, kernel: str, form: str | KernelRule) -> KernelParams:
         """Fitted parameters of a kernel on this part, by this engine where it was measured.
 
         Parameters
         ----------
         kernel : str
             Class of kernel.
-        form : str
-            Weight or KV format.
+        form : str or KernelRule
+            KV format, or how weights are multiplied.
 
         Returns
         -------
         KernelParams
             The part's own fit, a prior of its family, or a rule of thumb.
         """
-        return _kernel(self.part.name, self.part.family, self.engine, kernel, form)
+        rule = form if isinstance(form, KernelRule) else KernelRule(form, 2.0, "bf16", self.engine)
+        return _kernel(self.part.name, self.part.family, kernel, rule)
 
     def collective(self) -> CollectiveParams:
         """Fitted parameters of all-reduces on this part, or a rule of thumb."""
@@ -197,9 +218,11 @@ _POOR_FIT = 0.25
 
 
 @lru_cache(maxsize=4096)
-def _kernel(part: str, family: str, engine: str, kernel: str, form: str) -> KernelParams:
-    for precision in (form, "fp8" if form.startswith("fp8") else "bf16", "bf16"):
-        found = find_kernel_fit(part, kernel, precision=precision, engine=engine, family=family or None)
+def _kernel(part: str, family: str, kernel: str, rule: KernelRule) -> KernelParams:
+    for precision in (rule.form, "fp8" if rule.form.startswith("fp8") else "bf16", "bf16"):
+        found = find_kernel_fit(
+            part, kernel, precision=precision, engine=rule.engine, family=family or None, backend=rule.backend
+        )
         if found is not None and isinstance(found.params, KernelParams) and found.median < _POOR_FIT:
             return found.params
     return _UNKNOWN_KERNEL

@@ -33,7 +33,7 @@ SLOTS: tuple[str, ...] = (
     "layer",  # layers launched [-]
     "moe_layer",  # mixture-of-experts layers launched [-]
     "state_layer",  # latent, sparse and recurrent layers launched [-]
-    "request",  # tokens sampled on this replica [-]
+    "request",  # tokens of decoding requests, in each layer [-]
     "activation",  # one pass over the hidden states of every layer, not split by TP [s]
     "gemm_fixed",  # dense products: what each takes whatever its size [s]
     "gemm_bytes",  # their share of time that bytes cost [s]
@@ -52,16 +52,6 @@ SLOTS: tuple[str, ...] = (
 
 #: recurrent states are kept in FP32 by vLLM and SGLang (`mamba_ssm_cache_dtype`), read and written once a step [B]
 STATE_VALUE_BYTES = 4
-#: what a format is called in the kernel fits, and the bytes of an activation inside its product
-_KERNEL_FORMATS = {
-    "fp8": ("fp8", 1.0),
-    "fp8-block": ("fp8-block", 1.0),
-    "nvfp4": ("nvfp4", 0.5625),
-    "mxfp4": ("mxfp4", 2.0),
-    "mxfp8": ("fp8", 1.0),
-    "int8": ("int8", 1.0),
-    "w4afp8": ("int4", 1.0),
-}
 
 
 def step_work(structure: StepWork, *, layout: Layout, points: StepPoints) -> dict[str, np.ndarray]:
@@ -128,7 +118,7 @@ def step_work(structure: StepWork, *, layout: Layout, points: StepPoints) -> dic
         _add_layers(total, structure, part.kind, part.count, products, step, degrees)
     _add_products(total, structure, structure.head, step.decode, step.decode, degrees, None)
     total["host"] += 1.0
-    total["request"] += step.decode
+    total["request"] += step.decode * len(structure.model.layer_names)
     if structure.draft:
         # each draft pass reads the MTP layers and the head once, for one token a request
         passes = float(structure.draft_tokens)
@@ -262,11 +252,8 @@ def _add_products(
     some = np.maximum(tokens, 1e-9)
     for product in products:
         share = product.tensor.share(tp=degrees.tp, ep=degrees.ep, expert_ranks=degrees.expert_ranks)
-        form, narrow = _KERNEL_FORMATS.get(product.format.name, ("bf16" if product.format.bits >= 16 else "int4", 2.0))
-        native = part.peaks.get(product.format.compute) is not None
-        if not native:
-            form, narrow = ("bf16" if product.format.bits >= 16 else "int4"), 2.0
-        rate = part.rate(product.format.compute)
+        rule = structure.runs_as(product.format)
+        rate = part.rate(rule.compute)
         if product.tensor.tensor_class == "routed_experts" and experts is not None:
             width = product.tensor.columns
             ranks = degrees.expert_ranks
@@ -281,20 +268,20 @@ def _add_products(
                 hidden=float(width),
                 inner=experts.inner * degrees.ep / ranks,
                 weight_bytes=product.format.bytes,
-                activation_bytes=narrow,
+                activation_bytes=rule.activation_bytes,
                 matrices=3.0 if experts.gated else 2.0,
             )
             _split(
-                layer, work, structure.kernel("experts", form), peak_flop=rate, bandwidth=part.bandwidth,
+                layer, work, structure.kernel("experts", rule), peak_flop=rate, bandwidth=part.bandwidth,
                 slots=("expert_fixed", "expert_bytes", "expert_flop"), active=np.minimum(everywhere, 1.0),
             )  # fmt: skip
             continue
         inner = product.tensor.name.endswith(ROW_PARALLEL)
         n = product.rows * (1.0 if inner else share)
         k = product.columns * (share if inner else 1.0)
-        work = gemm_work(some, n, k, weight_bytes=product.format.bytes, activation_bytes=narrow)
+        work = gemm_work(some, n, k, weight_bytes=product.format.bytes, activation_bytes=rule.activation_bytes)
         _split(
-            layer, work, structure.kernel("gemm", form), peak_flop=rate, bandwidth=part.bandwidth,
+            layer, work, structure.kernel("gemm", rule), peak_flop=rate, bandwidth=part.bandwidth,
             slots=("gemm_fixed", "gemm_bytes", "gemm_flop"), active=active,
         )  # fmt: skip
 

@@ -13,6 +13,7 @@ from glmplan.backtest.scores import DIMENSIONS, FIGURES, Score, Table, score, ta
 from glmplan.calibrate.crossvalidate import MODES
 from glmplan.calibrate.ledger import load_measurements, repeats
 from glmplan.calibrate.left_out import LeftOut
+from glmplan.calibrate.possible import why_impossible
 from glmplan.errors import GlmplanError
 from glmplan.question import memory_of, question_of
 from glmplan.records import Run
@@ -102,6 +103,8 @@ class Accuracy:
         TPOT and TTFT of sweeps of which a site measured two points.
     unused : dict of str to int
         Why rows are not scored → how many, [-]
+    impossible : dict of str to str
+        Row → why its figures cannot be.
     """
 
     table: Table
@@ -111,6 +114,7 @@ class Accuracy:
     memory: dict[str, Score]
     site: dict[str, Score]
     unused: dict[str, int]
+    impossible: dict[str, str]
 
 
 def accuracy(left_out: LeftOut, runs: Iterable[Run] | None = None) -> Accuracy:
@@ -141,12 +145,27 @@ def accuracy(left_out: LeftOut, runs: Iterable[Run] | None = None) -> Accuracy:
         mine = (table.figure == figure) & ~np.isnan(table.site)
         if mine.any():
             site[figure] = score(table.site[mine])
-    return Accuracy(
-        table, overall, _groups(table), _goals(table, site), memory_errors(rows), site, _unused(rows, left_out)
-    )
+    impossible = _impossible(rows, left_out)
+    unused = _unused(rows, left_out, impossible)
+    return Accuracy(table, overall, _groups(table), _goals(table, site), memory_errors(rows), site, unused, impossible)
 
 
-def _unused(runs: list[Run], left_out: LeftOut) -> dict[str, int]:
+def _impossible(runs: list[Run], left_out: LeftOut) -> dict[str, str]:
+    """Rows that are answered, but whose figures the data sheet of the part forbids."""
+    used, found = set(left_out.run), {}
+    for run in runs:
+        if run.id in used or run.unusable or not run.observed:
+            continue
+        try:
+            reason = why_impossible(question_of(run))
+        except GlmplanError:
+            continue
+        if reason:
+            found[run.id] = reason
+    return found
+
+
+def _unused(runs: list[Run], left_out: LeftOut, impossible: dict[str, str]) -> dict[str, int]:
     used, again = set(left_out.run), repeats(runs)
     found: Counter[str] = Counter()
     for run in runs:
@@ -160,6 +179,8 @@ def _unused(runs: list[Run], left_out: LeftOut) -> dict[str, int]:
             found["has a cell that cannot be read"] += 1
         elif not run.observed:
             found["has no figure"] += 1
+        elif run.id in impossible:
+            found["faster than the part's bandwidth and matrix rate allow"] += 1
         else:
             found["cannot be answered, or has no figure that is predicted"] += 1
     return dict(found.most_common())

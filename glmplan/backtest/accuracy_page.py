@@ -131,6 +131,9 @@ def accuracy_page(found: Accuracy, plots: Sequence[str] = ()) -> str:
             lines += _markdown(("group", "figure", *_HEAD), [[r.group, r.figure, *_cells(r.score)] for r in rows], 2)
     lines += ["## Rows that are not scored", ""]
     lines += _markdown(("why", "rows"), [[why, str(count)] for why, count in found.unused.items()], 1)
+    if found.impossible:
+        lines += ["The rows that no such part can do, as they stand in their tables:", ""]
+        lines += _markdown(("row", "why"), [[name, why] for name, why in found.impossible.items()], 2)
     return "\n".join(lines)
 
 

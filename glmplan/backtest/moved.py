@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from glmplan.calibrate.design import FIGURES
+from glmplan.calibrate.figures import FIGURES
 from glmplan.calibrate.ledger import load_measurements
 from glmplan.calibrate.left_out import FILE, LeftOut, read_left_out
 from glmplan.datafolders import data_folder

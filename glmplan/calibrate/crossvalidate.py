@@ -21,7 +21,8 @@ __all__ = ["MODES", "Errors", "cross_validate", "figure_kind", "folds_of"]
 
 #: ways to leave runs out
 MODES: tuple[str, ...] = ("random", "group", "model", "accelerator")
-_FOLDS = 5
+#: rows at random in five parts; whole groups in many, so that what a fit lacks is little more than the group itself
+_FOLDS = {"random": 5, "group": 20, "model": 20, "accelerator": 20}
 
 
 @dataclass(frozen=True)
@@ -89,11 +90,12 @@ def folds_of(questions: Sequence[Question], mode: str) -> np.ndarray:
             "accelerator": d.accelerator.name,
         }[mode])  # fmt: skip
     names, place = np.unique(np.array(rows), return_inverse=True)
+    count = _FOLDS[mode]
     # whole groups are dealt out by size, so that folds are alike; random rows by a seeded shuffle
     if mode == "random":
-        return np.random.default_rng(7).permutation(len(names))[place] % _FOLDS
+        return np.random.default_rng(7).permutation(len(names))[place] % count
     sizes = np.bincount(place)
-    fold, load = np.zeros(len(names), dtype=int), np.zeros(_FOLDS)
+    fold, load = np.zeros(len(names), dtype=int), np.zeros(count)
     for one in np.argsort(-sizes, kind="stable"):
         fold[one] = int(np.argmin(load))
         load[fold[one]] += sizes[one]
@@ -132,7 +134,8 @@ def cross_validate(
     of_observation = fold[design.observation_run]
     residual = np.full(len(design.log_seconds), np.nan)
     knowledge = np.full(len(design.log_seconds), "", dtype="<U16")
-    for one in range(_FOLDS):
+    count = int(fold.max()) + 1
+    for one in range(count):
         out = of_observation == one
         solution = solve(design, use=~out, rounds=rounds)
         residual[out] = solution.residual[out]
@@ -145,5 +148,5 @@ def cross_validate(
         classes = np.array([knowledge_class(tuple(row)) for row in known.tolist()])
         knowledge[out] = classes[design.observation_run[out]]
         if progress is not None:
-            progress(mode, one + 1, _FOLDS)
+            progress(mode, one + 1, count)
     return Errors(mode, residual, knowledge)

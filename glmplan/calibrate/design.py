@@ -7,7 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from glmplan.calibrate.figures import FIGURES
 from glmplan.calibrate.ledger import repeats
+from glmplan.calibrate.possible import why_impossible
 from glmplan.columns import Layout, StepPoints
 from glmplan.errors import GlmplanError
 from glmplan.hierarchy import LEVELS, keys_of
@@ -16,20 +18,8 @@ from glmplan.question import Question, question_of
 from glmplan.records import Run
 from glmplan.work import SLOTS, step_work
 
-__all__ = ["FIGURES", "Design", "build_design", "work_table"]
+__all__ = ["Design", "build_design", "work_table"]
 
-#: measured figure → (sum over steps, seconds for each unit of the figure; None marks a rate)
-FIGURES: dict[str, tuple[str, float | None]] = {
-    "ttft_mean_ms": ("ttft", 1e-3),
-    "ttft_p50_ms": ("ttft_p50", 1e-3),
-    "tpot_mean_ms": ("tpot", 1e-3),
-    "tpot_p50_ms": ("tpot", 1e-3),
-    "itl_p50_ms": ("tpot", 1e-3),
-    "output_tokens_per_s": ("output_rate", None),
-    "output_tokens_per_s_per_request": ("request_rate", None),
-    "prefill_tokens_per_s": ("prefill_rate", None),
-    "total_tokens_per_s": ("total_rate", None),
-}
 #: a tensor-parallel group of more is a rack that a table lists as one (GB200 NVL72 rows of InferenceX) [-]
 _WIDEST_GROUP = 16
 
@@ -172,6 +162,9 @@ def build_design(runs: Iterable[Run]) -> Design:
             continue
         if question.deployment.tp > _WIDEST_GROUP:
             refused.append((run, "prefill and decode on separate accelerators; how they share the work is not stated"))
+            continue
+        if reason := why_impossible(question):
+            refused.append((run, reason))
             continue
         questions.append(question)
     points, node_run, figure, owner = [], [], [], []

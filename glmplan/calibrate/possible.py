@@ -6,8 +6,9 @@ from dataclasses import fields, replace
 
 import numpy as np
 
-from glmplan.calibrate.design import FIGURES
+from glmplan.calibrate.figures import FIGURES
 from glmplan.columns import StepPoints
+from glmplan.kernel_rules import KernelRule
 from glmplan.observables import observables
 from glmplan.question import Question
 from glmplan.structure import StepWork
@@ -27,7 +28,7 @@ _BOUND = ("gemm_bytes", "gemm_flop", "expert_bytes", "expert_flop", "cache", "pr
 class _Perfect(StepWork):
     """Kernels that reach the data sheet: no launch, all of the bandwidth and of the FLOP rate."""
 
-    def kernel(self, kernel: str, form: str) -> KernelParams:
+    def kernel(self, kernel: str, form: str | KernelRule) -> KernelParams:
         return KernelParams(floor=0.0, bandwidth=1.0, flop=1.0, sharpness=32.0)
 
 

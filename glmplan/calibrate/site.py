@@ -15,7 +15,6 @@ import numpy as np
 
 from glmplan.calibrate.crossvalidate import figure_kind
 from glmplan.calibrate.design import Design, build_design
-from glmplan.calibrate.possible import why_impossible
 from glmplan.calibrate.solve import evaluate, prior_spread
 from glmplan.errors import SpecError
 from glmplan.files import write_atomically
@@ -182,14 +181,9 @@ def calibrate_site(runs: Iterable[Run], *, effects: Callable[[str], Effects] = l
     rows = list(runs)
     whole = build_design(rows)
     refused = [(run.id, reason) for run, reason in whole.refused]
-    for question in whole.questions:
-        if reason := why_impossible(question):
-            refused.append((question.run.id, reason))
-    out = {name for name, _ in refused}
-    seen = np.unique(whole.observation_run)
-    silent = [whole.questions[n].run.id for n in range(len(whole.questions)) if n not in seen]
-    refused += [(name, "has no figure that is predicted") for name in silent if name not in out]
-    chosen = np.array([n for n in seen if whole.questions[n].run.id not in out], dtype=int)
+    chosen = np.unique(whole.observation_run)
+    silent = [question.run.id for n, question in enumerate(whole.questions) if n not in chosen]
+    refused += [(name, "has no figure that is predicted") for name in silent]
     if not len(chosen):
         raise SpecError("no run can be used" + (f"; {refused[0][0]}: {refused[0][1]}" if refused else ""))
     design = part_of(whole, chosen)

@@ -23,7 +23,7 @@ PRIOR_MEAN: dict[str, float] = {
     "layer_seconds": 6e-6,
     "moe_layer_seconds": 6e-6,
     "state_layer_seconds": 8e-6,
-    "request_seconds": 5.0e-6,
+    "request_seconds": 1.0e-7,
     "activation_slowdown": 10.0,
     "gemm_fixed_slowdown": 1.0,
     "gemm_bytes_slowdown": 1.1,

@@ -32,7 +32,7 @@ _SLOT_WORDS = {
     "layer": "layers",
     "moe_layer": "layers with experts",
     "state_layer": "latent and recurrent layers",
-    "request": "tokens sampled",
+    "request": "tokens of decoding requests, in each layer",
     "activation": "hidden states",
     "gemm_fixed": "dense products: start",
     "gemm_bytes": "dense products: weights read",

@@ -46,6 +46,11 @@ class ClosedLoop:
         Steps between two looks at newly arrived requests (SGLang ``--scheduler-recv-interval``), [-]
     tokens_per_step : float
         Tokens a request gains in a step (acceptance length of speculative decoding), [token]
+    whole_prompts : bool
+        Prompts are never split over steps (TensorRT-LLM without ``enable_chunked_prefill``).
+    gather_steps : int
+        Steps that new requests wait for others, so that the ranks of data-parallel attention prefill together
+        (TensorRT-LLM ``attention_dp_config.timeout_iters``), [-]
     """
 
     concurrency: int
@@ -60,6 +65,8 @@ class ClosedLoop:
     reserve: float = 0.5
     poll_interval: int = 1
     tokens_per_step: float = 1.0
+    whole_prompts: bool = False
+    gather_steps: int = 0
 
 
 @dataclass(frozen=True)
@@ -149,18 +156,26 @@ def _schedule(
     ends: list[tuple[int, int]] = []  # (step at which it ends, request)
     clock = 0  # decode steps so far
     rounds = 0  # steps of any kind so far
-    unseen: list[int] = []  # sent, but the engine has not looked yet
+    unseen: deque[int] = deque()  # sent, but the engine has not looked yet
+    since = 0  # step at which the first of them was sent
+    fresh = 0  # of these, sent when the last step ended: they are on their way while the next one runs
     held = [inputs[one] + run.reserve * outputs[one] for one in range(len(inputs))]
     decoding = 0
     context = 0.0  # of all decoding requests together
     pool_used = 0.0
     sent = min(run.concurrency, len(inputs))
-    waiting.extend(range(sent))
+    unseen.extend(range(sent))
     alive = sent
     while alive:
-        if unseen and (rounds % run.poll_interval == 0 or not (decoding or prefilling or waiting)):
-            waiting.extend(unseen)
-            unseen.clear()
+        if unseen and not (decoding or prefilling or waiting):
+            # an idle engine starts with whoever is there first; the others find it busy
+            waiting.append(unseen.popleft())
+        elif unseen and (rounds - since >= run.gather_steps if run.gather_steps else rounds % run.poll_interval == 0):
+            # whoever was sent after the step before last had begun is seen now
+            ready = len(unseen) - fresh
+            waiting.extend(unseen.popleft() for _ in range(ready))
+            since = rounds
+        fresh = 0
         while waiting:
             head = waiting[0]
             need = held[head]
@@ -176,7 +191,10 @@ def _schedule(
                 if tokens >= room:
                     break
                 request, done = item
-                chunk = min(inputs[request] - done, room - tokens)
+                rest = inputs[request] - done
+                if run.whole_prompts and tokens and rest > room - tokens:
+                    break
+                chunk = rest if run.whole_prompts else min(rest, room - tokens)
                 keys += chunk * (done + (chunk + 1) / 2)
                 tokens += chunk
                 item[1] = done + chunk
@@ -193,7 +211,8 @@ def _schedule(
         else:
             steps = max(ends[0][0] - clock, 1)
             if unseen:
-                steps = min(steps, run.poll_interval - rounds % run.poll_interval)
+                left = since + run.gather_steps - rounds if run.gather_steps else -rounds % run.poll_interval
+                steps = min(steps, left or 1)
             blocks.append((decoding, context / decoding + gain * (steps - 1) / 2, 0, 0.0, steps))
             clock += steps
             rounds += steps - 1
@@ -226,7 +245,10 @@ def _schedule(
             alive -= 1
             if sent < len(inputs):
                 spans[sent][0] = now
-                (waiting if run.poll_interval == 1 else unseen).append(sent)
+                if not unseen:
+                    since = rounds
+                unseen.append(sent)
+                fresh += 1
                 sent += 1
                 alive += 1
     return blocks, spans

@@ -1,0 +1,112 @@
+"""Which kernel multiplies weights of a format: by which engine, on which silicon, in what precision."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+
+from glmplan.datafolders import data_folder
+from glmplan.errors import SpecError
+from glmplan.files import read_toml
+from glmplan.formats import WEIGHT_FORMATS, WeightFormat
+
+__all__ = ["KERNEL_FORMATS", "KernelRule", "kernel_rule"]
+
+#: format in the kernel fits → bytes of an activation inside its product [B], precision that computes
+KERNEL_FORMATS: dict[str, tuple[float, str]] = {
+    "bf16": (2.0, "bf16"),
+    "fp8": (1.0, "fp8"),
+    "fp8-block": (1.0, "fp8"),
+    "nvfp4": (0.5625, "fp4"),
+    "int8": (1.0, "int8"),
+    "int4": (2.0, "bf16"),
+    "mxfp4": (2.0, "bf16"),
+    "mxfp4-a8": (1.03125, "fp8"),
+}
+#: weight formats that share the kernels of another one
+_SHARED: dict[str, tuple[str, float, str]] = {"mxfp8": ("fp8", 1.0, "fp8"), "w4afp8": ("int4", 1.0, "fp8")}
+_FIELDS = {"engine", "silicon", "weights", "runs_as", "measured_with", "backend", "note", "source"}
+
+
+@dataclass(frozen=True, slots=True)
+class KernelRule:
+    """How weights of one format are multiplied.
+
+    Attributes
+    ----------
+    form : str
+        Format in the kernel fits.
+    activation_bytes : float
+        Bytes of an activation inside the product, [B]
+    compute : str
+        Precision that computes.
+    engine : str
+        Engine whose fits are looked up.
+    backend : str
+        Kernel that is preferred among them; empty for the engine's fullest table.
+    """
+
+    form: str
+    activation_bytes: float
+    compute: str
+    engine: str
+    backend: str = ""
+
+
+@cache
+def _entries() -> tuple[dict[str, object], ...]:
+    file = data_folder("hardware_db") / "kernels.toml"
+    found = tuple(read_toml(file)["kernels"])
+    for entry in found:
+        for field in entry:
+            if field not in _FIELDS:
+                raise SpecError("is not a field of a kernel rule", file=file, value=field, choices=_FIELDS)
+        for field, choices in (("weights", WEIGHT_FORMATS), ("runs_as", KERNEL_FORMATS)):
+            if entry.get(field) not in choices:
+                raise SpecError("is not a format", file=file, field=field, value=str(entry.get(field)), choices=choices)
+        if not entry.get("source"):
+            raise SpecError("has no source", file=file, field="kernels", value=str(entry))
+    return found
+
+
+@cache
+def kernel_rule(engine: str, silicon: str, weights: WeightFormat) -> KernelRule:
+    """Return how an engine multiplies weights of a format.
+
+    Parameters
+    ----------
+    engine : str
+        The engine.
+    silicon : str
+        Compute capability without the minor number.
+    weights : WeightFormat
+        How they are stored.
+
+    Returns
+    -------
+    KernelRule
+        The rule of `hardware_db/kernels.toml`, else what the format's own name says.
+
+    Raises
+    ------
+    SpecError
+        If an entry of the file is wrong.
+
+    Examples
+    --------
+    >>> mxfp4 = WEIGHT_FORMATS["mxfp4"]
+    >>> kernel_rule("trtllm", "10", mxfp4).form, kernel_rule("vllm", "10", mxfp4).form
+    ('mxfp4-a8', 'mxfp4')
+    >>> kernel_rule("llama.cpp", "8", WEIGHT_FORMATS["q4_k"]).form
+    'int4'
+    """
+    for entry in _entries():
+        if entry["engine"] == engine and entry["weights"] == weights.name and silicon in entry["silicon"]:  # type: ignore[operator]
+            form = str(entry["runs_as"])
+            measured = str(entry.get("measured_with", engine))
+            return KernelRule(form, *KERNEL_FORMATS[form], measured, str(entry.get("backend", "")))
+    if weights.name in _SHARED:
+        return KernelRule(*_SHARED[weights.name], engine)
+    # GGUF and group-quantised formats run as whole numbers of 4 bits, what is wide as BF16
+    form = weights.name if weights.name in KERNEL_FORMATS else "int4" if weights.bits < 16 else "bf16"
+    return KernelRule(form, *KERNEL_FORMATS[form], engine)
