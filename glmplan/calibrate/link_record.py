@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
+from statistics import median
 
+from glmplan.calibrate.link_errors import HeldOut, held_out_errors, machine_of
 from glmplan.calibrate.links import ProtocolFit, fit_links
 from glmplan.calibrate.shares import ShareFit, fit_shares
 from glmplan.datafolders import data_folder
@@ -17,7 +19,9 @@ __all__ = ["link_record", "write_link_fits"]
 _HEAD = """\
 # Constants of links, fitted to calibration/measurements/pcie-topologies.csv and collectives.csv.
 # Written by `glmplan.calibrate.link_record.write_link_fits`; do not edit.
-# Time of a collective = launch + hops x hop + bytes moved / (line rate x efficiency): see glmplan/network.
+# Time of a collective = launch + hops x hop + bytes moved / (line rate x efficiency): see glmplan/network. With a
+# bulk_hop the ring has two speeds: short hops and twice the bytes (NCCL's LL), or long hops (Simple).
+# left_out_error is the median relative error on machines left out; without it one machine decides.
 """
 
 
@@ -25,7 +29,7 @@ def _seconds(value: float) -> str:
     return format_quantity(value, "seconds", 4, unit="us")
 
 
-def _protocol(fit: ProtocolFit) -> str:
+def _protocol(fit: ProtocolFit, held_out: list[HeldOut]) -> str:
     kind, algorithm, condition = fit.key
     lines = [
         "[[protocol]]",
@@ -34,16 +38,21 @@ def _protocol(fit: ProtocolFit) -> str:
         f"condition = {json.dumps(condition)}",
         f"launch = {json.dumps(_seconds(fit.protocol.launch))}",
         f"hop = {json.dumps(_seconds(fit.protocol.hop))}",
-        f"efficiency = {fit.protocol.efficiency:.4f}",
     ]
-    for name, error in zip(("launch_error", "hop_error"), fit.errors[:2], strict=True):
-        if math.isfinite(error):
-            lines.append(f"{name} = {json.dumps(_seconds(error))}")
-    if math.isfinite(fit.errors[2]):
-        lines.append(f"efficiency_error = {fit.errors[2]:.4f}")
+    if fit.protocol.bulk_hop is not None:
+        lines.append(f"bulk_hop = {json.dumps(_seconds(fit.protocol.bulk_hop))}")
+    lines.append(f"efficiency = {fit.protocol.efficiency:.4f}")
+    for name, error in fit.errors.items():
+        lines.append(f"{name}_error = {f'{error:.4f}' if name == 'efficiency' else json.dumps(_seconds(error))}")
     if math.isfinite(fit.median_error):
         lines.append(f"median_relative_error = {fit.median_error:.3f}")
     if fit.rows:
+        mine = {row.row for row in fit.rows}
+        errors = [abs(one.error) for one in held_out if one.row in mine and one.error is not None]
+        # a protocol whose rows are mostly those of one machine has not been tried on another
+        if len(errors) > len(mine) / 2:
+            lines.append(f"left_out_error = {median(errors):.3f}")
+        lines.append(f"machines = {json.dumps(sorted({machine_of(row.host) for row in fit.rows}))}")
         sizes = [row.message for row in fit.rows]
         lines.append(f"ranks = {sorted({row.ranks for row in fit.rows})}")
         lines.append(f"messages = {json.dumps([format_quantity(size, 'bytes') for size in (min(sizes), max(sizes))])}")
@@ -80,9 +89,11 @@ def link_record() -> str:
     Examples
     --------
     >>> link_record().count("[[scalar]]")
-    9
+    11
     """
-    return "\n".join([_HEAD, *map(_protocol, fit_links()), *map(_share, fit_shares())])
+    held_out = held_out_errors("machine")
+    protocols = (_protocol(fit, held_out) for fit in fit_links())
+    return "\n".join([_HEAD, *protocols, *map(_share, fit_shares())])
 
 
 def write_link_fits(file: str | Path | None = None) -> Path:

@@ -6,228 +6,132 @@ ledgers of measured transfers and writes `calibration/fits/links.toml`.
 
 from __future__ import annotations
 
-import csv
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from glmplan.catalog_hosts import load_host
-from glmplan.datafolders import data_folder
-from glmplan.errors import UnknownName
+from glmplan.calibrate.observations import Observation, all_reduce_observations
+from glmplan.calibrate.shares import Transfer, fit_shares
+from glmplan.calibrate.transfers import read_transfers
 from glmplan.network.collectives import Algorithm, LinkClass, Protocol, all_reduce_time
-from glmplan.network.tree import pcie_rates
+from glmplan.network.crowding import crowding
+from glmplan.network.links import across_nodes
 
-if TYPE_CHECKING:
-    from glmplan.schema.host import Host
+__all__ = ["ProtocolFit", "fit_links", "fit_protocol", "fitted_key", "predicted_seconds"]
 
-__all__ = ["Observation", "ProtocolFit", "all_reduce_observations", "fit_links", "fit_protocol", "read_transfers"]
-
-#: The ledgers, in `calibration/measurements`.
-LEDGERS = ("pcie-topologies.csv", "collectives.csv")
-
-
-@dataclass(frozen=True, slots=True)
-class Observation:
-    """One measured all-reduce.
-
-    Parameters
-    ----------
-    row : str
-        Identifier in its ledger.
-    host : str
-        The machine.
-    key : tuple of str
-        Link kind, algorithm and condition.
-    ranks : int
-        Group size, [-]
-    message : float
-        Message size, [B]
-    seconds : float
-        Measured time, [s]
-    ring_rate, mesh_rate : float
-        Line rates of the group, [B/s]
-    source : str
-        Where it comes from.
-    """
-
-    row: str
-    host: str
-    key: tuple[str, str, str]
-    ranks: int
-    message: float
-    seconds: float
-    ring_rate: float
-    mesh_rate: float
-    source: str
+_Key = tuple[str, str, str]
+#: Start and bounds of the fits of launch [s], hop [s], hop of whole chunks [s] and efficiency [-].
+_START = {"launch": 8e-6, "hop": 1e-6, "bulk_hop": 3e-6, "efficiency": 0.6}
+_LOW = {"launch": 1e-7, "hop": 1e-9, "bulk_hop": 1e-9, "efficiency": 0.02}
+_HIGH = {"launch": 1e-3, "hop": 1e-4, "bulk_hop": 1e-3, "efficiency": 1.0}
 
 
 @dataclass(frozen=True, slots=True)
 class ProtocolFit:
-    """Fitted constants of one protocol, with what they rest on."""
-
-    key: tuple[str, str, str]
-    protocol: Protocol
-    errors: tuple[float, float, float]
-    median_error: float
-    rows: tuple[Observation, ...]
-    note: str = ""
-
-
-@lru_cache(maxsize=4)
-def read_transfers(name: str) -> tuple[dict[str, str], ...]:
-    """Read a ledger of measured transfers.
+    """Fitted constants of one protocol, with what they rest on.
 
     Parameters
     ----------
-    name : str
-        File name in `calibration/measurements`.
+    key : tuple of str
+        Link kind, algorithm and condition.
+    protocol : Protocol
+        The constants.
+    errors : dict
+        Constant → standard error, in its unit; constants that were fixed are absent.
+    median_error : float
+        Median relative error on the rows of the fit, [-]; nan without rows.
+    rows : tuple of Observation
+        What it rests on.
+    inner : Protocol, optional
+        Constants of the steps inside a machine, for protocols between machines.
+    note : str, optional
+        What was not measured here.
+    """
+
+    key: _Key
+    protocol: Protocol
+    errors: dict[str, float]
+    median_error: float
+    rows: tuple[Observation, ...]
+    inner: Protocol | None = None
+    note: str = ""
+
+
+def predicted_seconds(
+    rows: Sequence[Observation],
+    protocol: Protocol,
+    *,
+    shares: Mapping[str, float] | None = None,
+    inner: Protocol | None = None,
+) -> NDArray[np.float64]:
+    """Return the times that a protocol predicts for all-reduces of its kind.
+
+    Parameters
+    ----------
+    rows : sequence of Observation
+        Measurements of one protocol.
+    protocol : Protocol
+        Its constants.
+    shares : mapping, optional
+        Fitted shares of links, for crowding on PCIe; without them cards keep all of their links, [-]
+    inner : Protocol, optional
+        Constants of the steps inside a machine, for groups that span machines.
 
     Returns
     -------
-    tuple of dict
-        One for each row, column → text.
+    ndarray
+        Shape (n,), [s]. NVLink kernels take one step or two, whichever is faster.
 
     Examples
     --------
-    >>> len(read_transfers("pcie-topologies.csv"))
-    622
+    >>> row = Observation("x", "h", ("pcie", "ring", "direct"), 2, 1e6, 1e-4, 50e9, 50e9, "planted")
+    >>> predicted_seconds([row], Protocol(5e-6, 1e-6, 0.8)).round(8).tolist()
+    [3.2e-05]
     """
-    with open(data_folder("calibration") / "measurements" / name, newline="") as stream:
-        return tuple(csv.DictReader(stream))
+    kind, algorithm = rows[0].key[:2]
+    ranks = np.array([row.ranks for row in rows], dtype=float)
+    message = np.array([row.message for row in rows], dtype=float)
+    ring = np.array([row.ring_rate for row in rows], dtype=float)
+    mesh = np.array([row.mesh_rate for row in rows], dtype=float)
+    if kind == "pcie" and shares:
+        mesh = np.minimum(mesh, ring * crowding(ranks - 1, shares))
+    if inner is not None:
+        protocol = across_nodes(protocol, inner, ranks / np.array([row.nodes for row in rows], dtype=float))
+    names: list[Algorithm] = [algorithm]  # type: ignore[list-item]
+    if (kind, algorithm) == ("nvlink", "one-shot"):
+        names = ["one-shot", "two-shot"]
+    link = LinkClass(kind, ring, mesh, protocol, one_shot=protocol, switch=protocol)  # type: ignore[arg-type]
+    times = [all_reduce_time(message_bytes=message, ranks=ranks, link=replace(link, algorithm=name)) for name in names]
+    return np.asarray(np.minimum.reduce(times))
 
 
-def _host_of(row: dict[str, str]) -> Host | None:
-    try:
-        return load_host(row["host"]) if row["host"] else None
-    except UnknownName:
-        return None
-
-
-def _time(row: dict[str, str], ranks: int, message: float) -> float | None:
-    """Return the measured time of an all-reduce row, [s]; None for rows that give no time."""
-    value = float(row["value"])
-    if row["metric"] == "latency" and row["unit"] == "us":
-        return value * 1e-6
-    if row["metric"] == "busbw":
-        return 2 * (ranks - 1) / ranks * message / (value * 1e9)
-    return None
-
-
-def _key(row: dict[str, str], crosses: bool) -> tuple[str, str, str] | None:
-    """Return which protocol a row measures; None where the row does not say."""
-    library, pattern, message = row["library"], row["pattern"], float(row["message_bytes"])
-    if row["note"].startswith("outlier") or "looks like an outlier" in row["note"]:
-        return None
-    if "collapse" in row["note"] or "ForceP2P missing" in pattern:
-        return None
-    if library == "one-shot":
-        return ("pcie", "one-shot", "direct") if not crosses else None
-    if library.startswith(("vllm", "sglang")):
-        return "nvlink", "one-shot", "direct"
-    if library == "nccl nvls" or (
-        library == "nccl" and row["accelerator"] == "h100-sxm" and message >= 2**20 and "nodes" not in pattern
-    ):
-        return "nvlink", "switch", "direct"
-    if row["accelerator"] == "rtx-5090":
-        return "pcie", "ring", "staged"
-    if row["accelerator"].startswith("h100") and row["pattern"] != "two nodes":
-        return ("nvlink", "ring", "direct") if message <= 2**19 or library == "nccl ring" else None
-    if row["pattern"] == "two nodes":
-        return "fabric", "ring", "direct"
-    if row["accelerator"] == "mi300x":
-        return "xgmi", "ring", "direct"
-    if not row["host"]:
-        return None
-    tuned = "XML" in pattern and "no XML" not in pattern or pattern.startswith(("baseline", "LL128"))
-    if crosses:
-        return "pcie", "ring", "two-sockets-tuned" if tuned else "two-sockets"
-    if row["host"] in ("wrx90-2-switches-8", "wrx90-3-switches-8") and library == "nccl":
-        return "pcie", "ring", "untuned"
-    staged = row["host"].startswith("asus") and "SYS" not in library + pattern
-    return "pcie", "ring", "staged" if staged else "direct"
-
-
-def _rates(row: dict[str, str], host: Host | None, ranks: int) -> tuple[float, float, bool]:
-    """Return the line rates of the group of a row and whether it spans sockets."""
-    if row["pattern"] == "two nodes":
-        per_rank = float(row["note"].split()[2]) * 1e9
-        on_node = ranks // 2
-        return per_rank * on_node, per_rank * (ranks - 1) / (ranks - on_node), False
-    if row["accelerator"] == "rtx-5090":
-        from glmplan.schema.host import PcieLink
-
-        rate = PcieLink(generation=5, lanes=16).bandwidth
-        return rate, rate, False
-    assert host is not None  # rows without a host have been dropped
-    if host.scale_up is not None:
-        return host.scale_up.bandwidth, host.scale_up.bandwidth, False
-    return pcie_rates(host, tuple(range(ranks)))
-
-
-@lru_cache(maxsize=1)
-def all_reduce_observations() -> tuple[Observation, ...]:
-    """Return all measured all-reduces that name a machine, a group size and a message size.
-
-    Returns
-    -------
-    tuple of Observation
-        One for each row.
-
-    Examples
-    --------
-    >>> {observation.key[0] for observation in all_reduce_observations()} >= {"pcie", "nvlink", "fabric"}
-    True
-    """
-    found = []
-    for ledger in LEDGERS:
-        for row in read_transfers(ledger):
-            if row["kind"] not in ("all-reduce", "nccl-setting") or not row["message_bytes"] or not row["ranks"]:
-                continue
-            host, ranks, message = _host_of(row), int(row["ranks"]), float(row["message_bytes"])
-            seconds = _time(row, ranks, message)
-            if seconds is None or (host is None and row["pattern"] != "two nodes" and row["accelerator"] != "rtx-5090"):
-                continue
-            ring_rate, mesh_rate, crosses = _rates(row, host, ranks)
-            key = _key(row, crosses)
-            if key is not None:
-                found.append(
-                    Observation(
-                        row["id"], row["host"], key, ranks, message, seconds, ring_rate, mesh_rate, row["source"]
-                    )
-                )
-    return tuple(found)
-
-
-def _predicted(rows: list[Observation], algorithm: Algorithm, protocol: Protocol) -> NDArray[np.float64]:
-    """Return the times that a protocol predicts, [s]. NVLink kernels take one step or two, whichever is faster."""
-    times = []
-    for row in rows:
-        link = LinkClass(row.key[0], row.ring_rate, row.mesh_rate, protocol, one_shot=protocol, switch=protocol)
-        steps = row.key[:2] == ("nvlink", "one-shot")
-        names: list[Algorithm] = ["one-shot", "two-shot"] if steps else [algorithm]
-        ways = [replace(link, algorithm=name) for name in names]
-        times.append(min(float(all_reduce_time(message_bytes=row.message, ranks=row.ranks, link=way)) for way in ways))
-    return np.array(times)
-
-
-def fit_protocol(rows: Iterable[Observation], *, hop: float | None = None) -> ProtocolFit:
-    """Fit launch, hop and efficiency of one protocol.
+def fit_protocol(
+    rows: Iterable[Observation],
+    *,
+    two_speeds: bool = False,
+    fixed: Mapping[str, float] | None = None,
+    shares: Mapping[str, float] | None = None,
+    inner: Protocol | None = None,
+) -> ProtocolFit:
+    """Fit launch, hops and efficiency of one protocol.
 
     Parameters
     ----------
     rows : iterable of Observation
         Measurements of one protocol.
-    hop : float, optional
-        Fixed time for each hop, where only one group size was measured, [s]
+    two_speeds : bool, optional
+        Whether NCCL's protocols LL and Simple are told apart, with a hop each.
+    fixed : mapping, optional
+        Constants that these rows do not show, from others: `launch`, `hop`, `bulk_hop`, [s]
+    shares, inner : optional
+        As in `predicted_seconds`.
 
     Returns
     -------
     ProtocolFit
-        Constants, standard errors (nan where a constant was fixed) and the median relative error.
+        Constants, standard errors and the median relative error.
 
     Notes
     -----
@@ -244,32 +148,61 @@ def fit_protocol(rows: Iterable[Observation], *, hop: float | None = None) -> Pr
     """
     from scipy.optimize import least_squares
 
-    measured = list(rows)
-    algorithm: Algorithm = measured[0].key[1]  # type: ignore[assignment]
+    measured, given = list(rows), dict(fixed or {})
     target = np.log([row.seconds for row in measured])
+    names = [name for name in _START if name not in given and (two_speeds or name != "bulk_hop")]
 
     def unpack(x: NDArray[np.float64]) -> Protocol:
-        return Protocol(float(np.exp(x[0])), float(np.exp(x[1])) if hop is None else hop, float(np.exp(x[-1])))
+        return Protocol(**given, **dict(zip(names, map(float, np.exp(x)), strict=True)))
 
     def misfit(x: NDArray[np.float64]) -> NDArray[np.float64]:
-        return np.log(_predicted(measured, algorithm, unpack(x))) - target
+        return np.log(predicted_seconds(measured, unpack(x), shares=shares, inner=inner)) - target
 
-    start = np.log([8e-6, 1e-6, 0.6] if hop is None else [8e-6, 0.6])
-    low = np.log([1e-7, 1e-9, 0.02] if hop is None else [1e-7, 0.02])
-    high = np.log([1e-3, 1e-4, 1.0] if hop is None else [1e-3, 1.0])
+    start, low, high = (np.log([bound[name] for name in names]) for bound in (_START, _LOW, _HIGH))
     solved = least_squares(misfit, start, bounds=(low, high), loss="soft_l1", f_scale=0.2)
     best = unpack(solved.x)
-    off = _predicted(measured, algorithm, best) / np.exp(target) - 1
+    off = predicted_seconds(measured, best, shares=shares, inner=inner) / np.exp(target) - 1
     jacobian = np.asarray(solved.jac, dtype=np.float64)
     spread = float(np.sum(off**2)) / max(len(measured) - len(solved.x), 1)
     relative = np.sqrt(np.diag(np.linalg.pinv(jacobian.T @ jacobian) * spread))
-    hop_error = float("nan") if hop is not None else float(relative[1]) * best.hop
-    errors = (float(relative[0]) * best.launch, hop_error, float(relative[-1]) * best.efficiency)
-    return ProtocolFit(measured[0].key, best, errors, float(np.median(np.abs(off))), tuple(measured))
+    errors = {name: float(share) * getattr(best, name) for name, share in zip(names, relative, strict=True)}
+    return ProtocolFit(measured[0].key, best, errors, float(np.median(np.abs(off))), tuple(measured), inner)
 
 
-def fit_links() -> list[ProtocolFit]:
+def fitted_key(row: Observation) -> _Key:
+    """Return under which key plans look up the constants of a row: NVLink kernels by the generation of the link.
+
+    Parameters
+    ----------
+    row : Observation
+        A measured all-reduce.
+
+    Returns
+    -------
+    tuple of str
+        Link kind, algorithm and condition.
+
+    Examples
+    --------
+    >>> fitted_key(Observation("x", "h", ("nvlink", "one-shot", "direct"), 8, 1e3, 5e-6, 450e9, 450e9, "planted"))
+    ('nvlink', 'one-shot', '450 GB/s')
+    """
+    if row.key[:2] == ("nvlink", "one-shot"):
+        return *row.key[:2], f"{row.ring_rate / 1e9:g} GB/s"
+    return row.key
+
+
+def fit_links(
+    observations: Iterable[Observation] | None = None, transfers: Sequence[Transfer] | None = None
+) -> list[ProtocolFit]:
     """Fit every protocol that the ledgers measure.
+
+    Parameters
+    ----------
+    observations : iterable of Observation, optional
+        Measured all-reduces; by default those of the ledgers.
+    transfers : sequence of Transfer, optional
+        Measured transfers, for crowding; by default those of the ledgers.
 
     Returns
     -------
@@ -278,39 +211,75 @@ def fit_links() -> list[ProtocolFit]:
         generations differ in launch time. Infinity Fabric has two rows only: one gives the share of its line, the
         other the launch time, and its one-shot kernels borrow NVLink's constants.
 
+    Notes
+    -----
+    Rings over PCIe have two speeds, NCCL's protocols LL and Simple; one-shot kernels over PCIe find the links as
+    crowded as copies among all cards do. Rings between machines start like those inside one, and only the steps that
+    cross are fitted.
+
     Examples
     --------
     >>> [fit.key for fit in fit_links() if fit.key[0] == "fabric"]
     [('fabric', 'ring', 'direct')]
     """
-    groups: dict[tuple[str, str, str], list[Observation]] = {}
-    for row in all_reduce_observations():
-        groups.setdefault(row.key, []).append(row)
-        if row.key[:2] == ("nvlink", "one-shot"):
-            groups.setdefault((*row.key[:2], f"{row.ring_rate / 1e9:g} GB/s"), []).append(row)
-    hop = fit_protocol(groups["pcie", "ring", "direct"]).protocol.hop
-    fits = []
-    for key, rows in sorted(groups.items()):
-        if len(rows) >= 3:
-            one_size = len({row.ranks for row in rows}) == 1
-            fit = fit_protocol(rows, hop=hop if one_size else None)
-            note = "one group size measured: hop taken from pcie/ring/direct" if one_size else ""
-            fits.append(replace(fit, key=key, note=note))
-    return sorted([*fits, *_infinity_fabric(groups["xgmi", "ring", "direct"], hop, fits)], key=lambda fit: fit.key)
+    shares = {share.name: share.value for share in fit_shares(transfers)}
+    groups: dict[_Key, list[Observation]] = {}
+    for row in all_reduce_observations() if observations is None else observations:
+        for key in dict.fromkeys((row.key, fitted_key(row))):
+            groups.setdefault(key, []).append(row)
+    found: dict[_Key, ProtocolFit] = {}
+    # those first from which others borrow
+    for key in sorted(groups, key=lambda key: (_BORROWED.index(key) if key in _BORROWED else len(_BORROWED), key)):
+        rows = groups[key]
+        if key[0] != "xgmi" and len(rows) >= 3 and (key[0] != "fabric" or _INSIDE in found):
+            found[key] = _fit_group(key, rows, shares, found)
+    if ("xgmi", "ring", "direct") in groups and _SHOTS in found:
+        found |= {fit.key: fit for fit in _infinity_fabric(groups["xgmi", "ring", "direct"], found)}
+    return sorted(found.values(), key=lambda fit: fit.key)
 
 
-def _infinity_fabric(rows: list[Observation], hop: float, fits: list[ProtocolFit]) -> list[ProtocolFit]:
+_DIRECT: _Key = ("pcie", "ring", "direct")
+_INSIDE: _Key = ("nvlink", "ring", "direct")
+_SHOTS: _Key = ("nvlink", "one-shot", "450 GB/s")
+_BORROWED = (_DIRECT, _INSIDE, _SHOTS)
+#: Rings that NCCL lays over two sockets unaided run by its protocol Simple only, on two channels
+#: (github.com/voipmonitor/rtx6kpro @29f3863 optimization/nccl-tuning.md).
+_BULK_ONLY: _Key = ("pcie", "ring", "two-sockets")
+
+
+def _fit_group(
+    key: _Key, rows: list[Observation], shares: dict[str, float], found: dict[_Key, ProtocolFit]
+) -> ProtocolFit:
+    two_speeds = key[:2] == ("pcie", "ring") and key != _BULK_ONLY
+    fixed: dict[str, float] = {}
+    inner, note = None, ""
+    if key[0] == "fabric":
+        inner = found[_INSIDE].protocol
+        fixed, note = {"launch": inner.launch}, "launch, and hops inside a machine, taken from nvlink/ring/direct"
+    elif key == _BULK_ONLY:
+        fixed = {"hop": found[_DIRECT].protocol.bulk_hop or found[_DIRECT].protocol.hop}
+        note = "one group size measured: hop of whole chunks taken from pcie/ring/direct"
+    elif len({row.ranks for row in rows}) == 1:
+        lender = _SHOTS if key[1] == "one-shot" else _DIRECT
+        source = found[lender].protocol
+        fixed = {"hop": source.hop}
+        if two_speeds and source.bulk_hop is not None:
+            fixed["bulk_hop"] = source.bulk_hop
+        note = f"one group size measured: hop taken from {'/'.join(lender)}"
+    fit = fit_protocol(rows, two_speeds=two_speeds, fixed=fixed, shares=shares, inner=inner)
+    return replace(fit, key=key, note=note)
+
+
+def _infinity_fabric(rows: list[Observation], found: dict[_Key, ProtocolFit]) -> list[ProtocolFit]:
     """Return the constants of Infinity Fabric: one measured all-reduce and one link constant."""
-    row = rows[0]
+    row, hop = rows[0], found[_DIRECT].protocol.hop
     constant = next(item for item in read_transfers("collectives.csv") if item["library"] == "rccl topology constant")
     share = float(constant["value"]) / 64.0
     moved = 2 * (row.ranks - 1) / row.ranks * row.message / (row.ring_rate * share)
     ring = Protocol(max(row.seconds - moved - 2 * (row.ranks - 1) * hop, 0.0), hop, share)
-    none = float("nan")
-    shot = next(fit for fit in fits if fit.key == ("nvlink", "one-shot", "450 GB/s")).protocol
     said = f"two rows only: share of the line from {constant['source']}"
-    borrowed = "not measured: borrowed from nvlink/one-shot/450 GB/s"
+    borrowed = f"not measured: borrowed from {'/'.join(_SHOTS)}"
     return [
-        ProtocolFit(row.key, ring, (none, none, none), 0.0, (row,), said),
-        ProtocolFit(("xgmi", "one-shot", "direct"), shot, (none, none, none), none, (), borrowed),
+        ProtocolFit(row.key, ring, {}, 0.0, (row,), note=said),
+        ProtocolFit(("xgmi", "one-shot", "direct"), found[_SHOTS].protocol, {}, float("nan"), (), note=borrowed),
     ]

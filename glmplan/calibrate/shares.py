@@ -9,15 +9,20 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from glmplan.calibrate.links import read_transfers
+from glmplan.calibrate.transfers import LEDGERS, read_transfers
 from glmplan.catalog_hosts import load_host
 from glmplan.network.topology import HOST, Flow, link_graph, route
+from glmplan.network.tree import pcie_rates
 from glmplan.schema.host import Host
 
 __all__ = ["ShareFit", "Transfer", "fit_shares", "measured_transfers"]
 
 
 _Wanted = Callable[["Transfer"], bool]
+
+#: An exchange of all with all shows the crowding of the cards' own links where uplinks could pass its bytes in less
+#: than this share of its time, [-]
+_UPLINKS_IDLE = 0.85
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,12 +64,12 @@ class ShareFit:
 
 
 def measured_transfers() -> list[Transfer]:
-    """Return the rows of the PCIe ledger that say which transfers ran on which machine.
+    """Return the rows of the ledgers that say which transfers ran on which machine.
 
     Returns
     -------
     list of Transfer
-        In the order of the ledger.
+        In the order of the ledgers.
 
     Examples
     --------
@@ -72,7 +77,7 @@ def measured_transfers() -> list[Transfer]:
     True
     """
     found = []
-    for row in read_transfers("pcie-topologies.csv"):
+    for row in (row for ledger in LEDGERS for row in read_transfers(ledger)):
         if not row["flows"]:
             continue
         ends = [flow.split(">") for flow in row["flows"].split()]
@@ -105,12 +110,14 @@ def _both_ways(flows: Sequence[Flow]) -> bool:
     return len(flows) == 2 and flows[0] == flows[1][::-1]
 
 
-def _all_to_all(transfer: Transfer) -> bool:
-    return (
-        len(transfer.flows) == 12
-        and not _across(transfer)
-        and len({end for flow in transfer.flows for end in flow}) == 4
-    )
+def _all_to_all(transfer: Transfer, cards: int, alone: float, *, reads: bool) -> bool:
+    """Say whether so many cards exchange with all others and nothing they share fills up before their own links."""
+    members = tuple(sorted({int(end) for flow in transfer.flows for end in flow if end != HOST}))
+    if transfer.reads != reads or len(members) != cards or len(transfer.flows) != cards * (cards - 1):
+        return False
+    own, mesh, _ = pcie_rates(transfer.host, members)
+    collapses = bool(transfer.host.conditions.posted_write_collapse) and mesh < own and not reads
+    return transfer.measured / cards < _UPLINKS_IDLE * mesh * alone and not collapses
 
 
 def _collapsed(transfer: Transfer, model: str) -> bool:
@@ -128,78 +135,76 @@ def _collapsed(transfer: Transfer, model: str) -> bool:
     return same and few and shown and several and not transfer.reads
 
 
-def fit_shares() -> list[ShareFit]:
+def fit_shares(transfers: Sequence[Transfer] | None = None) -> list[ShareFit]:
     """Fit all shares.
+
+    Parameters
+    ----------
+    transfers : sequence of Transfer, optional
+        Measured transfers; by default those of the ledgers.
 
     Returns
     -------
     list of ShareFit
-        One for each share that `network.topology` asks for.
+        One for each share that `network.topology` asks for and some row shows.
 
     Examples
     --------
     >>> {share.name for share in fit_shares()} >= {"payload", "duplex", "across_sockets"}
     True
     """
-    rows = measured_transfers()
+    rows = measured_transfers() if transfers is None else list(transfers)
+    found: list[ShareFit] = []
 
-    def share(
-        name: str, means: str, wanted: Callable[[Transfer], bool], value: Callable[[Transfer], float]
-    ) -> ShareFit:
+    def share(name: str, means: str, wanted: _Wanted, value: Callable[[Transfer], float]) -> None:
         chosen = [row for row in rows if wanted(row)]
-        values = sorted(value(row) for row in chosen)
-        sources = tuple(sorted({row.row["source"] for row in chosen}))
-        return ShareFit(
-            name, median(values), values[0], values[-1], tuple(row.row["id"] for row in chosen), sources, means
-        )
+        if chosen:
+            values = sorted(value(row) for row in chosen)
+            sources = tuple(sorted({row.row["source"] for row in chosen}))
+            ids = tuple(row.row["id"] for row in chosen)
+            found.append(ShareFit(name, median(values), values[0], values[-1], ids, sources, means))
 
-    payload = share(
+    share(
         "payload",
         "one transfer between two accelerators of a socket, of the line rate",
         lambda t: len(t.flows) == 1 and HOST not in t.flows[0] and not _across(t) and not t.reads,
         lambda t: t.measured / _line(t),
     )
-    alone = payload.value
-    duplex = share(
+    alone = found[0].value
+    share(
         "duplex",
         "each way when an accelerator sends and receives, of what one way reaches alone",
         lambda t: _both_ways(t.flows) and not _across(t) and "ACS ON" not in t.row["pattern"],
         lambda t: t.measured / 2 / _line(t) / alone,
     )
-    across = share(
+    share(
         "across_sockets",
         "what one root port passes to another socket, of what one way reaches alone",
         lambda t: len(t.flows) == 1 and _across(t) and not t.reads,
         lambda t: t.measured / _line(t) / alone,
     )
-    mesh_write = share(
-        "mesh_write",
-        "each way when an accelerator writes to three or more and is written to by as many",
-        lambda t: _all_to_all(t) and not t.reads,
-        lambda t: t.measured / 4 / _line(t) / alone,
-    )
-    mesh_read = share(
-        "mesh_read",
-        "the same with reads",
-        lambda t: _all_to_all(t) and t.reads,
-        lambda t: t.measured / 4 / _line(t) / alone,
-    )
-    to_memory = share(
+    for cards in (4, 8):
+        for way, word in (("write", "writes to"), ("read", "reads from")):
+            share(
+                f"mesh_{way}" + ("_8" if cards == 8 else ""),
+                f"each way when each of {cards} accelerators {word} all others at once, of what one way reaches alone",
+                lambda t, cards=cards, way=way: _all_to_all(t, cards, alone, reads=way == "read"),  # type: ignore[misc]
+                lambda t, cards=cards: t.measured / cards / _line(t) / alone,  # type: ignore[misc]
+            )
+    share(
         "root_to_memory",
         "what one root complex with several ports passes to and from memory, of the line rate of one port",
         lambda t: t.row["kind"] == "host-dma" and len(t.flows) == 8 and len(t.host.roots) == 1,
         lambda t: t.measured / _line(t),
     )
-    collapses = [
+    for name, model in (("broadcom", "Broadcom"), ("microchip", "Microchip")):
         share(
             f"collapse_{name}",
             f"what an uplink carries while several accelerators write to several root complexes, {model} switches",
             lambda t, model=model: _collapsed(t, model),  # type: ignore[misc]
             lambda t: t.measured / _line(t),
         )
-        for name, model in (("broadcom", "Broadcom"), ("microchip", "Microchip"))
-    ]
-    return [payload, duplex, across, mesh_write, mesh_read, to_memory, *collapses, _scale_up_share()]
+    return [*found, _scale_up_share()]
 
 
 def _scale_up_share() -> ShareFit:

@@ -9,6 +9,7 @@ References
    IJHPCA 19 (2005): ring and tree costs.
 .. [2] NVIDIA/nccl-tests, doc/PERFORMANCE.md: what "bus bandwidth" means for each collective.
 .. [3] NVIDIA/nccl-tests issue 212 (2024-05-06): what an NVLink switch that reduces moves over each link.
+.. [4] NVIDIA/nccl, src/device/prims_ll.h: protocol LL stores four bytes of data with four bytes of flag.
 """
 
 from __future__ import annotations
@@ -33,6 +34,9 @@ __all__ = [
 
 Algorithm = Literal["best", "ring", "tree", "one-shot", "two-shot", "switch"]
 
+#: Share of what NCCL's protocol for small messages (LL) moves that is payload: every word carries a flag [4]_, [-]
+FLAGGED_PAYLOAD = 0.5
+
 
 @dataclass(frozen=True, slots=True)
 class Protocol:
@@ -46,6 +50,10 @@ class Protocol:
         Time for each step along the ring, level of the tree, or peer to synchronise with, [s]
     efficiency : float
         Share of the link's line rate that payload reaches, [-]
+    bulk_hop : float, optional
+        Time for each step where steps wait for whole chunks (NCCL's protocol Simple), [s]. With it, `hop` is that of
+        the protocol that flags every word (LL) and moves twice the bytes; the faster of the two runs. None for ways
+        that have one protocol only.
 
     Examples
     --------
@@ -56,6 +64,7 @@ class Protocol:
     launch: float
     hop: float
     efficiency: float
+    bulk_hop: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +92,9 @@ class LinkClass:
         What the constants rest on.
     calibrated : bool, optional
         Whether the constants were measured on this kind of link.
+    error : float, optional
+        Median relative error of times on machines that the constants of its ring had not seen, [-]; None where one
+        machine only was measured, so that nothing is known about others.
 
     Examples
     --------
@@ -100,6 +112,7 @@ class LinkClass:
     algorithm: Algorithm = "best"
     basis: str = ""
     calibrated: bool = True
+    error: float | None = None
 
 
 def all_reduce_time(*, message_bytes: ArrayLike, ranks: ArrayLike, link: LinkClass) -> NDArray[np.float64]:
@@ -126,7 +139,9 @@ def all_reduce_time(*, message_bytes: ArrayLike, ranks: ArrayLike, link: LinkCla
 
     Notes
     -----
-    Ring: 2(n-1) hops and 2(n-1)/n of the message over the neighbour link [1]_. Tree: 2 log2 n hops, same bytes.
+    Ring: 2(n-1) hops and 2(n-1)/n of the message over the neighbour link [1]_, by the faster of NCCL's protocols LL
+    (short hops, half of what moves is payload [4]_) and Simple (long hops) where both were measured. Tree: 2 log2 n
+    hops, same bytes.
     One-shot: n-1 peers, the whole message from each. Two-shot: a scatter and a gather among all, each (n-1)/n of the
     message. Switch: each rank sends and receives (n+1)/n of the message [3]_. Not modelled: overlap with
     computation, several collectives on the same links at once, hierarchical algorithms over several nodes.
@@ -153,12 +168,10 @@ def _all_reduce_by(name: str, message: NDArray[np.float64], count: NDArray[np.fl
     peers = count - 1
     active = np.minimum(peers, 1.0)
     shared = peers / count
-    ring, mesh = link.ring, link.one_shot
-    if name == "ring":
-        return active * ring.launch + 2 * peers * ring.hop + 2 * shared * message / (link.bandwidth * ring.efficiency)
-    if name == "tree":
-        hops = 2 * np.log2(count)
-        return active * ring.launch + hops * ring.hop + 2 * shared * message / (link.bandwidth * ring.efficiency)
+    mesh = link.one_shot
+    if name in ("ring", "tree"):
+        hops = 2 * (peers if name == "ring" else np.log2(count))
+        return active * link.ring.launch + _steps(hops, 2 * shared * message, link)
     if name == "switch" and link.switch is not None:
         moved = active * (count + 1) / count * message
         return active * (link.switch.launch + link.switch.hop) + moved / (link.bandwidth * link.switch.efficiency)
@@ -167,6 +180,15 @@ def _all_reduce_by(name: str, message: NDArray[np.float64], count: NDArray[np.fl
     if name == "one-shot":
         return active * mesh.launch + peers * mesh.hop + peers * message / speed
     return 2 * (active * mesh.launch + peers * mesh.hop) + 2 * shared * message / speed
+
+
+def _steps(hops: NDArray[np.float64], moved: NDArray[np.float64], link: LinkClass) -> NDArray:
+    """Return the time of steps to neighbours after the launch, by the faster protocol, [s]."""
+    ring = link.ring
+    flow = moved / (link.bandwidth * ring.efficiency)
+    if ring.bulk_hop is None:
+        return hops * ring.hop + flow
+    return np.minimum(hops * ring.hop + flow / FLAGGED_PAYLOAD, hops * ring.bulk_hop + flow)
 
 
 def all_gather_time(*, message_bytes: ArrayLike, ranks: ArrayLike, link: LinkClass) -> NDArray[np.float64]:
@@ -197,11 +219,8 @@ def all_gather_time(*, message_bytes: ArrayLike, ranks: ArrayLike, link: LinkCla
     8.8e-05
     """
     message, count = np.asarray(message_bytes, dtype=np.float64), np.asarray(ranks, dtype=np.float64)
-    peers, ring = count - 1, link.ring
-    moved = peers / count * message
-    return np.asarray(
-        np.minimum(peers, 1.0) * ring.launch + peers * ring.hop + moved / (link.bandwidth * ring.efficiency)
-    )
+    peers = count - 1
+    return np.asarray(np.minimum(peers, 1.0) * link.ring.launch + _steps(peers, peers / count * message, link))
 
 
 def reduce_scatter_time(*, message_bytes: ArrayLike, ranks: ArrayLike, link: LinkClass) -> NDArray[np.float64]:
@@ -296,8 +315,7 @@ def point_to_point_time(*, message_bytes: ArrayLike, ranks: ArrayLike, link: Lin
     0.000222
     """
     message, count = np.asarray(message_bytes, dtype=np.float64), np.asarray(ranks, dtype=np.float64)
-    ring = link.ring
-    return np.asarray((count - 1) * (ring.launch + ring.hop + message / (link.bandwidth * ring.efficiency)))
+    return np.asarray((count - 1) * (link.ring.launch + _steps(np.ones_like(count), message, link)))
 
 
 def bus_bandwidth(*, message_bytes: ArrayLike, ranks: ArrayLike, seconds: ArrayLike) -> NDArray[np.float64]:

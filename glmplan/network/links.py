@@ -5,22 +5,26 @@ Nothing here needs a graph library or a loop over points: a plan asks once for e
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import ArrayLike
 
 from glmplan.datafolders import data_folder
 from glmplan.errors import SpecError, UnknownFact
 from glmplan.files import read_toml
 from glmplan.network.collectives import LinkClass, Protocol
+from glmplan.network.crowding import crowding
 from glmplan.network.tree import pcie_rates
 from glmplan.units import parse_quantity
 
 if TYPE_CHECKING:
     from glmplan.schema.host import Host
 
-__all__ = ["CUSTOM_ALL_REDUCE_RANKS", "LinkFits", "link_for_group", "load_link_fits"]
+__all__ = ["CUSTOM_ALL_REDUCE_RANKS", "LinkFits", "across_nodes", "link_for_group", "load_link_fits"]
 
 #: Group sizes that vLLM's own all-reduce kernel accepts (vllm-project/vllm, custom_all_reduce.py, release 0.19).
 CUSTOM_ALL_REDUCE_RANKS = (2, 4, 6, 8)
@@ -36,6 +40,9 @@ class LinkFits:
         (link kind, algorithm, condition) → `Protocol`.
     scalars : dict
         Name → share of a line rate, [-]
+    errors : dict, optional
+        (link kind, algorithm, condition) → median relative error on machines left out of the fit, [-]; protocols that
+        were measured on one machine only are absent.
 
     Examples
     --------
@@ -45,6 +52,7 @@ class LinkFits:
 
     protocols: dict[tuple[str, str, str], Protocol]
     scalars: dict[str, float]
+    errors: dict[tuple[str, str, str], float] = field(default_factory=dict)
 
     def protocol(self, kind: str, algorithm: str, condition: str) -> Protocol | None:
         """Return the constants of one protocol, None if it was never measured there."""
@@ -80,18 +88,53 @@ def load_link_fits(file: str | Path | None = None) -> LinkFits:
     content = read_toml(path)
     protocols: dict[tuple[str, str, str], Protocol] = {}
     scalars: dict[str, float] = {}
+    errors: dict[tuple[str, str, str], float] = {}
     try:
         for entry in content.get("protocol", []):
-            protocols[entry["kind"], entry["algorithm"], entry["condition"]] = Protocol(
+            key = entry["kind"], entry["algorithm"], entry["condition"]
+            protocols[key] = Protocol(
                 parse_quantity(entry["launch"], "seconds"),
                 parse_quantity(entry["hop"], "seconds"),
                 float(entry["efficiency"]),
+                parse_quantity(entry["bulk_hop"], "seconds") if "bulk_hop" in entry else None,
             )
+            if "left_out_error" in entry:
+                errors[key] = float(entry["left_out_error"])
         for entry in content.get("scalar", []):
             scalars[entry["name"]] = float(entry["value"])
     except KeyError as error:
         raise SpecError("a fit lacks this field", file=path, field=str(error.args[0])) from None
-    return LinkFits(protocols, scalars)
+    return LinkFits(protocols, scalars, errors)
+
+
+def across_nodes(between: Protocol, inside: Protocol, on_node: ArrayLike) -> Protocol:
+    """Return the constants of rings over several nodes, whose steps partly stay inside one.
+
+    Parameters
+    ----------
+    between : Protocol
+        Constants of steps from node to node, launch and efficiency of the whole.
+    inside : Protocol
+        Constants of the steps inside a node.
+    on_node : array_like
+        Ranks on each node: one step in as many leaves it, [-]
+
+    Returns
+    -------
+    Protocol
+        With the mean of both hops over the ring.
+
+    Examples
+    --------
+    >>> across_nodes(Protocol(8e-6, 20e-6, 0.8), Protocol(8e-6, 1e-6, 0.8), 1).hop
+    2e-05
+    >>> round(float(across_nodes(Protocol(8e-6, 20e-6, 0.8), Protocol(8e-6, 1e-6, 0.8), 8).hop) * 1e6, 3)
+    3.375
+    """
+    crossing = 1.0 / np.asarray(on_node, dtype=np.float64)
+    hop = crossing * between.hop + (1.0 - crossing) * inside.hop
+    # an array passes through the closed forms like a number
+    return replace(between, hop=hop if hop.ndim else float(hop))  # type: ignore[arg-type]
 
 
 def link_for_group(
@@ -198,6 +241,7 @@ def _scale_up_class(host: Host, group_size: int, fits: LinkFits) -> LinkClass:
         algorithm="best",
         basis=f"{kind}/ring/direct" + (f", {kind}/one-shot/{inside.bandwidth / 1e9:g} GB/s" if generation else ""),
         calibrated=inside.kind == "nvlink",
+        error=fits.errors.get((kind, "ring", "direct")),
     )
 
 
@@ -211,8 +255,11 @@ def _fabric_class(host: Host, group_size: int, fits: LinkFits) -> LinkClass:
     inside = host.scale_up.bandwidth if host.scale_up else float("inf")
     ring_rate = min(host.fabric.bandwidth * on_node, max(inside, host.fabric.bandwidth))
     mesh_rate = host.fabric.bandwidth * (group_size - 1) / (group_size - on_node)
-    ring = _needed(fits, "fabric", "ring", "direct")
-    return LinkClass("fabric", ring_rate, mesh_rate, ring, algorithm="ring", basis="fabric/ring/direct")
+    key = "fabric", "ring", "direct"
+    inner = _needed(fits, "nvlink", "ring", "direct")
+    ring = across_nodes(_needed(fits, *key), inner, min(on_node, group_size))
+    error = fits.errors.get(key)
+    return LinkClass("fabric", ring_rate, mesh_rate, ring, algorithm="ring", basis="/".join(key), error=error)
 
 
 def _pcie_class(host: Host, group: tuple[int, ...], fits: LinkFits) -> LinkClass:
@@ -225,10 +272,12 @@ def _pcie_class(host: Host, group: tuple[int, ...], fits: LinkFits) -> LinkClass
     one_shot = None
     # Where posted writes collapse, exchanges of all with all over shared uplinks do not count as possible.
     collapses = bool(host.conditions.posted_write_collapse) and mesh_rate < ring_rate
-    if condition == "direct" and len(group) in CUSTOM_ALL_REDUCE_RANKS and not collapses:
+    if condition != "staged" and len(group) in CUSTOM_ALL_REDUCE_RANKS and not collapses:
         one_shot = fits.protocol("pcie", "one-shot", "direct")
-    basis = f"pcie/ring/{condition}"
-    return LinkClass("pcie", ring_rate, mesh_rate, ring, one_shot=one_shot, algorithm="ring", basis=basis)
+    mesh_rate = min(mesh_rate, ring_rate * float(crowding(len(group) - 1, fits.scalars)))
+    key = "pcie", "ring", condition
+    error = fits.errors.get(key)
+    return LinkClass("pcie", ring_rate, mesh_rate, ring, one_shot, algorithm="ring", basis="/".join(key), error=error)
 
 
 def _condition(host: Host, crosses: bool) -> str:

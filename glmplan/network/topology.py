@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from glmplan.errors import UnknownFact
+from glmplan.network.crowding import crowding
 from glmplan.network.graph import HOST, Edge, End, Flow, accelerator_node, link_graph, route
 from glmplan.network.links import LinkFits, load_link_fits
 
@@ -77,7 +78,7 @@ def _capacities(
     for number in sorted({end for flow in flows for end in flow if end != HOST}):
         busy = sends[number], receives[number]
         if min(busy) > 0:
-            factor = shares["mesh_write" if writes else "mesh_read"] if min(busy) >= 3 else shares["duplex"]
+            factor = float(crowding(min(busy), shares, writes=writes))
             for edge in capacity:
                 if accelerator_node(int(number)) in edge and graph.edges[edge]["kind"] == "pcie":
                     capacity[edge] *= factor

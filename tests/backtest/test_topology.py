@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from glmplan.backtest.topology import GOAL, median_error, topology_backtest, topology_page
-from glmplan.calibrate.links import read_transfers
+from glmplan.calibrate.transfers import read_transfers
 
 PAGE = Path(__file__).parents[2] / "docs" / "topology-accuracy.md"
 

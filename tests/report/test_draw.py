@@ -30,7 +30,7 @@ def test_a_plan_writes_ranks_order_gain_and_loads():
     text = draw_text(host, place(host, tp=4, pp=2))
     assert "0: stage 0, rank 0" in text and "7: stage 1, rank 3" in text
     assert "CUDA_VISIBLE_DEVICES=0,1,2,3,4,5,6,7" in text
-    assert "root1 → switch1  54.0 of 54.0 GB/s (100%), 4 transfers" in text
+    assert "root1 → switch1  54.1 of 54.1 GB/s (100%), 4 transfers" in text
 
 
 def test_the_display_of_the_seed_machine_is_drawn_under_the_root_of_its_last_cards():
