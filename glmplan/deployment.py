@@ -7,6 +7,7 @@ from functools import cached_property
 from math import gcd
 
 from glmplan.acceptance import acceptance_prior
+from glmplan.blocks.cache import CACHE_LAYOUTS
 from glmplan.blocks.storage import uniform_checkpoint
 from glmplan.columns import Layout
 from glmplan.errors import SpecError
@@ -15,7 +16,7 @@ from glmplan.schema.hardware import Accelerator
 from glmplan.schema.model import Checkpoint, GroupedQuery, LatentAttention, ModelSpec
 from glmplan.structure import LinkPeak, Part, StepWork
 
-__all__ = ["Deployment", "checkpoint_for", "heads_of", "link_of", "runs_sparse"]
+__all__ = ["Deployment", "checkpoint_for", "heads_of", "keeps_indexer", "link_of", "runs_sparse"]
 
 #: vLLM stores a sparse-attention latent in FP8 as 512 values, four FP32 scales and 64 rotary values in BF16 [B]
 #: (vllm `fp8_ds_mla`, vllm/v1/attention/backends/mla; checked against two servers in models.md section 3)
@@ -128,7 +129,7 @@ class Deployment:
             bandwidth=self.accelerator.need("memory_bandwidth"),
             peaks={str(name): rate for name, rate in self.accelerator.peak.items()},
         )
-        latent_fp8 = self.kv == "fp8" and self.engine == "vllm" and self._indexed
+        latent_fp8 = self.kv == "fp8" and self.engine == "vllm" and self._indexed and self.indexer
         return StepWork(
             model=self.model,
             checkpoint=self.checkpoint,
@@ -141,6 +142,11 @@ class Deployment:
             draft_tokens=self.draft_tokens,
             verify_only=self.model.mtp is None,
         )
+
+    @property
+    def indexer(self) -> bool:
+        """Whether the indexer of sparse attention is loaded and its keys are cached."""
+        return keeps_indexer(self.engine, self.sparse)
 
     @property
     def _indexed(self) -> bool:
@@ -171,6 +177,30 @@ def runs_sparse(accelerator: Accelerator, backend: str | None) -> bool:
     if "dense" in said or "off" in said:
         return False
     return "nsa" in said or "sparse" in said or accelerator.compute_capability in _SPARSE_CAPABILITIES
+
+
+def keeps_indexer(engine: str, sparse: bool) -> bool:
+    """Whether the indexer of sparse attention takes memory, even if attention is dense for want of kernels.
+
+    Parameters
+    ----------
+    engine : str
+        The engine.
+    sparse : bool
+        Whether sparse attention runs.
+
+    Returns
+    -------
+    bool
+        False where dense attention comes from a patch that leaves the indexer out, see `glmplan.blocks.cache`.
+
+    Examples
+    --------
+    >>> keeps_indexer("vllm", True), keeps_indexer("vllm", False), keeps_indexer("sglang", False)
+    (True, False, True)
+    """
+    layout = CACHE_LAYOUTS.get(engine.lower())
+    return sparse or layout is None or not layout.dense_drops_indexer
 
 
 def link_of(accelerator: Accelerator, ranks: int) -> LinkPeak:

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from glmplan.activations import activation_bytes, logit_bytes
-from glmplan.blocks.cache import cache_layout
 from glmplan.blocks.stack import vocabulary_tensors
 from glmplan.blocks.storage import Segment, segments, tensor_format
 from glmplan.blocks.tensor import Tensor
@@ -209,13 +208,13 @@ def rank_memory(
     deepest = int(depths[-1])
     parts = segments(model, checkpoint, mtp=mtp)
     offloaded = (1.0 if rule.host_experts else 0.0) if settings.offloaded is None else settings.offloaded
-    held = [_segment_weights(part, degrees, rule, offloaded) for part in parts]
+    held = [_segment_weights(part, degrees, settings, offloaded) for part in parts]
     stages = []
     for index in range(deepest):
         counts = np.array([[_within(part, edges, index) for part in parts] for edges in bounds])[where]
         stages.append(_stage(model, checkpoint, index, counts, parts, held, degrees, kv, settings, memory))
     named = Layout(*(one.astype(int) for one in (degrees.tp, degrees.pp, degrees.dp, degrees.ep, degrees.dcp)))
-    sparse = cache_layout(settings.engine).index_keys and any(
+    sparse = settings.layout.index_keys and any(
         isinstance(kind.mixer, LatentAttention) and kind.mixer.indexer is not None for kind in model.layers.values()
     )
     experts = max((t.copies for part in parts for t in part.tensors if t.shard == "experts"), default=0)
@@ -232,13 +231,16 @@ def _within(part: Segment, edges: np.ndarray, stage: int) -> int:
 
 
 def _segment_weights(
-    part: Segment, degrees: _Degrees, rule: MemoryRule, offloaded: float
+    part: Segment, degrees: _Degrees, settings: MemorySettings, offloaded: float
 ) -> tuple[dict[str, np.ndarray], np.ndarray]:
     """Weights of one layer on a rank, by class, and those in host memory."""
     found: dict[str, np.ndarray] = {}
     host = np.zeros_like(degrees.tp)
     shares: dict[tuple[object, ...], np.ndarray] = {}
+    left_out = not settings.indexer and isinstance(part.kind.mixer, LatentAttention)
     for tensor, form in zip(part.tensors, part.formats, strict=True):
+        if left_out and tensor.tensor_class == "indexer":
+            continue
         key = (tensor.shard, tensor.units, tensor.copies if tensor.shard == "experts" else 1)
         if key not in shares:
             shares[key] = degrees.share(tensor)
@@ -248,7 +250,7 @@ def _segment_weights(
             size = (1.0 - offloaded) * size
         name = "mtp" if part.name == "mtp" else tensor.tensor_class
         found[name] = found.get(name, np.zeros_like(degrees.tp)) + size
-    if rule.absorbed_copy and isinstance(part.kind.mixer, LatentAttention):
+    if settings.rule.absorbed_copy and isinstance(part.kind.mixer, LatentAttention):
         block = part.kind.mixer
         values = block.heads * (block.nope_dim + block.v_dim) * block.kv_rank
         found["absorbed"] = values * weight_format("bf16").bytes / np.minimum(degrees.tp, block.heads)
@@ -278,7 +280,7 @@ def _stage(
         for name, size in held[number][0].items():
             weights[name] = weights.get(name, zero) + count * size
         host = host + count * held[number][1]
-        cache = layer_cache(part.kind, kv, cache_layout(settings.engine))
+        cache = layer_cache(part.kind, kv, settings.layout)
         cached = 0.0 if part.name == "mtp" and not rule.draft_cache_in_pool else 1.0
         share = cached * count / np.minimum(degrees.tp, cache.units)
         if cache.window is None:

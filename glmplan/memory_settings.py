@@ -6,7 +6,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from glmplan.blocks.cache import CacheLayout, cache_bytes_per_token, cache_window, state_bytes_per_sequence
+from glmplan.blocks.cache import (
+    CacheLayout,
+    cache_bytes_per_token,
+    cache_layout,
+    cache_window,
+    state_bytes_per_sequence,
+)
 from glmplan.memory_rules import MemoryRule, load_memory_rule
 from glmplan.schema.model import GroupedQuery, LayerKind, Recurrent
 
@@ -38,6 +44,9 @@ class MemorySettings:
         CUDA graphs captured, [-]; None takes vLLM's default of 51 sizes, 0 means eager.
     offloaded : float or None
         Share of the routed experts that stays in host memory, [-]
+    indexer : bool
+        Whether the indexer of sparse attention is loaded and its keys are cached; False where an engine patched to
+        attend densely leaves it out.
     """
 
     engine: str = "vllm"
@@ -48,6 +57,13 @@ class MemorySettings:
     max_requests: np.ndarray | float | None = None
     graphs: np.ndarray | float | None = None
     offloaded: float | None = None
+    indexer: bool = True
+
+    @property
+    def layout(self) -> CacheLayout:
+        """How the engine lays out its cache."""
+        found = cache_layout(self.engine)
+        return found if self.indexer else found.without_indexer()
 
     @property
     def rule(self) -> MemoryRule:

@@ -214,7 +214,7 @@ def _memory(run: Run, deployment: Deployment, length: float, fraction: float | N
     mtp = d.draft_tokens > 0 or "mtp" in (run.checkpoint or "").lower()
     return _memory_of(
         d.model.name, run.weights, run.weights_bits, d.accelerator.name, (d.tp, d.pp, d.dp, d.ep, d.dcp), d.kv,
-        d.engine, version, mtp, longest, d.graphs, stated_fraction(run.notes) or fraction,
+        d.engine, version, mtp, longest, d.graphs, stated_fraction(run.notes) or fraction, d.indexer,
     )  # fmt: skip
 
 
@@ -232,6 +232,7 @@ def _memory_of(
     context: float,
     graphs: bool,
     fraction: float | None,
+    indexer: bool,
 ) -> MemoryAnswer | None:
     part = load_accelerator(accelerator)
     tp, pp, dp, ep, dcp = degrees
@@ -247,6 +248,7 @@ def _memory_of(
                 accelerator=part.name,
                 fraction=fraction,
                 graphs=None if graphs else 0,
+                indexer=indexer,
             ),
             mtp=mtp,
             memory=part.memory,

@@ -90,6 +90,18 @@ def test_the_patch_turns_the_error_into_a_fallback():
     assert "vllm-patched-dense-mla-on-sm120" in ids
 
 
+def test_dense_fallbacks_say_whether_the_indexer_stays():
+    def dense(engine, version, *options):
+        walls = walls_for(Conditions(engine=engine, engine_version=version, options=frozenset(options), **SIX_CARDS))
+        return {wall.instead.indexer for wall in walls if wall.instead.attention == "dense"}
+
+    assert dense("vllm", "0.19.0") == dense("vllm", "0.19.0", "sm120-dense-patch") == {"dropped"}
+    assert dense("sglang", "0.5.10", "flashinfer-attention-backend") == {None}, "its key cache is still allocated"
+    assert dense("sglang", "0.5.10", "flashmla-sm120") == {"dropped"}, (
+        "the model is taken off the list of sparse models"
+    )
+
+
 def test_stock_sglang_falls_back_to_dense():
     walls = walls_for(Conditions(engine="sglang", engine_version="0.5.10.post1", **SIX_CARDS))
     wall = next(wall for wall in walls if wall.id == "sglang-dense-instead-of-sparse-on-sm120")

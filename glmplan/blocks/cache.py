@@ -5,6 +5,10 @@
   128 of them, the rotary key in BF16; 656 B (vLLM, `vllm/v1/attention/backends/mla/flashmla_sparse.py`).
 - Index keys are always FP8 with one FP32 scale for 128 values (132 B); layers that reuse indices keep none. Engines
   that run such models densely (llama.cpp, MLX) keep none at all.
+- Where sparse kernels are missing, engines that attend densely differ. vLLM has to be patched, and every published
+  patch makes the model forget its indexer (`is_v32` false: no indexer module, so no index cache, and the latent is
+  stored as any other: https://github.com/vllm-project/vllm/pull/39594, issue 35021, the field report of April 2026).
+  SGLang goes on allocating the index keys that it does not read.
 - Layers that share the cache of an earlier layer keep nothing; recurrent layers keep a state for each sequence.
 
 Checked against running servers: GLM-5.1 with its MTP layer on vLLM in FP8 takes 62,252 B a token ("19.12 GiB hold
@@ -14,7 +18,7 @@ https://github.com/voipmonitor/rtx6kpro. Blocks, padding and replication over ra
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -48,18 +52,26 @@ class CacheLayout:
         Whether FP8 latents of sparse attention are stored as ``fp8_ds_mla``.
     index_keys : bool
         Whether the keys of the sparse indexer are cached.
+    dense_drops_indexer : bool
+        Whether an engine that attends densely for want of kernels leaves the indexer out: its weights, its keys, and
+        the packed form of the latent.
     """
 
     name: str
     packed_latent: bool
     index_keys: bool
+    dense_drops_indexer: bool = False
+
+    def without_indexer(self) -> CacheLayout:
+        """The layout of a model whose indexer was left out: that of ordinary latent attention."""
+        return replace(self, packed_latent=False, index_keys=False)
 
 
 #: layout of each engine
 CACHE_LAYOUTS: dict[str, CacheLayout] = {
     layout.name: layout
     for layout in (
-        CacheLayout("vllm", packed_latent=True, index_keys=True),
+        CacheLayout("vllm", packed_latent=True, index_keys=True, dense_drops_indexer=True),
         CacheLayout("sglang", packed_latent=True, index_keys=True),
         CacheLayout("ktransformers", packed_latent=True, index_keys=True),
         CacheLayout("trtllm", packed_latent=False, index_keys=True),
@@ -89,8 +101,8 @@ def cache_layout(engine: str) -> CacheLayout:
 
     Examples
     --------
-    >>> cache_layout("vllm").packed_latent
-    True
+    >>> cache_layout("vllm").packed_latent, cache_layout("vllm").without_indexer().packed_latent
+    (True, False)
     """
     found = CACHE_LAYOUTS.get(engine.lower())
     if found is None:
@@ -198,7 +210,9 @@ def _layers(model: ModelSpec, mtp: bool) -> list[tuple[LayerKind, int]]:
     return runs
 
 
-def model_cache_bytes_per_token(model: ModelSpec, kv: str, engine: str = "vllm", *, mtp: bool = False) -> float:
+def model_cache_bytes_per_token(
+    model: ModelSpec, kv: str, engine: str = "vllm", *, mtp: bool = False, indexer: bool = True
+) -> float:
     """Bytes that one token adds to the cache of a whole model, before any sliding window is full.
 
     Parameters
@@ -211,6 +225,8 @@ def model_cache_bytes_per_token(model: ModelSpec, kv: str, engine: str = "vllm",
         Whose layout.
     mtp : bool, optional
         Whether MTP layers keep a cache too.
+    indexer : bool, optional
+        Whether the sparse indexer is there; patched vLLM leaves it out.
 
     Returns
     -------
@@ -230,8 +246,10 @@ def model_cache_bytes_per_token(model: ModelSpec, kv: str, engine: str = "vllm",
     100152.0
     >>> model_cache_bytes_per_token(glm, "fp8", "vllm", mtp=True)
     62252.0
+    >>> model_cache_bytes_per_token(glm, "fp8", "vllm", indexer=False)
+    44928.0
     """
-    layout = cache_layout(engine)
+    layout = cache_layout(engine) if indexer else cache_layout(engine).without_indexer()
     return float(sum(count * cache_bytes_per_token(kind, kv, layout) for kind, count in _layers(model, mtp)))
 
 

@@ -218,7 +218,7 @@ def predicted_pool(case: Case, served: ServerFacts) -> tuple[float, float, float
     if d.engine not in memory_engines() or d.engine == "llama.cpp" or d.accelerator.kind == "cpu-socket":
         return None
     version = ".".join(map(str, d.release)) if d.release else None
-    settings = MemorySettings(engine=d.engine, version=version, accelerator=d.accelerator.name)
+    settings = MemorySettings(engine=d.engine, version=version, accelerator=d.accelerator.name, indexer=d.indexer)
     try:
         held = rank_memory(
             d.model,

@@ -100,8 +100,8 @@ class Ranks:
         self.asked = asked
         self.found = list(found)
         self.part = part_memory(asked.machine.accelerator)
-        self._memory: dict[tuple[str, bool], RankMemory] = {}
-        self._held: dict[tuple[str, bool, bool], _Arrays] = {}
+        self._memory: dict[tuple[str, bool, bool], RankMemory] = {}
+        self._held: dict[tuple[str, bool, bool, bool], _Arrays] = {}
 
     def hold(self, terms: Terms) -> Holding:
         """What one layout holds.
@@ -121,25 +121,25 @@ class Ranks:
             self.found.append(layout)
             self._memory.clear()
             self._held.clear()
-        form = (terms.kv, terms.mtp > 0)
+        form = (terms.kv, terms.mtp > 0, terms.indexer)
         if form not in self._memory:
-            self._memory[form] = _ranks(self.asked, self.found, *form)
+            self._memory[form] = _ranks(self.asked, self.found, terms)
         key = (*form, terms.graphs)
         if key not in self._held:
-            memory = replace(self._memory[form], settings=settings_of(self.asked, terms.graphs))
+            memory = replace(self._memory[form], settings=settings_of(self.asked, terms))
             self._held[key] = _arrays(self.asked, memory, self.part)
         return self._held[key].at(self.found.index(layout), terms)
 
 
-def settings_of(asked: Asked, graphs: bool) -> MemorySettings:
+def settings_of(asked: Asked, terms: Terms) -> MemorySettings:
     """Settings of a launch that decide memory.
 
     Parameters
     ----------
     asked : Asked
         The question.
-    graphs : bool
-        Whether graphs are captured.
+    terms : Terms
+        What the layout runs with: whether graphs are captured and an indexer is kept.
 
     Returns
     -------
@@ -151,19 +151,20 @@ def settings_of(asked: Asked, graphs: bool) -> MemorySettings:
         version=asked.engine_version,
         accelerator=asked.machine.accelerator.name,
         fraction=asked.fraction,
-        graphs=None if graphs else 0.0,
+        graphs=None if terms.graphs else 0.0,
+        indexer=terms.indexer,
     )
 
 
-def _ranks(asked: Asked, found: list[tuple[int, int, int, int, int]], kv: str, draft: bool) -> RankMemory:
+def _ranks(asked: Asked, found: list[tuple[int, int, int, int, int]], terms: Terms) -> RankMemory:
     columns = zip(("tp", "pp", "dp", "ep", "dcp"), np.array(found).T, strict=True)
     return rank_memory(
         asked.model,
         asked.checkpoint,
         layout=Layout(**dict(columns)),
-        kv=kv,
-        settings=settings_of(asked, True),
-        mtp=draft,
+        kv=terms.kv,
+        settings=settings_of(asked, terms),
+        mtp=terms.mtp > 0,
         memory=asked.machine.accelerator.memory,
     )
 
@@ -248,8 +249,7 @@ def contexts_of(asked: Asked, holding: Holding, users: tuple[int, ...], *, quant
         Tokens, 0 when not even the shortest fits, [token]
     """
     terms = holding.terms
-    alone = _ranks(asked, [(terms.tp, terms.pp, terms.dp, terms.ep, terms.dcp)], terms.kv, terms.mtp > 0)
-    alone = replace(alone, settings=settings_of(asked, terms.graphs))
+    alone = _ranks(asked, [(terms.tp, terms.pp, terms.dp, terms.ep, terms.dcp)], terms)
     limit = asked.model.max_context
     # a set, because `np.unique` imports the masked arrays of numpy, which takes longer than the rest of this function
     grid = np.array(sorted({*np.geomspace(64, limit, 160).astype(int).tolist(), limit}), dtype=float)

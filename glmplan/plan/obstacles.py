@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from glmplan.deployment import runs_sparse
+from glmplan.deployment import keeps_indexer, runs_sparse
 from glmplan.plan.asked import Asked
 from glmplan.wall_conditions import conditions_of, host_options
 from glmplan.walls import Conditions, judge, load_engine
@@ -38,6 +38,8 @@ class Terms:
         Drafted tokens, [-]
     sparse : bool
         Whether sparse attention runs.
+    indexer : bool
+        Whether its indexer is loaded and its keys are cached; engines that attend densely may keep it or not.
     walls : tuple of Wall
         Walls that stand, the hardest first.
     blocked : Wall or None
@@ -53,6 +55,7 @@ class Terms:
     graphs: bool
     mtp: int
     sparse: bool
+    indexer: bool = True
     walls: tuple[Wall, ...] = ()
     blocked: Wall | None = None
 
@@ -218,13 +221,14 @@ class Obstacles:
         """
         asked = self.asked
         sparse = runs_sparse(asked.machine.accelerator, "sparse" if "sm120-sparse-mla" in self.options else None)
-        return Terms(*layout, kv=kv, graphs=not asked.eager, mtp=asked.mtp, sparse=sparse)
+        indexer = keeps_indexer(asked.engine, sparse)
+        return Terms(*layout, kv=kv, graphs=not asked.eager, mtp=asked.mtp, sparse=sparse, indexer=indexer)
 
 
 def _instead(wall: Wall, terms: Terms, mtp_given: bool, ep_given: bool) -> Terms:
     say, forced = wall.instead, wall.severity in _FORCED
     if say.attention == "dense":
-        terms = replace(terms, sparse=False)
+        terms = replace(terms, sparse=False, indexer=terms.indexer and say.indexer != "dropped")
     if say.graphs is False:
         terms = replace(terms, graphs=False)
     if say.kv is not None and forced:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from textwrap import TextWrapper
 from typing import TYPE_CHECKING
 
+from glmplan.schema.model import LatentAttention
+
 if TYPE_CHECKING:
     from glmplan.memory_budget import MemoryBudget
     from glmplan.plan.answer import Change, FitAnswer, UserRow
@@ -164,7 +166,13 @@ def _memory(answer: FitAnswer) -> str:
         form = (
             f"{holding.terms.kv.upper()} cache: {per_token:,.0f} B for each token on a card" if per_token else "cache"
         )
-        out += _wrap(f"pool {holding.pool:,.0f} tokens{low}; {form}")
+        mixers = (kind.mixer for kind in answer.asked.model.layers.values())
+        indexed = any(isinstance(one, LatentAttention) and one.indexer is not None for one in mixers)
+        # said here because the patch, and not the wall alone, decides what the cache takes
+        left_out = "; dense attention by a patch that leaves the indexer and its keys out"
+        out += _wrap(
+            f"pool {holding.pool:,.0f} tokens{low}; {form}{left_out * (indexed and not holding.terms.indexer)}"
+        )
     return out
 
 

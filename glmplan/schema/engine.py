@@ -152,9 +152,14 @@ class Effect(Frozen):
 
 
 class Instead(Frozen):
-    """What the engine does instead, in terms a plan can be computed with."""
+    """What the engine does instead, in terms a plan can be computed with.
+
+    `indexer` says that sparse attention's indexer is left out with its weights and cached keys; an engine that attends
+    densely but keeps it says nothing.
+    """
 
     attention: Literal["dense"] | None = None
+    indexer: Literal["dropped"] | None = None
     kv: Literal["bf16"] | None = None
     graphs: Literal[False] | None = None
     mtp: int | None = Field(default=None, ge=0)

@@ -188,3 +188,28 @@ def test_arrays_equal_a_loop(stack: str, layouts: list[tuple[int, int, int, int]
             same = many.stages[stage.index]
             assert same.request_bytes(5000.0)[point] == pytest.approx(stage.request_bytes(5000.0)[0])
             assert same.activation[point] == pytest.approx(stage.activation[0])
+
+
+def test_vllm_patched_to_attend_densely_neither_holds_an_indexer_nor_caches_its_keys() -> None:
+    # https://github.com/vllm-project/vllm/pull/39594 and issue 35021: is_v32 false, "indexer" weights skipped. By
+    # construction, no pool of such a server is published: 78 layers of 576 values, and no 9,371,904 index weights each.
+    model = load_model("glm-5.1")
+    checkpoint = model.checkpoint("nvfp4-lukealonso")
+    assert checkpoint is not None
+    sparse, dense = (
+        rank_memory(model, checkpoint, layout=Layout(tp=8), kv="fp8", settings=MemorySettings(indexer=indexer))
+        for indexer in (True, False)
+    )
+    assert sparse.per_token[0] == 78 * (656 + 132) and dense.per_token[0] == 78 * 576
+    assert (sparse.weights - dense.weights)[0] == pytest.approx(78 * 9_371_904 * 2, rel=1e-3)
+    assert sparse.sparse and not dense.sparse, "cache blocks are those of an ordinary latent"
+
+
+def test_leaving_the_indexer_out_changes_nothing_where_attention_is_not_latent() -> None:
+    model = load_model("minimax-m3")
+    checkpoint = uniform_checkpoint("bf16")
+    one, other = (
+        rank_memory(model, checkpoint, layout=Layout(tp=8), kv="bf16", settings=MemorySettings(indexer=indexer))
+        for indexer in (True, False)
+    )
+    assert one.weights[0] == other.weights[0] and one.per_token[0] == other.per_token[0]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from glmplan.plan import Words, fit_answer
+from glmplan.report.fit_text import fit_text
 
 
 def test_an_engine_that_never_runs_the_model_on_the_silicon_does_not_fit_and_another_is_named():
@@ -34,6 +35,19 @@ def test_sparse_attention_that_the_silicon_lacks_is_planned_dense_and_a_build_wi
     assert answer.holding.terms.sparse is False
     change = next(one for one in answer.changes if one.name == "kernels")
     assert change.user_rate > 0 and change.pool_tokens > 0
+
+
+def test_a_dense_fallback_takes_the_memory_of_what_the_engine_keeps():
+    def per_token(answer):
+        return answer.holding.memory.per_token[answer.holding.point]
+
+    dropped = fit_answer(Words("glm-5.1-nvfp4", "8xrtx-pro-6000-ws", engine="vllm", kv="fp8", tp="8", pp="1"))
+    kept = fit_answer(Words("glm-5.1-nvfp4", "8xrtx-pro-6000-ws", engine="sglang", kv="bf16", tp="8", pp="1"))
+    assert not dropped.holding.terms.indexer and per_token(dropped) == 78 * 576
+    # SGLang goes on allocating index keys: 100,152 B a token with BF16 latents, as measured
+    assert kept.holding.terms.indexer and per_token(kept) == 100_152
+    assert "leaves the indexer" in " ".join(fit_text(dropped).split())
+    assert "leaves the indexer" not in " ".join(fit_text(kept).split())
 
 
 def test_sparse_attention_runs_where_the_kernels_are():
