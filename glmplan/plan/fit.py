@@ -186,8 +186,8 @@ def _headline(solution: Solution, verdict: str) -> str:
         return f"does not run with {asked.engine}: {best.terms.blocked.title}"
     length = f"{asked.full_request:,} tokens"
     if verdict == "does_not_fit":
-        lack = f"{best.short / _GIB:.1f} GiB short on {_cards(best)} in the best layout, {best.terms.name}"
-        return f"does not fit: {lack}"
+        lack = f"{best.short / _GIB:.1f} GiB short on {_cards(best)} for one request of {length}"
+        return f"does not fit: {lack} in the best layout, {best.terms.name}"
     if verdict == "tight" and best.verdict == "tight":
         lack = f"{best.short_low / _GIB:.1f} GiB short on {_cards(best)}"
         return f"tight: one request of {length} fits in the mean, but is {lack} if the engine takes more than usual"

@@ -10,6 +10,7 @@ from glmplan.schema.model import LatentAttention
 if TYPE_CHECKING:
     from glmplan.memory_budget import MemoryBudget
     from glmplan.plan.answer import Change, FitAnswer, UserRow
+    from glmplan.plan.holding import Holding
     from glmplan.predict import Figure
 
 __all__ = ["WIDTH", "fit_text", "number"]
@@ -152,14 +153,17 @@ def _memory(answer: FitAnswer) -> str:
         else:
             groups.append(([place], row))
     shown = groups[:8]
+    holding = answer.holding
+    assert holding is not None
+    lacks = holding.verdict == "does_not_fit"
     for places, row in shown:
         name = f"card {places[0]}" if len(places) == 1 else f"cards {places[0]}-{places[-1]}"
-        out += f"  {name:11} [{_bar(row)}] {_parts(row)}\n"
+        out += f"  {name:11} [{_bar(row)}] {_parts(row, _request(answer, holding, places[0]) if lacks else None)}\n"
     if len(groups) > len(shown):
         out += f"  … and {len(rows) - shown[-1][0][-1] - 1} more\n"
     out += "  # weights  + activations, graphs, buffers, reserve  = KV cache  . left free  ! beyond the memory\n"
-    holding = answer.holding
-    assert holding is not None
+    if lacks:
+        out += f"  short: what is missing to hold one request of {answer.asked.full_request:,} tokens as well\n"
     if holding.pool > 0:
         low = f" ({holding.pool_low:,.0f} to {holding.pool_high:,.0f})" if holding.pool_high > holding.pool else ""
         per_token = max(row.per_token for row in rows)
@@ -194,9 +198,18 @@ def _bar(row: MemoryBudget) -> str:
     return marks.ljust(_BAR, ".")
 
 
-def _parts(row: MemoryBudget) -> str:
+def _request(answer: FitAnswer, holding: Holding, place: int) -> float:
+    """Cache of one full-length request on a card, [B]"""
+    terms = holding.terms
+    stage = holding.memory.stages[place // terms.tp % terms.pp]
+    return float(stage.request_bytes(float(answer.asked.full_request))[holding.point])
+
+
+def _parts(row: MemoryBudget, request: float | None) -> str:
     weights, cache = sum(row.weights.values()) / _GIB, row.cache / _GIB
-    short = (row.total - row.usable) / _GIB if not cache else 0.0
+    # the same sum as in the headline: a request counts, not the weights alone
+    pool = row.cache or row.usable - row.total
+    short = 0.0 if request is None else (request - pool) / _GIB
     text = f"weights {weights:5.1f}  other {_other(row) / _GIB:4.1f}" + (f"  cache {cache:5.1f}" if cache else "")
     host = f"  host {row.host / _GIB:.0f}" if row.host else ""
     return text + (f"  short {short:.1f}" if short > 0.05 else "") + host
