@@ -260,8 +260,8 @@ def _group_lines(host: Host) -> list[str]:
         except UnknownFact as reason:
             return [*lines, *_wrapped(f"group of {size}", str(reason))]
         rate = _shown(link.bandwidth * link.ring.efficiency, "bytes per second")
-        doubt = "" if link.error is None else f", {link.error:.0%} off on machines not measured"
-        lines.append(f"{f'group of {size}':14}{link.kind}: ring {rate}, {link.basis}{doubt}")
+        doubt = "not tested on other machines" if link.error is None else f"{link.error:.0%} off on machines left out"
+        lines.append(f"{f'group of {size}':14}{link.kind}: ring {rate}, {link.basis}, {doubt}")
     return lines
 
 
