@@ -1,107 +1,161 @@
-"""The decoding batch of a replica and the blocks it holds, without touching each request at each step.
+"""The decoding batch of a replica: the blocks it holds and its runs of equal steps, without touching each request.
 
 All decoding requests gain the same number of tokens in a step, so their contexts are known as one sum, their ends as a
-heap of step numbers, and the steps at which they need a further block as counts by residue.
+heap of step numbers, and the steps at which they need a further block as counts by residue. A run of k steps that grow
+by b takes `k·t + b·k(k−1)/2`. These loops run for every simulated request, so they read each attribute once.
 """
 
 from __future__ import annotations
 
+import math
+from collections import deque
 from heapq import heappop, heappush
 
-from glmplan.serving.admission import block_period, held_blocks
+from glmplan.serving.admission import RECHECK_STEPS, SharedEstimate, block_period, held_blocks
 from glmplan.serving.prefixcache import PrefixCache
 from glmplan.serving.requests import Request
 from glmplan.serving.settings import EngineSettings, KvPool
+from glmplan.serving.steptable import StepClock, StepTable
 
-__all__ = ["DecodingBatch"]
+__all__ = ["DecodingBatch", "steps_until"]
+
+_NEVER = math.inf
+_SHIFT, _MASK = 32, (1 << 32) - 1
 
 
-class DecodingBatch:
-    """Decoding requests and blocks of one replica.
+def steps_until(seconds: float, first: float, slope: float) -> int:
+    """Fewest steps that last at least given seconds, when each is longer than the one before by `slope`.
 
     Parameters
     ----------
+    seconds : float
+        Time to fill, [s]
+    first : float
+        Duration of the first step, [s]
+    slope : float
+        Growth of the duration for each step, [s]
+
+    Returns
+    -------
+    int
+        Steps, at least one, [-]
+
+    Examples
+    --------
+    >>> steps_until(1.0, 0.25, 0.0), steps_until(1.0, 0.3, 0.1)
+    (4, 3)
+    """
+    linear = first - slope / 2
+    root = linear * linear + 2 * slope * seconds
+    k = int(2 * seconds / (linear + math.sqrt(max(root, 0.0)))) if linear + root > 0 else 1
+    k = max(k - 1, 1)
+    while k * first + slope * k * (k - 1) / 2 < seconds:
+        k += 1
+    return k
+
+
+class DecodingBatch:
+    """Decoding requests, blocks and clock of one replica.
+
+    Parameters
+    ----------
+    table : StepTable
+        Time of a step.
     pool : KvPool
         Room for keys and values.
     settings : EngineSettings
         Scheduler and limits.
     """
 
-    def __init__(self, pool: KvPool, settings: EngineSettings) -> None:
+    def __init__(self, table: StepTable, pool: KvPool, settings: EngineSettings) -> None:
         self.settings, self.pool = settings, pool
+        self.clock = StepClock(table, settings.pipeline_stages)
         self.growth = round(settings.acceptance.mean * 1024) / 1024 if settings.acceptance else 1.0
         self.period = block_period(pool.block_size, self.growth)
         self.cache = PrefixCache(pool.block_size) if settings.prefix_caching else None
+        #: blocks that no running request holds; idle content of the prefix cache lies in them until they are taken
         self.free = pool.blocks
+        self.now, self.end = 0.0, _NEVER
+        #: runs of equal steps, eight numbers each in one row: start, steps, seconds of the first, growth, decoding
+        #: requests, contexts, prompts, blocks
+        self.segments: list[float] = []
         self._size = pool.block_size
-        self._running: dict[int, Request] = {}  # decoding requests in the order of admission
+        self._running: dict[int, Request] = {}  # decoding requests by join number, in the order of admission
         self._total = 0.0  # sum of their contexts in the next step
         self._step = 0  # decode steps made
         self._counts = [0] * self.period  # requests that need a block at steps of each residue
-        self._heap: list[tuple[int, int, Request]] = []  # last step, join number, request
+        self._heap: list[int] = []  # last step · 2³² + join number; whoever left before is no longer in _running
         self._joins = 0
         self._promises = settings.admission == "no-evict"
         self._promised = 0  # blocks that running requests will hold at their ends, under no-evict
         self._changed = True  # whether admission may come out differently than last time
+        self._estimate = SharedEstimate(settings.new_token_ratio) if settings.admission == "estimate" else None
+        self._pieces: list[tuple[float, int, float, float]] = []  # start, steps, seconds of the first, growth
+        self._steps = 0  # steps of the planned run; 0 for a single step with prompt tokens
+        self.waiting: deque[Request] = deque()
 
     @property
     def used(self) -> int:
         """Blocks that running requests hold, [-]"""
-        free = self.free + self.cache.evictable if self.cache is not None else self.free
-        return self.pool.blocks - free
-
-    def _available(self) -> int:
-        return self.free + self.cache.evictable if self.cache is not None else self.free
+        return self.pool.blocks - self.free
 
     def _settle(self) -> None:
-        """Throw idle content out for the blocks that were taken beyond the free ones; due before the cache is read."""
-        if self.free < 0 and self.cache is not None:
-            self.cache.evict(-self.free)
-            self.free = 0
+        """Throw idle content out of the blocks that have been taken meanwhile; due before the cache is used."""
+        cache = self.cache
+        if cache is not None and cache.evictable > self.free:
+            cache.evict(cache.evictable - self.free)
+
+    # -- who decodes --------------------------------------------------------------------------------------------------
 
     def _join(self, request: Request) -> None:
         """Start decoding with the next step."""
-        self._joins += 1
-        request.token, request.joined = self._joins, self._step
-        phase = request.prompt % self._size * self.period // self._size
-        request.key = (self._step - phase) % self.period
-        self._counts[request.key] += 1
-        self._running[request.token] = request
-        self._total += request.prompt + 1
-        heappush(self._heap, (self._step + request.left, request.token, request))
+        step, size, period, prompt, left = self._step, self._size, self.period, request.prompt, request.left
+        self._joins = token = self._joins + 1
+        request.token, request.joined = token, step
+        phase = prompt % size * period // size
+        request.key = key = (step - phase) % period
+        # `held_blocks` after its last step
+        request.most = -(-prompt // size) + (phase + left - 1) // period - (phase - 1) // period
+        self._counts[key] += 1
+        self._running[token] = request
+        self._total += prompt + 1
+        heappush(self._heap, (step + left << _SHIFT) + token)
 
     def _separate(self, request: Request) -> None:
-        """Stop decoding."""
+        """Stop decoding before the last step."""
         self._counts[request.key] -= 1
         del self._running[request.token]
         self._total -= request.prompt + 1 + (self._step - request.joined) * self.growth
-        request.token = -1
 
     def _next_end(self) -> int:
         """The step after which the next request is done."""
-        heap = self._heap
-        while heap[0][2].token != heap[0][1]:
+        heap, running = self._heap, self._running
+        while heap[0] & _MASK not in running:
             heappop(heap)
-        return heap[0][0]
+        return heap[0] >> _SHIFT
 
     def _complete(self, finished: list[Request]) -> None:
         """Take out the requests whose last step has been made."""
-        heap, step = self._heap, self._step
-        while heap and heap[0][0] <= step:
-            _, join, request = heappop(heap)
-            if request.token == join:
-                blocks = self._blocks(request)
-                self._separate(request)
-                self._leave(request, blocks, request.input + request.output - 1)
+        heap, running, counts, growth = self._heap, self._running, self._counts, self.growth
+        due = self._step + 1 << _SHIFT
+        while heap and heap[0] < due:
+            request = running.pop(heappop(heap) & _MASK, None)
+            if request is not None:
+                counts[request.key] -= 1
+                self._total -= request.prompt + 1 + request.left * growth
+                self._leave(request, request.most, request.input + request.output - 1, True)
                 finished.append(request)
+
+    # -- blocks -------------------------------------------------------------------------------------------------------
 
     def _growth(self, start: int, steps: int) -> int:
         """Blocks that the decoding requests need in `steps` steps from step `start`."""
-        cycles, rest = divmod(steps, self.period)
-        a = start % self.period
-        part = sum(self._counts[a : a + rest])
-        if a + rest > self.period:
-            part += sum(self._counts[: a + rest - self.period])
+        period, counts = self.period, self._counts
+        cycles, rest = divmod(steps, period)
+        a = start % period
+        part = sum(counts[a : a + rest])
+        if a + rest > period:
+            part += sum(counts[: a + rest - period])
         return cycles * len(self._running) + part
 
     def _blocks(self, request: Request) -> int:
@@ -112,15 +166,79 @@ class DecodingBatch:
         """Blocks a request holds at its end; counted under no-evict only."""
         return held_blocks(request.input, request.steps, self._size, self.period) if self._promises else 0
 
-    def _leave(self, request: Request, blocks: int, computed: int) -> None:
-        """Give back the blocks of a request."""
+    def _leave(self, request: Request, blocks: int, computed: int, done: bool) -> None:
+        """Give back the blocks of a request, for good or until it comes back."""
         self._changed = True
         if self._promises:
             self._promised -= self._peak(request)
-        if self.cache is None:
+        cache = self.cache
+        if cache is None:
             self.free += blocks
-        else:
-            self._settle()
-            request.private = blocks - request.base
-            self.free += self.cache.release(request, computed)
+            return
+        idle = cache.evictable
+        if idle > self.free:  # `_settle`
+            cache.evict(idle - self.free)
+            idle = self.free
+        if done and not request.runs and not request.pins:
+            cache.keep(min(computed // self._size, blocks))
+            self.free += blocks
+            return
+        request.private = blocks - request.base
+        self.free += cache.release(request, computed) + cache.evictable - idle
         request.base = 0
+
+    # -- runs of equal steps ------------------------------------------------------------------------------------------
+
+    def _plan_run(self) -> None:
+        """Plan equal decode steps up to the next completion, or until blocks run out or admission is tried again."""
+        n, step, room = len(self._running), self._step, self.free
+        k = self._next_end() - step
+        if self.waiting:
+            if self._changed:
+                k = 1  # a preemption has just freed blocks: admission is tried again at the next step
+            elif self._estimate is not None:
+                k = min(k, RECHECK_STEPS - step % RECHECK_STEPS)
+        if k > 1 and ((k - 1) // self.period + 1) * n > room and self._growth(step + 1, k - 1) > room:
+            low, high = 1, k  # the first step has its blocks; find the last that still gets them
+            while high - low > 1:
+                middle = (low + high) // 2
+                low, high = (middle, high) if self._growth(step + 1, middle - 1) <= room else (low, middle)
+            k = low
+        self._steps, self._pieces = k, []
+        total, at, growth = self._total, self.now, self.growth
+        while k:
+            seconds, slope, edge = self.clock.decode(n, total)
+            here = min(k, max(1, math.ceil((edge - total / n) / growth))) if edge < 1e300 else k
+            slope *= growth
+            self._pieces.append((at, here, seconds, slope))
+            at += here * seconds + slope * (here * (here - 1) / 2)
+            total += here * n * growth
+            k -= here
+        self.end = at
+
+    def _cut(self, now: float) -> None:
+        """End the planned run with the step that is under way."""
+        steps = 0
+        for index, (at, here, seconds, slope) in enumerate(self._pieces):
+            if index == len(self._pieces) - 1 or self._pieces[index + 1][0] >= now:
+                here = min(here, steps_until(now - at, seconds, slope))
+                self._pieces[index:] = [(at, here, seconds, slope)]
+                self._steps = steps + here
+                self.end = at + here * seconds + slope * (here * (here - 1) / 2)
+                return
+            steps += here
+
+    def _commit_run(self) -> None:
+        """End a run of decode steps."""
+        n, total, steps, growth = len(self._running), self._total, self._steps, self.growth
+        if steps > 1:
+            self.free -= self._growth(self._step + 1, steps - 1)
+        used, segments = self.pool.blocks - self.free, self.segments
+        for at, here, seconds, slope in self._pieces:
+            segments += (at, here, seconds, slope, n, total, 0, used)
+            total += here * n * growth
+        self._total = total
+        self._step += steps
+        if self._estimate is not None:
+            self._estimate.decay(steps)
+        self.now, self._steps = self.end, 0

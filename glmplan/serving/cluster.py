@@ -77,15 +77,17 @@ class Cluster:
             Called with each request that ended (finished or rejected) and the time; returns the request that follows
             it, with its arrival, or None.
 
-        Yields
-        ------
-        Request
+        Returns
+        -------
+        iterator of Request
             Finished requests, in the order of finishing.
         """
-        source = iter(arrivals)
-        if len(self.engines) == 1:
-            yield from self._alone(source, after)
-            return
+        return (self._alone if len(self.engines) == 1 else self._together)(iter(arrivals), after)
+
+    def _together(
+        self, source: Iterator[Request], after: Callable[[Request, float], Request | None] | None
+    ) -> Iterator[Request]:
+        """One clock over all replicas."""
         coming = next(source, None)
         events: list[tuple[float, int, Request]] = []
         engines, ends, fresh = self.engines, [math.inf] * len(self.engines), {e.replica for e in self.engines if e.load}
@@ -162,11 +164,15 @@ class Cluster:
                 if engine.waiting:
                     raise GlmplanError(f"{len(engine.waiting)} requests wait for a replica that cannot start them")
                 return
-            for request in engine.commit():
-                if after is not None:
-                    self._follow(request, engine.now, after, events)
-                yield request
+            finished = engine.commit()
             end, planned = engine.now, False
+            for request in finished:
+                # `_follow`
+                follow = after(request, end) if after is not None else None
+                if follow is not None:
+                    self._number += 1
+                    heappush(events, (max(follow.arrival, end), self._number, follow))
+                yield request
 
     @property
     def preemptions(self) -> int:

@@ -7,49 +7,15 @@ one token (by the mean acceptance length with speculation); k steps take `k·t +
 
 from __future__ import annotations
 
-import math
-from collections import deque
-
-from glmplan.serving.admission import RECHECK_STEPS, SharedEstimate, generated
+from glmplan.serving.admission import RECHECK_STEPS, generated
 from glmplan.serving.batch import DecodingBatch
 from glmplan.serving.requests import Request
 from glmplan.serving.settings import EngineSettings, KvPool
-from glmplan.serving.steptable import StepClock, StepTable
+from glmplan.serving.steptable import StepTable
 
-__all__ = ["SkippingEngine", "steps_until"]
+__all__ = ["SkippingEngine"]
 
-_NEVER = math.inf
-
-
-def steps_until(seconds: float, first: float, slope: float) -> int:
-    """Fewest steps that last at least given seconds, when each is longer than the one before by `slope`.
-
-    Parameters
-    ----------
-    seconds : float
-        Time to fill, [s]
-    first : float
-        Duration of the first step, [s]
-    slope : float
-        Growth of the duration for each step, [s]
-
-    Returns
-    -------
-    int
-        Steps, at least one, [-]
-
-    Examples
-    --------
-    >>> steps_until(1.0, 0.25, 0.0), steps_until(1.0, 0.3, 0.1)
-    (4, 3)
-    """
-    linear = first - slope / 2
-    root = linear * linear + 2 * slope * seconds
-    k = int(2 * seconds / (linear + math.sqrt(max(root, 0.0)))) if linear + root > 0 else 1
-    k = max(k - 1, 1)
-    while k * first + slope * k * (k - 1) / 2 < seconds:
-        k += 1
-    return k
+_NEVER = float("inf")
 
 
 class SkippingEngine(DecodingBatch):
@@ -68,21 +34,16 @@ class SkippingEngine(DecodingBatch):
     """
 
     def __init__(self, table: StepTable, pool: KvPool, settings: EngineSettings, replica: int = 0) -> None:
-        super().__init__(pool, settings)
+        super().__init__(table, pool, settings)
         self.replica = replica
-        self.clock = StepClock(table, settings.pipeline_stages)
-        self.waiting: deque[Request] = deque()
-        self.now, self.end = 0.0, _NEVER
         self.preemptions = 0
-        #: runs of equal steps: start, steps, seconds of the first, growth, decoding requests, contexts, prompts, blocks
-        self.segments: list[tuple[float, int, float, float, int, float, int, int]] = []
+        self._prefill_first, self._most = settings.prefill_first, settings.max_num_seqs
         self._budget = settings.max_num_batched_tokens * settings.pipeline_stages
+        self._each = settings.tokens_per_decode
         self._partial: Request | None = None
-        self._estimate = SharedEstimate(settings.new_token_ratio)
-        self._chunks: list[tuple[Request, int]] = []
+        self._chunks: list[tuple[Request, int]] = []  # prompt tokens of the planned step
+        self._tokens, self._weight = 0, 0.0  # how many these are, and the keys they attend together
         self._beside = 0  # decoding requests in the planned step with prompt tokens
-        self._pieces: list[tuple[float, int, float, float]] = []  # start, steps, seconds of the first, growth
-        self._steps = 0  # steps of the planned run; 0 for a single step with prompt tokens
 
     @property
     def load(self) -> int:
@@ -109,7 +70,7 @@ class SkippingEngine(DecodingBatch):
         self.waiting.append(request)
         if self.end == _NEVER:
             self.now = max(self.now, now)
-        elif self._steps and len(self.waiting) == 1 and self._busy < self.settings.max_num_seqs and now < self.end:
+        elif self._steps and len(self.waiting) == 1 and self._busy < self._most and now < self.end:
             self._cut(now)
 
     def adopt(
@@ -156,22 +117,17 @@ class SkippingEngine(DecodingBatch):
         self._steps, preemptions = 0, self.preemptions
         if self.waiting and self.waiting[0].kv_ready:
             self._admit_ready()
-        settings, decoding = self.settings, len(self._running)
-        pending = self.waiting or self._partial is not None
-        if settings.prefill_first:
+        decoding, pending = len(self._running), self.waiting or self._partial is not None
+        if self._prefill_first:
             if pending:
                 self._fill(self._budget)
             if not self._chunks and decoding:
                 self._grow()
-        else:
-            preempted = bool(decoding) and self._grow()
-            if pending and not preempted:
-                self._fill(self._budget - decoding * settings.tokens_per_decode)
+        elif (not decoding or self._grow()) and pending:
+            self._fill(self._budget - decoding * self._each)
         if self._chunks:
-            self._beside = 0 if settings.prefill_first else decoding
-            p = sum(take for _, take in self._chunks)
-            weight = sum(take * (request.done + (take + 1) / 2) for request, take in self._chunks)
-            self.end = self.now + self.clock.mixed(self._beside, self._total, p, weight)
+            self._beside = beside = 0 if self._prefill_first else decoding
+            self.end = self.now + self.clock.mixed(beside, self._total, self._tokens, self._weight)
         elif self._running:
             self._plan_run()
         else:
@@ -188,7 +144,11 @@ class SkippingEngine(DecodingBatch):
         list of Request
             Requests that finished, at `now`.
         """
-        finished = self._commit_run() if self._steps else self._commit_step()
+        finished: list[Request] = []
+        if self._steps:
+            self._commit_run()
+        else:
+            self._commit_step(finished)
         self._complete(finished)
         for request in finished:
             request.finish = self.now
@@ -198,51 +158,52 @@ class SkippingEngine(DecodingBatch):
 
     def _fill(self, budget: int) -> None:
         """Gather prompt tokens for the next step: the rest of a started prompt, then waiting requests in order."""
-        size, settings, partial = self._size, self.settings, self._partial
+        size, settings, partial, chunks = self._size, self.settings, self._partial, self._chunks
+        self._tokens, self._weight = 0, 0.0
         if partial is not None:
             take = min(partial.prompt - partial.done, budget)
             need = -(-(partial.done + take) // size) - (-(-partial.done // size))
-            if need > self._available():
+            if need > self.free:
                 if not settings.prefill_first:
                     self._preempt(partial)
                 return
             self.free -= need
-            self._chunks.append((partial, take))
+            self._chunk(partial, take)
             self._partial = None
             budget -= take
-        estimate, room = settings.admission == "estimate", 0.0
-        if not self.waiting or not (self._changed or not self._busy or (estimate and self._step % RECHECK_STEPS == 0)):
+        waiting, cache, estimate, busy = self.waiting, self.cache, self._estimate, len(self._running) + len(chunks)
+        if not waiting or not (self._changed or not busy or (estimate and self._step % RECHECK_STEPS == 0)):
             return
+        room = 0.0
         if estimate:
-            room = self._available() * size
-            room -= self._estimate.outstanding(self._running.values(), self._step, self.growth)
-            room -= sum(r.prompt - r.done + self._estimate.answer(r.left, self.growth) for r, _ in self._chunks)
+            room = self.free * size
+            room -= estimate.outstanding(self._running.values(), self._step, self.growth)
+            room -= sum(r.prompt - r.done + estimate.answer(r.left, self.growth) for r, _ in chunks)
         self._changed = False
-        waiting, cache, chunks, most = self.waiting, self.cache, self._chunks, settings.max_num_seqs
-        busy = self._busy
+        most, chunked, now = self._most, settings.chunked_prefill, self.now
         while waiting and budget > 0 and busy < most:
             request = waiting[0]
             if request.kv_ready:
                 break
             hit, held, rest = 0, 0, request.prompt
-            names: list[tuple[object, int]] = []
+            names: list[tuple[object, int]] | None = None
             if cache is not None and (request.runs or request.preemptions):
                 self._settle()
                 hit, names = cache.match(request)
                 held = cache.idle_blocks(names)
                 rest -= hit * size
-            take = min(rest, budget)
-            if take < rest and not settings.chunked_prefill:
+            take = rest if rest < budget else budget
+            if take < rest and not chunked:
                 break
             need = -(-take // size)  # what is found ends at a block, so blocks start with the rest
-            if need > self._available() - held:
+            if need > self.free - held:
                 break
             if self._promises:
                 if self._promised + self._peak(request) > self.pool.blocks:
                     break
                 self._promised += self._peak(request)
             if estimate:
-                cost = rest + self._estimate.answer(request.left, self.growth)
+                cost = rest + estimate.answer(request.left, self.growth)
                 if cost >= room and busy:
                     break
                 room -= cost
@@ -251,20 +212,26 @@ class SkippingEngine(DecodingBatch):
                 cache.hold(request, names)
                 request.cached += hit * size
             request.base, request.done = hit, hit * size
-            self.free -= need
+            self.free -= need + held
             if request.started < 0:
-                request.started = self.now
-            chunks.append((request, take))
+                request.started = now
+            self._chunk(request, take)
             busy += 1
             budget -= take
+
+    def _chunk(self, request: Request, take: int) -> None:
+        """Compute some prompt tokens of a request in the next step."""
+        self._chunks.append((request, take))
+        self._tokens += take
+        self._weight += take * (request.done + (take + 1) / 2)
 
     def _admit_ready(self) -> None:
         """Let requests whose keys and values were computed elsewhere decode at once."""
         size = self._size
-        while self.waiting and self.waiting[0].kv_ready and self._busy < self.settings.max_num_seqs:
+        while self.waiting and self.waiting[0].kv_ready and self._busy < self._most:
             request = self.waiting[0]
             need = -(-request.prompt // size)
-            if need + 1 + len(self._running) > self._available() and self._busy:
+            if need + 1 + len(self._running) > self.free and self._busy:
                 return
             self.waiting.popleft()
             self.free -= need
@@ -273,109 +240,52 @@ class SkippingEngine(DecodingBatch):
             self._promised += self._peak(request)
             self._join(request)
 
-    def _commit_step(self) -> list[Request]:
-        """End a step with prompt tokens; return the requests whose first token was the last."""
-        finished: list[Request] = []
+    def _commit_step(self, finished: list[Request]) -> None:
+        """End a step with prompt tokens; tell the requests whose first token was the last."""
         start, now, n, total = self.now, self.end, self._beside, self._total
         self.now = now
         chunks, self._chunks = self._chunks, []
         self._changed = True  # of budget and cached content
-        tokens = 0
         if n:
             self._step += 1
             self._total += n * self.growth
-            self._estimate.decay(1)
+            if self._estimate is not None:
+                self._estimate.decay(1)
         for request, take in chunks:
-            tokens += take
             request.done += take
             if request.done < request.prompt:
                 self._partial = request
                 continue
             if request.first < 0:
                 request.first = now
-            if self.cache is not None and len(request.runs) > 1:
+            if len(request.runs) > 1 and self.cache is not None:
                 blocks = -(-request.prompt // self._size)
                 self._settle()
                 request.private = blocks - request.base
                 self.cache.publish(request)
                 request.base = blocks - request.private
-            if request.left == 0:
-                self._leave(request, -(-request.prompt // self._size), request.prompt)
-                finished.append(request)
-            else:
+            if request.left:
                 self._join(request)
-        self.segments.append((start, 1, now - start, 0.0, n, total if n else 0.0, tokens, self.used))
-        return finished
-
-    # -- decoding -----------------------------------------------------------------------------------------------------
-
-    def _plan_run(self) -> None:
-        """Plan equal decode steps up to the next completion, or until blocks run out or admission is tried again."""
-        n, step, room = len(self._running), self._step, self._available()
-        k = self._next_end() - step
-        if self.waiting and self._changed:
-            k = 1  # a preemption has just freed blocks: admission is tried again at the next step
-        elif self.waiting and self.settings.admission == "estimate":
-            k = min(k, RECHECK_STEPS - step % RECHECK_STEPS)
-        if k > 1 and ((k - 1) // self.period + 1) * n > room and self._growth(step + 1, k - 1) > room:
-            low, high = 1, k  # the first step has its blocks; find the last that still gets them
-            while high - low > 1:
-                middle = (low + high) // 2
-                low, high = (middle, high) if self._growth(step + 1, middle - 1) <= room else (low, middle)
-            k = low
-        self._steps, self._pieces = k, []
-        total, at, growth = self._total, self.now, self.growth
-        while k:
-            seconds, slope, edge = self.clock.decode(n, total)
-            here = min(k, max(1, math.ceil((edge - total / n) / growth))) if edge < 1e300 else k
-            slope *= growth
-            self._pieces.append((at, here, seconds, slope))
-            at += here * seconds + slope * (here * (here - 1) / 2)
-            total += here * n * growth
-            k -= here
-        self.end = at
-
-    def _cut(self, now: float) -> None:
-        """End the planned run with the step that is under way."""
-        steps = 0
-        for index, (at, here, seconds, slope) in enumerate(self._pieces):
-            if index == len(self._pieces) - 1 or self._pieces[index + 1][0] >= now:
-                here = min(here, steps_until(now - at, seconds, slope))
-                self._pieces[index:] = [(at, here, seconds, slope)]
-                self._steps = steps + here
-                self.end = at + here * seconds + slope * (here * (here - 1) / 2)
-                return
-            steps += here
-
-    def _commit_run(self) -> list[Request]:
-        """End a run of decode steps."""
-        n, total = len(self._running), self._total
-        if self._steps > 1:
-            self.free -= self._growth(self._step + 1, self._steps - 1)
-        used = self.used
-        for at, here, seconds, slope in self._pieces:
-            self.segments.append((at, here, seconds, slope, n, total, 0, used))
-            total += here * n * self.growth
-        self._total = total
-        self._step += self._steps
-        self._estimate.decay(self._steps)
-        self.now, self._steps = self.end, 0
-        return []
+            else:
+                self._leave(request, -(-request.prompt // self._size), request.prompt, True)
+                finished.append(request)
+        used = self.pool.blocks - self.free
+        self.segments += (start, 1, now - start, 0.0, n, total if n else 0.0, self._tokens, used)
 
     # -- preemption ---------------------------------------------------------------------------------------------------
 
     def _grow(self) -> bool:
-        """Give decoding requests the blocks of their next step, preempting while they do not suffice; say if it did."""
-        preempted = False
-        while (need := self._counts[self._step % self.period]) > self._available():
+        """Give decoding requests the blocks of their next step; preempt while they are too few. Says if it had not to."""
+        sufficed = True
+        while (need := self._counts[self._step % self.period]) > self.free:
             self._preempt(self._victim())
-            preempted = True
+            sufficed = False
         self.free -= need
-        return preempted
+        return sufficed
 
     def _victim(self) -> Request:
         """Whom to preempt: the request admitted last; in SGLang the one that has written least."""
-        if self.settings.admission == "estimate":
+        if self._estimate is not None:
             return min(self._running.values(), key=lambda r: (generated(r, self._step), -r.input, r.token))
         return self._partial if self._partial is not None else next(reversed(self._running.values()))
 
@@ -385,14 +295,14 @@ class SkippingEngine(DecodingBatch):
         request.preemptions += 1
         if request is self._partial:
             self._partial = None
-            self._leave(request, -(-request.done // self._size), request.done)
+            self._leave(request, -(-request.done // self._size), request.done, False)
         else:
             blocks, written = self._blocks(request), generated(request, self._step)
             request.left -= self._step - request.joined + 1
             self._separate(request)
-            self._leave(request, blocks, request.input + written - 1)
+            self._leave(request, blocks, request.input + written - 1, False)
             request.prompt = request.input + written
-            if self.settings.admission == "estimate":
+            if self._estimate is not None:
                 self._estimate.retracted(self._running.values(), self._step)
         request.done = 0
         self.waiting.appendleft(request)

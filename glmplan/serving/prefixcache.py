@@ -32,12 +32,13 @@ class PrefixCache:
     (10, [('system', 10)])
     """
 
-    __slots__ = ("_block", "_entries", "_idle", "blocks", "evictable")
+    __slots__ = ("_block", "_entries", "_idle", "_nameless", "blocks", "evictable")
 
     def __init__(self, block_size: int) -> None:
         self._block = block_size
         self._entries: dict[object, list[int]] = {}  # name → [blocks, of them held, holders]
         self._idle: OrderedDict[object, None] = OrderedDict()  # content with blocks nobody holds, oldest use first
+        self._nameless: list[int] | None = None  # the entry that `keep` adds to, while it is the newest
         self.evictable = 0
         self.blocks = 0
 
@@ -116,8 +117,29 @@ class PrefixCache:
             blocks -= part
             entry[0] = entry[1]
             del self._idle[name]
+            if entry is self._nameless:
+                self._nameless = None
             if not entry[2]:
                 del self._entries[name]
+
+    def keep(self, blocks: int) -> None:
+        """Keep content that nobody can ask for again; it only takes room until it is the oldest.
+
+        Parameters
+        ----------
+        blocks : int
+            Its full blocks, [-]
+        """
+        if not blocks:
+            return
+        newest = self._nameless
+        if newest is None:
+            newest = self._nameless = [0, 0, 0]
+            name = object()
+            self._entries[name], self._idle[name] = newest, None
+        newest[0] += blocks
+        self.blocks += blocks
+        self.evictable += blocks
 
     def publish(self, request: Request) -> None:
         """Offer the head of a computed prompt to others while the request still runs; its last run stays private.
@@ -157,15 +179,7 @@ class PrefixCache:
         """
         private, pins = request.private, request.pins
         request.pins, request.private = {}, 0
-        if not request.runs and not pins:
-            kept = min(tokens // self._block, private)
-            if kept:
-                own: object = ("request", request.number)
-                self._entries[own] = [kept, 0, 0]
-                self._idle[own] = None
-                self.blocks += kept
-                self.evictable += kept
-            return private - kept
+        self._nameless = None
         for name, blocks in reversed(self._shares(request, tokens)):
             entry = self._entries.get(name)
             added = min(blocks - (entry[0] if entry else 0), private)

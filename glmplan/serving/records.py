@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import numpy as np
 from glmplan.errors import SpecError
 from glmplan.serving.requests import Request
 
-__all__ = ["COLUMNS", "RecordWriter", "request_columns"]
+__all__ = ["COLUMNS", "RecordWriter", "RequestRows", "request_columns"]
 
 #: Columns of a record: name in the file → name inside; times in seconds after the start.
 COLUMNS = {
@@ -30,6 +31,20 @@ COLUMNS = {
     "first_token_s": "first",
     "finish_s": "finish",
 }
+
+#: Columns inside → attributes of a request.
+_WHOLE = {
+    "number": "number",
+    "session": "session",
+    "turn": "turn",
+    "replica": "replica",
+    "input_tokens": "input",
+    "output_tokens": "output",
+    "cached": "cached",
+    "preemptions": "preemptions",
+}
+_TIMES = {name: name for name in ("arrival", "started", "first", "finish")}
+_read_whole, _read_times = attrgetter(*_WHOLE.values()), attrgetter(*_TIMES)
 
 
 def request_columns(requests: list[Request]) -> dict[str, np.ndarray]:
@@ -50,14 +65,53 @@ def request_columns(requests: list[Request]) -> dict[str, np.ndarray]:
     >>> request_columns([Request(3, 0.5, 10, 2)])["arrival"].tolist()
     [0.5]
     """
-    whole = np.array(
-        [(r.number, r.session, r.turn, r.replica, r.input, r.output, r.cached, r.preemptions) for r in requests],
-        dtype=np.int64,
-    ).reshape(-1, 8)
-    times = np.array([(r.arrival, r.started, r.first, r.finish) for r in requests]).reshape(-1, 4)
-    names = ("number", "session", "turn", "replica", "input_tokens", "output_tokens", "cached", "preemptions")
-    columns = {name: whole[:, i] for i, name in enumerate(names)}
-    return columns | {name: times[:, i] for i, name in enumerate(("arrival", "started", "first", "finish"))}
+    rows = RequestRows()
+    for request in requests:
+        rows.add(request)
+    return rows.take()
+
+
+class RequestRows:
+    """Records of finished requests as flat rows of numbers, so that the requests themselves need not be kept.
+
+    Examples
+    --------
+    >>> rows = RequestRows()
+    >>> rows.add(Request(3, 0.5, 10, 2))
+    >>> len(rows), rows.take()["input_tokens"].tolist(), len(rows)
+    (1, [10], 0)
+    """
+
+    def __init__(self) -> None:
+        self._whole: list[int] = []
+        self._times: list[float] = []
+
+    def __len__(self) -> int:
+        return len(self._times) // len(_TIMES)
+
+    def add(self, request: Request) -> None:
+        """Append the record of a request.
+
+        Parameters
+        ----------
+        request : Request
+            A request that an engine has finished.
+        """
+        self._whole += _read_whole(request)
+        self._times += _read_times(request)
+
+    def take(self) -> dict[str, np.ndarray]:
+        """Hand the records out and begin anew.
+
+        Returns
+        -------
+        dict of ndarray
+            Columns by name; times in [s], lengths in [token]
+        """
+        whole = np.array(self._whole, dtype=np.int64).reshape(-1, len(_WHOLE)).T.copy()
+        times = np.array(self._times, dtype=float).reshape(-1, len(_TIMES)).T.copy()
+        self._whole, self._times = [], []
+        return dict(zip(_WHOLE, whole, strict=True)) | dict(zip(_TIMES, times, strict=True))
 
 
 class RecordWriter:

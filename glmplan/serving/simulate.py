@@ -18,7 +18,7 @@ from glmplan.serving.cluster import Cluster
 from glmplan.serving.engine import SkippingEngine
 from glmplan.serving.meter import Distribution, Meter
 from glmplan.serving.plain import PlainRun, Served, compiled
-from glmplan.serving.records import RecordWriter, request_columns
+from glmplan.serving.records import RecordWriter, RequestRows
 from glmplan.serving.reference import SteppingEngine
 from glmplan.serving.requests import Request
 from glmplan.serving.settings import EngineSettings, KvPool
@@ -354,22 +354,21 @@ def _rest(
 
 def _served(cluster: Cluster, source: Source) -> Iterator[Served]:
     """Run a cluster and hand out what has finished from time to time."""
-    buffer: list[Request] = []
+    finished = RequestRows()
 
     def flush() -> Served:
-        rows: list[tuple[float, ...]] = []
+        rows: list[float] = []
         for engine in cluster.engines:
             if isinstance(engine, SkippingEngine):
                 rows += engine.segments
                 engine.segments.clear()
-        columns = request_columns(buffer)
-        buffer.clear()
-        return Served(columns, np.array(rows, dtype=float).reshape(-1, 8).T.copy())
+        return Served(finished.take(), np.array(rows, dtype=float).reshape(-1, 8).T.copy())
 
+    add = finished.add
     try:
         for request in cluster.run(source.arrivals, source.after):
-            buffer.append(request)
-            if len(buffer) >= _FLUSH:
+            add(request)
+            if len(finished) >= _FLUSH:
                 yield flush()
     except KeyboardInterrupt:
         yield flush()

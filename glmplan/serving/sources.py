@@ -89,10 +89,10 @@ def request_source(
 
     pauses = _exponentials(traffic.think, generator)
 
-    def after(request: Request, now: float) -> Request | None:
+    def after(_: Request, now: float) -> Request | None:
         follow = next(stream, None)
         if follow is not None:
-            follow.arrival = now + next(pauses)
+            follow.arrival = now + next(pauses) if traffic.think else now
         return follow
 
     return Source(iter(list(first())), after)
@@ -134,9 +134,12 @@ def _independent(
     for chunk in request_chunks(traffic, count, generator, _CHUNK):
         steps = _steps(chunk.output_tokens, acceptance, generator)
         times = chunk.arrival.tolist() if chunk.arrival is not None else [0.0] * len(steps)
-        for at, inputs, outputs, made in zip(
-            times, chunk.input_tokens.tolist(), chunk.output_tokens.tolist(), steps, strict=True
-        ):
+        lengths = chunk.input_tokens.tolist(), chunk.output_tokens.tolist()
+        if not shared:
+            yield from map(Request, range(number, number + len(steps)), times, *lengths, steps)
+            number += len(steps)
+            continue
+        for at, inputs, outputs, made in zip(times, *lengths, steps, strict=True):
             common = min(shared, inputs - 1)
             runs = (("prefix", common), (("request", number), inputs - common)) if common else ()
             yield Request(number, at, inputs, outputs, made, runs)
