@@ -74,12 +74,15 @@ class DecodingBatch:
         self.period = block_period(pool.block_size, self.growth)
         self.cache = PrefixCache(pool.block_size) if settings.prefix_caching else None
         #: blocks that no running request holds; idle content of the prefix cache lies in them until they are taken
-        self.free = pool.blocks
+        self.free = self._pool_blocks = pool.blocks
         self.now, self.end = 0.0, _NEVER
         #: runs of equal steps, eight numbers each in one row: start, steps, seconds of the first, growth, decoding
         #: requests, contexts, prompts, blocks
         self.segments: list[float] = []
-        self._size = pool.block_size
+        self._size = size = pool.block_size
+        # `held_blocks` by the tokens in the last block of a prompt: steps behind it, blocks beyond the full ones
+        phases = [odd * self.period // size for odd in range(size)]
+        self._starts = [(phase, (odd > 0) + (phase == 0)) for odd, phase in enumerate(phases)]
         self._running: dict[int, Request] = {}  # decoding requests by join number, in the order of admission
         self._total = 0.0  # sum of their contexts in the next step
         self._step = 0  # decode steps made
@@ -97,7 +100,7 @@ class DecodingBatch:
     @property
     def used(self) -> int:
         """Blocks that running requests hold, [-]"""
-        return self.pool.blocks - self.free
+        return self._pool_blocks - self.free
 
     def _settle(self) -> None:
         """Throw idle content out of the blocks that have been taken meanwhile; due before the cache is used."""
@@ -112,10 +115,9 @@ class DecodingBatch:
         step, size, period, prompt, left = self._step, self._size, self.period, request.prompt, request.left
         self._joins = token = self._joins + 1
         request.token, request.joined = token, step
-        phase = prompt % size * period // size
+        phase, blocks = self._starts[prompt % size]
         request.key = key = (step - phase) % period
-        # `held_blocks` after its last step
-        request.most = -(-prompt // size) + (phase + left - 1) // period - (phase - 1) // period
+        request.most = prompt // size + blocks + (phase + left - 1) // period
         self._counts[key] += 1
         self._running[token] = request
         self._total += prompt + 1
@@ -127,16 +129,9 @@ class DecodingBatch:
         del self._running[request.token]
         self._total -= request.prompt + 1 + (self._step - request.joined) * self.growth
 
-    def _next_end(self) -> int:
-        """The step after which the next request is done."""
-        heap, running = self._heap, self._running
-        while heap[0] & _MASK not in running:
-            heappop(heap)
-        return heap[0] >> _SHIFT
-
     def _complete(self, finished: list[Request]) -> None:
         """Take out the requests whose last step has been made."""
-        heap, running, counts, growth = self._heap, self._running, self._counts, self.growth
+        heap, running, counts, growth, now = self._heap, self._running, self._counts, self.growth, self.now
         due = self._step + 1 << _SHIFT
         while heap and heap[0] < due:
             request = running.pop(heappop(heap) & _MASK, None)
@@ -144,6 +139,7 @@ class DecodingBatch:
                 counts[request.key] -= 1
                 self._total -= request.prompt + 1 + request.left * growth
                 self._leave(request, request.most, request.input + request.output - 1, True)
+                request.finish = now
                 finished.append(request)
 
     # -- blocks -------------------------------------------------------------------------------------------------------
@@ -191,8 +187,10 @@ class DecodingBatch:
 
     def _plan_run(self) -> None:
         """Plan equal decode steps up to the next completion, or until blocks run out or admission is tried again."""
-        n, step, room = len(self._running), self._step, self.free
-        k = self._next_end() - step
+        n, step, room, heap = len(self._running), self._step, self.free, self._heap
+        while heap[0] & _MASK not in self._running:
+            heappop(heap)
+        k = (heap[0] >> _SHIFT) - step
         if self.waiting:
             if self._changed:
                 k = 1  # a preemption has just freed blocks: admission is tried again at the next step
@@ -233,7 +231,7 @@ class DecodingBatch:
         n, total, steps, growth = len(self._running), self._total, self._steps, self.growth
         if steps > 1:
             self.free -= self._growth(self._step + 1, steps - 1)
-        used, segments = self.pool.blocks - self.free, self.segments
+        used, segments = self._pool_blocks - self.free, self.segments
         for at, here, seconds, slope in self._pieces:
             segments += (at, here, seconds, slope, n, total, 0, used)
             total += here * n * growth

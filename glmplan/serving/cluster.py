@@ -167,11 +167,14 @@ class Cluster:
             finished = engine.commit()
             end, planned = engine.now, False
             for request in finished:
-                # `_follow`
                 follow = after(request, end) if after is not None else None
                 if follow is not None:
-                    self._number += 1
-                    heappush(events, (max(follow.arrival, end), self._number, follow))
+                    at = follow.arrival
+                    if at <= end < due and not events and follow.input + follow.output <= self._surely:
+                        engine.submit(follow, end)  # nothing can come before it, so it needs no queue
+                    else:
+                        self._number += 1
+                        heappush(events, (at if at > end else end, self._number, follow))
                 yield request
 
     @property

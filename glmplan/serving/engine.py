@@ -123,8 +123,14 @@ class SkippingEngine(DecodingBatch):
                 self._fill(self._budget)
             if not self._chunks and decoding:
                 self._grow()
-        elif (not decoding or self._grow()) and pending:
-            self._fill(self._budget - decoding * self._each)
+        else:
+            need = self._counts[self._step % self.period] if decoding else 0
+            if need <= self.free:  # as `_grow` does
+                self.free -= need
+                if pending:
+                    self._fill(self._budget - decoding * self._each)
+            else:
+                self._grow()
         if self._chunks:
             self._beside = beside = 0 if self._prefill_first else decoding
             self.end = self.now + self.clock.mixed(beside, self._total, self._tokens, self._weight)
@@ -150,8 +156,6 @@ class SkippingEngine(DecodingBatch):
         else:
             self._commit_step(finished)
         self._complete(finished)
-        for request in finished:
-            request.finish = self.now
         return finished
 
     # -- prompts ------------------------------------------------------------------------------------------------------
@@ -168,7 +172,8 @@ class SkippingEngine(DecodingBatch):
                     self._preempt(partial)
                 return
             self.free -= need
-            self._chunk(partial, take)
+            chunks.append((partial, take))
+            self._tokens, self._weight = take, take * (partial.done + (take + 1) / 2)
             self._partial = None
             budget -= take
         waiting, cache, estimate, busy = self.waiting, self.cache, self._estimate, len(self._running) + len(chunks)
@@ -180,7 +185,7 @@ class SkippingEngine(DecodingBatch):
             room -= estimate.outstanding(self._running.values(), self._step, self.growth)
             room -= sum(r.prompt - r.done + estimate.answer(r.left, self.growth) for r, _ in chunks)
         self._changed = False
-        most, chunked, now = self._most, settings.chunked_prefill, self.now
+        most, chunked, now, tokens, weight = self._most, settings.chunked_prefill, self.now, self._tokens, self._weight
         while waiting and budget > 0 and busy < most:
             request = waiting[0]
             if request.kv_ready:
@@ -188,6 +193,8 @@ class SkippingEngine(DecodingBatch):
             hit, held, rest = 0, 0, request.prompt
             names: list[tuple[object, int]] | None = None
             if cache is not None and (request.runs or request.preemptions):
+                if not request.runs and -(-min(rest, budget) // size) > self.free:
+                    break  # what is found takes as much of the free blocks as it saves
                 self._settle()
                 hit, names = cache.match(request)
                 held = cache.idle_blocks(names)
@@ -199,7 +206,7 @@ class SkippingEngine(DecodingBatch):
             if need > self.free - held:
                 break
             if self._promises:
-                if self._promised + self._peak(request) > self.pool.blocks:
+                if self._promised + self._peak(request) > self._pool_blocks:
                     break
                 self._promised += self._peak(request)
             if estimate:
@@ -215,15 +222,12 @@ class SkippingEngine(DecodingBatch):
             self.free -= need + held
             if request.started < 0:
                 request.started = now
-            self._chunk(request, take)
+            chunks.append((request, take))
+            tokens += take
+            weight += take * (request.done + (take + 1) / 2)
             busy += 1
             budget -= take
-
-    def _chunk(self, request: Request, take: int) -> None:
-        """Compute some prompt tokens of a request in the next step."""
-        self._chunks.append((request, take))
-        self._tokens += take
-        self._weight += take * (request.done + (take + 1) / 2)
+        self._tokens, self._weight = tokens, weight
 
     def _admit_ready(self) -> None:
         """Let requests whose keys and values were computed elsewhere decode at once."""
@@ -268,14 +272,15 @@ class SkippingEngine(DecodingBatch):
                 self._join(request)
             else:
                 self._leave(request, -(-request.prompt // self._size), request.prompt, True)
+                request.finish = now
                 finished.append(request)
-        used = self.pool.blocks - self.free
+        used = self._pool_blocks - self.free
         self.segments += (start, 1, now - start, 0.0, n, total if n else 0.0, self._tokens, used)
 
     # -- preemption ---------------------------------------------------------------------------------------------------
 
     def _grow(self) -> bool:
-        """Give decoding requests the blocks of their next step; preempt while they are too few. Says if it had not to."""
+        """Give decoding requests the blocks of their next step; preempt while they are too few; say if none had to."""
         sufficed = True
         while (need := self._counts[self._step % self.period]) > self.free:
             self._preempt(self._victim())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+from collections.abc import Iterable
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -66,8 +67,7 @@ def request_columns(requests: list[Request]) -> dict[str, np.ndarray]:
     [0.5]
     """
     rows = RequestRows()
-    for request in requests:
-        rows.add(request)
+    rows.add(requests)
     return rows.take()
 
 
@@ -77,7 +77,7 @@ class RequestRows:
     Examples
     --------
     >>> rows = RequestRows()
-    >>> rows.add(Request(3, 0.5, 10, 2))
+    >>> rows.add([Request(3, 0.5, 10, 2)])
     >>> len(rows), rows.take()["input_tokens"].tolist(), len(rows)
     (1, [10], 0)
     """
@@ -89,16 +89,18 @@ class RequestRows:
     def __len__(self) -> int:
         return len(self._times) // len(_TIMES)
 
-    def add(self, request: Request) -> None:
-        """Append the record of a request.
+    def add(self, requests: Iterable[Request]) -> None:
+        """Append records one by one; what was appended before an interrupt stays.
 
         Parameters
         ----------
-        request : Request
-            A request that an engine has finished.
+        requests : iterable of Request
+            Requests as an engine finishes them.
         """
-        self._whole += _read_whole(request)
-        self._times += _read_times(request)
+        whole, times = self._whole, self._times
+        for request in requests:
+            whole += _read_whole(request)
+            times += _read_times(request)
 
     def take(self) -> dict[str, np.ndarray]:
         """Hand the records out and begin anew.
@@ -108,7 +110,7 @@ class RequestRows:
         dict of ndarray
             Columns by name; times in [s], lengths in [token]
         """
-        whole = np.array(self._whole, dtype=np.int64).reshape(-1, len(_WHOLE)).T.copy()
+        whole = np.array(self._whole[: len(self) * len(_WHOLE)], dtype=np.int64).reshape(-1, len(_WHOLE)).T.copy()
         times = np.array(self._times, dtype=float).reshape(-1, len(_TIMES)).T.copy()
         self._whole, self._times = [], []
         return dict(zip(_WHOLE, whole, strict=True)) | dict(zip(_TIMES, times, strict=True))

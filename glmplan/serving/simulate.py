@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 
 import numpy as np
@@ -364,13 +364,12 @@ def _served(cluster: Cluster, source: Source) -> Iterator[Served]:
                 engine.segments.clear()
         return Served(finished.take(), np.array(rows, dtype=float).reshape(-1, 8).T.copy())
 
-    add = finished.add
-    try:
-        for request in cluster.run(source.arrivals, source.after):
-            add(request)
-            if len(finished) >= _FLUSH:
-                yield flush()
-    except KeyboardInterrupt:
+    stream, more = cluster.run(source.arrivals, source.after), True
+    while more:
+        try:
+            finished.add(islice(stream, _FLUSH))
+        except KeyboardInterrupt:
+            yield flush()
+            raise
+        more = len(finished) == _FLUSH
         yield flush()
-        raise
-    yield flush()

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import chain, repeat
 
 import numpy as np
 
@@ -130,20 +131,29 @@ def _steps(outputs: np.ndarray, acceptance: Acceptance | None, generator: np.ran
 def _independent(
     traffic: Traffic, count: int, generator: np.random.Generator, acceptance: Acceptance | None
 ) -> Iterator[Request]:
+    return chain.from_iterable(_independent_chunks(traffic, count, generator, acceptance))
+
+
+def _independent_chunks(
+    traffic: Traffic, count: int, generator: np.random.Generator, acceptance: Acceptance | None
+) -> Iterator[Iterable[Request]]:
     number, shared = 0, traffic.shared_prefix
     for chunk in request_chunks(traffic, count, generator, _CHUNK):
         steps = _steps(chunk.output_tokens, acceptance, generator)
         times = chunk.arrival.tolist() if chunk.arrival is not None else [0.0] * len(steps)
         lengths = chunk.input_tokens.tolist(), chunk.output_tokens.tolist()
-        if not shared:
-            yield from map(Request, range(number, number + len(steps)), times, *lengths, steps)
-            number += len(steps)
-            continue
-        for at, inputs, outputs, made in zip(times, *lengths, steps, strict=True):
-            common = min(shared, inputs - 1)
-            runs = (("prefix", common), (("request", number), inputs - common)) if common else ()
-            yield Request(number, at, inputs, outputs, made, runs)
-            number += 1
+        numbers = range(number, number + len(steps))
+        number += len(steps)
+        if shared:
+            yield map(Request, numbers, times, *lengths, steps, map(_shared_head, repeat(shared), numbers, lengths[0]))
+        else:
+            yield map(Request, numbers, times, *lengths, steps)
+
+
+def _shared_head(shared: int, number: int, inputs: int) -> tuple[tuple[object, int], ...]:
+    """The runs of a prompt that begins as all others do."""
+    common = min(shared, inputs - 1)
+    return (("prefix", common), (("request", number), inputs - common)) if common else ()
 
 
 def _replayed(

@@ -297,12 +297,24 @@ class StepClock:
     0.014
     """
 
-    __slots__ = ("_attention", "_decode", "_extra", "_knots", "_microbatches", "_prefill", "_rows", "_slopes", "table")
+    __slots__ = (
+        "_attention",
+        "_decode",
+        "_extra",
+        "_knots",
+        "_last",
+        "_microbatches",
+        "_prefill",
+        "_rows",
+        "_slopes",
+        "table",
+    )
 
     def __init__(self, table: StepTable, microbatches: int = 1) -> None:
         self.table = table
         self._microbatches = microbatches
         self._knots = table.context.tolist()
+        self._last = len(self._knots) - 1
         self._decode = table.decode.tolist()
         self._slopes = (np.diff(table.decode, axis=1) / np.diff(table.context)).tolist()
         self._prefill = table.prefill.tolist()
@@ -326,11 +338,11 @@ class StepClock:
             [token]
         """
         mean = total / n
-        knots = self._knots
+        knots, last = self._knots, self._last
         row = -(-n // self._microbatches)
-        j = bisect_right(knots, mean, 1, len(knots) - 1) - 1
+        j = bisect_right(knots, mean, 1, last) - 1
         slope = self._slopes[row][j]
-        return self._decode[row][j] + slope * (mean - knots[j]), slope, knots[j + 1] if j < len(knots) - 2 else 1e300
+        return self._decode[row][j] + slope * (mean - knots[j]), slope, knots[j + 1] if j < last - 1 else 1e300
 
     def mixed(self, n: int, total: float, p: int, weight: float) -> float:
         """Time of one step of decoding requests and prompt tokens.
