@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator
 from heapq import heappop, heappush
+from itertools import chain
 
 from glmplan.errors import GlmplanError
 from glmplan.serving.admission import why_rejected
@@ -82,12 +83,12 @@ class Cluster:
         iterator of Request
             Finished requests, in the order of finishing.
         """
-        return (self._alone if len(self.engines) == 1 else self._together)(iter(arrivals), after)
+        return chain.from_iterable((self._alone if len(self.engines) == 1 else self._together)(iter(arrivals), after))
 
     def _together(
         self, source: Iterator[Request], after: Callable[[Request, float], Request | None] | None
-    ) -> Iterator[Request]:
-        """One clock over all replicas."""
+    ) -> Iterator[list[Request]]:
+        """One clock over all replicas; yields what finishes together."""
         coming = next(source, None)
         events: list[tuple[float, int, Request]] = []
         engines, ends, fresh = self.engines, [math.inf] * len(self.engines), {e.replica for e in self.engines if e.load}
@@ -117,12 +118,14 @@ class Cluster:
                 fresh.clear()
             elif end < math.inf:
                 i = ends.index(end)
+                finished = []
                 for request in engines[i].commit():
                     if request.left == 0 and request.steps > 0 and i < self.settings.prefill_replicas:
                         self._hand_over(request, engines[i].now, events)
                         continue
                     self._follow(request, engines[i].now, after, events)
-                    yield request
+                    finished.append(request)
+                yield finished
                 ends[i] = math.inf
                 fresh.add(i)
             else:
@@ -133,9 +136,9 @@ class Cluster:
 
     def _alone(
         self, source: Iterator[Request], after: Callable[[Request, float], Request | None] | None
-    ) -> Iterator[Request]:
+    ) -> Iterator[list[Request]]:
         """The same for one replica, which needs no clock over several."""
-        engine, events = self.engines[0], list[tuple[float, int, Request]]()
+        engine, events, surely = self.engines[0], list[tuple[float, int, Request]](), self._surely
         coming = next(source, None)
         due = coming.arrival if coming is not None else math.inf
         end, planned = engine.now, False
@@ -166,16 +169,21 @@ class Cluster:
                 return
             finished = engine.commit()
             end, planned = engine.now, False
+            if not finished:
+                continue
+            yield finished
+            if after is None:
+                continue
             for request in finished:
-                follow = after(request, end) if after is not None else None
-                if follow is not None:
-                    at = follow.arrival
-                    if at <= end < due and not events and follow.input + follow.output <= self._surely:
-                        engine.submit(follow, end)  # nothing can come before it, so it needs no queue
-                    else:
-                        self._number += 1
-                        heappush(events, (at if at > end else end, self._number, follow))
-                yield request
+                follow = after(request, end)
+                if follow is None:
+                    continue
+                at = follow.arrival
+                if at <= end < due and not events and follow.input + follow.output <= surely:
+                    engine.submit(follow, end)  # nothing can come before it, so it needs no queue
+                else:
+                    self._number += 1
+                    heappush(events, (at if at > end else end, self._number, follow))
 
     @property
     def preemptions(self) -> int:

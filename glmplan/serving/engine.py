@@ -155,7 +155,8 @@ class SkippingEngine(DecodingBatch):
             self._commit_run()
         else:
             self._commit_step(finished)
-        self._complete(finished)
+        if self._heap and self._heap[0] >> 32 <= self._step:
+            self._complete(finished)
         return finished
 
     # -- prompts ------------------------------------------------------------------------------------------------------

@@ -33,7 +33,7 @@ COLUMNS = {
     "finish_s": "finish",
 }
 
-#: Columns inside → attributes of a request.
+#: Columns inside → attributes of a request, whole numbers before times.
 _WHOLE = {
     "number": "number",
     "session": "session",
@@ -45,7 +45,8 @@ _WHOLE = {
     "preemptions": "preemptions",
 }
 _TIMES = {name: name for name in ("arrival", "started", "first", "finish")}
-_read_whole, _read_times = attrgetter(*_WHOLE.values()), attrgetter(*_TIMES)
+_NAMES = _WHOLE | _TIMES
+_read = attrgetter(*_NAMES.values())
 
 
 def request_columns(requests: list[Request]) -> dict[str, np.ndarray]:
@@ -83,11 +84,10 @@ class RequestRows:
     """
 
     def __init__(self) -> None:
-        self._whole: list[int] = []
-        self._times: list[float] = []
+        self._rows: list[float] = []
 
     def __len__(self) -> int:
-        return len(self._times) // len(_TIMES)
+        return len(self._rows) // len(_NAMES)
 
     def add(self, requests: Iterable[Request]) -> None:
         """Append records one by one; what was appended before an interrupt stays.
@@ -97,10 +97,9 @@ class RequestRows:
         requests : iterable of Request
             Requests as an engine finishes them.
         """
-        whole, times = self._whole, self._times
+        rows = self._rows
         for request in requests:
-            whole += _read_whole(request)
-            times += _read_times(request)
+            rows += _read(request)
 
     def take(self) -> dict[str, np.ndarray]:
         """Hand the records out and begin anew.
@@ -110,10 +109,12 @@ class RequestRows:
         dict of ndarray
             Columns by name; times in [s], lengths in [token]
         """
-        whole = np.array(self._whole[: len(self) * len(_WHOLE)], dtype=np.int64).reshape(-1, len(_WHOLE)).T.copy()
-        times = np.array(self._times, dtype=float).reshape(-1, len(_TIMES)).T.copy()
-        self._whole, self._times = [], []
-        return dict(zip(_WHOLE, whole, strict=True)) | dict(zip(_TIMES, times, strict=True))
+        columns = np.array(self._rows, dtype=float).reshape(-1, len(_NAMES)).T.copy()
+        self._rows = []
+        return {
+            name: column.astype(np.int64) if name in _WHOLE else column
+            for name, column in zip(_NAMES, columns, strict=True)
+        }
 
 
 class RecordWriter:
