@@ -15,7 +15,8 @@ from glmplan.serving.admission import RECHECK_STEPS, SharedEstimate, block_perio
 from glmplan.serving.prefixcache import PrefixCache
 from glmplan.serving.requests import Request
 from glmplan.serving.settings import EngineSettings, KvPool
-from glmplan.serving.steptable import StepClock, StepTable
+from glmplan.serving.stepclock import StepClock
+from glmplan.serving.steptable import StepTable
 
 __all__ = ["DecodingBatch", "steps_until"]
 
@@ -95,6 +96,7 @@ class DecodingBatch:
         self._estimate = SharedEstimate(settings.new_token_ratio) if settings.admission == "estimate" else None
         self._pieces: list[tuple[float, int, float, float]] = []  # start, steps, seconds of the first, growth
         self._steps = 0  # steps of the planned run; 0 for a single step with prompt tokens
+        self._taken = 0  # blocks that its steps take after the first
         self.waiting: deque[Request] = deque()
 
     @property
@@ -196,13 +198,17 @@ class DecodingBatch:
                 k = 1  # a preemption has just freed blocks: admission is tried again at the next step
             elif self._estimate is not None:
                 k = min(k, RECHECK_STEPS - step % RECHECK_STEPS)
-        if k > 1 and ((k - 1) // self.period + 1) * n > room and self._growth(step + 1, k - 1) > room:
-            low, high = 1, k  # the first step has its blocks; find the last that still gets them
+        taken = self._growth(step + 1, k - 1) if k > 1 else 0
+        if taken > room:
+            low, high, taken = 1, k, 0  # the first step has its blocks; find the last that still gets them
             while high - low > 1:
                 middle = (low + high) // 2
-                low, high = (middle, high) if self._growth(step + 1, middle - 1) <= room else (low, middle)
+                if (some := self._growth(step + 1, middle - 1)) <= room:
+                    low, taken = middle, some
+                else:
+                    high = middle
             k = low
-        self._steps, self._pieces = k, []
+        self._steps, self._taken, self._pieces = k, taken, []
         total, at, growth = self._total, self.now, self.growth
         while k:
             seconds, slope, edge = self.clock.decode(n, total)
@@ -214,23 +220,54 @@ class DecodingBatch:
             k -= here
         self.end = at
 
+    def _under_way(self, now: float) -> tuple[int, int, int]:
+        """Where the planned run is: which of its pieces, steps of those before it, steps of it begun by now."""
+        steps, last = 0, len(self._pieces) - 1
+        for index, (at, here, seconds, slope) in enumerate(self._pieces):
+            if index == last or self._pieces[index + 1][0] >= now:
+                return index, steps, min(here, steps_until(now - at, seconds, slope))
+            steps += here
+        raise AssertionError("a run has at least one piece")
+
     def _cut(self, now: float) -> None:
         """End the planned run with the step that is under way."""
-        steps = 0
-        for index, (at, here, seconds, slope) in enumerate(self._pieces):
-            if index == len(self._pieces) - 1 or self._pieces[index + 1][0] >= now:
-                here = min(here, steps_until(now - at, seconds, slope))
-                self._pieces[index:] = [(at, here, seconds, slope)]
-                self._steps = steps + here
-                self.end = at + here * seconds + slope * (here * (here - 1) / 2)
-                return
-            steps += here
+        index, steps, here = self._under_way(now)
+        at, _, seconds, slope = self._pieces[index]
+        self._pieces[index:] = [(at, here, seconds, slope)]
+        self._steps = steps + here
+        self._taken = self._growth(self._step + 1, self._steps - 1)
+        self.end = at + here * seconds + slope * (here * (here - 1) / 2)
+
+    def found(self, request: Request, now: float) -> int:
+        """Look a prompt up in the prefix cache while a run may be under way.
+
+        Parameters
+        ----------
+        request : Request
+            A request that has not been submitted.
+        now : float
+            The time, [s]
+
+        Returns
+        -------
+        int
+            Blocks at its head that are cached, [-]
+        """
+        cache = self.cache
+        if cache is None:
+            return 0
+        free = self.free
+        if self._steps:
+            _, steps, here = self._under_way(now)
+            free -= self._growth(self._step + 1, steps + here - 1)
+        if cache.evictable > free:
+            cache.evict(cache.evictable - free)
+        return cache.match(request)[0]
 
     def _commit_run(self) -> None:
         """End a run of decode steps."""
         n, total, steps, growth = len(self._running), self._total, self._steps, self.growth
-        if steps > 1:
-            self.free -= self._growth(self._step + 1, steps - 1)
+        self.free -= self._taken
         used, segments = self._pool_blocks - self.free, self.segments
         for at, here, seconds, slope in self._pieces:
             segments += (at, here, seconds, slope, n, total, 0, used)

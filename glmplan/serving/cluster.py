@@ -103,7 +103,7 @@ class Cluster:
                     coming = next(source, None)
                 else:
                     now, _, request = heappop(events)
-                target = self._accept(request)
+                target = self._accept(request, now)
                 if target is None:
                     self._follow(request, now, after, events)
                     continue
@@ -151,7 +151,7 @@ class Cluster:
                     due = coming.arrival if coming is not None else math.inf
                 else:
                     now, _, request = heappop(events)
-                if request.input + request.output > self._surely and self._accept(request) is None:
+                if request.input + request.output > self._surely and self._accept(request, now) is None:
                     self._follow(request, now, after, events)
                     continue
                 engine.submit(request, now)
@@ -203,10 +203,10 @@ class Cluster:
             self._number += 1
             heappush(events, (max(follow.arrival, now), self._number, follow))
 
-    def _accept(self, request: Request) -> int | None:
+    def _accept(self, request: Request, now: float) -> int | None:
         """Choose a replica; None if the request can never be served."""
         if request.kv_ready:
-            return self._route(request, self.decoders)
+            return self._route(request, self.decoders, now)
         if request.input + request.output > self._surely:
             reason = why_rejected(request, self.pool, self.settings, self.engines[0].period)
             if reason is not None:
@@ -214,17 +214,17 @@ class Cluster:
                 return None
         if self.prefillers:
             request.left = 0
-            return self._route(request, self.prefillers)
-        return self._route(request, self.decoders)
+            return self._route(request, self.prefillers, now)
+        return self._route(request, self.decoders, now)
 
-    def _route(self, request: Request, among: list[Engine]) -> int:
+    def _route(self, request: Request, among: list[Engine], now: float) -> int:
         if len(among) == 1:
             return among[0].replica
         routing = self.settings.routing
         if routing == "prefix-aware" and not request.kv_ready:
             # the longest prefix found decides unless that replica already has twice the work of the idlest
             least = min(engine.load for engine in among)
-            found = [e.cache.match(request)[0] if e.cache is not None else 0 for e in among]
+            found = [engine.found(request, now) for engine in among]
             best = max(range(len(among)), key=lambda i: (found[i], -among[i].load))
             if found[best] and among[best].load <= 2 * least + 4:
                 return among[best].replica

@@ -187,6 +187,7 @@ class SkippingEngine(DecodingBatch):
             room -= sum(r.prompt - r.done + estimate.answer(r.left, self.growth) for r, _ in chunks)
         self._changed = False
         most, chunked, now, tokens, weight = self._most, settings.chunked_prefill, self.now, self._tokens, self._weight
+        reserves = self._promises or estimate is not None
         while waiting and budget > 0 and busy < most:
             request = waiting[0]
             if request.kv_ready:
@@ -206,20 +207,19 @@ class SkippingEngine(DecodingBatch):
             need = -(-take // size)  # what is found ends at a block, so blocks start with the rest
             if need > self.free - held:
                 break
-            if self._promises:
+            if reserves:
                 if self._promised + self._peak(request) > self._pool_blocks:
                     break
-                self._promised += self._peak(request)
-            if estimate:
-                cost = rest + estimate.answer(request.left, self.growth)
-                if cost >= room and busy:
+                cost = rest + estimate.answer(request.left, self.growth) if estimate else 0.0
+                if estimate and cost >= room and busy:
                     break
+                self._promised += self._peak(request)
                 room -= cost
             waiting.popleft()
             if names and cache is not None:
                 cache.hold(request, names)
+                request.base, request.done = hit, hit * size
                 request.cached += hit * size
-            request.base, request.done = hit, hit * size
             self.free -= need + held
             if request.started < 0:
                 request.started = now

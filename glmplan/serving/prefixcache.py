@@ -130,8 +130,6 @@ class PrefixCache:
         blocks : int
             Its full blocks, [-]
         """
-        if not blocks:
-            return
         newest = self._nameless
         if newest is None:
             newest = self._nameless = [0, 0, 0]

@@ -13,7 +13,8 @@ from glmplan.serving.admission import RECHECK_STEPS, SharedEstimate, block_perio
 from glmplan.serving.prefixcache import PrefixCache
 from glmplan.serving.requests import Request
 from glmplan.serving.settings import EngineSettings, KvPool
-from glmplan.serving.steptable import StepClock, StepTable
+from glmplan.serving.stepclock import StepClock
+from glmplan.serving.steptable import StepTable
 
 __all__ = ["SteppingEngine"]
 
@@ -77,6 +78,23 @@ class SteppingEngine:
         self.waiting.append(request)
         if self.end == math.inf:
             self.now = max(self.now, now)
+
+    def found(self, request: Request, now: float) -> int:
+        """Look a prompt up in the prefix cache.
+
+        Parameters
+        ----------
+        request : Request
+            A request that has not been submitted.
+        now : float
+            The time; the cache is always as of now, [s]
+
+        Returns
+        -------
+        int
+            Blocks at its head that are cached, [-]
+        """
+        return self.cache.match(request)[0] if self.cache is not None else 0
 
     def plan(self) -> float:
         """Form the next step.

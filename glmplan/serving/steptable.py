@@ -10,7 +10,6 @@ integer n and is affine in c between knots, so a run of equal decode steps has a
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -18,7 +17,7 @@ import numpy as np
 
 from glmplan.errors import SpecError
 
-__all__ = ["StepClock", "StepTable", "context_knots"]
+__all__ = ["StepTable", "context_knots"]
 
 #: Cells of the decode table that are evaluated one by one; beyond it the batch axis is thinned and interpolated.
 _CHEAP_CELLS = 40_000
@@ -277,107 +276,6 @@ class StepTable:
             The scaled table.
         """
         return replace(self, decode=self.decode * factor, extra=self.extra * factor, attention=self.attention * factor)
-
-
-class StepClock:
-    """The table as plain lists, for loops that read one step at a time.
-
-    Parameters
-    ----------
-    table : StepTable
-        What to read from.
-    microbatches : int, optional
-        Pipeline stages; a step is split into as many equal micro-batches that follow each other through the stages, so
-        the round takes as long as one of them, [-]
-
-    Examples
-    --------
-    >>> clock = StepClock(StepTable.affine(base=0.01, per_request=1e-3))
-    >>> clock.mixed(4, 4000.0, 0, 0.0)
-    0.014
-    """
-
-    __slots__ = (
-        "_attention",
-        "_decode",
-        "_extra",
-        "_knots",
-        "_last",
-        "_microbatches",
-        "_prefill",
-        "_rows",
-        "_slopes",
-        "table",
-    )
-
-    def __init__(self, table: StepTable, microbatches: int = 1) -> None:
-        self.table = table
-        self._microbatches = microbatches
-        self._knots = table.context.tolist()
-        self._last = len(self._knots) - 1
-        self._decode = table.decode.tolist()
-        self._slopes = (np.diff(table.decode, axis=1) / np.diff(table.context)).tolist()
-        self._prefill = table.prefill.tolist()
-        self._extra = table.extra.tolist()
-        self._attention = (table.keys.tolist(), table.attention.tolist())
-
-    def decode(self, n: int, total: float) -> tuple[float, float, float]:
-        """Time of a pure decode step and how it grows.
-
-        Parameters
-        ----------
-        n : int
-            Decoding requests, at least one, [-]
-        total : float
-            Sum of their contexts, [token]
-
-        Returns
-        -------
-        tuple of float
-            Seconds, [s]; seconds for each further token of mean context, [s]; the mean context up to which this holds,
-            [token]
-        """
-        mean = total / n
-        knots, last = self._knots, self._last
-        row = -(-n // self._microbatches)
-        j = bisect_right(knots, mean, 1, last) - 1
-        slope = self._slopes[row][j]
-        return self._decode[row][j] + slope * (mean - knots[j]), slope, knots[j + 1] if j < last - 1 else 1e300
-
-    def mixed(self, n: int, total: float, p: int, weight: float) -> float:
-        """Time of one step of decoding requests and prompt tokens.
-
-        Parameters
-        ----------
-        n : int
-            Decoding requests, [-]
-        total : float
-            Sum of their contexts, [token]
-        p : int
-            Prompt tokens, [token]
-        weight : float
-            Sum over the prompt tokens of the keys each attends, [token]
-
-        Returns
-        -------
-        float
-            Time of the step, [s]
-        """
-        seconds = self.decode(n, total)[0] if n else 0.0
-        if p:
-            row, tokens, a = -(-n // self._microbatches), p / self._microbatches, weight / p
-            knots = self._prefill
-            i = bisect_right(knots, tokens, 1, len(knots) - 1) - 1
-            x = (tokens - knots[i]) / (knots[i + 1] - knots[i])
-            low = self._extra[row]
-            seconds += low[i] + x * (low[i + 1] - low[i])
-            keys, attention = self._attention
-            j = bisect_right(keys, a, 1, len(keys) - 1) - 1
-            y = (a - keys[j]) / (keys[j + 1] - keys[j])
-            one, two = attention[i], attention[i + 1]
-            left = one[j] + y * (one[j + 1] - one[j])
-            seconds += left + x * (two[j] + y * (two[j + 1] - two[j]) - left)
-        return seconds
 
 
 def _thinned(largest: int, dense: int, per_octave: int) -> np.ndarray:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from glmplan.schema.workload import Traffic
 from glmplan.serving.cluster import Cluster
 from glmplan.serving.engine import SkippingEngine
 from glmplan.serving.reference import SteppingEngine
 from glmplan.serving.requests import Request
 from glmplan.serving.settings import Acceptance, EngineSettings, KvPool, TransferLink, scheduler_settings
+from glmplan.serving.sources import request_source
 from glmplan.serving.steptable import StepTable
 
 AFFINE = StepTable.affine(
@@ -133,6 +135,45 @@ def test_replicas_and_disaggregation_agree_too(seed, rate, routing, prefillers, 
     )
     pool = KvPool(tokens, 16, bytes_per_token=100_000)
     _both(AFFINE, pool, engine_settings, lambda: _requests(seed, 60, rate, 0, None))
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    seed=st.integers(0, 10**9),
+    replicas=st.integers(2, 4),
+    routing=st.sampled_from(["prefix-aware", "prefix-aware", "least-loaded", "round-robin"]),
+    users=st.integers(0, 12),
+    wait=st.sampled_from([0.0, 0.4, 3.0]),
+    tokens=st.sampled_from([1500, 3000, 9000]),
+    draft=st.sampled_from([None, Acceptance(3, 0.7)]),
+)
+@example(seed=27875, replicas=2, routing="prefix-aware", users=11, wait=0.4, tokens=1500, draft=None)
+def test_conversations_on_replicas_agree_too(seed, replicas, routing, users, wait, tokens, draft):
+    """Where a turn goes depends on what each cache holds when it arrives, in the middle of a run as well."""
+    engine_settings = EngineSettings(
+        max_num_batched_tokens=512,
+        max_num_seqs=16,
+        replicas=replicas,
+        routing=routing,
+        prefix_caching=True,
+        acceptance=draft,
+    )
+    load = {"users": users} if users else {"rate": 1.5}
+    traffic = Traffic(
+        kind="sessions", input=60, output=40, jitter=0.5, turns=5, tool_wait=wait, shared_prefix=70, ramp=2.0, **load
+    )
+
+    def source():
+        return request_source(traffic, 60, np.random.default_rng(seed), draft)
+
+    sources = []
+
+    def arrivals():
+        sources.append(source())
+        return sources[-1].arrivals
+
+    cluster, done = _both(AFFINE, KvPool(tokens, 16), engine_settings, arrivals, lambda: sources[-1].after)
+    assert len(done) + sum(cluster.rejected.values()) == 60
 
 
 @pytest.mark.parametrize("think", [0.0, 0.7])
