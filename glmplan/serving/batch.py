@@ -134,15 +134,30 @@ class DecodingBatch:
     def _complete(self, finished: list[Request]) -> None:
         """Take out the requests whose last step has been made."""
         heap, running, counts, growth, now = self._heap, self._running, self._counts, self.growth, self.now
+        cache, size, promises, kept = self.cache, self._size, self._promises, 0
         due = self._step + 1 << _SHIFT
+        self._settle()
         while heap and heap[0] < due:
             request = running.pop(heappop(heap) & _MASK, None)
-            if request is not None:
-                counts[request.key] -= 1
-                self._total -= request.prompt + 1 + request.left * growth
-                self._leave(request, request.most, request.input + request.output - 1, True)
-                request.finish = now
-                finished.append(request)
+            if request is None:
+                continue
+            counts[request.key] -= 1
+            self._total -= request.prompt + 1 + request.left * growth
+            request.finish = now
+            finished.append(request)
+            blocks, computed = request.most, request.input + request.output - 1
+            if request.runs or request.pins or promises:
+                if kept and cache is not None:
+                    cache.keep(kept)
+                    kept = 0
+                self._leave(request, blocks, computed, True)
+            else:  # as `_leave` does, with one entry in the cache for all
+                self.free += blocks
+                kept += min(computed // size, blocks)
+        if finished:
+            self._changed = True
+        if kept and cache is not None:
+            cache.keep(kept)
 
     # -- blocks -------------------------------------------------------------------------------------------------------
 
@@ -209,15 +224,15 @@ class DecodingBatch:
                     high = middle
             k = low
         self._steps, self._taken, self._pieces = k, taken, []
-        total, at, growth = self._total, self.now, self.growth
+        total, at, growth, decode = self._total, self.now, self.growth, self.clock.decode
         while k:
-            seconds, slope, edge = self.clock.decode(n, total)
+            seconds, slope, edge = decode(n, total)
             here = min(k, max(1, math.ceil((edge - total / n) / growth))) if edge < 1e300 else k
             slope *= growth
             self._pieces.append((at, here, seconds, slope))
             at += here * seconds + slope * (here * (here - 1) / 2)
-            total += here * n * growth
             k -= here
+            total += here * n * growth
         self.end = at
 
     def _under_way(self, now: float) -> tuple[int, int, int]:

@@ -40,6 +40,7 @@ class SkippingEngine(DecodingBatch):
         self._prefill_first, self._most = settings.prefill_first, settings.max_num_seqs
         self._budget = settings.max_num_batched_tokens * settings.pipeline_stages
         self._each = settings.tokens_per_decode
+        self._adopts = settings.prefill_replicas > 0  # whether requests come with keys and values
         self._partial: Request | None = None
         self._chunks: list[tuple[Request, int]] = []  # prompt tokens of the planned step
         self._tokens, self._weight = 0, 0.0  # how many these are, and the keys they attend together
@@ -115,7 +116,7 @@ class SkippingEngine(DecodingBatch):
             When it ends; infinite if there is nothing to do, [s]
         """
         self._steps, preemptions = 0, self.preemptions
-        if self.waiting and self.waiting[0].kv_ready:
+        if self._adopts:
             self._admit_ready()
         decoding, pending = len(self._running), self.waiting or self._partial is not None
         if self._prefill_first:
@@ -163,34 +164,32 @@ class SkippingEngine(DecodingBatch):
 
     def _fill(self, budget: int) -> None:
         """Gather prompt tokens for the next step: the rest of a started prompt, then waiting requests in order."""
-        size, settings, partial, chunks = self._size, self.settings, self._partial, self._chunks
-        self._tokens, self._weight = 0, 0.0
+        size, partial, chunks, waiting, tokens, weight = self._size, self._partial, self._chunks, self.waiting, 0, 0.0
         if partial is not None:
             take = min(partial.prompt - partial.done, budget)
             need = -(-(partial.done + take) // size) - (-(-partial.done // size))
             if need > self.free:
-                if not settings.prefill_first:
+                if not self._prefill_first:
                     self._preempt(partial)
                 return
             self.free -= need
             chunks.append((partial, take))
-            self._tokens, self._weight = take, take * (partial.done + (take + 1) / 2)
+            tokens, weight = take, take * (partial.done + (take + 1) / 2)
             self._partial = None
             budget -= take
-        waiting, cache, estimate, busy = self.waiting, self.cache, self._estimate, len(self._running) + len(chunks)
+        self._tokens, self._weight, busy, estimate = tokens, weight, len(self._running) + len(chunks), self._estimate
         if not waiting or not (self._changed or not busy or (estimate and self._step % RECHECK_STEPS == 0)):
             return
-        room = 0.0
+        room, cache, most, now = 0.0, self.cache, self._most, self.now
         if estimate:
             room = self.free * size
             room -= estimate.outstanding(self._running.values(), self._step, self.growth)
             room -= sum(r.prompt - r.done + estimate.answer(r.left, self.growth) for r, _ in chunks)
         self._changed = False
-        most, chunked, now, tokens, weight = self._most, settings.chunked_prefill, self.now, self._tokens, self._weight
-        reserves = self._promises or estimate is not None
+        reserves, adopts = self._promises or estimate is not None, self._adopts
         while waiting and budget > 0 and busy < most:
             request = waiting[0]
-            if request.kv_ready:
+            if adopts and request.kv_ready:
                 break
             hit, held, rest = 0, 0, request.prompt
             names: list[tuple[object, int]] | None = None
@@ -202,7 +201,7 @@ class SkippingEngine(DecodingBatch):
                 held = cache.idle_blocks(names)
                 rest -= hit * size
             take = rest if rest < budget else budget
-            if take < rest and not chunked:
+            if take < rest and not self.settings.chunked_prefill:
                 break
             need = -(-take // size)  # what is found ends at a block, so blocks start with the rest
             if need > self.free - held:
