@@ -11,7 +11,7 @@ from glmplan.calibrate.figures import FIGURES
 from glmplan.calibrate.ledger import repeats
 from glmplan.calibrate.possible import why_impossible
 from glmplan.columns import Layout, StepPoints
-from glmplan.errors import GlmplanError
+from glmplan.errors import GlmplanError, SpecError
 from glmplan.hierarchy import LEVELS, keys_of
 from glmplan.observables import observables
 from glmplan.question import Question, question_of
@@ -142,6 +142,11 @@ def build_design(runs: Iterable[Run]) -> Design:
     -------
     Design
         The table.
+
+    Raises
+    ------
+    SpecError
+        If no run can be used; the message gives the reason of the first.
     """
     questions: list[Question] = []
     refused: list[tuple[Run, str]] = []
@@ -195,6 +200,10 @@ def build_design(runs: Iterable[Run]) -> Design:
             owner.append(place)
             target.append(np.log(seconds))
         start += size
+    if not target:
+        why = [f"{run.id}: {reason}" for run, reason in refused]
+        why += [f"{question.run.id}: has no figure that is predicted" for question in questions]
+        raise SpecError("no run can be used" + (f"; {why[0]}" if why else ""))
     table = work_table(questions, points)
     fronts = np.concatenate(front)
     idle = fronts.any(axis=1)

@@ -16,7 +16,6 @@ import numpy as np
 from glmplan.calibrate.crossvalidate import figure_kind
 from glmplan.calibrate.design import Design, build_design
 from glmplan.calibrate.solve import evaluate, prior_spread
-from glmplan.errors import SpecError
 from glmplan.files import write_atomically
 from glmplan.hierarchy import COLUMNS, LEVELS, Effects, keys_of, load_effects
 from glmplan.question import Question
@@ -184,8 +183,6 @@ def calibrate_site(runs: Iterable[Run], *, effects: Callable[[str], Effects] = l
     chosen = np.unique(whole.observation_run)
     silent = [question.run.id for n, question in enumerate(whole.questions) if n not in chosen]
     refused += [(name, "has no figure that is predicted") for name in silent]
-    if not len(chosen):
-        raise SpecError("no run can be used" + (f"; {refused[0][0]}: {refused[0][1]}" if refused else ""))
     design = part_of(whole, chosen)
     base, keys = [], []
     for run, question in enumerate(design.questions):

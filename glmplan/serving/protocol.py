@@ -51,6 +51,9 @@ class ClosedLoop:
     gather_steps : int
         Steps that new requests wait for others, so that the ranks of data-parallel attention prefill together
         (TensorRT-LLM ``attention_dp_config.timeout_iters``), [-]
+    on_their_way : bool
+        Whether prompts that are sent when a step ends miss the next one, which runs while they travel; otherwise every
+        prompt is seen at the instant it is sent, as the simulator has it.
     """
 
     concurrency: int
@@ -67,6 +70,7 @@ class ClosedLoop:
     tokens_per_step: float = 1.0
     whole_prompts: bool = False
     gather_steps: int = 0
+    on_their_way: bool = True
 
 
 @dataclass(frozen=True)
@@ -167,7 +171,10 @@ def _schedule(
     unseen.extend(range(sent))
     alive = sent
     while alive:
-        if unseen and not (decoding or prefilling or waiting):
+        if unseen and not run.on_their_way:
+            waiting.extend(unseen)
+            unseen.clear()
+        elif unseen and not (decoding or prefilling or waiting):
             # an idle engine starts with whoever is there first; the others find it busy
             waiting.append(unseen.popleft())
         elif unseen and (rounds - since >= run.gather_steps if run.gather_steps else rounds % run.poll_interval == 0):

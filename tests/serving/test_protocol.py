@@ -34,7 +34,7 @@ def test_means_equal_those_of_the_simulator(users, inputs, outputs):
     found = simulate(
         service, parse_traffic(f"closed:{users}", input=inputs, output=outputs), requests=10 * users
     ).summary
-    mix = closed_loop_mix(ClosedLoop(users, inputs, outputs, 10 * users))
+    mix = closed_loop_mix(ClosedLoop(users, inputs, outputs, 10 * users, on_their_way=False))
     assert 1e3 * weighted(mix, mix.ttft) == pytest.approx(found["ttft_mean_ms"], rel=0.03)
     assert 1e3 * weighted(mix, mix.tpot) == pytest.approx(found["tpot_mean_ms"], rel=0.01)
 
@@ -43,15 +43,43 @@ def test_means_equal_those_of_the_simulator(users, inputs, outputs):
 @given(
     users=st.integers(1, 60), inputs=st.integers(1, 5000), outputs=st.integers(1, 400), shortest=st.floats(0.3, 1.0),
     first=st.booleans(), pool=st.sampled_from([1 << 60, 40_000]), poll=st.sampled_from([1, 7, 30]),
+    whole=st.booleans(), gather=st.sampled_from([0, 0, 25]), travel=st.booleans(),
 )  # fmt: skip
-def test_every_token_is_made_once(users, inputs, outputs, shortest, first, pool, poll):
-    run = ClosedLoop(users, inputs, outputs, 3 * users, shortest, 2048, first, pool_tokens=pool, poll_interval=poll)
+def test_every_token_is_made_once(users, inputs, outputs, shortest, first, pool, poll, whole, gather, travel):
+    run = ClosedLoop(
+        users, inputs, outputs, 3 * users, shortest, 2048, first, pool_tokens=pool, poll_interval=poll,
+        whole_prompts=whole, gather_steps=gather, on_their_way=travel,
+    )  # fmt: skip
     mix = closed_loop_mix(run)
     decoded = float(mix.wall @ mix.decode_requests)
     assert decoded == pytest.approx(mix.output_tokens - 3 * users, rel=1e-9, abs=1e-6)
     assert float(mix.wall @ mix.prefill_tokens) == pytest.approx(mix.input_tokens, rel=1e-9)
     assert mix.peak_requests <= users
     assert (mix.ttft >= -1e-9).all() and (mix.tpot >= -1e-12).all()
+
+
+def test_an_idle_engine_starts_with_the_first_prompt_and_takes_the_others_one_step_later():
+    mix = closed_loop_mix(ClosedLoop(8, 1000, 101, 8))
+    assert sorted(mix.prefill_tokens[mix.prefill_tokens > 0].tolist()) == [1000.0, 7000.0]
+    # one waits for a step, seven for two
+    assert float(mix.ttft.sum()) == pytest.approx((1 + 7 * 2) / 8)
+    at_once = closed_loop_mix(ClosedLoop(8, 1000, 101, 8, on_their_way=False))
+    assert at_once.prefill_tokens.max() == 8000.0
+    assert float(at_once.ttft.sum()) == pytest.approx(1.0)
+
+
+def test_prompts_that_are_never_split_leave_the_rest_of_the_budget_empty():
+    split = closed_loop_mix(ClosedLoop(6, 3000, 50, 6, budget=8192, on_their_way=False))
+    whole = closed_loop_mix(ClosedLoop(6, 3000, 50, 6, budget=8192, whole_prompts=True, on_their_way=False))
+    assert split.prefill_tokens.max() == 8192.0
+    assert whole.prefill_tokens.max() == 6000.0
+    assert float(whole.wall @ whole.prefill_tokens) == 18_000.0
+
+
+def test_ranks_that_gather_their_prompts_make_them_wait_but_no_longer_than_they_are_told():
+    alone = closed_loop_mix(ClosedLoop(16, 1024, 600, 160, 0.8))
+    gathered = closed_loop_mix(ClosedLoop(16, 1024, 600, 160, 0.8, gather_steps=60))
+    assert alone.ttft.sum() + 5 < gathered.ttft.sum() < alone.ttft.sum() + 62
 
 
 def test_a_small_pool_makes_requests_wait():
