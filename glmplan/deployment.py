@@ -125,7 +125,7 @@ class Deployment:
         silicon = self.accelerator.compute_capability or ""
         part = Part(
             name=self.accelerator.name,
-            family=silicon.partition(".")[0] if silicon[:1].isdigit() else "",
+            family="cpu" if self.accelerator.kind == "cpu-socket" else _family(silicon),
             bandwidth=self.accelerator.need("memory_bandwidth"),
             peaks={str(name): rate for name, rate in self.accelerator.peak.items()},
         )
@@ -156,6 +156,10 @@ class Deployment:
     def with_layout(self, *, tp: int, pp: int = 1, dp: int = 1, ep: int = 1, dcp: int = 1) -> Deployment:
         """The same deployment in another layout."""
         return replace(self, tp=tp, pp=pp, dp=dp, ep=ep, dcp=dcp, count=tp * pp * dp)
+
+
+def _family(silicon: str) -> str:
+    return silicon.partition(".")[0] if silicon[:1].isdigit() else ""
 
 
 def runs_sparse(accelerator: Accelerator, backend: str | None) -> bool:

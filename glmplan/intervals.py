@@ -12,8 +12,19 @@ from bisect import bisect_right
 from glmplan.deployment import Deployment
 from glmplan.hierarchy import Effects, kind_of, shape_of
 
-__all__ = ["BANDS", "MEASURED_FEATURES", "OTHER_FEATURES", "band_of", "factor_key", "features_of", "interval_of"]
+__all__ = [
+    "BANDS",
+    "MEASURED_FEATURES",
+    "OTHER_FEATURES",
+    "QUANTILE_90",
+    "band_of",
+    "factor_key",
+    "features_of",
+    "interval_of",
+]
 
+#: standard normal quantile of a 90 % interval, [-]
+QUANTILE_90 = 1.6449
 #: upper ends of the bands of concurrency, [-]
 BANDS: tuple[float, ...] = (1.5, 4.5, 16.5, 64.5, 256.5)
 #: what the width of a measured deployment depends on

@@ -49,6 +49,10 @@ class Load:
         Steps between two looks at newly arrived requests, [-]
     gather_steps : int
         Steps that new requests wait for others, [-]
+    late : int
+        Steps that have begun when the next prompt of a user arrives, [-]
+    staggered : bool
+        Users are out of step with each other and only the steady state counts; else all start together and all counts.
     tokens_per_step : float
         Tokens a request gains in a step, [-]
     prefix_cached : bool
@@ -74,6 +78,8 @@ class Load:
     reserve: float = 0.5
     poll_interval: int = 1
     gather_steps: int = 0
+    late: int = 0
+    staggered: bool = False
     tokens_per_step: float = 1.0
     prefix_cached: bool = False
     bunched: float = 1.0
@@ -247,12 +253,14 @@ def _serving(load: Load) -> Observables:
             reserve=load.reserve,
             poll_interval=load.poll_interval,
             gather_steps=load.gather_steps,
+            late=load.late,
+            staggered=load.staggered,
             tokens_per_step=round(load.tokens_per_step, 2),
         )
     )
     zero, one = np.zeros(1), np.ones(1)
     depth = load.context + (load.input_tokens if load.prefix_cached else 0.0)
-    per_request = mix.output_tokens / max(requests, 1)
+    per_request = mix.answer_tokens
     wall = np.append(mix.wall, requests * 0.0)
     figures = {
         "ttft": Observable(np.append(mix.ttft, 1.0)),

@@ -23,6 +23,9 @@ class EngineDefaults:
         Share of the answer that must fit in the KV cache before a request is admitted, [-]
     whole_prompts : bool
         Prompts are never split over steps.
+    late : int
+        Steps that have begun when the next prompt of a closed loop arrives: the engine goes on at once, the client
+        needs a round trip, [-]
     """
 
     budget: int
@@ -30,13 +33,16 @@ class EngineDefaults:
     max_requests: int
     reserve: float = 0.5
     whole_prompts: bool = False
+    late: int = 1
 
 
 #: vLLM V1: max_num_batched_tokens 8192 for a server on large parts, max_num_seqs 1024 since 0.11 (docs.vllm.ai,
 #: engine arguments); SGLang: chunked_prefill_size 8192-16384 by memory (docs.sglang.ai, server arguments);
 #: TensorRT-LLM: max_num_tokens 8192, max_batch_size 2048, prompts split only with enable_chunked_prefill
 #: (nvidia.github.io/TensorRT-LLM, deployment guide and performance tuning guide);
-#: llama.cpp: n_ubatch 512, slots as asked
+#: llama.cpp: n_ubatch 512, slots as asked. Each asks for its next step as soon as one ends (llama.cpp: tools/server,
+#: `SERVER_TASK_TYPE_NEXT_RESPONSE` after `update_slots`; vLLM: async scheduling; SGLang and TensorRT-LLM: overlap
+#: scheduler), so a prompt that answers the end of a step comes one step late.
 ENGINE_DEFAULTS: dict[str, EngineDefaults] = {
     "vllm": EngineDefaults(8192, False, 1024),
     "sglang": EngineDefaults(16384, True, 2048),

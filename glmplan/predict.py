@@ -19,7 +19,7 @@ from glmplan.hierarchy import (
     load_effects,
     log_parameters,
 )
-from glmplan.intervals import features_of, interval_of
+from glmplan.intervals import QUANTILE_90, features_of, interval_of
 from glmplan.observables import Load, Observables, observables
 from glmplan.step import COMPONENTS, PARAMETERS, step_time
 from glmplan.work import SLOTS, step_work
@@ -31,8 +31,6 @@ _KIND = {"ttft": "ttft", "ttft_p50": "ttft", "prefill_rate": "prefill"}
 #: points computed at once: the columns of more would leave the cache of the processor [-]
 _AT_ONCE = 16_384
 _FRONT = [PARAMETERS.index("arrival_seconds"), PARAMETERS.index("prompt_token_seconds")]
-#: standard normal quantile of a 90 % interval [-]
-_QUANTILE_90 = 1.6449
 #: half-width added to an interval for each e-fold beyond the measured concurrency or lengths [-]
 _BEYOND = 0.15
 #: half-width added where requests are taken to spread over pipeline stages, about the gain that this assumes [-]
@@ -262,7 +260,7 @@ def _prediction(
     knowledge = "site" if at_site and "site" in fit.intervals else knowledge_class(known)
     beyond, outside = _outside(deployment, load, knowledge, fit)
     features = features_of(deployment, load.concurrency)
-    drafting = _QUANTILE_90 * deployment.acceptance_deviation
+    drafting = QUANTILE_90 * deployment.acceptance_deviation
     figures = {}
     for name, figure in seen.figures.items():
         kind = _KIND.get(name, "decode")

@@ -312,6 +312,7 @@ def _load(run: Run, deployment: Deployment, assumed: list[str], campaign: Campai
         reserve=defaults.reserve,
         poll_interval=campaign.poll_interval if phase == "serving" else 1,
         gather_steps=campaign.gather_steps if deployment.dp > 1 else 0,
+        late=defaults.late,
         tokens_per_step=deployment.tokens_per_step,
         prefix_cached=run.prefix_cached,
         bunched=_bunched(run, deployment, concurrency * inputs, budget),

@@ -271,6 +271,7 @@ def _add_products(
                 activation_bytes=rule.activation_bytes,
                 matrices=3.0 if experts.gated else 2.0,
             )
+            work = _single_rows(work) if part.is_processor else work
             _split(
                 layer, work, structure.kernel("experts", rule), peak_flop=rate, bandwidth=part.bandwidth,
                 slots=("expert_fixed", "expert_bytes", "expert_flop"), active=np.minimum(everywhere, 1.0),
@@ -280,10 +281,16 @@ def _add_products(
         n = product.rows * (1.0 if inner else share)
         k = product.columns * (share if inner else 1.0)
         work = gemm_work(some, n, k, weight_bytes=product.format.bytes, activation_bytes=rule.activation_bytes)
+        work = _single_rows(work) if part.is_processor else work
         _split(
             layer, work, structure.kernel("gemm", rule), peak_flop=rate, bandwidth=part.bandwidth,
             slots=("gemm_fixed", "gemm_bytes", "gemm_flop"), active=active,
         )  # fmt: skip
+
+
+def _single_rows(work: KernelWork) -> KernelWork:
+    """On a processor a single row is a matrix-vector product, which has no tiles to waste."""
+    return replace(work, rows=work.rows / np.clip(work.rows - 1.0, 1e-9, 1.0))
 
 
 def _add_attention(

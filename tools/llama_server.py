@@ -13,10 +13,17 @@ from pathlib import Path
 
 @contextmanager
 def llama_server(
-    model: Path, *, slots: int = 4, context: int = 4096, log: Path | None = None, threads: int = 1
+    model: Path,
+    *,
+    slots: int = 4,
+    context: int = 4096,
+    log: Path | None = None,
+    threads: int = 1,
+    unified: bool = False,
 ) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
     """Start the server and yield its base address and its process; it is gone when the block ends."""
     command = [sys.executable, __file__, str(model), f"--slots={slots}", f"--context={context}", f"--threads={threads}"]
+    command += ["--unified"] if unified else []
     with open(log or os.devnull, "wb") as heard:
         process = subprocess.Popen(
             command,
@@ -43,7 +50,7 @@ def llama_server(
                 process.wait()
 
 
-def serve(model: Path, slots: int, context: int, threads: int) -> None:
+def serve(model: Path, slots: int, context: int, threads: int, unified: bool) -> None:
     """Serve until stdin closes."""
     import xllamacpp
 
@@ -52,6 +59,7 @@ def serve(model: Path, slots: int, context: int, threads: int) -> None:
     params.model_alias = {"random"} if isinstance(params.model_alias, set) else "random"
     params.n_parallel = slots
     params.n_ctx = context * slots
+    params.kv_unified = unified
     params.hostnames = ["127.0.0.1"] if not isinstance(params.hostnames, str) else "127.0.0.1"
     params.port = 0
     params.cpuparams.n_threads = params.cpuparams_batch.n_threads = threads
@@ -72,5 +80,6 @@ if __name__ == "__main__":
     parser.add_argument("--slots", type=int, default=4)
     parser.add_argument("--context", type=int, default=4096)
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--unified", action="store_true", help="one KV cache for all slots")
     chosen = parser.parse_args()
-    serve(chosen.model, chosen.slots, chosen.context, chosen.threads)
+    serve(chosen.model, chosen.slots, chosen.context, chosen.threads, chosen.unified)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from glmplan.question import Question, question_of
 from glmplan.records import Run
 from glmplan.work import SLOTS, step_work
 
-__all__ = ["Design", "build_design", "work_table"]
+__all__ = ["Design", "build_design", "design_of", "part_of", "work_table"]
 
 #: a tensor-parallel group of more is a rack that a table lists as one (GB200 NVL72 rows of InferenceX) [-]
 _WIDEST_GROUP = 16
@@ -168,10 +168,34 @@ def build_design(runs: Iterable[Run]) -> Design:
         if question.deployment.tp > _WIDEST_GROUP:
             refused.append((run, "prefill and decode on separate accelerators; how they share the work is not stated"))
             continue
-        if reason := why_impossible(question):
-            refused.append((run, reason))
-            continue
         questions.append(question)
+    return design_of(questions, refused)
+
+
+def design_of(asked: list[Question], refused: list[tuple[Run, str]] | None = None) -> Design:
+    """Turn questions with their measured figures into arrays.
+
+    Parameters
+    ----------
+    asked : list of Question
+        What was asked; their runs hold what was measured. What no part can do is refused.
+    refused : list of (Run, str), optional
+        Runs that became no question, with the reason.
+
+    Returns
+    -------
+    Design
+        The table.
+
+    Raises
+    ------
+    SpecError
+        If no run can be used; the message gives the reason of the first.
+    """
+    reasons = [why_impossible(question) for question in asked]
+    questions = [question for question, reason in zip(asked, reasons, strict=True) if not reason]
+    impossible = [(question.run, reason) for question, reason in zip(asked, reasons, strict=True) if reason]
+    refused = [*(refused or []), *impossible]
     points, node_run, figure, owner = [], [], [], []
     target: list[float] = []
     nodes_of, observation_of, weight_of, front = [], [], [], []
@@ -228,4 +252,41 @@ def build_design(runs: Iterable[Run]) -> Design:
         entry_weight=np.concatenate(weight_of),
         keys=keys,
         key_names=tuple(tuple(one) for one in names),
+    )
+
+
+def part_of(design: Design, runs: np.ndarray) -> Design:
+    """The part of a design that concerns some runs.
+
+    Parameters
+    ----------
+    design : Design
+        The design.
+    runs : (k,) array of int
+        Places of the runs, ascending, [-]
+
+    Returns
+    -------
+    Design
+        The same table with these runs only.
+    """
+    place = np.full(len(design.questions), -1)
+    place[runs] = np.arange(len(runs))
+    nodes = np.flatnonzero(place[design.node_run] >= 0)
+    rows = np.flatnonzero(place[design.observation_run] >= 0)
+    node_place, row_place = np.full(len(design.node_run), -1), np.full(len(design.observation_run), -1)
+    node_place[nodes], row_place[rows] = np.arange(len(nodes)), np.arange(len(rows))
+    entries = np.flatnonzero(row_place[design.entry_observation] >= 0)
+    return replace(
+        design,
+        questions=tuple(design.questions[run] for run in runs),
+        work=design.work[nodes],
+        node_run=place[design.node_run[nodes]],
+        figure=design.figure[rows],
+        observation_run=place[design.observation_run[rows]],
+        log_seconds=design.log_seconds[rows],
+        entry_node=node_place[design.entry_node[entries]],
+        entry_observation=row_place[design.entry_observation[entries]],
+        entry_weight=design.entry_weight[entries],
+        keys=design.keys[runs],
     )

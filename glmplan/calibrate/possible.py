@@ -72,6 +72,8 @@ def why_impossible(question: Question) -> str:
     str
         The first figure that is too fast, and by how much; empty if all can be.
     """
+    if question.deployment.structure.part.is_processor:
+        return ""  # its caches can hold a small model: its memory is no bound
     part = question.deployment.accelerator.name
     users = question.load.concurrency
     alone = replace(question, load=replace(question.load, concurrency=1.0, requests=4))

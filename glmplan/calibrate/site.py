@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from glmplan.calibrate.crossvalidate import figure_kind
-from glmplan.calibrate.design import Design, build_design
+from glmplan.calibrate.design import Design, build_design, part_of
+from glmplan.calibrate.processors import MISSED, processor_prior
 from glmplan.calibrate.solve import evaluate, prior_spread
 from glmplan.files import write_atomically
 from glmplan.hierarchy import COLUMNS, LEVELS, Effects, keys_of, load_effects
@@ -26,8 +27,9 @@ __all__ = [
     "SITE_NOISE",
     "SiteFit",
     "calibrate_site",
-    "part_of",
+    "left_open",
     "site_errors",
+    "update_site",
     "write_site",
 ]
 
@@ -63,6 +65,10 @@ class SiteFit:
         Measured minus predicted in logarithms, before and after, [-]
     domain : dict of str to list of float
         Group → range of concurrency and lengths measured.
+    keys : tuple of (int, str)
+        Level and key of each effect that was moved.
+    covariance : (n, n) array
+        Of these effects, 21 columns for each key, [-]
     """
 
     values: dict[str, dict[str, np.ndarray]]
@@ -73,57 +79,25 @@ class SiteFit:
     before: np.ndarray
     after: np.ndarray
     domain: dict[str, list[float]]
-
-
-def part_of(design: Design, runs: np.ndarray) -> Design:
-    """The part of a design that concerns some runs.
-
-    Parameters
-    ----------
-    design : Design
-        The design.
-    runs : (k,) array of int
-        Places of the runs, ascending, [-]
-
-    Returns
-    -------
-    Design
-        The same table with these runs only.
-    """
-    place = np.full(len(design.questions), -1)
-    place[runs] = np.arange(len(runs))
-    nodes = np.flatnonzero(place[design.node_run] >= 0)
-    rows = np.flatnonzero(place[design.observation_run] >= 0)
-    node_place, row_place = np.full(len(design.node_run), -1), np.full(len(design.observation_run), -1)
-    node_place[nodes], row_place[rows] = np.arange(len(nodes)), np.arange(len(rows))
-    entries = np.flatnonzero(row_place[design.entry_observation] >= 0)
-    return replace(
-        design,
-        questions=tuple(design.questions[run] for run in runs),
-        work=design.work[nodes],
-        node_run=place[design.node_run[nodes]],
-        figure=design.figure[rows],
-        observation_run=place[design.observation_run[rows]],
-        log_seconds=design.log_seconds[rows],
-        entry_node=node_place[design.entry_node[entries]],
-        entry_observation=row_place[design.entry_observation[entries]],
-        entry_weight=design.entry_weight[entries],
-        keys=design.keys[runs],
-    )
+    keys: tuple[tuple[int, str], ...]
+    covariance: np.ndarray
 
 
 @dataclass(frozen=True)
 class _Solved:
-    """Keys as (level, key), their effects and deviations, and what they leave."""
+    """Keys as (level, key), their effects with the covariance, and what they leave."""
 
     keys: list[tuple[int, int]]
     effect: np.ndarray
-    deviation: np.ndarray
+    covariance: np.ndarray
     residual: np.ndarray
 
 
 def _update(
-    design: Design, base: np.ndarray, keys: list[list[tuple[int, int]]], spread: np.ndarray, use: np.ndarray
+    design: Design,
+    base: np.ndarray,
+    keys: list[dict[tuple[int, int], np.ndarray]],
+    use: np.ndarray | slice = slice(None),
 ) -> _Solved:
     """Move the effects of some keys to the observations in use; Gauss-Newton on the whole posterior."""
     names = sorted({key for row in keys for key in row})
@@ -132,15 +106,19 @@ def _update(
     member = np.zeros((len(keys), len(names)))
     for run, row in enumerate(keys):
         member[run, [place[key] for key in row]] = 1.0
-    sigma = np.concatenate([spread[level] for level, _ in names])
-    noise = np.array([SITE_NOISE[figure_kind(name)] for name in design.figure])
+    spread = {key: row for one in keys for key, row in one.items()}
+    sigma = np.concatenate([spread[key] for key in names])
+    on_cpu = np.array([one.deployment.structure.part.is_processor for one in design.questions])[design.observation_run]
+    kinds = [figure_kind(name) for name in design.figure]
+    # what the form misses in the steps that were measured, it does not miss alike in the others
+    noise = np.array([np.hypot(SITE_NOISE[kind], MISSED[kind] * cpu) for kind, cpu in zip(kinds, on_cpu, strict=True)])
     effect = np.zeros((len(names), width))
     inverse = np.eye(len(sigma))
     for _ in range(_ROUNDS):
         log_seconds, slope = evaluate(design, base + member @ effect)
         residual = design.log_seconds - log_seconds
         share = member[design.observation_run]
-        jacobian = (share[:, :, None] * slope[:, None, :]).reshape(len(residual), -1)[use] * sigma / noise[use, None]
+        jacobian = (share[:, :, None] * slope[:, None, :]).reshape(len(residual), -1)[use] * sigma / noise[use][:, None]
         target = residual[use] / noise[use] + jacobian @ (effect.ravel() / sigma)
         inverse = np.linalg.inv(jacobian.T @ jacobian + np.eye(len(sigma)))
         move = (inverse @ (jacobian.T @ target) * sigma).reshape(effect.shape) - effect
@@ -148,8 +126,7 @@ def _update(
         if np.abs(move).max() < 1e-6:
             break
     log_seconds, _ = evaluate(design, base + member @ effect)
-    deviation = (np.sqrt(np.diag(inverse)) * sigma).reshape(effect.shape)
-    return _Solved(names, effect, deviation, design.log_seconds - log_seconds)
+    return _Solved(names, effect, inverse * np.outer(sigma, sigma), design.log_seconds - log_seconds)
 
 
 def calibrate_site(runs: Iterable[Run], *, effects: Callable[[str], Effects] = load_effects) -> SiteFit:
@@ -177,31 +154,59 @@ def calibrate_site(runs: Iterable[Run], *, effects: Callable[[str], Effects] = l
     .. [1] Maximum a posteriori of a linear-Gaussian model around its optimum: C. E. Rasmussen, C. K. I. Williams,
        "Gaussian Processes for Machine Learning", MIT Press 2006, section 2.1.
     """
-    rows = list(runs)
-    whole = build_design(rows)
+    return update_site(build_design(runs), effects=effects)
+
+
+def update_site(whole: Design, *, effects: Callable[[str], Effects] = load_effects) -> SiteFit:
+    """Update the shipped fit with what a site measured; rows that cannot be are refused.
+
+    Parameters
+    ----------
+    whole : Design
+        What was measured.
+    effects : callable, optional
+        From an engine to what is known so far; the shipped fit by default.
+
+    Returns
+    -------
+    SiteFit
+        Effects of this site and the shipped effects with them.
+
+    Raises
+    ------
+    SpecError
+        If nothing can be used; the message gives the reason of the first.
+    """
     refused = [(run.id, reason) for run, reason in whole.refused]
     chosen = np.unique(whole.observation_run)
     silent = [question.run.id for n, question in enumerate(whole.questions) if n not in chosen]
     refused += [(name, "has no figure that is predicted") for name in silent]
     design = part_of(whole, chosen)
-    base, keys = [], []
+    wide, base, keys = _site_spread(), [], []
+    shift: dict[tuple[int, int], np.ndarray] = {}
     for run, question in enumerate(design.questions):
+        total, known = effects(question.deployment.engine).sum_of(keys_of(question.deployment))
+        own = (_CONFIGURATION, int(design.keys[run, _CONFIGURATION]))
+        prior = processor_prior(question.deployment)
+        if prior is not None and not known[_CONFIGURATION]:
+            # what the fit holds are constants of accelerators and of the hosts beside them
+            shift[own] = prior.mean - total
+            base.append(prior.mean)
+            keys.append({own: prior.deviation})
+            continue
         # the date and the exact build are not asked for later: what they would explain belongs to the configuration
-        names = keys_of(question.deployment)
-        total, known = effects(question.deployment.engine).sum_of(names)
         base.append(total)
-        keys.append([
-            (level, int(design.keys[run, level]))
-            for level in range(len(LEVELS) - 1)
-            if level == _CONFIGURATION or not known[level]
-        ])  # fmt: skip
-    solved = _update(design, np.array(base), keys, _site_spread(), np.ones(len(design.figure), dtype=bool))
+        levels = [n for n in range(len(LEVELS) - 1) if n == _CONFIGURATION or not known[n]]
+        keys.append({(level, int(design.keys[run, level])): wide[level] for level in levels})
+    solved = _update(design, np.array(base), keys)
     before, _ = evaluate(design, np.array(base))
+    spread = np.sqrt(np.diag(solved.covariance)).reshape(solved.effect.shape)
     values: dict[str, dict[str, np.ndarray]] = defaultdict(dict)
     deviation: dict[str, dict[str, np.ndarray]] = defaultdict(dict)
-    for number, (level, key) in enumerate(solved.keys):
-        values[LEVELS[level]][design.key_names[level][key]] = solved.effect[number]
-        deviation[LEVELS[level]][design.key_names[level][key]] = solved.deviation[number]
+    named = [(level, design.key_names[level][key]) for level, key in solved.keys]
+    for number, (level, name) in enumerate(named):
+        values[LEVELS[level]][name] = solved.effect[number] + shift.get(solved.keys[number], 0.0)
+        deviation[LEVELS[level]][name] = spread[number]
     domain = _domain(design.questions)
     engines = {question.deployment.engine for question in design.questions}
     return SiteFit(
@@ -213,7 +218,34 @@ def calibrate_site(runs: Iterable[Run], *, effects: Callable[[str], Effects] = l
         before=design.log_seconds - before,
         after=solved.residual,
         domain=domain,
+        keys=tuple(named),
+        covariance=solved.covariance,
     )
+
+
+def left_open(found: SiteFit, design: Design) -> np.ndarray:
+    """What a site's runs leave open of figures that it did not measure.
+
+    Parameters
+    ----------
+    found : SiteFit
+        The calibration.
+    design : Design
+        The figures; the measured values do not matter.
+
+    Returns
+    -------
+    (m,) array
+        Standard deviation of the logarithm of each observation, [-]
+    """
+    effects = [found.effects[question.deployment.engine] for question in design.questions]
+    sums = [fit.sum_of(keys_of(one.deployment))[0] for fit, one in zip(effects, design.questions, strict=True)]
+    _, slope = evaluate(design, np.array(sums))
+    member = np.array([
+        [float(design.key_names[level][row[level]] == name) for level, name in found.keys] for row in design.keys
+    ])  # fmt: skip
+    jacobian = (member[design.observation_run][:, :, None] * slope[:, None, :]).reshape(len(slope), -1)
+    return np.sqrt(np.einsum("ij,jk,ik->i", jacobian, found.covariance, jacobian))
 
 
 def _site_spread() -> np.ndarray:
@@ -261,6 +293,7 @@ def site_errors(design: Design, base: np.ndarray) -> tuple[np.ndarray, np.ndarra
                    load.output_tokens, d.draft_tokens, run.engine_version, run.measured_on)  # fmt: skip
             sweeps[key].append(place)
     errors, sweep = np.full(len(design.figure), np.nan), np.full(len(design.figure), -1)
+    wide = _site_spread()
     levels = [level for level in range(len(LEVELS) - 1) if LEVELS[level] in ("engine_model", "group", "configuration")]
     for number, members in enumerate(sweeps.values()):
         users = sorted({design.questions[place].load.concurrency for place in members})
@@ -273,8 +306,8 @@ def site_errors(design: Design, base: np.ndarray) -> tuple[np.ndarray, np.ndarra
             if question.load.concurrency in (users[0], users[len(users) // 2]):
                 first.setdefault(question.load.concurrency, place)
         use = np.isin(part.observation_run, list(first.values()))
-        keys = [[(level, int(row[level])) for level in levels] for row in part.keys]
-        solved = _update(part, base[runs], keys, _site_spread(), use)
+        keys = [{(level, int(row[level])): wide[level] for level in levels} for row in part.keys]
+        solved = _update(part, base[runs], keys, use)
         rows = np.flatnonzero(np.isin(design.observation_run, runs))
         errors[rows[~use]], sweep[rows[~use]] = solved.residual[~use], number
     return errors, sweep

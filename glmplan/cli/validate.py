@@ -46,7 +46,8 @@ def command(
         str | None, typer.Option(help="Steps to calibrate on: 1,4; the others are then predicted.")
     ] = None,
     fail_over: Annotated[
-        str | None, typer.Option(help="Exit with 1 when a figure differs by more than this: 20%.")
+        str | None,
+        typer.Option(help="Exit with 1 when a figure differs by more: 20%; or `interval`: by more than chance allows."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the record as JSON.")] = False,
 ) -> None:
@@ -55,17 +56,19 @@ def command(
     The API key is taken from GLMPLAN_API_KEY or OPENAI_API_KEY and never written anywhere.
     """
     from glmplan.errors import GlmplanError, SpecError
+    from glmplan.measure.causes import likely_causes
     from glmplan.measure.client import Endpoint, Patience
     from glmplan.measure.guard import Limits
     from glmplan.measure.page import compared_json, html_page
     from glmplan.measure.record_table import record_csv, record_json
     from glmplan.measure.validation import deployment_facts, ladder_plan, parse_share, parse_users
-    from glmplan.measure.verdict import compare, likely_causes, worst
+    from glmplan.measure.verdict import compare, consistent, worst
     from glmplan.schema.workload import parse_traffic
 
     if not url.startswith(("http://", "https://")):
         raise SpecError("is not an address such as http://host:8000/v1", field="--url", value=url or "(missing)")
-    bound = parse_share(fail_over) if fail_over is not None else None
+    by_interval = fail_over == "interval"
+    bound = parse_share(fail_over) if fail_over is not None and not by_interval else None
     spec = parse_traffic(
         traffic or f"closed:{parse_users(users)[0]}",
         input=input_tokens,
@@ -115,13 +118,14 @@ def command(
         typer.echo(f"stopped early: {record.stopped}", err=True)
     if record.stopped == "ended by the user":
         raise typer.Exit(130)
-    if bound is not None and (not compared or worst(compared) > bound):
+    if bound is not None and (not compared or worst(compared) > bound) or by_interval and not consistent(compared):
         raise typer.Exit(1)
 
 
 def _predicted(record: Any, known: dict[str, Any], calibrate_on: tuple[int, ...]) -> tuple[Any, ...]:
     from glmplan.errors import SpecError
-    from glmplan.measure.site import fit_site, ladder_cases, predicted_pool, predicted_steps
+    from glmplan.measure.cases import ladder_cases, predicted_pool
+    from glmplan.measure.site import fit_site, predicted_steps
 
     served = {**record.facts.layout, "engine": record.facts.engine, "engine_version": record.facts.version}
     about = {**{k: v for k, v in served.items() if v is not None}, **known}
@@ -133,7 +137,6 @@ def _predicted(record: Any, known: dict[str, Any], calibrate_on: tuple[int, ...]
         if not told:
             levels = [f"{level:g}" for level in measured]
             raise SpecError("is no step of this ladder", field="--calibrate-on", value=calibrate_on[0], choices=levels)
-        # the steps count as they are: with their own errors a prior made of other machines would outweigh them
         site = fit_site(told, [measured[case.level] for case in told])
         cases = [case for case in cases if case not in told]
     pool = predicted_pool(cases[0], record.facts) if cases else None
@@ -230,7 +233,7 @@ def _print(record: Any, compared: Any, causes: Any, said: str, out: Path | None)
     from rich.console import Console
     from rich.table import Table
 
-    from glmplan.measure.page import first_outside
+    from glmplan.measure.page import standing
 
     console = Console(highlight=False)
     facts = record.facts
@@ -272,8 +275,7 @@ def _print(record: Any, compared: Any, causes: Any, said: str, out: Path | None)
             values = (f"{one.measured:,.4g}", f"{one.predicted:,.4g}", interval, f"{one.difference:+.1%}")
             table.add_row(f"{one.level:g}", one.metric, *values, verdict)
         console.print(table)
-        outside = first_outside(compared)
-        console.print("all inside the interval" if outside is None else f"first outside the interval at {outside:g}")
+        console.print(standing(compared))
     for number, cause in enumerate(causes, 1):
         console.print(f"{number}. {cause.what}: {cause.evidence}. Try: {cause.to_try}.")
     if out is not None:

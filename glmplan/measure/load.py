@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import random
 from collections.abc import Callable, Sequence
 
@@ -75,13 +76,16 @@ class Loader:
         self._open = 0
         self._open_time = self._open_since = 0.0
         self._finished: list[int] = []
+        self._mixed: float | None = None  # when every user had ended a first request
         self._ttft = 0.0
 
     async def until_steady(self, users: int, *, seconds: float, longest: float) -> Measured:
         """Keep a number of users going until the load is steady, then count for some seconds.
 
-        Users of the step before go on; the added ones start at once. A request counts if it began and ended within
-        the counted time; tokens count when they arrive.
+        All users start anew, and their first answers are cut to different shares of their length: users who end
+        together would send their next prompts together and stay in step for ever, which is no steady state but a memory
+        of the start. A request counts if it began after these and ended within the counted time; tokens count when they
+        arrive.
 
         Parameters
         ----------
@@ -97,22 +101,22 @@ class Loader:
         Measured
             The step.
         """
+        await self.leave()
         self._start(bin=min(max(seconds / 20, 0.05), 0.5))
         self._waiting = []
         self._finished = [0] * users
-        while len(self._users) < users:
-            self._users.append(asyncio.create_task(self._user(len(self._users))))
+        self._users = [asyncio.create_task(self._user(n, share=(n + 1) / users)) for n in range(users)]
         counting = None
         while not self._ended():
             await asyncio.sleep(_TICK)
             elapsed = self._now()
             if counting is None:
                 rates = self._clock.rates(elapsed, least=_LEAST)
-                settled = min(self._finished, default=0) >= 1 and is_steady(rates, tolerance=0.1)
+                settled = self._mixed is not None and is_steady(rates, tolerance=0.1)
                 if settled or elapsed > longest - seconds:
                     self._measured.steady = settled
                     width = self._clock.bin * self._clock.width(elapsed, least=_LEAST)
-                    counting = transient_end(rates) * width if settled else elapsed - 1e-9
+                    counting = max(transient_end(rates) * width, self._mixed or 0.0) if settled else elapsed - 1e-9
                     self._count_from(counting)
             end = seconds if counting is None else counting + seconds
             self._show(elapsed / max(end, 1e-9), "starting" if counting is None else "measuring")
@@ -185,7 +189,7 @@ class Loader:
     def _start(self, *, bin: float = 0.5) -> None:
         self._begin = self.client.clock()
         self._clock, self._measured, self._waiting = TokenClock(bin=bin), Measured(), None
-        self._window, self._until = 0.0, float("inf")
+        self._window, self._until, self._mixed = 0.0, float("inf"), None
         self._open_time, self._open_since = 0.0, self._begin
 
     def _now(self) -> float:
@@ -206,16 +210,20 @@ class Loader:
             if isinstance(result, Exception):
                 raise result
 
-    async def _user(self, number: int, *, limited: bool = False) -> None:
+    async def _user(self, number: int, *, limited: bool = False, share: float = 1.0) -> None:
         pause = 0.1
         while not self._ended():
             if limited:
                 if self._asked <= 0:
                     return
                 self._asked -= 1
-            record = await self._one(*self.lengths.draw(self._chance))
+            prompt, answer = self.lengths.draw(self._chance)
+            record = await self._one(prompt, max(math.ceil(answer * share), 1))
+            share = 1.0
             if number < len(self._finished):
                 self._finished[number] += 1
+            if self._mixed is None and min(self._finished, default=0) > 0:
+                self._mixed = self._now()
             if record.outcome.is_fault:
                 # a server that refuses must not be hammered
                 await asyncio.sleep(pause)

@@ -7,10 +7,11 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+from glmplan.measure.causes import Cause
 from glmplan.measure.ladder import LadderRecord
-from glmplan.measure.verdict import METRICS, Cause, Compared
+from glmplan.measure.verdict import METRICS, Compared, by_chance, consistent
 
-__all__ = ["compared_json", "first_outside", "html_page"]
+__all__ = ["compared_json", "first_outside", "html_page", "standing"]
 
 _NAMES = {"ttft_mean_ms": "TTFT, mean", "tpot_mean_ms": "TPOT, mean", "output_tokens_per_s": "output throughput"}
 _UNITS = {"ttft_mean_ms": "ms", "tpot_mean_ms": "ms", "output_tokens_per_s": "tok/s"}
@@ -39,6 +40,36 @@ def first_outside(compared: Sequence[Compared]) -> float | None:
     return min((one.level for one in compared if not one.inside), default=None)
 
 
+def standing(compared: Sequence[Compared]) -> str:
+    """Say in words how the intervals stand up to what was measured.
+
+    Parameters
+    ----------
+    compared : sequence of Compared
+        Figures.
+
+    Returns
+    -------
+    str
+        A line for the foot of a table.
+
+    Examples
+    --------
+    >>> standing([Compared(2, "tpot_mean_ms", 11.5, 10.0, 9.0, 11.0)])
+    '1 of 1 figures outside the 90 % interval, the first at 2: as chance allows (1)'
+    """
+    first = first_outside(compared)
+    if first is None:
+        return "all inside the interval"
+    outside = sum(not one.inside for one in compared)
+    found = f"{outside} of {len(compared)} figures outside the 90 % interval, the first at {first:g}: "
+    if consistent(compared):
+        return found + f"as chance allows ({by_chance(len(compared))})"
+    far = max(compared, key=lambda one: one.distance)
+    most = f"{far.metric} at {far.level:g} by {far.distance:.1f} half widths"
+    return found + f"more than chance allows ({by_chance(len(compared))}); farthest {most}"
+
+
 def compared_json(
     compared: Sequence[Compared], causes: Sequence[Cause], pool: tuple[float, float, float] | None = None
 ) -> dict[str, Any]:
@@ -56,7 +87,7 @@ def compared_json(
     Returns
     -------
     dict
-        `figures`, `first_outside`, `kv_pool_tokens` and `causes`.
+        `figures`, `first_outside`, `consistent`, `kv_pool_tokens` and `causes`.
     """
     figures = [
         {
@@ -70,12 +101,19 @@ def compared_json(
             "difference": one.difference,
             "verdict": one.verdict,
             "inside": one.inside,
+            "distance": one.distance,
         }
         for one in compared
     ]
     told = [{"what": c.what, "evidence": c.evidence, "to_try": c.to_try} for c in causes]
     held = None if pool is None else dict(zip(("predicted", "low", "high"), pool, strict=True))
-    return {"figures": figures, "first_outside": first_outside(compared), "kv_pool_tokens": held, "causes": told}
+    return {
+        "figures": figures,
+        "first_outside": first_outside(compared),
+        "consistent": consistent(compared),
+        "kv_pool_tokens": held,
+        "causes": told,
+    }
 
 
 def html_page(record: LadderRecord, compared: Sequence[Compared], causes: Sequence[Cause]) -> str:

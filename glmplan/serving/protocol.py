@@ -44,6 +44,13 @@ class ClosedLoop:
         evicted (TensorRT-LLM), about half of it where requests in all phases share the pool (vLLM, SGLang), [-]
     poll_interval : int
         Steps between two looks at newly arrived requests (SGLang ``--scheduler-recv-interval``), [-]
+    late : int
+        Steps that have begun when the next prompt of a user arrives, because the engine goes on while the client reads
+        the end of the answer; none while nothing runs. With 0 every prompt is seen at the instant it is sent, as the
+        simulator has it, [-]
+    staggered : bool
+        The first answers are cut to shares of their length, so that users end one after another, and only what lies
+        between these and the last prompt counts: the steady state. Else all users start together and all counts.
     tokens_per_step : float
         Tokens a request gains in a step (acceptance length of speculative decoding), [token]
     whole_prompts : bool
@@ -51,9 +58,6 @@ class ClosedLoop:
     gather_steps : int
         Steps that new requests wait for others, so that the ranks of data-parallel attention prefill together
         (TensorRT-LLM ``attention_dp_config.timeout_iters``), [-]
-    on_their_way : bool
-        Whether prompts that are sent when a step ends miss the next one, which runs while they travel; otherwise every
-        prompt is seen at the instant it is sent, as the simulator has it.
     """
 
     concurrency: int
@@ -67,10 +71,11 @@ class ClosedLoop:
     pool_tokens: int = 1 << 60
     reserve: float = 0.5
     poll_interval: int = 1
+    late: int = 0
+    staggered: bool = False
     tokens_per_step: float = 1.0
     whole_prompts: bool = False
     gather_steps: int = 0
-    on_their_way: bool = True
 
 
 @dataclass(frozen=True)
@@ -88,11 +93,11 @@ class StepMix:
     tpot : (k,) array
         Steps of this kind for each output token after the first, mean over requests, [-]
     wall : (k,) array
-        Steps of this kind in the whole run, [-]
-    output_tokens : float
-        Tokens that the whole run generates, [token]
-    input_tokens : float
-        Prompt tokens of the whole run, [token]
+        Steps of this kind in what counts, [-]
+    output_tokens, input_tokens : float
+        Tokens that are generated in them, and those of the prompts, [token]
+    answer_tokens : float
+        Mean length of an answer, [token]
     peak_requests : int
         Largest number of requests that ran at once, [-]
     """
@@ -107,6 +112,7 @@ class StepMix:
     wall: np.ndarray
     output_tokens: float
     input_tokens: float
+    answer_tokens: float
     peak_requests: int
 
 
@@ -127,7 +133,7 @@ def closed_loop_mix(run: ClosedLoop) -> StepMix:
     Notes
     -----
     Lengths come from a generator seeded with a constant, so that the same run gives the same mix. Not modelled:
-    eviction and recomputation; clients that are slow to send the next prompt.
+    eviction and recomputation; clients that pause before the next prompt.
 
     Examples
     --------
@@ -141,6 +147,9 @@ def closed_loop_mix(run: ClosedLoop) -> StepMix:
     low_in, low_out = int(run.input_tokens * run.shortest), int(run.output_tokens * run.shortest)
     inputs = rng.integers(max(low_in, 1), max(run.input_tokens, 1), size=run.requests, endpoint=True).tolist()
     outputs = rng.integers(max(low_out, 1), max(run.output_tokens, 1), size=run.requests, endpoint=True).tolist()
+    if run.staggered:
+        users = min(run.concurrency, run.requests)
+        outputs[:users] = [-(-outputs[one] * (one + 1) // users) for one in range(users)]
     blocks, spans = _schedule(run, inputs, outputs)
     table = np.array(blocks, dtype=float)
     span = np.array(spans, dtype=np.int64)
@@ -161,28 +170,26 @@ def _schedule(
     clock = 0  # decode steps so far
     rounds = 0  # steps of any kind so far
     unseen: deque[int] = deque()  # sent, but the engine has not looked yet
-    since = 0  # step at which the first of them was sent
-    fresh = 0  # of these, sent when the last step ended: they are on their way while the next one runs
+    there: deque[int] = deque()  # rounds at which they can be seen, in order
+    since = 0  # round at which the first of them was sent
     held = [inputs[one] + run.reserve * outputs[one] for one in range(len(inputs))]
     decoding = 0
     context = 0.0  # of all decoding requests together
     pool_used = 0.0
     sent = min(run.concurrency, len(inputs))
     unseen.extend(range(sent))
+    there.extend([0] * sent)
     alive = sent
     while alive:
-        if unseen and not run.on_their_way:
-            waiting.extend(unseen)
-            unseen.clear()
-        elif unseen and not (decoding or prefilling or waiting):
-            # an idle engine starts with whoever is there first; the others find it busy
-            waiting.append(unseen.popleft())
-        elif unseen and (rounds - since >= run.gather_steps if run.gather_steps else rounds % run.poll_interval == 0):
-            # whoever was sent after the step before last had begun is seen now
-            ready = len(unseen) - fresh
-            waiting.extend(unseen.popleft() for _ in range(ready))
-            since = rounds
-        fresh = 0
+        idle = not (decoding or prefilling or waiting)
+        if unseen:
+            # an idle engine starts with whoever is there first; where prompts travel, the others find it busy
+            look = rounds - since >= run.gather_steps if run.gather_steps else rounds % run.poll_interval == 0
+            seen = (1 if run.late else len(unseen)) if idle else sum(at <= rounds for at in there) if look else 0
+            for _ in range(seen):
+                waiting.append(unseen.popleft())
+                there.popleft()
+            since = rounds if seen else since
         while waiting:
             head = waiting[0]
             need = held[head]
@@ -218,8 +225,13 @@ def _schedule(
         else:
             steps = max(ends[0][0] - clock, 1)
             if unseen:
-                left = since + run.gather_steps - rounds if run.gather_steps else -rounds % run.poll_interval
-                steps = min(steps, left or 1)
+                # up to the first look at which the first of them is there
+                look_at = max(there[0], rounds + 1)
+                if run.gather_steps:
+                    look_at = max(look_at, since + run.gather_steps)
+                else:
+                    look_at = -(-look_at // run.poll_interval) * run.poll_interval
+                steps = min(steps, look_at - rounds)
             blocks.append((decoding, context / decoding + gain * (steps - 1) / 2, 0, 0.0, steps))
             clock += steps
             rounds += steps - 1
@@ -255,14 +267,21 @@ def _schedule(
                 if not unseen:
                     since = rounds
                 unseen.append(sent)
-                fresh += 1
+                there.append(rounds + run.late)
                 sent += 1
                 alive += 1
     return blocks, spans
 
 
 def _merge(run: ClosedLoop, table: np.ndarray, span: np.ndarray, inputs: np.ndarray, outputs: np.ndarray) -> StepMix:
-    steps = table[:, 4]
+    steps, answer = table[:, 4], float(outputs.mean())
+    counted, inside = _counted(run, span, len(table))
+    tokens_out, tokens_in = float(outputs.sum()), float(inputs.sum())
+    if not inside.all():
+        first_tokens = float(inside[span[:, 1] - 1].sum())
+        tokens_out = float((table[:, 0] * steps * inside).sum()) * run.tokens_per_step + first_tokens
+        tokens_in = float((table[:, 2] * steps * inside).sum())
+    span, outputs = span[counted], outputs[counted]
     start, first, end = span[:, 0], span[:, 1], span[:, 2]
     # a rough step time, only to say which requests wait about as long as the median one
     rough = steps * (1.0 + table[:, 2] / 500.0 + table[:, 0] / 200.0)
@@ -305,8 +324,18 @@ def _merge(run: ClosedLoop, table: np.ndarray, span: np.ndarray, inputs: np.ndar
         ttft=summed(ttft),
         ttft_median=summed(median),
         tpot=summed(tpot),
-        wall=mass,
-        output_tokens=float(outputs.sum()),
-        input_tokens=float(inputs.sum()),
+        wall=summed(steps * inside),
+        output_tokens=tokens_out,
+        input_tokens=tokens_in,
+        answer_tokens=answer,
         peak_requests=int(table[:, 0].max()),
     )
+
+
+def _counted(run: ClosedLoop, span: np.ndarray, blocks: int) -> tuple[np.ndarray, np.ndarray]:
+    """Which requests count, and which blocks of steps."""
+    users, place = min(run.concurrency, run.requests), np.arange(blocks)
+    if not run.staggered or run.requests < 3 * users:
+        return np.arange(len(span)), np.ones(blocks, dtype=bool)
+    begin, stop = int(span[:users, 2].max()), int(span[-1, 0])
+    return np.arange(users, run.requests - users), (place >= begin) & (place < stop)

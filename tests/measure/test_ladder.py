@@ -84,6 +84,22 @@ def test_a_steady_load_counts_only_after_it_is_steady():
     assert measured.tally.done <= measured.everything.done
 
 
+def test_first_answers_of_a_steady_step_are_cut_to_different_lengths_and_do_not_count(tmp_path):
+    journal = Journal(tmp_path / "journal.jsonl")
+
+    async def asked():
+        async with NullServer(pace=0.01) as null:
+            steady = lambda loader: loader.until_steady(4, seconds=1.0, longest=40.0)  # noqa: E731
+            return await offer(null.url, steady, journal=journal, lengths=Lengths(4, 8))
+
+    measured, _ = run(asked())
+    journal.sync()
+    lines = [line for line in Journal.read(tmp_path / "journal.jsonl") if line.get("outcome") == "done"]
+    lengths = [line["out"] for line in sorted(lines, key=lambda line: line["start"])]
+    assert sorted(lengths[:4]) == [2, 4, 6, 8] and set(lengths[4:]) == {8}
+    assert measured.tally.done > 4 and measured.tally.output_tokens == 8 * measured.tally.done
+
+
 def test_a_step_without_steady_state_ends_at_its_limit_and_says_so():
     async def asked():
         async with NullServer(pace=0.4) as null:

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from glmplan.errors import SpecError
+from glmplan.measure.causes import likely_causes
 from glmplan.measure.client import Endpoint
 from glmplan.measure.ladder import LadderPlan, LadderRecord, StepResult
 from glmplan.measure.offered import Lengths
@@ -14,7 +15,7 @@ from glmplan.measure.overhead import Overhead
 from glmplan.measure.page import compared_json, first_outside, html_page
 from glmplan.measure.server_facts import ServerFacts
 from glmplan.measure.validation import deployment_facts, ladder_plan, parse_share, parse_users
-from glmplan.measure.verdict import Compared, PredictedStep, compare, likely_causes, worst
+from glmplan.measure.verdict import Compared, PredictedStep, compare, consistent, worst
 from glmplan.schema.workload import parse_traffic
 
 
@@ -50,9 +51,19 @@ def test_without_an_interval_what_is_reproduced_is_inside():
     assert Compared(1, "tpot_mean_ms", 10.0, 10.5).inside and not Compared(1, "tpot_mean_ms", 10.0, 11.5).inside
 
 
+def test_one_figure_in_ten_may_miss_a_right_interval_but_none_by_far():
+    near, out, far = (Compared(1, "tpot_mean_ms", x, 10.0, 8.0, 12.5) for x in (10.1, 13.0, 15.7))
+    assert consistent([near] * 9 + [out]) and not out.inside
+    assert consistent([near] * 14 + [out] * 4) and not consistent([near] * 13 + [out] * 5)
+    assert not consistent([near] * 17 + [far]) and far.distance > 2
+    assert not consistent([])
+
+
 def test_a_measured_value_counts_within_its_own_error():
     assert not Compared(1, "tpot_mean_ms", 12.0, 10.0, 9.0, 11.0).inside
-    assert Compared(1, "tpot_mean_ms", 12.0, 10.0, 9.0, 11.0, error=1.0).inside
+    assert Compared(1, "tpot_mean_ms", 12.0, 10.0, 9.0, 11.0, error=1.2).inside
+    # two errors that do not know of each other rarely point the same way: not the sum of both counts
+    assert not Compared(1, "tpot_mean_ms", 12.0, 10.0, 9.0, 11.0, error=0.6).inside
 
 
 def causes(one, other=(), **more):
@@ -178,7 +189,7 @@ def test_the_answer_of_fit_is_a_plan(tmp_path):
 
 
 def cases_of(users):
-    from glmplan.measure.site import ladder_cases
+    from glmplan.measure.cases import ladder_cases
 
     facts = {"model": "glm-5.1", "accelerator": "rtx-pro-6000-ws", "accelerator_count": 8, "tp": 8, "engine": "vllm",
              "weights": "nvfp4", "kv_cache": "fp8"}  # fmt: skip
@@ -188,15 +199,21 @@ def cases_of(users):
 
 def test_a_calibration_on_two_steps_finds_a_planted_site_and_narrows_the_interval():
     from glmplan.hierarchy import COLUMNS, LEVELS, keys_of, load_effects
-    from glmplan.measure.site import SiteFit, _with_site, fit_site, predicted_steps
+    from glmplan.measure.site import fit_site, predicted_steps
+    from glmplan.predict import predict
+    from glmplan.site import with_site
 
     cases = cases_of((1, 4, 8, 16))
     planted = np.zeros(len(COLUMNS))
     planted[COLUMNS.index("scale")], planted[COLUMNS.index("ttft_scale")] = 0.3, 0.2
     key = keys_of(cases[0].deployment)[LEVELS.index("configuration")]
-    truth = _with_site(load_effects("vllm"), key, planted)
-    real = SiteFit(truth, planted, np.zeros((len(COLUMNS), len(COLUMNS))), {"decode": 0.01, "ttft": 0.01})
-    measured = {one.level: dict(one.middle) for one in predicted_steps(cases, site=real)[0]}
+    truth = with_site(load_effects("vllm"), {"configuration": {key: planted}})
+    names = {"ttft_mean_ms": ("ttft", 1e3), "tpot_mean_ms": ("tpot", 1e3), "output_tokens_per_s": ("output_rate", 1.0)}
+    real = {one.level: predict(one.deployment, one.load, effects=truth).figures for one in cases}
+    measured = {
+        level: {name: found[figure].value * unit for name, (figure, unit) in names.items()}
+        for level, found in real.items()
+    }
     fitted = fit_site([cases[0], cases[2]], [measured[1], measured[8]])
     before = {one.level: one for one in predicted_steps(cases)[0]}
     after = {one.level: one for one in predicted_steps(cases, site=fitted)[0]}
@@ -214,3 +231,32 @@ def test_a_step_without_figures_cannot_calibrate():
 
     with pytest.raises(SpecError, match="--calibrate-on"):
         fit_site(cases_of((1,)), [{}])
+
+
+def test_a_ladder_on_a_processor_is_calibrated_from_the_rates_of_the_probe(tmp_path):
+    """Steps of a llama.cpp server on two cores, as one run of `make validate-demo` measured them."""
+    from random_gguf import write
+    from validate_demo import SHAPES
+
+    from glmplan.measure.cases import ladder_cases
+    from glmplan.measure.site import fit_site, predicted_steps
+
+    write(tmp_path / "dense.gguf", SHAPES["dense"])
+    part = tmp_path / "socket.toml"
+    part.write_text(
+        'full_name = "two cores"\nvendor = "AMD"\nkind = "cpu-socket"\nmemory = "24 GB"\n'
+        'memory_bandwidth = "41.2 GB/s"\nsource = "measured"\n[peak]\nbf16 = "74.7 GFLOP/s"\n'
+    )
+    measured = {
+        1: (18.87, 1.943, 449.8), 2: (21.95, 5.314, 357.5), 4: (26.23, 8.454, 457.5), 8: (36.02, 14.39, 541.8),
+    }  # fmt: skip
+    names = ("ttft_mean_ms", "tpot_mean_ms", "output_tokens_per_s")
+    rows = {level: dict(zip(names, values, strict=True)) for level, values in measured.items()}
+    facts = {"model": str(tmp_path / "dense.gguf"), "accelerator": str(part), "engine": "llama.cpp"}
+    served = ServerFacts(engine="llama.cpp", kv_tokens=32768.0, max_sequences=8.0)
+    cases = ladder_cases(LadderPlan(Lengths(16, 64), users=(1, 2, 4, 8)), facts, served=served)[0]
+    site = fit_site([cases[0], cases[2]], [rows[1], rows[4]])
+    for step in predicted_steps([cases[1], cases[3]], site=site)[0]:
+        for name in names:
+            assert step.middle[name] == pytest.approx(rows[int(step.level)][name], rel=0.12)
+            assert step.low[name] < rows[int(step.level)][name] < step.high[name] < 1.4 * step.middle[name]

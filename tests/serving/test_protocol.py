@@ -34,7 +34,7 @@ def test_means_equal_those_of_the_simulator(users, inputs, outputs):
     found = simulate(
         service, parse_traffic(f"closed:{users}", input=inputs, output=outputs), requests=10 * users
     ).summary
-    mix = closed_loop_mix(ClosedLoop(users, inputs, outputs, 10 * users, on_their_way=False))
+    mix = closed_loop_mix(ClosedLoop(users, inputs, outputs, 10 * users))
     assert 1e3 * weighted(mix, mix.ttft) == pytest.approx(found["ttft_mean_ms"], rel=0.03)
     assert 1e3 * weighted(mix, mix.tpot) == pytest.approx(found["tpot_mean_ms"], rel=0.01)
 
@@ -48,7 +48,7 @@ def test_means_equal_those_of_the_simulator(users, inputs, outputs):
 def test_every_token_is_made_once(users, inputs, outputs, shortest, first, pool, poll, whole, gather, travel):
     run = ClosedLoop(
         users, inputs, outputs, 3 * users, shortest, 2048, first, pool_tokens=pool, poll_interval=poll,
-        whole_prompts=whole, gather_steps=gather, on_their_way=travel,
+        whole_prompts=whole, gather_steps=gather, late=int(travel),
     )  # fmt: skip
     mix = closed_loop_mix(run)
     decoded = float(mix.wall @ mix.decode_requests)
@@ -59,26 +59,26 @@ def test_every_token_is_made_once(users, inputs, outputs, shortest, first, pool,
 
 
 def test_an_idle_engine_starts_with_the_first_prompt_and_takes_the_others_one_step_later():
-    mix = closed_loop_mix(ClosedLoop(8, 1000, 101, 8))
+    mix = closed_loop_mix(ClosedLoop(8, 1000, 101, 8, late=1))
     assert sorted(mix.prefill_tokens[mix.prefill_tokens > 0].tolist()) == [1000.0, 7000.0]
     # one waits for a step, seven for two
     assert float(mix.ttft.sum()) == pytest.approx((1 + 7 * 2) / 8)
-    at_once = closed_loop_mix(ClosedLoop(8, 1000, 101, 8, on_their_way=False))
+    at_once = closed_loop_mix(ClosedLoop(8, 1000, 101, 8))
     assert at_once.prefill_tokens.max() == 8000.0
     assert float(at_once.ttft.sum()) == pytest.approx(1.0)
 
 
 def test_prompts_that_are_never_split_leave_the_rest_of_the_budget_empty():
-    split = closed_loop_mix(ClosedLoop(6, 3000, 50, 6, budget=8192, on_their_way=False))
-    whole = closed_loop_mix(ClosedLoop(6, 3000, 50, 6, budget=8192, whole_prompts=True, on_their_way=False))
+    split = closed_loop_mix(ClosedLoop(6, 3000, 50, 6, budget=8192))
+    whole = closed_loop_mix(ClosedLoop(6, 3000, 50, 6, budget=8192, whole_prompts=True))
     assert split.prefill_tokens.max() == 8192.0
     assert whole.prefill_tokens.max() == 6000.0
     assert float(whole.wall @ whole.prefill_tokens) == 18_000.0
 
 
 def test_ranks_that_gather_their_prompts_make_them_wait_but_no_longer_than_they_are_told():
-    alone = closed_loop_mix(ClosedLoop(16, 1024, 600, 160, 0.8))
-    gathered = closed_loop_mix(ClosedLoop(16, 1024, 600, 160, 0.8, gather_steps=60))
+    alone = closed_loop_mix(ClosedLoop(16, 1024, 600, 160, 0.8, late=1))
+    gathered = closed_loop_mix(ClosedLoop(16, 1024, 600, 160, 0.8, late=1, gather_steps=60))
     assert alone.ttft.sum() + 5 < gathered.ttft.sum() < alone.ttft.sum() + 62
 
 
@@ -101,3 +101,26 @@ def test_the_same_run_gives_the_same_mix():
     closed_loop_mix.cache_clear()
     for name in ("ttft", "tpot", "wall", "decode_context"):
         np.testing.assert_array_equal(getattr(first, name), getattr(closed_loop_mix(run), name))
+
+
+def test_a_prompt_that_comes_late_waits_for_one_more_step_of_the_others():
+    def ttft(users, late):
+        run = ClosedLoop(users, 16, 64, 50 * users, budget=512, late=late, staggered=True)
+        found = closed_loop_mix(run)
+        return {(float(n), float(p)): w for n, p, w in zip(found.decode_requests, found.prefill_tokens, found.ttft) if w}  # noqa: B905, E501  # fmt: skip
+
+    assert ttft(8, 0) == pytest.approx({(7.0, 16.0): 1.0})
+    assert ttft(8, 1) == pytest.approx({(7.0, 0.0): 1.0, (7.0, 16.0): 1.0})
+    # alone there is no step to wait for
+    assert ttft(1, 1) == ttft(1, 0) == pytest.approx({(0.0, 16.0): 1.0})
+
+
+def test_staggered_users_never_share_a_prompt_step_and_only_the_steady_state_counts():
+    together = closed_loop_mix(ClosedLoop(8, 16, 64, 400))
+    apart = closed_loop_mix(ClosedLoop(8, 16, 64, 400, staggered=True))
+    assert together.prefill_tokens[together.ttft > 0] == pytest.approx([128.0])
+    assert apart.prefill_tokens[apart.ttft > 0] == pytest.approx([16.0])
+    # one token for each user and step, and one prompt for each answer
+    assert apart.output_tokens == pytest.approx(8 * apart.wall.sum())
+    assert apart.input_tokens == pytest.approx(apart.output_tokens * 16 / 64)
+    assert apart.decode_requests[apart.wall > 0] == pytest.approx([7.0, 8.0])

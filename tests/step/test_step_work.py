@@ -169,3 +169,22 @@ def test_the_share_of_a_parameter_is_the_slope_of_the_logarithm():
         moved[place] += 1e-5
         slope = (np.log(step_time(work, moved).seconds) - np.log(base.seconds)) / 1e-5
         assert slope[0] == pytest.approx(base.shares[0, place], abs=1e-4)
+
+
+def test_on_a_processor_one_row_is_bound_by_memory_and_few_rows_waste_part_of_a_tile():
+    socket = Part("this-machine", bandwidth=40e9, peaks={"bf16": 80e9}, family="cpu")
+    what = StepWork(load_model("llama-3.1-8b"), uniform_checkpoint("bf16"), socket, LinkPeak("unified", 40e9))
+
+    def products(rows: float) -> float:
+        one = np.array([rows])
+        work = step_work(what, layout=Layout(), points=StepPoints(one, one * 100, one * 0, one * 0))
+        return float(sum(work[slot][0] for slot in ("gemm_bytes", "gemm_flop")))
+
+    # 2 bytes a weight at three quarters of the bandwidth, 2 FLOP at half of the rate
+    alone, each = 2 * 7.5e9 / (0.75 * 40e9), 2 * 7.5e9 / (0.5 * 80e9)
+    assert products(1) == pytest.approx(np.hypot(alone, each), rel=0.05)
+    # three rows' worth is wasted beside two or more
+    for rows in (2, 8, 64):
+        assert products(rows) == pytest.approx(each * (rows + 3), rel=0.1)
+    # a GPU takes its own measured kernels
+    assert structure().kernel("gemm", "bf16") != what.kernel("gemm", "bf16")
