@@ -5,11 +5,20 @@ from __future__ import annotations
 import csv
 import io
 import math
-import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from glmplan.measure.importers.record import BadRecord, Fields, Imported, Problem, Source, documents, row_identifier
+from glmplan.measure.importers.record import (
+    BadRecord,
+    Fields,
+    Imported,
+    Problem,
+    Source,
+    by_keys,
+    by_text,
+    documents,
+    row_identifier,
+)
 from glmplan.measure.importers.serving_columns import few_requests, notes
 
 __all__ = ["KIND", "read", "read_csv", "read_requests", "recognise", "recognise_csv", "recognise_requests"]
@@ -31,54 +40,9 @@ _CSV_NAMES = {
     "Benchmark Duration": "benchmark_duration",
     "Completed Requests": "completed_request_count",
 }
-
-
-def recognise(source: Source) -> bool:
-    """Tell whether a file is a JSON summary.
-
-    Parameters
-    ----------
-    source : Source
-        The file.
-
-    Returns
-    -------
-    bool
-        Whether it is one.
-    """
-    return source.has_keys("time_to_first_token", "input_config") and not recognise_requests(source)
-
-
-def recognise_requests(source: Source) -> bool:
-    """Tell whether a file is the per-request JSONL.
-
-    Parameters
-    ----------
-    source : Source
-        The file.
-
-    Returns
-    -------
-    bool
-        Whether it is one.
-    """
-    return source.has_keys("metadata", "metrics", "request_start_ns")
-
-
-def recognise_csv(source: Source) -> bool:
-    """Tell whether a file is a CSV summary.
-
-    Parameters
-    ----------
-    source : Source
-        The file.
-
-    Returns
-    -------
-    bool
-        Whether it is one.
-    """
-    return re.search(r"^Metric,avg,min,max", source.text, re.M) is not None
+recognise = by_keys("time_to_first_token", "input_config", without="request_start_ns")
+recognise_requests = by_keys("metadata", "metrics", "request_start_ns")
+recognise_csv = by_text(r"^Metric,avg,min,max")
 
 
 def read(source: Source) -> Imported:

@@ -2,37 +2,29 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import statistics
 from collections.abc import Iterator
 from typing import Any
 
-from glmplan.measure.importers.record import BadRecord, Fields, Imported, Problem, Source, milliseconds, row_identifier
+from glmplan.measure.importers.record import (
+    BadRecord,
+    Fields,
+    Imported,
+    Problem,
+    Source,
+    by_keys,
+    milliseconds,
+)
 from glmplan.measure.importers.serving_columns import few_requests, notes
+from glmplan.measure.importers.tables import csv_table
 
 __all__ = ["KIND", "KIND_CSV", "read", "read_csv", "recognise", "recognise_csv"]
 
 KIND = "guidellm"
 KIND_CSV = "guidellm csv"
 _TTFT_INCLUDED = "GuideLLM's time per output token includes TTFT"
-
-
-def recognise(source: Source) -> bool:
-    """Tell whether a file is a GuideLLM JSON report.
-
-    Parameters
-    ----------
-    source : Source
-        The file.
-
-    Returns
-    -------
-    bool
-        Whether it is one.
-    """
-    return source.has_keys("benchmarks", "time_to_first_token_ms", "inter_token_latency_ms")
+recognise = by_keys("benchmarks", "time_to_first_token_ms", "inter_token_latency_ms")
 
 
 def read(source: Source) -> Imported:
@@ -162,31 +154,10 @@ def read_csv(source: Source) -> Imported:
     Imported
         Runs and problems.
     """
-    table = list(csv.reader(io.StringIO(source.text.lstrip("\ufeff"))))
-    if len(table) < 3:
-        return Imported("", [], [Problem(len(table), "", "expected three header rows, the file ends")])
-    names = ["|".join(part for part in cell if part) for cell in zip(*table[:3], strict=False)]
-    rows: list[dict[str, Any]] = []
-    problems: list[Problem] = []
-    line = 3
-    for cells in table[3:]:
-        line += 1
-        if not any(cells):
-            continue
-        if len(cells) != len(names):
-            problems.append(Problem(line, "", f"expected {len(names)} cells, got {len(cells)}"))
-            continue
-        value = dict(zip(reversed(names), reversed(cells), strict=True))
-        try:
-            row = _csv_row(Fields(value, line, problems))
-        except BadRecord as error:
-            problems.append(error.problem)
-            continue
-        rows.append({"id": row_identifier(source.text, len(rows)), **row})
-    return Imported("", rows, problems)
+    return source.gather(csv_table(source.text, headers=3), _csv_rows)
 
 
-def _csv_row(fields: Fields) -> dict[str, Any]:
+def _csv_rows(fields: Fields) -> Iterator[dict[str, Any]]:
     def stat(group: str, unit: str, what: str = "Mean") -> float | None:
         return fields.number(f"{group}|Successful {unit}|{what}")
 
@@ -203,7 +174,7 @@ def _csv_row(fields: Fields) -> dict[str, Any]:
     strategy, _, level = (fields.text("Benchmark|Strategy") or "").partition("@")
     figure = float(level) if level.replace(".", "", 1).isdigit() else None
     open_loop = strategy in ("constant", "poisson", "async")
-    return {
+    yield {
         "phase": "serving",
         "concurrency": None if open_loop else (1.0 if strategy == "synchronous" else figure),
         "request_rate_per_s": figure if open_loop else None,

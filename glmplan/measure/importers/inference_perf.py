@@ -5,28 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from glmplan.measure.importers.record import BadRecord, Fields, Imported, Problem, Source, milliseconds
+from glmplan.measure.importers.record import BadRecord, Fields, Imported, Problem, Source, by_keys, milliseconds
 from glmplan.measure.importers.serving_columns import few_requests, notes
 
 __all__ = ["KIND", "read", "recognise"]
 
 KIND = "inference-perf"
-
-
-def recognise(source: Source) -> bool:
-    """Tell whether a file is a lifecycle report of inference-perf.
-
-    Parameters
-    ----------
-    source : Source
-        The file.
-
-    Returns
-    -------
-    bool
-        Whether it is one.
-    """
-    return source.has_keys("load_summary", "successes")
+recognise = by_keys("load_summary", "successes")
 
 
 def read(source: Source) -> Imported:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from glmplan.measure.importers.record import BadRecord, Fields, Imported, Problem, Source
+from glmplan.measure.importers.record import BadRecord, Fields, Imported, Problem, Source, by_keys
 from glmplan.measure.importers.serving_columns import latencies, notes
 
 __all__ = ["KIND", "read", "recognise"]
@@ -24,22 +24,7 @@ _PARTS = {
     "mi355x": "mi355x",
 }
 _ENGINES = ("sglang", "vllm", "trt", "atom")
-
-
-def recognise(source: Source) -> bool:
-    """Tell whether a file is an aggregated InferenceX result.
-
-    Parameters
-    ----------
-    source : Source
-        The file.
-
-    Returns
-    -------
-    bool
-        Whether it is one.
-    """
-    return source.has_keys("tput_per_gpu", "isl", "osl")
+recognise = by_keys("tput_per_gpu", "isl", "osl")
 
 
 def read(source: Source) -> Imported:

@@ -2,50 +2,28 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from typing import Any
 
-from glmplan.measure.importers.record import BadRecord, Fields, Imported, Problem, Source, row_identifier
+from glmplan.measure.importers.json_records import Document
+from glmplan.measure.importers.record import (
+    Fields,
+    Imported,
+    Problem,
+    Source,
+    by_keys,
+    by_text,
+)
 from glmplan.measure.importers.serving_columns import notes
+from glmplan.measure.importers.tables import bar_table
 
 __all__ = ["KIND", "read", "read_table", "recognise", "recognise_table"]
 
 KIND = "llama-batched-bench"
 _COLUMNS = {"PP": "pp", "TG": "tg", "B": "pl", "N_KV": "n_kv", "T_PP s": "t_pp", "T_TG s": "t_tg"}
-_TABLE = re.compile(r"^\s*\|\s*PP\s*\|\s*TG\s*\|.*N_KV\s*\|.*S_TG t/s\s*\|", re.M)
-
-
-def recognise(source: Source) -> bool:
-    """Tell whether a file is the JSONL of `llama-batched-bench` or `llama-sweep-bench`.
-
-    Parameters
-    ----------
-    source : Source
-        The file.
-
-    Returns
-    -------
-    bool
-        Whether it is one.
-    """
-    return source.has_keys("n_kv", "t_pp", "t_tg")
-
-
-def recognise_table(source: Source) -> bool:
-    """Tell whether a text holds the table of `llama-batched-bench`.
-
-    Parameters
-    ----------
-    source : Source
-        The file.
-
-    Returns
-    -------
-    bool
-        Whether it is one.
-    """
-    return _TABLE.search(source.text) is not None
+_TABLE = r"^\s*\|\s*PP\s*\|\s*TG\s*\|.*N_KV\s*\|.*S_TG t/s\s*\|"
+recognise = by_keys("n_kv", "t_pp", "t_tg")
+recognise_table = by_text(_TABLE)
 
 
 def read(source: Source) -> Imported:
@@ -127,23 +105,11 @@ def read_table(source: Source) -> Imported:
     Imported
         Runs and problems.
     """
-    header: list[str] = []
-    rows: list[dict[str, Any]] = []
-    problems: list[Problem] = []
-    for number, line in enumerate(source.text.splitlines(), 1):
-        cells = [cell.strip() for cell in line.strip().strip("|").split("|")] if line.strip().startswith("|") else []
-        if _TABLE.match(line):
-            header = cells
-        elif header and cells and set("".join(cells)) - set("-: "):
-            if len(cells) != len(header):
-                problems.append(Problem(number, "", f"expected {len(header)} cells, got {len(cells)}"))
-                continue
-            value = {_COLUMNS[h]: c for h, c in zip(header, cells, strict=True) if h in _COLUMNS}
-            try:
-                made = list(_rows(Fields(value, number, problems)))
-            except BadRecord as error:
-                problems.append(error.problem)
-                continue
-            for row in made:
-                rows.append({"id": row_identifier(source.text, len(rows)), **row})
-    return Imported("", rows, problems)
+    return source.gather(_named(bar_table(source.text, _TABLE, ends=False)), _rows)
+
+
+def _named(table: Iterator[Document | Problem]) -> Iterator[Document | Problem]:
+    for one in table:
+        if isinstance(one, Document):
+            one = Document({_COLUMNS[key]: cell for key, cell in one.value.items() if key in _COLUMNS}, one.line)
+        yield one

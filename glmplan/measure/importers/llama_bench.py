@@ -2,35 +2,28 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import re
 from collections.abc import Iterator
 from typing import Any
 
-from glmplan.measure.importers.record import BadRecord, Fields, Imported, Problem, Source, row_identifier
+from glmplan.measure.importers.record import (
+    BadRecord,
+    Fields,
+    Imported,
+    Problem,
+    Source,
+    by_keys,
+    by_text,
+)
 from glmplan.measure.importers.serving_columns import notes
+from glmplan.measure.importers.tables import bar_table, csv_table
 
 __all__ = ["KIND", "read", "read_csv", "read_markdown", "recognise", "recognise_csv", "recognise_markdown"]
 
 KIND = "llama-bench"
-_MARKDOWN = re.compile(r"^\s*\|\s*model\s*\|.*\btest\s*\|.*t/s\s*\|", re.M)
-
-
-def recognise(source: Source) -> bool:
-    """Tell whether a file is the JSON or JSONL of `llama-bench`.
-
-    Parameters
-    ----------
-    source : Source
-        The file.
-
-    Returns
-    -------
-    bool
-        Whether it is one.
-    """
-    return source.has_keys("n_prompt", "n_gen", "avg_ts")
+_MARKDOWN = r"^\s*\|\s*model\s*\|.*\btest\s*\|.*t/s\s*\|"
+recognise = by_keys("n_prompt", "n_gen", "avg_ts")
+recognise_markdown = by_text(_MARKDOWN)
 
 
 def recognise_csv(source: Source) -> bool:
@@ -48,22 +41,6 @@ def recognise_csv(source: Source) -> bool:
     """
     head = source.text.lstrip("\ufeff").partition("\n")[0].replace('"', "").split(",")
     return {"n_prompt", "n_gen", "avg_ts"} <= set(head)
-
-
-def recognise_markdown(source: Source) -> bool:
-    """Tell whether a text holds a table of `llama-bench`.
-
-    Parameters
-    ----------
-    source : Source
-        The file.
-
-    Returns
-    -------
-    bool
-        Whether it is one.
-    """
-    return _MARKDOWN.search(source.text) is not None
 
 
 def read(source: Source) -> Imported:
@@ -157,21 +134,7 @@ def read_csv(source: Source) -> Imported:
     Imported
         Runs and problems.
     """
-    reader = csv.reader(io.StringIO(source.text.lstrip("\ufeff")))
-    header = next(reader)
-    rows: list[dict[str, Any]] = []
-    problems: list[Problem] = []
-    for cells in reader:
-        if len(cells) != len(header):
-            problems.append(Problem(reader.line_num, "", f"expected {len(header)} cells, got {len(cells)}"))
-            continue
-        try:
-            made = list(_rows(Fields(dict(zip(header, cells, strict=True)), reader.line_num, problems)))
-        except BadRecord as error:
-            problems.append(error.problem)
-            continue
-        rows += [{"id": row_identifier(source.text, len(rows)), **row} for row in made]
-    return Imported("", rows, problems)
+    return source.gather(csv_table(source.text), _rows)
 
 
 def read_markdown(source: Source) -> Imported:
@@ -196,43 +159,27 @@ def read_markdown(source: Source) -> Imported:
     >>> row["weights"], row["context_depth"], row["output_tokens_per_s"], row["uncertainty_pct"]
     ('Q4_0', 512.0, 100.0, 2.0)
     """
-    header: list[str] = []
-    rows: list[dict[str, Any]] = []
-    problems: list[Problem] = []
-    for number, line in enumerate(source.text.splitlines(), 1):
-        cells = [cell.strip() for cell in line.strip().strip("|").split("|")] if line.strip().startswith("|") else []
-        if _MARKDOWN.match(line):
-            header = cells
-        elif not cells:
-            header = []
-        elif header and set("".join(cells)) - set("-: "):
-            if len(cells) != len(header):
-                problems.append(Problem(number, "", f"expected {len(header)} cells, got {len(cells)}"))
-                continue
-            about = dict(zip(header, cells, strict=True))
-            test = re.fullmatch(r"(?:pp(\d+))?\+?(?:tg(\d+))?(?:\s*@\s*d(\d+))?", about["test"])
-            speed = re.match(r"([\d.]+)\s*(?:(?:±|\+/-|\\pm)\s*([\d.]+))?", about["t/s"])
-            if not test or not (test[1] or test[2]):
-                problems.append(Problem(number, "test", f"expected pp512 or tg128, got {about['test']!r}"))
-            elif not speed:
-                problems.append(Problem(number, "t/s", f"expected 12.34 ± 0.56, got {about['t/s']!r}"))
-            else:
-                prompt, answer, depth = (float(size or 0) for size in test.groups())
-                rate = float(speed[1])
-                rows.append(
-                    {
-                        "id": row_identifier(source.text, len(rows)),
-                        "checkpoint": about["model"],
-                        "weights": _weights(about["model"]),
-                        "kv_cache": about.get("type_k"),
-                        "engine": "llama.cpp",
-                        **_test(prompt, answer, depth, rate),
-                        "uncertainty_pct": 100 * float(speed[2]) / rate if speed[2] and rate else None,
-                        "notes": notes(KIND, about.get("size"), about.get("backend"), _ngl(about)),
-                    }
-                )
-    return Imported("", rows, problems)
+    return source.gather(bar_table(source.text, _MARKDOWN), _markdown_rows)
 
 
-def _ngl(about: dict[str, str]) -> str:
-    return f"ngl {about['ngl']}" if about.get("ngl") else ""
+def _markdown_rows(fields: Fields) -> Iterator[dict[str, Any]]:
+    about = fields.value
+    test = re.fullmatch(r"(?:pp(\d+))?\+?(?:tg(\d+))?(?:\s*@\s*d(\d+))?", about["test"])
+    speed = re.match(r"([\d.]+)\s*(?:(?:±|\+/-|\\pm)\s*([\d.]+))?", about["t/s"])
+    if not test or not (test[1] or test[2]):
+        raise BadRecord(Problem(fields.line, "test", f"expected pp512 or tg128, got {about['test']!r}"))
+    if not speed:
+        raise BadRecord(Problem(fields.line, "t/s", f"expected 12.34 ± 0.56, got {about['t/s']!r}"))
+    prompt, answer, depth = (float(size or 0) for size in test.groups())
+    rate = float(speed[1])
+    yield {
+        "checkpoint": about["model"],
+        "weights": _weights(about["model"]),
+        "kv_cache": about.get("type_k"),
+        "engine": "llama.cpp",
+        **_test(prompt, answer, depth, rate),
+        "uncertainty_pct": 100 * float(speed[2]) / rate if speed[2] and rate else None,
+        "notes": notes(
+            KIND, about.get("size"), about.get("backend"), f"ngl {about['ngl']}" if about.get("ngl") else ""
+        ),
+    }

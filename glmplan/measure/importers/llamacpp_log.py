@@ -2,34 +2,14 @@
 
 from __future__ import annotations
 
-import re
-
-from glmplan.measure.importers.record import Imported, Source
+from glmplan.measure.importers.record import Imported, Source, by_text
 from glmplan.measure.importers.startup import StartupLog, imported, matches, number
 
 __all__ = ["KIND", "read", "recognise"]
 
 KIND = "llama.cpp startup log"
 _MIB = 2.0**20
-
-
-def recognise(source: Source) -> bool:
-    """Tell whether a text is a startup log of llama.cpp.
-
-    Parameters
-    ----------
-    source : Source
-        The file.
-
-    Returns
-    -------
-    bool
-        Whether it is one.
-    """
-    return (
-        re.search(r"llama_model_loader:|llm_load_tensors:|load_tensors:|llama_kv_cache|llama_context:", source.text)
-        is not None
-    )
+recognise = by_text(r"llama_model_loader:|llm_load_tensors:|load_tensors:|llama_kv_cache|llama_context:")
 
 
 def read(source: Source) -> Imported:

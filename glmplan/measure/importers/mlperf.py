@@ -6,28 +6,13 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from glmplan.measure.importers.record import BadRecord, Fields, Imported, Problem, Source
+from glmplan.measure.importers.record import BadRecord, Fields, Imported, Problem, Source, by_keys
 from glmplan.measure.importers.serving_columns import notes
 
 __all__ = ["KIND", "read", "recognise"]
 
 KIND = "mlperf summary"
-
-
-def recognise(source: Source) -> bool:
-    """Tell whether a file is an MLPerf summary.
-
-    Parameters
-    ----------
-    source : Source
-        The file.
-
-    Returns
-    -------
-    bool
-        Whether it is one.
-    """
-    return source.has_keys("Performance_Result", "Performance_Units")
+recognise = by_keys("Performance_Result", "Performance_Units")
 
 
 def read(source: Source) -> Imported:

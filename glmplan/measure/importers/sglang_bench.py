@@ -6,7 +6,16 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from glmplan.measure.importers.record import BadRecord, Fields, Imported, Problem, Source, row_identifier
+from glmplan.measure.importers.json_records import Document
+from glmplan.measure.importers.record import (
+    BadRecord,
+    Fields,
+    Imported,
+    Problem,
+    Source,
+    by_keys,
+    by_text,
+)
 from glmplan.measure.importers.serving_columns import few_requests, latencies, load, mean_lengths, notes
 
 __all__ = ["KIND", "block_kind", "read", "read_block", "recognise", "recognise_block"]
@@ -26,22 +35,9 @@ _SERVER = {
     "moe_runner_backend": "moe_backend",
     "max_total_num_tokens": "kv_pool_tokens",
 }
-
-
-def recognise(source: Source) -> bool:
-    """Tell whether a file is a result of SGLang's `bench_serving`.
-
-    Parameters
-    ----------
-    source : Source
-        The file.
-
-    Returns
-    -------
-    bool
-        Whether it is one.
-    """
-    return source.has_keys("mean_e2e_latency_ms", "total_output_tokens")
+recognise = by_keys("mean_e2e_latency_ms", "total_output_tokens")
+_BLOCK = r"=+\s*Serving Benchmark Result\s*=+"
+recognise_block = by_text(_BLOCK)
 
 
 def read(source: Source) -> Imported:
@@ -112,7 +108,6 @@ def _server(info: Fields) -> dict[str, Any]:
     return row | {"engine": "sglang", "dp": replicas, **({"tp": row["tp"] / shared} if "tp" in row else {})}
 
 
-_BLOCK = re.compile(r"=+\s*Serving Benchmark Result\s*=+")
 _LINES = {
     r"successful requests": "completed",
     r"failed requests": "failed",
@@ -127,22 +122,6 @@ _LINES = {
     r"accept length|acceptance length": "accept_length",
 }
 _METRICS = {"ttft": "ttft", "tpot": "tpot", "itl": "itl", "e2el": "e2e_latency", "e2e latency": "e2e_latency"}
-
-
-def recognise_block(source: Source) -> bool:
-    """Tell whether a text holds the result block that both clients print and blogs paste.
-
-    Parameters
-    ----------
-    source : Source
-        The file.
-
-    Returns
-    -------
-    bool
-        Whether it is one.
-    """
-    return _BLOCK.search(source.text) is not None
 
 
 def read_block(source: Source) -> Imported:
@@ -169,13 +148,14 @@ def read_block(source: Source) -> Imported:
     >>> read_block(Source("", block)).rows[0]["ttft_mean_ms"]
     30.5
     """
-    rows: list[dict[str, Any]] = []
-    problems: list[Problem] = []
-    for begin in _BLOCK.finditer(source.text):
-        end = _BLOCK.search(source.text, begin.end())
-        first = 1 + source.text.count("\n", 0, begin.start())
+    return source.gather(_blocks(source.text), _rows)
+
+
+def _blocks(text: str) -> Iterator[Document]:
+    parts = list(re.finditer(_BLOCK, text))
+    for begin, end in zip(parts, [*(part.start() for part in parts[1:]), None], strict=True):
         value: dict[str, str] = {}
-        for line in source.text[begin.end() : end.start() if end else None].splitlines():
+        for line in text[begin.end() : end].splitlines():
             name, _, figure = line.partition(":")
             name = name.strip().lower()
             key = next((ours for pattern, ours in _LINES.items() if re.fullmatch(pattern, name)), None)
@@ -184,8 +164,4 @@ def read_block(source: Source) -> Imported:
                 key = f"{metric[1]}_{_METRICS[metric[2]]}_ms"
             if key and figure.strip() and key not in value:
                 value[key] = figure.strip().split()[0]
-        try:
-            rows += [{"id": row_identifier(source.text, len(rows)), **r} for r in _rows(Fields(value, first, problems))]
-        except BadRecord as error:
-            problems.append(error.problem)
-    return Imported("", rows, problems)
+        yield Document(value, 1 + text.count("\n", 0, begin.start()))

@@ -4,28 +4,13 @@ from __future__ import annotations
 
 import re
 
-from glmplan.measure.importers.record import Imported, Source
+from glmplan.measure.importers.record import Imported, Source, by_text
 from glmplan.measure.importers.startup import GIB, StartupLog, imported, matches
 
 __all__ = ["KIND", "read", "recognise"]
 
 KIND = "sglang startup log"
-
-
-def recognise(source: Source) -> bool:
-    """Tell whether a text is a startup log of SGLang.
-
-    Parameters
-    ----------
-    source : Source
-        The file.
-
-    Returns
-    -------
-    bool
-        Whether it is one.
-    """
-    return re.search(r"server_args=ServerArgs\(|Load weight end\.|max_total_num_tokens=\d", source.text) is not None
+recognise = by_text(r"server_args=ServerArgs\(|Load weight end\.|max_total_num_tokens=\d")
 
 
 def read(source: Source) -> Imported:

@@ -7,28 +7,13 @@ import statistics
 from collections.abc import Iterator
 from typing import Any
 
-from glmplan.measure.importers.record import RUN_COLUMNS, BadRecord, Fields, Imported, Problem, Source
+from glmplan.measure.importers.record import RUN_COLUMNS, BadRecord, Fields, Imported, Problem, Source, by_keys
 from glmplan.measure.importers.serving_columns import few_requests, latencies, load, mean_lengths, notes
 
 __all__ = ["KIND", "read", "recognise"]
 
 KIND = "vllm bench serve"
-
-
-def recognise(source: Source) -> bool:
-    """Tell whether a file is a result of `vllm bench serve`.
-
-    Parameters
-    ----------
-    source : Source
-        The file.
-
-    Returns
-    -------
-    bool
-        Whether it is one.
-    """
-    return source.has_keys("total_output_tokens", "request_throughput") and not source.has_keys("mean_e2e_latency_ms")
+recognise = by_keys("total_output_tokens", "request_throughput", without="mean_e2e_latency_ms")
 
 
 def read(source: Source) -> Imported:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import re
-
-from glmplan.measure.importers.record import Imported, Source
+from glmplan.measure.importers.record import Imported, Source, by_text
 from glmplan.measure.importers.startup import GIB, StartupLog, imported, matches, number
 
 __all__ = ["KIND", "read", "recognise"]
@@ -17,27 +15,7 @@ _ARGUMENTS = {
     "dp": r"data_parallel_size['\"]?[=:] ?(\d+)",
     "dcp": r"decode_context_parallel_size['\"]?[=:] ?(\d+)",
 }
-
-
-def recognise(source: Source) -> bool:
-    """Tell whether a text is a startup log of vLLM.
-
-    Parameters
-    ----------
-    source : Source
-        The file.
-
-    Returns
-    -------
-    bool
-        Whether it is one.
-    """
-    return (
-        re.search(
-            r"vLLM API server version|LLM engine \(v|GPU KV cache size:|# GPU blocks: |gpu_worker\.py", source.text
-        )
-        is not None
-    )
+recognise = by_text(r"vLLM API server version|LLM engine \(v|GPU KV cache size:|# GPU blocks: |gpu_worker\.py")
 
 
 def read(source: Source) -> Imported:
