@@ -13,9 +13,9 @@ from glmplan.step import PARAMETERS
 __all__ = ["MISSED", "Prior", "processor_prior"]
 
 #: what the smooth form of a product misses on a processor, standard deviation of the logarithm. Prompts of 2 to 8
-#: tokens scatter by 5 to 16 % around it, because the tiles that a library picks change with the rows; the steps between
+#: tokens scatter by 5 to 16 % around it, because the tiles that a library picks change with the rows. The steps between
 #: two tokens of a ladder differ in their rows and scatter less: calibrated on 1 and 4 of 1 to 8 users, three models on
-#: two cores were off by 6 % in TPOT and 4 % in TTFT (root mean square). Other processors are taken to be somewhat worse [-]
+#: two cores were off by 6 % in TPOT and 4 % in TTFT (root mean square). Other processors may be somewhat worse [-]
 MISSED: dict[str, float] = {"decode": 0.08, "ttft": 0.05, "prefill": 0.05}
 
 #: an engine in one process with its kernels: no launches, no front end in Python; orders of magnitude for llama.cpp's
