@@ -113,15 +113,21 @@ class DecodingBatch:
     # -- who decodes --------------------------------------------------------------------------------------------------
 
     def _join(self, request: Request) -> None:
-        """Start decoding with the next step."""
+        """Start decoding with the next step, in the place kept for the request if there is one."""
         step, size, period, prompt, left = self._step, self._size, self.period, request.prompt, request.left
-        self._joins = token = self._joins + 1
-        request.token, request.joined = token, step
+        token, running = request.token, self._running
+        if token < 0:
+            request.token = self._joins = token = self._joins + 1
+            running[token] = request
+        else:
+            running[token] = request
+            for later in [other for other in running if other > token]:
+                running[later] = running.pop(later)
+        request.joined = step
         phase, blocks = self._starts[prompt % size]
         request.key = key = (step - phase) % period
         request.most = prompt // size + blocks + (phase + left - 1) // period
         self._counts[key] += 1
-        self._running[token] = request
         self._total += prompt + 1
         heappush(self._heap, (step + left << _SHIFT) + token)
 

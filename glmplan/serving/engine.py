@@ -242,6 +242,9 @@ class SkippingEngine(DecodingBatch):
             request.kv_ready = False
             request.first = self.now
             self._promised += self._peak(request)
+            if self._partial is not None and self._partial.token < 0:
+                # engines preempt in the order of admission, not in that in which prompts are done: keep its place
+                self._partial.token = self._joins = self._joins + 1
             self._join(request)
 
     def _commit_step(self, finished: list[Request]) -> None:
@@ -292,7 +295,8 @@ class SkippingEngine(DecodingBatch):
         """Whom to preempt: the request admitted last; in SGLang the one that has written least."""
         if self._estimate is not None:
             return min(self._running.values(), key=lambda r: (generated(r, self._step), -r.input, r.token))
-        return self._partial if self._partial is not None else next(reversed(self._running.values()))
+        partial, last = self._partial, next(reversed(self._running), 0)
+        return self._running[last] if partial is None or 0 <= partial.token < last else partial
 
     def _preempt(self, request: Request) -> None:
         """Drop what a request has computed and queue it first; it will compute prompt and answer so far again."""
@@ -309,5 +313,5 @@ class SkippingEngine(DecodingBatch):
             request.prompt = request.input + written
             if self._estimate is not None:
                 self._estimate.retracted(self._running.values(), self._step)
-        request.done = 0
+        request.done, request.token = 0, -1
         self.waiting.appendleft(request)

@@ -124,6 +124,7 @@ def test_every_finish_time_agrees_to_a_nanosecond(
     prefillers=st.integers(0, 2),
     tokens=st.integers(2000, 8000),
 )
+@example(seed=19958399, rate=20.0, routing="least-loaded", prefillers=2, tokens=2000)  # a prompt overtaken by keys
 def test_replicas_and_disaggregation_agree_too(seed, rate, routing, prefillers, tokens):
     engine_settings = EngineSettings(
         max_num_batched_tokens=512,
