@@ -22,7 +22,7 @@ __all__ = ["MODES", "Errors", "cross_validate", "figure_kind", "folds_of"]
 #: ways to leave runs out
 MODES: tuple[str, ...] = ("random", "group", "model", "accelerator")
 #: rows at random in five parts; whole groups in many, so that what a fit lacks is little more than the group itself
-_FOLDS = {"random": 5, "group": 20, "model": 20, "accelerator": 20}
+_FOLDS = {"random": 5, "group": 20, "model": 20, "accelerator": 10}
 
 
 @dataclass(frozen=True)

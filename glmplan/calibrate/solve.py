@@ -51,7 +51,7 @@ _LEVEL_SPREAD = {
     "engine_accelerator_format": 0.25,
     "model": 0.15,
     "engine_model": 0.25,
-    "group": 0.25,
+    "group": 0.125,
     "configuration": 0.15,
     "release": 0.15,
 }
@@ -67,7 +67,7 @@ _SCALE_SPREAD = {
     "engine_accelerator_format": 0.03,
     "model": 0.03,
     "engine_model": 0.05,
-    "group": 0.3,
+    "group": 0.4,
     "configuration": 0.18,
     "release": 0.18,
 }

@@ -151,6 +151,7 @@ def ladder_cases(
             longest=max(1.0 / mean, 1.0),
             budget=packing.budget,
             prefill_first=packing.prefill_first,
+            whole_prompts=packing.whole_prompts,
             max_requests=int(served.max_sequences or packing.max_requests),
             pool_tokens=served.kv_tokens or float(1 << 60),
             tokens_per_step=deployment.tokens_per_step,

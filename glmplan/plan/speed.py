@@ -207,6 +207,8 @@ def load_of(asked: Asked, deployment: Deployment, pool: float, users: int) -> Lo
         requests=min(max(4 * users, 8), max(256, 2 * users)),
         budget=defaults.budget * deployment.dp,
         prefill_first=defaults.prefill_first,
+        whole_prompts=defaults.whole_prompts,
+        late=defaults.late,
         max_requests=defaults.max_requests * deployment.dp,
         # a pool that is never full is the same to every layout
         pool_tokens=pool if pool < (users + 1) * request else float(1 << 60),

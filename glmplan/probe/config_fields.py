@@ -11,6 +11,8 @@ from glmplan.errors import SpecError, UnknownArchitecture, nearest
 
 __all__ = ["ConfigFields"]
 
+#: layers that a config may state: each becomes an entry, and a slip of the finger must not fill the memory [-]
+_MOST_LAYERS = 10_000
 #: fields that change what a layer is made of; a config that sets one which its architecture does not read is refused
 _STRUCTURAL = (
     "attn_res_block_size",
@@ -94,9 +96,10 @@ class ConfigFields:
                 value = int(value)
             if isinstance(value, bool) or not isinstance(value, int):
                 raise SpecError("is not a whole number", file=self.file, field=self.prefix + name, value=value)
-            if not minimum <= value <= 10**9:
+            most = _MOST_LAYERS if name.endswith("_layers") else 10**9
+            if not minimum <= value <= most:
                 raise SpecError(
-                    f"is not between {minimum} and 10^9", file=self.file, field=self.prefix + name, value=value
+                    f"is not between {minimum} and {most:,}", file=self.file, field=self.prefix + name, value=value
                 )
             return value
         if default is not None:

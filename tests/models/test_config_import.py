@@ -162,6 +162,11 @@ def test_a_list_too_short_for_the_layers_is_refused():
         model_from_config({**GLM_5_2, "indexer_types": ["full"]}, name="x")
 
 
+def test_more_layers_than_any_model_has_are_refused_at_once():
+    with pytest.raises(SpecError, match="num_hidden_layers.*is not between 1 and 10,000"):
+        model_from_config({**LLAMA, "num_hidden_layers": 3_831_936}, name="x")
+
+
 NONSENSE = st.one_of(
     st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=5), st.lists(st.integers(), max_size=3),
     st.dictionaries(st.text(max_size=3), st.integers(), max_size=2),
