@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 from glmplan.datafolders import data_folder
-from glmplan.errors import SpecError
-from glmplan.files import read_toml
+from glmplan.files import read_entries
 
 __all__ = ["CampaignSettings", "campaign_settings"]
 
@@ -53,17 +53,9 @@ class CampaignSettings:
 
 
 @cache
-def _entries() -> tuple[dict[str, object], ...]:
-    file = data_folder("calibration") / "protocols.toml"
-    known = {*_CONDITIONS, *_SETTINGS, "release_from", "source"}
-    found = tuple(read_toml(file)["settings"])
-    for entry in found:
-        for field in entry:
-            if field not in known:
-                raise SpecError("is not a field of a campaign", file=file, value=field, choices=known)
-        if not entry.get("source"):
-            raise SpecError("has no source", file=file, field="settings", value=str(entry))
-    return found
+def _entries() -> tuple[dict[str, Any], ...]:
+    fields = {*_CONDITIONS, *_SETTINGS, "release_from"}
+    return read_entries(data_folder("calibration") / "protocols.toml", "settings", fields)
 
 
 def campaign_settings(
@@ -110,24 +102,24 @@ def campaign_settings(
         if all(entry[name] == asked[name] for name in _CONDITIONS if name in entry):
             small = concurrency < _MANY and "poll_interval_small" in entry
             return CampaignSettings(
-                kv=entry.get("kv"),  # type: ignore[arg-type]
-                fraction=entry.get("fraction"),  # type: ignore[arg-type]
+                kv=entry.get("kv"),
+                fraction=entry.get("fraction"),
                 budget=_budget(entry, concurrency, input_tokens, output_tokens),
-                poll_interval=int(entry.get("poll_interval_small" if small else "poll_interval", 1)),  # type: ignore[call-overload]
-                gather_steps=int(entry.get("gather_steps", 0)),  # type: ignore[call-overload]
-                lengths=tuple(entry["lengths"]) if "lengths" in entry else None,  # type: ignore[arg-type]
-                requests_per_user=entry.get("requests_per_user"),  # type: ignore[arg-type]
+                poll_interval=int(entry.get("poll_interval_small" if small else "poll_interval", 1)),
+                gather_steps=int(entry.get("gather_steps", 0)),
+                lengths=tuple(entry["lengths"]) if "lengths" in entry else None,
+                requests_per_user=entry.get("requests_per_user"),
                 source=str(entry["source"]),
             )
     return CampaignSettings()
 
 
-def _budget(entry: dict[str, object], users: float, input_tokens: float, output_tokens: float) -> int | None:
+def _budget(entry: dict[str, Any], users: float, input_tokens: float, output_tokens: float) -> int | None:
     if "budget_inputs" in entry:
-        return max(round(float(entry["budget_inputs"]) * input_tokens), 1)  # type: ignore[arg-type]
+        return max(round(float(entry["budget_inputs"]) * input_tokens), 1)
     if "budget_lengths" in entry:
-        return max(round(float(entry["budget_lengths"]) * (input_tokens + output_tokens)), 1)  # type: ignore[arg-type]
+        return max(round(float(entry["budget_lengths"]) * (input_tokens + output_tokens)), 1)
     if "budget_slack" in entry:
         # a whole prompt beside all who decode
-        return max(int(entry["budget"]), round(users + input_tokens) + int(entry["budget_slack"]))  # type: ignore[call-overload]
-    return entry.get("budget")  # type: ignore[return-value]
+        return max(int(entry["budget"]), round(users + input_tokens) + int(entry["budget_slack"]))
+    return entry.get("budget")

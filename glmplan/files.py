@@ -6,12 +6,13 @@ import json
 import os
 import tempfile
 import tomllib
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
 from glmplan.errors import SpecError
 
-__all__ = ["read_lines_toml", "read_toml", "write_atomically"]
+__all__ = ["read_entries", "read_lines_toml", "read_toml", "write_atomically"]
 
 
 def read_toml(path: str | Path) -> dict[str, Any]:
@@ -47,6 +48,46 @@ def read_toml(path: str | Path) -> dict[str, Any]:
         raise SpecError(f"cannot be read: {error.strerror}", file=path) from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise SpecError(f"is not valid TOML: {error}", file=path) from None
+
+
+def read_entries(path: str | Path, table: str, fields: Collection[str]) -> tuple[dict[str, Any], ...]:
+    """Read the entries of a table of facts; each must have a source.
+
+    Parameters
+    ----------
+    path : path
+        The file.
+    table : str
+        Name of the table.
+    fields : collection of str
+        Fields that an entry may have besides ``source``.
+
+    Returns
+    -------
+    tuple of dict
+        The entries, in the order of the file.
+
+    Raises
+    ------
+    SpecError
+        If the file cannot be read, an entry has another field, or has no source.
+
+    Examples
+    --------
+    >>> import tempfile, pathlib
+    >>> file = pathlib.Path(tempfile.mkdtemp()) / "a.toml"
+    >>> write_atomically(file, '[[rules]]\\nengine = "vllm"\\nsource = "https://docs.vllm.ai"')
+    >>> read_entries(file, "rules", {"engine"})
+    ({'engine': 'vllm', 'source': 'https://docs.vllm.ai'},)
+    """
+    found = tuple(read_toml(path)[table])
+    for entry in found:
+        for field in entry:
+            if field not in {*fields, "source"}:
+                raise SpecError(f"is not a field of {table}", file=path, value=field, choices={*fields, "source"})
+        if not entry.get("source"):
+            raise SpecError("has no source", file=path, field=table, value=str(entry))
+    return found
 
 
 def read_lines_toml(path: str | Path) -> dict[str, Any]:

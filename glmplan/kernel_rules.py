@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 from glmplan.datafolders import data_folder
 from glmplan.errors import SpecError
-from glmplan.files import read_toml
+from glmplan.files import read_entries
 from glmplan.formats import WEIGHT_FORMATS, WeightFormat
 
 __all__ = ["KERNEL_FORMATS", "KernelRule", "kernel_rule"]
@@ -25,7 +26,7 @@ KERNEL_FORMATS: dict[str, tuple[float, str]] = {
 }
 #: weight formats that share the kernels of another one
 _SHARED: dict[str, tuple[str, float, str]] = {"mxfp8": ("fp8", 1.0, "fp8"), "w4afp8": ("int4", 1.0, "fp8")}
-_FIELDS = {"engine", "silicon", "weights", "runs_as", "measured_with", "backend", "note", "source"}
+_FIELDS = {"engine", "silicon", "weights", "runs_as", "measured_with", "backend", "note"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,18 +55,13 @@ class KernelRule:
 
 
 @cache
-def _entries() -> tuple[dict[str, object], ...]:
+def _entries() -> tuple[dict[str, Any], ...]:
     file = data_folder("hardware_db") / "kernels.toml"
-    found = tuple(read_toml(file)["kernels"])
+    found = read_entries(file, "kernels", _FIELDS)
     for entry in found:
-        for field in entry:
-            if field not in _FIELDS:
-                raise SpecError("is not a field of a kernel rule", file=file, value=field, choices=_FIELDS)
         for field, choices in (("weights", WEIGHT_FORMATS), ("runs_as", KERNEL_FORMATS)):
             if entry.get(field) not in choices:
                 raise SpecError("is not a format", file=file, field=field, value=str(entry.get(field)), choices=choices)
-        if not entry.get("source"):
-            raise SpecError("has no source", file=file, field="kernels", value=str(entry))
     return found
 
 
@@ -101,10 +97,10 @@ def kernel_rule(engine: str, silicon: str, weights: WeightFormat) -> KernelRule:
     'int4'
     """
     for entry in _entries():
-        if entry["engine"] == engine and entry["weights"] == weights.name and silicon in entry["silicon"]:  # type: ignore[operator]
-            form = str(entry["runs_as"])
-            measured = str(entry.get("measured_with", engine))
-            return KernelRule(form, *KERNEL_FORMATS[form], measured, str(entry.get("backend", "")))
+        if entry["engine"] == engine and entry["weights"] == weights.name and silicon in entry["silicon"]:
+            form = entry["runs_as"]
+            measured = entry.get("measured_with", engine)
+            return KernelRule(form, *KERNEL_FORMATS[form], measured, entry.get("backend", ""))
     if weights.name in _SHARED:
         return KernelRule(*_SHARED[weights.name], engine)
     # GGUF and group-quantised formats run as whole numbers of 4 bits, what is wide as BF16

@@ -69,8 +69,8 @@ def test_experts_of_gpt_oss_read_near_the_bandwidth_on_blackwell_with_tensorrt_l
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ('weights = "mxfp5"', "is not a format"),
-        ('weights = "mxfp4"\nruns_as = "mxfp4"\ncolour = "red"', "is not a field of a kernel rule"),
+        ('weights = "mxfp5"\nsource = "https://example.org"', "is not a format"),
+        ('weights = "mxfp4"\nruns_as = "mxfp4"\ncolour = "red"', "is not a field of kernels"),
         ('weights = "mxfp4"\nruns_as = "mxfp4"', "has no source"),
     ],
 )
