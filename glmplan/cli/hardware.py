@@ -166,7 +166,9 @@ def draw(
     name: Annotated[str, typer.Argument(help="A host, NxACCELERATOR or a TOML file.")],
     tp: Annotated[int, typer.Option(min=0, help="Draw a plan with this tensor-parallel size.")] = 0,
     pp: Annotated[int, typer.Option(min=1, help="Pipeline stages of the plan.")] = 1,
-    form: Annotated[Picture, typer.Option("--format", help="What is made.")] = Picture.text,
+    form: Annotated[
+        Picture | None, typer.Option("--format", help="What is made; by the ending of --out, else text.")
+    ] = None,
     out: Annotated[Path | None, typer.Option(help="Write the drawing here.")] = None,
 ) -> None:
     """Draw a host: its links, and the placement, transfers and loads of a plan on it."""
@@ -178,6 +180,10 @@ def draw(
 
     host = load_machine(name)
     placement = place(host, tp=tp or 1, pp=pp) if tp or pp > 1 else None
+    ending = {".svg": Picture.svg, ".png": Picture.png}.get(out.suffix.lower()) if out is not None else None
+    if form is not None and ending is not None and form is not ending:
+        raise SpecError(f"ends in another format than --format {form.value}", field="--out", value=str(out))
+    form = form or ending or Picture.text
     if form is Picture.png and out is None:
         raise SpecError("must be given for a picture", field="--out")
     drawing = draw_text(host, placement) + "\n" if form is Picture.text else draw_svg(host, placement)
