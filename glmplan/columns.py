@@ -58,9 +58,12 @@ class StepPoints:
         Prompt tokens computed in the step, [token]
     prefill_context : (n,) array
         Mean number of keys that a prompt token attends, [token]
+    decode_shared : (n,) array or float
+        How much of their context all decoding requests have in common, in one copy, [token]
     """
 
     decode_requests: np.ndarray
     decode_context: np.ndarray
     prefill_tokens: np.ndarray
     prefill_context: np.ndarray
+    decode_shared: np.ndarray | float = 0.0

@@ -12,6 +12,7 @@ from glmplan.blocks.storage import uniform_checkpoint
 from glmplan.columns import Layout
 from glmplan.errors import SpecError
 from glmplan.formats import kv_format
+from glmplan.kernel_rules import attention_rule
 from glmplan.schema.hardware import Accelerator
 from glmplan.schema.model import Checkpoint, GroupedQuery, LatentAttention, ModelSpec
 from glmplan.structure import LinkPeak, Part, StepWork
@@ -61,6 +62,8 @@ class Deployment:
         Length of the drafted chain where a tree is verified, [token]; 0 means `draft_tokens`
     text : str
         Kind of text, see `glmplan.acceptance.text_kind`; empty when it is not known.
+    attention_backend : str
+        Attention backend where it is known.
     """
 
     model: ModelSpec
@@ -83,6 +86,7 @@ class Deployment:
     draft_method: str = ""
     draft_depth: int = 0
     text: str = ""
+    attention_backend: str = ""
 
     @property
     def layout(self) -> Layout:
@@ -128,6 +132,7 @@ class Deployment:
             family="cpu" if self.accelerator.kind == "cpu-socket" else _family(silicon),
             bandwidth=self.accelerator.need("memory_bandwidth"),
             peaks={str(name): rate for name, rate in self.accelerator.peak.items()},
+            same_chip=self.accelerator.same_chip or "",
         )
         latent_fp8 = self.kv == "fp8" and self.engine == "vllm" and self._indexed and self.indexer
         return StepWork(
@@ -141,6 +146,7 @@ class Deployment:
             sparse=self.sparse,
             draft_tokens=self.draft_tokens,
             verify_only=self.model.mtp is None,
+            attention=attention_rule(self.engine, self.attention_backend),
         )
 
     @property

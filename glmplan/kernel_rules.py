@@ -1,7 +1,8 @@
-"""Which kernel multiplies weights of a format: by which engine, on which silicon, in what precision."""
+"""Which kernel multiplies weights of a format, and how attention kernels cut long contexts."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -11,7 +12,7 @@ from glmplan.errors import SpecError
 from glmplan.files import read_entries
 from glmplan.formats import WEIGHT_FORMATS, WeightFormat
 
-__all__ = ["KERNEL_FORMATS", "KernelRule", "kernel_rule"]
+__all__ = ["KERNEL_FORMATS", "AttentionRule", "KernelRule", "attention_rule", "kernel_rule"]
 
 #: format in the kernel fits → bytes of an activation inside its product [B], precision that computes
 KERNEL_FORMATS: dict[str, tuple[float, str]] = {
@@ -52,6 +53,24 @@ class KernelRule:
     compute: str
     engine: str
     backend: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionRule:
+    """How an attention kernel shares the keys of one request and KV head among blocks of threads.
+
+    Attributes
+    ----------
+    backend : str
+        Name of the kernel in the fits; empty for the engine's fullest table.
+    splits, verify_splits : float
+        Blocks in decoding, and while drafted tokens are verified; infinite where as many start as the part has cores
+        for, [-]
+    """
+
+    backend: str = ""
+    splits: float = math.inf
+    verify_splits: float = math.inf
 
 
 @cache
@@ -106,3 +125,37 @@ def kernel_rule(engine: str, silicon: str, weights: WeightFormat) -> KernelRule:
     # GGUF and group-quantised formats run as whole numbers of 4 bits, what is wide as BF16
     form = weights.name if weights.name in KERNEL_FORMATS else "int4" if weights.bits < 16 else "bf16"
     return KernelRule(form, *KERNEL_FORMATS[form], engine)
+
+
+@cache
+def attention_rule(engine: str, backend: str) -> AttentionRule:
+    """Return how an engine's attention kernel works.
+
+    Parameters
+    ----------
+    engine : str
+        The engine.
+    backend : str
+        Attention backend as a server or a table of kernels names it; empty where it is not known.
+
+    Returns
+    -------
+    AttentionRule
+        The rule of `hardware_db/kernels.toml`, else a kernel that uses the whole part.
+
+    Raises
+    ------
+    SpecError
+        If an entry of the file is wrong.
+
+    Examples
+    --------
+    >>> attention_rule("sglang", "triton").splits, attention_rule("sglang", "flashinfer").splits
+    (8, inf)
+    """
+    said = backend.lower()
+    file = data_folder("hardware_db") / "kernels.toml"
+    for entry in read_entries(file, "attention", {"engine", "backend", "splits", "verify_splits", "note"}):
+        if entry["engine"] == engine and entry["backend"] in said:
+            return AttentionRule(entry["backend"], entry["splits"], entry["verify_splits"])
+    return AttentionRule(said.split()[0] if said else "")

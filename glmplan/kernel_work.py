@@ -8,6 +8,7 @@ counts such tiles without steps, so that more tokens are never faster.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -29,6 +30,7 @@ Array = Any
 
 _TILE = 128.0
 _BF16 = 2.0
+_KEYS = 64.0  # keys of one turn of a block
 
 
 def gemm_work(m: Array, n: Array, k: Array, *, weight_bytes: float, activation_bytes: float = _BF16) -> KernelWork:
@@ -103,7 +105,7 @@ def expert_work(
     inner: Array,
     weight_bytes: float,
     activation_bytes: float = _BF16,
-    matrices: float = 3.0,
+    matrices: Array = 3.0,
 ) -> KernelWork:
     """Return the work of one rank's routed experts: permute, gate and up, activation, down, un-permute.
 
@@ -124,7 +126,7 @@ def expert_work(
         Width of the model, and of an expert on this rank, [-]
     weight_bytes, activation_bytes : float
         Stored bytes for each weight and for each activation inside the product, [B]
-    matrices : float, optional
+    matrices : float or array, optional
         Matrices of an expert: 3 with a gate, 2 without, [-]
 
     Returns
@@ -164,6 +166,7 @@ def attention_decode_work(
     head_dim: Array,
     kv_bytes: float,
     queries: Array = 1.0,
+    splits: float = math.inf,
 ) -> KernelWork:
     """Return the work of decode attention over a cache of keys and values.
 
@@ -177,6 +180,8 @@ def attention_decode_work(
         Bytes for each cached value, [B]
     queries : float or array, optional
         Tokens verified for each request (1 + draft), [-]
+    splits : float, optional
+        Blocks that share the keys of one request and KV head; infinite for as many as the part has cores, [-]
 
     Returns
     -------
@@ -188,6 +193,7 @@ def attention_decode_work(
     >>> attention_decode_work(1.0, 1000.0, heads=8.0, kv_heads=1.0, head_dim=128.0, kv_bytes=2.0).bytes
     512000.0
     """
+    alone = 2.0 * context * head_dim * kv_bytes / np.maximum(np.minimum(splits, context / _KEYS), 1.0)
     return KernelWork(
         flop=4.0 * batch * queries * context * heads * head_dim,
         bytes=2.0 * batch * context * kv_heads * head_dim * kv_bytes,
@@ -195,6 +201,7 @@ def attention_decode_work(
         tiles=batch * kv_heads * (context / (4 * _TILE) + 1),
         streams=context,
         side_bytes=2 * _BF16 * batch * queries * heads * head_dim,
+        block_bytes=alone if np.isfinite(splits) else 0.0,
     )
 
 

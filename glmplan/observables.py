@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from glmplan.columns import StepPoints
 from glmplan.serving.protocol import ClosedLoop, StepMix, closed_loop_mix
 
 __all__ = ["Load", "Observable", "Observables", "observables"]
@@ -60,6 +61,8 @@ class Load:
     bunched : float
         How many times more requests a micro-batch of a pipeline holds than if they were spread evenly over the stages:
         requests that are admitted together stay in one micro-batch, [-]
+    shared : bool
+        All requests have the same context and prompt, of which the cache keeps one copy.
     """
 
     phase: str
@@ -83,6 +86,7 @@ class Load:
     tokens_per_step: float = 1.0
     prefix_cached: bool = False
     bunched: float = 1.0
+    shared: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +114,7 @@ class Observables:
 
     Attributes
     ----------
-    decode_requests, decode_context, prefill_tokens, prefill_context, arrivals, prompt : (k,) array
+    decode_requests, decode_context, prefill_tokens, prefill_context, decode_shared, arrivals, prompt : (k,) array
         What each kind of step holds; the last two are work of the front end outside of steps.
     figures : dict of str to Observable
         ``ttft``, ``ttft_p50``, ``tpot`` [s]; ``output_rate``, ``request_rate``, ``total_rate``, ``prefill_rate``
@@ -123,10 +127,18 @@ class Observables:
     decode_context: np.ndarray
     prefill_tokens: np.ndarray
     prefill_context: np.ndarray
+    decode_shared: np.ndarray
     arrivals: np.ndarray
     prompt: np.ndarray
     figures: dict[str, Observable]
     running: float
+
+    @property
+    def points(self) -> StepPoints:
+        """What the steps hold."""
+        return StepPoints(
+            self.decode_requests, self.decode_context, self.prefill_tokens, self.prefill_context, self.decode_shared
+        )
 
 
 def observables(load: Load) -> Observables:
@@ -188,6 +200,7 @@ def _prefill(load: Load) -> Observables:
         decode_context=zero,
         prefill_tokens=np.append(sizes, 0.0),
         prefill_context=np.append(keys, 0.0),
+        decode_shared=zero,
         arrivals=front,
         prompt=front * load.input_tokens,
         figures={
@@ -221,6 +234,7 @@ def _decode(load: Load) -> Observables:
         decode_context=decode * context,
         prefill_tokens=prefill * fresh * turns / chunks,
         prefill_context=prefill * max(before - fresh / 2.0 if load.prefix_cached else load.context + fresh / 2.0, 1.0),
+        decode_shared=decode * (before if load.shared else 0.0),
         arrivals=front,
         prompt=front * load.input_tokens * turns,
         figures=figures,
@@ -279,6 +293,7 @@ def _serving(load: Load) -> Observables:
         decode_context=np.append(mix.decode_context + np.where(mix.decode_requests > 0, depth, 0.0), zero),
         prefill_tokens=np.append(mix.prefill_tokens, zero),
         prefill_context=np.append(mix.prefill_context + np.where(mix.prefill_tokens > 0, depth, 0.0), zero),
+        decode_shared=np.append(np.where(mix.decode_requests > 0, depth if load.shared else 0.0, 0.0), zero),
         arrivals=np.append(np.zeros(len(mix.wall)), one),
         prompt=np.append(np.zeros(len(mix.wall)), one * load.input_tokens),
         figures=figures,

@@ -206,7 +206,8 @@ def predict_many(
     seen = [observables(load) for _, load, _ in cases]
     groups: dict[tuple[object, ...], list[int]] = {}
     for place, (d, _, _) in enumerate(cases):
-        key = (d.model.name, id(d.checkpoint), d.accelerator.name, d.link, d.kv, d.engine, d.sparse, d.draft_tokens)
+        key = (d.model.name, id(d.checkpoint), d.accelerator.name, d.link, d.kv, d.engine, d.sparse, d.draft_tokens,
+               d.attention_backend)  # fmt: skip
         groups.setdefault(key, []).append(place)
     for members in groups.values():
         first = cases[members[0]][0]
@@ -235,8 +236,9 @@ def _work(first: Deployment, deployments: list[Deployment], seen: list[Observabl
 
     layout = replace(first.layout, **{name: degree(name) for name in ("tp", "pp", "dp", "ep", "dcp")})
     points = StepPoints(
-        column("decode_requests"), column("decode_context"), column("prefill_tokens"), column("prefill_context")
-    )
+        column("decode_requests"), column("decode_context"), column("prefill_tokens"), column("prefill_context"),
+        column("decode_shared"),
+    )  # fmt: skip
     work = step_work(first.structure, layout=layout, points=points)
     table = np.stack([work[slot] for slot in SLOTS], axis=1)
     arrivals, prompt = column("arrivals"), column("prompt")

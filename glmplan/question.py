@@ -140,6 +140,7 @@ def question_of(run: Run) -> Question:
         draft_method=run.speculation.method or "",
         draft_depth=draft,
         text=run.protocol,
+        attention_backend=run.attention_backend or "",
     )
     return Question(run, deployment, _load(run, deployment, assumed, campaign), tuple(assumed), campaign)
 
@@ -316,6 +317,7 @@ def _load(run: Run, deployment: Deployment, assumed: list[str], campaign: Campai
         tokens_per_step=deployment.tokens_per_step,
         prefix_cached=run.prefix_cached,
         bunched=_bunched(run, deployment, concurrency * inputs, budget),
+        shared=run.shared_prompt and phase == "decode",
     )
 
 

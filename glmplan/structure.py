@@ -11,7 +11,7 @@ from glmplan.blocks.tensor import Tensor
 from glmplan.errors import UnknownFact
 from glmplan.formats import WEIGHT_FORMATS, WeightFormat
 from glmplan.kernel_fits import find_kernel_fit
-from glmplan.kernel_rules import KernelRule, kernel_rule
+from glmplan.kernel_rules import AttentionRule, KernelRule, kernel_rule
 from glmplan.schema.model import Checkpoint, ModelSpec
 from glmplan.utilisation import CollectiveParams, KernelParams
 
@@ -45,12 +45,15 @@ class Part:
         Dense matrix rate for each precision that the part has, [FLOP/s]
     family : str
         Compute capability without the minor number, ``"9"``; ``"cpu"`` for a processor; empty if it has none.
+    same_chip : str
+        Part with the same chip, by whose name kernel fits are found where this part was not measured.
     """
 
     name: str
     bandwidth: float
     peaks: dict[str, float]
     family: str = ""
+    same_chip: str = ""
 
     @property
     def is_processor(self) -> bool:
@@ -151,6 +154,8 @@ class StepWork:
         Tokens that MTP or a draft head proposes for each request and step, [-]
     verify_only : bool
         Leave the draft passes out (for engines whose draft is a separate model).
+    attention : AttentionRule
+        How attention shares keys among blocks of threads.
     """
 
     model: ModelSpec
@@ -163,6 +168,7 @@ class StepWork:
     sparse: bool = True
     draft_tokens: int = 0
     verify_only: bool = False
+    attention: AttentionRule = AttentionRule()
 
     @cached_property
     def main(self) -> tuple[tuple[Segment, tuple[Product, ...]], ...]:
@@ -218,11 +224,27 @@ class StepWork:
             The part's own fit, a prior of its family, or a rule of thumb.
         """
         rule = form if isinstance(form, KernelRule) else KernelRule(form, 2.0, "bf16", self.engine)
-        return _kernel(self.part.name, self.part.family, kernel, rule)
+        return _kernel(self.part.same_chip or self.part.name, self.part.family, kernel, rule)
+
+    def attention_kernel(self, kernel: str) -> KernelParams:
+        """Fitted parameters of a kernel that reads the KV cache, by the attention backend where it is known.
+
+        Parameters
+        ----------
+        kernel : str
+            Class of kernel.
+
+        Returns
+        -------
+        KernelParams
+            As `kernel` finds them.
+        """
+        form = "fp8" if self.kv_bytes <= 1.1 else "bf16"
+        return self.kernel(kernel, KernelRule(form, 2.0, "bf16", self.engine, self.attention.backend))
 
     def collective(self) -> CollectiveParams:
         """Fitted parameters of all-reduces on this part, or a rule of thumb."""
-        return _collective(self.part.name, self.part.family, self.engine)
+        return _collective(self.part.same_chip or self.part.name, self.part.family, self.engine)
 
 
 #: a kernel fit that misses single shapes by more than this in the median says too little; the next format is taken [-]

@@ -13,6 +13,10 @@ named, and each reason is one parameter of `KernelParams`:
 `side`                bandwidth share of the passes that run before or after (quantising activations, permuting tokens)
 `sharpness`           how well compute and memory overlap: 1 one after the other, large: the slower one alone
 `group`               time that each expert with a token adds to sorting and scheduling
+`cache_gain`          how much faster bytes are read that are still in the part's cache
+`cache_bytes`         size up to which they stay there
+`block`               rate at which one block of threads reads by itself: what binds a kernel that starts few of them
+`block_gain`          how much faster that is for bytes in the cache
 ====================  ================================================================================================
 
 The parameters come from `calibration/fits/kernels/`, written by `glmplan calibrate kernels`; the forms and their limits
@@ -21,7 +25,7 @@ are explained in `docs/physics/kernels.md`. `glmplan.kernel_fits` finds them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -59,6 +63,8 @@ class KernelWork:
         Bytes of passes that do not overlap with the main loop, [B]
     groups : float or array
         Experts that have a token, [-]
+    block_bytes : float or array
+        Bytes that one block of threads reads one after the other; 0 where a kernel cuts its stream for all cores, [B]
     """
 
     flop: Array
@@ -68,6 +74,7 @@ class KernelWork:
     streams: Array = np.inf
     side_bytes: Array = 0.0
     groups: Array = 0.0
+    block_bytes: Array = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +101,14 @@ class KernelParams:
         Exponent that joins compute and memory time, at least 1, [-]
     group : float
         Time for each expert that has a token, [s]
+    cache_gain : float
+        How many times faster bytes are read that are in the part's cache; 1 where no table shows it, [-]
+    cache_bytes : float
+        Bytes of which half are still found there, [B]
+    block : float
+        Rate at which one block of threads reads by itself; infinite where no table shows it, [B/s]
+    block_gain : float
+        How many times faster that is for bytes in the part's cache, [-]
     """
 
     floor: float
@@ -105,6 +120,41 @@ class KernelParams:
     side: float = 1.0
     sharpness: float = 4.0
     group: float = 0.0
+    cache_gain: float = 1.0
+    cache_bytes: float = 1.0
+    block: float = 1e15
+    block_gain: float = 1.0
+
+    def from_cache(self, work: KernelWork, resident: Array, share: Array = 1.0) -> KernelWork:
+        """Return a work as it costs when a share of its bytes is found in the part's cache.
+
+        Parameters
+        ----------
+        work : KernelWork
+            The work with every byte from memory.
+        resident : float or array
+            Bytes that are read again and again, [B]
+        share : float or array, optional
+            Share of the work's bytes that are such readings, [-]
+
+        Returns
+        -------
+        KernelWork
+            The same with fewer bytes, as many as would take as long from memory.
+
+        Examples
+        --------
+        >>> params = KernelParams(floor=2e-6, bandwidth=0.8, flop=0.7, cache_gain=4.0, cache_bytes=64e6)
+        >>> work = KernelWork(flop=0.0, bytes=1e6)
+        >>> [round(float(params.from_cache(work, resident).bytes)) for resident in (1e6, 1e9)]
+        [250003, 999803]
+        """
+        held = share / (1 + (resident / self.cache_bytes) ** 3)
+        return replace(
+            work,
+            bytes=work.bytes * (1 - held * (1 - 1 / self.cache_gain)),
+            block_bytes=work.block_bytes * (1 - held * (1 - 1 / self.block_gain)),
+        )
 
 
 def kernel_seconds(work: KernelWork, *, peak_flop: Array, peak_bandwidth: Array, params: KernelParams) -> Array:
@@ -112,7 +162,7 @@ def kernel_seconds(work: KernelWork, *, peak_flop: Array, peak_bandwidth: Array,
 
     ``floor + group·groups + side_bytes/(side·B) + (t_flop^s + t_bytes^s)^(1/s)`` with
     ``t_flop = flop·(1 + rows_half/rows)·(1 + tiles_half/tiles)/(flop_share·P)`` and
-    ``t_bytes = bytes·(1 + streams_half/streams)/(bandwidth_share·B)`` [1]_.
+    ``t_bytes = max(bytes·(1 + streams_half/streams)/(bandwidth_share·B), block_bytes/block)`` [1]_.
     A higher peak is never slower. More tokens are never faster while `rows_half` is at most a tile, 128 rows.
 
     Parameters
@@ -134,7 +184,8 @@ def kernel_seconds(work: KernelWork, *, peak_flop: Array, peak_bandwidth: Array,
     Notes
     -----
     Not modelled: which tile a library picks (its steps are smoothed), clocks falling under load, other kernels running
-    at the same time, operands that are still in the cache from the kernel before.
+    at the same time, operands that are still in the cache from the kernel before (`KernelParams.from_cache` is for
+    bytes that one kernel reads several times).
 
     References
     ----------
@@ -153,6 +204,7 @@ def kernel_seconds(work: KernelWork, *, peak_flop: Array, peak_bandwidth: Array,
     p = params
     compute = work.flop * (1 + p.rows_half / work.rows) * (1 + p.tiles_half / work.tiles) / (p.flop * peak_flop)
     memory = work.bytes * (1 + p.streams_half / work.streams) / (p.bandwidth * peak_bandwidth)
+    memory = np.maximum(memory, work.block_bytes / p.block)
     slow = np.maximum(np.maximum(compute, memory), _TINY)
     fast = np.minimum(compute, memory)
     joined = slow * (1 + (fast / slow) ** p.sharpness) ** (1 / p.sharpness)

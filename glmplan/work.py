@@ -75,7 +75,9 @@ def step_work(structure: StepWork, *, layout: Layout, points: StepPoints) -> dic
     -----
     With pipeline stages, the requests and prompt tokens are taken as split evenly over as many micro-batches as there
     are stages; the table then holds the passage of one micro-batch through all stages, so a single request gains
-    nothing. Not modelled: uneven routing between expert-parallel ranks, overlap of communication with compute.
+    nothing. Ranks that share the context of decoding requests (DCP) gather each other's query heads, so that each reads
+    its share of the keys for the heads of all of them. Not modelled: uneven routing between expert-parallel ranks,
+    overlap of communication with compute.
 
     Examples
     --------
@@ -111,9 +113,10 @@ def step_work(structure: StepWork, *, layout: Layout, points: StepPoints) -> dic
     degrees = _Degrees(tp, pp, dp, ep, tp * dp, dcp + zero)
     context = np.asarray(points.decode_context, dtype=float) + zero
     keys = np.asarray(points.prefill_context, dtype=float) + zero
+    shared = np.minimum(np.asarray(points.decode_shared, dtype=float) + zero, context)
 
     everyone = np.maximum(n / pp, np.minimum(n, 1.0))
-    step = _Tokens(requests, requests * verify, prompt, everyone * verify + prefill / pp, context, keys)
+    step = _Tokens(requests, requests * verify, prompt, everyone * verify + prefill / pp, context, keys, shared)
     for part, products in structure.main:
         _add_layers(total, structure, part.kind, part.count, products, step, degrees)
     _add_products(total, structure, structure.head, step.decode, step.decode, degrees, None)
@@ -122,9 +125,9 @@ def step_work(structure: StepWork, *, layout: Layout, points: StepPoints) -> dic
     if structure.draft:
         # each draft pass reads the MTP layers and the head once, for one token a request
         passes = float(structure.draft_tokens)
-        one = _Tokens(requests * passes, requests * passes, zero, everyone * passes, context, zero)
+        one = _Tokens(requests * passes, requests * passes, zero, everyone * passes, context, zero, shared)
         once = {name: zero.copy() for name in SLOTS}
-        single = _Tokens(requests, requests, zero, everyone, context, zero)
+        single = _Tokens(requests, requests, zero, everyone, context, zero, shared)
         for part, products in structure.draft:
             _add_layers(once, structure, part.kind, part.count, products, single, degrees)
         _add_products(once, structure, structure.head, single.decode, single.decode, degrees, None)
@@ -158,6 +161,7 @@ class _Tokens:
     everywhere: np.ndarray  # tokens of all replicas, which the experts see
     context: np.ndarray
     keys: np.ndarray
+    shared: np.ndarray  # of the context, in one copy for all requests
 
 
 def _split(
@@ -175,6 +179,7 @@ def _split(
         work.flop * (1 + params.rows_half / work.rows) * (1 + params.tiles_half / work.tiles) / params.flop / peak_flop
     )
     read = work.bytes * (1 + params.streams_half / work.streams) / params.bandwidth / bandwidth
+    read = np.maximum(read, work.block_bytes / params.block)
     top = np.maximum(np.maximum(flop, read), 1e-30)
     x, y = (flop / top) ** params.sharpness, (read / top) ** params.sharpness
     joint = top * (x + y) ** (1.0 / params.sharpness) / (x + y)
@@ -301,31 +306,36 @@ def _add_attention(
     decoding, prompting = np.minimum(step.requests, 1.0), np.minimum(step.prompt, 1.0)
     requests, prompt = np.maximum(step.requests, 1e-9), np.maximum(step.prompt, 1.0)
     verify = np.maximum(step.decode, 1e-9) / requests
-    cache_format = "fp8" if structure.kv_bytes <= 1.1 else "bf16"
+    drafted = bool(np.any(verify > 1.0))
+    splits = structure.attention.verify_splits if drafted else structure.attention.splits
     decode = {"peak_flop": rate, "bandwidth": bandwidth, "slots": ("attention_fixed", "cache", "cache"),
               "active": decoding}  # fmt: skip
     prefill = {"peak_flop": rate, "bandwidth": bandwidth, "active": prompting,
                "slots": ("attention_fixed", "prefill_attention", "prefill_attention")}  # fmt: skip
     if isinstance(mixer, GroupedQuery):
         heads = mixer.heads / np.minimum(degrees.tp, mixer.heads)
+        gathered = np.minimum(heads * degrees.dcp, mixer.heads)
         kv_heads = mixer.kv_heads / np.minimum(degrees.tp, mixer.kv_heads)
         wide = (mixer.head_dim + (mixer.v_head_dim or mixer.head_dim)) / 2.0
         keys = np.maximum(grouped_query.attended(mixer, step.context), 1.0) / degrees.dcp
-        work = attention_decode_work(requests, keys, heads=heads, kv_heads=kv_heads, head_dim=wide,
-                                     kv_bytes=structure.kv_bytes, queries=verify)  # fmt: skip
-        _split(layer, work, structure.kernel("decode-attention", cache_format), **decode)
+        work = attention_decode_work(requests, keys, heads=gathered, kv_heads=kv_heads, head_dim=wide,
+                                     kv_bytes=structure.kv_bytes, queries=verify, splits=splits)  # fmt: skip
+        params = structure.attention_kernel("decode-attention")
+        _split(layer, _shared_once(work, params, step), params, **decode)
         seen = grouped_query.attended(mixer, step.keys)
         work = attention_prefill_work(1.0, prompt, prefix=seen - (prompt + 1.0) / 2.0, heads=heads, kv_heads=kv_heads,
                                       head_dim=wide)  # fmt: skip
         _split(layer, _no_negative_bytes(work), structure.kernel("prefill-attention", "bf16"), **prefill)
     elif isinstance(mixer, LatentAttention):
         heads = mixer.heads / np.minimum(degrees.tp, mixer.heads)
+        gathered = np.minimum(heads * degrees.dcp, mixer.heads)
         width = structure.latent_bytes or latent.cache_values_per_token(mixer) * structure.kv_bytes
         index = latent.index_key_bytes(mixer) if structure.sparse else 0
         keys = np.maximum(latent.attended(mixer, step.context, sparse=structure.sparse), 1.0) / degrees.dcp
-        work = latent_decode_work(requests, keys, heads=heads, kv_bytes=width / (mixer.kv_rank + mixer.rope_dim),
+        work = latent_decode_work(requests, keys, heads=gathered, kv_bytes=width / (mixer.kv_rank + mixer.rope_dim),
                                   latent=float(mixer.kv_rank), rope=float(mixer.rope_dim), queries=verify)  # fmt: skip
-        _split(layer, work, structure.kernel("latent-decode", cache_format), **decode)
+        params = structure.attention_kernel("latent-decode")
+        _split(layer, _shared_once(work, params, step), params, **decode)
         seen = latent.attended(mixer, step.keys, sparse=structure.sparse)
         work = attention_prefill_work(
             1.0, prompt, prefix=seen - (prompt + 1.0) / 2.0, heads=heads, kv_heads=heads,
@@ -345,6 +355,14 @@ def _add_attention(
         layer["cache"] = layer["cache"] + step.requests * 2.0 * state / split / bandwidth
         scan = (step.prompt + step.decode) * recurrent.core_flop(mixer) / split / rate
         layer["prefill_attention"] = layer["prefill_attention"] + scan
+
+
+def _shared_once(work: KernelWork, params: KernelParams, step: _Tokens) -> KernelWork:
+    """Keys that all requests share come from memory once; the others find them in the cache as far as they fit."""
+    if not step.shared.any():
+        return work
+    requests, share = np.maximum(step.requests, 1.0), step.shared / np.maximum(step.context, 1.0)
+    return params.from_cache(work, work.bytes * share / requests, share * (1.0 - 1.0 / requests))
 
 
 def _no_negative_bytes(work: KernelWork) -> KernelWork:

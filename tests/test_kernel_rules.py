@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tomllib
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from glmplan.datafolders import data_folder
 from glmplan.errors import SpecError
 from glmplan.formats import WEIGHT_FORMATS, WeightFormat
 from glmplan.kernel_fits import kernel_fits
-from glmplan.kernel_rules import KERNEL_FORMATS, _entries, kernel_rule
+from glmplan.kernel_rules import KERNEL_FORMATS, _entries, attention_rule, kernel_rule
 from glmplan.question import question_of
 from glmplan.records import Run
 from glmplan.work import step_work
@@ -40,6 +41,37 @@ def test_a_format_runs_as_itself_unless_a_rule_says_otherwise():
     # a checkpoint's own mixture of bits is no format by name
     assert kernel_rule("llama.cpp", "", WeightFormat("q8_k_xl", 8.9, "bf16")).form == "int4"
     assert kernel_rule("llama.cpp", "", WeightFormat("f16-mixture", 16.0, "bf16")).form == "bf16"
+
+
+def test_attention_rules_have_a_source_and_name_a_kernel_that_was_measured():
+    file = data_folder("hardware_db") / "kernels.toml"
+    measured = [fit for fit in kernel_fits("rtx-pro-6000-server") if fit.kernel == "decode-attention"]
+    for rule in tomllib.loads(file.read_text(encoding="utf-8"))["attention"]:
+        assert rule["source"].startswith("https://")
+        named = [fit for fit in measured if fit.engine.startswith(rule["engine"]) and rule["backend"] in fit.backend]
+        assert named
+        assert all(1e9 < fit.params.block < 1e11 for fit in named)
+    assert attention_rule("sglang", "triton").verify_splits == 1
+    assert attention_rule("sglang", "TRITON").splits == 8
+    assert attention_rule("vllm", "FlashInfer FA2 MLA") == attention_rule("vllm", "flashinfer")
+
+
+def _decode_ms(backend, drafted, context):
+    run = Run("one", "qwen3.5-397b-a17b", "rtx-pro-6000-ws", engine="sglang", weights="nvfp4", kv_cache="fp8", tp=4,
+              accelerator_count=4, phase="decode", attention_backend=backend)  # fmt: skip
+    structure = replace(question_of(run).deployment.structure, draft_tokens=drafted)
+    one = np.ones(1)
+    work = step_work(structure, layout=Layout(tp=4), points=StepPoints(one, one * context, one * 0, one * 0))
+    return float(work["cache"][0]) * 1e3
+
+
+def test_triton_reads_a_long_context_as_slowly_as_was_measured():
+    # SGLang 0.5.9 on four RTX PRO 6000: 74 tokens/s without context, 35 at 131,072 tokens, so 15 ms for reading it;
+    # with drafting 130 and 29, at 2.5 to 4 tokens a step 70 to 110 ms (voipmonitor/rtx6kpro, vllm-vs-sglang.md)
+    # the fit of single kernels, which knows nothing of these runs, is within a factor of two to three
+    assert 7.5 < _decode_ms("triton", 0, 131072.0) - _decode_ms("triton", 0, 1.0) < 30.0
+    assert 45.0 < _decode_ms("triton", 3, 131072.0) - _decode_ms("triton", 3, 1.0) < 250.0
+    assert _decode_ms("flashinfer", 3, 131072.0) < 10.0
 
 
 def _structure(model, part, engine, weights):

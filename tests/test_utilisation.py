@@ -51,6 +51,25 @@ def test_one_token_more_is_never_faster(params, m, n, k, peak, bandwidth):
     assert more >= less * (1 - 1e-9)
 
 
+@given(resident=st.floats(1e3, 1e12), more=st.floats(1.0, 100.0), share=st.floats(0.0, 1.0))
+def test_the_cache_helps_and_helps_less_the_more_must_fit(resident, more, share):
+    cached = KernelParams(1e-6, 0.9, 0.7, cache_gain=4.0, cache_bytes=64e6, block=1e10, block_gain=1.5)
+    work = KernelWork(flop=0.0, bytes=1e9, block_bytes=1e6)
+    near, far = (cached.from_cache(work, size, share) for size in (resident, resident * more))
+    for field in ("bytes", "block_bytes"):
+        assert getattr(near, field) <= getattr(far, field) * (1 + 1e-12) <= getattr(work, field) * (1 + 1e-12)
+    assert near.bytes >= work.bytes / cached.cache_gain
+
+
+@given(batch=sizes, context=sizes, splits=st.sampled_from([1.0, 8.0, 16.0]))
+def test_a_block_reads_its_share_of_one_request_however_many_there_are(batch, context, splits):
+    shape = {"heads": 8.0, "kv_heads": 1.0, "head_dim": 128.0, "kv_bytes": 2.0}
+    few = attention_decode_work(batch, context, **shape, splits=splits)
+    assert few.block_bytes * splits >= attention_decode_work(1.0, context, **shape).bytes * (1 - 1e-9)
+    assert few.block_bytes == attention_decode_work(1.0, context, **shape, splits=splits).block_bytes
+    assert attention_decode_work(batch, context, **shape).block_bytes == 0.0
+
+
 @given(params=params, batch=sizes, context=sizes, peak=peaks, bandwidth=bandwidths)
 def test_longer_context_and_larger_batch_are_never_faster(params, batch, context, peak, bandwidth):
     def seconds(batch, context):

@@ -106,7 +106,7 @@ def work_table(questions: list[Question], points: list[StepPoints]) -> np.ndarra
     for place, question in enumerate(questions):
         d = question.deployment
         key = (d.model.name, id(d.checkpoint), d.accelerator.name, d.link, d.kv, d.engine == "vllm", d.sparse, d.engine,
-               d.draft_tokens)  # fmt: skip
+               d.draft_tokens, d.attention_backend)  # fmt: skip
         groups.setdefault(key, []).append(place)
     for members in groups.values():
         structure = questions[members[0]].deployment.structure
@@ -122,8 +122,12 @@ def work_table(questions: list[Question], points: list[StepPoints]) -> np.ndarra
             structure,
             layout=Layout(tp=degree("tp"), pp=degree("pp"), dp=degree("dp"), ep=degree("ep"), dcp=degree("dcp")),
             points=StepPoints(
-                column("decode_requests"), column("decode_context"), column("prefill_tokens"), column("prefill_context")
-            ),
+                column("decode_requests"),
+                column("decode_context"),
+                column("prefill_tokens"),
+                column("prefill_context"),
+                column("decode_shared"),
+            ),  # fmt: skip
         )
         for place, slot in enumerate(SLOTS):
             table[rows, place] = work[slot]
@@ -203,9 +207,7 @@ def design_of(asked: list[Question], refused: list[tuple[Run, str]] | None = Non
     for place, question in enumerate(questions):
         found = observables(question.load)
         size = len(found.decode_requests)
-        points.append(
-            StepPoints(found.decode_requests, found.decode_context, found.prefill_tokens, found.prefill_context)
-        )
+        points.append(found.points)
         node_run.append(np.full(size, place))
         front.append(np.stack([found.arrivals, found.prompt], axis=1))
         for name, value in question.run.observed.items():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -11,9 +11,9 @@ import numpy as np
 from glmplan.calibrate.kernel_tables import Campaign
 from glmplan.utilisation import CollectiveParams, KernelParams, KernelWork, collective_seconds, kernel_seconds
 
-__all__ = ["CLASSES", "Fitted", "Rows", "errors", "fit_collective", "fit_rows", "join", "rows_of"]
+__all__ = ["CLASSES", "Rows", "errors", "fit_collective", "fit_rows", "join", "rows_of"]
 
-#: start, lower and upper bound of every parameter; the last two describe the benchmark, not the part
+#: start, lower and upper bound of every parameter
 _BOUNDS = {
     "floor": (6e-6, 1e-6, 5e-3),
     "bandwidth": (0.7, 0.03, 1.0),
@@ -26,9 +26,12 @@ _BOUNDS = {
     "group": (2e-8, 1e-10, 1e-6),
     "cache_gain": (2.0, 1.0, 8.0),
     "cache_bytes": (5e7, 6e6, 3e8),
+    "block": (1e10, 1e9, 1e12),
+    "block_gain": (1.5, 1.0, 4.0),
 }
 _NEUTRAL = {"rows_half": 0.0, "tiles_half": 0.0, "streams_half": 0.0, "side": 1.0, "group": 0.0}
-_NEUTRAL |= {"cache_gain": 1.0, "cache_bytes": 1.0, "flop": 1.0, "sharpness": 4.0}
+_NEUTRAL |= {"cache_gain": 1.0, "cache_bytes": 1.0, "flop": 1.0, "sharpness": 4.0,
+             "block": 1e15, "block_gain": 1.0}  # fmt: skip
 _ALL = ("floor", "bandwidth", "flop", "rows_half", "tiles_half", "streams_half", "sharpness")
 
 #: class of kernel → parameters that are fitted; the others stay neutral
@@ -51,6 +54,8 @@ CLASSES: dict[str, tuple[str, ...]] = {
     "expert-combine": ("floor", "bandwidth", "sharpness"),
 }
 
+#: of kernels that start a fixed number of blocks
+_BLOCK = ("block", "block_gain")
 #: what carries no activation quantisation has no side pass to fit
 _UNQUANTISED = ("bf16", "int4", "mxfp4")
 
@@ -72,23 +77,6 @@ class Rows:
     resident: np.ndarray
     peak_flop: np.ndarray
     peak_bandwidth: np.ndarray
-
-
-@dataclass(frozen=True, slots=True)
-class Fitted:
-    """Parameters of the part, and how the benchmark's cache helped it.
-
-    Attributes
-    ----------
-    params : KernelParams
-        What predicts.
-    cache_gain, cache_bytes : float
-        How much faster resident operands were read [-], and below which size [B]; used on benchmark rows only.
-    """
-
-    params: KernelParams
-    cache_gain: float
-    cache_bytes: float
 
 
 def rows_of(campaign: Campaign, chosen: np.ndarray | slice, *, peak_flop: float, peak_bandwidth: float) -> Rows:
@@ -136,16 +124,15 @@ def join(parts: Sequence[Rows]) -> Rows:
     return Rows(KernelWork(**work), *(np.concatenate([getattr(p, name) for p in parts]) for name in names))
 
 
-def _predicted(values: dict[str, float], rows: Rows) -> np.ndarray:
+def _predicted(params: KernelParams, rows: Rows) -> np.ndarray:
     """Time with part of the bytes served from the cache, as a benchmark that repeats one shape sees it."""
-    held = 1 / (1 + (rows.resident / values["cache_bytes"]) ** 3) * (values["cache_gain"] > 1)
-    read = 1 - held * (1 - 1 / values["cache_gain"])
-    params = KernelParams(**{f.name: values[f.name] for f in fields(KernelParams)})
-    work = replace(rows.work, bytes=rows.work.bytes * read)
+    work = params.from_cache(rows.work, rows.resident)
     return np.asarray(kernel_seconds(work, peak_flop=rows.peak_flop, peak_bandwidth=rows.peak_bandwidth, params=params))
 
 
-def fit_rows(kernel: str, precision: str, rows: Rows, start: Fitted | None = None) -> Fitted:
+def fit_rows(
+    kernel: str, precision: str, rows: Rows, start: KernelParams | None = None, *, most_gain: float = 8.0
+) -> KernelParams:
     """Fit one class of kernel.
 
     Parameters
@@ -154,12 +141,14 @@ def fit_rows(kernel: str, precision: str, rows: Rows, start: Fitted | None = Non
         Class and format; they say which parameters are free.
     rows : Rows
         What was measured.
-    start : Fitted, optional
+    start : KernelParams, optional
         Where to begin; the defaults otherwise.
+    most_gain : float, optional
+        How many times faster than its memory the part's cache is at most, [-]
 
     Returns
     -------
-    Fitted
+    KernelParams
         The parameters, rounded to four digits.
 
     Notes
@@ -171,30 +160,31 @@ def fit_rows(kernel: str, precision: str, rows: Rows, start: Fitted | None = Non
 
     names = CLASSES[kernel.removeprefix("shared-").removeprefix("dense-")]
     free = [n for n in names if not (kernel == "gemm" and n == "side" and precision in _UNQUANTISED)]
-    low, high = (np.log([_BOUNDS[name][i] for name in free]) for i in (1, 2))
-    begin = {name: _BOUNDS[name][0] for name in free}
+    free += _BLOCK if np.any(rows.work.block_bytes > 0) else ()
+    bounds = _BOUNDS | {"cache_gain": (min(2.0, most_gain), 1.0, max(most_gain, 1.01))}
+    low, high = (np.log([bounds[name][i] for name in free]) for i in (1, 2))
+    begin = {name: bounds[name][0] for name in free}
     begin["floor"] = float(np.clip(np.quantile(rows.seconds, 0.01), 3e-7, 5e-3))
     if start is not None:
-        begin = {n: getattr(start.params, n, getattr(start, n, None)) or begin[n] for n in free}
+        begin = {n: getattr(start, n) or begin[n] for n in free}
     target = np.log(rows.seconds)
     fixed = {name: value for name, value in _NEUTRAL.items() if name not in free}
 
     def residual(x: np.ndarray) -> np.ndarray:
-        return np.log(_predicted(fixed | dict(zip(free, np.exp(x).tolist(), strict=True)), rows)) - target
+        params = KernelParams(**fixed, **dict(zip(free, np.exp(x).tolist(), strict=True)))
+        return np.log(_predicted(params, rows)) - target
 
     x0 = np.clip(np.log([begin[name] for name in free]), low + 1e-6, high - 1e-6)
     found: Any = least_squares(residual, x0, bounds=(low, high), loss="soft_l1", f_scale=0.15, max_nfev=60)
-    values = fixed | {n: float(f"{v:.4g}") for n, v in zip(free, np.exp(found.x).tolist(), strict=True)}
-    params = KernelParams(**{f.name: values[f.name] for f in fields(KernelParams)})
-    return Fitted(params, values["cache_gain"], values["cache_bytes"])
+    return KernelParams(**fixed, **{n: float(f"{v:.4g}") for n, v in zip(free, np.exp(found.x).tolist(), strict=True)})
 
 
-def errors(fitted: Fitted, rows: Rows) -> np.ndarray:
+def errors(fitted: KernelParams, rows: Rows) -> np.ndarray:
     """Return the logarithm of predicted over measured time.
 
     Parameters
     ----------
-    fitted : Fitted
+    fitted : KernelParams
         Parameters.
     rows : Rows
         Rows, best those that were not fitted.
@@ -204,9 +194,7 @@ def errors(fitted: Fitted, rows: Rows) -> np.ndarray:
     ndarray
         Logarithms, [-]
     """
-    values = {f.name: getattr(fitted.params, f.name) for f in fields(KernelParams)}
-    values |= {"cache_gain": fitted.cache_gain, "cache_bytes": fitted.cache_bytes}
-    return np.log(_predicted(values, rows)) - np.log(rows.seconds)
+    return np.log(_predicted(fitted, rows)) - np.log(rows.seconds)
 
 
 def fit_collective(

@@ -23,6 +23,7 @@ import numpy as np
 
 from glmplan.errors import SpecError
 from glmplan.kernel_fits import carries_all
+from glmplan.kernel_rules import attention_rule
 from glmplan.kernel_work import (
     attention_decode_work,
     attention_prefill_work,
@@ -80,6 +81,8 @@ FORMATS = {
 }
 
 KV_BYTES = {"bfloat16": 2.0, "fp8": 1.0}
+#: experts of the Nemotron 3 models, whose squared ReLU needs no gate: width · 1000 + experts for each token
+_UNGATED = (1856_006, 2688_022, 5120_022)
 _MOST = 1600  # rows kept of a table: half are fitted, half are tested
 
 Table = dict[str, Any]
@@ -291,7 +294,8 @@ def expert_rows(table: Table) -> Iterator[Rows]:
         if not even:
             touched = touched_experts(t["num_tokens"], t["num_experts"], t["topk"])
         inner = t["inter_size"] / t["moe_tp_size"]
-        matrices = 2.0 if "nongated" in backend else 3.0
+        ungated = np.isin(t["inter_size"] * 1000 + t["topk"], _UNGATED) | ("nongated" in backend)
+        matrices = np.where(ungated, 2.0, 3.0)
         work = expert_work(
             tokens=t["num_tokens"],
             experts=t["num_experts"] / t["moe_ep_size"],
@@ -358,7 +362,8 @@ def decode_attention_rows(table: Table) -> Iterator[Rows]:
             "head_dim": t["head_dim"],
             "kv_bytes": KV_BYTES[dtype],
         }
-        work = attention_decode_work(t["batch_size"], context, **shape)
+        splits = attention_rule("vllm" if backend.startswith("vllm") else "sglang", backend).splits
+        work = attention_decode_work(t["batch_size"], context, **shape, splits=splits)
         yield FORMATS[dtype][0], backend, "bf16", t, points, work, np.asarray(work.bytes)
 
 

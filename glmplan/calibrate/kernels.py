@@ -13,7 +13,7 @@ import numpy as np
 
 from glmplan.calibrate.campaigns import campaigns
 from glmplan.calibrate.collective_tables import all_reduces
-from glmplan.calibrate.kernel_fit import Fitted, Rows, errors, fit_collective, fit_rows, join, rows_of
+from glmplan.calibrate.kernel_fit import Rows, errors, fit_collective, fit_rows, join, rows_of
 from glmplan.calibrate.kernel_tables import PARTS, Campaign, package_root
 from glmplan.catalog_hardware import load_accelerator
 from glmplan.files import write_atomically
@@ -28,6 +28,7 @@ _POOL_ROWS = 80  # rows of each table that enter a prior
 _SLOWEST_GEMM_FLOOR = 40e-6  # s; no part needs so long to start a product
 _NO_FORM = 0.4  # median error above which a fit would mislead
 _HOST_RATIO = 1.7  # a decode block that starts so much later than another engine's was launched kernel by kernel
+_SMALL = 2e8  # B; a cache of keys and values that may lie in the cache of the part
 
 
 @dataclass(slots=True)
@@ -35,10 +36,10 @@ class _Measured:
     """One fitted table and a few of its rows, kept for the priors."""
 
     fit: KernelFit
-    fitted: Fitted
     part: str
     family: str
     few: Rows
+    most_gain: float
 
 
 @dataclass(slots=True)
@@ -77,12 +78,26 @@ def _quality(log_errors: np.ndarray) -> tuple[float, float, float]:
     return round(float(spread), 4), round(float(median), 4), round(float(p90), 4)
 
 
-def _fit_campaign(campaign: Campaign, part: Accelerator) -> _Measured:
+def _most_gain(found: Sequence[Campaign], part: Accelerator) -> float:
+    """How many times faster than its memory a part's cache can be: twice what attention over a small cache shows.
+
+    Without such a bound, a form that is too slow for small operands makes up for it with an impossible cache.
+    """
+    best = 0.5
+    for campaign in found:
+        if campaign.kernel == "decode-attention":
+            small = campaign.resident < _SMALL
+            share = np.asarray(campaign.work.bytes)[small] / campaign.seconds[small] / part.need("memory_bandwidth")
+            best = max(best, float(np.quantile(share, 0.99)) if small.any() else 0.0)
+    return 2.0 * best
+
+
+def _fit_campaign(campaign: Campaign, part: Accelerator, most_gain: float) -> _Measured:
     peak_flop, peak_bandwidth = _peaks(part, campaign.compute)
     peaks = {"peak_flop": peak_flop, "peak_bandwidth": peak_bandwidth}
     count = len(campaign.seconds)
     train, test = (rows_of(campaign, slice(start, count, 2), **peaks) for start in (0, 1))
-    fitted = fit_rows(campaign.kernel, campaign.precision, train)
+    fitted = fit_rows(campaign.kernel, campaign.precision, train, most_gain=most_gain)
     spread, median, p90 = _quality(errors(fitted, test))
     rows = np.nan_to_num(np.broadcast_to(np.asarray(campaign.work.rows, dtype=float), count), posinf=1.0)
     fit = KernelFit(
@@ -90,7 +105,7 @@ def _fit_campaign(campaign: Campaign, part: Accelerator) -> _Measured:
         engine=campaign.engine,
         precision=campaign.precision,
         backend=campaign.backend,
-        params=fitted.params,
+        params=fitted,
         log_sd=spread,
         part_log_sd=0.0,
         rows_low=float(f"{rows.min():.3g}"),
@@ -102,7 +117,7 @@ def _fit_campaign(campaign: Campaign, part: Accelerator) -> _Measured:
     )
     capability = (part.compute_capability or part.vendor).split(".")[0].lower()
     few = rows_of(campaign, slice(1, 2 * _POOL_ROWS, 2), **peaks)
-    return _Measured(fit, fitted, campaign.part, f"cc{capability}", few)
+    return _Measured(fit, campaign.part, f"cc{capability}", few, most_gain)
 
 
 def _host_timed(found: Sequence[Campaign]) -> dict[int, str]:
@@ -157,21 +172,22 @@ def _pooled(engine: str, members: Sequence[_Measured], *, alone: float = 0.5) ->
     """One prior: a joint fit, and how far it misses a part when that part is left out (`alone` if there is but one)."""
     first = members[0].fit
     everything = join([member.few for member in members])
-    fitted = fit_rows(first.kernel, first.precision, everything)
+    gain = max(member.most_gain for member in members)
+    fitted = fit_rows(first.kernel, first.precision, everything, most_gain=gain)
     spread, median, p90 = _quality(errors(fitted, everything))
     shifts = []
     for part in sorted({member.part for member in members}):
         others = [member.few for member in members if member.part != part]
         if not others:
             continue
-        without = fit_rows(first.kernel, first.precision, join(others), start=fitted)
+        without = fit_rows(first.kernel, first.precision, join(others), start=fitted, most_gain=gain)
         shifts += [float(np.median(errors(without, m.few))) for m in members if m.part == part]
     between = round(float(np.sqrt(np.mean(np.square(shifts)))), 4) if shifts else alone
     return replace(
         first,
         engine=engine,
         backend="+".join(sorted({member.part for member in members})),
-        params=fitted.params,
+        params=fitted,
         log_sd=spread,
         part_log_sd=between,
         rows_low=min(member.fit.rows_low for member in members),
@@ -234,7 +250,8 @@ def calibrate_kernels(
         tables = list(campaigns(root, folder))
         bad = _host_timed(tables)
         found.left_out += bad.values()
-        measured = [_fit_campaign(table, part) for index, table in enumerate(tables) if index not in bad]
+        gain = _most_gain(tables, part)
+        measured = [_fit_campaign(table, part, gain) for index, table in enumerate(tables) if index not in bad]
         for fit in (m.fit for m in measured if m.fit.median > _NO_FORM):
             found.left_out.append(
                 f"{name} {fit.kernel} {fit.engine} {fit.precision} ({fit.backend}): no form here follows it, its "
@@ -264,7 +281,8 @@ _HEADER = """\
 # Utilisation of kernels, written by `glmplan calibrate kernels`; do not edit.
 # Each row: class, engine, precision, backend, [parameters],
 # [log_sd, part_log_sd, rows_low, rows_high, median, p90, points].
-# Parameters: floor s, bandwidth, flop, rows_half, tiles_half, streams_half, side, sharpness, group s;
+# Parameters: floor s, bandwidth, flop, rows_half, tiles_half, streams_half, side, sharpness, group s, cache_gain,
+# cache_bytes B, block B/s, block_gain;
 # of all-reduce: latency s, hop s, one_shot, two_shot, two_shot_setup s, crowding. See docs/physics/kernels.md.
 """
 

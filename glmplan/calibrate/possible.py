@@ -7,7 +7,6 @@ from dataclasses import fields, replace
 import numpy as np
 
 from glmplan.calibrate.figures import FIGURES
-from glmplan.columns import StepPoints
 from glmplan.kernel_rules import KernelRule
 from glmplan.observables import observables
 from glmplan.question import Question
@@ -23,6 +22,8 @@ _POSSIBLE = 0.8
 #: the same for all requests together: the last wave of a run leaves a tenth of them out of flight, and requests with
 #: like prompts (benchmarks that repeat one) visit the same experts [-]
 _POSSIBLE_TOGETHER, _POSSIBLE_ROUTED = 0.9, 0.6
+#: how many times faster than its memory a part's cache is at most: the largest of the kernel fits [-]
+_CACHE = 8.0
 #: kernel times that the data sheet bounds
 _BOUND = ("gemm_bytes", "gemm_flop", "expert_bytes", "expert_flop", "cache", "prefill_attention")
 
@@ -31,7 +32,7 @@ class _Perfect(StepWork):
     """Kernels that reach the data sheet: no launch, all of the bandwidth and of the FLOP rate."""
 
     def kernel(self, kernel: str, form: str | KernelRule) -> KernelParams:
-        return KernelParams(floor=0.0, bandwidth=1.0, flop=1.0, sharpness=32.0)
+        return KernelParams(floor=0.0, bandwidth=1.0, flop=1.0, sharpness=32.0, cache_gain=_CACHE, cache_bytes=np.inf)
 
 
 def fastest_seconds(question: Question, figure: str) -> float | None:
@@ -53,10 +54,9 @@ def fastest_seconds(question: Question, figure: str) -> float | None:
     total = found.figures.get(FIGURES[figure][0])
     if total is None:
         return None
-    points = StepPoints(found.decode_requests, found.decode_context, found.prefill_tokens, found.prefill_context)
     given = question.deployment.structure
     perfect = _Perfect(**{one.name: getattr(given, one.name) for one in fields(StepWork)})
-    work = step_work(perfect, layout=question.deployment.layout, points=points)
+    work = step_work(perfect, layout=question.deployment.layout, points=found.points)
     seconds = np.sum([work[slot] for slot in _BOUND], axis=0)
     return float(total.weights @ seconds) / (total.scale if total.rate else 1.0)
 

@@ -116,6 +116,7 @@ class Accelerator(Frozen):
     aliases: tuple[str, ...] = ()
     alias_notes: dict[str, str] = Field(default_factory=dict)
     compute_capability: str | None = None
+    same_chip: str | None = None
 
     memory: Bytes | None = None
     memory_usable: Bytes | None = None

@@ -20,7 +20,7 @@ from glmplan.cli.calibrate_kernels import run
 from glmplan.datafolders import data_folder
 from glmplan.errors import SpecError
 from glmplan.kernel_fits import kernel_fits
-from glmplan.kernel_work import gemm_work
+from glmplan.kernel_work import attention_decode_work, gemm_work
 from glmplan.utilisation import CollectiveParams, KernelParams, collective_seconds, kernel_seconds
 
 PLANTED = KernelParams(floor=5e-6, bandwidth=0.8, flop=0.6, rows_half=20.0, tiles_half=15.0, sharpness=3.0)
@@ -44,16 +44,33 @@ def test_planted_parameters_come_back():
     rows = rows_of(planted_campaign(), slice(None), **PEAKS)
     fitted = fit_rows("gemm", "bf16", rows)
     assert np.abs(errors(fitted, rows)).max() < 0.06
-    assert fitted.params.floor == pytest.approx(PLANTED.floor, rel=0.05)
-    assert fitted.params.bandwidth == pytest.approx(PLANTED.bandwidth, rel=0.05)
-    assert fitted.params.flop == pytest.approx(PLANTED.flop, rel=0.05)
+    assert fitted.floor == pytest.approx(PLANTED.floor, rel=0.05)
+    assert fitted.bandwidth == pytest.approx(PLANTED.bandwidth, rel=0.05)
+    assert fitted.flop == pytest.approx(PLANTED.flop, rel=0.05)
 
 
 def test_a_few_absurd_rows_do_not_move_the_fit():
     campaign = planted_campaign(noise=0.05)
     campaign.seconds[::25] *= 10
     fitted = fit_rows("gemm", "bf16", rows_of(campaign, slice(None), **PEAKS))
-    assert fitted.params.bandwidth == pytest.approx(PLANTED.bandwidth, rel=0.1)
+    assert fitted.bandwidth == pytest.approx(PLANTED.bandwidth, rel=0.1)
+
+
+def test_planted_blocks_come_back_from_a_cache_of_keys_that_partly_lies_in_the_cache_of_the_part():
+    planted = KernelParams(
+        floor=6e-6, bandwidth=0.85, flop=0.8, cache_gain=4.0, cache_bytes=1e8, block=1e10, block_gain=1.5
+    )
+    batch, context = (axis.ravel() for axis in np.meshgrid(2.0 ** np.arange(0, 8), 2.0 ** np.arange(7, 18)))
+    work = attention_decode_work(batch, context, heads=8.0, kv_heads=1.0, head_dim=128.0, kv_bytes=2.0, splits=8.0)
+    peaks = {"peak_flop": 467.8e12, "peak_bandwidth": 1.5976e12}
+    seconds = kernel_seconds(planted.from_cache(work, work.bytes), **peaks, params=planted)
+    campaign = Campaign("x", "decode-attention", "sglang 1", "bf16", "triton", "bf16", work, seconds, work.bytes, 88)
+    rows = rows_of(campaign, slice(None), **peaks)
+    fitted = fit_rows("decode-attention", "bf16", rows)
+    assert np.median(np.abs(errors(fitted, rows))) < 0.02
+    assert fitted.block == pytest.approx(planted.block, rel=0.1)
+    assert fitted.cache_gain == pytest.approx(planted.cache_gain, rel=0.2)
+    assert fit_rows("decode-attention", "bf16", rows, most_gain=2.0).cache_gain <= 2.0
 
 
 def test_planted_all_reduce_comes_back():

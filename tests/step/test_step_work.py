@@ -188,3 +188,32 @@ def test_on_a_processor_one_row_is_bound_by_memory_and_few_rows_waste_part_of_a_
         assert products(rows) == pytest.approx(each * (rows + 3), rel=0.1)
     # a GPU takes its own measured kernels
     assert structure().kernel("gemm", "bf16") != what.kernel("gemm", "bf16")
+
+
+@settings(max_examples=30, deadline=None)
+@given(requests=st.integers(1, 256), context=st.integers(1, 200_000), share=st.floats(0.0, 1.0))
+def test_shared_keys_are_never_slower_than_keys_of_ones_own(requests, context, share):
+    n, keys = np.full(1, float(requests)), np.full(1, float(context))
+
+    def cache(shared):
+        points = StepPoints(n, keys, n * 0, n * 0, keys * shared)
+        return float(step_work(structure(), layout=Layout(), points=points)["cache"][0])
+
+    # more shared keys may fit the cache of the part less well, but keys of one's own never fit it
+    assert max(cache(share), cache(1.0)) <= cache(0.0) * (1 + 1e-9)
+    if requests == 1:
+        assert cache(1.0) == cache(0.0)
+
+
+def test_ranks_that_divide_a_context_attend_for_all_their_heads():
+    """DCP divides the bytes of a latent cache, not the FLOP: each rank holds all query heads for its share of keys."""
+    what = structure("glm-5", "fp8-block", sparse=False)
+    n, keys = np.full(1, 64.0), np.full(1, 60_000.0)
+
+    def cache(dcp):
+        layout = Layout(tp=np.full(1, 8.0), dcp=np.full(1, dcp))
+        return float(step_work(what, layout=layout, points=StepPoints(n, keys, n * 0, n * 0))["cache"][0])
+
+    assert cache(8.0) < cache(1.0)
+    # eight heads of eight ranks, or 64 heads over an eighth of the keys: a tensor core's rows are better filled
+    assert cache(8.0) > cache(1.0) / 8.0
