@@ -11,9 +11,12 @@ from glmplan.files import read_entries
 
 __all__ = ["CampaignSettings", "campaign_settings"]
 
-_CONDITIONS = ("protocol", "engine", "silicon", "model", "experts_format")
+_CONDITIONS = ("protocol", "engine", "silicon", "model", "experts_format", "input_tokens", "output_tokens")
+#: conditions that a quantity is at least so much, or less than so much: name → (quantity, whether at least)
+_BOUNDS = {"tp_below": ("tp", False), "concurrency_from": ("concurrency", True)}
 _SETTINGS = ("kv", "fraction", "budget", "budget_slack", "budget_inputs", "budget_lengths", "poll_interval",
-             "poll_interval_small", "gather_steps", "lengths", "requests_per_user")  # fmt: skip
+             "poll_interval_small", "gather_steps", "batch_wait_steps", "batch_wait_share", "lengths",
+             "requests_per_user")  # fmt: skip
 #: concurrency from which the scripts of InferenceX take the longer polling interval [-]
 _MANY = 16
 
@@ -34,6 +37,10 @@ class CampaignSettings:
         Steps between two looks at newly arrived requests, [-]
     gather_steps : int
         Steps that new requests wait for others where attention is data-parallel, [-]
+    batch_wait_steps : int
+        Steps that new requests wait for others where attention is not data-parallel, [-]
+    batch_wait_share : float
+        Share of the budget at which that wait ends early, [-]
     lengths : tuple of float or None
         Lengths are uniform between these shares of the stated ones, [-]
     requests_per_user : int or None
@@ -47,6 +54,8 @@ class CampaignSettings:
     budget: int | None = None
     poll_interval: int = 1
     gather_steps: int = 0
+    batch_wait_steps: int = 0
+    batch_wait_share: float = 1.0
     lengths: tuple[float, float] | None = None
     requests_per_user: int | None = None
     source: str = ""
@@ -54,7 +63,7 @@ class CampaignSettings:
 
 @cache
 def _entries() -> tuple[dict[str, Any], ...]:
-    fields = {*_CONDITIONS, *_SETTINGS, "release_from"}
+    fields = {*_CONDITIONS, *_BOUNDS, *_SETTINGS, "release_from"}
     return read_entries(data_folder("calibration") / "protocols.toml", "settings", fields)
 
 
@@ -68,6 +77,7 @@ def campaign_settings(
     concurrency: float,
     input_tokens: float = 0.0,
     output_tokens: float = 0.0,
+    tp: int = 1,
     release: tuple[int, ...] | None = None,
 ) -> CampaignSettings:
     """Settings of the campaign that a run belongs to.
@@ -79,7 +89,9 @@ def campaign_settings(
     concurrency : float
         Requests in flight, [-]
     input_tokens, output_tokens : float, optional
-        Nominal lengths, by which some scripts set the budget, [token]
+        Nominal lengths, by which some scripts set the budget and how prompts wait, [token]
+    tp : int, optional
+        Accelerators that share a layer, [-]
     release : tuple of int, optional
         Engine version, [-]
 
@@ -94,12 +106,16 @@ def campaign_settings(
     ...                   experts_format="mxfp4", concurrency=64).budget
     20000
     """
-    asked = dict(protocol=protocol, engine=engine, silicon=silicon, model=model, experts_format=experts_format)
+    asked: dict[str, Any] = dict(
+        protocol=protocol, engine=engine, silicon=silicon, model=model, experts_format=experts_format,
+        input_tokens=input_tokens, output_tokens=output_tokens, tp=tp, concurrency=concurrency,
+    )  # fmt: skip
     for entry in _entries():
         first = tuple(int(part) for part in str(entry.get("release_from", "0")).split("."))
         if first > (0,) and (release or (0,)) < first:
             continue
-        if all(entry[name] == asked[name] for name in _CONDITIONS if name in entry):
+        bounds = [(asked[what] >= entry[name]) is least for name, (what, least) in _BOUNDS.items() if name in entry]
+        if all(bounds) and all(entry[name] == asked[name] for name in _CONDITIONS if name in entry):
             small = concurrency < _MANY and "poll_interval_small" in entry
             return CampaignSettings(
                 kv=entry.get("kv"),
@@ -107,6 +123,8 @@ def campaign_settings(
                 budget=_budget(entry, concurrency, input_tokens, output_tokens),
                 poll_interval=int(entry.get("poll_interval_small" if small else "poll_interval", 1)),
                 gather_steps=int(entry.get("gather_steps", 0)),
+                batch_wait_steps=int(entry.get("batch_wait_steps", 0)),
+                batch_wait_share=float(entry.get("batch_wait_share", 1.0)),
                 lengths=tuple(entry["lengths"]) if "lengths" in entry else None,
                 requests_per_user=entry.get("requests_per_user"),
                 source=str(entry["source"]),

@@ -50,6 +50,8 @@ class Load:
         Steps between two looks at newly arrived requests, [-]
     gather_steps : int
         Steps that new requests wait for others, [-]
+    gather_tokens : int
+        Tokens of a step at which that wait ends early, [token]
     late : int
         Steps that have begun when the next prompt of a user arrives, [-]
     staggered : bool
@@ -81,6 +83,7 @@ class Load:
     reserve: float = 0.5
     poll_interval: int = 1
     gather_steps: int = 0
+    gather_tokens: int = 1 << 60
     late: int = 0
     staggered: bool = False
     tokens_per_step: float = 1.0
@@ -267,6 +270,7 @@ def _serving(load: Load) -> Observables:
             reserve=load.reserve,
             poll_interval=load.poll_interval,
             gather_steps=load.gather_steps,
+            gather_tokens=load.gather_tokens,
             late=load.late,
             staggered=load.staggered,
             tokens_per_step=round(load.tokens_per_step, 2),

@@ -108,7 +108,7 @@ def question_of(run: Run) -> Question:
     campaign = campaign_settings(
         protocol=run.protocol, engine=engine, silicon=silicon, model=model.name, experts_format=bulk,
         concurrency=run.concurrency or 1.0, input_tokens=run.input_tokens or 0.0,
-        output_tokens=run.output_tokens or 0.0, release=run.engine_release,
+        output_tokens=run.output_tokens or 0.0, tp=tp * dp, release=run.engine_release,
     )  # fmt: skip
     kv = run.kv_cache if run.kv_cache in KV_FORMATS else campaign.kv
     if kv is None:
@@ -312,7 +312,8 @@ def _load(run: Run, deployment: Deployment, assumed: list[str], campaign: Campai
         pool_tokens=pool,
         reserve=defaults.reserve,
         poll_interval=campaign.poll_interval if phase == "serving" else 1,
-        gather_steps=campaign.gather_steps if deployment.dp > 1 else 0,
+        gather_steps=campaign.gather_steps if deployment.dp > 1 else campaign.batch_wait_steps,
+        gather_tokens=1 << 60 if deployment.dp > 1 else round(campaign.batch_wait_share * budget),
         late=defaults.late,
         tokens_per_step=deployment.tokens_per_step,
         prefix_cached=run.prefix_cached,

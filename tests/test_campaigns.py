@@ -33,6 +33,19 @@ def test_entries_differ_by_silicon_and_model():
     assert settings(model="gpt-oss-120b", experts_format="mxfp4").gather_steps == 50
 
 
+def test_prompts_wait_for_each_other_where_the_script_says_so():
+    llama = {"model": "llama-3.1-70b", "experts_format": "fp8", "silicon": "9"}
+    found = settings(**llama, tp=4)
+    assert (found.batch_wait_steps, found.batch_wait_share, found.budget) == (20, 0.9, 2048)
+    assert settings(**llama, tp=8).batch_wait_steps == 0
+    assert settings(**llama, tp=4, output_tokens=8192.0).batch_wait_steps == 0
+    assert settings(**{**llama, "silicon": "10"}, tp=4).budget == 16384
+    deepseek = {"experts_format": "fp8-block"}
+    assert settings(**deepseek).batch_wait_steps == 40
+    assert settings(**deepseek, concurrency=32.0).batch_wait_steps == 0
+    assert settings(**deepseek, input_tokens=8192.0).batch_wait_steps == 0
+
+
 def test_vendor_sweeps_have_the_lengths_that_their_rows_show():
     assert settings(protocol="vendor-sweep").lengths == (0.5, 1.5)
     assert settings(protocol="vendor-sweep", engine="sglang").lengths is None
@@ -40,9 +53,9 @@ def test_vendor_sweeps_have_the_lengths_that_their_rows_show():
     assert settings(protocol="mlperf-server").lengths is None
 
 
-def _load(dp):
+def _load(dp, weights="nvfp4"):
     run = Run(
-        "one", "deepseek-r1", "b200-sxm", engine="trtllm", weights="nvfp4", accelerator_count=8, tp=8 // dp, dp=dp,
+        "one", "deepseek-r1", "b200-sxm", engine="trtllm", weights=weights, accelerator_count=8, tp=8 // dp, dp=dp,
         ep=8, phase="serving", protocol="inferencex", concurrency=64.0, input_tokens=1024.0, output_tokens=1024.0,
     )  # fmt: skip
     return question_of(run).load
@@ -52,3 +65,10 @@ def test_only_ranks_with_requests_of_their_own_wait_for_each_other():
     assert _load(dp=8).gather_steps == 60
     assert _load(dp=1).gather_steps == 0
     assert _load(dp=1).whole_prompts
+
+
+def test_ranks_that_wait_for_each_other_do_not_wait_for_a_full_step_too():
+    one = _load(dp=1, weights="fp8")
+    assert (one.gather_steps, one.gather_tokens) == (40, round(0.8 * 8192))
+    several = _load(dp=8, weights="fp8")
+    assert (several.gather_steps, several.gather_tokens) == (60, 1 << 60)

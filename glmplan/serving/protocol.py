@@ -56,8 +56,11 @@ class ClosedLoop:
     whole_prompts : bool
         Prompts are never split over steps (TensorRT-LLM without ``enable_chunked_prefill``).
     gather_steps : int
-        Steps that new requests wait for others, so that the ranks of data-parallel attention prefill together
-        (TensorRT-LLM ``attention_dp_config.timeout_iters``), [-]
+        Steps that new requests wait for others while some decode, so that they prefill together (TensorRT-LLM
+        ``attention_dp_config.timeout_iters`` and ``batch_wait_timeout_iters``), [-]
+    gather_tokens : int
+        Prompt tokens, with one for each who decodes, at which the wait ends early (TensorRT-LLM
+        ``batch_wait_max_tokens_ratio`` of the budget), [token]
     """
 
     concurrency: int
@@ -76,6 +79,7 @@ class ClosedLoop:
     tokens_per_step: float = 1.0
     whole_prompts: bool = False
     gather_steps: int = 0
+    gather_tokens: int = 1 << 60
 
 
 @dataclass(frozen=True)
@@ -180,11 +184,23 @@ def _schedule(
     unseen.extend(range(sent))
     there.extend([0] * sent)
     alive = sent
+
+    def gathered() -> int:
+        """Round at which those who were sent have waited long enough, or are enough."""
+        tokens = decoding
+        for one, at in zip(unseen, there, strict=True):
+            tokens += inputs[one]
+            if at >= since + run.gather_steps:
+                break
+            if tokens >= run.gather_tokens:
+                return at
+        return since + run.gather_steps
+
     while alive:
         idle = not (decoding or prefilling or waiting)
         if unseen:
             # an idle engine starts with whoever is there first; where prompts travel, the others find it busy
-            look = rounds - since >= run.gather_steps if run.gather_steps else rounds % run.poll_interval == 0
+            look = rounds >= gathered() if run.gather_steps else rounds % run.poll_interval == 0
             seen = (1 if run.late else len(unseen)) if idle else sum(at <= rounds for at in there) if look else 0
             for _ in range(seen):
                 waiting.append(unseen.popleft())
@@ -228,7 +244,7 @@ def _schedule(
                 # up to the first look at which the first of them is there
                 look_at = max(there[0], rounds + 1)
                 if run.gather_steps:
-                    look_at = max(look_at, since + run.gather_steps)
+                    look_at = max(look_at, gathered())
                 else:
                     look_at = -(-look_at // run.poll_interval) * run.poll_interval
                 steps = min(steps, look_at - rounds)

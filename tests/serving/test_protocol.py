@@ -43,12 +43,13 @@ def test_means_equal_those_of_the_simulator(users, inputs, outputs):
 @given(
     users=st.integers(1, 60), inputs=st.integers(1, 5000), outputs=st.integers(1, 400), shortest=st.floats(0.3, 1.0),
     first=st.booleans(), pool=st.sampled_from([1 << 60, 40_000]), poll=st.sampled_from([1, 7, 30]),
-    whole=st.booleans(), gather=st.sampled_from([0, 0, 25]), travel=st.booleans(),
+    whole=st.booleans(), gather=st.sampled_from([0, 0, 25]), full=st.sampled_from([1, 3000, 1 << 60]),
+    travel=st.booleans(),
 )  # fmt: skip
-def test_every_token_is_made_once(users, inputs, outputs, shortest, first, pool, poll, whole, gather, travel):
+def test_every_token_is_made_once(users, inputs, outputs, shortest, first, pool, poll, whole, gather, full, travel):
     run = ClosedLoop(
         users, inputs, outputs, 3 * users, shortest, 2048, first, pool_tokens=pool, poll_interval=poll,
-        whole_prompts=whole, gather_steps=gather, late=int(travel),
+        whole_prompts=whole, gather_steps=gather, gather_tokens=full, late=int(travel),
     )  # fmt: skip
     mix = closed_loop_mix(run)
     decoded = float(mix.wall @ mix.decode_requests)
@@ -80,6 +81,23 @@ def test_ranks_that_gather_their_prompts_make_them_wait_but_no_longer_than_they_
     alone = closed_loop_mix(ClosedLoop(16, 1024, 600, 160, 0.8, late=1))
     gathered = closed_loop_mix(ClosedLoop(16, 1024, 600, 160, 0.8, late=1, gather_steps=60))
     assert alone.ttft.sum() + 5 < gathered.ttft.sum() < alone.ttft.sum() + 62
+
+
+def test_prompts_that_wait_for_a_full_step_wait_no_longer_than_until_it_is_full():
+    def ttft(**settings):
+        return float(closed_loop_mix(ClosedLoop(16, 1024, 600, 160, 0.8, late=1, **settings)).ttft.sum())
+
+    at_once, waiting = ttft(), ttft(gather_steps=20)
+    assert at_once + 10 < waiting < at_once + 22
+    # two prompts are enough: the wait ends when the second arrives, so it is shorter but not gone
+    assert at_once + 1 < ttft(gather_steps=20, gather_tokens=1800) < waiting - 1
+    # a single prompt is enough: nobody waits
+    assert ttft(gather_steps=20, gather_tokens=1) == pytest.approx(at_once)
+
+
+def test_an_engine_that_does_not_decode_waits_for_nobody():
+    run = ClosedLoop(1, 1024, 100, 10, gather_steps=20, gather_tokens=1 << 30)
+    assert float(closed_loop_mix(run).ttft.sum()) == pytest.approx(1.0)
 
 
 def test_a_small_pool_makes_requests_wait():
