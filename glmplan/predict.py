@@ -9,6 +9,7 @@ import numpy as np
 
 from glmplan.columns import StepPoints
 from glmplan.deployment import Deployment
+from glmplan.front_work import front_work, prompt_launches
 from glmplan.hierarchy import (
     KNOWN_AS,
     LEVELS,
@@ -158,7 +159,7 @@ def front_end_seconds(deployment: Deployment, prompt_tokens: float, *, effects: 
     effects = effects or load_effects(deployment.engine)
     total, _ = effects.sum_of(keys_of(deployment))
     arrival, token = np.exp(log_parameters(total[None, :])[0][_FRONT])
-    return float(arrival + token * prompt_tokens)
+    return float(arrival * prompt_launches(deployment.structure) + token * prompt_tokens)
 
 
 def predict(
@@ -241,11 +242,8 @@ def _work(first: Deployment, deployments: list[Deployment], seen: list[Observabl
     )  # fmt: skip
     work = step_work(first.structure, layout=layout, points=points)
     table = np.stack([work[slot] for slot in SLOTS], axis=1)
-    arrivals, prompt = column("arrivals"), column("prompt")
-    table[(arrivals > 0) | (prompt > 0)] = 0.0
-    table[:, SLOTS.index("arrival")] = arrivals
-    table[:, SLOTS.index("prompt_token")] = prompt
-    return table
+    launches = prompt_launches(first.structure)
+    return front_work(table, arrivals=column("arrivals"), prompt=column("prompt"), launches=launches)
 
 
 def _prediction(

@@ -46,7 +46,7 @@ SLOTS: tuple[str, ...] = (
     "prefill_attention",  # attention of prompt tokens [s]
     "collective",  # collectives: latency [s]
     "collective_bytes",  # and payload [s]
-    "arrival",  # requests that the front end takes in, outside of steps [-]
+    "arrival",  # layers that the first pass of a request launches kernel by kernel, see `glmplan.front_work` [-]
     "prompt_token",  # prompt tokens that the front end reads, outside of steps [-]
 )
 

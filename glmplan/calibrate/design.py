@@ -12,6 +12,7 @@ from glmplan.calibrate.ledger import repeats
 from glmplan.calibrate.possible import why_impossible
 from glmplan.columns import Layout, StepPoints
 from glmplan.errors import GlmplanError, SpecError
+from glmplan.front_work import front_work, prompt_launches
 from glmplan.hierarchy import LEVELS, keys_of
 from glmplan.observables import observables
 from glmplan.question import Question, question_of
@@ -232,10 +233,8 @@ def design_of(asked: list[Question], refused: list[tuple[Run, str]] | None = Non
         raise SpecError("no run can be used" + (f"; {why[0]}" if why else ""))
     table = work_table(questions, points)
     fronts = np.concatenate(front)
-    idle = fronts.any(axis=1)
-    table[idle] = 0.0
-    table[:, SLOTS.index("arrival")] = fronts[:, 0]
-    table[:, SLOTS.index("prompt_token")] = fronts[:, 1]
+    launches = np.array([prompt_launches(question.deployment.structure) for question in questions])
+    table = front_work(table, arrivals=fronts[:, 0], prompt=fronts[:, 1], launches=launches[np.concatenate(node_run)])
     names: list[dict[str, int]] = [{} for _ in LEVELS]
     keys = np.zeros((len(questions), len(LEVELS)), dtype=np.int64)
     for place, question in enumerate(questions):

@@ -20,10 +20,10 @@ MISSED: dict[str, float] = {"decode": 0.08, "ttft": 0.05, "prefill": 0.05}
 
 #: an engine in one process with its kernels: no launches, no front end in Python; orders of magnitude for llama.cpp's
 #: server on one core (a step of a 1 MB model takes 0.1 ms, a request is taken in within 2 ms; what a decoding request
-#: adds to a step is counted in each layer, as everywhere: 0.2 ms in a model of eight) [s]
+#: adds to a step is counted in each layer, as everywhere: 0.2 ms in a model of eight; so is what a prompt adds) [s]
 _ONE_PROCESS = {
     "host_seconds": 1e-4, "layer_seconds": 1e-5, "moe_layer_seconds": 1e-5, "state_layer_seconds": 1e-5,
-    "request_seconds": 2.5e-5, "arrival_seconds": 2e-3, "prompt_token_seconds": 2e-6,
+    "request_seconds": 2.5e-5, "arrival_seconds": 2e-4, "prompt_token_seconds": 2e-6,
 }  # fmt: skip
 #: standard deviations of the logarithm: of these times, of kernels against the rates that the probe measured, and of
 #: whole steps, because a server may use other threads than the probe [-]

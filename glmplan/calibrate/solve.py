@@ -36,7 +36,7 @@ PRIOR_MEAN: dict[str, float] = {
     "prefill_attention_slowdown": 1.2,
     "collective_slowdown": 1.2,
     "collective_bytes_slowdown": 1.2,
-    "arrival_seconds": 1.0e-2,
+    "arrival_seconds": 3.0e-4,
     "prompt_token_seconds": 2.0e-6,
 }
 #: prior standard deviation of an effect by level, [-]

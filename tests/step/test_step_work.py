@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from glmplan.blocks.storage import uniform_checkpoint
 from glmplan.catalog import load_model
 from glmplan.columns import Layout, StepPoints
+from glmplan.front_work import front_work, prompt_launches
 from glmplan.step import PARAMETERS, step_time
 from glmplan.structure import LinkPeak, Part, StepWork
 from glmplan.work import SLOTS, step_work
@@ -34,6 +35,23 @@ def seconds(what: StepWork, *, layout: Layout | None = None, requests=8.0, conte
 def test_every_slot_has_its_parameter():
     assert len(SLOTS) == len(PARAMETERS) == len(NEUTRAL)
     assert all(name.startswith(slot) for slot, name in zip(SLOTS, PARAMETERS, strict=True))
+
+
+def test_a_prompt_launches_every_layer_and_more_where_a_layer_has_more_kernels():
+    assert prompt_launches(structure("llama-3.1-8b")) == 32.0
+    assert prompt_launches(structure("qwen3-235b-a22b")) == 2 * 94.0
+    assert prompt_launches(structure("deepseek-v3")) == 61 + 58 + 61.0
+
+
+def test_work_of_the_front_end_stands_in_rows_of_its_own():
+    points = StepPoints(*(np.full(2, one) for one in (8.0, 2000.0, 512.0, 256.0)))
+    work = step_work(structure(), layout=Layout(), points=points)
+    table = np.stack([work[slot] for slot in SLOTS], axis=1)
+    found = front_work(table, arrivals=np.array([0.0, 1.0]), prompt=np.array([0.0, 512.0]), launches=32.0)
+    np.testing.assert_array_equal(found[0], table[0])
+    assert found[1, SLOTS.index("arrival")] == 32.0
+    assert found[1, SLOTS.index("prompt_token")] == 512.0
+    assert np.count_nonzero(found[1]) == 2
 
 
 def test_an_empty_step_costs_no_kernels():
