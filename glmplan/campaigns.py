@@ -11,9 +11,11 @@ from glmplan.files import read_entries
 
 __all__ = ["CampaignSettings", "campaign_settings"]
 
-_CONDITIONS = ("protocol", "engine", "silicon", "model", "experts_format", "input_tokens", "output_tokens")
+_CONDITIONS = ("protocol", "engine", "silicon", "model", "experts_format", "engine_version", "input_tokens",
+               "output_tokens")  # fmt: skip
 #: conditions that a quantity is at least so much, or less than so much: name → (quantity, whether at least)
-_BOUNDS = {"tp_below": ("tp", False), "concurrency_from": ("concurrency", True)}
+_BOUNDS = {"tp_below": ("tp", False), "concurrency_from": ("concurrency", True),
+           "measured_before": ("measured_on", False)}  # fmt: skip
 _SETTINGS = ("kv", "fraction", "budget", "budget_slack", "budget_inputs", "budget_lengths", "poll_interval",
              "poll_interval_small", "gather_steps", "batch_wait_steps", "batch_wait_share", "lengths",
              "requests_per_user")  # fmt: skip
@@ -78,6 +80,8 @@ def campaign_settings(
     input_tokens: float = 0.0,
     output_tokens: float = 0.0,
     tp: int = 1,
+    measured_on: str | None = None,
+    engine_version: str | None = None,
     release: tuple[int, ...] | None = None,
 ) -> CampaignSettings:
     """Settings of the campaign that a run belongs to.
@@ -92,6 +96,10 @@ def campaign_settings(
         Nominal lengths, by which some scripts set the budget and how prompts wait, [token]
     tp : int, optional
         Accelerators that share a layer, [-]
+    measured_on : str, optional
+        Date of the run; scripts change. One without is taken as late.
+    engine_version : str, optional
+        Engine version as it is written.
     release : tuple of int, optional
         Engine version, [-]
 
@@ -109,6 +117,7 @@ def campaign_settings(
     asked: dict[str, Any] = dict(
         protocol=protocol, engine=engine, silicon=silicon, model=model, experts_format=experts_format,
         input_tokens=input_tokens, output_tokens=output_tokens, tp=tp, concurrency=concurrency,
+        measured_on=measured_on or "9999", engine_version=engine_version,
     )  # fmt: skip
     for entry in _entries():
         first = tuple(int(part) for part in str(entry.get("release_from", "0")).split("."))

@@ -109,6 +109,7 @@ def question_of(run: Run) -> Question:
         protocol=run.protocol, engine=engine, silicon=silicon, model=model.name, experts_format=bulk,
         concurrency=run.concurrency or 1.0, input_tokens=run.input_tokens or 0.0,
         output_tokens=run.output_tokens or 0.0, tp=tp * dp, release=run.engine_release,
+        measured_on=run.measured_on, engine_version=run.engine_version,
     )  # fmt: skip
     kv = run.kv_cache if run.kv_cache in KV_FORMATS else campaign.kv
     if kv is None:

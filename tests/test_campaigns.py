@@ -46,6 +46,17 @@ def test_prompts_wait_for_each_other_where_the_script_says_so():
     assert settings(**deepseek, input_tokens=8192.0).batch_wait_steps == 0
 
 
+def test_scripts_change_with_their_date_and_their_image():
+    assert settings(measured_on="2025-11-02").budget == 64 + 1024 + 64
+    assert settings(measured_on="2026-02-03", engine_version="1.2.0rc6.post2").budget == 8192
+    assert settings(measured_on="2026-02-06", engine_version="1.2.0rc6.post3").budget == 64 + 1024 + 64
+    assert settings(measured_on="2025-12-15", silicon="9", experts_format="fp8-block").budget == 64 + 1024 + 64
+    # the entries of other models come first, whatever the date
+    assert settings(measured_on="2025-11-02", model="gpt-oss-120b", experts_format="mxfp4").budget == 20000
+    llama = settings(measured_on="2025-10-09", model="llama-3.1-70b", experts_format="fp8", tp=4)
+    assert (llama.budget, llama.batch_wait_steps) == (16384, 20)
+
+
 def test_vendor_sweeps_have_the_lengths_that_their_rows_show():
     assert settings(protocol="vendor-sweep").lengths == (0.5, 1.5)
     assert settings(protocol="vendor-sweep", engine="sglang").lengths is None
