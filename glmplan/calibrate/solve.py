@@ -78,7 +78,7 @@ _COLUMN_SPREAD = {
     "request_seconds": 1.5, "activation_slowdown": 0.8, "gemm_fixed_slowdown": 0.4, "gemm_bytes_slowdown": 0.4,
     "gemm_flop_slowdown": 0.6, "expert_fixed_slowdown": 0.4, "expert_bytes_slowdown": 0.5,
     "expert_flop_slowdown": 0.7, "attention_fixed_slowdown": 0.4, "cache_slowdown": 0.7,
-    "prefill_attention_slowdown": 0.8, "collective_slowdown": 0.8, "collective_bytes_slowdown": 0.8,
+    "prefill_attention_slowdown": 0.8, "collective_slowdown": 0.4, "collective_bytes_slowdown": 0.8,
     "arrival_seconds": 1.5, "prompt_token_seconds": 1.5, "scale": 0.4, "ttft_scale": 0.8,
 }  # fmt: skip
 #: Student's degrees of freedom
