@@ -18,7 +18,7 @@ _BOUNDS = {"tp_below": ("tp", False), "concurrency_from": ("concurrency", True),
            "measured_before": ("measured_on", False)}  # fmt: skip
 _SETTINGS = ("kv", "fraction", "budget", "budget_slack", "budget_inputs", "budget_lengths", "poll_interval",
              "poll_interval_small", "gather_steps", "batch_wait_steps", "batch_wait_share", "lengths",
-             "requests_per_user", "drafted")  # fmt: skip
+             "requests_per_user")  # fmt: skip
 #: concurrency from which the scripts of InferenceX take the longer polling interval [-]
 _MANY = 16
 
@@ -47,9 +47,6 @@ class CampaignSettings:
         Lengths are uniform between these shares of the stated ones, [-]
     requests_per_user : int or None
         Requests of a run for each one in flight, [-]
-    drafted : tuple of int
-        Tokens that MTP proposes for each request and step where attention is tensor-parallel, and where it is
-        data-parallel, [-]
     source : str
         Where this is written; empty for no campaign.
     """
@@ -63,7 +60,6 @@ class CampaignSettings:
     batch_wait_share: float = 1.0
     lengths: tuple[float, float] | None = None
     requests_per_user: int | None = None
-    drafted: tuple[int, int] = (0, 0)
     source: str = ""
 
 
@@ -140,7 +136,6 @@ def campaign_settings(
                 batch_wait_share=float(entry.get("batch_wait_share", 1.0)),
                 lengths=tuple(entry["lengths"]) if "lengths" in entry else None,
                 requests_per_user=entry.get("requests_per_user"),
-                drafted=tuple(entry.get("drafted", (0, 0))),
                 source=str(entry["source"]),
             )
     return CampaignSettings()

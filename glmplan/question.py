@@ -116,8 +116,6 @@ def question_of(run: Run) -> Question:
         kv = checkpoint.kv_default or ("fp8" if engine == "trtllm" and checkpoint.default != "bf16" else "bf16")
         assumed.append(f"kv {kv}")
     draft = run.speculation.draft_tokens or 0 if run.speculation.state == "yes" else 0
-    if run.speculation.state == "unknown":
-        draft = campaign.drafted[dp > 1]
     if run.speculation.state == "yes" and not draft:
         draft = 3
         assumed.append("3 drafted tokens")

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from glmplan.campaigns import campaign_settings
 from glmplan.question import question_of
 from glmplan.records import Run
-from glmplan.speculation import Speculation
 
 ASKED = {
     "protocol": "inferencex",
@@ -58,27 +55,6 @@ def test_scripts_change_with_their_date_and_their_image():
     assert settings(measured_on="2025-11-02", model="gpt-oss-120b", experts_format="mxfp4").budget == 20000
     llama = settings(measured_on="2025-10-09", model="llama-3.1-70b", experts_format="fp8", tp=4)
     assert (llama.budget, llama.batch_wait_steps) == (16384, 20)
-
-
-def _drafted(*, dp=1, speculative=None, **changes):
-    run = Run(
-        "one", "deepseek-r1", "b200-sxm", engine="trtllm", weights="nvfp4", accelerator_count=8, tp=8 // dp, dp=dp,
-        ep=8, phase="serving", protocol="inferencex", concurrency=64.0, input_tokens=1024.0, output_tokens=1024.0,
-        **changes,
-    )  # fmt: skip
-    return question_of(replace(run, speculation=speculative or Speculation("unknown"))).deployment
-
-
-def test_runs_of_the_image_that_only_drafts_draft():
-    drafting = {"measured_on": "2026-02-06", "engine_version": "1.2.0rc6.post3"}
-    assert _drafted(**drafting).draft_tokens == 3
-    assert _drafted(**drafting).tokens_per_step > 2.0
-    assert _drafted(**drafting, dp=8).draft_tokens == 1
-    assert _drafted(measured_on="2026-01-14", engine_version="1.1.0rc2.post2").draft_tokens == 3
-    assert _drafted(measured_on="2025-12-15", engine_version="1.1.0rc2.post2").draft_tokens == 0
-    assert _drafted(measured_on="2026-02-03", engine_version="1.2.0rc6.post2").draft_tokens == 0
-    # what a table says of itself is not overruled
-    assert _drafted(**drafting, speculative=Speculation("no")).draft_tokens == 0
 
 
 def test_vendor_sweeps_have_the_lengths_that_their_rows_show():
