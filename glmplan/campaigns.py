@@ -2,23 +2,33 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 from glmplan.datafolders import data_folder
+from glmplan.errors import SpecError
 from glmplan.files import read_entries
+from glmplan.records import Run
+from glmplan.speculation import Speculation, read_speculation
 
-__all__ = ["CampaignSettings", "campaign_settings"]
+__all__ = ["CampaignSession", "CampaignSettings", "campaign_session", "campaign_settings", "read_sessions"]
 
-_CONDITIONS = ("protocol", "engine", "silicon", "model", "experts_format", "engine_version", "input_tokens",
-               "output_tokens")  # fmt: skip
+_CONDITIONS = ("protocol", "engine", "silicon", "model", "experts_format", "input_tokens",
+               "output_tokens", "drafting")  # fmt: skip
 #: conditions that a quantity is at least so much, or less than so much: name → (quantity, whether at least)
 _BOUNDS = {"tp_below": ("tp", False), "concurrency_from": ("concurrency", True),
            "measured_before": ("measured_on", False)}  # fmt: skip
-_SETTINGS = ("kv", "fraction", "budget", "budget_slack", "budget_inputs", "budget_lengths", "poll_interval",
-             "poll_interval_small", "gather_steps", "batch_wait_steps", "batch_wait_share", "lengths",
-             "requests_per_user")  # fmt: skip
+_SETTINGS = ("kv", "fraction", "budget", "budget_slack", "budget_drafts", "budget_inputs", "budget_lengths",
+             "poll_interval", "poll_interval_small", "gather_steps", "batch_wait_steps", "batch_wait_share",
+             "lengths", "requests_per_user")  # fmt: skip
+#: conditions of a session that name what a run must have, one value or several
+_NAMED = ("protocol", "engine", "engine_version", "model", "accelerator", "experts_format")
+_NUMBERED = ("tp", "ep", "input_tokens", "output_tokens", "concurrency_from", "concurrency_to")
+_DATED = ("measured_from", "measured_to")
+_DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
 #: concurrency from which the scripts of InferenceX take the longer polling interval [-]
 _MANY = 16
 
@@ -81,8 +91,9 @@ def campaign_settings(
     output_tokens: float = 0.0,
     tp: int = 1,
     measured_on: str | None = None,
-    engine_version: str | None = None,
     release: tuple[int, ...] | None = None,
+    draft_tokens: int = 0,
+    ranks: int = 1,
 ) -> CampaignSettings:
     """Settings of the campaign that a run belongs to.
 
@@ -98,10 +109,12 @@ def campaign_settings(
         Accelerators that share a layer, [-]
     measured_on : str, optional
         Date of the run; scripts change. One without is taken as late.
-    engine_version : str, optional
-        Engine version as it is written.
     release : tuple of int, optional
         Engine version, [-]
+    draft_tokens : int, optional
+        Drafted tokens of a step; scripts of runs that draft differ, [token]
+    ranks : int, optional
+        Ranks with requests of their own (data-parallel attention), [-]
 
     Returns
     -------
@@ -117,8 +130,9 @@ def campaign_settings(
     asked: dict[str, Any] = dict(
         protocol=protocol, engine=engine, silicon=silicon, model=model, experts_format=experts_format,
         input_tokens=input_tokens, output_tokens=output_tokens, tp=tp, concurrency=concurrency,
-        measured_on=measured_on or "9999", engine_version=engine_version,
+        measured_on=measured_on or "9999", drafting=draft_tokens > 0,
     )  # fmt: skip
+    users = concurrency / max(ranks, 1)
     for entry in _entries():
         first = tuple(int(part) for part in str(entry.get("release_from", "0")).split("."))
         if first > (0,) and (release or (0,)) < first:
@@ -129,7 +143,7 @@ def campaign_settings(
             return CampaignSettings(
                 kv=entry.get("kv"),
                 fraction=entry.get("fraction"),
-                budget=_budget(entry, concurrency, input_tokens, output_tokens),
+                budget=_budget(entry, concurrency, input_tokens, output_tokens, (draft_tokens + 1) * users),
                 poll_interval=int(entry.get("poll_interval_small" if small else "poll_interval", 1)),
                 gather_steps=int(entry.get("gather_steps", 0)),
                 batch_wait_steps=int(entry.get("batch_wait_steps", 0)),
@@ -141,7 +155,12 @@ def campaign_settings(
     return CampaignSettings()
 
 
-def _budget(entry: dict[str, Any], users: float, input_tokens: float, output_tokens: float) -> int | None:
+def _budget(
+    entry: dict[str, Any], users: float, input_tokens: float, output_tokens: float, verified: float
+) -> int | None:
+    if "budget_drafts" in entry:
+        # one whole prompt beside the tokens that are verified, in multiples of 64
+        return 64 * -(-round(verified + input_tokens + int(entry["budget_drafts"])) // 64)
     if "budget_inputs" in entry:
         return max(round(float(entry["budget_inputs"]) * input_tokens), 1)
     if "budget_lengths" in entry:
@@ -150,3 +169,129 @@ def _budget(entry: dict[str, Any], users: float, input_tokens: float, output_tok
         # a whole prompt beside all who decode
         return max(int(entry["budget"]), round(users + input_tokens) + int(entry["budget_slack"]))
     return entry.get("budget")
+
+
+@dataclass(frozen=True, slots=True)
+class CampaignSession:
+    """What a campaign ran on a day with one build of an engine.
+
+    Attributes
+    ----------
+    speculation : Speculation
+        How it drafted; ``unknown`` if it was run both ways and nothing tells which of them a row is.
+    source : str
+        Where this is written.
+    """
+
+    speculation: Speculation
+    source: str
+
+
+def read_sessions(path: str | Path) -> tuple[dict[str, Any], ...]:
+    """Read a file of sessions and check every entry.
+
+    Parameters
+    ----------
+    path : path
+        The file.
+
+    Returns
+    -------
+    tuple of dict
+        The entries, in the order of the file.
+
+    Raises
+    ------
+    SpecError
+        If an entry has no source, a field that is not known, a bad value, no protocol, or does not say how it drafted.
+
+    Examples
+    --------
+    >>> sessions = read_sessions(data_folder("calibration") / "sessions.toml")
+    >>> {entry["protocol"] for entry in sessions}
+    {'inferencex'}
+    """
+    fields = {*_NAMED, *_NUMBERED, *_DATED, "data_parallel", "runs", "speculative"}
+    found = read_entries(path, "sessions", fields)
+    for entry in found:
+
+        def bad(what: str, field: str, entry: dict[str, Any] = entry) -> SpecError:
+            return SpecError(what, file=path, field=field, value=str(entry.get(field)))
+
+        if "protocol" not in entry:
+            raise bad("is missing: a session belongs to a campaign", "protocol")
+        for name in (*_NAMED, "runs"):
+            if not all(isinstance(one, str) and one for one in _several(entry.get(name, []))):
+                raise bad("is neither a name nor a list of names", name)
+        for name in _NUMBERED:
+            if any(isinstance(one, bool) or not isinstance(one, int) for one in _several(entry.get(name, []))):
+                raise bad("is not a whole number", name)
+        for name in _DATED:
+            value = entry.get(name, "2026-01-14")
+            if not (isinstance(value, str) and _DATE.fullmatch(value)):
+                raise bad("is not a date like 2026-01-14", name)
+        if not isinstance(entry.get("data_parallel", True), bool):
+            raise bad("is neither true nor false", "data_parallel")
+        for low, high in (("measured_from", "measured_to"), ("concurrency_from", "concurrency_to")):
+            if low in entry and high in entry and entry[low] > entry[high]:
+                raise bad(f"is after {high}", low)
+        said = str(entry.get("speculative", ""))
+        drafted = read_speculation(said, "", None, None)
+        if said not in ("none", "unknown") and not (drafted.method and drafted.draft_tokens):
+            raise bad("is neither none, unknown nor a method with its steps, like 'mtp steps=3'", "speculative")
+    return found
+
+
+@cache
+def _sessions() -> tuple[dict[str, Any], ...]:
+    return read_sessions(data_folder("calibration") / "sessions.toml")
+
+
+def campaign_session(run: Run, *, model: str, experts_format: str) -> CampaignSession | None:
+    """What the campaign of a run is known to have run that day, where the row itself does not say it.
+
+    Parameters
+    ----------
+    run : Run
+        The row.
+    model, experts_format : str
+        Canonical model and format of the routed experts.
+
+    Returns
+    -------
+    CampaignSession or None
+        That of the first entry of `calibration/sessions.toml` whose conditions all hold; None if there is none. A
+        condition on what the row does not state, such as its date, does not hold.
+
+    Examples
+    --------
+    >>> run = Run("one", "deepseek-r1", "b200-sxm", engine="trtllm", engine_version="1.2.0rc6.post3", tp=8, dp=1,
+    ...           protocol="inferencex", concurrency=4.0)
+    >>> campaign_session(run, model="deepseek-r1", experts_format="nvfp4").speculation.draft_tokens
+    3
+    """
+    named = dict(protocol=run.protocol, engine=run.engine, engine_version=run.engine_version, model=model,
+                 accelerator=run.accelerator, experts_format=experts_format, tp=run.tp, ep=run.ep,
+                 input_tokens=run.input_tokens, output_tokens=run.output_tokens)  # fmt: skip
+    ranges: tuple[tuple[str, Any], ...] = (("measured", run.measured_on), ("concurrency", run.concurrency))
+    for entry in _sessions():
+        if "runs" in entry and run.id not in entry["runs"]:
+            continue
+        if "data_parallel" in entry and entry["data_parallel"] != ((run.dp or 1) > 1):
+            continue
+        if any(name in entry and value not in _several(entry[name]) for name, value in named.items()):
+            continue
+        if all(_within(value, entry.get(f"{name}_from"), entry.get(f"{name}_to")) for name, value in ranges):
+            said = read_speculation(entry["speculative"], "", None, None)
+            return CampaignSession(said, str(entry["source"]))
+    return None
+
+
+def _several(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]
+
+
+def _within(value: Any, low: Any, high: Any) -> bool:
+    if low is None and high is None:
+        return True
+    return value is not None and (low is None or low <= value) and (high is None or value <= high)

@@ -10,7 +10,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from glmplan.campaigns import CampaignSettings, campaign_settings
+from glmplan.campaigns import CampaignSettings, campaign_session, campaign_settings
 from glmplan.catalog import load_model
 from glmplan.catalog_hardware import load_accelerator
 from glmplan.columns import Layout
@@ -25,6 +25,7 @@ from glmplan.observables import Load
 from glmplan.packing import engine_defaults
 from glmplan.records import Run
 from glmplan.schema.model import Checkpoint, ModelSpec
+from glmplan.speculation import Speculation
 
 __all__ = [
     "MemoryAnswer",
@@ -51,6 +52,10 @@ class Question:
         What the row did not say.
     campaign : CampaignSettings
         What the campaign set on its servers.
+    speculation : Speculation
+        How it drafted, as the row or else the campaign's files say.
+    run_both_ways : bool
+        The campaign ran this with and without drafting, and nothing tells which of them the row is.
     """
 
     run: Run
@@ -58,6 +63,8 @@ class Question:
     load: Load
     assumed: tuple[str, ...]
     campaign: CampaignSettings = CampaignSettings()
+    speculation: Speculation = Speculation()
+    run_both_ways: bool = False
 
 
 @lru_cache(maxsize=512)
@@ -105,21 +112,25 @@ def question_of(run: Run) -> Question:
     tp, pp, dp, ep, dcp, count = _layout(run, assumed)
     silicon = (accelerator.compute_capability or "").partition(".")[0]
     bulk = checkpoint.formats.get("routed_experts") or checkpoint.default
+    speculation = run.speculation
+    session = campaign_session(run, model=model.name, experts_format=bulk) if speculation.state == "unknown" else None
+    if session is not None:
+        speculation = session.speculation
+    draft = speculation.draft_tokens or 0 if speculation.state == "yes" else 0
+    if speculation.state == "yes" and not draft:
+        draft = 3
+        assumed.append("3 drafted tokens")
+    verify = (speculation.verify_tokens or draft + 1) - 1 if draft else 0
     campaign = campaign_settings(
         protocol=run.protocol, engine=engine, silicon=silicon, model=model.name, experts_format=bulk,
         concurrency=run.concurrency or 1.0, input_tokens=run.input_tokens or 0.0,
         output_tokens=run.output_tokens or 0.0, tp=tp * dp, release=run.engine_release,
-        measured_on=run.measured_on, engine_version=run.engine_version,
+        measured_on=run.measured_on, draft_tokens=draft, ranks=dp,
     )  # fmt: skip
     kv = run.kv_cache if run.kv_cache in KV_FORMATS else campaign.kv
     if kv is None:
         kv = checkpoint.kv_default or ("fp8" if engine == "trtllm" and checkpoint.default != "bf16" else "bf16")
         assumed.append(f"kv {kv}")
-    draft = run.speculation.draft_tokens or 0 if run.speculation.state == "yes" else 0
-    if run.speculation.state == "yes" and not draft:
-        draft = 3
-        assumed.append("3 drafted tokens")
-    verify = (run.speculation.verify_tokens or draft + 1) - 1 if draft else 0
     deployment = Deployment(
         model=model,
         checkpoint=checkpoint,
@@ -135,15 +146,17 @@ def question_of(run: Run) -> Question:
         release=run.engine_release,
         graphs=run.graphs is not False,
         draft_tokens=max(verify, draft),
-        acceptance=run.speculation.acceptance_length,
+        acceptance=speculation.acceptance_length,
         sparse=runs_sparse(accelerator, run.attention_backend),
         link=link_of(accelerator, tp * dp),
-        draft_method=run.speculation.method or "",
+        draft_method=speculation.method or "",
         draft_depth=draft,
         text=run.protocol,
         attention_backend=run.attention_backend or "",
     )
-    return Question(run, deployment, _load(run, deployment, assumed, campaign), tuple(assumed), campaign)
+    load = _load(run, deployment, assumed, campaign)
+    both = session is not None and speculation.state == "unknown"
+    return Question(run, deployment, load, tuple(assumed), campaign, speculation, both)
 
 
 def _layout(run: Run, assumed: list[str]) -> tuple[int, int, int, int, int, int]:

@@ -316,7 +316,7 @@ def _waves(question: Question, effects: Effects) -> list[_Condition]:
 
 
 def _acceptance(question: Question, effects: Effects) -> list[_Condition]:
-    d, speculation = question.deployment, question.run.speculation
+    d, speculation = question.deployment, question.speculation
     check = "the acceptance length in the engine's log (vLLM: `Mean acceptance length`, SGLang: `accept len`)"
 
     def case(name: str, what: str, deployment: Deployment) -> _Condition:

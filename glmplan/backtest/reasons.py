@@ -48,7 +48,7 @@ def conditions_of(questions: Sequence[Question]) -> dict[str, np.ndarray]:
         run, d, load = question.run, question.deployment, question.load
         words = " ".join(question.assumed)
         rows.append({
-            "mtp": d.engine == "trtllm" and d.model.family == "deepseek" and run.speculation.state == "unknown",
+            "mtp": question.run_both_ways,
             "acceptance": d.acceptance_deviation > 0.0,
             "pool": load.pool_tokens < load.concurrency * (load.input_tokens + load.output_tokens / 2.0),
             "rack": d.tp > 16,
