@@ -16,14 +16,17 @@ from glmplan.speculation import Speculation, read_speculation
 
 __all__ = ["CampaignSession", "CampaignSettings", "campaign_session", "campaign_settings", "read_sessions"]
 
-_CONDITIONS = ("protocol", "engine", "silicon", "model", "experts_format", "input_tokens",
+_CONDITIONS = ("protocol", "engine", "silicon", "accelerator", "model", "experts_format", "input_tokens",
                "output_tokens", "drafting")  # fmt: skip
 #: conditions that a quantity is at least so much, or less than so much: name → (quantity, whether at least)
 _BOUNDS = {"tp_below": ("tp", False), "concurrency_from": ("concurrency", True),
            "measured_before": ("measured_on", False)}  # fmt: skip
 _SETTINGS = ("kv", "fraction", "budget", "budget_slack", "budget_drafts", "budget_inputs", "budget_lengths",
              "poll_interval", "poll_interval_small", "gather_steps", "batch_wait_steps", "batch_wait_share",
-             "lengths", "requests_per_user")  # fmt: skip
+             "lengths", "requests_per_user", "running_limit", "reserve", "whole_prompts", "prefill_first", "replica",
+             "parts")  # fmt: skip
+_REPLICA = ("tp", "pp", "dp", "ep")
+_REQUESTS = ("input_tokens", "output_tokens", "lengths")
 #: conditions of a session that name what a run must have, one value or several
 _NAMED = ("protocol", "engine", "engine_version", "model", "accelerator", "experts_format")
 _NUMBERED = ("tp", "ep", "input_tokens", "output_tokens", "concurrency_from", "concurrency_to")
@@ -57,6 +60,19 @@ class CampaignSettings:
         Lengths are uniform between these shares of the stated ones, [-]
     requests_per_user : int or None
         Requests of a run for each one in flight, [-]
+    input_tokens, output_tokens : float or None
+        Mean prompt and answer of the data set that the protocol prescribes, [token]
+    running_limit : int or None
+        Requests that one server ran at once, [-]
+    reserve : float or None
+        Share of the answer that must fit before a request is admitted, [-]
+    whole_prompts, prefill_first : bool or None
+        Whether prompts are never split over steps, and whether they run in steps of their own.
+    replica : tuple of int or None
+        Layout (tp, pp, dp, ep) of one of the independent servers that the accelerators were divided into; empty for the
+        fewest accelerators that hold the model. None where the accelerators are one server, [-]
+    parts : int
+        Parts in each accelerator that the table counts: a card may have two, [-]
     source : str
         Where this is written; empty for no campaign.
     """
@@ -70,13 +86,41 @@ class CampaignSettings:
     batch_wait_share: float = 1.0
     lengths: tuple[float, float] | None = None
     requests_per_user: int | None = None
+    input_tokens: float | None = None
+    output_tokens: float | None = None
+    running_limit: int | None = None
+    reserve: float | None = None
+    whole_prompts: bool | None = None
+    prefill_first: bool | None = None
+    replica: tuple[int, ...] | None = None
+    parts: int = 1
     source: str = ""
 
 
 @cache
 def _entries() -> tuple[dict[str, Any], ...]:
     fields = {*_CONDITIONS, *_BOUNDS, *_SETTINGS, "release_from"}
-    return read_entries(data_folder("calibration") / "protocols.toml", "settings", fields)
+    found = read_entries(_file(), "settings", fields)
+    for entry in found:
+        layout = entry.get("replica", {})
+        if layout != "fewest" and not set(layout) <= set(_REPLICA):
+            raise SpecError("is no layout of a server", file=_file(), field="replica", value=layout, choices=_REPLICA)
+    return found
+
+
+@cache
+def _data_sets() -> tuple[dict[str, Any], ...]:
+    return read_entries(_file(), "requests", {"protocol", "model", "input_between", *_REQUESTS})
+
+
+def _file() -> Path:
+    return data_folder("calibration") / "protocols.toml"
+
+
+def _holds(entry: dict[str, Any], asked: dict[str, Any], conditions: tuple[str, ...] = _CONDITIONS) -> bool:
+    """Whether all conditions of an entry hold; one that is a list asks for any of its values."""
+    stated = ((entry[name], asked[name]) for name in conditions if name in entry)
+    return all(value in wanted if isinstance(wanted, list) else value == wanted for wanted, value in stated)
 
 
 def campaign_settings(
@@ -87,6 +131,7 @@ def campaign_settings(
     model: str,
     experts_format: str,
     concurrency: float,
+    accelerator: str = "",
     input_tokens: float = 0.0,
     output_tokens: float = 0.0,
     tp: int = 1,
@@ -103,6 +148,8 @@ def campaign_settings(
         Protocol and engine of the run, compute capability without the minor number, model, format of the weights.
     concurrency : float
         Requests in flight, [-]
+    accelerator : str, optional
+        Canonical name of the part.
     input_tokens, output_tokens : float, optional
         Nominal lengths, by which some scripts set the budget and how prompts wait, [token]
     tp : int, optional
@@ -119,7 +166,8 @@ def campaign_settings(
     Returns
     -------
     CampaignSettings
-        Those of the first entry whose conditions all hold; nothing set if there is none.
+        Those of the first entry whose conditions all hold; nothing set if there is none. The data set has entries of
+        its own.
 
     Examples
     --------
@@ -128,18 +176,24 @@ def campaign_settings(
     20000
     """
     asked: dict[str, Any] = dict(
-        protocol=protocol, engine=engine, silicon=silicon, model=model, experts_format=experts_format,
-        input_tokens=input_tokens, output_tokens=output_tokens, tp=tp, concurrency=concurrency,
-        measured_on=measured_on or "9999", drafting=draft_tokens > 0,
+        protocol=protocol, engine=engine, silicon=silicon, accelerator=accelerator, model=model,
+        experts_format=experts_format, input_tokens=input_tokens, output_tokens=output_tokens, tp=tp,
+        concurrency=concurrency, measured_on=measured_on or "9999", drafting=draft_tokens > 0,
     )  # fmt: skip
     users = concurrency / max(ranks, 1)
+    of_data = ("protocol", "model")
+    data = next((one for one in _data_sets() if _holds(one, asked, of_data) and _between(one, input_tokens)), {})
+    input_tokens = input_tokens or data.get("input_tokens", 0.0)
+    output_tokens = output_tokens or data.get("output_tokens", 0.0)
+    fixed: dict[str, Any] = {name: float(data[name]) for name in ("input_tokens", "output_tokens") if name in data}
     for entry in _entries():
         first = tuple(int(part) for part in str(entry.get("release_from", "0")).split("."))
         if first > (0,) and (release or (0,)) < first:
             continue
         bounds = [(asked[what] >= entry[name]) is least for name, (what, least) in _BOUNDS.items() if name in entry]
-        if all(bounds) and all(entry[name] == asked[name] for name in _CONDITIONS if name in entry):
+        if all(bounds) and _holds(entry, asked):
             small = concurrency < _MANY and "poll_interval_small" in entry
+            lengths = entry.get("lengths", data.get("lengths"))
             return CampaignSettings(
                 kv=entry.get("kv"),
                 fraction=entry.get("fraction"),
@@ -148,11 +202,31 @@ def campaign_settings(
                 gather_steps=int(entry.get("gather_steps", 0)),
                 batch_wait_steps=int(entry.get("batch_wait_steps", 0)),
                 batch_wait_share=float(entry.get("batch_wait_share", 1.0)),
-                lengths=tuple(entry["lengths"]) if "lengths" in entry else None,
+                lengths=tuple(lengths) if lengths else None,
                 requests_per_user=entry.get("requests_per_user"),
+                running_limit=entry.get("running_limit"),
+                reserve=entry.get("reserve"),
+                whole_prompts=entry.get("whole_prompts"),
+                prefill_first=entry.get("prefill_first"),
+                replica=_replica(entry),
+                parts=int(entry.get("parts", 1)),
                 source=str(entry["source"]),
+                **fixed,
             )
-    return CampaignSettings()
+    spread = tuple(data["lengths"]) if "lengths" in data else None
+    return CampaignSettings(lengths=spread, source=data.get("source", ""), **fixed)
+
+
+def _between(entry: dict[str, Any], input_tokens: float) -> bool:
+    low, high = entry.get("input_between", (0.0, float("inf")))
+    return bool(low <= input_tokens <= high)
+
+
+def _replica(entry: dict[str, Any]) -> tuple[int, ...] | None:
+    layout = entry.get("replica")
+    if layout is None:
+        return None
+    return () if layout == "fewest" else tuple(int(layout.get(name, 1)) for name in _REPLICA)
 
 
 def _budget(

@@ -65,6 +65,8 @@ class Load:
         requests that are admitted together stay in one micro-batch, [-]
     shared : bool
         All requests have the same context and prompt, of which the cache keeps one copy.
+    replicas : int
+        Independent servers of this load each; rates are of all of them together, [-]
     """
 
     phase: str
@@ -90,6 +92,7 @@ class Load:
     prefix_cached: bool = False
     bunched: float = 1.0
     shared: bool = False
+    replicas: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +126,7 @@ class Observables:
         ``ttft``, ``ttft_p50``, ``tpot`` [s]; ``output_rate``, ``request_rate``, ``total_rate``, ``prefill_rate``
         [token/s].
     running : float
-        Largest number of requests that run at once, [-]
+        Largest number of requests that one server runs at once, [-]
     """
 
     decode_requests: np.ndarray
@@ -163,12 +166,13 @@ def observables(load: Load) -> Observables:
     >>> found.decode_requests.tolist(), found.figures["tpot"].weights.tolist()
     ([8.0, 0.0, 0.0], [1.0, 0.0, 0.0])
     """
-    if load.phase == "prefill":
-        return _prefill(load)
-    if load.phase == "decode":
-        return _decode(load)
-    found = _serving(load)
-    if load.bunched == 1.0:
+    found = _of_phase(load)
+    if load.replicas > 1:
+        # a request sees one server; tokens of all servers are counted
+        together = {name: found.figures[name] for name in _TOGETHER if name in found.figures}
+        scaled = {name: replace(one, scale=one.scale * load.replicas) for name, one in together.items()}
+        found = replace(found, figures={**found.figures, **scaled})
+    if load.phase in ("prefill", "decode") or load.bunched == 1.0:
         return found
     # the work of a micro-batch is what the engine does; even spreading is undone here
     return replace(
@@ -176,6 +180,16 @@ def observables(load: Load) -> Observables:
         decode_requests=found.decode_requests * load.bunched,
         prefill_tokens=found.prefill_tokens * load.bunched,
     )
+
+
+#: rates of all requests together
+_TOGETHER = ("output_rate", "total_rate", "prefill_rate")
+
+
+def _of_phase(load: Load) -> Observables:
+    if load.phase == "prefill":
+        return _prefill(load)
+    return _decode(load) if load.phase == "decode" else _serving(load)
 
 
 def _chunks(tokens: float, before: float, budget: int) -> tuple[np.ndarray, np.ndarray]:

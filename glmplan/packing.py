@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 __all__ = ["ENGINE_DEFAULTS", "EngineDefaults", "engine_defaults"]
 
@@ -53,13 +53,22 @@ ENGINE_DEFAULTS: dict[str, EngineDefaults] = {
 }
 
 
-def engine_defaults(engine: str) -> EngineDefaults:
+#: vLLM takes less on parts with less memory than this and on every A100: 2048 tokens and 256 requests (vllm
+#: tests/engine/test_arg_utils.py, `test_defaults_with_usage_context`) [B]
+_VLLM_LARGE = 70 * 2**30
+
+
+def engine_defaults(engine: str, *, accelerator: str = "", memory: float | None = None) -> EngineDefaults:
     """Defaults of an engine; an unknown one packs like vLLM.
 
     Parameters
     ----------
     engine : str
         Name of the engine.
+    accelerator : str, optional
+        Canonical name of the part.
+    memory : float, optional
+        Memory of the part; a large one by default, [B]
 
     Returns
     -------
@@ -70,5 +79,9 @@ def engine_defaults(engine: str) -> EngineDefaults:
     --------
     >>> engine_defaults("sglang").prefill_first
     True
+    >>> engine_defaults("vllm", accelerator="rtx-4090", memory=24 * 2**30).max_requests
+    256
     """
-    return ENGINE_DEFAULTS.get(engine, ENGINE_DEFAULTS["vllm"])
+    found = ENGINE_DEFAULTS.get(engine, ENGINE_DEFAULTS["vllm"])
+    small = accelerator.startswith("a100") or (memory is not None and memory < _VLLM_LARGE)
+    return replace(found, budget=2048, max_requests=256) if engine == "vllm" and small else found

@@ -5,26 +5,19 @@ What a row leaves open is filled with the engine's documented default, the same 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import lru_cache
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from glmplan.campaigns import CampaignSettings, campaign_session, campaign_settings
-from glmplan.catalog import load_model
 from glmplan.catalog_hardware import load_accelerator
-from glmplan.columns import Layout
-from glmplan.deployment import Deployment, checkpoint_for, link_of, runs_sparse
-from glmplan.errors import GlmplanError, SpecError, UnknownName
+from glmplan.deployment import Deployment, link_of, runs_sparse
+from glmplan.errors import GlmplanError, SpecError
 from glmplan.formats import KV_FORMATS
-from glmplan.memory import kv_pool, part_memory
-from glmplan.memory_ranks import MemorySettings, rank_memory
-from glmplan.memory_rules import memory_engines, stated_fraction
-from glmplan.naming import refusal
 from glmplan.observables import Load
-from glmplan.packing import engine_defaults
+from glmplan.packing import EngineDefaults, engine_defaults
+from glmplan.question_memory import MemoryAnswer, checkpoint_of, model_of, run_memory
 from glmplan.records import Run
-from glmplan.schema.model import Checkpoint, ModelSpec
 from glmplan.speculation import Speculation
 
 __all__ = [
@@ -33,6 +26,7 @@ __all__ = [
     "answerable",
     "memory_of",
     "question_of",
+    "why_unknown",
 ]
 
 
@@ -67,19 +61,6 @@ class Question:
     run_both_ways: bool = False
 
 
-@lru_cache(maxsize=512)
-def _checkpoint(model: str, weights: str | None, bits: float | None) -> Checkpoint:
-    return checkpoint_for(_model(model), weights, bits=bits)
-
-
-@lru_cache(maxsize=512)
-def _model(name: str) -> ModelSpec:
-    reason = refusal("models", name)
-    if reason is not None:
-        raise UnknownName(f"is refused: {reason}", field="model", value=name)
-    return load_model(name)
-
-
 def question_of(run: Run) -> Question:
     """Turn a row into a question.
 
@@ -100,16 +81,15 @@ def question_of(run: Run) -> Question:
     """
     if run.error:
         raise SpecError(run.error)
-    model = _model(run.model)
+    model = model_of(run.model)
     accelerator = load_accelerator(run.accelerator)
     assumed: list[str] = []
     engine = run.engine or "vllm"
     if not run.engine:
         assumed.append("engine vllm")
-    checkpoint = _checkpoint(run.model, run.weights, run.weights_bits)
+    checkpoint = checkpoint_of(run.model, run.weights, run.weights_bits)
     if run.weights is None:
         assumed.append(f"weights {checkpoint.name}")
-    tp, pp, dp, ep, dcp, count = _layout(run, assumed)
     silicon = (accelerator.compute_capability or "").partition(".")[0]
     bulk = checkpoint.formats.get("routed_experts") or checkpoint.default
     speculation = run.speculation
@@ -121,12 +101,17 @@ def question_of(run: Run) -> Question:
         draft = 3
         assumed.append("3 drafted tokens")
     verify = (speculation.verify_tokens or draft + 1) - 1 if draft else 0
+    noted: list[str] = []
+    tp, pp, dp, ep, dcp, count = _layout(run, noted)
     campaign = campaign_settings(
-        protocol=run.protocol, engine=engine, silicon=silicon, model=model.name, experts_format=bulk,
-        concurrency=run.concurrency or 1.0, input_tokens=run.input_tokens or 0.0,
+        protocol=run.protocol, engine=engine, silicon=silicon, accelerator=accelerator.name, model=model.name,
+        experts_format=bulk, concurrency=run.concurrency or 1.0, input_tokens=run.input_tokens or 0.0,
         output_tokens=run.output_tokens or 0.0, tp=tp * dp, release=run.engine_release,
         measured_on=run.measured_on, draft_tokens=draft, ranks=dp,
     )  # fmt: skip
+    divided = campaign.replica is not None and run.tp is None
+    assumed += [] if divided else noted
+    parts = count * campaign.parts if divided else count
     kv = run.kv_cache if run.kv_cache in KV_FORMATS else campaign.kv
     if kv is None:
         kv = checkpoint.kv_default or ("fp8" if engine == "trtllm" and checkpoint.default != "bf16" else "bf16")
@@ -154,9 +139,36 @@ def question_of(run: Run) -> Question:
         text=run.protocol,
         attention_backend=run.attention_backend or "",
     )
-    load = _load(run, deployment, assumed, campaign)
     both = session is not None and speculation.state == "unknown"
-    return Question(run, deployment, load, tuple(assumed), campaign, speculation, both)
+    one = _one_server(run, deployment, campaign, assumed) if divided else deployment
+    load = _load(run, one, assumed, campaign, replicas=parts // one.count)
+    return Question(run, one, load, tuple(assumed), campaign, speculation, both)
+
+
+#: requests of mean length that the cache of a server must hold for the model to fit [-]
+_ROOM = 32.0
+
+
+def _one_server(run: Run, whole: Deployment, campaign: CampaignSettings, assumed: list[str]) -> Deployment:
+    """One of the independent servers that a campaign divided the accelerators into."""
+
+    def server(tp: int, pp: int = 1, dp: int = 1, ep: int = 1) -> Deployment:
+        return replace(whole.with_layout(tp=tp, pp=pp, dp=dp, ep=ep), link=link_of(whole.accelerator, tp * dp))
+
+    if campaign.replica:
+        found = server(*campaign.replica)
+        if whole.count * campaign.parts % found.count:
+            raise SpecError(f"does not divide by {found.count}", field="accelerator_count", value=whole.count)
+        return found
+    length = (run.input_tokens or campaign.input_tokens or 0.0) + (run.output_tokens or campaign.output_tokens or 0.0)
+    sizes = [1 << power for power in range(whole.count.bit_length()) if whole.count % (1 << power) == 0]
+    for size in sizes:
+        found = server(size)
+        memory = run_memory(run, found, length, campaign.fraction)
+        if memory is None or memory.pool_tokens >= _ROOM * length:
+            break
+    assumed.append(f"servers of tp {found.tp}")
+    return found
 
 
 def _layout(run: Run, assumed: list[str]) -> tuple[int, int, int, int, int, int]:
@@ -178,28 +190,6 @@ def _layout(run: Run, assumed: list[str]) -> tuple[int, int, int, int, int, int]
     return tp, pp, dp, min(ep, tp * dp), dcp, tp * pp * dp
 
 
-#: before this date an unnamed vLLM is 0.19 or older, whose pool rule differs (hardware_db/engines/memory/vllm.toml)
-_VLLM_0_20 = "2026-06"
-
-
-@dataclass(frozen=True, slots=True)
-class MemoryAnswer:
-    """Memory of a deployment.
-
-    Attributes
-    ----------
-    weights_gib : float
-        Weights on the fullest accelerator, [GiB]
-    pool_tokens, pool_low, pool_high : float
-        KV cache of all replicas with its 90 % interval, [token]; 0 when the weights leave no room
-    """
-
-    weights_gib: float
-    pool_tokens: float
-    pool_low: float
-    pool_high: float
-
-
 def memory_of(question: Question) -> MemoryAnswer | None:
     """Memory of a question's deployment.
 
@@ -215,64 +205,11 @@ def memory_of(question: Question) -> MemoryAnswer | None:
     """
     load = question.load
     length = load.input_tokens + load.output_tokens + load.context
-    return _memory(question.run, question.deployment, length, question.campaign.fraction)
-
-
-def _memory(run: Run, deployment: Deployment, length: float, fraction: float | None) -> MemoryAnswer | None:
-    if run.offload or deployment.accelerator.memory is None:
-        return None
-    d = deployment
-    version = ".".join(map(str, d.release)) if d.release else None
-    if version is None and d.engine == "vllm" and run.measured_on and run.measured_on < _VLLM_0_20:
-        version = "0.19.0"
-    longest = float(2 ** np.ceil(np.log2(length + 1)))
-    mtp = d.draft_tokens > 0 or "mtp" in (run.checkpoint or "").lower()
-    return _memory_of(
-        d.model.name, run.weights, run.weights_bits, d.accelerator.name, (d.tp, d.pp, d.dp, d.ep, d.dcp), d.kv,
-        d.engine, version, mtp, longest, d.graphs, stated_fraction(run.notes) or fraction, d.indexer,
-    )  # fmt: skip
-
-
-@lru_cache(maxsize=8192)
-def _memory_of(
-    model: str,
-    weights: str | None,
-    bits: float | None,
-    accelerator: str,
-    degrees: tuple[int, int, int, int, int],
-    kv: str,
-    engine: str,
-    version: str | None,
-    mtp: bool,
-    context: float,
-    graphs: bool,
-    fraction: float | None,
-    indexer: bool,
-) -> MemoryAnswer | None:
-    part = load_accelerator(accelerator)
-    tp, pp, dp, ep, dcp = degrees
-    try:
-        memory = rank_memory(
-            _model(model),
-            _checkpoint(model, weights, bits),
-            layout=Layout(tp=tp, pp=pp, dp=dp, ep=ep, dcp=dcp),
-            kv=kv,
-            settings=MemorySettings(
-                engine=engine if engine in memory_engines() else "vllm",
-                version=version,
-                accelerator=part.name,
-                fraction=fraction,
-                graphs=None if graphs else 0,
-                indexer=indexer,
-            ),
-            mtp=mtp,
-            memory=part.memory,
-        )
-        pool = kv_pool(memory, part_memory(part), context=context)
-    except GlmplanError:
-        return None
-    tokens = [max(float(one[0]), 0.0) for one in (pool.tokens, pool.tokens_low, pool.tokens_high)]
-    return MemoryAnswer(float(memory.weights[0]) / 2**30, *tokens)
+    found = run_memory(question.run, question.deployment, length, question.campaign.fraction)
+    if found is None or load.replicas == 1:
+        return found
+    pool = (load.replicas * one for one in (found.pool_tokens, found.pool_low, found.pool_high))
+    return MemoryAnswer(found.weights_gib, *pool)
 
 
 def _context_before(run: Run, phase: str, inputs: float) -> float:
@@ -281,32 +218,39 @@ def _context_before(run: Run, phase: str, inputs: float) -> float:
     return 0.0 if phase == "decode" and depth == inputs else depth
 
 
-def _load(run: Run, deployment: Deployment, assumed: list[str], campaign: CampaignSettings) -> Load:
-    defaults = engine_defaults(deployment.engine)
+def _load(
+    run: Run, deployment: Deployment, assumed: list[str], campaign: CampaignSettings, *, replicas: int = 1
+) -> Load:
+    defaults = _packing(deployment, campaign)
     phase = run.phase if run.phase in ("decode", "prefill") else "serving"
     low, high = campaign.lengths or run.length_range
     budget = campaign.budget or defaults.budget
-    limit = run.running_limit or defaults.max_requests
+    limit = run.running_limit or campaign.running_limit or defaults.max_requests
     concurrency = run.concurrency
+    if concurrency is None and run.request_rate_per_s == np.inf and run.num_requests:
+        concurrency = float(run.num_requests)  # all are sent at once
     if concurrency is None:
         concurrency = run.observed.get("concurrency_effective") if run.request_rate_per_s else None
-    if concurrency is None:
+    queued = concurrency is None and run.protocol == "mlperf-offline"
+    if concurrency is not None:
+        concurrency /= replicas
+    elif queued:
+        concurrency = float(limit)  # all prompts are there from the start
+    else:
         offline = run.protocol.startswith(("mlperf", "trtllm-bench")) or run.request_rate_per_s
         concurrency = float(min(limit, 1024)) if offline else 1.0
         assumed.append(f"{concurrency:.0f} requests in flight")
-    inputs, outputs = run.input_tokens, run.output_tokens
-    if run.protocol in TYPICAL_LENGTHS and not (inputs and outputs):
-        inputs, outputs = TYPICAL_LENGTHS[run.protocol]
+    inputs, outputs = run.input_tokens or campaign.input_tokens, run.output_tokens or campaign.output_tokens
     if inputs is None:
         inputs = 0.0 if phase == "decode" else _BURST_PROMPT if run.protocol == "burst" else 512.0
         assumed.append(f"{inputs:.0f} input tokens")
     if outputs is None:
         outputs = 256.0
         assumed.append("256 output tokens")
-    requests = run.num_requests or round(concurrency * (campaign.requests_per_user or 0))
+    requests = (run.num_requests or 0) // replicas or round(concurrency * (campaign.requests_per_user or 0))
     pool = float(1 << 60)
     if phase == "serving":
-        memory = _memory(run, deployment, inputs + outputs, campaign.fraction)
+        memory = run_memory(run, deployment, inputs + outputs, campaign.fraction)
         # a table says that it ran: where two requests do not seem to fit, the estimate of the pool is what is wrong
         if memory is not None and memory.pool_tokens > 2.0 * (inputs + outputs):
             pool = memory.pool_tokens
@@ -329,11 +273,21 @@ def _load(run: Run, deployment: Deployment, assumed: list[str], campaign: Campai
         gather_steps=campaign.gather_steps if deployment.dp > 1 else campaign.batch_wait_steps,
         gather_tokens=1 << 60 if deployment.dp > 1 else round(campaign.batch_wait_share * budget),
         late=defaults.late,
+        staggered=queued,
         tokens_per_step=deployment.tokens_per_step,
         prefix_cached=run.prefix_cached,
         bunched=_bunched(run, deployment, concurrency * inputs, budget),
         shared=run.shared_prompt and phase == "decode",
+        replicas=replicas,
     )
+
+
+def _packing(deployment: Deployment, campaign: CampaignSettings) -> EngineDefaults:
+    """How the engine packs steps, as the campaign set it."""
+    stated = {name: getattr(campaign, name) for name in ("reserve", "whole_prompts", "prefill_first")}
+    part = deployment.accelerator
+    defaults = engine_defaults(deployment.engine, accelerator=part.name, memory=part.memory)
+    return replace(defaults, **{name: one for name, one in stated.items() if one is not None})
 
 
 def _bunched(run: Run, deployment: Deployment, tokens: float, budget: int) -> float:
@@ -345,9 +299,29 @@ def _bunched(run: Run, deployment: Deployment, tokens: float, budget: int) -> fl
 
 #: prompt of a burst that does not state it: the report of fr-001 calls its prompts short [token]
 _BURST_PROMPT = 128.0
-#: mean prompt and answer where a protocol fixes the data set and the table does not repeat its lengths [token]:
-#: MLPerf Inference v5.1 Llama-2-70B on OpenOrca (294 / 294), ML.ENERGY on LM Arena chat (documented means)
-TYPICAL_LENGTHS: dict[str, tuple[float, float]] = {}
+
+
+def why_unknown(question: Question) -> str:
+    """Why a row says nothing of the speed of a step.
+
+    Parameters
+    ----------
+    question : Question
+        The row.
+
+    Returns
+    -------
+    str
+        The reason; empty where it is known how many requests were in flight.
+
+    Examples
+    --------
+    >>> run = Run("a", "llama-3.1-8b", "h200-sxm", engine="vllm", accelerator_count=1, protocol="mlperf-server")
+    >>> why_unknown(question_of(run))
+    'requests in flight are not stated'
+    """
+    open_ = question.load.phase == "serving" and any(text.endswith("in flight") for text in question.assumed)
+    return "requests in flight are not stated" if open_ else ""
 
 
 def answerable(run: Run) -> str | None:

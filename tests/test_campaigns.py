@@ -65,7 +65,7 @@ def test_vendor_sweeps_have_the_lengths_that_their_rows_show():
     assert settings(protocol="vendor-sweep").lengths == (0.5, 1.5)
     assert settings(protocol="vendor-sweep", engine="sglang").lengths is None
     assert settings(protocol="vendor-sweep", engine="sglang").requests_per_user == 10
-    assert settings(protocol="mlperf-server").lengths is None
+    assert settings(protocol="vllm-bench-random").lengths is None
 
 
 def _load(dp, weights="nvfp4"):

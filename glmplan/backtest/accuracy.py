@@ -15,7 +15,7 @@ from glmplan.calibrate.ledger import load_measurements, repeats
 from glmplan.calibrate.left_out import LeftOut
 from glmplan.calibrate.possible import why_impossible
 from glmplan.errors import GlmplanError
-from glmplan.question import memory_of, question_of
+from glmplan.question import memory_of, question_of, why_unknown
 from glmplan.records import Run
 
 __all__ = ["GOALS", "Accuracy", "Goal", "GroupScore", "accuracy", "memory_errors"]
@@ -181,9 +181,18 @@ def _unused(runs: list[Run], left_out: LeftOut, impossible: dict[str, str]) -> d
             found["has no figure"] += 1
         elif run.id in impossible:
             found["faster than the part's bandwidth and matrix rate allow"] += 1
+        elif reason := _unknown(run):
+            found[reason] += 1
         else:
             found["cannot be answered, or has no figure that is predicted"] += 1
     return dict(found.most_common())
+
+
+def _unknown(run: Run) -> str:
+    try:
+        return why_unknown(question_of(run))
+    except GlmplanError:
+        return ""
 
 
 def _groups(table: Table) -> tuple[GroupScore, ...]:

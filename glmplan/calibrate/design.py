@@ -15,7 +15,7 @@ from glmplan.errors import GlmplanError, SpecError
 from glmplan.front_work import front_work, prompt_launches
 from glmplan.hierarchy import LEVELS, keys_of
 from glmplan.observables import observables
-from glmplan.question import Question, question_of
+from glmplan.question import Question, question_of, why_unknown
 from glmplan.records import Run
 from glmplan.work import SLOTS, step_work
 
@@ -172,6 +172,9 @@ def build_design(runs: Iterable[Run]) -> Design:
             continue
         if question.deployment.tp > _WIDEST_GROUP:
             refused.append((run, "prefill and decode on separate accelerators; how they share the work is not stated"))
+            continue
+        if unknown := why_unknown(question):
+            refused.append((run, unknown))
             continue
         questions.append(question)
     return design_of(questions, refused)
