@@ -312,7 +312,7 @@ def why_unknown(question: Question) -> str:
     Returns
     -------
     str
-        The reason; empty where it is known how many requests were in flight.
+        The reason; empty where lengths and requests in flight are known.
 
     Examples
     --------
@@ -321,7 +321,17 @@ def why_unknown(question: Question) -> str:
     'requests in flight are not stated'
     """
     open_ = question.load.phase == "serving" and any(text.endswith("in flight") for text in question.assumed)
-    return "requests in flight are not stated" if open_ else ""
+    if open_:
+        return "requests in flight are not stated"
+    run = question.run
+    burst = run.request_rate_per_s == np.inf and run.concurrency is None
+    # a crowd drains by its longest answers, of which a table gives the mean only
+    varied = question.load.shortest < _ALIKE * question.load.longest
+    return "conversations sent all at once, of lengths that are not stated" if burst and varied else ""
+
+
+#: lengths differ less than this where a table's mean says enough of them [-]
+_ALIKE = 0.5
 
 
 def answerable(run: Run) -> str | None:

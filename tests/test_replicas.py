@@ -9,7 +9,7 @@ import pytest
 from glmplan.calibrate.ledger import load_measurements
 from glmplan.errors import SpecError
 from glmplan.observables import Load, observables
-from glmplan.question import memory_of, question_of
+from glmplan.question import memory_of, question_of, why_unknown
 from glmplan.records import Run
 
 
@@ -74,6 +74,9 @@ def test_conversations_vary_in_length_and_random_prompts_do_not():
     drawn = question_of(mlperf(**burst, input_tokens=128.0, output_tokens=4.0)).load
     assert (talk.shortest, talk.longest) == (0.05, 1.95) and (drawn.shortest, drawn.longest) == (1.0, 1.0)
     assert talk.concurrency == drawn.concurrency == 1000
+    crowd = question_of(mlperf(**burst, input_tokens=217.4, output_tokens=201.5))
+    assert "all at once" in why_unknown(crowd)
+    assert not why_unknown(question_of(mlperf(**burst, input_tokens=128.0, output_tokens=4.0)))
 
 
 def test_every_usable_offline_row_is_answered():
