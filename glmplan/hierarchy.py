@@ -43,6 +43,7 @@ __all__ = [
 LEVELS: tuple[str, ...] = (
     "all",
     "engine",
+    "engine_campaign",
     "engine_silicon",
     "engine_accelerator",
     "engine_kind",
@@ -92,7 +93,7 @@ def knowledge_class(known: tuple[bool, ...]) -> str:
 
     Examples
     --------
-    >>> knowledge_class((True,) * 13)
+    >>> knowledge_class((True,) * 14)
     'configuration'
     """
     of = dict(zip(LEVELS, known, strict=True))
@@ -161,7 +162,8 @@ def keys_of(deployment: Deployment, *, measured_on: str | None = None) -> tuple[
     tuple of str
         One key for each of `LEVELS`.
     """
-    engine, part = deployment.engine, deployment.accelerator
+    engine = deployment.engine
+    part = deployment.accelerator
     model, form = shape_of(deployment), deployment.weights
     kind = kind_of(deployment)
     silicon = part.compute_capability or part.vendor.lower()
@@ -174,6 +176,7 @@ def keys_of(deployment: Deployment, *, measured_on: str | None = None) -> tuple[
     return (
         "all",
         engine + mode,
+        f"{engine} at {deployment.text}",
         f"{engine} {silicon}",
         f"{engine} {part.name}",
         f"{engine} {kind}",

@@ -43,6 +43,7 @@ PRIOR_MEAN: dict[str, float] = {
 _LEVEL_SPREAD = {
     "all": 0.6,
     "engine": 0.2,
+    "engine_campaign": 0.01,
     "engine_silicon": 0.18,
     "engine_accelerator": 0.12,
     "engine_kind": 0.12,
@@ -55,10 +56,12 @@ _LEVEL_SPREAD = {
     "configuration": 0.15,
     "release": 0.15,
 }
-#: the same for a factor on whole steps: what engines share says little about it, groups differ by it
+#: the same for a factor on whole steps: what engines share says little about it, groups differ by it, and campaigns,
+#: which tune their servers and load them from another machine or the same
 _SCALE_SPREAD = {
     "all": 1e-3,
     "engine": 0.08,
+    "engine_campaign": 0.1,
     "engine_silicon": 0.02,
     "engine_accelerator": 0.015,
     "engine_kind": 0.05,
@@ -67,7 +70,7 @@ _SCALE_SPREAD = {
     "engine_accelerator_format": 0.03,
     "model": 0.03,
     "engine_model": 0.05,
-    "group": 0.4,
+    "group": 0.25,
     "configuration": 0.18,
     "release": 0.18,
 }
@@ -75,10 +78,10 @@ _SCALE_SPREAD = {
 #: latencies and kernels for products differ more between engines
 _COLUMN_SPREAD = {
     "host_seconds": 1.2, "layer_seconds": 1.0, "moe_layer_seconds": 1.0, "state_layer_seconds": 1.0,
-    "request_seconds": 1.5, "activation_slowdown": 0.8, "gemm_fixed_slowdown": 0.4, "gemm_bytes_slowdown": 0.4,
+    "request_seconds": 1.05, "activation_slowdown": 0.4, "gemm_fixed_slowdown": 0.4, "gemm_bytes_slowdown": 0.4,
     "gemm_flop_slowdown": 0.6, "expert_fixed_slowdown": 0.4, "expert_bytes_slowdown": 0.5,
     "expert_flop_slowdown": 0.7, "attention_fixed_slowdown": 0.4, "cache_slowdown": 0.7,
-    "prefill_attention_slowdown": 0.8, "collective_slowdown": 0.4, "collective_bytes_slowdown": 0.8,
+    "prefill_attention_slowdown": 0.8, "collective_slowdown": 0.4, "collective_bytes_slowdown": 0.4,
     "arrival_seconds": 1.5, "prompt_token_seconds": 1.5, "scale": 0.4, "ttft_scale": 0.8,
 }  # fmt: skip
 #: Student's degrees of freedom
