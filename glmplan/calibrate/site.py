@@ -17,6 +17,7 @@ from glmplan.calibrate.crossvalidate import figure_kind
 from glmplan.calibrate.design import Design, build_design, part_of
 from glmplan.calibrate.processors import MISSED, processor_prior
 from glmplan.calibrate.solve import evaluate, prior_spread
+from glmplan.calibrate.sweeps import sweeps_of
 from glmplan.files import write_atomically
 from glmplan.hierarchy import COLUMNS, LEVELS, Effects, keys_of, load_effects
 from glmplan.question import Question
@@ -39,12 +40,25 @@ SITE_NOISE: dict[str, float] = {"decode": 0.02, "ttft": 0.10, "prefill": 0.05}
 #: machines of one configuration differ more than rows of one campaign do: chosen on the sweeps (`site_errors`), where
 #: 1 to 2.5 make no difference of more than 0.2 % [-]
 _WIDER = 1.5
+#: how much more or less than the shipped fit's spread a parameter may move: two points of a sweep cannot tell all of
+#: them. What a group differs by is how well its kernels for many tokens fit its shapes, not the bandwidth that it
+#: reaches, nor all parts of a step alike. What a request costs the host is in the engine's code and grows with the
+#: load. Chosen on the sweeps; what half of the groups choose helps the other half: docs/physics/calibration.md [-]
+_MOVED: dict[str, float] = {
+    "request_seconds": 0.1, "activation_slowdown": 2.0, "gemm_flop_slowdown": 2.0, "expert_flop_slowdown": 2.0,
+    "prefill_attention_slowdown": 2.0, "gemm_bytes_slowdown": 0.5, "expert_bytes_slowdown": 0.5,
+    "arrival_seconds": 1.5, "prompt_token_seconds": 1.5, "scale": 0.25,
+}  # fmt: skip
+#: Student's degrees of freedom: a row that does not go with the others (a queue, a disturbed run) weighs less [-]
+_FREEDOM = 4.0
 _CONFIGURATION = LEVELS.index("configuration")
-_ROUNDS = 12
+_ROUNDS = 20
+#: rounds that follow all rows alike: which row does not go with the others shows only then
+_TRUSTED = 5
+#: how often a move that makes the posterior worse is halved
+_HALVINGS = 5
 #: farthest that a parameter moves in one round, [-]
 _FARTHEST = 0.7
-#: fewest concurrencies of a sweep that tests the update
-_FEWEST = 4
 
 
 @dataclass(frozen=True)
@@ -99,7 +113,10 @@ def _update(
     keys: list[dict[tuple[int, int], np.ndarray]],
     use: np.ndarray | slice = slice(None),
 ) -> _Solved:
-    """Move the effects of some keys to the observations in use; Gauss-Newton on the whole posterior."""
+    """Move the effects of some keys to the observations in use; Gauss-Newton on the whole posterior.
+
+    Noise is Student's, by reweighting: rows that the others leave far off weigh less.
+    """
     names = sorted({key for row in keys for key in row})
     width = len(COLUMNS)
     place = {key: number for number, key in enumerate(names)}
@@ -114,19 +131,39 @@ def _update(
     noise = np.array([np.hypot(SITE_NOISE[kind], MISSED[kind] * cpu) for kind, cpu in zip(kinds, on_cpu, strict=True)])
     effect = np.zeros((len(names), width))
     inverse = np.eye(len(sigma))
-    for _ in range(_ROUNDS):
+    share = member[design.observation_run]
+
+    def scaled_at(effect: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         log_seconds, slope = evaluate(design, base + member @ effect)
-        residual = design.log_seconds - log_seconds
-        share = member[design.observation_run]
-        jacobian = (share[:, :, None] * slope[:, None, :]).reshape(len(residual), -1)[use] * sigma / noise[use][:, None]
-        target = residual[use] / noise[use] + jacobian @ (effect.ravel() / sigma)
+        return (design.log_seconds - log_seconds) / noise, slope
+
+    def cost(scaled: np.ndarray, effect: np.ndarray, trusted: bool) -> float:
+        square = scaled[use] ** 2
+        misfit = square if trusted else (_FREEDOM + 1.0) * np.log1p(square / _FREEDOM)
+        return float(misfit.sum() + ((effect.ravel() / sigma) ** 2).sum())
+
+    scaled, slope = scaled_at(effect)
+    for round_ in range(_ROUNDS):
+        trusted = round_ < _TRUSTED
+        weight = np.ones(len(scaled)) if trusted else (_FREEDOM + 1.0) / (_FREEDOM + scaled**2)
+        root = np.sqrt(weight)[use]
+        jacobian = (share[:, :, None] * (slope / noise[:, None])[:, None, :]).reshape(len(scaled), -1)[use]
+        jacobian = jacobian * sigma * root[:, None]
+        target = scaled[use] * root + jacobian @ (effect.ravel() / sigma)
         inverse = np.linalg.inv(jacobian.T @ jacobian + np.eye(len(sigma)))
         move = (inverse @ (jacobian.T @ target) * sigma).reshape(effect.shape) - effect
-        effect = effect + np.clip(move, -_FARTHEST, _FARTHEST)
-        if np.abs(move).max() < 1e-6:
+        move = np.clip(move, -_FARTHEST, _FARTHEST)
+        before = cost(scaled, effect, trusted)
+        for _ in range(_HALVINGS):
+            scaled, slope = scaled_at(effect + move)
+            if cost(scaled, effect + move, trusted) <= before:
+                break
+            move = move / 2.0
+        effect = effect + move
+        scaled, slope = scaled_at(effect)
+        if not trusted and np.abs(move).max() < 1e-6:
             break
-    log_seconds, _ = evaluate(design, base + member @ effect)
-    return _Solved(names, effect, inverse * np.outer(sigma, sigma), design.log_seconds - log_seconds)
+    return _Solved(names, effect, inverse * np.outer(sigma, sigma), scaled * noise)
 
 
 def calibrate_site(runs: Iterable[Run], *, effects: Callable[[str], Effects] = load_effects) -> SiteFit:
@@ -252,9 +289,7 @@ def _site_spread() -> np.ndarray:
     """Spread of each level; the configuration also carries what builds and machines of one configuration differ by."""
     spread = prior_spread()
     spread[_CONFIGURATION] = np.hypot(spread[_CONFIGURATION], spread[-1])
-    # what a request costs the host is in the engine's code; two rows cannot tell it, and it grows with the load
-    spread[:, COLUMNS.index("request_seconds")] *= 0.1
-    return _WIDER * spread + 1e-9
+    return _WIDER * spread * np.array([_MOVED.get(name, 1.0) for name in COLUMNS]) + 1e-9
 
 
 def _domain(questions: Iterable[Question]) -> dict[str, list[float]]:
@@ -285,22 +320,13 @@ def site_errors(design: Design, base: np.ndarray) -> tuple[np.ndarray, np.ndarra
     (m,) array, (m,) array of int
         Measured minus predicted in logarithms, NaN for observations that are no such point [-]; number of the sweep
     """
-    sweeps: dict[tuple[object, ...], list[int]] = defaultdict(list)
-    for place, question in enumerate(design.questions):
-        run, d, load = question.run, question.deployment, question.load
-        if run.protocol == "inferencex":
-            key = (d.model.name, d.accelerator.name, d.engine, d.weights, str(d.layout), load.input_tokens,
-                   load.output_tokens, d.draft_tokens, run.engine_version, run.measured_on)  # fmt: skip
-            sweeps[key].append(place)
     errors, sweep = np.full(len(design.figure), np.nan), np.full(len(design.figure), -1)
     wide = _site_spread()
     levels = [level for level in range(len(LEVELS) - 1) if LEVELS[level] in ("engine_model", "group", "configuration")]
-    for number, members in enumerate(sweeps.values()):
-        users = sorted({design.questions[place].load.concurrency for place in members})
-        if len(users) < _FEWEST:
-            continue
-        runs = np.array(sorted(members))
+    for number, members in enumerate(sweeps_of(design.questions)):
+        runs = np.array(members)
         part = part_of(design, runs)
+        users = sorted({question.load.concurrency for question in part.questions})
         first: dict[float, int] = {}
         for place, question in enumerate(part.questions):
             if question.load.concurrency in (users[0], users[len(users) // 2]):

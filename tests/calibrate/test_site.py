@@ -7,11 +7,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from glmplan.calibrate import site as site_module
+from glmplan.calibrate.design import build_design
 from glmplan.calibrate.ledger import load_measurements
 from glmplan.calibrate.possible import fastest_seconds
-from glmplan.calibrate.site import calibrate_site, write_site
+from glmplan.calibrate.site import calibrate_site, site_errors, write_site
+from glmplan.calibrate.solve import evaluate
 from glmplan.errors import SpecError
-from glmplan.hierarchy import LEVELS, Effects, keys_of, load_effects
+from glmplan.hierarchy import COLUMNS, LEVELS, Effects, keys_of, load_effects
 from glmplan.predict import predict, predict_many
 from glmplan.question import question_of
 from glmplan.site import load_site, site_calibration
@@ -84,6 +87,53 @@ def test_the_update_never_explains_its_rows_worse(six_cards):
     for level, table in found.deviation.items():
         assert level != "release"
         assert all((row >= 0).all() for row in table.values())
+
+
+def test_what_no_row_depends_on_does_not_move_and_stays_as_open_as_before(six_cards):
+    found = calibrate_site([six_cards[1], six_cards[8]])
+    first = COLUMNS.index("ttft_scale")  # no row has a time to the first token
+    assert all(row[first] == pytest.approx(0.0, abs=1e-9) for table in found.values.values() for row in table.values())
+    open_ = site_module._site_spread()
+    for level, table in found.deviation.items():
+        for row in table.values():
+            assert row[first] == pytest.approx(open_[LEVELS.index(level), first], rel=1e-6)
+            assert (row <= open_[LEVELS.index(level)] * (1.0 + 1e-9)).all()
+
+
+def test_more_precise_rows_are_followed_more_closely(six_cards, monkeypatch):
+    left = []
+    for noise in (0.5, 0.1, 0.02):
+        monkeypatch.setitem(site_module.SITE_NOISE, "decode", noise)
+        found = calibrate_site([six_cards[1], six_cards[8]])
+        left.append(np.abs(found.after).mean())
+    assert left == sorted(left, reverse=True)
+
+
+def test_a_disturbed_row_is_not_followed_by_the_others(six_cards, monkeypatch):
+    slow = six_cards[16]
+    slow = replace(slow, id="slow", observed={"output_tokens_per_s": 0.5 * slow.observed["output_tokens_per_s"]})
+    right = [six_cards[users] for users in (1, 4, 8, 32, 64)]
+    robust = errors_of(right, calibrate_site([*right, slow]).effects["vllm"])
+    monkeypatch.setattr(site_module, "_FREEDOM", 1e9)
+    alike = errors_of(right, calibrate_site([*right, slow]).effects["vllm"])
+    assert robust.max() < 0.10
+    assert robust.mean() < alike.mean()
+
+
+def test_two_points_bring_the_rest_of_a_sweep_whose_group_was_not_seen_closer():
+    """Sweeps of one part and engine, from a fit of the others."""
+    rows = [run for run in load_measurements() if run.protocol == "inferencex" and run.engine == "trtllm"]
+    design = build_design([run for run in rows if run.model == "llama-3.1-70b" and run.accelerator == "b200-sxm"])
+    start = np.array([
+        unseen(load_effects("trtllm"), question.run).sum_of(keys_of(question.deployment))[0]
+        for question in design.questions
+    ])  # fmt: skip
+    errors, sweep = site_errors(design, start)
+    tried = ~np.isnan(errors)
+    before = design.log_seconds - evaluate(design, start)[0]
+    assert tried.sum() > 50
+    assert (sweep[tried] >= 0).all()
+    assert np.median(np.abs(errors[tried])) < 0.5 * np.median(np.abs(before[tried]))
 
 
 def test_a_saved_site_predicts_the_same_and_says_what_it_rests_on(six_cards, tmp_path):
