@@ -14,7 +14,6 @@ from glmplan.calibrate.crossvalidate import MODES
 from glmplan.calibrate.ledger import load_measurements, repeats
 from glmplan.calibrate.left_out import LeftOut
 from glmplan.calibrate.possible import why_impossible
-from glmplan.calibrate.sweeps import contradicting
 from glmplan.errors import GlmplanError
 from glmplan.question import memory_of, question_of, why_unknown
 from glmplan.records import Run
@@ -25,8 +24,6 @@ __all__ = ["GOALS", "Accuracy", "Goal", "GroupScore", "accuracy", "memory_errors
 LARGE = 150
 #: fewest observations of a group that is shown [-]
 _SHOWN = 10
-#: what the name of a figure ends in where sweeps that contradict themselves count too
-ALL_SWEEPS = ", all sweeps"
 #: protocols of the sweeps that other planners are scored on
 _SWEEPS = ("inferencex", "vendor-sweep")
 #: goal of the left-out errors: name → (way of leaving out, figure, median, mean, 90th percentile) [-]
@@ -103,7 +100,7 @@ class Accuracy:
     memory : dict of str to Score
         KV pool and weights: predicted against measured.
     site : dict of str to Score
-        TPOT and TTFT of sweeps of which a site measured two points, without and with those that contradict themselves.
+        TPOT and TTFT of sweeps of which a site measured two points.
     unused : dict of str to int
         Why rows are not scored → how many, [-]
     impossible : dict of str to str
@@ -144,12 +141,10 @@ def accuracy(left_out: LeftOut, runs: Iterable[Run] | None = None) -> Accuracy:
             if mine.any():
                 overall[mode][figure] = table.score_of(mode, mine)
     site = {}
-    contradicts = contradicting(table.questions)[table.run]
     for figure in ("TPOT", "TTFT"):
-        tried = (table.figure == figure) & ~np.isnan(table.site)
-        for name, mine in ((figure, tried & ~contradicts), (f"{figure}{ALL_SWEEPS}", tried)):
-            if mine.any():
-                site[name] = score(table.site[mine])
+        mine = (table.figure == figure) & ~np.isnan(table.site)
+        if mine.any():
+            site[figure] = score(table.site[mine])
     impossible = _impossible(rows, left_out)
     unused = _unused(rows, left_out, impossible)
     return Accuracy(table, overall, _groups(table), _goals(table, site), memory_errors(rows), site, unused, impossible)
@@ -235,12 +230,10 @@ def _goals(table: Table, site: dict[str, Score]) -> tuple[Goal, ...]:
             met = all(is_ <= goal for is_, goal in zip(reached, asked, strict=True))
             found.append(Goal(f"{name} ({words}, {one.count})" if figure else f"{name} ({one.count})", tuple(asked),
                               reached, met))  # fmt: skip
-    for figure in ("TPOT", f"TPOT{ALL_SWEEPS}"):
-        if figure in site:
-            one = site[figure]
-            name = f"{figure.replace('TPOT', 'TPOT of a sweep after two of its points were measured')} ({one.count})"
-            met = one.median <= 0.04 and one.p90 <= 0.12
-            found.append(Goal(name, (0.04, float("nan"), 0.12), (one.median, one.mean, one.p90), met))
+    if "TPOT" in site:
+        one = site["TPOT"]
+        found.append(Goal(f"TPOT of a sweep after two of its points were measured ({one.count})", (0.04, float("nan"),
+                          0.12), (one.median, one.mean, one.p90), one.median <= 0.04 and one.p90 <= 0.12))  # fmt: skip
     for mode in MODES:
         inside = table.inside[mode]
         share = float(inside.mean())

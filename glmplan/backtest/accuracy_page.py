@@ -109,9 +109,7 @@ def accuracy_page(found: Accuracy, plots: Sequence[str] = ()) -> str:
         "",
         *_markdown(("figure", *_HEAD), [[name, *_cells(one)] for name, one in found.memory.items()], 1),
         "After a site measured two points (lowest and middle concurrency) of a sweep of which the fit had not seen the "
-        "group, its other points. Sweeps that contradict themselves count only in the rows of all sweeps: one of their "
-        "rows has a TPOT more than 10 % above a row of as many users or more, by two settings under one name or a "
-        "disturbed run.",
+        "group, its other points:",
         "",
         *_markdown(("figure", *_HEAD[:5]), [[name, *_cells(one)[:5]] for name, one in found.site.items()], 1),
     ]  # fmt: skip

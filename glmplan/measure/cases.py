@@ -133,7 +133,8 @@ def ladder_cases(
         deployment, assumed = _deployment_of_files(facts, served)
     else:
         deployment, assumed = _deployment_of_names(facts)
-    packing = engine_defaults(deployment.engine)
+    chip = deployment.accelerator
+    packing = engine_defaults(deployment.engine, accelerator=chip.name, memory=chip.memory)
     mean = (1.0 + plan.lengths.shortest) / 2.0
     cases = []
     for level in [rate for rate, _ in plan.schedules] or [float(users) for users in plan.users]:

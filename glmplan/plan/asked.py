@@ -150,7 +150,8 @@ class Asked:
     @property
     def defaults(self) -> EngineDefaults:
         """How the engine packs steps."""
-        return engine_defaults(self.engine)
+        part = self.machine.accelerator
+        return engine_defaults(self.engine, accelerator=part.name, memory=part.memory)
 
     @property
     def release(self) -> tuple[int, ...] | None:
