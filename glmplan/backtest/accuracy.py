@@ -13,7 +13,7 @@ from glmplan.backtest.scores import DIMENSIONS, FIGURES, Score, Table, score, ta
 from glmplan.calibrate.crossvalidate import MODES
 from glmplan.calibrate.ledger import load_measurements, repeats
 from glmplan.calibrate.left_out import LeftOut
-from glmplan.calibrate.possible import why_impossible
+from glmplan.calibrate.possible import reasons_impossible
 from glmplan.errors import GlmplanError
 from glmplan.question import memory_of, question_of, why_unknown
 from glmplan.records import Run
@@ -152,17 +152,19 @@ def accuracy(left_out: LeftOut, runs: Iterable[Run] | None = None) -> Accuracy:
 
 def _impossible(runs: list[Run], left_out: LeftOut) -> dict[str, str]:
     """Rows that are answered, but whose figures the data sheet of the part forbids."""
-    used, found = set(left_out.run), {}
+    used, again = set(left_out.run), repeats(runs)
+    questions = []
     for run in runs:
-        if run.id in used or run.unusable or not run.observed:
+        if run.unusable or not run.observed or run.id in again:
             continue
         try:
-            reason = why_impossible(question_of(run))
+            question = question_of(run)
         except GlmplanError:
             continue
-        if reason:
-            found[run.id] = reason
-    return found
+        if not why_unknown(question):
+            questions.append(question)
+    pairs = zip(questions, reasons_impossible(questions), strict=True)
+    return {question.run.id: reason for question, reason in pairs if reason and question.run.id not in used}
 
 
 def _unused(runs: list[Run], left_out: LeftOut, impossible: dict[str, str]) -> dict[str, int]:

@@ -9,7 +9,7 @@ import numpy as np
 
 from glmplan.calibrate.figures import FIGURES
 from glmplan.calibrate.ledger import repeats
-from glmplan.calibrate.possible import why_impossible
+from glmplan.calibrate.possible import reasons_impossible
 from glmplan.columns import Layout, StepPoints
 from glmplan.errors import GlmplanError, SpecError
 from glmplan.front_work import front_work, prompt_launches
@@ -200,7 +200,7 @@ def design_of(asked: list[Question], refused: list[tuple[Run, str]] | None = Non
     SpecError
         If no run can be used; the message gives the reason of the first.
     """
-    reasons = [why_impossible(question) for question in asked]
+    reasons = reasons_impossible(asked)
     questions = [question for question, reason in zip(asked, reasons, strict=True) if not reason]
     impossible = [(question.run, reason) for question, reason in zip(asked, reasons, strict=True) if reason]
     refused = [*(refused or []), *impossible]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import fields, replace
 
 import numpy as np
@@ -15,7 +17,7 @@ from glmplan.structure import StepWork
 from glmplan.utilisation import KernelParams
 from glmplan.work import step_work
 
-__all__ = ["fastest_seconds", "why_impossible"]
+__all__ = ["fastest_seconds", "reasons_impossible", "why_impossible"]
 
 #: share of the roofline time below which a figure cannot be: unevenly routed tokens touch fewer experts [-]
 _POSSIBLE = 0.8
@@ -24,6 +26,8 @@ _POSSIBLE = 0.8
 _POSSIBLE_TOGETHER, _POSSIBLE_ROUTED = 0.9, 0.6
 #: how many times faster than its memory a part's cache is at most: the largest of the kernel fits [-]
 _CACHE = 8.0
+#: where so many rows of one table are impossible, and so large a share, the others share what nobody stated [-]
+_SEVERAL, _OFTEN = 3, 1 / 3
 #: kernel times that the data sheet bounds
 _BOUND = ("gemm_bytes", "gemm_flop", "expert_bytes", "expert_flop", "cache", "prefill_attention")
 
@@ -102,3 +106,35 @@ def why_impossible(question: Question) -> str:
                     "must be stated"
                 )
     return ""
+
+
+def reasons_impossible(questions: Sequence[Question]) -> list[str]:
+    """Why the figures of runs cannot be, each by itself or with the table that it comes from.
+
+    A table (a model on a part by one release of an engine in one campaign) of which a third cannot be was measured
+    under a condition that is not stated, such as cached prompts: its other rows were too, and no bound shows it.
+
+    Parameters
+    ----------
+    questions : sequence of Question
+        The runs.
+
+    Returns
+    -------
+    list of str
+        A reason for each run; empty for what can be.
+    """
+    reasons = [why_impossible(question) for question in questions]
+    tables: dict[tuple[str | None, ...], list[int]] = defaultdict(list)
+    for place, question in enumerate(questions):
+        run = question.run
+        tables[(run.campaign, run.model, run.accelerator, run.engine, run.engine_version)].append(place)
+    for places in tables.values():
+        bad = sum(bool(reasons[place]) for place in places)
+        if bad >= _SEVERAL and bad >= _OFTEN * len(places):
+            for place in places:
+                reasons[place] = reasons[place] or (
+                    f"{bad} of the {len(places)} rows of its table are faster than the part allows: what made them so "
+                    "is not stated, and the others were measured with them"
+                )
+    return reasons

@@ -45,8 +45,9 @@ _WIDER = 1.5
 #: reaches, nor all parts of a step alike. What a request costs the host is in the engine's code and grows with the
 #: load. Chosen on the sweeps; what half of the groups choose helps the other half: docs/physics/calibration.md [-]
 _MOVED: dict[str, float] = {
-    "request_seconds": 0.1, "activation_slowdown": 2.0, "gemm_flop_slowdown": 2.0, "expert_flop_slowdown": 2.0,
+    "request_seconds": 0.15, "activation_slowdown": 4.0, "gemm_flop_slowdown": 2.0, "expert_flop_slowdown": 2.0,
     "prefill_attention_slowdown": 2.0, "gemm_bytes_slowdown": 0.5, "expert_bytes_slowdown": 0.5,
+    "collective_slowdown": 2.0, "collective_bytes_slowdown": 2.0, "host_seconds": 1.4, "layer_seconds": 1.4,
     "arrival_seconds": 1.5, "prompt_token_seconds": 1.5, "scale": 0.25,
 }  # fmt: skip
 #: Student's degrees of freedom: a row that does not go with the others (a queue, a disturbed run) weighs less [-]

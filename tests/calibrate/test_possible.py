@@ -1,0 +1,34 @@
+"""Rows that no part can reach are told apart, and with them the tables that they come from."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from glmplan.calibrate.possible import reasons_impossible, why_impossible
+from glmplan.question import question_of
+from glmplan.records import Run
+
+
+def _run(name: str, tpot_ms: float, campaign: str = "one") -> Run:
+    return Run(
+        name, "llama-3.1-8b", "h200-sxm", engine="vllm", weights="bf16", accelerator_count=1, tp=1, phase="decode",
+        concurrency=1.0, input_tokens=1000.0, output_tokens=100.0, campaign=campaign,
+        observed={"tpot_mean_ms": tpot_ms},
+    )  # fmt: skip
+
+
+def test_a_token_takes_at_least_the_time_to_read_the_weights():
+    # 16 GB at 4.8 TB/s: 3.3 ms
+    assert not why_impossible(question_of(_run("a", 4.0)))
+    assert "faster than the memory bandwidth" in why_impossible(question_of(_run("a", 1.5)))
+
+
+@pytest.mark.parametrize(("impossible", "possible", "refused"), [(2, 3, 2), (3, 6, 9), (3, 7, 3), (0, 9, 0)])
+def test_a_table_of_which_a_third_cannot_be_is_refused_whole(impossible, possible, refused):
+    rows = [_run(f"fast-{n}", 1.5) for n in range(impossible)] + [_run(f"slow-{n}", 6.0) for n in range(possible)]
+    other = [replace(_run(f"other-{n}", 6.0), campaign="two") for n in range(3)]
+    reasons = reasons_impossible([question_of(run) for run in rows + other])
+    assert sum(map(bool, reasons)) == refused
+    assert not any(reasons[-3:])
