@@ -159,6 +159,7 @@ def _impossible(runs: list[Run], left_out: LeftOut) -> dict[str, str]:
             continue
         try:
             question = question_of(run)
+            question.deployment.structure.part.rate("bf16")
         except GlmplanError:
             continue
         if not why_unknown(question):

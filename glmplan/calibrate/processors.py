@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from glmplan.deployment import Deployment
-from glmplan.hierarchy import COLUMNS, load_effects
+from glmplan.hierarchy import COLUMNS, LEVELS, load_effects
 from glmplan.step import PARAMETERS
 
 __all__ = ["MISSED", "Prior", "processor_prior"]
@@ -59,7 +59,7 @@ def processor_prior(deployment: Deployment) -> Prior | None:
     """
     if not deployment.structure.part.is_processor:
         return None
-    mean = load_effects(deployment.engine).sum_of(("all",) * 13)[0]
+    mean = load_effects(deployment.engine).sum_of(("all",) * len(LEVELS))[0]
     deviation = np.full(len(COLUMNS), _OF_KERNELS)
     for place, name in enumerate(PARAMETERS):
         if name.endswith("_seconds"):
