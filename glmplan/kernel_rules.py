@@ -27,6 +27,7 @@ KERNEL_FORMATS: dict[str, tuple[float, str]] = {
 }
 #: weight formats that share the kernels of another one
 _SHARED: dict[str, tuple[str, float, str]] = {"mxfp8": ("fp8", 1.0, "fp8"), "w4afp8": ("int4", 1.0, "fp8")}
+_ATTENTION = ("engine", "backend", "splits", "verify_splits")
 _FIELDS = {"engine", "silicon", "weights", "runs_as", "measured_with", "backend", "note"}
 
 
@@ -155,7 +156,11 @@ def attention_rule(engine: str, backend: str) -> AttentionRule:
     """
     said = backend.lower()
     file = data_folder("hardware_db") / "kernels.toml"
-    for entry in read_entries(file, "attention", {"engine", "backend", "splits", "verify_splits", "note"}):
+    for entry in read_entries(file, "attention", {*_ATTENTION, "note"}):
+        if missing := [field for field in _ATTENTION if not entry.get(field)]:
+            raise SpecError("is missing or zero", file=file, field=missing[0])
         if entry["engine"] == engine and entry["backend"] in said:
             return AttentionRule(entry["backend"], entry["splits"], entry["verify_splits"])
-    return AttentionRule(said.split()[0] if said else "")
+    # "default" is what tables say that do not know; one engine's kernels happen to have that name
+    word = next(iter(said.split()), "")
+    return AttentionRule("" if word == "default" else word)

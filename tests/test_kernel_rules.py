@@ -118,3 +118,28 @@ def test_a_wrong_rule_names_file_and_field(tmp_path, monkeypatch, change, says):
         assert "kernels.toml" in str(caught.value)
     finally:
         _entries.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("entry", "says"),
+    [
+        ('engine = "x"\nbackend = "y"\nsplits = 8\nsource = "https://example.org"', "verify_splits"),
+        ('engine = "x"\nbackend = "y"\nsplits = 0\nverify_splits = 1\nsource = "https://example.org"', "splits"),
+        ('engine = "x"\nbackend = "y"\nsplits = 8\nverify_splits = 1', "has no source"),
+    ],
+)
+def test_a_wrong_attention_rule_names_file_and_field(tmp_path, monkeypatch, entry, says):
+    (tmp_path / "kernels.toml").write_text(f"[[attention]]\n{entry}\n", encoding="utf-8")
+    monkeypatch.setattr("glmplan.kernel_rules.data_folder", lambda name: tmp_path)
+    attention_rule.cache_clear()
+    try:
+        with pytest.raises(SpecError, match=says) as caught:
+            attention_rule("x", "y")
+        assert "kernels.toml" in str(caught.value)
+    finally:
+        attention_rule.cache_clear()
+
+
+@pytest.mark.parametrize("said", ["", "  ", "default", "Default"])
+def test_a_backend_that_says_nothing_prefers_no_kernel(said):
+    assert attention_rule("vllm", said) == attention_rule("vllm", "")
