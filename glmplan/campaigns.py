@@ -119,8 +119,7 @@ def _file() -> Path:
 
 def _holds(entry: dict[str, Any], asked: dict[str, Any], conditions: tuple[str, ...] = _CONDITIONS) -> bool:
     """Whether all conditions of an entry hold; one that is a list asks for any of its values."""
-    stated = ((entry[name], asked[name]) for name in conditions if name in entry)
-    return all(value in wanted if isinstance(wanted, list) else value == wanted for wanted, value in stated)
+    return all(asked[name] in _several(entry[name]) for name in conditions if name in entry)
 
 
 def campaign_settings(
@@ -353,7 +352,7 @@ def campaign_session(run: Run, *, model: str, experts_format: str) -> CampaignSe
             continue
         if "data_parallel" in entry and entry["data_parallel"] != ((run.dp or 1) > 1):
             continue
-        if any(name in entry and value not in _several(entry[name]) for name, value in named.items()):
+        if not _holds(entry, named, tuple(named)):
             continue
         if all(_within(value, entry.get(f"{name}_from"), entry.get(f"{name}_to")) for name, value in ranges):
             said = read_speculation(entry["speculative"], "", None, None)

@@ -61,7 +61,8 @@ class Deployment:
     draft_depth : int
         Length of the drafted chain where a tree is verified, [token]; 0 means `draft_tokens`
     text : str
-        Kind of text, see `glmplan.acceptance.text_kind`; empty when it is not known.
+        Kind of text, see `glmplan.acceptance.text_kind`; of a measured run its protocol, by which the fit knows the
+        campaign; empty when it is not known.
     attention_backend : str
         Attention backend where it is known.
     """

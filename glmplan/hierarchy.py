@@ -162,8 +162,7 @@ def keys_of(deployment: Deployment, *, measured_on: str | None = None) -> tuple[
     tuple of str
         One key for each of `LEVELS`.
     """
-    engine = deployment.engine
-    part = deployment.accelerator
+    engine, part = deployment.engine, deployment.accelerator
     model, form = shape_of(deployment), deployment.weights
     kind = kind_of(deployment)
     silicon = part.compute_capability or part.vendor.lower()

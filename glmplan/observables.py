@@ -63,7 +63,7 @@ class Load:
     bunched : float
         How many times more requests a micro-batch of a pipeline holds than if they were spread evenly over the stages:
         requests that are admitted together stay in one micro-batch, [-]
-    shared : bool
+    shared_prompt : bool
         All requests have the same context and prompt, of which the cache keeps one copy.
     replicas : int
         Independent servers of this load each; rates are of all of them together, [-]
@@ -91,7 +91,7 @@ class Load:
     tokens_per_step: float = 1.0
     prefix_cached: bool = False
     bunched: float = 1.0
-    shared: bool = False
+    shared_prompt: bool = False
     replicas: int = 1
 
 
@@ -251,7 +251,7 @@ def _decode(load: Load) -> Observables:
         decode_context=decode * context,
         prefill_tokens=prefill * fresh * turns / chunks,
         prefill_context=prefill * max(before - fresh / 2.0 if load.prefix_cached else load.context + fresh / 2.0, 1.0),
-        decode_shared=decode * (before if load.shared else 0.0),
+        decode_shared=decode * (before if load.shared_prompt else 0.0),
         arrivals=front,
         prompt=front * load.input_tokens * turns,
         figures=figures,
@@ -311,7 +311,7 @@ def _serving(load: Load) -> Observables:
         decode_context=np.append(mix.decode_context + np.where(mix.decode_requests > 0, depth, 0.0), zero),
         prefill_tokens=np.append(mix.prefill_tokens, zero),
         prefill_context=np.append(mix.prefill_context + np.where(mix.prefill_tokens > 0, depth, 0.0), zero),
-        decode_shared=np.append(np.where(mix.decode_requests > 0, depth if load.shared else 0.0, 0.0), zero),
+        decode_shared=np.append(np.where(mix.decode_requests > 0, depth if load.shared_prompt else 0.0, 0.0), zero),
         arrivals=np.append(np.zeros(len(mix.wall)), one),
         prompt=np.append(np.zeros(len(mix.wall)), one * load.input_tokens),
         figures=figures,

@@ -277,7 +277,7 @@ def _load(
         tokens_per_step=deployment.tokens_per_step,
         prefix_cached=run.prefix_cached,
         bunched=_bunched(run, deployment, concurrency * inputs, budget),
-        shared=run.shared_prompt and phase == "decode",
+        shared_prompt=run.shared_prompt and phase == "decode",
         replicas=replicas,
     )
 

@@ -183,7 +183,7 @@ def _unused(runs: list[Run], left_out: LeftOut, impossible: dict[str, str]) -> d
         elif not run.observed:
             found["has no figure"] += 1
         elif run.id in impossible:
-            found["faster than the part's bandwidth and matrix rate allow"] += 1
+            found["faster than the part's bandwidth and matrix rate allow, or in a table of which a third is"] += 1
         elif reason := _unknown(run):
             found[reason] += 1
         else:

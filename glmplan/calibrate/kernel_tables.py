@@ -81,8 +81,8 @@ FORMATS = {
 }
 
 KV_BYTES = {"bfloat16": 2.0, "fp8": 1.0}
-#: experts of the Nemotron 3 models, whose squared ReLU needs no gate: width · 1000 + experts for each token
-_UNGATED = (1856_006, 2688_022, 5120_022)
+#: experts of the Nemotron 3 models, whose squared ReLU needs no gate: inner width, experts for each token
+_UNGATED = ((1856, 6), (2688, 22), (5120, 22))
 _MOST = 1600  # rows kept of a table: half are fitted, half are tested
 
 Table = dict[str, Any]
@@ -294,8 +294,8 @@ def expert_rows(table: Table) -> Iterator[Rows]:
         if not even:
             touched = touched_experts(t["num_tokens"], t["num_experts"], t["topk"])
         inner = t["inter_size"] / t["moe_tp_size"]
-        ungated = np.isin(t["inter_size"] * 1000 + t["topk"], _UNGATED) | ("nongated" in backend)
-        matrices = np.where(ungated, 2.0, 3.0)
+        ungated = [(t["inter_size"] == width) & (t["topk"] == chosen) for width, chosen in _UNGATED]
+        matrices = np.where(np.any(ungated, axis=0) | ("nongated" in backend), 2.0, 3.0)
         work = expert_work(
             tokens=t["num_tokens"],
             experts=t["num_experts"] / t["moe_ep_size"],

@@ -111,7 +111,7 @@ def why_impossible(question: Question) -> str:
 def reasons_impossible(questions: Sequence[Question]) -> list[str]:
     """Why the figures of runs cannot be, each by itself or with the table that it comes from.
 
-    A table (a model on a part by one release of an engine in one campaign) of which a third cannot be was measured
+    A table of a campaign (a model on a part by one release of an engine) of which a third cannot be was measured
     under a condition that is not stated, such as cached prompts: its other rows were too, and no bound shows it.
 
     Parameters
@@ -128,7 +128,8 @@ def reasons_impossible(questions: Sequence[Question]) -> list[str]:
     tables: dict[tuple[str | None, ...], list[int]] = defaultdict(list)
     for place, question in enumerate(questions):
         run = question.run
-        tables[(run.campaign, run.model, run.accelerator, run.engine, run.engine_version)].append(place)
+        if run.campaign:  # a site tells one row from another
+            tables[(run.campaign, run.model, run.accelerator, run.engine, run.engine_version)].append(place)
     for places in tables.values():
         bad = sum(bool(reasons[place]) for place in places)
         if bad >= _SEVERAL and bad >= _OFTEN * len(places):
