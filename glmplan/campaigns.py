@@ -24,7 +24,7 @@ _BOUNDS = {"tp_below": ("tp", False), "concurrency_from": ("concurrency", True),
 _SETTINGS = ("kv", "fraction", "budget", "budget_slack", "budget_drafts", "budget_inputs", "budget_lengths",
              "poll_interval", "poll_interval_small", "gather_steps", "batch_wait_steps", "batch_wait_share",
              "lengths", "requests_per_user", "running_limit", "reserve", "whole_prompts", "prefill_first", "replica",
-             "parts")  # fmt: skip
+             "parts", "one_group")  # fmt: skip
 _REPLICA = ("tp", "pp", "dp", "ep")
 _REQUESTS = ("input_tokens", "output_tokens", "lengths")
 #: conditions of a session that name what a run must have, one value or several
@@ -73,6 +73,8 @@ class CampaignSettings:
         fewest accelerators that hold the model. None where the accelerators are one server, [-]
     parts : int
         Parts in each accelerator that the table counts: a card may have two, [-]
+    one_group : bool
+        Whether the accelerators are one tensor-parallel group, whatever the table says of it.
     source : str
         Where this is written; empty for no campaign.
     """
@@ -94,6 +96,7 @@ class CampaignSettings:
     prefill_first: bool | None = None
     replica: tuple[int, ...] | None = None
     parts: int = 1
+    one_group: bool = False
     source: str = ""
 
 
@@ -209,6 +212,7 @@ def campaign_settings(
                 prefill_first=entry.get("prefill_first"),
                 replica=_replica(entry),
                 parts=int(entry.get("parts", 1)),
+                one_group=bool(entry.get("one_group", False)),
                 source=str(entry["source"]),
                 **fixed,
             )
@@ -240,7 +244,7 @@ def _budget(
         return max(round(float(entry["budget_lengths"]) * (input_tokens + output_tokens)), 1)
     if "budget_slack" in entry:
         # a whole prompt beside all who decode
-        return max(int(entry["budget"]), round(users + input_tokens) + int(entry["budget_slack"]))
+        return max(int(entry.get("budget", 0)), round(users + input_tokens) + int(entry["budget_slack"]))
     return entry.get("budget")
 
 

@@ -12,7 +12,7 @@ from glmplan.errors import SpecError
 from glmplan.files import read_entries
 from glmplan.formats import WEIGHT_FORMATS, WeightFormat
 
-__all__ = ["KERNEL_FORMATS", "AttentionRule", "KernelRule", "attention_rule", "kernel_rule"]
+__all__ = ["KERNEL_FORMATS", "AttentionRule", "KernelRule", "attention_rule", "collective_engine", "kernel_rule"]
 
 #: format in the kernel fits → bytes of an activation inside its product [B], precision that computes
 KERNEL_FORMATS: dict[str, tuple[float, str]] = {
@@ -28,7 +28,8 @@ KERNEL_FORMATS: dict[str, tuple[float, str]] = {
 #: weight formats that share the kernels of another one
 _SHARED: dict[str, tuple[str, float, str]] = {"mxfp8": ("fp8", 1.0, "fp8"), "w4afp8": ("int4", 1.0, "fp8")}
 _ATTENTION = ("engine", "backend", "splits", "verify_splits")
-_FIELDS = {"engine", "silicon", "weights", "runs_as", "measured_with", "backend", "note"}
+_FIELDS = {"engine", "silicon", "weights", "product", "runs_as", "measured_with", "backend", "note"}
+_PRODUCTS = ("gemm", "experts")
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,11 +83,14 @@ def _entries() -> tuple[dict[str, Any], ...]:
         for field, choices in (("weights", WEIGHT_FORMATS), ("runs_as", KERNEL_FORMATS)):
             if entry.get(field) not in choices:
                 raise SpecError("is not a format", file=file, field=field, value=str(entry.get(field)), choices=choices)
+        if entry.get("product", _PRODUCTS[0]) not in _PRODUCTS:
+            said = str(entry["product"])
+            raise SpecError("is not a product", file=file, field="product", value=said, choices=_PRODUCTS)
     return found
 
 
 @cache
-def kernel_rule(engine: str, silicon: str, weights: WeightFormat) -> KernelRule:
+def kernel_rule(engine: str, silicon: str, weights: WeightFormat, product: str) -> KernelRule:
     """Return how an engine multiplies weights of a format.
 
     Parameters
@@ -97,6 +101,8 @@ def kernel_rule(engine: str, silicon: str, weights: WeightFormat) -> KernelRule:
         Compute capability without the minor number.
     weights : WeightFormat
         How they are stored.
+    product : str
+        ``gemm`` or ``experts``.
 
     Returns
     -------
@@ -111,13 +117,14 @@ def kernel_rule(engine: str, silicon: str, weights: WeightFormat) -> KernelRule:
     Examples
     --------
     >>> mxfp4 = WEIGHT_FORMATS["mxfp4"]
-    >>> kernel_rule("trtllm", "10", mxfp4).form, kernel_rule("vllm", "10", mxfp4).form
+    >>> kernel_rule("trtllm", "10", mxfp4, "experts").form, kernel_rule("vllm", "10", mxfp4, "experts").form
     ('mxfp4-a8', 'mxfp4')
-    >>> kernel_rule("llama.cpp", "8", WEIGHT_FORMATS["q4_k"]).form
+    >>> kernel_rule("llama.cpp", "8", WEIGHT_FORMATS["q4_k"], "gemm").form
     'int4'
     """
     for entry in _entries():
-        if entry["engine"] == engine and entry["weights"] == weights.name and silicon in entry["silicon"]:
+        named = entry["engine"] == engine and entry["weights"] == weights.name and silicon in entry["silicon"]
+        if named and entry.get("product", product) == product:
             form = entry["runs_as"]
             measured = entry.get("measured_with", engine)
             return KernelRule(form, *KERNEL_FORMATS[form], measured, entry.get("backend", ""))
@@ -164,3 +171,36 @@ def attention_rule(engine: str, backend: str) -> AttentionRule:
     # "default" is what tables say that do not know; one engine's kernels happen to have that name
     word = next(iter(said.split()), "")
     return AttentionRule("" if word == "default" else word)
+
+
+@cache
+def collective_engine(engine: str, silicon: str) -> str:
+    """Engine whose table measured the collectives that an engine runs.
+
+    Parameters
+    ----------
+    engine : str
+        The engine.
+    silicon : str
+        Compute capability without the minor number.
+
+    Returns
+    -------
+    str
+        The engine itself unless `hardware_db/kernels.toml` names another.
+
+    Raises
+    ------
+    SpecError
+        If an entry of the file is wrong.
+
+    Examples
+    --------
+    >>> collective_engine("vllm", "10"), collective_engine("vllm", "9")
+    ('trtllm', 'vllm')
+    """
+    fields = {"engine", "silicon", "measured_with", "note"}
+    for entry in read_entries(data_folder("hardware_db") / "kernels.toml", "collectives", fields):
+        if entry["engine"] == engine and silicon in entry["silicon"]:
+            return str(entry["measured_with"])
+    return engine

@@ -123,8 +123,8 @@ class Observables:
     decode_requests, decode_context, prefill_tokens, prefill_context, decode_shared, arrivals, prompt : (k,) array
         What each kind of step holds; the last two are work of the front end outside of steps.
     figures : dict of str to Observable
-        ``ttft``, ``ttft_p50``, ``tpot`` [s]; ``output_rate``, ``request_rate``, ``total_rate``, ``prefill_rate``
-        [token/s].
+        ``ttft``, ``ttft_p50``, ``tpot``, ``itl_p50`` [s]; ``output_rate``, ``request_rate``, ``total_rate``,
+        ``prefill_rate`` [token/s].
     running : float
         Largest number of requests that one server runs at once, [-]
     """
@@ -242,6 +242,7 @@ def _decode(load: Load) -> Observables:
     steps = decode / load.tokens_per_step
     figures = {
         "tpot": Observable(steps),
+        "itl_p50": Observable(steps),
         "ttft": Observable(prefill * chunks + front),
         "output_rate": Observable(steps, scale=running, rate=True),
         "request_rate": Observable(steps, scale=1.0, rate=True),
@@ -298,6 +299,7 @@ def _serving(load: Load) -> Observables:
         "ttft": Observable(np.append(mix.ttft, 1.0)),
         "ttft_p50": Observable(np.append(mix.ttft_median, 1.0)),
         "tpot": Observable(np.append(mix.tpot, 0.0)),
+        "itl_p50": Observable(np.append(mix.itl_median, 0.0)),
         "output_rate": Observable(wall, scale=mix.output_tokens, rate=True),
         "request_rate": Observable(
             np.append(mix.ttft + mix.tpot * (per_request - 1.0), 1.0), scale=per_request, rate=True
@@ -305,7 +307,7 @@ def _serving(load: Load) -> Observables:
         "total_rate": Observable(wall, scale=mix.output_tokens + mix.input_tokens, rate=True),
     }
     if not mix.tpot.any():
-        del figures["tpot"]
+        del figures["tpot"], figures["itl_p50"]
     return Observables(
         decode_requests=np.append(mix.decode_requests, zero),
         decode_context=np.append(mix.decode_context + np.where(mix.decode_requests > 0, depth, 0.0), zero),

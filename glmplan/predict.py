@@ -75,8 +75,8 @@ class Prediction:
     Attributes
     ----------
     figures : dict of str to Figure
-        ``ttft``, ``ttft_p50``, ``tpot`` [s]; ``output_rate``, ``request_rate``, ``total_rate``, ``prefill_rate``
-        [token/s].
+        ``ttft``, ``ttft_p50``, ``tpot``, ``itl_p50`` [s]; ``output_rate``, ``request_rate``, ``total_rate``,
+        ``prefill_rate`` [token/s].
     shares : dict of str to float
         Share of the decode step by component (`glmplan.step.COMPONENTS`), [-]
     running : float

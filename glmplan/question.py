@@ -109,6 +109,8 @@ def question_of(run: Run) -> Question:
         output_tokens=run.output_tokens or 0.0, tp=tp * dp, release=run.engine_release,
         measured_on=run.measured_on, draft_tokens=draft, ranks=dp,
     )  # fmt: skip
+    if campaign.one_group:
+        tp, dp = tp * dp, 1
     divided = campaign.replica is not None and run.tp is None
     assumed += [] if divided else noted
     parts = count * campaign.parts if divided else count

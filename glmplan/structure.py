@@ -11,7 +11,7 @@ from glmplan.blocks.tensor import Tensor
 from glmplan.errors import UnknownFact
 from glmplan.formats import WEIGHT_FORMATS, WeightFormat
 from glmplan.kernel_fits import find_kernel_fit
-from glmplan.kernel_rules import AttentionRule, KernelRule, kernel_rule
+from glmplan.kernel_rules import AttentionRule, KernelRule, collective_engine, kernel_rule
 from glmplan.schema.model import Checkpoint, ModelSpec
 from glmplan.utilisation import CollectiveParams, KernelParams
 
@@ -189,23 +189,25 @@ class StepWork:
         rows = [tensor for tensor in vocabulary_tensors(self.model) if tensor.matmul]
         return _products(tuple(rows), tuple(tensor_format(self.checkpoint, tensor, None) for tensor in rows))
 
-    def runs_as(self, form: WeightFormat) -> KernelRule:
+    def runs_as(self, form: WeightFormat, product: str) -> KernelRule:
         """How the engine multiplies weights of a format on this part.
 
         Parameters
         ----------
         form : WeightFormat
             How they are stored.
+        product : str
+            ``gemm`` or ``experts``.
 
         Returns
         -------
         KernelRule
             The kernel; one for whole numbers of 4 bits or BF16 where the part lacks the precision.
         """
-        rule = kernel_rule(self.engine, self.part.family, form)
+        rule = kernel_rule(self.engine, self.part.family, form, product)
         if self.part.peaks.get(rule.compute) is None:
             plain = WEIGHT_FORMATS["bf16" if form.bits >= 16 else "int4"]
-            return kernel_rule(self.engine, self.part.family, plain)
+            return kernel_rule(self.engine, self.part.family, plain, product)
         return rule
 
     def kernel(self, kernel: str, form: str | KernelRule) -> KernelParams:
@@ -244,7 +246,8 @@ class StepWork:
 
     def collective(self) -> CollectiveParams:
         """Fitted parameters of all-reduces on this part, or a rule of thumb."""
-        return _collective(self.part.same_chip or self.part.name, self.part.family, self.engine)
+        engine = collective_engine(self.engine, self.part.family)
+        return _collective(self.part.same_chip or self.part.name, self.part.family, engine)
 
 
 #: a kernel fit that misses single shapes by more than this in the median says too little; the next format is taken [-]

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from glmplan.blocks import grouped_query, latent, recurrent
-from glmplan.blocks.feed_forward import distinct_experts
+from glmplan.blocks.feed_forward import busiest_rank
 from glmplan.columns import Layout, StepPoints
 from glmplan.kernel_work import (
     attention_decode_work,
@@ -257,19 +257,20 @@ def _add_products(
     some = np.maximum(tokens, 1e-9)
     for product in products:
         share = product.tensor.share(tp=degrees.tp, ep=degrees.ep, expert_ranks=degrees.expert_ranks)
-        rule = structure.runs_as(product.format)
+        routed = product.tensor.tensor_class == "routed_experts" and experts is not None
+        rule = structure.runs_as(product.format, "experts" if routed else "gemm")
         rate = part.rate(rule.compute)
         if product.tensor.tensor_class == "routed_experts" and experts is not None:
             width = product.tensor.columns
             ranks = degrees.expert_ranks
             all_tokens = np.maximum(everywhere, 1e-9)
-            touched = np.maximum(distinct_experts(experts, all_tokens) / degrees.ep, 1e-9)
+            touched, pairs = busiest_rank(experts, all_tokens, degrees.ep)
             work = expert_work(
                 tokens=all_tokens,
                 experts=experts.experts / degrees.ep,
-                assignments=all_tokens * experts.topk / degrees.ep,
-                slots=all_tokens * experts.topk / degrees.ep,
-                touched=touched,
+                assignments=pairs,
+                slots=pairs,
+                touched=np.maximum(touched, 1e-9),
                 hidden=float(width),
                 inner=experts.inner * degrees.ep / ranks,
                 weight_bytes=product.format.bytes,

@@ -61,10 +61,15 @@ def test_scripts_change_with_their_date():
     assert (llama.budget, llama.batch_wait_steps) == (16384, 20)
 
 
-def test_vendor_sweeps_have_the_lengths_that_their_rows_show():
-    assert settings(protocol="vendor-sweep").lengths == (0.5, 1.5)
-    assert settings(protocol="vendor-sweep", engine="sglang").lengths is None
-    assert settings(protocol="vendor-sweep", engine="sglang").requests_per_user == 10
+def test_steps_of_a_vendor_sweep_hold_one_prompt_beside_all_who_decode():
+    asked = {"protocol": "vendor-sweep", "input_tokens": 4000}
+    sweep = settings(engine="vllm", **asked)
+    assert (sweep.budget, sweep.lengths, sweep.requests_per_user) == (64 + 4000 + 1500, None, 10)
+    assert sweep.prefill_first is None
+    mixed = settings(engine="sglang", accelerator="h200-sxm", **asked)
+    assert (mixed.budget, mixed.prefill_first) == (64 + 4000 + 1500, False)
+    waves = settings(engine="sglang", accelerator="h100-sxm", **asked)
+    assert (waves.budget, waves.prefill_first, waves.requests_per_user) == (None, None, 10)
     assert settings(protocol="vllm-bench-random").lengths is None
 
 

@@ -23,8 +23,9 @@ def test_every_rule_has_a_source_and_names_a_kernel_that_was_measured():
     file = data_folder("hardware_db") / "kernels.toml"
     rules = tomllib.loads(file.read_text(encoding="utf-8"))["kernels"]
     assert rules
-    measured = [fit for part in ("h200-sxm", "b200-sxm") for fit in kernel_fits(part) if fit.kernel == "experts"]
+    parts = [fit for part in ("h200-sxm", "b200-sxm") for fit in kernel_fits(part)]
     for rule in rules:
+        measured = [fit for fit in parts if fit.kernel == rule.get("product", "experts")]
         assert rule["source"].startswith("https://")
         engine = rule.get("measured_with", rule["engine"])
         backend = rule.get("backend", "")
@@ -34,13 +35,13 @@ def test_every_rule_has_a_source_and_names_a_kernel_that_was_measured():
 
 def test_a_format_runs_as_itself_unless_a_rule_says_otherwise():
     for name, form in WEIGHT_FORMATS.items():
-        rule = kernel_rule("vllm", "9", form)
+        rule = kernel_rule("vllm", "9", form, "gemm")
         assert rule.engine == "vllm"
         if name in KERNEL_FORMATS:
             assert rule.form == name
     # a checkpoint's own mixture of bits is no format by name
-    assert kernel_rule("llama.cpp", "", WeightFormat("q8_k_xl", 8.9, "bf16")).form == "int4"
-    assert kernel_rule("llama.cpp", "", WeightFormat("f16-mixture", 16.0, "bf16")).form == "bf16"
+    assert kernel_rule("llama.cpp", "", WeightFormat("q8_k_xl", 8.9, "bf16"), "gemm").form == "int4"
+    assert kernel_rule("llama.cpp", "", WeightFormat("f16-mixture", 16.0, "bf16"), "gemm").form == "bf16"
 
 
 def test_attention_rules_have_a_source_and_name_a_kernel_that_was_measured():
@@ -54,6 +55,15 @@ def test_attention_rules_have_a_source_and_name_a_kernel_that_was_measured():
     assert attention_rule("sglang", "triton").verify_splits == 1
     assert attention_rule("sglang", "TRITON").splits == 8
     assert attention_rule("vllm", "FlashInfer FA2 MLA") == attention_rule("vllm", "flashinfer")
+
+
+def test_collectives_of_another_table_have_a_source_and_were_measured():
+    for rule in tomllib.loads((data_folder("hardware_db") / "kernels.toml").read_text(encoding="utf-8"))["collectives"]:
+        assert rule["source"].startswith("https://")
+        measured = [fit for fit in kernel_fits("b200-sxm") if fit.kernel == "all-reduce"]
+        assert any(fit.engine.startswith(rule["measured_with"]) for fit in measured)
+    ours, theirs = (_structure("llama-3.1-70b", "b200-sxm", engine, "fp8") for engine in ("vllm", "trtllm"))
+    assert ours.collective() == theirs.collective()
 
 
 def _decode_ms(backend, drafted, context):
@@ -80,9 +90,23 @@ def _structure(model, part, engine, weights):
 
 
 def test_parts_without_the_precision_multiply_in_bf16():
-    assert (
-        _structure("llama-3.1-8b", "a100-80gb-sxm", "vllm", "bf16").runs_as(WEIGHT_FORMATS["nvfp4"]).compute == "bf16"
-    )
+    structure = _structure("llama-3.1-8b", "a100-80gb-sxm", "vllm", "bf16")
+    assert structure.runs_as(WEIGHT_FORMATS["nvfp4"], "gemm").compute == "bf16"
+
+
+def test_products_and_experts_of_a_format_may_run_by_kernels_of_different_tables():
+    nvfp4 = WEIGHT_FORMATS["nvfp4"]
+    gemm, experts = (kernel_rule("trtllm", "10", nvfp4, product) for product in ("gemm", "experts"))
+    assert (gemm.engine, gemm.backend) == ("sglang", "")
+    assert (experts.engine, experts.backend) == ("sglang", "flashinfer_trtllm")
+    assert kernel_rule("trtllm", "9", nvfp4, "gemm").engine == "trtllm"
+
+
+def test_a_small_fp8_product_of_tensorrt_llm_does_not_pay_for_quantising_what_it_reads():
+    # its table says 14.5 us for the smallest product on B200, vLLM's 6 (aiconfigurator-core 0.12.0)
+    structure = _structure("llama-3.1-70b", "b200-sxm", "trtllm", "fp8")
+    params = structure.kernel("gemm", structure.runs_as(WEIGHT_FORMATS["fp8"], "gemm"))
+    assert 2e-6 < params.floor < 8e-6
 
 
 def _expert_seconds(part, engine):
@@ -103,6 +127,7 @@ def test_experts_of_gpt_oss_read_near_the_bandwidth_on_blackwell_with_tensorrt_l
     [
         ('weights = "mxfp5"\nsource = "https://example.org"', "is not a format"),
         ('weights = "mxfp4"\nruns_as = "mxfp4"\ncolour = "red"', "is not a field of kernels"),
+        ('weights = "mxfp4"\nruns_as = "mxfp4"\nproduct = "head"\nsource = "https://example.org"', "is not a product"),
         ('weights = "mxfp4"\nruns_as = "mxfp4"', "has no source"),
     ],
 )

@@ -10,7 +10,7 @@ FIGURES: dict[str, tuple[str, float | None]] = {
     "ttft_p50_ms": ("ttft_p50", 1e-3),
     "tpot_mean_ms": ("tpot", 1e-3),
     "tpot_p50_ms": ("tpot", 1e-3),
-    "itl_p50_ms": ("tpot", 1e-3),
+    "itl_p50_ms": ("itl_p50", 1e-3),
     "output_tokens_per_s": ("output_rate", None),
     "output_tokens_per_s_per_request": ("request_rate", None),
     "prefill_tokens_per_s": ("prefill_rate", None),

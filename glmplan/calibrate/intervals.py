@@ -9,7 +9,7 @@ import numpy as np
 
 from glmplan.calibrate.crossvalidate import Errors, figure_kind, folds_of
 from glmplan.hierarchy import KNOWLEDGE
-from glmplan.intervals import MEASURED_FEATURES, OTHER_FEATURES, factor_key, features_of
+from glmplan.intervals import MEASURED_FEATURES, OTHER_FEATURES, QUANTILE_90, factor_key, features_of
 from glmplan.question import Question
 
 __all__ = ["Intervals", "Scored", "fit_intervals", "nested_intervals", "scored_of", "site_intervals"]
@@ -38,11 +38,14 @@ class Scored:
         As in `glmplan.intervals.features_of`.
     group : (m,) array of int
         Number of the (engine, accelerator, model) group, [-]
+    drafting : (m,) array
+        Half-width that an acceptance length nobody stated adds, as `glmplan.predict` adds it, [-]
     """
 
     kind: np.ndarray
     features: dict[str, np.ndarray]
     group: np.ndarray
+    drafting: np.ndarray
 
 
 @dataclass(frozen=True)
@@ -82,7 +85,9 @@ class Intervals:
         for place, row in enumerate(rows):
             for name in MEASURED_FEATURES if knowledge[row] == "configuration" else OTHER_FEATURES:
                 factor[place] *= self.widths.get(factor_key(scored.kind[row], name, scored.features[name][row]), 1.0)
-        return pairs[:, 0] * factor, pairs[:, 1] * factor
+        low, high, drafting = pairs[:, 0] * factor, pairs[:, 1] * factor, scored.drafting[rows]
+        guessed = drafting > 0.0
+        return np.where(guessed, -np.hypot(low, drafting), low), np.where(guessed, np.hypot(high, drafting), high)
 
 
 def scored_of(questions: Sequence[Question], run: np.ndarray, figure: np.ndarray) -> Scored:
@@ -105,10 +110,13 @@ def scored_of(questions: Sequence[Question], run: np.ndarray, figure: np.ndarray
     rows = [features_of(one.deployment, one.load.concurrency) for one in questions]
     features = {name: np.array([row[name] for row in rows])[run] for name in (*MEASURED_FEATURES, *OTHER_FEATURES)}
     groups = np.array([f"{row['engine']} {row['accelerator']} {row['model']}" for row in rows])
+    kind = np.array([figure_kind(name) for name in figure])
+    deviation = np.array([one.deployment.acceptance_deviation for one in questions])[run]
     return Scored(
-        kind=np.array([figure_kind(name) for name in figure]),
+        kind=kind,
         features=features,
         group=np.unique(groups, return_inverse=True)[1][run],
+        drafting=np.where(kind == "decode", QUANTILE_90 * deviation, 0.0),
     )
 
 
@@ -177,7 +185,8 @@ def fit_intervals(errors: Sequence[Errors], scored: Scored, *, use: np.ndarray |
     residual = np.concatenate([one.residual[used] for one in errors])
     known = np.concatenate([one.knowledge[used] for one in errors])
     rows = np.tile(np.flatnonzero(used), len(errors))
-    ok = ~np.isnan(residual) & (known != "")
+    # where the acceptance length is a guess, its own spread is added to the interval of the others
+    ok = ~np.isnan(residual) & (known != "") & (scored.drafting[rows] == 0.0)
     residual, known, rows = residual[ok], known[ok], rows[ok]
     kind, group = scored.kind[rows], scored.group[rows]
     factor = np.zeros(len(rows))

@@ -137,6 +137,9 @@ class ExpertsFfn(_Record):
     """A mixture of experts: `topk` of `experts` for each token, and shared ones that every token visits.
 
     `latent` is the width the routed experts work in where it is not the hidden size (Nemotron-3 Super).
+    `busiest_fifth` is the share of the routed tokens that the busiest fifth of the experts receives; 0.2 is even. It
+    was published for DeepSeek-V3 and R1 (0.3 to 0.4) and Qwen3-235B (0.65), on CNN Dailymail and OpenOrca
+    (https://github.com/ai-dynamo/aiconfigurator docs/POWER_LAW_DISTRIBUTION.md at 39880852); others get the middle.
     """
 
     kind: Literal["experts"] = "experts"
@@ -150,6 +153,7 @@ class ExpertsFfn(_Record):
     bias: bool = False
     router_bias: bool = False
     latent: PositiveInt | None = None
+    busiest_fifth: float = Field(0.5, ge=0.2, lt=1.0)
 
     @model_validator(mode="after")
     def _topk_within(self) -> ExpertsFfn:

@@ -96,6 +96,8 @@ class StepMix:
         The same for the fifth of the requests around the median, [-]
     tpot : (k,) array
         Steps of this kind for each output token after the first, mean over requests, [-]
+    itl_median : (k,) array
+        The same for the fifth of the tokens around the one with the median gap, [-]
     wall : (k,) array
         Steps of this kind in what counts, [-]
     output_tokens, input_tokens : float
@@ -113,6 +115,7 @@ class StepMix:
     ttft: np.ndarray
     ttft_median: np.ndarray
     tpot: np.ndarray
+    itl_median: np.ndarray
     wall: np.ndarray
     output_tokens: float
     input_tokens: float
@@ -299,7 +302,7 @@ def _merge(run: ClosedLoop, table: np.ndarray, span: np.ndarray, inputs: np.ndar
         tokens_in = float((table[:, 2] * steps * inside).sum())
     span, outputs = span[counted], outputs[counted]
     start, first, end = span[:, 0], span[:, 1], span[:, 2]
-    # a rough step time, only to say which requests wait about as long as the median one
+    # a rough step time, only to say which requests wait, and which tokens take, about as long as the median one
     rough = steps * (1.0 + table[:, 2] / 500.0 + table[:, 0] / 200.0)
     elapsed = np.concatenate([[0.0], np.cumsum(rough)])
     wait = elapsed[first] - elapsed[start]
@@ -340,12 +343,26 @@ def _merge(run: ClosedLoop, table: np.ndarray, span: np.ndarray, inputs: np.ndar
         ttft=summed(ttft),
         ttft_median=summed(median),
         tpot=summed(tpot),
+        itl_median=summed(_median_gap(rough / np.maximum(steps, 1.0), table[:, 0] * steps * inside)),
         wall=summed(steps * inside),
         output_tokens=tokens_out,
         input_tokens=tokens_in,
         answer_tokens=answer,
         peak_requests=int(table[:, 0].max()),
     )
+
+
+def _median_gap(length: np.ndarray, tokens: np.ndarray) -> np.ndarray:
+    """Share of each block in the fifth of the tokens around the one with the median gap, by a rough step length."""
+    order = np.argsort(length, kind="stable")
+    passed = np.cumsum(tokens[order])
+    if not len(passed) or passed[-1] <= 0:
+        return np.zeros(len(tokens))
+    low, high = 0.4 * passed[-1], 0.6 * passed[-1]
+    inside = np.clip(passed, low, high) - np.clip(passed - tokens[order], low, high)
+    share = np.zeros(len(tokens))
+    share[order] = inside / (high - low)
+    return share
 
 
 def _counted(run: ClosedLoop, span: np.ndarray, blocks: int) -> tuple[np.ndarray, np.ndarray]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -94,7 +96,7 @@ def _planted(rng, count, engine_scale):
     scale = np.where(engine == "vllm", 1.0, engine_scale) * 0.05
     features = {"engine": engine, **{name: np.full(count, "x") for name in
                 ("accelerator", "model", "format", "load of engine", "load", "link", "blocks")}}  # fmt: skip
-    scored = Scored(np.full(count, "decode"), features, np.arange(count) // 4)
+    scored = Scored(np.full(count, "decode"), features, np.arange(count) // 4, np.zeros(count))
     errors = [Errors("random", rng.normal(0, scale), np.full(count, "configuration"))]
     return scored, errors, engine
 
@@ -109,6 +111,19 @@ def test_an_engine_that_scatters_more_gets_a_wider_interval():
         assert 0.87 < inside[engine == name].mean() < 0.93
     widths = high - low
     assert 3.0 < widths[engine == "sglang"].mean() / widths[engine == "vllm"].mean() < 5.0
+
+
+def test_a_guessed_acceptance_length_widens_the_interval_of_its_row_alone():
+    scored, errors, _ = _planted(np.random.default_rng(1), 4000, 1.0)
+    guessed = replace(scored, drafting=np.where(np.arange(4000) % 5 == 0, 0.3, 0.0))
+    noisy = [replace(errors[0], residual=np.where(guessed.drafting > 0, 10.0, errors[0].residual))]
+    plain, found = fit_intervals(errors, scored), fit_intervals(noisy, guessed)
+    assert found.base["configuration"]["decode"] == pytest.approx(plain.base["configuration"]["decode"], abs=0.01)
+    low, high = found.ends(guessed, errors[0].knowledge, np.arange(4000))
+    stated = guessed.drafting == 0
+    assert np.ptp(high[stated]) < 1e-9
+    assert high[~stated] == pytest.approx(np.hypot(high[stated][0], 0.3))
+    assert low[~stated] == pytest.approx(-np.hypot(low[stated][0], 0.3))
 
 
 def test_less_knowledge_never_narrows_the_base_interval(small_fit):

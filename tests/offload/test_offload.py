@@ -63,7 +63,8 @@ def test_whole_layers_take_their_cache_with_them():
 
 def test_a_second_user_visits_almost_as_many_experts_again():
     one, two, many = work(users=[1.0, 2.0, 4000.0]).host_bytes
-    assert two / one == pytest.approx(2 - 8 / 256)
+    # evenly routed 2 - 8 / 256; where some experts are busier the two meet a little more often
+    assert 1.9 < two / one < 2 - 8 / 256
     assert many == pytest.approx(work().held_bytes)
 
 
