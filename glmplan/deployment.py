@@ -134,6 +134,7 @@ class Deployment:
             bandwidth=self.accelerator.need("memory_bandwidth"),
             peaks={str(name): rate for name, rate in self.accelerator.peak.items()},
             same_chip=self.accelerator.same_chip or "",
+            multiprocessors=self.accelerator.multiprocessors or 0,
         )
         latent_fp8 = self.kv == "fp8" and self.engine == "vllm" and self._indexed and self.indexer
         return StepWork(
@@ -147,7 +148,7 @@ class Deployment:
             sparse=self.sparse,
             draft_tokens=self.draft_tokens,
             verify_only=self.model.mtp is None,
-            attention=attention_rule(self.engine, self.attention_backend),
+            attention=attention_rule(self.engine, self.attention_backend, part.family, self.kv),
         )
 
     @property

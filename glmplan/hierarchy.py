@@ -238,6 +238,8 @@ class Effects:
     def sum_of(self, keys: tuple[str, ...]) -> tuple[np.ndarray, tuple[bool, ...]]:
         """Add the effects of the keys that are known.
 
+        A configuration that the site measured takes no part in the release of others: the site's effect holds it.
+
         Parameters
         ----------
         keys : tuple of str
@@ -250,8 +252,9 @@ class Effects:
         """
         total = np.zeros(len(COLUMNS))
         known = []
+        here = keys[LEVELS.index("configuration")] in self.site
         for level, key in zip(LEVELS, keys, strict=True):
-            found = self.values.get(level, {}).get(key)
+            found = None if here and level == "release" else self.values.get(level, {}).get(key)
             known.append(found is not None)
             if found is not None:
                 total = total + found

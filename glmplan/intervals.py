@@ -28,7 +28,7 @@ QUANTILE_90 = 1.6449
 #: upper ends of the bands of concurrency, [-]
 BANDS: tuple[float, ...] = (1.5, 4.5, 16.5, 64.5, 256.5)
 #: what the width of a measured deployment depends on
-MEASURED_FEATURES: tuple[str, ...] = ("engine", "accelerator", "model", "format", "load of engine")
+MEASURED_FEATURES: tuple[str, ...] = ("engine", "accelerator", "model", "format", "load of engine", "model of engine")
 #: what the width of any other depends on
 OTHER_FEATURES: tuple[str, ...] = ("load", "link", "blocks")
 
@@ -76,6 +76,7 @@ def features_of(deployment: Deployment, concurrency: float) -> dict[str, str]:
         "model": shape_of(deployment),
         "format": deployment.weights,
         "load of engine": f"{deployment.engine} {band}",
+        "model of engine": f"{deployment.engine} {shape_of(deployment)}",
         "load": band,
         "link": deployment.link.kind if deployment.tp * deployment.dp > 1 else "none",
         "blocks": kind_of(deployment).rpartition(" ")[2],

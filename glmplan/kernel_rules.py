@@ -68,11 +68,14 @@ class AttentionRule:
     splits, verify_splits : float
         Blocks in decoding, and while drafted tokens are verified; infinite where as many start as the part has cores
         for, [-]
+    tile_rows : float
+        Rows that a verifying block computes however few there are; 0 where the fits of the kernel say it, [-]
     """
 
     backend: str = ""
     splits: float = math.inf
     verify_splits: float = math.inf
+    tile_rows: float = 0.0
 
 
 @cache
@@ -136,7 +139,7 @@ def kernel_rule(engine: str, silicon: str, weights: WeightFormat, product: str) 
 
 
 @cache
-def attention_rule(engine: str, backend: str) -> AttentionRule:
+def attention_rule(engine: str, backend: str, silicon: str = "", kv: str = "") -> AttentionRule:
     """Return how an engine's attention kernel works.
 
     Parameters
@@ -145,11 +148,16 @@ def attention_rule(engine: str, backend: str) -> AttentionRule:
         The engine.
     backend : str
         Attention backend as a server or a table of kernels names it; empty where it is not known.
+    silicon : str, optional
+        Compute capability without the minor number.
+    kv : str, optional
+        Format of the cache.
 
     Returns
     -------
     AttentionRule
-        The rule of `hardware_db/kernels.toml`, else a kernel that uses the whole part.
+        The rule of `hardware_db/kernels.toml` for the backend, or for what the engine takes on its own, else a kernel
+        that uses the whole part.
 
     Raises
     ------
@@ -160,17 +168,22 @@ def attention_rule(engine: str, backend: str) -> AttentionRule:
     --------
     >>> attention_rule("sglang", "triton").splits, attention_rule("sglang", "flashinfer").splits
     (8, inf)
+    >>> [attention_rule("vllm", "", silicon, "bf16").verify_splits for silicon in ("9", "12")]
+    [inf, 1]
     """
     said = backend.lower()
+    # "default" is what tables say that do not know; one engine's kernels happen to have that name
+    word = next(iter(said.split()), "").replace("default", "")
     file = data_folder("hardware_db") / "kernels.toml"
-    for entry in read_entries(file, "attention", {*_ATTENTION, "note"}):
+    for entry in read_entries(file, "attention", {*_ATTENTION, "silicon", "kv", "tile_rows", "note"}):
         if missing := [field for field in _ATTENTION if not entry.get(field)]:
             raise SpecError("is missing or zero", file=file, field=missing[0])
-        if entry["engine"] == engine and entry["backend"] in said:
-            return AttentionRule(entry["backend"], entry["splits"], entry["verify_splits"])
-    # "default" is what tables say that do not know; one engine's kernels happen to have that name
-    word = next(iter(said.split()), "")
-    return AttentionRule("" if word == "default" else word)
+        if entry["engine"] != engine or silicon not in entry.get("silicon", [silicon]):
+            continue
+        if entry["backend"] in said or (not word and kv in entry.get("kv", ())):
+            rows = float(entry.get("tile_rows", 0.0))
+            return AttentionRule(entry["backend"], entry["splits"], entry["verify_splits"], rows)
+    return AttentionRule(word)
 
 
 @cache

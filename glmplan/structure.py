@@ -47,6 +47,8 @@ class Part:
         Compute capability without the minor number, ``"9"``; ``"cpu"`` for a processor; empty if it has none.
     same_chip : str
         Part with the same chip, by whose name kernel fits are found where this part was not measured.
+    multiprocessors : int
+        Cores that each run a block of threads; 0 where it is not known, [-]
     """
 
     name: str
@@ -54,6 +56,7 @@ class Part:
     peaks: dict[str, float]
     family: str = ""
     same_chip: str = ""
+    multiprocessors: int = 0
 
     @property
     def is_processor(self) -> bool:

@@ -322,6 +322,8 @@ def _add_attention(
         work = attention_decode_work(requests, keys, heads=gathered, kv_heads=kv_heads, head_dim=wide,
                                      kv_bytes=structure.kv_bytes, queries=verify, splits=splits)  # fmt: skip
         params = structure.attention_kernel("decode-attention")
+        if drafted:
+            work, params = _padded(work, params, structure, verify, step)
         _split(layer, _shared_once(work, params, step), params, **decode)
         seen = grouped_query.attended(mixer, step.keys)
         work = attention_prefill_work(1.0, prompt, prefix=seen - (prompt + 1.0) / 2.0, heads=heads, kv_heads=kv_heads,
@@ -356,6 +358,24 @@ def _add_attention(
         layer["cache"] = layer["cache"] + step.requests * 2.0 * state / split / bandwidth
         scan = (step.prompt + step.decode) * recurrent.core_flop(mixer) / split / rate
         layer["prefill_attention"] = layer["prefill_attention"] + scan
+
+
+#: requests from which vLLM reads a prefix that all share once for all (`use_cascade_attention`) [-]
+_CASCADE = 8.0
+
+
+def _padded(
+    work: KernelWork, params: KernelParams, structure: StepWork, verify: np.ndarray, step: _Tokens
+) -> tuple[KernelWork, KernelParams]:
+    """Verification by blocks that compute a whole tile of rows for one head: its padding costs, at one core's rate."""
+    rows, part = structure.attention.tile_rows, structure.part
+    if not rows or not part.multiprocessors:
+        return work, params
+    together = np.where((step.shared > 0) & (step.requests >= _CASCADE), step.requests, 1.0)
+    padded = work.flop * np.maximum(rows / (verify * together), 1.0)
+    # a key and a value of a head: 4 * width FLOP for each row, 2 * width values
+    rate = part.rate("bf16") / part.multiprocessors / rows * structure.kv_bytes / 2.0
+    return replace(work, flop=padded, rows=np.inf), replace(params, block=min(rate, params.block))
 
 
 def _shared_once(work: KernelWork, params: KernelParams, step: _Tokens) -> KernelWork:

@@ -51,7 +51,7 @@ def test_attention_rules_have_a_source_and_name_a_kernel_that_was_measured():
         assert rule["source"].startswith("https://")
         named = [fit for fit in measured if fit.engine.startswith(rule["engine"]) and rule["backend"] in fit.backend]
         assert named
-        assert all(1e9 < fit.params.block < 1e11 for fit in named)
+        assert rule.get("tile_rows") or all(1e9 < fit.params.block < 1e11 for fit in named)
     assert attention_rule("sglang", "triton").verify_splits == 1
     assert attention_rule("sglang", "TRITON").splits == 8
     assert attention_rule("vllm", "FlashInfer FA2 MLA") == attention_rule("vllm", "flashinfer")
@@ -66,8 +66,8 @@ def test_collectives_of_another_table_have_a_source_and_were_measured():
     assert ours.collective() == theirs.collective()
 
 
-def _decode_ms(backend, drafted, context):
-    run = Run("one", "qwen3.5-397b-a17b", "rtx-pro-6000-ws", engine="sglang", weights="nvfp4", kv_cache="fp8", tp=4,
+def _decode_ms(backend, drafted, context, engine="sglang", kv="fp8"):
+    run = Run("one", "qwen3.5-397b-a17b", "rtx-pro-6000-ws", engine=engine, weights="nvfp4", kv_cache=kv, tp=4,
               accelerator_count=4, phase="decode", attention_backend=backend)  # fmt: skip
     structure = replace(question_of(run).deployment.structure, draft_tokens=drafted)
     one = np.ones(1)
@@ -82,6 +82,17 @@ def test_triton_reads_a_long_context_as_slowly_as_was_measured():
     assert 7.5 < _decode_ms("triton", 0, 131072.0) - _decode_ms("triton", 0, 1.0) < 30.0
     assert 45.0 < _decode_ms("triton", 3, 131072.0) - _decode_ms("triton", 3, 1.0) < 250.0
     assert _decode_ms("flashinfer", 3, 131072.0) < 10.0
+
+
+def test_flash_attention_2_verifies_drafts_with_one_core_for_each_head():
+    # vLLM 0.17 on four RTX PRO 6000, INT4 with a BF16 cache and two drafted tokens: 17 ms a step without context, 65 at
+    # 131,072 tokens; without drafting 0.9 ms more (voipmonitor/rtx6kpro). The rule knows only the tile and the cores
+    longer = [_decode_ms("", drafted, 131072.0, "vllm", "bf16") - _decode_ms("", drafted, 1.0, "vllm", "bf16")
+              for drafted in (0, 2)]  # fmt: skip
+    assert longer[0] < 2.0
+    assert 30.0 < longer[1] < 70.0
+    # an FP8 cache is read by FlashInfer, which splits it
+    assert _decode_ms("", 2, 131072.0, "vllm", "fp8") < 5.0
 
 
 def _structure(model, part, engine, weights):

@@ -85,3 +85,12 @@ def test_every_usable_offline_row_is_answered():
         question = question_of(run)
         assert question.deployment.count * question.load.replicas == run.accelerator_count * question.campaign.parts
     assert len(rows) == 150
+
+
+def test_ml_energy_serves_with_one_tensor_parallel_group_whatever_its_table_says():
+    run = Run("one", "qwen3-235b-a22b", "b200-sxm", engine="vllm", protocol="ml-energy", phase="serving",
+              concurrency=64.0, tp=1, dp=1, ep=8, accelerator_count=8)  # fmt: skip
+    d = question_of(run).deployment
+    assert (d.tp, d.dp, d.ep, d.count) == (8, 1, 8, 8)
+    elsewhere = question_of(replace(run, protocol="vllm-bench-random")).deployment
+    assert (elsewhere.tp, elsewhere.dp, elsewhere.ep) == (1, 8, 8)

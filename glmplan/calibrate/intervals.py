@@ -20,6 +20,8 @@ _SHARE = 0.90
 _ROWS_OF_PRIOR, _GROUPS_OF_PRIOR = 20.0, 10.0
 #: fewest errors, and fewest groups, that make an interval of their own
 _ENOUGH_ERRORS, _ENOUGH_GROUPS = 60, 6
+#: rows of one group err together: they weigh as this power of their number, so that no large group decides alone [-]
+_GROUP_WEIGHT = 0.75
 #: smaller errors than this scale nothing [-]
 _LEAST_ERROR = 0.01
 _SWEEPS = 8
@@ -148,10 +150,17 @@ def _factors(
     return total, names
 
 
-def _quantiles(errors: np.ndarray, count: int) -> tuple[float, float]:
+def _quantiles(errors: np.ndarray, count: int, group: np.ndarray | None = None) -> tuple[float, float]:
     """Ends that hold 90 % of the next error when so many independent ones are known."""
     side = min((1.0 + _SHARE) / 2.0 * (count + 1.0) / count, 0.995)
-    low, high = np.quantile(errors, [1.0 - side, side])
+    if group is None:
+        low, high = np.quantile(errors, [1.0 - side, side])
+        return float(low), float(high)
+    _, place, size = np.unique(group, return_inverse=True, return_counts=True)
+    order = np.argsort(errors, kind="stable")
+    weight = size[place[order]] ** (_GROUP_WEIGHT - 1.0)
+    below = np.cumsum(weight) - weight / 2.0
+    low, high = np.interp([1.0 - side, side], below / weight.sum(), errors[order])
     return float(low), float(high)
 
 
@@ -213,8 +222,10 @@ def fit_intervals(errors: Sequence[Errors], scored: Scored, *, use: np.ndarray |
                 continue
             choices = (alike & (known == name), alike & (known != "configuration"), alike)
             mine = next((c for c in choices if _enough(c, group)), np.ones(len(kind), dtype=bool))
-            count = int(mine.sum()) if name == "configuration" else len(np.unique(group[mine]))
-            low, high = _quantiles(scaled[mine], count)
+            if name == "configuration":
+                low, high = _quantiles(scaled[mine], int(mine.sum()))
+            else:
+                low, high = _quantiles(scaled[mine], len(np.unique(group[mine])), group[mine])
             last = (min(low, last[0]), max(high, last[1]))
             base[name][one] = (round(last[0], 4), round(last[1], 4))
         # another layout of a measured group is seldom left out alone: it is at least as well known as a pair

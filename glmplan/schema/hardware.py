@@ -117,6 +117,7 @@ class Accelerator(Frozen):
     alias_notes: dict[str, str] = Field(default_factory=dict)
     compute_capability: str | None = None
     same_chip: str | None = None
+    multiprocessors: int | None = Field(default=None, ge=1)
 
     memory: Bytes | None = None
     memory_usable: Bytes | None = None

@@ -152,6 +152,19 @@ def test_a_saved_site_predicts_the_same_and_says_what_it_rests_on(six_cards, tmp
     assert predict(question.deployment, question.load).figures["tpot"].value == before.figures["tpot"].value
 
 
+def test_a_date_adds_nothing_to_what_the_site_measured_itself(six_cards):
+    # the site's runs hold what their build differs by; the shipped fit knows it by the date
+    run = six_cards[8]
+    question = question_of(run)
+    site = calibrate_site([six_cards[1], run]).effects["vllm"]
+    dated, bare = (
+        predict(question.deployment, question.load, effects=site, measured_on=day) for day in (run.measured_on, None)
+    )
+    assert dated.figures["output_rate"] == bare.figures["output_rate"]
+    shipped = [predict(question.deployment, question.load, measured_on=day) for day in (run.measured_on, None)]
+    assert shipped[0].figures["output_rate"] != shipped[1].figures["output_rate"]
+
+
 def test_a_site_does_not_move_other_engines(six_cards, tmp_path):
     file = write_site(calibrate_site([six_cards[1]]), tmp_path / "site.toml")
     assert load_site(file, "sglang").values == load_effects("sglang").values

@@ -7,9 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from glmplan.calibrate.crossvalidate import MODES, folds_of
+from glmplan.calibrate.crossvalidate import MODES, Errors, folds_of
 from glmplan.calibrate.everything import calibrate_steps
-from glmplan.calibrate.intervals import fit_intervals, nested_intervals, scored_of
+from glmplan.calibrate.intervals import Scored, fit_intervals, nested_intervals, scored_of
 from glmplan.calibrate.left_out import FILE, left_out_of, read_left_out, write_left_out
 from glmplan.errors import SpecError
 from glmplan.hierarchy import KNOWLEDGE, effects_in, keys_of
@@ -88,14 +88,11 @@ def test_a_file_that_holds_no_errors_is_refused(tmp_path):
 
 def _planted(rng, count, engine_scale):
     """Errors of two engines, one of which scatters more."""
-
-    from glmplan.calibrate.crossvalidate import Errors
-    from glmplan.calibrate.intervals import Scored
-
     engine = np.where(np.arange(count) % 2 == 0, "vllm", "sglang")
     scale = np.where(engine == "vllm", 1.0, engine_scale) * 0.05
     features = {"engine": engine, **{name: np.full(count, "x") for name in
-                ("accelerator", "model", "format", "load of engine", "load", "link", "blocks")}}  # fmt: skip
+                ("accelerator", "model", "format", "load of engine", "model of engine", "load", "link",
+                 "blocks")}}  # fmt: skip
     scored = Scored(np.full(count, "decode"), features, np.arange(count) // 4, np.zeros(count))
     errors = [Errors("random", rng.normal(0, scale), np.full(count, "configuration"))]
     return scored, errors, engine
@@ -111,6 +108,18 @@ def test_an_engine_that_scatters_more_gets_a_wider_interval():
         assert 0.87 < inside[engine == name].mean() < 0.93
     widths = high - low
     assert 3.0 < widths[engine == "sglang"].mean() / widths[engine == "vllm"].mean() < 5.0
+
+
+def test_no_large_group_decides_the_interval_alone():
+    rng = np.random.default_rng(3)
+    scored, _, _ = _planted(rng, 4000, 1.0)
+    group = np.where(np.arange(4000) < 3000, 0, np.arange(4000) // 10)  # one of 3000 rows, a hundred of ten
+    error = np.where(group == 0, rng.normal(0, 0.05, 4000), rng.normal(0, 0.5, 4000))
+    found = fit_intervals([Errors("group", error, np.full(4000, "pair"))], replace(scored, group=group))
+    low, high = found.base["pair"]["decode"]
+    by_rows = np.quantile(error, [0.05, 0.95])
+    by_groups = np.quantile(error[group > 0], [0.05, 0.95])
+    assert by_groups[0] < low < by_rows[0] < 0 < by_rows[1] < high < by_groups[1]
 
 
 def test_a_guessed_acceptance_length_widens_the_interval_of_its_row_alone():

@@ -142,3 +142,19 @@ def test_staggered_users_never_share_a_prompt_step_and_only_the_steady_state_cou
     assert apart.output_tokens == pytest.approx(8 * apart.wall.sum())
     assert apart.input_tokens == pytest.approx(apart.output_tokens * 16 / 64)
     assert apart.decode_requests[apart.wall > 0] == pytest.approx([7.0, 8.0])
+
+
+def test_the_median_gap_holds_a_prompt_only_where_most_steps_do():
+    def prompts(**changes):
+        run = ClosedLoop(**{"input_tokens": 500, "output_tokens": 200, "requests": 400, "shortest": 0.5, **changes})
+        mix = closed_loop_mix(run)
+        assert mix.itl_median.sum() == pytest.approx(1.0)
+        return float(mix.itl_median @ (mix.prefill_tokens > 0)), float(mix.tpot @ (mix.prefill_tokens > 0))
+
+    # eight users end once in 19 steps, 400 users nearly three times in each
+    few, few_mean = prompts(concurrency=8)
+    many, many_mean = prompts(concurrency=400, requests=2000)
+    assert few == 0.0 < few_mean
+    assert many == pytest.approx(1.0, abs=0.01)
+    # an engine that lets decoding wait shows prompts in the mean gap, not in the median
+    assert prompts(concurrency=100, requests=1000, prefill_first=True)[0] == 0.0
