@@ -4,23 +4,25 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterable
+import json
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
+from glmplan.calibrate.design import build_design
 from glmplan.calibrate.figures import FIGURES
 from glmplan.calibrate.ledger import load_measurements
 from glmplan.calibrate.left_out import FILE, LeftOut, read_left_out
 from glmplan.datafolders import data_folder
-from glmplan.errors import GlmplanError, SpecError
+from glmplan.errors import SpecError
 from glmplan.hierarchy import effects_in
 from glmplan.predict import predict_many
-from glmplan.question import Question, question_of
+from glmplan.question import Question
 from glmplan.records import Run
 
-__all__ = ["Move", "moved", "moved_csv", "moved_text"]
+__all__ = ["Move", "moved", "moved_table", "moved_text"]
 
 #: smaller changes are rounding [-]
 _LEAST = 0.02
@@ -70,8 +72,14 @@ def _folder(old: Path) -> Path:
     return folder
 
 
-def moved(old: str | Path, new: str | Path | None = None, *, runs: Iterable[Run] | None = None) -> list[Move]:
-    """Compare two fits on all measured runs.
+def moved(
+    old: str | Path,
+    new: str | Path | None = None,
+    *,
+    runs: Iterable[Run] | None = None,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> list[Move]:
+    """Compare two fits on all measured runs that a fit can use.
 
     Parameters
     ----------
@@ -81,6 +89,8 @@ def moved(old: str | Path, new: str | Path | None = None, *, runs: Iterable[Run]
         Folder of the newer one; the shipped fit by default.
     runs : iterable of Run, optional
         The runs; those that ship by default.
+    progress : callable, optional
+        Called with how many engines are done, and of how many.
 
     Returns
     -------
@@ -95,19 +105,13 @@ def moved(old: str | Path, new: str | Path | None = None, *, runs: Iterable[Run]
     """
     before = _folder(Path(old))
     after = _folder(Path(new)) if new is not None else data_folder("calibration") / "fits" / "step"
-    questions: list[Question] = []
-    for run in load_measurements() if runs is None else runs:
-        if run.observed and not run.unusable:
-            try:
-                questions.append(question_of(run))
-            except GlmplanError:
-                continue
+    questions = build_design(load_measurements() if runs is None else runs).questions
     try:
         effects_in(before, "vllm")
     except SpecError:
         found = _by_errors(questions, read_left_out(before / FILE), read_left_out(after / FILE))
     else:
-        found = _by_fits(questions, before, after)
+        found = _by_fits(questions, before, after, progress)
     return sorted((one for one in found if abs(one.change) > _LEAST), key=lambda one: -abs(np.log(one.new / one.old)))
 
 
@@ -116,9 +120,13 @@ def _move(question: Question, figure: str, old: float, new: float) -> Move:
     return Move(run.id, d.model.name, d.accelerator.name, d.engine, figure, run.observed[figure], old, new)
 
 
-def _by_fits(questions: list[Question], before: Path, after: Path) -> list[Move]:
+def _by_fits(
+    questions: Sequence[Question], before: Path, after: Path, progress: Callable[[int, int], None]
+) -> list[Move]:
     found = []
-    for engine in sorted({question.deployment.engine for question in questions}):
+    engines = sorted({question.deployment.engine for question in questions})
+    for done, engine in enumerate(engines):
+        progress(done, len(engines))
         mine = [question for question in questions if question.deployment.engine == engine]
         cases = [(one.deployment, one.load, one.run.measured_on) for one in mine]
         both = [predict_many(cases, effects=effects_in(folder, engine)) for folder in (before, after)]
@@ -132,7 +140,7 @@ def _by_fits(questions: list[Question], before: Path, after: Path) -> list[Move]
     return found
 
 
-def _by_errors(questions: list[Question], before: LeftOut, after: LeftOut) -> list[Move]:
+def _by_errors(questions: Iterable[Question], before: LeftOut, after: LeftOut) -> list[Move]:
     by_run = {question.run.id: question for question in questions}
     table: dict[tuple[str, str], float] = {}
     for run, figure, error in zip(before.run, before.figure.tolist(), before.errors[0].residual.tolist(), strict=True):
@@ -175,23 +183,38 @@ def moved_text(moves: list[Move]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def moved_csv(moves: list[Move]) -> str:
-    """Write moves as CSV.
+def _record(one: Move) -> dict[str, str | float | bool]:
+    return {
+        "run": one.run, "model": one.model, "accelerator": one.accelerator, "engine": one.engine,
+        "figure": one.figure, "measured": one.measured, "old": float(f"{one.old:.6g}"),
+        "new": float(f"{one.new:.6g}"), "change": round(float(one.change), 4), "nearer": bool(one.nearer),
+    }  # fmt: skip
+
+
+def moved_table(moves: list[Move], form: str) -> str:
+    """Write all moves as a table.
 
     Parameters
     ----------
     moves : list of Move
         As `moved` gives them.
+    form : str
+        ``csv``, ``json`` or ``md``.
 
     Returns
     -------
     str
         One row for each.
     """
+    records = [_record(one) for one in moves]
+    if form == "json":
+        return json.dumps(records, indent=2) + "\n"
+    head = ["run", "model", "accelerator", "engine", "figure", "measured", "old", "new", "change", "nearer"]
+    if form == "md":
+        cells = [[str(value) for value in record.values()] for record in records]
+        return "".join(f"| {' | '.join(row)} |\n" for row in (head, ["---"] * len(head), *cells))
     out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(("run", "model", "accelerator", "engine", "figure", "measured", "old", "new", "change", "nearer"))
-    for one in moves:
-        writer.writerow([one.run, one.model, one.accelerator, one.engine, one.figure, f"{one.measured:.6g}",
-                         f"{one.old:.6g}", f"{one.new:.6g}", f"{one.change:.4f}", int(one.nearer)])  # fmt: skip
+    writer = csv.DictWriter(out, head, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(records)
     return out.getvalue()

@@ -27,10 +27,12 @@ def command(
     whole (model, accelerator, engine) groups, whole models and whole accelerators.
     """
     if against is not None:
-        from glmplan.backtest.moved import moved, moved_csv, moved_text
+        from glmplan.backtest.moved import moved, moved_table, moved_text
+        from glmplan.cli.progress import bar
 
-        moves = moved(against, fit)
-        typer.echo(moved_csv(moves) if form is Form.csv else moved_text(moves), nl=False)
+        with bar("predicting with both fits") as progress:
+            moves = moved(against, fit, progress=progress)
+        typer.echo(moved_text(moves) if form is Form.text else moved_table(moves, form), nl=False)
         return
     from glmplan.backtest.accuracy import accuracy
     from glmplan.backtest.accuracy_page import (

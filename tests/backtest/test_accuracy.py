@@ -19,13 +19,14 @@ from glmplan.backtest.accuracy_page import (
     accuracy_text,
     write_accuracy_page,
 )
-from glmplan.backtest.moved import moved, moved_csv, moved_text
+from glmplan.backtest.moved import moved, moved_table, moved_text
 from glmplan.backtest.reasons import conditions_of, reasons_for
 from glmplan.backtest.scores import FIGURES, figure_of, score
 from glmplan.calibrate.crossvalidate import MODES
 from glmplan.calibrate.ledger import load_measurements
 from glmplan.calibrate.left_out import FILE, left_out_of
-from glmplan.errors import SpecError
+from glmplan.errors import SpecError, UnknownFact
+from glmplan.predict import predict
 from glmplan.question import question_of
 
 
@@ -145,6 +146,15 @@ def test_a_fit_against_itself_moves_nothing(small_fit, small_runs):
     assert moved(folder / "shared.toml", folder, runs=small_runs) == []
 
 
+def test_runs_that_no_fit_can_use_are_compared_by_none(small_fit, small_runs):
+    _, folder, _ = small_fit
+    unknown = next(run for run in load_measurements() if run.accelerator == "m3-ultra" and run.observed)
+    with pytest.raises(UnknownFact):
+        question = question_of(unknown)
+        predict(question.deployment, question.load)
+    assert moved(folder, folder, runs=[*small_runs, unknown]) == []
+
+
 def test_a_slower_fit_moves_predictions_and_says_where(small_fit, small_runs, tmp_path):
     _, folder, _ = small_fit
     import shutil
@@ -158,7 +168,12 @@ def test_a_slower_fit_moves_predictions_and_says_where(small_fit, small_runs, tm
     assert moves
     assert all(one.new < one.old for one in moves if one.figure.startswith("tpot"))
     assert moves[0].run in moved_text(moves)
-    assert len(moved_csv(moves).splitlines()) == len(moves) + 1
+    rows = list(csv.DictReader(io.StringIO(moved_table(moves, "csv"))))
+    assert [row["run"] for row in rows] == [one.run for one in moves]
+    records = json.loads(moved_table(moves, "json"))
+    assert [record["new"] for record in records] == pytest.approx([one.new for one in moves], rel=1e-5)
+    assert [row["nearer"] for row in rows] == [str(record["nearer"]) for record in records]
+    assert moved_table(moves, "md").count("\n") == len(moves) + 2
 
 
 def test_a_fit_of_another_version_is_compared_by_its_left_out_errors(small_fit, small_runs, tmp_path):
