@@ -76,8 +76,8 @@ def step_work(structure: StepWork, *, layout: Layout, points: StepPoints) -> dic
     With pipeline stages, the requests and prompt tokens are taken as split evenly over as many micro-batches as there
     are stages; the table then holds the passage of one micro-batch through all stages, so a single request gains
     nothing. Ranks that share the context of decoding requests (DCP) gather each other's query heads, so that each reads
-    its share of the keys for the heads of all of them. Not modelled: uneven routing between expert-parallel ranks,
-    overlap of communication with compute.
+    its share of the keys for the heads of all of them. Expert-parallel ranks wait for the busiest
+    (`glmplan.blocks.feed_forward.busiest_rank`). Not modelled: overlap of communication with compute.
 
     Examples
     --------
@@ -257,25 +257,25 @@ def _add_products(
     some = np.maximum(tokens, 1e-9)
     for product in products:
         share = product.tensor.share(tp=degrees.tp, ep=degrees.ep, expert_ranks=degrees.expert_ranks)
-        routed = product.tensor.tensor_class == "routed_experts" and experts is not None
-        rule = structure.runs_as(product.format, "experts" if routed else "gemm")
+        routed = experts if product.tensor.tensor_class == "routed_experts" else None
+        rule = structure.runs_as(product.format, "gemm" if routed is None else "experts")
         rate = part.rate(rule.compute)
-        if product.tensor.tensor_class == "routed_experts" and experts is not None:
+        if routed is not None:
             width = product.tensor.columns
             ranks = degrees.expert_ranks
             all_tokens = np.maximum(everywhere, 1e-9)
-            touched, pairs = busiest_rank(experts, all_tokens, degrees.ep)
+            touched, pairs = busiest_rank(routed, all_tokens, degrees.ep)
             work = expert_work(
                 tokens=all_tokens,
-                experts=experts.experts / degrees.ep,
+                experts=routed.experts / degrees.ep,
                 assignments=pairs,
                 slots=pairs,
                 touched=np.maximum(touched, 1e-9),
                 hidden=float(width),
-                inner=experts.inner * degrees.ep / ranks,
+                inner=routed.inner * degrees.ep / ranks,
                 weight_bytes=product.format.bytes,
                 activation_bytes=rule.activation_bytes,
-                matrices=3.0 if experts.gated else 2.0,
+                matrices=3.0 if routed.gated else 2.0,
             )
             work = _single_rows(work) if part.is_processor else work
             _split(

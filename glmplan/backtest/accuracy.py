@@ -11,6 +11,7 @@ import numpy as np
 from glmplan.backtest.reasons import reasons_for
 from glmplan.backtest.scores import DIMENSIONS, FIGURES, Score, Table, score, table_of
 from glmplan.calibrate.crossvalidate import MODES
+from glmplan.calibrate.design import asked_of
 from glmplan.calibrate.ledger import load_measurements, repeats
 from glmplan.calibrate.left_out import LeftOut
 from glmplan.calibrate.possible import reasons_impossible
@@ -152,18 +153,8 @@ def accuracy(left_out: LeftOut, runs: Iterable[Run] | None = None) -> Accuracy:
 
 def _impossible(runs: list[Run], left_out: LeftOut) -> dict[str, str]:
     """Rows that are answered, but whose figures the data sheet of the part forbids."""
-    used, again = set(left_out.run), repeats(runs)
-    questions = []
-    for run in runs:
-        if run.unusable or not run.observed or run.id in again:
-            continue
-        try:
-            question = question_of(run)
-            question.deployment.structure.part.rate("bf16")
-        except GlmplanError:
-            continue
-        if not why_unknown(question):
-            questions.append(question)
+    used = set(left_out.run)
+    questions, _ = asked_of(runs)
     pairs = zip(questions, reasons_impossible(questions), strict=True)
     return {question.run.id: reason for question, reason in pairs if reason and question.run.id not in used}
 

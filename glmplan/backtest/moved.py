@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from glmplan.calibrate.design import build_design
+from glmplan.calibrate.design import asked_of
 from glmplan.calibrate.figures import FIGURES
 from glmplan.calibrate.ledger import load_measurements
 from glmplan.calibrate.left_out import FILE, LeftOut, read_left_out
@@ -79,7 +79,7 @@ def moved(
     runs: Iterable[Run] | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> list[Move]:
-    """Compare two fits on all measured runs that a fit can use.
+    """Compare two fits on all measured runs that can be asked about.
 
     Parameters
     ----------
@@ -105,7 +105,7 @@ def moved(
     """
     before = _folder(Path(old))
     after = _folder(Path(new)) if new is not None else data_folder("calibration") / "fits" / "step"
-    questions = build_design(load_measurements() if runs is None else runs).questions
+    questions, _ = asked_of(load_measurements() if runs is None else runs)
     try:
         effects_in(before, "vllm")
     except SpecError:

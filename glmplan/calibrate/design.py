@@ -19,7 +19,7 @@ from glmplan.question import Question, question_of, why_unknown
 from glmplan.records import Run
 from glmplan.work import SLOTS, step_work
 
-__all__ = ["Design", "build_design", "design_of", "part_of", "work_table"]
+__all__ = ["Design", "asked_of", "build_design", "design_of", "part_of", "work_table"]
 
 #: a tensor-parallel group of more is a rack that a table lists as one (GB200 NVL72 rows of InferenceX) [-]
 _WIDEST_GROUP = 16
@@ -135,23 +135,18 @@ def work_table(questions: list[Question], points: list[StepPoints]) -> np.ndarra
     return table
 
 
-def build_design(runs: Iterable[Run]) -> Design:
-    """Turn runs into arrays.
+def asked_of(runs: Iterable[Run]) -> tuple[list[Question], list[tuple[Run, str]]]:
+    """Questions of the runs that can be asked about.
 
     Parameters
     ----------
     runs : iterable of Run
-        The runs; unusable ones are left out with their reason.
+        The runs.
 
     Returns
     -------
-    Design
-        The table.
-
-    Raises
-    ------
-    SpecError
-        If no run can be used; the message gives the reason of the first.
+    list of Question, list of (Run, str)
+        The questions, and the other runs with the reason.
     """
     questions: list[Question] = []
     refused: list[tuple[Run, str]] = []
@@ -177,7 +172,28 @@ def build_design(runs: Iterable[Run]) -> Design:
             refused.append((run, unknown))
             continue
         questions.append(question)
-    return design_of(questions, refused)
+    return questions, refused
+
+
+def build_design(runs: Iterable[Run]) -> Design:
+    """Turn runs into arrays.
+
+    Parameters
+    ----------
+    runs : iterable of Run
+        The runs; unusable ones are left out with their reason.
+
+    Returns
+    -------
+    Design
+        The table.
+
+    Raises
+    ------
+    SpecError
+        If no run can be used; the message gives the reason of the first.
+    """
+    return design_of(*asked_of(runs))
 
 
 def design_of(asked: list[Question], refused: list[tuple[Run, str]] | None = None) -> Design:

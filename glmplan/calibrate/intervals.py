@@ -21,7 +21,7 @@ _ROWS_OF_PRIOR, _GROUPS_OF_PRIOR = 20.0, 10.0
 #: fewest errors, and fewest groups, that make an interval of their own
 _ENOUGH_ERRORS, _ENOUGH_GROUPS = 60, 6
 #: rows of one group err together: they weigh as this power of their number, so that no large group decides alone [-]
-_GROUP_WEIGHT = 0.75
+_GROUP_WEIGHT = 0.8
 #: smaller errors than this scale nothing [-]
 _LEAST_ERROR = 0.01
 _SWEEPS = 8

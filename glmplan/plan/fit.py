@@ -193,6 +193,9 @@ def _headline(solution: Solution, verdict: str) -> str:
         return f"tight: one request of {length} fits in the mean, but is {lack} if the engine takes more than usual"
     if verdict == "tight":
         users = asked.users[-1]
+        if best.held >= users:
+            few = f"only {best.held_low:,.0f} at the low end"
+            return f"tight: the cache holds the {users} requests of {asked.user_tokens:,} tokens in the mean, but {few}"
         said = f"holds {best.held:,.0f} of the {users} requests of {asked.user_tokens:,} tokens"
         low = f" ({best.held_low:,.0f} at the low end)" if best.held_low < best.held else ""
         return f"tight: the cache {said}{low}; the others wait"
