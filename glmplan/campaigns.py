@@ -24,7 +24,8 @@ _BOUNDS = {"tp_below": ("tp", False), "concurrency_from": ("concurrency", True),
 _SETTINGS = ("kv", "fraction", "budget", "budget_slack", "budget_drafts", "budget_inputs", "budget_lengths",
              "poll_interval", "poll_interval_small", "gather_steps", "batch_wait_steps", "batch_wait_share",
              "lengths", "requests_per_user", "running_limit", "reserve", "whole_prompts", "prefill_first", "replica",
-             "parts", "one_group")  # fmt: skip
+             "parts", "one_group", "label_share", "label_frame",
+             "output_limit")  # fmt: skip
 _REPLICA = ("tp", "pp", "dp", "ep")
 _REQUESTS = ("input_tokens", "output_tokens", "lengths")
 #: conditions of a session that name what a run must have, one value or several
@@ -75,6 +76,13 @@ class CampaignSettings:
         Parts in each accelerator that the table counts: a card may have two, [-]
     one_group : bool
         Whether the accelerators are one tensor-parallel group, whatever the table says of it.
+    label_share : float
+        Tokens behind each token of a length that is a label and no count, [-]
+    label_frame : float
+        Tokens around them that the label does not count, [token]
+    output_limit : float
+        Tokens that are generated in the time that a measurement takes, where tables state a limit that is not reached,
+        [token]
     source : str
         Where this is written; empty for no campaign.
     """
@@ -97,6 +105,9 @@ class CampaignSettings:
     replica: tuple[int, ...] | None = None
     parts: int = 1
     one_group: bool = False
+    label_share: float = 1.0
+    label_frame: float = 0.0
+    output_limit: float = float("inf")
     source: str = ""
 
 
@@ -213,6 +224,9 @@ def campaign_settings(
                 replica=_replica(entry),
                 parts=int(entry.get("parts", 1)),
                 one_group=bool(entry.get("one_group", False)),
+                label_share=float(entry.get("label_share", 1.0)),
+                label_frame=float(entry.get("label_frame", 0.0)),
+                output_limit=float(entry.get("output_limit", "inf")),
                 source=str(entry["source"]),
                 **fixed,
             )

@@ -63,6 +63,8 @@ class Deployment:
     text : str
         Kind of text, see `glmplan.acceptance.text_kind`; of a measured run its protocol, by which the fit knows the
         campaign; empty when it is not known.
+    moe_backend : str
+        First word of what a table calls the kernels of the experts; empty where it is not known.
     attention_backend : str
         Attention backend where it is known.
     """
@@ -88,6 +90,7 @@ class Deployment:
     draft_depth: int = 0
     text: str = ""
     attention_backend: str = ""
+    moe_backend: str = ""
 
     @property
     def layout(self) -> Layout:

@@ -26,6 +26,7 @@ __all__ = [
     "KNOWLEDGE",
     "LEVELS",
     "OVERLAY",
+    "REFERENCES",
     "SCALE",
     "TTFT_SCALE",
     "Effects",
@@ -43,6 +44,8 @@ __all__ = [
 LEVELS: tuple[str, ...] = (
     "all",
     "engine",
+    "engine_draft",
+    "engine_experts",
     "engine_campaign",
     "engine_silicon",
     "engine_accelerator",
@@ -56,6 +59,8 @@ LEVELS: tuple[str, ...] = (
     "configuration",
     "release",
 )
+#: ends of keys that others of their level are compared with: no drafting, kernels of experts that nobody names
+REFERENCES: tuple[str, ...] = (" plain", " experts unsaid")
 #: columns of an effect: the parameters of the step time, a factor on whole steps, a factor on TTFT
 COLUMNS: tuple[str, ...] = (*PARAMETERS, "scale", "ttft_scale")
 SCALE, TTFT_SCALE = len(PARAMETERS), len(PARAMETERS) + 1
@@ -93,7 +98,7 @@ def knowledge_class(known: tuple[bool, ...]) -> str:
 
     Examples
     --------
-    >>> knowledge_class((True,) * 14)
+    >>> knowledge_class((True,) * 16)
     'configuration'
     """
     of = dict(zip(LEVELS, known, strict=True))
@@ -174,7 +179,9 @@ def keys_of(deployment: Deployment, *, measured_on: str | None = None) -> tuple[
     release = ".".join(str(number) for number in (deployment.release or ())[:3]) or "unstated"
     return (
         "all",
-        engine + mode,
+        engine + eager,
+        f"{engine} {'drafting' if draft else 'plain'}",
+        f"{engine} experts {deployment.moe_backend or 'unsaid'}",
         f"{engine} at {deployment.text}",
         f"{engine} {silicon}",
         f"{engine} {part.name}",

@@ -2,7 +2,8 @@
 
 What was known of a deployment gives the base interval; how widely its like scattered gives a factor on the width. A
 deployment that was measured itself takes the factors of its engine, part, model, format and load; of others, where
-such factors do not carry over, those of the load, of the link between accelerators and of experts.
+such factors do not carry over, those of the load and the prompt, of the link between accelerators, of experts and of
+drafting.
 """
 
 from __future__ import annotations
@@ -11,11 +12,13 @@ from bisect import bisect_right
 
 from glmplan.deployment import Deployment
 from glmplan.hierarchy import Effects, kind_of, shape_of
+from glmplan.observables import Load
 
 __all__ = [
     "BANDS",
     "MEASURED_FEATURES",
     "OTHER_FEATURES",
+    "PROMPTS",
     "QUANTILE_90",
     "band_of",
     "factor_key",
@@ -27,10 +30,12 @@ __all__ = [
 QUANTILE_90 = 1.6449
 #: upper ends of the bands of concurrency, [-]
 BANDS: tuple[float, ...] = (1.5, 4.5, 16.5, 64.5, 256.5)
+#: upper ends of the bands of prompts: of short ones the front end and launches cost most, [token]
+PROMPTS: tuple[float, ...] = (300.0, 1500.0, 5000.0, 20000.0)
 #: what the width of a measured deployment depends on
 MEASURED_FEATURES: tuple[str, ...] = ("engine", "accelerator", "model", "format", "load of engine", "model of engine")
 #: what the width of any other depends on
-OTHER_FEATURES: tuple[str, ...] = ("load", "link", "blocks")
+OTHER_FEATURES: tuple[str, ...] = ("load", "prompt", "link", "blocks", "drafting")
 
 
 def band_of(concurrency: float) -> str:
@@ -54,22 +59,23 @@ def band_of(concurrency: float) -> str:
     return ("1", "2-4", "5-16", "17-64", "65-256", "257 and more")[bisect_right(BANDS, concurrency)]
 
 
-def features_of(deployment: Deployment, concurrency: float) -> dict[str, str]:
+def features_of(deployment: Deployment, load: Load) -> dict[str, str]:
     """What the width of an interval may depend on.
 
     Parameters
     ----------
     deployment : Deployment
         The deployment.
-    concurrency : float
-        Requests in flight, [-]
+    load : Load
+        What is asked of it.
 
     Returns
     -------
     dict of str to str
         Feature → its value.
     """
-    band = band_of(concurrency)
+    band = band_of(load.concurrency)
+    prompt = bisect_right(PROMPTS, load.input_tokens + load.context)
     return {
         "engine": deployment.engine,
         "accelerator": deployment.accelerator.name,
@@ -78,8 +84,10 @@ def features_of(deployment: Deployment, concurrency: float) -> dict[str, str]:
         "load of engine": f"{deployment.engine} {band}",
         "model of engine": f"{deployment.engine} {shape_of(deployment)}",
         "load": band,
+        "prompt": (*(f"to {end:.0f}" for end in PROMPTS), "longer")[prompt],
         "link": deployment.link.kind if deployment.tp * deployment.dp > 1 else "none",
         "blocks": kind_of(deployment).rpartition(" ")[2],
+        "drafting": "yes" if deployment.draft_tokens else "no",
     }
 
 

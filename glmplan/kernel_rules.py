@@ -12,7 +12,15 @@ from glmplan.errors import SpecError
 from glmplan.files import read_entries
 from glmplan.formats import WEIGHT_FORMATS, WeightFormat
 
-__all__ = ["KERNEL_FORMATS", "AttentionRule", "KernelRule", "attention_rule", "collective_engine", "kernel_rule"]
+__all__ = [
+    "IMAGE",
+    "KERNEL_FORMATS",
+    "AttentionRule",
+    "KernelRule",
+    "attention_rule",
+    "collective_engine",
+    "kernel_rule",
+]
 
 #: format in the kernel fits → bytes of an activation inside its product [B], precision that computes
 KERNEL_FORMATS: dict[str, tuple[float, str]] = {
@@ -27,6 +35,8 @@ KERNEL_FORMATS: dict[str, tuple[float, str]] = {
 }
 #: weight formats that share the kernels of another one
 _SHARED: dict[str, tuple[str, float, str]] = {"mxfp8": ("fp8", 1.0, "fp8"), "w4afp8": ("int4", 1.0, "fp8")}
+#: what follows the name of a backend in a build that is not the engine's own
+IMAGE = " in the image "
 _ATTENTION = ("engine", "backend", "splits", "verify_splits")
 _FIELDS = {"engine", "silicon", "weights", "product", "runs_as", "measured_with", "backend", "note"}
 _PRODUCTS = ("gemm", "experts")
@@ -147,7 +157,8 @@ def attention_rule(engine: str, backend: str, silicon: str = "", kv: str = "") -
     engine : str
         The engine.
     backend : str
-        Attention backend as a server or a table of kernels names it; empty where it is not known.
+        Attention backend as a server or a table of kernels names it; empty where it is not known. A build of others
+        stands behind it, after `IMAGE`.
     silicon : str, optional
         Compute capability without the minor number.
     kv : str, optional
@@ -175,10 +186,12 @@ def attention_rule(engine: str, backend: str, silicon: str = "", kv: str = "") -
     # "default" is what tables say that do not know; one engine's kernels happen to have that name
     word = next(iter(said.split()), "").replace("default", "")
     file = data_folder("hardware_db") / "kernels.toml"
-    for entry in read_entries(file, "attention", {*_ATTENTION, "silicon", "kv", "tile_rows", "note"}):
+    for entry in read_entries(file, "attention", {*_ATTENTION, "silicon", "kv", "tile_rows", "stock", "note"}):
         if missing := [field for field in _ATTENTION if not entry.get(field)]:
             raise SpecError("is missing or zero", file=file, field=missing[0])
         if entry["engine"] != engine or silicon not in entry.get("silicon", [silicon]):
+            continue
+        if entry.get("stock") and IMAGE in said:
             continue
         if entry["backend"] in said or (not word and kv in entry.get("kv", ())):
             rows = float(entry.get("tile_rows", 0.0))

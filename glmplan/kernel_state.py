@@ -20,7 +20,13 @@ _CHUNK = 64.0  # tokens that the chunked delta rule turns into one small attenti
 
 
 def recurrent_decode_work(
-    batch: Array, *, key_heads: Array, value_heads: Array, key_dim: Array = 128.0, value_dim: Array = 128.0
+    batch: Array,
+    *,
+    key_heads: Array,
+    value_heads: Array,
+    key_dim: Array = 128.0,
+    value_dim: Array = 128.0,
+    queries: Array = 1.0,
 ) -> KernelWork:
     """Return the work of one step of the gated delta rule: every request's state is read and written.
 
@@ -30,11 +36,19 @@ def recurrent_decode_work(
         Requests, [-]
     key_heads, value_heads, key_dim, value_dim : float or array, optional
         Heads on this rank and values of a head, [-]
+    queries : float or array, optional
+        Tokens verified for each request (1 + draft): the state after each of them is kept until it is known how many
+        are accepted [1]_, [-]
 
     Returns
     -------
     KernelWork
         The work; the state is held in FP32.
+
+    References
+    ----------
+    .. [1] vllm-project/vllm, vllm/model_executor/layers/fla/ops/fused_recurrent.py (`IS_SPEC_DECODING`);
+       sgl-project/sglang, `intermediate_ssm` of the Mamba pool.
 
     Examples
     --------
@@ -42,8 +56,9 @@ def recurrent_decode_work(
     4218880.0
     """
     state = batch * value_heads * key_dim * value_dim
-    values = batch * 2 * (key_heads * key_dim + value_heads * value_dim)
-    return KernelWork(flop=8.0 * state, bytes=2 * _FP32 * state + values * _BF16, streams=batch * value_heads)
+    values = batch * queries * 2 * (key_heads * key_dim + value_heads * value_dim)
+    moved = (1.0 + queries) * _FP32 * state + values * _BF16
+    return KernelWork(flop=8.0 * queries * state, bytes=moved, streams=batch * value_heads)
 
 
 def recurrent_prefill_work(

@@ -2,8 +2,8 @@
 
 Arguments are numbers or arrays that broadcast. `weight_bytes` and `kv_bytes` are stored bytes for each value with
 scales; `activation_bytes` is what a value takes as it enters the product (2 for BF16, 1 for FP8, 0.5625 for NVFP4).
-Values between kernels are BF16. One CUDA block works on about 128 rows × 128 columns of an output; `rows/128 + 1`
-counts such tiles without steps, so that more tokens are never faster.
+Values between kernels are BF16. One CUDA block works on about 128 × 128 of an output; `rows/128 + 1` counts such tiles
+without steps, so that more tokens are never faster.
 """
 
 from __future__ import annotations
@@ -27,9 +27,7 @@ __all__ = [
 ]
 
 Array = Any
-
-_TILE = 128.0
-_BF16 = 2.0
+_TILE, _BF16 = 128.0, 2.0
 _KEYS = 64.0  # keys of one turn of a block
 
 
@@ -193,7 +191,7 @@ def attention_decode_work(
     >>> attention_decode_work(1.0, 1000.0, heads=8.0, kv_heads=1.0, head_dim=128.0, kv_bytes=2.0).bytes
     512000.0
     """
-    alone = 2.0 * context * head_dim * kv_bytes / np.maximum(np.minimum(splits, context / _KEYS), 1.0)
+    alone = _alone(context, splits)
     return KernelWork(
         flop=4.0 * batch * queries * context * heads * head_dim,
         bytes=2.0 * batch * context * kv_heads * head_dim * kv_bytes,
@@ -201,7 +199,8 @@ def attention_decode_work(
         tiles=batch * kv_heads * (context / (4 * _TILE) + 1),
         streams=context,
         side_bytes=2 * _BF16 * batch * queries * heads * head_dim,
-        block_bytes=alone if np.isfinite(splits) else 0.0,
+        block_bytes=2.0 * alone * head_dim * kv_bytes,
+        block_keys=alone,
     )
 
 
@@ -258,6 +257,7 @@ def latent_decode_work(
     latent: float = 512.0,
     rope: float = 64.0,
     queries: Array = 1.0,
+    splits: float = math.inf,
 ) -> KernelWork:
     """Return the work of absorbed MLA decode attention: all heads share one latent.
 
@@ -273,6 +273,8 @@ def latent_decode_work(
         Width of the latent and of the rotary key, [-]
     queries : float or array, optional
         Tokens verified for each request, [-]
+    splits : float, optional
+        Blocks that share the latents of one request and group of heads, as in `attention_decode_work`, [-]
 
     Returns
     -------
@@ -284,6 +286,7 @@ def latent_decode_work(
     >>> latent_decode_work(1.0, 1000.0, heads=8.0, kv_bytes=2.0).bytes
     1152000.0
     """
+    alone = _alone(context, splits)
     return KernelWork(
         flop=2.0 * batch * queries * context * heads * (2 * latent + rope),
         bytes=batch * context * (latent + rope) * kv_bytes,
@@ -291,7 +294,14 @@ def latent_decode_work(
         tiles=batch * (context / (4 * _TILE) + 1),
         streams=context,
         side_bytes=batch * queries * heads * (2 * latent + rope) * _BF16,
+        block_bytes=alone * (latent + rope) * kv_bytes,
+        block_keys=alone,
     )
+
+
+def _alone(context: Array, splits: float) -> Array:
+    """Keys that one block walks through, 0 where as many blocks start as the part has cores."""
+    return context / np.maximum(np.minimum(splits, context / _KEYS), 1.0) if np.isfinite(splits) else 0.0
 
 
 def latent_prefill_work(

@@ -60,6 +60,8 @@ class Load:
         Tokens a request gains in a step, [-]
     prefix_cached : bool
         Prompts are in the cache already: the first token needs a short step only.
+    cached_rest : float
+        Tokens of a cached prompt that are computed again, [token]
     bunched : float
         How many times more requests a micro-batch of a pipeline holds than if they were spread evenly over the stages:
         requests that are admitted together stay in one micro-batch, [-]
@@ -90,6 +92,7 @@ class Load:
     staggered: bool = False
     tokens_per_step: float = 1.0
     prefix_cached: bool = False
+    cached_rest: float = 64.0
     bunched: float = 1.0
     shared_prompt: bool = False
     replicas: int = 1
@@ -235,7 +238,7 @@ def _decode(load: Load) -> Observables:
     context = before + load.output_tokens / 2
     # all requests arrive together; one waits for about half of the others
     turns = (running + 1.0) / 2.0
-    fresh = min(load.input_tokens, _CACHED_REST) if load.prefix_cached else load.input_tokens
+    fresh = min(load.input_tokens, load.cached_rest) if load.prefix_cached else load.input_tokens
     fresh = max(fresh, _SHORTEST_PROMPT)
     chunks = max(np.ceil(fresh * turns / load.budget), 1.0)
     decode, prefill, front = np.eye(3)
@@ -260,8 +263,6 @@ def _decode(load: Load) -> Observables:
     )
 
 
-#: what is computed again of a cached prompt: engines cache whole blocks, the rest of the last one is fresh [token]
-_CACHED_REST = 64.0
 #: a chat template and a question: prompts of tables that say "context 0" are not empty [token]
 _SHORTEST_PROMPT = 32.0
 

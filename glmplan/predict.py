@@ -259,7 +259,7 @@ def _prediction(
     at_site = keys_of(deployment)[LEVELS.index("configuration")] in fit.site
     knowledge = "site" if at_site and "site" in fit.intervals else knowledge_class(known)
     beyond, outside = _outside(deployment, load, knowledge, fit)
-    features = features_of(deployment, load.concurrency)
+    features = features_of(deployment, load)
     drafting = QUANTILE_90 * deployment.acceptance_deviation
     figures = {}
     for name, figure in seen.figures.items():

@@ -5,28 +5,31 @@ What a row leaves open is filled with the engine's documented default, the same 
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 
 import numpy as np
 
+from glmplan.cached_prefix import computed_again
 from glmplan.campaigns import CampaignSettings, campaign_session, campaign_settings
 from glmplan.catalog_hardware import load_accelerator
 from glmplan.deployment import Deployment, link_of, runs_sparse
-from glmplan.errors import GlmplanError, SpecError
+from glmplan.errors import SpecError
 from glmplan.formats import KV_FORMATS
+from glmplan.kernel_rules import IMAGE
 from glmplan.observables import Load
 from glmplan.packing import EngineDefaults, engine_defaults
 from glmplan.question_memory import MemoryAnswer, checkpoint_of, model_of, run_memory
 from glmplan.records import Run
+from glmplan.schema.hardware import Accelerator
 from glmplan.speculation import Speculation
+from glmplan.structure import LinkPeak
 
 __all__ = [
     "MemoryAnswer",
     "Question",
-    "answerable",
     "memory_of",
     "question_of",
-    "why_unknown",
 ]
 
 
@@ -135,16 +138,46 @@ def question_of(run: Run) -> Question:
         draft_tokens=max(verify, draft),
         acceptance=speculation.acceptance_length,
         sparse=runs_sparse(accelerator, run.attention_backend),
-        link=link_of(accelerator, tp * dp),
+        link=_link(run, accelerator, tp * dp),
         draft_method=speculation.method or "",
         draft_depth=draft,
         text=run.protocol,
-        attention_backend=run.attention_backend or "",
+        attention_backend=_attention(run),
+        moe_backend=_kernel_word(run.moe_backend),
     )
     both = session is not None and speculation.state == "unknown"
     one = _one_server(run, deployment, campaign, assumed) if divided else deployment
     load = _load(run, one, assumed, campaign, replicas=parts // one.count)
     return Question(run, one, load, tuple(assumed), campaign, speculation, both)
+
+
+def _attention(run: Run) -> str:
+    """Attention backend, with the image behind it where that is not the engine's own."""
+    backend, version = run.attention_backend or "", run.engine_version or ""
+    others = "/" in version and not version.startswith(_OWN_IMAGES)
+    return f"{backend}{IMAGE}{version}" if backend and others else backend
+
+
+#: whose container images hold the engine as it is released
+_OWN_IMAGES = ("vllm/", "lmsysorg/", "nvcr.io/")
+
+
+def _kernel_word(said: str | None) -> str:
+    """First word of what a table calls a kernel; nothing for what the engine takes on its own."""
+    word = (said or "").lower().split(" ")[0]
+    return "" if word == "default" else word
+
+
+#: how tables say that the one-shot all-reduce ran over PCIe, and that it did not
+_ONE_SHOT = re.compile(r"custom AR|oneshot", re.IGNORECASE)
+_NO_ONE_SHOT = re.compile(r"custom AR disabled|no oneshot|oneshot off|allreduce=NCCL", re.IGNORECASE)
+
+
+def _link(run: Run, accelerator: Accelerator, ranks: int) -> LinkPeak:
+    """The link of a run, with the all-reduce that the table says ran there."""
+    said = f"{run.host or ''} {run.notes}"
+    on = _ONE_SHOT.search(said) is not None and _NO_ONE_SHOT.search(said) is None
+    return replace(link_of(accelerator, ranks), one_shot=on)
 
 
 #: requests of mean length that the cache of a server must hold for the model to fit [-]
@@ -155,7 +188,7 @@ def _one_server(run: Run, whole: Deployment, campaign: CampaignSettings, assumed
     """One of the independent servers that a campaign divided the accelerators into."""
 
     def server(tp: int, pp: int = 1, dp: int = 1, ep: int = 1) -> Deployment:
-        return replace(whole.with_layout(tp=tp, pp=pp, dp=dp, ep=ep), link=link_of(whole.accelerator, tp * dp))
+        return replace(whole.with_layout(tp=tp, pp=pp, dp=dp, ep=ep), link=_link(run, whole.accelerator, tp * dp))
 
     if campaign.replica:
         found = server(*campaign.replica)
@@ -214,9 +247,15 @@ def memory_of(question: Question) -> MemoryAnswer | None:
     return MemoryAnswer(found.weights_gib, *pool)
 
 
-def _context_before(run: Run, phase: str, inputs: float) -> float:
+def _counted(length: float | None, run: Run, campaign: CampaignSettings) -> float | None:
+    """Tokens of a length that a row states, which may be a label."""
+    if not length or not run.context_is_label:
+        return length
+    return campaign.label_share * length + campaign.label_frame
+
+
+def _context_before(depth: float, phase: str, inputs: float) -> float:
     """Tokens in the cache before the prompt; of a decode row the prompt itself is the depth that the table names."""
-    depth = run.context_depth or 0.0
     return 0.0 if phase == "decode" and depth == inputs else depth
 
 
@@ -243,12 +282,16 @@ def _load(
         concurrency = float(min(limit, 1024)) if offline else 1.0
         assumed.append(f"{concurrency:.0f} requests in flight")
     inputs, outputs = run.input_tokens or campaign.input_tokens, run.output_tokens or campaign.output_tokens
+    stated, inputs = inputs, _counted(inputs, run, campaign)
+    if inputs != stated:
+        assumed.append(f"a label of {stated:.0f} stands for {inputs:.0f} tokens")
     if inputs is None:
         inputs = 0.0 if phase == "decode" else _BURST_PROMPT if run.protocol == "burst" else 512.0
         assumed.append(f"{inputs:.0f} input tokens")
     if outputs is None:
         outputs = 256.0
         assumed.append("256 output tokens")
+    outputs = min(outputs, campaign.output_limit)
     requests = (run.num_requests or 0) // replicas or round(concurrency * (campaign.requests_per_user or 0))
     pool = float(1 << 60)
     if phase == "serving":
@@ -261,7 +304,7 @@ def _load(
         concurrency=concurrency,
         input_tokens=inputs,
         output_tokens=outputs,
-        context=_context_before(run, phase, inputs),
+        context=_context_before(_counted(run.context_depth, run, campaign) or 0.0, phase, inputs),
         requests=min(requests, 20480),
         shortest=max(low, 0.02),
         longest=high,
@@ -278,6 +321,14 @@ def _load(
         staggered=queued,
         tokens_per_step=deployment.tokens_per_step,
         prefix_cached=run.prefix_cached,
+        cached_rest=computed_again(
+            deployment.model,
+            engine=deployment.engine,
+            prompt=inputs,
+            tp=deployment.tp,
+            kv_bytes=deployment.structure.kv_bytes,
+            draft_tokens=deployment.draft_tokens,
+        ),
         bunched=_bunched(run, deployment, concurrency * inputs, budget),
         shared_prompt=run.shared_prompt and phase == "decode",
         replicas=replicas,
@@ -301,56 +352,3 @@ def _bunched(run: Run, deployment: Deployment, tokens: float, budget: int) -> fl
 
 #: prompt of a burst that does not state it: the report of fr-001 calls its prompts short [token]
 _BURST_PROMPT = 128.0
-
-
-def why_unknown(question: Question) -> str:
-    """Why a row says nothing of the speed of a step.
-
-    Parameters
-    ----------
-    question : Question
-        The row.
-
-    Returns
-    -------
-    str
-        The reason; empty where lengths and requests in flight are known.
-
-    Examples
-    --------
-    >>> run = Run("a", "llama-3.1-8b", "h200-sxm", engine="vllm", accelerator_count=1, protocol="mlperf-server")
-    >>> why_unknown(question_of(run))
-    'requests in flight are not stated'
-    """
-    open_ = question.load.phase == "serving" and any(text.endswith("in flight") for text in question.assumed)
-    if open_:
-        return "requests in flight are not stated"
-    run = question.run
-    burst = run.request_rate_per_s == np.inf and run.concurrency is None
-    # a crowd drains by its longest answers, of which a table gives the mean only
-    varied = question.load.shortest < _ALIKE * question.load.longest
-    return "conversations sent all at once, of lengths that are not stated" if burst and varied else ""
-
-
-#: lengths differ less than this where a table's mean says enough of them [-]
-_ALIKE = 0.5
-
-
-def answerable(run: Run) -> str | None:
-    """Why a row cannot be answered, or None.
-
-    Parameters
-    ----------
-    run : Run
-        The row.
-
-    Returns
-    -------
-    str or None
-        The reason.
-    """
-    try:
-        question_of(run)
-    except GlmplanError as error:
-        return str(error)
-    return None

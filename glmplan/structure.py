@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
+import numpy as np
+
 from glmplan.blocks.stack import vocabulary_tensors
 from glmplan.blocks.storage import Segment, segments, tensor_format
 from glmplan.blocks.tensor import Tensor
@@ -12,6 +14,9 @@ from glmplan.errors import UnknownFact
 from glmplan.formats import WEIGHT_FORMATS, WeightFormat
 from glmplan.kernel_fits import find_kernel_fit
 from glmplan.kernel_rules import AttentionRule, KernelRule, collective_engine, kernel_rule
+from glmplan.network.collectives import LinkClass
+from glmplan.network.crowding import crowding
+from glmplan.network.links import load_link_fits
 from glmplan.schema.model import Checkpoint, ModelSpec
 from glmplan.utilisation import CollectiveParams, KernelParams
 
@@ -104,11 +109,14 @@ class LinkPeak:
         One direction for each rank, [B/s]
     latency : float
         How many times as long a small collective takes as on the machines that the fit knows, [-]
+    one_shot : bool
+        Whether the engine's one-shot all-reduce runs over PCIe, which stock engines leave off there.
     """
 
     kind: str
     bandwidth: float
     latency: float = 1.0
+    one_shot: bool = False
 
 
 @dataclass(frozen=True)
@@ -246,6 +254,31 @@ class StepWork:
         """
         form = "fp8" if self.kv_bytes <= 1.1 else "bf16"
         return self.kernel(kernel, KernelRule(form, 2.0, "bf16", self.engine, self.attention.backend))
+
+    def cards(self, ranks: np.ndarray | float) -> LinkClass | None:
+        """Links of cards whose group crosses PCIe, None for others.
+
+        A table of kernels holds the one machine that its author had; collectives over PCIe were measured on several.
+
+        Parameters
+        ----------
+        ranks : float or array
+            Ranks in the group, [-]
+
+        Returns
+        -------
+        LinkClass or None
+            The ring that stock engines run; with the one-shot kernel where it runs, the faster of both.
+        """
+        if self.link.kind != "pcie":
+            return None
+        fits = load_link_fits()
+        ring = fits.protocols["pcie", "ring", "direct"]
+        if not self.link.one_shot:
+            return LinkClass("pcie", self.link.bandwidth, self.link.bandwidth, ring, algorithm="ring")
+        kept = self.link.bandwidth * crowding(np.asarray(ranks) - 1.0, fits.scalars)
+        shot = fits.protocols["pcie", "one-shot", "direct"]
+        return LinkClass("pcie", self.link.bandwidth, kept, ring, shot)  # type: ignore[arg-type]  # arrays broadcast
 
     def collective(self) -> CollectiveParams:
         """Fitted parameters of all-reduces on this part, or a rule of thumb."""

@@ -17,6 +17,7 @@ named, and each reason is one parameter of `KernelParams`:
 `cache_bytes`         size up to which they stay there
 `block`               rate at which one block of threads reads by itself: what binds a kernel that starts few of them
 `block_gain`          how much faster that is for bytes in the cache
+`key`                 time that such a block waits for each key, however short it is
 ====================  ================================================================================================
 
 The parameters come from `calibration/fits/kernels/`, written by `glmplan calibrate kernels`; the forms and their limits
@@ -63,8 +64,9 @@ class KernelWork:
         Bytes of passes that do not overlap with the main loop, [B]
     groups : float or array
         Experts that have a token, [-]
-    block_bytes : float or array
-        Bytes that one block of threads reads one after the other; 0 where a kernel cuts its stream for all cores, [B]
+    block_bytes, block_keys : float or array
+        Bytes and keys that one block of threads reads one after the other; 0 where a kernel cuts its stream for all
+        cores, [B], [-]
     """
 
     flop: Array
@@ -75,6 +77,7 @@ class KernelWork:
     side_bytes: Array = 0.0
     groups: Array = 0.0
     block_bytes: Array = 0.0
+    block_keys: Array = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +112,8 @@ class KernelParams:
         Rate at which one block of threads reads by itself; infinite where no table shows it, [B/s]
     block_gain : float
         How many times faster that is for bytes in the part's cache, [-]
+    key : float
+        Time that such a block waits for each key on top; 0 where no table shows it, [s]
     """
 
     floor: float
@@ -124,6 +129,7 @@ class KernelParams:
     cache_bytes: float = 1.0
     block: float = 1e15
     block_gain: float = 1.0
+    key: float = 0.0
 
     def from_cache(self, work: KernelWork, resident: Array, share: Array = 1.0) -> KernelWork:
         """Return a work as it costs when a share of its bytes is found in the part's cache.
@@ -162,7 +168,7 @@ def kernel_seconds(work: KernelWork, *, peak_flop: Array, peak_bandwidth: Array,
 
     ``floor + group·groups + side_bytes/(side·B) + (t_flop^s + t_bytes^s)^(1/s)`` with
     ``t_flop = flop·(1 + rows_half/rows)·(1 + tiles_half/tiles)/(flop_share·P)`` and
-    ``t_bytes = max(bytes·(1 + streams_half/streams)/(bandwidth_share·B), block_bytes/block)`` [1]_.
+    ``t_bytes = max(bytes·(1 + streams_half/streams)/(bandwidth_share·B), block_bytes/block + block_keys·key)`` [1]_.
     A higher peak is never slower. More tokens are never faster while `rows_half` is at most a tile, 128 rows.
 
     Parameters
@@ -204,7 +210,7 @@ def kernel_seconds(work: KernelWork, *, peak_flop: Array, peak_bandwidth: Array,
     p = params
     compute = work.flop * (1 + p.rows_half / work.rows) * (1 + p.tiles_half / work.tiles) / (p.flop * peak_flop)
     memory = work.bytes * (1 + p.streams_half / work.streams) / (p.bandwidth * peak_bandwidth)
-    memory = np.maximum(memory, work.block_bytes / p.block)
+    memory = np.maximum(memory, work.block_bytes / p.block + work.block_keys * p.key)
     slow = np.maximum(np.maximum(compute, memory), _TINY)
     fast = np.minimum(compute, memory)
     joined = slow * (1 + (fast / slow) ** p.sharpness) ** (1 / p.sharpness)

@@ -7,23 +7,19 @@ Structure (model, formats, part) is looped over; points are arrays.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
-from glmplan.blocks import grouped_query, latent, recurrent
+from glmplan.attention_work import add_attention
 from glmplan.blocks.feed_forward import busiest_rank
+from glmplan.collective_work import all_gather_seconds, all_reduce_seconds
 from glmplan.columns import Layout, StepPoints
-from glmplan.kernel_work import (
-    attention_decode_work,
-    attention_prefill_work,
-    expert_work,
-    gemm_work,
-    latent_decode_work,
-)
-from glmplan.schema.model import ExpertsFfn, GroupedQuery, LatentAttention, LayerKind, Recurrent
+from glmplan.kernel_work import expert_work, gemm_work
+from glmplan.layer_work import Degrees, Tokens, add_kernel
+from glmplan.schema.model import ExpertsFfn, LatentAttention, LayerKind, Recurrent
 from glmplan.structure import ROW_PARALLEL, Product, StepWork
-from glmplan.utilisation import KernelParams, KernelWork
+from glmplan.utilisation import KernelWork
 
 __all__ = ["SLOTS", "step_work"]
 
@@ -49,9 +45,6 @@ SLOTS: tuple[str, ...] = (
     "arrival",  # layers that the first pass of a request launches kernel by kernel, see `glmplan.front_work` [-]
     "prompt_token",  # prompt tokens that the front end reads, outside of steps [-]
 )
-
-#: recurrent states are kept in FP32 by vLLM and SGLang (`mamba_ssm_cache_dtype`), read and written once a step [B]
-STATE_VALUE_BYTES = 4
 
 
 def step_work(structure: StepWork, *, layout: Layout, points: StepPoints) -> dict[str, np.ndarray]:
@@ -110,13 +103,13 @@ def step_work(structure: StepWork, *, layout: Layout, points: StepPoints) -> dic
     requests = np.maximum(replica / pp, np.minimum(replica, 1.0))
     prompt = prefill / (dp * pp)
     verify = 1.0 + structure.draft_tokens
-    degrees = _Degrees(tp, pp, dp, ep, tp * dp, dcp + zero)
+    degrees = Degrees(tp, pp, dp, ep, tp * dp, dcp + zero)
     context = np.asarray(points.decode_context, dtype=float) + zero
     keys = np.asarray(points.prefill_context, dtype=float) + zero
     shared = np.minimum(np.asarray(points.decode_shared, dtype=float) + zero, context)
 
     everyone = np.maximum(n / pp, np.minimum(n, 1.0))
-    step = _Tokens(requests, requests * verify, prompt, everyone * verify + prefill / pp, context, keys, shared)
+    step = Tokens(requests, requests * verify, prompt, everyone * verify + prefill / pp, context, keys, shared)
     for part, products in structure.main:
         _add_layers(total, structure, part.kind, part.count, products, step, degrees)
     _add_products(total, structure, structure.head, step.decode, step.decode, degrees, None)
@@ -125,9 +118,9 @@ def step_work(structure: StepWork, *, layout: Layout, points: StepPoints) -> dic
     if structure.draft:
         # each draft pass reads the MTP layers and the head once, for one token a request
         passes = float(structure.draft_tokens)
-        one = _Tokens(requests * passes, requests * passes, zero, everyone * passes, context, zero, shared)
+        one = Tokens(requests * passes, requests * passes, zero, everyone * passes, context, zero, shared)
         once = {name: zero.copy() for name in SLOTS}
-        single = _Tokens(requests, requests, zero, everyone, context, zero, shared)
+        single = Tokens(requests, requests, zero, everyone, context, zero, shared)
         for part, products in structure.draft:
             _add_layers(once, structure, part.kind, part.count, products, single, degrees)
         _add_products(once, structure, structure.head, single.decode, single.decode, degrees, None)
@@ -136,58 +129,11 @@ def step_work(structure: StepWork, *, layout: Layout, points: StepPoints) -> dic
         for name in SLOTS:
             total[name] += passes * once[name] * decoding
     stages = pp - 1.0
-    total["collective"] += stages * structure.collective().latency
+    total["collective"] += stages * all_gather_seconds(structure, 0.0, 2.0)[0]
     total["collective_bytes"] += (
         stages * (step.decode + prompt) * structure.model.hidden * 2.0 / structure.link.bandwidth
     )
     return total
-
-
-@dataclass(frozen=True, slots=True)
-class _Degrees:
-    tp: np.ndarray
-    pp: np.ndarray
-    dp: np.ndarray
-    ep: np.ndarray
-    expert_ranks: np.ndarray
-    dcp: np.ndarray
-
-
-@dataclass(frozen=True, slots=True)
-class _Tokens:
-    requests: np.ndarray  # decoding on the fullest replica
-    decode: np.ndarray  # their tokens, verified ones included
-    prompt: np.ndarray  # prompt tokens on the replica
-    everywhere: np.ndarray  # tokens of all replicas, which the experts see
-    context: np.ndarray
-    keys: np.ndarray
-    shared: np.ndarray  # of the context, in one copy for all requests
-
-
-def _split(
-    layer: dict[str, np.ndarray],
-    work: KernelWork,
-    params: KernelParams,
-    *,
-    peak_flop: float,
-    bandwidth: float,
-    slots: tuple[str, str, str],
-    active: np.ndarray,
-) -> None:
-    """Add a kernel's time to three slots: fixed, bytes, FLOP; `glmplan.utilisation.kernel_seconds` is their sum."""
-    flop = (
-        work.flop * (1 + params.rows_half / work.rows) * (1 + params.tiles_half / work.tiles) / params.flop / peak_flop
-    )
-    read = work.bytes * (1 + params.streams_half / work.streams) / params.bandwidth / bandwidth
-    read = np.maximum(read, work.block_bytes / params.block)
-    top = np.maximum(np.maximum(flop, read), 1e-30)
-    x, y = (flop / top) ** params.sharpness, (read / top) ** params.sharpness
-    joint = top * (x + y) ** (1.0 / params.sharpness) / (x + y)
-    side = work.side_bytes / params.side / bandwidth
-    fixed, by_bytes, by_flop = slots
-    layer[fixed] = layer[fixed] + active * (params.floor + params.group * work.groups)
-    layer[by_bytes] = layer[by_bytes] + active * (joint * y + side)
-    layer[by_flop] = layer[by_flop] + active * joint * x
 
 
 def _add_layers(
@@ -196,15 +142,15 @@ def _add_layers(
     kind: LayerKind,
     count: int,
     products: tuple[Product, ...],
-    step: _Tokens,
-    degrees: _Degrees,
+    step: Tokens,
+    degrees: Degrees,
 ) -> None:
     part, hidden = structure.part, structure.model.hidden
     tokens = step.decode + step.prompt
     experts = next((block for block in kind.ffn if isinstance(block, ExpertsFfn)), None)
     layer: dict[str, np.ndarray] = {name: np.zeros_like(tokens) for name in SLOTS}
     _add_products(layer, structure, products, tokens, step.everywhere, degrees, experts)
-    _add_attention(layer, structure, kind, step, degrees)
+    add_attention(layer, structure, kind, step, degrees)
     layer["layer"] = layer["layer"] + 1.0
     layer["moe_layer"] = layer["moe_layer"] + (1.0 if experts else 0.0)
     layer["state_layer"] = layer["state_layer"] + (1.0 if isinstance(kind.mixer, LatentAttention | Recurrent) else 0.0)
@@ -218,9 +164,6 @@ def _add_layers(
         _add_reduce(layer, structure, step.everywhere, wide, calls=1.0 + np.minimum(degrees.dp - 1.0, 1.0))
     elif kind.ffn:
         _add_reduce(layer, structure, tokens, degrees.tp)
-    several = np.minimum(degrees.tp * degrees.dp - 1.0, 1.0)
-    dcp_calls = np.minimum(degrees.dcp - 1.0, 1.0) * 2.0
-    layer["collective"] = layer["collective"] + several * dcp_calls * structure.collective().latency
     for name, value in layer.items():
         total[name] += count * value
 
@@ -232,15 +175,9 @@ def _add_reduce(
     ranks: np.ndarray,
     calls: np.ndarray | float = 1.0,
 ) -> None:
-    p = structure.collective()
-    several = np.minimum(ranks - 1.0, 1.0)
-    share = tokens * structure.model.hidden * 2.0
-    share = share / (structure.link.bandwidth * (2 / np.maximum(ranks, 2.0)) ** p.crowding)
-    one_shot = (ranks - 1.0) * share / max(p.one_shot, 1e-9)
-    two_shot = p.two_shot_setup + 2.0 * (ranks - 1.0) / ranks * share / p.two_shot
-    latency = structure.link.latency * (p.latency + p.hop * np.maximum(ranks - 2.0, 0.0))
-    layer["collective"] = layer["collective"] + several * calls * latency
-    layer["collective_bytes"] = layer["collective_bytes"] + several * np.minimum(one_shot, two_shot)
+    latency, payload = all_reduce_seconds(structure, tokens * structure.model.hidden * 2.0, ranks)
+    layer["collective"] = layer["collective"] + calls * latency
+    layer["collective_bytes"] = layer["collective_bytes"] + payload
 
 
 def _add_products(
@@ -249,7 +186,7 @@ def _add_products(
     products: tuple[Product, ...],
     tokens: np.ndarray,
     everywhere: np.ndarray,
-    degrees: _Degrees,
+    degrees: Degrees,
     experts: ExpertsFfn | None,
 ) -> None:
     part = structure.part
@@ -278,7 +215,7 @@ def _add_products(
                 matrices=3.0 if routed.gated else 2.0,
             )
             work = _single_rows(work) if part.is_processor else work
-            _split(
+            add_kernel(
                 layer, work, structure.kernel("experts", rule), peak_flop=rate, bandwidth=part.bandwidth,
                 slots=("expert_fixed", "expert_bytes", "expert_flop"), active=np.minimum(everywhere, 1.0),
             )  # fmt: skip
@@ -288,7 +225,7 @@ def _add_products(
         k = product.columns * (share if inner else 1.0)
         work = gemm_work(some, n, k, weight_bytes=product.format.bytes, activation_bytes=rule.activation_bytes)
         work = _single_rows(work) if part.is_processor else work
-        _split(
+        add_kernel(
             layer, work, structure.kernel("gemm", rule), peak_flop=rate, bandwidth=part.bandwidth,
             slots=("gemm_fixed", "gemm_bytes", "gemm_flop"), active=active,
         )  # fmt: skip
@@ -297,95 +234,3 @@ def _add_products(
 def _single_rows(work: KernelWork) -> KernelWork:
     """On a processor a single row is a matrix-vector product, which has no tiles to waste."""
     return replace(work, rows=work.rows / np.clip(work.rows - 1.0, 1e-9, 1.0))
-
-
-def _add_attention(
-    layer: dict[str, np.ndarray], structure: StepWork, kind: LayerKind, step: _Tokens, degrees: _Degrees
-) -> None:
-    part, mixer = structure.part, kind.mixer
-    rate, bandwidth = part.rate("bf16"), part.bandwidth
-    decoding, prompting = np.minimum(step.requests, 1.0), np.minimum(step.prompt, 1.0)
-    requests, prompt = np.maximum(step.requests, 1e-9), np.maximum(step.prompt, 1.0)
-    verify = np.maximum(step.decode, 1e-9) / requests
-    drafted = bool(np.any(verify > 1.0))
-    splits = structure.attention.verify_splits if drafted else structure.attention.splits
-    decode = {"peak_flop": rate, "bandwidth": bandwidth, "slots": ("attention_fixed", "cache", "cache"),
-              "active": decoding}  # fmt: skip
-    prefill = {"peak_flop": rate, "bandwidth": bandwidth, "active": prompting,
-               "slots": ("attention_fixed", "prefill_attention", "prefill_attention")}  # fmt: skip
-    if isinstance(mixer, GroupedQuery):
-        heads = mixer.heads / np.minimum(degrees.tp, mixer.heads)
-        gathered = np.minimum(heads * degrees.dcp, mixer.heads)
-        kv_heads = mixer.kv_heads / np.minimum(degrees.tp, mixer.kv_heads)
-        wide = (mixer.head_dim + (mixer.v_head_dim or mixer.head_dim)) / 2.0
-        keys = np.maximum(grouped_query.attended(mixer, step.context), 1.0) / degrees.dcp
-        work = attention_decode_work(requests, keys, heads=gathered, kv_heads=kv_heads, head_dim=wide,
-                                     kv_bytes=structure.kv_bytes, queries=verify, splits=splits)  # fmt: skip
-        params = structure.attention_kernel("decode-attention")
-        if drafted:
-            work, params = _padded(work, params, structure, verify, step)
-        _split(layer, _shared_once(work, params, step), params, **decode)
-        seen = grouped_query.attended(mixer, step.keys)
-        work = attention_prefill_work(1.0, prompt, prefix=seen - (prompt + 1.0) / 2.0, heads=heads, kv_heads=kv_heads,
-                                      head_dim=wide)  # fmt: skip
-        _split(layer, _no_negative_bytes(work), structure.kernel("prefill-attention", "bf16"), **prefill)
-    elif isinstance(mixer, LatentAttention):
-        heads = mixer.heads / np.minimum(degrees.tp, mixer.heads)
-        gathered = np.minimum(heads * degrees.dcp, mixer.heads)
-        width = structure.latent_bytes or latent.cache_values_per_token(mixer) * structure.kv_bytes
-        index = latent.index_key_bytes(mixer) if structure.sparse else 0
-        keys = np.maximum(latent.attended(mixer, step.context, sparse=structure.sparse), 1.0) / degrees.dcp
-        work = latent_decode_work(requests, keys, heads=gathered, kv_bytes=width / (mixer.kv_rank + mixer.rope_dim),
-                                  latent=float(mixer.kv_rank), rope=float(mixer.rope_dim), queries=verify)  # fmt: skip
-        params = structure.attention_kernel("latent-decode")
-        _split(layer, _shared_once(work, params, step), params, **decode)
-        seen = latent.attended(mixer, step.keys, sparse=structure.sparse)
-        work = attention_prefill_work(
-            1.0, prompt, prefix=seen - (prompt + 1.0) / 2.0, heads=heads, kv_heads=heads,
-            head_dim=float(mixer.nope_dim + mixer.rope_dim), value_dim=float(mixer.v_dim),
-        )  # fmt: skip
-        _split(layer, _no_negative_bytes(work), structure.kernel("latent-prefill", "bf16"), **prefill)
-        if structure.sparse and index:
-            # the indexer scores every key for every query, on each rank the same
-            scores = latent.indexer_flop(mixer, step.context) * step.decode / degrees.dcp / rate
-            layer["cache"] = layer["cache"] + step.requests * step.context * index / degrees.dcp / bandwidth + scores
-            layer["prefill_attention"] = (
-                layer["prefill_attention"] + step.prompt * latent.indexer_flop(mixer, step.keys) / rate
-            )
-    elif isinstance(mixer, Recurrent):
-        split = np.minimum(degrees.tp, mixer.value_heads)
-        state = recurrent.state_values(mixer) * STATE_VALUE_BYTES + recurrent.conv_values(mixer) * 2.0
-        layer["cache"] = layer["cache"] + step.requests * 2.0 * state / split / bandwidth
-        scan = (step.prompt + step.decode) * recurrent.core_flop(mixer) / split / rate
-        layer["prefill_attention"] = layer["prefill_attention"] + scan
-
-
-#: requests from which vLLM reads a prefix that all share once for all (`use_cascade_attention`) [-]
-_CASCADE = 8.0
-
-
-def _padded(
-    work: KernelWork, params: KernelParams, structure: StepWork, verify: np.ndarray, step: _Tokens
-) -> tuple[KernelWork, KernelParams]:
-    """Verification by blocks that compute a whole tile of rows for one head: its padding costs, at one core's rate."""
-    rows, part = structure.attention.tile_rows, structure.part
-    if not rows or not part.multiprocessors:
-        return work, params
-    together = np.where((step.shared > 0) & (step.requests >= _CASCADE), step.requests, 1.0)
-    padded = work.flop * np.maximum(rows / (verify * together), 1.0)
-    # a key and a value of a head: 4 * width FLOP for each row, 2 * width values
-    rate = part.rate("bf16") / part.multiprocessors / rows * structure.kv_bytes / 2.0
-    return replace(work, flop=padded, rows=np.inf), replace(params, block=min(rate, params.block))
-
-
-def _shared_once(work: KernelWork, params: KernelParams, step: _Tokens) -> KernelWork:
-    """Keys that all requests share come from memory once; the others find them in the cache as far as they fit."""
-    if not step.shared.any():
-        return work
-    requests, share = np.maximum(step.requests, 1.0), step.shared / np.maximum(step.context, 1.0)
-    return params.from_cache(work, work.bytes * share / requests, share * (1.0 - 1.0 / requests))
-
-
-def _no_negative_bytes(work: KernelWork) -> KernelWork:
-    """Several short prompts in one chunk see fewer keys than one long one would: cache bytes may not go negative."""
-    return replace(work, bytes=np.maximum(work.bytes, 0.0))

@@ -9,7 +9,8 @@ import pytest
 from glmplan.calibrate.ledger import load_measurements
 from glmplan.errors import SpecError
 from glmplan.observables import Load, observables
-from glmplan.question import memory_of, question_of, why_unknown
+from glmplan.question import memory_of, question_of
+from glmplan.question_known import why_unknown
 from glmplan.records import Run
 
 

@@ -10,13 +10,15 @@ import numpy as np
 
 from glmplan.backtest.reasons import reasons_for
 from glmplan.backtest.scores import DIMENSIONS, FIGURES, Score, Table, score, table_of
+from glmplan.calibrate.covariance import Constants
 from glmplan.calibrate.crossvalidate import MODES
 from glmplan.calibrate.design import asked_of
 from glmplan.calibrate.ledger import load_measurements, repeats
 from glmplan.calibrate.left_out import LeftOut
 from glmplan.calibrate.possible import reasons_impossible
 from glmplan.errors import GlmplanError
-from glmplan.question import memory_of, question_of, why_unknown
+from glmplan.question import memory_of, question_of
+from glmplan.question_known import why_unknown
 from glmplan.records import Run
 
 __all__ = ["GOALS", "Accuracy", "Goal", "GroupScore", "accuracy", "memory_errors"]
@@ -106,6 +108,8 @@ class Accuracy:
         Why rows are not scored → how many, [-]
     impossible : dict of str to str
         Row → why its figures cannot be.
+    constants : tuple of Constants
+        Constants of the engines with their covariance.
     """
 
     table: Table
@@ -116,9 +120,12 @@ class Accuracy:
     site: dict[str, Score]
     unused: dict[str, int]
     impossible: dict[str, str]
+    constants: tuple[Constants, ...] = ()
 
 
-def accuracy(left_out: LeftOut, runs: Iterable[Run] | None = None) -> Accuracy:
+def accuracy(
+    left_out: LeftOut, runs: Iterable[Run] | None = None, *, constants: tuple[Constants, ...] = ()
+) -> Accuracy:
     """Score left-out predictions.
 
     Parameters
@@ -127,6 +134,8 @@ def accuracy(left_out: LeftOut, runs: Iterable[Run] | None = None) -> Accuracy:
         Errors of cross-validation.
     runs : iterable of Run, optional
         The runs they belong to; those that ship by default.
+    constants : tuple of Constants, optional
+        Constants of the engines, to be shown beside the errors.
 
     Returns
     -------
@@ -148,7 +157,9 @@ def accuracy(left_out: LeftOut, runs: Iterable[Run] | None = None) -> Accuracy:
             site[figure] = score(table.site[mine])
     impossible = _impossible(rows, left_out)
     unused = _unused(rows, left_out, impossible)
-    return Accuracy(table, overall, _groups(table), _goals(table, site), memory_errors(rows), site, unused, impossible)
+    return Accuracy(
+        table, overall, _groups(table), _goals(table, site), memory_errors(rows), site, unused, impossible, constants
+    )
 
 
 def _impossible(runs: list[Run], left_out: LeftOut) -> dict[str, str]:

@@ -9,10 +9,15 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
+
 from glmplan.backtest.accuracy import Accuracy, Goal, GroupScore
 from glmplan.backtest.scores import DIMENSIONS, Score
+from glmplan.calibrate.covariance import Constants
 from glmplan.calibrate.crossvalidate import MODES
 from glmplan.files import write_atomically
+from glmplan.hierarchy import COLUMNS
+from glmplan.intervals import QUANTILE_90
 
 __all__ = ["accuracy_csv", "accuracy_json", "accuracy_page", "accuracy_text", "write_accuracy_page"]
 
@@ -32,6 +37,12 @@ def _percent(value: float, *, signed: bool = False) -> str:
     if math.isnan(value):
         return "–"
     return f"{100 * value:+.1f} %" if signed else f"{100 * value:.1f} %"
+
+
+def _constant(one: Constants, place: int) -> str:
+    value, factor = np.exp(one.value[place]), np.exp(QUANTILE_90 * np.sqrt(one.covariance[place, place]))
+    said = f"{1e6 * value:.3g} µs" if COLUMNS[place].endswith("_seconds") else f"{value:.2f}"
+    return f"{said} ×/÷ {factor:.2f}"
 
 
 def _cells(one: Score) -> list[str]:
@@ -129,6 +140,19 @@ def accuracy_page(found: Accuracy, plots: Sequence[str] = ()) -> str:
             rows = [one for one in found.groups if one.mode == mode and one.dimension == dimension]
             lines += [f"## By {dimension}, {_WORDS[mode]} left out", ""]
             lines += _markdown(("group", "figure", *_HEAD), [[r.group, r.figure, *_cells(r.score)] for r in rows], 2)
+    if found.constants:
+        engines = found.constants
+        lines += [
+            "## Constants of the engines",
+            "",
+            "Posterior of the joint fit for an engine of which neither part nor model nor format is known: the median, "
+            "and the factor that its 90 % interval is wide to each side. Effects of parts, models, formats and "
+            "configurations come on top, each with a deviation of its own in `calibration/fits/step/covariance.toml`.",
+            "",
+        ]
+        head = ("constant", *(one.engine for one in engines))
+        table = [[name, *(_constant(one, place) for one in engines)] for place, name in enumerate(COLUMNS)]
+        lines += _markdown(head, table, 1)
     lines += ["## Rows that are not scored", ""]
     lines += _markdown(("why", "rows"), [[why, str(count)] for why, count in found.unused.items()], 1)
     if found.impossible:

@@ -10,7 +10,7 @@ import numpy as np
 from glmplan.blocks.tensor import Tensor
 from glmplan.schema.model import GroupedQuery
 
-__all__ = ["attended", "cache_values_per_token", "core_flop", "tensors"]
+__all__ = ["attended", "cache_values_per_token", "tensors"]
 
 
 def tensors(block: GroupedQuery, hidden: int) -> tuple[Tensor, ...]:
@@ -112,26 +112,3 @@ def attended(block: GroupedQuery, context: np.ndarray) -> np.ndarray:
     """
     limit = block.window or (block.indexer.topk if block.indexer is not None else None)
     return np.minimum(context, float(limit)) if limit else context
-
-
-def core_flop(block: GroupedQuery, keys: np.ndarray) -> np.ndarray:
-    """FLOP of scores and weighted sum for one query token, all heads.
-
-    Parameters
-    ----------
-    block : GroupedQuery
-        Its shape.
-    keys : (n,) array
-        Keys read by the query, [token]
-
-    Returns
-    -------
-    (n,) array
-        [FLOP]
-
-    Examples
-    --------
-    >>> float(core_flop(GroupedQuery(heads=2, kv_heads=1, head_dim=4), np.array(10.0)))
-    320.0
-    """
-    return 2.0 * block.heads * (block.head_dim + (block.v_head_dim or block.head_dim)) * keys

@@ -9,7 +9,7 @@ from __future__ import annotations
 from glmplan.blocks.tensor import Tensor
 from glmplan.schema.model import Recurrent
 
-__all__ = ["conv_values", "core_flop", "state_values", "tensors"]
+__all__ = ["conv_values", "state_values", "tensors"]
 
 
 def tensors(block: Recurrent, hidden: int) -> tuple[Tensor, ...]:
@@ -119,24 +119,3 @@ def conv_values(block: Recurrent) -> int:
     36864
     """
     return (2 * block.key_heads * block.key_dim + block.value_heads * block.value_dim) * (block.conv_kernel - 1)
-
-
-def core_flop(block: Recurrent) -> float:
-    """FLOP of the state update and read-out for one token, all heads (delta rule: three products with the state).
-
-    Parameters
-    ----------
-    block : Recurrent
-        Its shape.
-
-    Returns
-    -------
-    float
-        [FLOP]
-
-    Examples
-    --------
-    >>> core_flop(Recurrent(flavour="mamba2", key_heads=8, key_dim=128, value_heads=64, value_dim=64))
-    3145728.0
-    """
-    return 6.0 * state_values(block)

@@ -15,7 +15,8 @@ from glmplan.errors import GlmplanError, SpecError
 from glmplan.front_work import front_work, prompt_launches
 from glmplan.hierarchy import LEVELS, keys_of
 from glmplan.observables import observables
-from glmplan.question import Question, question_of, why_unknown
+from glmplan.question import Question, question_of
+from glmplan.question_known import why_unknown
 from glmplan.records import Run
 from glmplan.work import SLOTS, step_work
 

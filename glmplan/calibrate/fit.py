@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
+from glmplan.calibrate.covariance import FILE, Posterior, posterior, write_covariance
 from glmplan.calibrate.crossvalidate import MODES, Errors, cross_validate
 from glmplan.calibrate.design import Design
 from glmplan.calibrate.intervals import Intervals, fit_intervals, scored_of, site_intervals
@@ -22,6 +23,7 @@ __all__ = ["Calibrated", "calibrate", "write_fit"]
 #: an effect smaller than this is not written [-]
 _NEGLIGIBLE = 0.0005
 _ROUNDS = 30
+_WRITTEN = "# Written by `glmplan calibrate`; do not edit."
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,8 @@ class Calibrated:
         Intervals from these errors.
     site : (m,) array
         Errors after a site's update with two points of each sweep, in logarithms; NaN where that was not tried, [-]
+    posterior : Posterior
+        How well the effects are known.
     """
 
     design: Design
@@ -47,6 +51,7 @@ class Calibrated:
     errors: tuple[Errors, ...]
     intervals: Intervals
     site: np.ndarray
+    posterior: Posterior
 
 
 def calibrate(design: Design, *, progress: Callable[[str, int, int], None] | None = None) -> Calibrated:
@@ -82,7 +87,7 @@ def calibrate(design: Design, *, progress: Callable[[str, int, int], None] | Non
     scored = scored_of(design.questions, design.observation_run, design.figure)
     intervals = fit_intervals(errors, scored)
     intervals.base["site"] = site_intervals(site, sweep, scored.kind, intervals.base["configuration"])
-    return Calibrated(design, solution, tuple(errors), intervals, site)
+    return Calibrated(design, solution, tuple(errors), intervals, site, posterior(design, solution))
 
 
 def _row(values: np.ndarray, digits: int = 3) -> str:
@@ -115,7 +120,7 @@ def write_fit(found: Calibrated, folder: Path) -> list[Path]:
     design, solution = found.design, found.solution
     libraries = ", ".join(f"{name} {version(name)}" for name in ("numpy", "scipy"))
     head = [
-        "# Written by `glmplan calibrate`; do not edit. Effects are logarithms: docs/physics/calibration.md.",
+        f"{_WRITTEN} Effects are logarithms: docs/physics/calibration.md.",
         f'libraries = "{libraries}"',
         f"runs = {len(design.questions)}",
         f"observations = {len(design.log_seconds)}",
@@ -155,10 +160,15 @@ def write_fit(found: Calibrated, folder: Path) -> list[Path]:
         lines += _table("domain", _domains(design, engine))
         written.append(folder / f"{engine}.toml")
         write_atomically(written[-1], "\n".join(lines))
+    written.append(write_covariance(found.posterior, design, folder / FILE, head=head))
     used = sorted(question.run.id for question in design.questions)
-    lines = ["# Runs that the fit rests on.", "runs = [", *(f'  "{one}",' for one in used), "]", ""]
+    lines = [_WRITTEN, "# Runs that the fit rests on.", "runs = [", *(f'  "{one}",' for one in used), "]", ""]
     written.append(folder / "runs.toml")
     write_atomically(written[-1], "\n".join(lines))
+    for file in set(folder.glob("*.toml")) - set(written):
+        # an engine of which no run is left
+        if file.read_text(encoding="utf-8").startswith(_WRITTEN):
+            file.unlink()
     return written
 
 

@@ -109,7 +109,7 @@ def scored_of(questions: Sequence[Question], run: np.ndarray, figure: np.ndarray
     Scored
         The table.
     """
-    rows = [features_of(one.deployment, one.load.concurrency) for one in questions]
+    rows = [features_of(one.deployment, one.load) for one in questions]
     features = {name: np.array([row[name] for row in rows])[run] for name in (*MEASURED_FEATURES, *OTHER_FEATURES)}
     groups = np.array([f"{row['engine']} {row['accelerator']} {row['model']}" for row in rows])
     kind = np.array([figure_kind(name) for name in figure])
@@ -164,6 +164,19 @@ def _quantiles(errors: np.ndarray, count: int, group: np.ndarray | None = None) 
     return float(low), float(high)
 
 
+def _sizes(errors: np.ndarray, known: np.ndarray, group: np.ndarray) -> dict[str, float]:
+    """Typical size of an error by what was known; few groups say little of their own."""
+    value = np.log(np.maximum(np.abs(errors), _LEAST_ERROR))
+    sizes = {}
+    for name in KNOWLEDGE:
+        mine = known == name
+        groups = len(np.unique(group[mine]))
+        own = float(value[mine].mean()) if groups else 0.0
+        share = groups / (groups + _GROUPS_OF_PRIOR)
+        sizes[name] = float(np.exp(share * own + (1.0 - share) * value.mean()))
+    return sizes
+
+
 def _enough(mine: np.ndarray, group: np.ndarray) -> bool:
     return bool(mine.sum() >= _ENOUGH_ERRORS) and len(np.unique(group[mine])) >= _ENOUGH_GROUPS
 
@@ -215,21 +228,21 @@ def fit_intervals(errors: Sequence[Errors], scored: Scored, *, use: np.ndarray |
     scaled = residual / np.exp(factor)
     base: dict[str, dict[str, tuple[float, float]]] = {name: {} for name in KNOWLEDGE}
     for one in _KINDS:
-        last = (0.0, 0.0)
         alike = kind == one
+        mine = alike & (known == "configuration")
+        mine = mine if _enough(mine, group) else alike if alike.any() else np.ones(len(kind), dtype=bool)
+        last = _quantiles(scaled[mine], int(mine.sum()))
+        others = alike & (known != "configuration")
+        others = others if _enough(others, group) else np.ones(len(kind), dtype=bool)
+        size = _sizes(scaled[others], known[others], group[others])
+        shape = scaled[others] / np.array([size[name] for name in known[others]])
+        ends = _quantiles(shape, len(np.unique(group[others])), group[others])
         for name in KNOWLEDGE:
-            if name == "group":
-                continue
-            choices = (alike & (known == name), alike & (known != "configuration"), alike)
-            mine = next((c for c in choices if _enough(c, group)), np.ones(len(kind), dtype=bool))
-            if name == "configuration":
-                low, high = _quantiles(scaled[mine], int(mine.sum()))
-            else:
-                low, high = _quantiles(scaled[mine], len(np.unique(group[mine])), group[mine])
-            last = (min(low, last[0]), max(high, last[1]))
+            if name != "configuration":
+                # another layout of a measured group is seldom left out alone: it is at least as well known as a pair
+                wide = size["pair" if name == "group" else name]
+                last = (min(wide * ends[0], last[0]), max(wide * ends[1], last[1]))
             base[name][one] = (round(last[0], 4), round(last[1], 4))
-        # another layout of a measured group is seldom left out alone: it is at least as well known as a pair
-        base["group"][one] = base["pair"][one]
     return Intervals(base, dict(sorted(widths.items())))
 
 

@@ -28,10 +28,11 @@ _BOUNDS = {
     "cache_bytes": (5e7, 6e6, 3e8),
     "block": (1e10, 1e9, 1e12),
     "block_gain": (1.5, 1.0, 4.0),
+    "key": (2e-8, 1e-10, 1e-6),
 }
 _NEUTRAL = {"rows_half": 0.0, "tiles_half": 0.0, "streams_half": 0.0, "side": 1.0, "group": 0.0}
 _NEUTRAL |= {"cache_gain": 1.0, "cache_bytes": 1.0, "flop": 1.0, "sharpness": 4.0,
-             "block": 1e15, "block_gain": 1.0}  # fmt: skip
+             "block": 1e15, "block_gain": 1.0, "key": 0.0}  # fmt: skip
 _ALL = ("floor", "bandwidth", "flop", "rows_half", "tiles_half", "streams_half", "sharpness")
 
 #: class of kernel → parameters that are fitted; the others stay neutral
@@ -55,7 +56,7 @@ CLASSES: dict[str, tuple[str, ...]] = {
 }
 
 #: of kernels that start a fixed number of blocks
-_BLOCK = ("block", "block_gain")
+_BLOCK = ("block", "block_gain", "key")
 #: what carries no activation quantisation has no side pass to fit
 _UNQUANTISED = ("bf16", "int4", "mxfp4")
 

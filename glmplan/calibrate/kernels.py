@@ -282,7 +282,7 @@ _HEADER = """\
 # Each row: class, engine, precision, backend, [parameters],
 # [log_sd, part_log_sd, rows_low, rows_high, median, p90, points].
 # Parameters: floor s, bandwidth, flop, rows_half, tiles_half, streams_half, side, sharpness, group s, cache_gain,
-# cache_bytes B, block B/s, block_gain;
+# cache_bytes B, block B/s, block_gain, key s;
 # of all-reduce: latency s, hop s, one_shot, two_shot, two_shot_setup s, crowding. See docs/physics/kernels.md.
 """
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from glmplan.calibrate.kernel_tables import FORMATS, KV_BYTES, Rows, Table, attention_groups, grouped, take
+from glmplan.kernel_rules import attention_rule
 from glmplan.kernel_work import latent_decode_work, latent_prefill_work, sparse_latent_work
 
 __all__ = ["block_rows", "latent_decode_rows", "latent_prefill_rows"]
@@ -27,7 +28,10 @@ def latent_decode_rows(table: Table) -> Iterator[Rows]:
         Format, backend, precision, sampled columns, points, work and resident bytes.
     """
     for dtype, backend, t, points in attention_groups(table, "kv_cache_dtype", table["step"] >= 63):
-        work = latent_decode_work(t["batch_size"], t["step"] + 1, heads=t["num_heads"], kv_bytes=KV_BYTES[dtype])
+        splits = attention_rule("sglang" if backend == "triton" else "", backend).splits
+        work = latent_decode_work(
+            t["batch_size"], t["step"] + 1, heads=t["num_heads"], kv_bytes=KV_BYTES[dtype], splits=splits
+        )
         yield FORMATS[dtype][0], backend, "bf16", t, points, work, np.asarray(work.bytes)
 
 

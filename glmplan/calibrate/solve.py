@@ -6,16 +6,16 @@ weighted down as under Student's t. See docs/physics/calibration.md.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from glmplan.calibrate.design import Design
-from glmplan.hierarchy import COLUMNS, LEVELS, SCALE, TTFT_SCALE, log_parameters
+from glmplan.hierarchy import COLUMNS, LEVELS, REFERENCES, SCALE, TTFT_SCALE, log_parameters
 from glmplan.step import PARAMETERS, step_time
 
-__all__ = ["PRIOR_MEAN", "Solution", "evaluate", "noise_class", "prior_spread", "solve", "summed"]
+__all__ = ["PRIOR_MEAN", "Solution", "evaluate", "key_spread", "noise_class", "prior_spread", "solve", "summed"]
 
 #: where the search starts and where an unmeasured engine stands: latencies in seconds, slow-downs as ratios
 PRIOR_MEAN: dict[str, float] = {
@@ -43,6 +43,8 @@ PRIOR_MEAN: dict[str, float] = {
 _LEVEL_SPREAD = {
     "all": 0.6,
     "engine": 0.2,
+    "engine_draft": 0.2,
+    "engine_experts": 0.2,
     "engine_campaign": 0.01,
     "engine_silicon": 0.18,
     "engine_accelerator": 0.12,
@@ -61,6 +63,8 @@ _LEVEL_SPREAD = {
 _SCALE_SPREAD = {
     "all": 1e-3,
     "engine": 0.08,
+    "engine_draft": 0.08,
+    "engine_experts": 0.08,
     "engine_campaign": 0.1,
     "engine_silicon": 0.02,
     "engine_accelerator": 0.015,
@@ -105,6 +109,30 @@ def prior_spread() -> np.ndarray:
     return spread
 
 
+def key_spread(names: Sequence[str], spread: np.ndarray) -> np.ndarray:
+    """Prior standard deviation of the effects of one level by key.
+
+    Parameters
+    ----------
+    names : sequence of str
+        Its keys.
+    spread : (columns,) array
+        Spread of the level, [-]
+
+    Returns
+    -------
+    (keys, columns) array
+        The same for every key, next to nothing for what the others are compared with, [-]
+
+    Examples
+    --------
+    >>> key_spread(["vllm plain", "vllm drafting"], np.array([0.2])).ravel().round(3).tolist()
+    [0.0, 0.2]
+    """
+    usual = np.array([name.endswith(REFERENCES) for name in names])
+    return np.where(usual[:, None], 1e-9, spread)
+
+
 @dataclass(frozen=True)
 class Solution:
     """Effects that fit best.
@@ -119,12 +147,15 @@ class Solution:
         Measured minus predicted, in logarithms, [-]
     weight : (m,) array
         Student weight of each observation, [-]
+    root : (m,) array
+        Square root of the weight over the noise: how much each observation pulls; 0 for those not fitted, [-]
     """
 
     effects: tuple[np.ndarray, ...]
     noise: dict[str, float]
     residual: np.ndarray
     weight: np.ndarray
+    root: np.ndarray
 
 
 def summed(design: Design, effects: tuple[np.ndarray, ...]) -> np.ndarray:
@@ -252,7 +283,7 @@ def solve(
     offsets = np.concatenate([[0], np.cumsum([len(names) for names in design.key_names])])
     size = int(offsets[-1]) * len(COLUMNS)
     prior = np.array([np.log(PRIOR_MEAN[name]) for name in PARAMETERS] + [0.0, 0.0])
-    sigma = np.concatenate([np.tile(spread[level], len(names)) for level, names in enumerate(design.key_names)])
+    sigma = np.concatenate([key_spread(names, spread[level]).ravel() for level, names in enumerate(design.key_names)])
     z = np.zeros(size)
     if start is not None:
         flat = np.concatenate([part.ravel() for part in start])
@@ -311,4 +342,6 @@ def solve(
                 noise[one] = max(1.4826 * float(np.median(np.abs(mine))), _LEAST_NOISE)
         if progress is not None:
             progress(round_, float(np.median(np.abs(residual[rows]))))
-    return Solution(effects, dict(zip(classes.tolist(), noise.tolist(), strict=True)), residual, weight)
+    weight = (_FREEDOM + 1.0) / (_FREEDOM + (residual / spread_of()) ** 2)
+    root = np.where(use, np.sqrt(weight) / spread_of(), 0.0)
+    return Solution(effects, dict(zip(classes.tolist(), noise.tolist(), strict=True)), residual, weight, root)

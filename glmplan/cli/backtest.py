@@ -42,6 +42,7 @@ def command(
         accuracy_text,
         write_accuracy_page,
     )
+    from glmplan.calibrate.covariance import read_constants
     from glmplan.calibrate.left_out import FILE, left_out_of, read_left_out
     from glmplan.datafolders import data_folder
 
@@ -52,10 +53,11 @@ def command(
         from glmplan.cli.progress import steps
 
         with steps("cross-validating") as progress:
-            errors = left_out_of(calibrate(build_design(load_measurements()), progress=progress))
+            again = calibrate(build_design(load_measurements()), progress=progress)
+        errors, constants = left_out_of(again), again.posterior.engines
     else:
-        errors = read_left_out(fit / FILE if fit is not None else None)
-    found = accuracy(errors)
+        errors, constants = read_left_out(fit / FILE if fit is not None else None), read_constants(fit)
+    found = accuracy(errors, constants=constants)
     write = {Form.text: accuracy_text, Form.json: accuracy_json, Form.csv: accuracy_csv, Form.md: accuracy_page}
     typer.echo(write[form](found), nl=False)
     docs = data_folder("calibration").parent / "docs"

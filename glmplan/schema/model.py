@@ -139,7 +139,9 @@ class ExpertsFfn(_Record):
     `latent` is the width the routed experts work in where it is not the hidden size (Nemotron-3 Super).
     `busiest_fifth` is the share of the routed tokens that the busiest fifth of the experts receives; 0.2 is even. It
     was published for DeepSeek-V3 and R1 (0.3 to 0.4) and Qwen3-235B (0.65), on CNN Dailymail and OpenOrca
-    (https://github.com/ai-dynamo/aiconfigurator docs/POWER_LAW_DISTRIBUTION.md at 39880852); others get the middle.
+    (https://github.com/ai-dynamo/aiconfigurator docs/POWER_LAW_DISTRIBUTION.md at 39880852). Models whose router is
+    balanced by a bias as DeepSeek's (arXiv 2408.15664) take 0.35, Qwen's, balanced by a loss over whole batches (arXiv
+    2501.11873), 0.65; others get the middle.
     """
 
     kind: Literal["experts"] = "experts"

@@ -58,17 +58,19 @@ def test_a_few_absurd_rows_do_not_move_the_fit():
 
 def test_planted_blocks_come_back_from_a_cache_of_keys_that_partly_lies_in_the_cache_of_the_part():
     planted = KernelParams(
-        floor=6e-6, bandwidth=0.85, flop=0.8, cache_gain=4.0, cache_bytes=1e8, block=1e10, block_gain=1.5
+        floor=6e-6, bandwidth=0.85, flop=0.8, cache_gain=4.0, cache_bytes=1e8, block=1e10, block_gain=1.5, key=2e-8
     )
-    batch, context = (axis.ravel() for axis in np.meshgrid(2.0 ** np.arange(0, 8), 2.0 ** np.arange(7, 18)))
-    work = attention_decode_work(batch, context, heads=8.0, kv_heads=1.0, head_dim=128.0, kv_bytes=2.0, splits=8.0)
+    axes = np.meshgrid(2.0 ** np.arange(0, 8), 2.0 ** np.arange(7, 18), [64.0, 128.0, 256.0])
+    batch, context, wide = (axis.ravel() for axis in axes)
+    work = attention_decode_work(batch, context, heads=8.0, kv_heads=1.0, head_dim=wide, kv_bytes=2.0, splits=8.0)
     peaks = {"peak_flop": 467.8e12, "peak_bandwidth": 1.5976e12}
     seconds = kernel_seconds(planted.from_cache(work, work.bytes), **peaks, params=planted)
-    campaign = Campaign("x", "decode-attention", "sglang 1", "bf16", "triton", "bf16", work, seconds, work.bytes, 88)
+    campaign = Campaign("x", "decode-attention", "sglang 1", "bf16", "triton", "bf16", work, seconds, work.bytes, 264)
     rows = rows_of(campaign, slice(None), **peaks)
     fitted = fit_rows("decode-attention", "bf16", rows)
     assert np.median(np.abs(errors(fitted, rows))) < 0.02
     assert fitted.block == pytest.approx(planted.block, rel=0.1)
+    assert fitted.key == pytest.approx(planted.key, rel=0.1)
     assert fitted.cache_gain == pytest.approx(planted.cache_gain, rel=0.2)
     assert fit_rows("decode-attention", "bf16", rows, most_gain=2.0).cache_gain <= 2.0
 

@@ -92,7 +92,7 @@ def _planted(rng, count, engine_scale):
     scale = np.where(engine == "vllm", 1.0, engine_scale) * 0.05
     features = {"engine": engine, **{name: np.full(count, "x") for name in
                 ("accelerator", "model", "format", "load of engine", "model of engine", "load", "link",
-                 "blocks")}}  # fmt: skip
+                 "blocks", "drafting", "prompt")}}  # fmt: skip
     scored = Scored(np.full(count, "decode"), features, np.arange(count) // 4, np.zeros(count))
     errors = [Errors("random", rng.normal(0, scale), np.full(count, "configuration"))]
     return scored, errors, engine
@@ -165,9 +165,7 @@ def test_the_written_intervals_are_those_of_the_predictions(small_fit):
     question = found.design.questions[0]
     effects = effects_in(folder, question.deployment.engine)
     one = predict_many([(question.deployment, question.load, question.run.measured_on)], effects=effects)[0]
-    low, high = interval_of(
-        effects, one.knowledge, "decode", features_of(question.deployment, question.load.concurrency)
-    )
+    low, high = interval_of(effects, one.knowledge, "decode", features_of(question.deployment, question.load))
     assert one.figures["tpot"].low / one.figures["tpot"].value == pytest.approx(np.exp(low), rel=1e-6)
     assert one.figures["tpot"].high / one.figures["tpot"].value == pytest.approx(np.exp(high), rel=1e-6)
     assert keys_of(question.deployment)[0] == "all"

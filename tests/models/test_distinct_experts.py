@@ -63,7 +63,10 @@ def test_models_whose_routing_was_published_have_its_share():
 
     assert shares("deepseek-r1") == {0.35}
     assert shares("qwen3-235b-a22b") == {0.65}
-    assert shares("glm-5.1") == {0.5}
+    # balanced in the same way as these
+    assert shares("glm-5.1") == shares("kimi-k2.5") == {0.35}
+    assert shares("qwen3.5-397b-a17b") == {0.65}
+    assert shares("gpt-oss-120b") == {0.5}
 
 
 def test_one_rank_does_everything():
