@@ -150,7 +150,7 @@ class Deployment:
             latent_bytes=DS_MLA_BYTES if latent_fp8 else 0.0,
             sparse=self.sparse,
             draft_tokens=self.draft_tokens,
-            verify_only=self.model.mtp is None,
+            verify_only=self.model.draft_layers is None,
             attention=attention_rule(self.engine, self.attention_backend, part.family, self.kv),
         )
 

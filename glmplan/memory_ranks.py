@@ -218,7 +218,7 @@ def rank_memory(
         isinstance(kind.mixer, LatentAttention) and kind.mixer.indexer is not None for kind in model.layers.values()
     )
     experts = max((t.copies for part in parts for t in part.tensors if t.shard == "experts"), default=0)
-    return RankMemory(named, tuple(stages), settings, mtp and model.mtp is not None, sparse, experts)
+    return RankMemory(named, tuple(stages), settings, mtp and model.draft_layers is not None, sparse, experts)
 
 
 def _within(part: Segment, edges: np.ndarray, stage: int) -> int:
@@ -293,6 +293,9 @@ def _stage(
         )
         activation = np.maximum(activation, np.where(count > 0, widest, 0.0))
     _add_vocabulary(weights, model, checkpoint, degrees, rule, index == 0, last)
+    if model.draft_head is not None and "mtp" in weights:  # which has an output head of its own
+        own = np.ceil(model.vocabulary / degrees.tp) * model.hidden * weight_format("bf16").bytes
+        weights["mtp"] = weights["mtp"] + np.where(last, own, 0.0)
     logits = logit_bytes(model.vocabulary, settings.requests(memory))
     activation = activation + np.where(last, logits, 0.0)
     ordered = tuple(sorted(windows.items()))

@@ -188,11 +188,19 @@ class StepWork:
 
     @cached_property
     def draft(self) -> tuple[tuple[Segment, tuple[Product, ...]], ...]:
-        """Segments of the MTP layers; empty without drafting."""
-        if not self.draft_tokens or self.verify_only or self.model.mtp is None:
+        """Segments of the layers that draft; empty without drafting."""
+        return tuple((part, _products(*_run(part, once=False))) for part in self._drafting)
+
+    @cached_property
+    def joined(self) -> tuple[Product, ...]:
+        """The projection that a draft head runs once a step."""
+        return tuple(one for part in self._drafting for one in _products(*_run(part, once=True)))
+
+    @cached_property
+    def _drafting(self) -> tuple[Segment, ...]:
+        if not self.draft_tokens or self.verify_only:
             return ()
-        parts = segments(self.model, self.checkpoint, mtp=True)
-        return tuple((part, _products(part.tensors, part.formats)) for part in parts if part.name == "mtp")
+        return tuple(one for one in segments(self.model, self.checkpoint, mtp=True) if one.name == "mtp")
 
     @cached_property
     def head(self) -> tuple[Product, ...]:
@@ -309,6 +317,12 @@ def _collective(part: str, family: str, engine: str) -> CollectiveParams:
     if found is None or not isinstance(found.params, CollectiveParams):
         return _UNKNOWN_COLLECTIVE
     return found.params
+
+
+def _run(part: Segment, *, once: bool) -> tuple[tuple[Tensor, ...], tuple[WeightFormat, ...]]:
+    """Tensors of a drafting layer that run once a step, or in every draft pass, with their formats."""
+    kept = [(t, form) for t, form in zip(part.tensors, part.formats, strict=True) if (t.name == "fc") == once]
+    return tuple(t for t, _ in kept), tuple(form for _, form in kept)
 
 
 def _products(tensors: tuple[Tensor, ...], formats: tuple[WeightFormat, ...]) -> tuple[Product, ...]:

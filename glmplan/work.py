@@ -124,6 +124,7 @@ def step_work(structure: StepWork, *, layout: Layout, points: StepPoints) -> dic
         for part, products in structure.draft:
             _add_layers(once, structure, part.kind, part.count, products, single, degrees)
         _add_products(once, structure, structure.head, single.decode, single.decode, degrees, None)
+        _add_products(total, structure, structure.joined, step.decode, step.decode, degrees, None)
         once["host"] += 0.25  # a draft pass launches no scheduler step of its own; its share is fitted with `layer`
         decoding = np.minimum(one.requests, 1.0)
         for name in SLOTS:

@@ -205,8 +205,8 @@ def state_bytes_per_sequence(kind: LayerKind, *, state_bytes: float = 4.0, conv_
 
 def _layers(model: ModelSpec, mtp: bool) -> list[tuple[LayerKind, int]]:
     runs = [(model.layers[name], count) for name, count in model.runs]
-    if mtp and model.mtp is not None:
-        runs.append((model.layers[model.mtp.layer], model.mtp.layers))
+    if mtp and model.draft_layers is not None:
+        runs.append(model.draft_layers)
     return runs
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from glmplan.blocks import feed_forward, grouped_query, latent, recurrent
@@ -97,8 +97,15 @@ def vocabulary_tensors(model: ModelSpec) -> tuple[Tensor, ...]:
     return tuple(found)
 
 
+#: projections of an attention that read the state of the layer
+_READ_STATE = (".q_a_proj", ".kv_a_proj_with_mqa", ".q_proj", ".k_proj", ".v_proj")
+
+
 def mtp_tensors(model: ModelSpec) -> tuple[Tensor, ...]:
-    """One MTP layer: a layer of the model, the projection of the joined states and their norms.
+    """One drafting layer: a layer of the model, the projection of the joined states and their norms.
+
+    The layer of an EAGLE-3 head makes queries and keys from embedding and state side by side; its projection joins
+    three states of the model, once a step.
 
     Parameters
     ----------
@@ -108,11 +115,15 @@ def mtp_tensors(model: ModelSpec) -> tuple[Tensor, ...]:
     Returns
     -------
     tuple of Tensor
-        Empty when the model has no MTP layer.
+        Empty when the model has neither MTP layer nor draft head.
     """
+    hidden = model.hidden
+    if model.draft_head is not None:
+        found = layer_tensors(model.layers[model.draft_head.layer], hidden)
+        wide = (replace(one, columns=2 * hidden) if one.name.endswith(_READ_STATE) else one for one in found)
+        return (*wide, Tensor("fc", "mtp_projection", hidden, 3 * hidden, shard="replicated"))
     if model.mtp is None:
         return ()
-    hidden = model.hidden
     return (
         *layer_tensors(model.layers[model.mtp.layer], hidden),
         Tensor("eh_proj", "mtp_projection", hidden, 2 * hidden, shard="replicated"),

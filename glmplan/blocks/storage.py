@@ -124,7 +124,7 @@ def segments(model: ModelSpec, checkpoint: Checkpoint, *, mtp: bool = False) -> 
     checkpoint : Checkpoint
         How it is stored.
     mtp : bool, optional
-        Whether the MTP layers are included, [-]
+        Whether the layers that draft are included, [-]
 
     Returns
     -------
@@ -140,17 +140,20 @@ def segments(model: ModelSpec, checkpoint: Checkpoint, *, mtp: bool = False) -> 
     def add(name: str, kind: LayerKind, layer: int) -> None:
         alike = (name, tuple(layer in exception.layers for exception in checkpoint.exceptions))
         if alike not in like:
+            # a draft head is a checkpoint of its own
+            stored = uniform_checkpoint("bf16") if name == "mtp" and model.mtp is None else checkpoint
             tensors = mtp_tensors(model) if name == "mtp" else layer_tensors(kind, model.hidden)
-            formats = tuple(tensor_format(checkpoint, tensor, layer) for tensor in tensors)
+            formats = tuple(tensor_format(stored, tensor, layer) for tensor in tensors)
             like[alike] = (name, tuple(one.name for one in formats))
             parts[like[alike]] = (kind, tensors, formats)
         grouped.setdefault(like[alike], []).append(layer)
 
     for layer, name in enumerate(model.layer_names):
         add(name, model.layers[name], layer)
-    if mtp and model.mtp is not None:
-        for extra in range(model.mtp.layers):
-            add("mtp", model.layers[model.mtp.layer], len(model.layer_names) + extra)
+    if mtp and model.draft_layers is not None:
+        kind, count = model.draft_layers
+        for extra in range(count):
+            add("mtp", kind, len(model.layer_names) + extra)
     return tuple(
         Segment(key[0], parts[key][0], tuple(layers), parts[key][1], parts[key][2]) for key, layers in grouped.items()
     )
@@ -171,7 +174,8 @@ def checkpoint_bytes(model: ModelSpec, checkpoint: Checkpoint) -> float:
     float
         [B]
     """
-    total = sum(part.bytes * part.count for part in segments(model, checkpoint, mtp=checkpoint.includes_mtp))
+    mtp = checkpoint.includes_mtp and model.mtp is not None
+    total = sum(part.bytes * part.count for part in segments(model, checkpoint, mtp=mtp))
     ends = vocabulary_tensors(model)
     total += sum(tensor.parameters * tensor_format(checkpoint, tensor, None).bytes for tensor in ends)
     if checkpoint.includes_mtp and model.mtp is not None and model.mtp.own_embedding:

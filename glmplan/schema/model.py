@@ -18,6 +18,7 @@ from glmplan.units import parse_quantity
 __all__ = [
     "Checkpoint",
     "DenseFfn",
+    "DraftHead",
     "ExpertsFfn",
     "FormatException",
     "GroupedQuery",
@@ -187,6 +188,19 @@ class MtpSpec(_Record):
     own_embedding: bool = False
 
 
+class DraftHead(_Record):
+    """An EAGLE-3 head trained for the model and published apart, in BF16: one layer of kind `layer` with its own head.
+
+    Its layer reads the joined embedding and state, so the products that make queries and keys are twice as wide; once a
+    step a projection joins three states of the model. It shares the embedding of the model.
+    """
+
+    repository: str
+    layer: str
+    source: str
+    note: str | None = None
+
+
 class FormatException(_Record):
     """Layers (numbers, MTP layers counted on) in which some tensor classes are stored otherwise."""
 
@@ -294,6 +308,7 @@ class ModelSpec(_Record):
     layers: dict[str, LayerKind]
     stack: str
     mtp: MtpSpec | None = None
+    draft_head: DraftHead | None = None
     extra_parameters: int = Field(0, ge=0, description="weights outside the language stack (vision tower), [-]")
     extra_note: str | None = None
     checkpoints: tuple[Checkpoint, ...] = ()
@@ -312,6 +327,8 @@ class ModelSpec(_Record):
             raise ValueError("stack is empty")
         if self.mtp is not None and self.mtp.layer not in self.layers:
             raise ValueError(f"mtp.layer {self.mtp.layer!r} is not a described layer kind")
+        if self.draft_head is not None and (self.mtp is not None or self.draft_head.layer not in self.layers):
+            raise ValueError(f"draft_head.layer {self.draft_head.layer!r} must be a described kind, and mtp absent")
         last = len(names) + (self.mtp.layers if self.mtp else 0)
         for one in self.checkpoints:
             outside = [layer for part in one.exceptions for layer in part.layers if not 0 <= layer < last]
@@ -333,6 +350,13 @@ class ModelSpec(_Record):
         for name in self.layer_names:
             counts[name] = counts.get(name, 0) + 1
         return tuple(counts.items())
+
+    @property
+    def draft_layers(self) -> tuple[LayerKind, int] | None:
+        """Kind and number of the layers that draft: of MTP, else of a published draft head; None without both."""
+        if self.mtp is not None:
+            return self.layers[self.mtp.layer], self.mtp.layers
+        return None if self.draft_head is None else (self.layers[self.draft_head.layer], 1)
 
     def checkpoint(self, name: str) -> Checkpoint | None:
         """The checkpoint of that name, or None."""
