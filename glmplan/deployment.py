@@ -57,7 +57,7 @@ class Deployment:
     link : LinkPeak
         The link that the tensor-parallel group crosses.
     draft_method : str
-        ``mtp``, ``eagle3`` or another; empty takes the model's own MTP layer where it has one.
+        ``mtp``, ``eagle3`` or another; empty takes the model's own MTP layer, or its draft head.
     draft_depth : int
         Length of the drafted chain where a tree is verified, [token]; 0 means `draft_tokens`
     text : str
@@ -109,7 +109,7 @@ class Deployment:
         """Tokens a step gains with this drafting by the fit [token], and the deviation of their logarithm [-]"""
         return acceptance_prior(
             self.model.family,
-            self.draft_method or ("mtp" if self.model.mtp is not None else ""),
+            self.draft_method or ("eagle3" if self.model.draft_head else "mtp" if self.model.mtp else ""),
             self.draft_depth or self.draft_tokens,
             self.text,
             verify_tokens=self.draft_tokens + 1,

@@ -364,8 +364,10 @@ def _drafting(words: Words, model: ModelSpec, assumed: list[str]) -> tuple[int, 
     mtp = _whole("--mtp", words.mtp, 0) or 0
     if mtp > 16:
         raise SpecError("is more than 16 drafted tokens", field="--mtp", value=mtp)
-    if mtp and model.mtp is None:
+    if mtp and model.draft_layers is None:
         raise SpecError(f"asks for MTP layers, which {model.name} has not; leave it out", field="--mtp", value=mtp)
+    if mtp and model.draft_head is not None:
+        assumed.append(f"drafts by the head {model.draft_head.repository}, a download of its own")
     rate = _number("--acceptance", words.acceptance)
     if rate is None:
         if mtp:

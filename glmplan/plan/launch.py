@@ -80,7 +80,9 @@ def _vllm(asked: Asked, holding: Holding, context: int) -> tuple[tuple[str, ...]
     words += [f"--gpu-memory-utilization {_share(asked)}"] * (asked.fraction is not None)
     words += ["--enforce-eager"] * (not terms.graphs)
     if terms.mtp:
-        config = json.dumps({"method": "mtp", "num_speculative_tokens": terms.mtp}, separators=(",", ":"))
+        head = asked.model.draft_head
+        method = {"method": "mtp"} if head is None else {"method": "eagle3", "model": head.repository}
+        config = json.dumps(method | {"num_speculative_tokens": terms.mtp}, separators=(",", ":"))
         words.append(f"--speculative-config '{config}'")
     return tuple(words), tuple(notes)
 
@@ -99,8 +101,10 @@ def _sglang(asked: Asked, holding: Holding, context: int) -> tuple[tuple[str, ..
     words += [f"--mem-fraction-static {_share(asked)}"] * (asked.fraction is not None)
     words += ["--disable-cuda-graph"] * (not terms.graphs)
     if terms.mtp:
+        head = asked.model.draft_head
+        method = "EAGLE" if head is None else f"EAGLE3 --speculative-draft-model-path {head.repository}"
         words.append(
-            f"--speculative-algorithm EAGLE --speculative-num-steps {terms.mtp} --speculative-eagle-topk 1 "
+            f"--speculative-algorithm {method} --speculative-num-steps {terms.mtp} --speculative-eagle-topk 1 "
             f"--speculative-num-draft-tokens {terms.mtp + 1}"
         )
     return tuple(words), tuple(notes)
@@ -119,7 +123,9 @@ def _trtllm(asked: Asked, holding: Holding, context: int) -> tuple[tuple[str, ..
     extra += ["enable_attention_dp: true"] * (terms.dp > 1)
     extra += ["kv_cache_config: {dtype: fp8}"] * (terms.kv == "fp8")
     extra += ["cuda_graph_config: null"] * (not terms.graphs)
-    if terms.mtp:
+    if terms.mtp and asked.model.draft_head is not None:
+        notes.append(f"the command leaves the drafting by {asked.model.draft_head.repository} out: add it")
+    elif terms.mtp:
         extra.append(f"speculative_config: {{decoding_type: MTP, num_nextn_predict_layers: {terms.mtp}}}")
     if extra:
         words.append("--extra_llm_api_options options.yaml")

@@ -47,3 +47,17 @@ def test_weights_that_nobody_published_are_asked_for():
     answer = fit_answer(Words("glm-5.1-int8", "8xb300-sxm"))
     assert "PATH_TO_WEIGHTS" in answer.command[0]
     assert "no published files" in answer.command_notes[0]
+
+
+def test_a_draft_head_is_named_where_the_engine_wants_it():
+    asked = {"tp": "8", "mtp": "3"}
+    head = "lightseekorg/kimi-k2.5-eagle3-mla"
+    assert f'{{"method":"eagle3","model":"{head}","num_speculative_tokens":3}}' in command(
+        "kimi-k2.5", "8xh200-sxm", engine="vllm", **asked
+    )
+    assert f"--speculative-algorithm EAGLE3 --speculative-draft-model-path {head} " in command(
+        "kimi-k2.5", "8xh200-sxm", engine="sglang", **asked
+    )
+    left_out = fit_answer(Words("kimi-k2.5", "8xb200-sxm", engine="trtllm", **asked))
+    assert any(head in note for note in left_out.command_notes)
+    assert any(head in line for line in left_out.asked.assumed)
