@@ -94,17 +94,20 @@ def _by_group(found: Accuracy) -> Any:
             if one.mode == "group" and one.dimension == dimension and one.figure in ("TPOT", "TTFT")
             and one.score.count >= 30
         ]  # fmt: skip
+        # bands of concurrency by their first number
+        names = sorted({str(one["group"]) for one in values})
+        order = sorted(names, key=lambda name: int(re.split(r"\D", name)[0])) if dimension == "concurrency" else names
         base = alt.Chart(alt.Data(values=values), width=230, title=f"by {dimension}")
         scale = alt.Scale(type="log", domain=[3, 500], clamp=True)
         rule = base.mark_rule(opacity=0.5).encode(
-            y=alt.Y("group:N", title=None),
+            y=alt.Y("group:N", title=None, sort=order),
             x=alt.X("median:Q", scale=scale, title="error, median to 90th percentile [%]"),
             x2="p90:Q",
             yOffset="figure:N",
             color=alt.Color("figure:N", title=None),
         )
         spot = base.mark_point(filled=True, size=40).encode(
-            y="group:N", x=alt.X("median:Q", scale=scale), yOffset="figure:N", color="figure:N"
+            y=alt.Y("group:N", sort=order), x=alt.X("median:Q", scale=scale), yOffset="figure:N", color="figure:N"
         )
         parts.append(rule + spot)
     return alt.hconcat(*parts)
