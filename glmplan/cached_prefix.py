@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from glmplan.blocks import recurrent
+from glmplan.blocks.cache import state_bytes_per_sequence
 from glmplan.schema.model import GroupedQuery, ModelSpec, Recurrent
 
 __all__ = ["computed_again", "hybrid_block"]
@@ -13,7 +14,7 @@ __all__ = ["computed_again", "hybrid_block"]
 _PLAIN = 64.0
 #: tokens that an attention kernel's block is a multiple of (vLLM, `kernel_block_alignment_size`) [token]
 _ALIGNED = 16
-_STATE_BYTES, _WINDOW_BYTES = 4.0, 2.0
+_WINDOW_BYTES = 2.0
 
 
 def hybrid_block(model: ModelSpec, *, tp: int, kv_bytes: float, draft_tokens: int = 0) -> int:
@@ -47,15 +48,14 @@ def hybrid_block(model: ModelSpec, *, tp: int, kv_bytes: float, draft_tokens: in
     >>> [hybrid_block(qwen, tp=4, kv_bytes=size) for size in (1.0, 2.0)]
     [2096, 1056]
     """
-    mixers = [kind.mixer for kind in model.layers.values()]
-    states = [one for one in mixers if isinstance(one, Recurrent)]
-    keys = [one for one in mixers if isinstance(one, GroupedQuery)]
-    if not states or not keys:
+    kinds = tuple(model.layers.values())
+    state = next((kind for kind in kinds if isinstance(kind.mixer, Recurrent)), None)
+    attention = next((kind.mixer for kind in kinds if isinstance(kind.mixer, GroupedQuery)), None)
+    if state is None or attention is None or not isinstance(state.mixer, Recurrent):
         return 0
-    state, attention = states[0], keys[0]
-    channels = recurrent.conv_values(state) / (state.conv_kernel - 1.0)
-    window = channels * (state.conv_kernel - 1 + draft_tokens) * _WINDOW_BYTES
-    page = (recurrent.state_values(state) * _STATE_BYTES + window) / min(tp, state.value_heads)
+    channels = recurrent.conv_values(state.mixer) / (state.mixer.conv_kernel - 1.0)
+    drafted = channels * draft_tokens * _WINDOW_BYTES
+    page = (state_bytes_per_sequence(state, conv_bytes=_WINDOW_BYTES) + drafted) / min(tp, state.mixer.value_heads)
     token = 2.0 * max(attention.kv_heads / tp, 1.0) * attention.head_dim * kv_bytes
     return int(_ALIGNED * np.ceil(page / (_ALIGNED * token)))
 

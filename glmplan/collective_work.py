@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from glmplan.network.collectives import all_gather_time, all_reduce_time
+from glmplan.network.collectives import LinkClass, all_gather_time, all_reduce_time
 from glmplan.structure import StepWork
 from glmplan.utilisation import CollectiveParams
 
@@ -51,12 +53,8 @@ def all_reduce_seconds(structure: StepWork, message: ArrayLike, ranks: ArrayLike
     ([0.0, 11.1], [0.0, 0.5])
     """
     bytes_, count = np.asarray(message, dtype=np.float64), np.asarray(ranks, dtype=np.float64)
-    cards = structure.cards(count)
-    if cards is not None:
-        latency = all_reduce_time(message_bytes=0.0, ranks=count, link=cards)
-        return structure.link.latency * latency, all_reduce_time(
-            message_bytes=bytes_, ranks=count, link=cards
-        ) - latency
+    if (cards := structure.cards(count)) is not None:
+        return _between_cards(structure, all_reduce_time, bytes_, count, cards)
     p, several = structure.collective(), np.minimum(count - 1.0, 1.0)
     share = bytes_ / _rate(structure, count, p)
     one_shot = (count - 1.0) * share / max(p.one_shot, 1e-9)
@@ -96,12 +94,8 @@ def all_gather_seconds(structure: StepWork, gathered: ArrayLike, ranks: ArrayLik
     [12.1, 33.8]
     """
     bytes_, count = np.asarray(gathered, dtype=np.float64), np.asarray(ranks, dtype=np.float64)
-    cards = structure.cards(count)
-    if cards is not None:
-        latency = all_gather_time(message_bytes=0.0, ranks=count, link=cards)
-        return structure.link.latency * latency, all_gather_time(
-            message_bytes=bytes_, ranks=count, link=cards
-        ) - latency
+    if (cards := structure.cards(count)) is not None:
+        return _between_cards(structure, all_gather_time, bytes_, count, cards)
     p = structure.collective()
     payload = (count - 1.0) / count * bytes_ / _rate(structure, count, p) / p.two_shot
     return structure.link.latency * _latency(count, p), payload
@@ -155,6 +149,18 @@ def context_exchange_seconds(
         one = all_gather_seconds(structure, np.asarray(tokens) * np.asarray(values) * _BF16, ranks)
         latency, payload = latency + one[0], payload + one[1]
     return latency, payload
+
+
+def _between_cards(
+    structure: StepWork,
+    time: Callable[..., NDArray[np.float64]],
+    message: NDArray[np.float64],
+    ranks: NDArray[np.float64],
+    link: LinkClass,
+) -> _Times:
+    """Latency of a collective over PCIe, as late as on this host, and what its payload adds."""
+    latency = time(message_bytes=0.0, ranks=ranks, link=link)
+    return structure.link.latency * latency, time(message_bytes=message, ranks=ranks, link=link) - latency
 
 
 def _latency(ranks: NDArray[np.float64], params: CollectiveParams) -> NDArray[np.float64]:

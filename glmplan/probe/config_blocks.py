@@ -173,6 +173,7 @@ def experts_block(
     shared_gate: bool = False,
     router_bias: bool = False,
     bias: bool = False,
+    batch_loss: bool = False,
     topk: tuple[str, ...] = ("num_experts_per_tok", "num_experts_per_token", "experts_per_token"),
 ) -> ExpertsFfn:
     """Read a mixture of experts.
@@ -188,7 +189,10 @@ def experts_block(
     shared, shared_inner : int, optional
         Shared experts and their width, [-]
     shared_gate, router_bias, bias : bool, optional
-        Whether there is a gate before the shared expert, a bias in the router, biases in the experts.
+        Whether there is a gate before the shared expert, a bias in the router, biases in the experts. A bias in the
+        router alone is one that balances it.
+    batch_loss : bool, optional
+        Whether a loss over whole batches balanced the router in training.
     topk : tuple of str, optional
         Names under which the number of chosen experts may stand.
 
@@ -220,4 +224,5 @@ def experts_block(
         shared_gate=shared_gate,
         router_bias=router_bias,
         bias=bias,
+        balanced_by="batch-loss" if batch_loss else "bias" if router_bias and not bias else None,
     )

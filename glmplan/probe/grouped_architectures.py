@@ -49,7 +49,7 @@ def _mixed(
 
 
 def _qwen_moe(fields: ConfigFields) -> Anatomy:
-    experts = experts_block(fields, experts=("num_experts",), inner="moe_intermediate_size")
+    experts = experts_block(fields, experts=("num_experts",), inner="moe_intermediate_size", batch_loss=True)
     sparse = sparse_layers(fields, fields.whole("num_hidden_layers"))
     dense = None if all(sparse) else DenseFfn(inner=fields.whole("intermediate_size"))
     return Anatomy("qwen", _mixed(sparse, grouped_query(fields, qk_norm=True), dense, experts))

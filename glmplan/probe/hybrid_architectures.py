@@ -35,6 +35,7 @@ def _qwen_next(family: str, *, sparse: bool, gated: bool) -> Callable[[ConfigFie
                 shared=1,
                 shared_inner=fields.whole("shared_expert_intermediate_size"),
                 shared_gate=True,
+                balanced_by="batch-loss",
             )
         flags = sparse_layers(fields, count) if sparse else [False] * count
         dense = None if all(flags) else DenseFfn(inner=fields.whole("intermediate_size"))
@@ -105,6 +106,7 @@ def _nemotron_h(fields: ConfigFields) -> Anatomy:
             shared_inner=fields.whole("moe_shared_expert_intermediate_size", default=0, minimum=0),
             gated=False,
             router_bias=True,
+            balanced_by="bias",
             latent=fields.optional("moe_latent_size"),
         )
         kinds["moe"] = LayerKind(ffn=(experts,), norms=1)

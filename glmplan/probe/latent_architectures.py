@@ -36,13 +36,15 @@ def _routed(fields: ConfigFields, *, latent: int | None = None) -> ExpertsFfn:
             f"is larger than the {count} routed experts", file=fields.file, field="num_experts_per_tok", value=topk
         )
     inner = fields.whole("moe_intermediate_size")
+    bias = fields.raw("topk_method", "noaux_tc") == "noaux_tc"
     return ExpertsFfn(
         experts=count,
         topk=topk,
         inner=inner,
         shared=fields.whole("n_shared_experts", "num_shared_experts", default=0, minimum=0),
         shared_inner=inner,
-        router_bias=fields.raw("topk_method", "noaux_tc") == "noaux_tc",
+        router_bias=bias,
+        balanced_by="bias" if bias else None,
         latent=latent,
     )
 

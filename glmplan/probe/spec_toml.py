@@ -58,7 +58,8 @@ def _plain(value: Any) -> Any:
         found = {}
         for name, field in type(value).model_fields.items():
             inner = getattr(value, name)
-            if name == "kind" or (inner is not None and inner != field.get_default(call_default_factory=True)):
+            usual = field.get_default(call_default_factory=True, validated_data=dict(value))
+            if name == "kind" or (inner is not None and inner != usual):
                 found[name] = _plain(inner)
         return found
     if isinstance(value, dict):

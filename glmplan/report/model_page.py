@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from glmplan.blocks.cache import model_cache_bytes_per_token, model_state_bytes
-from glmplan.blocks.stack import model_parameters
+from glmplan.blocks.stack import model_parameters, mtp_tensors
 from glmplan.blocks.storage import checkpoint_bytes
 from glmplan.resolve_model import ModelChoice
 from glmplan.schema.model import Checkpoint, GroupedQuery, LatentAttention, LayerKind, ModelSpec, Recurrent
@@ -165,6 +165,9 @@ def model_text(choice: ModelChoice) -> str:
     if count.mtp:
         own = f", {count.mtp_vocabulary / 1e9:.2f} B for its embedding and head" if count.mtp_vocabulary else ""
         lines.append(f"  MTP layers hold {count.mtp / 1e9:.2f} B more{own}")
+    if model.draft_head is not None:
+        held = sum(tensor.parameters for tensor in mtp_tensors(model)) + model.vocabulary * model.hidden
+        lines.append(f"  a draft head of {held / 1e9:.2f} B is published apart: {model.draft_head.repository}")
     if model.published is not None:
         parts = [
             f"{value:g} B {word}"

@@ -134,15 +134,19 @@ class DenseFfn(_Record):
     bias: bool = False
 
 
+#: shares of the busiest fifth of experts that were published: of DeepSeek-V3 and R1, and of Qwen3-235B [-]
+_BUSIEST_FIFTH = {"bias": 0.35, "batch-loss": 0.65}
+
+
 class ExpertsFfn(_Record):
     """A mixture of experts: `topk` of `experts` for each token, and shared ones that every token visits.
 
     `latent` is the width the routed experts work in where it is not the hidden size (Nemotron-3 Super).
     `busiest_fifth` is the share of the routed tokens that the busiest fifth of the experts receives; 0.2 is even. It
     was published for DeepSeek-V3 and R1 (0.3 to 0.4) and Qwen3-235B (0.65), on CNN Dailymail and OpenOrca
-    (https://github.com/ai-dynamo/aiconfigurator docs/POWER_LAW_DISTRIBUTION.md at 39880852). Models whose router is
-    balanced by a bias as DeepSeek's (arXiv 2408.15664) take 0.35, Qwen's, balanced by a loss over whole batches (arXiv
-    2501.11873), 0.65; others get the middle.
+    (https://github.com/ai-dynamo/aiconfigurator docs/POWER_LAW_DISTRIBUTION.md at 39880852). Where nobody published it,
+    models take it from those that were balanced alike in training (`balanced_by`): by a bias of the router (arXiv
+    2408.15664), or by a loss over whole batches (arXiv 2501.11873); others take the middle.
     """
 
     kind: Literal["experts"] = "experts"
@@ -156,7 +160,10 @@ class ExpertsFfn(_Record):
     bias: bool = False
     router_bias: bool = False
     latent: PositiveInt | None = None
-    busiest_fifth: float = Field(0.5, ge=0.2, lt=1.0)
+    balanced_by: Literal["bias", "batch-loss"] | None = None
+    busiest_fifth: float = Field(
+        default_factory=lambda given: _BUSIEST_FIFTH.get(given.get("balanced_by"), 0.5), ge=0.2, lt=1.0
+    )
 
     @model_validator(mode="after")
     def _topk_within(self) -> ExpertsFfn:

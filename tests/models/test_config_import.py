@@ -38,6 +38,15 @@ def test_the_imported_config_of_glm_5_1_caches_100152_bytes_a_token(tmp_path):
     assert model_parameters(model) == model_parameters(load_model("glm-5.1"))
 
 
+def test_an_imported_model_is_routed_as_unevenly_as_the_catalogue_says(tmp_path):
+    model = read_hf_config(saved(tmp_path, GLM_5_1))
+    shares = [
+        {ffn.busiest_fifth for kind in one.layers.values() for ffn in kind.ffn if ffn.kind == "experts"}
+        for one in (model, load_model("glm-5.1"))
+    ]
+    assert shares == [{0.35}, {0.35}]
+
+
 def test_the_imported_config_of_glm_5_2_caches_index_keys_in_21_layers_only(tmp_path):
     model = read_hf_config(saved(tmp_path, GLM_5_2))
     assert model_cache_bytes_per_token(model, "bf16", "sglang") == 92628
@@ -188,7 +197,9 @@ def test_a_spelled_stack_expands_to_itself(names):
     assert expand_stack(spell_stack(names)) == names
 
 
-@pytest.mark.parametrize("name", ["glm-5.1", "gpt-oss-20b", "qwen3.5-397b-a17b", "gemma-4-26b-a4b", "kimi-k3"])
+@pytest.mark.parametrize(
+    "name", ["glm-5.1", "kimi-k2.5", "gpt-oss-20b", "qwen3.5-397b-a17b", "gemma-4-26b-a4b", "kimi-k3"]
+)
 def test_a_model_written_as_toml_reads_back_equal(tmp_path, name):
     model = load_model(name)
     write_atomically(tmp_path / "model.toml", model_toml(model))

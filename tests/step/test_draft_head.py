@@ -9,6 +9,8 @@ from glmplan.blocks.storage import checkpoint_bytes, segments
 from glmplan.catalog import load_model
 from glmplan.columns import Layout, StepPoints
 from glmplan.memory import rank_memory
+from glmplan.report.model_page import model_text
+from glmplan.resolve_model import resolve_model
 from glmplan.schema.model import DraftHead, ModelSpec
 from glmplan.structure import LinkPeak, Part, StepWork
 from glmplan.work import step_work
@@ -68,6 +70,11 @@ def test_each_pass_reads_the_layer_and_the_vocabulary_and_the_projection_runs_on
     least = down + (head_bytes("int4") - down - once + 2 * 163840 * 7168) / 8
     assert least < (two - one) * BANDWIDTH < 2 * least
     assert once < (2 * one - two) * BANDWIDTH < 2 * once
+
+
+def test_the_page_of_the_model_names_the_head():
+    text = model_text(resolve_model("kimi-k2.5"))
+    assert "a draft head of 1.84 B is published apart: lightseekorg/kimi-k2.5-eagle3-mla" in text
 
 
 def test_a_head_names_a_described_layer_of_a_model_without_mtp():
