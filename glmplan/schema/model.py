@@ -334,8 +334,11 @@ class ModelSpec(_Record):
             raise ValueError("stack is empty")
         if self.mtp is not None and self.mtp.layer not in self.layers:
             raise ValueError(f"mtp.layer {self.mtp.layer!r} is not a described layer kind")
-        if self.draft_head is not None and (self.mtp is not None or self.draft_head.layer not in self.layers):
-            raise ValueError(f"draft_head.layer {self.draft_head.layer!r} must be a described kind, and mtp absent")
+        if self.draft_head is not None and self.draft_head.layer not in self.layers:
+            kinds = ", ".join(self.layers)
+            raise ValueError(f"draft_head.layer {self.draft_head.layer!r} is not a described layer kind: {kinds}")
+        if self.draft_head is not None and self.mtp is not None:
+            raise ValueError("draft_head stands beside mtp: a model drafts by one of them")
         last = len(names) + (self.mtp.layers if self.mtp else 0)
         for one in self.checkpoints:
             outside = [layer for part in one.exceptions for layer in part.layers if not 0 <= layer < last]

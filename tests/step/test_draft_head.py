@@ -79,9 +79,12 @@ def test_the_page_of_the_model_names_the_head():
 
 def test_a_head_names_a_described_layer_of_a_model_without_mtp():
     words = KIMI.model_dump(by_alias=True)
-    for wrong in (
-        {"draft_head": DraftHead(repository="a/b", layer="none", source="s").model_dump()},
-        {"mtp": {"layers": 1, "layer": "dense"}},
+    for wrong, said in (
+        (
+            {"draft_head": DraftHead(repository="a/b", layer="none", source="s").model_dump()},
+            r"draft_head\.layer 'none' is not a described layer kind: dense, sparse",
+        ),
+        ({"mtp": {"layers": 1, "layer": "dense"}}, "draft_head stands beside mtp"),
     ):
-        with pytest.raises(ValidationError, match=r"draft_head\.layer"):
+        with pytest.raises(ValidationError, match=said):
             ModelSpec.model_validate(words | wrong)
