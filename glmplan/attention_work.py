@@ -61,7 +61,7 @@ def add_attention(
                                      kv_bytes=structure.kv_bytes, queries=verify, splits=splits)  # fmt: skip
         params = structure.attention_kernel("decode-attention")
         if drafted:
-            work, params = _padded(work, params, structure, verify, step)
+            work, params = _padded(work, params, structure, verify, step, gathered / kv_heads)
         _add_exchange(layer, structure, step, degrees.dcp, gathered * mixer.head_dim, gathered * wide)
         add_kernel(layer, _shared_once(work, params, step), params, **decode)
         seen = grouped_query.attended(mixer, step.keys)
@@ -119,7 +119,12 @@ _CASCADE = 8.0
 
 
 def _padded(
-    work: KernelWork, params: KernelParams, structure: StepWork, verify: np.ndarray, step: Tokens
+    work: KernelWork,
+    params: KernelParams,
+    structure: StepWork,
+    verify: np.ndarray,
+    step: Tokens,
+    readers: np.ndarray | float,
 ) -> tuple[KernelWork, KernelParams]:
     """Verification by blocks that compute a whole tile of rows for one head: its padding costs, at one core's rate."""
     rows, part = structure.attention.tile_rows, structure.part
@@ -130,7 +135,14 @@ def _padded(
     # a key and a value of a head: 4 * width FLOP for each row, 2 * width values; the product is that of prompts
     share = structure.kernel("prefill-attention", "bf16").flop
     rate = share * part.rate("bf16") / part.multiprocessors / rows * structure.kv_bytes / 2.0
-    return replace(work, flop=padded, rows=np.inf), replace(params, block=min(rate, params.block))
+    # such blocks read a tile of keys, then multiply it; those of the heads that share keys read them at once, all but
+    # one from the cache
+    alone, cached = (1.0 / (1.0 / rate + 1.0 / read) for read in (params.block, params.block * params.block_gain))
+    first = 1.0 / readers + (1.0 - 1.0 / readers) * alone / cached
+    return (
+        replace(work, flop=padded, rows=np.inf, block_bytes=work.block_bytes * first),
+        replace(params, block=alone, block_gain=1.0),
+    )
 
 
 def _shared_once(work: KernelWork, params: KernelParams, step: Tokens) -> KernelWork:

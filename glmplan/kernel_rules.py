@@ -19,6 +19,7 @@ __all__ = [
     "KernelRule",
     "attention_rule",
     "collective_engine",
+    "expert_path",
     "kernel_rule",
 ]
 
@@ -230,3 +231,43 @@ def collective_engine(engine: str, silicon: str) -> str:
         if entry["engine"] == engine and silicon in entry["silicon"]:
             return str(entry["measured_with"])
     return engine
+
+
+@cache
+def expert_path(engine: str, backend: str, pairs: float, day: str = "") -> str:
+    """Which of its kernels a library takes for the experts of a step.
+
+    Parameters
+    ----------
+    engine : str
+        The engine.
+    backend : str
+        Kernels of the experts, as a server names them.
+    pairs : float
+        Routed pairs of a step: tokens times experts of each, [-]
+    day : str, optional
+        Day of the run as in ``2026-04-01``; empty for today's release.
+
+    Returns
+    -------
+    str
+        Name of the path; empty where the library has one, or takes its first.
+
+    Raises
+    ------
+    SpecError
+        If an entry of the file is wrong.
+
+    Examples
+    --------
+    >>> [expert_path("sglang", "b12x", pairs, "2026-03-30") for pairs in (127, 128)]
+    ['', 'dynamic']
+    >>> [expert_path("sglang", "b12x", pairs) for pairs in (128, 640, 641)]
+    ['', '', 'dynamic']
+    """
+    fields = {"engine", "backend", "path", "pairs", "until", "note"}
+    for entry in read_entries(data_folder("hardware_db") / "kernels.toml", "experts", fields):
+        fits = entry["engine"] == engine and entry["backend"] == backend and pairs >= entry["pairs"]
+        if fits and (day or "9") < entry.get("until", "9999"):
+            return str(entry["path"])
+    return ""

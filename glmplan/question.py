@@ -16,12 +16,13 @@ from glmplan.catalog_hardware import load_accelerator
 from glmplan.deployment import Deployment, link_of, runs_sparse
 from glmplan.errors import SpecError
 from glmplan.formats import KV_FORMATS
-from glmplan.kernel_rules import IMAGE
+from glmplan.kernel_rules import IMAGE, expert_path
 from glmplan.observables import Load
 from glmplan.packing import EngineDefaults, engine_defaults
 from glmplan.question_memory import MemoryAnswer, checkpoint_of, model_of, run_memory
 from glmplan.records import Run
 from glmplan.schema.hardware import Accelerator
+from glmplan.schema.model import ExpertsFfn, ModelSpec
 from glmplan.speculation import Speculation
 from glmplan.structure import LinkPeak
 
@@ -143,7 +144,7 @@ def question_of(run: Run) -> Question:
         draft_depth=draft,
         text=run.protocol,
         attention_backend=_attention(run),
-        moe_backend=_kernel_word(run.moe_backend),
+        moe_backend=_expert_kernels(run, engine, model, max(verify, draft) + 1.0),
     )
     both = session is not None and speculation.state == "unknown"
     one = _one_server(run, deployment, campaign, assumed) if divided else deployment
@@ -162,10 +163,15 @@ def _attention(run: Run) -> str:
 _OWN_IMAGES = ("vllm/", "lmsysorg/", "nvcr.io/")
 
 
-def _kernel_word(said: str | None) -> str:
-    """First word of what a table calls a kernel; nothing for what the engine takes on its own."""
-    word = (said or "").lower().split(" ")[0]
-    return "" if word == "default" else word
+def _expert_kernels(run: Run, engine: str, model: ModelSpec, tokens: float) -> str:
+    """First word of what a table calls the experts' kernels, with the path they take for so many tokens a request."""
+    word = (run.moe_backend or "").lower().split(" ")[0]
+    if word in {"", "default"}:
+        return ""
+    blocks = [block for kind in model.layers.values() for block in kind.ffn if isinstance(block, ExpertsFfn)]
+    pairs = (run.concurrency or 1.0) * tokens * max((block.topk for block in blocks), default=0)
+    path = expert_path(engine, word, pairs, run.measured_on or "")
+    return f"{word} {path}".strip()
 
 
 #: how tables say that the one-shot all-reduce ran over PCIe, and that it did not
@@ -281,6 +287,8 @@ def _load(
         offline = run.protocol.startswith(("mlperf", "trtllm-bench")) or run.request_rate_per_s
         concurrency = float(min(limit, 1024)) if offline else 1.0
         assumed.append(f"{concurrency:.0f} requests in flight")
+    if campaign.queued:
+        limit = min(limit, max(round(concurrency) - campaign.queued, 1))
     inputs, outputs = run.input_tokens or campaign.input_tokens, run.output_tokens or campaign.output_tokens
     stated, inputs = inputs, _counted(inputs, run, campaign)
     if inputs != stated:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from glmplan.calibrate.ledger import load_measurements
@@ -214,3 +215,29 @@ def test_a_session_with_a_mistake_is_refused(tmp_path, lines, what):
     path.write_text(f"[[sessions]]\n{lines}")
     with pytest.raises(SpecError, match=what):
         read_sessions(path)
+
+
+def _waits_for_one_more(model):
+    """Median over servers and prompts of how TTFT grows with the time between two answers that end, [-]."""
+    servers = {}
+    for run in load_measurements():
+        if run.protocol == "vendor-sweep" and run.engine == "trtllm" and run.model == model and run.concurrency <= 64:
+            key = (run.tp, run.input_tokens, run.concurrency)
+            gap = run.output_tokens * run.observed["tpot_mean_ms"] / run.concurrency
+            servers.setdefault(key, []).append((gap, run.observed["ttft_mean_ms"]))
+    longest = [(min(points), max(points)) for points in servers.values() if len(points) > 1]
+    assert len(longest) >= 8
+    return float(np.median([(high[1] - low[1]) / (high[0] - low[0]) for low, high in longest]))
+
+
+def test_the_vendor_sweep_of_llama_has_one_request_more_in_flight_than_the_server_ran():
+    assert _waits_for_one_more("llama-3.1-8b") == pytest.approx(1.0, abs=0.15)
+    assert _waits_for_one_more("qwen3-32b") == pytest.approx(0.0, abs=0.1)
+    assert _waits_for_one_more("qwen3-235b-a22b") == pytest.approx(0.0, abs=0.1)
+    asked = {"protocol": "vendor-sweep", "concurrency": 64.0}
+    assert settings(**asked, model="llama-3.1-8b", silicon="9", experts_format="bf16").queued == 1
+    assert settings(**asked, model="qwen3-32b", silicon="9", experts_format="fp8").queued == 0
+    rows = [run for run in load_measurements() if run.protocol == "vendor-sweep" and run.engine == "trtllm"]
+    for run in rows[::20]:
+        load = question_of(run).load
+        assert (load.max_requests == round(load.concurrency) - 1) == (run.model == "llama-3.1-8b")

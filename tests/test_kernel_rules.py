@@ -13,9 +13,10 @@ from glmplan.datafolders import data_folder
 from glmplan.errors import SpecError
 from glmplan.formats import WEIGHT_FORMATS, WeightFormat
 from glmplan.kernel_fits import kernel_fits
-from glmplan.kernel_rules import KERNEL_FORMATS, _entries, attention_rule, kernel_rule
+from glmplan.kernel_rules import KERNEL_FORMATS, _entries, attention_rule, expert_path, kernel_rule
 from glmplan.question import question_of
 from glmplan.records import Run
+from glmplan.speculation import read_speculation
 from glmplan.work import step_work
 
 
@@ -71,13 +72,14 @@ def test_collectives_of_another_table_have_a_source_and_were_measured():
     assert ours.collective() == theirs.collective()
 
 
-def _decode_ms(backend, drafted, context, engine="sglang", kv="fp8"):
+def _decode_ms(backend, drafted, context, engine="sglang", kv="fp8", users=1.0):
     run = Run("one", "qwen3.5-397b-a17b", "rtx-pro-6000-ws", engine=engine, weights="nvfp4", kv_cache=kv, tp=4,
               accelerator_count=4, phase="decode", attention_backend=backend)  # fmt: skip
     structure = replace(question_of(run).deployment.structure, draft_tokens=drafted)
     one = np.ones(1)
-    work = step_work(structure, layout=Layout(tp=4), points=StepPoints(one, one * context, one * 0, one * 0))
-    return float(work["cache"][0]) * 1e3
+    shared = one * context * (users > 1.0)
+    points = StepPoints(one * users, one * context, one * 0, one * 0, decode_shared=shared)
+    return float(step_work(structure, layout=Layout(tp=4), points=points)["cache"][0]) * 1e3
 
 
 def test_triton_reads_a_long_context_as_slowly_as_was_measured():
@@ -87,6 +89,33 @@ def test_triton_reads_a_long_context_as_slowly_as_was_measured():
     assert 7.5 < _decode_ms("triton", 0, 131072.0) - _decode_ms("triton", 0, 1.0) < 30.0
     assert 45.0 < _decode_ms("triton", 3, 131072.0) - _decode_ms("triton", 3, 1.0) < 250.0
     assert _decode_ms("flashinfer", 3, 131072.0) < 10.0
+
+
+def test_blocks_that_compute_a_whole_tile_gain_no_more_from_cached_keys_than_their_product_keeps_up_with():
+    # one block of 64 rows for each head walks through all keys: eight users of one prompt wait as long as one does
+    # (47 and 49 ms a token for two and eight users at 83,361 tokens: voipmonitor/rtx6kpro inference-throughput)
+    assert attention_rule("sglang", "triton", "12").tile_rows == 64
+    assert attention_rule("sglang", "triton", "9").tile_rows == 0
+    one, eight = (_decode_ms("triton", 5, 83361.0, users=users) for users in (1.0, 8.0))
+    assert eight == pytest.approx(one, rel=0.25)
+    assert _decode_ms("triton", 5, 83361.0, users=64.0) > one
+
+
+def test_a_library_takes_another_kernel_for_the_experts_from_so_many_pairs_on():
+    file = data_folder("hardware_db") / "kernels.toml"
+    assert all(
+        one["source"].startswith("https://") for one in tomllib.loads(file.read_text(encoding="utf-8"))["experts"]
+    )
+    glm = Run("one", "glm-5", "rtx-pro-6000-ws", engine="sglang", weights="nvfp4", tp=8, accelerator_count=8,
+              phase="decode", moe_backend="b12x (0.7.0)", measured_on="2026-03-30", concurrency=15.0)  # fmt: skip
+    words = [question_of(replace(glm, **changes)).deployment.moe_backend for changes in (
+        {}, {"concurrency": 16.0}, {"concurrency": 64.0, "measured_on": "2026-04-07"}, {"concurrency": 81.0,
+        "measured_on": "2026-04-07"}, {"moe_backend": "default"})]  # fmt: skip
+    # 8 experts a token, so 128 pairs with 16 users; 640 since 0.7.2
+    assert words == ["b12x", "b12x dynamic", "b12x", "b12x dynamic", ""]
+    drafts = replace(glm, concurrency=3.0, speculation=read_speculation("mtp steps=4 draft=6", "", None, None))
+    assert question_of(drafts).deployment.moe_backend == "b12x dynamic"
+    assert expert_path("vllm", "b12x", 1e6) == expert_path("sglang", "cutlass", 1e6) == ""
 
 
 def test_flash_attention_2_verifies_drafts_with_one_core_for_each_head():

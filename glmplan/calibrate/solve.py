@@ -64,7 +64,7 @@ _SCALE_SPREAD = {
     "all": 1e-3,
     "engine": 0.08,
     "engine_draft": 0.08,
-    "engine_experts": 0.08,
+    "engine_experts": 0.0,
     "engine_campaign": 0.1,
     "engine_silicon": 0.02,
     "engine_accelerator": 0.015,
@@ -88,6 +88,13 @@ _COLUMN_SPREAD = {
     "prefill_attention_slowdown": 0.8, "collective_slowdown": 0.4, "collective_bytes_slowdown": 0.4,
     "arrival_seconds": 1.5, "prompt_token_seconds": 1.5, "scale": 0.4, "ttft_scale": 0.8,
 }  # fmt: skip
+#: levels that stand for a part of the engine only: what they can change
+_LEVEL_COLUMNS = {
+    "engine_experts": ("moe_layer_seconds", "activation_slowdown", "expert_fixed_slowdown", "expert_bytes_slowdown",
+                       "expert_flop_slowdown"),
+}  # fmt: skip
+#: spread of what is not there [-]
+_NOTHING = 1e-9
 #: Student's degrees of freedom
 _FREEDOM = 4.0
 _LEAST_NOISE = 0.10
@@ -106,6 +113,8 @@ def prior_spread() -> np.ndarray:
     spread = np.repeat(np.array([_LEVEL_SPREAD[level] for level in LEVELS])[:, None], len(COLUMNS), axis=1)
     spread = spread * np.array([_COLUMN_SPREAD[name] for name in COLUMNS])
     spread[:, SCALE] = [_SCALE_SPREAD[level] for level in LEVELS]
+    for level, names in _LEVEL_COLUMNS.items():
+        spread[LEVELS.index(level), [name not in names for name in COLUMNS]] = _NOTHING
     return spread
 
 
@@ -130,7 +139,7 @@ def key_spread(names: Sequence[str], spread: np.ndarray) -> np.ndarray:
     [0.0, 0.2]
     """
     usual = np.array([name.endswith(REFERENCES) for name in names])
-    return np.where(usual[:, None], 1e-9, spread)
+    return np.where(usual[:, None], _NOTHING, spread)
 
 
 @dataclass(frozen=True)
