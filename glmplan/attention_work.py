@@ -8,6 +8,7 @@ import numpy as np
 
 from glmplan.blocks import grouped_query, latent
 from glmplan.collective_work import context_exchange_seconds
+from glmplan.kernel_rules import latent_prompt_kernel
 from glmplan.kernel_state import convolution_work, recurrent_decode_work, recurrent_prefill_work
 from glmplan.kernel_work import attention_decode_work, attention_prefill_work, latent_decode_work
 from glmplan.layer_work import Degrees, Tokens, add_kernel
@@ -38,7 +39,8 @@ def add_attention(
 
     Notes
     -----
-    Not modelled: kernels of other recurrences than the gated delta rule, whose tables stand for them.
+    Not modelled: kernels of other recurrences than the gated delta rule, whose tables stand for them; a cached latent
+    prefix that is expanded to keys and values for the prompt behind it.
     """
     part, mixer = structure.part, kind.mixer
     rate, bandwidth = part.rate("bf16"), part.bandwidth
@@ -86,7 +88,10 @@ def add_attention(
             1.0, prompt, prefix=seen - (prompt + 1.0) / 2.0, heads=heads, kv_heads=heads,
             head_dim=float(mixer.nope_dim + mixer.rope_dim), value_dim=float(mixer.v_dim),
         )  # fmt: skip
-        add_kernel(layer, _no_negative_bytes(work), structure.kernel("latent-prefill", "bf16"), **prefill)
+        # sparse kernels read the latents as they are
+        dense = not (structure.sparse and index)
+        kernel = latent_prompt_kernel(structure.engine, part.family) if dense else "latent-prefill"
+        add_kernel(layer, _no_negative_bytes(work), structure.kernel(kernel, "bf16"), **prefill)
         if structure.sparse and index:
             # the indexer scores every key for every query, on each rank the same
             scores = latent.indexer_flop(mixer, step.context) * step.decode / degrees.dcp / rate

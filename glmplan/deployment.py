@@ -13,6 +13,7 @@ from glmplan.columns import Layout
 from glmplan.errors import SpecError
 from glmplan.formats import kv_format
 from glmplan.kernel_rules import attention_rule
+from glmplan.packing import engine_defaults
 from glmplan.schema.hardware import Accelerator
 from glmplan.schema.model import Checkpoint, GroupedQuery, LatentAttention, ModelSpec
 from glmplan.structure import LinkPeak, Part, StepWork
@@ -96,6 +97,11 @@ class Deployment:
     def layout(self) -> Layout:
         """The parallel degrees."""
         return Layout(tp=self.tp, pp=self.pp, dp=self.dp, ep=self.ep, dcp=self.dcp)
+
+    @property
+    def graph_tokens(self) -> int:
+        """Tokens up to which the engine replays a pass with prompts from piecewise graphs, [token]"""
+        return engine_defaults(self.engine).graph_tokens if self.graphs else 0
 
     @property
     def tokens_per_step(self) -> float:

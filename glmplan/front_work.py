@@ -11,13 +11,15 @@ from glmplan.work import SLOTS
 __all__ = ["front_work", "prompt_launches"]
 
 
-def prompt_launches(structure: StepWork) -> float:
+def prompt_launches(structure: StepWork, *, replayed: bool = False) -> float:
     """Layers that a host launches for the pass that reads a prompt.
 
     Parameters
     ----------
     structure : StepWork
         Model, formats, part.
+    replayed : bool, optional
+        Whether piecewise graphs hold all of the pass but attention.
 
     Returns
     -------
@@ -26,11 +28,11 @@ def prompt_launches(structure: StepWork) -> float:
 
     Notes
     -----
-    Decoding steps replay a CUDA graph, prompts do not: their kernels are launched one by one, and the first token waits
-    for the host. One new token takes SGLang 83 ms without a graph and 23 ms with one (sgl-project/sglang pull
+    Decoding steps replay a CUDA graph, long prompts do not: their kernels are launched one by one, and the first token
+    waits for the host. One new token takes SGLang 83 ms without a graph and 23 ms with one (sgl-project/sglang pull
     request 12160, tested with DeepSeek-V3), about 0.46 ms for each of 180 counts; a short prompt of Qwen3-4B, with 36,
-    takes 16.6 ms (wejoncy/sfllm pull request 46). Not modelled: launches that hide behind the kernels of a
-    long prompt, piecewise graphs.
+    takes 16.6 ms (wejoncy/sfllm pull request 46). Piecewise graphs leave the attention of each layer to the
+    host, which counts once. Not modelled: launches that hide behind the kernels of a long prompt.
 
     Examples
     --------
@@ -42,7 +44,7 @@ def prompt_launches(structure: StepWork) -> float:
     ...  for name in ("llama-3.1-8b", "deepseek-v3")]
     [32.0, 180.0]
     """
-    return float(sum(part.count * _launched(part.kind) for part, _ in structure.main))
+    return float(sum(part.count * (1.0 if replayed else _launched(part.kind)) for part, _ in structure.main))
 
 
 def _launched(kind: LayerKind) -> float:

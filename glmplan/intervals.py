@@ -2,8 +2,8 @@
 
 What was known of a deployment gives the base interval; how widely its like scattered gives a factor on the width. A
 deployment that was measured itself takes the factors of its engine, part, model, format and load; of others, where
-such factors do not carry over, those of the load and the prompt, of the link between accelerators, of experts and of
-drafting.
+such factors do not carry over, those of the load and the prompt, of the link between accelerators, of the kinds of
+attention and feed-forward blocks, and of drafting.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def features_of(deployment: Deployment, load: Load) -> dict[str, str]:
         "load": band,
         "prompt": (*(f"to {end:.0f}" for end in PROMPTS), "longer")[prompt],
         "link": deployment.link.kind if deployment.tp * deployment.dp > 1 else "none",
-        "blocks": kind_of(deployment).rpartition(" ")[2],
+        "blocks": kind_of(deployment),
         "drafting": "yes" if deployment.draft_tokens else "no",
     }
 

@@ -21,6 +21,7 @@ __all__ = [
     "collective_engine",
     "expert_path",
     "kernel_rule",
+    "latent_prompt_kernel",
 ]
 
 #: format in the kernel fits → bytes of an activation inside its product [B], precision that computes
@@ -271,3 +272,37 @@ def expert_path(engine: str, backend: str, pairs: float, day: str = "") -> str:
         if fits and (day or "9") < entry.get("until", "9999"):
             return str(entry["path"])
     return ""
+
+
+@cache
+def latent_prompt_kernel(engine: str, silicon: str) -> str:
+    """Which class of kernel attends to the latent cache of a prompt where attention is dense.
+
+    Parameters
+    ----------
+    engine : str
+        The engine.
+    silicon : str
+        Compute capability without the minor number.
+
+    Returns
+    -------
+    str
+        ``prefill-attention`` where `hardware_db/kernels.toml` says that the latents are expanded to keys and values of
+        each head, which the engine's table of latent kernels did not measure; else ``latent-prefill``.
+
+    Raises
+    ------
+    SpecError
+        If an entry of the file is wrong.
+
+    Examples
+    --------
+    >>> latent_prompt_kernel("vllm", "9"), latent_prompt_kernel("vllm", "10")
+    ('prefill-attention', 'latent-prefill')
+    """
+    fields = {"engine", "silicon", "runs_as", "note"}
+    for entry in read_entries(data_folder("hardware_db") / "kernels.toml", "latent_prompts", fields):
+        if entry["engine"] == engine and silicon in entry["silicon"]:
+            return str(entry["runs_as"])
+    return "latent-prefill"

@@ -97,6 +97,32 @@ class Load:
     shared_prompt: bool = False
     replicas: int = 1
 
+    @property
+    def fresh_tokens(self) -> float:
+        """Tokens of a prompt that are computed, [token]"""
+        fresh = min(self.input_tokens, self.cached_rest) if self.prefix_cached else self.input_tokens
+        return max(fresh, _SHORTEST_PROMPT)
+
+    @property
+    def pass_tokens(self) -> float:
+        """Tokens that are computed before a first token, with those of the requests that come with it, [token]"""
+        if self.phase == "decode":
+            # all requests arrive together; one waits for about half of the others
+            return self.fresh_tokens * (min(self.concurrency, float(self.max_requests)) + 1.0) / 2.0
+        return self.input_tokens * max(self.concurrency, 1.0) if self.phase == "prefill" else self.input_tokens
+
+    @property
+    def waiting(self) -> float:
+        """How far a prompt of a server waits for others: nothing alone, all that was learnt from `_CROWD` on, [-]"""
+        doublings = np.log2(max(self.concurrency, 1.0)) / np.log2(_CROWD)
+        return min(float(doublings), 1.0) if self.phase == "serving" else 0.0
+
+
+#: requests in flight from which a prompt always meets others [-]
+_CROWD = 16.0
+#: a chat template and a question: prompts of tables that say "context 0" are not empty [token]
+_SHORTEST_PROMPT = 32.0
+
 
 @dataclass(frozen=True, slots=True)
 class Observable:
@@ -236,11 +262,8 @@ def _decode(load: Load) -> Observables:
     running = min(load.concurrency, float(load.max_requests))
     before = load.context + load.input_tokens
     context = before + load.output_tokens / 2
-    # all requests arrive together; one waits for about half of the others
-    turns = (running + 1.0) / 2.0
-    fresh = min(load.input_tokens, load.cached_rest) if load.prefix_cached else load.input_tokens
-    fresh = max(fresh, _SHORTEST_PROMPT)
-    chunks = max(np.ceil(fresh * turns / load.budget), 1.0)
+    fresh, together = load.fresh_tokens, load.pass_tokens
+    chunks = max(np.ceil(together / load.budget), 1.0)
     decode, prefill, front = np.eye(3)
     steps = decode / load.tokens_per_step
     figures = {
@@ -253,18 +276,14 @@ def _decode(load: Load) -> Observables:
     return Observables(
         decode_requests=decode * running,
         decode_context=decode * context,
-        prefill_tokens=prefill * fresh * turns / chunks,
+        prefill_tokens=prefill * together / chunks,
         prefill_context=prefill * max(before - fresh / 2.0 if load.prefix_cached else load.context + fresh / 2.0, 1.0),
         decode_shared=decode * (before if load.shared_prompt else 0.0),
         arrivals=front,
-        prompt=front * load.input_tokens * turns,
+        prompt=front * load.input_tokens * together / fresh,
         figures=figures,
         running=running,
     )
-
-
-#: a chat template and a question: prompts of tables that say "context 0" are not empty [token]
-_SHORTEST_PROMPT = 32.0
 
 
 def _serving(load: Load) -> Observables:

@@ -26,6 +26,8 @@ class EngineDefaults:
     late : int
         Steps that have begun when the next prompt of a closed loop arrives: the engine goes on at once, the client
         needs a round trip, [-]
+    graph_tokens : int
+        Tokens up to which a pass with prompts is replayed from piecewise graphs, [token]
     """
 
     budget: int
@@ -34,6 +36,7 @@ class EngineDefaults:
     reserve: float = 0.5
     whole_prompts: bool = False
     late: int = 1
+    graph_tokens: int = 0
 
 
 #: vLLM V1: max_num_batched_tokens 8192 for a server on large parts, max_num_seqs 1024 since 0.11 (docs.vllm.ai,
@@ -42,9 +45,11 @@ class EngineDefaults:
 #: (nvidia.github.io/TensorRT-LLM, deployment guide and performance tuning guide);
 #: llama.cpp: n_ubatch 512, slots as asked. Each asks for its next step as soon as one ends (llama.cpp: tools/server,
 #: `SERVER_TASK_TYPE_NEXT_RESPONSE` after `update_slots`; vLLM: async scheduling; SGLang and TensorRT-LLM: overlap
-#: scheduler), so a prompt that answers the end of a step comes one step late.
+#: scheduler), so a prompt that answers the end of a step comes one step late. vLLM captures passes of up to
+#: max_cudagraph_capture_size = 512 tokens piece by piece, without attention (docs.vllm.ai, vllm.config.compilation of
+#: 0.11.2 and design/cuda_graphs); SGLang's piecewise graphs are younger than its runs here.
 ENGINE_DEFAULTS: dict[str, EngineDefaults] = {
-    "vllm": EngineDefaults(8192, False, 1024),
+    "vllm": EngineDefaults(8192, False, 1024, graph_tokens=512),
     "sglang": EngineDefaults(16384, True, 2048),
     "trtllm": EngineDefaults(8192, False, 2048, 1.0, True),
     "llama.cpp": EngineDefaults(512, False, 256),

@@ -159,7 +159,8 @@ def front_end_seconds(deployment: Deployment, prompt_tokens: float, *, effects: 
     effects = effects or load_effects(deployment.engine)
     total, _ = effects.sum_of(keys_of(deployment))
     arrival, token = np.exp(log_parameters(total[None, :])[0][_FRONT])
-    return float(arrival * prompt_launches(deployment.structure) + token * prompt_tokens)
+    launches = prompt_launches(deployment.structure, replayed=prompt_tokens <= deployment.graph_tokens)
+    return float(arrival * launches + token * prompt_tokens)
 
 
 def predict(
@@ -214,7 +215,7 @@ def predict_many(
         first = cases[members[0]][0]
         fit = effects or load_effects(first.engine)
         sizes = [len(seen[m].decode_requests) for m in members]
-        work = _work(first, [cases[m][0] for m in members], [seen[m] for m in members], sizes)
+        work = _work([cases[m] for m in members], [seen[m] for m in members], sizes)
         sums = [fit.sum_of(keys_of(cases[m][0], measured_on=cases[m][2])) for m in members]
         parameters = log_parameters(np.stack([total for total, _ in sums]))
         step = step_time(work, np.repeat(parameters, sizes, axis=0))
@@ -228,13 +229,14 @@ def predict_many(
     return [one for one in found if one is not None]
 
 
-def _work(first: Deployment, deployments: list[Deployment], seen: list[Observables], sizes: list[int]) -> np.ndarray:
+def _work(cases: list[tuple[Deployment, Load, str | None]], seen: list[Observables], sizes: list[int]) -> np.ndarray:
     def column(name: str) -> np.ndarray:
         return np.concatenate([getattr(one, name) for one in seen])
 
     def degree(name: str) -> np.ndarray:
-        return np.repeat([float(getattr(one, name)) for one in deployments], sizes)
+        return np.repeat([float(getattr(one, name)) for one, _, _ in cases], sizes)
 
+    first = cases[0][0]
     layout = replace(first.layout, **{name: degree(name) for name in ("tp", "pp", "dp", "ep", "dcp")})
     points = StepPoints(
         column("decode_requests"), column("decode_context"), column("prefill_tokens"), column("prefill_context"),
@@ -242,8 +244,9 @@ def _work(first: Deployment, deployments: list[Deployment], seen: list[Observabl
     )  # fmt: skip
     work = step_work(first.structure, layout=layout, points=points)
     table = np.stack([work[slot] for slot in SLOTS], axis=1)
-    launches = prompt_launches(first.structure)
-    return front_work(table, arrivals=column("arrivals"), prompt=column("prompt"), launches=launches)
+    replayed = [load.pass_tokens <= one.graph_tokens for one, load, _ in cases]
+    launches = [prompt_launches(first.structure, replayed=one) for one in replayed]
+    return front_work(table, arrivals=column("arrivals"), prompt=column("prompt"), launches=np.repeat(launches, sizes))
 
 
 def _prediction(
@@ -271,7 +274,7 @@ def _prediction(
         low, high = low - beyond, high + beyond
         total = float(figure.weights @ seconds)
         if name.startswith("ttft"):
-            total *= float(np.exp(ttft_scale))
+            total *= float(np.exp(load.waiting * ttft_scale))
         if total <= 0:
             continue
         if figure.rate:

@@ -50,6 +50,8 @@ class Design:
         Which kind of step enters which observation.
     entry_weight : (e,) array
         With what weight, [-]
+    waiting : (m,) array
+        How far the factor on TTFT holds: `Load.waiting` of a TTFT, 0 of other figures, [-]
     keys : (runs, levels) array of int
         Key number on each level.
     key_names : tuple of tuple of str
@@ -66,6 +68,7 @@ class Design:
     entry_node: np.ndarray
     entry_observation: np.ndarray
     entry_weight: np.ndarray
+    waiting: np.ndarray
     keys: np.ndarray
     key_names: tuple[tuple[str, ...], ...]
 
@@ -253,7 +256,12 @@ def design_of(asked: list[Question], refused: list[tuple[Run, str]] | None = Non
         raise SpecError("no run can be used" + (f"; {why[0]}" if why else ""))
     table = work_table(questions, points)
     fronts = np.concatenate(front)
-    launches = np.array([prompt_launches(question.deployment.structure) for question in questions])
+    launches = np.array(
+        [
+            prompt_launches(one.deployment.structure, replayed=one.load.pass_tokens <= one.deployment.graph_tokens)
+            for one in questions
+        ]
+    )
     table = front_work(table, arrivals=fronts[:, 0], prompt=fronts[:, 1], launches=launches[np.concatenate(node_run)])
     names: list[dict[str, int]] = [{} for _ in LEVELS]
     keys = np.zeros((len(questions), len(LEVELS)), dtype=np.int64)
@@ -271,6 +279,9 @@ def design_of(asked: list[Question], refused: list[tuple[Run, str]] | None = Non
         entry_node=np.concatenate(nodes_of),
         entry_observation=np.concatenate(observation_of),
         entry_weight=np.concatenate(weight_of),
+        waiting=np.array(
+            [questions[run].load.waiting * one.startswith("ttft") for run, one in zip(owner, figure, strict=True)]
+        ),
         keys=keys,
         key_names=tuple(tuple(one) for one in names),
     )
@@ -309,5 +320,6 @@ def part_of(design: Design, runs: np.ndarray) -> Design:
         entry_node=node_place[design.entry_node[entries]],
         entry_observation=row_place[design.entry_observation[entries]],
         entry_weight=design.entry_weight[entries],
+        waiting=design.waiting[rows],
         keys=design.keys[runs],
     )

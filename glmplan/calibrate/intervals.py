@@ -18,8 +18,8 @@ __all__ = ["Intervals", "Scored", "fit_intervals", "nested_intervals", "scored_o
 _SHARE = 0.90
 #: rows, or groups of rows, that weigh as much as the prior of a factor of 1 [-]
 _ROWS_OF_PRIOR, _GROUPS_OF_PRIOR = 20.0, 10.0
-#: fewest errors, and fewest groups, that make an interval of their own
-_ENOUGH_ERRORS, _ENOUGH_GROUPS = 60, 6
+#: fewest errors, and fewest groups, that make an interval of their own: of fewer, ``0.95 (n + 1) / n`` is over one
+_ENOUGH_ERRORS, _ENOUGH_GROUPS = 60, 19
 #: rows of one group err together: they weigh as this power of their number, so that no large group decides alone [-]
 _GROUP_WEIGHT = 0.8
 #: smaller errors than this scale nothing [-]
@@ -227,20 +227,30 @@ def fit_intervals(errors: Sequence[Errors], scored: Scored, *, use: np.ndarray |
         widths |= {key: round(float(np.exp(x)), 3) for key, x in found.items() if abs(x) >= 0.02}
     scaled = residual / np.exp(factor)
     base: dict[str, dict[str, tuple[float, float]]] = {name: {} for name in KNOWLEDGE}
+    sizes: dict[str, dict[str, float]] = {}
+    shape = scaled.copy()
+    for one in _KINDS:
+        alike = kind == one
+        others = alike & (known != "configuration")
+        mine = others if others.any() else np.ones(len(kind), dtype=bool)
+        sizes[one] = _sizes(scaled[mine], known[mine], group[mine])
+        shape[alike] /= np.array([sizes[one][name] for name in known[alike]])
     for one in _KINDS:
         alike = kind == one
         mine = alike & (known == "configuration")
         mine = mine if _enough(mine, group) else alike if alike.any() else np.ones(len(kind), dtype=bool)
         last = _quantiles(scaled[mine], int(mine.sum()))
-        others = alike & (known != "configuration")
-        others = others if _enough(others, group) else np.ones(len(kind), dtype=bool)
-        size = _sizes(scaled[others], known[others], group[others])
-        shape = scaled[others] / np.array([size[name] for name in known[others]])
-        ends = _quantiles(shape, len(np.unique(group[others])), group[others])
+        others = known != "configuration"
+        # too few groups have no quantile of their own: the errors of all kinds have one shape, each kind its size
+        if _enough(others & alike, group):
+            others &= alike
+        elif not others.any():
+            others[:] = True
+        ends = _quantiles(shape[others], len(np.unique(group[others])), group[others])
         for name in KNOWLEDGE:
             if name != "configuration":
                 # another layout of a measured group is seldom left out alone: it is at least as well known as a pair
-                wide = size["pair" if name == "group" else name]
+                wide = sizes[one]["pair" if name == "group" else name]
                 last = (min(wide * ends[0], last[0]), max(wide * ends[1], last[1]))
             base[name][one] = (round(last[0], 4), round(last[1], 4))
     return Intervals(base, dict(sorted(widths.items())))

@@ -211,9 +211,8 @@ def evaluate(design: Design, effects: np.ndarray) -> tuple[np.ndarray, np.ndarra
         slope[:, column] = np.bincount(design.entry_observation, weights=share[:, column], minlength=count)
     slope[:, : len(PARAMETERS)] /= seconds[:, None]
     slope[:, SCALE] = slope[:, : len(PARAMETERS) - 2].sum(axis=1)
-    first = np.char.startswith(design.figure, "ttft")
-    slope[:, TTFT_SCALE] = first
-    return np.log(seconds) + first * effects[design.observation_run, TTFT_SCALE], slope
+    slope[:, TTFT_SCALE] = design.waiting
+    return np.log(seconds) + design.waiting * effects[design.observation_run, TTFT_SCALE], slope
 
 
 def noise_class(design: Design) -> np.ndarray:

@@ -122,6 +122,19 @@ def test_no_large_group_decides_the_interval_alone():
     assert by_groups[0] < low < by_rows[0] < 0 < by_rows[1] < high < by_groups[1]
 
 
+def test_a_kind_of_figure_with_few_groups_takes_the_shape_of_all_and_its_own_size():
+    rng = np.random.default_rng(4)
+    scored, _, _ = _planted(rng, 4240, 1.0)
+    few = np.arange(4240) >= 4000
+    kinds = replace(scored, kind=np.where(few, "prefill", "decode"),
+                    group=np.where(few, 2000 + np.arange(4240) // 40, np.arange(4240) // 4))  # fmt: skip
+    error = rng.normal(0, np.where(few, 0.5, 0.1))
+    found = fit_intervals([Errors("group", error, np.full(4240, "pair"))], kinds)
+    for kind, size in (("decode", 0.1), ("prefill", 0.5)):
+        # six groups alone would stretch to their 0.5 % and 99.5 % quantiles, 2.6 times the deviation
+        assert found.base["pair"][kind] == pytest.approx((-1.645 * size, 1.645 * size), rel=0.2)
+
+
 def test_a_guessed_acceptance_length_widens_the_interval_of_its_row_alone():
     scored, errors, _ = _planted(np.random.default_rng(1), 4000, 1.0)
     guessed = replace(scored, drafting=np.where(np.arange(4000) % 5 == 0, 0.3, 0.0))
