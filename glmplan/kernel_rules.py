@@ -227,11 +227,14 @@ def collective_engine(engine: str, silicon: str) -> str:
     >>> collective_engine("vllm", "10"), collective_engine("vllm", "9")
     ('trtllm', 'vllm')
     """
-    fields = {"engine", "silicon", "measured_with", "note"}
-    for entry in read_entries(data_folder("hardware_db") / "kernels.toml", "collectives", fields):
+    return _said("collectives", "measured_with", engine, silicon) or engine
+
+
+def _said(table: str, field: str, engine: str, silicon: str) -> str:
+    for entry in read_entries(data_folder("hardware_db") / "kernels.toml", table, {"engine", "silicon", field, "note"}):
         if entry["engine"] == engine and silicon in entry["silicon"]:
-            return str(entry["measured_with"])
-    return engine
+            return str(entry[field])
+    return ""
 
 
 @cache
@@ -301,8 +304,4 @@ def latent_prompt_kernel(engine: str, silicon: str) -> str:
     >>> latent_prompt_kernel("vllm", "9"), latent_prompt_kernel("vllm", "10")
     ('prefill-attention', 'latent-prefill')
     """
-    fields = {"engine", "silicon", "runs_as", "note"}
-    for entry in read_entries(data_folder("hardware_db") / "kernels.toml", "latent_prompts", fields):
-        if entry["engine"] == engine and silicon in entry["silicon"]:
-            return str(entry["runs_as"])
-    return "latent-prefill"
+    return _said("latent_prompts", "runs_as", engine, silicon) or "latent-prefill"
