@@ -50,7 +50,11 @@ def with_site(
     ranges = dict(effects.domain)
     for group, ends in (domain or {}).items():
         before = ranges.get(group, ends)
-        ranges[group] = [(min, max)[place % 2](pair) for place, pair in enumerate(zip(before, ends, strict=True))]
+        ranges[group] = []
+        for place in range(0, len(ends), 2):
+            # a range without an end is of runs that do not say
+            known = [one[place : place + 2] for one in (before, ends) if one[place + 1] < np.inf] or [[0.0, np.inf]]
+            ranges[group] += [min(low for low, _ in known), max(high for _, high in known)]
     site = effects.site | frozenset(values.get("configuration", {}))
     return replace(effects, values=merged, domain=ranges, site=site)
 

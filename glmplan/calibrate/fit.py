@@ -12,11 +12,12 @@ import numpy as np
 from glmplan.calibrate.covariance import FILE, Posterior, posterior, write_covariance
 from glmplan.calibrate.crossvalidate import MODES, Errors, cross_validate
 from glmplan.calibrate.design import Design
+from glmplan.calibrate.domain import domains_of
 from glmplan.calibrate.intervals import Intervals, fit_intervals, scored_of, site_intervals
 from glmplan.calibrate.site import site_errors
 from glmplan.calibrate.solve import Solution, prior_spread, solve, summed
 from glmplan.files import write_atomically
-from glmplan.hierarchy import COLUMNS, LEVELS, keys_of
+from glmplan.hierarchy import COLUMNS, LEVELS
 
 __all__ = ["Calibrated", "calibrate", "write_fit"]
 
@@ -157,7 +158,9 @@ def write_fit(found: Calibrated, folder: Path) -> list[Path]:
                 if key == engine or key.startswith(engine + " ")
             }
             lines += _table(f"effects.{level}", rows)
-        lines += _table("domain", _domains(design, engine))
+        ranges = domains_of(question for question in design.questions if question.deployment.engine == engine)
+        rows = {key: f"[{', '.join(f'{one:g}' for one in ends)}]" for key, ends in ranges.items()}
+        lines += _table("domain", rows)
         written.append(folder / f"{engine}.toml")
         write_atomically(written[-1], "\n".join(lines))
     written.append(write_covariance(found.posterior, design, folder / FILE, head=head))
@@ -170,29 +173,3 @@ def write_fit(found: Calibrated, folder: Path) -> list[Path]:
         if file.read_text(encoding="utf-8").startswith(_WRITTEN):
             file.unlink()
     return written
-
-
-def _domains(design: Design, engine: str) -> dict[str, str]:
-    found: dict[str, list[list[float]]] = {}
-    for question in design.questions:
-        if question.deployment.engine != engine:
-            continue
-        load = question.load
-        key = keys_of(question.deployment)[LEVELS.index("group")]
-        # a length that the table does not state bounds nothing
-        unstated = [any(text.endswith(name) for text in question.assumed) for name in _STATED]
-        point = [load.concurrency, load.input_tokens + load.context, load.output_tokens]
-        found.setdefault(key, []).append([np.nan if open_ else one for open_, one in zip(unstated, point, strict=True)])
-    rows = {}
-    for key, points in found.items():
-        table = np.array(points)
-        low = np.where(np.isnan(table), np.inf, table).min(axis=0)
-        high = np.where(np.isnan(table), -np.inf, table).max(axis=0)
-        known = low <= high
-        ends = np.stack([np.where(known, low, 0.0), np.where(known, high, np.inf)], axis=1).ravel()
-        rows[key] = f"[{', '.join(f'{one:g}' for one in ends)}]"
-    return rows
-
-
-#: how an assumption about concurrency, input and output is worded (`glmplan.question`)
-_STATED = ("requests in flight", "input tokens", "output tokens")

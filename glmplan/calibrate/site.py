@@ -15,12 +15,12 @@ import numpy as np
 
 from glmplan.calibrate.crossvalidate import figure_kind
 from glmplan.calibrate.design import Design, build_design, part_of
+from glmplan.calibrate.domain import domains_of
 from glmplan.calibrate.processors import MISSED, processor_prior
 from glmplan.calibrate.solve import evaluate, prior_spread
 from glmplan.calibrate.sweeps import sweeps_of
 from glmplan.files import write_atomically
 from glmplan.hierarchy import COLUMNS, LEVELS, Effects, keys_of, load_effects
-from glmplan.question import Question
 from glmplan.records import Run
 from glmplan.site import with_site
 
@@ -245,7 +245,7 @@ def update_site(whole: Design, *, effects: Callable[[str], Effects] = load_effec
     for number, (level, name) in enumerate(named):
         values[LEVELS[level]][name] = solved.effect[number] + shift.get(solved.keys[number], 0.0)
         deviation[LEVELS[level]][name] = spread[number]
-    domain = _domain(design.questions)
+    domain = dict(sorted(domains_of(design.questions).items()))
     engines = {question.deployment.engine for question in design.questions}
     return SiteFit(
         values=dict(values),
@@ -291,16 +291,6 @@ def _site_spread() -> np.ndarray:
     spread = prior_spread()
     spread[_CONFIGURATION] = np.hypot(spread[_CONFIGURATION], spread[-1])
     return _WIDER * spread * np.array([_MOVED.get(name, 1.0) for name in COLUMNS]) + 1e-9
-
-
-def _domain(questions: Iterable[Question]) -> dict[str, list[float]]:
-    found: dict[str, list[list[float]]] = defaultdict(list)
-    for question in questions:
-        load = question.load
-        asked = [load.concurrency, load.input_tokens + load.context, load.output_tokens]
-        found[keys_of(question.deployment)[LEVELS.index("group")]].append(asked)
-    ends = {key: (np.min(rows, axis=0), np.max(rows, axis=0)) for key, rows in found.items()}
-    return {key: np.stack(pair, axis=1).ravel().tolist() for key, pair in sorted(ends.items())}
 
 
 def site_errors(design: Design, base: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
