@@ -23,8 +23,8 @@ _BOUNDS = {"tp_below": ("tp", False), "concurrency_from": ("concurrency", True),
            "measured_before": ("measured_on", False)}  # fmt: skip
 _SETTINGS = ("kv", "fraction", "budget", "budget_slack", "budget_drafts", "budget_inputs", "budget_lengths",
              "poll_interval", "poll_interval_small", "gather_steps", "batch_wait_steps", "batch_wait_share",
-             "lengths", "requests_per_user", "running_limit", "queued", "reserve", "whole_prompts", "prefill_first",
-             "replica", "parts", "one_group", "label_share", "label_frame",
+             "lengths", "requests_per_user", "running_limit", "reserve", "whole_prompts", "prefill_first", "replica",
+             "parts", "one_group", "label_share", "label_frame",
              "output_limit")  # fmt: skip
 _REPLICA = ("tp", "pp", "dp", "ep")
 _REQUESTS = ("input_tokens", "output_tokens", "lengths")
@@ -65,8 +65,6 @@ class CampaignSettings:
         Mean prompt and answer of the data set that the protocol prescribes, [token]
     running_limit : int or None
         Requests that one server ran at once, [-]
-    queued : int
-        Requests in flight beyond those that the server ran at once, [-]
     reserve : float or None
         Share of the answer that must fit before a request is admitted, [-]
     whole_prompts, prefill_first : bool or None
@@ -101,7 +99,6 @@ class CampaignSettings:
     input_tokens: float | None = None
     output_tokens: float | None = None
     running_limit: int | None = None
-    queued: int = 0
     reserve: float | None = None
     whole_prompts: bool | None = None
     prefill_first: bool | None = None
@@ -221,7 +218,6 @@ def campaign_settings(
                 lengths=tuple(lengths) if lengths else None,
                 requests_per_user=entry.get("requests_per_user"),
                 running_limit=entry.get("running_limit"),
-                queued=entry.get("queued", 0),
                 reserve=entry.get("reserve"),
                 whole_prompts=entry.get("whole_prompts"),
                 prefill_first=entry.get("prefill_first"),

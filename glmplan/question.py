@@ -287,8 +287,6 @@ def _load(
         offline = run.protocol.startswith(("mlperf", "trtllm-bench")) or run.request_rate_per_s
         concurrency = float(min(limit, 1024)) if offline else 1.0
         assumed.append(f"{concurrency:.0f} requests in flight")
-    if campaign.queued:
-        limit = min(limit, max(round(concurrency) - campaign.queued, 1))
     inputs, outputs = run.input_tokens or campaign.input_tokens, run.output_tokens or campaign.output_tokens
     stated, inputs = inputs, _counted(inputs, run, campaign)
     if inputs != stated:
