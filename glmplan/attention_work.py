@@ -80,6 +80,8 @@ def add_attention(
                                   latent=float(mixer.kv_rank), rope=float(mixer.rope_dim), queries=verify,
                                   splits=splits)  # fmt: skip
         params = structure.attention_kernel("latent-decode")
+        if structure.attention.latent_rows:
+            work, params = _packed(work, params, structure)
         wide = float(mixer.kv_rank + mixer.rope_dim)
         _add_exchange(layer, structure, step, degrees.dcp, gathered * wide, gathered * mixer.kv_rank)
         add_kernel(layer, _shared_once(work, params, step), params, **decode)
@@ -148,6 +150,17 @@ def _padded(
         replace(work, flop=padded, rows=np.inf, block_bytes=work.block_bytes * first),
         replace(params, block=alone, block_gain=1.0),
     )
+
+
+def _packed(work: KernelWork, params: KernelParams, structure: StepWork) -> tuple[KernelWork, KernelParams]:
+    """Heads and queries of one latent in blocks of full height, which multiply as the kernel of prompts does.
+
+    A second block finds the latents in the cache.
+    """
+    height = structure.attention.latent_rows
+    rows = np.ceil(work.rows / height) * height
+    share = structure.kernel("prefill-attention", "bf16").flop
+    return replace(work, flop=work.flop * rows / work.rows, rows=rows), replace(params, flop=share)
 
 
 def _shared_once(work: KernelWork, params: KernelParams, step: Tokens) -> KernelWork:

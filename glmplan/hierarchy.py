@@ -20,6 +20,7 @@ from glmplan.errors import SpecError
 from glmplan.files import read_lines_toml, read_toml
 from glmplan.schema.model import ExpertsFfn, LatentAttention
 from glmplan.step import PARAMETERS
+from glmplan.walls import Conditions, model_features, wall_apart
 
 __all__ = [
     "COLUMNS",
@@ -46,6 +47,8 @@ LEVELS: tuple[str, ...] = (
     "engine",
     "engine_draft",
     "engine_experts",
+    "engine_wall",
+    "engine_attention",
     "engine_campaign",
     "engine_silicon",
     "engine_accelerator",
@@ -59,8 +62,9 @@ LEVELS: tuple[str, ...] = (
     "configuration",
     "release",
 )
-#: ends of keys that others of their level are compared with: no drafting, kernels of experts that nobody names
-REFERENCES: tuple[str, ...] = (" plain", " experts unsaid")
+#: ends of keys that others of their level are compared with: no drafting, kernels of experts that nobody names, no wall
+#: whose price only runs behind it know
+REFERENCES: tuple[str, ...] = (" plain", " experts unsaid", " no wall")
 #: columns of an effect: the parameters of the step time, a factor on whole steps, a factor on TTFT
 COLUMNS: tuple[str, ...] = (*PARAMETERS, "scale", "ttft_scale")
 SCALE, TTFT_SCALE = len(PARAMETERS), len(PARAMETERS) + 1
@@ -98,7 +102,7 @@ def knowledge_class(known: tuple[bool, ...]) -> str:
 
     Examples
     --------
-    >>> knowledge_class((True,) * 16)
+    >>> knowledge_class((True,) * 18)
     'configuration'
     """
     of = dict(zip(LEVELS, known, strict=True))
@@ -152,6 +156,29 @@ def kind_of(deployment: Deployment) -> str:
     return f"{'+'.join(mixers)} {'experts' if experts else 'dense'}"
 
 
+def _attention(deployment: Deployment) -> str:
+    mixers = [one.mixer for one in deployment.model.layers.values() if one.mixer is not None]
+    indexed = any(isinstance(mixer, LatentAttention) and mixer.indexer for mixer in mixers)
+    return "+".join(sorted({one.kind for one in mixers})) + (" sparse" if indexed and deployment.sparse else "")
+
+
+def _wall(deployment: Deployment) -> str:
+    return wall_apart(
+        Conditions(
+            engine=deployment.engine,
+            engine_version=".".join(str(number) for number in deployment.release or ()),
+            model=deployment.model.name,
+            features=model_features(deployment.model),
+            weights=deployment.weights,
+            kv=deployment.kv,
+            accelerator=deployment.accelerator.name,
+            compute_capability=deployment.accelerator.compute_capability,
+            graphs=deployment.graphs,
+            mtp=deployment.draft_tokens,
+        )
+    )
+
+
 def keys_of(deployment: Deployment, *, measured_on: str | None = None) -> tuple[str, ...]:
     """Key of a deployment on each level.
 
@@ -182,6 +209,8 @@ def keys_of(deployment: Deployment, *, measured_on: str | None = None) -> tuple[
         engine + eager,
         f"{engine} {'drafting' if draft else 'plain'}",
         f"{engine} experts {deployment.moe_backend or 'unsaid'}",
+        f"{engine} {_wall(deployment) or 'no wall'}",
+        f"{engine} {_attention(deployment)}",
         f"{engine} at {deployment.text}",
         f"{engine} {silicon}",
         f"{engine} {part.name}",
@@ -223,7 +252,7 @@ class Effects:
     ----------
     values : dict of str to dict of str to (21,) array
         Level → key → effects.
-    spread : (13, 21) array
+    spread : (18, 21) array
         Prior standard deviation of an effect, by level and column.
     intervals : dict of str to dict of str to (float, float)
         Knowledge class → kind of figure → 90 % interval of measured over predicted, in logarithms.

@@ -40,6 +40,7 @@ _SHARED: dict[str, tuple[str, float, str]] = {"mxfp8": ("fp8", 1.0, "fp8"), "w4a
 #: what follows the name of a backend in a build that is not the engine's own
 IMAGE = " in the image "
 _ATTENTION = ("engine", "backend", "splits", "verify_splits")
+_ROWS = ("tile_rows", "latent_rows")
 _FIELDS = {"engine", "silicon", "weights", "product", "runs_as", "measured_with", "backend", "note"}
 _PRODUCTS = ("gemm", "experts")
 
@@ -82,12 +83,16 @@ class AttentionRule:
         for, [-]
     tile_rows : float
         Rows that a verifying block computes however few there are; 0 where the fits of the kernel say it, [-]
+    latent_rows : float
+        The same of a block that takes the heads and queries of one latent together, for a kernel that no table holds on
+        this silicon; 0 for others, [-]
     """
 
     backend: str = ""
     splits: float = math.inf
     verify_splits: float = math.inf
     tile_rows: float = 0.0
+    latent_rows: float = 0.0
 
 
 @cache
@@ -188,7 +193,7 @@ def attention_rule(engine: str, backend: str, silicon: str = "", kv: str = "") -
     # "default" is what tables say that do not know; one engine's kernels happen to have that name
     word = next(iter(said.split()), "").replace("default", "")
     file = data_folder("hardware_db") / "kernels.toml"
-    for entry in read_entries(file, "attention", {*_ATTENTION, "silicon", "kv", "tile_rows", "stock", "note"}):
+    for entry in read_entries(file, "attention", {*_ATTENTION, "silicon", "kv", *_ROWS, "stock", "note"}):
         if missing := [field for field in _ATTENTION if not entry.get(field)]:
             raise SpecError("is missing or zero", file=file, field=missing[0])
         if entry["engine"] != engine or silicon not in entry.get("silicon", [silicon]):
@@ -196,8 +201,8 @@ def attention_rule(engine: str, backend: str, silicon: str = "", kv: str = "") -
         if entry.get("stock") and IMAGE in said:
             continue
         if entry["backend"] in said or (not word and kv in entry.get("kv", ())):
-            rows = float(entry.get("tile_rows", 0.0))
-            return AttentionRule(entry["backend"], entry["splits"], entry["verify_splits"], rows)
+            rows = [float(entry.get(name, 0.0)) for name in _ROWS]
+            return AttentionRule(entry["backend"], entry["splits"], entry["verify_splits"], *rows)
     return AttentionRule(word)
 
 

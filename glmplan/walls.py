@@ -28,6 +28,7 @@ __all__ = [
     "load_engine",
     "model_features",
     "possible_walls",
+    "wall_apart",
     "walls_for",
 ]
 
@@ -334,3 +335,33 @@ def possible_walls(conditions: Conditions) -> tuple[Wall, ...]:
     True
     """
     return _walls(conditions, "possible")
+
+
+@cache
+def _apart(engine: str) -> tuple[Wall, ...]:
+    known = engine in engine_names()
+    return tuple(wall for wall in load_engine(engine).walls if wall.apart) if known else ()
+
+
+def wall_apart(conditions: Conditions) -> str:
+    """Name the wall behind which runs are fitted apart from others of their engine.
+
+    Parameters
+    ----------
+    conditions : Conditions
+        The plan; an engine that is not known, or whose version is not said, is behind no such wall.
+
+    Returns
+    -------
+    str
+        Its `id`, empty for none.
+
+    Examples
+    --------
+    >>> rack = {"model": "deepseek-r1", "features": frozenset({"mla", "moe"}), "compute_capability": "10.3"}
+    >>> [wall_apart(Conditions(engine="sglang", engine_version=one, **rack)) for one in ("0.5.10", "0.5.9")]
+    ['sglang-deepseek-prompts-on-b300', '']
+    """
+    if not conditions.engine_version:
+        return ""
+    return next((wall.id for wall in _apart(conditions.engine) if judge(wall, conditions) == "stands"), "")

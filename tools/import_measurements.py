@@ -55,6 +55,13 @@ SAID = re.compile(
     r"|avg|availability=available"
     r"|bench: .*|DEP = attention DP.*|kv_format is the page.*|tg_tps aggregate.*|CPU .*|OS .*|InferenceX|vendor sweep"
 )
+# prompts of a run by part and requests in flight, from the source; its command leaves --random-range-ratio at 0, so
+# that lengths are uniform from 1 to the 1000 that the tables call them
+SNIPPETS = "sglang-docs-benchmark-snippets"
+SNIPPET_PROMPTS = {
+    "mi300x": {1: 64, 16: 256, 64: 512, 256: 1024, 1024: 2048, 4096: 4096},
+    "mi350x": {1: 10, 16: 80},
+}
 WIKI = "https://github.com/voipmonitor/rtx6kpro/tree/29f3863/"
 ACCEPTANCE_COLUMNS = ["run", "model", "method", "draft_tokens", "verify_tokens", "engine", "engine_version",
                       "concurrency", "text", "acceptance_length", "basis", "source"]  # fmt: skip
@@ -107,6 +114,17 @@ def notes_and_source(run: Run) -> tuple[str, str]:
     return text[:300], source
 
 
+def snippet(run: Run) -> dict[str, str]:
+    """Return what the command of a documentation snippet says of its run."""
+    return {
+        "protocol": "sglang-bench-random",
+        "num_requests": str(SNIPPET_PROMPTS[run.accelerator_given][int(run.concurrency or 0)]),
+        "request_rate_per_s": "inf",
+        "input_tokens": "500.5",
+        "output_tokens": "500.5",
+    }
+
+
 def number(value: float | None) -> str:
     """Return a number as short as it can be written without loss in fifteen digits."""
     return "" if value is None else f"{value:.15g}"
@@ -155,7 +173,7 @@ def cells(run: Run) -> dict[str, str]:
     }
     if run.protocol == "inferencex":
         row["num_requests"] = ""  # 10 x concurrency by protocol
-    return row
+    return row | snippet(run) if row["campaign"] == SNIPPETS else row
 
 
 def text_kind(run: Run) -> str:

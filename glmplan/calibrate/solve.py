@@ -39,12 +39,14 @@ PRIOR_MEAN: dict[str, float] = {
     "arrival_seconds": 3.0e-4,
     "prompt_token_seconds": 2.0e-6,
 }
-#: prior standard deviation of an effect by level, [-]
+#: prior standard deviation of an effect by level; of what a wall costs nothing is known but its order, [-]
 _LEVEL_SPREAD = {
     "all": 0.6,
     "engine": 0.2,
     "engine_draft": 0.2,
     "engine_experts": 0.2,
+    "engine_wall": 1.0,
+    "engine_attention": 0.2,
     "engine_campaign": 0.01,
     "engine_silicon": 0.18,
     "engine_accelerator": 0.12,
@@ -65,6 +67,8 @@ _SCALE_SPREAD = {
     "engine": 0.08,
     "engine_draft": 0.08,
     "engine_experts": 0.0,
+    "engine_wall": 0.0,
+    "engine_attention": 0.0,
     "engine_campaign": 0.1,
     "engine_silicon": 0.02,
     "engine_accelerator": 0.015,
@@ -92,6 +96,8 @@ _COLUMN_SPREAD = {
 _LEVEL_COLUMNS = {
     "engine_experts": ("moe_layer_seconds", "activation_slowdown", "expert_fixed_slowdown", "expert_bytes_slowdown",
                        "expert_flop_slowdown"),
+    "engine_wall": tuple(name for name in PARAMETERS if name.endswith("_slowdown")),
+    "engine_attention": ("attention_fixed_slowdown", "cache_slowdown", "prefill_attention_slowdown"),
 }  # fmt: skip
 #: spread of what is not there [-]
 _NOTHING = 1e-9

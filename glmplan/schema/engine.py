@@ -173,7 +173,8 @@ class Wall(Frozen):
 
     It stands from version `since` (included) until `until` (excluded). `last_seen` is the newest version in which
     somebody hit it, where nobody said which version ends it. `ledger` is its number in the list of walls on SM120 that
-    the catalogue was started from.
+    the catalogue was started from. `apart` says that its price is in no formula and no table of kernels: runs behind it
+    are fitted with an effect of their own, so that they say nothing of runs that are not.
 
     Examples
     --------
@@ -199,6 +200,7 @@ class Wall(Frozen):
     measured: tuple[Effect, ...] = ()
     fallback: str | None = None
     instead: Instead = Instead()
+    apart: bool = False
     do: str
     trust: Literal["vendor", "documented", "report", "chat summary"] = "documented"
     source: str

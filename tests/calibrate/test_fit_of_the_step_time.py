@@ -111,3 +111,38 @@ def test_deepseek_r1_and_v3_share_every_key_but_the_release(runs):
 )
 def test_figures_have_a_kind(figure, kind):
     assert figure_kind(figure) == kind
+
+
+WALL = "sglang-deepseek-prompts-on-b300"
+
+
+def test_runs_behind_a_wall_of_unknown_price_say_nothing_of_others():
+    runs = [run for run in load_measurements() if run.protocol == "inferencex" and run.engine == "sglang"
+            and run.model in ("deepseek-r1", "deepseek-v3", "qwen3.5-397b-a17b")]  # fmt: skip
+    apart = build_design(runs)
+    level = LEVELS.index("engine_wall")
+    behind = np.char.endswith(np.array(apart.key_names[level])[apart.keys[:, level]], WALL)
+    struck = {
+        (apart.questions[place].run.accelerator, apart.questions[place].run.model) for place in np.flatnonzero(behind)
+    }
+    assert struck == {("b300-sxm", "deepseek-v3")}
+    usual = apart.key_names[level].index("sglang no wall")
+    keys = apart.keys.copy()
+    keys[:, level] = usual
+    # a part that the fit has not seen: the same with a wall told apart as if its runs had not been there
+    unseen = np.array([q.deployment.accelerator.name == "h200-sxm" for q in apart.questions])[apart.observation_run]
+    prompts = unseen & np.char.startswith(apart.figure, "ttft")
+    without, told, mixed = (
+        solve(one, use=use, rounds=8).residual[prompts]
+        for one, use in (
+            (apart, ~unseen & ~behind[apart.observation_run]),
+            (apart, ~unseen),
+            (replace(apart, keys=keys), ~unseen),
+        )
+    )
+    assert np.mean(np.abs(told - without)) < 0.5 * np.mean(np.abs(mixed - without))
+    # nothing is known of the price of a wall but from those behind it, and the others have none
+    found = solve(apart, rounds=8).effects[level]
+    prefill = COLUMNS.index("prefill_attention_slowdown")
+    assert found[usual] == pytest.approx(0.0, abs=1e-6)
+    assert found[apart.key_names[level].index(f"sglang {WALL}"), prefill] > 0.5

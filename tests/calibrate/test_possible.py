@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from glmplan.calibrate.ledger import load_measurements
 from glmplan.calibrate.possible import reasons_impossible, why_impossible
 from glmplan.question import question_of
 from glmplan.records import Run
@@ -23,6 +24,17 @@ def test_a_token_takes_at_least_the_time_to_read_the_weights():
     # 16 GB at 4.8 TB/s: 3.3 ms
     assert not why_impossible(question_of(_run("a", 4.0)))
     assert "faster than the memory bandwidth" in why_impossible(question_of(_run("a", 1.5)))
+
+
+def test_an_estimated_pool_refuses_no_run_by_a_little():
+    # a 32B model fills an H100 but for 20,000 tokens: how many of the 16 requests run beside each other is an estimate
+    asked = question_of(next(run for run in load_measurements() if run.id == "ix-10fc6740ba"))
+    assert asked.load.pool_tokens < asked.load.concurrency * (asked.load.input_tokens + asked.load.output_tokens)
+    assert not why_impossible(asked)
+    known = replace(asked, load=replace(asked.load, pool_tokens=1e9))
+    assert "24.658" in why_impossible(known)
+    fast = replace(asked.run, observed={"tpot_mean_ms": 10.0})
+    assert why_impossible(replace(asked, run=fast))
 
 
 @pytest.mark.parametrize(("impossible", "possible", "refused"), [(2, 3, 2), (3, 6, 9), (3, 7, 3), (0, 9, 0)])
