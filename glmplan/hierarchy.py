@@ -200,7 +200,9 @@ def keys_of(deployment: Deployment, *, measured_on: str | None = None) -> tuple[
     silicon = part.compute_capability or part.vendor.lower()
     draft = f" draft {deployment.draft_tokens}" if deployment.draft_tokens else ""
     eager = "" if deployment.graphs else " eager"
-    mode = draft + eager
+    wall = _wall(deployment)
+    # what was measured behind a wall is not measured without it
+    mode = draft + eager + (f" behind {wall}" if wall else "")
     group = f"{engine} {part.name} {model} {form}"
     layout = f" tp{deployment.tp} pp{deployment.pp} dp{deployment.dp} ep{deployment.ep} dcp{deployment.dcp}"
     release = ".".join(str(number) for number in (deployment.release or ())[:3]) or "unstated"
@@ -209,7 +211,7 @@ def keys_of(deployment: Deployment, *, measured_on: str | None = None) -> tuple[
         engine + eager,
         f"{engine} {'drafting' if draft else 'plain'}",
         f"{engine} experts {deployment.moe_backend or 'unsaid'}",
-        f"{engine} {_wall(deployment) or 'no wall'}",
+        f"{engine} {wall or 'no wall'}",
         f"{engine} {_attention(deployment)}",
         f"{engine} at {deployment.text}",
         f"{engine} {silicon}",
