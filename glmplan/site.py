@@ -13,11 +13,12 @@ from pathlib import Path
 
 import numpy as np
 
-from glmplan.errors import SpecError
+from glmplan.deployment import Deployment
+from glmplan.errors import SpecError, nearest
 from glmplan.files import read_toml
-from glmplan.hierarchy import COLUMNS, LEVELS, OVERLAY, Effects, shipped_effects
+from glmplan.hierarchy import COLUMNS, LEVELS, OVERLAY, Effects, keys_of, load_effects, shipped_effects
 
-__all__ = ["load_site", "site_calibration", "with_site"]
+__all__ = ["load_site", "measured_elsewhere", "site_calibration", "with_site"]
 
 
 def with_site(
@@ -125,3 +126,24 @@ def site_calibration(path: str | Path | None) -> Iterator[None]:
         yield
     finally:
         OVERLAY.reset(token)
+
+
+def measured_elsewhere(deployment: Deployment) -> str:
+    """Say that the applied calibration holds no run of a deployment's configuration.
+
+    Parameters
+    ----------
+    deployment : Deployment
+        The deployment.
+
+    Returns
+    -------
+    str
+        What it is and the nearest that the site measured, as the fit names them; empty if the site measured it.
+    """
+    key = keys_of(deployment)[LEVELS.index("configuration")]
+    held = sorted(load_effects(deployment.engine).site)
+    if key in held:
+        return ""
+    close = ", ".join(f"`{one}`" for one in (nearest(key, held, 2) or held[:2])) or f"none of {deployment.engine}"
+    return f"this plan is `{key}`, which your calibration did not measure; nearest: {close}"

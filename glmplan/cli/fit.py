@@ -46,7 +46,7 @@ def command(
     # nothing is freed in the half second that this takes; collecting costs a tenth of it
     gc.disable()
     from glmplan.plan import Words, fit_answer
-    from glmplan.site import site_calibration
+    from glmplan.site import measured_elsewhere, site_calibration
 
     words = Words(
         model=model,
@@ -71,6 +71,9 @@ def command(
     )
     with site_calibration(calibration):
         answer = fit_answer(words)
+        elsewhere = measured_elsewhere(answer.deployment) if calibration and answer.deployment else ""
+    if elsewhere:
+        typer.echo(f"note: {elsewhere}", err=True)
     if form is Form.json:
         from glmplan.report.fit_json import fit_json
 

@@ -42,6 +42,14 @@ def test_a_site_that_is_slower_gets_a_slower_plan(tmp_path, capsys):
     capsys.readouterr()
     after = float(plan(capsys, "--calibration", str(site))["tpot_mean_ms"])
     assert after == pytest.approx(1.4 * before, rel=0.12)
+    # a plan that the site's runs are not of says so, and which they are
+    words = ["fit", "llama-3.1-70b-fp8", "--on", "4xh100-sxm", "--tp", "4", "--calibration", str(site)]
+    assert run(words) == 0
+    assert capsys.readouterr().err == ""
+    assert run([*words, "--eager"]) == 0
+    note = capsys.readouterr().err
+    assert note.startswith("note: this plan is `vllm h100-sxm llama 8192x80 fp8 tp4 pp1 dp1 ep1 dcp1 eager`")
+    assert note.endswith("nearest: `vllm h100-sxm llama 8192x80 fp8 tp4 pp1 dp1 ep1 dcp1`\n")
 
 
 def test_a_file_that_is_no_calibration_is_refused(tmp_path, capsys):
