@@ -140,6 +140,12 @@ def measured_elsewhere(deployment: Deployment) -> str:
     -------
     str
         What it is and the nearest that the site measured, as the fit names them; empty if the site measured it.
+
+    Examples
+    --------
+    >>> from glmplan.plan import Words, fit_answer
+    >>> measured_elsewhere(fit_answer(Words("glm-5.1", "dgx-b300-8", engine="sglang")).deployment).split(", ")[1]
+    'which your calibration did not measure; nearest: none of sglang'
     """
     key = keys_of(deployment)[LEVELS.index("configuration")]
     held = sorted(load_effects(deployment.engine).site)

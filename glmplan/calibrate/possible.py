@@ -24,8 +24,8 @@ _POSSIBLE = 0.8
 #: the same for all requests together: the last wave of a run leaves a tenth of them out of flight, and requests with
 #: like prompts (benchmarks that repeat one) visit the same experts [-]
 _POSSIBLE_TOGETHER, _POSSIBLE_ROUTED = 0.9, 0.6
-#: and where an estimated KV pool, not the stated requests in flight, decides how many run: nine pools in ten are less
-#: than 1.65 times as large as estimated [-]
+#: and where an estimated KV pool, not the stated requests in flight, decides how many run: nine estimates in ten are
+#: less than 1.65 times the pool, so that at least so large a share of the requests runs [-]
 _POSSIBLE_POOL = 0.6
 #: how many times faster than its memory a part's cache is at most: the largest of the kernel fits [-]
 _CACHE = 8.0
