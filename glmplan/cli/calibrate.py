@@ -35,7 +35,7 @@ def command(
     """Refit everything to the measurements that ship, or update the fit with your own runs.
 
     With `--from` nothing that ships is changed: `--save` writes the calibration of your site, which `--calibration`
-    of other commands applies. The same input gives the same files, byte for byte.
+    of other commands applies. The same input gives the same files, byte for byte, on one kind of processor.
     """
     if runs is not None:
         _site(runs, save)
