@@ -18,14 +18,14 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from glmplan.catalog import load_model, model_names
-    from glmplan.catalog_hardware import accelerator_names, load_accelerator
-    from glmplan.catalog_hosts import host_names, load_host, load_machine
-    from glmplan.deployment import Deployment
     from glmplan.errors import GlmplanError, Infeasible, SpecError
-    from glmplan.memory import kv_pool, part_memory, rank_memory
-    from glmplan.observables import Load
-    from glmplan.predict import Figure, Prediction, predict_many, step_seconds
+    from glmplan.facts.catalogue.accelerators import accelerator_names, load_accelerator
+    from glmplan.facts.catalogue.hosts import host_names, load_host, load_machine
+    from glmplan.facts.catalogue.models import load_model, model_names
+    from glmplan.physics.memory import kv_pool, part_memory, rank_memory
+    from glmplan.prediction.deployment import Deployment
+    from glmplan.prediction.observables import Load
+    from glmplan.prediction.predict import Figure, Prediction, predict_many, step_seconds
     from glmplan.serving.simulate import simulate
 
 __all__ = [
@@ -52,14 +52,14 @@ __all__ = [
 ]
 
 _PLACES = {
-    "glmplan.catalog": ("load_model", "model_names"),
-    "glmplan.catalog_hardware": ("accelerator_names", "load_accelerator"),
-    "glmplan.catalog_hosts": ("host_names", "load_host", "load_machine"),
-    "glmplan.deployment": ("Deployment",),
+    "glmplan.facts.catalogue.models": ("load_model", "model_names"),
+    "glmplan.facts.catalogue.accelerators": ("accelerator_names", "load_accelerator"),
+    "glmplan.facts.catalogue.hosts": ("host_names", "load_host", "load_machine"),
+    "glmplan.prediction.deployment": ("Deployment",),
     "glmplan.errors": ("GlmplanError", "Infeasible", "SpecError"),
-    "glmplan.memory": ("kv_pool", "part_memory", "rank_memory"),
-    "glmplan.observables": ("Load",),
-    "glmplan.predict": ("Figure", "Prediction", "predict_many", "step_seconds"),
+    "glmplan.physics.memory": ("kv_pool", "part_memory", "rank_memory"),
+    "glmplan.prediction.observables": ("Load",),
+    "glmplan.prediction.predict": ("Figure", "Prediction", "predict_many", "step_seconds"),
     "glmplan.serving.simulate": ("simulate",),
 }
 _MODULE = {name: module for module, names in _PLACES.items() for name in names}

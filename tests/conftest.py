@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from glmplan.calibrate.everything import calibrate_steps
-from glmplan.calibrate.ledger import load_measurements
+from glmplan.calibrate.all_fits import calibrate_steps
+from glmplan.readers.runs.ledger import load_measurements
 
 
 def small_set():

@@ -52,11 +52,11 @@ def from_shell_to_answer() -> None:
 
 def predictions_per_second() -> None:
     """Print how many points of a table are predicted in a second: all at once, one by one, and whole runs."""
-    from glmplan.catalog import load_model
-    from glmplan.catalog_hardware import load_accelerator
-    from glmplan.deployment import Deployment, checkpoint_for, link_of, runs_sparse
-    from glmplan.observables import Load
-    from glmplan.predict import predict_many, step_seconds
+    from glmplan.facts.catalogue.accelerators import load_accelerator
+    from glmplan.facts.catalogue.models import load_model
+    from glmplan.prediction.deployment import Deployment, checkpoint_for, link_of, runs_sparse
+    from glmplan.prediction.observables import Load
+    from glmplan.prediction.predict import predict_many, step_seconds
 
     model, part = load_model("glm-5.1"), load_accelerator("b200-sxm")
     deployment = Deployment(

@@ -21,13 +21,13 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from glmplan.schema.workload import Traffic, parse_traffic
-from glmplan.serving.plain import compiled
-from glmplan.serving.safe import safe_load, speed_factors
-from glmplan.serving.settings import Acceptance, EngineSettings, KvPool
+from glmplan.serving.engine.plain import compiled
+from glmplan.serving.engine.settings import Acceptance, EngineSettings, KvPool
+from glmplan.serving.engine.step_table import StepTable
+from glmplan.serving.safe_load import safe_load, speed_factors
 from glmplan.serving.simulate import Service, simulate
-from glmplan.serving.slo import parse_slo
-from glmplan.serving.steptable import StepTable
+from glmplan.serving.traffic.promises import parse_slo
+from glmplan.serving.traffic.spec import Traffic, parse_traffic
 
 TABLE = StepTable.affine(
     base=0.0123, per_request=1.1e-4, per_context_token=1.3e-8, per_prefill_token=1.7e-5, per_prefill_square=1.9e-9

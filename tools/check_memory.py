@@ -10,16 +10,16 @@ import csv
 import sys
 from dataclasses import dataclass
 
-from glmplan.blocks.storage import uniform_checkpoint
 from glmplan.calibrate.memory import observations
-from glmplan.catalog import load_model
-from glmplan.catalog_hardware import load_accelerator
-from glmplan.columns import Layout
-from glmplan.datafolders import data_folder
 from glmplan.errors import GlmplanError
-from glmplan.memory import MemorySettings, kv_pool, part_memory, rank_memory
-from glmplan.memory_rules import stated_fraction
-from glmplan.schema.model import Checkpoint, ModelSpec
+from glmplan.facts.catalogue.accelerators import load_accelerator
+from glmplan.facts.catalogue.models import load_model
+from glmplan.facts.engines.memory import stated_fraction
+from glmplan.facts.folders import data_folder
+from glmplan.facts.schema.model import Checkpoint, ModelSpec
+from glmplan.physics.blocks.storage import uniform_checkpoint
+from glmplan.physics.memory import MemorySettings, kv_pool, part_memory, rank_memory
+from glmplan.physics.points import Layout
 
 #: least share of pools inside their 90 % interval [-]; rows that another model or a rounded figure explains not counted
 _LEAST_INSIDE = 0.85

@@ -19,14 +19,14 @@ from typing import Any, cast, get_args, get_origin, get_type_hints
 import typer
 from typer.models import ArgumentInfo
 
-from glmplan.backtest.offload import offload_page
-from glmplan.blocks.stack import model_parameters
-from glmplan.catalog import load_model, model_names
-from glmplan.catalog_hardware import accelerator_names, load_accelerator
-from glmplan.catalog_hosts import host_names, load_host
+from glmplan.calibrate.backtest.offload import offload_page
 from glmplan.cli import COMMANDS
 from glmplan.cli.run import application
-from glmplan.files import write_atomically
+from glmplan.facts.catalogue.accelerators import accelerator_names, load_accelerator
+from glmplan.facts.catalogue.hosts import host_names, load_host
+from glmplan.facts.catalogue.models import load_model, model_names
+from glmplan.facts.files import write_atomically
+from glmplan.physics.blocks.stack import model_parameters
 from glmplan.report.seed_systems import seed_systems_page
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -2,9 +2,9 @@
 
     python tools/import_measurements.py FOLDER
 
-FOLDER holds tables in the column form that `glmplan.runs.read_runs` reads. Every row becomes one row of the project's
-own schema: canonical names, one name for each figure, traps written out in columns of their own, notes cut down to
-facts. Ids are kept. Run twice, it writes the same bytes.
+FOLDER holds tables in the column form that `glmplan.readers.runs.table.read_runs` reads. Every row becomes one row of
+the project's own schema: canonical names, one name for each figure, traps written out in columns of their own, notes
+cut down to facts. Ids are kept. Run twice, it writes the same bytes.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ import sys
 from collections import defaultdict
 from pathlib import Path
 
-from glmplan.files import write_atomically
-from glmplan.records import FIGURES, Run
-from glmplan.runs import read_runs
-from glmplan.schema.measurement import Measurement
+from glmplan.facts.files import write_atomically
+from glmplan.readers.runs.measurement import Measurement
+from glmplan.readers.runs.record import FIGURES, Run
+from glmplan.readers.runs.table import read_runs
 
 FOLDER = Path(__file__).resolve().parent.parent / "calibration" / "measurements"
 COLUMNS = tuple(Measurement.model_fields)

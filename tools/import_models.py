@@ -11,12 +11,12 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from glmplan.catalog import load_model_file, model_key
-from glmplan.datafolders import data_folder
 from glmplan.errors import GlmplanError
-from glmplan.files import write_atomically
-from glmplan.probe.hf_config import read_hf_config
-from glmplan.probe.spec_toml import model_toml
+from glmplan.facts.catalogue.models import load_model_file, model_key
+from glmplan.facts.files import write_atomically
+from glmplan.facts.folders import data_folder
+from glmplan.readers.models.hf_config import read_hf_config
+from glmplan.readers.models.to_toml import model_toml
 
 #: fields that a config says
 SHAPES = ("family", "hidden", "vocabulary", "tied_embedding", "max_context", "layers", "stack", "extra_parameters")

@@ -16,7 +16,7 @@ from pathlib import Path
 from llama_server import llama_server
 from random_gguf import Shape, write
 
-from glmplan.measure.page import standing
+from glmplan.measure.validation_page import standing
 from glmplan.measure.verdict import Compared, consistent
 
 SHAPES = {

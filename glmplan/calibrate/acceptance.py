@@ -8,12 +8,12 @@ from pathlib import Path
 
 import numpy as np
 
-from glmplan.acceptance import EFFECTS, branches, text_kind, yielded
-from glmplan.calibrate.ledger import Acceptance, load_acceptance, load_measurements
-from glmplan.catalog import load_model
-from glmplan.datafolders import data_folder
 from glmplan.errors import GlmplanError, SpecError
-from glmplan.files import write_atomically
+from glmplan.facts.catalogue.models import load_model
+from glmplan.facts.files import write_atomically
+from glmplan.facts.folders import data_folder
+from glmplan.physics.step.acceptance import EFFECTS, branches, text_kind, yielded
+from glmplan.readers.runs.ledger import Acceptance, load_acceptance, load_measurements
 
 __all__ = ["AcceptanceFit", "accepted_logit", "fit_acceptance", "write_acceptance_fit"]
 

@@ -12,11 +12,11 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
-from glmplan.columns import Layout
-from glmplan.datafolders import data_folder
 from glmplan.errors import SpecError
-from glmplan.files import write_atomically
-from glmplan.memory_observed import MemoryFit, Spread
+from glmplan.facts.files import write_atomically
+from glmplan.facts.folders import data_folder
+from glmplan.physics.memory.observed import MemoryFit, Spread
+from glmplan.physics.points import Layout
 
 __all__ = ["MemoryObservation", "fit_memory", "fit_text", "observations", "pool_remainder", "write_memory_fit"]
 
@@ -122,15 +122,15 @@ def pool_remainder(row: MemoryObservation, fit: MemoryFit) -> float:
 
     Examples
     --------
-    >>> from glmplan.memory_observed import load_memory_fit
+    >>> from glmplan.physics.memory.observed import load_memory_fit
     >>> row = next(row for row in observations() if row.id == "pool-glm5-sglang")
     >>> abs(pool_remainder(row, load_memory_fit())) < 2**30
     True
     """
-    from glmplan.blocks.storage import uniform_checkpoint
-    from glmplan.catalog import load_model
-    from glmplan.catalog_hardware import load_accelerator
-    from glmplan.memory import MemorySettings, kv_pool, part_memory, rank_memory
+    from glmplan.facts.catalogue.accelerators import load_accelerator
+    from glmplan.facts.catalogue.models import load_model
+    from glmplan.physics.blocks.storage import uniform_checkpoint
+    from glmplan.physics.memory import MemorySettings, kv_pool, part_memory, rank_memory
 
     number, text = row.number, row.text
     model = load_model(text["model"])

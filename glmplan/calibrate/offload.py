@@ -13,15 +13,15 @@ from pathlib import Path
 
 import numpy as np
 
-from glmplan.calibrate.unified import UNIFIED_CONSTANTS, fit_unified, left_out_parts, unified_rows, unified_runs
-from glmplan.datafolders import data_folder
+from glmplan.calibrate.one_memory import UNIFIED_CONSTANTS, fit_unified, left_out_parts, unified_rows, unified_runs
 from glmplan.errors import GlmplanError
-from glmplan.files import write_atomically
-from glmplan.hybrid import HybridCase, case_figures, hybrid_case
-from glmplan.hybrid_machines import systems_of
-from glmplan.offload import OffloadFit
-from glmplan.records import Run
-from glmplan.runs import read_runs, run_from_row
+from glmplan.facts.files import write_atomically
+from glmplan.facts.folders import data_folder
+from glmplan.physics.offload.time import OffloadFit
+from glmplan.prediction.offloaded_machines import systems_of
+from glmplan.prediction.offloaded_rows import HybridCase, case_figures, hybrid_case
+from glmplan.readers.runs.record import Run
+from glmplan.readers.runs.table import read_runs, run_from_row
 from glmplan.units import format_quantity
 
 __all__ = [

@@ -27,30 +27,30 @@ def command(
     whole (model, accelerator, engine) groups, whole models and whole accelerators.
     """
     if against is not None:
-        from glmplan.backtest.moved import moved, moved_table, moved_text
+        from glmplan.calibrate.backtest.moved import moved, moved_table, moved_text
         from glmplan.cli.progress import bar
 
         with bar("predicting with both fits") as progress:
             moves = moved(against, fit, progress=progress)
         typer.echo(moved_text(moves) if form is Form.text else moved_table(moves, form), nl=False)
         return
-    from glmplan.backtest.accuracy import accuracy
-    from glmplan.backtest.accuracy_page import (
+    from glmplan.calibrate.backtest.accuracy import accuracy
+    from glmplan.calibrate.backtest.accuracy_page import (
         accuracy_csv,
         accuracy_json,
         accuracy_page,
         accuracy_text,
         write_accuracy_page,
     )
-    from glmplan.calibrate.covariance import read_constants
-    from glmplan.calibrate.left_out import FILE, left_out_of, read_left_out
-    from glmplan.datafolders import data_folder
+    from glmplan.calibrate.step.covariance import read_constants
+    from glmplan.calibrate.step.left_out import FILE, left_out_of, read_left_out
+    from glmplan.facts.folders import data_folder
 
     if refit:
-        from glmplan.calibrate.design import build_design
-        from glmplan.calibrate.fit import calibrate
-        from glmplan.calibrate.ledger import load_measurements
+        from glmplan.calibrate.step.observations import build_design
+        from glmplan.calibrate.step.write import calibrate
         from glmplan.cli.progress import steps
+        from glmplan.readers.runs.ledger import load_measurements
 
         with steps("cross-validating") as progress:
             again = calibrate(build_design(load_measurements()), progress=progress)

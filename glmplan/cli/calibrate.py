@@ -45,7 +45,7 @@ def command(
 
         written = run(accelerator or (), out, page)
     else:
-        from glmplan.calibrate.everything import calibrate_everything
+        from glmplan.calibrate.all_fits import calibrate_everything
         from glmplan.cli.progress import steps
 
         with steps("calibrating") as progress:
@@ -58,8 +58,8 @@ def _site(runs: Path, save: Path | None) -> None:
     """Update the fit with a site's runs and say what that changed."""
     import numpy as np
 
-    from glmplan.calibrate.site import calibrate_site, write_site
-    from glmplan.runs import read_runs
+    from glmplan.calibrate.step.own_site import calibrate_site, write_site
+    from glmplan.readers.runs.table import read_runs
 
     found = calibrate_site(read_runs(runs))
     for name, reason in found.refused:

@@ -33,12 +33,12 @@ def run(accelerators: Sequence[str] = (), out: Path | None = None, page: Path | 
     from rich.console import Console
     from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-    from glmplan.calibrate.kernel_tables import PARTS
-    from glmplan.calibrate.kernels import calibrate_kernels, write_kernel_fits
-    from glmplan.calibrate.kernels_page import kernels_page
-    from glmplan.datafolders import data_folder
+    from glmplan.calibrate.kernels.all_parts import calibrate_kernels, write_kernel_fits
+    from glmplan.calibrate.kernels.page import kernels_page
+    from glmplan.calibrate.kernels.tables import PARTS
     from glmplan.errors import SpecError
-    from glmplan.files import write_atomically
+    from glmplan.facts.files import write_atomically
+    from glmplan.facts.folders import data_folder
 
     for name in accelerators:
         if name not in PARTS.values():

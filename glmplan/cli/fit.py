@@ -46,7 +46,7 @@ def command(
     # nothing is freed in the half second that this takes; collecting costs a tenth of it
     gc.disable()
     from glmplan.plan import Words, fit_answer
-    from glmplan.site import measured_elsewhere, site_calibration
+    from glmplan.prediction.own_site import measured_elsewhere, site_calibration
 
     words = Words(
         model=model,

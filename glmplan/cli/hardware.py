@@ -63,7 +63,7 @@ def show_hardware(
     form: Annotated[Form, typer.Option("--format", help="What is printed.")] = Form.text,
 ) -> None:
     """Show an accelerator or a host: figures, sources, contradictions, what is unknown."""
-    from glmplan.probe.host_toml import record_toml
+    from glmplan.readers.machines.to_toml import record_toml
     from glmplan.report.hardware_page import record_text, resolve_hardware
 
     record = resolve_hardware(name)
@@ -102,14 +102,14 @@ def import_dumps(
     form: Annotated[Form, typer.Option("--format", help="What is printed when nothing is written.")] = Form.toml,
 ) -> None:
     """Put dumps of one machine together into a host: what they say, what was assumed, what stays unknown."""
-    from glmplan.probe.dumps.merge import host_from_dumps
-    from glmplan.probe.dumps.recognise import read_dump
+    from glmplan.readers.machines.dumps.merge import host_from_dumps
+    from glmplan.readers.machines.dumps.recognise import read_dump
 
     dumps = [read_dump(file) for file in files]
     for dump in dumps:
         typer.echo(f"{dump.file}: {dump.tool}", err=True)
     if accelerator is not None:
-        from glmplan.catalog_hardware import load_accelerator
+        from glmplan.facts.catalogue.accelerators import load_accelerator
 
         accelerator = load_accelerator(accelerator).name
     host = host_from_dumps(dumps, name=out.stem if out and name == "imported" else name, accelerator=accelerator)
@@ -118,8 +118,8 @@ def import_dumps(
 
 def _hand_over(record: Any, out: Path | None, form: Form) -> None:
     """Write a record, or print it in the form asked for."""
-    from glmplan.files import write_atomically
-    from glmplan.probe.host_toml import record_toml
+    from glmplan.facts.files import write_atomically
+    from glmplan.readers.machines.to_toml import record_toml
     from glmplan.report.hardware_page import record_text
 
     for line in getattr(record, "assumptions", ()):
@@ -145,9 +145,9 @@ def probe(
     form: Annotated[Form, typer.Option("--format", help="What is printed when nothing is written.")] = Form.toml,
 ) -> None:
     """Describe this machine, and measure its CPU where there is no accelerator."""
-    from glmplan.files import write_atomically
-    from glmplan.probe.host_toml import record_toml
-    from glmplan.probe.machine import probe_machine
+    from glmplan.facts.files import write_atomically
+    from glmplan.readers.machines.this_machine import probe_machine
+    from glmplan.readers.machines.to_toml import record_toml
 
     found = probe_machine(
         name=out.stem if out else name, seconds=seconds, progress=lambda line: typer.echo(f"{line} …", err=True)
@@ -172,11 +172,11 @@ def draw(
     out: Annotated[Path | None, typer.Option(help="Write the drawing here.")] = None,
 ) -> None:
     """Draw a host: its links, and the placement, transfers and loads of a plan on it."""
-    from glmplan.catalog_hosts import load_machine
     from glmplan.errors import SpecError
-    from glmplan.files import write_atomically
-    from glmplan.network.placement import place
-    from glmplan.report.draw import draw_svg, draw_text, svg_to_png
+    from glmplan.facts.catalogue.hosts import load_machine
+    from glmplan.facts.files import write_atomically
+    from glmplan.physics.network.placement import place
+    from glmplan.report.host_drawing import draw_svg, draw_text, svg_to_png
 
     host = load_machine(name)
     placement = place(host, tp=tp or 1, pp=pp) if tp or pp > 1 else None

@@ -32,9 +32,9 @@ def list_models(
     form: Annotated[Form, typer.Option("--format", help="What is printed.")] = Form.text,
 ) -> None:
     """List the models of the catalogue."""
-    from glmplan.blocks.cache import model_cache_bytes_per_token
-    from glmplan.blocks.stack import model_parameters
-    from glmplan.catalog import load_model, model_names
+    from glmplan.facts.catalogue.models import load_model, model_names
+    from glmplan.physics.blocks.cache import model_cache_bytes_per_token
+    from glmplan.physics.blocks.stack import model_parameters
 
     rows = []
     for name in model_names():
@@ -72,9 +72,9 @@ def show_model(
     form: Annotated[Form, typer.Option("--format", help="What is printed.")] = Form.text,
 ) -> None:
     """Show parameters, cache and checkpoints of a model, with published figures beside the computed ones."""
-    from glmplan.probe.spec_toml import model_toml
+    from glmplan.readers.models.resolve import resolve_model
+    from glmplan.readers.models.to_toml import model_toml
     from glmplan.report.model_page import model_facts, model_text
-    from glmplan.resolve_model import resolve_model
 
     choice = resolve_model(name)
     if form is Form.toml:
@@ -90,8 +90,8 @@ def check_file(
     file: Annotated[Path, typer.Argument(help="A model file in TOML, or a config.json, folder or .gguf file.")],
 ) -> None:
     """Check a model file: fields, layers, checkpoints; computed totals against published ones."""
+    from glmplan.readers.models.resolve import resolve_model
     from glmplan.report.model_page import disagreements_of
-    from glmplan.resolve_model import resolve_model
 
     # a bare name is a file here, never a model of the catalogue
     choice = resolve_model(str(file if file.is_absolute() else Path.cwd() / file))
@@ -110,10 +110,10 @@ def import_model(
     """Import a model from Hugging Face or GGUF files, or say why it cannot be computed."""
     from dataclasses import replace
 
-    from glmplan.files import write_atomically
-    from glmplan.probe.spec_toml import model_toml
+    from glmplan.facts.files import write_atomically
+    from glmplan.readers.models.resolve import resolve_model
+    from glmplan.readers.models.to_toml import model_toml
     from glmplan.report.model_page import model_facts, model_text
-    from glmplan.resolve_model import resolve_model
 
     choice = resolve_model(str(path if path.is_absolute() else Path.cwd() / path))
     if name is not None:

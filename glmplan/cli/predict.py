@@ -20,9 +20,9 @@ def command(
     interval, then what it rests on, what is outside of the measured, and why a row could not be answered.
     """
     from glmplan.cli.progress import bar
-    from glmplan.files import write_atomically
-    from glmplan.predict_runs import predict_runs, rows_as_csv
-    from glmplan.runs import read_runs
+    from glmplan.facts.files import write_atomically
+    from glmplan.prediction.table import predict_runs, rows_as_csv
+    from glmplan.readers.runs.table import read_runs
 
     table = read_runs(runs)
     with bar("predicting") as progress:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from glmplan.records import Run
-    from glmplan.reproduce import Reproduction
+    from glmplan.prediction.reproduce import Reproduction
+    from glmplan.readers.runs.record import Run
 
 __all__ = ["command"]
 
@@ -27,8 +27,8 @@ def command(
     Then come the conditions that could explain the difference, the likeliest first: each is predicted again and scored
     by how much likelier it makes the figures.
     """
-    from glmplan.reproduce import reproduce
-    from glmplan.site import site_calibration
+    from glmplan.prediction.own_site import site_calibration
+    from glmplan.prediction.reproduce import reproduce
 
     with site_calibration(calibration):
         found = reproduce(_find(run, runs))
@@ -65,11 +65,11 @@ def _find(name: str, table: Path | None) -> Run:
     from glmplan.errors import SpecError
 
     if table is not None:
-        from glmplan.runs import read_runs
+        from glmplan.readers.runs.table import read_runs
 
         rows = list(read_runs(table))
     else:
-        from glmplan.calibrate.ledger import load_measurements
+        from glmplan.readers.runs.ledger import load_measurements
 
         rows = load_measurements()
     found = next((one for one in rows if one.id == name), None)

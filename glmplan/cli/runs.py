@@ -55,8 +55,8 @@ def import_runs(
 ) -> None:
     """Turn other tools' results and engines' startup logs into measured runs."""
     from glmplan.errors import SpecError
-    from glmplan.files import write_atomically
-    from glmplan.measure.importers import import_file, table_csv
+    from glmplan.facts.files import write_atomically
+    from glmplan.readers.runs.importers import import_file, table_csv
 
     known = _facts(facts or []) | {"model": model, "engine": engine}
     rows: list[dict[str, Any]] = []
@@ -93,7 +93,7 @@ def import_runs(
 
 def _facts(pairs: list[str]) -> dict[str, Any]:
     from glmplan.errors import SpecError
-    from glmplan.measure.importers import RUN_COLUMNS
+    from glmplan.readers.runs.importers import RUN_COLUMNS
 
     known = {}
     for pair in pairs:
@@ -111,7 +111,7 @@ def _beside(log: Any, model: str | None, on: str | None) -> Any:
 
 
 def _print(rows: list[dict[str, Any]], comparisons: list[tuple[Path, Any]], form: Form) -> None:
-    from glmplan.measure.importers import table_csv
+    from glmplan.readers.runs.importers import table_csv
 
     if form is Form.csv:
         typer.echo(table_csv(rows), nl=False)

@@ -13,7 +13,7 @@ from glmplan.cli import serving_options as o
 from glmplan.cli.forms import Form
 
 if TYPE_CHECKING:
-    from glmplan.serving.safe import SafeLoad
+    from glmplan.serving.safe_load import SafeLoad
 
 __all__ = ["command"]
 
@@ -69,8 +69,8 @@ def command(
     """Find the most users and the highest request rate that keep a promise with 95 % probability."""
     given = dict(locals())
     from glmplan.cli.service import described_service, described_traffic
-    from glmplan.serving.safe import safe_load, speed_factors
-    from glmplan.serving.slo import parse_slo
+    from glmplan.serving.safe_load import safe_load, speed_factors
+    from glmplan.serving.traffic.promises import parse_slo
 
     targets = parse_slo(slo)
     fields = o.chosen(given, o.TRAFFIC_FIELDS)

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 from glmplan.errors import SpecError
 
 if TYPE_CHECKING:
-    from glmplan.schema.workload import Traffic
-    from glmplan.serving.settings import Acceptance
+    from glmplan.serving.engine.settings import Acceptance
     from glmplan.serving.simulate import Service
+    from glmplan.serving.traffic.spec import Traffic
 
 __all__ = ["Described", "described_service", "described_traffic", "measured_step_time"]
 
@@ -102,7 +102,7 @@ def described_traffic(spec: str, options: dict[str, Any]) -> Traffic:
     Traffic
         The spec.
     """
-    from glmplan.schema.workload import parse_traffic
+    from glmplan.serving.traffic.spec import parse_traffic
 
     return parse_traffic(spec, **options)
 
@@ -134,7 +134,7 @@ def described_service(
     kv_bytes : str or None
         Bytes that one token occupies, with unit, instead of the predicted ones.
     plan : dict
-        Options of the deployment: fields of `glmplan.plan.asked.Words`; None where not given.
+        Options of the deployment: fields of `glmplan.plan.question.Words`; None where not given.
     engine : dict
         Fields of `EngineSettings`; None where not given.
     traffic : Traffic
@@ -150,9 +150,9 @@ def described_service(
     SpecError
         If something needed is missing or wrong.
     """
-    from glmplan.serving.settings import KvPool, TransferLink, scheduler_settings
+    from glmplan.serving.engine.settings import KvPool, TransferLink, scheduler_settings
+    from glmplan.serving.engine.step_table import StepTable
     from glmplan.serving.simulate import Service
-    from glmplan.serving.steptable import StepTable
     from glmplan.units import parse_quantity
 
     if link is not None:
@@ -181,7 +181,7 @@ def described_service(
 
 def _acceptance(plan: dict[str, Any]) -> Acceptance | None:
     """Speculation as described by the number of drafted tokens and the acceptance length."""
-    from glmplan.serving.settings import Acceptance
+    from glmplan.serving.engine.settings import Acceptance
 
     drafted, mean = plan.get("mtp"), plan.get("acceptance")
     if not drafted:
@@ -195,10 +195,10 @@ def _predicted(
     model: str, on: str, kv_tokens: int | None, plan: dict[str, Any], engine: dict[str, Any], traffic: Traffic
 ) -> Described:
     """The service as glmplan predicts it."""
-    from glmplan.plan.asked import Words
-    from glmplan.plan.serving import serving_inputs
+    from glmplan.plan.question import Words
+    from glmplan.plan.simulator_inputs import serving_inputs
+    from glmplan.serving.engine.step_table import StepTable
     from glmplan.serving.simulate import Service
-    from glmplan.serving.steptable import StepTable
 
     asked: dict[str, Any] = {
         name: str(value) for name, value in plan.items() if value is not None and name != "block_size"

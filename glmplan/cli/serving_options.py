@@ -36,7 +36,7 @@ ENGINE_FIELDS = {
     "prefill_replicas": "prefill_replicas",
 }
 
-#: option → field of `glmplan.plan.asked.Words`
+#: option → field of `glmplan.plan.question.Words`
 PLAN_FIELDS = (
     "engine",
     "engine_version",

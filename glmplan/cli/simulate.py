@@ -16,7 +16,7 @@ from glmplan.cli.forms import Form
 
 if TYPE_CHECKING:
     from glmplan.serving.simulate import Outcome
-    from glmplan.serving.slo import Target
+    from glmplan.serving.traffic.promises import Target
 
 __all__ = ["command"]
 
@@ -80,7 +80,7 @@ def command(
     given = dict(locals())
     from glmplan.cli.service import described_service, described_traffic
     from glmplan.serving.simulate import simulate
-    from glmplan.serving.slo import parse_slo
+    from glmplan.serving.traffic.promises import parse_slo
 
     targets = parse_slo(slo) if slo else ()
     arriving = described_traffic(traffic, o.chosen(given, o.TRAFFIC_FIELDS))
@@ -146,7 +146,7 @@ def _plot(service: Any, traffic: Any, outcome: Outcome, path: Path, title: str) 
     import numpy as np
 
     from glmplan.serving.charts import simulation_page
-    from glmplan.serving.safe import load_curve
+    from glmplan.serving.safe_load import load_curve
 
     curve: list[dict[str, float]] = []
     if traffic.kind != "trace":

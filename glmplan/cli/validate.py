@@ -56,14 +56,14 @@ def command(
     The API key is taken from GLMPLAN_API_KEY or OPENAI_API_KEY and never written anywhere.
     """
     from glmplan.errors import GlmplanError, SpecError
-    from glmplan.measure.causes import likely_causes
     from glmplan.measure.client import Endpoint, Patience
+    from glmplan.measure.explanations import likely_causes
     from glmplan.measure.guard import Limits
-    from glmplan.measure.page import compared_json, html_page
     from glmplan.measure.record_table import record_csv, record_json
     from glmplan.measure.validation import deployment_facts, ladder_plan, parse_share, parse_users
+    from glmplan.measure.validation_page import compared_json, html_page
     from glmplan.measure.verdict import compare, consistent, worst
-    from glmplan.schema.workload import parse_traffic
+    from glmplan.serving.traffic.spec import parse_traffic
 
     if not url.startswith(("http://", "https://")):
         raise SpecError("is not an address such as http://host:8000/v1", field="--url", value=url or "(missing)")
@@ -124,8 +124,8 @@ def command(
 
 def _predicted(record: Any, known: dict[str, Any], calibrate_on: tuple[int, ...]) -> tuple[Any, ...]:
     from glmplan.errors import SpecError
-    from glmplan.measure.cases import ladder_cases, predicted_pool
-    from glmplan.measure.site import fit_site, predicted_steps
+    from glmplan.measure.own_site import fit_site, predicted_steps
+    from glmplan.measure.predicted_steps import ladder_cases, predicted_pool
 
     served = {**record.facts.layout, "engine": record.facts.engine, "engine_version": record.facts.version}
     about = {**{k: v for k, v in served.items() if v is not None}, **known}
@@ -217,7 +217,7 @@ def _climb(endpoint: Any, ladder: Any, *, out: Path | None, resume: bool, quiet:
 
 def _keep(out: Path, files: dict[str, str]) -> None:
     from glmplan.errors import SpecError
-    from glmplan.files import write_atomically
+    from glmplan.facts.files import write_atomically
 
     for name, content in files.items():
         try:
@@ -233,7 +233,7 @@ def _print(record: Any, compared: Any, causes: Any, said: str, out: Path | None)
     from rich.console import Console
     from rich.table import Table
 
-    from glmplan.measure.page import standing
+    from glmplan.measure.validation_page import standing
 
     console = Console(highlight=False)
     facts = record.facts

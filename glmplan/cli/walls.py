@@ -10,7 +10,7 @@ import typer
 from glmplan.cli.forms import Form
 
 if TYPE_CHECKING:
-    from glmplan.schema.engine import Wall
+    from glmplan.facts.schema.engine import Wall
 
 __all__ = ["command"]
 
@@ -40,10 +40,10 @@ def command(
     form: Annotated[Form, typer.Option("--format", help="What is printed.")] = Form.text,
 ) -> None:
     """List what an engine cannot do with a model on a machine, what it does instead, and what to do."""
-    from glmplan.catalog_hosts import load_machine
-    from glmplan.schema.engine import version_key
-    from glmplan.wall_conditions import conditions_of
-    from glmplan.walls import possible_walls, walls_for
+    from glmplan.facts.catalogue.hosts import load_machine
+    from glmplan.facts.engines.conditions import conditions_of
+    from glmplan.facts.engines.walls import possible_walls, walls_for
+    from glmplan.facts.schema.engine import version_key
 
     if engine_version is not None:
         version_key(engine_version)
@@ -73,9 +73,9 @@ def command(
 
 def _model(text: str) -> tuple[Any, str | None]:
     """Read MODEL: a catalogue name, or a name and a weight format joined by `-`."""
-    from glmplan.catalog import load_model
     from glmplan.errors import UnknownName
-    from glmplan.formats import WEIGHT_FORMATS
+    from glmplan.facts.catalogue.models import load_model
+    from glmplan.facts.formats import WEIGHT_FORMATS
 
     try:
         return load_model(text), None

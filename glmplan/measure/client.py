@@ -14,8 +14,8 @@ from typing import Any
 
 import httpx
 
-from glmplan.measure.events import Chunk, EventParser, MalformedStream, read_chunk
-from glmplan.measure.outcome import Outcome, RequestRecord
+from glmplan.measure.request_result import Outcome, RequestRecord
+from glmplan.measure.server_sent_events import Chunk, EventParser, MalformedStream, read_chunk
 
 __all__ = ["Client", "Endpoint", "Patience", "Prompt", "api_key"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 
-from glmplan.measure.outcome import Outcome, RequestRecord
+from glmplan.measure.request_result import Outcome, RequestRecord
 
 __all__ = ["Guard", "Limits"]
 

@@ -10,15 +10,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from glmplan.errors import NoServer, SpecError
-from glmplan.measure.cards import CardWatch
 from glmplan.measure.client import Client, Endpoint, Patience
+from glmplan.measure.gpu_monitor import CardWatch
 from glmplan.measure.guard import Guard, Limits
 from glmplan.measure.journal import Journal
 from glmplan.measure.load import Loader
-from glmplan.measure.offered import Arrival, Lengths, Measured, Running
-from glmplan.measure.outcome import Outcome
+from glmplan.measure.load_records import Arrival, Lengths, Measured, Running
 from glmplan.measure.overhead import Overhead, measure_overhead
 from glmplan.measure.prompts import prepare_prompts
+from glmplan.measure.request_result import Outcome
 from glmplan.measure.server_facts import ServerFacts, changed, read_gauges, read_server
 
 __all__ = ["LadderPlan", "LadderRecord", "StepResult", "climb", "named_endpoint", "suited_endpoint"]

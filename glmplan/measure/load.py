@@ -11,11 +11,11 @@ from collections.abc import Callable, Sequence
 from glmplan.measure.client import Client
 from glmplan.measure.guard import Guard
 from glmplan.measure.journal import Journal
-from glmplan.measure.offered import Arrival, Lengths, Measured, Running
-from glmplan.measure.outcome import Outcome, RequestRecord
+from glmplan.measure.load_records import Arrival, Lengths, Measured, Running
 from glmplan.measure.prompts import PromptMaker
+from glmplan.measure.request_result import Outcome, RequestRecord
+from glmplan.measure.statistics import batch_error
 from glmplan.measure.steady import TokenClock, is_steady, transient_end
-from glmplan.measure.tally import batch_error
 
 __all__ = ["Loader"]
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from glmplan.measure.client import Client, Endpoint
 from glmplan.measure.null_server import null_server_process
-from glmplan.measure.outcome import Outcome, RequestRecord
+from glmplan.measure.request_result import Outcome, RequestRecord
 
 __all__ = ["Overhead", "measure_overhead"]
 

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from glmplan.errors import GlmplanError
-from glmplan.measure.beside import MemoryLine, MemoryPrediction, beside
-from glmplan.measure.importers.startup import StartupLog
+from glmplan.measure.memory_comparison import MemoryLine, MemoryPrediction, beside
+from glmplan.readers.runs.importers.startup import StartupLog
 
 __all__ = ["StartupComparison", "parts_of", "predict_startup"]
 
@@ -52,7 +52,7 @@ def parts_of(on: str) -> dict[str, Any]:
     >>> parts_of("8x rtx-pro-6000-ws")
     {'accelerator': 'rtx-pro-6000-ws', 'accelerator_count': 8}
     """
-    from glmplan.catalog_hosts import load_machine
+    from glmplan.facts.catalogue.hosts import load_machine
 
     machine = load_machine(on.replace(" ", ""))
     return {"accelerator": machine.accelerator, "accelerator_count": machine.accelerator_count}
@@ -101,13 +101,13 @@ def predict_startup(log: StartupLog, *, model: str | None = None, on: str | None
 def _predicted(log: StartupLog, name: str, machine: str) -> tuple[MemoryPrediction, list[str]]:
     import numpy as np
 
-    from glmplan.catalog_hardware import load_accelerator
-    from glmplan.catalog_hosts import load_machine
-    from glmplan.columns import Layout
-    from glmplan.memory import MemorySettings, kv_pool, part_memory, rank_memory
-    from glmplan.memory_observed import load_memory_fit
-    from glmplan.memory_pool import pool_terms
-    from glmplan.naming import kv_name
+    from glmplan.facts.catalogue.accelerators import load_accelerator
+    from glmplan.facts.catalogue.hosts import load_machine
+    from glmplan.facts.catalogue.names import kv_name
+    from glmplan.physics.memory import MemorySettings, kv_pool, part_memory, rank_memory
+    from glmplan.physics.memory.observed import load_memory_fit
+    from glmplan.physics.memory.pool import pool_terms
+    from glmplan.physics.points import Layout
 
     choice = _model(name, log.quantization)
     part = load_accelerator(load_machine(machine).accelerator)
@@ -156,8 +156,8 @@ def _model(name: str, quantization: str | None) -> Any:
     from dataclasses import replace
 
     from glmplan.errors import UnknownName
-    from glmplan.measure.importers.startup import weights_of_method
-    from glmplan.resolve_model import checkpoint_for, resolve_model
+    from glmplan.readers.models.resolve import checkpoint_for, resolve_model
+    from glmplan.readers.runs.importers.startup import weights_of_method
 
     text = name.strip().rstrip("/").rpartition("/")[2] if not Path(name).exists() else name
     tried = [text]

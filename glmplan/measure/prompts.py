@@ -10,7 +10,7 @@ import httpx
 
 from glmplan.errors import SpecError
 from glmplan.measure.client import Client, Prompt
-from glmplan.measure.outcome import Outcome
+from glmplan.measure.request_result import Outcome
 
 __all__ = ["PromptMaker", "prepare_prompts"]
 

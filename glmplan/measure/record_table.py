@@ -8,8 +8,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from glmplan.measure.importers import RUN_COLUMNS, table_csv
 from glmplan.measure.ladder import LadderRecord
+from glmplan.readers.runs.importers import RUN_COLUMNS, table_csv
 
 __all__ = ["record_csv", "record_json", "record_rows"]
 

@@ -10,8 +10,8 @@ from typing import Any
 
 from glmplan.errors import SpecError
 from glmplan.measure.ladder import LadderPlan
-from glmplan.measure.offered import Arrival, Lengths
-from glmplan.schema.workload import Traffic
+from glmplan.measure.load_records import Arrival, Lengths
+from glmplan.serving.traffic.spec import Traffic
 
 __all__ = ["deployment_facts", "ladder_plan", "parse_share", "parse_users"]
 
@@ -114,14 +114,14 @@ def _schedule(traffic: Traffic, seconds: float, requests: int | None, seed: int)
     import numpy as np
 
     if traffic.kind == "trace":
-        from glmplan.serving.traces import read_trace
+        from glmplan.serving.traffic.traces import read_trace
 
         read = read_trace(traffic.file or "", traffic.speed)
         found = [Arrival(one.arrival, one.input, one.output) for one in islice(read, requests or 100_000)]
         if requests is None:
             found = [one for one in found if one.at <= seconds] or found[:1]
         return tuple(found)
-    from glmplan.serving.arrivals import request_chunks
+    from glmplan.serving.traffic.arrivals import request_chunks
 
     count = requests or max(round((traffic.rate or 1.0) * seconds), _FEWEST)
     found = []
@@ -195,13 +195,13 @@ def deployment_facts(
     >>> deployment_facts(model="glm-5.1-nvfp4", on="8xrtx-pro-6000-ws", pairs=["tp=8"])["weights"]
     'nvfp4'
     """
-    from glmplan.measure.importers import RUN_COLUMNS
+    from glmplan.readers.runs.importers import RUN_COLUMNS
 
     facts: dict[str, Any] = {}
     if plan is not None:
         facts |= _from_plan(plan)
     if model is not None:
-        from glmplan.resolve_model import resolve_model
+        from glmplan.readers.models.resolve import resolve_model
 
         choice = resolve_model(model)
         # files stay paths: what they hold is in no catalogue
@@ -221,7 +221,7 @@ def deployment_facts(
 
 
 def _from_plan(path: Path) -> dict[str, Any]:
-    from glmplan.measure.importers import RUN_COLUMNS
+    from glmplan.readers.runs.importers import RUN_COLUMNS
 
     try:
         value = json.loads(path.read_text())

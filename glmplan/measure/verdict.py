@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import comb, hypot, inf, log
 
-from glmplan.intervals import QUANTILE_90
 from glmplan.measure.ladder import StepResult
+from glmplan.prediction.intervals import QUANTILE_90
 
 __all__ = [
     "DIFFERENT",

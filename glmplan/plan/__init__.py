@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from glmplan.plan.answer import FitAnswer
-from glmplan.plan.asked import Asked, Words, read_words
-from glmplan.plan.fit import answer_of, fit_answer
-from glmplan.plan.solve import Solution, solve
+from glmplan.plan.make_plan import answer_of, fit_answer
+from glmplan.plan.plan import FitAnswer
+from glmplan.plan.question import Asked, Words, read_words
+from glmplan.plan.search import Solution, solve
 
 __all__ = ["Asked", "FitAnswer", "Solution", "Words", "answer_of", "fit_answer", "read_words", "solve"]

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from glmplan.catalog import load_model, model_names
 from glmplan.errors import GlmplanError
-from glmplan.plan.answer import Change
-from glmplan.plan.asked import Asked
-from glmplan.plan.hosted import experts_on_host
-from glmplan.plan.solve import Solution, solve
-from glmplan.plan.speed import Scored
-from glmplan.resolve_model import checkpoint_for
-from glmplan.schema.model import Checkpoint
+from glmplan.facts.catalogue.models import load_model, model_names
+from glmplan.facts.schema.model import Checkpoint
+from glmplan.plan.offloaded import experts_on_host
+from glmplan.plan.plan import Change
+from glmplan.plan.question import Asked
+from glmplan.plan.ranking import Scored
+from glmplan.plan.search import Solution, solve
+from glmplan.readers.models.resolve import checkpoint_for
 
 __all__ = ["changes_of", "verdict_of"]
 
@@ -222,7 +222,7 @@ def _more(solution: Solution, verdict: str) -> Iterator[Change]:
 
 
 def _bits(checkpoint: Checkpoint) -> float:
-    from glmplan.formats import weight_format
+    from glmplan.facts.formats import weight_format
 
     if checkpoint.file_bits_per_weight is not None:
         return checkpoint.file_bits_per_weight

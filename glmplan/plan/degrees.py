@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from glmplan.deployment import heads_of
 from glmplan.errors import SpecError
-from glmplan.resolve import Machine
-from glmplan.schema.model import ExpertsFfn, GroupedQuery, ModelSpec
+from glmplan.facts.schema.model import ExpertsFfn, GroupedQuery, ModelSpec
+from glmplan.prediction.deployment import heads_of
+from glmplan.readers.machines.resolve import Machine
 
 __all__ = ["check_layout", "experts_of", "heads_problem"]
 
@@ -27,7 +27,7 @@ def heads_problem(model: ModelSpec, tp: int) -> str | None:
 
     Examples
     --------
-    >>> from glmplan.catalog import load_model
+    >>> from glmplan.facts.catalogue.models import load_model
     >>> heads_problem(load_model("glm-5.1"), 3)
     'does not divide the 64 attention heads of glm-5.1'
     >>> heads_problem(load_model("glm-5.1"), 4)

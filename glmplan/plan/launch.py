@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 
-from glmplan.plan.asked import Asked
-from glmplan.plan.holding import Holding
+from glmplan.plan.capacity import Holding
+from glmplan.plan.question import Asked
 
 __all__ = ["launch_command"]
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from glmplan.errors import SpecError
-from glmplan.plan.asked import Asked
 from glmplan.plan.degrees import experts_of, heads_problem
+from glmplan.plan.question import Asked
 
 __all__ = ["layouts"]
 
@@ -36,7 +36,7 @@ def layouts(asked: Asked) -> tuple[list[tuple[int, int, int, int, int]], list[st
 
     Examples
     --------
-    >>> from glmplan.plan.asked import Words, read_words
+    >>> from glmplan.plan.question import Words, read_words
     >>> found, left_out = layouts(read_words(Words("glm-5.1-nvfp4", "6xrtx-pro-6000-ws")))
     >>> (2, 3, 1, 1, 1) in found, (1, 6, 1, 1, 1) in found, left_out
     (True, True, ['TP3, TP5, TP6: does not divide the 64 attention heads of glm-5.1'])

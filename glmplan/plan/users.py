@@ -6,11 +6,11 @@ import math
 
 import numpy as np
 
-from glmplan.plan.answer import Limit, Safe, UserRow
-from glmplan.plan.asked import Asked
-from glmplan.plan.holding import Holding, contexts_of
-from glmplan.plan.speed import predicted
-from glmplan.predict import Figure, Prediction
+from glmplan.plan.capacity import Holding, contexts_of
+from glmplan.plan.plan import Limit, Safe, UserRow
+from glmplan.plan.question import Asked
+from glmplan.plan.ranking import predicted
+from glmplan.prediction.predict import Figure, Prediction
 
 __all__ = [
     "TARGET_TPOT",

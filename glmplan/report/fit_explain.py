@@ -7,21 +7,21 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from glmplan.blocks.stack import model_parameters
-from glmplan.blocks.storage import checkpoint_bytes
-from glmplan.columns import StepPoints
-from glmplan.hierarchy import keys_of, load_effects, log_parameters
-from glmplan.memory_observed import load_memory_fit
-from glmplan.memory_pool import pool_terms
-from glmplan.plan.asked import Asked
-from glmplan.plan.holding import Holding
+from glmplan.physics.blocks.stack import model_parameters
+from glmplan.physics.blocks.storage import checkpoint_bytes
+from glmplan.physics.memory.observed import load_memory_fit
+from glmplan.physics.memory.pool import pool_terms
+from glmplan.physics.points import StepPoints
+from glmplan.physics.step.time import COMPONENTS, PARAMETERS, step_time
+from glmplan.physics.step.work import SLOTS, step_work
+from glmplan.plan.capacity import Holding
+from glmplan.plan.question import Asked
+from glmplan.prediction.effects import keys_of, load_effects, log_parameters
 from glmplan.report.fit_text import WIDTH, number
-from glmplan.step import COMPONENTS, PARAMETERS, step_time
-from glmplan.work import SLOTS, step_work
 
 if TYPE_CHECKING:
-    from glmplan.deployment import Deployment
-    from glmplan.plan.answer import FitAnswer
+    from glmplan.plan.plan import FitAnswer
+    from glmplan.prediction.deployment import Deployment
 
 __all__ = ["fit_explanation"]
 

@@ -6,8 +6,8 @@ import json
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from glmplan.plan.answer import FitAnswer, UserRow
-    from glmplan.predict import Figure
+    from glmplan.plan.plan import FitAnswer, UserRow
+    from glmplan.prediction.predict import Figure
 
 __all__ = ["SCHEMA", "fit_json", "fit_record"]
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from glmplan.report.fit_text import fit_text, number
 
 if TYPE_CHECKING:
-    from glmplan.plan.answer import FitAnswer
-    from glmplan.predict import Figure
+    from glmplan.plan.plan import FitAnswer
+    from glmplan.prediction.predict import Figure
 
 __all__ = ["CSV_COLUMNS", "fit_csv", "fit_markdown"]
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from textwrap import TextWrapper
 from typing import TYPE_CHECKING
 
-from glmplan.schema.model import LatentAttention
+from glmplan.facts.schema.model import LatentAttention
 
 if TYPE_CHECKING:
-    from glmplan.memory_budget import MemoryBudget
-    from glmplan.plan.answer import Change, FitAnswer, UserRow
-    from glmplan.plan.holding import Holding
-    from glmplan.predict import Figure
+    from glmplan.physics.memory.budget import MemoryBudget
+    from glmplan.plan.capacity import Holding
+    from glmplan.plan.plan import Change, FitAnswer, UserRow
+    from glmplan.prediction.predict import Figure
 
 __all__ = ["WIDTH", "fit_text", "number"]
 
@@ -291,7 +291,7 @@ def _runners(answer: FitAnswer) -> str:
 
 
 def _numbers(answer: FitAnswer, change: Change) -> str:
-    from glmplan.plan.speed import typical_users
+    from glmplan.plan.ranking import typical_users
 
     words = []
     if change.user_rate:

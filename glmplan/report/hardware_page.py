@@ -6,15 +6,15 @@ from pathlib import Path
 from textwrap import wrap
 from typing import Any
 
-from glmplan.catalog_hardware import accelerator_aliases, accelerator_names, load_accelerator
-from glmplan.catalog_hosts import host_aliases, host_names, load_host, load_machine
-from glmplan.datafolders import plain_name
 from glmplan.errors import UnknownFact, UnknownName
-from glmplan.files import read_toml
-from glmplan.network.conditions import conditions_of, measured_cost
-from glmplan.network.links import link_for_group
-from glmplan.schema.hardware import PRECISIONS, Accelerator
-from glmplan.schema.host import Host
+from glmplan.facts.catalogue.accelerators import accelerator_aliases, accelerator_names, load_accelerator
+from glmplan.facts.catalogue.hosts import host_aliases, host_names, load_host, load_machine
+from glmplan.facts.files import read_toml
+from glmplan.facts.folders import plain_name
+from glmplan.facts.schema.accelerator import PRECISIONS, Accelerator
+from glmplan.facts.schema.host import Host
+from glmplan.physics.network.conditions import conditions_of, measured_cost
+from glmplan.physics.network.links import link_for_group
 from glmplan.units import format_quantity
 
 __all__ = ["accelerator_rows", "check_notes", "host_rows", "list_text", "record_text", "resolve_hardware"]

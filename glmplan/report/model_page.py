@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from glmplan.blocks.cache import model_cache_bytes_per_token, model_state_bytes
-from glmplan.blocks.stack import model_parameters, mtp_tensors
-from glmplan.blocks.storage import checkpoint_bytes
-from glmplan.resolve_model import ModelChoice
-from glmplan.schema.model import Checkpoint, GroupedQuery, LatentAttention, LayerKind, ModelSpec, Recurrent
+from glmplan.facts.schema.model import Checkpoint, GroupedQuery, LatentAttention, LayerKind, ModelSpec, Recurrent
+from glmplan.physics.blocks.cache import model_cache_bytes_per_token, model_state_bytes
+from glmplan.physics.blocks.stack import model_parameters, mtp_tensors
+from glmplan.physics.blocks.storage import checkpoint_bytes
+from glmplan.readers.models.resolve import ModelChoice
 from glmplan.units import parse_quantity
 
 __all__ = ["disagreements_of", "model_facts", "model_text", "published_bytes"]
@@ -54,7 +54,7 @@ def disagreements_of(choice: ModelChoice) -> Iterator[str]:
 
     Examples
     --------
-    >>> from glmplan.resolve_model import resolve_model
+    >>> from glmplan.readers.models.resolve import resolve_model
     >>> any("7168" in line for line in disagreements_of(resolve_model("glm-5.1")))
     True
     """
@@ -91,7 +91,7 @@ def model_facts(choice: ModelChoice) -> dict[str, Any]:
 
     Examples
     --------
-    >>> from glmplan.resolve_model import resolve_model
+    >>> from glmplan.readers.models.resolve import resolve_model
     >>> model_facts(resolve_model("glm-5.1"))["parameters"]["total"]
     743911218432
     """
@@ -155,7 +155,7 @@ def model_text(choice: ModelChoice) -> str:
 
     Examples
     --------
-    >>> from glmplan.resolve_model import resolve_model
+    >>> from glmplan.readers.models.resolve import resolve_model
     >>> print(model_text(resolve_model("llama-3.1-8b")).splitlines()[0])
     llama-3.1-8b: 8.03 B weights, 7.50 B active for each token
     """

@@ -6,20 +6,20 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from glmplan.catalog_hosts import load_machine
-from glmplan.datafolders import data_folder
-from glmplan.deployment import Deployment, heads_of
 from glmplan.errors import GlmplanError, UnknownFact
-from glmplan.hazards import Hazard, PlanFacts, hazards_for, is_safe
-from glmplan.network.host_transfers import host_transfer_rate
-from glmplan.offload import Placement, offload_work
-from glmplan.offload_speed import OffloadLoad, offload_speed, share_for
-from glmplan.plan.obstacles import layout_name
-from glmplan.predict import Figure
-from glmplan.predict_runs import RowPrediction, predict_runs
-from glmplan.question import Question, question_of
-from glmplan.records import Run
-from glmplan.runs import read_runs
+from glmplan.facts.catalogue.hosts import load_machine
+from glmplan.facts.folders import data_folder
+from glmplan.physics.network.host_transfers import host_transfer_rate
+from glmplan.physics.offload.time import Placement, offload_work
+from glmplan.plan.engine_limits import layout_name
+from glmplan.plan.hazards import Hazard, PlanFacts, hazards_for, is_safe
+from glmplan.prediction.deployment import Deployment, heads_of
+from glmplan.prediction.from_row import Question, question_of
+from glmplan.prediction.offloaded_speed import OffloadLoad, offload_speed, share_for
+from glmplan.prediction.predict import Figure
+from glmplan.prediction.table import RowPrediction, predict_runs
+from glmplan.readers.runs.record import Run
+from glmplan.readers.runs.table import read_runs
 
 __all__ = ["SeedSystem", "bandwidth_bound", "claim_verdict", "crashed_system", "seed_systems", "seed_systems_page"]
 
@@ -95,8 +95,8 @@ def bandwidth_bound(deployment: Deployment, *, requests: float, context: float) 
 
     Examples
     --------
-    >>> from glmplan.question import question_of
-    >>> from glmplan.runs import run_from_row
+    >>> from glmplan.prediction.from_row import question_of
+    >>> from glmplan.readers.runs.table import run_from_row
     >>> row = {"id": "a", "model": "glm-5.1", "weights": "nvfp4", "accelerator": "rtx-pro-6000-ws",
     ...        "accelerator_count": "6", "tp": "2", "pp": "3", "engine": "vllm"}
     >>> round(bandwidth_bound(question_of(run_from_row(row)).deployment, requests=1.0, context=0.0), -1)
@@ -237,7 +237,7 @@ def _cloud(run: Run) -> str:
     """What the speeds of a service imply that does not say on how many cards it runs."""
     # INT4 throughout is the smallest that its "INT8 and INT4 mixed" can mean
     cells = {**run.cells, "weights": "int4", "tp": "1", "accelerator_count": "1", "speculative": "none"}
-    from glmplan.runs import run_from_row
+    from glmplan.readers.runs.table import run_from_row
 
     deployment = question_of(run_from_row(cells)).deployment
     one = bandwidth_bound(deployment, requests=1.0, context=0.0)

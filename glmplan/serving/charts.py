@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from glmplan.files import write_atomically
-from glmplan.serving.safe import SafeLoad
+from glmplan.facts.files import write_atomically
+from glmplan.serving.safe_load import SafeLoad
 from glmplan.serving.simulate import Outcome
-from glmplan.serving.slo import Target
+from glmplan.serving.traffic.promises import Target
 
 __all__ = ["safe_page", "simulation_page"]
 

@@ -12,19 +12,19 @@ from pathlib import Path
 import numpy as np
 
 from glmplan.errors import SpecError
-from glmplan.schema.workload import Traffic
-from glmplan.serving.arrivals import Chunk, request_chunks
-from glmplan.serving.cluster import Cluster
-from glmplan.serving.engine import SkippingEngine
-from glmplan.serving.meter import Distribution, Meter
-from glmplan.serving.plain import PlainRun, Served, compiled
-from glmplan.serving.records import RecordWriter, RequestRows
-from glmplan.serving.reference import SteppingEngine
-from glmplan.serving.requests import Request
-from glmplan.serving.settings import EngineSettings, KvPool
-from glmplan.serving.slo import Target
-from glmplan.serving.sources import Source, request_source
-from glmplan.serving.steptable import StepTable
+from glmplan.serving.engine.cluster import Cluster
+from glmplan.serving.engine.engine import SkippingEngine
+from glmplan.serving.engine.plain import PlainRun, Served, compiled
+from glmplan.serving.engine.reference import SteppingEngine
+from glmplan.serving.engine.settings import EngineSettings, KvPool
+from glmplan.serving.engine.step_table import StepTable
+from glmplan.serving.request_records import RecordWriter, RequestRows
+from glmplan.serving.statistics import Distribution, Meter
+from glmplan.serving.traffic.arrivals import Chunk, request_chunks
+from glmplan.serving.traffic.promises import Target
+from glmplan.serving.traffic.request import Request
+from glmplan.serving.traffic.sources import Source, request_source
+from glmplan.serving.traffic.spec import Traffic
 
 __all__ = ["Outcome", "Service", "simulate"]
 

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from glmplan.serving.settings import EngineSettings, KvPool
-from glmplan.serving.steptable import StepTable
+from glmplan.serving.engine.settings import EngineSettings, KvPool
+from glmplan.serving.engine.step_table import StepTable
 
 __all__ = ["SteadyState", "steady_closed", "steady_open"]
 

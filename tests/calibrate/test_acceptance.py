@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from glmplan.acceptance import TEXTS, acceptance_prior, yielded
 from glmplan.calibrate.acceptance import accepted_logit, fit_acceptance, write_acceptance_fit
-from glmplan.calibrate.ledger import load_acceptance
-from glmplan.catalog import load_model
-from glmplan.datafolders import data_folder
 from glmplan.errors import GlmplanError, SpecError
+from glmplan.facts.catalogue.models import load_model
+from glmplan.facts.folders import data_folder
+from glmplan.physics.step.acceptance import TEXTS, acceptance_prior, yielded
+from glmplan.readers.runs.ledger import load_acceptance
 
 
 def test_one_drafted_token_yields_one_plus_its_chance():
@@ -54,7 +54,7 @@ def test_what_was_never_measured_has_a_wider_spread():
 
 def test_the_prior_covers_nine_in_ten_of_the_cited_lengths_left_out_model_by_model(tmp_path, monkeypatch):
     # lengths cited in calibration/measurements/acceptance.csv; each model predicted from the others
-    import glmplan.acceptance as prior
+    import glmplan.physics.step.acceptance as prior
 
     inside = []
     rows = [row for row in load_acceptance() if row.draft_tokens]

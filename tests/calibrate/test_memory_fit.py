@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from glmplan.calibrate.memory import fit_memory, fit_text, observations, pool_remainder, write_memory_fit
-from glmplan.datafolders import data_folder
 from glmplan.errors import SpecError
-from glmplan.memory_observed import load_memory_fit
+from glmplan.facts.folders import data_folder
+from glmplan.physics.memory.observed import load_memory_fit
 
 GIB = 2.0**30
 

@@ -8,7 +8,7 @@ import json
 import pytest
 
 from glmplan.cli import main
-from glmplan.datafolders import data_folder
+from glmplan.facts.folders import data_folder
 
 
 def run(capsys, *words):

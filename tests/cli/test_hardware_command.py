@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
-from glmplan.catalog_hardware import load_accelerator
-from glmplan.catalog_hosts import load_machine
+from glmplan.facts.catalogue.accelerators import load_accelerator
+from glmplan.facts.catalogue.hosts import load_machine
 
 
 def glmplan(*words, code=0):

@@ -9,10 +9,10 @@ import tomllib
 
 import pytest
 
-from glmplan.catalog import load_model_file, model_names
-from glmplan.catalog_hardware import accelerator_names, load_accelerator
-from glmplan.catalog_hosts import host_names, load_host
-from glmplan.memory_rules import load_memory_rule, memory_engines
+from glmplan.facts.catalogue.accelerators import accelerator_names, load_accelerator
+from glmplan.facts.catalogue.hosts import host_names, load_host
+from glmplan.facts.catalogue.models import load_model_file, model_names
+from glmplan.facts.engines.memory import load_memory_rule, memory_engines
 
 #: places that exist on one desk only, and hosts of packages, which an installation chooses for itself
 PRIVATE = re.compile(r"(?i)/work/|pypi|pythonhosted|\.library|\.\./shared|/tmp/|/opt/|/root/|/home/\w")

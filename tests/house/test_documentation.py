@@ -13,13 +13,13 @@ from pathlib import Path
 import pytest
 
 from glmplan.cli import COMMANDS
-from glmplan.columns import Layout, StepPoints
-from glmplan.observables import Load
-from glmplan.records import Run
-from glmplan.schema.hardware import Accelerator
-from glmplan.schema.host import Host
-from glmplan.schema.measurement import Measurement
-from glmplan.schema.model import Checkpoint, ModelSpec, Published
+from glmplan.facts.schema.accelerator import Accelerator
+from glmplan.facts.schema.host import Host
+from glmplan.facts.schema.model import Checkpoint, ModelSpec, Published
+from glmplan.physics.points import Layout, StepPoints
+from glmplan.prediction.observables import Load
+from glmplan.readers.runs.measurement import Measurement
+from glmplan.readers.runs.record import Run
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]

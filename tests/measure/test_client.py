@@ -11,7 +11,7 @@ from faulty_servers import HEAD, WHOLE, answering, event, read_request, server, 
 
 from glmplan.measure.client import Client, Endpoint, Patience
 from glmplan.measure.null_server import NullServer
-from glmplan.measure.outcome import Outcome
+from glmplan.measure.request_result import Outcome
 
 QUICK = Patience(connect=5.0, first_token=0.4, stall=0.3, throttle=1.0, throttled=2)
 #: for servers that answer: a busy machine must not make a fault of it

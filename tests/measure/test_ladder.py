@@ -16,8 +16,8 @@ from glmplan.measure.guard import Guard, Limits
 from glmplan.measure.journal import Journal
 from glmplan.measure.ladder import LadderPlan, climb, named_endpoint
 from glmplan.measure.load import Loader
+from glmplan.measure.load_records import Arrival, Lengths
 from glmplan.measure.null_server import NullServer
-from glmplan.measure.offered import Arrival, Lengths
 from glmplan.measure.overhead import Overhead, measure_overhead
 from glmplan.measure.prompts import PromptMaker, prepare_prompts
 from glmplan.measure.record_table import record_csv, record_json, record_rows
@@ -430,7 +430,7 @@ def test_another_run_is_not_resumed(tmp_path):
 
 
 def test_the_record_becomes_rows_of_the_measurement_tables(tmp_path, monkeypatch):
-    from glmplan.runs import read_runs
+    from glmplan.readers.runs.table import read_runs
 
     monkeypatch.setenv("OPENAI_API_KEY", "sk-not-to-be-seen")
 

@@ -19,12 +19,12 @@ from random_gguf import Shape, write
 
 from glmplan.measure.client import Client, Endpoint, Patience
 from glmplan.measure.guard import Limits
-from glmplan.measure.importers import import_file
 from glmplan.measure.journal import Journal
 from glmplan.measure.ladder import LadderPlan, climb
-from glmplan.measure.offered import Lengths
-from glmplan.measure.outcome import Outcome
+from glmplan.measure.load_records import Lengths
 from glmplan.measure.prompts import prepare_prompts
+from glmplan.measure.request_result import Outcome
+from glmplan.readers.runs.importers import import_file
 
 ROOT = Path(__file__).parents[2]
 #: on a busy machine short steps differ in throughput by chance
@@ -239,7 +239,7 @@ def test_bad_input_ends_with_a_reason_and_code_2(words, said):
 def test_two_steps_of_the_ladder_predict_the_others(tmp_path):
     from validate_demo import figures_of, ladder
 
-    from glmplan.measure.page import standing
+    from glmplan.measure.validation_page import standing
     from glmplan.measure.verdict import consistent
 
     # a neighbour on this machine can spoil a ladder of seconds, not three of them; a wrong prediction fails all three

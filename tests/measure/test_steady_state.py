@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from glmplan.errors import SpecError
 from glmplan.measure.guard import Guard, Limits
 from glmplan.measure.journal import Journal
-from glmplan.measure.outcome import Outcome, RequestRecord
+from glmplan.measure.request_result import Outcome, RequestRecord
+from glmplan.measure.statistics import Tally, batch_error, mean_error
 from glmplan.measure.steady import TokenClock, is_steady, transient_end
-from glmplan.measure.tally import Tally, batch_error, mean_error
 
 
 def test_the_transient_of_a_ramp_up_is_cut_off():

@@ -7,16 +7,16 @@ import numpy as np
 import pytest
 
 from glmplan.errors import SpecError
-from glmplan.measure.causes import likely_causes
 from glmplan.measure.client import Endpoint
+from glmplan.measure.explanations import likely_causes
 from glmplan.measure.ladder import LadderPlan, LadderRecord, StepResult
-from glmplan.measure.offered import Lengths
+from glmplan.measure.load_records import Lengths
 from glmplan.measure.overhead import Overhead
-from glmplan.measure.page import compared_json, first_outside, html_page
 from glmplan.measure.server_facts import ServerFacts
 from glmplan.measure.validation import deployment_facts, ladder_plan, parse_share, parse_users
+from glmplan.measure.validation_page import compared_json, first_outside, html_page
 from glmplan.measure.verdict import Compared, PredictedStep, compare, consistent, worst
-from glmplan.schema.workload import parse_traffic
+from glmplan.serving.traffic.spec import parse_traffic
 
 
 def step(level, tpot=10.0, ttft=100.0, rate=100.0, **more):
@@ -189,7 +189,7 @@ def test_the_answer_of_fit_is_a_plan(tmp_path):
 
 
 def cases_of(users):
-    from glmplan.measure.cases import ladder_cases
+    from glmplan.measure.predicted_steps import ladder_cases
 
     facts = {"model": "glm-5.1", "accelerator": "rtx-pro-6000-ws", "accelerator_count": 8, "tp": 8, "engine": "vllm",
              "weights": "nvfp4", "kv_cache": "fp8"}  # fmt: skip
@@ -198,10 +198,10 @@ def cases_of(users):
 
 
 def test_a_calibration_on_two_steps_finds_a_planted_site_and_narrows_the_interval():
-    from glmplan.hierarchy import COLUMNS, LEVELS, keys_of, load_effects
-    from glmplan.measure.site import fit_site, predicted_steps
-    from glmplan.predict import predict
-    from glmplan.site import with_site
+    from glmplan.measure.own_site import fit_site, predicted_steps
+    from glmplan.prediction.effects import COLUMNS, LEVELS, keys_of, load_effects
+    from glmplan.prediction.own_site import with_site
+    from glmplan.prediction.predict import predict
 
     cases = cases_of((1, 4, 8, 16))
     planted = np.zeros(len(COLUMNS))
@@ -227,7 +227,7 @@ def test_a_calibration_on_two_steps_finds_a_planted_site_and_narrows_the_interva
 
 
 def test_a_step_without_figures_cannot_calibrate():
-    from glmplan.measure.site import fit_site
+    from glmplan.measure.own_site import fit_site
 
     with pytest.raises(SpecError, match="--calibrate-on"):
         fit_site(cases_of((1,)), [{}])
@@ -238,8 +238,8 @@ def test_a_ladder_on_a_processor_is_calibrated_from_the_rates_of_the_probe(tmp_p
     from random_gguf import write
     from validate_demo import SHAPES
 
-    from glmplan.measure.cases import ladder_cases
-    from glmplan.measure.site import fit_site, predicted_steps
+    from glmplan.measure.own_site import fit_site, predicted_steps
+    from glmplan.measure.predicted_steps import ladder_cases
 
     write(tmp_path / "dense.gguf", SHAPES["dense"])
     part = tmp_path / "socket.toml"

@@ -6,8 +6,8 @@ import pytest
 
 from glmplan.plan import Words, fit_answer, read_words, solve
 from glmplan.plan.layouts import layouts
-from glmplan.plan.speed import deployment_of, load_of
-from glmplan.predict import predict_many
+from glmplan.plan.ranking import deployment_of, load_of
+from glmplan.prediction.predict import predict_many
 
 SIX = "6xrtx-pro-6000-ws"
 

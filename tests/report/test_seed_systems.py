@@ -6,11 +6,11 @@ import math
 
 import pytest
 
-from glmplan.hazards import Hazard
-from glmplan.predict import Figure
-from glmplan.question import question_of
+from glmplan.plan.hazards import Hazard
+from glmplan.prediction.from_row import question_of
+from glmplan.prediction.predict import Figure
+from glmplan.readers.runs.table import run_from_row
 from glmplan.report.seed_systems import bandwidth_bound, claim_verdict, crashed_system
-from glmplan.runs import run_from_row
 
 ROW = {
     "id": "a", "model": "llama-3.1-8b", "weights": "bf16", "accelerator": "h100-sxm", "accelerator_count": "1",

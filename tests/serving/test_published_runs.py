@@ -7,12 +7,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from glmplan.hierarchy import SCALE, load_effects
-from glmplan.plan.asked import Words
-from glmplan.plan.serving import serving_inputs
-from glmplan.schema.workload import parse_traffic
+from glmplan.plan.question import Words
+from glmplan.plan.simulator_inputs import serving_inputs
+from glmplan.prediction.effects import SCALE, load_effects
+from glmplan.serving.engine.step_table import StepTable
 from glmplan.serving.simulate import Service, simulate
-from glmplan.serving.steptable import StepTable
+from glmplan.serving.traffic.spec import parse_traffic
 
 
 def _service(words, *, tokens=None, campaign="", **changes):

@@ -10,12 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from glmplan.errors import SpecError
-from glmplan.schema.workload import Traffic, parse_traffic
-from glmplan.serving.plain import PlainRun
-from glmplan.serving.settings import Acceptance, EngineSettings, KvPool, scheduler_settings
+from glmplan.serving.engine.plain import PlainRun
+from glmplan.serving.engine.settings import Acceptance, EngineSettings, KvPool, scheduler_settings
+from glmplan.serving.engine.step_table import StepTable
 from glmplan.serving.simulate import Service, simulate
-from glmplan.serving.slo import parse_slo
-from glmplan.serving.steptable import StepTable
+from glmplan.serving.traffic.promises import parse_slo
+from glmplan.serving.traffic.spec import Traffic, parse_traffic
 
 TABLE = StepTable.affine(
     base=0.0123, per_request=1.1e-4, per_context_token=1.3e-8, per_prefill_token=1.7e-5, per_prefill_square=1.9e-9
@@ -224,7 +224,7 @@ def test_requests_that_can_never_be_served_are_counted_not_waited_for():
 
 def test_a_run_in_pieces_equals_a_run_at_once():
     generator = np.random.default_rng(0)
-    from glmplan.serving.arrivals import Chunk
+    from glmplan.serving.traffic.arrivals import Chunk
 
     count = 400
     arrival = generator.exponential(0.3, count).cumsum()

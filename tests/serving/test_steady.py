@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from glmplan.schema.workload import Traffic
-from glmplan.serving.settings import Acceptance, EngineSettings, KvPool
+from glmplan.serving.engine.settings import Acceptance, EngineSettings, KvPool
+from glmplan.serving.engine.step_table import StepTable
 from glmplan.serving.simulate import Service, simulate
 from glmplan.serving.steady import steady_closed, steady_open
-from glmplan.serving.steptable import StepTable
+from glmplan.serving.traffic.spec import Traffic
 
 
 def _experts(*, decode_requests, decode_context, prefill_tokens, prefill_context):

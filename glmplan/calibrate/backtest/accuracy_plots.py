@@ -1,0 +1,137 @@
+"""Plots of the accuracy page: predicted against measured, error by group, coverage."""
+
+from __future__ import annotations
+
+import importlib.util
+import io
+import re
+from typing import Any
+
+import numpy as np
+
+from glmplan.calibrate.backtest.accuracy import LARGE, Accuracy
+from glmplan.calibrate.step.crossvalidate import MODES
+
+__all__ = ["accuracy_plots"]
+
+#: bins for each decade of the measured value [-]
+_BINS = 8
+_FIGURES = (("TPOT", "ms"), ("TTFT", "ms"), ("throughput", "token/s"))
+
+
+def accuracy_plots(found: Accuracy) -> dict[str, tuple[str, bytes]]:
+    """Draw the plots.
+
+    Parameters
+    ----------
+    found : Accuracy
+        The report.
+
+    Returns
+    -------
+    dict of str to (str, bytes)
+        Title → file name and SVG; empty without the extra `png`.
+    """
+    if importlib.util.find_spec("vl_convert") is None:
+        return {}
+    return {
+        "Predicted against measured, whole groups left out": ("predicted.svg", _svg(_predicted(found))),
+        "Error by group, whole groups left out": ("groups.svg", _svg(_by_group(found))),
+        "Coverage of the 90 % interval": ("coverage.svg", _svg(_coverage(found))),
+    }
+
+
+def _svg(chart: Any) -> bytes:
+    out = io.StringIO()
+    chart.configure(aria=False).save(out, format="svg")
+    return re.sub(r"(\d+\.\d)\d+", r"\1", out.getvalue()).encode()
+
+
+def _predicted(found: Accuracy) -> Any:
+    import altair as alt
+
+    table, parts = found.table, []
+    for figure, unit in _FIGURES:
+        mine = table.figure == figure
+        if not mine.any():
+            continue
+        measured = table.measured[mine]
+        predicted = measured * np.exp(np.clip(table.predicted["group"][mine], -5, 5))
+        places = np.round(_BINS * np.log10(np.stack([measured, predicted]))).T
+        spots, counts = np.unique(places, axis=0, return_counts=True)
+        values = [
+            {"measured": float(10 ** (x / _BINS)), "predicted": float(10 ** (y / _BINS)), "runs": int(n)}
+            for (x, y), n in zip(spots, counts, strict=True)
+        ]
+        ends = [float(measured.min()), float(measured.max())]
+        scale = alt.Scale(type="log")
+        spots_chart = (
+            alt.Chart(alt.Data(values=values), width=240, height=240, title=figure)
+            .mark_circle(opacity=0.6)
+            .encode(
+                x=alt.X("measured:Q", scale=scale, title=f"measured [{unit}]"),
+                y=alt.Y("predicted:Q", scale=scale, title=f"predicted [{unit}]"),
+                size=alt.Size("runs:Q", scale=alt.Scale(range=[6, 150]), legend=None),
+            )
+        )
+        diagonal = (
+            alt.Chart(alt.Data(values=[{"measured": end, "predicted": end} for end in ends]))
+            .mark_line(color="black", strokeWidth=1)
+            .encode(x="measured:Q", y="predicted:Q")
+        )
+        parts.append(spots_chart + diagonal)
+    return alt.hconcat(*parts)
+
+
+def _by_group(found: Accuracy) -> Any:
+    import altair as alt
+
+    parts = []
+    for dimension in ("accelerator", "engine", "concurrency"):
+        values = [
+            {"group": one.group, "figure": one.figure, "median": 100 * one.score.median, "p90": 100 * one.score.p90}
+            for one in found.groups
+            if one.mode == "group" and one.dimension == dimension and one.figure in ("TPOT", "TTFT")
+            and one.score.count >= 30
+        ]  # fmt: skip
+        # bands of concurrency by their first number
+        names = sorted({str(one["group"]) for one in values})
+        order = sorted(names, key=lambda name: int(re.split(r"\D", name)[0])) if dimension == "concurrency" else names
+        base = alt.Chart(alt.Data(values=values), width=230, title=f"by {dimension}")
+        scale = alt.Scale(type="log", domain=[3, 500], clamp=True)
+        rule = base.mark_rule(opacity=0.5).encode(
+            y=alt.Y("group:N", title=None, sort=order),
+            x=alt.X("median:Q", scale=scale, title="error, median to 90th percentile [%]"),
+            x2="p90:Q",
+            yOffset="figure:N",
+            color=alt.Color("figure:N", title=None),
+        )
+        spot = base.mark_point(filled=True, size=40).encode(
+            y=alt.Y("group:N", sort=order), x=alt.X("median:Q", scale=scale), yOffset="figure:N", color="figure:N"
+        )
+        parts.append(rule + spot)
+    return alt.hconcat(*parts)
+
+
+def _coverage(found: Accuracy) -> Any:
+    import altair as alt
+
+    table, values = found.table, []
+    for mode in MODES:
+        for dimension, groups in table.groups.items():
+            for group in np.unique(groups):
+                mine = groups == group
+                if mine.sum() >= LARGE:
+                    share = 100 * float(table.inside[mode][mine].mean())
+                    values.append({"left out": mode, "by": dimension, "group": str(group), "coverage": share})
+    spots = (
+        alt.Chart(alt.Data(values=values), width=420, height=160)
+        .mark_tick(thickness=2)
+        .encode(
+            x=alt.X("coverage:Q", scale=alt.Scale(domain=[60, 100]), title="inside of the 90 % interval [%]"),
+            y=alt.Y("left out:N", sort=list(MODES), title="left out"),
+            color=alt.Color("by:N", title="large groups by"),
+        )
+    )
+    goal = alt.Chart(alt.Data(values=[{"coverage": 90}])).mark_rule(strokeDash=[4, 3]).encode(x="coverage:Q")
+    return spots + goal

@@ -1,0 +1,1 @@
+"""Fits of single kernels to measured tables, part by part."""

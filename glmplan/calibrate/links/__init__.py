@@ -1,0 +1,1 @@
+"""Fits of links and collectives to measured transfers."""

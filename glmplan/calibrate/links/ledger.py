@@ -1,0 +1,36 @@
+"""Read the ledgers of measured transfers and collectives."""
+
+from __future__ import annotations
+
+import csv
+from functools import lru_cache
+
+from glmplan.facts.folders import data_folder
+
+__all__ = ["LEDGERS", "read_transfers"]
+
+#: The ledgers, in `calibration/measurements`.
+LEDGERS = ("pcie-topologies.csv", "collectives.csv")
+
+
+@lru_cache(maxsize=4)
+def read_transfers(name: str) -> tuple[dict[str, str], ...]:
+    """Read a ledger of measured transfers.
+
+    Parameters
+    ----------
+    name : str
+        File name in `calibration/measurements`.
+
+    Returns
+    -------
+    tuple of dict
+        One for each row, column → text.
+
+    Examples
+    --------
+    >>> len(read_transfers("pcie-topologies.csv"))
+    622
+    """
+    with open(data_folder("calibration") / "measurements" / name, newline="") as stream:
+        return tuple(csv.DictReader(stream))

@@ -1,0 +1,325 @@
+"""The measured runs as one table: kinds of step with their work, and every figure as a sum over them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from glmplan.calibrate.step.figures import FIGURES
+from glmplan.calibrate.step.physical_limits import reasons_impossible
+from glmplan.errors import GlmplanError, SpecError
+from glmplan.physics.points import Layout, StepPoints
+from glmplan.physics.step.front_end import front_work, prompt_launches
+from glmplan.physics.step.work import SLOTS, step_work
+from glmplan.prediction.effects import LEVELS, keys_of
+from glmplan.prediction.from_row import Question, question_of
+from glmplan.prediction.observables import observables
+from glmplan.prediction.usable_rows import why_unknown
+from glmplan.readers.runs.ledger import repeats
+from glmplan.readers.runs.record import Run
+
+__all__ = ["Design", "asked_of", "build_design", "design_of", "part_of", "work_table"]
+
+#: a tensor-parallel group of more is a rack that a table lists as one (GB200 NVL72 rows of InferenceX) [-]
+_WIDEST_GROUP = 16
+
+
+@dataclass(frozen=True)
+class Design:
+    """Runs as arrays.
+
+    Attributes
+    ----------
+    questions : tuple of Question
+        One for each run that can be answered.
+    refused : tuple of (Run, str)
+        Runs that cannot, with the reason.
+    work : (nodes, 19) array
+        Work of each kind of step, [s] or [-]
+    node_run : (nodes,) array of int
+        Run of each kind of step.
+    figure : (m,) array of str
+        Measured figure of each observation.
+    observation_run : (m,) array of int
+        Its run.
+    log_seconds : (m,) array
+        Logarithm of what was measured, rates turned into seconds, [log s]
+    entry_node, entry_observation : (e,) array of int
+        Which kind of step enters which observation.
+    entry_weight : (e,) array
+        With what weight, [-]
+    waiting : (m,) array
+        How far the factor on TTFT holds: `Load.waiting` of a TTFT, 0 of other figures, [-]
+    keys : (runs, levels) array of int
+        Key number on each level.
+    key_names : tuple of tuple of str
+        For each level the names of its keys.
+    """
+
+    questions: tuple[Question, ...]
+    refused: tuple[tuple[Run, str], ...]
+    work: np.ndarray
+    node_run: np.ndarray
+    figure: np.ndarray
+    observation_run: np.ndarray
+    log_seconds: np.ndarray
+    entry_node: np.ndarray
+    entry_observation: np.ndarray
+    entry_weight: np.ndarray
+    waiting: np.ndarray
+    keys: np.ndarray
+    key_names: tuple[tuple[str, ...], ...]
+
+    def predicted(self, seconds: np.ndarray) -> np.ndarray:
+        """Each observation as a sum over step times.
+
+        Parameters
+        ----------
+        seconds : (nodes,) array
+            Step times, [s]
+
+        Returns
+        -------
+        (m,) array
+            [s]
+        """
+        terms = self.entry_weight * seconds[self.entry_node]
+        return np.bincount(self.entry_observation, weights=terms, minlength=len(self.log_seconds))
+
+
+def work_table(questions: list[Question], points: list[StepPoints]) -> np.ndarray:
+    """Work of the kinds of step of many runs, run by structure so that numpy sees long arrays.
+
+    Parameters
+    ----------
+    questions : list of Question
+        The runs.
+    points : list of StepPoints
+        The kinds of step of each.
+
+    Returns
+    -------
+    (nodes, 19) array
+        Rows in the order of the runs, [s] or [-]
+    """
+    sizes = np.array([len(one.decode_requests) for one in points])
+    starts = np.concatenate([[0], np.cumsum(sizes)])
+    table = np.zeros((int(starts[-1]), len(SLOTS)))
+    groups: dict[tuple[object, ...], list[int]] = {}
+    for place, question in enumerate(questions):
+        d = question.deployment
+        key = (d.model.name, id(d.checkpoint), d.accelerator.name, d.link, d.kv, d.engine == "vllm", d.sparse, d.engine,
+               d.draft_tokens, d.attention_backend)  # fmt: skip
+        groups.setdefault(key, []).append(place)
+    for members in groups.values():
+        structure = questions[members[0]].deployment.structure
+        rows = np.concatenate([np.arange(starts[m], starts[m + 1]) for m in members])
+
+        def column(name: str, members: list[int] = members) -> np.ndarray:
+            return np.concatenate([getattr(points[m], name) for m in members])
+
+        def degree(name: str, members: list[int] = members) -> np.ndarray:
+            return np.repeat([getattr(questions[m].deployment, name) for m in members], sizes[members]).astype(float)
+
+        work = step_work(
+            structure,
+            layout=Layout(tp=degree("tp"), pp=degree("pp"), dp=degree("dp"), ep=degree("ep"), dcp=degree("dcp")),
+            points=StepPoints(
+                column("decode_requests"),
+                column("decode_context"),
+                column("prefill_tokens"),
+                column("prefill_context"),
+                column("decode_shared"),
+            ),  # fmt: skip
+        )
+        for place, slot in enumerate(SLOTS):
+            table[rows, place] = work[slot]
+    return table
+
+
+def asked_of(runs: Iterable[Run]) -> tuple[list[Question], list[tuple[Run, str]]]:
+    """Questions of the runs that can be asked about.
+
+    Parameters
+    ----------
+    runs : iterable of Run
+        The runs.
+
+    Returns
+    -------
+    list of Question, list of (Run, str)
+        The questions, and the other runs with the reason.
+    """
+    questions: list[Question] = []
+    refused: list[tuple[Run, str]] = []
+    runs = list(runs)
+    again = repeats(runs)
+    for run in runs:
+        if run.id in again:
+            refused.append((run, f"repeats {again[run.id]}"))
+            continue
+        if run.unusable:
+            refused.append((run, run.unusable))
+            continue
+        try:
+            question = question_of(run)
+            question.deployment.structure.part.rate("bf16")
+        except GlmplanError as error:
+            refused.append((run, str(error)))
+            continue
+        if question.deployment.tp > _WIDEST_GROUP:
+            refused.append((run, "prefill and decode on separate accelerators; how they share the work is not stated"))
+            continue
+        if unknown := why_unknown(question):
+            refused.append((run, unknown))
+            continue
+        questions.append(question)
+    return questions, refused
+
+
+def build_design(runs: Iterable[Run]) -> Design:
+    """Turn runs into arrays.
+
+    Parameters
+    ----------
+    runs : iterable of Run
+        The runs; unusable ones are left out with their reason.
+
+    Returns
+    -------
+    Design
+        The table.
+
+    Raises
+    ------
+    SpecError
+        If no run can be used; the message gives the reason of the first.
+    """
+    return design_of(*asked_of(runs))
+
+
+def design_of(asked: list[Question], refused: list[tuple[Run, str]] | None = None) -> Design:
+    """Turn questions with their measured figures into arrays.
+
+    Parameters
+    ----------
+    asked : list of Question
+        What was asked; their runs hold what was measured. What no part can do is refused.
+    refused : list of (Run, str), optional
+        Runs that became no question, with the reason.
+
+    Returns
+    -------
+    Design
+        The table.
+
+    Raises
+    ------
+    SpecError
+        If no run can be used; the message gives the reason of the first.
+    """
+    reasons = reasons_impossible(asked)
+    questions = [question for question, reason in zip(asked, reasons, strict=True) if not reason]
+    impossible = [(question.run, reason) for question, reason in zip(asked, reasons, strict=True) if reason]
+    refused = [*(refused or []), *impossible]
+    points, node_run, figure, owner = [], [], [], []
+    target: list[float] = []
+    nodes_of, observation_of, weight_of, front = [], [], [], []
+    start = 0
+    for place, question in enumerate(questions):
+        found = observables(question.load)
+        size = len(found.decode_requests)
+        points.append(found.points)
+        node_run.append(np.full(size, place))
+        front.append(np.stack([found.arrivals, found.prompt], axis=1))
+        for name, value in question.run.observed.items():
+            entry = FIGURES.get(name)
+            if entry is None or entry[0] not in found.figures or value <= 0:
+                continue
+            if name == "itl_p50_ms" and ("tpot_mean_ms" in question.run.observed or question.load.tokens_per_step > 1):
+                continue
+            total = found.figures[entry[0]]
+            seconds = value * entry[1] if entry[1] else total.scale / value
+            used = np.flatnonzero(total.weights)
+            nodes_of.append(start + used)
+            weight_of.append(total.weights[used])
+            observation_of.append(np.full(len(used), len(target)))
+            figure.append(name)
+            owner.append(place)
+            target.append(np.log(seconds))
+        start += size
+    if not target:
+        why = [f"{run.id}: {reason}" for run, reason in refused]
+        why += [f"{question.run.id}: has no figure that is predicted" for question in questions]
+        raise SpecError("no run can be used" + (f"; {why[0]}" if why else ""))
+    table = work_table(questions, points)
+    fronts = np.concatenate(front)
+    launches = np.array(
+        [
+            prompt_launches(one.deployment.structure, replayed=one.load.pass_tokens <= one.deployment.graph_tokens)
+            for one in questions
+        ]
+    )
+    table = front_work(table, arrivals=fronts[:, 0], prompt=fronts[:, 1], launches=launches[np.concatenate(node_run)])
+    names: list[dict[str, int]] = [{} for _ in LEVELS]
+    keys = np.zeros((len(questions), len(LEVELS)), dtype=np.int64)
+    for place, question in enumerate(questions):
+        for level, key in enumerate(keys_of(question.deployment, measured_on=question.run.measured_on)):
+            keys[place, level] = names[level].setdefault(key, len(names[level]))
+    return Design(
+        questions=tuple(questions),
+        refused=tuple(refused),
+        work=table,
+        node_run=np.concatenate(node_run),
+        figure=np.array(figure),
+        observation_run=np.array(owner),
+        log_seconds=np.array(target),
+        entry_node=np.concatenate(nodes_of),
+        entry_observation=np.concatenate(observation_of),
+        entry_weight=np.concatenate(weight_of),
+        waiting=np.array(
+            [questions[run].load.waiting * one.startswith("ttft") for run, one in zip(owner, figure, strict=True)]
+        ),
+        keys=keys,
+        key_names=tuple(tuple(one) for one in names),
+    )
+
+
+def part_of(design: Design, runs: np.ndarray) -> Design:
+    """The part of a design that concerns some runs.
+
+    Parameters
+    ----------
+    design : Design
+        The design.
+    runs : (k,) array of int
+        Places of the runs, ascending, [-]
+
+    Returns
+    -------
+    Design
+        The same table with these runs only.
+    """
+    place = np.full(len(design.questions), -1)
+    place[runs] = np.arange(len(runs))
+    nodes = np.flatnonzero(place[design.node_run] >= 0)
+    rows = np.flatnonzero(place[design.observation_run] >= 0)
+    node_place, row_place = np.full(len(design.node_run), -1), np.full(len(design.observation_run), -1)
+    node_place[nodes], row_place[rows] = np.arange(len(nodes)), np.arange(len(rows))
+    entries = np.flatnonzero(row_place[design.entry_observation] >= 0)
+    return replace(
+        design,
+        questions=tuple(design.questions[run] for run in runs),
+        work=design.work[nodes],
+        node_run=place[design.node_run[nodes]],
+        figure=design.figure[rows],
+        observation_run=place[design.observation_run[rows]],
+        log_seconds=design.log_seconds[rows],
+        entry_node=node_place[design.entry_node[entries]],
+        entry_observation=row_place[design.entry_observation[entries]],
+        entry_weight=design.entry_weight[entries],
+        waiting=design.waiting[rows],
+        keys=design.keys[runs],
+    )

@@ -1,0 +1,370 @@
+"""A site's own runs: a Gaussian update of the shipped hierarchy, not a refit.
+
+What the shipped fit has never seen (this model on this engine, this part with this model, …) and what it cannot see
+(this machine) stands at zero with the spread of its level; the site's runs move it as far as they say.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from glmplan.calibrate.step.crossvalidate import figure_kind
+from glmplan.calibrate.step.domain import domains_of
+from glmplan.calibrate.step.joint_fit import evaluate, prior_spread
+from glmplan.calibrate.step.observations import Design, build_design, part_of
+from glmplan.calibrate.step.processors import MISSED, processor_prior
+from glmplan.calibrate.step.sweeps import sweeps_of
+from glmplan.facts.files import write_atomically
+from glmplan.prediction.effects import COLUMNS, LEVELS, Effects, keys_of, load_effects
+from glmplan.prediction.own_site import with_site
+from glmplan.readers.runs.record import Run
+
+__all__ = [
+    "SITE_NOISE",
+    "SiteFit",
+    "calibrate_site",
+    "left_open",
+    "site_errors",
+    "update_site",
+    "write_site",
+]
+
+#: how far the same configuration measured again is off, in logarithms: medians of the 100 repeats in the ledger are
+#: 1-2 % for TPOT and 4-14 % for TTFT [-]
+SITE_NOISE: dict[str, float] = {"decode": 0.02, "ttft": 0.10, "prefill": 0.05}
+#: machines of one configuration differ more than rows of one campaign do: chosen on the sweeps (`site_errors`), where
+#: 1 to 2.5 make no difference of more than 0.2 % [-]
+_WIDER = 1.5
+#: how much more or less than the shipped fit's spread a parameter may move: two points of a sweep cannot tell all of
+#: them. What a group differs by is how well its kernels for many tokens fit its shapes, not the bandwidth that it
+#: reaches, nor all parts of a step alike. What a request costs the host is in the engine's code and grows with the
+#: load. Chosen on the sweeps; what half of the groups choose helps the other half: docs/physics/calibration.md [-]
+_MOVED: dict[str, float] = {
+    "request_seconds": 0.15, "activation_slowdown": 4.0, "gemm_flop_slowdown": 2.0, "expert_flop_slowdown": 2.0,
+    "prefill_attention_slowdown": 2.0, "gemm_bytes_slowdown": 0.5, "expert_bytes_slowdown": 0.5,
+    "collective_slowdown": 2.0, "collective_bytes_slowdown": 2.0, "host_seconds": 1.4, "layer_seconds": 1.4,
+    "arrival_seconds": 1.5, "prompt_token_seconds": 1.5, "scale": 0.25,
+}  # fmt: skip
+#: Student's degrees of freedom: a row that does not go with the others (a queue, a disturbed run) weighs less [-]
+_FREEDOM = 4.0
+_CONFIGURATION = LEVELS.index("configuration")
+_ROUNDS = 20
+#: rounds that follow all rows alike: which row does not go with the others shows only then
+_TRUSTED = 5
+#: how often a move that makes the posterior worse is halved
+_HALVINGS = 5
+#: farthest that a parameter moves in one round, [-]
+_FARTHEST = 0.7
+
+
+@dataclass(frozen=True)
+class SiteFit:
+    """What a site's runs say.
+
+    Attributes
+    ----------
+    values, deviation : dict of str to dict of str to (21,) array
+        Level → key → effects on top of the shipped ones, and what their standard deviation still is, [-]
+    effects : dict of str to Effects
+        Engine → shipped effects with the site's.
+    used : tuple of str
+        Runs that it rests on.
+    refused : tuple of (str, str)
+        Runs that it does not, with the reason.
+    before, after : (m,) array
+        Measured minus predicted in logarithms, before and after, [-]
+    domain : dict of str to list of float
+        Group → range of concurrency and lengths measured.
+    keys : tuple of (int, str)
+        Level and key of each effect that was moved.
+    covariance : (n, n) array
+        Of these effects, 21 columns for each key, [-]
+    """
+
+    values: dict[str, dict[str, np.ndarray]]
+    deviation: dict[str, dict[str, np.ndarray]]
+    effects: dict[str, Effects]
+    used: tuple[str, ...]
+    refused: tuple[tuple[str, str], ...]
+    before: np.ndarray
+    after: np.ndarray
+    domain: dict[str, list[float]]
+    keys: tuple[tuple[int, str], ...]
+    covariance: np.ndarray
+
+
+@dataclass(frozen=True)
+class _Solved:
+    """Keys as (level, key), their effects with the covariance, and what they leave."""
+
+    keys: list[tuple[int, int]]
+    effect: np.ndarray
+    covariance: np.ndarray
+    residual: np.ndarray
+
+
+def _update(
+    design: Design,
+    base: np.ndarray,
+    keys: list[dict[tuple[int, int], np.ndarray]],
+    use: np.ndarray | slice = slice(None),
+) -> _Solved:
+    """Move the effects of some keys to the observations in use; Gauss-Newton on the whole posterior.
+
+    Noise is Student's, by reweighting: rows that the others leave far off weigh less.
+    """
+    names = sorted({key for row in keys for key in row})
+    width = len(COLUMNS)
+    place = {key: number for number, key in enumerate(names)}
+    member = np.zeros((len(keys), len(names)))
+    for run, row in enumerate(keys):
+        member[run, [place[key] for key in row]] = 1.0
+    spread = {key: row for one in keys for key, row in one.items()}
+    sigma = np.concatenate([spread[key] for key in names])
+    on_cpu = np.array([one.deployment.structure.part.is_processor for one in design.questions])[design.observation_run]
+    kinds = [figure_kind(name) for name in design.figure]
+    # what the form misses in the steps that were measured, it does not miss alike in the others
+    noise = np.array([np.hypot(SITE_NOISE[kind], MISSED[kind] * cpu) for kind, cpu in zip(kinds, on_cpu, strict=True)])
+    effect = np.zeros((len(names), width))
+    inverse = np.eye(len(sigma))
+    share = member[design.observation_run]
+
+    def scaled_at(effect: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        log_seconds, slope = evaluate(design, base + member @ effect)
+        return (design.log_seconds - log_seconds) / noise, slope
+
+    def cost(scaled: np.ndarray, effect: np.ndarray, trusted: bool) -> float:
+        square = scaled[use] ** 2
+        misfit = square if trusted else (_FREEDOM + 1.0) * np.log1p(square / _FREEDOM)
+        return float(misfit.sum() + ((effect.ravel() / sigma) ** 2).sum())
+
+    scaled, slope = scaled_at(effect)
+    for round_ in range(_ROUNDS):
+        trusted = round_ < _TRUSTED
+        weight = np.ones(len(scaled)) if trusted else (_FREEDOM + 1.0) / (_FREEDOM + scaled**2)
+        root = np.sqrt(weight)[use]
+        jacobian = (share[:, :, None] * (slope / noise[:, None])[:, None, :]).reshape(len(scaled), -1)[use]
+        jacobian = jacobian * sigma * root[:, None]
+        target = scaled[use] * root + jacobian @ (effect.ravel() / sigma)
+        inverse = np.linalg.inv(jacobian.T @ jacobian + np.eye(len(sigma)))
+        move = (inverse @ (jacobian.T @ target) * sigma).reshape(effect.shape) - effect
+        move = np.clip(move, -_FARTHEST, _FARTHEST)
+        before = cost(scaled, effect, trusted)
+        for _ in range(_HALVINGS):
+            scaled, slope = scaled_at(effect + move)
+            if cost(scaled, effect + move, trusted) <= before:
+                break
+            move = move / 2.0
+        effect = effect + move
+        scaled, slope = scaled_at(effect)
+        if not trusted and np.abs(move).max() < 1e-6:
+            break
+    return _Solved(names, effect, inverse * np.outer(sigma, sigma), scaled * noise)
+
+
+def calibrate_site(runs: Iterable[Run], *, effects: Callable[[str], Effects] = load_effects) -> SiteFit:
+    """Update the shipped fit with a site's runs.
+
+    Parameters
+    ----------
+    runs : iterable of Run
+        The runs.
+    effects : callable, optional
+        From an engine to what is known so far; the shipped fit by default.
+
+    Returns
+    -------
+    SiteFit
+        Effects of this site and the shipped effects with them.
+
+    Raises
+    ------
+    SpecError
+        If no run can be used; the message gives the reason of the first.
+
+    References
+    ----------
+    .. [1] Maximum a posteriori of a linear-Gaussian model around its optimum: C. E. Rasmussen, C. K. I. Williams,
+       "Gaussian Processes for Machine Learning", MIT Press 2006, section 2.1.
+    """
+    return update_site(build_design(runs), effects=effects)
+
+
+def update_site(whole: Design, *, effects: Callable[[str], Effects] = load_effects) -> SiteFit:
+    """Update the shipped fit with what a site measured; rows that cannot be are refused.
+
+    Parameters
+    ----------
+    whole : Design
+        What was measured.
+    effects : callable, optional
+        From an engine to what is known so far; the shipped fit by default.
+
+    Returns
+    -------
+    SiteFit
+        Effects of this site and the shipped effects with them.
+
+    Raises
+    ------
+    SpecError
+        If nothing can be used; the message gives the reason of the first.
+    """
+    refused = [(run.id, reason) for run, reason in whole.refused]
+    chosen = np.unique(whole.observation_run)
+    silent = [question.run.id for n, question in enumerate(whole.questions) if n not in chosen]
+    refused += [(name, "has no figure that is predicted") for name in silent]
+    design = part_of(whole, chosen)
+    wide, base, keys = _site_spread(), [], []
+    shift: dict[tuple[int, int], np.ndarray] = {}
+    for run, question in enumerate(design.questions):
+        total, known = effects(question.deployment.engine).sum_of(keys_of(question.deployment))
+        own = (_CONFIGURATION, int(design.keys[run, _CONFIGURATION]))
+        prior = processor_prior(question.deployment)
+        if prior is not None and not known[_CONFIGURATION]:
+            # what the fit holds are constants of accelerators and of the hosts beside them
+            shift[own] = prior.mean - total
+            base.append(prior.mean)
+            keys.append({own: prior.deviation})
+            continue
+        # the date and the exact build are not asked for later: what they would explain belongs to the configuration
+        base.append(total)
+        levels = [n for n in range(len(LEVELS) - 1) if n == _CONFIGURATION or not known[n]]
+        keys.append({(level, int(design.keys[run, level])): wide[level] for level in levels})
+    solved = _update(design, np.array(base), keys)
+    before, _ = evaluate(design, np.array(base))
+    spread = np.sqrt(np.diag(solved.covariance)).reshape(solved.effect.shape)
+    values: dict[str, dict[str, np.ndarray]] = defaultdict(dict)
+    deviation: dict[str, dict[str, np.ndarray]] = defaultdict(dict)
+    named = [(level, design.key_names[level][key]) for level, key in solved.keys]
+    for number, (level, name) in enumerate(named):
+        values[LEVELS[level]][name] = solved.effect[number] + shift.get(solved.keys[number], 0.0)
+        deviation[LEVELS[level]][name] = spread[number]
+    domain = dict(sorted(domains_of(design.questions).items()))
+    engines = {question.deployment.engine for question in design.questions}
+    return SiteFit(
+        values=dict(values),
+        deviation=dict(deviation),
+        effects={name: with_site(effects(name), dict(values), domain=domain) for name in sorted(engines)},
+        used=tuple(question.run.id for question in design.questions),
+        refused=tuple(refused),
+        before=design.log_seconds - before,
+        after=solved.residual,
+        domain=domain,
+        keys=tuple(named),
+        covariance=solved.covariance,
+    )
+
+
+def left_open(found: SiteFit, design: Design) -> np.ndarray:
+    """What a site's runs leave open of figures that it did not measure.
+
+    Parameters
+    ----------
+    found : SiteFit
+        The calibration.
+    design : Design
+        The figures; the measured values do not matter.
+
+    Returns
+    -------
+    (m,) array
+        Standard deviation of the logarithm of each observation, [-]
+    """
+    effects = [found.effects[question.deployment.engine] for question in design.questions]
+    sums = [fit.sum_of(keys_of(one.deployment))[0] for fit, one in zip(effects, design.questions, strict=True)]
+    _, slope = evaluate(design, np.array(sums))
+    member = np.array([
+        [float(design.key_names[level][row[level]] == name) for level, name in found.keys] for row in design.keys
+    ])  # fmt: skip
+    jacobian = (member[design.observation_run][:, :, None] * slope[:, None, :]).reshape(len(slope), -1)
+    return np.sqrt(np.einsum("ij,jk,ik->i", jacobian, found.covariance, jacobian))
+
+
+def _site_spread() -> np.ndarray:
+    """Spread of each level; the configuration also carries what builds and machines of one configuration differ by."""
+    spread = prior_spread()
+    spread[_CONFIGURATION] = np.hypot(spread[_CONFIGURATION], spread[-1])
+    return _WIDER * spread * np.array([_MOVED.get(name, 1.0) for name in COLUMNS]) + 1e-9
+
+
+def site_errors(design: Design, base: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Test the update on every sweep: two points of it are measured, the others predicted.
+
+    A sweep is one build on one day: model, accelerator, engine and its release, weights, layout and lengths, at four
+    concurrencies or more. Its lowest and its middle concurrency are given to the update.
+
+    Parameters
+    ----------
+    design : Design
+        The runs.
+    base : (runs, 21) array
+        Effects from a fit that has not seen the sweep's model on its part and engine, [-]
+
+    Returns
+    -------
+    (m,) array, (m,) array of int
+        Measured minus predicted in logarithms, NaN for observations that are no such point [-]; number of the sweep
+    """
+    errors, sweep = np.full(len(design.figure), np.nan), np.full(len(design.figure), -1)
+    wide = _site_spread()
+    levels = [level for level in range(len(LEVELS) - 1) if LEVELS[level] in ("engine_model", "group", "configuration")]
+    for number, members in enumerate(sweeps_of(design.questions)):
+        runs = np.array(members)
+        part = part_of(design, runs)
+        users = sorted({question.load.concurrency for question in part.questions})
+        first: dict[float, int] = {}
+        for place, question in enumerate(part.questions):
+            if question.load.concurrency in (users[0], users[len(users) // 2]):
+                first.setdefault(question.load.concurrency, place)
+        use = np.isin(part.observation_run, list(first.values()))
+        keys = [{(level, int(row[level])): wide[level] for level in levels} for row in part.keys]
+        solved = _update(part, base[runs], keys, use)
+        rows = np.flatnonzero(np.isin(design.observation_run, runs))
+        errors[rows[~use]], sweep[rows[~use]] = solved.residual[~use], number
+    return errors, sweep
+
+
+def write_site(found: SiteFit, path: str | Path) -> Path:
+    """Write a site's calibration for `glmplan.prediction.own_site.load_site`.
+
+    Parameters
+    ----------
+    found : SiteFit
+        The calibration.
+    path : path
+        The file.
+
+    Returns
+    -------
+    pathlib.Path
+        The file; the same runs give the same bytes.
+    """
+
+    def quoted(name: str) -> str:
+        return '"' + name.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+    def table(title: str, rows: dict[str, np.ndarray]) -> list[str]:
+        lines = [f"{quoted(key)} = [{', '.join(f'{x:.4f}' for x in row)}]" for key, row in sorted(rows.items())]
+        return [f"[{title}]", *lines, ""]
+
+    lines = [
+        "# Written by `glmplan calibrate --from`, for `--calibration`. Effects come on top of the shipped ones.",
+        f"runs = [{', '.join(quoted(name) for name in found.used)}]",
+        f"columns = [{', '.join(quoted(name) for name in COLUMNS)}]",
+        "",
+    ]
+    for level in LEVELS:
+        if level in found.values:
+            lines += table(f"effects.{level}", found.values[level])
+            lines += table(f"deviation.{level}", found.deviation[level])
+    lines += ["[domain]", *(f"{quoted(key)} = {ends}" for key, ends in found.domain.items()), ""]
+    lines += ["[refused]", *(f"{quoted(name)} = {quoted(reason)}" for name, reason in found.refused), ""]
+    file = Path(path)
+    write_atomically(file, "\n".join(lines))
+    return file

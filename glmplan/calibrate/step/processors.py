@@ -1,0 +1,73 @@
+"""What is taken of an engine on a processor before a site measures it: no row of the shipped fit ran on one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from glmplan.physics.step.time import PARAMETERS
+from glmplan.prediction.deployment import Deployment
+from glmplan.prediction.effects import COLUMNS, LEVELS, load_effects
+
+__all__ = ["MISSED", "Prior", "processor_prior"]
+
+#: what the smooth form of a product misses on a processor, standard deviation of the logarithm. Prompts of 2 to 8
+#: tokens scatter by 5 to 16 % around it, because the tiles that a library picks change with the rows. The steps between
+#: two tokens of a ladder differ in their rows and scatter less: calibrated on 1 and 4 of 1 to 8 users, three models on
+#: two cores were off by 6 % in TPOT and 4 % in TTFT (root mean square). Other processors may be somewhat worse [-]
+MISSED: dict[str, float] = {"decode": 0.08, "ttft": 0.05, "prefill": 0.05}
+
+#: an engine in one process with its kernels: no launches, no front end in Python; orders of magnitude for llama.cpp's
+#: server on one core (a step of a 1 MB model takes 0.1 ms, a request is taken in within 2 ms; what a decoding request
+#: adds to a step is counted in each layer, as everywhere: 0.2 ms in a model of eight; so is what a prompt adds) [s]
+_ONE_PROCESS = {
+    "host_seconds": 1e-4, "layer_seconds": 1e-5, "moe_layer_seconds": 1e-5, "state_layer_seconds": 1e-5,
+    "request_seconds": 2.5e-5, "arrival_seconds": 2e-4, "prompt_token_seconds": 2e-6,
+}  # fmt: skip
+#: standard deviations of the logarithm: of these times, of kernels against the rates that the probe measured, and of
+#: whole steps, because a server may use other threads than the probe [-]
+_OF_SECONDS, _OF_KERNELS, _OF_STEPS, _OF_TTFT = 1.0, 0.4, 0.5, 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Prior:
+    """Where a site calibration starts.
+
+    Attributes
+    ----------
+    mean, deviation : (21,) array
+        In the order of `glmplan.prediction.effects.COLUMNS`, [log s] or [-]
+    """
+
+    mean: np.ndarray
+    deviation: np.ndarray
+
+
+def processor_prior(deployment: Deployment) -> Prior | None:
+    """Where a site calibration of a deployment on a processor starts.
+
+    Parameters
+    ----------
+    deployment : Deployment
+        The deployment.
+
+    Returns
+    -------
+    Prior or None
+        Kernels as their own forms say; None for accelerators, where the shipped fit is the start.
+    """
+    if not deployment.structure.part.is_processor:
+        return None
+    mean = load_effects(deployment.engine).sum_of(("all",) * len(LEVELS))[0]
+    deviation = np.full(len(COLUMNS), _OF_KERNELS)
+    for place, name in enumerate(PARAMETERS):
+        if name.endswith("_seconds"):
+            deviation[place] = _OF_SECONDS
+            if deployment.engine == "llama.cpp":
+                mean[place] = np.log(_ONE_PROCESS[name])
+        else:
+            mean[place] = 0.0
+    mean[len(PARAMETERS) :] = 0.0
+    deviation[len(PARAMETERS) :] = _OF_STEPS, _OF_TTFT
+    return Prior(mean, deviation)

@@ -1,0 +1,175 @@
+"""`glmplan calibrate`: fit the step time to all measured runs, cross-validate, and write the fits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+
+import numpy as np
+
+from glmplan.calibrate.step.covariance import FILE, Posterior, posterior, write_covariance
+from glmplan.calibrate.step.crossvalidate import MODES, Errors, cross_validate
+from glmplan.calibrate.step.domain import domains_of
+from glmplan.calibrate.step.intervals import Intervals, fit_intervals, scored_of, site_intervals
+from glmplan.calibrate.step.joint_fit import Solution, prior_spread, solve, summed
+from glmplan.calibrate.step.observations import Design
+from glmplan.calibrate.step.own_site import site_errors
+from glmplan.facts.files import write_atomically
+from glmplan.prediction.effects import COLUMNS, LEVELS
+
+__all__ = ["Calibrated", "calibrate", "write_fit"]
+
+#: an effect smaller than this is not written [-]
+_NEGLIGIBLE = 0.0005
+_ROUNDS = 30
+_WRITTEN = "# Written by `glmplan calibrate`; do not edit."
+
+
+@dataclass(frozen=True)
+class Calibrated:
+    """A fit with its errors on runs it has not seen.
+
+    Attributes
+    ----------
+    design : Design
+        The runs.
+    solution : Solution
+        Effects fitted to all of them.
+    errors : tuple of Errors
+        One for each way of leaving runs out.
+    intervals : Intervals
+        Intervals from these errors.
+    site : (m,) array
+        Errors after a site's update with two points of each sweep, in logarithms; NaN where that was not tried, [-]
+    posterior : Posterior
+        How well the effects are known.
+    """
+
+    design: Design
+    solution: Solution
+    errors: tuple[Errors, ...]
+    intervals: Intervals
+    site: np.ndarray
+    posterior: Posterior
+
+
+def calibrate(design: Design, *, progress: Callable[[str, int, int], None] | None = None) -> Calibrated:
+    """Fit and cross-validate.
+
+    Parameters
+    ----------
+    design : Design
+        The runs.
+    progress : callable, optional
+        Called with what is being done, how far it is, and out of how much.
+
+    Returns
+    -------
+    Calibrated
+        The fit.
+    """
+
+    def round_done(done: int, residual: float) -> None:
+        if progress is not None:
+            progress(f"all runs, median residual {100 * residual:.1f} %", done + 1, _ROUNDS)
+
+    solution = solve(design, rounds=_ROUNDS, progress=round_done)
+    unseen = np.zeros((len(design.questions), len(COLUMNS)))
+
+    def keep(out: np.ndarray, found: Solution) -> None:
+        unseen[out] = summed(design, found.effects)[out]
+
+    errors = []
+    for mode in MODES:
+        errors.append(cross_validate(design, mode, progress=progress, keep=keep if mode == "group" else None))
+    site, sweep = site_errors(design, unseen)
+    scored = scored_of(design.questions, design.observation_run, design.figure)
+    intervals = fit_intervals(errors, scored)
+    intervals.base["site"] = site_intervals(site, sweep, scored.kind, intervals.base["configuration"])
+    return Calibrated(design, solution, tuple(errors), intervals, site, posterior(design, solution))
+
+
+def _row(values: np.ndarray, digits: int = 3) -> str:
+    cells = []
+    for value in values.tolist():
+        rounded = round(value, digits)
+        cells.append("0" if abs(rounded) < _NEGLIGIBLE else f"{rounded:g}")
+    return f"[{', '.join(cells)}]"
+
+
+def _table(title: str, rows: dict[str, str]) -> list[str]:
+    return [f"[{title}]", *(f'"{key}" = {text}' for key, text in sorted(rows.items())), ""]
+
+
+def write_fit(found: Calibrated, folder: Path) -> list[Path]:
+    """Write the fit: what all engines share in one file, and one file for each engine.
+
+    Parameters
+    ----------
+    found : Calibrated
+        The fit.
+    folder : pathlib.Path
+        Folder of the fits.
+
+    Returns
+    -------
+    list of pathlib.Path
+        Files written; the same fit gives the same bytes.
+    """
+    design, solution = found.design, found.solution
+    libraries = ", ".join(f"{name} {version(name)}" for name in ("numpy", "scipy"))
+    head = [
+        f"{_WRITTEN} Effects are logarithms: docs/physics/calibration.md.",
+        f'libraries = "{libraries}"',
+        f"runs = {len(design.questions)}",
+        f"observations = {len(design.log_seconds)}",
+        "",
+    ]
+    engines = sorted({question.deployment.engine for question in design.questions})
+    shared_levels = ("all", "model")
+    lines = [*head]
+    lines += [f"levels = [{', '.join(repr(one) for one in LEVELS)}]".replace("'", '"')]
+    lines += [f"columns = [{', '.join(repr(one) for one in COLUMNS)}]".replace("'", '"')]
+    lines += ["spread = [", *(f"  {_row(row)}," for row in prior_spread()), "]", ""]
+    for name, kinds in found.intervals.base.items():
+        lines += [f"[intervals.{name}]", *(f"{kind} = [{low}, {high}]" for kind, (low, high) in kinds.items()), ""]
+    lines += _table("widths", {name: f"{value:g}" for name, value in found.intervals.widths.items()})
+    lines += _table("noise", {name: f"{value:.3f}" for name, value in solution.noise.items()})
+    written = []
+    for level in shared_levels:
+        place = LEVELS.index(level)
+        digits = 4 if level == "all" else 3
+        rows = {
+            key: _row(solution.effects[place][number], digits) for number, key in enumerate(design.key_names[place])
+        }
+        lines += _table(f"effects.{level}", rows)
+    written.append(folder / "shared.toml")
+    write_atomically(written[-1], "\n".join(lines))
+    for engine in engines:
+        lines = [*head]
+        for place, level in enumerate(LEVELS):
+            if level in shared_levels:
+                continue
+            rows = {
+                key: _row(solution.effects[place][number])
+                for number, key in enumerate(design.key_names[place])
+                if key == engine or key.startswith(engine + " ")
+            }
+            lines += _table(f"effects.{level}", rows)
+        ranges = domains_of(question for question in design.questions if question.deployment.engine == engine)
+        rows = {key: f"[{', '.join(f'{one:g}' for one in ends)}]" for key, ends in ranges.items()}
+        lines += _table("domain", rows)
+        written.append(folder / f"{engine}.toml")
+        write_atomically(written[-1], "\n".join(lines))
+    written.append(write_covariance(found.posterior, design, folder / FILE, head=head))
+    used = sorted(question.run.id for question in design.questions)
+    lines = [_WRITTEN, "# Runs that the fit rests on.", "runs = [", *(f'  "{one}",' for one in used), "]", ""]
+    written.append(folder / "runs.toml")
+    write_atomically(written[-1], "\n".join(lines))
+    for file in set(folder.glob("*.toml")) - set(written):
+        # an engine of which no run is left
+        if file.read_text(encoding="utf-8").startswith(_WRITTEN):
+            file.unlink()
+    return written

@@ -1,0 +1,1 @@
+"""The catalogues of models, accelerators and hosts, and the names that people give to their entries."""

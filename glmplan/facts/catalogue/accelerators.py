@@ -1,0 +1,176 @@
+"""The door to `hardware_db/accelerators`: one part by name, by alias or from a file. Nothing is ever substituted."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from glmplan.errors import SpecError, UnknownName, nearest
+from glmplan.facts.files import read_toml
+from glmplan.facts.folders import aliases_in, data_folder, names_in, plain_name
+
+if TYPE_CHECKING:
+    from glmplan.facts.schema.accelerator import Accelerator
+
+__all__ = [
+    "accelerator_aliases",
+    "accelerator_names",
+    "load_accelerator",
+    "refused_accelerators",
+    "split_count",
+]
+
+
+@cache
+def _folder() -> Path:
+    return data_folder("hardware_db") / "accelerators"
+
+
+@cache
+def accelerator_names() -> tuple[str, ...]:
+    """Return the names of all accelerators, sorted.
+
+    Returns
+    -------
+    tuple of str
+        The names.
+
+    Examples
+    --------
+    >>> "b200-sxm" in accelerator_names()
+    True
+    """
+    return names_in(_folder())
+
+
+@cache
+def accelerator_aliases() -> dict[str, str]:
+    """Return other spellings of the names.
+
+    Returns
+    -------
+    dict
+        Alias → name.
+
+    Examples
+    --------
+    >>> accelerator_aliases()["h800"]
+    'h800-sxm'
+    """
+    return aliases_in(_folder())
+
+
+@cache
+def refused_accelerators() -> dict[str, str]:
+    """Return names that appear in published tables but stand for no part that can be computed.
+
+    Returns
+    -------
+    dict
+        Name → why it is refused.
+
+    Examples
+    --------
+    >>> "mixed" in refused_accelerators()
+    True
+    """
+    return dict(read_toml(_folder().parent / "refused.toml")["accelerators"])
+
+
+def load_accelerator(name: str | Path) -> Accelerator:
+    """Load one accelerator.
+
+    Parameters
+    ----------
+    name : str or path
+        Name, alias, or a TOML file of the same form.
+
+    Returns
+    -------
+    Accelerator
+        The part.
+
+    Raises
+    ------
+    UnknownName
+        If there is no such part (lists the nearest), or the name is one that stands for no single part (says why).
+    SpecError
+        If the file is not a correct entry.
+
+    Examples
+    --------
+    >>> load_accelerator("RTX_PRO_6000_WS").full_name
+    'RTX PRO 6000 Blackwell Workstation Edition'
+    >>> load_accelerator("h20-sxm")
+    Traceback (most recent call last):
+    glmplan.errors.UnknownName: 'h20-sxm' is not a known accelerator; nearest: ...
+    """
+    text = str(name)
+    if text.endswith(".toml"):
+        return _read(Path(text))
+    stem = plain_name(text)
+    file = _folder() / f"{stem}.toml"
+    if not stem or "/" in stem or not file.is_file():
+        target = accelerator_aliases().get(stem)
+        if target is None:
+            raise _unknown(text, stem)
+        file = _folder() / f"{target}.toml"
+    return _read_known(file)
+
+
+@cache
+def _read_known(file: Path) -> Accelerator:
+    return _read(file)
+
+
+def _read(file: Path) -> Accelerator:
+    from glmplan.facts.schema.accelerator import Accelerator
+    from glmplan.facts.schema.validation import validated
+
+    content = read_toml(file)
+    if "name" in content:
+        raise SpecError("must be left out: the file's name is the name", file=file, field="name", value=content["name"])
+    return validated(Accelerator, {"name": file.stem, **content}, file)
+
+
+def _unknown(text: str, stem: str) -> UnknownName:
+    reason = refused_accelerators().get(stem)
+    if reason is not None:
+        return UnknownName(f"is refused: {reason}", value=text)
+    names = {**{name: name for name in accelerator_names()}, **accelerator_aliases()}
+    close = list(dict.fromkeys(names[match] for match in nearest(stem, names, 8)))[:5]
+    hint = f"nearest: {', '.join(close)}" if close else "see `glmplan hardware list`"
+    return UnknownName(f"is not a known accelerator; {hint}", value=text)
+
+
+def split_count(text: str) -> tuple[int, str]:
+    """Split `6xrtx-pro-6000-ws` into the count and the name.
+
+    Parameters
+    ----------
+    text : str
+        `NxNAME`, `N×NAME` or `NAME`.
+
+    Returns
+    -------
+    tuple of (int, str)
+        Count [-] and name; the count is 1 if none is written.
+
+    Raises
+    ------
+    SpecError
+        If the count is zero.
+
+    Examples
+    --------
+    >>> split_count("6xrtx-pro-6000-ws"), split_count("dgx-spark")
+    ((6, 'rtx-pro-6000-ws'), (1, 'dgx-spark'))
+    """
+    found = re.fullmatch(r"\s*(\d{1,6})\s*[xX×]\s*(\S.*?)\s*", text)
+    if found is None:
+        return 1, text.strip()
+    if int(found[1]) == 0:
+        raise SpecError("asks for no accelerator", value=text)
+    return int(found[1]), found[2]

@@ -1,0 +1,296 @@
+"""The door to `hardware_db/hosts`: a machine by name, by alias, from a file, or what `6xrtx-pro-6000-ws` implies."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from glmplan.errors import SpecError, UnknownName, nearest
+from glmplan.facts.catalogue.accelerators import accelerator_names, load_accelerator, split_count
+from glmplan.facts.files import read_toml
+from glmplan.facts.folders import aliases_in, data_folder, names_in, plain_name
+
+if TYPE_CHECKING:
+    from glmplan.facts.schema.accelerator import Accelerator
+    from glmplan.facts.schema.host import Host
+
+__all__ = ["host_aliases", "host_names", "implied_host", "load_host", "load_machine"]
+
+#: GPUs that one x86 host takes with a scale-up domain of its own, where the part has one.
+_DOMAIN = 8
+#: Scale-up domains larger than one host.
+_RACK_DOMAINS = {"gb200": 72, "gb300": 72}
+_SCALE_UP = {"nvlink": ("nvlink", "switch"), "infinity-fabric": ("xgmi", "mesh"), "hccs": ("hccs", "mesh")}
+
+
+@cache
+def _folder() -> Path:
+    return data_folder("hardware_db") / "hosts"
+
+
+@cache
+def host_names() -> tuple[str, ...]:
+    """Return the names of all hosts, sorted.
+
+    Returns
+    -------
+    tuple of str
+        The names.
+
+    Examples
+    --------
+    >>> "hgx-b200-8" in host_names()
+    True
+    """
+    return names_in(_folder())
+
+
+@cache
+def host_aliases() -> dict[str, str]:
+    """Return other spellings of the names.
+
+    Returns
+    -------
+    dict
+        Alias → name.
+
+    Examples
+    --------
+    >>> host_aliases()["dgx-h100"]
+    'hgx-h100-8'
+    """
+    return aliases_in(_folder())
+
+
+def load_host(name: str | Path) -> Host:
+    """Load one host.
+
+    Parameters
+    ----------
+    name : str or path
+        Name, alias, or a TOML file of the same form.
+
+    Returns
+    -------
+    Host
+        The machine.
+
+    Raises
+    ------
+    UnknownName
+        If there is no such host; lists the nearest.
+    SpecError
+        If the file is not a correct entry.
+
+    Examples
+    --------
+    >>> load_host("hgx-b200-8").accelerator_count
+    8
+    >>> load_host("hgx-b100-8")
+    Traceback (most recent call last):
+    glmplan.errors.UnknownName: 'hgx-b100-8' is not a known host; nearest: ...
+    """
+    text = str(name)
+    if text.endswith(".toml"):
+        return _read(Path(text))
+    stem = plain_name(text)
+    stem = stem if stem in host_names() else host_aliases().get(stem, stem)
+    if stem not in host_names():
+        raise UnknownName("is not a known host", value=text, choices=host_names())
+    return _read_known(stem)
+
+
+@cache
+def _read_known(stem: str) -> Host:
+    return _read(_folder() / f"{stem}.toml")
+
+
+def _read(file: Path) -> Host:
+    content = {"name": file.stem, **read_toml(file)}
+    cards = content.get("cards")
+    if isinstance(cards, list):
+        # A part that is not in the catalogue is a TOML file beside the host's.
+        for card in cards:
+            part = card.get("accelerator") if isinstance(card, dict) else None
+            if isinstance(part, str) and part.endswith(".toml"):
+                card["accelerator"] = str(file.parent.absolute() / part)
+    return _host(content, file)
+
+
+def _host(content: dict[str, Any], file: Path | None = None) -> Host:
+    from glmplan.facts.schema.host import Host
+    from glmplan.facts.schema.validation import validated
+
+    return validated(Host, content, file)
+
+
+def load_machine(text: str | Path) -> Host:
+    """Load the machine that a user names: a host, a TOML file, or a number of accelerators.
+
+    Parameters
+    ----------
+    text : str or path
+        Host name or alias (`hgx-b200-8`), a TOML file of a host or of an accelerator, or `NxACCELERATOR`
+        (`6xrtx-pro-6000-ws`; without a number, one).
+
+    Returns
+    -------
+    Host
+        The machine; for `NxACCELERATOR` the one that `implied_host` describes.
+
+    Raises
+    ------
+    UnknownName
+        If it is neither; lists the nearest names of both kinds.
+    SpecError
+        If a file is not a correct entry.
+
+    Examples
+    --------
+    >>> load_machine("6xrtx-pro-6000-ws").accelerator_count
+    6
+    >>> load_machine("dgx-h200").name
+    'hgx-h200-8'
+    """
+    name = str(text)
+    if name.endswith(".toml"):
+        content = read_toml(name)
+        if "cards" in content:
+            return load_host(name)
+        host = implied_host(load_accelerator(name), 1)
+        cards = tuple(card.model_copy(update={"accelerator": name}) for card in host.cards)
+        return host.model_copy(update={"cards": cards})
+    plain = plain_name(name)
+    if plain in host_names() or plain in host_aliases():
+        return load_host(name)
+    count, part = split_count(name)
+    try:
+        return implied_host(load_accelerator(part), count)
+    except UnknownName as error:
+        if count > 1 or "refused" in str(error):
+            raise
+        close = nearest(plain, [*host_names(), *accelerator_names()])
+        hint = f"nearest: {', '.join(close)}" if close else "see `glmplan hardware list`"
+        raise UnknownName(f"is not a known host or accelerator; {hint}", value=name) from None
+
+
+def implied_host(accelerator: Accelerator | str, count: int) -> Host:
+    """Describe the machine that is meant when only a number of accelerators is given.
+
+    Parameters
+    ----------
+    accelerator : Accelerator or str
+        The part, or its name.
+    count : int
+        How many, [-]
+
+    Returns
+    -------
+    Host
+        A generic machine; everything taken for granted stands in `assumptions`.
+
+    Raises
+    ------
+    SpecError
+        If `count` is not positive.
+
+    Notes
+    -----
+    PCIe parts: each on an x16 port of its own, four to a socket beyond seven. Parts with a scale-up network: up to
+    eight in one domain (72 for GB200 and GB300); more than that are several nodes, and the network between them stays
+    unknown. GeForce cards copy through host memory, as their stock driver does.
+
+    Examples
+    --------
+    >>> host = implied_host("rtx-pro-6000-ws", 6)
+    >>> host.name, len(host.roots), host.conditions.p2p
+    ('6xrtx-pro-6000-ws', 6, 'direct')
+    >>> implied_host("b200-sxm", 16).nodes
+    2
+    """
+    part = load_accelerator(accelerator) if isinstance(accelerator, str) else accelerator
+    if count < 1:
+        raise SpecError("must be at least 1", field="count", value=count)
+    content: dict[str, Any] = {
+        "name": f"{count}x{part.name}",
+        "title": f"{count} × {part.full_name}, host not named",
+        "source": part.source,
+        "unified_memory": part.unified_memory,
+    }
+    unknown = ["host CPU", "host memory", "power supply"]
+    if part.scaleup in _SCALE_UP and part.scaleup_bandwidth is not None:
+        content |= _with_scale_up(part, count)
+    elif part.unified_memory or part.kind in ("soc", "system", "cpu-socket"):
+        content |= {"cards": [{"accelerator": part.name}], "nodes": count}
+        if part.scaleup in ("ethernet", "thunderbolt") and part.scaleup_bandwidth is not None and count > 1:
+            kind = "roce" if part.scaleup == "ethernet" else "thunderbolt"
+            rate = f"{part.scaleup_bandwidth!r} B/s"
+            content["fabric"] = {"kind": kind, "bandwidth": rate, "source": part.sources.get("scaleup", part.source)}
+            content["assumptions"] = ["the machines are joined by the network port of the part"]
+        unknown = ["power supply"]
+    else:
+        content |= _on_root_ports(part, count)
+    content["unknown"] = unknown + (
+        [] if content.get("fabric") or content.get("nodes", 1) == 1 else ["network between nodes"]
+    )
+    return _host(content)
+
+
+def _with_scale_up(part: Accelerator, count: int) -> dict[str, Any]:
+    """Return what a machine around a scale-up network looks like."""
+    kind, topology = _SCALE_UP[str(part.scaleup)]
+    domain = _RACK_DOMAINS.get(part.name, _DOMAIN)
+    inside = min(count, domain)
+    nodes = -(-count // domain)
+    if count % inside:
+        raise SpecError(
+            f"{part.full_name} comes in domains of {domain}: more than that must be a multiple", value=count
+        )
+    said = [f"all {inside} share one scale-up network at the part's data-sheet rate"]
+    if nodes > 1:
+        said.append(f"{nodes} equal nodes")
+    return {
+        "nodes": nodes,
+        "cards": [{"accelerator": part.name, "count": inside, **_link(part)}],
+        "assumptions": said,
+        "scale_up": {
+            "kind": kind,
+            "topology": topology,
+            "bandwidth": f"{part.scaleup_bandwidth!r} B/s",
+            "domain": domain if topology == "mesh" else max(inside, 1),
+            "reduces": kind == "nvlink" and part.name not in ("a100-40gb-sxm", "a100-80gb-sxm", "a800-80gb-sxm"),
+            "source": part.sources.get("scaleup_bandwidth", part.source),
+        },
+    }
+
+
+def _on_root_ports(part: Accelerator, count: int) -> dict[str, Any]:
+    """Return what a machine with each card on a root port of its own looks like."""
+    geforce = bool(re.fullmatch(r"rtx-\d{4}", part.name))
+    sockets = 1 if count <= 7 else 2
+    on_each = -(-count // sockets)
+    width = f"x{part.pcie_lanes} Gen{part.pcie_generation}" if part.pcie_generation else "PCIe"
+    said = [f"each card has a {width} root port of its own, which nothing else loads"]
+    said.append("all on one socket" if sockets == 1 else f"two sockets, {on_each} cards on the first")
+    said.append(
+        "copies between cards go through host memory, as with the stock driver of GeForce cards"
+        if geforce
+        else "cards reach each other's memory, and NCCL finds its rings itself"
+    )
+    return {
+        "assumptions": said,
+        "sockets": [{"name": f"cpu{index}"} for index in range(sockets)],
+        "socket_links": [{"ends": ["cpu0", "cpu1"]}] if sockets == 2 else [],
+        "roots": [{"name": f"root{index}", "socket": f"cpu{index // on_each}"} for index in range(count)],
+        "cards": [{"accelerator": part.name, "parent": f"root{index}", **_link(part)} for index in range(count)],
+        "conditions": {"p2p": "missing" if geforce else "direct", "nccl_graph": "default"},
+    }
+
+
+def _link(part: Accelerator) -> dict[str, Any]:
+    """Return the PCIe link of a part, empty where it is not published."""
+    if part.pcie_generation is None or part.pcie_lanes is None:
+        return {}
+    return {"link": {"generation": min(part.pcie_generation, 6), "lanes": min(part.pcie_lanes, 16)}}

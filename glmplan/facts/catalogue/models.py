@@ -1,0 +1,165 @@
+"""The door to `model_specs/`: one file, one model; the stem is the name.
+
+A name that is there reads one file. Aliases and Hugging Face names are looked up in the heads of all files, which are
+read without parsing the rest.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from glmplan.errors import UnknownName
+from glmplan.facts.files import read_toml
+from glmplan.facts.folders import data_folder
+from glmplan.facts.schema.model import ModelSpec
+from glmplan.facts.schema.validation import validated
+
+__all__ = ["load_model", "load_model_file", "model_aliases", "model_key", "model_names"]
+
+
+def model_key(name: str) -> str:
+    """Return the form in which names of models are compared: lower case, without the owner.
+
+    Parameters
+    ----------
+    name : str
+        Name as written.
+
+    Returns
+    -------
+    str
+        Key.
+
+    Examples
+    --------
+    >>> model_key(" zai-org/GLM-5.1 ")
+    'glm-5.1'
+    """
+    return name.strip().rstrip("/").rsplit("/", 1)[-1].lower()
+
+
+@lru_cache(maxsize=1)
+def model_names() -> tuple[str, ...]:
+    """Return the names of all models of the catalogue, sorted.
+
+    Returns
+    -------
+    tuple of str
+        Names.
+
+    Examples
+    --------
+    >>> "glm-5.1" in model_names()
+    True
+    """
+    return tuple(sorted(path.stem for path in data_folder("model_specs").glob("*.toml")))
+
+
+@lru_cache(maxsize=1)
+def model_aliases() -> dict[str, str]:
+    """Return every alias and Hugging Face name → the name of the catalogue.
+
+    Returns
+    -------
+    dict of str to str
+        Lower-case aliases; names of the catalogue are not repeated.
+
+    Examples
+    --------
+    >>> model_aliases()["qwen3-235b"]
+    'qwen3-235b-a22b'
+    """
+    folder = data_folder("model_specs")
+    names = model_names()
+    aliases: dict[str, str] = {}
+    own: dict[str, str] = {}
+    for name in names:
+        head = _head(folder / f"{name}.toml")
+        for alias in head.get("aliases", ()):
+            aliases[model_key(str(alias))] = name
+        if head.get("hugging_face"):
+            own[model_key(str(head["hugging_face"]))] = name
+    return {alias: name for alias, name in {**own, **aliases}.items() if alias not in names}
+
+
+def _head(path: Path) -> dict[str, Any]:
+    """Read what stands before the first table of a file."""
+    lines = []
+    with path.open(encoding="utf-8") as stream:
+        for line in stream:
+            if line.startswith("["):
+                break
+            lines.append(line)
+    try:
+        return tomllib.loads("".join(lines))
+    except tomllib.TOMLDecodeError:
+        return {}
+
+
+@lru_cache(maxsize=64)
+def load_model(name: str) -> ModelSpec:
+    """Load a model of the catalogue by name or alias.
+
+    Parameters
+    ----------
+    name : str
+        Name, alias or Hugging Face name; case does not matter.
+
+    Returns
+    -------
+    ModelSpec
+        The model.
+
+    Raises
+    ------
+    UnknownName
+        If there is no such model; the nearest names are listed and nothing is substituted.
+    SpecError
+        If its file is wrong.
+
+    Examples
+    --------
+    >>> load_model("zai-org/GLM-5.1").hidden
+    6144
+    >>> load_model("glm-6")  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    glmplan.errors.UnknownName: 'glm-6' is not a model of the catalogue; nearest: glm-4.6, ...
+    """
+    key = model_key(name)
+    folder = data_folder("model_specs")
+    path = folder / f"{key}.toml"
+    if "\\" not in key and path.is_file():
+        return load_model_file(path)
+    aliases = model_aliases()
+    if key in aliases:
+        return load_model_file(folder / f"{aliases[key]}.toml")
+    raise UnknownName("is not a model of the catalogue", value=name, choices=[*model_names(), *aliases])
+
+
+def load_model_file(path: str | Path) -> ModelSpec:
+    """Read and check one model file.
+
+    Parameters
+    ----------
+    path : path
+        A TOML file in the form of `model_specs/`.
+
+    Returns
+    -------
+    ModelSpec
+        The model.
+
+    Raises
+    ------
+    SpecError
+        If it cannot be read or a field is wrong.
+
+    Examples
+    --------
+    >>> load_model_file(data_folder("model_specs") / "glm-5.1.toml").name
+    'glm-5.1'
+    """
+    return validated(ModelSpec, read_toml(path), path)

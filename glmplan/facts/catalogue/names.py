@@ -1,0 +1,229 @@
+"""Names as people write them in tables of runs → the names of the catalogues, formats and engines used here."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from typing import Any
+
+from glmplan.facts.catalogue.accelerators import accelerator_aliases, refused_accelerators
+from glmplan.facts.files import read_toml
+from glmplan.facts.folders import data_folder, plain_name
+
+__all__ = [
+    "accelerator_name",
+    "engine_name",
+    "engine_release",
+    "kv_name",
+    "model_name",
+    "refusal",
+    "weights_name",
+]
+
+_WEIGHTS = {
+    "bfloat16": "bf16",
+    "bf16/fp16": "bf16",
+    "fp16": "f16",
+    "fp8 native": "fp8",
+    "fp8 (native)": "fp8",
+    "fp8_e4m3": "fp8",
+    "fp4": "nvfp4",
+    "mxfp4/fp4": "mxfp4",
+    "mxfp4 gguf": "mxfp4",
+    "uint4": "int4",
+    "w8a8": "int8",
+    "w4a8": "int4",
+    "q2": "q2_k",
+    "q4": "q4_k",
+    "ollama default": "q4_k_m",
+    "unset": None,
+    "unknown": None,
+    "auto": None,
+    "": None,
+}
+_BITS_PER_WEIGHT = re.compile(r"(\d+(?:\.\d+)?) ?bpw")
+_GGUF = re.compile(r"\b(i?q\d+_[0-9a-z]+(?:_[a-z]+)?)\b")
+_PLAIN = re.compile(r"\b(nvfp4|mxfp4|mxfp8|int4|int8|fp8|bf16)\b")
+_NO_RELEASE = re.compile(r"TensorRT \d|0\.1\.dev\d")
+_RELEASE = re.compile(r"^(?:vllm |sglang |tensorrt-llm )?[vb]?(\d+(?:\.\d+)*)", re.IGNORECASE)
+
+
+@cache
+def _names() -> dict[str, Any]:
+    return read_toml(data_folder("calibration") / "names.toml")
+
+
+def model_name(name: str) -> str:
+    """Return the catalogue name behind a model name of a table; other names come back in lower case.
+
+    Parameters
+    ----------
+    name : str
+        Name as written; a leading ``owner/`` is dropped.
+
+    Returns
+    -------
+    str
+        Canonical name, not necessarily one that the catalogue has.
+
+    Examples
+    --------
+    >>> model_name("Qwen3-235B")
+    'qwen3-235b-a22b'
+    >>> model_name("zai-org/GLM-5.1")
+    'glm-5.1'
+    """
+    key = name.strip().rsplit("/", 1)[-1].lower()
+    return str(_names()["models"].get(key, key))
+
+
+def accelerator_name(name: str) -> str:
+    """Return the catalogue name behind an accelerator name of a table.
+
+    Parameters
+    ----------
+    name : str
+        Name as written; a remark in parentheses is dropped.
+
+    Returns
+    -------
+    str
+        Canonical name, not necessarily one that the catalogue has.
+
+    Examples
+    --------
+    >>> accelerator_name("rtx-pro-6000-server (tuning JSON device name)")
+    'rtx-pro-6000-server'
+    """
+    key = plain_name(name.partition("(")[0])
+    return accelerator_aliases().get(key, key)
+
+
+def refusal(kind: str, name: str) -> str | None:
+    """Return why a name of the tables cannot be resolved, or None.
+
+    Parameters
+    ----------
+    kind : str
+        ``models`` or ``accelerators``.
+    name : str
+        The name.
+
+    Returns
+    -------
+    str or None
+        The reason.
+
+    Examples
+    --------
+    >>> refusal("models", "inkling")
+    'no cited config with its shapes'
+    """
+    refused = refused_accelerators() if kind == "accelerators" else _names()["refused"]["models"]
+    reason = refused.get(name.strip().lower())
+    return None if reason is None else str(reason)
+
+
+def engine_name(text: str) -> str | None:
+    """Return the engine behind a cell such as ``TensorRT 10.11, CUDA 12.9``, or None if it names none.
+
+    Parameters
+    ----------
+    text : str
+        The cell.
+
+    Returns
+    -------
+    str or None
+        Engine.
+
+    Examples
+    --------
+    >>> engine_name("Ollama/llama.cpp"), engine_name("vLLM v0.9.2"), engine_name("first engine")
+    ('llama.cpp', 'vllm', None)
+    """
+    key = text.strip().lower()
+    for prefix, engine in _names()["engines"].items():
+        if key.startswith(prefix):
+            return str(engine)
+    return None
+
+
+def engine_release(version: str | None) -> tuple[int, ...] | None:
+    """Return the numeric release of an engine version, so that versions can be ordered.
+
+    Parameters
+    ----------
+    version : str or None
+        Version as written: ``0.19.0``, ``V0.2.1``, ``b6918``, ``1.2.0rc6.post2``.
+
+    Returns
+    -------
+    tuple of int or None
+        Release numbers, [-]; None when the text does not begin with one (container tags, ``nightly``).
+
+    Examples
+    --------
+    >>> engine_release("vLLM 0.19.2rc1 kimi"), engine_release("b6918"), engine_release("nightly-dev")
+    ((0, 19, 2), (6918,), None)
+    >>> engine_release("TensorRT 10.11") is None  # the release of TensorRT says nothing of TensorRT-LLM's
+    True
+    """
+    found = _RELEASE.match(version.strip()) if version and not _NO_RELEASE.match(version) else None
+    return tuple(int(part) for part in found.group(1).split(".")) if found else None
+
+
+def weights_name(text: str) -> str | None:
+    """Return the weight format behind a cell, or None if it does not say.
+
+    Parameters
+    ----------
+    text : str
+        The cell: ``bfloat16``, ``int4 (native W4A16 Marlin)``, ``Q8_K_XL``, ``MLX 2.906 bpw``.
+
+    Returns
+    -------
+    str or None
+        Format; a mixture of known size is ``bpw:`` and its bits for each weight.
+
+    Examples
+    --------
+    >>> weights_name("awq-int4"), weights_name("Q8_K_XL"), weights_name("MLX 2.906 bpw"), weights_name("UNSET")
+    ('int4', 'q8_k_xl', 'bpw:2.906', None)
+    """
+    key = text.strip().lower()
+    plain = key if key in _WEIGHTS else key.partition("(")[0].strip()
+    if plain in _WEIGHTS:
+        return _WEIGHTS[plain]
+    if found := _BITS_PER_WEIGHT.search(key):
+        return f"bpw:{found.group(1)}"
+    if found := _GGUF.search(plain) or _PLAIN.search(plain):
+        return found.group(1)
+    if "4-bit" in plain:
+        return "int4"
+    return plain
+
+
+def kv_name(text: str) -> str | None:
+    """Return the KV cache format behind a cell; ``auto`` and an empty cell leave it to the engine.
+
+    Parameters
+    ----------
+    text : str
+        The cell.
+
+    Returns
+    -------
+    str or None
+        Format.
+
+    Examples
+    --------
+    >>> kv_name("f16 (default)"), kv_name("fp8 except sliding-window layers"), kv_name("auto")
+    ('f16', 'fp8', None)
+    """
+    key = text.strip().lower()
+    for name in ("bf16", "f16", "nvfp4", "int8", "q8_0", "q4_0", "fp8"):
+        if key.startswith(name):
+            return name
+    return {"": None, "auto": None, "unknown": None, "bfloat16": "bf16", "fp16": "f16"}.get(key, key)

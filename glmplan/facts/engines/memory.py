@@ -1,0 +1,343 @@
+"""How each engine deals layers to pipeline stages and sizes its KV cache pool: facts read from `hardware_db`.
+
+What a launch needs beyond weights, cache and computed activations (driver, context, NCCL buffers, work spaces of
+kernels) is observed, not derived: see `glmplan.physics.memory.observed`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from functools import cache
+from typing import Any, Literal
+
+import numpy as np
+
+from glmplan.errors import SpecError, UnknownFact, UnknownName
+from glmplan.facts.files import read_toml
+from glmplan.facts.folders import data_folder
+from glmplan.units import parse_quantity
+
+__all__ = [
+    "MIB",
+    "FractionRule",
+    "MemoryRule",
+    "load_memory_rule",
+    "memory_engines",
+    "pipeline_layers",
+    "stated_fraction",
+    "static_fraction",
+]
+
+MIB = 2**20
+
+#: ``total`` a fraction of all memory less what is used, ``before_load`` a fraction of what is free before weights,
+#: ``after_load`` a fraction of what is free after a trial run, ``rest`` everything but a margin
+Pool = Literal["total", "before_load", "after_load", "rest"]
+
+
+@dataclass(frozen=True, slots=True)
+class FractionRule:
+    """SGLang's rule for the static fraction when none is given; all in MiB.
+
+    Attributes
+    ----------
+    constant, for_each_prefill_token, least_prefill_tokens, for_each_graph_request, for_each_accelerator : float
+        Terms of the reserve.
+    least_on_large_parts, large_part : float
+        Least reserve on parts with more memory than `large_part`.
+    with_draft : float
+        Added when a draft model or MTP is on.
+    source : str
+        Where it is from.
+    """
+
+    constant: float
+    for_each_prefill_token: float
+    least_prefill_tokens: float
+    for_each_graph_request: float
+    for_each_accelerator: float
+    least_on_large_parts: float
+    large_part: float
+    with_draft: float
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryRule:
+    """The memory rule of one engine.
+
+    Attributes
+    ----------
+    engine : str
+        Its name.
+    pool : str
+        See `Pool`.
+    fraction_rule : FractionRule or None
+        Rule for the default fraction.
+    defaults : dict of str to str
+        Engine settings whose defaults hold for ``fraction``, ``token_budget``, ``max_requests``, ``graph_requests``
+        and ``graphs_in_pool``, see `glmplan.facts.engines.defaults`.
+    defaults_of : str or None
+        Engine whose defaults these are, if not its own.
+    free_target, wired_share : float
+        Margin that ``rest`` leaves [B], and the share of the memory that may be used at all [-]
+    block_tokens, sparse_block_tokens : int
+        Tokens of a cache block, ordinary and with an indexer, [token]
+    token_budget, max_requests : int
+        Tokens of a step [token] and requests [-] where `defaults` does not say.
+    vocabulary_multiple : int
+        The vocabulary is padded to a multiple of it, [-]
+    absorbed_copy : bool
+        Whether the up-projections of latent attention are held twice, plain and absorbed.
+    pipeline : str
+        How layers that do not divide are dealt.
+    draft_in_pool : bool
+        Whether weights of draft layers are counted when the pool is sized.
+    draft_cache_in_pool : bool
+        Whether the pool also holds the cache of draft layers; otherwise that is a pool of its own.
+    host_experts : bool
+        Whether routed experts live in host memory.
+    source : str
+        Where it is from.
+    """
+
+    engine: str
+    pool: Pool
+    block_tokens: int
+    sparse_block_tokens: int
+    vocabulary_multiple: int
+    absorbed_copy: bool
+    pipeline: str
+    draft_in_pool: bool
+    draft_cache_in_pool: bool
+    source: str
+    token_budget: int = 0
+    max_requests: int = 0
+    fraction_rule: FractionRule | None = None
+    defaults: Mapping[str, str] = field(default_factory=dict)
+    defaults_of: str | None = None
+    free_target: float = 0.0
+    wired_share: float = 1.0
+    host_experts: bool = False
+
+    def default(
+        self, name: str, *, version: str | None, memory: float | None, accelerator: str | None, tp: int = 1
+    ) -> float | None:
+        """The engine's own default for one of the names in `defaults`.
+
+        Parameters
+        ----------
+        name : str
+            Which.
+        version : str or None
+            Version of the engine; None means the newest.
+        memory : float or None
+            Memory of the part, [B]
+        accelerator : str or None
+            Name of the part.
+        tp : int, optional
+            Tensor-parallel degree, [-]
+
+        Returns
+        -------
+        float or None
+            The default, [unit of the setting]; None when no source says.
+
+        Examples
+        --------
+        >>> rule = load_memory_rule("vllm")
+        >>> [rule.default("fraction", version=one, memory=None, accelerator=None) for one in ("0.19.0", None)]
+        [0.9, 0.92]
+        """
+        from glmplan.facts.engines.defaults import engine_default
+
+        if name not in self.defaults:
+            return None
+        engine, setting = self.defaults_of or self.engine, self.defaults[name]
+        try:
+            found = engine_default(engine, setting, version=version, memory=memory, accelerator=accelerator, tp=tp)
+        except UnknownFact:
+            return None
+        return float(found)
+
+
+@cache
+def memory_engines() -> tuple[str, ...]:
+    """Engines whose memory rule is known.
+
+    Returns
+    -------
+    tuple of str
+        Their names, sorted.
+
+    Examples
+    --------
+    >>> "sglang" in memory_engines()
+    True
+    """
+    folder = data_folder("hardware_db") / "engines" / "memory"
+    return tuple(sorted(file.name.removesuffix(".toml") for file in folder.glob("*.toml")))
+
+
+@cache
+def load_memory_rule(engine: str) -> MemoryRule:
+    """Read the memory rule of an engine.
+
+    Parameters
+    ----------
+    engine : str
+        Its name.
+
+    Returns
+    -------
+    MemoryRule
+        The rule.
+
+    Raises
+    ------
+    UnknownName
+        If the rule of the engine is not known.
+    SpecError
+        If the file is not a correct entry.
+
+    Examples
+    --------
+    >>> load_memory_rule("vllm").pool
+    'total'
+    """
+    if engine not in memory_engines():
+        raise UnknownName("has no known memory rule", field="engine", value=engine, choices=memory_engines())
+    file = data_folder("hardware_db") / "engines" / "memory" / f"{engine}.toml"
+    content: dict[str, Any] = {"engine": engine, **read_toml(file)}
+    for documentation in ("notes", "sources"):
+        content.pop(documentation, None)
+    if "fraction_rule" in content:
+        content["fraction_rule"] = FractionRule(**content["fraction_rule"])
+    if "free_target" in content:
+        content["free_target"] = parse_quantity(content["free_target"], "bytes")
+    unknown = sorted(set(content) - {one.name for one in fields(MemoryRule)})
+    if unknown:
+        raise SpecError("is not a field of a memory rule", file=file, field=unknown[0])
+    return MemoryRule(**content)
+
+
+def static_fraction(
+    rule: FractionRule,
+    *,
+    memory: np.ndarray | float,
+    accelerators: np.ndarray | float,
+    token_budget: np.ndarray | float,
+    graph_requests: np.ndarray | float,
+    draft: bool,
+) -> np.ndarray:
+    """SGLang's default static fraction.
+
+    Parameters
+    ----------
+    rule : FractionRule
+        Its terms.
+    memory : numeric
+        Memory of a part, [B]
+    accelerators : numeric
+        tp × pp, [-]
+    token_budget : numeric
+        Tokens of a prefill chunk, [token]
+    graph_requests : numeric
+        Largest batch with a CUDA graph, [-]
+    draft : bool
+        Whether a draft model or MTP is on.
+
+    Returns
+    -------
+    (n,) array
+        Fraction, [-], rounded to three places as the engine does.
+
+    Examples
+    --------
+    >>> rule, part = load_memory_rule("sglang").fraction_rule, 80 * 2**30
+    >>> float(static_fraction(rule, memory=part, accelerators=8, token_budget=8192, graph_requests=512, draft=False))
+    0.82
+    """
+    part = np.asarray(memory, dtype=float) / MIB
+    reserve = (
+        rule.constant
+        + np.maximum(token_budget, rule.least_prefill_tokens) * rule.for_each_prefill_token
+        + np.asarray(graph_requests, dtype=float) * rule.for_each_graph_request
+        + np.asarray(accelerators, dtype=float) * rule.for_each_accelerator
+    )
+    reserve = np.where(part > rule.large_part, np.maximum(reserve, rule.least_on_large_parts), reserve)
+    reserve = reserve + rule.with_draft * draft
+    return np.round((part - reserve) / part, 3)
+
+
+def pipeline_layers(layers: int, stages: int, pipeline: str) -> tuple[int, ...]:
+    """Layers of each pipeline stage.
+
+    Parameters
+    ----------
+    layers : int
+        Layers of the model, MTP layers not included, [-]
+    stages : int
+        Pipeline stages, [-]
+    pipeline : str
+        ``middle-first`` gives layers that do not divide to the stages from the last but one backwards (vLLM,
+        SGLang), ``first-first`` to the first stages (TensorRT-LLM), ``with-output`` deals layers and the output layer
+        in equal shares (llama.cpp).
+
+    Returns
+    -------
+    tuple of int
+        Layers of each stage, first to last, [-]
+
+    Raises
+    ------
+    SpecError
+        If there are more stages than layers.
+
+    References
+    ----------
+    .. [1] vllm-project/vllm, vllm/distributed/utils.py, get_pp_indices.
+
+    Examples
+    --------
+    >>> pipeline_layers(78, 4, "middle-first")
+    (19, 20, 20, 19)
+    >>> pipeline_layers(78, 3, "middle-first")
+    (26, 26, 26)
+    >>> pipeline_layers(61, 4, "first-first"), pipeline_layers(61, 4, "with-output")
+    ((16, 15, 15, 15), (16, 15, 16, 14))
+    """
+    if not 1 <= stages <= layers:
+        raise SpecError(f"is not between 1 and the {layers} layers of the model", field="pp", value=stages)
+    if pipeline == "with-output":
+        owner = [layer * stages // (layers + 1) for layer in range(layers)]
+        return tuple(owner.count(stage) for stage in range(stages))
+    counts = [layers // stages] * stages
+    for extra in range(layers % stages):
+        counts[extra if pipeline == "first-first" else -2 - extra] += 1
+    return tuple(counts)
+
+
+def stated_fraction(notes: str) -> float | None:
+    """Fraction that the notes of a measured run state.
+
+    Parameters
+    ----------
+    notes : str
+        Notes, as written.
+
+    Returns
+    -------
+    float or None
+        [-]; None when they state none.
+
+    Examples
+    --------
+    >>> stated_fraction("Step 3; KV size 29.32 GB per GPU, mem-fraction 0.92"), stated_fraction("gpu-util 0.93")
+    (0.92, 0.93)
+    >>> stated_fraction("MMLU 0.873")
+    """
+    found = re.search(r"(?:mem(?:ory)?[- _]?(?:fraction|util\w*)|gpu[- _](?:memory[- _])?util)\S*[ =]+(0\.\d+)", notes)
+    return float(found[1]) if found else None

@@ -1,0 +1,367 @@
+"""Engine walls: which of them stand in front of a plan.
+
+A wall either stands, or it is possible: then something that nobody said (an option, a version newer than the last one
+in which it was seen) decides. Nothing is guessed from the name of a build; what is switched on or patched is said in
+`options`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from functools import cache
+from typing import TYPE_CHECKING, Literal
+
+from glmplan.errors import SpecError, UnknownName, nearest
+from glmplan.facts.engines.options import OPTIONS
+from glmplan.facts.files import read_toml
+from glmplan.facts.folders import data_folder, plain_name
+
+if TYPE_CHECKING:
+    from glmplan.facts.schema.engine import Engine, Wall, When
+    from glmplan.facts.schema.model import ModelSpec
+
+__all__ = [
+    "Conditions",
+    "engine_names",
+    "judge",
+    "load_engine",
+    "model_features",
+    "possible_walls",
+    "wall_apart",
+    "walls_for",
+]
+
+Verdict = Literal["stands", "possible", "absent"]
+
+_SEVERITIES = ("error", "fallback", "quality", "memory", "slow")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conditions:
+    """What is known of a plan; None means not said.
+
+    Attributes
+    ----------
+    engine : str
+        `vllm`, `sglang`, `trtllm`, `llama.cpp`, `ktransformers` or `mlx`.
+    engine_version : str, optional
+        Its version.
+    model : str, optional
+        Catalogue name.
+    features : frozenset of str, optional
+        What the model has: see `model_features`.
+    weights, kv : str, optional
+        Formats of weights and KV cache.
+    accelerator, compute_capability : str, optional
+        Name of the part and its capability.
+    count, tp, pp, dp, ep, dcp : int, optional
+        Accelerators and parallel degrees, [-]
+    link : {'pcie', 'nvlink'}, optional
+        How the accelerators of a group reach each other.
+    graphs : bool, optional
+        Whether CUDA graphs are used.
+    mtp : int, optional
+        Drafted tokens for each step, [token]
+    context : int, optional
+        Longest sequence, [token]
+    users : int, optional
+        Requests in flight, [-]
+    memory_fraction : float, optional
+        Share of memory the engine may take, [-]
+    options : frozenset of str, optional
+        Keys of `OPTIONS` that hold.
+    """
+
+    engine: str
+    engine_version: str | None = None
+    model: str | None = None
+    features: frozenset[str] | None = None
+    weights: str | None = None
+    kv: str | None = None
+    accelerator: str | None = None
+    compute_capability: str | None = None
+    count: int | None = None
+    tp: int | None = None
+    pp: int | None = None
+    dp: int | None = None
+    ep: int | None = None
+    dcp: int | None = None
+    link: Literal["pcie", "nvlink"] | None = None
+    graphs: bool | None = None
+    mtp: int | None = None
+    context: int | None = None
+    users: int | None = None
+    memory_fraction: float | None = None
+    options: frozenset[str] = frozenset()
+
+
+def engine_names() -> tuple[str, ...]:
+    """Return the engines that glmplan knows, sorted.
+
+    Returns
+    -------
+    tuple of str
+        Names.
+
+    Examples
+    --------
+    >>> engine_names()
+    ('ktransformers', 'llama.cpp', 'mlx', 'sglang', 'trtllm', 'vllm')
+    """
+    files = (data_folder("hardware_db") / "engines").glob("*.toml")
+    return tuple(sorted(file.name.removesuffix(".toml") for file in files if file.name != "any.toml"))
+
+
+@cache
+def load_engine(name: str) -> Engine:
+    """Load the walls and defaults of an engine.
+
+    Parameters
+    ----------
+    name : str
+        Name of the engine, or `any` for what stands in front of several.
+
+    Returns
+    -------
+    Engine
+        The engine.
+
+    Raises
+    ------
+    UnknownName
+        If there is no such engine.
+
+    Examples
+    --------
+    >>> load_engine("sglang").full_name
+    'SGLang'
+    """
+    from glmplan.facts.schema.engine import Engine
+    from glmplan.facts.schema.validation import validated
+
+    if name not in (*engine_names(), "any"):
+        close = nearest(name, engine_names(), 1) or engine_names()
+        raise UnknownName(f"is not a known engine; nearest: {', '.join(close)}", value=name)
+    file = data_folder("hardware_db") / "engines" / f"{name}.toml"
+    return validated(Engine, {"name": name, **read_toml(file)}, file)
+
+
+def model_features(model: ModelSpec) -> frozenset[str]:
+    """Return the features of a model that walls ask for.
+
+    Parameters
+    ----------
+    model : ModelSpec
+        The model.
+
+    Returns
+    -------
+    frozenset of str
+        Of `mla`, `dsa`, `gqa`, `window`, `recurrent`, `gdn`, `mamba`, `moe`, `mtp`.
+
+    Examples
+    --------
+    >>> from glmplan.facts.catalogue.models import load_model
+    >>> sorted(model_features(load_model("glm-5.1")))
+    ['dsa', 'mla', 'moe', 'mtp']
+    """
+    found: set[str] = {"mtp"} if model.mtp is not None else set()
+    for name, _ in model.runs:
+        layer = model.layers[name]
+        mixer = layer.mixer
+        if mixer is None:
+            pass
+        elif mixer.kind == "latent":
+            found |= {"mla", "dsa"} if mixer.indexer else {"mla"}
+        elif mixer.kind == "grouped_query":
+            found |= {"gqa", "window"} if mixer.window else {"gqa"}
+        else:
+            found |= {"recurrent", "mamba" if mixer.flavour == "mamba2" else "gdn"}
+        if any(block.kind == "experts" for block in layer.ffn):
+            found.add("moe")
+    return frozenset(found)
+
+
+def _by_version(wall: Wall, version: str | None) -> Verdict:
+    """Say whether a wall stands in a version; a version that cannot be ordered counts as not said."""
+    from glmplan.facts.schema.engine import version_key
+
+    try:
+        key = version_key(version) if version else None
+    except SpecError:
+        key = None
+    if key is None:
+        return "possible" if wall.until else "stands"
+    if wall.since and key < version_key(wall.since) or wall.until and key >= version_key(wall.until):
+        return "absent"
+    return "possible" if wall.last_seen and key > version_key(wall.last_seen) else "stands"
+
+
+def _by_when(when: When, given: Conditions) -> Verdict:
+    """Say whether the conditions of a wall hold."""
+    from glmplan.facts.schema.engine import number_test
+
+    verdict: Verdict = "stands"
+    for value, patterns in (
+        (given.model, when.models),
+        (given.weights, when.weights),
+        (given.kv, when.kv),
+        (given.accelerator, when.accelerators),
+        (given.compute_capability, when.compute_capability),
+    ):
+        if not patterns:
+            continue
+        if value is None:
+            verdict = "possible"
+        elif not any(fnmatchcase(plain_name(value), pattern) for pattern in patterns):
+            return "absent"
+    for field in ("tp", "pp", "dp", "ep", "dcp", "count", "mtp", "context", "users", "memory_fraction"):
+        test = getattr(when, field)
+        if test is None:
+            continue
+        number = getattr(given, field)
+        if number is None:
+            verdict = "possible"
+        elif not number_test(test, number):
+            return "absent"
+    for wanted, said in ((when.link, given.link), (when.graphs, given.graphs)):
+        if wanted is None:
+            continue
+        if said is None:
+            verdict = "possible"
+        elif wanted != said:
+            return "absent"
+    if given.features is None:
+        verdict = "possible" if when.features or when.without else verdict
+    elif not set(when.features) <= given.features or set(when.without) & given.features:
+        return "absent"
+    if set(when.unless) & given.options:
+        return "absent"
+    return verdict if set(when.options) <= given.options else "possible"
+
+
+def judge(wall: Wall, conditions: Conditions) -> Verdict:
+    """Say whether a wall stands in front of a plan.
+
+    Parameters
+    ----------
+    wall : Wall
+        The wall, of the engine of the plan or of `any`.
+    conditions : Conditions
+        The plan.
+
+    Returns
+    -------
+    {'stands', 'possible', 'absent'}
+        `possible` when something that was not said decides, or the version is newer than the last one it was seen in.
+
+    Examples
+    --------
+    >>> wall = next(wall for wall in load_engine("any").walls if wall.id == "pipeline-with-mtp")
+    >>> [judge(wall, Conditions(engine="vllm", pp=3, mtp=mtp)) for mtp in (3, None, 0)]
+    ['stands', 'possible', 'absent']
+    """
+    if wall.engines and conditions.engine not in wall.engines:
+        return "absent"
+    verdicts = {_by_version(wall, conditions.engine_version), _by_when(wall.when, conditions)}
+    return "absent" if "absent" in verdicts else "possible" if "possible" in verdicts else "stands"
+
+
+def _walls(conditions: Conditions, verdict: Verdict) -> tuple[Wall, ...]:
+    unknown = conditions.options - OPTIONS.keys()
+    if unknown:
+        raise SpecError("is not an option that walls know", field="options", value=min(unknown), choices=OPTIONS)
+    every = (*load_engine(conditions.engine).walls, *load_engine("any").walls)
+    found = [wall for wall in every if judge(wall, conditions) == verdict]
+    return tuple(sorted(found, key=lambda wall: _SEVERITIES.index(wall.severity)))
+
+
+def walls_for(conditions: Conditions) -> tuple[Wall, ...]:
+    """Return the walls that stand in front of a plan, the hardest first.
+
+    Parameters
+    ----------
+    conditions : Conditions
+        The plan.
+
+    Returns
+    -------
+    tuple of Wall
+        The walls.
+
+    Raises
+    ------
+    UnknownName
+        If the engine is unknown.
+    SpecError
+        If an option is unknown.
+
+    Examples
+    --------
+    >>> plan = Conditions(
+    ...     engine="vllm", engine_version="0.19.0", compute_capability="12.0", features=frozenset({"mla", "dsa", "moe"})
+    ... )
+    >>> walls_for(plan)[0].id
+    'vllm-no-sparse-mla-on-sm120'
+    """
+    return _walls(conditions, "stands")
+
+
+def possible_walls(conditions: Conditions) -> tuple[Wall, ...]:
+    """Return the walls that may stand, depending on what was not said.
+
+    Parameters
+    ----------
+    conditions : Conditions
+        The plan.
+
+    Returns
+    -------
+    tuple of Wall
+        The walls.
+
+    Raises
+    ------
+    UnknownName
+        If the engine is unknown.
+    SpecError
+        If an option is unknown.
+
+    Examples
+    --------
+    >>> plan = Conditions(engine="sglang", compute_capability="9.0", mtp=3, features=frozenset({"mtp"}))
+    >>> "sglang-spec-v2-with-tool-calls" in {wall.id for wall in possible_walls(plan)}
+    True
+    """
+    return _walls(conditions, "possible")
+
+
+@cache
+def _apart(engine: str) -> tuple[Wall, ...]:
+    known = engine in engine_names()
+    return tuple(wall for wall in load_engine(engine).walls if wall.apart) if known else ()
+
+
+def wall_apart(conditions: Conditions) -> str:
+    """Name the wall behind which runs are fitted apart from others of their engine.
+
+    Parameters
+    ----------
+    conditions : Conditions
+        The plan; an engine that is not known, or whose version is not said, is behind no such wall.
+
+    Returns
+    -------
+    str
+        Its `id`, empty for none.
+
+    Examples
+    --------
+    >>> rack = {"model": "deepseek-r1", "features": frozenset({"mla", "moe"}), "compute_capability": "10.3"}
+    >>> [wall_apart(Conditions(engine="sglang", engine_version=one, **rack)) for one in ("0.5.10", "0.5.9")]
+    ['sglang-deepseek-prompts-on-b300', '']
+    """
+    if not conditions.engine_version:
+        return ""
+    return next((wall.id for wall in _apart(conditions.engine) if judge(wall, conditions) == "stands"), "")

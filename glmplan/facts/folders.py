@@ -1,0 +1,116 @@
+"""Where the facts lie: inside the installed package, or in the checkout."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+
+from glmplan.errors import SpecError
+
+__all__ = ["aliases_in", "data_folder", "names_in", "plain_name"]
+
+# Aliases stand on one line each, so that names are found without parsing every file.
+_ALIASES = re.compile(rb"^aliases = (\[.*\])$", re.MULTILINE)
+_FOLDERS = ("calibration", "hardware_db", "model_specs")
+
+
+def data_folder(name: str) -> Path:
+    """Return a data folder: `glmplan/_data/<name>` in an installed wheel, else `<checkout>/<name>`.
+
+    Parameters
+    ----------
+    name : str
+        `hardware_db`, `model_specs` or `calibration`.
+
+    Returns
+    -------
+    Path
+        The folder.
+
+    Raises
+    ------
+    SpecError
+        If there is no such folder, or the installation lost it.
+
+    Examples
+    --------
+    >>> data_folder("hardware_db").name
+    'hardware_db'
+    """
+    if name not in _FOLDERS:
+        raise SpecError("is not a data folder", value=name, choices=_FOLDERS)
+    package = Path(__file__).parents[1]
+    for folder in (package / "_data" / name, package.parent / name):
+        if folder.is_dir():
+            return folder
+    raise SpecError("is missing from this installation of glmplan; install it again", value=name)
+
+
+def plain_name(name: str) -> str:
+    """Return a name as the catalogue compares it: lower case, words joined by `-`.
+
+    Parameters
+    ----------
+    name : str
+        Any spelling.
+
+    Returns
+    -------
+    str
+        The plain spelling.
+
+    Examples
+    --------
+    >>> plain_name(" RTX_PRO_6000 WS ")
+    'rtx-pro-6000-ws'
+    """
+    return re.sub(r"[\s_]+", "-", name.strip().lower())
+
+
+def names_in(folder: Path) -> tuple[str, ...]:
+    """Return the names of the TOML files of a folder, sorted.
+
+    Parameters
+    ----------
+    folder : Path
+        Folder with one file for each entry.
+
+    Returns
+    -------
+    tuple of str
+        The names.
+
+    Examples
+    --------
+    >>> "hgx-b200-8" in names_in(data_folder("hardware_db") / "hosts")
+    True
+    """
+    return tuple(sorted(file.stem for file in folder.glob("*.toml")))
+
+
+def aliases_in(folder: Path) -> dict[str, str]:
+    """Return other spellings of the names of a folder's entries.
+
+    Parameters
+    ----------
+    folder : Path
+        Folder with one TOML file for each entry.
+
+    Returns
+    -------
+    dict
+        Plain alias → name.
+
+    Examples
+    --------
+    >>> aliases_in(data_folder("hardware_db") / "hosts")["dgx-h100"]
+    'hgx-h100-8'
+    """
+    aliases: dict[str, str] = {}
+    for name in names_in(folder):
+        found = _ALIASES.search((folder / f"{name}.toml").read_bytes())
+        if found:
+            line = f"aliases = {found[1].decode()}"
+            aliases.update({plain_name(alias): name for alias in tomllib.loads(line)["aliases"]})
+    return aliases

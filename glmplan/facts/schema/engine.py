@@ -1,0 +1,256 @@
+"""What an engine cannot do where ("walls"), and what it does when nobody says otherwise ("defaults").
+
+Both are facts with a source. A wall says when it stands (`when`), from which version until which, what happens, what it
+costs as far as somebody measured it, and what to do.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from glmplan.errors import SpecError
+from glmplan.facts.schema.validation import Frozen
+from glmplan.units import Bytes
+
+__all__ = ["Default", "Effect", "Engine", "Instead", "Severity", "Wall", "When", "number_test", "version_key"]
+
+Severity = Literal["error", "fallback", "slow", "quality", "memory"]
+
+_NUMBER_TEST = re.compile(r"(>=|<=|>|<|=)?\s*(\d+(?:\.\d+)?)|in\s+(\d+(?:\s*,\s*\d+)*)|not in\s+(\d+(?:\s*,\s*\d+)*)")
+
+
+def number_test(text: str, number: float) -> bool:
+    """Compare a number with a condition as the data files write it.
+
+    Parameters
+    ----------
+    text : str
+        `">1"`, `">=2"`, `"=4"`, `"in 2,4,8"` or `"not in 2,4,8"`.
+    number : float
+        The number, [-]
+
+    Returns
+    -------
+    bool
+        Whether the condition holds.
+
+    Raises
+    ------
+    SpecError
+        If the condition is not of this form.
+
+    Examples
+    --------
+    >>> number_test(">1", 2), number_test("in 2,4,8", 6), number_test("not in 2,4,6,8", 3)
+    (True, False, True)
+    """
+    found = _NUMBER_TEST.fullmatch(text.strip())
+    if found is None:
+        raise SpecError("is not a condition on a number, as in '>1' or 'in 2,4,8'", value=text)
+    sign, bound, inside, outside = found.groups()
+    if inside or outside:
+        listed = number in {int(part) for part in (inside or outside).split(",")}
+        return listed if inside else not listed
+    limit = float(bound)
+    return bool(
+        {">": number > limit, ">=": number >= limit, "<": number < limit, "<=": number <= limit}.get(
+            sign, number == limit
+        )
+    )
+
+
+def version_key(version: str) -> tuple[tuple[int, ...], int, int]:
+    """Return a key that orders versions: `0.5.10rc0` < `0.5.10` < `0.5.10.post1` < `0.5.11`.
+
+    Parameters
+    ----------
+    version : str
+        `0.19.0`, `v0.5.10.post1`, `1.2.0rc6.post2`, `0.20.2rc1.dev249+local`, `b6918`.
+
+    Returns
+    -------
+    tuple
+        A sortable key.
+
+    Raises
+    ------
+    SpecError
+        If the text holds no version.
+
+    Examples
+    --------
+    >>> version_key("0.5.10rc0") < version_key("0.5.10") < version_key("0.5.10.post1") < version_key("0.19.0")
+    True
+    """
+    found = re.match(r"\s*[vVbB]?(\d+(?:\.\d+)*)(?:[-.]?(a|b|rc)(\d+))?(?:[-.]?post(\d+))?(?:[-.]?dev(\d+))?", version)
+    if found is None:
+        raise SpecError("is not a version, as in '0.19.0'", value=version)
+    numbers = [int(part) for part in found[1].split(".")]
+    while numbers and numbers[-1] == 0:
+        numbers.pop()
+    if found[2]:
+        stage, count = {"a": -3, "b": -2, "rc": -1}[found[2]], int(found[3])
+    elif found[4] is None and found[5] is not None:
+        stage, count = -4, int(found[5])
+    else:
+        stage, count = 0, 0
+    return tuple(numbers), stage, count * 1000 + int(found[4] or 0)
+
+
+class When(Frozen):
+    """When a wall stands: every condition that is written must hold.
+
+    `models` and `compute_capability` are patterns with `*`; `features` must all be there and none of `without`;
+    numbers are conditions such as `">1"`; `options` are things switched on (all needed), `unless` lifts the wall.
+    """
+
+    models: tuple[str, ...] = ()
+    features: tuple[str, ...] = ()
+    without: tuple[str, ...] = ()
+    weights: tuple[str, ...] = ()
+    kv: tuple[str, ...] = ()
+    compute_capability: tuple[str, ...] = ()
+    accelerators: tuple[str, ...] = ()
+    link: Literal["pcie", "nvlink"] | None = None
+    graphs: bool | None = None
+    tp: str | None = None
+    pp: str | None = None
+    dp: str | None = None
+    ep: str | None = None
+    dcp: str | None = None
+    count: str | None = None
+    mtp: str | None = None
+    context: str | None = None
+    users: str | None = None
+    memory_fraction: str | None = None
+    options: tuple[str, ...] = ()
+    unless: tuple[str, ...] = ()
+
+    @field_validator("tp", "pp", "dp", "ep", "dcp", "count", "mtp", "context", "users", "memory_fraction")
+    @classmethod
+    def _is_a_condition(cls, text: str | None) -> str | None:
+        if text is not None:
+            number_test(text, 0)
+        return text
+
+    @model_validator(mode="after")
+    def _says_something(self) -> When:
+        if not self.model_dump(exclude_defaults=True):
+            raise SpecError("must hold at least one condition", field="when")
+        return self
+
+
+class Effect(Frozen):
+    """One measured cost of a wall: the same thing with and without it, with units."""
+
+    what: str
+    behind_wall: str
+    free: str | None = None
+
+
+class Instead(Frozen):
+    """What the engine does instead, in terms a plan can be computed with.
+
+    `indexer` says that sparse attention's indexer is left out with its weights and cached keys; an engine that attends
+    densely but keeps it says nothing.
+    """
+
+    attention: Literal["dense"] | None = None
+    indexer: Literal["dropped"] | None = None
+    kv: Literal["bf16"] | None = None
+    graphs: Literal[False] | None = None
+    mtp: int | None = Field(default=None, ge=0)
+    ep: Literal[1] | None = None
+    dcp: Literal[1] | None = None
+    compute: Literal["bf16", "fp8"] | None = None
+
+
+class Wall(Frozen):
+    """Something that does not run, or not as one would think, on some silicon in some versions.
+
+    It stands from version `since` (included) until `until` (excluded). `last_seen` is the newest version in which
+    somebody hit it, where nobody said which version ends it. `ledger` is its number in the list of walls on SM120 that
+    the catalogue was started from. `apart` says that its price is in no formula and no table of kernels: runs behind it
+    are fitted with an effect of their own, so that they say nothing of runs that are not.
+
+    Examples
+    --------
+    >>> from glmplan.facts.engines.walls import load_engine
+    >>> wall = next(wall for wall in load_engine("vllm").walls if wall.id == "vllm-no-sparse-mla-on-sm120")
+    >>> wall.severity, wall.instead.attention
+    ('error', 'dense')
+    """
+
+    id: str
+    ledger: int | None = Field(default=None, ge=1)
+    title: str
+    severity: Severity
+    when: When
+    engines: tuple[str, ...] = ()
+    since: str | None = None
+    until: str | None = None
+    last_seen: str | None = None
+    seen: str | None = None
+    fixed_by: str | None = None
+    effect: str
+    note: str | None = None
+    measured: tuple[Effect, ...] = ()
+    fallback: str | None = None
+    instead: Instead = Instead()
+    apart: bool = False
+    do: str
+    trust: Literal["vendor", "documented", "report", "chat summary"] = "documented"
+    source: str
+
+    @model_validator(mode="after")
+    def _versions_are_ordered(self) -> Wall:
+        for version in (self.since, self.until, self.last_seen):
+            if version is not None:
+                version_key(version)
+        if self.since and self.until and version_key(self.since) >= version_key(self.until):
+            raise SpecError("must be before `until`", field="since", value=self.since)
+        return self
+
+
+class Default(Frozen):
+    """What an engine takes for a setting that nobody gives; the memory and TP bounds say on which parts."""
+
+    setting: str
+    value: int | float | str | bool
+    since: str | None = None
+    until: str | None = None
+    memory_from: Bytes | None = None
+    memory_below: Bytes | None = None
+    tp: str | None = None
+    accelerators: tuple[str, ...] = ()
+    without_accelerators: tuple[str, ...] = ()
+    note: str | None = None
+    source: str
+
+    @field_validator("tp")
+    @classmethod
+    def _is_a_condition(cls, text: str | None) -> str | None:
+        if text is not None:
+            number_test(text, 0)
+        return text
+
+
+class Engine(Frozen):
+    """An engine: its walls and its defaults. The engine `any` holds what stands in front of several."""
+
+    name: str
+    full_name: str
+    walls: tuple[Wall, ...] = ()
+    defaults: tuple[Default, ...] = ()
+
+    @model_validator(mode="after")
+    def _ids_are_unique(self) -> Engine:
+        seen: set[str] = set()
+        for wall in self.walls:
+            if wall.id in seen:
+                raise SpecError("appears twice", field="walls.id", value=wall.id)
+            seen.add(wall.id)
+        return self

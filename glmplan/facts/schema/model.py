@@ -1,0 +1,373 @@
+"""What a model is made of: a stack of layers, each a token mixer and feed-forward blocks, and its checkpoints.
+
+Everything here is read off a `config.json` (or a cited text). Totals are computed from it, never typed in;
+published totals stand beside them as a check.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cached_property
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, PositiveInt, model_validator
+
+from glmplan.facts.formats import kv_format, weight_format
+from glmplan.units import parse_quantity
+
+__all__ = [
+    "Checkpoint",
+    "DenseFfn",
+    "DraftHead",
+    "ExpertsFfn",
+    "FormatException",
+    "GroupedQuery",
+    "Indexer",
+    "LatentAttention",
+    "LayerKind",
+    "ModelSpec",
+    "MtpSpec",
+    "Published",
+    "Recurrent",
+    "TensorClass",
+    "TensorKey",
+    "expand_stack",
+]
+
+#: classes of tensors that a checkpoint can store in different formats
+TensorClass = Literal[
+    "embedding",
+    "head",
+    "attention",
+    "latent_down",
+    "indexer",
+    "recurrent",
+    "dense",
+    "shared_experts",
+    "routed_experts",
+    "router",
+    "norm",
+    "mtp_projection",
+    "other",
+]
+
+#: a class of tensors, or one tensor by its name within the layer where it differs from its class (``self_attn.o_proj``)
+TensorKey = TensorClass | Annotated[str, Field(pattern=r"^(self_attn|mlp|linear_attn|mixer)\.[\w.]+$")]
+
+
+class _Record(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Indexer(_Record):
+    """The indexer of sparse attention: scores keys, keeps the `topk` best for each query [token].
+
+    `reads_from_previous` layers reuse the indices of the layer before and have neither weights nor key cache (GLM-5.2).
+    """
+
+    heads: PositiveInt
+    head_dim: PositiveInt
+    topk: PositiveInt
+    reads_from_previous: bool = False
+
+
+class GroupedQuery(_Record):
+    """Multi-head, multi-query or grouped-query attention, full or sliding.
+
+    `window` is the sliding window [token], `gated` an output gate as wide as the queries (Qwen3.5), `sinks` one
+    learned value for each head (gpt-oss), `qk_norm_wide` norms over all heads together (MiniMax), `shared_kv` layers
+    read the cache of an earlier layer and hold none (Gemma), `indexer` one that chooses blocks of keys (MiniMax-M3).
+    """
+
+    kind: Literal["grouped_query"] = "grouped_query"
+    heads: PositiveInt
+    kv_heads: PositiveInt
+    head_dim: PositiveInt
+    v_head_dim: PositiveInt | None = None
+    window: PositiveInt | None = None
+    gated: bool = False
+    qk_norm: bool = False
+    qk_norm_wide: bool = False
+    qkv_bias: bool = False
+    out_bias: bool = False
+    sinks: bool = False
+    shared_kv: bool = False
+    key_is_value: bool = False
+    indexer: Indexer | None = None
+
+
+class LatentAttention(_Record):
+    """Multi-head latent attention (MLA), with DeepSeek sparse attention where it has an indexer."""
+
+    kind: Literal["latent"] = "latent"
+    heads: PositiveInt
+    q_rank: PositiveInt | None = None
+    kv_rank: PositiveInt
+    nope_dim: PositiveInt
+    rope_dim: PositiveInt
+    v_dim: PositiveInt
+    indexer: Indexer | None = None
+    out_gate: bool = False
+
+
+class Recurrent(_Record):
+    """Linear attention or a state-space layer: a state of fixed size for each sequence instead of a growing cache.
+
+    `flavour` is ``gated_delta`` (Qwen3-Next, Qwen3.5), ``mamba2`` (Nemotron-H) or ``kimi_delta``.
+    """
+
+    kind: Literal["recurrent"] = "recurrent"
+    flavour: Literal["gated_delta", "mamba2", "kimi_delta"]
+    key_heads: PositiveInt
+    key_dim: PositiveInt
+    value_heads: PositiveInt
+    value_dim: PositiveInt
+    conv_kernel: PositiveInt = 4
+
+
+class DenseFfn(_Record):
+    """A dense feed-forward block; `gated` ones have three matrices, plain ones two."""
+
+    kind: Literal["dense"] = "dense"
+    inner: PositiveInt
+    gated: bool = True
+    bias: bool = False
+
+
+#: shares of the busiest fifth of experts that were published: of DeepSeek-V3 and R1, and of Qwen3-235B [-]
+_BUSIEST_FIFTH = {"bias": 0.35, "batch-loss": 0.65}
+
+
+class ExpertsFfn(_Record):
+    """A mixture of experts: `topk` of `experts` for each token, and shared ones that every token visits.
+
+    `latent` is the width the routed experts work in where it is not the hidden size (Nemotron-3 Super).
+    `busiest_fifth` is the share of the routed tokens that the busiest fifth of the experts receives; 0.2 is even. It
+    was published for DeepSeek-V3 and R1 (0.3 to 0.4) and Qwen3-235B (0.65), on CNN Dailymail and OpenOrca
+    (https://github.com/ai-dynamo/aiconfigurator docs/POWER_LAW_DISTRIBUTION.md at 39880852). Where nobody published it,
+    models take it from those that were balanced alike in training (`balanced_by`): by a bias of the router (arXiv
+    2408.15664), or by a loss over whole batches (arXiv 2501.11873); others take the middle.
+    """
+
+    kind: Literal["experts"] = "experts"
+    experts: PositiveInt
+    topk: PositiveInt
+    inner: PositiveInt
+    shared: int = Field(0, ge=0)
+    shared_inner: int = Field(0, ge=0)
+    shared_gate: bool = False
+    gated: bool = True
+    bias: bool = False
+    router_bias: bool = False
+    latent: PositiveInt | None = None
+    balanced_by: Literal["bias", "batch-loss"] | None = None
+    busiest_fifth: float = Field(
+        default_factory=lambda given: _BUSIEST_FIFTH.get(given.get("balanced_by"), 0.5), ge=0.2, lt=1.0
+    )
+
+    @model_validator(mode="after")
+    def _topk_within(self) -> ExpertsFfn:
+        if self.topk > self.experts:
+            raise ValueError(f"topk {self.topk} is larger than experts {self.experts}")
+        return self
+
+
+Mixer = Annotated[GroupedQuery | LatentAttention | Recurrent, Field(discriminator="kind")]
+Ffn = Annotated[DenseFfn | ExpertsFfn, Field(discriminator="kind")]
+
+
+class LayerKind(_Record):
+    """One kind of layer: at most one token mixer and any number of feed-forward blocks side by side."""
+
+    mixer: Mixer | None = None
+    ffn: tuple[Ffn, ...] = ()
+    norms: int = Field(2, ge=0, description="RMS norms as wide as the hidden size")
+
+
+class MtpSpec(_Record):
+    """Multi-token-prediction layers that a checkpoint carries: `layers` layers of kind `layer`.
+
+    `own_embedding` says that the files store a second embedding and head for them (DeepSeek-V3, GLM-4.5).
+    """
+
+    layers: PositiveInt
+    layer: str
+    own_embedding: bool = False
+
+
+class DraftHead(_Record):
+    """An EAGLE-3 head trained for the model and published apart, in BF16: one layer of kind `layer` with its own head.
+
+    Its layer reads the joined embedding and state, so the products that make queries and keys are twice as wide; once a
+    step a projection joins three states of the model. It shares the embedding of the model.
+    """
+
+    repository: str
+    layer: str
+    source: str
+    note: str | None = None
+
+
+class FormatException(_Record):
+    """Layers (numbers, MTP layers counted on) in which some tensor classes are stored otherwise."""
+
+    layers: tuple[int, ...]
+    formats: dict[TensorKey, str]
+
+
+class Checkpoint(_Record):
+    """One published set of weights: which class of tensors is stored in which format.
+
+    `bytes_published` is what the publisher states [B], `file_bits_per_weight` replaces the class formats for mixtures
+    such as GGUF files whose mean bits are all that is known.
+    """
+
+    name: str
+    repository: str | None = None
+    formats: dict[TensorKey, str] = {}
+    default: str = "bf16"
+    exceptions: tuple[FormatException, ...] = ()
+    kv_default: str | None = None
+    includes_mtp: bool = True
+    file_bits_per_weight: float | None = Field(None, gt=0.5, le=32)
+    bytes_published: str | None = None
+    source: str
+    note: str | None = None
+
+    @model_validator(mode="after")
+    def _known_formats(self) -> Checkpoint:
+        stated = [self.default, *self.formats.values()]
+        for name in {*stated, *(form for one in self.exceptions for form in one.formats.values())}:
+            weight_format(name)
+        if self.kv_default is not None:
+            kv_format(self.kv_default)
+        if self.bytes_published is not None:
+            parse_quantity(self.bytes_published, "bytes")
+        return self
+
+
+class Published(_Record):
+    """Parameter totals as the publisher prints them, in billions; kept to be compared with the computed ones."""
+
+    total_b: float | None = None
+    active_b: float | None = None
+    source: str
+    note: str | None = None
+
+
+def expand_stack(stack: str) -> list[str]:
+    """Spell out a stack: ``"dense*3 sparse*75"`` or ``"(sliding*5 full)*8"`` becomes one name for each layer.
+
+    Parameters
+    ----------
+    stack : str
+        Names of layer kinds; `*n` repeats a name or a bracket.
+
+    Returns
+    -------
+    list of str
+        The kind of each layer, in order.
+
+    Raises
+    ------
+    ValueError
+        If the text cannot be read.
+
+    Examples
+    --------
+    >>> expand_stack("first*2 (sliding full)*2")
+    ['first', 'first', 'sliding', 'full', 'sliding', 'full']
+    """
+    tokens = re.findall(r"[A-Za-z_][\w.-]*|\*\s*\d+|[()]", stack)
+    if "".join(tokens).replace(" ", "") != re.sub(r"\s+", "", stack):
+        raise ValueError(f"cannot read the stack {stack!r}")
+    levels: list[list[list[str]]] = [[]]
+    for token in tokens:
+        if token == "(":
+            levels.append([])
+        elif token == ")":
+            if len(levels) == 1:
+                raise ValueError(f"unbalanced bracket in the stack {stack!r}")
+            inner = [name for part in levels.pop() for name in part]
+            levels[-1].append(inner)
+        elif token.startswith("*"):
+            if not levels[-1]:
+                raise ValueError(f"nothing to repeat in the stack {stack!r}")
+            levels[-1][-1] = levels[-1][-1] * int(token[1:])
+        else:
+            levels[-1].append([token])
+    if len(levels) != 1:
+        raise ValueError(f"unbalanced bracket in the stack {stack!r}")
+    return [name for part in levels[0] for name in part]
+
+
+class ModelSpec(_Record):
+    """A model: its stack of layers, vocabulary, checkpoints and where the facts come from."""
+
+    name: str
+    aliases: tuple[str, ...] = ()
+    family: str
+    hugging_face: str | None = None
+    hidden: PositiveInt
+    vocabulary: PositiveInt
+    tied_embedding: bool = False
+    max_context: PositiveInt
+    layers: dict[str, LayerKind]
+    stack: str
+    mtp: MtpSpec | None = None
+    draft_head: DraftHead | None = None
+    extra_parameters: int = Field(0, ge=0, description="weights outside the language stack (vision tower), [-]")
+    extra_note: str | None = None
+    checkpoints: tuple[Checkpoint, ...] = ()
+    default_checkpoint: str | None = None
+    published: Published | None = None
+    source: str
+    disagreements: tuple[str, ...] = ()
+
+    @model_validator(mode="after")
+    def _consistent(self) -> ModelSpec:
+        names = expand_stack(self.stack)
+        unknown = sorted(set(names) - set(self.layers))
+        if unknown:
+            raise ValueError(f"stack names layer kinds that are not described: {', '.join(unknown)}")
+        if not names:
+            raise ValueError("stack is empty")
+        if self.mtp is not None and self.mtp.layer not in self.layers:
+            raise ValueError(f"mtp.layer {self.mtp.layer!r} is not a described layer kind")
+        if self.draft_head is not None and self.draft_head.layer not in self.layers:
+            kinds = ", ".join(self.layers)
+            raise ValueError(f"draft_head.layer {self.draft_head.layer!r} is not a described layer kind: {kinds}")
+        if self.draft_head is not None and self.mtp is not None:
+            raise ValueError("draft_head stands beside mtp: a model drafts by one of them")
+        last = len(names) + (self.mtp.layers if self.mtp else 0)
+        for one in self.checkpoints:
+            outside = [layer for part in one.exceptions for layer in part.layers if not 0 <= layer < last]
+            if outside:
+                raise ValueError(f"checkpoint {one.name!r} has an exception for layer {outside[0]} of {last}")
+        if self.default_checkpoint is not None and self.checkpoint(self.default_checkpoint) is None:
+            raise ValueError(f"default_checkpoint {self.default_checkpoint!r} is not a described checkpoint")
+        return self
+
+    @cached_property
+    def layer_names(self) -> tuple[str, ...]:
+        """The kind of each layer, in order, MTP layers not included."""
+        return tuple(expand_stack(self.stack))
+
+    @cached_property
+    def runs(self) -> tuple[tuple[str, int], ...]:
+        """How often each kind of layer occurs, MTP layers not included."""
+        counts: dict[str, int] = {}
+        for name in self.layer_names:
+            counts[name] = counts.get(name, 0) + 1
+        return tuple(counts.items())
+
+    @property
+    def draft_layers(self) -> tuple[LayerKind, int] | None:
+        """Kind and number of the layers that draft: of MTP, else of a published draft head; None without both."""
+        if self.mtp is not None:
+            return self.layers[self.mtp.layer], self.mtp.layers
+        return None if self.draft_head is None else (self.layers[self.draft_head.layer], 1)
+
+    def checkpoint(self, name: str) -> Checkpoint | None:
+        """The checkpoint of that name, or None."""
+        return next((one for one in self.checkpoints if one.name == name), None)

@@ -1,0 +1,202 @@
+"""The steps of a ladder as questions: what serves, and what is asked of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from glmplan.errors import GlmplanError
+from glmplan.facts.schema.accelerator import Accelerator
+from glmplan.measure.ladder import LadderPlan
+from glmplan.measure.server_facts import ServerFacts
+from glmplan.prediction.deployment import Deployment, link_of, runs_sparse
+from glmplan.prediction.observables import Load
+
+__all__ = ["Case", "ladder_cases", "predicted_pool"]
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One step of a ladder as a question.
+
+    Parameters
+    ----------
+    level : float
+        Users [-] or rate [1/s]
+    deployment : Deployment
+        What serves.
+    load : Load
+        What is asked of it.
+    """
+
+    level: float
+    deployment: Deployment
+    load: Load
+
+
+@lru_cache(maxsize=1)
+def _this_machine() -> Accelerator:
+    from glmplan.facts.catalogue.accelerators import load_accelerator
+    from glmplan.readers.machines.this_machine import probe_machine
+
+    found = probe_machine(seconds=0.5)
+    return found.part if found.part is not None else load_accelerator(found.host.accelerator)
+
+
+def _deployment_of_files(facts: Mapping[str, Any], served: ServerFacts) -> tuple[Deployment, list[str]]:
+    """Return the deployment of a model or a machine that is described by a file, or of this machine."""
+    from glmplan.facts.catalogue.accelerators import load_accelerator
+    from glmplan.facts.catalogue.names import kv_name
+    from glmplan.readers.models.resolve import checkpoint_for, resolve_model
+
+    choice = resolve_model(str(facts["model"]))
+    where = str(facts["accelerator"])
+    if where == "this-machine":
+        part = _this_machine()
+    else:
+        part = load_accelerator(Path(where) if where.endswith(".toml") else where)
+    weights = facts.get("weights") if not Path(str(facts["model"])).exists() else None
+    checkpoint = choice.checkpoint if weights is None else checkpoint_for(choice.model, str(weights))
+    size = {name: int(float(facts.get(name) or 1)) for name in ("tp", "pp", "dp", "ep", "dcp")}
+    engine = str(facts.get("engine") or served.engine or "vllm")
+    kv = kv_name(str(facts.get("kv_cache") or "")) or ("f16" if engine == "llama.cpp" else "bf16")
+    deployment = Deployment(
+        model=choice.model,
+        checkpoint=checkpoint,
+        accelerator=part,
+        count=size["tp"] * size["pp"] * size["dp"],
+        tp=size["tp"],
+        pp=size["pp"],
+        dp=size["dp"],
+        ep=size["ep"],
+        dcp=size["dcp"],
+        kv=kv,
+        engine=engine,
+        release=None,
+        graphs=True,
+        draft_tokens=0,
+        acceptance=None,
+        sparse=runs_sparse(part, None),
+        link=link_of(part, size["tp"] * size["dp"]),
+    )
+    return deployment, [f"kv {kv}", f"machine {part.full_name}"]
+
+
+def _deployment_of_names(facts: Mapping[str, Any]) -> tuple[Deployment, list[str]]:
+    from glmplan.prediction.from_row import question_of
+    from glmplan.readers.runs.table import run_from_row
+
+    words = {key: f"{value:g}" if isinstance(value, float) else str(value) for key, value in facts.items()}
+    run = run_from_row({"id": "ladder", "phase": "serving", "protocol": "closed-loop", "concurrency": "1", **words})
+    question = question_of(run)
+    return question.deployment, list(question.assumed)
+
+
+def ladder_cases(
+    plan: LadderPlan,
+    facts: Mapping[str, Any],
+    *,
+    served: ServerFacts,
+    measured: Mapping[float, Mapping[str, float]] | None = None,
+) -> tuple[list[Case], list[str]]:
+    """Turn the steps of a ladder into questions.
+
+    Parameters
+    ----------
+    plan : LadderPlan
+        The steps.
+    facts : mapping
+        Columns of a run that name the deployment. `model` may be a file (config.json, .gguf), `accelerator` a TOML
+        file or `this-machine`.
+    served : ServerFacts
+        What the server tells: pool and largest batch are taken from it where it tells them.
+    measured : mapping, optional
+        Level → figures that were measured, for the real lengths.
+
+    Returns
+    -------
+    tuple
+        Questions, and what was assumed.
+
+    Raises
+    ------
+    SpecError
+        If the deployment does not hold together.
+    """
+    from glmplan.facts.engines.packing import engine_defaults
+
+    model, part = str(facts.get("model")), str(facts.get("accelerator"))
+    if Path(model).exists() or part == "this-machine" or part.endswith(".toml"):
+        deployment, assumed = _deployment_of_files(facts, served)
+    else:
+        deployment, assumed = _deployment_of_names(facts)
+    chip = deployment.accelerator
+    packing = engine_defaults(deployment.engine, accelerator=chip.name, memory=chip.memory)
+    mean = (1.0 + plan.lengths.shortest) / 2.0
+    cases = []
+    for level in [rate for rate, _ in plan.schedules] or [float(users) for users in plan.users]:
+        seen = (measured or {}).get(level, {})
+        users = max(seen.get("concurrency_effective", level), 1.0) if plan.schedules else level
+        load = Load(
+            phase="serving",
+            concurrency=users,
+            input_tokens=seen.get("input_tokens", plan.lengths.input_tokens * mean),
+            output_tokens=seen.get("output_tokens", plan.lengths.output_tokens * mean),
+            requests=max(plan.requests or round(50 * users), 1),
+            staggered=plan.requests is None,
+            late=packing.late,
+            shortest=min(plan.lengths.shortest / mean, 1.0),
+            longest=max(1.0 / mean, 1.0),
+            budget=packing.budget,
+            prefill_first=packing.prefill_first,
+            whole_prompts=packing.whole_prompts,
+            max_requests=int(served.max_sequences or packing.max_requests),
+            pool_tokens=served.kv_tokens or float(1 << 60),
+            tokens_per_step=deployment.tokens_per_step,
+        )
+        cases.append(Case(level, deployment, load))
+    return cases, assumed
+
+
+def predicted_pool(case: Case, served: ServerFacts) -> tuple[float, float, float] | None:
+    """Predict the KV pool of the deployment, to be compared with the server's own.
+
+    Parameters
+    ----------
+    case : Case
+        A step of the ladder.
+    served : ServerFacts
+        What the server tells: its longest request matters for sliding windows and recurrent states.
+
+    Returns
+    -------
+    tuple of float or None
+        Tokens and the ends of their 90 % interval, [token]; None where memory cannot be computed, as on a processor
+        whose pool is whatever it was told.
+    """
+    from glmplan.facts.engines.memory import memory_engines
+    from glmplan.physics.memory import MemorySettings, kv_pool, part_memory, rank_memory
+
+    d = case.deployment
+    # llama.cpp and engines on a processor take the pool they are told to take
+    if d.engine not in memory_engines() or d.engine == "llama.cpp" or d.accelerator.kind == "cpu-socket":
+        return None
+    version = ".".join(map(str, d.release)) if d.release else None
+    settings = MemorySettings(engine=d.engine, version=version, accelerator=d.accelerator.name)
+    try:
+        held = rank_memory(
+            d.model,
+            d.checkpoint,
+            layout=d.layout,
+            kv=d.kv,
+            settings=settings,
+            mtp=d.draft_tokens > 0,
+            memory=d.accelerator.memory,
+        )
+        pool = kv_pool(held, part_memory(d.accelerator), context=served.max_context or float(d.model.max_context))
+    except GlmplanError:
+        return None
+    return float(pool.tokens[0]), float(pool.tokens_low[0]), float(pool.tokens_high[0])

@@ -1,0 +1,328 @@
+"""What one token and one sequence keep in the cache, in the layout of the engine that serves them.
+
+- Latent attention keeps one latent and one rotary key for all heads: 576 values in DeepSeek-V3 and GLM-5.
+- vLLM and SGLang pack the FP8 latent of sparse attention as ``fp8_ds_mla``: one byte a latent value, one FP32 scale for
+  128 of them, the rotary key in BF16; 656 B (vLLM, `vllm/v1/attention/backends/mla/flashmla_sparse.py`).
+- Index keys are always FP8 with one FP32 scale for 128 values (132 B); layers that reuse indices keep none. Engines
+  that run such models densely (llama.cpp, MLX) keep none at all.
+- Where sparse kernels are missing, engines that attend densely differ. vLLM has to be patched, and every published
+  patch makes the model forget its indexer (`is_v32` false: no indexer module, so no index cache, and the latent is
+  stored as any other: https://github.com/vllm-project/vllm/pull/39594, issue 35021, the field report of April 2026).
+  SGLang goes on allocating the index keys that it does not read.
+- Layers that share the cache of an earlier layer keep nothing; recurrent layers keep a state for each sequence.
+
+Checked against running servers: GLM-5.1 with its MTP layer on vLLM in FP8 takes 62,252 B a token ("19.12 GiB hold
+329,792 tokens"), GLM-5 on SGLang in BF16 100,152 B ("29.32 GB hold 314,304 tokens"),
+https://github.com/voipmonitor/rtx6kpro. Blocks, padding and replication over ranks are not modelled here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from glmplan.errors import SpecError
+from glmplan.facts.formats import kv_format
+from glmplan.facts.schema.model import GroupedQuery, LatentAttention, LayerKind, ModelSpec, Recurrent
+from glmplan.physics.blocks import grouped_query, latent, recurrent
+
+__all__ = [
+    "CACHE_LAYOUTS",
+    "CacheLayout",
+    "cache_bytes_per_token",
+    "cache_layout",
+    "cache_window",
+    "model_cache_bytes_per_token",
+    "model_state_bytes",
+    "sequence_cache_bytes",
+    "state_bytes_per_sequence",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class CacheLayout:
+    """How an engine lays out its cache.
+
+    Attributes
+    ----------
+    name : str
+        The engine.
+    packed_latent : bool
+        Whether FP8 latents of sparse attention are stored as ``fp8_ds_mla``.
+    index_keys : bool
+        Whether the keys of the sparse indexer are cached.
+    dense_drops_indexer : bool
+        Whether an engine that attends densely for want of kernels leaves the indexer out: its weights, its keys, and
+        the packed form of the latent.
+    """
+
+    name: str
+    packed_latent: bool
+    index_keys: bool
+    dense_drops_indexer: bool = False
+
+    def without_indexer(self) -> CacheLayout:
+        """The layout of a model whose indexer was left out: that of ordinary latent attention."""
+        return replace(self, packed_latent=False, index_keys=False)
+
+
+#: layout of each engine
+CACHE_LAYOUTS: dict[str, CacheLayout] = {
+    layout.name: layout
+    for layout in (
+        CacheLayout("vllm", packed_latent=True, index_keys=True, dense_drops_indexer=True),
+        CacheLayout("sglang", packed_latent=True, index_keys=True),
+        CacheLayout("ktransformers", packed_latent=True, index_keys=True),
+        CacheLayout("trtllm", packed_latent=False, index_keys=True),
+        CacheLayout("llama.cpp", packed_latent=False, index_keys=False),
+        CacheLayout("mlx", packed_latent=False, index_keys=False),
+    )
+}
+
+
+def cache_layout(engine: str) -> CacheLayout:
+    """Return the cache layout of an engine.
+
+    Parameters
+    ----------
+    engine : str
+        Its name.
+
+    Returns
+    -------
+    CacheLayout
+        The layout.
+
+    Raises
+    ------
+    SpecError
+        If the engine is not known.
+
+    Examples
+    --------
+    >>> cache_layout("vllm").packed_latent, cache_layout("vllm").without_indexer().packed_latent
+    (True, False)
+    """
+    found = CACHE_LAYOUTS.get(engine.lower())
+    if found is None:
+        raise SpecError("is not an engine whose cache layout is known", value=engine, choices=CACHE_LAYOUTS)
+    return found
+
+
+def cache_bytes_per_token(kind: LayerKind, kv: str, layout: CacheLayout) -> float:
+    """Bytes that one token adds to the cache of one layer, all heads, index keys included.
+
+    Parameters
+    ----------
+    kind : LayerKind
+        The layer.
+    kv : str
+        Format of the cache.
+    layout : CacheLayout
+        The engine's layout.
+
+    Returns
+    -------
+    float
+        [B]; 0 for layers without attention or with a shared cache. Windows are not looked at (`cache_window`).
+
+    Examples
+    --------
+    A layer of GLM-5.1 in FP8 on vLLM: 656 B of latent and 132 B of index key.
+
+    >>> from glmplan.facts.schema.model import Indexer
+    >>> indexer = Indexer(heads=32, head_dim=128, topk=2048)
+    >>> mla = LatentAttention(heads=64, kv_rank=512, nope_dim=192, rope_dim=64, v_dim=256, indexer=indexer)
+    >>> cache_bytes_per_token(LayerKind(mixer=mla), "fp8", cache_layout("vllm"))
+    788.0
+    """
+    width = kv_format(kv).bytes
+    mixer = kind.mixer
+    if isinstance(mixer, GroupedQuery):
+        # the keys of a block indexer stay in BF16, one head for all (MiniMax-M3, llama.cpp pull request 24908)
+        index = 2.0 * mixer.indexer.head_dim if mixer.indexer is not None else 0.0
+        return grouped_query.cache_values_per_token(mixer) * width + index
+    if not isinstance(mixer, LatentAttention):
+        return 0.0
+    held = latent.cache_values_per_token(mixer) * width
+    if mixer.indexer is not None:
+        if layout.packed_latent and kv.lower() == "fp8":
+            held = mixer.kv_rank + 4.0 * -(-mixer.kv_rank // 128) + 2.0 * mixer.rope_dim
+        if layout.index_keys:
+            held += latent.index_key_bytes(mixer)
+    return held
+
+
+def cache_window(kind: LayerKind) -> int | None:
+    """Tokens of a sequence that a layer keeps at most.
+
+    Parameters
+    ----------
+    kind : LayerKind
+        The layer.
+
+    Returns
+    -------
+    int or None
+        [token]; None when it keeps all of them.
+
+    Examples
+    --------
+    >>> cache_window(LayerKind(mixer=GroupedQuery(heads=64, kv_heads=8, head_dim=64, window=128)))
+    128
+    """
+    return kind.mixer.window if isinstance(kind.mixer, GroupedQuery) else None
+
+
+def state_bytes_per_sequence(kind: LayerKind, *, state_bytes: float = 4.0, conv_bytes: float = 2.0) -> float:
+    """Bytes of recurrent state that one sequence keeps in one layer, however long it is.
+
+    Parameters
+    ----------
+    kind : LayerKind
+        The layer.
+    state_bytes, conv_bytes : float, optional
+        Bytes for each value of the state (configs say FP32: `mamba_ssm_dtype`) and of the convolution window, [B]
+
+    Returns
+    -------
+    float
+        [B]; 0 for layers without a state.
+
+    Examples
+    --------
+    A linear layer of Qwen3.5-397B-A17B:
+
+    >>> gdn = Recurrent(flavour="gated_delta", key_heads=16, key_dim=128, value_heads=64, value_dim=128)
+    >>> state_bytes_per_sequence(LayerKind(mixer=gdn))
+    4268032.0
+    """
+    if not isinstance(kind.mixer, Recurrent):
+        return 0.0
+    return recurrent.state_values(kind.mixer) * state_bytes + recurrent.conv_values(kind.mixer) * conv_bytes
+
+
+def _layers(model: ModelSpec, mtp: bool) -> list[tuple[LayerKind, int]]:
+    runs = [(model.layers[name], count) for name, count in model.runs]
+    if mtp and model.draft_layers is not None:
+        runs.append(model.draft_layers)
+    return runs
+
+
+def model_cache_bytes_per_token(
+    model: ModelSpec, kv: str, engine: str = "vllm", *, mtp: bool = False, indexer: bool = True
+) -> float:
+    """Bytes that one token adds to the cache of a whole model, before any sliding window is full.
+
+    Parameters
+    ----------
+    model : ModelSpec
+        The model.
+    kv : str
+        Format of the cache.
+    engine : str, optional
+        Whose layout.
+    mtp : bool, optional
+        Whether MTP layers keep a cache too.
+    indexer : bool, optional
+        Whether the sparse indexer is there; patched vLLM leaves it out.
+
+    Returns
+    -------
+    float
+        [B]; on one rank that holds all heads. Sliding layers count in full; see `sequence_cache_bytes`.
+
+    Raises
+    ------
+    SpecError
+        If the format or the engine is not known.
+
+    Examples
+    --------
+    >>> from glmplan.facts.catalogue.models import load_model
+    >>> glm = load_model("glm-5.1")
+    >>> model_cache_bytes_per_token(glm, "bf16", "sglang")
+    100152.0
+    >>> model_cache_bytes_per_token(glm, "fp8", "vllm", mtp=True)
+    62252.0
+    >>> model_cache_bytes_per_token(glm, "fp8", "vllm", indexer=False)
+    44928.0
+    """
+    layout = cache_layout(engine) if indexer else cache_layout(engine).without_indexer()
+    return float(sum(count * cache_bytes_per_token(kind, kv, layout) for kind, count in _layers(model, mtp)))
+
+
+def model_state_bytes(model: ModelSpec, *, state_bytes: float = 4.0, conv_bytes: float = 2.0) -> float:
+    """Bytes of recurrent state that one sequence keeps in a whole model.
+
+    Parameters
+    ----------
+    model : ModelSpec
+        The model.
+    state_bytes, conv_bytes : float, optional
+        Bytes for each value of the state and of the convolution window, [B]
+
+    Returns
+    -------
+    float
+        [B]; 0 for models without recurrent layers.
+
+    Examples
+    --------
+    >>> from glmplan.facts.catalogue.models import load_model
+    >>> model_state_bytes(load_model("glm-5.1"))
+    0.0
+    """
+    return float(
+        sum(
+            count * state_bytes_per_sequence(kind, state_bytes=state_bytes, conv_bytes=conv_bytes)
+            for kind, count in _layers(model, False)
+        )
+    )
+
+
+def sequence_cache_bytes(
+    model: ModelSpec, context: np.ndarray, *, kv: str, engine: str = "vllm", mtp: bool = False
+) -> np.ndarray:
+    """Bytes that a sequence keeps: its tokens, sliding layers only their window, and the recurrent state.
+
+    Parameters
+    ----------
+    model : ModelSpec
+        The model.
+    context : (n,) array
+        Tokens of the sequence, [token]
+    kv : str
+        Format of the cache.
+    engine : str, optional
+        Whose layout.
+    mtp : bool, optional
+        Whether MTP layers keep a cache too.
+
+    Returns
+    -------
+    (n,) array
+        [B]; on one rank that holds all heads.
+
+    Raises
+    ------
+    SpecError
+        If the format or the engine is not known.
+
+    Examples
+    --------
+    gpt-oss-20b: twelve layers keep everything, twelve the last 128 tokens.
+
+    >>> from glmplan.facts.catalogue.models import load_model
+    >>> sequence_cache_bytes(load_model("gpt-oss-20b"), np.array([100.0, 1128.0]), kv="bf16").tolist()
+    [4915200.0, 30867456.0]
+    """
+    layout = cache_layout(engine)
+    context = np.asarray(context, dtype=float)
+    total = np.full_like(context, model_state_bytes(model))
+    for kind, count in _layers(model, mtp):
+        window = cache_window(kind)
+        kept = np.minimum(context, float(window)) if window else context
+        total = total + count * cache_bytes_per_token(kind, kv, layout) * kept
+    return total

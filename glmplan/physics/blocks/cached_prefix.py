@@ -1,0 +1,109 @@
+"""What is computed again of a prompt that is in the cache already."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from glmplan.facts.schema.model import GroupedQuery, ModelSpec, Recurrent
+from glmplan.physics.blocks import recurrent
+from glmplan.physics.blocks.cache import state_bytes_per_sequence
+
+__all__ = ["computed_again", "hybrid_block"]
+
+#: engines cache whole blocks, the rest of the last one is fresh [token]
+_PLAIN = 64.0
+#: tokens that an attention kernel's block is a multiple of (vLLM, `kernel_block_alignment_size`) [token]
+_ALIGNED = 16
+_WINDOW_BYTES = 2.0
+
+
+def hybrid_block(model: ModelSpec, *, tp: int, kv_bytes: float, draft_tokens: int = 0) -> int:
+    """Tokens of a cache block of a model with recurrent layers, as vLLM unites the pages of both kinds of layer.
+
+    Parameters
+    ----------
+    model : ModelSpec
+        The model.
+    tp : int
+        Ranks that share a layer, [-]
+    kv_bytes : float
+        Bytes of a cached value of attention, [B]
+    draft_tokens : int, optional
+        Drafted tokens of a step; the window of the convolution keeps them too, [token]
+
+    Returns
+    -------
+    int
+        [token]; 0 for models without both kinds of layer.
+
+    References
+    ----------
+    .. [1] vllm-project/vllm, vllm/model_executor/models/config.py, `HybridAttentionMambaModelConfig`: attention blocks
+       grow until their page is as large as a recurrent state.
+
+    Examples
+    --------
+    >>> from glmplan.facts.catalogue.models import load_model
+    >>> qwen = load_model("qwen3.5-397b-a17b")
+    >>> [hybrid_block(qwen, tp=4, kv_bytes=size) for size in (1.0, 2.0)]
+    [2096, 1056]
+    """
+    kinds = tuple(model.layers.values())
+    state = next((kind for kind in kinds if isinstance(kind.mixer, Recurrent)), None)
+    attention = next((kind.mixer for kind in kinds if isinstance(kind.mixer, GroupedQuery)), None)
+    if state is None or attention is None or not isinstance(state.mixer, Recurrent):
+        return 0
+    channels = recurrent.conv_values(state.mixer) / (state.mixer.conv_kernel - 1.0)
+    drafted = channels * draft_tokens * _WINDOW_BYTES
+    page = (state_bytes_per_sequence(state, conv_bytes=_WINDOW_BYTES) + drafted) / min(tp, state.mixer.value_heads)
+    token = 2.0 * max(attention.kv_heads / tp, 1.0) * attention.head_dim * kv_bytes
+    return int(_ALIGNED * np.ceil(page / (_ALIGNED * token)))
+
+
+def computed_again(
+    model: ModelSpec, *, engine: str, prompt: float, tp: int, kv_bytes: float, draft_tokens: int = 0
+) -> float:
+    """Tokens of a cached prompt that a request computes again.
+
+    Parameters
+    ----------
+    model : ModelSpec
+        The model.
+    engine : str
+        Name of the engine.
+    prompt : float
+        Length of the prompt, [token]
+    tp : int
+        Ranks that share a layer, [-]
+    kv_bytes : float
+        Bytes of a cached value of attention, [B]
+    draft_tokens : int, optional
+        Drafted tokens of a step, [token]
+
+    Returns
+    -------
+    float
+        What is left after the last whole block; a drafting vLLM drops that block too [1]_, [token]
+
+    References
+    ----------
+    .. [1] vllm-project/vllm, vllm/v1/core/single_type_kv_cache_manager.py, `find_longest_cache_hit` (`use_eagle`).
+
+    Notes
+    -----
+    Not modelled: other engines' blocks of hybrid models (SGLang keeps states at points of its own choice).
+
+    Examples
+    --------
+    >>> from glmplan.facts.catalogue.models import load_model
+    >>> qwen = load_model("qwen3.5-397b-a17b")
+    >>> computed_again(qwen, engine="vllm", prompt=20_938.0, tp=4, kv_bytes=1.0)
+    2074.0
+    >>> computed_again(load_model("llama-3.1-8b"), engine="vllm", prompt=20_938.0, tp=4, kv_bytes=1.0)
+    64.0
+    """
+    block = hybrid_block(model, tp=tp, kv_bytes=kv_bytes, draft_tokens=draft_tokens) if engine == "vllm" else 0
+    if not block:
+        return min(prompt, _PLAIN)
+    dropped = block if draft_tokens else 0
+    return float(min(prompt % block + dropped, prompt))

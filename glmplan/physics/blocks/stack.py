@@ -1,0 +1,169 @@
+"""A whole model as tensors: what every layer kind holds, with the vocabulary ends and the MTP layers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+from glmplan.facts.schema.model import DenseFfn, ExpertsFfn, GroupedQuery, LatentAttention, LayerKind, ModelSpec
+from glmplan.physics.blocks import feed_forward, grouped_query, latent, recurrent
+from glmplan.physics.blocks.tensor import Tensor
+
+__all__ = ["ParameterCount", "layer_tensors", "model_parameters", "mtp_tensors", "vocabulary_tensors"]
+
+
+@dataclass(frozen=True, slots=True)
+class ParameterCount:
+    """Weights of a model.
+
+    Attributes
+    ----------
+    total : int
+        Main model, embedding and head once each, MTP layers not included, [-]
+    mtp : int
+        MTP layers without their own embedding and head, [-]
+    mtp_vocabulary : int
+        Second embedding and head of the MTP layers where the files hold them, [-]
+    active : int
+        Weights that one decoded token is multiplied with; the embedding is a look-up and not counted, [-]
+    routed : int
+        Routed experts of the main model, [-]
+    """
+
+    total: int
+    mtp: int
+    mtp_vocabulary: int
+    active: int
+    routed: int
+
+
+@lru_cache(maxsize=4096)
+def layer_tensors(kind: LayerKind, hidden: int) -> tuple[Tensor, ...]:
+    """Weights of one layer.
+
+    Parameters
+    ----------
+    kind : LayerKind
+        What it is made of.
+    hidden : int
+        Hidden size, [-]
+
+    Returns
+    -------
+    tuple of Tensor
+        Mixer, feed-forward blocks and norms.
+
+    Examples
+    --------
+    >>> from glmplan.facts.schema.model import DenseFfn, GroupedQuery, LayerKind
+    >>> llama = LayerKind(mixer=GroupedQuery(heads=32, kv_heads=8, head_dim=128), ffn=(DenseFfn(inner=14336),))
+    >>> sum(t.parameters for t in layer_tensors(llama, 4096))
+    218112000
+    """
+    found: list[Tensor] = []
+    if isinstance(kind.mixer, GroupedQuery):
+        found += grouped_query.tensors(kind.mixer, hidden)
+    elif isinstance(kind.mixer, LatentAttention):
+        found += latent.tensors(kind.mixer, hidden)
+    elif kind.mixer is not None:
+        found += recurrent.tensors(kind.mixer, hidden)
+    for block in kind.ffn:
+        if isinstance(block, DenseFfn):
+            found += feed_forward.dense_tensors(block, hidden)
+        elif isinstance(block, ExpertsFfn):
+            found += feed_forward.experts_tensors(block, hidden)
+    if kind.norms:
+        found.append(Tensor("layernorm", "norm", kind.norms * hidden, 1, shard="replicated", matmul=False))
+    return tuple(found)
+
+
+def vocabulary_tensors(model: ModelSpec) -> tuple[Tensor, ...]:
+    """Embedding, head and final norm.
+
+    Parameters
+    ----------
+    model : ModelSpec
+        The model.
+
+    Returns
+    -------
+    tuple of Tensor
+        A tied head is a matrix product on the embedding and holds no weights of its own: it is not listed.
+    """
+    found = [Tensor("embed_tokens", "embedding", model.vocabulary, model.hidden, matmul=model.tied_embedding)]
+    if not model.tied_embedding:
+        found.append(Tensor("lm_head", "head", model.vocabulary, model.hidden))
+    found.append(Tensor("norm", "norm", model.hidden, 1, shard="replicated", matmul=False))
+    return tuple(found)
+
+
+#: projections of an attention that read the state of the layer
+_READ_STATE = (".q_a_proj", ".kv_a_proj_with_mqa", ".q_proj", ".k_proj", ".v_proj")
+
+
+def mtp_tensors(model: ModelSpec) -> tuple[Tensor, ...]:
+    """One drafting layer: a layer of the model, the projection of the joined states and their norms.
+
+    The layer of an EAGLE-3 head makes queries and keys from embedding and state side by side; its projection joins
+    three states of the model, once a step.
+
+    Parameters
+    ----------
+    model : ModelSpec
+        The model.
+
+    Returns
+    -------
+    tuple of Tensor
+        Empty when the model has neither MTP layer nor draft head.
+    """
+    hidden = model.hidden
+    if model.draft_head is not None:
+        found = layer_tensors(model.layers[model.draft_head.layer], hidden)
+        wide = (replace(one, columns=2 * hidden) if one.name.endswith(_READ_STATE) else one for one in found)
+        return (*wide, Tensor("fc", "mtp_projection", hidden, 3 * hidden, shard="replicated"))
+    if model.mtp is None:
+        return ()
+    return (
+        *layer_tensors(model.layers[model.mtp.layer], hidden),
+        Tensor("eh_proj", "mtp_projection", hidden, 2 * hidden, shard="replicated"),
+        Tensor("enorm_hnorm_norm", "norm", 3 * hidden, 1, shard="replicated", matmul=False),
+    )
+
+
+def model_parameters(model: ModelSpec) -> ParameterCount:
+    """Count the weights of a model.
+
+    Parameters
+    ----------
+    model : ModelSpec
+        The model.
+
+    Returns
+    -------
+    ParameterCount
+        Totals, [-]
+    """
+    total = sum(tensor.parameters for tensor in vocabulary_tensors(model))
+    active = sum(tensor.parameters for tensor in vocabulary_tensors(model) if tensor.matmul)
+    routed = 0
+    for name, count in model.runs:
+        kind = model.layers[name]
+        rows = layer_tensors(kind, model.hidden)
+        total += count * sum(tensor.parameters for tensor in rows)
+        active += count * sum(tensor.parameters for tensor in rows if tensor.shard != "experts")
+        for block in kind.ffn:
+            if isinstance(block, ExpertsFfn):
+                held = sum(t.parameters for t in rows if t.shard == "experts")
+                routed += count * held
+                active += count * held * block.topk // block.experts
+    mtp_layers = model.mtp.layers if model.mtp else 0
+    mtp = mtp_layers * sum(tensor.parameters for tensor in mtp_tensors(model))
+    own = model.mtp is not None and model.mtp.own_embedding
+    return ParameterCount(
+        total=total,
+        mtp=mtp,
+        mtp_vocabulary=2 * model.vocabulary * model.hidden * mtp_layers if own else 0,
+        active=active,
+        routed=routed,
+    )

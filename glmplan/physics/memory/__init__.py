@@ -1,0 +1,31 @@
+"""Memory of a launch: what every rank holds, the KV cache pool the engine makes, and what fits into it.
+
+The parts live in `memory_ranks` (weights, cache, state, activations of every rank), `memory_settings` (what a launch is
+told), `memory_rules` (rules of the engines), `memory_observed` (terms that only a launch shows), `memory_part` (what an
+engine sees of a part), `memory_pool` (pool, contexts, requests) and `memory_budget` (bars of every rank).
+"""
+
+from __future__ import annotations
+
+from glmplan.physics.memory.budget import MemoryBudget, budget_rows
+from glmplan.physics.memory.part import PartMemory, part_memory
+from glmplan.physics.memory.pool import KvPool, kv_pool, largest_context, requests_that_fit
+from glmplan.physics.memory.ranks import RankMemory, StageMemory, rank_memory
+from glmplan.physics.memory.settings import LayerCache, MemorySettings, layer_cache
+
+__all__ = [
+    "KvPool",
+    "LayerCache",
+    "MemoryBudget",
+    "MemorySettings",
+    "PartMemory",
+    "RankMemory",
+    "StageMemory",
+    "budget_rows",
+    "kv_pool",
+    "largest_context",
+    "layer_cache",
+    "part_memory",
+    "rank_memory",
+    "requests_that_fit",
+]

@@ -1,0 +1,356 @@
+"""The KV cache pool that an engine makes of a layout's memory, and what fits into it.
+
+Weights, cache and state follow from the model (`glmplan.physics.memory.ranks`), the rule for the pool from the engine
+(`glmplan.facts.engines.memory`). What only a launch shows - driver, context, buffers, work spaces - is an observed mean
+with a spread, so every pool has an interval.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from glmplan.facts.engines.memory import static_fraction
+from glmplan.physics.memory.observed import MemoryFit, Spread, load_memory_fit
+from glmplan.physics.memory.part import PartMemory
+from glmplan.physics.memory.ranks import RankMemory, StageMemory
+
+__all__ = [
+    "DEFAULT_GRAPHS",
+    "KvPool",
+    "PoolTerms",
+    "kv_pool",
+    "largest_context",
+    "pool_terms",
+    "requests_that_fit",
+]
+
+#: CUDA graphs of a default vLLM launch: sizes 1, 2, 4, then every 8 to 256 and every 16 to 512 [-]
+DEFAULT_GRAPHS = 51
+#: standard normal quantile of a 90 % interval [-]
+_QUANTILE_90 = 1.6449
+
+
+@dataclass(frozen=True, slots=True)
+class KvPool:
+    """KV cache pool of a layout; every field is an (n,) array.
+
+    Attributes
+    ----------
+    bytes : array
+        Pool on the rank that limits it; negative when the launch does not fit, [B]
+    tokens : array
+        Tokens that all data-parallel ranks together hold, whole blocks, [token]
+    tokens_low, tokens_high : array
+        90 % interval of `tokens`, [token]
+    sd : array
+        Standard deviation of `bytes`, [B]
+    stage : array
+        Pipeline stage that limits, [-]
+    fits : bool array
+        Whether at least one block is left on every rank.
+    """
+
+    bytes: np.ndarray
+    tokens: np.ndarray
+    tokens_low: np.ndarray
+    tokens_high: np.ndarray
+    sd: np.ndarray
+    stage: np.ndarray
+    fits: np.ndarray
+
+
+@dataclass(frozen=True, slots=True)
+class PoolTerms:
+    """What a stage's rank holds besides weights and cache, and what the engine's rule leaves; (n,) arrays.
+
+    Attributes
+    ----------
+    context, remainder, graphs : array
+        Context and communication buffers, what the engine takes beyond, CUDA graphs, [B]
+    limit : array
+        What the rule lets the launch use, [B]
+    pool : array
+        What it leaves for the cache; negative when nothing is left, [B]
+    variance : array
+        Of `pool`, [B²]
+    """
+
+    context: np.ndarray
+    remainder: np.ndarray
+    graphs: np.ndarray
+    limit: np.ndarray
+    pool: np.ndarray
+    variance: np.ndarray
+
+
+def _observed(fit: MemoryFit, memory: RankMemory, part: PartMemory) -> tuple[np.ndarray, np.ndarray, Spread]:
+    """Context mean and variance for each layout, and the remainder of the engine."""
+    alone = np.asarray(memory.layout.accelerators) == 1
+    single = fit.context["single"]
+    linked = single if part.link == "unified" else fit.context.get(part.link, fit.context["pcie"])
+    context = np.where(alone, single.mean, linked.mean)
+    variance = np.where(alone, single.sd, linked.sd) ** 2
+    engine = memory.settings.engine
+    return context, variance, fit.remainder.get(engine, fit.remainder["pooled"])
+
+
+def _fraction(memory: RankMemory, part: PartMemory) -> np.ndarray:
+    settings, rule = memory.settings, memory.settings.rule
+    if settings.fraction is not None:
+        return np.asarray(settings.fraction, dtype=float)
+    if rule.fraction_rule is not None:
+        return static_fraction(
+            rule.fraction_rule,
+            memory=part.total,
+            accelerators=np.asarray(memory.layout.tp) * np.asarray(memory.layout.pp),
+            token_budget=settings.budget(part.listed),
+            graph_requests=settings.graph_requests(part.listed, np.asarray(memory.layout.tp)),
+            draft=memory.draft,
+        )
+    default = settings.default("fraction", part.listed)
+    return np.asarray(1.0 if default is None else default)
+
+
+def pool_terms(memory: RankMemory, stage: StageMemory, part: PartMemory, fit: MemoryFit) -> PoolTerms:
+    """Apply the engine's rule to one stage.
+
+    Parameters
+    ----------
+    memory : RankMemory
+        All ranks.
+    stage : StageMemory
+        The stage.
+    part : PartMemory
+        The accelerator's memory.
+    fit : MemoryFit
+        Observed terms.
+
+    Returns
+    -------
+    PoolTerms
+        The pool and what stands beside it.
+    """
+    settings, rule = memory.settings, memory.settings.rule
+    context, context_variance, remainder = _observed(fit, memory, part)
+    zero = np.zeros_like(stage.per_token)
+    fraction = _fraction(memory, part)
+    captured = np.asarray(DEFAULT_GRAPHS if settings.graphs is None else settings.graphs, dtype=float)
+    graphs = fit.graph.mean * captured + zero
+    weights = stage.weight_bytes
+    if not rule.draft_in_pool:
+        weights = weights - stage.weights.get("mtp", zero)
+    free = part.total - context if part.free_before_load is None else part.free_before_load + zero
+    known = context_variance if part.free_before_load is None else zero
+    total_variance = (part.total_sd**2 if part.free_before_load is None else 0.0) + zero
+    if rule.pool == "total":
+        taken = graphs if settings.graphs_in_pool else zero
+        limit = fraction * part.total + zero
+        pool = limit - weights - stage.activation - context - remainder.mean - taken
+        variance = fraction**2 * total_variance + known + remainder.sd**2 + (fit.graph.sd * captured * (taken > 0)) ** 2
+    elif rule.pool == "before_load":
+        limit = fraction * free
+        pool = limit - weights - remainder.mean
+        variance = fraction**2 * (total_variance + known) + remainder.sd**2
+    elif rule.pool == "after_load":
+        limit = free
+        pool = fraction * (free - weights - stage.activation - remainder.mean)
+        variance = fraction**2 * (total_variance + known + remainder.sd**2)
+    else:
+        limit = rule.wired_share * part.total - rule.free_target + zero
+        pool = limit - weights - stage.activation - context - remainder.mean
+        variance = total_variance + known + remainder.sd**2
+    return PoolTerms(context + zero, remainder.mean + zero, graphs, limit, pool, variance)
+
+
+def _tokens(memory: RankMemory, stage: StageMemory, pool: np.ndarray, context: np.ndarray) -> np.ndarray:
+    """Tokens that a pool holds in requests of some context, whole blocks, on one data-parallel rank."""
+    rule = memory.settings.rule
+    block = float(rule.sparse_block_tokens if memory.sparse else rule.block_tokens)
+    growing_only = not stage.windows and not stage.state.any()
+    each = stage.per_token if growing_only else stage.request_bytes(context) / context
+    # a group of decode context-parallel ranks deals the tokens of a block round its ranks
+    wide = block * np.asarray(memory.layout.dcp, dtype=float)
+    size = each * wide
+    blocks = np.floor(np.maximum(pool, 0.0) / np.where(size > 0, size, 1.0))
+    return np.where(size > 0, blocks * wide, np.inf)
+
+
+def kv_pool(
+    memory: RankMemory,
+    part: PartMemory,
+    *,
+    context: np.ndarray | float = 32768.0,
+    fit: MemoryFit | None = None,
+) -> KvPool:
+    """KV cache pool that the engine makes.
+
+    Parameters
+    ----------
+    memory : RankMemory
+        What the ranks hold.
+    part : PartMemory
+        The accelerator's memory.
+    context : numeric, optional
+        Context of a request, which matters only for models with sliding windows or recurrent states, [token]
+    fit : MemoryFit, optional
+        Observed terms; those in `calibration` if not given.
+
+    Returns
+    -------
+    KvPool
+        Bytes and tokens with a 90 % interval.
+
+    Notes
+    -----
+    All ranks take the smallest number of blocks any of them has room for. For hybrid models `tokens` is the number of
+    tokens in requests of `context` tokens, which is what vLLM prints for `max_model_len`.
+
+    Examples
+    --------
+    >>> from glmplan.physics.memory.ranks import rank_memory
+    >>> from glmplan.physics.blocks.storage import uniform_checkpoint
+    >>> from glmplan.physics.points import Layout
+    >>> from glmplan.facts.schema.model import DenseFfn, GroupedQuery, LayerKind, ModelSpec
+    >>> layer = LayerKind(mixer=GroupedQuery(heads=32, kv_heads=8, head_dim=128), ffn=(DenseFfn(inner=14336),))
+    >>> llama = ModelSpec(name="8b", family="llama", hidden=4096, vocabulary=128256, max_context=8192,
+    ...                   layers={"full": layer}, stack="full*32", source="example")
+    >>> held = rank_memory(llama, uniform_checkpoint("bf16"), layout=Layout(tp=np.array([1, 2])), kv="bf16")
+    >>> small = PartMemory(16 * 2**30, 15.6 * 2**30, 0.0, "pcie")
+    >>> kv_pool(held, small).fits.tolist()
+    [False, True]
+    """
+    fit = fit or load_memory_fit()
+    length = np.asarray(context, dtype=float)
+    dp = np.asarray(memory.layout.dp, dtype=float)
+    found: list[tuple[np.ndarray, ...]] = []
+    for stage in memory.stages:
+        terms = pool_terms(memory, stage, part, fit)
+        sd = np.sqrt(terms.variance)
+        rows = [terms.pool, sd]
+        for shift in (0.0, -_QUANTILE_90, _QUANTILE_90):
+            tokens = _tokens(memory, stage, terms.pool + shift * sd, length)
+            rows.append(np.where(stage.held, tokens, np.inf))
+        found.append(tuple(rows))
+    pools, sds, means, lows, highs = (np.stack(column) for column in zip(*found, strict=True))
+    # a stage without a growing cache (recurrent layers only) limits by its bytes
+    order = np.where(np.isfinite(means), means, np.inf)
+    ranked = np.where(np.stack([stage.held for stage in memory.stages]), pools, np.inf)
+    stage_index = np.lexsort((ranked, order), axis=0)[0]
+    pick = (stage_index, np.arange(stage_index.size))
+    least = [np.where(np.isfinite(one.min(axis=0)), one.min(axis=0), 0.0) * dp for one in (means, lows, highs)]
+    fits = (ranked.min(axis=0) > 0) & (least[0] > 0)
+    return KvPool(pools[pick], least[0] * fits, least[1], least[2], sds[pick], stage_index, fits)
+
+
+def requests_that_fit(
+    memory: RankMemory,
+    part: PartMemory,
+    context: np.ndarray | float,
+    *,
+    fit: MemoryFit | None = None,
+    quantile: float = 0.0,
+) -> np.ndarray:
+    """Requests of a given context that the pool holds at once, all data-parallel ranks together.
+
+    Parameters
+    ----------
+    memory : RankMemory
+        What the ranks hold.
+    part : PartMemory
+        The accelerator's memory.
+    context : numeric
+        Prompt and output of a request, [token]
+    fit : MemoryFit, optional
+        Observed terms.
+    quantile : float, optional
+        Standard deviations to add to the pool; -1.6449 is the low end of the 90 % interval, [-]
+
+    Returns
+    -------
+    (n,) array
+        Requests, [-]
+
+    Examples
+    --------
+    >>> from glmplan.physics.memory.ranks import rank_memory
+    >>> from glmplan.physics.blocks.storage import uniform_checkpoint
+    >>> from glmplan.physics.points import Layout
+    >>> from glmplan.facts.schema.model import DenseFfn, GroupedQuery, LayerKind, ModelSpec
+    >>> layer = LayerKind(mixer=GroupedQuery(heads=32, kv_heads=8, head_dim=128), ffn=(DenseFfn(inner=14336),))
+    >>> llama = ModelSpec(name="8b", family="llama", hidden=4096, vocabulary=128256, max_context=8192,
+    ...                   layers={"full": layer}, stack="full*32", source="example")
+    >>> held = rank_memory(llama, uniform_checkpoint("bf16"), layout=Layout(), kv="bf16")
+    >>> big = PartMemory(80 * 2**30, 79.2 * 2**30, 0.0, "pcie")
+    >>> bool(requests_that_fit(held, big, 8192.0)[0] > 4 * requests_that_fit(held, big, 40960.0)[0])
+    True
+    """
+    fit = fit or load_memory_fit()
+    rule = memory.settings.rule
+    block = float(rule.sparse_block_tokens if memory.sparse else rule.block_tokens)
+    wide = block * np.asarray(memory.layout.dcp, dtype=float)
+    whole = np.ceil(np.asarray(context, dtype=float) / wide) * wide
+    least = np.full_like(np.asarray(memory.layout.tp, dtype=float), np.inf)
+    for stage in memory.stages:
+        terms = pool_terms(memory, stage, part, fit)
+        pool = np.maximum(terms.pool + quantile * np.sqrt(terms.variance), 0.0)
+        size = stage.request_bytes(whole)
+        count = np.where(size > 0, np.floor(pool / np.where(size > 0, size, 1.0)), np.inf)
+        least = np.minimum(least, np.where(stage.held, count, np.inf))
+    return least * np.asarray(memory.layout.dp, dtype=float)
+
+
+def largest_context(
+    memory: RankMemory, part: PartMemory, *, fit: MemoryFit | None = None, quantile: float = 0.0
+) -> np.ndarray:
+    """Longest request that one data-parallel rank's pool holds alone; the model's own limit is not applied.
+
+    Parameters
+    ----------
+    memory : RankMemory
+        What the ranks hold.
+    part : PartMemory
+        The accelerator's memory.
+    fit : MemoryFit, optional
+        Observed terms.
+    quantile : float, optional
+        Standard deviations to add to the pool, [-]
+
+    Returns
+    -------
+    (n,) array
+        Tokens, [token]; 0 when nothing fits, infinite when no layer's cache grows.
+
+    Examples
+    --------
+    >>> from glmplan.physics.memory.ranks import rank_memory
+    >>> from glmplan.physics.blocks.storage import uniform_checkpoint
+    >>> from glmplan.physics.points import Layout
+    >>> from glmplan.facts.schema.model import DenseFfn, GroupedQuery, LayerKind, ModelSpec
+    >>> layer = LayerKind(mixer=GroupedQuery(heads=32, kv_heads=8, head_dim=128), ffn=(DenseFfn(inner=14336),))
+    >>> llama = ModelSpec(name="8b", family="llama", hidden=4096, vocabulary=128256, max_context=8192,
+    ...                   layers={"full": layer}, stack="full*32", source="example")
+    >>> held = rank_memory(llama, uniform_checkpoint("bf16"), layout=Layout(), kv="bf16")
+    >>> big = PartMemory(80 * 2**30, 79.2 * 2**30, 0.0, "pcie")
+    >>> bool(largest_context(held, big)[0] == kv_pool(held, big).tokens[0])
+    True
+    """
+    fit = fit or load_memory_fit()
+    rule = memory.settings.rule
+    block = float(rule.sparse_block_tokens if memory.sparse else rule.block_tokens)
+    wide = block * np.asarray(memory.layout.dcp, dtype=float)
+    least = np.full_like(wide + np.asarray(memory.layout.tp, dtype=float), np.inf)
+    for stage in memory.stages:
+        terms = pool_terms(memory, stage, part, fit)
+        room = terms.pool + quantile * np.sqrt(terms.variance) - stage.state
+        # the cache of a request is the least of lines, one for each set of windows that are full: the longest
+        # context is the largest that any of the lines allows
+        slope = stage.per_token + sum((held for _, held in stage.windows), np.zeros_like(room))
+        best = np.zeros_like(room)
+        for window, held in ((0, np.zeros_like(room)), *stage.windows):
+            slope, room = slope - held, room - held * window
+            inside = np.where(slope > 1e-9, room / np.where(slope > 1e-9, slope, 1.0), np.where(room >= 0, np.inf, 0.0))
+            best = np.maximum(best, inside)
+        least = np.minimum(least, np.where(stage.held, best, np.inf))
+    return np.where(np.isfinite(least), np.floor(np.maximum(least, 0.0) / wide) * wide, least)

@@ -1,0 +1,164 @@
+"""What a launch is told that decides memory, and what one layer caches under it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from glmplan.facts.engines.memory import MemoryRule, load_memory_rule
+from glmplan.facts.schema.model import GroupedQuery, LayerKind, Recurrent
+from glmplan.physics.blocks.cache import (
+    CacheLayout,
+    cache_bytes_per_token,
+    cache_layout,
+    cache_window,
+    state_bytes_per_sequence,
+)
+
+__all__ = ["LayerCache", "MemorySettings", "layer_cache"]
+
+#: stands for a data-centre part where the memory is not given [B]
+_LARGE = 80.0 * 2**30
+
+
+@dataclass(frozen=True, slots=True)
+class MemorySettings:
+    """Settings of a launch that decide memory; None takes the engine's default.
+
+    Attributes
+    ----------
+    engine : str
+        Engine, see `memory_engines`.
+    version : str or None
+        Its version; None means the newest.
+    accelerator : str or None
+        Name of the part, by which some defaults differ.
+    fraction : numeric or None
+        ``gpu_memory_utilization``, ``mem_fraction_static`` or ``free_gpu_memory_fraction``, [-]
+    token_budget : numeric or None
+        Tokens of a step (``max_num_batched_tokens``, ``chunked_prefill_size``, ``ubatch``), [token]
+    max_requests : numeric or None
+        Requests sampled together (``max_num_seqs``), [-]
+    graphs : numeric or None
+        CUDA graphs captured, [-]; None takes vLLM's default of 51 sizes, 0 means eager.
+    offloaded : float or None
+        Share of the routed experts that stays in host memory, [-]
+    indexer : bool
+        Whether the indexer of sparse attention is loaded and its keys are cached; False where an engine patched to
+        attend densely leaves it out.
+    """
+
+    engine: str = "vllm"
+    version: str | None = None
+    accelerator: str | None = None
+    fraction: np.ndarray | float | None = None
+    token_budget: np.ndarray | float | None = None
+    max_requests: np.ndarray | float | None = None
+    graphs: np.ndarray | float | None = None
+    offloaded: float | None = None
+    indexer: bool = True
+
+    @property
+    def layout(self) -> CacheLayout:
+        """How the engine lays out its cache."""
+        found = cache_layout(self.engine)
+        return found if self.indexer else found.without_indexer()
+
+    @property
+    def rule(self) -> MemoryRule:
+        """The engine's memory rule."""
+        return load_memory_rule(self.engine)
+
+    def default(self, name: str, memory: float | None, tp: int = 1) -> float | None:
+        """The engine's default for one of the names in `MemoryRule.defaults`, on a part with some memory [B]."""
+        return self.rule.default(name, version=self.version, memory=memory, accelerator=self.accelerator, tp=tp)
+
+    def budget(self, memory: float | None) -> np.ndarray:
+        """Tokens of a step, [token], on a part with some memory [B]; unknown memory counts as large."""
+        if self.token_budget is not None:
+            return np.asarray(self.token_budget, dtype=float)
+        found = self.default("token_budget", _LARGE if memory is None else memory)
+        return np.asarray(self.rule.token_budget if found is None else found, dtype=float)
+
+    def requests(self, memory: float | None) -> np.ndarray:
+        """Requests sampled together, [-], on a part with some memory [B]; unknown memory counts as large."""
+        if self.max_requests is not None:
+            return np.asarray(self.max_requests, dtype=float)
+        found = self.default("max_requests", _LARGE if memory is None else memory)
+        return np.asarray(self.rule.max_requests if found is None else found, dtype=float)
+
+    def graph_requests(self, memory: float | None, tp: np.ndarray) -> np.ndarray:
+        """Largest batch with a CUDA graph, [-]; SGLang chooses it by memory [B] and by `tp` below 4 or not."""
+        few, many = (self.default("graph_requests", memory, degree) or 512.0 for degree in (1, 4))
+        return np.minimum(np.where(tp < 4, few, many), self.requests(memory) if self.max_requests is not None else many)
+
+    @property
+    def graphs_in_pool(self) -> bool:
+        """Whether this version takes CUDA graphs from the pool."""
+        return bool(self.default("graphs_in_pool", None))
+
+
+@dataclass(frozen=True, slots=True)
+class LayerCache:
+    """What one layer caches, all heads together.
+
+    Attributes
+    ----------
+    per_token : float
+        Bytes for each token, [B]
+    state : float
+        Bytes for each sequence, whatever its length, [B]
+    units : int
+        Heads it can be split by; 1 means that every tensor-parallel rank holds all of it, [-]
+    window : int or None
+        Tokens after which it stops growing, [token]
+    """
+
+    per_token: float
+    state: float = 0.0
+    units: int = 1
+    window: int | None = None
+
+
+def layer_cache(kind: LayerKind, kv: str, layout: CacheLayout) -> LayerCache:
+    """Cache of one layer in an engine's own layout, with what splits it.
+
+    Parameters
+    ----------
+    kind : LayerKind
+        The layer.
+    kv : str
+        KV cache format.
+    layout : CacheLayout
+        The engine's layout.
+
+    Returns
+    -------
+    LayerCache
+        Its cache.
+
+    Raises
+    ------
+    SpecError
+        If there is no such format.
+
+    Examples
+    --------
+    >>> from glmplan.physics.blocks.cache import cache_layout
+    >>> kind = LayerKind(mixer=GroupedQuery(heads=64, kv_heads=8, head_dim=64, window=128))
+    >>> layer_cache(kind, "bf16", cache_layout("vllm"))
+    LayerCache(per_token=2048.0, state=0.0, units=8, window=128)
+    """
+    mixer = kind.mixer
+    units = 1
+    if isinstance(mixer, GroupedQuery):
+        units = mixer.kv_heads
+    elif isinstance(mixer, Recurrent):
+        units = mixer.value_heads
+    return LayerCache(
+        per_token=cache_bytes_per_token(kind, kv, layout),
+        state=state_bytes_per_sequence(kind),
+        units=units,
+        window=cache_window(kind),
+    )

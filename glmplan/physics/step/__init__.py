@@ -1,0 +1,1 @@
+"""The time of one engine step: structure, work, collectives, the host's part, and their sum."""

@@ -1,0 +1,77 @@
+"""Work for an arriving request outside of the steps: what the host launches for its prompt, and what it reads."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from glmplan.facts.schema.model import ExpertsFfn, LatentAttention, LayerKind, Recurrent
+from glmplan.physics.step.structure import StepWork
+from glmplan.physics.step.work import SLOTS
+
+__all__ = ["front_work", "prompt_launches"]
+
+
+def prompt_launches(structure: StepWork, *, replayed: bool = False) -> float:
+    """Layers that a host launches for the pass that reads a prompt.
+
+    Parameters
+    ----------
+    structure : StepWork
+        Model, formats, part.
+    replayed : bool, optional
+        Whether piecewise graphs hold all of the pass but attention.
+
+    Returns
+    -------
+    float
+        Layers, counted once more where they have experts and once more where they keep a latent or recurrent state, [-]
+
+    Notes
+    -----
+    Decoding steps replay a CUDA graph, long prompts do not: their kernels are launched one by one, and the first token
+    waits for the host. One new token takes SGLang 83 ms without a graph and 23 ms with one (sgl-project/sglang pull
+    request 12160, tested with DeepSeek-V3), about 0.46 ms for each of 180 counts; a short prompt of Qwen3-4B, with 36,
+    takes 16.6 ms (wejoncy/sfllm pull request 46). Piecewise graphs leave the attention of each layer to the
+    host, which counts once. Not modelled: launches that hide behind the kernels of a long prompt.
+
+    Examples
+    --------
+    >>> from glmplan.facts.catalogue.models import load_model
+    >>> from glmplan.physics.blocks.storage import uniform_checkpoint
+    >>> from glmplan.physics.step.structure import LinkPeak, Part
+    >>> part, link = Part("h100-sxm", bandwidth=3.35e12, peaks={"bf16": 989e12}, family="9"), LinkPeak("nvlink", 450e9)
+    >>> [prompt_launches(StepWork(load_model(name), uniform_checkpoint("bf16"), part, link))
+    ...  for name in ("llama-3.1-8b", "deepseek-v3")]
+    [32.0, 180.0]
+    """
+    return float(sum(part.count * (1.0 if replayed else _launched(part.kind)) for part, _ in structure.main))
+
+
+def _launched(kind: LayerKind) -> float:
+    experts = any(isinstance(block, ExpertsFfn) for block in kind.ffn)
+    return 1.0 + float(experts) + float(isinstance(kind.mixer, LatentAttention | Recurrent))
+
+
+def front_work(
+    table: np.ndarray, *, arrivals: np.ndarray, prompt: np.ndarray, launches: np.ndarray | float
+) -> np.ndarray:
+    """Put the work outside of steps into a table of work.
+
+    Parameters
+    ----------
+    table : (n, 19) array
+        Work of the steps, [s] or [-]
+    arrivals, prompt : (n,) array
+        Requests that arrive and prompt tokens that are read; rows with either hold nothing else, [-]
+    launches : (n,) array or float
+        What `prompt_launches` says of each row's model, [-]
+
+    Returns
+    -------
+    (n, 19) array
+        The table with these rows replaced, [s] or [-]
+    """
+    found = np.where(((arrivals > 0) | (prompt > 0))[:, None], 0.0, table)
+    found[:, SLOTS.index("arrival")] = arrivals * launches
+    found[:, SLOTS.index("prompt_token")] = prompt
+    return found

@@ -1,0 +1,347 @@
+"""What decides the work of a step apart from its points: model, formats, part, link, and the kernels that run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+
+import numpy as np
+
+from glmplan.errors import UnknownFact
+from glmplan.facts.engines.kernels import AttentionRule, KernelRule, collective_engine, kernel_rule
+from glmplan.facts.formats import WEIGHT_FORMATS, WeightFormat
+from glmplan.facts.schema.model import Checkpoint, ModelSpec
+from glmplan.physics.blocks.stack import vocabulary_tensors
+from glmplan.physics.blocks.storage import Segment, segments, tensor_format
+from glmplan.physics.blocks.tensor import Tensor
+from glmplan.physics.kernels.fits import find_kernel_fit
+from glmplan.physics.kernels.utilisation import CollectiveParams, KernelParams
+from glmplan.physics.network.collectives import LinkClass
+from glmplan.physics.network.crowding import crowding
+from glmplan.physics.network.links import load_link_fits
+
+__all__ = ["ROW_PARALLEL", "LinkPeak", "Part", "Product", "StepWork"]
+
+#: kernels nobody measured alone: a launch, four fifths of the bandwidth, six tenths of the FLOP rate [roofline habit]
+_UNKNOWN_KERNEL = KernelParams(floor=4e-6, bandwidth=0.8, flop=0.6, rows_half=32.0)
+#: kernels of an engine on a processor, which no table of single kernels covers: a few rows of an output go through the
+#: registers together (ggml-org/llama.cpp, ggml/src/ggml-cpu/llamafile/sgemm.cpp, `mnpack<4, 6, 4>`), so that few rows
+#: waste some of each tile. Measured with prompts of 1 to 64 tokens on a core of an EPYC with AVX-512, F16 weights: one
+#: row reads 26 GB/s of the 37 GB/s that a copy reaches, more take 0.85 ms · (rows + 2.9) in a dense model of 26 M
+#: weights (2.4 with experts, 4.4 with latent attention) within the scatter of `glmplan.calibrate.step.processors`
+_CPU_PRODUCT = KernelParams(floor=2e-6, bandwidth=0.75, flop=0.5, rows_half=3.0, sharpness=2.0)
+_CPU_ATTENTION = KernelParams(floor=5e-6, bandwidth=0.5, flop=0.2, sharpness=1.0)
+_UNKNOWN_COLLECTIVE = CollectiveParams(latency=10e-6, hop=1e-6, one_shot=0.4, two_shot=0.6)
+#: matrices whose input is what tensor parallelism splits
+ROW_PARALLEL = ("o_proj", "down_proj", "out_proj")
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Rates of an accelerator as the cost functions need them.
+
+    Attributes
+    ----------
+    name : str
+        Name in the catalogue, by which kernel fits are found.
+    bandwidth : float
+        Memory bandwidth, [B/s]
+    peaks : dict
+        Dense matrix rate for each precision that the part has, [FLOP/s]
+    family : str
+        Compute capability without the minor number, ``"9"``; ``"cpu"`` for a processor; empty if it has none.
+    same_chip : str
+        Part with the same chip, by whose name kernel fits are found where this part was not measured.
+    multiprocessors : int
+        Cores that each run a block of threads; 0 where it is not known, [-]
+    """
+
+    name: str
+    bandwidth: float
+    peaks: dict[str, float]
+    family: str = ""
+    same_chip: str = ""
+    multiprocessors: int = 0
+
+    @property
+    def is_processor(self) -> bool:
+        """Whether a CPU computes."""
+        return self.family == "cpu"
+
+    def rate(self, compute: str) -> float:
+        """Rate at which weights meant for a precision are multiplied; formats without hardware run in BF16.
+
+        Parameters
+        ----------
+        compute : str
+            Precision the format is meant for.
+
+        Returns
+        -------
+        float
+            [FLOP/s]
+
+        Raises
+        ------
+        UnknownFact
+            If no matrix rate of the part is published.
+
+        Examples
+        --------
+        >>> Part("h100-sxm", bandwidth=3.35e12, peaks={"bf16": 989e12, "fp8": 1978e12}).rate("fp4") / 1e12
+        989.0
+        """
+        found = self.peaks.get(compute) or self.peaks.get("bf16") or self.peaks.get("fp8") or self.peaks.get("fp4")
+        if not found:
+            raise UnknownFact("no matrix rate of this part is published")
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class LinkPeak:
+    """The link that a tensor-parallel group crosses.
+
+    Attributes
+    ----------
+    kind : str
+        ``nvlink``, ``pcie``, ``fabric`` or ``unified``.
+    bandwidth : float
+        One direction for each rank, [B/s]
+    latency : float
+        How many times as long a small collective takes as on the machines that the fit knows, [-]
+    one_shot : bool
+        Whether the engine's one-shot all-reduce runs over PCIe, which stock engines leave off there.
+    """
+
+    kind: str
+    bandwidth: float
+    latency: float = 1.0
+    one_shot: bool = False
+
+
+@dataclass(frozen=True)
+class Product:
+    """Matrices of one layer that run as one product: they share input, format and sharding.
+
+    Attributes
+    ----------
+    tensor : Tensor
+        One of them, for its class and its cut.
+    format : WeightFormat
+        How they are stored.
+    rows, columns : float
+        Outputs and inputs of the product on one rank without tensor parallelism, [-]
+    """
+
+    tensor: Tensor
+    format: WeightFormat
+    rows: float
+    columns: float
+
+
+@dataclass(frozen=True)
+class StepWork:
+    """Everything that decides the work of a step except the points.
+
+    Attributes
+    ----------
+    model : ModelSpec
+        The model.
+    checkpoint : Checkpoint
+        How its weights are stored.
+    part : Part
+        Its rates.
+    link : LinkPeak
+        Link of the tensor-parallel group.
+    engine : str
+        Engine, by which kernel fits are found.
+    kv_bytes : float
+        Bytes for each cached value of ordinary attention, [B]
+    latent_bytes : float
+        Bytes for each token and layer of a latent cache in the engine's layout, [B]; 0 takes values × `kv_bytes`
+    sparse : bool
+        Whether sparse attention kernels run; without them an indexed model attends densely.
+    draft_tokens : int
+        Tokens that MTP or a draft head proposes for each request and step, [-]
+    verify_only : bool
+        Leave the draft passes out (for engines whose draft is a separate model).
+    attention : AttentionRule
+        How attention shares keys among blocks of threads.
+    """
+
+    model: ModelSpec
+    checkpoint: Checkpoint
+    part: Part
+    link: LinkPeak
+    engine: str = "vllm"
+    kv_bytes: float = 2.0
+    latent_bytes: float = 0.0
+    sparse: bool = True
+    draft_tokens: int = 0
+    verify_only: bool = False
+    attention: AttentionRule = AttentionRule()
+
+    @cached_property
+    def main(self) -> tuple[tuple[Segment, tuple[Product, ...]], ...]:
+        """Segments of the main model with their products."""
+        return tuple((part, _products(part.tensors, part.formats)) for part in segments(self.model, self.checkpoint))
+
+    @cached_property
+    def draft(self) -> tuple[tuple[Segment, tuple[Product, ...]], ...]:
+        """Segments of the layers that draft; empty without drafting."""
+        return tuple((part, _products(*_run(part, once=False))) for part in self._drafting)
+
+    @cached_property
+    def joined(self) -> tuple[Product, ...]:
+        """The projection that a draft head runs once a step."""
+        return tuple(one for part in self._drafting for one in _products(*_run(part, once=True)))
+
+    @cached_property
+    def _drafting(self) -> tuple[Segment, ...]:
+        if not self.draft_tokens or self.verify_only:
+            return ()
+        return tuple(one for one in segments(self.model, self.checkpoint, mtp=True) if one.name == "mtp")
+
+    @cached_property
+    def head(self) -> tuple[Product, ...]:
+        """The output head."""
+        rows = [tensor for tensor in vocabulary_tensors(self.model) if tensor.matmul]
+        return _products(tuple(rows), tuple(tensor_format(self.checkpoint, tensor, None) for tensor in rows))
+
+    def runs_as(self, form: WeightFormat, product: str) -> KernelRule:
+        """How the engine multiplies weights of a format on this part.
+
+        Parameters
+        ----------
+        form : WeightFormat
+            How they are stored.
+        product : str
+            ``gemm`` or ``experts``.
+
+        Returns
+        -------
+        KernelRule
+            The kernel; one for whole numbers of 4 bits or BF16 where the part lacks the precision.
+        """
+        rule = kernel_rule(self.engine, self.part.family, form, product)
+        if self.part.peaks.get(rule.compute) is None:
+            plain = WEIGHT_FORMATS["bf16" if form.bits >= 16 else "int4"]
+            return kernel_rule(self.engine, self.part.family, plain, product)
+        return rule
+
+    def kernel(self, kernel: str, form: str | KernelRule) -> KernelParams:
+        """Fitted parameters of a kernel on this part, by this engine where it was measured.
+
+        Parameters
+        ----------
+        kernel : str
+            Class of kernel.
+        form : str or KernelRule
+            KV format, or how weights are multiplied.
+
+        Returns
+        -------
+        KernelParams
+            The part's own fit, a prior of its family, or a rule of thumb.
+        """
+        rule = form if isinstance(form, KernelRule) else KernelRule(form, 2.0, "bf16", self.engine)
+        return _kernel(self.part.same_chip or self.part.name, self.part.family, kernel, rule)
+
+    def attention_kernel(self, kernel: str) -> KernelParams:
+        """Fitted parameters of a kernel that reads the KV cache, by the attention backend where it is known.
+
+        Parameters
+        ----------
+        kernel : str
+            Class of kernel.
+
+        Returns
+        -------
+        KernelParams
+            As `kernel` finds them.
+        """
+        form = "fp8" if self.kv_bytes <= 1.1 else "bf16"
+        return self.kernel(kernel, KernelRule(form, 2.0, "bf16", self.engine, self.attention.backend))
+
+    def cards(self, ranks: np.ndarray | float) -> LinkClass | None:
+        """Links of cards whose group crosses PCIe, None for others.
+
+        A table of kernels holds the one machine that its author had; collectives over PCIe were measured on several.
+
+        Parameters
+        ----------
+        ranks : float or array
+            Ranks in the group, [-]
+
+        Returns
+        -------
+        LinkClass or None
+            The ring that stock engines run; with the one-shot kernel where it runs, the faster of both.
+        """
+        if self.link.kind != "pcie":
+            return None
+        fits = load_link_fits()
+        ring = fits.protocols["pcie", "ring", "direct"]
+        if not self.link.one_shot:
+            return LinkClass("pcie", self.link.bandwidth, self.link.bandwidth, ring, algorithm="ring")
+        kept = self.link.bandwidth * crowding(np.asarray(ranks) - 1.0, fits.scalars)
+        shot = fits.protocols["pcie", "one-shot", "direct"]
+        return LinkClass("pcie", self.link.bandwidth, kept, ring, shot)  # type: ignore[arg-type]  # arrays broadcast
+
+    def collective(self) -> CollectiveParams:
+        """Fitted parameters of all-reduces on this part, or a rule of thumb."""
+        engine = collective_engine(self.engine, self.part.family)
+        return _collective(self.part.same_chip or self.part.name, self.part.family, engine)
+
+
+#: a kernel fit that misses single shapes by more than this in the median says too little; the next format is taken [-]
+_POOR_FIT = 0.25
+
+
+@lru_cache(maxsize=4096)
+def _kernel(part: str, family: str, kernel: str, rule: KernelRule) -> KernelParams:
+    if family == "cpu":
+        return _CPU_PRODUCT if kernel in ("gemm", "experts") else _CPU_ATTENTION
+    for precision in (rule.form, "fp8" if rule.form.startswith("fp8") else "bf16", "bf16"):
+        found = find_kernel_fit(
+            part, kernel, precision=precision, engine=rule.engine, family=family or None, backend=rule.backend
+        )
+        if found is not None and isinstance(found.params, KernelParams) and found.median < _POOR_FIT:
+            return found.params
+    return _UNKNOWN_KERNEL
+
+
+@lru_cache(maxsize=256)
+def _collective(part: str, family: str, engine: str) -> CollectiveParams:
+    found = find_kernel_fit(part, "all-reduce", precision="bf16", engine=engine, family=family or None)
+    if found is None or not isinstance(found.params, CollectiveParams):
+        return _UNKNOWN_COLLECTIVE
+    return found.params
+
+
+def _run(part: Segment, *, once: bool) -> tuple[tuple[Tensor, ...], tuple[WeightFormat, ...]]:
+    """Tensors of a drafting layer that run once a step, or in every draft pass, with their formats."""
+    kept = [(t, form) for t, form in zip(part.tensors, part.formats, strict=True) if (t.name == "fc") == once]
+    return tuple(t for t, _ in kept), tuple(form for _, form in kept)
+
+
+def _products(tensors: tuple[Tensor, ...], formats: tuple[WeightFormat, ...]) -> tuple[Product, ...]:
+    groups: dict[tuple[object, ...], Product] = {}
+    for tensor, form in zip(tensors, formats, strict=True):
+        if not tensor.matmul:
+            continue
+        module = tensor.name.rsplit(".", 1)[0]
+        key: tuple[object, ...] = (module, form.name, tensor.shard, tensor.units, tensor.columns)
+        if tensor.tensor_class == "routed_experts":
+            key = ("routed", form.name)
+        elif tensor.name.endswith(ROW_PARALLEL):
+            key = (tensor.name, form.name)
+        before = groups.get(key)
+        rows = float(tensor.rows * (tensor.copies if tensor.tensor_class != "routed_experts" else 1))
+        columns = float(tensor.columns)
+        if before is not None:
+            rows += before.rows if before.columns == columns else 0.0
+            rows = rows if before.columns == columns else before.rows
+            columns = before.columns
+        groups[key] = Product(before.tensor if before else tensor, form, rows, columns)
+    return tuple(groups.values())

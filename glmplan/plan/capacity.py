@@ -1,0 +1,289 @@
+"""Memory of many layouts at once: the cache pool of each, what it holds, and by how much it falls short."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from glmplan.facts.engines.memory import memory_engines
+from glmplan.physics.memory.budget import MemoryBudget, budget_rows
+from glmplan.physics.memory.part import PartMemory, part_memory
+from glmplan.physics.memory.pool import KvPool, kv_pool, largest_context, requests_that_fit
+from glmplan.physics.memory.ranks import RankMemory, rank_memory
+from glmplan.physics.memory.settings import MemorySettings
+from glmplan.physics.points import Layout
+from glmplan.plan.engine_limits import Terms
+from glmplan.plan.question import Asked
+
+__all__ = ["LOW", "Holding", "Ranks", "contexts_of", "settings_of", "stage_ranks"]
+
+#: standard deviations from the mean to the 5 % quantile of a normal distribution [-]
+LOW = -1.6449
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """What one layout holds.
+
+    Attributes
+    ----------
+    terms : Terms
+        The layout and what runs on it.
+    memory : RankMemory
+        Ranks of several layouts.
+    point : int
+        Which of them is this one, [-]
+    part : PartMemory
+        The accelerator's memory.
+    pool, pool_low, pool_high : float
+        Tokens of the cache pool in requests of the asked length and their 90 % interval, [token]
+    pool_bytes : float
+        Pool of the rank that limits; negative when weights alone are too much, [B]
+    stage : int
+        Pipeline stage that limits, [-]
+    context, context_low : float
+        Longest request that the pool holds alone, mean and low end; the model's limit is not applied, [token]
+    held, held_low : float
+        Requests of the asked length that the pool holds, mean and low end, [-]
+    short : float
+        What one full-length request lacks on the rank that limits; 0 or less when it fits, [B]
+    short_low : float
+        The same at the low end of the pool, [B]
+    """
+
+    terms: Terms
+    memory: RankMemory
+    point: int
+    part: PartMemory
+    pool: float
+    pool_low: float
+    pool_high: float
+    pool_bytes: float
+    stage: int
+    context: float
+    context_low: float
+    held: float
+    held_low: float
+    short: float
+    short_low: float
+
+    @property
+    def verdict(self) -> str:
+        """``fits``, ``tight`` (one full-length request fits only at the mean) or ``does_not_fit``."""
+        if self.short > 0:
+            return "does_not_fit"
+        return "tight" if self.short_low > 0 else "fits"
+
+    def rows(self) -> list[MemoryBudget]:
+        """Memory of every rank."""
+        return budget_rows(self.memory, self.part, point=self.point)
+
+
+class Ranks:
+    """Memory of all layouts of a question, computed once for each cache format, drafting and use of graphs.
+
+    Parameters
+    ----------
+    asked : Asked
+        The question.
+    found : list of tuple of int
+        Layouts: tp, pp, dp, ep, dcp, [-]
+
+    Raises
+    ------
+    UnknownFact
+        If the memory of the part is not published.
+    """
+
+    def __init__(self, asked: Asked, found: list[tuple[int, int, int, int, int]]) -> None:
+        self.asked = asked
+        self.found = list(found)
+        self.part = part_memory(asked.machine.accelerator)
+        self._memory: dict[tuple[str, bool, bool], RankMemory] = {}
+        self._held: dict[tuple[str, bool, bool, bool], _Arrays] = {}
+
+    def hold(self, terms: Terms) -> Holding:
+        """What one layout holds.
+
+        Parameters
+        ----------
+        terms : Terms
+            The layout; its cache format and graphs may differ from what was wanted.
+
+        Returns
+        -------
+        Holding
+            Its memory.
+        """
+        layout = (terms.tp, terms.pp, terms.dp, terms.ep, terms.dcp)
+        if layout not in self.found:
+            self.found.append(layout)
+            self._memory.clear()
+            self._held.clear()
+        form = (terms.kv, terms.mtp > 0, terms.indexer)
+        if form not in self._memory:
+            self._memory[form] = _ranks(self.asked, self.found, terms)
+        key = (*form, terms.graphs)
+        if key not in self._held:
+            memory = replace(self._memory[form], settings=settings_of(self.asked, terms))
+            self._held[key] = _arrays(self.asked, memory, self.part)
+        return self._held[key].at(self.found.index(layout), terms)
+
+
+def settings_of(asked: Asked, terms: Terms) -> MemorySettings:
+    """Settings of a launch that decide memory.
+
+    Parameters
+    ----------
+    asked : Asked
+        The question.
+    terms : Terms
+        What the layout runs with: whether graphs are captured and an indexer is kept.
+
+    Returns
+    -------
+    MemorySettings
+        The settings.
+    """
+    return MemorySettings(
+        engine=asked.engine if asked.engine in memory_engines() else "vllm",
+        version=asked.engine_version,
+        accelerator=asked.machine.accelerator.name,
+        fraction=asked.fraction,
+        graphs=None if terms.graphs else 0.0,
+        indexer=terms.indexer,
+    )
+
+
+def _ranks(asked: Asked, found: list[tuple[int, int, int, int, int]], terms: Terms) -> RankMemory:
+    columns = zip(("tp", "pp", "dp", "ep", "dcp"), np.array(found).T, strict=True)
+    return rank_memory(
+        asked.model,
+        asked.checkpoint,
+        layout=Layout(**dict(columns)),
+        kv=terms.kv,
+        settings=settings_of(asked, terms),
+        mtp=terms.mtp > 0,
+        memory=asked.machine.accelerator.memory,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Arrays:
+    """`Holding` of every layout; (n,) arrays."""
+
+    memory: RankMemory
+    part: PartMemory
+    pool: KvPool
+    longest: np.ndarray
+    longest_low: np.ndarray
+    held: np.ndarray
+    held_low: np.ndarray
+    short: np.ndarray
+    short_low: np.ndarray
+
+    def at(self, place: int, terms: Terms) -> Holding:
+        pool = self.pool
+        return Holding(
+            terms=terms,
+            memory=self.memory,
+            point=place,
+            part=self.part,
+            pool=float(pool.tokens[place]),
+            pool_low=max(float(pool.tokens_low[place]), 0.0),
+            pool_high=float(pool.tokens_high[place]),
+            pool_bytes=float(pool.bytes[place]),
+            stage=int(pool.stage[place]),
+            context=float(self.longest[place]),
+            context_low=float(self.longest_low[place]),
+            held=float(self.held[place]),
+            held_low=float(self.held_low[place]),
+            short=float(self.short[place]),
+            short_low=float(self.short_low[place]),
+        )
+
+
+def _arrays(asked: Asked, memory: RankMemory, part: PartMemory) -> _Arrays:
+    length = float(asked.user_tokens)
+    pool = kv_pool(memory, part, context=length)
+    longest, longest_low = largest_context(memory, part), largest_context(memory, part, quantile=LOW)
+    full = float(asked.full_request)
+    need = np.max([np.where(stage.held, stage.request_bytes(full), 0.0) for stage in memory.stages], axis=0)
+    return _Arrays(
+        memory=memory,
+        part=part,
+        pool=pool,
+        longest=longest,
+        longest_low=longest_low,
+        held=requests_that_fit(memory, part, length),
+        held_low=requests_that_fit(memory, part, length, quantile=LOW),
+        short=_short(need, pool.bytes, longest, asked.full_request),
+        short_low=_short(need, pool.bytes + LOW * pool.sd, longest_low, asked.full_request),
+    )
+
+
+def _short(need: np.ndarray, pool: np.ndarray, longest: np.ndarray, length: int) -> np.ndarray:
+    """Bytes that a request lacks: positive exactly when it is longer than the longest that fits."""
+    lacking = np.maximum(need - pool, 1.0)
+    return np.where(longest >= length, np.minimum(need - pool, 0.0), lacking)
+
+
+def contexts_of(asked: Asked, holding: Holding, users: tuple[int, ...], *, quantile: float = 0.0) -> list[int]:
+    """Longest request that each of some numbers of users may have at once; the model's limit applies.
+
+    Parameters
+    ----------
+    asked : Asked
+        The question.
+    holding : Holding
+        The layout.
+    users : tuple of int
+        Numbers of users, [-]
+    quantile : float, optional
+        Standard deviations to add to the pool, [-]
+
+    Returns
+    -------
+    list of int
+        Tokens, 0 when not even the shortest fits, [token]
+    """
+    terms = holding.terms
+    alone = _ranks(asked, [(terms.tp, terms.pp, terms.dp, terms.ep, terms.dcp)], terms)
+    limit = asked.model.max_context
+    # a set, because `np.unique` imports the masked arrays of numpy, which takes longer than the rest of this function
+    grid = np.array(sorted({*np.geomspace(64, limit, 160).astype(int).tolist(), limit}), dtype=float)
+    counts = requests_that_fit(alone, holding.part, grid, quantile=quantile)
+    found = []
+    for number in users:
+        fits = np.flatnonzero(counts >= number)
+        if not len(fits):
+            found.append(0)
+            continue
+        last = int(fits[-1])
+        if last == len(grid) - 1:
+            found.append(limit)
+            continue
+        fine = np.linspace(grid[last], grid[last + 1], 33)
+        inside = np.flatnonzero(requests_that_fit(alone, holding.part, fine, quantile=quantile) >= number)
+        found.append(int(fine[inside[-1]]) // 64 * 64 if len(inside) else int(grid[last]))
+    return found
+
+
+def stage_ranks(terms: Terms, stage: int) -> tuple[int, ...]:
+    """Numbers of the accelerators that hold a pipeline stage.
+
+    Parameters
+    ----------
+    terms : Terms
+        The layout.
+    stage : int
+        Stage, from 0, [-]
+
+    Returns
+    -------
+    tuple of int
+        Ranks as engines count them: tensor-parallel ranks are neighbours, then stages, then replicas, [-]
+    """
+    first = [(replica * terms.pp + stage) * terms.tp for replica in range(terms.dp)]
+    return tuple(rank for begin in first for rank in range(begin, begin + terms.tp))

@@ -1,0 +1,264 @@
+"""Engine walls before a layout: what the engine does instead, and whether anything lifts the wall."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from glmplan.facts.engines.conditions import conditions_of, host_options
+from glmplan.facts.engines.walls import Conditions, judge, load_engine
+from glmplan.plan.question import Asked
+from glmplan.prediction.deployment import keeps_indexer, runs_sparse
+
+if TYPE_CHECKING:
+    from glmplan.facts.schema.engine import Wall
+
+__all__ = ["Obstacles", "Terms", "layout_name"]
+
+#: a wall of these kinds changes what runs; others are advice, followed where nothing else was asked
+_FORCED = ("error", "fallback")
+#: options that follow from the machine and the layout, see `glmplan.facts.engines.conditions.host_options`
+_FROM_HOST = frozenset({"dual-socket", "pcie-switch", "display-on-the-fabric", "force-p2p", "nccl-xml"})
+_SEVERITIES = ("error", "fallback", "quality", "memory", "slow")
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What a layout runs with once the walls have had their say.
+
+    Attributes
+    ----------
+    tp, pp, dp, ep, dcp : int
+        Layout, [-]
+    kv : str
+        KV cache format.
+    graphs : bool
+        Whether steps run from captured CUDA graphs.
+    mtp : int
+        Drafted tokens, [-]
+    sparse : bool
+        Whether sparse attention runs.
+    indexer : bool
+        Whether its indexer is loaded and its keys are cached; engines that attend densely may keep it or not.
+    walls : tuple of Wall
+        Walls that stand, the hardest first.
+    blocked : Wall or None
+        A wall that nothing lifts.
+    """
+
+    tp: int
+    pp: int
+    dp: int
+    ep: int
+    dcp: int
+    kv: str
+    graphs: bool
+    mtp: int
+    sparse: bool
+    indexer: bool = True
+    walls: tuple[Wall, ...] = ()
+    blocked: Wall | None = None
+
+    @property
+    def accelerators(self) -> int:
+        """Accelerators used, [-]"""
+        return self.tp * self.pp * self.dp
+
+    @property
+    def name(self) -> str:
+        """The layout in words."""
+        return layout_name(self.tp, self.pp, self.dp, self.ep, self.dcp)
+
+
+def layout_name(tp: int, pp: int, dp: int = 1, ep: int = 1, dcp: int = 1) -> str:
+    """Write a layout: TP and PP always, the others where they are more than one.
+
+    Parameters
+    ----------
+    tp, pp, dp, ep, dcp : int
+        Degrees, [-]
+
+    Returns
+    -------
+    str
+        As in ``TP2×PP3``.
+
+    Examples
+    --------
+    >>> layout_name(2, 3), layout_name(1, 1, 8, 8)
+    ('TP2×PP3', 'TP1×PP1×DP8 EP8')
+    """
+    more = "".join(f"×{word}{degree}" for word, degree in (("DP", dp),) if degree > 1)
+    apart = "".join(f" {word}{degree}" for word, degree in (("EP", ep), ("DCP", dcp)) if degree > 1)
+    return f"TP{tp}×PP{pp}{more}{apart}"
+
+
+class Obstacles:
+    """The walls of one engine before one model on one machine, sorted once for all layouts.
+
+    Parameters
+    ----------
+    asked : Asked
+        The question.
+    options : frozenset of str, optional
+        Keys of `glmplan.facts.engines.options.OPTIONS` that hold.
+    """
+
+    def __init__(self, asked: Asked, options: frozenset[str] = frozenset()) -> None:
+        self.asked = asked
+        self.options = options
+        version = asked.engine_version
+        self.base = conditions_of(
+            asked.machine.host,
+            asked.model,
+            engine=asked.engine,
+            options=options,
+            engine_version=version,
+            weights=_weights_name(asked),
+            context=asked.full_request if asked.context else None,
+        )
+        every = (*load_engine(asked.engine).walls, *load_engine("any").walls)
+        loose = replace(self.base, count=None, options=options)
+        # what the model, the part and the version already decide need not be asked again for every layout
+        alive = [wall for wall in every if judge(wall, loose) != "absent"]
+        self.always = [wall for wall in alive if not _varies(wall) and judge(wall, self.base) == "stands"]
+        self.sometimes = [wall for wall in alive if _varies(wall)]
+        self.known: dict[Conditions, tuple[Wall, ...]] = {}
+
+    def conditions(self, terms: Terms, *, users: int = 1) -> Conditions:
+        """The conditions of a layout.
+
+        Parameters
+        ----------
+        terms : Terms
+            The layout.
+        users : int, optional
+            Requests in flight, [-]
+
+        Returns
+        -------
+        Conditions
+            What the walls ask for.
+        """
+        return replace(
+            self.base,
+            options=self.options | host_options(self.asked.machine.host, terms.tp),
+            count=terms.accelerators,
+            tp=terms.tp,
+            pp=terms.pp,
+            dp=terms.dp,
+            ep=terms.ep,
+            dcp=terms.dcp,
+            kv=terms.kv,
+            graphs=terms.graphs,
+            mtp=terms.mtp,
+            users=users,
+            memory_fraction=self.asked.fraction,
+        )
+
+    def standing(self, terms: Terms, *, users: int = 1) -> tuple[Wall, ...]:
+        """Walls that stand before a layout.
+
+        Parameters
+        ----------
+        terms : Terms
+            The layout.
+        users : int, optional
+            Requests in flight, [-]
+
+        Returns
+        -------
+        tuple of Wall
+            The walls, the hardest first.
+        """
+        given = self.conditions(terms, users=users)
+        if given not in self.known:
+            found = [*self.always, *(wall for wall in self.sometimes if judge(wall, given) == "stands")]
+            self.known[given] = tuple(sorted(found, key=lambda wall: _SEVERITIES.index(wall.severity)))
+        return self.known[given]
+
+    def settle(self, terms: Terms, *, mtp_given: bool = True, ep_given: bool = False) -> Terms:
+        """Apply what the engine does instead, until nothing changes.
+
+        Parameters
+        ----------
+        terms : Terms
+            What was wanted.
+        mtp_given, ep_given : bool, optional
+            Whether they were asked for; advice does not overrule what was asked.
+
+        Returns
+        -------
+        Terms
+            What runs, with the walls met on the way.
+        """
+        met: dict[str, Wall] = {}
+        for _ in range(4):
+            before = terms
+            for wall in self.standing(terms):
+                met.setdefault(wall.id, wall)
+                terms = _instead(wall, terms, mtp_given, ep_given)
+            if terms == before:
+                break
+        blocked = next((wall for wall in met.values() if _final(wall)), None)
+        ordered = sorted(met.values(), key=lambda wall: _SEVERITIES.index(wall.severity))
+        return replace(terms, walls=tuple(ordered), blocked=blocked)
+
+    def wanted(self, layout: tuple[int, int, int, int, int], kv: str) -> Terms:
+        """What a layout would run with if there were no walls.
+
+        Parameters
+        ----------
+        layout : tuple of int
+            tp, pp, dp, ep, dcp, [-]
+        kv : str
+            KV cache format.
+
+        Returns
+        -------
+        Terms
+            The terms before `settle`.
+        """
+        asked = self.asked
+        sparse = runs_sparse(asked.machine.accelerator, "sparse" if "sm120-sparse-mla" in self.options else None)
+        indexer = keeps_indexer(asked.engine, sparse)
+        return Terms(*layout, kv=kv, graphs=not asked.eager, mtp=asked.mtp, sparse=sparse, indexer=indexer)
+
+
+def _instead(wall: Wall, terms: Terms, mtp_given: bool, ep_given: bool) -> Terms:
+    say, forced = wall.instead, wall.severity in _FORCED
+    if say.attention == "dense":
+        terms = replace(terms, sparse=False, indexer=terms.indexer and say.indexer != "dropped")
+    if say.graphs is False:
+        terms = replace(terms, graphs=False)
+    if say.kv is not None and forced:
+        terms = replace(terms, kv=say.kv)
+    if say.mtp is not None and terms.mtp > say.mtp and (forced or not mtp_given):
+        terms = replace(terms, mtp=say.mtp)
+    if say.ep is not None and (forced or not ep_given):
+        terms = replace(terms, ep=say.ep)
+    if say.dcp is not None and forced:
+        terms = replace(terms, dcp=say.dcp)
+    return terms
+
+
+def _varies(wall: Wall) -> bool:
+    """Whether a wall depends on what differs between the layouts of one question."""
+    when = wall.when
+    return any(
+        (when.tp, when.pp, when.dp, when.ep, when.dcp, when.count, when.mtp, when.users, when.kv, when.options)
+    ) or when.graphs is not None or bool(set(when.unless) & _FROM_HOST)  # fmt: skip
+
+
+def _final(wall: Wall) -> bool:
+    """Whether the engine does not run the model on the silicon at all: no fallback, switch, patch or later version."""
+    when = wall.when
+    of_model = bool(when.models or when.features or when.weights) and bool(when.compute_capability)
+    lifted = bool(when.unless or when.options or wall.until or wall.fixed_by)
+    return wall.severity == "error" and of_model and not lifted and not wall.instead.model_dump(exclude_none=True)
+
+
+def _weights_name(asked: Asked) -> str:
+    checkpoint = asked.checkpoint
+    bulk = checkpoint.formats.get("routed_experts") or checkpoint.default
+    return checkpoint.name if checkpoint.file_bits_per_weight is not None else bulk

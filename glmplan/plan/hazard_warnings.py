@@ -1,0 +1,117 @@
+"""Hazards of a plan on its machine: what would break it, as warnings, and what may not be called safe."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from glmplan.plan.capacity import Holding
+from glmplan.plan.hazards import Hazard, PlanFacts, hazards_for, is_safe
+from glmplan.plan.offloaded import pinned_bytes
+from glmplan.plan.plan import Limit, Safe, Warn
+from glmplan.plan.question import Asked
+
+__all__ = ["facts_of", "hazard_warnings", "hazards_of", "without_danger"]
+
+
+def facts_of(asked: Asked, holding: Holding, *, users: int, longest: int) -> PlanFacts:
+    """What a plan does to its machine.
+
+    Parameters
+    ----------
+    asked : Asked
+        The question.
+    holding : Holding
+        The chosen layout.
+    users : int
+        Users at once, [-]
+    longest : int
+        Longest request that the engine accepts, [token]
+
+    Returns
+    -------
+    PlanFacts
+        What the rules of hazards ask for.
+    """
+    host, terms = asked.machine.host, holding.terms
+    same = [n for n, name in enumerate(host.accelerator_names) if name == host.accelerator]
+    on_node = same[: min(terms.accelerators, len(same))]
+    return PlanFacts(
+        members=tuple(on_node),
+        tp=terms.tp,
+        pinned=pinned_bytes(holding),
+        users=max(users, 1),
+        pool_tokens=holding.pool,
+        longest_tokens=float(longest),
+        request_tokens=float(asked.request_tokens),
+    )
+
+
+def hazards_of(asked: Asked, holding: Holding, *, users: int, longest: int) -> tuple[Hazard, ...]:
+    """Hazards of a plan, the worst first.
+
+    Parameters
+    ----------
+    asked : Asked
+        The question.
+    holding : Holding
+        The chosen layout.
+    users : int
+        Users at once, [-]
+    longest : int
+        Longest request that the engine accepts, [token]
+
+    Returns
+    -------
+    tuple of Hazard
+        What is known to be wrong, or cannot be ruled out.
+    """
+    return hazards_for(asked.machine.host, facts_of(asked, holding, users=users, longest=longest))
+
+
+def hazard_warnings(hazards: tuple[Hazard, ...]) -> tuple[Warn, ...]:
+    """Hazards as warnings of the answer.
+
+    Parameters
+    ----------
+    hazards : tuple of Hazard
+        The hazards.
+
+    Returns
+    -------
+    tuple of Warn
+        One for each.
+    """
+    return tuple(
+        Warn(
+            "hazard",
+            one.severity,
+            one.id,
+            one.title + ("" if one.certain else " (cannot be ruled out)"),
+            f"{one.effect}: {one.numbers}",
+            one.change,
+            one.source,
+        )
+        for one in hazards
+    )
+
+
+def without_danger(safe: Safe, hazards: tuple[Hazard, ...]) -> Safe:
+    """Call no number of users safe where a danger stands.
+
+    Parameters
+    ----------
+    safe : Safe
+        The number by cache, time for a token and queue.
+    hazards : tuple of Hazard
+        The hazards of the plan.
+
+    Returns
+    -------
+    Safe
+        The same, or no users with the hazard as the limit.
+    """
+    if is_safe(hazards):
+        return safe
+    worst = hazards[0]
+    limit = Limit("hazard", 0, f"{worst.title}: {worst.numbers}")
+    return replace(safe, users=0, limit="hazard", limits=(*safe.limits, limit))

@@ -1,0 +1,257 @@
+"""From the words of a question to the whole answer."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from glmplan.plan.capacity import Holding, stage_ranks
+from glmplan.plan.changes import changes_of, verdict_of
+from glmplan.plan.engine_limits import Obstacles
+from glmplan.plan.hazard_warnings import hazard_warnings, hazards_of, without_danger
+from glmplan.plan.launch import launch_command
+from glmplan.plan.offloaded import experts_on_host
+from glmplan.plan.plan import FitAnswer, RunnerUp, Warn
+from glmplan.plan.question import Asked, Words, read_words
+from glmplan.plan.ranking import deployment_of, matrix_rate_known, speed_known
+from glmplan.plan.search import Solution, solve
+from glmplan.plan.users import binding_words, grid_of, predictions_of, safe_users, user_table
+
+if TYPE_CHECKING:
+    from glmplan.facts.schema.engine import Wall
+
+__all__ = ["answer_of", "fit_answer"]
+
+#: runners-up that are listed
+_LISTED = 5
+_GIB = 2**30
+_SEVERITIES = ("danger", "error", "warning", "memory", "quality", "fallback", "slow", "note")
+
+
+def fit_answer(words: Words) -> FitAnswer:
+    """Answer a question: will it run, how fast, for how many, what binds, what to change.
+
+    Parameters
+    ----------
+    words : Words
+        The question as typed.
+
+    Returns
+    -------
+    FitAnswer
+        The answer; also "does not fit" and "unknown" are answers.
+
+    Raises
+    ------
+    SpecError
+        If the question is wrong.
+
+    Examples
+    --------
+    >>> answer = fit_answer(Words("glm-5.1-nvfp4", "6xrtx-pro-6000-ws"))
+    >>> answer.verdict, answer.holding.terms.name
+    ('fits', 'TP2×PP3')
+    >>> fit_answer(Words("glm-5.1-nvfp4", "4xrtx-pro-6000-ws")).verdict
+    'does_not_fit'
+    """
+    return answer_of(read_words(words))
+
+
+def answer_of(asked: Asked) -> FitAnswer:
+    """Answer a question that has been read.
+
+    Parameters
+    ----------
+    asked : Asked
+        The question.
+
+    Returns
+    -------
+    FitAnswer
+        The answer.
+    """
+    part = asked.machine.accelerator
+    missing = tuple(name for name in ("memory", "memory_bandwidth") if part.figure(name) is None)
+    if "memory" in missing:
+        return _unknown(asked, missing)
+    solution = solve(asked)
+    first, best = solution.ranked[0], solution.best
+    verdict = verdict_of(asked, first)
+    unknown = (*missing, *(() if matrix_rate_known(asked) else ("matrix rate",)))
+    if not speed_known(asked) and not missing:
+        unknown = ("memory bandwidth of the host",)
+    runners = tuple(
+        RunnerUp(
+            one.holding.terms.name,
+            one.holding.terms.accelerators,
+            one.holding.verdict,
+            one.holding.pool,
+            one.alone,
+            one.many,
+            one.why,
+        )
+        for one in solution.ranked[1 : 1 + _LISTED]
+    )
+    limit = asked.model.max_context
+    common = {
+        "asked": asked,
+        "verdict": verdict,
+        "headline": _headline(solution, verdict),
+        "reasons": _reasons(solution, verdict),
+        "unknown": unknown,
+        "holding": best,
+        "ranks": tuple(best.rows()),
+        "kv_why": solution.kv_why,
+        "context": int(min(best.context, limit)),
+        "context_low": int(min(best.context_low, limit)),
+        "runners": runners,
+        "others": max(len(solution.ranked) - 1 - _LISTED, 0),
+        "left_out": solution.left_out,
+        "changes": changes_of(solution),
+    }
+    if verdict == "does_not_fit" or "memory_bandwidth" in missing or first.alone == 0.0:
+        return FitAnswer(**common, warnings=_warnings(solution, ()))  # type: ignore[arg-type]
+    found = predictions_of(asked, best, grid_of(asked, best))
+    rows = user_table(asked, best, found)
+    told = _launch_context(asked, best)
+    command, notes = launch_command(asked, best, told)
+    one = found[asked.users[0]]
+    safe = safe_users(asked, best, found)
+    hazards = hazards_of(asked, best, users=safe.users, longest=told)
+    return FitAnswer(
+        **common,  # type: ignore[arg-type]
+        deployment=None if experts_on_host(asked) else deployment_of(asked, best.terms),
+        launch_context=told,
+        users=rows,
+        safe=without_danger(safe, hazards),
+        binding=binding_words(rows),
+        warnings=_by_severity((*hazard_warnings(hazards), *_warnings(solution, rows))),
+        command=command,
+        command_notes=notes,
+        basis=one.basis,
+        knowledge=one.knowledge,
+        fits=(_fit_file(asked), "calibration/fits/memory.toml"),
+    )
+
+
+def _fit_file(asked: Asked) -> str:
+    return "calibration/fits/offload.toml" if experts_on_host(asked) else f"calibration/fits/step/{asked.engine}.toml"
+
+
+def _unknown(asked: Asked, missing: tuple[str, ...]) -> FitAnswer:
+    """The answer for a part whose memory nobody published: what is known, and what published speeds would imply."""
+    part = asked.machine.accelerator
+    words = ", ".join(name.replace("memory_bandwidth", "bandwidth") for name in missing)
+    reasons = []
+    for entry in part.implied:
+        if entry.field in missing:
+            field = entry.field.replace("memory_bandwidth", "bandwidth")
+            span = f"at least {entry.low}" if entry.high is None else f"{entry.low} to {entry.high}"
+            reasons.append(f"published speeds would imply {field} {span} ({entry.reasoning}; {entry.source})")
+    from glmplan.physics.blocks.storage import checkpoint_bytes
+
+    size = checkpoint_bytes(asked.model, asked.checkpoint)
+    reasons.append(f"{asked.model.name} {asked.checkpoint.name} has {size / _GIB:,.0f} GiB of weights")
+    return FitAnswer(
+        asked=asked,
+        verdict="unknown",
+        headline=f"unknown: {words} of {part.full_name} {'is' if len(missing) == 1 else 'are'} not published",
+        reasons=tuple(reasons),
+        unknown=missing,
+    )
+
+
+def _launch_context(asked: Asked, best: Holding) -> int:
+    """Longest sequence that the engine is told: what was asked, else what the low end of the pool holds."""
+    if asked.context is not None:
+        return asked.context
+    sure = int(min(best.context_low, asked.model.max_context))
+    if sure >= asked.model.max_context:
+        return asked.model.max_context
+    return max(sure // 1024 * 1024, asked.request_tokens)
+
+
+def _cards(best: Holding) -> str:
+    ranks = stage_ranks(best.terms, best.stage)
+    if best.terms.accelerators == 1:
+        return "the card"
+    if len(ranks) == best.terms.accelerators:
+        return "each card"
+    shown = ", ".join(map(str, ranks[:8])) + (" …" if len(ranks) > 8 else "")
+    return f"each of cards {shown} (stage {best.stage})" if len(ranks) > 1 else f"card {shown} (stage {best.stage})"
+
+
+def _headline(solution: Solution, verdict: str) -> str:
+    asked, best = solution.asked, solution.best
+    if best.terms.blocked is not None:
+        return f"does not run with {asked.engine}: {best.terms.blocked.title}"
+    length = f"{asked.full_request:,} tokens"
+    if verdict == "does_not_fit":
+        lack = f"{best.short / _GIB:.1f} GiB short on {_cards(best)} for one request of {length}"
+        return f"does not fit: {lack} in the best layout, {best.terms.name}"
+    if verdict == "tight" and best.verdict == "tight":
+        lack = f"{best.short_low / _GIB:.1f} GiB short on {_cards(best)}"
+        return f"tight: one request of {length} fits in the mean, but is {lack} if the engine takes more than usual"
+    if verdict == "tight":
+        users = asked.users[-1]
+        if best.held >= users:
+            few = f"only {best.held_low:,.0f} at the low end"
+            return f"tight: the cache holds the {users} requests of {asked.user_tokens:,} tokens in the mean, but {few}"
+        said = f"holds {best.held:,.0f} of the {users} requests of {asked.user_tokens:,} tokens"
+        low = f" ({best.held_low:,.0f} at the low end)" if best.held_low < best.held else ""
+        return f"tight: the cache {said}{low}; the others wait"
+    spare = max(best.pool_bytes, 0.0) / _GIB
+    return f"fits with {best.terms.name}: {spare:.1f} GiB for the cache on {_cards(best)}, the fullest"
+
+
+def _reasons(solution: Solution, verdict: str) -> tuple[str, ...]:
+    best = solution.best
+    blocked = best.terms.blocked
+    if blocked is not None:
+        return tuple(text for text in (blocked.effect, f"do: {blocked.do}", f"source: {blocked.source}") if text)
+    return ()
+
+
+def _warnings(solution: Solution, rows: tuple[object, ...]) -> tuple[Warn, ...]:
+    asked, best = solution.asked, solution.best
+    found = []
+    walls = {wall.id: wall for wall in best.terms.walls}
+    if rows:
+        told = asked.but(context=_launch_context(asked, best))
+        for wall in Obstacles(told, solution.options).standing(best.terms, users=asked.users[-1]):
+            walls.setdefault(wall.id, wall)
+    for wall in walls.values():
+        found.append(
+            Warn(
+                "wall",
+                wall.severity,
+                wall.id,
+                wall.title,
+                "; ".join([wall.effect, *_costs(wall)]),
+                wall.do,
+                wall.source,
+                _applied(wall),
+            )
+        )
+    return tuple(found)
+
+
+def _by_severity(found: tuple[Warn, ...]) -> tuple[Warn, ...]:
+    return tuple(sorted(found, key=lambda one: _SEVERITIES.index(one.severity)))
+
+
+def _costs(wall: Wall) -> list[str]:
+    """What was measured behind the wall and without it."""
+    return [f"measured: {one.what}: {one.behind_wall} instead of {one.free}" for one in wall.measured if one.free]
+
+
+def _applied(wall: Wall) -> str:
+    say = wall.instead
+    words = []
+    words += ["dense attention"] * (say.attention == "dense")
+    words += ["no CUDA graphs"] * (say.graphs is False)
+    words += [f"{say.kv} cache"] * (say.kv is not None)
+    words += [f"{say.mtp} drafted tokens"] * (say.mtp is not None)
+    words += ["no expert parallelism"] * (say.ep is not None)
+    words += ["no decode context parallelism"] * (say.dcp is not None)
+    words += [f"products in {say.compute}"] * (say.compute is not None)
+    return "planned with " + ", ".join(words) if words else ""

@@ -1,0 +1,278 @@
+"""The answer to a question, as records of numbers in base units; the reports turn it into text, JSON or tables."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from glmplan.physics.memory.budget import MemoryBudget
+from glmplan.plan.capacity import Holding
+from glmplan.plan.question import Asked
+from glmplan.prediction.deployment import Deployment
+from glmplan.prediction.predict import Figure
+
+__all__ = ["Change", "FitAnswer", "Limit", "RunnerUp", "Safe", "UserRow", "Warn"]
+
+
+@dataclass(frozen=True, slots=True)
+class UserRow:
+    """What users see when a number of them work at once.
+
+    Attributes
+    ----------
+    users : int
+        Users, each sending the next request when the last is answered, [-]
+    running : int
+        Requests that run at once; the others wait, [-]
+    ttft : Figure or None
+        Time to the first token, waiting included, [s]; None when no matrix rate of the part is published
+    tpot : Figure
+        Time for each further token, [s]
+    user_rate : Figure
+        Tokens per second of one user after the first token, [token/s]
+    total_rate : Figure
+        Tokens per second of all users together, [token/s]
+    context : int
+        Longest request that each may have at once, mean pool, [token]
+    outside : str
+        What lies outside of what was measured; empty if nothing.
+    shares : dict of str to float
+        Shares of the decode step by component, [-]
+    """
+
+    users: int
+    running: int
+    ttft: Figure | None
+    tpot: Figure
+    user_rate: Figure
+    total_rate: Figure
+    context: int
+    outside: str
+    shares: dict[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """One limit on the number of users.
+
+    Attributes
+    ----------
+    name : str
+        ``kv``, ``tpot``, ``queue`` or ``hazard``.
+    users : int
+        Users that it allows, [-]
+    words : str
+        What it is.
+    """
+
+    name: str
+    users: int
+    words: str
+
+
+@dataclass(frozen=True, slots=True)
+class Safe:
+    """Number of users that are safe.
+
+    Attributes
+    ----------
+    users : int
+        Users for whom every limit holds at the bad end of its 90 % interval, [-]
+    expected : int
+        The same in the mean, [-]
+    limit : str
+        Name of the limit that binds first.
+    limits : tuple of Limit
+        Every limit at the bad end.
+    target_tpot : float
+        Longest time for a token that counts as usable, [s]
+    """
+
+    users: int
+    expected: int
+    limit: str
+    limits: tuple[Limit, ...]
+    target_tpot: float
+
+
+@dataclass(frozen=True, slots=True)
+class RunnerUp:
+    """A layout that was not chosen.
+
+    Attributes
+    ----------
+    layout : str
+        Its name.
+    accelerators : int
+        Accelerators it uses, [-]
+    verdict : str
+        ``fits``, ``tight`` or ``does_not_fit``.
+    pool_tokens : float
+        Cache pool, [token]
+    user_rate, total_rate : float
+        Tokens per second of one user, and of the typical number together, [token/s]; 0 when not computed
+    why : str
+        Why it lost.
+    """
+
+    layout: str
+    accelerators: int
+    verdict: str
+    pool_tokens: float
+    user_rate: float
+    total_rate: float
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What would be with something else; computed, not guessed.
+
+    Attributes
+    ----------
+    name : str
+        ``kv``, ``accelerators``, ``fewer``, ``checkpoint``, ``model``, ``context``, ``mtp``, ``kernels``, ``layout`` or
+        ``engine``.
+    what : str
+        The change in words.
+    verdict : str
+        Verdict with it.
+    layout : str
+        The best layout with it.
+    pool_tokens, pool_low : float
+        Cache pool and its low end, [token]
+    held : float
+        Requests of the asked length that the pool holds at the low end, [-]
+    user_rate, total_rate : float
+        Tokens per second of one user, and of the typical number together, [token/s]; 0 when not computed
+    note : str
+        What else to know.
+    """
+
+    name: str
+    what: str
+    verdict: str
+    layout: str
+    pool_tokens: float
+    pool_low: float
+    held: float
+    user_rate: float
+    total_rate: float
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Warn:
+    """Something to know before buying or starting.
+
+    Attributes
+    ----------
+    kind : str
+        ``wall`` or ``hazard``.
+    severity : str
+        Of a wall ``error``, ``fallback``, ``quality``, ``memory`` or ``slow``; of a hazard ``danger``, ``warning`` or
+        ``note``.
+    name : str
+        Identifier.
+    title : str
+        What it is.
+    effect : str
+        What happens.
+    do : str
+        What to do.
+    source : str
+        Where it is from.
+    applied : str
+        How the prediction takes it into account; empty if it does not.
+    """
+
+    kind: str
+    severity: str
+    name: str
+    title: str
+    effect: str = ""
+    do: str = ""
+    source: str = ""
+    applied: str = ""
+
+
+@dataclass(frozen=True)
+class FitAnswer:
+    """The whole answer.
+
+    Attributes
+    ----------
+    asked : Asked
+        The question.
+    verdict : str
+        ``fits``, ``tight``, ``does_not_fit``, or ``unknown`` when the memory of the part is not published.
+    headline : str
+        The verdict in one sentence.
+    reasons : tuple of str
+        What it rests on, in words.
+    unknown : tuple of str
+        Facts of the part that nobody published.
+    deployment : Deployment or None
+        The chosen layout; None when nothing is known or nothing can be predicted.
+    holding : Holding or None
+        Its memory.
+    ranks : tuple of MemoryBudget
+        Memory of every rank.
+    kv_why : str
+        Why the cache has its format.
+    context, context_low : int
+        Longest request alone, mean and low end, the model's limit applied, [token]
+    launch_context : int
+        Longest sequence that the engine is told, [token]
+    users : tuple of UserRow
+        The table over users.
+    safe : Safe or None
+        Safe number of users; None when no speed is known.
+    binding : str
+        What binds the step for one user and for many.
+    runners : tuple of RunnerUp
+        Layouts that lost, the best first.
+    left_out : tuple of str
+        Layouts that were not looked at.
+    others : int
+        Layouts that lost and are not in `runners`, [-]
+    changes : tuple of Change
+        What would change the answer.
+    warnings : tuple of Warn
+        Walls, hazards, and what is outside of the measured.
+    command : tuple of str
+        Words of the command that starts the engine; empty when there is nothing to start.
+    command_notes : tuple of str
+        What to know about it.
+    basis : str
+        What the speeds rest on.
+    knowledge : str
+        Class of what was measured.
+    fits : tuple of str
+        Files of fits that were used.
+    """
+
+    asked: Asked
+    verdict: str
+    headline: str
+    reasons: tuple[str, ...] = ()
+    unknown: tuple[str, ...] = ()
+    deployment: Deployment | None = None
+    holding: Holding | None = None
+    ranks: tuple[MemoryBudget, ...] = ()
+    kv_why: str = ""
+    context: int = 0
+    context_low: int = 0
+    launch_context: int = 0
+    users: tuple[UserRow, ...] = ()
+    safe: Safe | None = None
+    binding: str = ""
+    runners: tuple[RunnerUp, ...] = ()
+    left_out: tuple[str, ...] = ()
+    others: int = 0
+    changes: tuple[Change, ...] = ()
+    warnings: tuple[Warn, ...] = ()
+    command: tuple[str, ...] = ()
+    command_notes: tuple[str, ...] = ()
+    basis: str = ""
+    knowledge: str = ""
+    fits: tuple[str, ...] = ()

@@ -1,0 +1,385 @@
+"""What was asked of a plan: the words of the command, read, checked and completed with the engine's defaults."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+from glmplan.errors import SpecError
+from glmplan.facts.engines.packing import EngineDefaults, engine_defaults
+from glmplan.facts.formats import KV_FORMATS
+from glmplan.facts.schema.model import Checkpoint, ModelSpec
+from glmplan.plan.degrees import check_layout
+from glmplan.readers.machines.resolve import Machine, resolve_machine
+from glmplan.readers.models.resolve import checkpoint_for, resolve_model
+
+__all__ = ["DEFAULT_INPUT", "DEFAULT_OUTPUT", "DEFAULT_USERS", "Asked", "Words", "read_words"]
+
+#: request that is taken when no lengths are given: a chat turn with some history [token]
+DEFAULT_INPUT, DEFAULT_OUTPUT = 2048, 512
+#: users of the table when none are given [-]
+DEFAULT_USERS = (1, 4, 8, 16, 32, 64, 128)
+#: engines that start from GGUF files
+_GGUF_ENGINE = "llama.cpp"
+_KV_WORDS = {"auto": None, "fp8_e4m3": "fp8", "fp8_e5m2": "fp8", "fp16": "f16", "bfloat16": "bf16", "f8": "fp8"}
+_LARGEST = 1 << 31
+
+
+@dataclass(frozen=True, slots=True)
+class Words:
+    """The command as it was typed; None is what was left out.
+
+    Attributes
+    ----------
+    model, on : str
+        Model and machine.
+    weights, kv, engine, engine_version : str or None
+        Formats and engine.
+    tp, pp, dp, ep, dcp : str or None
+        Layout.
+    context, input, output : str or None
+        Lengths.
+    users : str or None
+        Numbers of users, separated by commas.
+    mtp, acceptance : str or None
+        Drafting.
+    eager : bool
+        Without CUDA graphs.
+    memory_fraction : str or None
+        Share of the memory that the engine may use.
+    """
+
+    model: str
+    on: str
+    weights: str | None = None
+    kv: str | None = None
+    engine: str | None = None
+    engine_version: str | None = None
+    tp: str | None = None
+    pp: str | None = None
+    dp: str | None = None
+    ep: str | None = None
+    dcp: str | None = None
+    context: str | None = None
+    input: str | None = None
+    output: str | None = None
+    users: str | None = None
+    mtp: str | None = None
+    acceptance: str | None = None
+    eager: bool = False
+    memory_fraction: str | None = None
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A question that can be answered: everything checked, None where the plan may choose.
+
+    Attributes
+    ----------
+    model, checkpoint : ModelSpec, Checkpoint
+        What is served.
+    machine : Machine
+        On what.
+    engine, engine_version : str, str or None
+        Engine and its version.
+    kv : str or None
+        KV cache format.
+    tp, pp, dp, ep, dcp : int or None
+        Layout, [-]
+    context : int or None
+        Longest sequence that must fit, [token]
+    input_tokens, output_tokens : int
+        A request, [token]
+    users : tuple of int
+        Users of the table, rising, [-]
+    users_given, lengths_given : bool
+        Whether users and lengths were asked for.
+    mtp : int
+        Tokens drafted for each step, [-]
+    acceptance : float or None
+        Tokens that a step gains, [-]
+    eager : bool
+        Without CUDA graphs.
+    fraction : float or None
+        Share of the memory that the engine may use, [-]
+    assumed : tuple of str
+        What was left out and is taken.
+    notes : tuple of str
+        What the files of the model say.
+    """
+
+    model: ModelSpec
+    checkpoint: Checkpoint
+    machine: Machine
+    engine: str
+    engine_version: str | None
+    kv: str | None
+    tp: int | None
+    pp: int | None
+    dp: int | None
+    ep: int | None
+    dcp: int | None
+    context: int | None
+    input_tokens: int
+    output_tokens: int
+    users: tuple[int, ...]
+    users_given: bool
+    lengths_given: bool
+    mtp: int
+    acceptance: float | None
+    eager: bool
+    fraction: float | None
+    assumed: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def request_tokens(self) -> int:
+        """Prompt and answer of a request, [token]"""
+        return self.input_tokens + self.output_tokens
+
+    @property
+    def full_request(self) -> int:
+        """Longest request that the plan must hold, [token]"""
+        return self.context or self.request_tokens
+
+    @property
+    def user_tokens(self) -> int:
+        """Tokens of a user who is counted: the stated request, or the stated context without lengths, [token]"""
+        return self.context if self.context and not self.lengths_given else self.request_tokens
+
+    @property
+    def defaults(self) -> EngineDefaults:
+        """How the engine packs steps."""
+        part = self.machine.accelerator
+        return engine_defaults(self.engine, accelerator=part.name, memory=part.memory)
+
+    @property
+    def release(self) -> tuple[int, ...] | None:
+        """Engine version as numbers."""
+        from glmplan.facts.catalogue.names import engine_release
+
+        return engine_release(self.engine_version) if self.engine_version else None
+
+    def but(self, **changes: object) -> Asked:
+        """The same question with something else.
+
+        Parameters
+        ----------
+        **changes
+            Fields and their values.
+
+        Returns
+        -------
+        Asked
+            The other question.
+        """
+        return replace(self, **changes)  # type: ignore[arg-type]
+
+
+def _whole(field: str, text: str | None, least: int = 1) -> int | None:
+    if text is None:
+        return None
+    try:
+        value = int(text.strip().replace("_", ""))
+    except ValueError:
+        raise SpecError("is not a whole number", field=field, value=text) from None
+    if value < least:
+        raise SpecError(f"must be at least {least}", field=field, value=value)
+    if value > _LARGEST:
+        raise SpecError("is too large", field=field, value=value)
+    return value
+
+
+def _number(field: str, text: str | None) -> float | None:
+    if text is None:
+        return None
+    try:
+        value = float(text)
+    except ValueError:
+        raise SpecError("is not a number", field=field, value=text) from None
+    if not math.isfinite(value):
+        raise SpecError("is not a finite number", field=field, value=text)
+    return value
+
+
+def read_words(words: Words) -> Asked:
+    """Read, check and complete a question.
+
+    Parameters
+    ----------
+    words : Words
+        The command as typed.
+
+    Returns
+    -------
+    Asked
+        The question.
+
+    Raises
+    ------
+    SpecError
+        If anything is wrong: names the option, the value and the nearest choice.
+
+    Examples
+    --------
+    >>> asked = read_words(Words("glm-5.1-nvfp4", "6xrtx-pro-6000-ws"))
+    >>> asked.engine, asked.checkpoint.name, asked.users[-1]
+    ('vllm', 'nvfp4', 128)
+    """
+    choice = resolve_model(words.model)
+    checkpoint = checkpoint_for(choice.model, words.weights) if words.weights else choice.checkpoint
+    machine = resolve_machine(words.on)
+    assumed: list[str] = []
+    if not words.weights and not choice.stated:
+        assumed.append(f"weights {checkpoint.name}: the model's default checkpoint")
+    engine = _engine(words, checkpoint, machine, assumed)
+    kv = _kv(words.kv)
+    layout = [_whole(f"--{name}", getattr(words, name)) for name in ("tp", "pp", "dp", "ep", "dcp")]
+    context = _whole("--context", words.context)
+    if context is not None and context > choice.model.max_context:
+        raise SpecError(
+            f"is beyond the {choice.model.max_context:,} tokens that {choice.model.name} can read",
+            field="--context",
+            value=context,
+        )
+    inputs, outputs = _lengths(words, context, choice.model, assumed)
+    mtp, acceptance = _drafting(words, choice.model, assumed)
+    fraction = _number("--memory-fraction", words.memory_fraction)
+    if fraction is not None and not 0 < fraction <= 1:
+        raise SpecError("must be above 0 and at most 1", field="--memory-fraction", value=words.memory_fraction)
+    if words.engine_version is not None:
+        from glmplan.facts.schema.engine import version_key
+
+        try:
+            version_key(words.engine_version)
+        except SpecError as error:
+            raise SpecError(error.message, field="--engine-version", value=words.engine_version) from None
+    users = _users(words.users)
+    if not words.users:
+        assumed.append("users " + ", ".join(map(str, users)))
+    asked = Asked(
+        model=choice.model,
+        checkpoint=checkpoint,
+        machine=machine,
+        engine=engine,
+        engine_version=words.engine_version,
+        kv=kv,
+        tp=layout[0],
+        pp=layout[1],
+        dp=layout[2],
+        ep=layout[3],
+        dcp=layout[4],
+        context=context,
+        input_tokens=inputs,
+        output_tokens=outputs,
+        users=users,
+        users_given=bool(words.users),
+        lengths_given=bool(words.input or words.output),
+        mtp=mtp,
+        acceptance=acceptance,
+        eager=words.eager,
+        fraction=fraction,
+        assumed=(*assumed, *machine.notes),
+        notes=choice.notes,
+    )
+    check_layout(
+        asked.model, asked.machine, {"tp": asked.tp, "pp": asked.pp, "dp": asked.dp, "ep": asked.ep, "dcp": asked.dcp}
+    )
+    return asked
+
+
+def _engine(words: Words, checkpoint: Checkpoint, machine: Machine, assumed: list[str]) -> str:
+    from glmplan.facts.engines.walls import engine_names
+
+    if words.engine is not None:
+        name = words.engine.strip().lower()
+        if name not in engine_names():
+            raise SpecError("is not a known engine", field="--engine", value=words.engine, choices=engine_names())
+        return name
+    part = machine.accelerator
+    if checkpoint.name.startswith("mlx"):
+        engine, why = "mlx", "the weights are in MLX form"
+    elif checkpoint.file_bits_per_weight is not None or _is_gguf(checkpoint):
+        engine, why = _GGUF_ENGINE, "the weights are a GGUF file"
+    elif part.vendor == "Apple":
+        engine, why = "mlx", "the part is Apple silicon"
+    elif part.kind == "cpu-socket":
+        engine, why = _GGUF_ENGINE, "the part is a processor"
+    else:
+        engine, why = "vllm", "the engine with most measurements"
+    assumed.append(f"engine {engine}: {why}")
+    return engine
+
+
+def _is_gguf(checkpoint: Checkpoint) -> bool:
+    names = {checkpoint.default, *checkpoint.formats.values()}
+    return any(name.startswith(("q2", "q3", "q4", "q5", "q6", "q8", "iq", "tq")) for name in names)
+
+
+def _kv(text: str | None) -> str | None:
+    if text is None:
+        return None
+    key = text.strip().lower()
+    if key in _KV_WORDS:
+        return _KV_WORDS[key]
+    if key not in KV_FORMATS:
+        raise SpecError("is not a KV cache format", field="--kv", value=text, choices=KV_FORMATS)
+    return key
+
+
+def _lengths(words: Words, context: int | None, model: ModelSpec, assumed: list[str]) -> tuple[int, int]:
+    limit, where = (context, "--context") if context else (model.max_context, f"what {model.name} can read")
+    inputs, outputs = _whole("--input", words.input), _whole("--output", words.output)
+    if outputs is None:
+        outputs = min(DEFAULT_OUTPUT, max(limit // 4, 1))
+        assumed.append(f"{outputs:,} output tokens")
+    if inputs is None:
+        inputs = max(min(DEFAULT_INPUT, limit - outputs), 1)
+        assumed.append(f"{inputs:,} input tokens")
+    if inputs + outputs > limit and limit > 1:
+        raise SpecError(
+            f"with --output {outputs} makes {inputs + outputs:,} tokens, beyond {where} ({limit:,})",
+            field="--input",
+            value=inputs,
+        )
+    return inputs, outputs
+
+
+def _users(text: str | None) -> tuple[int, ...]:
+    if text is None:
+        return DEFAULT_USERS
+    if not text.strip():
+        raise SpecError("is empty; write numbers, as in 1,4,8", field="--users", value=text)
+    found = []
+    for word in text.split(","):
+        value = _whole("--users", word)
+        assert value is not None
+        if value > 4096:
+            raise SpecError("is more than 4,096 users of one deployment", field="--users", value=value)
+        found.append(value)
+    return tuple(sorted(set(found)))
+
+
+def _drafting(words: Words, model: ModelSpec, assumed: list[str]) -> tuple[int, float | None]:
+    mtp = _whole("--mtp", words.mtp, 0) or 0
+    if mtp > 16:
+        raise SpecError("is more than 16 drafted tokens", field="--mtp", value=mtp)
+    if mtp and model.draft_layers is None:
+        raise SpecError(f"asks for MTP layers, which {model.name} has not; leave it out", field="--mtp", value=mtp)
+    if mtp and model.draft_head is not None:
+        assumed.append(f"drafts by the head {model.draft_head.repository}, a download of its own")
+    rate = _number("--acceptance", words.acceptance)
+    if rate is None:
+        if mtp:
+            assumed.append("acceptance: the mean of published runs with as many drafted tokens")
+        return mtp, None
+    if not mtp:
+        raise SpecError("needs --mtp with the number of drafted tokens", field="--acceptance", value=words.acceptance)
+    if not 0 <= rate <= mtp + 1:
+        raise SpecError(
+            f"must be a probability up to 1, or tokens gained in a step up to {mtp + 1}",
+            field="--acceptance",
+            value=words.acceptance,
+        )
+    # a probability is that of each drafted token when all before it were accepted
+    return mtp, float(sum(rate**number for number in range(mtp + 1))) if rate <= 1 else rate

@@ -1,0 +1,357 @@
+"""Speed of layouts under the asked load, and which layout is the best of those that fit."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+from glmplan.errors import UnknownFact
+from glmplan.plan.capacity import Holding
+from glmplan.plan.engine_limits import Terms
+from glmplan.plan.offloaded import experts_on_host, hosted_predictions
+from glmplan.plan.question import Asked
+from glmplan.prediction.deployment import Deployment
+from glmplan.prediction.observables import Load
+from glmplan.prediction.predict import Prediction, predict_many
+
+__all__ = [
+    "FLOOR",
+    "NEAR",
+    "TYPICAL",
+    "Scored",
+    "deployment_of",
+    "load_of",
+    "matrix_rate_known",
+    "predicted",
+    "rank_layouts",
+    "speed_known",
+    "typical_users",
+]
+
+#: a layout that gives one user less than this share of the best layout's speed is not chosen for its throughput [-]
+FLOOR = 0.7
+#: layouts within this share of the largest throughput count as equal [-]
+NEAR = 0.9
+#: users for whom throughput is compared when none are asked for [-]
+TYPICAL = 32
+#: stands for a matrix rate that nobody published: products then take no time [FLOP/s]
+_NO_LIMIT = 1e30
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """A layout with its speed.
+
+    Attributes
+    ----------
+    holding : Holding
+        The layout and its memory.
+    alone, many : float
+        Tokens per second of one user, and of all of the typical number of users together; 0 when it does not fit or
+        the speed is unknown, [token/s]
+    why : str
+        Why it was not chosen; empty for the chosen one.
+    """
+
+    holding: Holding
+    alone: float
+    many: float
+    why: str = ""
+
+
+def matrix_rate_known(asked: Asked) -> bool:
+    """Whether any matrix rate of the part is published.
+
+    Parameters
+    ----------
+    asked : Asked
+        The question.
+
+    Returns
+    -------
+    bool
+        Without one only decoding can be answered, from the bandwidth.
+    """
+    return bool(asked.machine.accelerator.peak)
+
+
+def speed_known(asked: Asked) -> bool:
+    """Whether any speed can be computed.
+
+    Parameters
+    ----------
+    asked : Asked
+        The question.
+
+    Returns
+    -------
+    bool
+        False when the bandwidth of the part is not published, or the routed experts are computed on processors of
+        which the rates are not known.
+    """
+    if asked.machine.accelerator.memory_bandwidth is None:
+        return False
+    return not experts_on_host(asked) or asked.machine.host.host_memory_bandwidth is not None
+
+
+def predicted(asked: Asked, cases: list[tuple[Holding, int]]) -> list[Prediction]:
+    """Predict layouts under numbers of users.
+
+    Parameters
+    ----------
+    asked : Asked
+        The question.
+    cases : list of (Holding, int)
+        Layout and users, [-]
+
+    Returns
+    -------
+    list of Prediction
+        In the order of the cases.
+
+    Raises
+    ------
+    UnknownFact
+        If a layout spans machines whose network is not known, or a rate of the host is not known.
+    """
+    if experts_on_host(asked):
+        return [hosted_predictions(asked, holding, (users,))[0] for holding, users in cases]
+    deployments: dict[int, Deployment] = {}
+    rows = []
+    for holding, users in cases:
+        deployment = deployments.setdefault(id(holding), deployment_of(asked, holding.terms))
+        rows.append((deployment, load_of(asked, deployment, holding.pool, users), None))
+    found = predict_many(rows) if rows else []
+    return found if matrix_rate_known(asked) else [_decoding_only(one) for one in found]
+
+
+def _decoding_only(found: Prediction) -> Prediction:
+    """A prediction without what a matrix rate would be needed for."""
+    figures = {name: figure for name, figure in found.figures.items() if name in ("tpot", "output_rate")}
+    return replace(found, figures=figures)
+
+
+def deployment_of(asked: Asked, terms: Terms) -> Deployment:
+    """The deployment that a layout means.
+
+    Parameters
+    ----------
+    asked : Asked
+        The question.
+    terms : Terms
+        The layout and what runs on it.
+
+    Returns
+    -------
+    Deployment
+        What is predicted.
+
+    Raises
+    ------
+    UnknownFact
+        If it spans machines whose network is not known.
+    """
+    part = asked.machine.accelerator
+    if not part.peak:
+        part = part.model_copy(update={"peak": {"bf16": _NO_LIMIT}})
+    ranks = terms.tp * terms.dp if terms.dp > 1 else terms.tp
+    if terms.accelerators > asked.machine.per_node:
+        asked.machine.link(terms.accelerators)  # stages on other machines need a known network as well
+    return Deployment(
+        model=asked.model,
+        checkpoint=asked.checkpoint,
+        accelerator=part,
+        count=terms.accelerators,
+        tp=terms.tp,
+        pp=terms.pp,
+        dp=terms.dp,
+        ep=terms.ep,
+        dcp=terms.dcp,
+        kv=terms.kv,
+        engine=asked.engine,
+        release=asked.release,
+        graphs=terms.graphs,
+        draft_tokens=terms.mtp,
+        acceptance=asked.acceptance if terms.mtp == asked.mtp else None,
+        sparse=terms.sparse,
+        link=asked.machine.link(ranks),
+    )
+
+
+def load_of(asked: Asked, deployment: Deployment, pool: float, users: int) -> Load:
+    """The load that a number of users make.
+
+    Parameters
+    ----------
+    asked : Asked
+        The question.
+    deployment : Deployment
+        What serves them.
+    pool : float
+        Cache pool, [token]
+    users : int
+        Users, each sending the next request when the last is answered, [-]
+
+    Returns
+    -------
+    Load
+        The load; without a matrix rate of the part only its decoding.
+    """
+    defaults = asked.defaults
+    request = asked.request_tokens
+    return Load(
+        phase="serving" if deployment.accelerator.peak.get("bf16") != _NO_LIMIT else "decode",
+        concurrency=float(users),
+        input_tokens=float(asked.input_tokens),
+        output_tokens=float(asked.output_tokens),
+        requests=min(max(4 * users, 8), max(256, 2 * users)),
+        budget=defaults.budget * deployment.dp,
+        prefill_first=defaults.prefill_first,
+        whole_prompts=defaults.whole_prompts,
+        late=defaults.late,
+        max_requests=defaults.max_requests * deployment.dp,
+        # a pool that is never full is the same to every layout
+        pool_tokens=pool if pool < (users + 1) * request else float(1 << 60),
+        reserve=defaults.reserve,
+        tokens_per_step=deployment.tokens_per_step,
+    )
+
+
+def typical_users(asked: Asked) -> int:
+    """Users for whom the throughput of layouts is compared.
+
+    Parameters
+    ----------
+    asked : Asked
+        The question.
+
+    Returns
+    -------
+    int
+        The most that were asked for; 32 if none were, [-]
+    """
+    return asked.users[-1] if asked.users_given else TYPICAL
+
+
+def rank_layouts(asked: Asked, holdings: list[Holding]) -> list[Scored]:
+    """Order layouts, the best first, and say why each of the others lost.
+
+    Parameters
+    ----------
+    asked : Asked
+        The question.
+    holdings : list of Holding
+        Their memory.
+
+    Returns
+    -------
+    list of Scored
+        The chosen one first.
+
+    Notes
+    -----
+    Layouts that hold one full-length request even at the low end of their pool come before those that do so in the
+    mean, and these before those that do not. Speeds are compared at the low end of their intervals, so that a layout
+    that was measured beats one that is only thought to be a little faster, and they count by the share of the
+    accelerators in use. A layout is a candidate if one user gets at least 70 % of the best such speed; of the
+    candidates within 10 % of the largest throughput at the typical number of users, the one that is fastest for one
+    user is chosen, in steps of 5 %; of those alike the one with the fewest stages and degrees.
+    """
+    speeds, unknown = _speeds(asked, holdings)
+    classes = [
+        3 if one.terms.blocked is not None or place in unknown else _CLASS[one.verdict]
+        for place, one in enumerate(holdings)
+    ]
+    peers = [place for place in speeds if classes[place] == min(classes)]
+    best_alone = max((speeds[place].alone_low for place in peers), default=0.0)
+    quick = [place for place in peers if speeds[place].alone_low >= FLOOR * best_alone]
+    best_many = max((speeds[place].many_low for place in quick), default=0.0)
+    near = {place for place in quick if speeds[place].many_low >= NEAR * best_many}
+
+    def key(place: int) -> tuple[float, ...]:
+        one, terms = holdings[place], holdings[place].terms
+        if classes[place] >= 2 or place not in speeds:
+            return (classes[place], max(one.short, 0.0), -one.pool, terms.pp, terms.dp, terms.ep)
+        fast = speeds[place]
+        rank = 0.0 if place in near else 1.0 if place in quick else 2.0
+        # among equals in throughput: steps of 5 % for one user, then fewer stages, then fewer degrees
+        step = -round(math.log(max(fast.alone_low, 1e-9)) / math.log(1.05))
+        first = (step, 0.0) if place in near else (-fast.many_low, -fast.alone_low)
+        return (classes[place], rank, *first, terms.pp, terms.dp, terms.ep, -one.pool)
+
+    order = sorted(range(len(holdings)), key=key)
+    best = order[0]
+    ranked = []
+    for place in order:
+        one = speeds.get(place, _Speed())
+        why = "" if place == best else unknown.get(place) or _why(asked, holdings, speeds, place, best)
+        ranked.append(Scored(holdings[place], one.alone, one.many, why))
+    return ranked
+
+
+_CLASS = {"fits": 0, "tight": 1, "does_not_fit": 2}
+
+
+@dataclass(frozen=True, slots=True)
+class _Speed:
+    """Tokens per second of one user and of the typical number together; low ends times the share of cards in use."""
+
+    alone: float = 0.0
+    alone_low: float = 0.0
+    many: float = 0.0
+    many_low: float = 0.0
+
+
+def _speeds(asked: Asked, holdings: list[Holding]) -> tuple[dict[int, _Speed], dict[int, str]]:
+    unknown: dict[int, str] = {}
+    cases: list[tuple[Holding, int]] = []
+    owners = []
+    for place, one in enumerate(holdings):
+        if one.terms.blocked is not None or one.verdict == "does_not_fit" or not speed_known(asked):
+            continue
+        try:
+            deployment_of(asked, one.terms)
+        except UnknownFact as error:
+            unknown[place] = str(error)
+            continue
+        cases += [(one, 1), (one, typical_users(asked))]
+        owners.append(place)
+    found = predicted(asked, cases)
+    speeds = {}
+    for number, place in enumerate(owners):
+        tpot, rate = found[2 * number].figures["tpot"], found[2 * number + 1].figures["output_rate"]
+        used = holdings[place].terms.accelerators / asked.machine.count
+        speeds[place] = _Speed(1.0 / tpot.value, used / tpot.high, rate.value, used * rate.low)
+    return speeds, unknown
+
+
+def _why(asked: Asked, holdings: list[Holding], speeds: dict[int, _Speed], place: int, first: int) -> str:
+    one, best = holdings[place], holdings[first]
+    if one.terms.blocked is not None:
+        return f"does not run: {one.terms.blocked.title}"
+    if one.verdict == "does_not_fit":
+        return f"{one.short / 2**30:.1f} GiB short on each card of stage {one.stage}"
+    if one.verdict == "tight" and best.verdict == "fits":
+        return "one full-length request fits only if the engine takes no more than its mean"
+    if place not in speeds or first not in speeds:
+        return "a smaller cache pool"
+    mine, other, users = speeds[place], speeds[first], typical_users(asked)
+    idle = asked.machine.count - one.terms.accelerators
+    if idle > asked.machine.count - best.terms.accelerators:
+        return f"leaves {idle} of {asked.machine.count} accelerators idle"
+    if mine.alone < 0.98 * other.alone and mine.many < 0.98 * other.many:
+        return f"slower for one user ({mine.alone:.1f} tok/s) and for {users} ({mine.many:,.0f} in all)"
+    if mine.alone_low < FLOOR * other.alone_low:
+        if mine.alone > 0.9 * other.alone:
+            return f"less is measured: one user is sure of {mine.alone_low:.1f} tok/s against {other.alone_low:.1f}"
+        return f"one user gets {mine.alone:.1f} instead of {other.alone:.1f} tok/s"
+    if mine.many > other.many and mine.many_low < other.many_low:
+        return (
+            f"perhaps {mine.many:,.0f} tok/s for {users} users, but less is measured: "
+            f"sure of {mine.many_low:,.0f} against {other.many_low:,.0f}"
+        )
+    if mine.many < 0.98 * other.many:
+        return f"{users} users get {mine.many:,.0f} instead of {other.many:,.0f} tok/s in all"
+    if mine.alone < 0.98 * other.alone:
+        return f"no faster for {users} users; one user gets {mine.alone:.1f} instead of {other.alone:.1f} tok/s"
+    return "about as fast; more to set up or a smaller pool"

@@ -1,0 +1,129 @@
+"""The search: layouts, walls, memory, speed, and the cache format where it was left open."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from glmplan.plan.capacity import Holding, Ranks
+from glmplan.plan.engine_limits import Obstacles, Terms
+from glmplan.plan.layouts import layouts
+from glmplan.plan.question import Asked
+from glmplan.plan.ranking import Scored, rank_layouts, speed_known
+
+__all__ = ["Solution", "solve"]
+
+
+@dataclass(frozen=True, slots=True)
+class Solution:
+    """All layouts of a question, the best first.
+
+    Attributes
+    ----------
+    asked : Asked
+        The question.
+    ranked : tuple of Scored
+        Layouts, the chosen one first.
+    left_out : tuple of str
+        Layouts that were not looked at, and why.
+    kv_why : str
+        Why the cache has its format; empty where it was asked for.
+    options : frozenset of str
+        What is switched on or patched.
+    """
+
+    asked: Asked
+    ranked: tuple[Scored, ...]
+    left_out: tuple[str, ...]
+    kv_why: str
+    options: frozenset[str] = frozenset()
+
+    @property
+    def best(self) -> Holding:
+        """The chosen layout."""
+        return self.ranked[0].holding
+
+    @property
+    def speed_known(self) -> bool:
+        """Whether the bandwidth of the part is published and its speed can be computed."""
+        return speed_known(self.asked)
+
+
+def solve(asked: Asked, *, options: frozenset[str] = frozenset(), quick: bool = False) -> Solution:
+    """Find the best layout.
+
+    Parameters
+    ----------
+    asked : Asked
+        The question.
+    options : frozenset of str, optional
+        Keys of `glmplan.facts.engines.options.OPTIONS` that hold.
+    quick : bool, optional
+        Leave out layouts that do not fit as long as any does.
+
+    Returns
+    -------
+    Solution
+        All layouts, ranked.
+
+    Raises
+    ------
+    UnknownFact
+        If the memory of the part is not published.
+
+    Examples
+    --------
+    >>> from glmplan.plan.question import Words, read_words
+    >>> solve(read_words(Words("glm-5.1-nvfp4", "6xrtx-pro-6000-ws"))).best.terms.name
+    'TP2×PP3'
+    """
+    obstacles = Obstacles(asked, options)
+    found, left_out = layouts(asked)
+    ranks = Ranks(asked, found)
+    preferred = asked.kv or asked.checkpoint.kv_default or "bf16"
+    ranked = _ranked(asked, obstacles, ranks, preferred, quick)
+    kv_why = (
+        ""
+        if asked.kv
+        else f"{preferred}: "
+        + ("the checkpoint says so" if asked.checkpoint.kv_default else "the default of the engine")
+    )
+    if asked.kv is None and preferred not in ("fp8", "nvfp4") and _compact(asked) and _wants_more(asked, ranked[0]):
+        smaller = _compact(asked)
+        other = _ranked(asked, obstacles, ranks, smaller, quick)
+        if _is_better(asked, other[0], ranked[0]):
+            ranked, kv_why = other, f"{smaller}: {preferred} does not hold what was asked"
+    return Solution(asked, tuple(ranked), tuple(left_out), kv_why, options)
+
+
+def _ranked(asked: Asked, obstacles: Obstacles, ranks: Ranks, kv: str, quick: bool) -> list[Scored]:
+    wanted = [obstacles.wanted(layout, kv) for layout in ranks.found]
+    if quick:
+        # graphs and draft layers take memory: looked at without them, no layout is lost that fits in the end
+        light = [ranks.hold(replace(terms, graphs=False, mtp=0)) for terms in wanted]
+        wanted = [terms for terms, one in zip(wanted, light, strict=True) if one.short <= 0] or wanted[:1]
+    settled: dict[str, Terms] = {}
+    for terms in wanted:
+        terms = obstacles.settle(terms, mtp_given=asked.mtp > 0, ep_given=asked.ep is not None)
+        settled.setdefault(terms.name, terms)
+    return rank_layouts(asked, [ranks.hold(terms) for terms in settled.values()])
+
+
+def _compact(asked: Asked) -> str:
+    """The smaller cache format that the engine has on the part; empty if it has none."""
+    if asked.engine == "llama.cpp":
+        return "q8_0"
+    if asked.engine == "mlx" or asked.machine.accelerator.supports("fp8") is not True:
+        return ""
+    return "fp8"
+
+
+def _wants_more(asked: Asked, first: Scored) -> bool:
+    if first.holding.verdict != "fits":
+        return True
+    return asked.users_given and first.holding.held_low < asked.users[-1]
+
+
+def _is_better(asked: Asked, other: Scored, first: Scored) -> bool:
+    classes = {"fits": 0, "tight": 1, "does_not_fit": 2}
+    before, after = classes[first.holding.verdict], classes[other.holding.verdict]
+    return after < before or (after == before < 2 and other.holding.held_low > first.holding.held_low)

@@ -1,0 +1,80 @@
+"""From a question to what the simulator needs: step time, cache pool, engine settings and how sure the step time is."""
+
+from __future__ import annotations
+
+from glmplan.errors import DoesNotFit, UnknownFact
+from glmplan.plan.question import Words, read_words
+from glmplan.plan.ranking import deployment_of, load_of, typical_users
+from glmplan.plan.search import solve
+from glmplan.prediction.predict import front_end_seconds, predict, step_seconds
+from glmplan.serving.engine.inputs import ServingInputs
+from glmplan.serving.engine.settings import SCHEDULERS, Acceptance, KvPool, scheduler_settings
+
+__all__ = ["serving_inputs"]
+
+#: tokens of a cache block: vLLM `block_size`, SGLang `page_size`, TensorRT-LLM `tokens_per_block`, llama.cpp cells
+_BLOCKS = {"vllm": 16, "sglang": 1, "trtllm": 32, "llama.cpp": 1}
+
+
+def serving_inputs(words: Words) -> ServingInputs:
+    """Plan a deployment as `fit` does and describe it to the simulator.
+
+    Parameters
+    ----------
+    words : Words
+        The question as typed.
+
+    Returns
+    -------
+    ServingInputs
+        The best layout that fits, as one engine: its step time spreads requests over attention groups and stages.
+
+    Raises
+    ------
+    SpecError
+        If the question is wrong.
+    DoesNotFit
+        If no layout holds one request of the asked length.
+    UnknownFact
+        If the speed of the part is not published.
+
+    Examples
+    --------
+    >>> inputs = serving_inputs(Words("glm-5.1-nvfp4", "6xrtx-pro-6000-ws"))
+    >>> inputs.settings.scheduler, inputs.low < 1 < inputs.high
+    ('vllm', True)
+    """
+    asked = read_words(words)
+    solution = solve(asked)
+    best = solution.best
+    if best.verdict == "does_not_fit":
+        raise DoesNotFit(
+            f"{asked.model.name} {asked.checkpoint.name} does not fit {words.on}: `glmplan fit` shows what is short"
+        )
+    if solution.ranked[0].alone == 0.0:
+        raise UnknownFact(f"the speed of {asked.machine.accelerator.name} is not published: nothing can be simulated")
+    deployment = deployment_of(asked, best.terms)
+    found = predict(deployment, load_of(asked, deployment, best.pool, typical_users(asked)))
+    figure = found.figures["tpot"]
+    defaults = asked.defaults
+    scheduler = asked.engine if asked.engine in SCHEDULERS else ("sglang" if defaults.prefill_first else "vllm")
+    drafted = deployment.draft_tokens
+    settings = scheduler_settings(
+        scheduler,
+        max_num_batched_tokens=defaults.budget * deployment.dp,
+        max_num_seqs=min(
+            defaults.max_requests * deployment.dp, defaults.budget * deployment.dp // (1 + drafted), int(best.pool)
+        ),
+        max_model_len=asked.context or asked.model.max_context,
+        acceptance=Acceptance.of_mean(drafted, deployment.tokens_per_step) if drafted else None,
+    )
+    return ServingInputs(
+        step_seconds=step_seconds(deployment),
+        # every rank hands over its own part, copies of a latent included
+        pool=KvPool(int(best.pool), _BLOCKS[scheduler], best.pool_bytes / best.pool * best.terms.accelerators),
+        settings=settings,
+        front_end=front_end_seconds(deployment, asked.input_tokens),
+        low=figure.low / figure.value,
+        high=figure.high / figure.value,
+        basis=f"{best.terms.name}, {asked.engine}, KV cache {best.terms.kv}; {found.basis}",
+    )

@@ -1,0 +1,382 @@
+"""Which effects a deployment takes part in: from all engines together down to one release of one configuration.
+
+A parameter of the step time is a sum of effects in logarithms, one from each level whose key was ever measured. A level
+without measurements contributes nothing but its spread, which is why the unknown gets a wider interval.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+
+from glmplan.errors import SpecError
+from glmplan.facts.engines.walls import Conditions, model_features, wall_apart
+from glmplan.facts.files import read_lines_toml, read_toml
+from glmplan.facts.folders import data_folder
+from glmplan.facts.schema.model import ExpertsFfn, LatentAttention
+from glmplan.physics.step.time import PARAMETERS
+from glmplan.prediction.deployment import Deployment
+
+__all__ = [
+    "COLUMNS",
+    "KNOWLEDGE",
+    "LEVELS",
+    "OVERLAY",
+    "REFERENCES",
+    "SCALE",
+    "TTFT_SCALE",
+    "Effects",
+    "effects_in",
+    "keys_of",
+    "kind_of",
+    "knowledge_class",
+    "load_effects",
+    "log_parameters",
+    "shape_of",
+    "shipped_effects",
+]
+
+#: levels of the hierarchy, from the general to the special
+LEVELS: tuple[str, ...] = (
+    "all",
+    "engine",
+    "engine_draft",
+    "engine_experts",
+    "engine_wall",
+    "engine_attention",
+    "engine_campaign",
+    "engine_silicon",
+    "engine_accelerator",
+    "engine_kind",
+    "engine_silicon_kind",
+    "engine_format",
+    "engine_accelerator_format",
+    "model",
+    "engine_model",
+    "group",
+    "configuration",
+    "release",
+)
+#: ends of keys that others of their level are compared with: no drafting, kernels of experts that nobody names, no wall
+#: whose price only runs behind it know
+REFERENCES: tuple[str, ...] = (" plain", " experts unsaid", " no wall")
+#: columns of an effect: the parameters of the step time, a factor on whole steps, a factor on TTFT
+COLUMNS: tuple[str, ...] = (*PARAMETERS, "scale", "ttft_scale")
+SCALE, TTFT_SCALE = len(PARAMETERS), len(PARAMETERS) + 1
+#: parameters that `scale` does not touch: work of the front end
+_FRONT = (PARAMETERS.index("arrival_seconds"), PARAMETERS.index("prompt_token_seconds"))
+
+
+#: what is known of a deployment, from most to least
+KNOWLEDGE: tuple[str, ...] = ("configuration", "group", "pair", "accelerator", "model", "engine", "nothing")
+#: in words, for `basis`
+KNOWN_AS: dict[str, str] = {
+    "site": "this site measured this configuration itself",
+    "configuration": "this model, part, engine and layout were measured",
+    "group": "this model was measured on this part and engine, in another layout",
+    "pair": "the model and the part were each measured on this engine, not together",
+    "accelerator": "the part was measured on this engine, the model was not",
+    "model": "the model was measured on this engine, the part was not",
+    "engine": "the engine was measured, on other parts with other models",
+    "nothing": "uncalibrated: only the pooled prior of other engines",
+}
+
+
+def knowledge_class(known: tuple[bool, ...]) -> str:
+    """Class of what is known of a deployment.
+
+    Parameters
+    ----------
+    known : tuple of bool
+        For each level whether its key was measured.
+
+    Returns
+    -------
+    str
+        One of `KNOWLEDGE`.
+
+    Examples
+    --------
+    >>> knowledge_class((True,) * 18)
+    'configuration'
+    """
+    of = dict(zip(LEVELS, known, strict=True))
+    if of["configuration"]:
+        return "configuration"
+    if of["group"]:
+        return "group"
+    if of["engine_accelerator"]:
+        return "pair" if of["engine_model"] else "accelerator"
+    if of["engine_model"]:
+        return "model"
+    return "engine" if of["engine"] else "nothing"
+
+
+def shape_of(deployment: Deployment) -> str:
+    """Name of a model's shape: models that differ in their weights only are the same to an engine.
+
+    Parameters
+    ----------
+    deployment : Deployment
+        The deployment.
+
+    Returns
+    -------
+    str
+        Hidden size, layers, experts and their family, as in ``deepseek 7168x61 e256k8``.
+    """
+    model = deployment.model
+    blocks = [block for kind in model.layers.values() for block in kind.ffn]
+    experts = next((f" e{b.experts}k{b.topk}" for b in blocks if isinstance(b, ExpertsFfn)), "")
+    indexed = any(isinstance(k.mixer, LatentAttention) and k.mixer.indexer for k in model.layers.values())
+    return f"{model.family} {model.hidden}x{len(model.layer_names)}{experts}{' sparse' if indexed else ''}"
+
+
+def kind_of(deployment: Deployment) -> str:
+    """Kind of a model as kernels see it: its attention, and whether it has experts.
+
+    Parameters
+    ----------
+    deployment : Deployment
+        The deployment.
+
+    Returns
+    -------
+    str
+        As in ``latent experts`` or ``grouped_query dense``.
+    """
+    kinds = deployment.model.layers.values()
+    mixers = sorted({one.mixer.kind for one in kinds if one.mixer is not None})
+    experts = any(isinstance(block, ExpertsFfn) for one in kinds for block in one.ffn)
+    return f"{'+'.join(mixers)} {'experts' if experts else 'dense'}"
+
+
+def _attention(deployment: Deployment) -> str:
+    mixers = [one.mixer for one in deployment.model.layers.values() if one.mixer is not None]
+    indexed = any(isinstance(mixer, LatentAttention) and mixer.indexer for mixer in mixers)
+    return "+".join(sorted({one.kind for one in mixers})) + (" sparse" if indexed and deployment.sparse else "")
+
+
+def _wall(deployment: Deployment) -> str:
+    return wall_apart(
+        Conditions(
+            engine=deployment.engine,
+            engine_version=".".join(str(number) for number in deployment.release or ()),
+            model=deployment.model.name,
+            features=model_features(deployment.model),
+            weights=deployment.weights,
+            kv=deployment.kv,
+            accelerator=deployment.accelerator.name,
+            compute_capability=deployment.accelerator.compute_capability,
+            graphs=deployment.graphs,
+            mtp=deployment.draft_tokens,
+        )
+    )
+
+
+def keys_of(deployment: Deployment, *, measured_on: str | None = None) -> tuple[str, ...]:
+    """Key of a deployment on each level.
+
+    Parameters
+    ----------
+    deployment : Deployment
+        The deployment.
+    measured_on : str, optional
+        Date of the run; nightly builds of one version string differ from month to month.
+
+    Returns
+    -------
+    tuple of str
+        One key for each of `LEVELS`.
+    """
+    engine, part = deployment.engine, deployment.accelerator
+    model, form = shape_of(deployment), deployment.weights
+    kind = kind_of(deployment)
+    silicon = part.compute_capability or part.vendor.lower()
+    draft = f" draft {deployment.draft_tokens}" if deployment.draft_tokens else ""
+    eager = "" if deployment.graphs else " eager"
+    wall = _wall(deployment)
+    # what was measured behind a wall is not measured without it
+    mode = draft + eager + (f" behind {wall}" if wall else "")
+    group = f"{engine} {part.name} {model} {form}"
+    layout = f" tp{deployment.tp} pp{deployment.pp} dp{deployment.dp} ep{deployment.ep} dcp{deployment.dcp}"
+    release = ".".join(str(number) for number in (deployment.release or ())[:3]) or "unstated"
+    return (
+        "all",
+        engine + eager,
+        f"{engine} {'drafting' if draft else 'plain'}",
+        f"{engine} experts {deployment.moe_backend or 'unsaid'}",
+        f"{engine} {wall or 'no wall'}",
+        f"{engine} {_attention(deployment)}",
+        f"{engine} at {deployment.text}",
+        f"{engine} {silicon}",
+        f"{engine} {part.name}",
+        f"{engine} {kind}",
+        f"{engine} {silicon} {kind}",
+        f"{engine} {form}",
+        f"{engine} {part.name} {form}",
+        model,
+        f"{engine} {model}",
+        group + mode,
+        group + layout + mode,
+        f"{group} {release} {(measured_on or '')[:7]}{mode}",
+    )
+
+
+def log_parameters(effects: np.ndarray) -> np.ndarray:
+    """Parameters of the step time from summed effects.
+
+    Parameters
+    ----------
+    effects : (n, 21) array
+        Sums of effects in the order of `COLUMNS`, [-]
+
+    Returns
+    -------
+    (n, 19) array
+        Logarithms of `glmplan.physics.step.time.PARAMETERS`, [log s] or [-]
+    """
+    found = effects[:, : len(PARAMETERS)] + effects[:, SCALE : SCALE + 1]
+    found[:, _FRONT] = effects[:, _FRONT]
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Effects:
+    """Fitted effects: for each level a table from key to a row of `COLUMNS`.
+
+    Attributes
+    ----------
+    values : dict of str to dict of str to (21,) array
+        Level → key → effects.
+    spread : (18, 21) array
+        Prior standard deviation of an effect, by level and column.
+    intervals : dict of str to dict of str to (float, float)
+        Knowledge class → kind of figure → 90 % interval of measured over predicted, in logarithms.
+    domain : dict of str to list of float
+        Group → smallest and largest concurrency, input and output length measured.
+    widths : dict of str to float
+        Factors on the intervals, see `glmplan.prediction.intervals`, [-]
+    site : frozenset of str
+        Configurations that a site measured itself.
+    """
+
+    values: dict[str, dict[str, np.ndarray]]
+    spread: np.ndarray
+    intervals: dict[str, dict[str, tuple[float, float]]]
+    domain: dict[str, list[float]]
+    widths: dict[str, float] = field(default_factory=dict)
+    site: frozenset[str] = frozenset()
+
+    def sum_of(self, keys: tuple[str, ...]) -> tuple[np.ndarray, tuple[bool, ...]]:
+        """Add the effects of the keys that are known.
+
+        A configuration that the site measured takes no part in the release of others: the site's effect holds it.
+
+        Parameters
+        ----------
+        keys : tuple of str
+            One key for each level.
+
+        Returns
+        -------
+        (21,) array, tuple of bool
+            The sum, and for each level whether its key was known.
+        """
+        total = np.zeros(len(COLUMNS))
+        known = []
+        here = keys[LEVELS.index("configuration")] in self.site
+        for level, key in zip(LEVELS, keys, strict=True):
+            found = None if here and level == "release" else self.values.get(level, {}).get(key)
+            known.append(found is not None)
+            if found is not None:
+                total = total + found
+        return total, tuple(known)
+
+
+#: what stands in for the shipped fit while a site's calibration is applied, see `glmplan.prediction.own_site`
+OVERLAY: ContextVar[Callable[[str], Effects] | None] = ContextVar("OVERLAY", default=None)
+
+
+def load_effects(engine: str) -> Effects:
+    """Effects that predictions use: a site's where its calibration is applied, else the shipped ones.
+
+    Parameters
+    ----------
+    engine : str
+        Name of the engine.
+
+    Returns
+    -------
+    Effects
+        Effects, spreads, intervals and domains.
+
+    Raises
+    ------
+    SpecError
+        If the fit is missing or cannot be read.
+    """
+    overlay = OVERLAY.get()
+    return shipped_effects(engine) if overlay is None else overlay(engine)
+
+
+def shipped_effects(engine: str) -> Effects:
+    """Read the shipped fit as far as one engine needs it.
+
+    Parameters
+    ----------
+    engine : str
+        Name of the engine; one that was never measured gets what all engines share.
+
+    Returns
+    -------
+    Effects
+        Effects, spreads, intervals and domains.
+
+    Raises
+    ------
+    SpecError
+        If the fit is missing or cannot be read.
+    """
+    return effects_in(data_folder("calibration") / "fits" / "step", engine)
+
+
+@lru_cache(maxsize=32)
+def effects_in(folder: Path, engine: str) -> Effects:
+    """Read the fit in a folder as far as one engine needs it.
+
+    Parameters
+    ----------
+    folder : pathlib.Path
+        The folder that `glmplan calibrate` wrote.
+    engine : str
+        Name of the engine.
+
+    Returns
+    -------
+    Effects
+        Effects, spreads, intervals and domains.
+
+    Raises
+    ------
+    SpecError
+        If the fit is missing, cannot be read, or is of another version of glmplan.
+    """
+    shared = read_toml(folder / "shared.toml")
+    own = folder / f"{engine}.toml"
+    special = read_lines_toml(own) if own.exists() else {}
+    if shared.get("columns") != list(COLUMNS) or shared.get("levels") != list(LEVELS):
+        raise SpecError(
+            "was written by another version of glmplan: run `glmplan calibrate`", file=folder / "shared.toml"
+        )
+    tables = {**shared["effects"], **special.get("effects", {})}
+    values = {level: {key: np.array(row) for key, row in table.items()} for level, table in tables.items()}
+    intervals = {
+        name: {kind: (pair[0], pair[1]) for kind, pair in table.items()} for name, table in shared["intervals"].items()
+    }
+    return Effects(values, np.array(shared["spread"]), intervals, special.get("domain", {}), shared.get("widths", {}))

@@ -1,0 +1,360 @@
+"""From a row of a table of runs to a question that can be answered: a deployment and a load.
+
+What a row leaves open is filled with the engine's documented default, the same for prediction and for calibration.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from glmplan.errors import SpecError
+from glmplan.facts.catalogue.accelerators import load_accelerator
+from glmplan.facts.engines.kernels import IMAGE, expert_path
+from glmplan.facts.engines.packing import EngineDefaults, engine_defaults
+from glmplan.facts.formats import KV_FORMATS
+from glmplan.facts.schema.accelerator import Accelerator
+from glmplan.facts.schema.model import ExpertsFfn, ModelSpec
+from glmplan.physics.blocks.cached_prefix import computed_again
+from glmplan.physics.step.structure import LinkPeak
+from glmplan.prediction.deployment import Deployment, link_of, runs_sparse
+from glmplan.prediction.from_row_memory import MemoryAnswer, checkpoint_of, model_of, run_memory
+from glmplan.prediction.observables import Load
+from glmplan.readers.runs.campaigns import CampaignSettings, campaign_session, campaign_settings
+from glmplan.readers.runs.record import Run
+from glmplan.readers.runs.speculation import Speculation
+
+__all__ = [
+    "MemoryAnswer",
+    "Question",
+    "memory_of",
+    "question_of",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A deployment under a load, with what had to be assumed.
+
+    Attributes
+    ----------
+    run : Run
+        The row.
+    deployment : Deployment
+        What serves.
+    load : Load
+        What is asked of it.
+    assumed : tuple of str
+        What the row did not say.
+    campaign : CampaignSettings
+        What the campaign set on its servers.
+    speculation : Speculation
+        How it drafted, as the row or else the campaign's files say.
+    run_both_ways : bool
+        The campaign ran this with and without drafting, and nothing tells which of them the row is.
+    """
+
+    run: Run
+    deployment: Deployment
+    load: Load
+    assumed: tuple[str, ...]
+    campaign: CampaignSettings = CampaignSettings()
+    speculation: Speculation = Speculation()
+    run_both_ways: bool = False
+
+
+def question_of(run: Run) -> Question:
+    """Turn a row into a question.
+
+    Parameters
+    ----------
+    run : Run
+        The row.
+
+    Returns
+    -------
+    Question
+        Deployment and load.
+
+    Raises
+    ------
+    GlmplanError
+        If the row has a bad cell, or names a model or part that is not known, or its layout does not hold together.
+    """
+    if run.error:
+        raise SpecError(run.error)
+    model = model_of(run.model)
+    accelerator = load_accelerator(run.accelerator)
+    assumed: list[str] = []
+    engine = run.engine or "vllm"
+    if not run.engine:
+        assumed.append("engine vllm")
+    checkpoint = checkpoint_of(run.model, run.weights, run.weights_bits)
+    if run.weights is None:
+        assumed.append(f"weights {checkpoint.name}")
+    silicon = (accelerator.compute_capability or "").partition(".")[0]
+    bulk = checkpoint.formats.get("routed_experts") or checkpoint.default
+    speculation = run.speculation
+    session = campaign_session(run, model=model.name, experts_format=bulk) if speculation.state == "unknown" else None
+    if session is not None:
+        speculation = session.speculation
+    draft = speculation.draft_tokens or 0 if speculation.state == "yes" else 0
+    if speculation.state == "yes" and not draft:
+        draft = 3
+        assumed.append("3 drafted tokens")
+    verify = (speculation.verify_tokens or draft + 1) - 1 if draft else 0
+    noted: list[str] = []
+    tp, pp, dp, ep, dcp, count = _layout(run, noted)
+    campaign = campaign_settings(
+        protocol=run.protocol, engine=engine, silicon=silicon, accelerator=accelerator.name, model=model.name,
+        experts_format=bulk, concurrency=run.concurrency or 1.0, input_tokens=run.input_tokens or 0.0,
+        output_tokens=run.output_tokens or 0.0, tp=tp * dp, release=run.engine_release,
+        measured_on=run.measured_on, draft_tokens=draft, ranks=dp,
+    )  # fmt: skip
+    if campaign.one_group:
+        tp, dp = tp * dp, 1
+    divided = campaign.replica is not None and run.tp is None
+    assumed += [] if divided else noted
+    parts = count * campaign.parts if divided else count
+    kv = run.kv_cache if run.kv_cache in KV_FORMATS else campaign.kv
+    if kv is None:
+        kv = checkpoint.kv_default or ("fp8" if engine == "trtllm" and checkpoint.default != "bf16" else "bf16")
+        assumed.append(f"kv {kv}")
+    deployment = Deployment(
+        model=model,
+        checkpoint=checkpoint,
+        accelerator=accelerator,
+        count=count,
+        tp=tp,
+        pp=pp,
+        dp=dp,
+        ep=ep,
+        dcp=dcp,
+        kv=kv,
+        engine=engine,
+        release=run.engine_release,
+        graphs=run.graphs is not False,
+        draft_tokens=max(verify, draft),
+        acceptance=speculation.acceptance_length,
+        sparse=runs_sparse(accelerator, run.attention_backend),
+        link=_link(run, accelerator, tp * dp),
+        draft_method=speculation.method or "",
+        draft_depth=draft,
+        text=run.protocol,
+        attention_backend=_attention(run),
+        moe_backend=_expert_kernels(run, engine, model, max(verify, draft) + 1.0),
+    )
+    both = session is not None and speculation.state == "unknown"
+    one = _one_server(run, deployment, campaign, assumed) if divided else deployment
+    load = _load(run, one, assumed, campaign, replicas=parts // one.count)
+    return Question(run, one, load, tuple(assumed), campaign, speculation, both)
+
+
+def _attention(run: Run) -> str:
+    """Attention backend, with the image behind it where that is not the engine's own."""
+    backend, version = run.attention_backend or "", run.engine_version or ""
+    others = "/" in version and not version.startswith(_OWN_IMAGES)
+    return f"{backend}{IMAGE}{version}" if backend and others else backend
+
+
+#: whose container images hold the engine as it is released
+_OWN_IMAGES = ("vllm/", "lmsysorg/", "nvcr.io/")
+
+
+def _expert_kernels(run: Run, engine: str, model: ModelSpec, tokens: float) -> str:
+    """First word of what a table calls the experts' kernels, with the path they take for so many tokens a request."""
+    word = (run.moe_backend or "").lower().split(" ")[0]
+    if word in {"", "default"}:
+        return ""
+    blocks = [block for kind in model.layers.values() for block in kind.ffn if isinstance(block, ExpertsFfn)]
+    pairs = (run.concurrency or 1.0) * tokens * max((block.topk for block in blocks), default=0)
+    path = expert_path(engine, word, pairs, run.measured_on or "")
+    return f"{word} {path}".strip()
+
+
+#: how tables say that the one-shot all-reduce ran over PCIe, and that it did not
+_ONE_SHOT = re.compile(r"custom AR|oneshot", re.IGNORECASE)
+_NO_ONE_SHOT = re.compile(r"custom AR disabled|no oneshot|oneshot off|allreduce=NCCL", re.IGNORECASE)
+
+
+def _link(run: Run, accelerator: Accelerator, ranks: int) -> LinkPeak:
+    """The link of a run, with the all-reduce that the table says ran there."""
+    said = f"{run.host or ''} {run.notes}"
+    on = _ONE_SHOT.search(said) is not None and _NO_ONE_SHOT.search(said) is None
+    return replace(link_of(accelerator, ranks), one_shot=on)
+
+
+#: requests of mean length that the cache of a server must hold for the model to fit [-]
+_ROOM = 32.0
+
+
+def _one_server(run: Run, whole: Deployment, campaign: CampaignSettings, assumed: list[str]) -> Deployment:
+    """One of the independent servers that a campaign divided the accelerators into."""
+
+    def server(tp: int, pp: int = 1, dp: int = 1, ep: int = 1) -> Deployment:
+        return replace(whole.with_layout(tp=tp, pp=pp, dp=dp, ep=ep), link=_link(run, whole.accelerator, tp * dp))
+
+    if campaign.replica:
+        found = server(*campaign.replica)
+        if whole.count * campaign.parts % found.count:
+            raise SpecError(f"does not divide by {found.count}", field="accelerator_count", value=whole.count)
+        return found
+    length = (run.input_tokens or campaign.input_tokens or 0.0) + (run.output_tokens or campaign.output_tokens or 0.0)
+    sizes = [1 << power for power in range(whole.count.bit_length()) if whole.count % (1 << power) == 0]
+    for size in sizes:
+        found = server(size)
+        memory = run_memory(run, found, length, campaign.fraction)
+        if memory is None or memory.pool_tokens >= _ROOM * length:
+            break
+    assumed.append(f"servers of tp {found.tp}")
+    return found
+
+
+def _layout(run: Run, assumed: list[str]) -> tuple[int, int, int, int, int, int]:
+    pp, dp, dcp = run.pp or 1, run.dp or 1, run.dcp or 1
+    count = run.accelerator_count
+    tp = run.tp
+    if tp is None:
+        if count is None:
+            raise SpecError("neither tp nor accelerator_count is given", field="tp")
+        if count % (pp * dp):
+            raise SpecError(f"does not divide by pp {pp} × dp {dp}", field="accelerator_count", value=count)
+        tp = count // (pp * dp)
+        if count > 1:
+            assumed.append(f"tp {tp}")
+    ep = run.ep or 1
+    if run.ep is not None and ep > tp * dp:
+        # some tables give the attention layout of one rank only; experts then span what accelerators there are
+        dp = max(dp, ep // tp)
+    return tp, pp, dp, min(ep, tp * dp), dcp, tp * pp * dp
+
+
+def memory_of(question: Question) -> MemoryAnswer | None:
+    """Memory of a question's deployment.
+
+    Parameters
+    ----------
+    question : Question
+        The question.
+
+    Returns
+    -------
+    MemoryAnswer or None
+        None for parts whose memory is not published and for weights that stay in host memory.
+    """
+    load = question.load
+    length = load.input_tokens + load.output_tokens + load.context
+    found = run_memory(question.run, question.deployment, length, question.campaign.fraction)
+    if found is None or load.replicas == 1:
+        return found
+    pool = (load.replicas * one for one in (found.pool_tokens, found.pool_low, found.pool_high))
+    return MemoryAnswer(found.weights_gib, *pool)
+
+
+def _counted(length: float | None, run: Run, campaign: CampaignSettings) -> float | None:
+    """Tokens of a length that a row states, which may be a label."""
+    if not length or not run.context_is_label:
+        return length
+    return campaign.label_share * length + campaign.label_frame
+
+
+def _context_before(depth: float, phase: str, inputs: float) -> float:
+    """Tokens in the cache before the prompt; of a decode row the prompt itself is the depth that the table names."""
+    return 0.0 if phase == "decode" and depth == inputs else depth
+
+
+def _load(
+    run: Run, deployment: Deployment, assumed: list[str], campaign: CampaignSettings, *, replicas: int = 1
+) -> Load:
+    defaults = _packing(deployment, campaign)
+    phase = run.phase if run.phase in ("decode", "prefill") else "serving"
+    low, high = campaign.lengths or run.length_range
+    budget = campaign.budget or defaults.budget
+    limit = run.running_limit or campaign.running_limit or defaults.max_requests
+    concurrency = run.concurrency
+    if concurrency is None and run.request_rate_per_s == np.inf and run.num_requests:
+        concurrency = float(run.num_requests)  # all are sent at once
+    if concurrency is None:
+        concurrency = run.observed.get("concurrency_effective") if run.request_rate_per_s else None
+    queued = concurrency is None and run.protocol == "mlperf-offline"
+    if concurrency is not None:
+        concurrency /= replicas
+    elif queued:
+        concurrency = float(limit)  # all prompts are there from the start
+    else:
+        offline = run.protocol.startswith(("mlperf", "trtllm-bench")) or run.request_rate_per_s
+        concurrency = float(min(limit, 1024)) if offline else 1.0
+        assumed.append(f"{concurrency:.0f} requests in flight")
+    inputs, outputs = run.input_tokens or campaign.input_tokens, run.output_tokens or campaign.output_tokens
+    stated, inputs = inputs, _counted(inputs, run, campaign)
+    if inputs != stated:
+        assumed.append(f"a label of {stated:.0f} stands for {inputs:.0f} tokens")
+    if inputs is None:
+        inputs = 0.0 if phase == "decode" else _BURST_PROMPT if run.protocol == "burst" else 512.0
+        assumed.append(f"{inputs:.0f} input tokens")
+    if outputs is None:
+        outputs = 256.0
+        assumed.append("256 output tokens")
+    outputs = min(outputs, campaign.output_limit)
+    requests = (run.num_requests or 0) // replicas or round(concurrency * (campaign.requests_per_user or 0))
+    pool = float(1 << 60)
+    if phase == "serving":
+        memory = run_memory(run, deployment, inputs + outputs, campaign.fraction)
+        # a table says that it ran: where two requests do not seem to fit, the estimate of the pool is what is wrong
+        if memory is not None and memory.pool_tokens > 2.0 * (inputs + outputs):
+            pool = memory.pool_tokens
+    return Load(
+        phase=phase,
+        concurrency=concurrency,
+        input_tokens=inputs,
+        output_tokens=outputs,
+        context=_context_before(_counted(run.context_depth, run, campaign) or 0.0, phase, inputs),
+        requests=min(requests, 20480),
+        shortest=max(low, 0.02),
+        longest=high,
+        budget=budget * deployment.dp,
+        prefill_first=defaults.prefill_first,
+        whole_prompts=defaults.whole_prompts,
+        max_requests=limit,
+        pool_tokens=pool,
+        reserve=defaults.reserve,
+        poll_interval=campaign.poll_interval if phase == "serving" else 1,
+        gather_steps=campaign.gather_steps if deployment.dp > 1 else campaign.batch_wait_steps,
+        gather_tokens=1 << 60 if deployment.dp > 1 else round(campaign.batch_wait_share * budget),
+        late=defaults.late,
+        staggered=queued,
+        tokens_per_step=deployment.tokens_per_step,
+        prefix_cached=run.prefix_cached,
+        cached_rest=computed_again(
+            deployment.model,
+            engine=deployment.engine,
+            prompt=inputs,
+            tp=deployment.tp,
+            kv_bytes=deployment.structure.kv_bytes,
+            draft_tokens=deployment.draft_tokens,
+        ),
+        bunched=_bunched(run, deployment, concurrency * inputs, budget),
+        shared_prompt=run.shared_prompt and phase == "decode",
+        replicas=replicas,
+    )
+
+
+def _packing(deployment: Deployment, campaign: CampaignSettings) -> EngineDefaults:
+    """How the engine packs steps, as the campaign set it."""
+    stated = {name: getattr(campaign, name) for name in ("reserve", "whole_prompts", "prefill_first")}
+    part = deployment.accelerator
+    defaults = engine_defaults(deployment.engine, accelerator=part.name, memory=part.memory)
+    return replace(defaults, **{name: one for name, one in stated.items() if one is not None})
+
+
+def _bunched(run: Run, deployment: Deployment, tokens: float, budget: int) -> float:
+    """How unevenly a burst fills the stages of a pipeline: what one step admits stays one micro-batch to the end."""
+    if run.protocol != "burst" or deployment.pp == 1:
+        return 1.0
+    return deployment.pp / min(deployment.pp, max(np.ceil(tokens / budget), 1.0))
+
+
+#: prompt of a burst that does not state it: the report of fr-001 calls its prompts short [token]
+_BURST_PROMPT = 128.0

@@ -1,0 +1,143 @@
+"""The 90 % interval of a prediction, from the errors that fits made on runs they had not seen.
+
+What was known of a deployment gives the base interval; how widely its like scattered gives a factor on the width. A
+deployment that was measured itself takes the factors of its engine, part, model, format and load; of others, where
+such factors do not carry over, those of the load and the prompt, of the link between accelerators, of the kinds of
+attention and feed-forward blocks, and of drafting.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+
+from glmplan.prediction.deployment import Deployment
+from glmplan.prediction.effects import Effects, kind_of, shape_of
+from glmplan.prediction.observables import Load
+
+__all__ = [
+    "BANDS",
+    "MEASURED_FEATURES",
+    "OTHER_FEATURES",
+    "PROMPTS",
+    "QUANTILE_90",
+    "band_of",
+    "factor_key",
+    "features_of",
+    "interval_of",
+]
+
+#: standard normal quantile of a 90 % interval, [-]
+QUANTILE_90 = 1.6449
+#: upper ends of the bands of concurrency, [-]
+BANDS: tuple[float, ...] = (1.5, 4.5, 16.5, 64.5, 256.5)
+#: upper ends of the bands of prompts: of short ones the front end and launches cost most, [token]
+PROMPTS: tuple[float, ...] = (300.0, 1500.0, 5000.0, 20000.0)
+#: what the width of a measured deployment depends on
+MEASURED_FEATURES: tuple[str, ...] = ("engine", "accelerator", "model", "format", "load of engine", "model of engine")
+#: what the width of any other depends on
+OTHER_FEATURES: tuple[str, ...] = ("load", "prompt", "link", "blocks", "drafting")
+
+
+def band_of(concurrency: float) -> str:
+    """Band of a concurrency.
+
+    Parameters
+    ----------
+    concurrency : float
+        Requests in flight, [-]
+
+    Returns
+    -------
+    str
+        Its name.
+
+    Examples
+    --------
+    >>> band_of(1), band_of(32), band_of(4096)
+    ('1', '17-64', '257 and more')
+    """
+    return ("1", "2-4", "5-16", "17-64", "65-256", "257 and more")[bisect_right(BANDS, concurrency)]
+
+
+def features_of(deployment: Deployment, load: Load) -> dict[str, str]:
+    """What the width of an interval may depend on.
+
+    Parameters
+    ----------
+    deployment : Deployment
+        The deployment.
+    load : Load
+        What is asked of it.
+
+    Returns
+    -------
+    dict of str to str
+        Feature → its value.
+    """
+    band = band_of(load.concurrency)
+    prompt = bisect_right(PROMPTS, load.input_tokens + load.context)
+    return {
+        "engine": deployment.engine,
+        "accelerator": deployment.accelerator.name,
+        "model": shape_of(deployment),
+        "format": deployment.weights,
+        "load of engine": f"{deployment.engine} {band}",
+        "model of engine": f"{deployment.engine} {shape_of(deployment)}",
+        "load": band,
+        "prompt": (*(f"to {end:.0f}" for end in PROMPTS), "longer")[prompt],
+        "link": deployment.link.kind if deployment.tp * deployment.dp > 1 else "none",
+        "blocks": kind_of(deployment),
+        "drafting": "yes" if deployment.draft_tokens else "no",
+    }
+
+
+def factor_key(kind: str, feature: str, value: str) -> str:
+    """Name of a factor in the table of factors.
+
+    Parameters
+    ----------
+    kind : str
+        ``decode``, ``ttft`` or ``prefill``.
+    feature, value : str
+        As in `features_of`.
+
+    Returns
+    -------
+    str
+        The name.
+
+    Examples
+    --------
+    >>> factor_key("ttft", "engine", "vllm")
+    'ttft engine: vllm'
+    """
+    return f"{kind} {feature}: {value}"
+
+
+def interval_of(effects: Effects, knowledge: str, kind: str, features: dict[str, str]) -> tuple[float, float]:
+    """Interval of measured over predicted.
+
+    Parameters
+    ----------
+    effects : Effects
+        The fit.
+    knowledge : str
+        Class of what is known, one of `glmplan.prediction.effects.KNOWN_AS`.
+    kind : str
+        ``decode``, ``ttft`` or ``prefill``.
+    features : dict of str to str
+        As `features_of` gives them.
+
+    Returns
+    -------
+    float, float
+        Ends of the 90 % interval in logarithms, [-]
+    """
+    low, high = effects.intervals[knowledge][kind]
+    if knowledge == "site":
+        return low, high
+    names = MEASURED_FEATURES if knowledge == "configuration" else OTHER_FEATURES
+    factor = 1.0
+    for name in names:
+        factor *= effects.widths.get(factor_key(kind, name, features[name]), 1.0)
+    return low * factor, high * factor

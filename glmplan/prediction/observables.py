@@ -1,0 +1,341 @@
+"""What a run measures, written as weighted sums of step times, before any step time is known.
+
+Mean TTFT, TPOT, throughput and prefill speed of a benchmark are sums over the kinds of step its protocol makes the
+engine do. `calibrate` fits the step time through these sums and `predict` evaluates them: the same sums for both.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from glmplan.physics.points import StepPoints
+from glmplan.serving.closed_loop import ClosedLoop, StepMix, closed_loop_mix
+
+__all__ = ["Load", "Observable", "Observables", "observables"]
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What is asked of a server while it is measured.
+
+    Attributes
+    ----------
+    phase : str
+        ``serving`` (whole requests), ``decode`` (steady decoding) or ``prefill``.
+    concurrency : float
+        Requests in flight, [-]
+    input_tokens, output_tokens : float
+        Of a request, [token]
+    context : float
+        Tokens already in the cache before the prompt, [token]
+    requests : int
+        Requests of the whole run, [-]
+    shortest, longest : float
+        Lengths are uniform between these shares of the stated ones, [-]
+    budget : int
+        Tokens that a step may hold, [token]
+    prefill_first : bool
+        Prompts run in steps of their own.
+    whole_prompts : bool
+        Prompts are never split over steps.
+    max_requests : int
+        Requests that may run at once, [-]
+    pool_tokens : float
+        KV cache, [token]
+    reserve : float
+        Share of the answer that must fit before a request is admitted, [-]
+    poll_interval : int
+        Steps between two looks at newly arrived requests, [-]
+    gather_steps : int
+        Steps that new requests wait for others, [-]
+    gather_tokens : int
+        Tokens of a step at which that wait ends early, [token]
+    late : int
+        Steps that have begun when the next prompt of a user arrives, [-]
+    staggered : bool
+        Users are out of step with each other and only the steady state counts; else all start together and all counts.
+    tokens_per_step : float
+        Tokens a request gains in a step, [-]
+    prefix_cached : bool
+        Prompts are in the cache already: the first token needs a short step only.
+    cached_rest : float
+        Tokens of a cached prompt that are computed again, [token]
+    bunched : float
+        How many times more requests a micro-batch of a pipeline holds than if they were spread evenly over the stages:
+        requests that are admitted together stay in one micro-batch, [-]
+    shared_prompt : bool
+        All requests have the same context and prompt, of which the cache keeps one copy.
+    replicas : int
+        Independent servers of this load each; rates are of all of them together, [-]
+    """
+
+    phase: str
+    concurrency: float
+    input_tokens: float
+    output_tokens: float
+    context: float = 0.0
+    requests: int = 0
+    shortest: float = 1.0
+    longest: float = 1.0
+    budget: int = 8192
+    prefill_first: bool = False
+    whole_prompts: bool = False
+    max_requests: int = 1 << 30
+    pool_tokens: float = float(1 << 60)
+    reserve: float = 0.5
+    poll_interval: int = 1
+    gather_steps: int = 0
+    gather_tokens: int = 1 << 60
+    late: int = 0
+    staggered: bool = False
+    tokens_per_step: float = 1.0
+    prefix_cached: bool = False
+    cached_rest: float = 64.0
+    bunched: float = 1.0
+    shared_prompt: bool = False
+    replicas: int = 1
+
+    @property
+    def fresh_tokens(self) -> float:
+        """Tokens of a prompt that are computed, [token]"""
+        fresh = min(self.input_tokens, self.cached_rest) if self.prefix_cached else self.input_tokens
+        return max(fresh, _SHORTEST_PROMPT)
+
+    @property
+    def pass_tokens(self) -> float:
+        """Tokens that are computed before a first token, with those of the requests that come with it, [token]"""
+        if self.phase == "decode":
+            # all requests arrive together; one waits for about half of the others
+            return self.fresh_tokens * (min(self.concurrency, float(self.max_requests)) + 1.0) / 2.0
+        return self.input_tokens * max(self.concurrency, 1.0) if self.phase == "prefill" else self.input_tokens
+
+    @property
+    def waiting(self) -> float:
+        """How far a prompt of a server waits for others: nothing alone, all that was learnt from `_CROWD` on, [-]"""
+        doublings = np.log2(max(self.concurrency, 1.0)) / np.log2(_CROWD)
+        return min(float(doublings), 1.0) if self.phase == "serving" else 0.0
+
+
+#: requests in flight from which a prompt always meets others [-]
+_CROWD = 16.0
+#: a chat template and a question: prompts of tables that say "context 0" are not empty [token]
+_SHORTEST_PROMPT = 32.0
+
+
+@dataclass(frozen=True, slots=True)
+class Observable:
+    """One figure as a sum over steps: `scale` × Σ weights × step time, or for a rate `scale` over that sum.
+
+    Attributes
+    ----------
+    weights : (k,) array
+        Steps of each kind, [-]
+    scale : float
+        1 for seconds; the counted tokens for a rate.
+    rate : bool
+        Whether the figure is `scale` divided by the sum.
+    """
+
+    weights: np.ndarray
+    scale: float = 1.0
+    rate: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Observables:
+    """Kinds of step of a run and every figure on them.
+
+    Attributes
+    ----------
+    decode_requests, decode_context, prefill_tokens, prefill_context, decode_shared, arrivals, prompt : (k,) array
+        What each kind of step holds; the last two are work of the front end outside of steps.
+    figures : dict of str to Observable
+        ``ttft``, ``ttft_p50``, ``tpot``, ``itl_p50`` [s]; ``output_rate``, ``request_rate``, ``total_rate``,
+        ``prefill_rate`` [token/s].
+    running : float
+        Largest number of requests that one server runs at once, [-]
+    """
+
+    decode_requests: np.ndarray
+    decode_context: np.ndarray
+    prefill_tokens: np.ndarray
+    prefill_context: np.ndarray
+    decode_shared: np.ndarray
+    arrivals: np.ndarray
+    prompt: np.ndarray
+    figures: dict[str, Observable]
+    running: float
+
+    @property
+    def points(self) -> StepPoints:
+        """What the steps hold."""
+        return StepPoints(
+            self.decode_requests, self.decode_context, self.prefill_tokens, self.prefill_context, self.decode_shared
+        )
+
+
+def observables(load: Load) -> Observables:
+    """Write what a load measures as sums over steps.
+
+    Parameters
+    ----------
+    load : Load
+        The load.
+
+    Returns
+    -------
+    Observables
+        Kinds of step and figures.
+
+    Examples
+    --------
+    >>> found = observables(Load("decode", 8, 1000, 200))
+    >>> found.decode_requests.tolist(), found.figures["tpot"].weights.tolist()
+    ([8.0, 0.0, 0.0], [1.0, 0.0, 0.0])
+    """
+    found = _of_phase(load)
+    if load.replicas > 1:
+        # a request sees one server; tokens of all servers are counted
+        together = {name: found.figures[name] for name in _TOGETHER if name in found.figures}
+        scaled = {name: replace(one, scale=one.scale * load.replicas) for name, one in together.items()}
+        found = replace(found, figures={**found.figures, **scaled})
+    if load.phase in ("prefill", "decode") or load.bunched == 1.0:
+        return found
+    # the work of a micro-batch is what the engine does; even spreading is undone here
+    return replace(
+        found,
+        decode_requests=found.decode_requests * load.bunched,
+        prefill_tokens=found.prefill_tokens * load.bunched,
+    )
+
+
+#: rates of all requests together
+_TOGETHER = ("output_rate", "total_rate", "prefill_rate")
+
+
+def _of_phase(load: Load) -> Observables:
+    if load.phase == "prefill":
+        return _prefill(load)
+    return _decode(load) if load.phase == "decode" else _serving(load)
+
+
+def _chunks(tokens: float, before: float, budget: int) -> tuple[np.ndarray, np.ndarray]:
+    count = max(int(np.ceil(tokens / budget)), 1)
+    starts = np.arange(count) * budget
+    sizes = np.minimum(budget, tokens - starts)
+    return sizes, before + starts + (sizes + 1.0) / 2
+
+
+def _prefill(load: Load) -> Observables:
+    together = max(load.concurrency, 1.0)
+    tokens = load.input_tokens * together
+    sizes, keys = _chunks(load.input_tokens, load.context, load.budget)
+    if together > 1:
+        # prompts of several requests share chunks; every prompt token still sees its own prompt only
+        sizes, _ = _chunks(tokens, 0.0, load.budget)
+        keys = np.full(len(sizes), load.context + load.input_tokens / 2)
+    zero = np.zeros(len(sizes) + 1)
+    weights = np.ones(len(sizes) + 1)
+    steps = np.append(np.ones(len(sizes)), 0.0)
+    front = np.zeros(len(sizes) + 1)
+    front[-1] = 1.0
+    return Observables(
+        decode_requests=zero,
+        decode_context=zero,
+        prefill_tokens=np.append(sizes, 0.0),
+        prefill_context=np.append(keys, 0.0),
+        decode_shared=zero,
+        arrivals=front,
+        prompt=front * load.input_tokens,
+        figures={
+            "ttft": Observable(weights),
+            "ttft_p50": Observable(weights),
+            "prefill_rate": Observable(steps, scale=tokens, rate=True),
+        },
+        running=together,
+    )
+
+
+def _decode(load: Load) -> Observables:
+    running = min(load.concurrency, float(load.max_requests))
+    before = load.context + load.input_tokens
+    context = before + load.output_tokens / 2
+    fresh, together = load.fresh_tokens, load.pass_tokens
+    chunks = max(np.ceil(together / load.budget), 1.0)
+    decode, prefill, front = np.eye(3)
+    steps = decode / load.tokens_per_step
+    figures = {
+        "tpot": Observable(steps),
+        "itl_p50": Observable(steps),
+        "ttft": Observable(prefill * chunks + front),
+        "output_rate": Observable(steps, scale=running, rate=True),
+        "request_rate": Observable(steps, scale=1.0, rate=True),
+    }
+    return Observables(
+        decode_requests=decode * running,
+        decode_context=decode * context,
+        prefill_tokens=prefill * together / chunks,
+        prefill_context=prefill * max(before - fresh / 2.0 if load.prefix_cached else load.context + fresh / 2.0, 1.0),
+        decode_shared=decode * (before if load.shared_prompt else 0.0),
+        arrivals=front,
+        prompt=front * load.input_tokens * together / fresh,
+        figures=figures,
+        running=running,
+    )
+
+
+def _serving(load: Load) -> Observables:
+    concurrency = max(round(load.concurrency), 1)
+    requests = load.requests or min(max(4 * concurrency, 8), 20000)
+    prompt = 1 if load.prefix_cached else max(round(load.input_tokens * load.longest), 1)
+    mix: StepMix = closed_loop_mix(
+        ClosedLoop(
+            concurrency=concurrency,
+            input_tokens=prompt,
+            output_tokens=max(round(load.output_tokens * load.longest), 1),
+            requests=max(requests, 1),
+            shortest=load.shortest / load.longest,
+            budget=load.budget,
+            prefill_first=load.prefill_first,
+            whole_prompts=load.whole_prompts,
+            max_requests=load.max_requests,
+            pool_tokens=int(min(load.pool_tokens, 1 << 60)),
+            reserve=load.reserve,
+            poll_interval=load.poll_interval,
+            gather_steps=load.gather_steps,
+            gather_tokens=load.gather_tokens,
+            late=load.late,
+            staggered=load.staggered,
+            tokens_per_step=round(load.tokens_per_step, 2),
+        )
+    )
+    zero, one = np.zeros(1), np.ones(1)
+    depth = load.context + (load.input_tokens if load.prefix_cached else 0.0)
+    per_request = mix.answer_tokens
+    wall = np.append(mix.wall, requests * 0.0)
+    figures = {
+        "ttft": Observable(np.append(mix.ttft, 1.0)),
+        "ttft_p50": Observable(np.append(mix.ttft_median, 1.0)),
+        "tpot": Observable(np.append(mix.tpot, 0.0)),
+        "itl_p50": Observable(np.append(mix.itl_median, 0.0)),
+        "output_rate": Observable(wall, scale=mix.output_tokens, rate=True),
+        "request_rate": Observable(
+            np.append(mix.ttft + mix.tpot * (per_request - 1.0), 1.0), scale=per_request, rate=True
+        ),
+        "total_rate": Observable(wall, scale=mix.output_tokens + mix.input_tokens, rate=True),
+    }
+    if not mix.tpot.any():
+        del figures["tpot"], figures["itl_p50"]
+    return Observables(
+        decode_requests=np.append(mix.decode_requests, zero),
+        decode_context=np.append(mix.decode_context + np.where(mix.decode_requests > 0, depth, 0.0), zero),
+        prefill_tokens=np.append(mix.prefill_tokens, zero),
+        prefill_context=np.append(mix.prefill_context + np.where(mix.prefill_tokens > 0, depth, 0.0), zero),
+        decode_shared=np.append(np.where(mix.decode_requests > 0, depth if load.shared_prompt else 0.0, 0.0), zero),
+        arrivals=np.append(np.zeros(len(mix.wall)), one),
+        prompt=np.append(np.zeros(len(mix.wall)), one * load.input_tokens),
+        figures=figures,
+        running=float(mix.peak_requests),
+    )

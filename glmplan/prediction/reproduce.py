@@ -1,0 +1,392 @@
+"""Is a measured run what is predicted, and which conditions could explain the difference."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from glmplan.errors import SpecError
+from glmplan.facts.schema.model import GroupedQuery, LatentAttention
+from glmplan.physics.network.conditions import CONDITIONS, measured_cost
+from glmplan.physics.network.links import load_link_fits
+from glmplan.prediction.deployment import Deployment
+from glmplan.prediction.effects import COLUMNS, LEVELS, Effects, keys_of, load_effects
+from glmplan.prediction.from_row import Question, question_of
+from glmplan.prediction.observables import Load
+from glmplan.prediction.predict import Figure, predict_many
+from glmplan.readers.runs.record import Run
+
+__all__ = ["FIGURES", "Compared", "Explanation", "Reproduction", "reproduce", "verdict_of"]
+
+#: column of a table → (predicted figure, seconds for a unit of the column; None marks a rate)
+FIGURES: dict[str, tuple[str, float | None]] = {
+    "ttft_mean_ms": ("ttft", 1e-3),
+    "ttft_p50_ms": ("ttft_p50", 1e-3),
+    "tpot_mean_ms": ("tpot", 1e-3),
+    "tpot_p50_ms": ("tpot", 1e-3),
+    "output_tokens_per_s": ("output_rate", None),
+    "output_tokens_per_s_per_request": ("request_rate", None),
+    "total_tokens_per_s": ("total_rate", None),
+    "prefill_tokens_per_s": ("prefill_rate", None),
+}
+#: differences up to this are reproduced, and beyond that different [-]
+_SAME, _DIFFERENT = 0.10, 0.20
+_QUANTILE_90 = 1.6449
+#: figures agree no better than this between repetitions of a run, in logarithms [-]
+_LEAST_DEVIATION = 0.05
+#: Student's degrees of freedom: a figure that is far off under every condition decides nothing
+_FREEDOM = 4.0
+#: what a condition must gain to be named: a fifth likelier than without it [-]
+_LEAST_GAIN = float(np.log(1.2))
+#: multiprocessors of a part that does not say how many it has: those of an H100 SXM [-]
+_PROCESSORS = 132.0
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """One figure of a run.
+
+    Attributes
+    ----------
+    column : str
+        Its column.
+    measured : float
+        In the unit of the column.
+    predicted : Figure
+        In the unit of the column.
+    verdict : str
+        ``reproduced``, ``in between`` or ``different``.
+    """
+
+    column: str
+    measured: float
+    predicted: Figure
+    verdict: str
+
+    @property
+    def difference(self) -> float:
+        """Measured over predicted, less one, [-]"""
+        return self.measured / self.predicted.value - 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """A condition that could explain a difference.
+
+    Attributes
+    ----------
+    name, what : str
+        The condition and what it means.
+    gain : float
+        Logarithm of how much likelier it makes the figures, [-]
+    figures : dict of str to float
+        Column → prediction under it, in the unit of the column.
+    check : str
+        How to find out.
+    """
+
+    name: str
+    what: str
+    gain: float
+    figures: dict[str, float]
+    check: str
+
+
+@dataclass(frozen=True, slots=True)
+class Reproduction:
+    """A run beside its prediction.
+
+    Attributes
+    ----------
+    run : Run
+        The run.
+    compared : tuple of Compared
+        Its figures.
+    verdict : str
+        The worst of them; of TPOT and throughput where there are any.
+    explanations : tuple of Explanation
+        Best first; none when every figure is reproduced.
+    basis : str
+        What the prediction rests on.
+    assumed : tuple of str
+        What the run does not say.
+    """
+
+    run: Run
+    compared: tuple[Compared, ...]
+    verdict: str
+    explanations: tuple[Explanation, ...]
+    basis: str
+    assumed: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Condition:
+    name: str
+    what: str
+    check: str
+    deployment: Deployment
+    load: Load
+    effects: Effects
+
+
+def verdict_of(measured: float, predicted: float) -> str:
+    """Say whether a prediction is reproduced.
+
+    Parameters
+    ----------
+    measured, predicted : float
+        The two, [any one unit]
+
+    Returns
+    -------
+    str
+        ``reproduced`` within 10 %, ``different`` over 20 %, else ``in between``.
+
+    Examples
+    --------
+    >>> verdict_of(105, 100), verdict_of(115, 100), verdict_of(70, 100)
+    ('reproduced', 'in between', 'different')
+    """
+    difference = abs(measured / predicted - 1.0)
+    return "reproduced" if difference <= _SAME else "different" if difference > _DIFFERENT else "in between"
+
+
+def reproduce(run: Run) -> Reproduction:
+    """Compare a run with its prediction and rank what could explain the difference.
+
+    Parameters
+    ----------
+    run : Run
+        The run.
+
+    Returns
+    -------
+    Reproduction
+        Figures, verdict and explanations.
+
+    Raises
+    ------
+    GlmplanError
+        If the run cannot be predicted, or has no figure that is.
+
+    Notes
+    -----
+    Each condition changes the deployment, the load or one parameter, and the run is predicted again. Its evidence is
+    the gain in the likelihood of all figures together, Student's t with the width of the interval. What the run states
+    is not questioned. Not modelled: several conditions at once.
+    """
+    if run.unusable:
+        raise SpecError(f"cannot be compared: {run.unusable}", field=run.id)
+    question = question_of(run)
+    effects = load_effects(question.deployment.engine)
+    prediction = predict_many([(question.deployment, question.load, run.measured_on)], effects=effects)[0]
+    compared = []
+    for column, value in run.observed.items():
+        name, unit = FIGURES.get(column, ("", None))
+        if name in prediction.figures and value > 0:
+            figure = prediction.figures[name].scaled(1.0 / (unit or 1.0))
+            compared.append(Compared(column, value, figure, verdict_of(value, figure.value)))
+    if not compared:
+        raise SpecError("has no figure that is predicted", field=run.id)
+    off = any(one.verdict != "reproduced" for one in compared)
+    deciding = [one for one in compared if one.column.startswith(("tpot", "output", "total"))] or compared
+    worst = max(deciding, key=lambda one: abs(one.difference))
+    return Reproduction(
+        run=run,
+        compared=tuple(compared),
+        verdict=worst.verdict,
+        explanations=tuple(_explanations(question, effects, compared)) if off else (),
+        basis=prediction.basis,
+        assumed=question.assumed,
+    )
+
+
+def _surprise(compared: list[Compared], predicted: dict[str, float]) -> float:
+    """Minus the logarithm of the likelihood of the figures, up to a constant."""
+    total = 0.0
+    for one in compared:
+        width = np.log(one.predicted.high / one.predicted.low) / (2.0 * _QUANTILE_90)
+        scaled = np.log(one.measured / predicted[one.column]) / max(width, _LEAST_DEVIATION)
+        total += 0.5 * (_FREEDOM + 1.0) * float(np.log1p(scaled**2 / _FREEDOM))
+    return total
+
+
+def _explanations(question: Question, effects: Effects, compared: list[Compared]) -> list[Explanation]:
+    before = _surprise(compared, {one.column: one.predicted.value for one in compared})
+    best: dict[str, Explanation] = {}
+    for case in _conditions(question, effects):
+        found = predict_many([(case.deployment, case.load, question.run.measured_on)], effects=case.effects)[0].figures
+        figures = {}
+        for one in compared:
+            name, unit = FIGURES[one.column]
+            # a figure that the condition takes away (as TPOT under no decode) keeps its prediction
+            figures[one.column] = found[name].value / (unit or 1.0) if name in found else one.predicted.value
+        gain = before - _surprise(compared, figures)
+        known = best.get(case.name)
+        if gain >= _LEAST_GAIN and (known is None or gain > known.gain):
+            best[case.name] = Explanation(case.name, case.what, gain, figures, case.check)
+    return sorted(best.values(), key=lambda one: -one.gain)
+
+
+def _shifted(effects: Effects, changes: dict[str, float]) -> Effects:
+    """The effects with some parameters changed for every key, in logarithms."""
+    values = dict(effects.values)
+    values["all"] = {
+        key: row + np.array([changes.get(name, 0.0) for name in COLUMNS]) for key, row in values["all"].items()
+    }
+    return replace(effects, values=values)
+
+
+def _carried(question: Question, effects: Effects, changed: Deployment) -> Effects:
+    """The effects for a changed deployment: what was never measured with the change keeps what it is without."""
+    values = {level: dict(table) for level, table in effects.values.items()}
+    on = question.run.measured_on
+    pairs = zip(keys_of(question.deployment, measured_on=on), keys_of(changed, measured_on=on), strict=True)
+    for level, (key, new) in zip(LEVELS, pairs, strict=True):
+        if new not in values.get(level, {}) and key in values.get(level, {}):
+            values[level][new] = values[level][key]
+    return replace(effects, values=values)
+
+
+def _conditions(question: Question, effects: Effects) -> list[_Condition]:
+    found: list[_Condition] = []
+    for make in (_eager, _fallback, _dense, _waves, _acceptance, _ring, _splits, _cached):
+        found += make(question, effects)
+    return found
+
+
+def _eager(question: Question, effects: Effects) -> list[_Condition]:
+    d = question.deployment
+    if question.run.graphs is True or not d.graphs:
+        return []
+    slow = replace(d, graphs=False)
+    changed = _carried(question, effects, slow)
+    if f"{d.engine} eager" not in effects.values.get("engine", {}):
+        # this engine was never measured without graphs: what vLLM's steps lose
+        engines = load_effects("vllm").values.get("engine", {})
+        if "vllm eager" not in engines or "vllm" not in engines:
+            return []
+        lost = engines["vllm eager"] - engines["vllm"]
+        slow, changed = d, _shifted(effects, dict(zip(COLUMNS[:5], lost[:5].tolist(), strict=True)))
+    check = "look for `enforce_eager` or a batch above the largest captured graph in the engine's log"
+    return [
+        _Condition("eager", "steps were launched kernel by kernel, without graphs", check, slow, question.load, changed)
+    ]
+
+
+def _fallback(question: Question, effects: Effects) -> list[_Condition]:
+    d = question.deployment
+    peaks = {name: rate for name, rate in d.accelerator.peak.items() if str(name) in ("bf16", "fp16")}
+    if not peaks or d.weights in ("bf16", "f16", "gguf") or len(peaks) == len(d.accelerator.peak):
+        return []
+    part = d.accelerator.model_copy(update={"peak": peaks})
+    check = "look for Marlin, Triton or `dequant` among the kernels that the engine's log names"
+    what = "matrix kernels of the weights' format were missing: products ran in BF16 on unpacked weights"
+    # a fallback reads the packed weights and unpacks them in the kernel: about twice the time for the same bytes
+    slow = _shifted(effects, {"gemm_bytes_slowdown": np.log(2.0), "expert_bytes_slowdown": np.log(2.0)})
+    return [_Condition("kernel fallback", what, check, replace(d, accelerator=part), question.load, changed)
+            for changed in (effects, slow)]  # fmt: skip
+
+
+def _dense(question: Question, effects: Effects) -> list[_Condition]:
+    d = question.deployment
+    indexed = any(isinstance(one.mixer, LatentAttention) and one.mixer.indexer for one in d.model.layers.values())
+    if not indexed:
+        return []
+    words = "dense attention instead of sparse" if d.sparse else "sparse attention kernels, although none are published"
+    check = "the attention backend in the engine's log"
+    name = "kernel fallback: attention" if d.sparse else "sparse attention"
+    return [_Condition(name, words, check, replace(d, sparse=not d.sparse), question.load, effects)]
+
+
+def _waves(question: Question, effects: Effects) -> list[_Condition]:
+    load = question.load
+    if question.run.running_limit or load.phase != "serving" or load.concurrency < 2:
+        return []
+    check = "`max_num_seqs`, `max_running_requests` or a full KV pool in the engine's log"
+    found = []
+    for waves in (2, 3, 4):
+        limit = max(int(np.ceil(load.concurrency / waves)), 1)
+        what = f"the server ran {limit} requests at once and the others waited"
+        found.append(_Condition("waves of requests", what, check, question.deployment,
+                                replace(load, max_requests=limit), effects))  # fmt: skip
+    return found
+
+
+def _acceptance(question: Question, effects: Effects) -> list[_Condition]:
+    d, speculation = question.deployment, question.speculation
+    check = "the acceptance length in the engine's log (vLLM: `Mean acceptance length`, SGLang: `accept len`)"
+
+    def case(name: str, what: str, deployment: Deployment) -> _Condition:
+        load = replace(question.load, tokens_per_step=deployment.tokens_per_step)
+        return _Condition(name, what, check, deployment, load, _carried(question, effects, deployment))
+
+    if d.draft_tokens:
+        mean, deviation = d.acceptance_prior
+        if speculation.acceptance_length is not None:
+            return []
+        lengths = {1.0, *(float(mean * np.exp(side * deviation)) for side in (-1.6449, 1.6449))}
+        return [case("acceptance", f"a step yielded {one:.2f} tokens instead of {mean:.2f}",
+                     replace(d, acceptance=max(one, 1.0))) for one in sorted(lengths)]  # fmt: skip
+    if speculation.state != "unknown":
+        return []
+    return [case("speculative decoding", f"{draft} tokens were drafted, which the run does not say",
+                 replace(d, draft_tokens=draft)) for draft in (1, 3) if d.model.mtp is not None]  # fmt: skip
+
+
+def _ring(question: Question, effects: Effects) -> list[_Condition]:
+    d = question.deployment
+    ranks = d.tp
+    if ranks < 2:
+        return []
+    ratios: dict[str, tuple[float, str]] = {}
+    protocols = load_link_fits().protocols
+    for (kind, algorithm, condition), ring in protocols.items():
+        shot = protocols.get((kind, "one-shot", condition))
+        if kind == d.link.kind and algorithm == "ring" and shot is not None:
+            slow = (ring.launch + 2 * (ranks - 1) * ring.hop) / (shot.launch + (ranks - 1) * shot.hop)
+            ratios["NCCL ring"] = (slow, "all-reduces went through NCCL's ring, not the engine's one-shot kernel")
+    if d.link.kind == "pcie":
+        for one in CONDITIONS:
+            times = [cost.ratio for cost in measured_cost(one) if cost.unit == "us"]
+            if times and one.name in ("misdetected-ring", "shared-memory-transport", "no-force-p2p"):
+                ratios[f"NCCL ring: {one.name}"] = (float(np.median(times)), one.effect)
+    check = "`NCCL_DEBUG=INFO`, `nvidia-smi topo -m`, and whether custom all-reduce is on in the engine's log"
+    found = []
+    for name, (ratio, what) in ratios.items():
+        if ratio > 1.0:
+            slow_effects = _shifted(effects, {"collective_slowdown": float(np.log(ratio))})
+            found.append(
+                _Condition(name, f"{what} ({ratio:.1f} times the latency)", check, d, question.load, slow_effects)
+            )
+    return found
+
+
+def _splits(question: Question, effects: Effects) -> list[_Condition]:
+    d, load = question.deployment, question.load
+    heads = 0.0
+    for kind in d.model.layers.values():
+        if isinstance(kind.mixer, GroupedQuery):
+            heads = max(heads, kind.mixer.kv_heads / min(d.tp, kind.mixer.kv_heads))
+        elif isinstance(kind.mixer, LatentAttention):
+            heads = max(heads, 1.0)
+    running = max(min(load.concurrency, load.max_requests) / (d.dp * d.pp), 1.0)
+    idle = _PROCESSORS / (running * heads) if heads else 0.0
+    if idle <= 1.5:
+        return []
+    blocks = f"{running * heads:.0f} blocks for {_PROCESSORS:.0f} processors"
+    what = f"decode attention ran without splitting the keys: {blocks}"
+    check = "`num_splits`, `--triton-attention-num-kv-splits` or the attention backend in the engine's log"
+    changed = _shifted(effects, {"cache_slowdown": float(np.log(idle))})
+    return [_Condition("KV splits", what, check, d, load, changed)]
+
+
+def _cached(question: Question, effects: Effects) -> list[_Condition]:
+    if question.load.prefix_cached or question.load.phase != "serving":
+        return []
+    check = "the prefix cache hit rate in the engine's log; measure with prompts that share nothing"
+    what = "prompts came from the prefix cache"
+    load = replace(question.load, prefix_cached=True)
+    return [_Condition("prefix cache", what, check, question.deployment, load, effects)]

@@ -1,0 +1,175 @@
+"""Predict every row of a table of runs: `glmplan predict`."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+
+from glmplan.errors import GlmplanError
+from glmplan.prediction.from_row import Question, memory_of, question_of
+from glmplan.prediction.observables import Load
+from glmplan.prediction.one_memory import predict_apart
+from glmplan.prediction.predict import Figure, Prediction, predict_many
+from glmplan.readers.runs.record import Run
+
+__all__ = ["COLUMNS", "FIGURES", "RowPrediction", "predict_runs", "rows_as_csv"]
+
+#: predicted columns, each also with `_low` and `_high` (90 % interval)
+FIGURES: tuple[str, ...] = (
+    "ttft_ms",
+    "tpot_ms",
+    "output_tokens_per_s",
+    "output_tokens_per_s_per_request",
+    "total_tokens_per_s",
+    "prefill_tokens_per_s",
+    "kv_pool_tokens",
+    "weights_gib_per_accelerator",
+)
+#: all columns, in order
+COLUMNS: tuple[str, ...] = (
+    "id",
+    *(f"{name}{end}" for name in FIGURES for end in ("", "_low", "_high")),
+    "basis",
+    "out_of_domain",
+    "error",
+)
+#: computed weights differ from loaded ones by padding and copies that loaders keep [-]
+_WEIGHTS_SPREAD = 0.03
+
+
+@dataclass(frozen=True, slots=True)
+class RowPrediction:
+    """The answer to one row.
+
+    Attributes
+    ----------
+    id : str
+        Its id.
+    figures : dict of str to Figure
+        Some of `FIGURES`, in the units their names say.
+    basis, out_of_domain, error : str
+        What it rests on, what lies outside of the measured, and why there is no answer.
+    """
+
+    id: str
+    figures: dict[str, Figure]
+    basis: str
+    out_of_domain: str
+    error: str
+
+
+def predict_runs(runs: Iterable[Run], *, progress: Callable[[int, int], None] | None = None) -> list[RowPrediction]:
+    """Predict each row; a row that cannot be answered says why and the others are answered.
+
+    Parameters
+    ----------
+    runs : iterable of Run
+        The rows.
+    progress : callable, optional
+        Called with how many rows are prepared, and of how many.
+
+    Returns
+    -------
+    list of RowPrediction
+        In the order of the rows.
+    """
+    rows = list(runs)
+    found: list[RowPrediction | None] = [None] * len(rows)
+    questions: list[tuple[int, Question]] = []
+    for place, run in enumerate(rows):
+        try:
+            apart = predict_apart(run)
+            if apart is not None:
+                found[place] = RowPrediction(run.id, apart.figures, apart.basis, apart.out_of_domain, "")
+                continue
+            question = question_of(run)
+            question.deployment.structure.part.rate("bf16")
+        except GlmplanError as error:
+            found[place] = RowPrediction(run.id, {}, "", "", str(error))
+        else:
+            questions.append((place, question))
+        if progress is not None and (place % 50 == 0 or place + 1 == len(rows)):
+            progress(place + 1, len(rows))
+    cases = [(q.deployment, q.load, q.run.measured_on) for _, q in questions]
+    alone = [(q.deployment, _prefill_alone(q.load), q.run.measured_on) for _, q in questions]
+    main, prefill = predict_many(cases), predict_many(alone)
+    for (place, question), prediction, first in zip(questions, main, prefill, strict=True):
+        found[place] = _answer(question, prediction, first)
+    return [one for one in found if one is not None]
+
+
+def _prefill_alone(load: Load) -> Load:
+    if load.phase == "prefill":
+        return load
+    return replace(
+        load, phase="prefill", concurrency=1.0, input_tokens=max(load.input_tokens, 32.0), tokens_per_step=1.0
+    )
+
+
+def _answer(question: Question, prediction: Prediction, first: Prediction) -> RowPrediction:
+    run, found = question.run, prediction.figures
+    figures: dict[str, Figure] = {}
+    ttft = found.get("ttft") or first.figures.get("ttft")
+    if ttft is not None:
+        figures["ttft_ms"] = ttft.scaled(1e3)
+    if "tpot" in found:
+        figures["tpot_ms"] = found["tpot"].scaled(1e3)
+    for name, key in (
+        ("output_tokens_per_s", "output_rate"),
+        ("output_tokens_per_s_per_request", "request_rate"),
+        ("total_tokens_per_s", "total_rate"),
+    ):
+        if key in found:
+            figures[name] = found[key]
+    if run.total_in_request_column and "output_rate" in found:
+        # llama-batched-bench tables keep the total of all sequences in this column
+        figures["output_tokens_per_s_per_request"] = found["output_rate"]
+    speed = found.get("prefill_rate") or first.figures.get("prefill_rate")
+    if speed is not None:
+        figures["prefill_tokens_per_s"] = speed
+    memory = memory_of(question)
+    if memory is not None:
+        weights = memory.weights_gib
+        figures["weights_gib_per_accelerator"] = Figure(
+            weights, weights * (1 - _WEIGHTS_SPREAD), weights * (1 + _WEIGHTS_SPREAD)
+        )
+        if memory.pool_tokens > 0:
+            figures["kv_pool_tokens"] = Figure(memory.pool_tokens, memory.pool_low, memory.pool_high)
+    basis = prediction.basis + (f"; assumed {', '.join(question.assumed)}" if question.assumed else "")
+    outside = prediction.out_of_domain
+    if memory is not None and memory.pool_tokens <= 0:
+        outside = "; ".join(part for part in ("the weights leave no room for a KV cache", outside) if part)
+    return RowPrediction(run.id, figures, basis, outside, "")
+
+
+def rows_as_csv(rows: Iterable[RowPrediction]) -> str:
+    """Write predictions as CSV.
+
+    Parameters
+    ----------
+    rows : iterable of RowPrediction
+        The predictions.
+
+    Returns
+    -------
+    str
+        The table with `COLUMNS`; cells without an answer are empty.
+
+    Examples
+    --------
+    >>> text = rows_as_csv([RowPrediction("a", {"tpot_ms": Figure(10.0, 8.0, 12.0)}, "measured", "", "")])
+    >>> text.splitlines()[1].startswith("a,,,,10,8,12")
+    True
+    """
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    for row in rows:
+        cells = [row.id]
+        for name in FIGURES:
+            figure = row.figures.get(name)
+            cells += [f"{one:.6g}" for one in (figure.value, figure.low, figure.high)] if figure else ["", "", ""]
+        writer.writerow([*cells, row.basis, row.out_of_domain, row.error])
+    return out.getvalue()

@@ -1,0 +1,66 @@
+"""Which rows of a table of runs say nothing of the speed of a step, and why."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+
+from glmplan.errors import GlmplanError
+from glmplan.prediction.from_row import Question
+from glmplan.prediction.from_row_memory import model_of
+from glmplan.readers.runs.record import Run
+
+__all__ = ["why_unknown"]
+
+
+def why_unknown(question: Question) -> str:
+    """Why a row says nothing of the speed of a step.
+
+    Parameters
+    ----------
+    question : Question
+        The row.
+
+    Returns
+    -------
+    str
+        The reason; empty where lengths and requests in flight are known and the command serves the model that is named.
+
+    Examples
+    --------
+    >>> from glmplan.prediction.from_row import question_of
+    >>> run = Run("a", "llama-3.1-8b", "h200-sxm", engine="vllm", accelerator_count=1, protocol="mlperf-server")
+    >>> why_unknown(question_of(run))
+    'requests in flight are not stated'
+    """
+    open_ = question.load.phase == "serving" and any(text.endswith("in flight") for text in question.assumed)
+    if open_:
+        return "requests in flight are not stated"
+    run = question.run
+    if other := _other_model(run, question.deployment.model.name):
+        return f"the command in its notes serves {other}"
+    burst = run.request_rate_per_s == np.inf and run.concurrency is None
+    # a crowd drains by its longest answers, of which a table gives the mean only
+    varied = question.load.shortest < _ALIKE * question.load.longest
+    return "conversations sent all at once, of lengths that are not stated" if burst and varied else ""
+
+
+#: the model in the command of a server
+_SERVED = re.compile(r"(?:(?:vllm|sglang) serve|--model(?:-path)?)[ =]+[\w.-]+/([\w.-]+)")
+
+
+def _other_model(run: Run, model: str) -> str:
+    """Name of the model that the command in a row's notes serves, if it is known and another than the row's."""
+    said = _SERVED.search(run.notes)
+    if said is None:
+        return ""
+    try:
+        served = model_of(said[1].lower()).name
+    except GlmplanError:
+        return ""
+    return "" if served == model else served
+
+
+#: lengths differ less than this where a table's mean says enough of them [-]
+_ALIKE = 0.5

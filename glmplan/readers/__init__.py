@@ -1,0 +1,1 @@
+"""Other people's files as records: models, machines and runs."""

@@ -1,0 +1,1 @@
+"""Machines: from a name, dumps of tools, or the machine this runs on."""

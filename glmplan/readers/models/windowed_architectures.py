@@ -1,0 +1,158 @@
+"""Architectures that mix full attention with windows: gpt-oss, Gemma 3 and 4, Llama 4, MiMo-V2, Step.
+
+Which fields mean what is read from the `configuration_*.py` and `modeling_*.py` files of Hugging Face transformers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from glmplan.errors import SpecError
+from glmplan.facts.schema.model import DenseFfn, ExpertsFfn, GroupedQuery, LayerKind
+from glmplan.readers.models.anatomy import Anatomy
+from glmplan.readers.models.config_blocks import (
+    FULL_OR_SLIDING,
+    experts_block,
+    grouped_query,
+    layer_windows,
+    mtp_spec,
+    sparse_layers,
+)
+from glmplan.readers.models.config_fields import ConfigFields
+
+__all__ = ["WINDOWED_READERS"]
+
+
+def _gpt_oss(fields: ConfigFields) -> Anatomy:
+    count = fields.whole("num_hidden_layers")
+    experts = experts_block(
+        fields, experts=("num_local_experts", "num_experts"), inner="intermediate_size", router_bias=True, bias=True
+    )
+    layers = []
+    for window in layer_windows(fields, count):
+        mixer = grouped_query(fields, window=window).model_copy(update={"out_bias": True, "sinks": True})
+        layers.append(("sliding" if window else "full", LayerKind(mixer=mixer, ffn=(experts,))))
+    return Anatomy("gpt-oss", layers)
+
+
+def _gemma3(fields: ConfigFields) -> Anatomy:
+    count = fields.whole("num_hidden_layers")
+    window = fields.whole("sliding_window")
+    if fields.has("layer_types"):
+        windows: list[int | None] = layer_windows(fields, count)
+    else:
+        every = fields.whole("sliding_window_pattern", default=6)
+        windows = [None if (layer + 1) % every == 0 else window for layer in range(count)]
+    ffn = DenseFfn(inner=fields.whole("intermediate_size"))
+    layers = []
+    for width in windows:
+        mixer = grouped_query(fields, window=width, qk_norm=True)
+        layers.append(("sliding" if width else "full", LayerKind(mixer=mixer, ffn=(ffn,), norms=4)))
+    return Anatomy("gemma", layers)
+
+
+def _gemma4(fields: ConfigFields) -> Anatomy:
+    count = fields.whole("num_hidden_layers")
+    shared = fields.whole("num_kv_shared_layers", default=0, minimum=0)
+    if fields.optional("hidden_size_per_layer_input"):
+        raise SpecError(
+            "is not 0: per-layer embeddings are not modelled", file=fields.file, field="hidden_size_per_layer_input"
+        )
+    ffn: tuple[DenseFfn | ExpertsFfn, ...] = (DenseFfn(inner=fields.whole("intermediate_size")),)
+    norms = 4
+    if fields.flag("enable_moe_block"):
+        ffn += (
+            experts_block(fields, experts=("num_experts",), inner="moe_intermediate_size", topk=("top_k_experts",)),
+        )  # fmt: skip
+        norms = 8  # three more around the experts, and the scale of the router
+    fields.flag("use_double_wide_mlp")
+    sliding = grouped_query(fields, window=fields.whole("sliding_window"), qk_norm=True)
+    full = sliding.model_copy(
+        update={
+            "window": None,
+            "head_dim": fields.whole("global_head_dim", default=sliding.head_dim),
+            "kv_heads": fields.whole("num_global_key_value_heads", default=sliding.kv_heads),
+            "key_is_value": fields.flag("attention_k_eq_v"),
+        }
+    )
+    layers = []
+    for layer, kind in enumerate(fields.listing("layer_types", count, FULL_OR_SLIDING)):
+        mixer = full if kind == "full_attention" else sliding
+        name = "full" if kind == "full_attention" else "sliding"
+        if layer >= count - shared:
+            mixer, name = mixer.model_copy(update={"shared_kv": True}), f"{name}_shared"
+        layers.append((name, LayerKind(mixer=mixer, ffn=ffn, norms=norms)))
+    return Anatomy("gemma", layers)
+
+
+def _llama4(fields: ConfigFields) -> Anatomy:
+    count = fields.whole("num_hidden_layers")
+    step = fields.whole("interleave_moe_layer_step")
+    inner = fields.whole("intermediate_size")
+    experts = experts_block(
+        fields, experts=("num_local_experts",), inner="intermediate_size", shared=1, shared_inner=inner
+    )
+    dense = DenseFfn(inner=fields.whole("intermediate_size_mlp"))
+    chunk = fields.optional("attention_chunk_size")
+    rotary = fields.raw("no_rope_layers") or [(layer + 1) % 4 for layer in range(count)]
+    layers = []
+    for layer in range(count):
+        sparse = (layer + 1) % step == 0
+        local = chunk is not None and bool(rotary[layer])
+        mixer = grouped_query(fields, window=chunk if local else None)
+        name = f"{'chunked' if local else 'full'}_{'sparse' if sparse else 'dense'}"
+        layers.append((name, LayerKind(mixer=mixer, ffn=(experts if sparse else dense,))))
+    note = f"layers with rotary positions attend in chunks of {chunk} tokens; counted as a window of that length"
+    return Anatomy("llama", layers, notes=[note] if chunk else [])
+
+
+def _mimo_v2(fields: ConfigFields) -> Anatomy:
+    count = fields.whole("num_hidden_layers")
+    experts = experts_block(fields, experts=("n_routed_experts",), inner="moe_intermediate_size", router_bias=True)
+    fields.whole("n_shared_experts", default=0, minimum=0)
+    dense = DenseFfn(inner=fields.whole("intermediate_size"))
+    full = grouped_query(fields).model_copy(
+        update={"v_head_dim": fields.whole("v_head_dim"), "sinks": fields.flag("add_full_attention_sink_bias")}
+    )
+    sliding = GroupedQuery(
+        heads=fields.whole("swa_num_attention_heads"),
+        kv_heads=fields.whole("swa_num_key_value_heads"),
+        head_dim=fields.whole("swa_head_dim"),
+        v_head_dim=fields.whole("swa_v_head_dim"),
+        window=fields.whole("sliding_window"),
+        sinks=fields.flag("add_swa_attention_sink_bias"),
+    )
+    layers = []
+    for swa, sparse in zip(fields.listing("hybrid_layer_pattern", count), sparse_layers(fields, count), strict=True):
+        name = f"{'sliding' if swa else 'full'}_{'sparse' if sparse else 'dense'}"
+        kind = LayerKind(mixer=sliding if swa else full, ffn=(experts if sparse else dense,))
+        layers.append((name, kind))
+    return Anatomy("mimo", layers, notes=["the config states no MTP layers; none are counted"])
+
+
+def _step(fields: ConfigFields) -> Anatomy:
+    count = fields.whole("num_hidden_layers")
+    inner = fields.whole("share_expert_dim")
+    experts = experts_block(
+        fields, experts=("num_experts",), inner="moe_intermediate_size",
+        shared=fields.whole("n_shared_experts", default=0, minimum=0), shared_inner=inner,
+        router_bias=fields.flag("use_moe_router_bias"),
+    )  # fmt: skip
+    dense = DenseFfn(inner=fields.whole("intermediate_size"))
+    layers = []
+    for window, sparse in zip(layer_windows(fields, count), sparse_layers(fields, count), strict=True):
+        name = f"{'sliding' if window else 'full'}_{'sparse' if sparse else 'dense'}"
+        kind = LayerKind(mixer=grouped_query(fields, window=window), ffn=(experts if sparse else dense,))
+        layers.append((name, kind))
+    return Anatomy("step", layers, mtp=mtp_spec(fields, "full_dense", own_embedding=False))
+
+
+#: model_type → reader
+WINDOWED_READERS: dict[str, Callable[[ConfigFields], Anatomy]] = {
+    "gpt_oss": _gpt_oss,
+    "gemma3_text": _gemma3,
+    "gemma4_text": _gemma4,
+    "llama4_text": _llama4,
+    "mimo_v2_flash": _mimo_v2,
+    "step3p7": _step,
+}

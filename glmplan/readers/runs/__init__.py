@@ -1,0 +1,1 @@
+"""Measured runs: tables, ledgers, campaigns, protocols, and other tools' results."""

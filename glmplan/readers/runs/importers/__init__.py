@@ -1,0 +1,195 @@
+"""Other tools' results into measured runs: the kind is recognised by content, never by the file's name."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from glmplan.errors import SpecError
+from glmplan.readers.runs.importers import (
+    aiperf,
+    guidellm,
+    inference_perf,
+    inferencex,
+    llama_batched_bench,
+    llama_bench,
+    llamacpp_log,
+    mlperf,
+    sglang_bench,
+    sglang_log,
+    vllm_bench,
+    vllm_log,
+)
+from glmplan.readers.runs.importers.record import RUN_COLUMNS, Imported, Problem, Source, row_identifier
+
+__all__ = ["KINDS", "RUN_COLUMNS", "Imported", "Problem", "Source", "import_file", "import_text", "table_csv"]
+
+
+class _Kind(NamedTuple):
+    name: str
+    recognise: Callable[[Source], bool]
+    read: Callable[[Source], Imported]
+
+
+_READERS: tuple[_Kind, ...] = (
+    _Kind(guidellm.KIND, guidellm.recognise, guidellm.read),
+    _Kind(guidellm.KIND_CSV, guidellm.recognise_csv, guidellm.read_csv),
+    _Kind("aiperf requests", aiperf.recognise_requests, aiperf.read_requests),
+    _Kind(aiperf.KIND, aiperf.recognise, aiperf.read),
+    _Kind("aiperf csv", aiperf.recognise_csv, aiperf.read_csv),
+    _Kind(llama_bench.KIND, llama_bench.recognise, llama_bench.read),
+    _Kind("llama-bench csv", llama_bench.recognise_csv, llama_bench.read_csv),
+    _Kind(llama_batched_bench.KIND, llama_batched_bench.recognise, llama_batched_bench.read),
+    _Kind(inference_perf.KIND, inference_perf.recognise, inference_perf.read),
+    _Kind(inferencex.KIND, inferencex.recognise, inferencex.read),
+    _Kind(mlperf.KIND, mlperf.recognise, mlperf.read),
+    _Kind(sglang_bench.KIND, sglang_bench.recognise, sglang_bench.read),
+    _Kind(vllm_bench.KIND, vllm_bench.recognise, vllm_bench.read),
+    _Kind(sglang_bench.block_kind, sglang_bench.recognise_block, sglang_bench.read_block),
+    _Kind("llama-bench table", llama_bench.recognise_markdown, llama_bench.read_markdown),
+    _Kind("llama-batched-bench table", llama_batched_bench.recognise_table, llama_batched_bench.read_table),
+    _Kind(vllm_log.KIND, vllm_log.recognise, vllm_log.read),
+    _Kind(sglang_log.KIND, sglang_log.recognise, sglang_log.read),
+    _Kind(llamacpp_log.KIND, llamacpp_log.recognise, llamacpp_log.read),
+)
+
+#: Names of every kind of file that can be imported.
+KINDS: tuple[str, ...] = tuple(kind.name for kind in _READERS)
+
+#: Files that lie beside results and are often given by mistake.
+_BESIDE = {
+    "AIPerf Server Metrics Export": "is AIPerf's record of the server's metrics: give profile_export_aiperf.csv",
+    '"endpoints_configured"': "is AIPerf's record of the server's metrics: give profile_export_aiperf.json",
+    '"payloads"': "is AIPerf's list of prompts, not of results: give profile_export_aiperf.json",
+}
+_ASKED = ("id", "model", "accelerator")
+_ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+
+
+def import_text(text: str, *, name: str = "", facts: Mapping[str, Any] | None = None) -> Imported:
+    """Turn the text of another tool's result into runs.
+
+    Parameters
+    ----------
+    text : str
+        Content of the file.
+    name : str, optional
+        Its name, for messages.
+    facts : mapping, optional
+        Columns that the file cannot know, such as `model` and `accelerator`; they fill empty cells only.
+
+    Returns
+    -------
+    Imported
+        Runs in the columns of `RUN_COLUMNS`, and what was wrong with which field on which line.
+
+    Raises
+    ------
+    SpecError
+        If the kind is not recognised, or not one record of the file could be used.
+
+    Examples
+    --------
+    >>> line = '{"n_kv": 64, "pp": 32, "tg": 32, "pl": 2, "t_pp": 0.1, "t_tg": 0.4}'
+    >>> runs = import_text(line, facts={"model": "tiny"})
+    >>> runs.kind, [(row["phase"], row["model"]) for row in runs.rows]
+    ('llama-batched-bench', [('decode', 'tiny'), ('prefill', 'tiny')])
+    """
+    source = Source(name, _ANSI.sub("", text.removeprefix("\ufeff")))
+    if not source.text.strip():
+        raise SpecError("is empty; expected a benchmark's result or a startup log", file=name or None)
+    kind = next((kind for kind in _READERS if kind.recognise(source)), None)
+    if kind is None:
+        beside = next((why for mark, why in _BESIDE.items() if mark in source.text), None)
+        why = beside or f"is of no kind that glmplan reads; it reads: {', '.join(KINDS)}"
+        raise SpecError(why, file=name or None)
+    found = kind.read(source)
+    if not found.rows and found.logged is None:
+        shown = "; ".join(str(problem) for problem in found.problems[:5]) or "it holds no finished run"
+        raise SpecError(f"looks like {kind.name}, but no record of it can be used: {shown}", file=name or None)
+    rows = [_finish(row, facts or {}) for row in found.rows]
+    return Imported(kind.name, rows, found.problems, found.logged)
+
+
+def import_file(path: str | Path, *, facts: Mapping[str, Any] | None = None) -> Imported:
+    """Turn a file of another tool's results into runs.
+
+    Parameters
+    ----------
+    path : path
+        The file, plain or compressed with gzip.
+    facts : mapping, optional
+        Columns that the file cannot know.
+
+    Returns
+    -------
+    Imported
+        Runs and problems.
+
+    Raises
+    ------
+    SpecError
+        If the file cannot be read, is of no known kind, or holds nothing usable.
+    """
+    import gzip
+    import zlib
+
+    try:
+        data = Path(path).read_bytes()
+        if data.startswith(b"\x1f\x8b"):
+            data = gzip.decompress(data)
+    except (EOFError, zlib.error, gzip.BadGzipFile):
+        raise SpecError("is a gzip file that is cut off or broken", file=path) from None
+    except OSError as error:
+        raise SpecError(f"cannot be read: {error.strerror}", file=path) from None
+    return import_text(data.decode("utf-8", errors="replace"), name=str(path), facts=facts)
+
+
+def _finish(row: Mapping[str, Any], facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Order the columns, fill what the user knows, round to the six digits any of these clocks can mean."""
+    given = {key: value for key, value in facts.items() if value is not None}
+    filled = {**given, **{key: value for key, value in row.items() if value is not None and value != ""}}
+    if "model" not in filled and "checkpoint" in filled:
+        filled["model"] = str(filled["checkpoint"])
+    filled.setdefault("id", row_identifier(str(sorted(map(str, row.items()))), 0))
+    return {c: _rounded(filled[c]) for c in RUN_COLUMNS if c in filled}
+
+
+def _rounded(value: Any) -> Any:
+    if isinstance(value, float):
+        short = float(f"{value:.6g}")
+        return int(short) if short.is_integer() and abs(short) < 1e15 else short
+    return value
+
+
+def table_csv(rows: Iterable[Mapping[str, Any]]) -> str:
+    """Write runs as CSV in the column form of the measurement tables; columns nobody fills are left out.
+
+    Parameters
+    ----------
+    rows : iterable of mapping
+        Runs.
+
+    Returns
+    -------
+    str
+        CSV with a header.
+
+    Examples
+    --------
+    >>> table_csv([{"id": "a", "ttft_mean_ms": 1.5}])
+    'id,model,accelerator,ttft_mean_ms\\na,,,1.5\\n'
+    """
+    import csv
+    import io
+
+    rows = list(rows)
+    # the readers of these tables ask for the first three even where they are empty
+    used = [c for c in RUN_COLUMNS if c in _ASKED or any(row.get(c) not in (None, "") for row in rows)]
+    out = io.StringIO()
+    writer = csv.DictWriter(out, used, extrasaction="ignore", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return out.getvalue()

@@ -1,0 +1,325 @@
+"""Tables of measured runs (or of runs to predict) → one record for each row, whatever the table calls its columns."""
+
+from __future__ import annotations
+
+import csv
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from glmplan.errors import SpecError, nearest
+from glmplan.facts.catalogue.names import (
+    accelerator_name,
+    engine_name,
+    engine_release,
+    kv_name,
+    model_name,
+    weights_name,
+)
+from glmplan.readers.runs.protocols import (
+    LENGTHS,
+    TOTAL_IN_REQUEST_COLUMN,
+    phase_of,
+    prefix_cached,
+    protocol_of,
+    unusable,
+    withheld,
+)
+from glmplan.readers.runs.record import FIGURES, Run, Runs
+from glmplan.readers.runs.speculation import Speculation, read_speculation
+
+__all__ = ["COLUMNS", "FIGURES", "Run", "Runs", "read_runs", "run_from_row"]
+
+#: column of a table → figure, where the names differ
+_RENAMED = {
+    "ttft_ms": "ttft_mean_ms",
+    "tpot_ms": "tpot_mean_ms",
+    "mlperf_tokens_per_s": "output_tokens_per_s",
+    "decode_tokens_per_s": "output_tokens_per_s",
+}
+_FIGURE_COLUMNS = {**{name: name for name in FIGURES}, **_RENAMED}
+_COUNTS = ("accelerator_count", "nodes", "tp", "pp", "dp", "ep", "dcp", "num_requests")
+_AMOUNTS = (
+    "concurrency", "input_tokens", "output_tokens", "context_depth", "acceptance_length", "power_limit_w",
+    "uncertainty_pct", "request_rate_per_s", "weights_bits", "running_limit",
+)  # fmt: skip
+_TEXTS = (
+    "id", "campaign", "measured_on", "model", "checkpoint", "weights", "kv_cache", "accelerator", "host", "engine",
+    "engine_version", "backend", "attention_backend", "moe_backend", "cuda_graphs", "speculative", "phase", "scenario",
+    "protocol", "shared_prompt", "prefix_cached", "context_is_label", "withheld", "unusable", "trust", "source",
+    "notes",
+)  # fmt: skip
+#: every column that is understood
+COLUMNS: tuple[str, ...] = (*_TEXTS, *_COUNTS, *_AMOUNTS, *_FIGURE_COLUMNS)
+_REQUIRED = ("id", "model", "accelerator")
+#: prompts of the Kimi grids, labelled by characters / 4: label → tokens (voipmonitor/rtx6kpro models/kimi-k26.md)
+_KIMI_LABELS = {8192: 5312.0, 16384: 10480.0, 32768: 20822.0, 65536: 41505.0, 131072: 82845.0}
+_QUANTISED = re.compile(r"\+/-(\d+(?:\.\d+)?)%")
+_PROMPTS = re.compile(r"\bn=(\d+)\b|--num-prompts[ =](\d+)|\b(\d+) prompts?\b")
+_RATE = re.compile(r"(\d+) ?RPS")
+_RATE_PAGE = re.compile(r"> Rate (\d+)")
+_CAPPED = re.compile(r"capped at (\d+)-(\d+)/(\d+) active|max-running (\d+)|waves of (\d+)")
+_BUILD = re.compile(r"env ([\w.-]+)")
+_GGUF_SIZE = re.compile(r"params_b (\d+(?:\.\d+)?); file (\d+(?:\.\d+)?) GiB")
+
+
+class _BadCell(ValueError):
+    """A cell that cannot be read; the text names the column."""
+
+
+def _number(row: Mapping[str, str], name: str) -> float | None:
+    text = row.get(name, "")
+    if not text:
+        return None
+    try:
+        value = float(text)
+    except ValueError:
+        raise _BadCell(f"{name}: {text!r} is not a number") from None
+    if value < 0 or math.isnan(value) or (math.isinf(value) and name != "request_rate_per_s"):
+        raise _BadCell(f"{name}: {text!r} is not a finite number of zero or more")
+    return value
+
+
+def _count(row: Mapping[str, str], name: str) -> int | None:
+    value = _number(row, name)
+    if value is None:
+        return None
+    if value < 1 or value != int(value):
+        raise _BadCell(f"{name}: {row[name]!r} is not a whole number of one or more")
+    return int(value)
+
+
+def _graphs(row: Mapping[str, str]) -> bool | None:
+    said = row.get("cuda_graphs", "").lower()
+    if said.startswith(("yes", "piecewise", "full", "true")):
+        return True
+    if said.startswith(("no", "false", "eager")):
+        return False
+    rest = f"{row.get('engine_version', '')} {row.get('notes', '')}"
+    if "enforce-eager" in rest or "disable-cuda-graph" in rest:
+        return False
+    return True if "CUDA graphs" in rest else None
+
+
+def _lengths(row: Mapping[str, str], phase: str) -> tuple[float | None, float | None, bool]:
+    """Return real prompt length, real cached context [token] and whether they are only labels."""
+    prompt, depth, notes = _number(row, "input_tokens"), _number(row, "context_depth"), row.get("notes", "")
+    label = False
+    if given := row.get("context_is_label"):
+        label = given == "yes"
+    elif prompt and any(
+        word in notes for word in ("chars/token", "NOMINAL label", "inference-throughput/", "kimi-k26.md")
+    ):
+        real = _KIMI_LABELS.get(int(prompt)) if row.get("model", "").startswith("kimi") else None
+        prompt, label = (real, False) if real else (prompt, True)
+    if depth is None and phase == "decode":
+        depth = prompt
+    return prompt, depth, label
+
+
+def _load(row: Mapping[str, str], protocol: str) -> dict[str, Any]:
+    """Return the load fields of a row."""
+    notes, concurrency = row.get("notes", ""), _number(row, "concurrency")
+    requests, rate = _count(row, "num_requests"), _number(row, "request_rate_per_s")
+    if requests is None and (found := _PROMPTS.search(notes)):
+        requests = int(next(group for group in found.groups() if group))
+    if requests is None and protocol == "inferencex" and concurrency:
+        requests = int(10 * concurrency)
+    if rate is None and (found := _RATE_PAGE.search(notes) or _RATE.search(row.get("scenario", ""))):
+        rate = float(found.group(1))
+    if rate is None and protocol == "gpustack" and concurrency is None:
+        rate = math.inf  # the page's benchmark sends every prompt at once
+    limit = _count(row, "running_limit")
+    if concurrency == 0:
+        raise _BadCell("concurrency: must be more than zero")
+    if limit is None and (capped := _CAPPED.search(notes)) and concurrency:
+        low, high, of, running, wave = (int(group) if group else None for group in capped.groups())
+        if running or wave:
+            limit = running or wave
+        elif of == concurrency:
+            limit = (low + high) // 2  # type: ignore[operator]
+    return {"concurrency": concurrency, "num_requests": requests, "request_rate_per_s": rate, "running_limit": limit}
+
+
+def _figures(row: Mapping[str, str], protocol: str) -> tuple[dict[str, float], bool]:
+    """Return the observed figures and whether a total stood in the per-request column."""
+    seen: dict[str, float] = {}
+    for column, figure in _FIGURE_COLUMNS.items():
+        value = _number(row, column)
+        if value is not None:
+            seen.setdefault(figure, value)
+    moved = protocol in TOTAL_IN_REQUEST_COLUMN and "output_tokens_per_s_per_request" in seen
+    if moved:
+        seen["output_tokens_per_s"] = seen.pop("output_tokens_per_s_per_request")
+    return seen, moved
+
+
+def _read(row: Mapping[str, str], protocol: str, phase: str) -> dict[str, Any]:
+    """Return the fields of a run that need numbers; raises _BadCell."""
+    fields: dict[str, Any] = {name: _count(row, name) for name in _COUNTS if name != "num_requests"}
+    fields.update(_load(row, protocol))
+    fields.update({name: _number(row, name) for name in ("output_tokens", "power_limit_w")})
+    notes = row.get("notes", "")
+    prompt, depth, label = _lengths(row, phase)
+    spec = read_speculation(row.get("speculative", ""), notes, _number(row, "acceptance_length"), depth)
+    if spec.method == "eagle" and "draft-model" not in notes:
+        # SGLang's EAGLE without a draft model runs the model's own MTP layer
+        spec = replace(spec, method="mtp")
+    if spec.state == "unknown" and protocol in ("llama-bench", "llama-batched-bench"):
+        spec = Speculation("none")  # these tools cannot draft
+    uncertainty = _number(row, "uncertainty_pct")
+    if uncertainty is None and (found := _QUANTISED.search(notes)):
+        uncertainty = float(found.group(1))
+    seen, moved = _figures(row, protocol)
+    if given := row.get("withheld"):
+        parts = [part.partition(": ") for part in given.split(" | ")]
+        set_aside = {name: reason for names, _, reason in parts for name in names.split()}
+    else:
+        set_aside = withheld(row, seen, fields["output_tokens"])
+    bits = _number(row, "weights_bits")
+    if bits is None and (size := _GGUF_SIZE.search(notes)):
+        bits = round(float(size.group(2)) * 2**30 * 8 / (float(size.group(1)) * 1e9), 3)
+    fields.update(
+        input_tokens=prompt,
+        context_depth=depth,
+        context_is_label=label,
+        speculation=spec,
+        uncertainty_pct=uncertainty,
+        total_in_request_column=moved,
+        observed={name: value for name, value in seen.items() if name not in set_aside},
+        withheld={name: reason for name, reason in set_aside.items() if name in seen},
+        weights_bits=bits,
+    )
+    return fields
+
+
+def run_from_row(row: Mapping[str, str]) -> Run:
+    """Normalise one row.
+
+    Parameters
+    ----------
+    row : mapping
+        Column → cell; empty cells may be missing.
+
+    Returns
+    -------
+    Run
+        The record; a bad cell is told in `error` instead of raised.
+
+    Examples
+    --------
+    >>> run = run_from_row({"id": "a", "model": "Qwen3-235B", "accelerator": "h200-sxm", "accelerator_count": "4.0"})
+    >>> run.model, run.accelerator_count
+    ('qwen3-235b-a22b', 4)
+    >>> run_from_row({"id": "b", "model": "glm-5", "accelerator": "h200-sxm", "tp": "-8"}).error
+    "tp: '-8' is not a finite number of zero or more"
+    """
+    row = {name: text.strip() for name, text in row.items() if text and text.strip()}
+    protocol, phase, engine = protocol_of(row), phase_of(row), row.get("engine", "")
+    version = row.get("engine_version")
+    if version is None and engine and (found := re.search(r"(?:vllm[- ]|v|TensorRT )(\d+\.\d[\w.+]*)", engine)):
+        version = ("TensorRT " if engine.startswith("TensorRT") else "") + found.group(1)
+    weights = weights_name(row.get("weights", ""))
+    accelerator = accelerator_name(row.get("accelerator", ""))
+    model = model_name(row.get("model", ""))
+    if weights == "nvfp4" and accelerator.startswith("mi3"):
+        weights = "mxfp4"  # AMD's FP4 is MXFP4
+    if row.get("weights", "").startswith("Ollama default") and model.startswith("gpt-oss"):
+        weights = "mxfp4"
+    error = next((f"{name}: is empty" for name in _REQUIRED if name not in row), None)
+    try:
+        numbers = _read(row, protocol, phase)
+    except _BadCell as bad:
+        numbers, error = {}, str(bad)
+    return Run(
+        id=row.get("id", ""),
+        model=model,
+        accelerator=accelerator,
+        campaign=row.get("campaign"),
+        measured_on=row.get("measured_on"),
+        source=row.get("source"),
+        trust=row.get("trust"),
+        model_given=row.get("model", ""),
+        checkpoint=row.get("checkpoint"),
+        weights=weights,
+        kv_cache=kv_name(row.get("kv_cache", "")),
+        accelerator_given=row.get("accelerator", ""),
+        host=row.get("host"),
+        engine=engine_name(engine),
+        engine_version=version,
+        engine_release=engine_release(version),
+        backend=row.get("backend") or (build.group(1) if (build := _BUILD.match(row.get("notes", ""))) else None),
+        attention_backend=row.get("attention_backend"),
+        moe_backend=row.get("moe_backend"),
+        graphs=_graphs(row),
+        phase=phase,
+        protocol=protocol,
+        scenario=row.get("scenario", ""),
+        length_range=LENGTHS.get(protocol, (1.0, 1.0)),
+        shared_prompt=row.get("shared_prompt", "").lower() in ("yes", "true", "1"),
+        prefix_cached=prefix_cached(row),
+        offload=protocol == "hybrid" or "hybrid" in accelerator,
+        unusable=row.get("unusable") or unusable(row),
+        error=error,
+        notes=row.get("notes", ""),
+        cells=row,
+        **numbers,
+    )
+
+
+def read_runs(path: str | Path) -> Runs:
+    """Read a CSV table of runs; every row comes back, bad cells are told in its `error`.
+
+    Parameters
+    ----------
+    path : path
+        The table: UTF-8, a header line, at least the columns `id`, `model` and `accelerator`. Any of `COLUMNS` is
+        understood, others are kept.
+
+    Returns
+    -------
+    Runs
+        The rows in their order.
+
+    Raises
+    ------
+    SpecError
+        If the file cannot be read, is not a CSV in UTF-8, or lacks a required column.
+
+    Examples
+    --------
+    >>> import tempfile, pathlib
+    >>> file = pathlib.Path(tempfile.mkdtemp()) / "runs.csv"
+    >>> _ = file.write_text("id,model,accelerator,engine,mine\\na,glm-5.1,b200-sxm,vLLM v0.9.2,x\\n")
+    >>> runs = read_runs(file)
+    >>> runs[0].engine, runs[0].engine_release, runs[0].cells["mine"]
+    ('vllm', (0, 9, 2), 'x')
+    """
+    path = Path(path)
+    try:
+        with open(path, newline="", encoding="utf-8-sig") as stream:
+            lines = list(csv.reader(stream))
+    except OSError as error:
+        raise SpecError(f"cannot be read: {error.strerror}", file=path) from None
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise SpecError(f"is not a CSV table in UTF-8: {error}", file=path) from None
+    if not lines or not any(cell.strip() for cell in lines[0]):
+        raise SpecError("is empty: a header line is needed", file=path)
+    header = tuple(name.strip() for name in lines[0])
+    for name in _REQUIRED:
+        if name not in header:
+            close = nearest(name, header, 1)
+            hint = f"; nearest column: {close[0]}" if close else f"; columns: {', '.join(header[:12])}"
+            raise SpecError(f"is a required column and missing{hint}", file=path, field=name)
+    runs = []
+    for line in lines[1:]:
+        if not any(line):
+            continue
+        run = run_from_row(dict(zip(header, line, strict=False)))
+        if len(line) > len(header):
+            run = replace(run, error=f"{len(line)} cells in a table of {len(header)} columns")
+        runs.append(run)
+    return Runs(path, header, tuple(runs))

@@ -1,0 +1,204 @@
+"""Rules that both forms of the simulator share: how a request grows, and SGLang's estimate of answers to come."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from glmplan.serving.engine.settings import EngineSettings, KvPool
+from glmplan.serving.traffic.request import Request
+
+__all__ = ["RECHECK_STEPS", "SharedEstimate", "block_period", "generated", "held_blocks", "why_rejected"]
+
+#: A request that SGLang's estimate keeps waiting is looked at again after this many decode steps, [-]
+RECHECK_STEPS = 16
+
+#: SGLang: longest answer the estimate reckons with, [token]; the share of its first ratio that it decays to, [-];
+#: decode steps the decay takes, [-]; steps of decoding that it provides for after a retraction, [-]
+_CLIP, _FLOOR, _DECAY_STEPS, _RETRACT_STEPS = 4096, 0.14, 600, 20
+
+
+def block_period(block_size: int, growth: float) -> int:
+    """Decode steps after which a request needs one more block.
+
+    Parameters
+    ----------
+    block_size : int
+        Tokens of a block, [token]
+    growth : float
+        Tokens a request gains in a step, [token]
+
+    Returns
+    -------
+    int
+        Steps, rounded to a whole number, [-]
+
+    Examples
+    --------
+    >>> block_period(16, 1.0), block_period(16, 2.7)
+    (16, 6)
+    """
+    return max(1, round(block_size / growth))
+
+
+def held_blocks(prompt: int, made: int, block_size: int, period: int) -> int:
+    """Blocks a request holds after its prompt and some decode steps.
+
+    Parameters
+    ----------
+    prompt : int
+        Tokens that were prefilled, [token]
+    made : int
+        Decode steps since, [-]
+    block_size : int
+        Tokens of a block, [token]
+    period : int
+        Decode steps after which it needs one more, [-]
+
+    Returns
+    -------
+    int
+        Blocks, [-]
+
+    Examples
+    --------
+    >>> [held_blocks(32, made, 16, 16) for made in (0, 1, 16, 17)]
+    [2, 3, 3, 4]
+    """
+    phase = prompt % block_size * period // block_size
+    return -(-prompt // block_size) + (phase + made - 1) // period - (phase - 1) // period
+
+
+def generated(request: Request, step: int) -> int:
+    """Answer tokens a decoding request has written.
+
+    Parameters
+    ----------
+    request : Request
+        The request.
+    step : int
+        Decode steps its engine has made, [-]
+
+    Returns
+    -------
+    int
+        Tokens, [token]
+    """
+    before = request.prompt - request.input + 1
+    return before + (request.output - before) * (step - request.joined) // request.left
+
+
+def why_rejected(request: Request, pool: KvPool, settings: EngineSettings, period: int) -> str | None:
+    """Say why a request can never be served.
+
+    Parameters
+    ----------
+    request : Request
+        The request.
+    pool : KvPool
+        Room on one replica.
+    settings : EngineSettings
+        Limits of the engine.
+    period : int
+        Decode steps after which a request needs one more block, [-]
+
+    Returns
+    -------
+    str or None
+        The reason; None if it can be served.
+
+    Examples
+    --------
+    >>> why_rejected(Request(0, 0.0, 100, 10), KvPool(64), EngineSettings(), 16)
+    'needs more KV blocks than the pool has'
+    """
+    tokens = request.input + request.output
+    if tokens > settings.max_model_len:
+        return "longer than the context"
+    if settings.admission == "slot" and tokens - 1 > pool.tokens // settings.max_num_seqs:
+        return "longer than the context of a slot"
+    peak = held_blocks(request.input, request.steps, pool.block_size, period)
+    if max(peak, -(-(tokens - 1) // pool.block_size)) > pool.blocks:
+        return "needs more KV blocks than the pool has"
+    if not settings.chunked_prefill and tokens - 1 > settings.max_num_batched_tokens * settings.pipeline_stages:
+        return "may exceed the token budget, which must hold prompt and answer without chunked prefill"
+    return None
+
+
+class SharedEstimate:
+    """SGLang's reckoning of tokens that running requests may still write: a ratio that decays while nothing goes wrong.
+
+    Parameters
+    ----------
+    ratio : float
+        The ratio it starts with, [-]
+
+    References
+    ----------
+    .. [1] SGLang, `python/sglang/srt/managers/schedule_policy.py` and `scheduler.py` (PrefillAdder, new_token_ratio).
+    """
+
+    __slots__ = ("_fall", "_floor", "ratio")
+
+    def __init__(self, ratio: float) -> None:
+        self.ratio, self._floor = ratio, ratio * _FLOOR
+        self._fall = (ratio - self._floor) / _DECAY_STEPS
+
+    def decay(self, steps: int) -> None:
+        """Let decode steps pass.
+
+        Parameters
+        ----------
+        steps : int
+            How many, [-]
+        """
+        self.ratio = max(self.ratio - self._fall * steps, self._floor)
+
+    def answer(self, left: int, growth: float) -> float:
+        """Tokens a request is reckoned to write.
+
+        Parameters
+        ----------
+        left : int
+            Decode steps it has left, [-]
+        growth : float
+            Tokens it gains in a step, [token]
+
+        Returns
+        -------
+        float
+            Tokens, [token]
+        """
+        return min(1 + left * growth, _CLIP)
+
+    def outstanding(self, running: Iterable[Request], step: int, growth: float) -> float:
+        """Tokens that decoding requests are reckoned to write still.
+
+        Parameters
+        ----------
+        running : iterable of Request
+            Decoding requests.
+        step : int
+            Decode steps their engine has made, [-]
+        growth : float
+            Tokens each gains in a step, [token]
+
+        Returns
+        -------
+        float
+            Tokens, [token]
+        """
+        return self.ratio * sum(min((r.left - step + r.joined) * growth, _CLIP) for r in running)
+
+    def retracted(self, running: Iterable[Request], step: int) -> None:
+        """Raise the ratio after a request had to give its blocks back.
+
+        Parameters
+        ----------
+        running : iterable of Request
+            Requests that decode on.
+        step : int
+            Decode steps their engine has made, [-]
+        """
+        rest = list(running)
+        written = sum(generated(r, step) for r in rest) + _RETRACT_STEPS * len(rest)
+        self.ratio = min(1.0, written / (sum(r.output for r in rest) + 1))

@@ -1,0 +1,300 @@
+"""The decoding batch of a replica: the blocks it holds and its runs of equal steps, without touching each request.
+
+All decoding requests gain the same number of tokens in a step, so their contexts are known as one sum, their ends as a
+heap of step numbers, and the steps at which they need a further block as counts by residue. A run of k steps that grow
+by b takes `k·t + b·k(k−1)/2`. These loops run for every simulated request, so they read each attribute once.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from heapq import heappop, heappush
+
+from glmplan.serving.engine.admission import RECHECK_STEPS, SharedEstimate, block_period, held_blocks
+from glmplan.serving.engine.prefix_cache import PrefixCache
+from glmplan.serving.engine.settings import EngineSettings, KvPool
+from glmplan.serving.engine.step_clock import StepClock
+from glmplan.serving.engine.step_table import StepTable
+from glmplan.serving.traffic.request import Request
+
+__all__ = ["DecodingBatch", "steps_until"]
+
+_NEVER = math.inf
+_SHIFT, _MASK = 32, (1 << 32) - 1
+
+
+def steps_until(seconds: float, first: float, slope: float) -> int:
+    """Fewest steps that last at least given seconds, when each is longer than the one before by `slope`.
+
+    Parameters
+    ----------
+    seconds : float
+        Time to fill, [s]
+    first : float
+        Duration of the first step, [s]
+    slope : float
+        Growth of the duration for each step, [s]
+
+    Returns
+    -------
+    int
+        Steps, at least one, [-]
+
+    Examples
+    --------
+    >>> steps_until(1.0, 0.25, 0.0), steps_until(1.0, 0.3, 0.1)
+    (4, 3)
+    """
+    linear = first - slope / 2
+    root = linear * linear + 2 * slope * seconds
+    k = int(2 * seconds / (linear + math.sqrt(max(root, 0.0)))) if linear + root > 0 else 1
+    k = max(k - 1, 1)
+    while k * first + slope * k * (k - 1) / 2 < seconds:
+        k += 1
+    return k
+
+
+class DecodingBatch:
+    """Decoding requests, blocks and clock of one replica.
+
+    Parameters
+    ----------
+    table : StepTable
+        Time of a step.
+    pool : KvPool
+        Room for keys and values.
+    settings : EngineSettings
+        Scheduler and limits.
+    """
+
+    def __init__(self, table: StepTable, pool: KvPool, settings: EngineSettings) -> None:
+        self.settings, self.pool = settings, pool
+        self.clock = StepClock(table, settings.pipeline_stages)
+        self.growth = round(settings.acceptance.mean * 1024) / 1024 if settings.acceptance else 1.0
+        self.period = block_period(pool.block_size, self.growth)
+        self.cache = PrefixCache(pool.block_size) if settings.prefix_caching else None
+        #: blocks that no running request holds; idle content of the prefix cache lies in them until they are taken
+        self.free = self._pool_blocks = pool.blocks
+        self.now, self.end = 0.0, _NEVER
+        #: runs of equal steps, eight numbers each in one row: start, steps, seconds of the first, growth, decoding
+        #: requests, contexts, prompts, blocks
+        self.segments: list[float] = []
+        self._size = size = pool.block_size
+        # `held_blocks` by the tokens in the last block of a prompt: steps behind it, blocks beyond the full ones
+        phases = [odd * self.period // size for odd in range(size)]
+        self._starts = [(phase, (odd > 0) + (phase == 0)) for odd, phase in enumerate(phases)]
+        self._running: dict[int, Request] = {}  # decoding requests by join number, in the order of admission
+        self._total = 0.0  # sum of their contexts in the next step
+        self._step = 0  # decode steps made
+        self._counts = [0] * self.period  # requests that need a block at steps of each residue
+        self._heap: list[int] = []  # last step · 2³² + join number; whoever left before is no longer in _running
+        self._joins = 0
+        self._promises = settings.admission == "no-evict"
+        self._promised = 0  # blocks that running requests will hold at their ends, under no-evict
+        self._changed = True  # whether admission may come out differently than last time
+        self._estimate = SharedEstimate(settings.new_token_ratio) if settings.admission == "estimate" else None
+        self._pieces: list[tuple[float, int, float, float]] = []  # start, steps, seconds of the first, growth
+        self._steps = 0  # steps of the planned run; 0 for a single step with prompt tokens
+        self._taken = 0  # blocks that its steps take after the first
+        self.waiting: deque[Request] = deque()
+
+    @property
+    def used(self) -> int:
+        """Blocks that running requests hold, [-]"""
+        return self._pool_blocks - self.free
+
+    def _settle(self) -> None:
+        """Throw idle content out of the blocks that have been taken meanwhile; due before the cache is used."""
+        cache = self.cache
+        if cache is not None and cache.evictable > self.free:
+            cache.evict(cache.evictable - self.free)
+
+    # -- who decodes --------------------------------------------------------------------------------------------------
+
+    def _join(self, request: Request) -> None:
+        """Start decoding with the next step, in the place kept for the request if there is one."""
+        step, size, period, prompt, left = self._step, self._size, self.period, request.prompt, request.left
+        token, running = request.token, self._running
+        if token < 0:
+            request.token = self._joins = token = self._joins + 1
+            running[token] = request
+        else:
+            running[token] = request
+            for later in [other for other in running if other > token]:
+                running[later] = running.pop(later)
+        request.joined = step
+        phase, blocks = self._starts[prompt % size]
+        request.key = key = (step - phase) % period
+        request.most = prompt // size + blocks + (phase + left - 1) // period
+        self._counts[key] += 1
+        self._total += prompt + 1
+        heappush(self._heap, (step + left << _SHIFT) + token)
+
+    def _separate(self, request: Request) -> None:
+        """Stop decoding before the last step."""
+        self._counts[request.key] -= 1
+        del self._running[request.token]
+        self._total -= request.prompt + 1 + (self._step - request.joined) * self.growth
+
+    def _complete(self, finished: list[Request]) -> None:
+        """Take out the requests whose last step has been made."""
+        heap, running, counts, growth, now = self._heap, self._running, self._counts, self.growth, self.now
+        cache, size, promises, kept = self.cache, self._size, self._promises, 0
+        due = self._step + 1 << _SHIFT
+        self._settle()
+        while heap and heap[0] < due:
+            request = running.pop(heappop(heap) & _MASK, None)
+            if request is None:
+                continue
+            counts[request.key] -= 1
+            self._total -= request.prompt + 1 + request.left * growth
+            request.finish = now
+            finished.append(request)
+            blocks, computed = request.most, request.input + request.output - 1
+            if request.runs or request.pins or promises:
+                if kept and cache is not None:
+                    cache.keep(kept)
+                    kept = 0
+                self._leave(request, blocks, computed, True)
+            else:  # as `_leave` does, with one entry in the cache for all
+                self.free += blocks
+                kept += min(computed // size, blocks)
+        if finished:
+            self._changed = True
+        if kept and cache is not None:
+            cache.keep(kept)
+
+    # -- blocks -------------------------------------------------------------------------------------------------------
+
+    def _growth(self, start: int, steps: int) -> int:
+        """Blocks that the decoding requests need in `steps` steps from step `start`."""
+        period, counts = self.period, self._counts
+        cycles, rest = divmod(steps, period)
+        a = start % period
+        part = sum(counts[a : a + rest])
+        if a + rest > period:
+            part += sum(counts[: a + rest - period])
+        return cycles * len(self._running) + part
+
+    def _blocks(self, request: Request) -> int:
+        """Blocks a decoding request holds after the steps it has made."""
+        return held_blocks(request.prompt, self._step - request.joined, self._size, self.period)
+
+    def _peak(self, request: Request) -> int:
+        """Blocks a request holds at its end; counted under no-evict only."""
+        return held_blocks(request.input, request.steps, self._size, self.period) if self._promises else 0
+
+    def _leave(self, request: Request, blocks: int, computed: int, done: bool) -> None:
+        """Give back the blocks of a request, for good or until it comes back."""
+        self._changed = True
+        if self._promises:
+            self._promised -= self._peak(request)
+        cache = self.cache
+        if cache is None:
+            self.free += blocks
+            return
+        idle = cache.evictable
+        if idle > self.free:  # `_settle`
+            cache.evict(idle - self.free)
+            idle = self.free
+        if done and not request.runs and not request.pins:
+            cache.keep(min(computed // self._size, blocks))
+            self.free += blocks
+            return
+        request.private = blocks - request.base
+        self.free += cache.release(request, computed) + cache.evictable - idle
+        request.base = 0
+
+    # -- runs of equal steps ------------------------------------------------------------------------------------------
+
+    def _plan_run(self) -> None:
+        """Plan equal decode steps up to the next completion, or until blocks run out or admission is tried again."""
+        n, step, room, heap = len(self._running), self._step, self.free, self._heap
+        while heap[0] & _MASK not in self._running:
+            heappop(heap)
+        k = (heap[0] >> _SHIFT) - step
+        if self.waiting:
+            if self._changed:
+                k = 1  # a preemption has just freed blocks: admission is tried again at the next step
+            elif self._estimate is not None:
+                k = min(k, RECHECK_STEPS - step % RECHECK_STEPS)
+        taken = self._growth(step + 1, k - 1) if k > 1 else 0
+        if taken > room:
+            low, high, taken = 1, k, 0  # the first step has its blocks; find the last that still gets them
+            while high - low > 1:
+                middle = (low + high) // 2
+                if (some := self._growth(step + 1, middle - 1)) <= room:
+                    low, taken = middle, some
+                else:
+                    high = middle
+            k = low
+        self._steps, self._taken, self._pieces = k, taken, []
+        total, at, growth, decode = self._total, self.now, self.growth, self.clock.decode
+        while k:
+            seconds, slope, edge = decode(n, total)
+            here = min(k, max(1, math.ceil((edge - total / n) / growth))) if edge < 1e300 else k
+            slope *= growth
+            self._pieces.append((at, here, seconds, slope))
+            at += here * seconds + slope * (here * (here - 1) / 2)
+            k -= here
+            total += here * n * growth
+        self.end = at
+
+    def _under_way(self, now: float) -> tuple[int, int, int]:
+        """Where the planned run is: which of its pieces, steps of those before it, steps of it begun by now."""
+        steps, last = 0, len(self._pieces) - 1
+        for index, (at, here, seconds, slope) in enumerate(self._pieces):
+            if index == last or self._pieces[index + 1][0] >= now:
+                return index, steps, min(here, steps_until(now - at, seconds, slope))
+            steps += here
+        raise AssertionError("a run has at least one piece")
+
+    def _cut(self, now: float) -> None:
+        """End the planned run with the step that is under way."""
+        index, steps, here = self._under_way(now)
+        at, _, seconds, slope = self._pieces[index]
+        self._pieces[index:] = [(at, here, seconds, slope)]
+        self._steps = steps + here
+        self._taken = self._growth(self._step + 1, self._steps - 1)
+        self.end = at + here * seconds + slope * (here * (here - 1) / 2)
+
+    def found(self, request: Request, now: float) -> int:
+        """Look a prompt up in the prefix cache while a run may be under way.
+
+        Parameters
+        ----------
+        request : Request
+            A request that has not been submitted.
+        now : float
+            The time, [s]
+
+        Returns
+        -------
+        int
+            Blocks at its head that are cached, [-]
+        """
+        cache = self.cache
+        if cache is None:
+            return 0
+        free = self.free
+        if self._steps:
+            _, steps, here = self._under_way(now)
+            free -= self._growth(self._step + 1, steps + here - 1)
+        if cache.evictable > free:
+            cache.evict(cache.evictable - free)
+        return cache.match(request)[0]
+
+    def _commit_run(self) -> None:
+        """End a run of decode steps."""
+        n, total, steps, growth = len(self._running), self._total, self._steps, self.growth
+        self.free -= self._taken
+        used, segments = self._pool_blocks - self.free, self.segments
+        for at, here, seconds, slope in self._pieces:
+            segments += (at, here, seconds, slope, n, total, 0, used)
+            total += here * n * growth
+        self._total = total
+        self._step += steps
+        if self._estimate is not None:
+            self._estimate.decay(steps)
+        self.now, self._steps = self.end, 0

@@ -1,0 +1,317 @@
+"""One replica of an engine, advanced from change to change: runs of equal decode steps have a closed form.
+
+A step is planned at its start and committed at its end, so what other replicas do meanwhile can still cut a run short.
+Between two changes of the batch a decode step takes `t + b·i` seconds in its i-th repetition, as every context grows by
+one token (by the mean acceptance length with speculation); k steps take `k·t + b·k(k−1)/2`.
+"""
+
+from __future__ import annotations
+
+from glmplan.serving.engine.admission import RECHECK_STEPS, generated
+from glmplan.serving.engine.batch import DecodingBatch
+from glmplan.serving.engine.settings import EngineSettings, KvPool
+from glmplan.serving.engine.step_table import StepTable
+from glmplan.serving.traffic.request import Request
+
+__all__ = ["SkippingEngine"]
+
+_NEVER = float("inf")
+
+
+class SkippingEngine(DecodingBatch):
+    """A replica that jumps from one change of its batch to the next.
+
+    Parameters
+    ----------
+    table : StepTable
+        Time of a step.
+    pool : KvPool
+        Room for keys and values.
+    settings : EngineSettings
+        Scheduler and limits.
+    replica : int, optional
+        Its number, written into each request, [-]
+    """
+
+    def __init__(self, table: StepTable, pool: KvPool, settings: EngineSettings, replica: int = 0) -> None:
+        super().__init__(table, pool, settings)
+        self.replica = replica
+        self.preemptions = 0
+        self._prefill_first, self._most = settings.prefill_first, settings.max_num_seqs
+        self._budget = settings.max_num_batched_tokens * settings.pipeline_stages
+        self._each = settings.tokens_per_decode
+        self._adopts = settings.prefill_replicas > 0  # whether requests come with keys and values
+        self._partial: Request | None = None
+        self._chunks: list[tuple[Request, int]] = []  # prompt tokens of the planned step
+        self._tokens, self._weight = 0, 0.0  # how many these are, and the keys they attend together
+        self._beside = 0  # decoding requests in the planned step with prompt tokens
+
+    @property
+    def load(self) -> int:
+        """Requests waiting or running, [-]"""
+        return len(self.waiting) + self._busy
+
+    @property
+    def _busy(self) -> int:
+        return len(self._running) + (self._partial is not None) + len(self._chunks)
+
+    def submit(self, request: Request, now: float) -> None:
+        """Hand a request over.
+
+        Parameters
+        ----------
+        request : Request
+            The request.
+        now : float
+            The time, [s]
+        """
+        request.replica = self.replica
+        if not self.waiting:
+            self._changed = True
+        self.waiting.append(request)
+        if self.end == _NEVER:
+            self.now = max(self.now, now)
+        elif self._steps and len(self.waiting) == 1 and self._busy < self._most and now < self.end:
+            self._cut(now)
+
+    def adopt(
+        self, now: float, step: int, running: list[tuple[Request, int]], partial: Request | None, rest: int
+    ) -> None:
+        """Take over a replica that was simulated elsewhere.
+
+        Parameters
+        ----------
+        now : float
+            The time, [s]
+        step : int
+            Decode steps made, [-]
+        running : list of tuple
+            Decoding requests in the order of admission, and the step after which each is done.
+        partial : Request or None
+            The request whose prompt is partly computed.
+        rest : int
+            Tokens of that prompt that are still to be computed, [token]
+        """
+        self.now, size = now, self._size
+        for request, last in running:
+            self._step = last - request.left
+            request.done = request.prompt
+            self._join(request)
+            self._total += (step - self._step) * self.growth
+        self._step = step
+        self._partial = partial
+        if partial is not None:
+            partial.done = partial.prompt - rest
+            self.free -= -(-partial.done // size)
+            self._promised += self._peak(partial)
+        self.free -= sum(self._blocks(request) for request, _ in running)
+        self._promised += sum(self._peak(request) for request, _ in running)
+
+    def plan(self) -> float:
+        """Decide what happens next.
+
+        Returns
+        -------
+        float
+            When it ends; infinite if there is nothing to do, [s]
+        """
+        self._steps, preemptions = 0, self.preemptions
+        if self._adopts:
+            self._admit_ready()
+        decoding, pending = len(self._running), self.waiting or self._partial is not None
+        if self._prefill_first:
+            if pending:
+                self._fill(self._budget)
+            if not self._chunks and decoding:
+                self._grow()
+        else:
+            need = self._counts[self._step % self.period] if decoding else 0
+            if need <= self.free:  # as `_grow` does
+                self.free -= need
+                if pending:
+                    self._fill(self._budget - decoding * self._each)
+            else:
+                self._grow()
+        if self._chunks:
+            self._beside = beside = 0 if self._prefill_first else decoding
+            self.end = self.now + self.clock.mixed(beside, self._total, self._tokens, self._weight)
+        elif self._running:
+            self._plan_run()
+        else:
+            self.end = _NEVER
+            if self.waiting and self.preemptions > preemptions:
+                self.plan()
+        return self.end
+
+    def commit(self) -> list[Request]:
+        """Make what was planned happen.
+
+        Returns
+        -------
+        list of Request
+            Requests that finished, at `now`.
+        """
+        finished: list[Request] = []
+        if self._steps:
+            self._commit_run()
+        else:
+            self._commit_step(finished)
+        if self._heap and self._heap[0] >> 32 <= self._step:
+            self._complete(finished)
+        return finished
+
+    # -- prompts ------------------------------------------------------------------------------------------------------
+
+    def _fill(self, budget: int) -> None:
+        """Gather prompt tokens for the next step: the rest of a started prompt, then waiting requests in order."""
+        size, partial, chunks, waiting, tokens, weight = self._size, self._partial, self._chunks, self.waiting, 0, 0.0
+        if partial is not None:
+            take = min(partial.prompt - partial.done, budget)
+            need = -(-(partial.done + take) // size) - (-(-partial.done // size))
+            if need > self.free:
+                if not self._prefill_first:
+                    self._preempt(partial)
+                return
+            self.free -= need
+            chunks.append((partial, take))
+            tokens, weight = take, take * (partial.done + (take + 1) / 2)
+            self._partial = None
+            budget -= take
+        self._tokens, self._weight, busy, estimate = tokens, weight, len(self._running) + len(chunks), self._estimate
+        if not waiting or not (self._changed or not busy or (estimate and self._step % RECHECK_STEPS == 0)):
+            return
+        room, cache, most, now = 0.0, self.cache, self._most, self.now
+        if estimate:
+            room = self.free * size
+            room -= estimate.outstanding(self._running.values(), self._step, self.growth)
+            room -= sum(r.prompt - r.done + estimate.answer(r.left, self.growth) for r, _ in chunks)
+        self._changed = False
+        reserves, adopts = self._promises or estimate is not None, self._adopts
+        while waiting and budget > 0 and busy < most:
+            request = waiting[0]
+            if adopts and request.kv_ready:
+                break
+            hit, held, rest = 0, 0, request.prompt
+            names: list[tuple[object, int]] | None = None
+            if cache is not None and (request.runs or request.preemptions):
+                if not request.runs and -(-min(rest, budget) // size) > self.free:
+                    break  # what is found takes as much of the free blocks as it saves
+                self._settle()
+                hit, names = cache.match(request)
+                held = cache.idle_blocks(names)
+                rest -= hit * size
+            take = rest if rest < budget else budget
+            if take < rest and not self.settings.chunked_prefill:
+                break
+            need = -(-take // size)  # what is found ends at a block, so blocks start with the rest
+            if need > self.free - held:
+                break
+            if reserves:
+                if self._promised + self._peak(request) > self._pool_blocks:
+                    break
+                cost = rest + estimate.answer(request.left, self.growth) if estimate else 0.0
+                if estimate and cost >= room and busy:
+                    break
+                self._promised += self._peak(request)
+                room -= cost
+            waiting.popleft()
+            if names and cache is not None:
+                cache.hold(request, names)
+                request.base, request.done = hit, hit * size
+                request.cached += hit * size
+            self.free -= need + held
+            if request.started < 0:
+                request.started = now
+            chunks.append((request, take))
+            tokens += take
+            weight += take * (request.done + (take + 1) / 2)
+            busy += 1
+            budget -= take
+        self._tokens, self._weight = tokens, weight
+
+    def _admit_ready(self) -> None:
+        """Let requests whose keys and values were computed elsewhere decode at once."""
+        size = self._size
+        while self.waiting and self.waiting[0].kv_ready and self._busy < self._most:
+            request = self.waiting[0]
+            need = -(-request.prompt // size)
+            if need + 1 + len(self._running) > self.free and self._busy:
+                return
+            self.waiting.popleft()
+            self.free -= need
+            request.kv_ready = False
+            request.first = self.now
+            self._promised += self._peak(request)
+            if self._partial is not None and self._partial.token < 0:
+                # engines preempt in the order of admission, not in that in which prompts are done: keep its place
+                self._partial.token = self._joins = self._joins + 1
+            self._join(request)
+
+    def _commit_step(self, finished: list[Request]) -> None:
+        """End a step with prompt tokens; tell the requests whose first token was the last."""
+        start, now, n, total = self.now, self.end, self._beside, self._total
+        self.now = now
+        chunks, self._chunks = self._chunks, []
+        self._changed = True  # of budget and cached content
+        if n:
+            self._step += 1
+            self._total += n * self.growth
+            if self._estimate is not None:
+                self._estimate.decay(1)
+        for request, take in chunks:
+            request.done += take
+            if request.done < request.prompt:
+                self._partial = request
+                continue
+            if request.first < 0:
+                request.first = now
+            if len(request.runs) > 1 and self.cache is not None:
+                blocks = -(-request.prompt // self._size)
+                self._settle()
+                request.private = blocks - request.base
+                self.cache.publish(request)
+                request.base = blocks - request.private
+            if request.left:
+                self._join(request)
+            else:
+                self._leave(request, -(-request.prompt // self._size), request.prompt, True)
+                request.finish = now
+                finished.append(request)
+        used = self._pool_blocks - self.free
+        self.segments += (start, 1, now - start, 0.0, n, total if n else 0.0, self._tokens, used)
+
+    # -- preemption ---------------------------------------------------------------------------------------------------
+
+    def _grow(self) -> bool:
+        """Give decoding requests the blocks of their next step; preempt while they are too few; say if none had to."""
+        sufficed = True
+        while (need := self._counts[self._step % self.period]) > self.free:
+            self._preempt(self._victim())
+            sufficed = False
+        self.free -= need
+        return sufficed
+
+    def _victim(self) -> Request:
+        """Whom to preempt: the request admitted last; in SGLang the one that has written least."""
+        if self._estimate is not None:
+            return min(self._running.values(), key=lambda r: (generated(r, self._step), -r.input, r.token))
+        partial, last = self._partial, next(reversed(self._running), 0)
+        return self._running[last] if partial is None or 0 <= partial.token < last else partial
+
+    def _preempt(self, request: Request) -> None:
+        """Drop what a request has computed and queue it first; it will compute prompt and answer so far again."""
+        self.preemptions += 1
+        request.preemptions += 1
+        if request is self._partial:
+            self._partial = None
+            self._leave(request, -(-request.done // self._size), request.done, False)
+        else:
+            blocks, written = self._blocks(request), generated(request, self._step)
+            request.left -= self._step - request.joined + 1
+            self._separate(request)
+            self._leave(request, blocks, request.input + written - 1, False)
+            request.prompt = request.input + written
+            if self._estimate is not None:
+                self._estimate.retracted(self._running.values(), self._step)
+        request.done, request.token = 0, -1
+        self.waiting.appendleft(request)

@@ -1,0 +1,42 @@
+"""What a prediction hands to the simulator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from glmplan.serving.engine.settings import EngineSettings, KvPool
+
+__all__ = ["ServingInputs"]
+
+
+@dataclass(frozen=True, slots=True)
+class ServingInputs:
+    """A deployment as the simulator sees it.
+
+    Parameters
+    ----------
+    step_seconds : callable
+        Keyword arguments `decode_requests`, `decode_context`, `prefill_tokens`, `prefill_context` as arrays; returns
+        the time of each mixed step, of one replica and of one micro-batch with pipeline stages, [s]
+    pool : KvPool
+        Room for keys and values on one replica.
+    settings : EngineSettings
+        Scheduler and limits of the engine.
+    front_end : float, optional
+        Time between the arrival of a request and its arrival at the engine, at the nominal prompt length, [s]
+    low, high : float, optional
+        90 % interval of the step time relative to its prediction, [-]
+    basis : str, optional
+        What the prediction rests on, in words.
+    """
+
+    step_seconds: Callable[..., np.ndarray]
+    pool: KvPool
+    settings: EngineSettings
+    front_end: float = 0.0
+    low: float = 1.0
+    high: float = 1.0
+    basis: str = ""

@@ -1,0 +1,245 @@
+"""Drive the plain loop: read requests in chunks, run in Python or compiled, hand over where blocks may run out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from heapq import heapify
+from itertools import chain
+from typing import Any
+
+import numpy as np
+
+from glmplan.serving.engine import plain_loop as kernel
+from glmplan.serving.engine.engine import SkippingEngine
+from glmplan.serving.engine.settings import EngineSettings, KvPool
+from glmplan.serving.engine.step_table import StepTable
+from glmplan.serving.traffic.arrivals import Chunk
+from glmplan.serving.traffic.request import Request
+
+__all__ = ["PlainRun", "Served", "compiled"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Served:
+    """What came out of one piece of a run: columns of finished requests, and runs of equal steps.
+
+    Parameters
+    ----------
+    records : dict of ndarray
+        Columns by name.
+    segments : ndarray
+        Start [s], steps, seconds of the first [s], growth [s], decoding requests, their contexts [token],
+        prompt tokens, blocks in use (−1 where not counted).
+    """
+
+    records: dict[str, np.ndarray]
+    segments: np.ndarray
+
+
+@cache
+def compiled() -> Any:
+    """The loop compiled with numba.
+
+    Returns
+    -------
+    callable or None
+        Takes what `kernel.advance` takes but the segments, arrays for lists and the heap with its length in front;
+        returns the code and the segments as columns. None without numba.
+    """
+    try:
+        from numba import njit
+    except ImportError:
+        return None
+
+    inside = njit(kernel.advance)
+
+    def outer(columns: Any, heap: Any, tables: Any, limits: Any, state: Any, clock: Any) -> Any:
+        entries = [heap[1 + i] for i in range(heap[0])]
+        kept = [(0.0, 1, 0.0, 0.0, 1, 1, 1) for _ in range(0)]
+        code = inside(columns, kept, entries, tables, limits, state, clock)
+        heap[0] = len(entries)
+        for i in range(len(entries)):
+            heap[1 + i] = entries[i]
+        rows = np.empty((8, len(kept)))
+        for i in range(len(kept)):
+            at, steps, seconds, slope, n, total, tokens = kept[i]
+            rows[0, i], rows[1, i], rows[2, i], rows[3, i] = at, steps, seconds, slope
+            rows[4, i], rows[5, i], rows[6, i], rows[7, i] = n, total, tokens, -1.0
+        return code, rows
+
+    return njit(outer)
+
+
+class PlainRun:
+    """One replica under traffic without common content, from chunk to chunk.
+
+    Parameters
+    ----------
+    table : StepTable
+        Time of a step.
+    pool : KvPool
+        Room for keys and values.
+    settings : EngineSettings
+        A plain engine.
+    users : ndarray or None
+        Arrivals of the first request of each user of a closed loop; None when arrivals are given, [s]
+    fast : bool, optional
+        Whether to use the compiled loop; it must exist.
+    lag : float, optional
+        Time of the front end between an answer and the next request of the same user, [s]
+    """
+
+    def __init__(
+        self,
+        table: StepTable,
+        pool: KvPool,
+        settings: EngineSettings,
+        users: np.ndarray | None,
+        fast: bool = False,
+        lag: float = 0.0,
+    ) -> None:
+        slopes = np.diff(table.decode, axis=1) / np.diff(table.context)
+        arrays = (table.context, table.decode, slopes, table.prefill, table.extra, table.keys, table.attention)
+        self._tables: Any = tuple(np.ascontiguousarray(a, dtype=float) for a in arrays)
+        if not fast:
+            self._tables = tuple(a.tolist() for a in self._tables)
+        self._loop = compiled() if fast else None
+        self._settings, self._pool, self._users, self._lag = settings, pool, users, lag
+        self._state = [0, 0, 0, 0, 0, 0, -1, 0]
+        self._clock = [0.0]
+        self._heap: list[int] = []
+        self._number = np.zeros(0, dtype=np.int64)
+        self._columns = [np.zeros(0)] + [np.zeros(0, dtype=np.int64)] * 2 + [np.zeros(0)] * 3
+        self._next = 0
+        self.tight = False
+
+    def serve(self, chunk: Chunk, more: bool, fits: np.ndarray) -> Served:
+        """Run until the requests of the chunk are not enough to go on.
+
+        Parameters
+        ----------
+        chunk : Chunk
+            The next requests.
+        more : bool
+            Whether further chunks follow.
+        fits : ndarray
+            Which requests of the chunk can be served at all, [-]
+
+        Returns
+        -------
+        Served
+            What finished meanwhile. `tight` is true afterwards if the run must go on in the full engine.
+        """
+        count = len(chunk.input_tokens)
+        number = np.arange(self._next, self._next + count)[fits]
+        self._next += count
+        fresh = [np.zeros(count) if chunk.arrival is None else chunk.arrival, chunk.input_tokens, chunk.output_tokens]
+        nothing = np.full(len(number), -1.0)
+        old, state = len(self._number), self._state
+        self._number = np.concatenate([self._number, number])
+        if not fits.all():
+            fresh = [column[fits] for column in fresh]
+        pairs = zip(self._columns, [*fresh, nothing, nothing, nothing], strict=True)
+        self._columns = [np.concatenate(pair) for pair in pairs]
+        if self._users is None:
+            state[1] = len(self._number)
+        elif state[1] < len(self._number) and old == 0:
+            released = min(len(self._users), len(self._number))
+            self._columns[0][:released] = self._users[:released]
+            state[1] = released
+        segments = self._advance(more)
+        done = self._columns[5] >= 0
+        records = self._records(done)
+        self._carry(~done)
+        return Served(records, segments)
+
+    def _advance(self, more: bool) -> np.ndarray:
+        settings, state = self._settings, self._state
+        closed = self._users is not None
+        limits = (
+            settings.max_num_batched_tokens,
+            settings.max_num_seqs,
+            self._pool.blocks,
+            self._pool.block_size,
+            closed,
+            more,
+            self._lag,
+        )
+        if self._loop is None:
+            columns = [c.tolist() for c in self._columns]
+            kept: list[tuple[float, ...]] = []
+            code = kernel.advance(columns, kept, self._heap, self._tables, limits, state, self._clock)
+            self._columns = [np.array(c, dtype=o.dtype) for c, o in zip(columns, self._columns, strict=True)]
+            flat = np.fromiter(chain.from_iterable(kept), dtype=float, count=7 * len(kept))
+            segments = np.full((8, len(kept)), -1.0)
+            segments[:7] = flat.reshape(-1, 7).T
+        else:
+            heap = np.zeros(settings.max_num_seqs + 1, dtype=np.int64)
+            heap[0] = len(self._heap)
+            heap[1 : 1 + len(self._heap)] = self._heap
+            numbers, clock = np.array(state), np.array(self._clock)
+            code, segments = self._loop(tuple(self._columns), heap, self._tables, limits, numbers, clock)
+            self._state = state = numbers.tolist()
+            self._clock = clock.tolist()
+            self._heap = heap[1 : 1 + heap[0]].tolist()
+        self.tight = code == kernel.TIGHT
+        return segments
+
+    def _records(self, which: np.ndarray) -> dict[str, np.ndarray]:
+        names = ("arrival", "input_tokens", "output_tokens", "started", "first", "finish")
+        records = {name: column[which] for name, column in zip(names, self._columns, strict=True)}
+        zeros = np.zeros(int(which.sum()), dtype=np.int64)
+        return (
+            {"number": self._number[which], **records}
+            | dict.fromkeys(("turn", "preemptions", "cached", "replica"), zeros)
+            | {"session": zeros - 1}
+        )
+
+    def _carry(self, left: np.ndarray) -> None:
+        """Keep what is not finished, under new indices."""
+        index = np.cumsum(left) - 1
+        state = self._state
+        size = len(left)
+        before = np.r_[0, np.cumsum(left)]
+        state[0], state[1] = int(before[min(state[0], size)]), int(before[min(state[1], size)])
+        if state[6] >= 0:
+            state[6] = int(index[state[6]])
+        mask = (1 << 32) - 1
+        self._heap = [(entry >> 32 << 32) + int(index[entry & mask]) for entry in self._heap]
+        heapify(self._heap)
+        self._columns = [c[left] for c in self._columns]
+        self._number = self._number[left]
+
+    def hand_over(self, table: StepTable) -> tuple[SkippingEngine, Iterator[Request]]:
+        """Continue in the full engine.
+
+        Parameters
+        ----------
+        table : StepTable
+            Time of a step.
+
+        Returns
+        -------
+        tuple
+            The engine in the state of this run, and requests that have arrived or will, in order.
+        """
+        engine = SkippingEngine(table, self._pool, self._settings)
+        q, released, step, _, _, _, partial, rest = self._state
+        arrival, inputs, outputs, started, first, _ = (c.tolist() for c in self._columns)
+        last = {entry & ((1 << 32) - 1): entry >> 32 for entry in self._heap}
+        made = []
+        for i, number in enumerate(self._number.tolist()):
+            request = Request(number, arrival[i], int(inputs[i]), int(outputs[i]))
+            request.started, request.first = started[i], first[i]
+            made.append(request)
+        running = [(made[i], last[i]) for i in sorted(last)]
+        engine.adopt(self._clock[0], step, running, made[partial] if partial >= 0 else None, rest)
+        return engine, iter(made[q:released] if self._users is not None else made[q:])
+
+    @property
+    def unreleased(self) -> list[tuple[int, int, int]]:
+        """Requests of a closed loop that are read but not sent: number, input and output, [token]"""
+        columns = (self._number, self._columns[1], self._columns[2])
+        return list(zip(*(c[self._state[1] :].tolist() for c in columns), strict=True))

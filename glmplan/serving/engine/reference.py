@@ -1,0 +1,300 @@
+"""The same replica, one step after another: slow, and plain enough to be read against the engines' own code.
+
+It holds every request's blocks and context as numbers of its own and touches each of them at each step. The skipping
+form is tested against it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+
+from glmplan.serving.engine.admission import RECHECK_STEPS, SharedEstimate, block_period, generated, held_blocks
+from glmplan.serving.engine.prefix_cache import PrefixCache
+from glmplan.serving.engine.settings import EngineSettings, KvPool
+from glmplan.serving.engine.step_clock import StepClock
+from glmplan.serving.engine.step_table import StepTable
+from glmplan.serving.traffic.request import Request
+
+__all__ = ["SteppingEngine"]
+
+
+class SteppingEngine:
+    """A replica that makes every step.
+
+    Parameters
+    ----------
+    table : StepTable
+        Time of a step.
+    pool : KvPool
+        Room for keys and values.
+    settings : EngineSettings
+        Scheduler and limits.
+    replica : int, optional
+        Its number, written into each request, [-]
+    """
+
+    def __init__(self, table: StepTable, pool: KvPool, settings: EngineSettings, replica: int = 0) -> None:
+        self.settings, self.pool, self.replica = settings, pool, replica
+        self.clock = StepClock(table, settings.pipeline_stages)
+        self.growth = round(settings.acceptance.mean * 1024) / 1024 if settings.acceptance else 1.0
+        self.period = block_period(pool.block_size, self.growth)
+        self.cache = PrefixCache(pool.block_size) if settings.prefix_caching else None
+        self.waiting: deque[Request] = deque()
+        self.running: list[Request] = []  # in the order of admission, partly prefilled ones included
+        self.held: dict[int, int] = {}  # request number → blocks, those found in the cache included
+        self.context: dict[int, float] = {}  # request number → keys its next decode step attends
+        self.now, self.end = 0.0, math.inf
+        self.preemptions = 0
+        self.step = 0
+        self.work: list[tuple[Request, int]] = []
+        self.decoding: list[Request] = []
+        self.estimate = SharedEstimate(settings.new_token_ratio)
+        self.changed = True
+
+    @property
+    def load(self) -> int:
+        """Requests waiting or running, [-]"""
+        return len(self.waiting) + len(self.running)
+
+    @property
+    def used(self) -> int:
+        """Blocks that running requests hold, [-]"""
+        private = sum(self.held[r.number] - r.base for r in self.running)
+        return private + (self.cache.blocks - self.cache.evictable if self.cache is not None else 0)
+
+    def submit(self, request: Request, now: float) -> None:
+        """Hand a request over.
+
+        Parameters
+        ----------
+        request : Request
+            The request.
+        now : float
+            The time, [s]
+        """
+        request.replica = self.replica
+        self.changed |= not self.waiting
+        self.waiting.append(request)
+        if self.end == math.inf:
+            self.now = max(self.now, now)
+
+    def found(self, request: Request, now: float) -> int:
+        """Look a prompt up in the prefix cache.
+
+        Parameters
+        ----------
+        request : Request
+            A request that has not been submitted.
+        now : float
+            The time; the cache is always as of now, [s]
+
+        Returns
+        -------
+        int
+            Blocks at its head that are cached, [-]
+        """
+        return self.cache.match(request)[0] if self.cache is not None else 0
+
+    def plan(self) -> float:
+        """Form the next step.
+
+        Returns
+        -------
+        float
+            When it ends; infinite if there is nothing to do, [s]
+        """
+        self.work, self.decoding, preemptions = [], [], self.preemptions
+        self._admit_ready()
+        if self.settings.prefill_first:
+            self._prefill(self.settings.max_num_batched_tokens * self.settings.pipeline_stages)
+            if not self.work:
+                self._decode()
+        elif not self._decode():
+            spent = len(self.decoding) * self.settings.tokens_per_decode
+            self._prefill(self.settings.max_num_batched_tokens * self.settings.pipeline_stages - spent)
+        if not self.work and not self.decoding:
+            self.end = math.inf
+            return self.plan() if self.waiting and self.preemptions > preemptions else self.end
+        tokens = sum(take for _, take in self.work)
+        keys = sum(take * (r.done + (take + 1) / 2) for r, take in self.work)
+        total = sum(self.context[r.number] for r in self.decoding)
+        self.end = self.now + self.clock.mixed(len(self.decoding), total, tokens, keys)
+        return self.end
+
+    def commit(self) -> list[Request]:
+        """End the step.
+
+        Returns
+        -------
+        list of Request
+            Requests that finished, at `now`.
+        """
+        self.now = self.end
+        finished, ended = [], []
+        if self.decoding:
+            self.step += 1
+            self.estimate.decay(1)
+        for request in self.decoding:
+            self.context[request.number] += self.growth
+            if self.step - request.joined == request.left:
+                ended.append(request)
+        self.changed |= bool(self.work)
+        for request, take in self.work:
+            request.done += take
+            if request.done < request.prompt:
+                continue
+            if request.first < 0:
+                request.first = self.now
+            if self.cache is not None and len(request.runs) > 1:
+                request.private = self.held[request.number] - request.base
+                self.cache.publish(request)
+                request.base = self.held[request.number] - request.private
+            self._start(request)
+            if request.left == 0:
+                self._leave(request, request.prompt)
+                finished.append(request)
+        for request in ended:
+            self._leave(request, request.input + request.output - 1)
+            finished.append(request)
+        for request in finished:
+            request.finish = self.now
+        return finished
+
+    def _start(self, request: Request) -> None:
+        request.joined = self.step
+        self.context[request.number] = request.prompt + 1
+
+    def _available(self) -> int:
+        cached = self.cache.blocks if self.cache is not None else 0
+        private = sum(self.held[r.number] - r.base for r in self.running)
+        idle = self.cache.evictable if self.cache is not None else 0
+        return self.pool.blocks - private - cached + idle
+
+    def _make_room(self, blocks: int) -> None:
+        """Throw idle content out of the cache if free blocks do not suffice."""
+        if self.cache is not None:
+            free = self._available() - self.cache.evictable
+            if blocks > free:
+                self.cache.evict(blocks - free)
+
+    def _wants(self, request: Request) -> int:
+        """Whether a decoding request needs one more block in the next step."""
+        made = self.step - request.joined + 1
+        return held_blocks(request.prompt, made, self.pool.block_size, self.period) - self.held[request.number]
+
+    def _decode(self) -> bool:
+        """Give each decoding request its block; preempt while there are too few. Says whether it had to."""
+        preempted = False
+        while sum(self._wants(r) for r in self.running if r.joined >= 0) > self._available():
+            self._preempt(self._victim())
+            preempted = True
+        self.decoding = [r for r in self.running if r.joined >= 0]
+        for request in self.decoding:
+            need = self._wants(request)
+            self._make_room(need)
+            self.held[request.number] += need
+        return preempted
+
+    def _victim(self) -> Request:
+        if self.settings.admission == "estimate":
+            decoding = [r for r in self.running if r.joined >= 0]
+            return min(decoding, key=lambda r: (generated(r, self.step), -r.input, decoding.index(r)))
+        return self.running[-1]
+
+    def _preempt(self, request: Request) -> None:
+        self.preemptions += 1
+        request.preemptions += 1
+        if request.joined < 0:
+            self._leave(request, request.done)
+        else:
+            written = generated(request, self.step)
+            request.left -= self.step - request.joined + 1
+            self._leave(request, request.input + written - 1)
+            request.prompt = request.input + written
+            request.joined = -1
+            if self.settings.admission == "estimate":
+                self.estimate.retracted([r for r in self.running if r.joined >= 0], self.step)
+        request.done = 0
+        self.waiting.appendleft(request)
+
+    def _leave(self, request: Request, computed: int) -> None:
+        self.changed = True
+        self.running.remove(request)
+        request.private = self.held.pop(request.number) - request.base
+        self.context.pop(request.number, None)
+        if self.cache is not None:
+            self.cache.release(request, computed)
+        request.base = 0
+
+    def _prefill(self, budget: int) -> None:
+        """Gather prompt tokens: the rest of a started prompt, then waiting requests in order."""
+        settings, size = self.settings, self.pool.block_size
+        for request in [r for r in self.running if r.joined < 0]:
+            take = min(request.prompt - request.done, budget)
+            need = -(-(request.done + take) // size) - self.held[request.number]
+            if need > self._available():
+                if not settings.prefill_first:
+                    self._preempt(request)
+                return
+            self._make_room(need)
+            self.held[request.number] += need
+            self.work.append((request, take))
+            budget -= take
+        estimate = settings.admission == "estimate"
+        if estimate and not (self.changed or self.step % RECHECK_STEPS == 0 or not self.running):
+            return
+        decoding = [r for r in self.running if r.joined >= 0]
+        room = self._available() * size - self.estimate.outstanding(decoding, self.step, self.growth)
+        room -= sum(r.prompt - r.done + self.estimate.answer(r.left, self.growth) for r, _ in self.work)
+        if self.waiting:
+            self.changed = False
+        while self.waiting and budget > 0 and len(self.running) < settings.max_num_seqs:
+            request = self.waiting[0]
+            if request.kv_ready:
+                return
+            hit, names = self.cache.match(request) if self.cache is not None else (0, [])
+            rest = request.prompt - hit * size
+            take = min(rest, budget)
+            if take < rest and not settings.chunked_prefill:
+                return
+            need = -(-(hit * size + take) // size) - hit
+            if need > self._available() - (self.cache.idle_blocks(names) if self.cache is not None else 0):
+                return
+            if settings.admission == "no-evict":
+                promised = sum(held_blocks(r.input, r.steps, size, self.period) for r in [*self.running, request])
+                if promised > self.pool.blocks:
+                    return
+            if estimate:
+                cost = rest + self.estimate.answer(request.left, self.growth)
+                if cost >= room and self.running:
+                    return
+                room -= cost
+            self.waiting.popleft()
+            if self.cache is not None:
+                self.cache.hold(request, names)
+                request.cached += hit * size
+            request.base, request.done = hit, hit * size
+            self._make_room(need)
+            self.held[request.number] = hit + need
+            self.running.append(request)
+            if request.started < 0:
+                request.started = self.now
+            self.work.append((request, take))
+            budget -= take
+
+    def _admit_ready(self) -> None:
+        """Let requests whose keys and values were computed elsewhere decode at once."""
+        while self.waiting and self.waiting[0].kv_ready and len(self.running) < self.settings.max_num_seqs:
+            request = self.waiting[0]
+            need = -(-request.prompt // self.pool.block_size)
+            decoding = sum(r.joined >= 0 for r in self.running)
+            if need + 1 + decoding > self._available() and self.running:
+                return
+            self.waiting.popleft()
+            self._make_room(need)
+            self.held[request.number] = need
+            self.running.append(request)
+            request.kv_ready = False
+            request.first = self.now
+            self._start(request)

@@ -1,0 +1,1 @@
+"""What users send and what they are promised: arrivals, traces, requests."""

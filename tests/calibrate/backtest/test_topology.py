@@ -1,0 +1,27 @@
+"""The topology ledger against the model: goals met, and the page as committed."""
+
+from pathlib import Path
+
+import pytest
+
+from glmplan.calibrate.backtest.topology import GOAL, median_error, topology_backtest, topology_page
+from glmplan.calibrate.links.ledger import read_transfers
+
+PAGE = Path(__file__).parents[3] / "docs" / "topology-accuracy.md"
+
+
+@pytest.mark.parametrize("group", ["p2p", "collapse", "all-reduce", "host-dma"])
+def test_the_median_error_meets_the_goal(group):
+    assert median_error(topology_backtest(), group) < GOAL
+
+
+def test_all_rows_of_the_ledger_are_kept_with_their_source():
+    rows = read_transfers("pcie-topologies.csv")
+    assert len(rows) == 622
+    assert all(row["source"].startswith("github.com/voipmonitor/rtx6kpro @29f3863") for row in rows)
+
+
+def test_the_accuracy_page_is_fresh():
+    assert PAGE.read_text() == topology_page(), (
+        "run glmplan.calibrate.backtest.topology.write_topology_page('docs/topology-accuracy.md')"
+    )

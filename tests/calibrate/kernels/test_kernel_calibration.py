@@ -1,0 +1,156 @@
+"""Fitting kernel tables: planted parameters come back, useless tables are left out, the run repeats itself."""
+
+from __future__ import annotations
+
+import platform
+import sys
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from glmplan.calibrate.kernels.all_parts import calibrate_kernels, write_kernel_fits
+from glmplan.calibrate.kernels.fit import errors, fit_collective, fit_rows, rows_of
+from glmplan.calibrate.kernels.page import kernels_page
+from glmplan.calibrate.kernels.part_tables import campaigns
+from glmplan.calibrate.kernels.tables import Campaign, package_root, sample
+from glmplan.cli.calibrate_kernels import run
+from glmplan.errors import SpecError
+from glmplan.facts.folders import data_folder
+from glmplan.physics.kernels.counts import attention_decode_work, gemm_work
+from glmplan.physics.kernels.fits import kernel_fits
+from glmplan.physics.kernels.utilisation import CollectiveParams, KernelParams, collective_seconds, kernel_seconds
+
+PLANTED = KernelParams(floor=5e-6, bandwidth=0.8, flop=0.6, rows_half=20.0, tiles_half=15.0, sharpness=3.0)
+PEAKS = {"peak_flop": 989e12, "peak_bandwidth": 4.8e12}  # h200-sxm
+
+
+def shapes() -> tuple[np.ndarray, ...]:
+    grid = np.meshgrid([1, 4, 16, 64, 256, 1024, 4096], [256, 1024, 4096, 16384], [512, 2048, 8192, 16384])
+    return tuple(axis.ravel().astype(float) for axis in grid)
+
+
+def planted_campaign(noise: float = 0.0) -> Campaign:
+    m, n, k = shapes()
+    work = gemm_work(m, n, k, weight_bytes=2.0)
+    seconds = kernel_seconds(work, **PEAKS, params=PLANTED)
+    seconds = seconds * np.exp(noise * np.random.default_rng(0).standard_normal(len(m)))
+    return Campaign("h200-sxm", "gemm", "vllm 1", "bf16", "x", "bf16", work, seconds, np.full(len(m), np.inf), len(m))
+
+
+def test_planted_parameters_come_back():
+    rows = rows_of(planted_campaign(), slice(None), **PEAKS)
+    fitted = fit_rows("gemm", "bf16", rows)
+    assert np.abs(errors(fitted, rows)).max() < 0.06
+    assert fitted.floor == pytest.approx(PLANTED.floor, rel=0.05)
+    assert fitted.bandwidth == pytest.approx(PLANTED.bandwidth, rel=0.05)
+    assert fitted.flop == pytest.approx(PLANTED.flop, rel=0.05)
+
+
+def test_a_few_absurd_rows_do_not_move_the_fit():
+    campaign = planted_campaign(noise=0.05)
+    campaign.seconds[::25] *= 10
+    fitted = fit_rows("gemm", "bf16", rows_of(campaign, slice(None), **PEAKS))
+    assert fitted.bandwidth == pytest.approx(PLANTED.bandwidth, rel=0.1)
+
+
+def test_planted_blocks_come_back_from_a_cache_of_keys_that_partly_lies_in_the_cache_of_the_part():
+    planted = KernelParams(
+        floor=6e-6, bandwidth=0.85, flop=0.8, cache_gain=4.0, cache_bytes=1e8, block=1e10, block_gain=1.5, key=2e-8
+    )
+    axes = np.meshgrid(2.0 ** np.arange(0, 8), 2.0 ** np.arange(7, 18), [64.0, 128.0, 256.0])
+    batch, context, wide = (axis.ravel() for axis in axes)
+    work = attention_decode_work(batch, context, heads=8.0, kv_heads=1.0, head_dim=wide, kv_bytes=2.0, splits=8.0)
+    peaks = {"peak_flop": 467.8e12, "peak_bandwidth": 1.5976e12}
+    seconds = kernel_seconds(planted.from_cache(work, work.bytes), **peaks, params=planted)
+    campaign = Campaign("x", "decode-attention", "sglang 1", "bf16", "triton", "bf16", work, seconds, work.bytes, 264)
+    rows = rows_of(campaign, slice(None), **peaks)
+    fitted = fit_rows("decode-attention", "bf16", rows)
+    assert np.median(np.abs(errors(fitted, rows))) < 0.02
+    assert fitted.block == pytest.approx(planted.block, rel=0.1)
+    assert fitted.key == pytest.approx(planted.key, rel=0.1)
+    assert fitted.cache_gain == pytest.approx(planted.cache_gain, rel=0.2)
+    assert fit_rows("decode-attention", "bf16", rows, most_gain=2.0).cache_gain <= 2.0
+
+
+def test_planted_all_reduce_comes_back():
+    planted = CollectiveParams(latency=5e-6, hop=2e-7, one_shot=0.4, two_shot=0.7, two_shot_setup=6e-6)
+    bytes_, ranks = (axis.ravel() for axis in np.meshgrid(2.0 ** np.arange(8, 30), [2.0, 4.0, 8.0]))
+    seconds = collective_seconds(bytes_, ranks, link_bandwidth=450e9, params=planted)
+    found, log_errors = fit_collective(bytes_, ranks, seconds, link_bandwidth=450e9)
+    assert np.abs(log_errors).max() < 0.05
+    assert found.latency == pytest.approx(planted.latency, rel=0.05)
+    assert found.two_shot == pytest.approx(planted.two_shot, rel=0.05)
+
+
+def write_gemm(root: Path, version: str, rows: int, *, seconds: np.ndarray | None = None) -> None:
+    m, n, k = (axis.astype(int) for axis in shapes())
+    planted = kernel_seconds(gemm_work(*shapes(), weight_bytes=2.0), **PEAKS, params=PLANTED)
+    times = planted if seconds is None else seconds
+    repeated = {"m": m, "n": n, "k": k, "latency": times * 1e3}
+    columns = {name: np.resize(values, rows) for name, values in repeated.items()}
+    columns |= {"gemm_dtype": np.full(rows, "bfloat16"), "kernel_source": np.full(rows, "torch")}
+    folder = root / "h200_sxm" / "gemm" / "vllm" / version
+    folder.mkdir(parents=True)
+    pq.write_table(pa.table(columns), folder / "gemm_perf.parquet")
+
+
+def test_the_newest_full_version_is_read(tmp_path):
+    for version, rows in (("0.9.0", 448), ("0.10.2", 448), ("0.11.0", 120)):
+        write_gemm(tmp_path, version, rows)
+    (campaign,) = campaigns(tmp_path, "h200_sxm")
+    assert campaign.engine == "vllm 0.10.2"
+    assert campaign.points == 448
+
+
+def test_a_table_that_timed_the_host_is_left_out_with_the_reason(tmp_path):
+    write_gemm(tmp_path, "1", 448, seconds=np.full(len(shapes()[0]), 90e-6))
+    found = calibrate_kernels(["h200-sxm"], root=tmp_path)
+    assert found.parts["h200-sxm"] == []
+    assert "90 µs, so the host was timed" in found.left_out[0]
+
+
+def test_a_run_repeats_itself_byte_for_byte_and_its_page_names_every_part(tmp_path):
+    write_gemm(tmp_path / "tables", "1", 448)
+    texts = []
+    for turn in ("first", "second"):
+        found = calibrate_kernels(root=tmp_path / "tables")
+        files = write_kernel_fits(found, tmp_path / turn)
+        texts.append([file.read_bytes() for file in files])
+        assert [file.name for file in files] == ["h200-sxm.toml", "priors.toml"]
+    assert texts[0] == texts[1]
+    page = kernels_page(found)
+    assert "## h200-sxm" in page
+    assert "| gemm | bf16 |" in page
+
+
+def test_a_sample_is_spread_and_repeats_itself():
+    chosen = sample(10_000, 100)
+    assert len(set(chosen.tolist())) == 100
+    assert chosen.max() - chosen.min() > 9_000
+    assert (sample(10_000, 100) == chosen).all()
+
+
+def test_an_unknown_part_is_refused_with_the_nearest_name():
+    with pytest.raises(SpecError, match="h200-sxm"):
+        run(["h200-sxn"])
+
+
+@pytest.mark.skipif(
+    not (sys.platform == "linux" and platform.machine() == "x86_64"), reason="the tables have a wheel for Linux x86-64"
+)
+def test_the_committed_fits_of_a_part_can_be_made_again():
+    found = calibrate_kernels(["arc-pro-b60"], root=package_root())
+    again = {(f.kernel, f.engine, f.precision, f.backend): f.median for f in found.parts["arc-pro-b60"]}
+    committed = {(f.kernel, f.engine, f.precision, f.backend): f.median for f in kernel_fits("arc-pro-b60")}
+    assert again.keys() == committed.keys()
+    assert all(again[key] == pytest.approx(committed[key], abs=0.02) for key in again)
+
+
+def test_without_the_tables_the_command_says_what_to_install(monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(SpecError, match="glmplan\\[kernels\\]"):
+        calibrate_kernels(["l40s"])
+    assert (data_folder("calibration") / "fits" / "kernels" / "l40s.toml").is_file()

@@ -1,0 +1,148 @@
+"""The joint fit finds what was planted, and says less about what it has not seen."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from glmplan.calibrate.step.crossvalidate import cross_validate, figure_kind
+from glmplan.calibrate.step.joint_fit import PRIOR_MEAN, evaluate, prior_spread, solve, summed
+from glmplan.calibrate.step.observations import build_design
+from glmplan.physics.step.time import PARAMETERS
+from glmplan.prediction.effects import COLUMNS, LEVELS, keys_of, knowledge_class
+from glmplan.readers.runs.ledger import load_measurements
+
+
+@pytest.fixture(scope="module")
+def runs():
+    wanted = {
+        ("vllm", "gpt-oss-120b"),
+        ("vllm", "llama-3.1-70b"),
+        ("trtllm", "gpt-oss-120b"),
+        ("trtllm", "llama-3.1-70b"),
+    }
+    return [run for run in load_measurements() if (run.engine, run.model) in wanted and run.protocol == "inferencex"][
+        ::3
+    ]
+
+
+@pytest.fixture(scope="module")
+def design(runs):
+    return build_design(runs)
+
+
+def planted(design, seed=5, noise=0.0):
+    rng = np.random.default_rng(seed)
+    prior = np.array([np.log(PRIOR_MEAN[name]) for name in PARAMETERS] + [0.0, 0.0])
+    spread = prior_spread()
+    effects = [
+        rng.normal(size=(len(names), len(COLUMNS))) * spread[place] * 0.7
+        for place, names in enumerate(design.key_names)
+    ]
+    effects[0] = effects[0] + prior
+    log_seconds, _ = evaluate(design, summed(design, tuple(effects)))
+    return replace(design, log_seconds=log_seconds + noise * rng.normal(size=len(log_seconds)))
+
+
+def test_what_was_planted_is_found(design):
+    made = planted(design)
+    solution = solve(made, rounds=15)
+    assert np.median(np.abs(solution.residual)) < 0.02
+    assert np.quantile(np.abs(solution.residual), 0.95) < 0.08
+
+
+def test_an_outlier_does_not_move_the_others(design):
+    made = planted(design, noise=0.02)
+    clean = solve(made, rounds=10)
+    spoiled = made.log_seconds.copy()
+    spoiled[7] += np.log(10.0)
+    dirty = solve(replace(made, log_seconds=spoiled), rounds=10)
+    others = np.arange(len(spoiled)) != 7
+    moved = np.abs((spoiled - dirty.residual) - (made.log_seconds - clean.residual))[others]
+    assert np.quantile(moved, 0.95) < 0.05
+
+
+def test_the_slope_is_the_derivative(design):
+    made = planted(design)
+    prior = np.array([np.log(PRIOR_MEAN[name]) for name in PARAMETERS] + [0.0, 0.0])
+    effects = np.repeat(prior[None, :], len(design.questions), axis=0)
+    base, slope = evaluate(made, effects)
+    for column in range(len(COLUMNS)):
+        moved = effects.copy()
+        moved[:, column] += 1e-5
+        numeric = (evaluate(made, moved)[0] - base) / 1e-5
+        np.testing.assert_allclose(numeric, slope[:, column], atol=2e-4)
+
+
+def test_the_same_input_gives_the_same_fit(design):
+    first, second = solve(design, rounds=4), solve(design, rounds=4)
+    for one, other in zip(first.effects, second.effects, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_cross_validation_leaves_no_run_in_its_own_fit(design):
+    errors = cross_validate(design, "group", rounds=4)
+    assert not np.isnan(errors.residual).any()
+    assert set(errors.knowledge) <= {"pair", "accelerator", "model", "engine", "nothing"}
+    seen = cross_validate(design, "random", rounds=4)
+    assert np.median(np.abs(seen.residual)) < np.median(np.abs(errors.residual))
+
+
+def test_less_knowledge_is_a_lower_class():
+    everything = dict.fromkeys(LEVELS, True)
+    assert knowledge_class(tuple(everything.values())) == "configuration"
+    assert knowledge_class(tuple((everything | {"configuration": False}).values())) == "group"
+    without = everything | {"configuration": False, "group": False}
+    assert knowledge_class(tuple(without.values())) == "pair"
+    assert knowledge_class(tuple((without | {"engine_model": False}).values())) == "accelerator"
+    assert knowledge_class((True,) + (False,) * (len(LEVELS) - 1)) == "nothing"
+
+
+def test_deepseek_r1_and_v3_share_every_key_but_the_release(runs):
+    found = build_design([run for run in load_measurements() if run.model in ("deepseek-r1", "deepseek-v3")][:40])
+    shapes = {keys_of(question.deployment)[LEVELS.index("model")] for question in found.questions}
+    assert len(shapes) == 1
+
+
+@pytest.mark.parametrize(
+    ("figure", "kind"), [("ttft_p50_ms", "ttft"), ("prefill_tokens_per_s", "prefill"), ("tpot_mean_ms", "decode")]
+)
+def test_figures_have_a_kind(figure, kind):
+    assert figure_kind(figure) == kind
+
+
+WALL = "sglang-deepseek-prompts-on-b300"
+
+
+def test_runs_behind_a_wall_of_unknown_price_say_nothing_of_others():
+    runs = [run for run in load_measurements() if run.protocol == "inferencex" and run.engine == "sglang"
+            and run.model in ("deepseek-r1", "deepseek-v3", "qwen3.5-397b-a17b")]  # fmt: skip
+    apart = build_design(runs)
+    level = LEVELS.index("engine_wall")
+    behind = np.char.endswith(np.array(apart.key_names[level])[apart.keys[:, level]], WALL)
+    struck = {
+        (apart.questions[place].run.accelerator, apart.questions[place].run.model) for place in np.flatnonzero(behind)
+    }
+    assert struck == {("b300-sxm", "deepseek-v3")}
+    usual = apart.key_names[level].index("sglang no wall")
+    keys = apart.keys.copy()
+    keys[:, level] = usual
+    # a part that the fit has not seen: the same with a wall told apart as if its runs had not been there
+    unseen = np.array([q.deployment.accelerator.name == "h200-sxm" for q in apart.questions])[apart.observation_run]
+    prompts = unseen & np.char.startswith(apart.figure, "ttft")
+    without, told, mixed = (
+        solve(one, use=use, rounds=8).residual[prompts]
+        for one, use in (
+            (apart, ~unseen & ~behind[apart.observation_run]),
+            (apart, ~unseen),
+            (replace(apart, keys=keys), ~unseen),
+        )
+    )
+    assert np.mean(np.abs(told - without)) < 0.5 * np.mean(np.abs(mixed - without))
+    # nothing is known of the price of a wall but from those behind it, and the others have none
+    found = solve(apart, rounds=8).effects[level]
+    prefill = COLUMNS.index("prefill_attention_slowdown")
+    assert found[usual] == pytest.approx(0.0, abs=1e-6)
+    assert found[apart.key_names[level].index(f"sglang {WALL}"), prefill] > 0.5

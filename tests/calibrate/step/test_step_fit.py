@@ -1,0 +1,184 @@
+"""The fit of the step time on a small set of runs: the same bytes twice, honest errors, sensible intervals."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from glmplan.calibrate.all_fits import calibrate_steps
+from glmplan.calibrate.step.crossvalidate import MODES, Errors, folds_of
+from glmplan.calibrate.step.intervals import Scored, fit_intervals, nested_intervals, scored_of
+from glmplan.calibrate.step.left_out import FILE, left_out_of, read_left_out, write_left_out
+from glmplan.errors import SpecError
+from glmplan.prediction.effects import KNOWLEDGE, effects_in, keys_of
+from glmplan.prediction.intervals import features_of, interval_of
+from glmplan.prediction.predict import predict_many
+
+
+def test_the_same_runs_give_the_same_bytes(small_runs, small_fit, tmp_path):
+    _, folder, written = small_fit
+    _, again = calibrate_steps(small_runs, tmp_path)
+    assert [file.name for file in again] == [file.name for file in written]
+    for file in again:
+        assert file.read_bytes() == (folder / file.name).read_bytes(), file.name
+
+
+def test_the_fit_explains_the_runs_it_was_made_from(small_fit):
+    found, _, _ = small_fit
+    tpot = np.char.startswith(found.design.figure, "tpot")
+    assert np.median(np.abs(found.solution.residual[tpot])) < 0.05
+
+
+def test_what_was_written_predicts_what_was_fitted(small_fit):
+    found, folder, _ = small_fit
+    residual = []
+    for place, question in enumerate(found.design.questions):
+        effects = effects_in(folder, question.deployment.engine)
+        one = predict_many([(question.deployment, question.load, question.run.measured_on)], effects=effects)[0]
+        rows = np.flatnonzero((found.design.observation_run == place) & (found.design.figure == "tpot_mean_ms"))
+        residual += [found.design.log_seconds[row] - np.log(one.figures["tpot"].value) - found.solution.residual[row]
+                     for row in rows]  # fmt: skip
+    assert np.abs(residual).max() < 0.02  # effects are written with three digits
+
+
+def test_errors_come_from_fits_that_had_not_seen_the_run(small_fit):
+    found, _, _ = small_fit
+    for one in found.errors:
+        assert not np.isnan(one.residual).any()
+        assert np.median(np.abs(one.residual)) > np.median(np.abs(found.solution.residual))
+    models = next(one for one in found.errors if one.mode == "model")
+    assert set(models.knowledge) <= {"accelerator", "engine", "nothing"}
+
+
+@pytest.mark.parametrize("mode", [mode for mode in MODES if mode != "random"])
+def test_no_group_is_split_over_folds(small_fit, mode):
+    found, _, _ = small_fit
+    fold = folds_of(found.design.questions, mode)
+    name = {"model": lambda d: d.model.name, "accelerator": lambda d: d.accelerator.name,
+            "group": lambda d: (d.model.name, d.accelerator.name, d.engine)}[mode]  # fmt: skip
+    places = {}
+    for question, number in zip(found.design.questions, fold.tolist(), strict=True):
+        assert places.setdefault(name(question.deployment), number) == number
+
+
+def test_the_errors_read_back_as_they_were(small_fit):
+    found, folder, _ = small_fit
+    read = read_left_out(folder / FILE)
+    assert read.run == left_out_of(found).run
+    for one, other in zip(read.errors, found.errors, strict=True):
+        assert np.allclose(one.residual, other.residual, atol=6e-5)
+        assert (one.knowledge == other.knowledge).all()
+    assert np.allclose(read.site, found.site, atol=6e-5, equal_nan=True)
+
+
+def test_errors_are_written_the_same_twice(small_fit, tmp_path):
+    found, folder, _ = small_fit
+    assert write_left_out(left_out_of(found), tmp_path / FILE).read_bytes() == (folder / FILE).read_bytes()
+
+
+def test_a_file_that_holds_no_errors_is_refused(tmp_path):
+    with pytest.raises(SpecError, match="glmplan calibrate"):
+        read_left_out(tmp_path / "none.csv.gz")
+    (tmp_path / "plain.csv.gz").write_text("run,figure\n")
+    with pytest.raises(SpecError):
+        read_left_out(tmp_path / "plain.csv.gz")
+
+
+def _planted(rng, count, engine_scale):
+    """Errors of two engines, one of which scatters more."""
+    engine = np.where(np.arange(count) % 2 == 0, "vllm", "sglang")
+    scale = np.where(engine == "vllm", 1.0, engine_scale) * 0.05
+    features = {"engine": engine, **{name: np.full(count, "x") for name in
+                ("accelerator", "model", "format", "load of engine", "model of engine", "load", "link",
+                 "blocks", "drafting", "prompt")}}  # fmt: skip
+    scored = Scored(np.full(count, "decode"), features, np.arange(count) // 4, np.zeros(count))
+    errors = [Errors("random", rng.normal(0, scale), np.full(count, "configuration"))]
+    return scored, errors, engine
+
+
+def test_an_engine_that_scatters_more_gets_a_wider_interval():
+    scored, errors, engine = _planted(np.random.default_rng(1), 4000, 4.0)
+    found = fit_intervals(errors, scored)
+    fresh_scored, fresh, _ = _planted(np.random.default_rng(2), 4000, 4.0)
+    low, high = found.ends(fresh_scored, fresh[0].knowledge, np.arange(4000))
+    inside = (fresh[0].residual >= low) & (fresh[0].residual <= high)
+    for name in ("vllm", "sglang"):
+        assert 0.87 < inside[engine == name].mean() < 0.93
+    widths = high - low
+    assert 3.0 < widths[engine == "sglang"].mean() / widths[engine == "vllm"].mean() < 5.0
+
+
+def test_no_large_group_decides_the_interval_alone():
+    rng = np.random.default_rng(3)
+    scored, _, _ = _planted(rng, 4000, 1.0)
+    group = np.where(np.arange(4000) < 3000, 0, np.arange(4000) // 10)  # one of 3000 rows, a hundred of ten
+    error = np.where(group == 0, rng.normal(0, 0.05, 4000), rng.normal(0, 0.5, 4000))
+    found = fit_intervals([Errors("group", error, np.full(4000, "pair"))], replace(scored, group=group))
+    low, high = found.base["pair"]["decode"]
+    by_rows = np.quantile(error, [0.05, 0.95])
+    by_groups = np.quantile(error[group > 0], [0.05, 0.95])
+    assert by_groups[0] < low < by_rows[0] < 0 < by_rows[1] < high < by_groups[1]
+
+
+def test_a_kind_of_figure_with_few_groups_takes_the_shape_of_all_and_its_own_size():
+    rng = np.random.default_rng(4)
+    scored, _, _ = _planted(rng, 4240, 1.0)
+    few = np.arange(4240) >= 4000
+    kinds = replace(scored, kind=np.where(few, "prefill", "decode"),
+                    group=np.where(few, 2000 + np.arange(4240) // 40, np.arange(4240) // 4))  # fmt: skip
+    error = rng.normal(0, np.where(few, 0.5, 0.1))
+    found = fit_intervals([Errors("group", error, np.full(4240, "pair"))], kinds)
+    for kind, size in (("decode", 0.1), ("prefill", 0.5)):
+        # six groups alone would stretch to their 0.5 % and 99.5 % quantiles, 2.6 times the deviation
+        assert found.base["pair"][kind] == pytest.approx((-1.645 * size, 1.645 * size), rel=0.2)
+
+
+def test_a_guessed_acceptance_length_widens_the_interval_of_its_row_alone():
+    scored, errors, _ = _planted(np.random.default_rng(1), 4000, 1.0)
+    guessed = replace(scored, drafting=np.where(np.arange(4000) % 5 == 0, 0.3, 0.0))
+    noisy = [replace(errors[0], residual=np.where(guessed.drafting > 0, 10.0, errors[0].residual))]
+    plain, found = fit_intervals(errors, scored), fit_intervals(noisy, guessed)
+    assert found.base["configuration"]["decode"] == pytest.approx(plain.base["configuration"]["decode"], abs=0.01)
+    low, high = found.ends(guessed, errors[0].knowledge, np.arange(4000))
+    stated = guessed.drafting == 0
+    assert np.ptp(high[stated]) < 1e-9
+    assert high[~stated] == pytest.approx(np.hypot(high[stated][0], 0.3))
+    assert low[~stated] == pytest.approx(-np.hypot(low[stated][0], 0.3))
+
+
+def test_less_knowledge_never_narrows_the_base_interval(small_fit):
+    base = small_fit[0].intervals.base
+    order = [name for name in KNOWLEDGE if name != "group"]
+    for kind in ("decode", "ttft", "prefill"):
+        for more, less in zip(order, order[1:], strict=False):
+            assert base[less][kind][0] <= base[more][kind][0] <= base[more][kind][1] <= base[less][kind][1]
+
+
+def test_intervals_are_made_without_the_rows_they_are_scored_on(small_fit):
+    found, _, _ = small_fit
+    scored = scored_of(found.design.questions, found.design.observation_run, found.design.figure)
+    before = nested_intervals(found.errors, scored, found.design.questions, found.design.observation_run)
+    # shift the errors of one fold of the random mode: intervals of that fold must not notice
+    fold = folds_of(found.design.questions, "random")[found.design.observation_run]
+    mine = fold == 0
+    moved = []
+    for one in found.errors:
+        residual = one.residual.copy()
+        residual[mine] += 5.0
+        moved.append(type(one)(one.mode, residual, one.knowledge))
+    after = nested_intervals(moved, scored, found.design.questions, found.design.observation_run)
+    assert np.allclose(before[0][0][mine], after[0][0][mine])
+    assert not np.allclose(before[0][1][~mine], after[0][1][~mine])
+
+
+def test_the_written_intervals_are_those_of_the_predictions(small_fit):
+    found, folder, _ = small_fit
+    question = found.design.questions[0]
+    effects = effects_in(folder, question.deployment.engine)
+    one = predict_many([(question.deployment, question.load, question.run.measured_on)], effects=effects)[0]
+    low, high = interval_of(effects, one.knowledge, "decode", features_of(question.deployment, question.load))
+    assert one.figures["tpot"].low / one.figures["tpot"].value == pytest.approx(np.exp(low), rel=1e-6)
+    assert one.figures["tpot"].high / one.figures["tpot"].value == pytest.approx(np.exp(high), rel=1e-6)
+    assert keys_of(question.deployment)[0] == "all"

@@ -1,0 +1,239 @@
+"""Which kernel multiplies a weight format: rules cite their source and change what a step costs."""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from glmplan.errors import SpecError
+from glmplan.facts.engines.kernels import KERNEL_FORMATS, _entries, attention_rule, expert_path, kernel_rule
+from glmplan.facts.folders import data_folder
+from glmplan.facts.formats import WEIGHT_FORMATS, WeightFormat
+from glmplan.physics.kernels.fits import kernel_fits
+from glmplan.physics.points import Layout, StepPoints
+from glmplan.physics.step.work import step_work
+from glmplan.prediction.from_row import question_of
+from glmplan.readers.runs.record import Run
+from glmplan.readers.runs.speculation import read_speculation
+
+
+def test_every_rule_has_a_source_and_names_a_kernel_that_was_measured():
+    file = data_folder("hardware_db") / "kernels.toml"
+    rules = tomllib.loads(file.read_text(encoding="utf-8"))["kernels"]
+    assert rules
+    parts = [fit for part in ("h200-sxm", "b200-sxm") for fit in kernel_fits(part)]
+    for rule in rules:
+        measured = [fit for fit in parts if fit.kernel == rule.get("product", "experts")]
+        assert rule["source"].startswith("https://")
+        engine = rule.get("measured_with", rule["engine"])
+        backend = rule.get("backend", "")
+        like = [fit for fit in measured if fit.engine.split()[0] == engine and fit.precision == rule["runs_as"]]
+        assert any(backend in fit.backend for fit in like)
+
+
+def test_a_format_runs_as_itself_unless_a_rule_says_otherwise():
+    for name, form in WEIGHT_FORMATS.items():
+        rule = kernel_rule("vllm", "9", form, "gemm")
+        assert rule.engine == "vllm"
+        if name in KERNEL_FORMATS:
+            assert rule.form == name
+    # a checkpoint's own mixture of bits is no format by name
+    assert kernel_rule("llama.cpp", "", WeightFormat("q8_k_xl", 8.9, "bf16"), "gemm").form == "int4"
+    assert kernel_rule("llama.cpp", "", WeightFormat("f16-mixture", 16.0, "bf16"), "gemm").form == "bf16"
+
+
+def test_attention_rules_have_a_source_and_name_a_kernel_that_was_measured():
+    file = data_folder("hardware_db") / "kernels.toml"
+    fits = kernel_fits("rtx-pro-6000-server")
+    for rule in tomllib.loads(file.read_text(encoding="utf-8"))["attention"]:
+        assert rule["source"].startswith("https://")
+        kernels = ("latent-decode", "latent-decode-block") if "mla" in rule["backend"] else ("decode-attention",)
+        named = [fit for fit in fits if fit.kernel in kernels and rule["backend"] in fit.backend.lower()]
+        assert any(fit.engine.startswith(rule["engine"]) for fit in named)
+        if rule.get("latent_rows"):
+            # stands in until somebody measures that kernel, and takes the rate of the engine's prompts
+            assert not any(fit.kernel == "latent-decode" and rule["backend"] in fit.backend for fit in fits)
+            assert any(fit.kernel == "prefill-attention" and rule["backend"] in fit.backend for fit in fits)
+            continue
+        # what a block costs is known of the kernel itself, or of the one like it in another engine's table
+        blocks = [
+            fit.params for fit in fits if fit.kernel == kernels[0] and rule["backend"].split("_")[0] in fit.backend
+        ]
+        assert rule.get("tile_rows") or all(one.block < 1e12 and 1e-10 < one.key < 1e-7 for one in blocks) and blocks
+    assert attention_rule("sglang", "triton").verify_splits == 1
+    assert attention_rule("sglang", "TRITON").splits == 8
+    assert attention_rule("vllm", "FlashInfer FA2 MLA") == attention_rule("vllm", "flashinfer")
+
+
+def test_collectives_of_another_table_have_a_source_and_were_measured():
+    for rule in tomllib.loads((data_folder("hardware_db") / "kernels.toml").read_text(encoding="utf-8"))["collectives"]:
+        assert rule["source"].startswith("https://")
+        measured = [fit for fit in kernel_fits("b200-sxm") if fit.kernel == "all-reduce"]
+        assert any(fit.engine.startswith(rule["measured_with"]) for fit in measured)
+    ours, theirs = (_structure("llama-3.1-70b", "b200-sxm", engine, "fp8") for engine in ("vllm", "trtllm"))
+    assert ours.collective() == theirs.collective()
+
+
+def _decode_ms(backend, drafted, context, engine="sglang", kv="fp8", users=1.0):
+    run = Run("one", "qwen3.5-397b-a17b", "rtx-pro-6000-ws", engine=engine, weights="nvfp4", kv_cache=kv, tp=4,
+              accelerator_count=4, phase="decode", attention_backend=backend)  # fmt: skip
+    structure = replace(question_of(run).deployment.structure, draft_tokens=drafted)
+    one = np.ones(1)
+    shared = one * context * (users > 1.0)
+    points = StepPoints(one * users, one * context, one * 0, one * 0, decode_shared=shared)
+    return float(step_work(structure, layout=Layout(tp=4), points=points)["cache"][0]) * 1e3
+
+
+def test_triton_reads_a_long_context_as_slowly_as_was_measured():
+    # SGLang 0.5.9 on four RTX PRO 6000: 74 tokens/s without context, 35 at 131,072 tokens, so 15 ms for reading it;
+    # with drafting 130 and 29, at 2.5 to 4 tokens a step 70 to 110 ms (voipmonitor/rtx6kpro, vllm-vs-sglang.md)
+    # the fit of single kernels, which knows nothing of these runs, is within a factor of two to three
+    assert 7.5 < _decode_ms("triton", 0, 131072.0) - _decode_ms("triton", 0, 1.0) < 30.0
+    assert 45.0 < _decode_ms("triton", 3, 131072.0) - _decode_ms("triton", 3, 1.0) < 250.0
+    assert _decode_ms("flashinfer", 3, 131072.0) < 10.0
+
+
+def test_blocks_that_compute_a_whole_tile_gain_no_more_from_cached_keys_than_their_product_keeps_up_with():
+    # one block of 64 rows for each head walks through all keys: eight users of one prompt wait as long as one does
+    # (47 and 49 ms a token for two and eight users at 83,361 tokens: voipmonitor/rtx6kpro inference-throughput)
+    assert attention_rule("sglang", "triton", "12").tile_rows == 64
+    assert attention_rule("sglang", "triton", "9").tile_rows == 0
+    one, eight = (_decode_ms("triton", 5, 83361.0, users=users) for users in (1.0, 8.0))
+    assert eight == pytest.approx(one, rel=0.25)
+    assert _decode_ms("triton", 5, 83361.0, users=64.0) > one
+
+
+def test_heads_and_drafts_of_one_latent_share_blocks_of_64_rows():
+    # GLM-5 on eight RTX PRO 6000 by FlashInfer: reading 131,072 tokens takes 12.8 ms of a step without drafts (32.7 and
+    # 19.8 ms) and 11.7 ms with six tokens verified (14.8 and 10.7 ms a token at 2.83 tokens a step; rtx6kpro wiki)
+    def reading(drafted, tp=8, backend="flashinfer FA2 MLA (dense, DSA bypassed)"):
+        run = Run("one", "glm-5", "rtx-pro-6000-ws", engine="sglang", weights="nvfp4", kv_cache="bf16", tp=tp,
+                  accelerator_count=tp, phase="decode", attention_backend=backend)  # fmt: skip
+        structure = replace(question_of(run).deployment.structure, draft_tokens=drafted, verify_only=True)
+        points = StepPoints(np.ones(1), np.full(1, 131072.0), np.zeros(1), np.zeros(1))
+        return float(step_work(structure, layout=Layout(tp=tp), points=points)["cache"][0])
+
+    assert attention_rule("sglang", "flashinfer", "12").latent_rows == 64
+    assert attention_rule("sglang", "flashinfer", "9").latent_rows == 0
+    # 8 heads of six tokens are 48 rows; 16 heads of them 96, so two blocks
+    assert reading(5) == pytest.approx(reading(0), rel=0.05)
+    assert reading(5, tp=4) > 1.2 * reading(0, tp=4)
+    assert reading(5, backend="triton") > 1.5 * reading(5)
+    assert reading(0) == pytest.approx(12.8e-3, rel=0.5)
+
+
+def test_a_library_takes_another_kernel_for_the_experts_from_so_many_pairs_on():
+    file = data_folder("hardware_db") / "kernels.toml"
+    assert all(
+        one["source"].startswith("https://") for one in tomllib.loads(file.read_text(encoding="utf-8"))["experts"]
+    )
+    glm = Run("one", "glm-5", "rtx-pro-6000-ws", engine="sglang", weights="nvfp4", tp=8, accelerator_count=8,
+              phase="decode", moe_backend="b12x (0.7.0)", measured_on="2026-03-30", concurrency=15.0)  # fmt: skip
+    words = [question_of(replace(glm, **changes)).deployment.moe_backend for changes in (
+        {}, {"concurrency": 16.0}, {"concurrency": 64.0, "measured_on": "2026-04-07"}, {"concurrency": 81.0,
+        "measured_on": "2026-04-07"}, {"moe_backend": "default"})]  # fmt: skip
+    # 8 experts a token, so 128 pairs with 16 users; 640 since 0.7.2
+    assert words == ["b12x", "b12x dynamic", "b12x", "b12x dynamic", ""]
+    drafts = replace(glm, concurrency=3.0, speculation=read_speculation("mtp steps=4 draft=6", "", None, None))
+    assert question_of(drafts).deployment.moe_backend == "b12x dynamic"
+    assert expert_path("vllm", "b12x", 1e6) == expert_path("sglang", "cutlass", 1e6) == ""
+
+
+def test_flash_attention_2_verifies_drafts_with_one_core_for_each_head():
+    # vLLM 0.17 on four RTX PRO 6000, INT4 with a BF16 cache and two drafted tokens: 17 ms a step without context, 65 at
+    # 83,361 tokens, which their table calls 131,072; without drafting 0.9 ms more (voipmonitor/rtx6kpro)
+    longer = [_decode_ms("", drafted, 83361.0, "vllm", "bf16") - _decode_ms("", drafted, 1.0, "vllm", "bf16")
+              for drafted in (0, 2)]  # fmt: skip
+    assert longer[0] < 2.0
+    assert 40.0 < longer[1] < 56.0
+    # an FP8 cache is read by FlashInfer, which splits it
+    assert _decode_ms("", 2, 83361.0, "vllm", "fp8") < 5.0
+
+
+def _structure(model, part, engine, weights):
+    run = Run("one", model, part, engine=engine, weights=weights, accelerator_count=1, phase="decode")
+    return question_of(run).deployment.structure
+
+
+def test_parts_without_the_precision_multiply_in_bf16():
+    structure = _structure("llama-3.1-8b", "a100-80gb-sxm", "vllm", "bf16")
+    assert structure.runs_as(WEIGHT_FORMATS["nvfp4"], "gemm").compute == "bf16"
+
+
+def test_products_and_experts_of_a_format_may_run_by_kernels_of_different_tables():
+    nvfp4 = WEIGHT_FORMATS["nvfp4"]
+    gemm, experts = (kernel_rule("trtllm", "10", nvfp4, product) for product in ("gemm", "experts"))
+    assert (gemm.engine, gemm.backend) == ("sglang", "")
+    assert (experts.engine, experts.backend) == ("sglang", "flashinfer_trtllm")
+    assert kernel_rule("trtllm", "9", nvfp4, "gemm").engine == "trtllm"
+
+
+def test_a_small_fp8_product_of_tensorrt_llm_does_not_pay_for_quantising_what_it_reads():
+    # its table says 14.5 us for the smallest product on B200, vLLM's 6 (aiconfigurator-core 0.12.0)
+    structure = _structure("llama-3.1-70b", "b200-sxm", "trtllm", "fp8")
+    params = structure.kernel("gemm", structure.runs_as(WEIGHT_FORMATS["fp8"], "gemm"))
+    assert 2e-6 < params.floor < 8e-6
+
+
+def _expert_seconds(part, engine):
+    one = np.array([64.0])
+    points = StepPoints(one, one * 20, one * 0, one * 0)
+    work = step_work(_structure("gpt-oss-120b", part, engine, "mxfp4"), layout=Layout(), points=points)
+    return float(sum(work[name] for name in ("expert_fixed", "expert_bytes", "expert_flop"))[0])
+
+
+def test_experts_of_gpt_oss_read_near_the_bandwidth_on_blackwell_with_tensorrt_llm():
+    # 58 GiB of experts, 87 % of them visited by 64 users: 6.9 ms at the data sheet's 8 TB/s
+    assert 6.0e-3 < _expert_seconds("b200-sxm", "trtllm") < 14e-3
+    assert _expert_seconds("b200-sxm", "trtllm") < _expert_seconds("h200-sxm", "trtllm")
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ('weights = "mxfp5"\nsource = "https://example.org"', "is not a format"),
+        ('weights = "mxfp4"\nruns_as = "mxfp4"\ncolour = "red"', "is not a field of kernels"),
+        ('weights = "mxfp4"\nruns_as = "mxfp4"\nproduct = "head"\nsource = "https://example.org"', "is not a product"),
+        ('weights = "mxfp4"\nruns_as = "mxfp4"', "has no source"),
+    ],
+)
+def test_a_wrong_rule_names_file_and_field(tmp_path, monkeypatch, change, says):
+    (tmp_path / "kernels.toml").write_text(
+        f'[[kernels]]\nengine = "vllm"\nsilicon = ["9"]\n{change}\n', encoding="utf-8"
+    )
+    monkeypatch.setattr("glmplan.facts.engines.kernels.data_folder", lambda name: tmp_path)
+    _entries.cache_clear()
+    try:
+        with pytest.raises(SpecError, match=says) as caught:
+            _entries()
+        assert "kernels.toml" in str(caught.value)
+    finally:
+        _entries.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("entry", "says"),
+    [
+        ('engine = "x"\nbackend = "y"\nsplits = 8\nsource = "https://example.org"', "verify_splits"),
+        ('engine = "x"\nbackend = "y"\nsplits = 0\nverify_splits = 1\nsource = "https://example.org"', "splits"),
+        ('engine = "x"\nbackend = "y"\nsplits = 8\nverify_splits = 1', "has no source"),
+    ],
+)
+def test_a_wrong_attention_rule_names_file_and_field(tmp_path, monkeypatch, entry, says):
+    (tmp_path / "kernels.toml").write_text(f"[[attention]]\n{entry}\n", encoding="utf-8")
+    monkeypatch.setattr("glmplan.facts.engines.kernels.data_folder", lambda name: tmp_path)
+    attention_rule.cache_clear()
+    try:
+        with pytest.raises(SpecError, match=says) as caught:
+            attention_rule("x", "y")
+        assert "kernels.toml" in str(caught.value)
+    finally:
+        attention_rule.cache_clear()
+
+
+@pytest.mark.parametrize("said", ["", "  ", "default", "Default"])
+def test_a_backend_that_says_nothing_prefers_no_kernel(said):
+    assert attention_rule("vllm", said) == attention_rule("vllm", "")

@@ -1,0 +1,198 @@
+"""The pool an engine makes, against servers that ran, and what fits into it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from glmplan.errors import UnknownFact
+from glmplan.facts.catalogue.accelerators import load_accelerator
+from glmplan.facts.catalogue.models import load_model
+from glmplan.physics.memory import (
+    MemorySettings,
+    PartMemory,
+    RankMemory,
+    budget_rows,
+    kv_pool,
+    largest_context,
+    part_memory,
+    rank_memory,
+    requests_that_fit,
+)
+from glmplan.physics.memory.observed import MemoryFit, Spread, load_memory_fit
+from glmplan.physics.points import Layout
+
+GIB = 2.0**30
+
+
+def held(
+    name: str, checkpoint: str, layout: Layout, *, kv: str = "fp8", mtp: bool = False, **settings: object
+) -> RankMemory:
+    """Memory of a catalogue model."""
+    model = load_model(name)
+    found = model.checkpoint(checkpoint)
+    assert found is not None
+    return rank_memory(model, found, layout=layout, kv=kv, settings=MemorySettings(**settings), mtp=mtp)
+
+
+def part(name: str) -> PartMemory:
+    """Memory of a catalogue part."""
+    return part_memory(load_accelerator(name))
+
+
+def exact() -> MemoryFit:
+    """Observed terms that are known exactly."""
+    none = Spread(0.0, 0.0, 1)
+    return MemoryFit(none, {"single": none, "pcie": none, "nvlink": none}, none, {"pooled": none})
+
+
+@pytest.mark.parametrize("name", ["rtx-pro-6000-ws", "rtx-pro-6000-server"])
+def test_sglang_makes_a_pool_of_314304_tokens_at_092(name: str) -> None:
+    # https://github.com/voipmonitor/rtx6kpro models/glm5.md
+    memory = held("glm-5", "nvfp4", Layout(tp=8), kv="bf16", mtp=True, engine="sglang", fraction=0.92)
+    assert kv_pool(memory, part(name)).tokens[0] == pytest.approx(314304, rel=0.02)
+    measured = replace(part(name), free_before_load=93.99 * GIB)
+    assert kv_pool(memory, measured).tokens[0] == pytest.approx(314304, rel=0.02)
+
+
+def test_glm_51_nvfp4_fits_six_96_gb_cards_and_not_four() -> None:
+    six = held("glm-5.1", "nvfp4", Layout(tp=np.array([2, 1]), pp=np.array([3, 6])))
+    assert kv_pool(six, part("rtx-pro-6000-ws")).fits.all()
+    four = held("glm-5.1", "nvfp4", Layout(tp=np.array([4, 2, 1]), pp=np.array([1, 2, 4])), fraction=0.97)
+    assert not kv_pool(four, part("rtx-pro-6000-ws")).fits.any()
+
+
+def test_reap_160_fits_four_cards_with_200000_tokens_of_fp8_cache() -> None:
+    memory = held("glm-5.1-reap-160", "nvfp4", Layout(tp=np.array([2, 1]), pp=np.array([2, 4])))
+    assert (largest_context(memory, part("rtx-pro-6000-ws")) >= 200_000).all()
+    alone = held("glm-5.1-reap-160", "nvfp4", Layout(tp=4), fraction=0.95)
+    assert largest_context(alone, part("rtx-pro-6000-ws"))[0] >= 200_000
+
+
+def test_glm_51_fp8_needs_eight_b200_and_is_short_on_eight_h200() -> None:
+    memory = held("glm-5.1", "fp8", Layout(tp=np.array([8, 4])))
+    assert kv_pool(memory, part("b200-sxm")).fits.tolist() == [True, False]
+    assert requests_that_fit(memory, part("b200-sxm"), 9216.0)[0] >= 64
+    assert kv_pool(memory, part("h200-sxm")).fits[0]
+    assert requests_that_fit(memory, part("h200-sxm"), 9216.0)[0] < 64
+
+
+def test_the_interval_covers_the_pool_of_a_vllm_start_up_log() -> None:
+    # vLLM 0.20.2, GLM-5.1 NVFP4, 8 x RTX PRO 6000: 341,504 tokens at 0.865
+    settings = {"fraction": 0.865, "token_budget": 8192, "max_requests": 64, "version": "0.20.2"}
+    pool = kv_pool(held("glm-5.1", "nvfp4", Layout(tp=8), **settings), part("rtx-pro-6000-server"))
+    assert pool.tokens_low[0] < 341504 < pool.tokens_high[0]
+    assert pool.tokens_low[0] < pool.tokens[0] < pool.tokens_high[0]
+
+
+def test_kimi_pools_grow_with_context_parallelism_as_measured() -> None:
+    # 449,600 and 3,621,504 tokens at DCP 1 and 8, https://github.com/voipmonitor/rtx6kpro models/kimi-k25.md
+    settings = {"fraction": 0.93, "token_budget": 4096, "max_requests": 256}
+    memory = held("kimi-k2.5", "int4", Layout(tp=8, dcp=np.array([1, 8])), **settings)
+    pool = kv_pool(memory, part("rtx-pro-6000-server"))
+    assert pool.tokens[1] / pool.tokens[0] == pytest.approx(3621504 / 449600, rel=0.01)
+    assert (pool.tokens_low < [449600, 3621504]).all() and (pool.tokens_high > [449600, 3621504]).all()
+
+
+def test_graphs_come_out_of_the_pool_since_vllm_0_21() -> None:
+    layout = Layout(tp=8)
+    old, new = (held("glm-5.1", "nvfp4", layout, version=version) for version in ("0.20.2", "0.21.0"))
+    card = part("rtx-pro-6000-ws")
+    assert kv_pool(new, card).bytes[0] < kv_pool(old, card).bytes[0]
+    eager = held("glm-5.1", "nvfp4", layout, version="0.21.0", graphs=0)
+    assert kv_pool(eager, card).bytes[0] == pytest.approx(kv_pool(old, card).bytes[0])
+
+
+def test_each_rule_is_applied_as_the_engine_documents_it() -> None:
+    card = PartMemory(100 * GIB, 100 * GIB, 0.0, "pcie")
+    found = {}
+    for engine in ("vllm", "sglang", "trtllm", "llama.cpp"):
+        memory = held("llama-3.1-8b", "bf16", Layout(), kv="bf16", engine=engine, fraction=0.8)
+        stage = memory.stages[0]
+        found[engine] = (kv_pool(memory, card, fit=exact()).bytes[0], stage.weight_bytes[0], stage.activation[0])
+    pool, weights, activation = found["vllm"]
+    assert pool == pytest.approx(80 * GIB - weights - activation)
+    pool, weights, _ = found["sglang"]
+    assert pool == pytest.approx(80 * GIB - weights)
+    pool, weights, activation = found["trtllm"]
+    assert pool == pytest.approx(0.8 * (100 * GIB - weights - activation))
+    pool, weights, activation = found["llama.cpp"]
+    assert pool == pytest.approx(99 * GIB - weights - activation)
+
+
+def test_sglang_chooses_its_fraction_by_part_and_layout() -> None:
+    # 512 + 8192 x 1.5 + 512 x 2 + 1024 MiB of 80 GiB are 0.182; the least reserve of 10 GiB is below that
+    memory = held("llama-3.1-8b", "bf16", Layout(tp=8), kv="bf16", engine="sglang", max_requests=512)
+    card = PartMemory(80 * GIB, 80 * GIB, 0.0, "nvlink")
+    assert kv_pool(memory, card, fit=exact()).bytes[0] == pytest.approx(0.819 * 80 * GIB - memory.weights[0], rel=0.001)
+
+
+def test_unknown_memory_is_said_and_not_invented() -> None:
+    with pytest.raises(UnknownFact, match="unknown: memory"):
+        part("nizwo-a1")
+
+
+def test_sliding_windows_and_states_hold_more_tokens_in_longer_requests() -> None:
+    memory = held("gpt-oss-20b", "mxfp4", Layout(), kv="bf16")
+    card = part("h100-sxm")
+    short, long = (kv_pool(memory, card, context=context).tokens[0] for context in (128.0, 131072.0))
+    assert long == pytest.approx(2 * short, rel=0.01)
+    assert largest_context(memory, card)[0] > long * 0.99
+
+
+@given(context=st.floats(100, 1e6), tp=st.sampled_from([1, 2, 4, 8]), dp=st.sampled_from([1, 2]))
+def test_requests_of_the_largest_context_fit_once_on_each_replica(context: float, tp: int, dp: int) -> None:
+    memory = held("qwen3.5-397b-a17b", "bf16", Layout(tp=tp, dp=dp), kv="fp8")
+    card = PartMemory(2000 * GIB, 2000 * GIB, 0.0, "nvlink")
+    longest = largest_context(memory, card)
+    assert requests_that_fit(memory, card, longest)[0] == dp
+    assert requests_that_fit(memory, card, context)[0] >= requests_that_fit(memory, card, 2 * context)[0]
+
+
+@given(fraction=st.floats(0.3, 0.98))
+def test_a_larger_fraction_never_makes_a_smaller_pool(fraction: float) -> None:
+    card = part("h200-sxm")
+    for engine in ("vllm", "sglang", "trtllm"):
+        settings = {"engine": engine, "fraction": np.array([fraction, fraction + 0.01])}
+        pool = kv_pool(held("glm-5.1", "fp8", Layout(tp=np.array([8, 8])), **settings), card)
+        assert pool.bytes[1] > pool.bytes[0]
+
+
+def test_budget_rows_name_every_rank_and_add_up() -> None:
+    memory = held("glm-5.1", "nvfp4", Layout(tp=2, pp=3))
+    card = part("rtx-pro-6000-ws")
+    rows = budget_rows(memory, card)
+    assert len(rows) == 6 and rows[3].label == "stage 1, rank 1"
+    for row in rows:
+        assert row.total == pytest.approx(sum(row.parts.values()))
+        assert row.capacity == card.total
+    assert max(sum(row.weights.values()) for row in rows) == pytest.approx(memory.weights[0])
+    assert min(row.cache / row.per_token for row in rows) >= kv_pool(memory, card).tokens[0]
+
+
+def test_ranks_with_one_expert_less_hold_less() -> None:
+    memory = held("glm-5.1", "nvfp4", Layout(tp=6, ep=6))
+    experts = [row.weights["routed_experts"] for row in budget_rows(memory, part("b300-sxm"))]
+    # 256 experts on six ranks: 43, 43, 43, 43, 42, 42
+    assert [round(43 * held / experts[0]) for held in experts] == [43, 43, 43, 43, 42, 42]
+    per_expert = experts[0] / 43
+    assert sum(experts) == pytest.approx(256 * per_expert)
+
+
+def test_a_layout_that_does_not_fit_says_by_how_much() -> None:
+    memory = held("glm-5.1", "nvfp4", Layout(tp=4))
+    card = part("rtx-pro-6000-ws")
+    pool = kv_pool(memory, card)
+    assert not pool.fits[0] and pool.tokens[0] == 0 and pool.bytes[0] < 0
+    row = budget_rows(memory, card)[0]
+    assert row.cache == 0 and row.free < 0
+
+
+def test_observed_terms_have_observations_behind_them() -> None:
+    fit = load_memory_fit()
+    for spread in (fit.driver, fit.graph, *fit.context.values(), *fit.remainder.values()):
+        assert spread.count >= 1 and spread.sd > 0

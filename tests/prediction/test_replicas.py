@@ -1,0 +1,97 @@
+"""Independent servers behind one figure, and data sets that a protocol prescribes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from glmplan.errors import SpecError
+from glmplan.prediction.from_row import memory_of, question_of
+from glmplan.prediction.observables import Load, observables
+from glmplan.prediction.usable_rows import why_unknown
+from glmplan.readers.runs.ledger import load_measurements
+from glmplan.readers.runs.record import Run
+
+
+def mlperf(**changes):
+    fields = {"engine": "trtllm", "weights": "nvfp4", "accelerator_count": 8, "protocol": "mlperf-offline"}
+    return Run("one", **{"model": "llama-2-70b", "accelerator": "b200-sxm", **fields, **changes})
+
+
+def test_rates_are_of_all_servers_and_latencies_of_one():
+    one = Load("serving", 8, 1000, 100, requests=32)
+    alone, together = observables(one).figures, observables(replace(one, replicas=4)).figures
+    assert together["output_rate"].scale == 4 * alone["output_rate"].scale
+    assert together["total_rate"].scale == 4 * alone["total_rate"].scale
+    assert together["request_rate"].scale == alone["request_rate"].scale
+    assert together["tpot"].weights.tolist() == alone["tpot"].weights.tolist()
+    for phase, name in (("decode", "output_rate"), ("prefill", "prefill_rate")):
+        asked = Load(phase, 4, 1000, 100)
+        assert observables(replace(asked, replicas=2)).figures[name].scale == 2 * observables(asked).figures[name].scale
+
+
+def test_a_70b_in_four_bits_runs_on_each_accelerator_by_itself():
+    question = question_of(mlperf())
+    d, load = question.deployment, question.load
+    assert (d.tp, d.pp, d.dp, d.count, load.replicas) == (1, 1, 1, 1, 8)
+    assert (load.concurrency, load.max_requests, load.budget) == (2048, 2048, 3584)
+    assert (load.input_tokens, load.output_tokens) == (217, 294.45)
+    assert load.staggered and not load.whole_prompts and not question.assumed
+
+
+def test_larger_models_take_the_layout_of_the_submission():
+    pipeline = question_of(mlperf(model="llama-3.1-405b"))
+    assert (pipeline.deployment.tp, pipeline.deployment.pp, pipeline.load.replicas) == (2, 2, 2)
+    experts = question_of(mlperf(model="deepseek-r1", accelerator="gb200", accelerator_count=72, nodes=18))
+    assert (experts.deployment.dp, experts.deployment.ep, experts.load.replicas) == (8, 8, 9)
+    assert experts.load.budget == 8 * 4608
+    with pytest.raises(SpecError, match="does not divide"):
+        question_of(mlperf(model="llama-3.1-405b", accelerator_count=6))
+
+
+def test_without_a_layout_a_server_takes_the_fewest_that_hold_the_model():
+    tight = question_of(mlperf(protocol="mlperf-server", weights="bf16", accelerator="h100-sxm"))
+    assert tight.deployment.tp in (2, 4) and tight.load.replicas * tight.deployment.tp == 8
+    assert f"servers of tp {tight.deployment.tp}" in tight.assumed
+    roomy = question_of(mlperf(protocol="mlperf-server", weights="bf16", accelerator="mi325x", engine="vllm"))
+    assert roomy.deployment.tp == 1
+
+
+def test_the_cache_of_all_servers_is_told():
+    eight, one = (memory_of(question_of(mlperf(accelerator_count=count))) for count in (8, 1))
+    assert eight.pool_tokens == pytest.approx(8 * one.pool_tokens)
+    assert eight.weights_gib == one.weights_gib
+
+
+def test_a_layout_that_the_row_states_is_one_server():
+    question = question_of(mlperf(tp=8))
+    assert question.deployment.tp == 8 and question.load.replicas == 1
+
+
+def test_conversations_vary_in_length_and_random_prompts_do_not():
+    burst = {"protocol": "gpustack", "request_rate_per_s": float("inf"), "num_requests": 1000, "tp": 1}
+    talk = question_of(mlperf(**burst, input_tokens=217.4, output_tokens=201.5)).load
+    drawn = question_of(mlperf(**burst, input_tokens=128.0, output_tokens=4.0)).load
+    assert (talk.shortest, talk.longest) == (0.05, 1.95) and (drawn.shortest, drawn.longest) == (1.0, 1.0)
+    assert talk.concurrency == drawn.concurrency == 1000
+    crowd = question_of(mlperf(**burst, input_tokens=217.4, output_tokens=201.5))
+    assert "all at once" in why_unknown(crowd)
+    assert not why_unknown(question_of(mlperf(**burst, input_tokens=128.0, output_tokens=4.0)))
+
+
+def test_every_usable_offline_row_is_answered():
+    rows = [run for run in load_measurements() if run.protocol == "mlperf-offline" and not run.unusable]
+    for run in rows:
+        question = question_of(run)
+        assert question.deployment.count * question.load.replicas == run.accelerator_count * question.campaign.parts
+    assert len(rows) == 150
+
+
+def test_ml_energy_serves_with_one_tensor_parallel_group_whatever_its_table_says():
+    run = Run("one", "qwen3-235b-a22b", "b200-sxm", engine="vllm", protocol="ml-energy", phase="serving",
+              concurrency=64.0, tp=1, dp=1, ep=8, accelerator_count=8)  # fmt: skip
+    d = question_of(run).deployment
+    assert (d.tp, d.dp, d.ep, d.count) == (8, 1, 8, 8)
+    elsewhere = question_of(replace(run, protocol="vllm-bench-random")).deployment
+    assert (elsewhere.tp, elsewhere.dp, elsewhere.ep) == (1, 8, 8)

@@ -1,0 +1,96 @@
+"""`glmplan predict`: one row for each id, every row answered that can be, and a reason for the others."""
+
+from __future__ import annotations
+
+import csv
+
+import pytest
+
+from glmplan.cli import main
+from glmplan.prediction.table import COLUMNS, FIGURES
+
+HEADER = "id,model,weights,accelerator,accelerator_count,tp,engine,phase,concurrency,input_tokens,output_tokens,colour"
+GOOD = "a,glm-5,fp8,b200-sxm,8,8,sglang,serving,32,8192,1024,blue"
+
+
+def predict(tmp_path, *rows, header=HEADER):
+    runs, out = tmp_path / "runs.csv", tmp_path / "out.csv"
+    runs.write_text("\n".join([header, *rows]) + "\n")
+    code = 0
+    try:
+        main(["predict", "--runs", str(runs), "--out", str(out)])
+    except SystemExit as stop:
+        code = int(stop.code or 0)
+    found = list(csv.DictReader(out.open())) if out.exists() else []
+    return code, found
+
+
+def test_a_row_is_answered_with_all_columns_and_intervals(tmp_path):
+    code, (row,) = predict(tmp_path, GOOD)
+    assert code == 0 and list(row) == list(COLUMNS) and row["error"] == "" and row["basis"]
+    for name in FIGURES:
+        low, value, high = (float(row[f"{name}{end}"]) for end in ("_low", "", "_high"))
+        assert 0 < low < value < high, name
+
+
+def test_throughput_is_users_over_their_time(tmp_path):
+    """Little's law: in a long closed loop every user has one request in flight."""
+    _, (row,) = predict(tmp_path, GOOD.replace(",32,", ",8,"))
+    ttft, tpot, rate = (float(row[name]) / 1e3 for name in ("ttft_ms", "tpot_ms", "output_tokens_per_s"))
+    assert rate * 1e3 == pytest.approx(8 * 1024 / (ttft + 1023 * tpot), rel=0.15)
+
+
+@pytest.mark.parametrize(
+    ("bad", "word"),
+    [
+        ("b,glm-5,fp8,h20-sxm9,8,8,sglang,serving,32,8192,1024,", "h20"),
+        ("b,glm-5000,fp8,b200-sxm,8,8,sglang,serving,32,8192,1024,", "glm-5"),
+        ("b,glm-5,fp9,b200-sxm,8,8,sglang,serving,32,8192,1024,", "fp9"),
+        ("b,glm-5,fp8,b200-sxm,8,8,sglang,serving,nan,8192,1024,", "concurrency"),
+        ("b,glm-5,fp8,b200-sxm,8,8,sglang,serving,32,-1,1024,", "input_tokens"),
+        ("b,glm-5,fp8,nizwo-a1,1,1,sglang,serving,32,8192,1024,", "unknown: bandwidth"),
+        ("b,glm-5,fp8,b200-sxm,,,sglang,serving,32,8192,1024,", "accelerator_count"),
+    ],
+)
+def test_a_bad_row_says_why_and_the_others_are_answered(tmp_path, bad, word):
+    code, rows = predict(tmp_path, GOOD, bad, GOOD.replace("a,", "c,", 1))
+    assert code == 0
+    assert [row["id"] for row in rows] == ["a", "b", "c"]
+    assert word in rows[1]["error"] and rows[1]["ttft_ms"] == ""
+    assert rows[0]["error"] == rows[2]["error"] == "" and rows[2]["tpot_ms"] == rows[0]["tpot_ms"]
+
+
+def test_a_table_without_models_is_refused_with_the_column(tmp_path, capsys):
+    code, rows = predict(tmp_path, "a,b200-sxm", header="id,accelerator")
+    assert code == 2 and rows == []
+    assert "model" in capsys.readouterr().err
+
+
+def test_a_missing_table_is_refused(tmp_path, capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(["predict", "--runs", str(tmp_path / "none.csv")])
+    assert stop.value.code == 2 and "none.csv" in capsys.readouterr().err
+
+
+def test_what_was_never_measured_gets_a_wider_interval(tmp_path):
+    rows = [
+        GOOD,
+        "b,glm-5,fp8,b300-sxm,8,8,sglang,serving,32,8192,1024,",
+        # the same kinds of layers on an engine that met neither
+        "c,kimi-k2.5,fp8,b300-sxm,8,8,trtllm,serving,32,8192,1024,",
+        "d,mixtral-8x22b,fp8,b300-sxm,8,8,trtllm,serving,32,8192,1024,",
+    ]
+    _, found = predict(tmp_path, *rows)
+
+    def width(row):
+        return float(row["tpot_ms_high"]) / float(row["tpot_ms_low"])
+
+    assert width(found[0]) < width(found[1]) <= width(found[2]) * 1.01
+    assert width(found[0]) < width(found[3]) and "measured" in found[3]["out_of_domain"]
+
+
+def test_more_users_are_never_faster_for_each(tmp_path):
+    rows = [GOOD.replace("a,", f"u{n},", 1).replace(",32,", f",{n},") for n in (1, 2, 4, 8, 16, 32, 64, 128)]
+    _, found = predict(tmp_path, *rows)
+    tpot = [float(row["tpot_ms"]) for row in found]
+    assert tpot == sorted(tpot)

@@ -1,0 +1,232 @@
+"""Importing `config.json`: what is read, and that what cannot be read is refused with the reason."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from glmplan.errors import GlmplanError, SpecError, UnknownArchitecture
+from glmplan.facts.catalogue.models import load_model, load_model_file
+from glmplan.facts.files import write_atomically
+from glmplan.facts.schema.model import expand_stack
+from glmplan.physics.blocks.cache import model_cache_bytes_per_token
+from glmplan.physics.blocks.stack import model_parameters
+from glmplan.physics.blocks.storage import checkpoint_bytes
+from glmplan.readers.models.anatomy import spell_stack
+from glmplan.readers.models.hf_config import READERS, model_from_config, read_hf_config
+from glmplan.readers.models.quantization import pattern_matches
+from glmplan.readers.models.to_toml import model_toml
+from tests.readers.models.configs import GLM_5_1, GLM_5_1_NVFP4, GLM_5_2, LLAMA
+
+SHARED = Path(__file__).parents[3].parent / "shared" / "facts" / "configs"
+
+
+def saved(folder, config, name="config.json"):
+    path = folder / name
+    path.write_text(config if isinstance(config, str) else json.dumps(config))
+    return path
+
+
+def test_the_imported_config_of_glm_5_1_caches_100152_bytes_a_token(tmp_path):
+    model = read_hf_config(saved(tmp_path, GLM_5_1))
+    # four of seven tools read heads and head_dim and answer 1,277,952
+    assert model_cache_bytes_per_token(model, "bf16", "sglang") == 100152
+    assert model_parameters(model) == model_parameters(load_model("glm-5.1"))
+
+
+def test_an_imported_model_is_routed_as_unevenly_as_the_catalogue_says(tmp_path):
+    model = read_hf_config(saved(tmp_path, GLM_5_1))
+    shares = [
+        {ffn.busiest_fifth for kind in one.layers.values() for ffn in kind.ffn if ffn.kind == "experts"}
+        for one in (model, load_model("glm-5.1"))
+    ]
+    assert shares == [{0.35}, {0.35}]
+
+
+def test_the_imported_config_of_glm_5_2_caches_index_keys_in_21_layers_only(tmp_path):
+    model = read_hf_config(saved(tmp_path, GLM_5_2))
+    assert model_cache_bytes_per_token(model, "bf16", "sglang") == 92628
+    assert model.stack == "dense*3 (sparse_shared_index*3 sparse)*18 sparse_shared_index*3"
+
+
+def test_the_quantisation_beside_a_config_is_read_layer_by_layer(tmp_path):
+    saved(tmp_path, GLM_5_1_NVFP4, "hf_quant_config.json")
+    model = read_hf_config(saved(tmp_path, GLM_5_1))
+    checkpoint = model.checkpoint("nvfp4")
+    assert checkpoint.kv_default == "fp8"
+    assert [one.layers for one in checkpoint.exceptions] == [(78,)]
+    assert checkpoint_bytes(model, checkpoint) == pytest.approx(465863164416, rel=1e-3)
+
+
+def test_a_pattern_without_a_dot_swallows_layers_10_to_19():
+    config = {**GLM_5_1, "quantization_config": {**GLM_5_1_NVFP4["quantization"], "quant_method": "modelopt"}}
+    config["quantization_config"]["exclude_modules"] = ["lm_head", "model.layers.1*"]
+    careless = model_from_config(config, name="careless").checkpoint("nvfp4")
+    named = {layer for one in careless.exceptions for layer in one.layers if "routed_experts" in one.formats}
+    assert named == set(range(10, 20))
+    config["quantization_config"]["exclude_modules"] = ["lm_head", "model.layers.1.*"]
+    careful = model_from_config(config, name="careful").checkpoint("nvfp4")
+    assert {layer for one in careful.exceptions for layer in one.layers} == {1}
+
+
+@pytest.mark.parametrize(
+    ("pattern", "name", "covers"),
+    [
+        ("model.layers.1.*", "model.layers.1.mlp.up_proj", True),
+        ("model.layers.1.*", "model.layers.17.mlp.up_proj", False),
+        ("model.layers.0*", "model.layers.10.mlp.up_proj", False),
+        ("re:.*self_attn.*", "language_model.layers.3.self_attn.q_proj", True),
+        ("re:.*mlp\\.(gate|up|gate_up|down)_proj.*", "model.layers.3.mlp.experts.0.up_proj", False),
+        ("lm_head", "lm_head", True),
+        ("model.layers.*.self_attn", "model.layers.3.self_attn.q_proj", True),
+    ],
+)
+def test_patterns_match_whole_names(pattern, name, covers):
+    assert pattern_matches(name, pattern) is covers
+
+
+def test_a_broken_pattern_is_named():
+    with pytest.raises(SpecError, match="not a regular expression"):
+        pattern_matches("a", "re:(")
+
+
+@pytest.mark.parametrize("field", ["num_key_value_heads", "hidden_size", "vocab_size", "num_hidden_layers"])
+def test_a_missing_field_is_named_and_never_guessed(tmp_path, field):
+    config = {key: value for key, value in LLAMA.items() if key != field}
+    config[field + "_"] = 1
+    with pytest.raises(SpecError, match=f"config.json: {field}: is missing; nearest field there: {field}_"):
+        read_hf_config(saved(tmp_path, config))
+
+
+@pytest.mark.parametrize("value", ["NaN", "Infinity", "-4", "0", "1.5", '"many"', "true", "[]", "1e30"])
+def test_a_number_that_is_none_is_refused_with_file_field_and_value(tmp_path, value):
+    text = json.dumps(LLAMA).replace('"hidden_size": 64', f'"hidden_size": {value}')
+    with pytest.raises(SpecError, match="config.json: hidden_size"):
+        read_hf_config(saved(tmp_path, text))
+
+
+@pytest.mark.parametrize("text", ["", "{", "[1, 2]", '"text"', "\x00\x01", '{"model_type": "llama"' + "[" * 99])
+def test_a_file_that_is_no_config_is_refused(tmp_path, text):
+    with pytest.raises(SpecError, match=r"config.json"):
+        read_hf_config(saved(tmp_path, text))
+
+
+def test_a_missing_file_is_named(tmp_path):
+    with pytest.raises(SpecError, match=r"nowhere.json: cannot be read"):
+        read_hf_config(tmp_path / "nowhere.json")
+
+
+def test_an_unknown_architecture_is_named_with_the_nearest_known():
+    with pytest.raises(UnknownArchitecture, match=r"'lama'.*LamaForCausalLM.*nearest: llama"):
+        model_from_config({**LLAMA, "model_type": "lama", "architectures": ["LamaForCausalLM"]}, name="x")
+
+
+@pytest.mark.parametrize(
+    ("extra", "field"),
+    [
+        ({"kv_lora_rank": 512}, "kv_lora_rank"),
+        ({"n_routed_experts": 64}, "n_routed_experts"),
+        ({"compress_ratios": [4]}, "compress_ratios"),
+        ({"sparse_attention_config": {"use_sparse_attention": True}}, "sparse_attention_config"),
+    ],
+)
+def test_a_known_architecture_with_foreign_parts_is_not_read_as_plain_attention(extra, field):
+    with pytest.raises(UnknownArchitecture, match=field):
+        model_from_config({**LLAMA, **extra}, name="x")
+
+
+def test_deepseek_v4_is_refused_with_the_reason():
+    with pytest.raises(UnknownArchitecture, match="compress_ratios"):
+        model_from_config({"model_type": "deepseek_v4", "architectures": ["DeepseekV4ForCausalLM"]}, name="x")
+
+
+def test_heads_that_do_not_divide_are_refused():
+    with pytest.raises(SpecError, match="num_key_value_heads"):
+        model_from_config({**LLAMA, "num_key_value_heads": 3}, name="x")
+
+
+def test_an_unknown_quantisation_method_is_refused():
+    with pytest.raises(SpecError, match="quant_method"):
+        model_from_config({**LLAMA, "quantization_config": {"quant_method": "magic"}}, name="x")
+
+
+def test_the_language_part_of_a_multimodal_config_is_read_and_the_tower_noted():
+    config = {
+        "model_type": "kimi_k25",
+        "text_config": {**LLAMA, "max_position_embeddings": 8192},
+        "vision_config": {"vt_hidden_size": 1152},
+    }
+    model = model_from_config(config, name="x")
+    assert model.max_context == 8192
+    assert model.extra_parameters == 0
+    assert "not counted" in model.extra_note
+
+
+def test_a_list_too_short_for_the_layers_is_refused():
+    with pytest.raises(SpecError, match="indexer_types.*78 layers"):
+        model_from_config({**GLM_5_2, "indexer_types": ["full"]}, name="x")
+
+
+def test_more_layers_than_any_model_has_are_refused_at_once():
+    with pytest.raises(SpecError, match="num_hidden_layers.*is not between 1 and 10,000"):
+        model_from_config({**LLAMA, "num_hidden_layers": 3_831_936}, name="x")
+
+
+NONSENSE = st.one_of(
+    st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=5), st.lists(st.integers(), max_size=3),
+    st.dictionaries(st.text(max_size=3), st.integers(), max_size=2),
+)  # fmt: skip
+
+
+@given(st.sampled_from([GLM_5_2, LLAMA]), st.data())
+def test_nonsense_in_any_field_is_refused_or_read_but_never_crashes(config, data):
+    field = data.draw(st.sampled_from(sorted(config)))
+    try:
+        model = model_from_config({**config, field: data.draw(NONSENSE)}, name="x")
+    except GlmplanError:
+        return
+    assert model_parameters(model).total > 0
+
+
+@given(st.lists(st.sampled_from(["a", "b", "c"]), min_size=1, max_size=40))
+def test_a_spelled_stack_expands_to_itself(names):
+    assert expand_stack(spell_stack(names)) == names
+
+
+@pytest.mark.parametrize(
+    "name", ["glm-5.1", "kimi-k2.5", "gpt-oss-20b", "qwen3.5-397b-a17b", "gemma-4-26b-a4b", "kimi-k3"]
+)
+def test_a_model_written_as_toml_reads_back_equal(tmp_path, name):
+    model = load_model(name)
+    write_atomically(tmp_path / "model.toml", model_toml(model))
+    assert load_model_file(tmp_path / "model.toml") == model
+
+
+@pytest.mark.skipif(
+    not SHARED.exists(), reason="compares with the real config files, which are not part of the project"
+)
+def test_every_real_config_imports_or_is_refused_with_the_reason():
+    refused = {}
+    read = 0
+    for path in sorted(SHARED.glob("*_config.json")):
+        if path.name.endswith("hf_quant_config.json"):
+            continue
+        try:
+            model = read_hf_config(path)
+            assert checkpoint_bytes(model, model.checkpoints[0]) > 0
+            read += 1
+        except GlmplanError as error:
+            refused[path.name] = str(error)
+    assert read >= 78
+    assert all("compress_ratios" in reason for reason in refused.values())
+    assert all("DeepSeek-V4" in name for name in refused)
+
+
+def test_readers_exist_for_the_families_of_the_catalogue():
+    assert {"llama", "glm_moe_dsa", "deepseek_v3", "qwen3_5_moe_text", "gpt_oss", "gemma4_text", "nemotron_h"} <= set(
+        READERS
+    )

@@ -1,0 +1,140 @@
+"""Startup logs of vLLM, SGLang and llama.cpp: lines written after the formats of the engines."""
+
+# ruff: noqa: E501 (lines as long as the engines write them)
+from pathlib import Path
+
+import pytest
+
+from glmplan.measure.memory_comparison import MemoryPrediction, beside
+from glmplan.readers.runs.importers import import_file, import_text
+
+SHARED = Path(__file__).parents[3].parent / "shared"
+GIB = 2.0**30
+
+VLLM = """(APIServer pid=1) INFO 01-01 00:00:00 [api_server.py:1] vLLM API server version 0.11.0
+(EngineCore_0 pid=9) INFO 01-01 00:00:00 [core.py:1] Initializing a V1 LLM engine (v0.11.0) with config: model='some/Model-FP8', speculative_config=None, dtype=torch.bfloat16, max_seq_len=32768, tensor_parallel_size=2, pipeline_parallel_size=1, data_parallel_size=1, quantization=fp8, kv_cache_dtype=auto,
+(Worker_TP0 pid=1) (Worker_TP1 pid=2) INFO 01-01 00:00:00 [cuda.py:1] Using Flash Attention backend on V1 engine.
+(Worker_TP0 pid=1) INFO 01-01 00:00:00 [gpu_model_runner.py:1] Model loading took 20.50 GiB and 9.1 seconds
+(Worker_TP1 pid=2) INFO 01-01 00:00:00 [gpu_model_runner.py:1] Model loading took 20.75 GiB and 9.2 seconds
+(Worker_TP0 pid=1) INFO 01-01 00:00:00 [gpu_worker.py:1] Available KV cache memory: 40.25 GiB
+(Worker_TP1 pid=2) INFO 01-01 00:00:00 [gpu_worker.py:1] Available KV cache memory: 40.00 GiB
+(EngineCore_0 pid=9) INFO 01-01 00:00:00 [kv_cache_utils.py:1] GPU KV cache size: 655,360 tokens
+(EngineCore_0 pid=9) INFO 01-01 00:00:00 [kv_cache_utils.py:1] Maximum concurrency for 32,768 tokens per request: 20.00x
+(Worker_TP0 pid=1) INFO 01-01 00:00:00 [gpu_model_runner.py:1] Graph capturing finished in 20 secs, took 1.50 GiB
+"""
+
+SGLANG = """[2026-01-01 00:00:00] server_args=ServerArgs(model_path='some/Model', tp_size=8, dp_size=4, ep_size=1, pp_size=1, enable_dp_attention=True, mem_fraction_static=0.88, chunked_prefill_size=8192, attention_backend='fa3', kv_cache_dtype='auto', quantization='fp8', speculative_algorithm=None)
+[2026-01-01 00:00:10 TP0] Load weight end. type=X, dtype=torch.bfloat16, avail mem=20.50 GB, mem usage=58.25 GB.
+[2026-01-01 00:00:10 TP1] Load weight end. type=X, dtype=torch.bfloat16, avail mem=20.50 GB, mem usage=58.00 GB.
+[2026-01-01 00:00:11 TP0] KV Cache is allocated. dtype: torch.bfloat16, #tokens: 400000, K size: 8.00 GB, V size: 8.00 GB
+[2026-01-01 00:00:12 TP0] Capture cuda graph end. Time elapsed: 3.0 s. mem usage=1.25 GB. avail mem=2.00 GB.
+[2026-01-01 00:00:12 TP0] max_total_num_tokens=400000, chunked_prefill_size=8192, max_prefill_tokens=16384, max_running_requests=2048, context_len=131072
+"""
+
+LLAMACPP = """ggml_cuda_init: found 2 CUDA devices:
+  Device 0: NVIDIA GeForce RTX 3090, compute capability 8.6, VMM: yes
+build: 6900 (abcdef0) with cc
+print_info: file type   = Q4_K - Medium
+print_info: general.name     = Some Model
+load_tensors:   CPU_Mapped model buffer size =   300.00 MiB
+load_tensors:        CUDA0 model buffer size =  7000.00 MiB
+load_tensors:        CUDA1 model buffer size =  6000.00 MiB
+llama_context: n_seq_max     = 4
+llama_context: n_ctx         = 8192
+llama_kv_cache:      CUDA0 KV buffer size =   512.00 MiB
+llama_kv_cache: size = 1024.00 MiB (  8192 cells,  32 layers,  4/1 seqs), K (f16):  512.00 MiB, V (f16):  512.00 MiB
+llama_context:      CUDA0 compute buffer size =   560.00 MiB
+"""
+
+
+def test_vllm_takes_the_fullest_rank_and_the_poorest_pool():
+    found = import_text(VLLM)
+    log = found.logged
+    assert found.kind == "vllm startup log" and not found.problems
+    assert (log.version, log.model, log.quantization) == ("0.11.0", "some/Model-FP8", "fp8")
+    assert log.weights == 20.75 * GIB and log.kv_pool == 40.0 * GIB and log.graphs == 1.5 * GIB
+    assert (log.tp, log.pp, log.kv_tokens, log.max_concurrency) == (2, 1, 655360, 20)
+    assert log.lines["weights"] == 5 and log.lines["kv_tokens"] == 8
+    assert log.attention_backend == "Flash Attention"
+    row = found.rows[0]
+    assert row["phase"] == "memory" and row["accelerator_count"] == 2 and row["weights_gib_per_accelerator"] == 20.75
+
+
+def test_old_vllm_prints_gib_as_gb_and_counts_blocks():
+    old = """INFO gpu_worker.py Loading model weights took 14.9888 GB
+INFO worker.py total_gpu_memory (79.10GiB) x gpu_memory_utilization (0.90) = 71.19GiB PyTorch activation peak memory takes 1.20GiB; the rest of the memory reserved for KV Cache is 54.86GiB.
+INFO executor.py # GPU blocks: 27000, # CPU blocks: 2048
+"""
+    log = import_text(old).logged
+    assert log.weights == pytest.approx(14.9888 * GIB) and log.activations == 1.2 * GIB
+    assert log.kv_pool == 54.86 * GIB and log.kv_tokens == 27000 * 16 and log.memory_utilization == 0.9
+
+
+def test_vllm_on_a_processor_is_told_its_pool():
+    text = """(EngineCore pid=1) INFO [core.py:133] Initializing a V1 LLM engine (v0.32.0) with config: model='m', dtype=torch.bfloat16, max_seq_len=2048, quantization=None,
+(Worker pid=2) INFO [cpu_worker.py:260] Explicitly set (1.0/9.96) GiB for KV cache on node 0.
+(EngineCore pid=1) INFO [kv_cache_utils.py:2327] CPU KV cache size: 65,536 tokens, Maximum concurrency for 2,048 tokens per request: 32.00x
+"""
+    found = import_text(text)
+    log = found.logged
+    assert (log.kv_pool, log.kv_tokens, log.max_concurrency) == (GIB, 65536, 32)
+    assert found.rows[0]["weights"] == "bf16" and found.problems[0].field == "weights"
+
+
+def test_sglang_prints_gib_as_gb_and_counts_dp_attention_in_tp():
+    found = import_text(SGLANG)
+    log = found.logged
+    assert found.kind == "sglang startup log" and not found.problems
+    assert log.weights == 58.25 * GIB and log.kv_pool == 16 * GIB and log.graphs == 1.25 * GIB
+    assert (log.tp, log.dp, found.rows[0]["accelerator_count"]) == (2, 4, 8)
+    assert (log.attention_backend, log.kv_cache, log.speculative) == ("fa3", "bfloat16", None)
+    assert log.max_concurrency == pytest.approx(400000 / 131072)
+
+
+def test_sglang_latent_caches_have_one_size():
+    log = import_text("KV Cache is allocated. #tokens: 425984, KV size: 22.36 GB\nmax_total_num_tokens=425984").logged
+    assert log.kv_pool == pytest.approx(22.36 * GIB) and log.kv_tokens == 425984
+
+
+def test_llamacpp_splits_layers_and_keeps_host_weights_apart():
+    found = import_text(LLAMACPP)
+    log = found.logged
+    assert found.kind == "llama.cpp startup log" and not found.problems
+    assert log.weights == 6500 * 2**20 and log.host_weights == 300 * 2**20
+    assert (log.kv_tokens, log.kv_pool, log.max_sequences) == (8192, 1024 * 2**20, 4)
+    assert (log.version, log.model, log.quantization, log.kv_cache) == ("6900", "Some Model", "Q4_K", "f16")
+    assert log.accelerator == "NVIDIA GeForce RTX 3090" and log.activations == 560 * 2**20
+
+
+def test_llamacpp_on_a_processor_has_only_host_buffers():
+    log = import_text("load_tensors: CPU model buffer size = 100.00 MiB\nllama_context: n_ctx = 512").logged
+    assert log.weights == 100 * 2**20 and log.host_weights is None and log.kv_tokens == 512
+
+
+def test_a_pass_that_only_tries_what_fits_does_not_count():
+    attempt = LLAMACPP.replace("4/1 seqs", "4/4 seqs").replace("1024.00 MiB (  8192 cells", "64.00 MiB (  2048 cells")
+    real = LLAMACPP.replace("4/1 seqs", "4/4 seqs").replace("  8192 cells", "  2048 cells")
+    log = import_text(attempt + real).logged
+    assert (log.kv_tokens, log.kv_pool) == (8192, 1024 * 2**20)
+
+
+def test_a_log_that_ends_early_says_what_is_missing():
+    found = import_text("\n".join(VLLM.splitlines()[:5]))
+    assert found.rows[0]["weights_gib_per_accelerator"] == 20.75
+    assert [problem.field for problem in found.problems] == ["kv_tokens"]
+
+
+def test_predicted_and_logged_stand_side_by_side():
+    lines = {line.what: line for line in beside(import_text(VLLM).logged, MemoryPrediction(kv_tokens=655360 * 1.1))}
+    assert lines["KV pool"].difference == pytest.approx(0.1)
+    assert lines["weights on a rank"].predicted is None and lines["weights on a rank"].difference is None
+    assert lines["KV cache of a token on a rank"].logged == pytest.approx(40 * GIB / 655360)
+
+
+@pytest.mark.skipif(not SHARED.exists(), reason="the real log is not at hand")
+def test_the_real_log_of_eight_cards_is_read():
+    (file,) = (SHARED / "samples" / "engine-logs").glob("vllm-0.20_glm-5.1*.log")
+    log = import_file(file).logged
+    assert (log.weights, log.kv_pool, log.graphs) == (55.67 * GIB, 19.55 * GIB, 1.22 * GIB)
+    assert (log.kv_tokens, log.tp, log.kv_cache, log.max_concurrency) == (341504, 8, "fp8_ds_mla", 1.68)
+    assert (log.attention_backend, log.moe_backend) == ("B12X_MLA_SPARSE", "B12X")

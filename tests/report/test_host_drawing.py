@@ -1,0 +1,41 @@
+"""Drawings of hosts: every part is there, SVG is well-formed, a plan shows its ranks and full links."""
+
+from xml.etree import ElementTree
+
+import pytest
+
+from glmplan.facts.catalogue.hosts import host_names, load_host
+from glmplan.physics.network.placement import place
+from glmplan.report.host_drawing import draw_svg, draw_text
+
+
+@pytest.mark.parametrize("name", host_names())
+def test_every_host_can_be_drawn(name):
+    host = load_host(name)
+    text, svg = draw_text(host), draw_svg(host)
+    root = ElementTree.fromstring(svg)
+    boxes = len(host.sockets) + len(host.roots) + len(host.switches) + len(host.devices) + host.accelerators_per_node
+    assert len(root.findall("{http://www.w3.org/2000/svg}rect")) == boxes + 1  # and the background
+    assert len(text.splitlines()) > host.accelerators_per_node
+
+
+def test_names_with_signs_of_markup_do_not_break_the_picture():
+    host = load_host("workstation-direct-1").model_copy(update={"title": "a < b & c"})
+    assert "a &lt; b &amp; c" in draw_svg(host)
+    ElementTree.fromstring(draw_svg(host))
+
+
+def test_a_plan_writes_ranks_order_gain_and_loads():
+    host = load_host("wrx90-2-switches-8")
+    text = draw_text(host, place(host, tp=4, pp=2))
+    assert "0: stage 0, rank 0" in text and "7: stage 1, rank 3" in text
+    assert "CUDA_VISIBLE_DEVICES=0,1,2,3,4,5,6,7" in text
+    assert "root1 → switch1  54.1 of 54.1 GB/s (100%), 4 transfers" in text
+
+
+def test_the_display_of_the_seed_machine_is_drawn_under_the_root_of_its_last_cards():
+    lines = draw_text(load_host("six-cards-and-display-gpu")).splitlines()[1:]
+    first = {
+        word: next(index for index, line in enumerate(lines) if word in line) for word in ("root1", "display", "3  ")
+    }
+    assert first["root1"] < first["display"] < first["3  "]

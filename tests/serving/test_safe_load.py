@@ -1,0 +1,97 @@
+"""The largest safe load: against loads tried one by one, against the interval, and what breaks first."""
+
+from __future__ import annotations
+
+import pytest
+
+from glmplan.errors import SpecError
+from glmplan.serving.engine.settings import EngineSettings, KvPool
+from glmplan.serving.engine.step_table import StepTable
+from glmplan.serving.safe_load import safe_load, speed_factors
+from glmplan.serving.simulate import Service, simulate
+from glmplan.serving.traffic.promises import parse_slo
+from glmplan.serving.traffic.spec import parse_traffic
+
+TABLE = StepTable.affine(
+    base=0.0123, per_request=1.1e-4, per_context_token=1.3e-8, per_prefill_token=1.7e-5, per_prefill_square=1.9e-9
+)
+SERVICE = Service(TABLE, KvPool(400_000), EngineSettings(max_num_seqs=256))
+
+
+def test_one_user_more_than_the_answer_breaks_the_promise():
+    targets = parse_slo("tpot p95 < 30 ms")
+    traffic = parse_traffic("closed:1", jitter=0.2)
+    found = safe_load(SERVICE, traffic, targets)
+    assert found.unit == "users"
+    assert found.breaks_first == "tpot p95 < 30 ms"
+    tpot = [
+        simulate(SERVICE, traffic.at_load(n), requests=8 * n, warmup=n).summary["tpot_p95_ms"]
+        for n in (found.load - 3, found.load + 3)
+    ]
+    assert tpot[0] < 30 < tpot[1]
+
+
+def test_a_wider_interval_allows_less():
+    targets = parse_slo("ttft p95 < 2 s, tpot p95 < 40 ms")
+    traffic = parse_traffic("poisson:1/s", jitter=0.2)
+    sure = safe_load(SERVICE, traffic, targets).load
+    narrow = safe_load(SERVICE, traffic, targets, factors=speed_factors(0.95, 1.05)).load
+    wide = safe_load(SERVICE, traffic, targets, factors=speed_factors(0.7, 1.4)).load
+    assert wide < narrow < sure
+
+
+def test_tables_drawn_from_the_interval_serve_instead_of_factors():
+    targets = parse_slo("tpot p95 < 40 ms")
+    traffic = parse_traffic("closed:1")
+    factors = speed_factors(0.8, 1.25)
+    by_factor = safe_load(SERVICE, traffic, targets, factors=factors)
+    by_table = safe_load(SERVICE, traffic, targets, tables=[TABLE.scaled(f) for f in factors])
+    assert by_factor.load == by_table.load
+
+
+@pytest.mark.parametrize(
+    ("pool", "seqs", "slo", "word"),
+    [
+        (400_000, 8, "ttft p95 < 2 s", "max_num_seqs"),
+        (20_000, 256, "ttft p95 < 60 s, tpot p95 < 10 s", "KV pool"),
+        (400_000, 256, "tpot p95 < 20 ms", "too long"),
+    ],
+)
+def test_what_breaks_first_is_named(pool, seqs, slo, word):
+    service = Service(TABLE, KvPool(pool), EngineSettings(max_num_seqs=seqs))
+    found = safe_load(service, parse_traffic("closed:1", jitter=0.2), parse_slo(slo))
+    assert found.load >= 1
+    assert word in found.reason
+
+
+def test_a_promise_that_one_user_breaks_is_answered_with_nothing():
+    found = safe_load(SERVICE, parse_traffic("closed:1"), parse_slo("tpot p95 < 1 ms"))
+    assert found.load == 0
+    assert found.breaks_first == "tpot p95 < 1 ms"
+
+
+def test_a_limit_from_outside_is_not_exceeded():
+    found = safe_load(SERVICE, parse_traffic("closed:1"), parse_slo("tpot p95 < 10 s"), most=12)
+    assert found.load == 12
+    assert found.breaks_first == ""
+
+
+def test_requests_that_never_fit_are_said_to():
+    service = Service(TABLE, KvPool(512), EngineSettings())
+    found = safe_load(service, parse_traffic("closed:1"), parse_slo("ttft < 2 s"))
+    assert found.load == 0
+    assert "fits" in found.reason
+
+
+def test_a_promise_needs_a_target():
+    with pytest.raises(SpecError, match="--slo"):
+        safe_load(SERVICE, parse_traffic("closed:1"), ())
+
+
+@pytest.mark.parametrize(
+    ("text", "field"),
+    [("tft < 2 s", "tft"), ("ttft p96 < 2 s", "p96"), ("ttft p95 > 2 s", "ttft p95 > 2 s"), ("ttft < -1 s", "-1")],
+)
+def test_a_target_that_cannot_be_read_is_quoted(text, field):
+    with pytest.raises(SpecError, match=field):
+        parse_slo(text)
