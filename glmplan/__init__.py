@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from glmplan.facts.catalogue.models import load_model, model_names
     from glmplan.physics.memory import kv_pool, part_memory, rank_memory
     from glmplan.prediction.deployment import Deployment
-    from glmplan.prediction.observables import Load
+    from glmplan.prediction.load import Load
     from glmplan.prediction.predict import Figure, Prediction, predict_many, step_seconds
     from glmplan.serving.simulate import simulate
 
@@ -58,7 +58,7 @@ _PLACES = {
     "glmplan.prediction.deployment": ("Deployment",),
     "glmplan.errors": ("GlmplanError", "Infeasible", "SpecError"),
     "glmplan.physics.memory": ("kv_pool", "part_memory", "rank_memory"),
-    "glmplan.prediction.observables": ("Load",),
+    "glmplan.prediction.load": ("Load",),
     "glmplan.prediction.predict": ("Figure", "Prediction", "predict_many", "step_seconds"),
     "glmplan.serving.simulate": ("simulate",),
 }

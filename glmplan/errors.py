@@ -9,7 +9,6 @@
     │   └── NoServer         an address where no usable server answers
     └── Infeasible           an answer, not a mistake: nothing satisfies what was asked (exit code 0)
         ├── DoesNotFit       memory is short on some rank
-        ├── TargetUnreachable   no load level meets the target
         └── UnknownFact      the needed figure of a part is not published; nothing is invented
 """
 
@@ -25,7 +24,6 @@ __all__ = [
     "Infeasible",
     "NoServer",
     "SpecError",
-    "TargetUnreachable",
     "UnknownArchitecture",
     "UnknownFact",
     "UnknownName",
@@ -122,10 +120,6 @@ class Infeasible(GlmplanError):
 
 class DoesNotFit(Infeasible):
     """Memory is short on some rank."""
-
-
-class TargetUnreachable(Infeasible):
-    """No load level meets the target."""
 
 
 class UnknownFact(Infeasible):

@@ -54,8 +54,9 @@ def predictions_per_second() -> None:
     """Print how many points of a table are predicted in a second: all at once, one by one, and whole runs."""
     from glmplan.facts.catalogue.accelerators import load_accelerator
     from glmplan.facts.catalogue.models import load_model
-    from glmplan.prediction.deployment import Deployment, checkpoint_for, link_of, runs_sparse
-    from glmplan.prediction.observables import Load
+    from glmplan.physics.step.group_link import link_of
+    from glmplan.prediction.deployment import Deployment, checkpoint_for, runs_sparse
+    from glmplan.prediction.load import Load
     from glmplan.prediction.predict import predict_many, step_seconds
 
     model, part = load_model("glm-5.1"), load_accelerator("b200-sxm")

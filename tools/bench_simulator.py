@@ -22,10 +22,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 from glmplan.serving.engine.plain import compiled
-from glmplan.serving.engine.settings import Acceptance, EngineSettings, KvPool
+from glmplan.serving.engine.settings import EngineSettings, KvPool
 from glmplan.serving.engine.step_table import StepTable
 from glmplan.serving.safe_load import safe_load, speed_factors
 from glmplan.serving.simulate import Service, simulate
+from glmplan.serving.traffic.drafting import Acceptance
 from glmplan.serving.traffic.promises import parse_slo
 from glmplan.serving.traffic.spec import Traffic, parse_traffic
 

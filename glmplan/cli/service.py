@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from glmplan.errors import SpecError
 
 if TYPE_CHECKING:
-    from glmplan.serving.engine.settings import Acceptance
     from glmplan.serving.simulate import Service
+    from glmplan.serving.traffic.drafting import Acceptance
     from glmplan.serving.traffic.spec import Traffic
 
 __all__ = ["Described", "described_service", "described_traffic", "measured_step_time"]
@@ -181,7 +181,7 @@ def described_service(
 
 def _acceptance(plan: dict[str, Any]) -> Acceptance | None:
     """Speculation as described by the number of drafted tokens and the acceptance length."""
-    from glmplan.serving.engine.settings import Acceptance
+    from glmplan.serving.traffic.drafting import Acceptance
 
     drafted, mean = plan.get("mtp"), plan.get("acceptance")
     if not drafted:

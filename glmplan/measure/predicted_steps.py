@@ -12,8 +12,9 @@ from glmplan.errors import GlmplanError
 from glmplan.facts.schema.accelerator import Accelerator
 from glmplan.measure.ladder import LadderPlan
 from glmplan.measure.server_facts import ServerFacts
-from glmplan.prediction.deployment import Deployment, link_of, runs_sparse
-from glmplan.prediction.observables import Load
+from glmplan.physics.step.group_link import link_of
+from glmplan.prediction.deployment import Deployment, runs_sparse
+from glmplan.prediction.load import Load
 
 __all__ = ["Case", "ladder_cases", "predicted_pool"]
 

@@ -11,7 +11,7 @@ from glmplan.plan.engine_limits import Terms
 from glmplan.plan.offloaded import experts_on_host, hosted_predictions
 from glmplan.plan.question import Asked
 from glmplan.prediction.deployment import Deployment
-from glmplan.prediction.observables import Load
+from glmplan.prediction.load import Load
 from glmplan.prediction.predict import Prediction, predict_many
 
 __all__ = [

@@ -8,7 +8,8 @@ from glmplan.plan.ranking import deployment_of, load_of, typical_users
 from glmplan.plan.search import solve
 from glmplan.prediction.predict import front_end_seconds, predict, step_seconds
 from glmplan.serving.engine.inputs import ServingInputs
-from glmplan.serving.engine.settings import SCHEDULERS, Acceptance, KvPool, scheduler_settings
+from glmplan.serving.engine.settings import SCHEDULERS, KvPool, scheduler_settings
+from glmplan.serving.traffic.drafting import Acceptance
 
 __all__ = ["serving_inputs"]
 

@@ -18,7 +18,7 @@ from glmplan.physics.points import Layout
 from glmplan.physics.step.acceptance import acceptance_prior
 from glmplan.physics.step.structure import LinkPeak, Part, StepWork
 
-__all__ = ["Deployment", "checkpoint_for", "heads_of", "keeps_indexer", "link_of", "runs_sparse"]
+__all__ = ["Deployment", "checkpoint_for", "heads_of", "keeps_indexer", "runs_sparse"]
 
 #: vLLM stores a sparse-attention latent in FP8 as 512 values, four FP32 scales and 64 rotary values in BF16 [B]
 #: (vllm `fp8_ds_mla`, vllm/v1/attention/backends/mla; checked against two servers in models.md section 3)
@@ -222,33 +222,6 @@ def keeps_indexer(engine: str, sparse: bool) -> bool:
     """
     layout = CACHE_LAYOUTS.get(engine.lower())
     return sparse or layout is None or not layout.dense_drops_indexer
-
-
-def link_of(accelerator: Accelerator, ranks: int) -> LinkPeak:
-    """The link between ranks of a group when no host is named.
-
-    Parameters
-    ----------
-    accelerator : Accelerator
-        The part.
-    ranks : int
-        Size of the group, [-]
-
-    Returns
-    -------
-    LinkPeak
-        Peak bandwidth of one direction; PCIe arithmetic where the part has no scale-up link of its own.
-    """
-    kind = accelerator.scaleup or "pcie"
-    if kind in ("nvlink", "infinity-fabric", "hccs") and accelerator.scaleup_bandwidth:
-        return LinkPeak("nvlink", accelerator.scaleup_bandwidth)
-    if accelerator.scaleup_bandwidth and kind in ("ethernet", "thunderbolt"):
-        return LinkPeak("fabric", accelerator.scaleup_bandwidth)
-    generation, lanes = accelerator.pcie_generation, accelerator.pcie_lanes
-    if generation and lanes:
-        # PCIe: 2.5 GT/s doubling each generation from the first, 16 lanes of generation 5 are 63 GB/s each way
-        return LinkPeak("pcie", 63.0e9 * 2.0 ** (generation - 5) * lanes / 16)
-    return LinkPeak("unified", accelerator.memory_bandwidth or 1e11)
 
 
 def checkpoint_for(model: ModelSpec, weights: str | None, *, bits: float | None = None) -> Checkpoint:

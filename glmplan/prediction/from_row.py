@@ -18,10 +18,11 @@ from glmplan.facts.formats import KV_FORMATS
 from glmplan.facts.schema.accelerator import Accelerator
 from glmplan.facts.schema.model import ExpertsFfn, ModelSpec
 from glmplan.physics.blocks.cached_prefix import computed_again
+from glmplan.physics.step.group_link import link_of
 from glmplan.physics.step.structure import LinkPeak
-from glmplan.prediction.deployment import Deployment, link_of, runs_sparse
+from glmplan.prediction.deployment import Deployment, runs_sparse
 from glmplan.prediction.from_row_memory import MemoryAnswer, checkpoint_of, model_of, run_memory
-from glmplan.prediction.observables import Load
+from glmplan.prediction.load import Load
 from glmplan.readers.runs.campaigns import CampaignSettings, campaign_session, campaign_settings
 from glmplan.readers.runs.record import Run
 from glmplan.readers.runs.speculation import Speculation

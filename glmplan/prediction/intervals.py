@@ -12,7 +12,7 @@ from bisect import bisect_right
 
 from glmplan.prediction.deployment import Deployment
 from glmplan.prediction.effects import Effects, kind_of, shape_of
-from glmplan.prediction.observables import Load
+from glmplan.prediction.load import Load
 
 __all__ = [
     "BANDS",

@@ -23,7 +23,8 @@ from glmplan.prediction.effects import (
     log_parameters,
 )
 from glmplan.prediction.intervals import QUANTILE_90, features_of, interval_of
-from glmplan.prediction.observables import Load, Observables, observables
+from glmplan.prediction.load import Load
+from glmplan.prediction.observables import Observables, observables
 
 __all__ = ["Figure", "Prediction", "front_end_seconds", "predict", "predict_many", "step_seconds"]
 

@@ -13,7 +13,7 @@ from glmplan.physics.network.links import load_link_fits
 from glmplan.prediction.deployment import Deployment
 from glmplan.prediction.effects import COLUMNS, LEVELS, Effects, keys_of, load_effects
 from glmplan.prediction.from_row import Question, question_of
-from glmplan.prediction.observables import Load
+from glmplan.prediction.load import Load
 from glmplan.prediction.predict import Figure, predict_many
 from glmplan.readers.runs.record import Run
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from glmplan.errors import GlmplanError
 from glmplan.prediction.from_row import Question, memory_of, question_of
-from glmplan.prediction.observables import Load
+from glmplan.prediction.load import Load
 from glmplan.prediction.one_memory import predict_apart
 from glmplan.prediction.predict import Figure, Prediction, predict_many
 from glmplan.readers.runs.record import Run

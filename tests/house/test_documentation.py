@@ -17,7 +17,7 @@ from glmplan.facts.schema.accelerator import Accelerator
 from glmplan.facts.schema.host import Host
 from glmplan.facts.schema.model import Checkpoint, ModelSpec, Published
 from glmplan.physics.points import Layout, StepPoints
-from glmplan.prediction.observables import Load
+from glmplan.prediction.load import Load
 from glmplan.readers.runs.measurement import Measurement
 from glmplan.readers.runs.record import Run
 

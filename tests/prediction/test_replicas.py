@@ -8,7 +8,8 @@ import pytest
 
 from glmplan.errors import SpecError
 from glmplan.prediction.from_row import memory_of, question_of
-from glmplan.prediction.observables import Load, observables
+from glmplan.prediction.load import Load
+from glmplan.prediction.observables import observables
 from glmplan.prediction.usable_rows import why_unknown
 from glmplan.readers.runs.ledger import load_measurements
 from glmplan.readers.runs.record import Run

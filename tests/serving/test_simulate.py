@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 
 from glmplan.errors import SpecError
 from glmplan.serving.engine.plain import PlainRun
-from glmplan.serving.engine.settings import Acceptance, EngineSettings, KvPool, scheduler_settings
+from glmplan.serving.engine.settings import EngineSettings, KvPool, scheduler_settings
 from glmplan.serving.engine.step_table import StepTable
 from glmplan.serving.simulate import Service, simulate
+from glmplan.serving.traffic.drafting import Acceptance
 from glmplan.serving.traffic.promises import parse_slo
 from glmplan.serving.traffic.spec import Traffic, parse_traffic
 

@@ -8,11 +8,11 @@ import pytest
 from glmplan.serving.engine.cluster import Cluster
 from glmplan.serving.engine.settings import EngineSettings, KvPool
 from glmplan.serving.engine.step_table import StepTable
-from glmplan.serving.queueing import erlang_c, mean_wait, processor_sharing_time, wait_quantile
 from glmplan.serving.simulate import Service, simulate
 from glmplan.serving.traffic.request import Request
 from glmplan.serving.traffic.sources import request_source
 from glmplan.serving.traffic.spec import Traffic
+from tests.theory.queueing import erlang_c, mean_wait, processor_sharing_time, wait_quantile
 
 # One token of the answer takes a fiftieth of a second whatever else runs: as many servers as max_num_seqs, and the
 # service time is the length of the answer. The prompt is one token, so the first step is like the others.

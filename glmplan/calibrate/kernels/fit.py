@@ -1,5 +1,4 @@
-"""Fit the parameters of `glmplan.physics.kernels.utilisation` to measured kernel times: robust, in logarithms,
-reproducible."""
+"""Fit the parameters of `physics.kernels.utilisation` to measured kernel times: robust, in logarithms, reproducible."""
 
 from __future__ import annotations
 

@@ -19,8 +19,8 @@ __all__ = ["link_record", "write_link_fits"]
 _HEAD = """\
 # Constants of links, fitted to calibration/measurements/pcie-topologies.csv and collectives.csv.
 # Written by `glmplan.calibrate.links.record.write_link_fits`; do not edit.
-# Time of a collective = launch + hops x hop + bytes moved / (line rate x efficiency): see glmplan/physics/network. With a
-# bulk_hop the ring has two speeds: short hops and twice the bytes (NCCL's LL), or long hops (Simple).
+# Time of a collective = launch + hops x hop + bytes moved / (line rate x efficiency), see glmplan/physics/network.
+# With a bulk_hop the ring has two speeds: short hops and twice the bytes (NCCL's LL), or long hops (Simple).
 # left_out_error is the median relative error on machines left out; without it one machine decides.
 """
 

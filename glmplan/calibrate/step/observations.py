@@ -110,7 +110,7 @@ def work_table(questions: list[Question], points: list[StepPoints]) -> np.ndarra
     groups: dict[tuple[object, ...], list[int]] = {}
     for place, question in enumerate(questions):
         d = question.deployment
-        key = (d.model.name, id(d.checkpoint), d.accelerator.name, d.link, d.kv, d.engine == "vllm", d.sparse, d.engine,
+        key = (d.model.name, id(d.checkpoint), d.accelerator.name, d.link, d.kv, d.sparse, d.engine,
                d.draft_tokens, d.attention_backend)  # fmt: skip
         groups.setdefault(key, []).append(place)
     for members in groups.values():

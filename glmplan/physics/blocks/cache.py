@@ -20,8 +20,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-import numpy as np
-
 from glmplan.errors import SpecError
 from glmplan.facts.formats import kv_format
 from glmplan.facts.schema.model import GroupedQuery, LatentAttention, LayerKind, ModelSpec, Recurrent
@@ -35,7 +33,6 @@ __all__ = [
     "cache_window",
     "model_cache_bytes_per_token",
     "model_state_bytes",
-    "sequence_cache_bytes",
     "state_bytes_per_sequence",
 ]
 
@@ -231,7 +228,7 @@ def model_cache_bytes_per_token(
     Returns
     -------
     float
-        [B]; on one rank that holds all heads. Sliding layers count in full; see `sequence_cache_bytes`.
+        [B]; on one rank that holds all heads. Sliding layers count in full.
 
     Raises
     ------
@@ -280,49 +277,3 @@ def model_state_bytes(model: ModelSpec, *, state_bytes: float = 4.0, conv_bytes:
             for kind, count in _layers(model, False)
         )
     )
-
-
-def sequence_cache_bytes(
-    model: ModelSpec, context: np.ndarray, *, kv: str, engine: str = "vllm", mtp: bool = False
-) -> np.ndarray:
-    """Bytes that a sequence keeps: its tokens, sliding layers only their window, and the recurrent state.
-
-    Parameters
-    ----------
-    model : ModelSpec
-        The model.
-    context : (n,) array
-        Tokens of the sequence, [token]
-    kv : str
-        Format of the cache.
-    engine : str, optional
-        Whose layout.
-    mtp : bool, optional
-        Whether MTP layers keep a cache too.
-
-    Returns
-    -------
-    (n,) array
-        [B]; on one rank that holds all heads.
-
-    Raises
-    ------
-    SpecError
-        If the format or the engine is not known.
-
-    Examples
-    --------
-    gpt-oss-20b: twelve layers keep everything, twelve the last 128 tokens.
-
-    >>> from glmplan.facts.catalogue.models import load_model
-    >>> sequence_cache_bytes(load_model("gpt-oss-20b"), np.array([100.0, 1128.0]), kv="bf16").tolist()
-    [4915200.0, 30867456.0]
-    """
-    layout = cache_layout(engine)
-    context = np.asarray(context, dtype=float)
-    total = np.full_like(context, model_state_bytes(model))
-    for kind, count in _layers(model, mtp):
-        window = cache_window(kind)
-        kept = np.minimum(context, float(window)) if window else context
-        total = total + count * cache_bytes_per_token(kind, kv, layout) * kept
-    return total

@@ -13,10 +13,8 @@ from glmplan.physics.blocks.tensor import Tensor
 
 __all__ = [
     "INDEX_KEY_SCALE_BYTES",
-    "absorbed_core_flop",
     "attended",
     "cache_values_per_token",
-    "expanded_core_flop",
     "index_key_bytes",
     "indexer_flop",
     "tensors",
@@ -159,54 +157,6 @@ def attended(block: LatentAttention, context: np.ndarray, *, sparse: bool) -> np
     if sparse and block.indexer is not None:
         return np.minimum(context, float(block.indexer.topk))
     return context
-
-
-def absorbed_core_flop(block: LatentAttention, keys: np.ndarray) -> np.ndarray:
-    """FLOP for one query token when the up-projections are absorbed (decode): heads work on the latent itself.
-
-    Parameters
-    ----------
-    block : LatentAttention
-        Its shape.
-    keys : (n,) array
-        Keys read by the query, [token]
-
-    Returns
-    -------
-    (n,) array
-        [FLOP]
-
-    Examples
-    --------
-    >>> mla = LatentAttention(heads=2, kv_rank=8, nope_dim=4, rope_dim=2, v_dim=4)
-    >>> float(absorbed_core_flop(mla, np.array(10.0)))
-    720.0
-    """
-    return 2.0 * block.heads * (2 * block.kv_rank + block.rope_dim) * keys
-
-
-def expanded_core_flop(block: LatentAttention, keys: np.ndarray) -> np.ndarray:
-    """FLOP for one query token on expanded keys and values (dense prefill).
-
-    Parameters
-    ----------
-    block : LatentAttention
-        Its shape.
-    keys : (n,) array
-        Keys read by the query, [token]
-
-    Returns
-    -------
-    (n,) array
-        [FLOP]
-
-    Examples
-    --------
-    >>> mla = LatentAttention(heads=2, kv_rank=8, nope_dim=4, rope_dim=2, v_dim=4)
-    >>> float(expanded_core_flop(mla, np.array(10.0)))
-    400.0
-    """
-    return 2.0 * block.heads * (block.nope_dim + block.rope_dim + block.v_dim) * keys
 
 
 def indexer_flop(block: LatentAttention, context: np.ndarray) -> np.ndarray:

@@ -70,8 +70,7 @@ def add_kernel(
     slots: tuple[str, str, str],
     active: np.ndarray,
 ) -> None:
-    """Add a kernel's time to three slots: fixed, bytes, FLOP; `glmplan.physics.kernels.utilisation.kernel_seconds` is
-    their sum.
+    """Add a kernel's time to three slots: fixed, bytes, FLOP; their sum is `utilisation.kernel_seconds`.
 
     Parameters
     ----------

@@ -121,13 +121,6 @@ class RankMemory:
         """Growing cache for each token on the rank that holds most of it, [B]"""
         return np.max([np.where(stage.held, stage.per_token, 0.0) for stage in self.stages], axis=0)
 
-    @property
-    def total_weights(self) -> np.ndarray:
-        """Weights on all ranks together, replicas counted as often as they are held, [B]"""
-        ranks = np.asarray(self.layout.expert_ranks, dtype=float)
-        held = (np.where(stage.held, stage.weight_bytes, 0.0) * ranks for stage in self.stages)
-        return sum(held, np.zeros_like(ranks))
-
 
 @dataclass(frozen=True)
 class _Degrees:

@@ -22,7 +22,7 @@ from glmplan.physics.network.links import LinkFits, load_link_fits
 if TYPE_CHECKING:
     from glmplan.facts.schema.host import Host
 
-__all__ = ["HOST", "End", "Flow", "LinkLoad", "flow_rates", "link_graph", "link_loads", "pair_bandwidth", "route"]
+__all__ = ["HOST", "End", "Flow", "LinkLoad", "flow_rates", "link_graph", "link_loads", "route"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,32 +189,6 @@ def _staged_route(host: Host, start: End, end: End) -> tuple[Edge, ...]:
     if HOST in (start, end) or host.scale_up is not None:
         return route(host, start, end)
     return route(host, start, HOST) + route(host, HOST, end)
-
-
-def pair_bandwidth(host: Host, start: End, end: End, *, fits: LinkFits | None = None) -> float:
-    """Return what one transfer reaches when nothing else moves.
-
-    Parameters
-    ----------
-    host : Host
-        The machine.
-    start, end : int or 'host'
-        The two ends, [-]
-    fits : LinkFits, optional
-        Fitted shares; by default those of the data folder.
-
-    Returns
-    -------
-    float
-        Payload rate, [B/s]
-
-    Examples
-    --------
-    >>> from glmplan.facts.catalogue.hosts import load_host
-    >>> 50e9 < pair_bandwidth(load_host("wrx90-2-switches-8"), 0, 1) < 60e9
-    True
-    """
-    return float(flow_rates(host, [(start, end)], fits=fits)[0])
 
 
 def link_loads(

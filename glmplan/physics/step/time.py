@@ -24,7 +24,6 @@ PARAMETERS: tuple[str, ...] = tuple(f"{slot}_{'seconds' if counted else 'slowdow
     ("arrival", True), ("prompt_token", True),
 ))  # fmt: skip
 
-_INDEX = {slot: place for place, slot in enumerate(SLOTS)}
 
 #: what binds: group of parameters → words for people
 COMPONENTS: dict[str, tuple[str, ...]] = {
@@ -52,21 +51,6 @@ class StepTime:
 
     seconds: np.ndarray
     shares: np.ndarray
-
-    def share_of(self, component: str) -> np.ndarray:
-        """Share of a group of parameters.
-
-        Parameters
-        ----------
-        component : str
-            One of `COMPONENTS`.
-
-        Returns
-        -------
-        (n,) array
-            [-]
-        """
-        return self.shares[:, [_INDEX[slot] for slot in COMPONENTS[component]]].sum(axis=1)
 
 
 def step_time(work: Mapping[str, np.ndarray] | np.ndarray, log_parameters: np.ndarray) -> StepTime:

@@ -42,7 +42,7 @@ SLOTS: tuple[str, ...] = (
     "prefill_attention",  # attention of prompt tokens [s]
     "collective",  # collectives: latency [s]
     "collective_bytes",  # and payload [s]
-    "arrival",  # layers that the first pass of a request launches kernel by kernel, see `glmplan.physics.step.front_end` [-]
+    "arrival",  # layers that the first pass of a request launches kernel by kernel, see `front_end` [-]
     "prompt_token",  # prompt tokens that the front end reads, outside of steps [-]
 )
 

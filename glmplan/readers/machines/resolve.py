@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from glmplan.errors import GlmplanError, SpecError, UnknownFact
 from glmplan.facts.catalogue.accelerators import load_accelerator
 from glmplan.facts.catalogue.hosts import implied_host, load_machine
+from glmplan.physics.step.group_link import link_of
 from glmplan.physics.step.structure import LinkPeak
-from glmplan.prediction.deployment import link_of
 
 if TYPE_CHECKING:
     from glmplan.facts.schema.accelerator import Accelerator

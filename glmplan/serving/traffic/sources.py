@@ -8,8 +8,8 @@ from itertools import chain, repeat
 
 import numpy as np
 
-from glmplan.serving.engine.settings import Acceptance
 from glmplan.serving.traffic.arrivals import arrival_times, draw_lengths, request_chunks
+from glmplan.serving.traffic.drafting import Acceptance
 from glmplan.serving.traffic.request import Request
 from glmplan.serving.traffic.spec import Traffic
 from glmplan.serving.traffic.traces import read_trace

@@ -10,10 +10,15 @@ from hypothesis import strategies as st
 from glmplan.errors import SpecError, UnknownFact
 from glmplan.facts.catalogue.hosts import host_names, load_host
 from glmplan.physics.network.conditions import CONDITIONS, conditions_of, measured_cost
-from glmplan.physics.network.topology import HOST, flow_rates, link_graph, link_loads, pair_bandwidth
+from glmplan.physics.network.topology import HOST, flow_rates, link_graph, link_loads
 
 ends = st.integers(0, 7)
 flows = st.lists(st.tuples(ends, ends).filter(lambda flow: flow[0] != flow[1]), min_size=1, max_size=12)
+
+
+def alone(host, start, end):
+    """What one transfer reaches when nothing else moves [B/s]."""
+    return float(flow_rates(host, [(start, end)])[0])
 
 
 def gigabytes(host, *transfers, writes=True):
@@ -84,29 +89,28 @@ def test_company_never_makes_a_transfer_faster(one, other, others):
     if one == other:
         return
     host = load_host("wrx90-2-switches-8")
-    alone = pair_bandwidth(host, one, other)
-    assert flow_rates(host, [(one, other), *others])[0] <= alone * (1 + 1e-9)
+    assert flow_rates(host, [(one, other), *others])[0] <= alone(host, one, other) * (1 + 1e-9)
 
 
 def test_nvlink_is_preferred_to_pcie():
     host = load_host("hgx-b200-8")
-    assert pair_bandwidth(host, 0, 7) > 600e9
+    assert alone(host, 0, 7) > 600e9
     assert "scale-up switch" in link_graph(host)
 
 
 def test_a_pair_of_a_mesh_has_one_link():
     # github.com/ROCm/rccl/issues/1210: 48 of 64 GB/s for each of the seven links of an MI300X
-    assert pair_bandwidth(load_host("mi300x-8"), 0, 1) / 1e9 == pytest.approx(48, rel=0.1)
+    assert alone(load_host("mi300x-8"), 0, 1) / 1e9 == pytest.approx(48, rel=0.1)
 
 
 def test_an_accelerator_that_does_not_exist_is_refused():
     with pytest.raises(SpecError, match="which has 8"):
-        pair_bandwidth(load_host("hgx-b200-8"), 0, 8)
+        alone(load_host("hgx-b200-8"), 0, 8)
 
 
 def test_a_machine_without_known_links_says_so():
     with pytest.raises(UnknownFact, match="unknown"):
-        pair_bandwidth(load_host("nizwo-a1"), 0, HOST)
+        alone(load_host("nizwo-a1"), 0, HOST)
 
 
 @pytest.mark.parametrize("name", host_names())
@@ -135,7 +139,8 @@ def test_conditions_are_read_off_the_description():
 
 def test_links_for_a_plan_need_no_graph_library():
     code = (
-        "import sys; from glmplan.facts.catalogue.hosts import load_machine; from glmplan.physics.network.links import link_for_group;"
+        "import sys; from glmplan.facts.catalogue.hosts import load_machine; "
+        "from glmplan.physics.network.links import link_for_group; "
         "link_for_group(load_machine('6xrtx-pro-6000-ws'), 2); print('networkx' in sys.modules, 'scipy' in sys.modules)"
     )
     assert (
@@ -146,7 +151,7 @@ def test_links_for_a_plan_need_no_graph_library():
 
 def test_nodes_meet_over_their_network_and_share_nothing_else():
     pair = load_host("hgx-h100-8").model_copy(update={"nodes": 2})
-    inside, across = pair_bandwidth(pair, 8, 15), pair_bandwidth(pair, 0, 8)
+    inside, across = alone(pair, 8, 15), alone(pair, 0, 8)
     assert inside > 300e9
     assert 30e9 < across < 50e9  # one port of 400 Gbit/s
     assert flow_rates(pair, [(0, 8), (1, 9)]) == pytest.approx([across, across])
@@ -154,7 +159,7 @@ def test_nodes_meet_over_their_network_and_share_nothing_else():
 
 def test_a_rack_is_one_domain_through_all_its_nodes():
     rack = load_host("gb200-nvl72")
-    assert pair_bandwidth(rack, 0, 71) == pytest.approx(pair_bandwidth(rack, 0, 1))
+    assert alone(rack, 0, 71) == pytest.approx(alone(rack, 0, 1))
 
 
 def test_cards_of_one_socket_do_not_meet_in_its_memory():

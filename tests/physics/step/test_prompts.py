@@ -16,7 +16,8 @@ from glmplan.physics.step.front_end import prompt_launches
 from glmplan.physics.step.work import step_work
 from glmplan.prediction.effects import COLUMNS, LEVELS, TTFT_SCALE, keys_of, load_effects
 from glmplan.prediction.from_row import question_of
-from glmplan.prediction.observables import Load, observables
+from glmplan.prediction.load import Load
+from glmplan.prediction.observables import observables
 from glmplan.prediction.own_site import with_site
 from glmplan.prediction.predict import front_end_seconds, predict
 from glmplan.readers.runs.record import Run

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from glmplan.serving.engine.cluster import Cluster
 from glmplan.serving.engine.engine import SkippingEngine
 from glmplan.serving.engine.reference import SteppingEngine
-from glmplan.serving.engine.settings import Acceptance, EngineSettings, KvPool, TransferLink, scheduler_settings
+from glmplan.serving.engine.settings import EngineSettings, KvPool, TransferLink, scheduler_settings
 from glmplan.serving.engine.step_table import StepTable
+from glmplan.serving.traffic.drafting import Acceptance
 from glmplan.serving.traffic.request import Request
 from glmplan.serving.traffic.sources import request_source
 from glmplan.serving.traffic.spec import Traffic
