@@ -89,6 +89,11 @@ def test_every_page_can_be_reached_from_the_index():
     assert not [str(page.relative_to(ROOT)) for page in PAGES if page.parent != ROOT and page not in reached]
 
 
+def test_the_index_names_each_page_once():
+    linked = LINK.findall((ROOT / "docs/index.md").read_text(encoding="utf-8"))
+    assert sorted(linked) == sorted(set(linked))
+
+
 def test_generated_pages_are_fresh():
     done = subprocess.run([sys.executable, "tools/docs.py", "--check"], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import ast
 import importlib
+import io
 import subprocess
 import sys
+import tokenize
 
 PATTERN_NAMES = {"utils", "util", "common", "helpers", "helper", "misc", "manager", "base", "registry", "core"}
 
@@ -26,9 +28,40 @@ def test_the_library_never_prints_and_never_exits(sources):
     assert not guilty, "\n".join(["", *guilty])
 
 
-def test_no_file_has_more_than_400_lines(sources):
-    long = {str(source.path): source.text.count("\n") for source in sources}
-    assert {path: lines for path, lines in long.items() if lines > 400} == {}
+#: tokens that are no code: what is said about it, and white space
+NO_CODE = {
+    tokenize.COMMENT,
+    tokenize.DEDENT,
+    tokenize.ENDMARKER,
+    tokenize.INDENT,
+    tokenize.NEWLINE,
+    tokenize.NL,
+}
+
+
+def lines_of_code(text):
+    """Lines that hold code: without docstrings, comments and blank lines."""
+    described = set()
+    for node in ast.walk(ast.parse(text)):
+        named = isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
+        if named and ast.get_docstring(node) is not None:
+            described |= set(range(node.body[0].lineno, node.body[0].end_lineno + 1))
+    held = set()
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type not in NO_CODE:
+            held |= set(range(token.start[0], token.end[0] + 1))
+    return len(held - described)
+
+
+def test_only_code_counts_as_code():
+    said = '"""What it is.\n\nMore."""\n\n# why\n'
+    constant, function = "x = (\n    1,  # one\n)\n\n\n", 'def f():\n    """Return."""\n    return """a\nb"""\n'
+    assert lines_of_code(said + constant + function) == 3 + 1 + 2
+
+
+def test_no_file_has_more_than_300_lines_of_code(sources):
+    long = {str(source.path): lines_of_code(source.text) for source in sources}
+    assert {path: lines for path, lines in long.items() if lines > 300} == {}
 
 
 def test_no_module_is_named_for_a_pattern(sources):
@@ -36,7 +69,12 @@ def test_no_module_is_named_for_a_pattern(sources):
 
 
 def test_every_module_says_what_it_is(sources):
-    assert not [source.name for source in sources if source.text.strip() and not ast.get_docstring(source.tree)]
+    assert not [source.name for source in sources if not ast.get_docstring(source.tree)]
+
+
+def test_every_folder_of_modules_is_a_package_that_says_what_it_is(sources):
+    folders = {source.path.parent for source in sources}
+    assert not [folder for folder in folders if not (folder / "__init__.py").is_file()]
 
 
 def _place(name):

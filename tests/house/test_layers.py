@@ -75,21 +75,51 @@ def test_imports_point_down(sources, height):
     assert not upward, "\n".join(["", *upward])
 
 
-def test_no_module_imports_itself_by_a_detour(sources):
-    names = {source.name for source in sources}
-    graph = {source.name: imported(source, names) for source in sources}
+def circle_in(graph):
+    """The first circle of a graph as the names on it; empty without one."""
     done: set[str] = set()
 
     def walk(name, path):
-        assert name not in path, " → ".join([*path[path.index(name) :], name])
-        if name not in done:
-            for target in sorted(graph.get(name, ())):
-                walk(target, [*path, name])
-            done.add(name)
+        if name in path:
+            return [*path[path.index(name) :], name]
+        if name in done:
+            return []
+        for target in sorted(graph.get(name, ())):
+            if found := walk(target, [*path, name]):
+                return found
+        done.add(name)
+        return []
 
-    for name in graph:
-        walk(name, [])
-    assert done >= names
+    return next((found for name in graph if (found := walk(name, []))), [])
+
+
+def test_a_circle_is_found():
+    assert circle_in({"a": {"b", "c"}, "b": {"d"}, "c": {"d"}, "d": set()}) == []
+    assert circle_in({"a": {"b"}, "b": {"c"}, "c": {"b"}}) == ["b", "c", "b"]
+
+
+def test_no_module_imports_itself_by_a_detour(sources):
+    names = {source.name for source in sources}
+    circle = circle_in({source.name: imported(source, names) for source in sources})
+    assert not circle, " → ".join(circle)
+
+
+def test_no_folder_imports_itself_by_a_detour(sources):
+    names = {source.name for source in sources}
+    folder = {s.name: s.name if s.path.name == "__init__.py" else s.name.rpartition(".")[0] for s in sources}
+    graph: dict[str, set[str]] = {}
+    for source in sources:
+        if folder[source.name]:  # the public API and what stands beside it are no room
+            targets = {folder[target] for target in imported(source, names)} - {"", folder[source.name]}
+            graph.setdefault(folder[source.name], set()).update(targets)
+    circle = circle_in(graph)
+    assert len(graph) > 20 and not circle, " → ".join(circle)
+
+
+def test_the_list_of_layers_names_all_that_stands_in_the_package(root, height):
+    plain = {"__init__", "__pycache__", "py"}  # py.typed
+    found = {path.name.partition(".")[0] for path in (root / "glmplan").iterdir()} - plain
+    assert found == set(height)
 
 
 def test_nothing_imports_the_command_line(sources):

@@ -146,7 +146,7 @@ def fit_shares(transfers: Sequence[Transfer] | None = None) -> list[ShareFit]:
     Returns
     -------
     list of ShareFit
-        One for each share that `network.topology` asks for and some row shows.
+        One for each share that `physics.network.topology` asks for and some row shows.
 
     Examples
     --------

@@ -1,6 +1,6 @@
 """What accelerators reach to and from host memory when several of them transfer at once.
 
-The same limits as `network.topology` applies, as closed forms over the tree, so that a plan needs no graph library.
+The limits that `physics.network.topology` applies, as closed forms over the tree: a plan needs no graph library.
 """
 
 from __future__ import annotations

@@ -170,8 +170,8 @@ def link_for_group(
 
     Notes
     -----
-    Not modelled: two groups that use the same uplink at the same time (see `network.topology`), rings that a library
-    lays out badly on a machine not marked so.
+    Not modelled: two groups that use the same uplink at the same time (see `physics.network.topology`), rings that a
+    library lays out badly on a machine not marked so.
 
     Examples
     --------

@@ -14,7 +14,7 @@ _ALONG = {"display": "display", "nic": "nic", "nvme": "nvme"}
 
 @dataclass(slots=True)
 class Places:
-    """Parts of a host description, in the form of `schema.host`.
+    """Parts of a host description, in the form of `facts.schema.host`.
 
     `cards` has one entry for each accelerator: parent, link, address, NUMA node.
     """
