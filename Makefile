@@ -11,7 +11,7 @@ export OPENBLAS_NUM_THREADS := 1
 export OMP_NUM_THREADS := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check docs bench validate-demo validate-vllm clean
+.PHONY: help setup demo test check mutate docs bench validate-demo validate-vllm clean
 
 help:  ## List what there is.
 	@sed -n 's/^\([a-z-]*\):.*  ## /\1\t/p' Makefile | expand -t 16
@@ -31,13 +31,17 @@ demo: $(READY)  ## Plan GLM-5.1 NVFP4 on six RTX PRO 6000 Workstation cards.
 test: $(READY)  ## Run all tests and doctests.
 	$(RUN) -m pytest -n $(JOBS) --dist worksteal
 
-check: $(READY)  ## Lint, types, generated pages fresh, and measured memory beside computed memory.
+check: $(READY)  ## Lint, types, generated pages fresh, measured memory beside computed, broken formulas noticed.
 	$(RUN) -m ruff check .
 	$(RUN) -m ruff format --check .
 	$(RUN) -m mypy
 	$(RUN) -m mypy tools
 	$(RUN) tools/docs.py --check
 	$(RUN) tools/check_memory.py
+	$(RUN) tools/mutate.py
+
+mutate: $(READY)  ## Break one formula at a time and see whether the tests near it notice.
+	@$(RUN) tools/mutate.py
 
 docs: $(READY)  ## Write the generated pages again.
 	$(RUN) tools/docs.py
