@@ -20,9 +20,10 @@ from glmplan.facts.folders import data_folder
 from glmplan.physics.offload.time import OffloadFit
 from glmplan.prediction.offloaded_machines import systems_of
 from glmplan.prediction.offloaded_rows import HybridCase, case_figures, hybrid_case
+from glmplan.readers.runs.figures import FIGURES
 from glmplan.readers.runs.record import Run
 from glmplan.readers.runs.table import read_runs, run_from_row
-from glmplan.units import format_quantity
+from glmplan.units import QUANTILE_90, format_quantity
 
 __all__ = [
     "CONSTANTS",
@@ -58,13 +59,12 @@ CONSTANTS: dict[str, tuple[float, float, str]] = {
 }
 #: standard error of a run beside the model: what the best-known machines still differ by [-]
 _SIGMA = 0.2
-#: least spread of runs of one machine [-], and half-width of a 90 % interval over a standard deviation [-]
-_LEAST, _NORMAL = 0.05, 1.645
+#: least spread of runs of one machine [-]
+_LEAST = 0.05
 #: column of a row → figure of a case, and its kind
 _SEEN = {
-    "output_tokens_per_s_per_request": ("request_rate", "decode"),
-    "output_tokens_per_s": ("output_rate", "decode"),
-    "prefill_tokens_per_s": ("prefill_rate", "prefill"),
+    name: (FIGURES[name].predicted, FIGURES[name].interval)
+    for name in ("output_tokens_per_s_per_request", "output_tokens_per_s", "prefill_tokens_per_s")
 }
 
 
@@ -325,7 +325,7 @@ def machine_effects(
         for name, errors in of.items():
             weight = len(errors) / (len(errors) + within / between)
             left = within + between * (1.0 - weight)
-            found.setdefault(name, {})[kind] = (weight * means[name], _NORMAL * float(np.sqrt(left)))
+            found.setdefault(name, {})[kind] = (weight * means[name], QUANTILE_90 * float(np.sqrt(left)))
     return found
 
 

@@ -65,9 +65,9 @@ def _find(name: str, table: Path | None) -> Run:
     from glmplan.errors import SpecError
 
     if table is not None:
-        from glmplan.readers.runs.table import read_runs
+        from glmplan.cli.tables import read_table
 
-        rows = list(read_runs(table))
+        rows = list(read_table(table))
     else:
         from glmplan.readers.runs.ledger import load_measurements
 
@@ -86,7 +86,8 @@ def _record(found: Reproduction) -> dict[str, object]:
         "assumed": list(found.assumed),
         "figures": [
             {"figure": one.column, "measured": one.measured, "predicted": one.predicted.value,
-             "low": one.predicted.low, "high": one.predicted.high, "verdict": one.verdict}
+             "low": one.predicted.low, "high": one.predicted.high, "difference": one.difference,
+             "verdict": one.verdict}
             for one in found.compared
         ],
         "explanations": [

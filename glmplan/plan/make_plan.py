@@ -15,6 +15,7 @@ from glmplan.plan.question import Asked, Words, read_words
 from glmplan.plan.ranking import deployment_of, matrix_rate_known, speed_known
 from glmplan.plan.search import Solution, solve
 from glmplan.plan.users import binding_words, grid_of, predictions_of, safe_users, user_table
+from glmplan.units import GIB
 
 if TYPE_CHECKING:
     from glmplan.facts.schema.engine import Wall
@@ -23,7 +24,6 @@ __all__ = ["answer_of", "fit_answer"]
 
 #: runners-up that are listed
 _LISTED = 5
-_GIB = 2**30
 _SEVERITIES = ("danger", "error", "warning", "memory", "quality", "fallback", "slow", "note")
 
 
@@ -150,7 +150,7 @@ def _unknown(asked: Asked, missing: tuple[str, ...]) -> FitAnswer:
     from glmplan.physics.blocks.storage import checkpoint_bytes
 
     size = checkpoint_bytes(asked.model, asked.checkpoint)
-    reasons.append(f"{asked.model.name} {asked.checkpoint.name} has {size / _GIB:,.0f} GiB of weights")
+    reasons.append(f"{asked.model.name} {asked.checkpoint.name} has {size / GIB:,.0f} GiB of weights")
     return FitAnswer(
         asked=asked,
         verdict="unknown",
@@ -186,10 +186,10 @@ def _headline(solution: Solution, verdict: str) -> str:
         return f"does not run with {asked.engine}: {best.terms.blocked.title}"
     length = f"{asked.full_request:,} tokens"
     if verdict == "does_not_fit":
-        lack = f"{best.short / _GIB:.1f} GiB short on {_cards(best)} for one request of {length}"
+        lack = f"{best.short / GIB:.1f} GiB short on {_cards(best)} for one request of {length}"
         return f"does not fit: {lack} in the best layout, {best.terms.name}"
     if verdict == "tight" and best.verdict == "tight":
-        lack = f"{best.short_low / _GIB:.1f} GiB short on {_cards(best)}"
+        lack = f"{best.short_low / GIB:.1f} GiB short on {_cards(best)}"
         return f"tight: one request of {length} fits in the mean, but is {lack} if the engine takes more than usual"
     if verdict == "tight":
         users = asked.users[-1]
@@ -199,7 +199,7 @@ def _headline(solution: Solution, verdict: str) -> str:
         said = f"holds {best.held:,.0f} of the {users} requests of {asked.user_tokens:,} tokens"
         low = f" ({best.held_low:,.0f} at the low end)" if best.held_low < best.held else ""
         return f"tight: the cache {said}{low}; the others wait"
-    spare = max(best.pool_bytes, 0.0) / _GIB
+    spare = max(best.pool_bytes, 0.0) / GIB
     return f"fits with {best.terms.name}: {spare:.1f} GiB for the cache on {_cards(best)}, the fullest"
 
 

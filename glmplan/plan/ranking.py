@@ -13,6 +13,7 @@ from glmplan.plan.question import Asked
 from glmplan.prediction.deployment import Deployment
 from glmplan.prediction.load import Load
 from glmplan.prediction.predict import Prediction, predict_many
+from glmplan.units import GIB
 
 __all__ = [
     "FLOOR",
@@ -330,7 +331,7 @@ def _why(asked: Asked, holdings: list[Holding], speeds: dict[int, _Speed], place
     if one.terms.blocked is not None:
         return f"does not run: {one.terms.blocked.title}"
     if one.verdict == "does_not_fit":
-        return f"{one.short / 2**30:.1f} GiB short on each card of stage {one.stage}"
+        return f"{one.short / GIB:.1f} GiB short on each card of stage {one.stage}"
     if one.verdict == "tight" and best.verdict == "fits":
         return "one full-length request fits only if the engine takes no more than its mean"
     if place not in speeds or first not in speeds:

@@ -12,6 +12,7 @@ import numpy as np
 
 from glmplan.errors import SpecError
 from glmplan.facts.catalogue.accelerators import load_accelerator
+from glmplan.facts.catalogue.names import own_images
 from glmplan.facts.engines.kernels import IMAGE, expert_path
 from glmplan.facts.engines.packing import EngineDefaults, engine_defaults
 from glmplan.facts.formats import KV_FORMATS
@@ -156,12 +157,8 @@ def question_of(run: Run) -> Question:
 def _attention(run: Run) -> str:
     """Attention backend, with the image behind it where that is not the engine's own."""
     backend, version = run.attention_backend or "", run.engine_version or ""
-    others = "/" in version and not version.startswith(_OWN_IMAGES)
+    others = "/" in version and not version.startswith(own_images())
     return f"{backend}{IMAGE}{version}" if backend and others else backend
-
-
-#: whose container images hold the engine as it is released
-_OWN_IMAGES = ("vllm/", "lmsysorg/", "nvcr.io/")
 
 
 def _expert_kernels(run: Run, engine: str, model: ModelSpec, tokens: float) -> str:

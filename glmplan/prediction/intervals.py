@@ -19,15 +19,12 @@ __all__ = [
     "MEASURED_FEATURES",
     "OTHER_FEATURES",
     "PROMPTS",
-    "QUANTILE_90",
     "band_of",
     "factor_key",
     "features_of",
     "interval_of",
 ]
 
-#: standard normal quantile of a 90 % interval, [-]
-QUANTILE_90 = 1.6449
 #: upper ends of the bands of concurrency, [-]
 BANDS: tuple[float, ...] = (1.5, 4.5, 16.5, 64.5, 256.5)
 #: upper ends of the bands of prompts: of short ones the front end and launches cost most, [token]

@@ -26,7 +26,9 @@ from glmplan.physics.offload.time import (
 from glmplan.prediction.deployment import checkpoint_for
 from glmplan.prediction.offloaded_machines import systems_of
 from glmplan.prediction.predict import Figure
+from glmplan.readers.runs.figures import ANSWERS
 from glmplan.readers.runs.record import Run
+from glmplan.units import QUANTILE_90
 
 __all__ = [
     "HybridAnswer",
@@ -41,8 +43,6 @@ _ACTIVE = re.compile(r"\b(\d+) (?:of \d+ )?experts")
 _INPUT, _OUTPUT = 512.0, 256.0
 #: share of the accelerators' memory that weights fill where experts fill it up; the rest is cache and buffers [-]
 _FILLED = 0.85
-#: half-width of a 90 % interval over the standard deviation of a normal distribution [-]
-_NORMAL = 1.645
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,12 +280,9 @@ def case_figures(case: HybridCase, *, fit: OffloadFit | None = None) -> dict[str
 
 #: figure of a table → (figure of a case, kind of interval, factor to the table's unit)
 _COLUMNS = {
-    "ttft_ms": ("ttft", "prefill", 1e3),
-    "tpot_ms": ("tpot", "decode", 1e3),
-    "output_tokens_per_s_per_request": ("request_rate", "decode", 1.0),
-    "output_tokens_per_s": ("output_rate", "decode", 1.0),
-    "total_tokens_per_s": ("total_rate", "decode", 1.0),
-    "prefill_tokens_per_s": ("prefill_rate", "prefill", 1.0),
+    name: (one.predicted, "decode" if one.interval == "decode" else "prefill", 1.0 / one.factor)
+    for name, one in ANSWERS.items()
+    if one.predicted
 }
 
 
@@ -334,7 +331,7 @@ def predict_hybrid(run: Run, *, fit: OffloadFit | None = None) -> HybridAnswer:
         # only a machine that is certain has the narrow interval of its own runs
         low, high = known[0][1:] if found == "stated" else fit.intervals[kind]
         low, high = (-high, -low) if sign < 0 else (low, high)
-        middle, among = float(logs.mean()), _NORMAL * float(logs.std())
+        middle, among = float(logs.mean()), QUANTILE_90 * float(logs.std())
         lower, upper = middle - np.hypot(low, among), middle + np.hypot(high, among)
         figures[column] = Figure(*(float(factor * np.exp(one)) for one in (middle, lower, upper)))
     titles = systems[0].title if len(systems) == 1 else f"{len(systems)} published hybrid machines"

@@ -22,14 +22,14 @@ from glmplan.prediction.effects import (
     load_effects,
     log_parameters,
 )
-from glmplan.prediction.intervals import QUANTILE_90, features_of, interval_of
+from glmplan.prediction.intervals import features_of, interval_of
 from glmplan.prediction.load import Load
 from glmplan.prediction.observables import Observables, observables
+from glmplan.readers.runs.figures import INTERVAL_KINDS
+from glmplan.units import QUANTILE_90
 
 __all__ = ["Figure", "Prediction", "front_end_seconds", "predict", "predict_many", "step_seconds"]
 
-#: kind of interval of each figure
-_KIND = {"ttft": "ttft", "ttft_p50": "ttft", "prefill_rate": "prefill"}
 #: points computed at once: the columns of more would leave the cache of the processor [-]
 _AT_ONCE = 16_384
 _FRONT = [PARAMETERS.index("arrival_seconds"), PARAMETERS.index("prompt_token_seconds")]
@@ -267,7 +267,7 @@ def _prediction(
     drafting = QUANTILE_90 * deployment.acceptance_deviation
     figures = {}
     for name, figure in seen.figures.items():
-        kind = _KIND.get(name, "decode")
+        kind = INTERVAL_KINDS[name]
         low, high = interval_of(fit, knowledge, kind, features)
         if kind == "decode":
             # errors of the fit and of the acceptance length are independent

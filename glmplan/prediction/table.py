@@ -12,25 +12,15 @@ from glmplan.prediction.from_row import Question, memory_of, question_of
 from glmplan.prediction.load import Load
 from glmplan.prediction.one_memory import predict_apart
 from glmplan.prediction.predict import Figure, Prediction, predict_many
+from glmplan.readers.runs.figures import ANSWERS
 from glmplan.readers.runs.record import Run
 
-__all__ = ["COLUMNS", "FIGURES", "RowPrediction", "predict_runs", "rows_as_csv"]
+__all__ = ["COLUMNS", "RowPrediction", "predict_runs", "rows_as_csv"]
 
-#: predicted columns, each also with `_low` and `_high` (90 % interval)
-FIGURES: tuple[str, ...] = (
-    "ttft_ms",
-    "tpot_ms",
-    "output_tokens_per_s",
-    "output_tokens_per_s_per_request",
-    "total_tokens_per_s",
-    "prefill_tokens_per_s",
-    "kv_pool_tokens",
-    "weights_gib_per_accelerator",
-)
-#: all columns, in order
+#: all columns, in order; each figure also with `_low` and `_high` (90 % interval)
 COLUMNS: tuple[str, ...] = (
     "id",
-    *(f"{name}{end}" for name in FIGURES for end in ("", "_low", "_high")),
+    *(f"{name}{end}" for name in ANSWERS for end in ("", "_low", "_high")),
     "basis",
     "out_of_domain",
     "error",
@@ -48,7 +38,7 @@ class RowPrediction:
     id : str
         Its id.
     figures : dict of str to Figure
-        Some of `FIGURES`, in the units their names say.
+        Some of `glmplan.readers.runs.figures.ANSWERS`, in the units their names say.
     basis, out_of_domain, error : str
         What it rests on, what lies outside of the measured, and why there is no answer.
     """
@@ -111,24 +101,14 @@ def _prefill_alone(load: Load) -> Load:
 def _answer(question: Question, prediction: Prediction, first: Prediction) -> RowPrediction:
     run, found = question.run, prediction.figures
     figures: dict[str, Figure] = {}
-    ttft = found.get("ttft") or first.figures.get("ttft")
-    if ttft is not None:
-        figures["ttft_ms"] = ttft.scaled(1e3)
-    if "tpot" in found:
-        figures["tpot_ms"] = found["tpot"].scaled(1e3)
-    for name, key in (
-        ("output_tokens_per_s", "output_rate"),
-        ("output_tokens_per_s_per_request", "request_rate"),
-        ("total_tokens_per_s", "total_rate"),
-    ):
-        if key in found:
-            figures[name] = found[key]
+    for column, one in ANSWERS.items():
+        # what a prompt decides is answered for a lone prompt where the load itself has no prompts
+        figure = found.get(one.predicted) or (None if one.interval == "decode" else first.figures.get(one.predicted))
+        if figure is not None:
+            figures[column] = figure.scaled(1.0 / one.factor)
     if run.total_in_request_column and "output_rate" in found:
         # llama-batched-bench tables keep the total of all sequences in this column
         figures["output_tokens_per_s_per_request"] = found["output_rate"]
-    speed = found.get("prefill_rate") or first.figures.get("prefill_rate")
-    if speed is not None:
-        figures["prefill_tokens_per_s"] = speed
     memory = memory_of(question)
     if memory is not None:
         weights = memory.weights_gib
@@ -168,7 +148,7 @@ def rows_as_csv(rows: Iterable[RowPrediction]) -> str:
     writer.writerow(COLUMNS)
     for row in rows:
         cells = [row.id]
-        for name in FIGURES:
+        for name in ANSWERS:
             figure = row.figures.get(name)
             cells += [f"{one:.6g}" for one in (figure.value, figure.low, figure.high)] if figure else ["", "", ""]
         writer.writerow([*cells, row.basis, row.out_of_domain, row.error])

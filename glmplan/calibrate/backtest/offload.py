@@ -11,8 +11,10 @@ import numpy as np
 from glmplan.calibrate.offload import hybrid_observations, hybrid_runs, left_out
 from glmplan.calibrate.one_memory import left_out_parts, unified_rows, unified_runs
 from glmplan.errors import GlmplanError
+from glmplan.prediction.comparison import relative_error
 from glmplan.prediction.offloaded_rows import predict_hybrid
 from glmplan.prediction.table import predict_runs
+from glmplan.readers.runs.figures import FIGURES
 from glmplan.readers.runs.record import Run
 
 __all__ = ["HybridRow", "hybrid_backtest", "offload_page"]
@@ -59,7 +61,7 @@ class HybridRow:
     @property
     def error(self) -> float | None:
         """Predicted over measured, less one, [-]"""
-        return None if self.predicted is None else self.predicted / self.measured - 1.0
+        return None if self.predicted is None else float(relative_error(self.predicted, self.measured))
 
 
 def hybrid_backtest() -> list[HybridRow]:
@@ -85,7 +87,7 @@ def hybrid_backtest() -> list[HybridRow]:
         for column, what in _TABLE.items():
             if column not in run.observed:
                 continue
-            kind, measured = "prefill" if column.startswith("prefill") else "decode", run.observed[column]
+            kind, measured = FIGURES[column].interval, run.observed[column]
             one = of.get((run.id, column))
             if one is not None:
                 value = measured * float(np.exp(errors[run.id, column]))

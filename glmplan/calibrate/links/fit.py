@@ -18,6 +18,7 @@ from glmplan.calibrate.links.shares import Transfer, fit_shares
 from glmplan.physics.network.collectives import Algorithm, LinkClass, Protocol, all_reduce_time
 from glmplan.physics.network.crowding import crowding
 from glmplan.physics.network.links import across_nodes
+from glmplan.prediction.comparison import relative_error
 
 __all__ = ["ProtocolFit", "fit_links", "fit_protocol", "fitted_key", "predicted_seconds"]
 
@@ -161,7 +162,7 @@ def fit_protocol(
     start, low, high = (np.log([bound[name] for name in names]) for bound in (_START, _LOW, _HIGH))
     solved = least_squares(misfit, start, bounds=(low, high), loss="soft_l1", f_scale=0.2)
     best = unpack(solved.x)
-    off = predicted_seconds(measured, best, shares=shares, inner=inner) / np.exp(target) - 1
+    off = relative_error(predicted_seconds(measured, best, shares=shares, inner=inner), np.exp(target))
     jacobian = np.asarray(solved.jac, dtype=np.float64)
     spread = float(np.sum(off**2)) / max(len(measured) - len(solved.x), 1)
     relative = np.sqrt(np.diag(np.linalg.pinv(jacobian.T @ jacobian) * spread))

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from glmplan.calibrate.step.figures import FIGURES
 from glmplan.calibrate.step.physical_limits import reasons_impossible
 from glmplan.errors import GlmplanError, SpecError
 from glmplan.physics.points import Layout, StepPoints
@@ -17,6 +16,7 @@ from glmplan.prediction.effects import LEVELS, keys_of
 from glmplan.prediction.from_row import Question, question_of
 from glmplan.prediction.observables import observables
 from glmplan.prediction.usable_rows import why_unknown
+from glmplan.readers.runs.figures import compared_figures
 from glmplan.readers.runs.ledger import repeats
 from glmplan.readers.runs.record import Run
 
@@ -234,19 +234,17 @@ def design_of(asked: list[Question], refused: list[tuple[Run, str]] | None = Non
         points.append(found.points)
         node_run.append(np.full(size, place))
         front.append(np.stack([found.arrivals, found.prompt], axis=1))
-        for name, value in question.run.observed.items():
-            entry = FIGURES.get(name)
-            if entry is None or entry[0] not in found.figures or value <= 0:
+        seen = compared_figures(question.run.observed, tokens_per_step=question.load.tokens_per_step)
+        for measured, value in seen:
+            total = found.figures.get(measured.predicted)
+            if total is None:
                 continue
-            if name == "itl_p50_ms" and ("tpot_mean_ms" in question.run.observed or question.load.tokens_per_step > 1):
-                continue
-            total = found.figures[entry[0]]
-            seconds = value * entry[1] if entry[1] else total.scale / value
+            seconds = total.scale / value if measured.rate else value * measured.factor
             used = np.flatnonzero(total.weights)
             nodes_of.append(start + used)
             weight_of.append(total.weights[used])
             observation_of.append(np.full(len(used), len(target)))
-            figure.append(name)
+            figure.append(measured.column)
             owner.append(place)
             target.append(np.log(seconds))
         start += size

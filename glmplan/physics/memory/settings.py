@@ -15,11 +15,12 @@ from glmplan.physics.blocks.cache import (
     cache_window,
     state_bytes_per_sequence,
 )
+from glmplan.units import GIB
 
 __all__ = ["LayerCache", "MemorySettings", "layer_cache"]
 
 #: stands for a data-centre part where the memory is not given [B]
-_LARGE = 80.0 * 2**30
+_LARGE = 80.0 * GIB
 
 
 @dataclass(frozen=True, slots=True)
