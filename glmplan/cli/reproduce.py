@@ -24,8 +24,8 @@ def command(
 ) -> None:
     """Compare a measured run with its prediction: reproduced (within 10 %), different (over 20 %), or in between.
 
-    Then come the conditions that could explain the difference, the likeliest first: each is predicted again and scored
-    by how much likelier it makes the figures.
+    A difference is positive where the prediction is too high. Then come the conditions that could explain the
+    difference, the likeliest first: each is predicted again and scored by how much likelier it makes the figures.
     """
     from glmplan.prediction.own_site import site_calibration
     from glmplan.prediction.reproduce import reproduce
