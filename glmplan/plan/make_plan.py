@@ -79,6 +79,7 @@ def answer_of(asked: Asked) -> FitAnswer:
     unknown = (*missing, *(() if matrix_rate_known(asked) else ("matrix rate",)))
     if not speed_known(asked) and not missing:
         unknown = ("memory bandwidth of the host",)
+    unknown += (first.unknown,) if first.unknown else ()
     runners = tuple(
         RunnerUp(
             one.holding.terms.name,

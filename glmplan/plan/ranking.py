@@ -52,12 +52,15 @@ class Scored:
         the speed is unknown, [token/s]
     why : str
         Why it was not chosen; empty for the chosen one.
+    unknown : str
+        The fact without which its speed cannot be given; empty where there is none.
     """
 
     holding: Holding
     alone: float
     many: float
     why: str = ""
+    unknown: str = ""
 
 
 def matrix_rate_known(asked: Asked) -> bool:
@@ -150,14 +153,11 @@ def deployment_of(asked: Asked, terms: Terms) -> Deployment:
     Raises
     ------
     UnknownFact
-        If it spans machines whose network is not known.
+        If a link that its groups cross is not known.
     """
     part = asked.machine.accelerator
     if not part.peak:
         part = part.model_copy(update={"peak": {"bf16": _NO_LIMIT}})
-    ranks = terms.tp * terms.dp if terms.dp > 1 else terms.tp
-    if terms.accelerators > asked.machine.per_node:
-        asked.machine.link(terms.accelerators)  # stages on other machines need a known network as well
     return Deployment(
         model=asked.model,
         checkpoint=asked.checkpoint,
@@ -175,7 +175,7 @@ def deployment_of(asked: Asked, terms: Terms) -> Deployment:
         draft_tokens=terms.mtp,
         acceptance=asked.acceptance if terms.mtp == asked.mtp else None,
         sparse=terms.sparse,
-        link=asked.machine.link(ranks),
+        link=asked.machine.links(tp=terms.tp, pp=terms.pp, dp=terms.dp, dcp=terms.dcp),
     )
 
 
@@ -252,15 +252,16 @@ def rank_layouts(asked: Asked, holdings: list[Holding]) -> list[Scored]:
     Notes
     -----
     Layouts that hold one full-length request even at the low end of their pool come before those that do so in the
-    mean, and these before those that do not. Speeds are compared at the low end of their intervals, so that a layout
-    that was measured beats one that is only thought to be a little faster, and they count by the share of the
-    accelerators in use. A layout is a candidate if one user gets at least 70 % of the best such speed; of the
-    candidates within 10 % of the largest throughput at the typical number of users, the one that is fastest for one
-    user is chosen, in steps of 5 %; of those alike the one with the fewest stages and degrees.
+    mean, these before those that would but whose speed no known fact gives (of these groups within one machine come
+    first, then fewer stages), and these before those that do not. Speeds are compared at the low end of their
+    intervals, so that a layout that was measured beats one that is only thought to be a little faster, and they count
+    by the share of the accelerators in use. A layout is a candidate if one user gets at least 70 % of the best such
+    speed; of the candidates within 10 % of the largest throughput at the typical number of users, the one that is
+    fastest for one user is chosen, in steps of 5 %; of those alike the one with the fewest stages and degrees.
     """
     speeds, unknown = _speeds(asked, holdings)
     classes = [
-        3 if one.terms.blocked is not None or place in unknown else _CLASS[one.verdict]
+        _BLOCKED if one.terms.blocked is not None else _UNKNOWN if place in unknown else _CLASS[one.verdict]
         for place, one in enumerate(holdings)
     ]
     peers = [place for place in speeds if classes[place] == min(classes)]
@@ -271,7 +272,10 @@ def rank_layouts(asked: Asked, holdings: list[Holding]) -> list[Scored]:
 
     def key(place: int) -> tuple[float, ...]:
         one, terms = holdings[place], holdings[place].terms
-        if classes[place] >= 2 or place not in speeds:
+        if classes[place] == _UNKNOWN:
+            outside = terms.tp * terms.dp > asked.machine.per_node
+            return (_UNKNOWN, float(outside), terms.pp, terms.dp, terms.ep, -one.pool)
+        if classes[place] >= _UNKNOWN or place not in speeds:
             return (classes[place], max(one.short, 0.0), -one.pool, terms.pp, terms.dp, terms.ep)
         fast = speeds[place]
         rank = 0.0 if place in near else 1.0 if place in quick else 2.0
@@ -286,11 +290,13 @@ def rank_layouts(asked: Asked, holdings: list[Holding]) -> list[Scored]:
     for place in order:
         one = speeds.get(place, _Speed())
         why = "" if place == best else unknown.get(place) or _why(asked, holdings, speeds, place, best)
-        ranked.append(Scored(holdings[place], one.alone, one.many, why))
+        ranked.append(Scored(holdings[place], one.alone, one.many, why, unknown.get(place, "")))
     return ranked
 
 
-_CLASS = {"fits": 0, "tight": 1, "does_not_fit": 2}
+#: layouts that fit come before those that do not, and those of unknown speed between them
+_CLASS = {"fits": 0, "tight": 1, "does_not_fit": 3}
+_UNKNOWN, _BLOCKED = 2, 4
 
 
 @dataclass(frozen=True, slots=True)

@@ -82,7 +82,7 @@ def features_of(deployment: Deployment, load: Load) -> dict[str, str]:
         "model of engine": f"{deployment.engine} {shape_of(deployment)}",
         "load": band,
         "prompt": (*(f"to {end:.0f}" for end in PROMPTS), "longer")[prompt],
-        "link": deployment.link.kind if deployment.tp * deployment.dp > 1 else "none",
+        "link": deployment.link.experts.kind if deployment.tp * deployment.dp > 1 else "none",
         "blocks": kind_of(deployment),
         "drafting": "yes" if deployment.draft_tokens else "no",
     }

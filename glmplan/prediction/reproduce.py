@@ -8,7 +8,7 @@ import numpy as np
 
 from glmplan.errors import SpecError
 from glmplan.facts.schema.model import GroupedQuery, LatentAttention
-from glmplan.physics.network.conditions import CONDITIONS, measured_cost
+from glmplan.physics.network.conditions import measured_cost, named_conditions
 from glmplan.physics.network.links import load_link_fits
 from glmplan.prediction.comparison import relative_error, verdict_of
 from glmplan.prediction.deployment import Deployment
@@ -312,11 +312,11 @@ def _ring(question: Question, effects: Effects) -> list[_Condition]:
     protocols = load_link_fits().protocols
     for (kind, algorithm, condition), ring in protocols.items():
         shot = protocols.get((kind, "one-shot", condition))
-        if kind == d.link.kind and algorithm == "ring" and shot is not None:
+        if kind == d.link.tensor.kind and algorithm == "ring" and shot is not None:
             slow = (ring.launch + 2 * (ranks - 1) * ring.hop) / (shot.launch + (ranks - 1) * shot.hop)
             ratios["NCCL ring"] = (slow, "all-reduces went through NCCL's ring, not the engine's one-shot kernel")
-    if d.link.kind == "pcie":
-        for one in CONDITIONS:
+    if d.link.tensor.kind == "pcie":
+        for one in named_conditions():
             times = [cost.ratio for cost in measured_cost(one) if cost.unit == "us"]
             if times and one.name in ("misdetected-ring", "shared-memory-transport", "no-force-p2p"):
                 ratios[f"NCCL ring: {one.name}"] = (float(np.median(times)), one.effect)

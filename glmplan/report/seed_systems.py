@@ -9,6 +9,7 @@ import numpy as np
 from glmplan.errors import GlmplanError, UnknownFact
 from glmplan.facts.catalogue.hosts import load_machine
 from glmplan.facts.folders import data_folder
+from glmplan.physics.network.groups import links_of_layout
 from glmplan.physics.network.host_transfers import host_transfer_rate
 from glmplan.physics.offload.time import Placement, offload_work
 from glmplan.plan.engine_limits import layout_name
@@ -18,6 +19,7 @@ from glmplan.prediction.from_row import Question, question_of
 from glmplan.prediction.offloaded_speed import OffloadLoad, offload_speed, share_for
 from glmplan.prediction.predict import Figure
 from glmplan.prediction.table import RowPrediction, predict_runs
+from glmplan.readers.runs.hosts import host_of_row
 from glmplan.readers.runs.record import Run
 from glmplan.readers.runs.table import read_runs
 
@@ -227,7 +229,9 @@ def _on_fewer(question: Question, measured: float) -> str:
     cards = max(tp for tp in range(1, deployment.count + 1) if heads % tp == 0)
     if question.run.tp is not None or cards == deployment.count:
         return ""
-    bound = bandwidth_bound(deployment.with_layout(tp=cards), requests=load.concurrency, context=load.context)
+    host, _ = host_of_row(question.run.host, question.run.accelerator, deployment.count)
+    links = links_of_layout(host, tp=cards)
+    bound = bandwidth_bound(deployment.with_layout(links, tp=cards), requests=load.concurrency, context=load.context)
     if measured <= bound:
         return ""
     return f"; implausible if it ran on {cards} cards, as no layout is stated: above their bound of {bound:.0f}"
@@ -267,8 +271,9 @@ def crashed_system() -> SeedSystem:
     """
     folder = data_folder("calibration") / "measurements"
     base = next(run for run in read_runs(folder / "field-reports-glm.csv") if run.id == "fr-001-sglpeak")
-    deployment = replace(question_of(base).deployment.with_layout(tp=len(_CRASHED_CARDS)), engine="sglang")
     host = load_machine(_CRASHED_HOST)
+    links = links_of_layout(host, tp=len(_CRASHED_CARDS))
+    deployment = replace(question_of(base).deployment.with_layout(links, tp=len(_CRASHED_CARDS)), engine="sglang")
     users = base.concurrency or 1.0
     away = Placement(share_for(deployment, _CRASHED_BYTES).share, mode="stream")
     found = offload_speed(deployment, host, away, OffloadLoad(requests=users, context=512.0))

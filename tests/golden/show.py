@@ -175,7 +175,7 @@ def _collective(host: str, ranks: str, message: str) -> dict[str, float]:
     alone = all_reduce_time(message_bytes=bytes_, ranks=count, link=link_for_group(load_machine(host), count))
     asked = read_words(Words("llama-3.1-70b-fp8", host, tp=ranks, pp="1", dp="1"))
     structure = deployment_of(asked, solve(asked).best.terms).structure
-    latency, payload = all_reduce_seconds(structure, bytes_, float(count))
+    latency, payload = all_reduce_seconds(structure, structure.link.tensor, bytes_, float(count))
     return {"network_us": 1e6 * float(alone), "step_us": 1e6 * float(latency + payload)}
 
 

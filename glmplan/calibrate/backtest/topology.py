@@ -13,7 +13,7 @@ from glmplan.calibrate.links.observations import Observation, all_reduce_observa
 from glmplan.calibrate.links.shares import Transfer, measured_transfers
 from glmplan.facts.files import write_atomically
 from glmplan.physics.network.collectives import Protocol
-from glmplan.physics.network.conditions import CONDITIONS, measured_cost
+from glmplan.physics.network.conditions import measured_cost, named_conditions
 from glmplan.physics.network.links import LinkFits, load_link_fits
 from glmplan.prediction.comparison import relative_error
 
@@ -224,7 +224,7 @@ def topology_page() -> str:
         "| condition | measured | with | without | ratio |",
         "|---|---|---|---|---|",
     ]
-    for condition in CONDITIONS:
+    for condition in named_conditions():
         for cost in measured_cost(condition):
             figures = f"{cost.with_condition:g} {cost.unit} | {cost.without:g} {cost.unit} | {cost.ratio:.2f}"
             lines.append(f"| {condition.name} | {cost.what} | {figures} |")

@@ -5,15 +5,17 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from glmplan.facts.catalogue.hosts import load_machine
 from glmplan.facts.catalogue.models import load_model
 from glmplan.physics.blocks.storage import uniform_checkpoint
+from glmplan.physics.network.groups import links_of_layout
 from glmplan.physics.points import Layout, StepPoints
-from glmplan.physics.step.structure import LinkPeak, Part, StepWork
+from glmplan.physics.step.structure import Part, StepWork
 from glmplan.physics.step.work import step_work
 
 BANDWIDTH, RATE = 3.35e12, 989e12
 H100 = Part("h100-sxm", bandwidth=BANDWIDTH, peaks={"bf16": RATE, "fp8": 2 * RATE}, family="9")
-NVLINK = LinkPeak("nvlink", 450e9)
+NVLINK = links_of_layout(load_machine("hgx-h100-8"), tp=8)
 
 
 def seconds(what: StepWork, slot: str, *, tp=1, requests=0.0, context=0.0, prompt=0.0, keys=0.0) -> float:

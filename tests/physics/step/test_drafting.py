@@ -5,17 +5,20 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from glmplan.facts.catalogue.hosts import load_machine
 from glmplan.facts.catalogue.models import load_model
 from glmplan.physics.blocks.storage import uniform_checkpoint
+from glmplan.physics.network.groups import links_of_layout
 from glmplan.physics.points import Layout, StepPoints
-from glmplan.physics.step.structure import LinkPeak, Part, StepWork
+from glmplan.physics.step.structure import Part, StepWork
 from glmplan.physics.step.work import step_work
 
 H100 = Part("h100-sxm", bandwidth=3.35e12, peaks={"bf16": 989e12, "fp8": 1978e12}, family="9")
+NVLINK = links_of_layout(load_machine("hgx-h100-8"), tp=8)
 
 
 def drafted(tokens: int, *, requests: float = 4.0, prompt: float = 0.0):
-    what = StepWork(load_model("deepseek-v3"), uniform_checkpoint("fp8-block"), H100, LinkPeak("nvlink", 450e9),
+    what = StepWork(load_model("deepseek-v3"), uniform_checkpoint("fp8-block"), H100, NVLINK,
                     draft_tokens=tokens)  # fmt: skip
     points = StepPoints(*(np.array([one]) for one in (requests, 1000.0, prompt, prompt / 2)))
     return {name: float(column[0]) for name, column in step_work(what, layout=Layout(tp=8), points=points).items()}

@@ -31,7 +31,7 @@ def moved(on: str) -> float:
     """What the payload of an all-reduce takes in a step of a plan on a machine, [s]"""
     asked = read_words(Words("llama-3.1-70b", on, tp="4", pp="1"))
     structure = deployment_of(asked, solve(asked).best.terms).structure
-    return float(all_reduce_seconds(structure, np.array([MESSAGE]), np.array([RANKS]))[1][0])
+    return float(all_reduce_seconds(structure, structure.link.tensor, np.array([MESSAGE]), np.array([RANKS]))[1][0])
 
 
 def test_half_the_lanes_or_half_the_rate_take_twice_as_long(tmp_path):
