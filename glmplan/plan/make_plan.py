@@ -9,16 +9,17 @@ from glmplan.plan.changes import changes_of, verdict_of
 from glmplan.plan.engine_limits import Obstacles
 from glmplan.plan.hazard_warnings import hazard_warnings, hazards_of, without_danger
 from glmplan.plan.launch import launch_command
-from glmplan.plan.offloaded import experts_on_host
 from glmplan.plan.plan import FitAnswer, RunnerUp, Warn
 from glmplan.plan.question import Asked, Words, read_words
 from glmplan.plan.ranking import deployment_of, matrix_rate_known, speed_known
 from glmplan.plan.search import Solution, solve
 from glmplan.plan.users import binding_words, grid_of, predictions_of, safe_users, user_table
+from glmplan.prediction.step_models import runs_on_accelerators
 from glmplan.units import GIB
 
 if TYPE_CHECKING:
     from glmplan.facts.schema.engine import Wall
+    from glmplan.prediction.deployment import Deployment
 
 __all__ = ["answer_of", "fit_answer"]
 
@@ -115,12 +116,12 @@ def answer_of(asked: Asked) -> FitAnswer:
     rows = user_table(asked, best, found)
     told = _launch_context(asked, best)
     command, notes = launch_command(asked, best, told)
-    one = found[asked.users[0]]
+    one, deployment = found[asked.users[0]], deployment_of(asked, best.terms)
     safe = safe_users(asked, best, found)
     hazards = hazards_of(asked, best, users=safe.users, longest=told)
     return FitAnswer(
         **common,  # type: ignore[arg-type]
-        deployment=None if experts_on_host(asked) else deployment_of(asked, best.terms),
+        deployment=deployment,
         launch_context=told,
         users=rows,
         safe=without_danger(safe, hazards),
@@ -130,12 +131,13 @@ def answer_of(asked: Asked) -> FitAnswer:
         command_notes=notes,
         basis=one.basis,
         knowledge=one.knowledge,
-        fits=(_fit_file(asked), "calibration/fits/memory.toml"),
+        fits=(_fit_file(deployment), "calibration/fits/memory.toml"),
     )
 
 
-def _fit_file(asked: Asked) -> str:
-    return "calibration/fits/offload.toml" if experts_on_host(asked) else f"calibration/fits/step/{asked.engine}.toml"
+def _fit_file(deployment: Deployment) -> str:
+    apart = not runs_on_accelerators(deployment)
+    return "calibration/fits/offload.toml" if apart else f"calibration/fits/step/{deployment.engine}.toml"
 
 
 def _unknown(asked: Asked, missing: tuple[str, ...]) -> FitAnswer:

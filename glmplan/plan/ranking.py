@@ -6,9 +6,10 @@ import math
 from dataclasses import dataclass, replace
 
 from glmplan.errors import UnknownFact
+from glmplan.physics.offload.one_memory_steps import runs_on_one_memory
 from glmplan.plan.capacity import Holding
 from glmplan.plan.engine_limits import Terms
-from glmplan.plan.offloaded import experts_on_host, hosted_predictions
+from glmplan.plan.offloaded import experts_on_host, offload_of
 from glmplan.plan.question import Asked
 from glmplan.prediction.deployment import Deployment
 from glmplan.prediction.load import Load
@@ -118,8 +119,6 @@ def predicted(asked: Asked, cases: list[tuple[Holding, int]]) -> list[Prediction
     UnknownFact
         If a layout spans machines whose network is not known, or a rate of the host is not known.
     """
-    if experts_on_host(asked):
-        return [hosted_predictions(asked, holding, (users,))[0] for holding, users in cases]
     deployments: dict[int, Deployment] = {}
     rows = []
     for holding, users in cases:
@@ -153,10 +152,10 @@ def deployment_of(asked: Asked, terms: Terms) -> Deployment:
     Raises
     ------
     UnknownFact
-        If a link that its groups cross is not known.
+        If a link that its groups cross is not known, or weights stay on a host whose rates are not known.
     """
     part = asked.machine.accelerator
-    if not part.peak:
+    if not part.peak and not runs_on_one_memory(part):
         part = part.model_copy(update={"peak": {"bf16": _NO_LIMIT}})
     return Deployment(
         model=asked.model,
@@ -176,6 +175,7 @@ def deployment_of(asked: Asked, terms: Terms) -> Deployment:
         acceptance=asked.acceptance if terms.mtp == asked.mtp else None,
         sparse=terms.sparse,
         link=asked.machine.links(tp=terms.tp, pp=terms.pp, dp=terms.dp, dcp=terms.dcp),
+        offload=offload_of(asked, terms.accelerators),
     )
 
 

@@ -15,6 +15,7 @@ from glmplan.facts.schema.model import Checkpoint, GroupedQuery, LatentAttention
 from glmplan.physics.blocks.cache import CACHE_LAYOUTS
 from glmplan.physics.blocks.storage import uniform_checkpoint
 from glmplan.physics.network.groups import LayoutLinks
+from glmplan.physics.offload.hosted_steps import Offload
 from glmplan.physics.points import Layout
 from glmplan.physics.step.acceptance import acceptance_prior
 from glmplan.physics.step.structure import Part, StepWork
@@ -69,6 +70,8 @@ class Deployment:
         First word of what a table calls the kernels of the experts; empty where it is not known.
     attention_backend : str
         Attention backend where it is known.
+    offload : Offload or None
+        What stays in host memory; None where the accelerators hold everything.
     """
 
     model: ModelSpec
@@ -93,6 +96,7 @@ class Deployment:
     text: str = ""
     attention_backend: str = ""
     moe_backend: str = ""
+    offload: Offload | None = None
 
     @property
     def layout(self) -> Layout:

@@ -15,7 +15,9 @@ from glmplan.prediction.deployment import Deployment
 from glmplan.prediction.effects import COLUMNS, LEVELS, Effects, keys_of, load_effects
 from glmplan.prediction.from_row import Question, question_of
 from glmplan.prediction.load import Load
-from glmplan.prediction.predict import Figure, predict_many
+from glmplan.prediction.offloaded_rows import predict_hybrid
+from glmplan.prediction.predict import Figure, Prediction, predict_many
+from glmplan.prediction.step_models import check_answerable, runs_on_accelerators
 from glmplan.readers.runs.figures import COMPARED, compared_figures
 from glmplan.readers.runs.record import Run
 from glmplan.units import QUANTILE_90
@@ -142,15 +144,16 @@ def reproduce(run: Run) -> Reproduction:
     -----
     Each condition changes the deployment, the load or one parameter, and the run is predicted again. Its evidence is
     the gain in the likelihood of all figures together, Student's t with the width of the interval. What the run states
-    is not questioned. Not modelled: several conditions at once.
+    is not questioned. Not modelled: several conditions at once; conditions of machines that are not answered kernel by
+    kernel (weights in host memory, one memory without a matrix rate).
     """
     if run.unusable:
         raise SpecError(f"cannot be compared: {run.unusable}", field=run.id)
-    question = question_of(run)
-    effects = load_effects(question.deployment.engine)
-    prediction = predict_many([(question.deployment, question.load, run.measured_on)], effects=effects)[0]
+    question = None if run.offload else question_of(run)
+    prediction = predict_hybrid(run)[0] if question is None else _predicted(question)
     compared = []
-    for one, value in compared_figures(run.observed, tokens_per_step=question.load.tokens_per_step):
+    drafted = 1.0 if question is None else question.load.tokens_per_step
+    for one, value in compared_figures(run.observed, tokens_per_step=drafted):
         if one.predicted in prediction.figures:
             figure = prediction.figures[one.predicted].scaled(1.0 / one.factor)
             compared.append(Compared(one.column, value, figure, verdict_of(float(relative_error(figure.value, value)))))
@@ -163,10 +166,15 @@ def reproduce(run: Run) -> Reproduction:
         run=run,
         compared=tuple(compared),
         verdict=worst.verdict,
-        explanations=tuple(_explanations(question, effects, compared)) if off else (),
+        explanations=tuple(_explanations(question, compared)) if off and question is not None else (),
         basis=prediction.basis,
-        assumed=question.assumed,
+        assumed=question.assumed if question is not None else (),
     )
+
+
+def _predicted(question: Question) -> Prediction:
+    check_answerable(question.deployment, question.load)
+    return predict_many([(question.deployment, question.load, question.run.measured_on)])[0]
 
 
 def _surprise(compared: list[Compared], predicted: dict[str, float]) -> float:
@@ -179,7 +187,10 @@ def _surprise(compared: list[Compared], predicted: dict[str, float]) -> float:
     return total
 
 
-def _explanations(question: Question, effects: Effects, compared: list[Compared]) -> list[Explanation]:
+def _explanations(question: Question, compared: list[Compared]) -> list[Explanation]:
+    if not runs_on_accelerators(question.deployment):
+        return []  # the conditions are of engines on accelerators
+    effects = load_effects(question.deployment.engine)
     before = _surprise(compared, {one.column: one.predicted.value for one in compared})
     best: dict[str, Explanation] = {}
     for case in _conditions(question, effects):

@@ -17,6 +17,7 @@ from glmplan.physics.step.work import SLOTS, step_work
 from glmplan.plan.capacity import Holding
 from glmplan.plan.question import Asked
 from glmplan.prediction.effects import keys_of, load_effects, log_parameters
+from glmplan.prediction.step_models import runs_on_accelerators, step_model_of
 from glmplan.report.fit_text import WIDTH, number
 from glmplan.units import GIB
 
@@ -142,6 +143,8 @@ def _pool(asked: Asked, holding: Holding) -> str:
 
 
 def _step(deployment: Deployment, users: int, context: float) -> str:
+    if not runs_on_accelerators(deployment):
+        return _costs(deployment, users, context)
     total, _ = load_effects(deployment.engine).sum_of(keys_of(deployment))
     parameters = log_parameters(total[None, :])[0]
     one = np.ones(1)
@@ -167,6 +170,19 @@ def _step(deployment: Deployment, users: int, context: float) -> str:
             right = f"× {number(fitted * 1e6)} µs" if counted else f"slow-down {number(fitted)}"
             word = _SLOT_WORDS.get(slot, slot.replace("_", " "))
             out += f"     {word:32}{left:>12}{right:>18}{share * seconds * 1e3:9.2f}{share:7.0%}\n"
+    return out
+
+
+def _costs(deployment: Deployment, users: int, context: float) -> str:
+    """A step of a machine that is not answered kernel by kernel: what takes its time."""
+    one, model = np.ones(1), step_model_of(deployment)
+    step = model.times(StepPoints(one * users, one * context, one * 0.0, one * 0.0))
+    seconds, words = float(step.seconds[0]), "user" if users == 1 else "users"
+    out = _wrap(f"5. a decode step of {users} {words} at {context:,.0f} tokens: {seconds * 1e3:.2f} ms")
+    for name, places in model.components.items():
+        share = float(step.shares[0, list(places)].sum())
+        if share >= 0.005:
+            out += f"     {name:32}{share * seconds * 1e3:39.2f}{share:7.0%}\n"
     return out
 
 

@@ -13,8 +13,12 @@ from glmplan.physics.blocks.tensor import Tensor
 
 __all__ = [
     "INDEX_KEY_SCALE_BYTES",
+    "absorbed_core_flop",
+    "absorbed_widths",
     "attended",
     "cache_values_per_token",
+    "expanded_core_flop",
+    "expanded_widths",
     "index_key_bytes",
     "indexer_flop",
     "tensors",
@@ -102,7 +106,49 @@ def cache_values_per_token(block: LatentAttention) -> int:
     >>> cache_values_per_token(LatentAttention(heads=64, kv_rank=512, nope_dim=192, rope_dim=64, v_dim=256))
     576
     """
-    return block.kv_rank + block.rope_dim
+    return absorbed_widths(block)[0]
+
+
+def absorbed_widths(block: LatentAttention) -> tuple[int, int]:
+    """Values that a head multiplies with each key and each value when the up-projections are absorbed (decode).
+
+    Parameters
+    ----------
+    block : LatentAttention
+        Its shape.
+
+    Returns
+    -------
+    tuple of int
+        Width of a key, latent and rotary, which is what the cache keeps; and of a value, the latent alone, [-]
+
+    Examples
+    --------
+    >>> absorbed_widths(LatentAttention(heads=64, kv_rank=512, nope_dim=192, rope_dim=64, v_dim=256))
+    (576, 512)
+    """
+    return block.kv_rank + block.rope_dim, block.kv_rank
+
+
+def expanded_widths(block: LatentAttention) -> tuple[int, int]:
+    """Values that a head multiplies with each key and each value when both are expanded (prompts).
+
+    Parameters
+    ----------
+    block : LatentAttention
+        Its shape.
+
+    Returns
+    -------
+    tuple of int
+        Width of a key and of a value, [-]
+
+    Examples
+    --------
+    >>> expanded_widths(LatentAttention(heads=64, kv_rank=512, nope_dim=192, rope_dim=64, v_dim=256))
+    (256, 256)
+    """
+    return block.nope_dim + block.rope_dim, block.v_dim
 
 
 def index_key_bytes(block: LatentAttention) -> int:
@@ -157,6 +203,54 @@ def attended(block: LatentAttention, context: np.ndarray, *, sparse: bool) -> np
     if sparse and block.indexer is not None:
         return np.minimum(context, float(block.indexer.topk))
     return context
+
+
+def absorbed_core_flop(block: LatentAttention, keys: np.ndarray) -> np.ndarray:
+    """FLOP for one query token when the up-projections are absorbed (decode): heads work on the latent itself.
+
+    Parameters
+    ----------
+    block : LatentAttention
+        Its shape.
+    keys : (n,) array
+        Keys read by the query, [token]
+
+    Returns
+    -------
+    (n,) array
+        [FLOP]
+
+    Examples
+    --------
+    >>> mla = LatentAttention(heads=2, kv_rank=8, nope_dim=4, rope_dim=2, v_dim=4)
+    >>> float(absorbed_core_flop(mla, np.array(10.0)))
+    720.0
+    """
+    return 2.0 * block.heads * sum(absorbed_widths(block)) * keys
+
+
+def expanded_core_flop(block: LatentAttention, keys: np.ndarray) -> np.ndarray:
+    """FLOP for one query token on expanded keys and values (dense prefill).
+
+    Parameters
+    ----------
+    block : LatentAttention
+        Its shape.
+    keys : (n,) array
+        Keys read by the query, [token]
+
+    Returns
+    -------
+    (n,) array
+        [FLOP]
+
+    Examples
+    --------
+    >>> mla = LatentAttention(heads=2, kv_rank=8, nope_dim=4, rope_dim=2, v_dim=4)
+    >>> float(expanded_core_flop(mla, np.array(10.0)))
+    400.0
+    """
+    return 2.0 * block.heads * sum(expanded_widths(block)) * keys
 
 
 def indexer_flop(block: LatentAttention, context: np.ndarray) -> np.ndarray:

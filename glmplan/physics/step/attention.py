@@ -73,23 +73,21 @@ def add_attention(
     elif isinstance(mixer, LatentAttention):
         heads = _on_rank(mixer.heads, degrees)
         gathered = np.minimum(heads * degrees.dcp, mixer.heads)
+        wide, narrow = latent.absorbed_widths(mixer)
         width = structure.latent_bytes or latent.cache_values_per_token(mixer) * structure.kv_bytes
         index = latent.index_key_bytes(mixer) if structure.sparse else 0
         keys = np.maximum(latent.attended(mixer, step.context, sparse=structure.sparse), 1.0) / degrees.dcp
-        work = latent_decode_work(requests, keys, heads=gathered, kv_bytes=width / (mixer.kv_rank + mixer.rope_dim),
-                                  latent=float(mixer.kv_rank), rope=float(mixer.rope_dim), queries=verify,
-                                  splits=splits)  # fmt: skip
+        work = latent_decode_work(requests, keys, heads=gathered, kv_bytes=width / wide, latent=float(narrow),
+                                  rope=float(wide - narrow), queries=verify, splits=splits)  # fmt: skip
         params = structure.attention_kernel("latent-decode")
         if structure.attention.latent_rows:
             work, params = _packed(work, params, structure)
-        wide = float(mixer.kv_rank + mixer.rope_dim)
-        _add_exchange(layer, structure, step, degrees.dcp, gathered * wide, gathered * mixer.kv_rank)
+        _add_exchange(layer, structure, step, degrees.dcp, gathered * float(wide), gathered * narrow)
         add_kernel(layer, _shared_once(work, params, step), params, **decode)
         seen = latent.attended(mixer, step.keys, sparse=structure.sparse)
-        work = attention_prefill_work(
-            1.0, prompt, prefix=seen - (prompt + 1.0) / 2.0, heads=heads, kv_heads=heads,
-            head_dim=float(mixer.nope_dim + mixer.rope_dim), value_dim=float(mixer.v_dim),
-        )  # fmt: skip
+        key, value = latent.expanded_widths(mixer)
+        work = attention_prefill_work(1.0, prompt, prefix=seen - (prompt + 1.0) / 2.0, heads=heads, kv_heads=heads,
+                                      head_dim=float(key), value_dim=float(value))  # fmt: skip
         # sparse kernels read the latents as they are
         dense = not (structure.sparse and index)
         kernel = latent_prompt_kernel(structure.engine, part.family) if dense else "latent-prefill"
