@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, cast, get_args, get_origin, get_type_hints
 
 import typer
+from same_text import same_to_rounding
 from typer.models import ArgumentInfo
 
 from glmplan.calibrate.backtest.offload import offload_page
@@ -181,6 +182,8 @@ PAGES: dict[str, Callable[[], str]] = {
     "docs/seed-systems.md": seed_systems_page,
     "README.md": readme_page,
 }
+#: pages with computed times: their last digits may be another processor's
+COMPUTED = ("docs/offload-accuracy.md", "docs/seed-systems.md", "README.md")
 
 
 def main(arguments: list[str]) -> int:
@@ -188,10 +191,12 @@ def main(arguments: list[str]) -> int:
     stale = []
     for name, page in PAGES.items():
         path, text = ROOT / name, page()
-        if path.is_file() and path.read_text(encoding="utf-8") == text:
+        written = path.read_text(encoding="utf-8") if path.is_file() else ""
+        check = "--check" in arguments
+        if written == text or (check and name in COMPUTED and same_to_rounding(written, text)):
             continue
         stale.append(name)
-        if "--check" not in arguments:
+        if not check:
             path.parent.mkdir(parents=True, exist_ok=True)
             write_atomically(path, text)
             print(f"written: {name}")

@@ -238,7 +238,7 @@ def ignored_in_plan(path: Path) -> str:
 
 def _read_plan(path: Path) -> Any:
     try:
-        return json.loads(path.read_text())
+        return json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise SpecError(f"cannot be read: {error.strerror}", file=path) from None
     except ValueError as error:

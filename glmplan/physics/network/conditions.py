@@ -92,7 +92,8 @@ def named_conditions() -> tuple[Condition, ...]:
 
 @cache
 def _ledger() -> dict[str, dict[str, str]]:
-    with open(data_folder("calibration") / "measurements" / "pcie-topologies.csv", newline="") as stream:
+    ledger = data_folder("calibration") / "measurements" / "pcie-topologies.csv"
+    with open(ledger, newline="", encoding="utf-8") as stream:
         return {row["id"]: row for row in csv.DictReader(stream)}
 
 
