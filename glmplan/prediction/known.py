@@ -40,6 +40,9 @@ class Known:
         Kind of figure, one of `KINDS` → ends of the 90 % interval of measured over predicted times, in logarithms, [-]
     ttft_scale : float
         Logarithm of what prompts that wait for others take longer by, [-]
+    shifts : mapping of str to float
+        Kind of figure → what runs of the same machine were found to take longer than the model says, in logarithms; 0
+        where nothing was, [-]
     """
 
     knowledge: str
@@ -47,6 +50,7 @@ class Known:
     outside: str
     ends: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     ttft_scale: float = 0.0
+    shifts: Mapping[str, float] = field(default_factory=dict)
 
 
 def known_by_engine(
@@ -93,7 +97,13 @@ def _drafted(low: float, high: float, deviation: float) -> tuple[float, float]:
 
 
 def known_of_offloading(
-    machine: str = "", *, basis: str = "", outside: str = "", drafting: float = 0.0, fit: OffloadFit | None = None
+    machine: str = "",
+    *,
+    certain: bool = True,
+    basis: str = "",
+    outside: str = "",
+    drafting: float = 0.0,
+    fit: OffloadFit | None = None,
 ) -> Known:
     """What published runs with weights in host memory tell of a case.
 
@@ -101,6 +111,8 @@ def known_of_offloading(
     ----------
     machine : str, optional
         The machine, where its own runs were measured.
+    certain : bool, optional
+        Whether it is certain that it is this machine: only then does it have the narrow interval of its own runs.
     basis, outside : str, optional
         Words to add.
     drafting : float, optional
@@ -111,15 +123,18 @@ def known_of_offloading(
     Returns
     -------
     Known
-        Class, words and intervals; a machine that was measured has a narrower interval.
+        Class, words, intervals and what the machine's own runs taught.
     """
     fit = fit or load_offload_fit()
-    ends = {}
+    ends, shifts = {}, {}
     for kind, of in (("decode", "decode"), ("ttft", "prefill"), ("prefill", "prefill")):
-        _, low, high = fit.of_machine(machine, of)
-        ends[kind] = (-high, -low)  # the fit speaks of rates
+        # the fit speaks of rates, this of times
+        shifts[kind] = -fit.of_machine(machine, of)[0]
+        _, low, high = fit.of_machine(machine if certain else "", of)
+        ends[kind] = (-high, -low)
     ends["decode"] = _drafted(*ends["decode"], drafting)
-    return Known("engine", "; ".join(part for part in (_OFFLOADING, basis) if part), outside, ends)
+    words = "; ".join(part for part in (_OFFLOADING, basis) if part)
+    return Known("engine", words, outside, ends, shifts=shifts)
 
 
 _OFFLOADING = "offload model fitted to published hybrid runs"

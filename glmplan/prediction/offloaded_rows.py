@@ -154,7 +154,7 @@ def hybrid_case(run: Run, system: HybridSystem, *, fit: OffloadFit | None = None
     )
     streams = float(system.streams_above) if system.streams_above is not None and link > 0 else float("inf")
     part = load_accelerator(system.accelerator) if system.accelerator else None
-    steps = HostedSteps(model, checkpoint, Offload(placement, side, streams), part, count, fit or load_offload_fit())
+    steps = HostedSteps(model, checkpoint, Offload(placement, side, streams), part, count, fit)
     load = _load(run, system, assumed)
     prompts = load if load.phase == "prefill" else replace(load, phase="prefill", concurrency=1.0)
     return HybridCase(system, steps, load, prompts, tuple(assumed))
@@ -231,17 +231,14 @@ def predict_hybrid(run: Run, *, fit: OffloadFit | None = None) -> tuple[Predicti
     if part is not None and "bf16" not in part.peak:
         more = f"no matrix rate of {part.full_name} is published: its FLOP are left out"
         outside = "; ".join(words for words in (outside, more) if words)
-    # only a machine that is certain has the narrow interval of its own runs
-    known = known_of_offloading(systems[0].name if how == "stated" else "", basis=basis, outside=outside, fit=fit)
-    found = []
-    for name in ("load", "prompts"):
-        every = []
-        for case in cases:
-            decode, prompt = (fit.of_machine(case.system.name, kind)[0] for kind in ("decode", "prefill"))
-            taught = replace(case.steps, decode_shift=decode, prompt_shift=prompt)
-            every.append(predict_steps(taught, getattr(case, name), known))
-        found.append(_middle(every))
-    return found[0], found[1]
+    every = [
+        known_of_offloading(one.name, certain=how == "stated", basis=basis, outside=outside, fit=fit) for one in systems
+    ]
+    pairs = list(zip(cases, every, strict=True))
+    return (
+        _middle([predict_steps(case.steps, case.load, known) for case, known in pairs]),
+        _middle([predict_steps(case.steps, case.prompts, known) for case, known in pairs]),
+    )
 
 
 def _middle(found: list[Prediction]) -> Prediction:

@@ -296,8 +296,9 @@ def _prediction(
     seconds = step.seconds
     figures = {}
     for name, figure in seen.figures.items():
-        low, high = known.ends[INTERVAL_KINDS[name]]
-        total = float(figure.weights @ seconds)
+        kind = INTERVAL_KINDS[name]
+        low, high = known.ends[kind]
+        total = float(figure.weights @ seconds) * float(np.exp(known.shifts.get(kind, 0.0)))
         if name.startswith("ttft"):
             total *= float(np.exp(load.waiting * known.ttft_scale))
         if total <= 0:

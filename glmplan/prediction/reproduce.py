@@ -16,7 +16,7 @@ from glmplan.prediction.effects import COLUMNS, LEVELS, Effects, keys_of, load_e
 from glmplan.prediction.from_row import Question, question_of
 from glmplan.prediction.load import Load
 from glmplan.prediction.offloaded_rows import predict_hybrid
-from glmplan.prediction.predict import Figure, Prediction, predict_many
+from glmplan.prediction.predict import Figure, predict_many
 from glmplan.prediction.step_models import check_answerable, runs_on_accelerators
 from glmplan.readers.runs.figures import COMPARED, compared_figures
 from glmplan.readers.runs.record import Run
@@ -144,13 +144,16 @@ def reproduce(run: Run) -> Reproduction:
     -----
     Each condition changes the deployment, the load or one parameter, and the run is predicted again. Its evidence is
     the gain in the likelihood of all figures together, Student's t with the width of the interval. What the run states
-    is not questioned. Not modelled: several conditions at once; conditions of machines that are not answered kernel by
-    kernel (weights in host memory, one memory without a matrix rate).
+    is not questioned. Not modelled: several conditions at once; conditions of machines not answered kernel by kernel.
     """
     if run.unusable:
         raise SpecError(f"cannot be compared: {run.unusable}", field=run.id)
     question = None if run.offload else question_of(run)
-    prediction = predict_hybrid(run)[0] if question is None else _predicted(question)
+    if question is not None:
+        check_answerable(question.deployment, question.load)
+        prediction = predict_many([(question.deployment, question.load, run.measured_on)])[0]
+    else:
+        prediction = predict_hybrid(run)[0]
     compared = []
     drafted = 1.0 if question is None else question.load.tokens_per_step
     for one, value in compared_figures(run.observed, tokens_per_step=drafted):
@@ -170,11 +173,6 @@ def reproduce(run: Run) -> Reproduction:
         basis=prediction.basis,
         assumed=question.assumed if question is not None else (),
     )
-
-
-def _predicted(question: Question) -> Prediction:
-    check_answerable(question.deployment, question.load)
-    return predict_many([(question.deployment, question.load, question.run.measured_on)])[0]
 
 
 def _surprise(compared: list[Compared], predicted: dict[str, float]) -> float:

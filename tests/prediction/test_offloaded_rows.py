@@ -6,7 +6,8 @@ import math
 
 import pytest
 
-from glmplan.calibrate.offload import fit_offload, hybrid_observations, hybrid_runs, left_out, spread_of
+from glmplan.calibrate.offload import fit_offload, left_out, spread_of
+from glmplan.calibrate.offload_rows import hybrid_observations, hybrid_runs
 from glmplan.calibrate.one_memory import fit_unified, unified_rows, unified_runs
 from glmplan.errors import GlmplanError, UnknownFact, UnknownName
 from glmplan.physics.offload.time import COSTS, load_offload_fit

@@ -8,7 +8,8 @@ from statistics import median
 
 import numpy as np
 
-from glmplan.calibrate.offload import hybrid_observations, hybrid_runs, left_out
+from glmplan.calibrate.offload import left_out
+from glmplan.calibrate.offload_rows import hybrid_observations, hybrid_runs
 from glmplan.calibrate.one_memory import left_out_parts, unified_rows, unified_runs
 from glmplan.prediction.comparison import relative_error
 from glmplan.prediction.offloaded_rows import predict_hybrid

@@ -64,15 +64,12 @@ class HostedSteps:
         The accelerator; None for a machine without one.
     count : int
         Accelerators, which share the work evenly, [-]
-    fit : OffloadFit
-        Constants.
+    fit : OffloadFit, optional
+        Constants; those shipped by default.
     kv : str
         KV cache format.
     tokens_per_request : float
         Tokens that a decoding request computes in a step, [token]
-    decode_shift, prompt_shift : float
-        What steps without and with prompts differ from the model by on this machine, as the logarithm of measured over
-        predicted rate, [-]
 
     Notes
     -----
@@ -85,11 +82,9 @@ class HostedSteps:
     offload: Offload
     part: Accelerator | None
     count: int
-    fit: OffloadFit
+    fit: OffloadFit | None = None
     kv: str = "bf16"
     tokens_per_request: float = 1.0
-    decode_shift: float = 0.0
-    prompt_shift: float = 0.0
 
     @property
     def components(self) -> Mapping[str, tuple[int, ...]]:
@@ -141,8 +136,7 @@ class HostedSteps:
         if np.any(streams):
             streamed = offload_step_seconds(work, away.side, self.part, mode="stream", **given)  # type: ignore[arg-type]
             found = np.where(streams[:, None], streamed, found)
-        shift = np.where(prompt > 0, self.prompt_shift, self.decode_shift)
-        return found * np.exp(-shift)[:, None]
+        return found
 
     def times(self, points: StepPoints, front: FrontPoints | None = None) -> StepTime:
         """Time of steps.

@@ -97,7 +97,7 @@ def one_memory_work(
     >>> points = StepPoints(one, 1000 * one, 0 * one, 0 * one)
     >>> work = one_memory_work(load_model("llama-3.1-8b"), uniform_checkpoint("int8"), points)
     >>> float(work.layers[0]), round(float(work.weights[0]) / 1e9, 1), round(float(work.cache[0]) / 1e6)
-    (32.0, 7.5, 131)
+    (32.0, 8.0, 131)
     """
     work = offload_work(model, checkpoint, Placement(0.0), points, tokens_per_request=tokens_per_request, kv=kv)
     return OneMemoryWork(work.layers, work.own_bytes, work.cache_bytes)

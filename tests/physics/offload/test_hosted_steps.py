@@ -14,13 +14,14 @@ from glmplan.facts.catalogue.hosts import load_host
 from glmplan.facts.schema.host import Host
 from glmplan.physics.network.host_transfers import host_transfer_rate
 from glmplan.physics.offload.hosted_steps import HostedSteps, Offload
-from glmplan.physics.offload.time import HostSide, Placement, host_side
+from glmplan.physics.offload.time import HostSide, Placement, host_side, load_offload_fit
 from glmplan.physics.offload.work import share_of_bytes
 from glmplan.physics.points import StepPoints
 from glmplan.plan.hazards import PlanFacts, hazards_for, is_safe
 from glmplan.prediction.from_row import question_of
+from glmplan.prediction.known import known_of_offloading
 from glmplan.prediction.load import Load
-from glmplan.prediction.predict import predict, step_seconds
+from glmplan.prediction.predict import predict, predict_steps, step_seconds
 from glmplan.prediction.step_models import step_model_of
 from glmplan.readers.runs.table import run_from_row
 
@@ -115,13 +116,20 @@ def test_a_wish_for_more_than_the_experts_takes_all_of_them():
     assert share_of_bytes(GLM.model, GLM.checkpoint, 1e15) == 1.0
 
 
-def test_what_a_machine_taught_shifts_its_steps_and_nothing_else():
-    plain = step_model_of(on_xeon())
-    taught = replace(plain, decode_shift=np.log(2.0), prompt_shift=-np.log(4.0))
-    points = StepPoints(np.array([1.0, 0.0]), np.array([969.0, 0.0]), np.array([0.0, 512.0]), np.array([0.0, 256.0]))
-    before, after = plain.times(points), taught.times(points)
-    assert after.seconds / before.seconds == pytest.approx([0.5, 4.0])
-    np.testing.assert_allclose(after.shares, before.shares)
+def test_what_runs_of_a_machine_taught_scales_its_figures_and_narrows_their_intervals():
+    fit, steps = load_offload_fit(), step_model_of(on_xeon())
+    taught = replace(fit, machines={"xeon": {"decode": (np.log(2.0), 0.1), "prefill": (-np.log(4.0), 0.1)}})
+    load = Load("serving", 1.0, 969.0, 64.0)
+    plain, sure, unsure = (
+        predict_steps(steps, load, known_of_offloading(name, certain=certain, fit=taught)).figures
+        for name, certain in (("", True), ("xeon", True), ("xeon", False))
+    )
+    assert sure["tpot"].value == pytest.approx(plain["tpot"].value / 2.0)
+    assert sure["ttft"].value == pytest.approx(plain["ttft"].value * 4.0)
+    assert sure["tpot"].high / sure["tpot"].low == pytest.approx(np.exp(0.2))
+    # a machine that may be this one is shifted alike, but not as sure
+    assert unsure["tpot"].value == sure["tpot"].value
+    assert unsure["tpot"].high / unsure["tpot"].low == pytest.approx(plain["tpot"].high / plain["tpot"].low)
 
 
 def test_drafted_tokens_visit_experts_of_their_own():
