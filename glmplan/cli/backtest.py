@@ -8,12 +8,13 @@ from typing import Annotated
 import typer
 
 from glmplan.cli.forms import Form
+from glmplan.cli.options import Format
 
 __all__ = ["command"]
 
 
 def command(
-    form: Annotated[Form, typer.Option("--format", help="What is printed.")] = Form.text,
+    form: Format = Form.text,
     against: Annotated[
         Path | None, typer.Option(help="An older fit (its folder or a file in it): show which predictions moved.")
     ] = None,

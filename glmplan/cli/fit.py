@@ -2,42 +2,53 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from glmplan.cli import options as o
 from glmplan.cli.forms import Form
 
-__all__ = ["command"]
+__all__ = ["QuestionOptions", "command"]
 
 
-def command(
-    model: Annotated[str, typer.Argument(help="A catalogue name, name-format, config.json, folder or .gguf file.")],
-    on: Annotated[str, typer.Option(help="NxACCELERATOR, a host name or a TOML file.")],
-    weights: Annotated[str | None, typer.Option(help="Checkpoint or format of the weights.")] = None,
-    kv: Annotated[str | None, typer.Option(help="Format of the KV cache.")] = None,
-    engine: Annotated[str | None, typer.Option(help="vllm, sglang, trtllm, llama.cpp, ktransformers or mlx.")] = None,
-    engine_version: Annotated[str | None, typer.Option(help="Version of the engine.")] = None,
-    tp: Annotated[str | None, typer.Option(help="Tensor parallel degree.")] = None,
-    pp: Annotated[str | None, typer.Option(help="Pipeline stages.")] = None,
-    dp: Annotated[str | None, typer.Option(help="Attention data parallel degree.")] = None,
-    ep: Annotated[str | None, typer.Option(help="Expert parallel degree.")] = None,
-    dcp: Annotated[str | None, typer.Option(help="Decode context parallel degree.")] = None,
-    context: Annotated[str | None, typer.Option(help="Longest sequence that must fit, in tokens.")] = None,
-    input: Annotated[str | None, typer.Option(help="Prompt of a request, in tokens.")] = None,
-    output: Annotated[str | None, typer.Option(help="Answer of a request, in tokens.")] = None,
-    users: Annotated[str | None, typer.Option(help="Numbers of users at once, as in 1,4,8.")] = None,
-    mtp: Annotated[str | None, typer.Option(help="Drafted tokens for each step.")] = None,
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuestionOptions:
+    """Fields of `glmplan.plan.Words` beside model and machine, as typed: they are read and checked there."""
+
+    weights: Annotated[str | None, typer.Option(help="Checkpoint or format of the weights.")] = None
+    kv: o.Kv = None
+    engine: Annotated[str | None, typer.Option(help="vllm, sglang, trtllm, llama.cpp, ktransformers or mlx.")] = None
+    engine_version: o.EngineVersion = None
+    tp: Annotated[str | None, typer.Option(help="Tensor parallel degree.")] = None
+    pp: Annotated[str | None, typer.Option(help="Pipeline stages.")] = None
+    dp: Annotated[str | None, typer.Option(help="Attention data parallel degree.")] = None
+    ep: Annotated[str | None, typer.Option(help="Expert parallel degree.")] = None
+    dcp: Annotated[str | None, typer.Option(help="Decode context parallel degree.")] = None
+    context: Annotated[str | None, typer.Option(help="Longest sequence that must fit, in tokens.")] = None
+    input: Annotated[str | None, typer.Option(help="Prompt of a request, in tokens.")] = None
+    output: Annotated[str | None, typer.Option(help="Answer of a request, in tokens.")] = None
+    users: Annotated[str | None, typer.Option(help="Numbers of users at once, as in 1,4,8.")] = None
+    mtp: Annotated[str | None, typer.Option(help="Drafted tokens for each step.")] = None
     acceptance: Annotated[
         str | None, typer.Option(help="Chance of a drafted token (up to 1), or tokens gained in a step (above 1).")
-    ] = None,
-    eager: Annotated[bool, typer.Option("--eager", help="Without CUDA graphs.")] = False,
-    memory_fraction: Annotated[str | None, typer.Option(help="Share of the memory the engine may use.")] = None,
+    ] = None
+    eager: Annotated[bool, typer.Option("--eager", help="Without CUDA graphs.")] = False
+    memory_fraction: Annotated[str | None, typer.Option(help="Share of the memory the engine may use.")] = None
+
+
+@o.with_options()
+def command(
+    model: o.AnyModel,
+    on: Annotated[str, typer.Option(help="NxACCELERATOR, a host name or a TOML file.")],
+    question: QuestionOptions,
+    *,
     calibration: Annotated[
         Path | None, typer.Option(help="Calibration of your site, from `glmplan calibrate --from … --save`.")
     ] = None,
-    form: Annotated[Form, typer.Option("--format", help="What is printed.")] = Form.text,
+    form: o.Format = Form.text,
     explain: Annotated[bool, typer.Option("--explain", help="Show the arithmetic.")] = False,
 ) -> None:
     """Say whether a model fits a machine, how fast it is for one and for many, what binds and what to change."""
@@ -48,27 +59,7 @@ def command(
     from glmplan.plan import Words, fit_answer
     from glmplan.prediction.own_site import measured_elsewhere, site_calibration
 
-    words = Words(
-        model=model,
-        on=on,
-        weights=weights,
-        kv=kv,
-        engine=engine,
-        engine_version=engine_version,
-        tp=tp,
-        pp=pp,
-        dp=dp,
-        ep=ep,
-        dcp=dcp,
-        context=context,
-        input=input,
-        output=output,
-        users=users,
-        mtp=mtp,
-        acceptance=acceptance,
-        eager=eager,
-        memory_fraction=memory_fraction,
-    )
+    words = Words(model=model, on=on, **o.given(question))
     with site_calibration(calibration):
         answer = fit_answer(words)
         elsewhere = measured_elsewhere(answer.deployment) if calibration and answer.deployment else ""

@@ -9,6 +9,8 @@ from typing import Annotated, Any
 
 import typer
 
+from glmplan.cli.options import AnyModel
+
 __all__ = ["Form", "app", "check_file", "import_model", "list_models", "show_model"]
 
 app = typer.Typer(help="List, show, check and import models.", no_args_is_help=True)
@@ -68,7 +70,7 @@ def list_models(
 
 @app.command("show")
 def show_model(
-    name: Annotated[str, typer.Argument(help="A catalogue name, name-format, config.json, folder or .gguf file.")],
+    name: AnyModel,
     form: Annotated[Form, typer.Option("--format", help="What is printed.")] = Form.text,
 ) -> None:
     """Show parameters, cache and checkpoints of a model, with published figures beside the computed ones."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
+from glmplan.cli.options import given
 from glmplan.errors import SpecError
 
 if TYPE_CHECKING:
+    from glmplan.cli.options import ServiceOptions, TargetOptions, TrafficOptions
     from glmplan.serving.simulate import Service
     from glmplan.serving.traffic.drafting import Acceptance
     from glmplan.serving.traffic.spec import Traffic
@@ -16,6 +18,8 @@ __all__ = ["Described", "described_service", "described_traffic", "measured_step
 
 #: contexts of recorded requests for which step times are tabulated; longer ones are extrapolated [token]
 _LONGEST_RECORDED = 262_144
+#: scheduler of a step time of one's own when no engine is named, which the answer says
+_SCHEDULER = "vllm"
 _STEP_PARTS = {
     "base": "base",
     "request": "per_request",
@@ -87,15 +91,15 @@ def measured_step_time(text: str) -> dict[str, float]:
     return found
 
 
-def described_traffic(spec: str, options: dict[str, Any]) -> Traffic:
+def described_traffic(spec: str, options: TrafficOptions) -> Traffic:
     """Read the traffic and its options.
 
     Parameters
     ----------
     spec : str
         As `parse_traffic` takes it.
-    options : dict
-        Further fields; None where not given.
+    options : TrafficOptions
+        Further fields.
 
     Returns
     -------
@@ -104,39 +108,18 @@ def described_traffic(spec: str, options: dict[str, Any]) -> Traffic:
     """
     from glmplan.serving.traffic.spec import parse_traffic
 
-    return parse_traffic(spec, **options)
+    return parse_traffic(spec, **{field.name: getattr(options, field.name) for field in fields(options)})
 
 
-def described_service(
-    *,
-    model: str | None,
-    on: str | None,
-    step_time: str | None,
-    kv_tokens: int | None,
-    link: str | None,
-    kv_bytes: str | None,
-    plan: dict[str, Any],
-    engine: dict[str, Any],
-    traffic: Traffic,
-) -> Described:
+def described_service(target: TargetOptions, options: ServiceOptions, traffic: Traffic) -> Described:
     """Build the service to simulate.
 
     Parameters
     ----------
-    model, on : str or None
+    target : TargetOptions
         Model and machine; not needed with a step time of one's own.
-    step_time : str or None
-        As `measured_step_time` reads it.
-    kv_tokens : int or None
-        Room for keys and values instead of the predicted one, [token]
-    link : str or None
-        Bandwidth between prefill and decode replicas, with unit.
-    kv_bytes : str or None
-        Bytes that one token occupies, with unit, instead of the predicted ones.
-    plan : dict
-        Options of the deployment: fields of `glmplan.plan.question.Words`; None where not given.
-    engine : dict
-        Fields of `EngineSettings`; None where not given.
+    options : ServiceOptions
+        Deployment, cache pool, step time and scheduler.
     traffic : Traffic
         What arrives; bounds the contexts for which step times are tabulated.
 
@@ -150,40 +133,51 @@ def described_service(
     SpecError
         If something needed is missing or wrong.
     """
-    from glmplan.serving.engine.settings import KvPool, TransferLink, scheduler_settings
-    from glmplan.serving.engine.step_table import StepTable
-    from glmplan.serving.simulate import Service
+    from glmplan.serving.engine.settings import TransferLink
     from glmplan.units import parse_quantity
 
-    if link is not None:
-        engine = engine | {"link": TransferLink(parse_quantity(link, "bytes per second"))}
-    per_token = parse_quantity(kv_bytes, "bytes") if kv_bytes is not None else None
-    if step_time is not None:
-        if kv_tokens is None:
-            raise SpecError("is needed with --step-time", field="--kv-tokens")
-        scheduler = plan.get("engine") or "vllm"
-        engine = engine | {"acceptance": _acceptance(plan)}
-        settings = scheduler_settings(scheduler, **engine)
-        table = StepTable.affine(**measured_step_time(step_time), max_requests=max(1024, settings.max_num_seqs))
-        if link is not None and per_token is None:
-            raise SpecError("is needed with --transfer and --step-time", field="--kv-bytes-per-token")
-        pool = KvPool(kv_tokens, plan.get("block_size") or 16, per_token or 0.0)
-        return Described(Service(table, pool, settings), 1.0, 1.0, "the step time given")
-    if model is None or on is None:
-        missing = "MODEL" if model is None else "--on"
+    scheduler = given(options.scheduler)
+    if options.transfer is not None:
+        scheduler["link"] = TransferLink(parse_quantity(options.transfer, "bytes per second"))
+    per_token = parse_quantity(options.kv_bytes, "bytes") if options.kv_bytes is not None else None
+    if options.step_time is not None:
+        return _with_own_step_time(options, scheduler, per_token)
+    if target.model is None or target.on is None:
+        missing = "MODEL" if target.model is None else "--on"
         raise SpecError("is needed unless --step-time gives the step time", field=missing)
-    found = _predicted(model, on, kv_tokens, plan, engine, traffic)
+    found = _predicted(target.model, target.on, options, scheduler, traffic)
     if per_token is None:
         return found
     service = replace(found.service, pool=replace(found.service.pool, bytes_per_token=per_token))
     return replace(found, service=service)
 
 
-def _acceptance(plan: dict[str, Any]) -> Acceptance | None:
+def _with_own_step_time(options: ServiceOptions, scheduler: dict[str, Any], per_token: float | None) -> Described:
+    """The service of somebody who knows the step time."""
+    from glmplan.serving.engine.settings import KvPool, scheduler_settings
+    from glmplan.serving.engine.step_table import StepTable
+    from glmplan.serving.simulate import Service
+
+    assert options.step_time is not None
+    if options.kv_tokens is None:
+        raise SpecError("is needed with --step-time", field="--kv-tokens")
+    engine = options.deployment.engine
+    settings = scheduler_settings(
+        engine or _SCHEDULER, **scheduler, acceptance=_acceptance(options.deployment.mtp, options.deployment.acceptance)
+    )
+    times = measured_step_time(options.step_time)
+    table = StepTable.affine(**times, max_requests=max(1024, settings.max_num_seqs))
+    if options.transfer is not None and per_token is None:
+        raise SpecError("is needed with --transfer and --step-time", field="--kv-bytes-per-token")
+    pool = KvPool(options.kv_tokens, options.block_size or 16, per_token or 0.0)
+    basis = "the step time given" + ("" if engine else f", scheduled as {_SCHEDULER} does")
+    return Described(Service(table, pool, settings), 1.0, 1.0, basis)
+
+
+def _acceptance(drafted: int | None, mean: float | None) -> Acceptance | None:
     """Speculation as described by the number of drafted tokens and the acceptance length."""
     from glmplan.serving.traffic.drafting import Acceptance
 
-    drafted, mean = plan.get("mtp"), plan.get("acceptance")
     if not drafted:
         return None
     if mean is None:
@@ -191,31 +185,26 @@ def _acceptance(plan: dict[str, Any]) -> Acceptance | None:
     return Acceptance.of_mean(drafted, mean) if mean > 1 else Acceptance(drafted, mean)
 
 
-def _predicted(
-    model: str, on: str, kv_tokens: int | None, plan: dict[str, Any], engine: dict[str, Any], traffic: Traffic
-) -> Described:
+def _predicted(model: str, on: str, options: ServiceOptions, scheduler: dict[str, Any], traffic: Traffic) -> Described:
     """The service as glmplan predicts it."""
     from glmplan.plan.question import Words
     from glmplan.plan.simulator_inputs import serving_inputs
     from glmplan.serving.engine.step_table import StepTable
     from glmplan.serving.simulate import Service
 
-    asked: dict[str, Any] = {
-        name: str(value) for name, value in plan.items() if value is not None and name != "block_size"
-    }
-    if engine.get("max_model_len") is not None:
-        asked["context"] = str(engine["max_model_len"])
+    asked: dict[str, Any] = {name: str(value) for name, value in given(options.deployment).items()}
+    if options.scheduler.max_model_len is not None:
+        asked["context"] = str(options.scheduler.max_model_len)
     if traffic.kind not in ("trace", "sessions") and not traffic.lengths:
         asked |= {"input": str(traffic.input), "output": str(traffic.output)}
     inputs = serving_inputs(Words(model, on, **asked))
     settings, pool = inputs.settings, inputs.pool
-    changes = {key: value for key, value in engine.items() if value is not None}
-    budget = changes.get("max_num_batched_tokens")
-    if budget is not None and "max_num_seqs" not in changes:
-        changes["max_num_seqs"] = max(1, min(settings.max_num_seqs, budget // settings.tokens_per_decode))
-    settings = replace(settings, **changes)
-    if kv_tokens is not None or plan.get("block_size") is not None:
-        pool = replace(pool, tokens=kv_tokens or pool.tokens, block_size=plan.get("block_size") or pool.block_size)
+    budget = scheduler.get("max_num_batched_tokens")
+    if budget is not None and "max_num_seqs" not in scheduler:
+        scheduler["max_num_seqs"] = max(1, min(settings.max_num_seqs, budget // settings.tokens_per_decode))
+    settings = replace(settings, **scheduler)
+    if options.kv_tokens is not None or options.block_size is not None:
+        pool = replace(pool, tokens=options.kv_tokens or pool.tokens, block_size=options.block_size or pool.block_size)
     longest = 4 * (traffic.input + traffic.output) * (traffic.turns if traffic.kind == "sessions" else 1)
     if traffic.kind == "trace" or traffic.lengths:
         longest = _LONGEST_RECORDED

@@ -6,115 +6,80 @@ import csv
 import json
 import math
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from glmplan.cli import serving_options as o
+from glmplan.cli import options as o
 from glmplan.cli.forms import Form
 
 if TYPE_CHECKING:
     from glmplan.serving.simulate import Outcome
     from glmplan.serving.traffic.promises import Target
 
-__all__ = ["command"]
+__all__ = ["RunOptions", "command"]
 
 _WHOLE_TRACE = 1 << 40
 _STATISTICS = ("mean", "p50", "p90", "p95", "p99")
 
 
-def command(
-    traffic: o.TrafficSpec,
-    model: o.Model = None,
-    on: o.On = None,
-    input_tokens: o.Input = None,
-    output_tokens: o.Output = None,
-    jitter: o.Jitter = None,
-    input_cv: o.InputCv = None,
-    output_cv: o.OutputCv = None,
-    lengths: o.Lengths = None,
-    think: o.Think = None,
-    ramp: o.Ramp = None,
-    shared_prefix: o.SharedPrefix = None,
-    turns: o.Turns = None,
-    tool_wait: o.ToolWait = None,
-    slo: Annotated[str | None, typer.Option(help="Promise, such as 'ttft p95 < 2 s, tpot p95 < 50 ms'.")] = None,
-    engine: o.EngineName = None,
-    engine_version: o.EngineVersion = None,
-    weights: o.Weights = None,
-    kv: o.Kv = None,
-    tp: o.Tp = None,
-    pp: o.Pp = None,
-    dp: o.Dp = None,
-    ep: o.Ep = None,
-    dcp: o.Dcp = None,
-    mtp: o.Mtp = None,
-    acceptance: o.AcceptanceLength = None,
-    memory_fraction: o.MemoryFraction = None,
-    kv_tokens: o.KvTokens = None,
-    block_size: o.BlockSize = None,
-    kv_bytes: o.KvBytes = None,
-    step_time: o.StepTimeOption = None,
-    max_num_seqs: o.MaxNumSeqs = None,
-    max_batched_tokens: o.MaxBatchedTokens = None,
-    max_model_len: o.MaxModelLen = None,
-    chunked_prefill: o.ChunkedPrefill = None,
-    prefix_caching: o.PrefixCaching = None,
-    admission: o.Admission = None,
-    replicas: o.Replicas = None,
-    routing: o.Routing = None,
-    prefill_replicas: o.PrefillReplicas = None,
-    transfer: o.TransferBandwidth = None,
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunOptions:
+    """How much is simulated, and what is written."""
+
     requests: Annotated[
         int | None, typer.Option(help="Requests; 10 for each user of a closed loop, a whole trace, 1000 otherwise.")
-    ] = None,
-    warmup: Annotated[int, typer.Option(help="Requests at the start that are not counted.")] = 0,
-    replications: Annotated[int, typer.Option(help="Repetitions for confidence intervals.")] = 1,
-    seed: Annotated[int, typer.Option(help="Seed; the same seed gives the same bytes.")] = 0,
-    records: Annotated[Path | None, typer.Option(help="One record of each request, .csv or .parquet.")] = None,
-    plot: Annotated[Path | None, typer.Option(help="Charts as an HTML page.")] = None,
-    form: Annotated[Form, typer.Option("--format", help="What is printed.")] = Form.text,
+    ] = None
+    warmup: Annotated[int, typer.Option(help="Requests at the start that are not counted.")] = 0
+    replications: Annotated[int, typer.Option(help="Repetitions for confidence intervals.")] = 1
+    seed: o.Seed = 0
+    records: Annotated[Path | None, typer.Option(help="One record of each request, .csv or .parquet.")] = None
+    plot: Annotated[Path | None, typer.Option(help="Charts as an HTML page.")] = None
+    form: o.Format = Form.text
+
+
+@o.with_options()
+def command(
+    traffic: o.TrafficSpec,
+    target: o.TargetOptions,
+    shape: o.TrafficOptions,
+    *,
+    slo: o.OptionalSlo = None,
+    service: o.ServiceOptions,
+    run: RunOptions,
 ) -> None:
     """Simulate a service under traffic: times that users see, throughput, batch, KV cache."""
-    given = dict(locals())
     from glmplan.cli.service import described_service, described_traffic
     from glmplan.serving.simulate import simulate
     from glmplan.serving.traffic.promises import parse_slo
 
     targets = parse_slo(slo) if slo else ()
-    arriving = described_traffic(traffic, o.chosen(given, o.TRAFFIC_FIELDS))
-    described = described_service(
-        model=model,
-        on=on,
-        step_time=step_time,
-        kv_tokens=kv_tokens,
-        link=transfer,
-        kv_bytes=kv_bytes,
-        plan=o.chosen(given, (*o.PLAN_FIELDS, "block_size")),
-        engine=o.chosen(given, o.ENGINE_FIELDS),
-        traffic=arriving,
-    )
+    arriving = described_traffic(traffic, shape)
+    described = described_service(target, service, arriving)
+    requests = run.requests
     if requests is None:
         requests = 10 * arriving.users if arriving.kind == "closed" and arriving.users else 1000
         if arriving.kind == "trace":
             requests = _WHOLE_TRACE
-    with _Progress(requests * replications) as progress:
+    with _Progress(requests * run.replications) as progress:
         outcome = simulate(
             described.service,
             arriving,
             requests=requests,
-            seed=seed,
-            replications=replications,
+            seed=run.seed,
+            replications=run.replications,
             targets=targets,
-            warmup=warmup,
-            records=records,
-            timeline=plot is not None,
+            warmup=run.warmup,
+            records=run.records,
+            timeline=run.plot is not None,
             progress=progress,
         )
-    if plot is not None and not outcome.interrupted:
-        _plot(described.service, arriving, outcome, plot, f"{model or 'own step time'} on {on or 'own machine'}")
-    _show(outcome, form, targets, described.basis)
+    if run.plot is not None and not outcome.interrupted:
+        title = f"{target.model or 'own step time'} on {target.on or 'own machine'}"
+        _plot(described.service, arriving, outcome, run.plot, title)
+    _show(outcome, run.form, targets, described.basis)
     if outcome.interrupted:
         raise typer.Exit(130)
 

@@ -2,119 +2,118 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from glmplan.cli.options import with_options
 
-def command(
-    model: Annotated[str | None, typer.Argument(help="The model to predict, as in `fit`.")] = None,
-    url: Annotated[str, typer.Option(help="Base address of the server: http://host:8000/v1")] = "",
-    served: Annotated[str | None, typer.Option("--model", help="The model's name on the server.")] = None,
-    on: Annotated[str | None, typer.Option(help="The machine to predict for: a host or 8xACCELERATOR.")] = None,
-    plan: Annotated[Path | None, typer.Option(help="A plan (JSON) that names model, machine and layout.")] = None,
+#: steps of the ladder when none are given
+_USERS = "1,2,4,8"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServedOptions:
+    """The server, and what is known of it."""
+
+    model: Annotated[str | None, typer.Argument(help="The model to predict, as in `fit`.")] = None
+    url: Annotated[str, typer.Option(help="Base address of the server: http://host:8000/v1")] = ""
+    served: Annotated[str | None, typer.Option("--model", help="The model's name on the server.")] = None
+    on: Annotated[str | None, typer.Option(help="The machine to predict for: a host or 8xACCELERATOR.")] = None
+    plan: Annotated[Path | None, typer.Option(help="A plan (JSON) that names model, machine and layout.")] = None
     facts: Annotated[
         list[str] | None, typer.Option("--set", help="More of the deployment, as column=value: --set tp=8.")
-    ] = None,
-    users: Annotated[str, typer.Option(help="Steps of the ladder: 1,2,4 or 1-64 (doubling).")] = "1,2,4,8",
+    ] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LadderOptions:
+    """What is asked of the server, step by step."""
+
+    users: Annotated[str, typer.Option(help="Steps of the ladder: 1,2,4 or 1-64 (doubling).")] = _USERS
     traffic: Annotated[
         str | None, typer.Option(help="Traffic as in `simulate`: closed:8, poisson:2/s, trace:FILE.")
-    ] = None,
-    rates: Annotated[str | None, typer.Option(help="Steps of an open loop, in requests a second: 0.5,1,2.")] = None,
-    input_tokens: Annotated[int, typer.Option("--input", min=1, help="Length of the prompts [token].")] = 1024,
-    output_tokens: Annotated[int, typer.Option("--output", min=1, help="Length of the answers [token].")] = 256,
-    jitter: Annotated[float, typer.Option(min=0, max=0.99, help="Lengths from 1 - jitter to 1 times these.")] = 0.0,
-    shared_prefix: Annotated[int, typer.Option(min=0, help="Tokens that all prompts begin with.")] = 0,
-    seconds: Annotated[float, typer.Option("--seconds-per-step", min=0.5, help="Counted time of a step [s].")] = 20.0,
-    requests: Annotated[int | None, typer.Option(min=1, help="Requests of a step, instead of a time.")] = None,
-    longest: Annotated[float, typer.Option(min=1, help="Limit of one step [s].")] = 300.0,
-    chat: Annotated[bool, typer.Option(help="Chat completions instead of completions.")] = False,
-    tokenizer: Annotated[str | None, typer.Option(help="Local tokenizer, where the server has none.")] = None,
-    max_ttft: Annotated[float, typer.Option(min=0, help="Stop when the median TTFT is above this [s].")] = 60.0,
-    max_errors: Annotated[float, typer.Option(min=0, max=1, help="Stop at this share of failed requests.")] = 0.2,
+    ] = None
+    rates: Annotated[str | None, typer.Option(help="Steps of an open loop, in requests a second: 0.5,1,2.")] = None
+    input: Annotated[int, typer.Option("--input", min=1, help="Length of the prompts [token].")] = 1024
+    output: Annotated[int, typer.Option("--output", min=1, help="Length of the answers [token].")] = 256
+    jitter: Annotated[float, typer.Option(min=0, max=0.99, help="Lengths from 1 - jitter to 1 times these.")] = 0.0
+    shared_prefix: Annotated[int, typer.Option(min=0, help="Tokens that all prompts begin with.")] = 0
+    seconds: Annotated[float, typer.Option("--seconds-per-step", min=0.5, help="Counted time of a step [s].")] = 20.0
+    requests: Annotated[int | None, typer.Option(min=1, help="Requests of a step, instead of a time.")] = None
+    longest: Annotated[float, typer.Option(min=1, help="Limit of one step [s].")] = 300.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientOptions:
+    """How the client asks, and when it stops."""
+
+    chat: Annotated[bool, typer.Option(help="Chat completions instead of completions.")] = False
+    tokenizer: Annotated[str | None, typer.Option(help="Local tokenizer, where the server has none.")] = None
+    max_ttft: Annotated[float, typer.Option(min=0, help="Stop when the median TTFT is above this [s].")] = 60.0
+    max_errors: Annotated[float, typer.Option(min=0, max=1, help="Stop at this share of failed requests.")] = 0.2
     falling: Annotated[
         float, typer.Option(min=0, max=1, help="Stop when a step has less than this share of the best throughput.")
-    ] = 0.7,
-    timeout: Annotated[float, typer.Option(min=0.1, help="Longest wait for a first token [s].")] = 300.0,
-    stall: Annotated[float, typer.Option(min=0.1, help="Longest wait between tokens [s].")] = 60.0,
-    insecure: Annotated[bool, typer.Option(help="Do not check the server's certificate.")] = False,
-    seed: Annotated[int, typer.Option(help="Seed of prompts, lengths and arrivals.")] = 0,
-    out: Annotated[Path | None, typer.Option(help="Folder of the record, the report and the journal.")] = None,
-    resume: Annotated[bool, typer.Option(help="Go on with the run in the folder.")] = False,
+    ] = 0.7
+    timeout: Annotated[float, typer.Option(min=0.1, help="Longest wait for a first token [s].")] = 300.0
+    stall: Annotated[float, typer.Option(min=0.1, help="Longest wait between tokens [s].")] = 60.0
+    insecure: Annotated[bool, typer.Option(help="Do not check the server's certificate.")] = False
+    seed: Annotated[int, typer.Option(help="Seed of prompts, lengths and arrivals.")] = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportOptions:
+    """What is kept and printed, and what the exit code says."""
+
+    out: Annotated[Path | None, typer.Option(help="Folder of the record, the report and the journal.")] = None
+    resume: Annotated[bool, typer.Option(help="Go on with the run in the folder.")] = False
     calibrate_on: Annotated[
         str | None, typer.Option(help="Steps to calibrate on: 1,4; the others are then predicted.")
-    ] = None,
+    ] = None
     fail_over: Annotated[
         str | None,
         typer.Option(help="Exit with 1 when a figure differs by more: 20%; or `interval`: by more than chance allows."),
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the record as JSON.")] = False,
-) -> None:
+    ] = None
+    as_json: Annotated[bool, typer.Option("--json", help="Print the record as JSON.")] = False
+
+
+@with_options()
+def command(server: ServedOptions, asked: LadderOptions, client: ClientOptions, report: ReportOptions) -> None:
     """Measure a live OpenAI-compatible server and compare it with the prediction, step by step.
 
     The API key is taken from GLMPLAN_API_KEY or OPENAI_API_KEY and never written anywhere.
     """
-    from glmplan.errors import GlmplanError, SpecError
-    from glmplan.measure.client import Endpoint, Patience
+    from glmplan.errors import SpecError
     from glmplan.measure.explanations import likely_causes
-    from glmplan.measure.guard import Limits
     from glmplan.measure.record_table import record_csv, record_json
-    from glmplan.measure.validation import deployment_facts, ignored_in_plan, ladder_plan, parse_share, parse_users
+    from glmplan.measure.validation import deployment_facts, ignored_in_plan, parse_share
     from glmplan.measure.validation_page import compared_json, html_page
-    from glmplan.measure.verdict import compare, consistent, worst
-    from glmplan.serving.traffic.spec import parse_traffic
+    from glmplan.measure.verdict import consistent, worst
 
-    if not url.startswith(("http://", "https://")):
-        raise SpecError("is not an address such as http://host:8000/v1", field="--url", value=url or "(missing)")
-    by_interval = fail_over == "interval"
-    bound = parse_share(fail_over) if fail_over is not None and not by_interval else None
-    spec = parse_traffic(
-        traffic or f"closed:{parse_users(users)[0]}",
-        input=input_tokens,
-        output=output_tokens,
-        jitter=jitter or None,
-        shared_prefix=shared_prefix or None,
-    )
-    levels: tuple[float, ...] = ()
-    if spec.kind == "closed" and (traffic is None or users != "1,2,4,8"):
-        levels = parse_users(users)
-    elif rates is not None:
-        levels = _rates(rates)
-    ladder = ladder_plan(spec, levels=levels, seconds=seconds, requests=requests, longest=longest, seed=seed)
-    known = deployment_facts(model=model, on=on, plan=plan, pairs=facts or [])
-    ignored = ignored_in_plan(plan) if plan is not None else ""
+    if not server.url.startswith(("http://", "https://")):
+        raise SpecError("is not an address such as http://host:8000/v1", field="--url", value=server.url or "(missing)")
+    by_interval = report.fail_over == "interval"
+    bound = parse_share(report.fail_over) if report.fail_over is not None and not by_interval else None
+    ladder = _ladder(asked, client.seed)
+    known = deployment_facts(model=server.model, on=server.on, plan=server.plan, pairs=server.facts or [])
+    ignored = ignored_in_plan(server.plan) if server.plan is not None else ""
     if ignored:
-        typer.echo(f"warning: {plan}: ignored, as no column of a run has this name: {ignored}", err=True)
-    record, journal = _climb(
-        Endpoint(url, served or "", chat, verify=not insecure),
-        ladder,
-        out=out,
-        resume=resume,
-        patience=Patience(first_token=timeout, stall=stall),
-        limits=Limits(ttft=max_ttft, error_rate=max_errors, falling=falling),
-        tokenizer=tokenizer,
-        quiet=as_json,
-    )
-    compared, said, pool = [], "no prediction: give MODEL and --on, or --plan", None
-    if known.get("model") and known.get("accelerator"):
-        try:
-            steps, assumed, pool = _predicted(record, known, parse_users(calibrate_on) if calibrate_on else ())
-            compared = compare(record.steps, steps)
-            said = f"predicted for {known['model']} on {known['accelerator']}: {'; '.join(assumed)}"
-        except GlmplanError as error:
-            said = f"no prediction: {error}"
+        typer.echo(f"warning: {server.plan}: ignored, as no column of a run has this name: {ignored}", err=True)
+    record, journal = _climb(server, ladder, client, report)
+    compared, said, pool = _compared(record, known, report.calibrate_on)
     causes = likely_causes(
         record, compared, predicted_pool=pool, speculative=known.get("speculative", "none") != "none"
     )
     text = record_json(record, compared_json(compared, causes, pool))
-    table = record_csv(record, known)
-    if out is not None:
-        _keep(out, {"record.json": text, "runs.csv": table, "report.html": html_page(record, compared, causes)})
-    if as_json:
+    if report.out is not None:
+        page = html_page(record, compared, causes)
+        _keep(report.out, {"record.json": text, "runs.csv": record_csv(record, known), "report.html": page})
+    if report.as_json:
         typer.echo(text, nl=False)
     else:
-        _print(record, compared, causes, said, out)
+        _print(record, compared, causes, said, report.out)
     if journal.faults:
         typer.echo(f"warning: {journal.faults} writes of the journal failed: {journal.last_fault}", err=True)
     if record.stopped:
@@ -123,6 +122,44 @@ def command(
         raise typer.Exit(130)
     if bound is not None and (not compared or worst(compared) > bound) or by_interval and not consistent(compared):
         raise typer.Exit(1)
+
+
+def _ladder(asked: LadderOptions, seed: int) -> Any:
+    """The steps to climb."""
+    from glmplan.measure.validation import ladder_plan, parse_users
+    from glmplan.serving.traffic.spec import parse_traffic
+
+    spec = parse_traffic(
+        asked.traffic or f"closed:{parse_users(asked.users)[0]}",
+        input=asked.input,
+        output=asked.output,
+        jitter=asked.jitter or None,
+        shared_prefix=asked.shared_prefix or None,
+    )
+    levels: tuple[float, ...] = ()
+    if spec.kind == "closed" and (asked.traffic is None or asked.users != _USERS):
+        levels = parse_users(asked.users)
+    elif asked.rates is not None:
+        levels = _rates(asked.rates)
+    return ladder_plan(
+        spec, levels=levels, seconds=asked.seconds, requests=asked.requests, longest=asked.longest, seed=seed
+    )
+
+
+def _compared(record: Any, known: dict[str, Any], calibrate_on: str | None) -> tuple[Any, str, Any]:
+    """Measured beside predicted figures, what the prediction rests on, and the predicted pool."""
+    from glmplan.errors import GlmplanError
+    from glmplan.measure.validation import parse_users
+    from glmplan.measure.verdict import compare
+
+    if not (known.get("model") and known.get("accelerator")):
+        return [], "no prediction: give MODEL and --on, or --plan", None
+    try:
+        steps, assumed, pool = _predicted(record, known, parse_users(calibrate_on) if calibrate_on else ())
+        said = f"predicted for {known['model']} on {known['accelerator']}: {'; '.join(assumed)}"
+        return compare(record.steps, steps), said, pool
+    except GlmplanError as error:
+        return [], f"no prediction: {error}", None
 
 
 def _predicted(record: Any, known: dict[str, Any], calibrate_on: tuple[int, ...]) -> tuple[Any, ...]:
@@ -161,7 +198,7 @@ def _rates(text: str) -> tuple[float, ...]:
     return found
 
 
-def _climb(endpoint: Any, ladder: Any, *, out: Path | None, resume: bool, quiet: bool, **options: Any) -> Any:
+def _climb(server: ServedOptions, ladder: Any, client: ClientOptions, report: ReportOptions) -> Any:
     import asyncio
     import signal
 
@@ -169,12 +206,15 @@ def _climb(endpoint: Any, ladder: Any, *, out: Path | None, resume: bool, quiet:
     from rich.progress import BarColumn, Progress, TextColumn
 
     from glmplan.errors import SpecError
+    from glmplan.measure.client import Endpoint, Patience
+    from glmplan.measure.guard import Limits
     from glmplan.measure.journal import Journal
     from glmplan.measure.ladder import climb
 
+    out = report.out
     path = None if out is None else out / "journal.jsonl"
     earlier: list[dict[str, Any]] = []
-    if resume:
+    if report.resume:
         if path is None or not path.exists():
             raise SpecError("has no journal to go on with", field="--resume", value=str(out))
         earlier = Journal.read(path)
@@ -186,7 +226,7 @@ def _climb(endpoint: Any, ladder: Any, *, out: Path | None, resume: bool, quiet:
         BarColumn(),
         TextColumn("{task.fields[figures]}"),
         console=Console(stderr=True),
-        disable=quiet,
+        disable=report.as_json,
         transient=True,
     )
 
@@ -208,7 +248,17 @@ def _climb(endpoint: Any, ladder: Any, *, out: Path | None, resume: bool, quiet:
             shown += f"  {now.faults} failed" if now.faults else ""
             progress.update(task, description=f"{level:g} {unit}, {now.state}", completed=now.share, figures=shown)
 
-        return await climb(endpoint, ladder, journal=journal, stop=stop, earlier=earlier, look=look, **options)
+        return await climb(
+            Endpoint(server.url, server.served or "", client.chat, verify=not client.insecure),
+            ladder,
+            journal=journal,
+            stop=stop,
+            earlier=earlier,
+            look=look,
+            patience=Patience(first_token=client.timeout, stall=client.stall),
+            limits=Limits(ttft=client.max_ttft, error_rate=client.max_errors, falling=client.falling),
+            tokenizer=client.tokenizer,
+        )
 
     try:
         with progress:

@@ -3,41 +3,52 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from glmplan.cli import options as o
 from glmplan.cli.forms import Form
 
 if TYPE_CHECKING:
     from glmplan.facts.schema.engine import Wall
 
-__all__ = ["command"]
+__all__ = ["ShownOptions", "UseOptions", "command"]
 
 _COLUMNS = ("verdict", "severity", "id", "title", "effect", "cost", "fallback", "do", "since", "until", "source")
 
 
-def command(
-    model: Annotated[str, typer.Argument(help="Model: a catalogue name, or name-format.")],
-    on: Annotated[str, typer.Option(help="Machine: NxACCELERATOR, a host name or a TOML file.")],
-    engine: Annotated[str, typer.Option(help="vllm, sglang, trtllm, llama.cpp, ktransformers or mlx.")] = "vllm",
-    engine_version: Annotated[str | None, typer.Option(help="Version of the engine.")] = None,
-    weights: Annotated[str | None, typer.Option(help="Format of the weights.")] = None,
-    kv: Annotated[str | None, typer.Option(help="Format of the KV cache.")] = None,
-    tp: Annotated[int | None, typer.Option(min=1, help="Tensor parallel degree.")] = None,
-    pp: Annotated[int | None, typer.Option(min=1, help="Pipeline stages.")] = None,
-    dp: Annotated[int | None, typer.Option(min=1, help="Attention data parallel degree.")] = None,
-    ep: Annotated[int | None, typer.Option(min=1, help="Expert parallel degree.")] = None,
-    dcp: Annotated[int | None, typer.Option(min=1, help="Decode context parallel degree.")] = None,
-    context: Annotated[int | None, typer.Option(min=1, help="Longest sequence, in tokens.")] = None,
-    users: Annotated[int | None, typer.Option(min=1, help="Requests in flight.")] = None,
-    mtp: Annotated[int | None, typer.Option(min=0, help="Drafted tokens for each step; 0 for none.")] = None,
-    eager: Annotated[bool | None, typer.Option("--eager/--graphs", help="Without or with CUDA graphs.")] = None,
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UseOptions:
+    """How the model is used."""
+
+    context: Annotated[int | None, typer.Option(min=1, help="Longest sequence, in tokens.")] = None
+    users: Annotated[int | None, typer.Option(min=1, help="Requests in flight.")] = None
+    mtp: o.Mtp = None
+    eager: Annotated[bool | None, typer.Option("--eager/--graphs", help="Without or with CUDA graphs.")] = None
     options: Annotated[
         list[str] | None, typer.Option("--with", help="Something switched on or patched, such as sm120-sparse-mla.")
-    ] = None,
-    certain: Annotated[bool, typer.Option("--certain", help="Leave out what depends on things not said.")] = False,
-    form: Annotated[Form, typer.Option("--format", help="What is printed.")] = Form.text,
+    ] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShownOptions:
+    """What is shown."""
+
+    certain: Annotated[bool, typer.Option("--certain", help="Leave out what depends on things not said.")] = False
+    form: o.Format = Form.text
+
+
+@o.with_options()
+def command(
+    model: o.RequiredModel,
+    on: o.RequiredOn,
+    *,
+    engine: Annotated[str, typer.Option(help="vllm, sglang, trtllm, llama.cpp, ktransformers or mlx.")] = "vllm",
+    layout: o.LayoutOptions,
+    use: UseOptions,
+    shown: ShownOptions,
 ) -> None:
     """List what an engine cannot do with a model on a machine, what it does instead, and what to do."""
     from glmplan.facts.catalogue.hosts import load_machine
@@ -45,30 +56,23 @@ def command(
     from glmplan.facts.engines.walls import possible_walls, walls_for
     from glmplan.facts.schema.engine import version_key
 
-    if engine_version is not None:
-        version_key(engine_version)
+    if layout.engine_version is not None:
+        version_key(layout.engine_version)
     spec, named = _model(model)
     plan = conditions_of(
         load_machine(on),
         spec,
         engine=engine,
-        options=frozenset(options or ()),
-        engine_version=engine_version,
-        weights=weights or named,
-        kv=kv,
-        tp=tp,
-        pp=pp,
-        dp=dp,
-        ep=ep,
-        dcp=dcp,
-        context=context,
-        users=users,
-        mtp=mtp,
-        graphs=None if eager is None else not eager,
+        options=frozenset(use.options or ()),
+        **{"weights": named} | o.given(layout),
+        context=use.context,
+        users=use.users,
+        mtp=use.mtp,
+        graphs=None if use.eager is None else not use.eager,
     )
     rows = [_row(wall, "stands") for wall in walls_for(plan)]
-    rows += [] if certain else [_row(wall, "possible") for wall in possible_walls(plan)]
-    typer.echo(_shown(rows, form, f"{model} on {on}, {engine} {engine_version or ''}".rstrip()), nl=False)
+    rows += [] if shown.certain else [_row(wall, "possible") for wall in possible_walls(plan)]
+    typer.echo(_shown(rows, shown.form, f"{model} on {on}, {engine} {layout.engine_version or ''}".rstrip()), nl=False)
 
 
 def _model(text: str) -> tuple[Any, str | None]:

@@ -17,7 +17,7 @@ from glmplan.measure.journal import Journal
 from glmplan.measure.load import Loader
 from glmplan.measure.load_records import Arrival, Lengths, Measured, Running
 from glmplan.measure.overhead import Overhead, measure_overhead
-from glmplan.measure.prompts import prepare_prompts
+from glmplan.measure.prompts import PromptMaker, prepare_prompts
 from glmplan.measure.request_result import Outcome
 from glmplan.measure.server_facts import ServerFacts, changed, read_gauges, read_server
 
@@ -255,18 +255,7 @@ async def climb(
     settings = {"url": endpoint.url, "model": endpoint.model, "chat": endpoint.chat, **plan.settings()}
     record.steps = _done_before(earlier, settings)
     async with Client(endpoint, patience) as client:
-        record.facts = await read_server(client)
-        client.endpoint = endpoint = named_endpoint(endpoint, record.facts)
-        record.endpoint = await suited_endpoint(client)
-        if not record.endpoint.ignore_eos:
-            journal.write("note", text="the server rejects ignore_eos: answers may be shorter than asked")
-        maker = await prepare_prompts(client, tokenizer=tokenizer)
-        record.prompts = maker.method
-        most = max([*plan.users, 1]) if plan.users else 32
-        record.overhead = await measure_overhead(min(most, 512), chat=endpoint.chat, together=plan.requests is not None)
-        if not earlier:
-            journal.write("begin", settings=settings, started=record.started)
-        journal.write("facts", facts=dataclasses.asdict(record.facts), overhead=dataclasses.asdict(record.overhead))
+        maker = await _meet(client, record, journal, tokenizer, None if earlier else settings)
         level = 0.0
         loader = Loader(
             client, maker, plan.lengths, guard=guard, journal=journal, stop=stop, seed=plan.seed,
@@ -301,6 +290,27 @@ async def climb(
     record.journal_faults = journal.faults
     record.steps.sort(key=lambda step: step.level)
     return record
+
+
+async def _meet(
+    client: Client, record: LadderRecord, journal: Journal, tokenizer: str | None, begin: dict[str, Any] | None
+) -> PromptMaker:
+    """Learn what the server is and takes, and what the client adds; the maker of its prompts."""
+    plan = record.plan
+    record.facts = await read_server(client)
+    client.endpoint = endpoint = named_endpoint(record.endpoint, record.facts)
+    record.endpoint = await suited_endpoint(client)
+    if not record.endpoint.ignore_eos:
+        journal.write("note", text="the server rejects ignore_eos: answers may be shorter than asked")
+    maker = await prepare_prompts(client, tokenizer=tokenizer)
+    record.prompts = maker.method
+    most = max([*plan.users, 1]) if plan.users else 32
+    overhead = await measure_overhead(min(most, 512), chat=endpoint.chat, together=plan.requests is not None)
+    record.overhead = overhead
+    if begin is not None:
+        journal.write("begin", settings=begin, started=record.started)
+    journal.write("facts", facts=dataclasses.asdict(record.facts), overhead=dataclasses.asdict(overhead))
+    return maker
 
 
 def _steps(plan: LadderPlan, loader: Loader) -> list[tuple[float, Callable[[], Any]]]:

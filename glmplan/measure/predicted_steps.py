@@ -52,6 +52,8 @@ def _deployment_of_files(facts: Mapping[str, Any], served: ServerFacts) -> tuple
     """Return the deployment of a model or a machine that is described by a file, or of this machine."""
     from glmplan.facts.catalogue.accelerators import load_accelerator
     from glmplan.facts.catalogue.names import kv_name
+    from glmplan.facts.engines.walls import load_engine
+    from glmplan.prediction.from_row_memory import STAND_IN
     from glmplan.readers.models.resolve import checkpoint_for, resolve_model
 
     choice = resolve_model(str(facts["model"]))
@@ -64,8 +66,9 @@ def _deployment_of_files(facts: Mapping[str, Any], served: ServerFacts) -> tuple
     checkpoint = choice.checkpoint if weights is None else checkpoint_for(choice.model, str(weights))
     size = {name: int(float(facts.get(name) or 1)) for name in ("tp", "pp", "dp", "ep", "dcp")}
     count = size["tp"] * size["pp"] * size["dp"]
-    engine = str(facts.get("engine") or served.engine or "vllm")
-    kv = kv_name(str(facts.get("kv_cache") or "")) or ("f16" if engine == "llama.cpp" else "bf16")
+    said = facts.get("engine") or served.engine
+    engine = str(said or STAND_IN)
+    kv = kv_name(str(facts.get("kv_cache") or "")) or load_engine(engine).default_cache
     deployment = Deployment(
         model=choice.model,
         checkpoint=checkpoint,
@@ -85,7 +88,7 @@ def _deployment_of_files(facts: Mapping[str, Any], served: ServerFacts) -> tuple
         sparse=runs_sparse(part, None),
         link=links_of_layout(implied_host(part, count), tp=size["tp"], pp=size["pp"], dp=size["dp"], dcp=size["dcp"]),
     )
-    return deployment, [f"kv {kv}", f"machine {part.full_name}"]
+    return deployment, [*([] if said else [f"engine {engine}"]), f"kv {kv}", f"machine {part.full_name}"]
 
 
 def _deployment_of_names(facts: Mapping[str, Any]) -> tuple[Deployment, list[str]]:
@@ -180,12 +183,14 @@ def predicted_pool(case: Case, served: ServerFacts) -> tuple[float, float, float
         Tokens and the ends of their 90 % interval, [token]; None where memory cannot be computed, as on a processor
         whose pool is whatever it was told.
     """
-    from glmplan.facts.engines.memory import memory_engines
+    from glmplan.facts.engines.memory import load_memory_rule, memory_engines
     from glmplan.physics.memory import MemorySettings, kv_pool, part_memory, rank_memory
 
     d = case.deployment
-    # llama.cpp and engines on a processor take the pool they are told to take
-    if d.engine not in memory_engines() or d.engine == "llama.cpp" or d.accelerator.kind == "cpu-socket":
+    # engines that reserve what is left, and all on a processor, take the pool they are told to take
+    if d.engine not in memory_engines() or d.accelerator.kind == "cpu-socket":
+        return None
+    if load_memory_rule(d.engine).pool == "rest":
         return None
     version = ".".join(map(str, d.release)) if d.release else None
     settings = MemorySettings(engine=d.engine, version=version, accelerator=d.accelerator.name)

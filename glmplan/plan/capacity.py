@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from glmplan.facts.engines.memory import memory_engines
 from glmplan.physics.memory.budget import MemoryBudget, budget_rows
 from glmplan.physics.memory.part import PartMemory, part_memory
 from glmplan.physics.memory.pool import KvPool, kv_pool, largest_context, requests_that_fit
@@ -148,7 +147,7 @@ def settings_of(asked: Asked, terms: Terms) -> MemorySettings:
         The settings.
     """
     return MemorySettings(
-        engine=asked.engine if asked.engine in memory_engines() else "vllm",
+        engine=asked.engine,
         version=asked.engine_version,
         accelerator=asked.machine.accelerator.name,
         fraction=asked.fraction,

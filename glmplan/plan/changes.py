@@ -6,10 +6,13 @@ from collections.abc import Iterator
 
 from glmplan.errors import GlmplanError
 from glmplan.facts.catalogue.models import load_model, model_names
+from glmplan.facts.engines.memory import load_memory_rule
+from glmplan.facts.engines.walls import engine_names, load_engine
+from glmplan.facts.formats import kv_format
 from glmplan.facts.schema.model import Checkpoint
 from glmplan.plan.offloaded import experts_on_host
 from glmplan.plan.plan import Change
-from glmplan.plan.question import Asked
+from glmplan.plan.question import DEFAULT_ENGINE, Asked
 from glmplan.plan.ranking import Scored
 from glmplan.plan.search import Solution, solve
 from glmplan.readers.models.resolve import checkpoint_for
@@ -102,12 +105,16 @@ def _try(asked: Asked, options: frozenset[str] = frozenset()) -> Solution | None
 
 def _engines(solution: Solution) -> Iterator[Change]:
     """Another engine, where the one asked for does not run the model on the part."""
-    for engine in ("vllm", "sglang", "trtllm"):
-        if engine == solution.asked.engine:
+    asked = solution.asked
+    mine = load_engine(asked.engine).running
+    for engine in sorted(engine_names(), key=lambda name: (name != DEFAULT_ENGINE, name)):
+        running = load_engine(engine).running
+        same_files = mine is not None and running is not None and mine.reads == running.reads
+        if engine == asked.engine or not same_files or load_memory_rule(engine).host_experts:
             continue
-        other = _try(solution.asked.but(engine=engine, engine_version=None))
+        other = _try(asked.but(engine=engine, engine_version=None))
         if other is not None and other.best.terms.blocked is None:
-            yield _change("engine", f"{engine} instead of {solution.asked.engine}", other)
+            yield _change("engine", f"{engine} instead of {asked.engine}", other)
 
 
 def _shorter(solution: Solution) -> Iterator[Change]:
@@ -129,9 +136,10 @@ def _shorter(solution: Solution) -> Iterator[Change]:
 
 def _cache(solution: Solution) -> Iterator[Change]:
     asked, kv = solution.asked, solution.best.terms.kv
-    part = asked.machine.accelerator
-    wanted = "bf16" if kv in ("fp8", "q8_0", "nvfp4") else "q8_0" if asked.engine == "llama.cpp" else "fp8"
-    if asked.engine == "mlx" or (wanted == "fp8" and part.supports("fp8") is not True):
+    engine = load_engine(asked.engine)
+    wide = engine.default_cache
+    wanted = wide if kv_format(kv).bytes < kv_format(wide).bytes else engine.small_cache(asked.machine.accelerator)
+    if not wanted:
         return
     other = _try(asked.but(kv=wanted), solution.options)
     if other is None or other.best.verdict == "does_not_fit" == solution.best.verdict:

@@ -59,7 +59,9 @@ def experts_of(model: ModelSpec) -> int:
     return max(found, default=0)
 
 
-def check_layout(model: ModelSpec, machine: Machine, given: dict[str, int | None]) -> None:
+def check_layout(
+    model: ModelSpec, machine: Machine, given: dict[str, int | None], *, divided_experts: bool = False
+) -> None:
     """Refuse degrees that cannot be.
 
     Parameters
@@ -70,6 +72,8 @@ def check_layout(model: ModelSpec, machine: Machine, given: dict[str, int | None
         The machine.
     given : dict of str to (int or None)
         ``tp``, ``pp``, ``dp``, ``ep``, ``dcp`` as asked for, [-]; None is left to the plan.
+    divided_experts : bool, optional
+        Whether the engine may deal the experts over a divisor of the ranks.
 
     Raises
     ------
@@ -101,8 +105,11 @@ def check_layout(model: ModelSpec, machine: Machine, given: dict[str, int | None
     experts = experts_of(model)
     if ep > 1 and not experts:
         raise SpecError(f"asks to deal experts, which {model.name} has not", field="--ep", value=ep)
-    if ep > 1 and (ep > min(count, experts) or (given["tp"] and given["dp"] and ep != tp * dp)):
-        whole = f"1 or tp × dp ({tp * dp})" if given["tp"] and given["dp"] else "1 or tp × dp"
+    fixed = given["tp"] and given["dp"]
+    uneven = tp * dp % ep if divided_experts else ep != tp * dp
+    if ep > 1 and (ep > min(count, experts) or (fixed and uneven)):
+        whole = f"1 or tp × dp ({tp * dp})" if fixed else "1 or tp × dp"
+        whole += " or a divisor of it" if divided_experts else ""
         raise SpecError(f"must be {whole}, within {count} accelerators and {experts} experts", field="--ep", value=ep)
     if dcp > 1 and (tp % dcp if given["tp"] else dcp > count):
         raise SpecError(f"must divide --tp {tp}" if given["tp"] else "must divide TP", field="--dcp", value=dcp)

@@ -5,9 +5,9 @@ A plan may call itself safe only where `is_safe` says so.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -26,13 +26,6 @@ if TYPE_CHECKING:
 __all__ = ["Hazard", "PlanFacts", "hazard_rules", "hazards_for", "is_safe", "machine_power"]
 
 _ORDER = ("danger", "warning", "note")
-#: the rest of a machine where nothing is stated: CPU 150-350 W and other parts 100-200 W, middle of the ranges [W]
-#: (https://365retail.co.uk/?p=29465, power of RTX PRO 6000 workstations)
-_REST_OF_MACHINE = 400.0
-#: ordinary circuits: words and rating [W]
-_CIRCUITS = (("15 A at 120 V", 1800.0), ("20 A at 120 V", 2400.0), ("16 A at 230 V", 3680.0), ("32 A at 230 V", 7360.0))
-#: cards with open fans, by their names in the catalogue
-_OPEN_FANS = re.compile(r"rtx-\d{4}|rtx-pro-6000-ws|r9700|w7900")
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +128,10 @@ def _share(rule: str, name: str) -> float:
     return float(hazard_rules()[rule].thresholds[name])
 
 
+def _watts(rule: str, name: str) -> float:
+    return parse_quantity(hazard_rules()[rule].thresholds[name], "watts")
+
+
 def _hazard(
     name: str, numbers: str, severity: HazardSeverity | None = None, *, change: str = "", certain: bool = True
 ) -> Hazard:
@@ -172,7 +169,7 @@ def machine_power(host: Host, facts: PlanFacts) -> tuple[float, str] | None:
         return None
     if part.kind in ("soc", "system"):
         return each * len(facts.members), f"{len(facts.members)} x {each:.0f} W"
-    rest = facts.rest_power if facts.rest_power is not None else _REST_OF_MACHINE
+    rest = facts.rest_power if facts.rest_power is not None else _watts("power-supply", "rest")
     word = "for the rest" + ("" if facts.rest_power is not None else ", assumed")
     return each * len(facts.members) + rest, f"{len(facts.members)} x {each:.0f} W + {rest:.0f} W {word}"
 
@@ -265,9 +262,10 @@ def _circuit(host: Host, facts: PlanFacts) -> list[Hazard]:
             return []
         numbers += f", {share:.0%} of a circuit of {host.power.circuit:.0f} W"
         return [_hazard("circuit", numbers, "danger" if share > 1.0 else "warning")]
-    if wall <= allowed * _CIRCUITS[0][1] or host.scale_up is not None:  # the latter stand where circuits are planned
-        return []
-    carries = [words for words, rating in _CIRCUITS if wall <= allowed * rating]
+    ratings = hazard_rules()["circuit"].ratings
+    if wall <= allowed * min(ratings.values()) or host.scale_up is not None:
+        return []  # machines with a scale-up fabric stand where circuits are planned
+    carries = [words for words, rating in ratings.items() if wall <= allowed * rating]
     fits = f"the smallest ordinary circuit that carries it is {carries[0]}" if carries else "no single ordinary circuit"
     return [_hazard("circuit", f"{numbers}; {fits}; the machine's own is not known", "note", certain=False)]
 
@@ -275,11 +273,11 @@ def _circuit(host: Host, facts: PlanFacts) -> list[Hazard]:
 def _heat(host: Host, facts: PlanFacts) -> list[Hazard]:
     part = load_accelerator(host.accelerator)
     limit = facts.power_limit or part.tdp or 0.0
-    threshold = parse_quantity(hazard_rules()["thermal-stack"].thresholds["power"], "watts")
+    threshold = _watts("thermal-stack", "power")
     if host.power is not None and host.power.cooling:
         return []
     crowded = len(facts.members) >= _share("thermal-stack", "cards") and limit > threshold
-    if not (crowded and _OPEN_FANS.fullmatch(part.name)):
+    if not (crowded and part.cooling == "open-fans"):
         return []
     numbers = f"{len(facts.members)} {part.full_name} at {limit:.0f} W; spacing and air flow are not known"
     return [_hazard("thermal-stack", numbers, certain=False)]
@@ -287,10 +285,12 @@ def _heat(host: Host, facts: PlanFacts) -> list[Hazard]:
 
 def _retrain(host: Host, facts: PlanFacts) -> list[Hazard]:
     part = load_accelerator(host.accelerator)
-    boards = " ".join((host.title, host.note or "", host.source)).lower()
-    if not (part.compute_capability or "").startswith("12.") or part.kind != "gpu":
+    applies = hazard_rules()["pcie-retrain"].applies
+    silicon = part.compute_capability or ""
+    if part.kind != "gpu" or not any(fnmatchcase(silicon, pattern) for pattern in applies.compute_capability):
         return []
-    if not host.switches and "wrx90" not in boards:
+    said = " ".join((host.title, host.note or "", host.source)).lower()
+    if not host.switches and not any(board in said for board in applies.boards):
         return []
     return [
         _hazard("pcie-retrain", f"{len(host.switches)} switches, {len(facts.members)} {part.full_name}", certain=False)

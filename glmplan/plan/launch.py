@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import json
 
+from glmplan.facts.engines.walls import load_engine
 from glmplan.plan.capacity import Holding
 from glmplan.plan.question import Asked
 
 __all__ = ["launch_command"]
-
-_VLLM_KV = {"bf16": "auto", "f16": "auto", "fp8": "fp8", "int8": "int8", "nvfp4": "nvfp4"}
-_SGLANG_KV = {"bf16": "auto", "f16": "auto", "fp8": "fp8_e4m3"}
-_LLAMA_KV = {"bf16": "bf16", "f16": "f16", "fp8": "q8_0", "q8_0": "q8_0", "q4_0": "q4_0"}
 
 
 def launch_command(asked: Asked, holding: Holding, context: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -62,6 +59,12 @@ def _repository(asked: Asked) -> tuple[str, list[str]]:
     return "PATH_TO_WEIGHTS", [f"no published files of {asked.model.name} {asked.checkpoint.name} are known: put yours"]
 
 
+def _cache_words(asked: Asked, kv: str) -> tuple[str, ...]:
+    """How the engine's own option names the format of the cache; none where nothing need be said."""
+    written = load_engine(asked.engine).cache_format(kv).written
+    return () if written is None else (written,)
+
+
 def _share(asked: Asked) -> str:
     return "" if asked.fraction is None else f"{asked.fraction:g}"
 
@@ -75,7 +78,7 @@ def _vllm(asked: Asked, holding: Holding, context: int) -> tuple[tuple[str, ...]
     words += [f"--data-parallel-size {terms.dp}"] * (terms.dp > 1)
     words += ["--enable-expert-parallel"] * (terms.ep > 1)
     words += [f"--decode-context-parallel-size {terms.dcp}"] * (terms.dcp > 1)
-    words += [f"--kv-cache-dtype {_VLLM_KV.get(terms.kv)}"] * (_VLLM_KV.get(terms.kv, "auto") != "auto")
+    words += [f"--kv-cache-dtype {kv}" for kv in _cache_words(asked, terms.kv)]
     words += [f"--max-model-len {context}"] * (context < asked.model.max_context)
     words += [f"--gpu-memory-utilization {_share(asked)}"] * (asked.fraction is not None)
     words += ["--enforce-eager"] * (not terms.graphs)
@@ -96,7 +99,7 @@ def _sglang(asked: Asked, holding: Holding, context: int) -> tuple[tuple[str, ..
     words += [f"--pp-size {terms.pp}"] * (terms.pp > 1)
     words += [f"--dp-size {terms.dp} --enable-dp-attention"] * (terms.dp > 1)
     words += [f"--ep-size {terms.ep}"] * (terms.ep > 1)
-    words += [f"--kv-cache-dtype {_SGLANG_KV.get(terms.kv)}"] * (_SGLANG_KV.get(terms.kv, "auto") != "auto")
+    words += [f"--kv-cache-dtype {kv}" for kv in _cache_words(asked, terms.kv)]
     words += [f"--context-length {context}"] * (context < asked.model.max_context)
     words += [f"--mem-fraction-static {_share(asked)}"] * (asked.fraction is not None)
     words += ["--disable-cuda-graph"] * (not terms.graphs)
@@ -121,7 +124,7 @@ def _trtllm(asked: Asked, holding: Holding, context: int) -> tuple[tuple[str, ..
     words += [f"--kv_cache_free_gpu_memory_fraction {_share(asked)}"] * (asked.fraction is not None)
     extra = []
     extra += ["enable_attention_dp: true"] * (terms.dp > 1)
-    extra += ["kv_cache_config: {dtype: fp8}"] * (terms.kv == "fp8")
+    extra += [f"kv_cache_config: {{dtype: {kv}}}" for kv in _cache_words(asked, terms.kv)]
     extra += ["cuda_graph_config: null"] * (not terms.graphs)
     if terms.mtp and asked.model.draft_head is not None:
         notes.append(f"the command leaves the drafting by {asked.model.draft_head.repository} out: add it")
@@ -141,10 +144,8 @@ def _llama_cpp(asked: Asked, holding: Holding, context: int) -> tuple[tuple[str,
     whole = int(min(holding.pool, slots * context)) if holding.pool else context
     words += [f"-c {whole // 256 * 256 or context}", f"--parallel {slots}"]
     words += ["--split-mode layer"] * (terms.pp > 1) + ["--split-mode row"] * (terms.tp > 1)
-    kind = _LLAMA_KV.get(terms.kv, "f16")
-    words += (
-        [f"--cache-type-k {kind} --cache-type-v {kind}", "--flash-attn on"] if kind != "f16" else ["--flash-attn on"]
-    )
+    words += [f"--cache-type-k {kv} --cache-type-v {kv}" for kv in _cache_words(asked, terms.kv)]
+    words.append("--flash-attn on")
     notes.append(f"-c is shared by the slots: {whole // max(slots, 1):,} tokens for each of {slots}")
     return tuple(words), tuple(notes)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from glmplan.errors import SpecError
+from glmplan.facts.engines.walls import load_engine
 from glmplan.plan.degrees import experts_of, heads_problem
 from glmplan.plan.question import Asked
 
@@ -10,8 +11,6 @@ __all__ = ["layouts"]
 
 #: beyond this many accelerators only layouts that use all, the largest power of two, or one domain are looked at [-]
 _MANY = 16
-#: engines that deal whole layers to their devices instead of splitting matrices
-_LAYER_SPLIT = ("llama.cpp",)
 
 
 def layouts(asked: Asked) -> tuple[list[tuple[int, int, int, int, int]], list[str]]:
@@ -44,10 +43,12 @@ def layouts(asked: Asked) -> tuple[list[tuple[int, int, int, int, int]], list[st
     model, count = asked.model, asked.machine.count
     experts = experts_of(model)
     depth = len(model.layer_names)
+    running = load_engine(asked.engine).running
+    whole_layers = running is not None and running.whole_layers
     bad: dict[str, list[int]] = {}
     degrees = []
     for tp in [asked.tp] if asked.tp else range(1, min(count, 128) + 1):
-        if asked.tp is None and asked.engine in _LAYER_SPLIT and tp > 1:
+        if asked.tp is None and whole_layers and tp > 1:
             continue
         problem = heads_problem(model, tp)
         if problem:
@@ -62,7 +63,7 @@ def layouts(asked: Asked) -> tuple[list[tuple[int, int, int, int, int]], list[st
                 used = tp * pp * dp
                 if used > count or (count > _MANY and used not in whole):
                     continue
-                if not asked.dp and dp > 1 and (pp > 1 or asked.engine in _LAYER_SPLIT):
+                if not asked.dp and dp > 1 and (pp > 1 or whole_layers):
                     continue
                 for ep in _expert_degrees(asked, tp * dp, experts):
                     dcp = asked.dcp or 1
@@ -84,8 +85,7 @@ def layouts(asked: Asked) -> tuple[list[tuple[int, int, int, int, int]], list[st
 
 def _expert_degrees(asked: Asked, ranks: int, experts: int) -> list[int]:
     if asked.ep:
-        # vLLM deals the experts over all tp × dp ranks; SGLang also over a divisor of them
-        whole = ranks == asked.ep or (asked.engine == "sglang" and ranks % asked.ep == 0)
+        whole = ranks == asked.ep or (asked.divided_experts and ranks % asked.ep == 0)
         return [asked.ep] if whole or asked.ep == 1 else []
     if experts == 0 or ranks == 1 or ranks > experts:
         return [1]

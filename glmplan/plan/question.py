@@ -7,20 +7,22 @@ from dataclasses import dataclass, replace
 
 from glmplan.errors import SpecError
 from glmplan.facts.engines.packing import EngineDefaults, engine_defaults
+from glmplan.facts.engines.walls import engine_names, load_engine
 from glmplan.facts.formats import KV_FORMATS
 from glmplan.facts.schema.model import Checkpoint, ModelSpec
 from glmplan.plan.degrees import check_layout
 from glmplan.readers.machines.resolve import Machine, resolve_machine
 from glmplan.readers.models.resolve import checkpoint_for, resolve_model
 
-__all__ = ["DEFAULT_INPUT", "DEFAULT_OUTPUT", "DEFAULT_USERS", "Asked", "Words", "read_words"]
+__all__ = ["DEFAULT_ENGINE", "DEFAULT_INPUT", "DEFAULT_OUTPUT", "DEFAULT_USERS", "Asked", "Words", "read_words"]
 
 #: request that is taken when no lengths are given: a chat turn with some history [token]
 DEFAULT_INPUT, DEFAULT_OUTPUT = 2048, 512
 #: users of the table when none are given [-]
 DEFAULT_USERS = (1, 4, 8, 16, 32, 64, 128)
-#: engines that start from GGUF files
-_GGUF_ENGINE = "llama.cpp"
+#: engines that a plan takes when none is named, which the answer says: for GGUF files and processors, for MLX files and
+#: Apple silicon, and for all else the one with most measurements
+_GGUF_ENGINE, _MLX_ENGINE, DEFAULT_ENGINE = "llama.cpp", "mlx", "vllm"
 _KV_WORDS = {"auto": None, "fp8_e4m3": "fp8", "fp8_e5m2": "fp8", "fp16": "f16", "bfloat16": "bf16", "f8": "fp8"}
 _LARGEST = 1 << 31
 
@@ -148,6 +150,12 @@ class Asked:
         return self.context if self.context and not self.lengths_given else self.request_tokens
 
     @property
+    def divided_experts(self) -> bool:
+        """Whether the engine may deal the experts over a divisor of the ranks."""
+        running = load_engine(self.engine).running
+        return running is not None and running.divided_experts
+
+    @property
     def defaults(self) -> EngineDefaults:
         """How the engine packs steps."""
         part = self.machine.accelerator
@@ -233,7 +241,7 @@ def read_words(words: Words) -> Asked:
     if not words.weights and not choice.stated:
         assumed.append(f"weights {checkpoint.name}: the model's default checkpoint")
     engine = _engine(words, checkpoint, machine, assumed)
-    kv = _kv(words.kv)
+    kv = _kv(words.kv, engine)
     layout = [_whole(f"--{name}", getattr(words, name)) for name in ("tp", "pp", "dp", "ep", "dcp")]
     context = _whole("--context", words.context)
     if context is not None and context > choice.model.max_context:
@@ -282,15 +290,12 @@ def read_words(words: Words) -> Asked:
         assumed=(*assumed, *machine.notes),
         notes=choice.notes,
     )
-    check_layout(
-        asked.model, asked.machine, {"tp": asked.tp, "pp": asked.pp, "dp": asked.dp, "ep": asked.ep, "dcp": asked.dcp}
-    )
+    degrees = {"tp": asked.tp, "pp": asked.pp, "dp": asked.dp, "ep": asked.ep, "dcp": asked.dcp}
+    check_layout(asked.model, asked.machine, degrees, divided_experts=asked.divided_experts)
     return asked
 
 
 def _engine(words: Words, checkpoint: Checkpoint, machine: Machine, assumed: list[str]) -> str:
-    from glmplan.facts.engines.walls import engine_names
-
     if words.engine is not None:
         name = words.engine.strip().lower()
         if name not in engine_names():
@@ -298,15 +303,15 @@ def _engine(words: Words, checkpoint: Checkpoint, machine: Machine, assumed: lis
         return name
     part = machine.accelerator
     if checkpoint.name.startswith("mlx"):
-        engine, why = "mlx", "the weights are in MLX form"
+        engine, why = _MLX_ENGINE, "the weights are in MLX form"
     elif checkpoint.file_bits_per_weight is not None or _is_gguf(checkpoint):
         engine, why = _GGUF_ENGINE, "the weights are a GGUF file"
     elif part.vendor == "Apple":
-        engine, why = "mlx", "the part is Apple silicon"
+        engine, why = _MLX_ENGINE, "the part is Apple silicon"
     elif part.kind == "cpu-socket":
         engine, why = _GGUF_ENGINE, "the part is a processor"
     else:
-        engine, why = "vllm", "the engine with most measurements"
+        engine, why = DEFAULT_ENGINE, "the engine with most measurements"
     assumed.append(f"engine {engine}: {why}")
     return engine
 
@@ -316,15 +321,19 @@ def _is_gguf(checkpoint: Checkpoint) -> bool:
     return any(name.startswith(("q2", "q3", "q4", "q5", "q6", "q8", "iq", "tq")) for name in names)
 
 
-def _kv(text: str | None) -> str | None:
+def _kv(text: str | None, engine: str) -> str | None:
     if text is None:
         return None
-    key = text.strip().lower()
-    if key in _KV_WORDS:
-        return _KV_WORDS[key]
+    word = text.strip().lower()
+    key = _KV_WORDS.get(word, word)
+    if key is None:
+        return None
     if key not in KV_FORMATS:
         raise SpecError("is not a KV cache format", field="--kv", value=text, choices=KV_FORMATS)
-    return key
+    try:
+        return load_engine(engine).cache_format(key).format
+    except SpecError as error:
+        raise SpecError(error.message, field="--kv", value=text, choices=error.choices) from None
 
 
 def _lengths(words: Words, context: int | None, model: ModelSpec, assumed: list[str]) -> tuple[int, int]:

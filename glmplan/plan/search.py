@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from glmplan.facts.engines.walls import load_engine
+from glmplan.facts.formats import kv_format
 from glmplan.plan.capacity import Holding, Ranks
 from glmplan.plan.engine_limits import Obstacles, Terms
 from glmplan.plan.layouts import layouts
@@ -79,16 +81,17 @@ def solve(asked: Asked, *, options: frozenset[str] = frozenset(), quick: bool = 
     obstacles = Obstacles(asked, options)
     found, left_out = layouts(asked)
     ranks = Ranks(asked, found)
-    preferred = asked.kv or asked.checkpoint.kv_default or "bf16"
+    engine = load_engine(asked.engine)
+    stated = asked.checkpoint.kv_default
+    stated = stated if any(one.format == stated for one in engine.cache_formats) else None
+    preferred = asked.kv or stated or engine.default_cache
     ranked = _ranked(asked, obstacles, ranks, preferred, quick)
     kv_why = (
-        ""
-        if asked.kv
-        else f"{preferred}: "
-        + ("the checkpoint says so" if asked.checkpoint.kv_default else "the default of the engine")
+        "" if asked.kv else f"{preferred}: " + ("the checkpoint says so" if stated else "the default of the engine")
     )
-    if asked.kv is None and preferred not in ("fp8", "nvfp4") and _compact(asked) and _wants_more(asked, ranked[0]):
-        smaller = _compact(asked)
+    smaller = engine.small_cache(asked.machine.accelerator)
+    saves = smaller and kv_format(smaller).bytes < kv_format(preferred).bytes
+    if asked.kv is None and saves and _wants_more(asked, ranked[0]):
         other = _ranked(asked, obstacles, ranks, smaller, quick)
         if _is_better(asked, other[0], ranked[0]):
             ranked, kv_why = other, f"{smaller}: {preferred} does not hold what was asked"
@@ -106,15 +109,6 @@ def _ranked(asked: Asked, obstacles: Obstacles, ranks: Ranks, kv: str, quick: bo
         terms = obstacles.settle(terms, mtp_given=asked.mtp > 0, ep_given=asked.ep is not None)
         settled.setdefault(terms.name, terms)
     return rank_layouts(asked, [ranks.hold(terms) for terms in settled.values()])
-
-
-def _compact(asked: Asked) -> str:
-    """The smaller cache format that the engine has on the part; empty if it has none."""
-    if asked.engine == "llama.cpp":
-        return "q8_0"
-    if asked.engine == "mlx" or asked.machine.accelerator.supports("fp8") is not True:
-        return ""
-    return "fp8"
 
 
 def _wants_more(asked: Asked, first: Scored) -> bool:

@@ -7,12 +7,13 @@ from functools import cached_property
 from math import gcd
 
 from glmplan.errors import SpecError
-from glmplan.facts.engines.kernels import attention_rule
+from glmplan.facts.engines.kernels import attention_rule, sparse_capabilities
 from glmplan.facts.engines.packing import engine_defaults
+from glmplan.facts.engines.walls import engine_names
 from glmplan.facts.formats import kv_format
 from glmplan.facts.schema.accelerator import Accelerator
 from glmplan.facts.schema.model import Checkpoint, GroupedQuery, LatentAttention, ModelSpec
-from glmplan.physics.blocks.cache import CACHE_LAYOUTS
+from glmplan.physics.blocks.cache import cache_layout
 from glmplan.physics.blocks.storage import uniform_checkpoint
 from glmplan.physics.network.groups import LayoutLinks
 from glmplan.physics.offload.hosted_steps import Offload
@@ -25,8 +26,6 @@ __all__ = ["Deployment", "checkpoint_for", "heads_of", "keeps_indexer", "runs_sp
 #: vLLM stores a sparse-attention latent in FP8 as 512 values, four FP32 scales and 64 rotary values in BF16 [B]
 #: (vllm `fp8_ds_mla`, vllm/v1/attention/backends/mla; checked against two servers in models.md section 3)
 DS_MLA_BYTES = 656.0
-#: compute capabilities whose tensor cores run the published sparse MLA kernels (FlashMLA: "requires SM90a or SM100f")
-_SPARSE_CAPABILITIES = ("9.0", "10.0", "10.3")
 
 
 @dataclass(frozen=True)
@@ -217,7 +216,7 @@ def runs_sparse(accelerator: Accelerator, backend: str | None) -> bool:
     said = (backend or "").lower()
     if "dense" in said or "off" in said:
         return False
-    return "nsa" in said or "sparse" in said or accelerator.compute_capability in _SPARSE_CAPABILITIES
+    return "nsa" in said or "sparse" in said or accelerator.compute_capability in sparse_capabilities()
 
 
 def keeps_indexer(engine: str, sparse: bool) -> bool:
@@ -233,15 +232,15 @@ def keeps_indexer(engine: str, sparse: bool) -> bool:
     Returns
     -------
     bool
-        False where dense attention comes from a patch that leaves the indexer out, see `glmplan.physics.blocks.cache`.
+        False where dense attention comes from a patch that leaves the indexer out, see `glmplan.physics.blocks.cache`;
+        of an engine that is not known nothing is taken out.
 
     Examples
     --------
     >>> keeps_indexer("vllm", True), keeps_indexer("vllm", False), keeps_indexer("sglang", False)
     (True, False, True)
     """
-    layout = CACHE_LAYOUTS.get(engine.lower())
-    return sparse or layout is None or not layout.dense_drops_indexer
+    return sparse or engine.lower() not in engine_names() or not cache_layout(engine).dense_drops_indexer
 
 
 def checkpoint_for(model: ModelSpec, weights: str | None, *, bits: float | None = None) -> Checkpoint:

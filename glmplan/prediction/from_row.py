@@ -14,6 +14,7 @@ from glmplan.errors import SpecError
 from glmplan.facts.catalogue.accelerators import load_accelerator
 from glmplan.facts.catalogue.names import own_images
 from glmplan.facts.engines.kernels import IMAGE, expert_path
+from glmplan.facts.engines.memory import memory_engines
 from glmplan.facts.engines.packing import EngineDefaults, engine_defaults
 from glmplan.facts.formats import KV_FORMATS
 from glmplan.facts.schema.host import Host
@@ -21,7 +22,7 @@ from glmplan.facts.schema.model import ExpertsFfn, ModelSpec
 from glmplan.physics.blocks.cached_prefix import computed_again
 from glmplan.physics.network.groups import LayoutLinks, links_of_layout
 from glmplan.prediction.deployment import Deployment, runs_sparse
-from glmplan.prediction.from_row_memory import MemoryAnswer, checkpoint_of, model_of, run_memory
+from glmplan.prediction.from_row_memory import STAND_IN, MemoryAnswer, checkpoint_of, model_of, run_memory
 from glmplan.prediction.load import Load
 from glmplan.readers.runs.campaigns import CampaignSettings, campaign_session, campaign_settings
 from glmplan.readers.runs.hosts import host_of_row
@@ -90,9 +91,11 @@ def question_of(run: Run) -> Question:
     model = model_of(run.model)
     accelerator = load_accelerator(run.accelerator)
     assumed: list[str] = []
-    engine = run.engine or "vllm"
+    engine = run.engine or STAND_IN
     if not run.engine:
-        assumed.append("engine vllm")
+        assumed.append(f"engine {STAND_IN}")
+    if engine not in memory_engines():
+        assumed.append(f"memory rule and packing of {STAND_IN}: those of {engine} are not known")
     checkpoint = checkpoint_of(run.model, run.weights, run.weights_bits)
     if run.weights is None:
         assumed.append(f"weights {checkpoint.name}")

@@ -12,6 +12,7 @@ from glmplan.facts.catalogue.accelerators import load_accelerator
 from glmplan.facts.catalogue.models import load_model
 from glmplan.facts.catalogue.names import refusal
 from glmplan.facts.engines.memory import memory_engines, stated_fraction
+from glmplan.facts.engines.walls import engine_names, load_engine
 from glmplan.facts.schema.model import Checkpoint, ModelSpec
 from glmplan.physics.memory import kv_pool, part_memory
 from glmplan.physics.memory.ranks import MemorySettings, rank_memory
@@ -20,10 +21,10 @@ from glmplan.prediction.deployment import Deployment, checkpoint_for
 from glmplan.readers.runs.record import Run
 from glmplan.units import GIB
 
-__all__ = ["MemoryAnswer", "checkpoint_of", "model_of", "run_memory"]
+__all__ = ["STAND_IN", "MemoryAnswer", "checkpoint_of", "model_of", "run_memory"]
 
-#: before this date an unnamed vLLM is 0.19 or older, whose pool rule differs (hardware_db/engines/memory/vllm.toml)
-_VLLM_0_20 = "2026-06"
+#: engine whose memory rule and packing are taken for one that nobody described; the answer says so
+STAND_IN = "vllm"
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,14 +114,21 @@ def run_memory(run: Run, deployment: Deployment, length: float, fraction: float 
         return None
     d = deployment
     version = ".".join(map(str, d.release)) if d.release else None
-    if version is None and d.engine == "vllm" and run.measured_on and run.measured_on < _VLLM_0_20:
-        version = "0.19.0"
+    if version is None:
+        version = _unnamed_version(d.engine, run.measured_on)
     longest = float(2 ** np.ceil(np.log2(length + 1)))
     mtp = d.draft_tokens > 0 or "mtp" in (run.checkpoint or "").lower()
     return _memory_of(
         d.model.name, run.weights, run.weights_bits, d.accelerator.name, (d.tp, d.pp, d.dp, d.ep, d.dcp), d.kv,
         d.engine, version, mtp, longest, d.graphs, stated_fraction(run.notes) or fraction, d.indexer,
     )  # fmt: skip
+
+
+def _unnamed_version(engine: str, day: str | None) -> str | None:
+    """Version that a server counts as when only the day of its run is known; None is the newest."""
+    if not day or engine not in engine_names():
+        return None
+    return next((one.version for one in load_engine(engine).unnamed_versions if day < one.before), None)
 
 
 @lru_cache(maxsize=8192)
@@ -148,7 +156,7 @@ def _memory_of(
             layout=Layout(tp=tp, pp=pp, dp=dp, ep=ep, dcp=dcp),
             kv=kv,
             settings=MemorySettings(
-                engine=engine if engine in memory_engines() else "vllm",
+                engine=engine if engine in memory_engines() else STAND_IN,
                 version=version,
                 accelerator=part.name,
                 fraction=fraction,

@@ -184,7 +184,7 @@ def _accelerator_lines(part: Accelerator) -> list[str]:
         f"{part.name}: {part.full_name}",
         f"{'memory':14}{_shown(part.memory, 'bytes')}, {_shown(part.memory_bandwidth, 'bytes per second')}",
         f"{'links':14}PCIe {pcie}; between accelerators: {scale_up} each way",
-        f"{'power':14}{_shown(part.tdp, 'watts')}",
+        f"{'power':14}{_shown(part.tdp, 'watts')}" + (f", {part.cooling}" if part.cooling else ""),
     ]
     rates = [f"{key} {_shown(part.peak.get(key), 'FLOP per second')}" for key in PRECISIONS if key in part.peak]
     rates += [f"no {key}" for key in part.unsupported]

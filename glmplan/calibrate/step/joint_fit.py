@@ -257,6 +257,25 @@ def _cost(scaled: np.ndarray, z: np.ndarray) -> float:
     return float(((_FREEDOM + 1.0) * np.log1p(scaled**2 / _FREEDOM)).sum() + z @ z)
 
 
+def _places_of(design: Design, rows: np.ndarray, offsets: np.ndarray) -> np.ndarray:
+    """Places of the effects that add up to each observation: those of its key in every level, [-]"""
+    first = offsets[:-1][None, :] + design.keys[design.observation_run[rows]]
+    return (first[:, :, None] * len(COLUMNS) + np.arange(len(COLUMNS))[None, None, :]).reshape(len(rows), -1)
+
+
+def _step_length(change: np.ndarray) -> float:
+    """Share of a step that is taken, [-]: a logarithm that runs to minus infinity never comes back."""
+    return min(1.0, 0.7 / max(float(np.quantile(np.abs(change), 0.999)), 1e-9))
+
+
+def _learn_noise(noise: np.ndarray, residual: np.ndarray, class_of: np.ndarray) -> None:
+    """Set the noise of each class with observations enough to their median deviation, in place."""
+    for one in range(len(noise)):
+        mine = residual[class_of == one]
+        if len(mine) >= 5:
+            noise[one] = max(1.4826 * float(np.median(np.abs(mine))), _LEAST_NOISE)
+
+
 def solve(
     design: Design,
     *,
@@ -303,11 +322,7 @@ def solve(
         flat = np.concatenate([part.ravel() for part in start])
         flat[: len(COLUMNS)] -= prior
         z = flat / sigma
-    run_of = design.observation_run[rows]
-    columns = (
-        (offsets[:-1][None, :] + design.keys[run_of])[:, :, None] * len(COLUMNS)
-        + np.arange(len(COLUMNS))[None, None, :]
-    ).reshape(len(rows), -1)
+    columns = _places_of(design, rows, offsets)
     pointer = np.arange(len(rows) + 1) * columns.shape[1]
     classes, class_of = np.unique(noise_class(design), return_inverse=True)
     noise = np.full(len(classes), 0.2)
@@ -337,9 +352,7 @@ def solve(
         target = residual[rows] * root + matrix @ z
         best = lsmr(matrix, target, damp=1.0, maxiter=120, atol=1e-7, btol=1e-7, x0=z)[0]
         move = best - z
-        # a logarithm that runs to minus infinity never comes back: no parameter may move far in one step
-        change = np.abs(summed(design, split(move * sigma)))
-        length = min(1.0, 0.7 / max(float(np.quantile(change, 0.999)), 1e-9))
+        length = _step_length(summed(design, split(move * sigma)))
         cost = _cost(residual[rows] / spread_of(rows), z)
         for _ in range(6):
             tried = z + length * move
@@ -350,10 +363,8 @@ def solve(
                 break
             length /= 2
         z = tried
-        for one in range(len(classes) if round_ >= 3 else 0):
-            mine = residual[use & (class_of == one)]
-            if len(mine) >= 5:
-                noise[one] = max(1.4826 * float(np.median(np.abs(mine))), _LEAST_NOISE)
+        if round_ >= 3:
+            _learn_noise(noise, residual[use], class_of[use])
         if progress is not None:
             progress(round_, float(np.median(np.abs(residual[rows]))))
     weight = (_FREEDOM + 1.0) / (_FREEDOM + (residual / spread_of()) ** 2)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from glmplan.facts.engines.walls import engine_names, load_engine
 from glmplan.physics.step.time import PARAMETERS
 from glmplan.prediction.deployment import Deployment
 from glmplan.prediction.effects import COLUMNS, LEVELS, load_effects
@@ -61,10 +62,12 @@ def processor_prior(deployment: Deployment) -> Prior | None:
         return None
     mean = load_effects(deployment.engine).sum_of(("all",) * len(LEVELS))[0]
     deviation = np.full(len(COLUMNS), _OF_KERNELS)
+    running = load_engine(deployment.engine).running if deployment.engine in engine_names() else None
+    one_process = running is not None and running.one_process
     for place, name in enumerate(PARAMETERS):
         if name.endswith("_seconds"):
             deviation[place] = _OF_SECONDS
-            if deployment.engine == "llama.cpp":
+            if one_process:
                 mean[place] = np.log(_ONE_PROCESS[name])
         else:
             mean[place] = 0.0

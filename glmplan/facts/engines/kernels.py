@@ -22,6 +22,7 @@ __all__ = [
     "expert_path",
     "kernel_rule",
     "latent_prompt_kernel",
+    "sparse_capabilities",
 ]
 
 #: format in the kernel fits → bytes of an activation inside its product [B], precision that computes
@@ -310,3 +311,27 @@ def latent_prompt_kernel(engine: str, silicon: str) -> str:
     ('prefill-attention', 'latent-prefill')
     """
     return _said("latent_prompts", "runs_as", engine, silicon) or "latent-prefill"
+
+
+@cache
+def sparse_capabilities() -> frozenset[str]:
+    """Compute capabilities whose tensor cores run published kernels of sparse latent attention.
+
+    Returns
+    -------
+    frozenset of str
+        Those that `hardware_db/kernels.toml` lists.
+
+    Raises
+    ------
+    SpecError
+        If an entry of the file is wrong.
+
+    Examples
+    --------
+    >>> sorted(sparse_capabilities())
+    ['10.0', '10.3', '9.0']
+    """
+    file = data_folder("hardware_db") / "kernels.toml"
+    found = read_entries(file, "sparse_latent", {"library", "compute_capability", "note"})
+    return frozenset(str(one) for entry in found for one in entry["compute_capability"])

@@ -96,6 +96,7 @@ class Conditions:
     options: frozenset[str] = frozenset()
 
 
+@cache
 def engine_names() -> tuple[str, ...]:
     """Return the engines that glmplan knows, sorted.
 

@@ -99,6 +99,9 @@ class PowerPoint(Frozen):
 class Accelerator(Frozen):
     """One part: a card, a module, a system on chip, or a CPU socket that computes.
 
+    `cooling` is that of a card: open fans blow into the machine, a blower out of it, passive cards need its air flow; a
+    module has none of its own. `printed_as` are names that only the vendor's tools use.
+
     Examples
     --------
     >>> from glmplan.facts.catalogue.accelerators import load_accelerator
@@ -115,6 +118,7 @@ class Accelerator(Frozen):
     vendor: str
     aliases: tuple[str, ...] = ()
     alias_notes: dict[str, str] = Field(default_factory=dict)
+    printed_as: tuple[str, ...] = ()
     compute_capability: str | None = None
     same_chip: str | None = None
     multiprocessors: int | None = Field(default=None, ge=1)
@@ -127,6 +131,7 @@ class Accelerator(Frozen):
     peak: dict[Precision, FlopPerSecond] = Field(default_factory=dict)
     unsupported: tuple[Precision, ...] = ()
     tdp: Watts | None = None
+    cooling: Literal["open-fans", "blower", "passive"] | None = None
 
     pcie_generation: int | None = Field(default=None, ge=1, le=8)
     pcie_lanes: int | None = Field(default=None, ge=1, le=256)

@@ -1,6 +1,6 @@
-"""What an engine cannot do where ("walls"), and what it does when nobody says otherwise ("defaults").
+"""What an engine cannot do where ("walls"), what it does when nobody says otherwise ("defaults"), and how it runs.
 
-Both are facts with a source. A wall says when it stands (`when`), from which version until which, what happens, what it
+All are facts with a source. A wall says when it stands (`when`), from which version until which, what happens, what it
 costs as far as somebody measured it, and what to do.
 """
 
@@ -11,11 +11,24 @@ from typing import Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from glmplan.errors import SpecError
+from glmplan.errors import SpecError, UnknownFact
+from glmplan.facts.schema.accelerator import Accelerator
+from glmplan.facts.schema.engine_running import CacheFormat, CacheLayout, Running
 from glmplan.facts.schema.validation import Frozen
 from glmplan.units import Bytes
 
-__all__ = ["Default", "Effect", "Engine", "Instead", "Severity", "Wall", "When", "number_test", "version_key"]
+__all__ = [
+    "Default",
+    "Effect",
+    "Engine",
+    "Instead",
+    "Severity",
+    "UnnamedVersion",
+    "Wall",
+    "When",
+    "number_test",
+    "version_key",
+]
 
 Severity = Literal["error", "fallback", "slow", "quality", "memory"]
 
@@ -238,13 +251,32 @@ class Default(Frozen):
         return text
 
 
+class UnnamedVersion(Frozen):
+    """The version that a server counts as which was measured before a day and whose version nobody wrote down."""
+
+    before: str = Field(pattern=r"^20\d\d-\d\d(-\d\d)?$")
+    version: str
+    note: str | None = None
+    source: str
+
+    @field_validator("version")
+    @classmethod
+    def _is_a_version(cls, version: str) -> str:
+        version_key(version)
+        return version
+
+
 class Engine(Frozen):
-    """An engine: its walls and its defaults. The engine `any` holds what stands in front of several."""
+    """An engine: its walls, its defaults and how it runs. The engine `any` holds walls in front of several."""
 
     name: str
     full_name: str
     walls: tuple[Wall, ...] = ()
     defaults: tuple[Default, ...] = ()
+    running: Running | None = None
+    cache: CacheLayout | None = None
+    cache_formats: tuple[CacheFormat, ...] = ()
+    unnamed_versions: tuple[UnnamedVersion, ...] = ()
 
     @model_validator(mode="after")
     def _ids_are_unique(self) -> Engine:
@@ -254,3 +286,86 @@ class Engine(Frozen):
                 raise SpecError("appears twice", field="walls.id", value=wall.id)
             seen.add(wall.id)
         return self
+
+    @model_validator(mode="after")
+    def _a_cache_has_formats_and_one_for_short_memory(self) -> Engine:
+        names = [one.format for one in self.cache_formats]
+        for one in self.cache_formats:
+            if one.since is not None:
+                version_key(one.since)
+        twice = [name for name in names if names.count(name) > 1]
+        if twice:
+            raise SpecError("appears twice", field="cache_formats.format", value=twice[0])
+        if (self.cache is None) != (not names):
+            raise SpecError("and `cache_formats` need each other", field="cache")
+        if sum(one.when_short for one in self.cache_formats) > 1:
+            raise SpecError("can hold for one format only", field="cache_formats.when_short")
+        return self
+
+    @property
+    def default_cache(self) -> str:
+        """Format of the KV cache when nobody says.
+
+        Raises
+        ------
+        UnknownFact
+            If no source says.
+        """
+        if not self.cache_formats:
+            raise UnknownFact(f"{self.name}: no source says in which format the KV cache is kept")
+        return self.cache_formats[0].format
+
+    def cache_format(self, name: str) -> CacheFormat:
+        """Return one of the formats in which the KV cache can be kept.
+
+        Parameters
+        ----------
+        name : str
+            Name of the format.
+
+        Returns
+        -------
+        CacheFormat
+            The format.
+
+        Raises
+        ------
+        SpecError
+            If the engine has no such format.
+
+        Examples
+        --------
+        >>> from glmplan.facts.engines.walls import load_engine
+        >>> load_engine("sglang").cache_format("fp8").written
+        'fp8_e4m3'
+        """
+        for one in self.cache_formats:
+            if one.format == name:
+                return one
+        known = [one.format for one in self.cache_formats]
+        raise SpecError(f"is not a format in which {self.full_name} keeps its KV cache", value=name, choices=known)
+
+    def small_cache(self, part: Accelerator) -> str:
+        """Format of the KV cache that a plan takes where memory is short.
+
+        Parameters
+        ----------
+        part : Accelerator
+            The part.
+
+        Returns
+        -------
+        str
+            Its name; empty where the engine has none on this part.
+
+        Examples
+        --------
+        >>> from glmplan.facts.catalogue.accelerators import load_accelerator
+        >>> from glmplan.facts.engines.walls import load_engine
+        >>> [load_engine("vllm").small_cache(load_accelerator(part)) for part in ("h100-sxm", "a100-80gb-sxm")]
+        ['fp8', '']
+        """
+        for one in self.cache_formats:
+            if one.when_short and (one.silicon is None or part.supports(one.silicon)):
+                return one.format
+        return ""

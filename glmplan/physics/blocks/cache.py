@@ -18,16 +18,14 @@ https://github.com/voipmonitor/rtx6kpro. Blocks, padding and replication over ra
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-
-from glmplan.errors import SpecError
+from glmplan.errors import UnknownFact
+from glmplan.facts.engines.walls import load_engine
 from glmplan.facts.formats import kv_format
+from glmplan.facts.schema.engine_running import CacheLayout
 from glmplan.facts.schema.model import GroupedQuery, LatentAttention, LayerKind, ModelSpec, Recurrent
 from glmplan.physics.blocks import grouped_query, latent, recurrent
 
 __all__ = [
-    "CACHE_LAYOUTS",
-    "CacheLayout",
     "cache_bytes_per_token",
     "cache_layout",
     "cache_window",
@@ -35,47 +33,6 @@ __all__ = [
     "model_state_bytes",
     "state_bytes_per_sequence",
 ]
-
-
-@dataclass(frozen=True, slots=True)
-class CacheLayout:
-    """How an engine lays out its cache.
-
-    Attributes
-    ----------
-    name : str
-        The engine.
-    packed_latent : bool
-        Whether FP8 latents of sparse attention are stored as ``fp8_ds_mla``.
-    index_keys : bool
-        Whether the keys of the sparse indexer are cached.
-    dense_drops_indexer : bool
-        Whether an engine that attends densely for want of kernels leaves the indexer out: its weights, its keys, and
-        the packed form of the latent.
-    """
-
-    name: str
-    packed_latent: bool
-    index_keys: bool
-    dense_drops_indexer: bool = False
-
-    def without_indexer(self) -> CacheLayout:
-        """The layout of a model whose indexer was left out: that of ordinary latent attention."""
-        return replace(self, packed_latent=False, index_keys=False)
-
-
-#: layout of each engine
-CACHE_LAYOUTS: dict[str, CacheLayout] = {
-    layout.name: layout
-    for layout in (
-        CacheLayout("vllm", packed_latent=True, index_keys=True, dense_drops_indexer=True),
-        CacheLayout("sglang", packed_latent=True, index_keys=True),
-        CacheLayout("ktransformers", packed_latent=True, index_keys=True),
-        CacheLayout("trtllm", packed_latent=False, index_keys=True),
-        CacheLayout("llama.cpp", packed_latent=False, index_keys=False),
-        CacheLayout("mlx", packed_latent=False, index_keys=False),
-    )
-}
 
 
 def cache_layout(engine: str) -> CacheLayout:
@@ -89,21 +46,23 @@ def cache_layout(engine: str) -> CacheLayout:
     Returns
     -------
     CacheLayout
-        The layout.
+        The layout, a fact of `hardware_db/engines`.
 
     Raises
     ------
-    SpecError
+    UnknownName
         If the engine is not known.
+    UnknownFact
+        If no source says how it lays out its cache.
 
     Examples
     --------
     >>> cache_layout("vllm").packed_latent, cache_layout("vllm").without_indexer().packed_latent
     (True, False)
     """
-    found = CACHE_LAYOUTS.get(engine.lower())
+    found = load_engine(engine.lower()).cache
     if found is None:
-        raise SpecError("is not an engine whose cache layout is known", value=engine, choices=CACHE_LAYOUTS)
+        raise UnknownFact(f"{engine}: no source says how it lays out its cache")
     return found
 
 

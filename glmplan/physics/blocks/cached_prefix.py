@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from glmplan.facts.engines.walls import engine_names
 from glmplan.facts.schema.model import GroupedQuery, ModelSpec, Recurrent
 from glmplan.physics.blocks import recurrent
-from glmplan.physics.blocks.cache import state_bytes_per_sequence
+from glmplan.physics.blocks.cache import cache_layout, state_bytes_per_sequence
 
 __all__ = ["computed_again", "hybrid_block"]
 
@@ -102,7 +103,8 @@ def computed_again(
     >>> computed_again(load_model("llama-3.1-8b"), engine="vllm", prompt=20_938.0, tp=4, kv_bytes=1.0)
     64.0
     """
-    block = hybrid_block(model, tp=tp, kv_bytes=kv_bytes, draft_tokens=draft_tokens) if engine == "vllm" else 0
+    united = engine in engine_names() and cache_layout(engine).united_pages
+    block = hybrid_block(model, tp=tp, kv_bytes=kv_bytes, draft_tokens=draft_tokens) if united else 0
     if not block:
         return min(prompt, _PLAIN)
     dropped = block if draft_tokens else 0

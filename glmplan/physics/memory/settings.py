@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from glmplan.facts.engines.memory import MemoryRule, load_memory_rule
+from glmplan.facts.schema.engine_running import CacheLayout
 from glmplan.facts.schema.model import GroupedQuery, LayerKind, Recurrent
 from glmplan.physics.blocks.cache import (
-    CacheLayout,
     cache_bytes_per_token,
     cache_layout,
     cache_window,

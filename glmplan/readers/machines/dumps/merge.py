@@ -18,17 +18,6 @@ from glmplan.readers.machines.dumps.recognise import Dump
 
 __all__ = ["accelerator_of", "host_from_dumps"]
 
-#: Names that nvidia-smi prints and that differ from the full name of the part.
-_PRINTED = {
-    "h100-80gb-hbm3": "h100-sxm",
-    "a100-sxm4-80gb": "a100-80gb-sxm",
-    "a100-sxm4-40gb": "a100-40gb-sxm",
-    "a100-80gb-pcie": "a100-80gb-pcie",
-    "h200": "h200-sxm",
-    "b200": "b200-sxm",
-    "gb10": "dgx-spark",
-}
-
 
 def accelerator_of(product: str) -> str | None:
     """Return the catalogue's name of a product as a vendor tool prints it.
@@ -49,13 +38,15 @@ def accelerator_of(product: str) -> str | None:
     ('rtx-pro-6000-server', None)
     """
     plain = _plain_product(product)
-    if plain in _PRINTED:
-        return _PRINTED[plain]
     if plain in accelerator_names():
         return plain
     if plain in accelerator_aliases():
         return accelerator_aliases()[plain]
-    full = {plain_name(load_accelerator(name).full_name): name for name in accelerator_names()}
+    parts = [load_accelerator(name) for name in accelerator_names()]
+    full = {plain_name(part.full_name): part.name for part in parts}
+    printed = {plain_name(text): part.name for part in parts for text in part.printed_as}
+    if plain in printed:
+        return printed[plain]
     if plain in full:
         return full[plain]
     longer = [name for text, name in full.items() if text.startswith(f"{plain}-")]

@@ -1,0 +1,271 @@
+"""Options that commands have in common: each is declared once, in a record that a command takes as one argument."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from dataclasses import MISSING, dataclass, fields, is_dataclass
+from functools import wraps
+from typing import Annotated, Any, get_type_hints
+
+import typer
+
+from glmplan.cli.forms import Form
+
+__all__ = [
+    "DeploymentOptions",
+    "LayoutOptions",
+    "SchedulerOptions",
+    "ServiceOptions",
+    "TargetOptions",
+    "TrafficOptions",
+    "given",
+    "with_options",
+]
+
+_MODEL = typer.Argument(help="Model: a catalogue name, or name-format.")
+AnyModel = Annotated[str, typer.Argument(help="A catalogue name, name-format, config.json, folder or .gguf file.")]
+_ON = typer.Option(help="Machine: NxACCELERATOR, a host name or a TOML file.")
+Model = Annotated[str | None, _MODEL]
+RequiredModel = Annotated[str, _MODEL]
+On = Annotated[str | None, _ON]
+RequiredOn = Annotated[str, _ON]
+TrafficSpec = Annotated[
+    str,
+    typer.Option(
+        help="closed:USERS, poisson:RATE/s, gamma:RATE/s,cv=3, onoff:RATE/s,on=10,off=30, daily:RATE/s, trace:FILE, "
+        "sessions:USERS, sessions:RATE/s, or a TOML file."
+    ),
+]
+Input = Annotated[int | None, typer.Option("--input", min=1, help="Nominal prompt length, in tokens.")]
+Output = Annotated[int | None, typer.Option("--output", min=1, help="Nominal answer length, in tokens.")]
+Jitter = Annotated[float | None, typer.Option(help="Lengths are uniform in 1 - jitter to 1 times nominal.")]
+InputCv = Annotated[float | None, typer.Option(help="Log-normal prompts with this coefficient of variation.")]
+OutputCv = Annotated[float | None, typer.Option(help="Log-normal answers with this coefficient of variation.")]
+Lengths = Annotated[str | None, typer.Option(help="CSV with input_tokens and output_tokens to draw from.")]
+Think = Annotated[str | None, typer.Option(help="Mean pause of a user, such as '2 s'.")]
+Ramp = Annotated[str | None, typer.Option(help="Time over which users start; all at once by default.")]
+SharedPrefix = Annotated[int | None, typer.Option(min=0, help="Tokens at the head of each prompt that are the same.")]
+Turns = Annotated[int | None, typer.Option(min=1, help="Mean turns of a session.")]
+ToolWait = Annotated[str | None, typer.Option(help="Mean pause between the turns of a session.")]
+
+EngineName = Annotated[str | None, typer.Option(help="vllm, sglang, trtllm or llama.cpp.")]
+EngineVersion = Annotated[str | None, typer.Option(help="Version of the engine.")]
+Weights = Annotated[str | None, typer.Option(help="Format of the weights.")]
+Kv = Annotated[str | None, typer.Option(help="Format of the KV cache.")]
+Tp = Annotated[int | None, typer.Option(min=1, help="Tensor parallel degree.")]
+Pp = Annotated[int | None, typer.Option(min=1, help="Pipeline stages.")]
+Dp = Annotated[int | None, typer.Option(min=1, help="Attention data parallel degree.")]
+Ep = Annotated[int | None, typer.Option(min=1, help="Expert parallel degree.")]
+Dcp = Annotated[int | None, typer.Option(min=1, help="Decode context parallel degree.")]
+Mtp = Annotated[int | None, typer.Option(min=0, help="Drafted tokens for each step; 0 for none.")]
+AcceptanceLength = Annotated[
+    float | None, typer.Option(help="Chance of a drafted token (up to 1), or tokens gained in a step (above 1).")
+]
+MemoryFraction = Annotated[float | None, typer.Option(help="Share of memory for weights and KV cache.")]
+KvTokens = Annotated[int | None, typer.Option(min=1, help="Room of the KV pool instead of the predicted one.")]
+BlockSize = Annotated[int | None, typer.Option(min=1, help="Tokens of a KV block.")]
+KvBytes = Annotated[
+    str | None, typer.Option("--kv-bytes-per-token", help="Bytes of a token in the KV cache, for the hand-over.")
+]
+StepTimeOption = Annotated[
+    str | None,
+    typer.Option(
+        help="Step time of your own instead of a model's: 'base=12 ms,request=0.1 ms,context=13 ns,prompt=17 us'."
+    ),
+]
+
+MaxNumSeqs = Annotated[int | None, typer.Option(min=1, help="Requests that run at once; slots in llama.cpp.")]
+MaxBatchedTokens = Annotated[
+    int | None,
+    typer.Option(
+        "--max-batched-tokens", min=1, help="Token budget of a step (chunked_prefill_size, max_num_tokens, n_batch)."
+    ),
+]
+MaxModelLen = Annotated[int | None, typer.Option(min=1, help="Longest prompt and answer together.")]
+ChunkedPrefill = Annotated[bool | None, typer.Option(help="Whether prompts are spread over steps.")]
+PrefixCaching = Annotated[bool | None, typer.Option(help="Whether equal heads of prompts are found again.")]
+Admission = Annotated[
+    str | None, typer.Option(help="chunk, no-evict, max-utilization, estimate or slot; the engine's own by default.")
+]
+Replicas = Annotated[int | None, typer.Option(min=1, help="Data-parallel copies behind a router.")]
+Routing = Annotated[str | None, typer.Option(help="round-robin, least-loaded or prefix-aware.")]
+PrefillReplicas = Annotated[int | None, typer.Option(min=0, help="Replicas that only prefill and hand over.")]
+TransferBandwidth = Annotated[
+    str | None, typer.Option("--transfer", help="Bandwidth of the hand-over, such as '50 GB/s'.")
+]
+
+
+_PROMISE = typer.Option(help="Promise, such as 'ttft p95 < 2 s, tpot p95 < 50 ms'.")
+Slo = Annotated[str, _PROMISE]
+OptionalSlo = Annotated[str | None, _PROMISE]
+Seed = Annotated[int, typer.Option(help="Seed; the same seed gives the same bytes.")]
+Format = Annotated[Form, typer.Option("--format", help="What is printed.")]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TargetOptions:
+    """What is served on what; not needed with a step time of one's own."""
+
+    model: Model = None
+    on: On = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrafficOptions:
+    """Fields of `Traffic`."""
+
+    input: Input = None
+    output: Output = None
+    jitter: Jitter = None
+    input_cv: InputCv = None
+    output_cv: OutputCv = None
+    lengths: Lengths = None
+    think: Think = None
+    ramp: Ramp = None
+    shared_prefix: SharedPrefix = None
+    turns: Turns = None
+    tool_wait: ToolWait = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayoutOptions:
+    """Version, formats and layout."""
+
+    engine_version: EngineVersion = None
+    weights: Weights = None
+    kv: Kv = None
+    tp: Tp = None
+    pp: Pp = None
+    dp: Dp = None
+    ep: Ep = None
+    dcp: Dcp = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeploymentOptions:
+    """Fields of `glmplan.plan.question.Words`."""
+
+    engine: EngineName = None
+    layout: LayoutOptions = LayoutOptions()
+    mtp: Mtp = None
+    acceptance: AcceptanceLength = None
+    memory_fraction: MemoryFraction = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchedulerOptions:
+    """Fields of `EngineSettings`."""
+
+    max_num_seqs: MaxNumSeqs = None
+    max_num_batched_tokens: MaxBatchedTokens = None
+    max_model_len: MaxModelLen = None
+    chunked_prefill: ChunkedPrefill = None
+    prefix_caching: PrefixCaching = None
+    admission: Admission = None
+    replicas: Replicas = None
+    routing: Routing = None
+    prefill_replicas: PrefillReplicas = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceOptions:
+    """A service to simulate: how it is deployed, its cache pool, its step time and its scheduler."""
+
+    deployment: DeploymentOptions = DeploymentOptions()
+    kv_tokens: KvTokens = None
+    block_size: BlockSize = None
+    kv_bytes: KvBytes = None
+    step_time: StepTimeOption = None
+    scheduler: SchedulerOptions = SchedulerOptions()
+    transfer: TransferBandwidth = None
+
+
+def given(options: Any) -> dict[str, Any]:
+    """Options of a record, and of the records in it, that were given.
+
+    Parameters
+    ----------
+    options : dataclass
+        The record.
+
+    Returns
+    -------
+    dict
+        Field → value, without those that are None.
+
+    Examples
+    --------
+    >>> given(TrafficOptions(turns=4))
+    {'turns': 4}
+    """
+    found: dict[str, Any] = {}
+    for field in fields(options):
+        value = getattr(options, field.name)
+        found |= given(value) if is_dataclass(value) else {} if value is None else {field.name: value}
+    return found
+
+
+def with_options(*, without: tuple[str, ...] = ()) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Let a command take records of options: their fields stand in its signature, where the record stands.
+
+    Parameters
+    ----------
+    without : tuple of str, optional
+        Fields of records that this command has not.
+
+    Returns
+    -------
+    callable
+        A decorator for a function whose parameters can all be given by name.
+
+    Examples
+    --------
+    >>> @with_options(without=("on",))
+    ... def command(target: TargetOptions, *, seed: Seed = 0) -> None:
+    ...     print(target.model, seed)
+    >>> list(inspect.signature(command).parameters)
+    ['model', 'seed']
+    >>> command(model="glm-5.1", seed=3)
+    glm-5.1 3
+    """
+
+    def decorate(function: Callable[..., None]) -> Callable[..., None]:
+        parameters: dict[str, inspect.Parameter] = {}
+        hints = get_type_hints(function, include_extras=True)
+        own = inspect.signature(function).parameters
+        for name, parameter in own.items():
+            for field, hint, default in _spread(name, hints[name], parameter.default):
+                if field not in without:
+                    kind = inspect.Parameter.KEYWORD_ONLY
+                    parameters[field] = inspect.Parameter(field, kind, default=default, annotation=hint)
+
+        @wraps(function)
+        def command(**values: Any) -> None:
+            function(**{name: _gather(name, hints[name], values) for name in own})
+
+        command.__signature__ = inspect.Signature(list(parameters.values()))  # type: ignore[attr-defined]
+        command.__annotations__ = {name: one.annotation for name, one in parameters.items()}
+        return command
+
+    return decorate
+
+
+def _spread(name: str, hint: Any, default: Any) -> Iterator[tuple[str, Any, Any]]:
+    """Name, type and default of a parameter, or of every field below it where it is a record of options."""
+    if not is_dataclass(hint):
+        yield name, hint, default
+        return
+    hints = get_type_hints(hint, include_extras=True)
+    for field in fields(hint):
+        default = inspect.Parameter.empty if field.default is MISSING else field.default
+        yield from _spread(field.name, hints[field.name], default)
+
+
+def _gather(name: str, hint: Any, values: dict[str, Any]) -> Any:
+    """The value of a parameter, or a record of what was given for its fields."""
+    if not is_dataclass(hint):
+        return values[name]
+    hints = get_type_hints(hint, include_extras=True)
+    present = {field.name for field in fields(hint) if is_dataclass(hints[field.name]) or field.name in values}
+    return hint(**{one: _gather(one, hints[one], values) for one in present})  # type: ignore[operator]

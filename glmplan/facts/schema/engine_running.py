@@ -1,0 +1,72 @@
+"""How an engine runs a model and keeps its KV cache: facts of `hardware_db/engines`, each with a source."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import field_validator
+
+from glmplan.errors import SpecError
+from glmplan.facts.formats import KV_FORMATS
+from glmplan.facts.schema.accelerator import Precision
+from glmplan.facts.schema.validation import Frozen
+
+__all__ = ["CacheFormat", "CacheLayout", "Running"]
+
+
+class CacheFormat(Frozen):
+    """A format in which an engine can keep the KV cache.
+
+    The first of an engine is what it takes when nobody says. `written` is how the engine's own option names it; None
+    needs no option. `when_short`: a plan that lacks room takes it, on a part that multiplies in `silicon`.
+    """
+
+    format: str
+    written: str | None = None
+    since: str | None = None
+    silicon: Precision | None = None
+    when_short: bool = False
+    note: str | None = None
+    source: str
+
+    @field_validator("format")
+    @classmethod
+    def _is_a_format(cls, name: str) -> str:
+        if name not in KV_FORMATS:
+            raise SpecError("is not a KV cache format", field="format", value=name, choices=KV_FORMATS)
+        return name
+
+
+class CacheLayout(Frozen):
+    """How an engine lays out its cache.
+
+    `packed_latent`: FP8 latents of sparse attention are stored as ``fp8_ds_mla``. `index_keys`: the keys of the sparse
+    indexer are cached. `dense_drops_indexer`: attending densely for want of kernels leaves the indexer out: its
+    weights, its keys and the packed form of the latent. `united_pages`: in models with recurrent layers, blocks of
+    attention grow until their page is as large as a recurrent state.
+    """
+
+    packed_latent: bool
+    index_keys: bool
+    dense_drops_indexer: bool = False
+    united_pages: bool = False
+    source: str
+
+    def without_indexer(self) -> CacheLayout:
+        """The layout of a model whose indexer was left out: that of ordinary latent attention."""
+        return self.model_copy(update={"packed_latent": False, "index_keys": False})
+
+
+class Running(Frozen):
+    """How an engine runs a model.
+
+    `reads`: the form of the weight files it starts from. `whole_layers`: it deals whole layers to its devices and
+    splits matrices only when told to. `divided_experts`: the experts may be dealt over a divisor of the ranks, else
+    over all of them. `one_process`: HTTP server, tokenizer and scheduler are threads of one compiled process.
+    """
+
+    reads: Literal["safetensors", "gguf", "mlx"]
+    whole_layers: bool = False
+    divided_experts: bool = False
+    one_process: bool = False
+    source: str

@@ -1,0 +1,94 @@
+"""Options that several commands have are declared once and mean the same in each."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from collections import defaultdict
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from glmplan.cli import fit, options, safe, simulate, validate
+from glmplan.cli.options import given, with_options
+
+OWN = {
+    simulate: {"traffic", "slo", "requests", "warmup", "replications", "records", "ramp"},
+    safe: {"traffic", "slo", "most"},
+}
+
+
+def names(command):
+    return list(inspect.signature(command.command).parameters)
+
+
+def test_simulate_and_safe_have_the_same_options_but_for_what_is_their_own():
+    shared = [set(names(command)) - own for command, own in OWN.items()]
+    assert shared[0] == shared[1]
+    assert len(shared[0]) > 35
+    assert "ramp" in names(simulate) and "ramp" not in names(safe)
+
+
+def test_no_option_is_declared_twice_in_the_command_line():
+    places = defaultdict(list)
+    for path in Path(options.__file__).parent.glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Subscript) and ast.unparse(node.value) == "Annotated":
+                kind, declared = node.slice.elts[:2]
+                # `Form` is an enumeration of its own in some modules
+                if isinstance(declared, ast.Call) and declared.keywords and ast.unparse(kind) != "Form":
+                    places[ast.unparse(node.slice)].append(path.name)
+    assert len(places) > 60
+    assert {text: names for text, names in places.items() if len(set(names)) > 1} == {}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inner:
+    depth: Annotated[int, typer.Option(min=1, help="How deep.")] = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outer:
+    name: Annotated[str | None, typer.Argument(help="Who.")] = None
+    inner: Inner = Inner()
+    length: Annotated[float | None, typer.Option("--how-long", help="How long.")] = None
+
+
+@pytest.fixture
+def program():
+    seen = []
+    app = typer.Typer(add_completion=False, rich_markup_mode=None)
+
+    @app.command()
+    @with_options()
+    def command(outer: Outer, *, loud: Annotated[bool, typer.Option("--loud")] = False) -> None:
+        """Say it."""
+        seen.append((outer, loud))
+
+    return CliRunner(), app, seen
+
+
+def test_records_of_options_arrive_filled_also_one_inside_the_other(program):
+    runner, app, seen = program
+    assert runner.invoke(app, ["ann", "--how-long", "2.5", "--depth", "4", "--loud"]).exit_code == 0
+    assert runner.invoke(app, []).exit_code == 0
+    full, empty = seen
+    assert full == (Outer(name="ann", inner=Inner(depth=4), length=2.5), True)
+    assert empty == (Outer(), False)
+    assert given(full[0]) == {"name": "ann", "depth": 4, "length": 2.5}
+
+
+@pytest.mark.parametrize("words", [["--depth", "0"], ["--depth", "deep"], ["--width", "3"], ["--how-long"]])
+def test_a_wrong_option_of_a_record_ends_with_exit_code_2(program, words):
+    runner, app, seen = program
+    assert runner.invoke(app, words).exit_code == 2
+    assert not seen
+
+
+def test_a_command_has_at_most_six_parameters_of_its_own():
+    for module in (fit, simulate, safe, validate):
+        assert len(inspect.signature(inspect.unwrap(module.command)).parameters) <= 6

@@ -1,0 +1,113 @@
+"""A function does one thing: at most 60 lines of code and 6 parameters, or a reason."""
+
+from __future__ import annotations
+
+import ast
+import io
+import tokenize
+
+LINES, PARAMETERS = 60, 6
+
+ONE_LOOP = "one loop over a state of plain local variables, which the simulator runs millions of times"
+QUANTITIES = "quantities of one formula, each of which broadcasts by itself"
+BEING_MOVED = "is cut when the columns and figures of a run have one home"
+#: functions that may be longer, or take more → why
+LONG = {
+    "advance": ONE_LOOP,
+    "_schedule": ONE_LOOP,
+    "SkippingEngine._fill": ONE_LOOP,
+    "steady_open": "goes when the sweeps take another steady form",
+    "solve": "one Gauss-Newton fit: its steps share all their arrays",
+    "simulate": "replications share the writer, the meter and what an interrupt leaves",
+    "fit_record": "the fields of one JSON schema, in their order",
+    "accuracy_page": "a page from its first line to its last",
+    "add_attention": "one branch for each kind of mixer, which become files of their own",
+    "read": "the patterns of one engine's log, in the order in which they overrule each other",
+    "answer_of": "the fields of one answer, in their order",
+    "design_of": BEING_MOVED,
+    "question_of": BEING_MOVED,
+    "_load": BEING_MOVED,
+    "campaign_settings": BEING_MOVED,
+}
+WIDE = {
+    # formulas
+    "attention_decode_work": QUANTITIES,
+    "attention_prefill_work": QUANTITIES,
+    "latent_decode_work": QUANTITIES,
+    "sparse_latent_work": QUANTITIES,
+    "expert_work": QUANTITIES,
+    "offload_work": QUANTITIES,
+    "offload_step_seconds": QUANTITIES,
+    "rank_memory": QUANTITIES,
+    "add_kernel": QUANTITIES,
+    "_add_layers": QUANTITIES,
+    "_add_products": QUANTITIES,
+    "_matrices": QUANTITIES,
+    "_stage": QUANTITIES,
+    "_add_vocabulary": QUANTITIES,
+    # what decides is said in many words
+    "campaign_settings": "conditions of a row by which the settings of its campaign are found",
+    "_memory_of": "the key under which the memory of a server is kept",
+    "_prediction": BEING_MOVED,
+    # calls of the library, all but the first by name and with a default
+    "simulate": "what may be asked of a simulation, by name",
+    "safe_load": "what may be asked of a search, by name",
+    "steady_open": "goes when the sweeps take another steady form",
+    "_pieces": "what `simulate` was asked",
+    "climb": "what may be asked of a ladder, by name",
+    "Loader.__init__": "what the steps of a ladder share, by name",
+    "Request.__init__": "fields of a request, written out because a dataclass is slower",
+    "advance": ONE_LOOP,
+    # reading and drawing
+    "import_runs": "the options of a command, each used once",
+    "experts_block": "names of fields in the configs of many architectures",
+    "_read_branch": "the state of a recursive reader",
+    "_label": "what is written where and how",
+}
+
+
+def code_lines(source):
+    """Lines that hold code: no comment, no docstring, not empty."""
+    blank = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
+    found = set()
+    for token in tokenize.generate_tokens(io.StringIO(source.text).readline):
+        if token.type not in blank:
+            found.update(range(token.start[0], token.end[0] + 1))
+    for node in ast.walk(source.tree):
+        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and ast.get_docstring(node):
+            found.difference_update(range(node.body[0].lineno, node.body[0].end_lineno + 1))
+    return found
+
+
+def functions(node, prefix=""):
+    """Functions and methods with their qualified names, also inside of others."""
+    for child in ast.iter_child_nodes(node):
+        inner = prefix
+        if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield f"{prefix}{child.name}", child
+            inner = f"{prefix}{child.name}."
+        elif isinstance(child, ast.ClassDef):
+            inner = f"{prefix}{child.name}."
+        yield from functions(child, inner)
+
+
+def sizes(sources):
+    for source in sources:
+        lines = code_lines(source)
+        for name, node in functions(source.tree):
+            args = node.args
+            named = [one.arg for one in (*args.posonlyargs, *args.args, *args.kwonlyargs)]
+            count = len([one for one in named if one not in ("self", "cls")]) + bool(args.vararg) + bool(args.kwarg)
+            yield source.name, name, len(lines & set(range(node.lineno, node.end_lineno + 1))), count
+
+
+def test_no_function_has_more_than_60_lines_of_code_without_a_reason(sources):
+    long = {(module, name): lines for module, name, lines, _ in sizes(sources) if lines > LINES}
+    assert {key: lines for key, lines in long.items() if key[1] not in LONG} == {}
+    assert set(LONG) - {name for _, name in long} == set(), "these are short enough by now"
+
+
+def test_no_function_has_more_than_6_parameters_without_a_reason(sources):
+    wide = {(module, name): count for module, name, _, count in sizes(sources) if count > PARAMETERS}
+    assert {key: count for key, count in wide.items() if key[1] not in WIDE} == {}
+    assert set(WIDE) - {name for _, name in wide} == set(), "these are narrow enough by now"
