@@ -156,7 +156,8 @@ def _model(name: str, quantization: str | None) -> Any:
     from dataclasses import replace
 
     from glmplan.errors import UnknownName
-    from glmplan.readers.models.resolve import checkpoint_for, resolve_model
+    from glmplan.facts.catalogue.checkpoints import checkpoint_for
+    from glmplan.readers.models.resolve import resolve_model
     from glmplan.readers.runs.importers.startup import weights_of_method
 
     text = name.strip().rstrip("/").rpartition("/")[2] if not Path(name).exists() else name

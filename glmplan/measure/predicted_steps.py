@@ -14,8 +14,9 @@ from glmplan.facts.schema.accelerator import Accelerator
 from glmplan.measure.ladder import LadderPlan
 from glmplan.measure.server_facts import ServerFacts
 from glmplan.physics.network.groups import links_of_layout
-from glmplan.prediction.deployment import Deployment, runs_sparse
+from glmplan.prediction.deployment import Deployment, deploy
 from glmplan.prediction.load import Load
+from glmplan.prediction.user_load import ENDLESS, user_load
 
 __all__ = ["Case", "ladder_cases", "predicted_pool"]
 
@@ -51,10 +52,11 @@ def _this_machine() -> Accelerator:
 def _deployment_of_files(facts: Mapping[str, Any], served: ServerFacts) -> tuple[Deployment, list[str]]:
     """Return the deployment of a model or a machine that is described by a file, or of this machine."""
     from glmplan.facts.catalogue.accelerators import load_accelerator
+    from glmplan.facts.catalogue.checkpoints import checkpoint_for, read_by
     from glmplan.facts.catalogue.names import kv_name
     from glmplan.facts.engines.walls import load_engine
     from glmplan.prediction.from_row_memory import STAND_IN
-    from glmplan.readers.models.resolve import checkpoint_for, resolve_model
+    from glmplan.readers.models.resolve import resolve_model
 
     choice = resolve_model(str(facts["model"]))
     where = str(facts["accelerator"])
@@ -65,29 +67,16 @@ def _deployment_of_files(facts: Mapping[str, Any], served: ServerFacts) -> tuple
     weights = facts.get("weights") if not Path(str(facts["model"])).exists() else None
     checkpoint = choice.checkpoint if weights is None else checkpoint_for(choice.model, str(weights))
     size = {name: int(float(facts.get(name) or 1)) for name in ("tp", "pp", "dp", "ep", "dcp")}
-    count = size["tp"] * size["pp"] * size["dp"]
     said = facts.get("engine") or served.engine
     engine = str(said or STAND_IN)
+    if choice.exact_bytes is None:
+        checkpoint = read_by(choice.model, checkpoint, engine)
     kv = kv_name(str(facts.get("kv_cache") or "")) or load_engine(engine).default_cache
-    deployment = Deployment(
-        model=choice.model,
-        checkpoint=checkpoint,
-        accelerator=part,
-        count=count,
-        tp=size["tp"],
-        pp=size["pp"],
-        dp=size["dp"],
-        ep=size["ep"],
-        dcp=size["dcp"],
-        kv=kv,
-        engine=engine,
-        release=None,
-        graphs=True,
-        draft_tokens=0,
-        acceptance=None,
-        sparse=runs_sparse(part, None),
-        link=links_of_layout(implied_host(part, count), tp=size["tp"], pp=size["pp"], dp=size["dp"], dcp=size["dcp"]),
-    )
+    links = links_of_layout(
+        implied_host(part, size["tp"] * size["pp"] * size["dp"]),
+        tp=size["tp"], pp=size["pp"], dp=size["dp"], dcp=size["dcp"],
+    )  # fmt: skip
+    deployment = deploy(choice.model, checkpoint, part, kv=kv, engine=engine, link=links, **size)  # type: ignore[arg-type]
     return deployment, [*([] if said else [f"engine {engine}"]), f"kv {kv}", f"machine {part.full_name}"]
 
 
@@ -132,36 +121,27 @@ def ladder_cases(
     SpecError
         If the deployment does not hold together.
     """
-    from glmplan.facts.engines.packing import engine_defaults
-
     model, part = str(facts.get("model")), str(facts.get("accelerator"))
     if Path(model).exists() or part == "this-machine" or part.endswith(".toml"):
         deployment, assumed = _deployment_of_files(facts, served)
     else:
         deployment, assumed = _deployment_of_names(facts)
-    chip = deployment.accelerator
-    packing = engine_defaults(deployment.engine, accelerator=chip.name, memory=chip.memory)
     mean = (1.0 + plan.lengths.shortest) / 2.0
     cases = []
     for level in [rate for rate, _ in plan.schedules] or [float(users) for users in plan.users]:
         seen = (measured or {}).get(level, {})
         users = max(seen.get("concurrency_effective", level), 1.0) if plan.schedules else level
-        load = Load(
-            phase="serving",
-            concurrency=users,
+        load = user_load(
+            deployment,
+            users=users,
             input_tokens=seen.get("input_tokens", plan.lengths.input_tokens * mean),
             output_tokens=seen.get("output_tokens", plan.lengths.output_tokens * mean),
             requests=max(plan.requests or round(50 * users), 1),
             staggered=plan.requests is None,
-            late=packing.late,
             shortest=min(plan.lengths.shortest / mean, 1.0),
             longest=max(1.0 / mean, 1.0),
-            budget=packing.budget,
-            prefill_first=packing.prefill_first,
-            whole_prompts=packing.whole_prompts,
-            max_requests=int(served.max_sequences or packing.max_requests),
-            pool_tokens=served.kv_tokens or float(1 << 60),
-            tokens_per_step=deployment.tokens_per_step,
+            limit=int(served.max_sequences) if served.max_sequences else None,
+            pool_tokens=served.kv_tokens or ENDLESS,
         )
         cases.append(Case(level, deployment, load))
     return cases, assumed

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from glmplan.errors import GlmplanError
+from glmplan.facts.catalogue.checkpoints import checkpoint_for
 from glmplan.facts.catalogue.models import load_model, model_names
 from glmplan.facts.engines.memory import load_memory_rule
 from glmplan.facts.engines.walls import engine_names, load_engine
@@ -15,7 +16,6 @@ from glmplan.plan.plan import Change
 from glmplan.plan.question import DEFAULT_ENGINE, Asked
 from glmplan.plan.ranking import Scored
 from glmplan.plan.search import Solution, solve
-from glmplan.readers.models.resolve import checkpoint_for
 
 __all__ = ["changes_of", "verdict_of"]
 
@@ -263,9 +263,9 @@ def _relatives(solution: Solution, verdict: str) -> Iterator[Change]:
     for name in sorted(names, key=_experts_kept, reverse=True):
         model = load_model(name)
         try:
-            checkpoint = checkpoint_for(model, asked.checkpoint.name)
+            checkpoint = checkpoint_for(model, asked.checkpoint.name, engine=asked.engine)
         except GlmplanError:
-            checkpoint = checkpoint_for(model)
+            checkpoint = checkpoint_for(model, engine=asked.engine)
         if _bits(checkpoint) > _bits(asked.checkpoint) + 0.1:
             continue
         other = _try(asked.but(model=model, checkpoint=checkpoint), solution.options)

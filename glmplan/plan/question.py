@@ -6,13 +6,14 @@ import math
 from dataclasses import dataclass, replace
 
 from glmplan.errors import SpecError
-from glmplan.facts.engines.packing import EngineDefaults, engine_defaults
+from glmplan.facts.catalogue.checkpoints import checkpoint_for, read_by, remarks_on
+from glmplan.facts.engines.defaults import EngineDefaults, engine_defaults
 from glmplan.facts.engines.walls import engine_names, load_engine
 from glmplan.facts.formats import KV_FORMATS
 from glmplan.facts.schema.model import Checkpoint, ModelSpec
 from glmplan.plan.degrees import check_layout
 from glmplan.readers.machines.resolve import Machine, resolve_machine
-from glmplan.readers.models.resolve import checkpoint_for, resolve_model
+from glmplan.readers.models.resolve import resolve_model
 
 __all__ = ["DEFAULT_ENGINE", "DEFAULT_INPUT", "DEFAULT_OUTPUT", "DEFAULT_USERS", "Asked", "Words", "read_words"]
 
@@ -159,7 +160,7 @@ class Asked:
     def defaults(self) -> EngineDefaults:
         """How the engine packs steps."""
         part = self.machine.accelerator
-        return engine_defaults(self.engine, accelerator=part.name, memory=part.memory)
+        return engine_defaults(self.engine, version=self.engine_version, accelerator=part.name, memory=part.memory)
 
     @property
     def release(self) -> tuple[int, ...] | None:
@@ -238,9 +239,13 @@ def read_words(words: Words) -> Asked:
     checkpoint = checkpoint_for(choice.model, words.weights) if words.weights else choice.checkpoint
     machine = resolve_machine(words.on)
     assumed: list[str] = []
-    if not words.weights and not choice.stated:
+    default = not words.weights and not choice.stated
+    if default:
         assumed.append(f"weights {checkpoint.name}: the model's default checkpoint")
     engine = _engine(words, checkpoint, machine, assumed)
+    if choice.exact_bytes is None:
+        checkpoint = read_by(choice.model, checkpoint, engine)
+        assumed += remarks_on(choice.model, checkpoint)
     kv = _kv(words.kv, engine)
     layout = [_whole(f"--{name}", getattr(words, name)) for name in ("tp", "pp", "dp", "ep", "dcp")]
     context = _whole("--context", words.context)

@@ -11,9 +11,10 @@ from glmplan.plan.capacity import Holding
 from glmplan.plan.engine_limits import Terms
 from glmplan.plan.offloaded import experts_on_host, offload_of
 from glmplan.plan.question import Asked
-from glmplan.prediction.deployment import Deployment
+from glmplan.prediction.deployment import Deployment, deploy
 from glmplan.prediction.load import Load
 from glmplan.prediction.predict import Prediction, predict_many
+from glmplan.prediction.user_load import user_load
 from glmplan.units import GIB
 
 __all__ = [
@@ -157,11 +158,10 @@ def deployment_of(asked: Asked, terms: Terms) -> Deployment:
     part = asked.machine.accelerator
     if not part.peak and not runs_on_one_memory(part):
         part = part.model_copy(update={"peak": {"bf16": _NO_LIMIT}})
-    return Deployment(
-        model=asked.model,
-        checkpoint=asked.checkpoint,
-        accelerator=part,
-        count=terms.accelerators,
+    return deploy(
+        asked.model,
+        asked.checkpoint,
+        part,
         tp=terms.tp,
         pp=terms.pp,
         dp=terms.dp,
@@ -198,23 +198,13 @@ def load_of(asked: Asked, deployment: Deployment, pool: float, users: int) -> Lo
     Load
         The load; without a matrix rate of the part only its decoding.
     """
-    defaults = asked.defaults
-    request = asked.request_tokens
-    return Load(
+    return user_load(
+        deployment,
         phase="serving" if deployment.accelerator.peak.get("bf16") != _NO_LIMIT else "decode",
-        concurrency=float(users),
-        input_tokens=float(asked.input_tokens),
-        output_tokens=float(asked.output_tokens),
-        requests=min(max(4 * users, 8), max(256, 2 * users)),
-        budget=defaults.budget * deployment.dp,
-        prefill_first=defaults.prefill_first,
-        whole_prompts=defaults.whole_prompts,
-        late=defaults.late,
-        max_requests=defaults.max_requests * deployment.dp,
-        # a pool that is never full is the same to every layout
-        pool_tokens=pool if pool < (users + 1) * request else float(1 << 60),
-        reserve=defaults.reserve,
-        tokens_per_step=deployment.tokens_per_step,
+        users=users,
+        input_tokens=asked.input_tokens,
+        output_tokens=asked.output_tokens,
+        pool_tokens=pool,
     )
 
 

@@ -11,6 +11,7 @@ from glmplan.plan.engine_limits import Obstacles, Terms
 from glmplan.plan.layouts import layouts
 from glmplan.plan.question import Asked
 from glmplan.plan.ranking import Scored, rank_layouts, speed_known
+from glmplan.prediction.deployment import default_kv
 
 __all__ = ["Solution", "solve"]
 
@@ -81,15 +82,13 @@ def solve(asked: Asked, *, options: frozenset[str] = frozenset(), quick: bool = 
     obstacles = Obstacles(asked, options)
     found, left_out = layouts(asked)
     ranks = Ranks(asked, found)
-    engine = load_engine(asked.engine)
-    stated = asked.checkpoint.kv_default
-    stated = stated if any(one.format == stated for one in engine.cache_formats) else None
-    preferred = asked.kv or stated or engine.default_cache
+    preferred = asked.kv or default_kv(asked.checkpoint, asked.engine)
+    stated = preferred == asked.checkpoint.kv_default
     ranked = _ranked(asked, obstacles, ranks, preferred, quick)
     kv_why = (
         "" if asked.kv else f"{preferred}: " + ("the checkpoint says so" if stated else "the default of the engine")
     )
-    smaller = engine.small_cache(asked.machine.accelerator)
+    smaller = load_engine(asked.engine).small_cache(asked.machine.accelerator)
     saves = smaller and kv_format(smaller).bytes < kv_format(preferred).bytes
     if asked.kv is None and saves and _wants_more(asked, ranked[0]):
         other = _ranked(asked, obstacles, ranks, smaller, quick)

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from glmplan.errors import DoesNotFit, UnknownFact
+from glmplan.facts.engines.defaults import block_tokens
 from glmplan.plan.question import Words, read_words
 from glmplan.plan.ranking import deployment_of, load_of, typical_users
 from glmplan.plan.search import solve
 from glmplan.prediction.predict import front_end_seconds, predict, step_seconds
 from glmplan.prediction.step_models import step_model_of
 from glmplan.serving.engine.inputs import ServingInputs
-from glmplan.serving.engine.settings import SCHEDULERS, KvPool, scheduler_settings
+from glmplan.serving.engine.settings import KvPool, scheduler_settings
 from glmplan.serving.traffic.drafting import Acceptance
 
 __all__ = ["serving_inputs"]
-
-#: tokens of a cache block: vLLM `block_size`, SGLang `page_size`, TensorRT-LLM `tokens_per_block`, llama.cpp cells
-_BLOCKS = {"vllm": 16, "sglang": 1, "trtllm": 32, "llama.cpp": 1}
 
 
 def serving_inputs(words: Words) -> ServingInputs:
@@ -62,13 +60,12 @@ def serving_inputs(words: Words) -> ServingInputs:
     found = predict(deployment, load_of(asked, deployment, best.pool, typical_users(asked)))
     figure = found.figures["tpot"]
     defaults = asked.defaults
-    scheduler = asked.engine if asked.engine in SCHEDULERS else ("sglang" if defaults.prefill_first else "vllm")
     drafted = deployment.draft_tokens
     settings = scheduler_settings(
-        scheduler,
+        defaults.scheduler,
         max_num_batched_tokens=defaults.budget * deployment.dp,
         max_num_seqs=min(
-            defaults.max_requests * deployment.dp, defaults.budget * deployment.dp // (1 + drafted), int(best.pool)
+            defaults.places * deployment.dp, defaults.budget * deployment.dp // (1 + drafted), int(best.pool)
         ),
         max_model_len=asked.context or asked.model.max_context,
         acceptance=Acceptance.of_mean(drafted, deployment.tokens_per_step) if drafted else None,
@@ -76,7 +73,11 @@ def serving_inputs(words: Words) -> ServingInputs:
     return ServingInputs(
         step_seconds=step_seconds(deployment),
         # every rank hands over its own part, copies of a latent included
-        pool=KvPool(int(best.pool), _BLOCKS[scheduler], best.pool_bytes / best.pool * best.terms.accelerators),
+        pool=KvPool(
+            int(best.pool),
+            block_tokens(asked.engine, sparse=best.memory.sparse),
+            best.pool_bytes / best.pool * best.terms.accelerators,
+        ),
         settings=settings,
         front_end=front_end_seconds(deployment, asked.input_tokens),
         low=figure.low / figure.value,

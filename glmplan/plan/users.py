@@ -117,7 +117,7 @@ def user_table(asked: Asked, holding: Holding, found: dict[int, Prediction]) -> 
 
 
 def _most_requests(asked: Asked, holding: Holding) -> int:
-    return asked.defaults.max_requests * holding.terms.dp
+    return asked.defaults.places * holding.terms.dp
 
 
 def _running(asked: Asked, holding: Holding) -> float:

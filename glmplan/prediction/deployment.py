@@ -6,26 +6,26 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from math import gcd
 
-from glmplan.errors import SpecError
+from glmplan.facts.engines.defaults import UNKNOWN_ENGINE, EngineDefaults, engine_defaults, engine_known
 from glmplan.facts.engines.kernels import attention_rule, sparse_capabilities
-from glmplan.facts.engines.packing import engine_defaults
-from glmplan.facts.engines.walls import engine_names
+from glmplan.facts.engines.walls import engine_names, load_engine
 from glmplan.facts.formats import kv_format
 from glmplan.facts.schema.accelerator import Accelerator
 from glmplan.facts.schema.model import Checkpoint, GroupedQuery, LatentAttention, ModelSpec
 from glmplan.physics.blocks.cache import cache_layout
-from glmplan.physics.blocks.storage import uniform_checkpoint
-from glmplan.physics.network.groups import LayoutLinks
+from glmplan.physics.network.groups import LayoutLinks, links_of_layout
 from glmplan.physics.offload.hosted_steps import Offload
 from glmplan.physics.points import Layout
 from glmplan.physics.step.acceptance import acceptance_prior
 from glmplan.physics.step.structure import Part, StepWork
 
-__all__ = ["Deployment", "checkpoint_for", "heads_of", "keeps_indexer", "runs_sparse"]
+__all__ = ["Deployment", "default_kv", "deploy", "heads_of", "keeps_indexer", "runs_sparse"]
 
 #: vLLM stores a sparse-attention latent in FP8 as 512 values, four FP32 scales and 64 rotary values in BF16 [B]
 #: (vllm `fp8_ds_mla`, vllm/v1/attention/backends/mla; checked against two servers in models.md section 3)
 DS_MLA_BYTES = 656.0
+#: formats that are stored and multiplied alike, whatever tool made them
+_ONE_KERNEL = {"awq-int4": "int4", "gptq-int4": "int4"}
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,16 @@ class Deployment:
     @property
     def graph_tokens(self) -> int:
         """Tokens up to which the engine replays a pass with prompts from piecewise graphs, [token]"""
-        return engine_defaults(self.engine).graph_tokens if self.graphs else 0
+        return self.defaults.graph_tokens if self.graphs else 0
+
+    @property
+    def defaults(self) -> EngineDefaults:
+        """How the engine packs steps on this part unless it is told otherwise; assumed for an unknown engine."""
+        if not engine_known(self.engine):
+            return UNKNOWN_ENGINE
+        version = ".".join(map(str, self.release)) if self.release else None
+        part = self.accelerator
+        return engine_defaults(self.engine, version=version, accelerator=part.name, memory=part.memory)
 
     @property
     def tokens_per_step(self) -> float:
@@ -135,7 +144,8 @@ class Deployment:
         """Format of the bulk of the weights: of the routed experts, or of the dense layers."""
         if self.checkpoint.file_bits_per_weight is not None:
             return "gguf"
-        return self.checkpoint.formats.get("routed_experts") or self.checkpoint.default
+        found = self.checkpoint.formats.get("routed_experts") or self.checkpoint.default
+        return _ONE_KERNEL.get(found, found)
 
     @cached_property
     def structure(self) -> StepWork:
@@ -194,6 +204,131 @@ class Deployment:
         return replace(self, link=link, tp=tp, pp=pp, dp=dp, ep=ep, dcp=dcp, count=tp * pp * dp)
 
 
+def deploy(
+    model: ModelSpec,
+    checkpoint: Checkpoint,
+    accelerator: Accelerator,
+    *,
+    engine: str,
+    tp: int = 1,
+    pp: int = 1,
+    dp: int = 1,
+    ep: int = 1,
+    dcp: int = 1,
+    kv: str | None = None,
+    sparse: bool | None = None,
+    link: LayoutLinks | None = None,
+    release: tuple[int, ...] | None = None,
+    graphs: bool = True,
+    draft_tokens: int = 0,
+    acceptance: float | None = None,
+    **details: object,
+) -> Deployment:
+    """Make a deployment; what is left out follows from the part, the engine and the checkpoint.
+
+    Parameters
+    ----------
+    model : ModelSpec
+        The model.
+    checkpoint : Checkpoint
+        How its weights are stored.
+    accelerator : Accelerator
+        The part.
+    engine : str
+        The engine.
+    tp, pp, dp, ep, dcp : int, optional
+        Layout, [-]
+    kv : str, optional
+        Format of the KV cache; what the engine takes for this checkpoint by default.
+    sparse : bool, optional
+        Whether sparse attention kernels run; as the part has them by default.
+    link : LayoutLinks, optional
+        The links of its groups; those of the machine that the number of accelerators implies by default.
+    release : tuple of int, optional
+        Engine version as numbers, [-]
+    graphs : bool, optional
+        Whether steps run from captured graphs.
+    draft_tokens : int, optional
+        Tokens drafted for each request and step, [-]
+    acceptance : float, optional
+        Tokens a step gains with drafting; the prior by default, [-]
+    **details
+        Further fields of `Deployment`.
+
+    Returns
+    -------
+    Deployment
+        The deployment, on as many accelerators as the layout has.
+
+    Examples
+    --------
+    >>> from glmplan.facts.catalogue.models import load_model
+    >>> from glmplan.facts.catalogue.accelerators import load_accelerator
+    >>> glm, part = load_model("glm-5.1"), load_accelerator("b200-sxm")
+    >>> found = deploy(glm, glm.checkpoint("nvfp4"), part, engine="vllm", tp=8)
+    >>> found.count, found.kv, found.sparse, found.link.tensor.kind
+    (8, 'fp8', True, 'nvlink')
+    """
+    return Deployment(
+        model=model,
+        checkpoint=checkpoint,
+        accelerator=accelerator,
+        count=tp * pp * dp,
+        tp=tp,
+        pp=pp,
+        dp=dp,
+        ep=ep,
+        dcp=dcp,
+        kv=default_kv(checkpoint, engine) if kv is None else kv,
+        engine=engine,
+        release=release,
+        graphs=graphs,
+        draft_tokens=draft_tokens,
+        acceptance=acceptance,
+        sparse=runs_sparse(accelerator, None) if sparse is None else sparse,
+        link=_implied_links(accelerator, tp, pp, dp, dcp) if link is None else link,
+        **details,  # type: ignore[arg-type]
+    )
+
+
+def _implied_links(accelerator: Accelerator, tp: int, pp: int, dp: int, dcp: int) -> LayoutLinks:
+    return links_of_layout(implied_host(accelerator, tp * pp * dp), tp=tp, pp=pp, dp=dp, dcp=dcp)
+
+
+def default_kv(checkpoint: Checkpoint, engine: str) -> str:
+    """Format of the KV cache when nobody names one.
+
+    Parameters
+    ----------
+    checkpoint : Checkpoint
+        How the weights are stored.
+    engine : str
+        The engine; of one that no file describes only the checkpoint is asked.
+
+    Returns
+    -------
+    str
+        What the checkpoint says if the engine has it, else what quantised weights bring with them, else the engine's
+        first format.
+
+    Examples
+    --------
+    >>> from glmplan.facts.catalogue.models import load_model
+    >>> glm = load_model("glm-5.1")
+    >>> default_kv(glm.checkpoint("nvfp4"), "vllm"), default_kv(glm.checkpoint("fp8"), "vllm")
+    ('fp8', 'bf16')
+    >>> default_kv(glm.checkpoint("fp8"), "trtllm")
+    'fp8'
+    """
+    formats = load_engine(engine).cache_formats if engine_known(engine) else ()
+    stated = checkpoint.kv_default
+    if stated and (not formats or any(one.format == stated for one in formats)):
+        return stated
+    quantised = checkpoint.default != "bf16"
+    brought = next((one.format for one in formats if one.quantised and quantised), None)
+    return brought or (formats[0].format if formats else "bf16")
+
+
 def _family(silicon: str) -> str:
     return silicon.partition(".")[0] if silicon[:1].isdigit() else ""
 
@@ -241,63 +376,6 @@ def keeps_indexer(engine: str, sparse: bool) -> bool:
     (True, False, True)
     """
     return sparse or engine.lower() not in engine_names() or not cache_layout(engine).dense_drops_indexer
-
-
-def checkpoint_for(model: ModelSpec, weights: str | None, *, bits: float | None = None) -> Checkpoint:
-    """Choose a checkpoint of a model by the format of its weights.
-
-    Parameters
-    ----------
-    model : ModelSpec
-        The model.
-    weights : str or None
-        Name of a checkpoint or of a format; None takes the default.
-    bits : float or None, optional
-        Stored bits for each weight where a file says so, [bit]
-
-    Returns
-    -------
-    Checkpoint
-        A published checkpoint when one has that format, else all matrices in that format.
-
-    Raises
-    ------
-    SpecError
-        If there is no such format.
-    """
-    if bits is not None:
-        return Checkpoint(
-            name=weights or "file", file_bits_per_weight=bits, includes_mtp=False, source="size of the file"
-        )
-    if weights is None:
-        named = model.checkpoint(model.default_checkpoint) if model.default_checkpoint else None
-        return named or (model.checkpoints[0] if model.checkpoints else uniform_checkpoint("bf16"))
-    found = model.checkpoint(weights)
-    if found is not None:
-        return found
-    plain = {"f16": "bf16", "int4-g32": "int4", "awq-int4": "int4", "gptq-int4": "int4", "fp8-block": "fp8"}
-    same = [one for one in model.checkpoints if one.name.split("-")[0] in (weights, plain.get(weights, weights))]
-    if same:
-        return same[0]
-    if weights in _FILE_BITS:
-        return Checkpoint(name=weights, file_bits_per_weight=_FILE_BITS[weights], includes_mtp=False,
-                          source="typical size of such files for each weight")  # fmt: skip
-    try:
-        return uniform_checkpoint("fp8-block" if weights == "fp8" else weights)
-    except SpecError as error:
-        raise SpecError(
-            f"is neither a format nor a checkpoint of {model.name}", field="weights", value=weights,
-            choices=[one.name for one in model.checkpoints] + error.choices,
-        ) from None  # fmt: skip
-
-
-#: mean bits for each weight of mixed GGUF files, from the published file sizes of one 8 B model (llama.cpp,
-#: tools/quantize/README.md table for Llama-3.1-8B: file bits / parameters) [bit]
-_FILE_BITS = {
-    "q8_0": 8.5, "q8_k_xl": 9.5, "q6_k": 6.57, "q5_k_m": 5.70, "q5_k_xl": 5.8, "q4_k_m": 4.89, "q4_k_xl": 5.0,
-    "q4_k_s": 4.67, "q3_k_m": 4.00, "q3_k_s": 3.64, "q2_k": 3.16, "iq4_xs": 4.46, "iq3_s": 3.66, "iq2_m": 2.94,
-    "q4_0": 4.66, "q4_k": 4.89,
-}  # fmt: skip
 
 
 def heads_of(model: ModelSpec) -> int:

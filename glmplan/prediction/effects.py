@@ -63,8 +63,8 @@ LEVELS: tuple[str, ...] = (
     "release",
 )
 #: ends of keys that others of their level are compared with: no drafting, kernels of experts that nobody names, no wall
-#: whose price only runs behind it know
-REFERENCES: tuple[str, ...] = (" plain", " experts unsaid", " no wall")
+#: whose price only runs behind it know, no campaign that was named
+REFERENCES: tuple[str, ...] = (" plain", " experts unsaid", " no wall", " at no campaign")
 #: columns of an effect: the parameters of the step time, a factor on whole steps, a factor on TTFT
 COLUMNS: tuple[str, ...] = (*PARAMETERS, "scale", "ttft_scale")
 SCALE, TTFT_SCALE = len(PARAMETERS), len(PARAMETERS) + 1
@@ -213,7 +213,7 @@ def keys_of(deployment: Deployment, *, measured_on: str | None = None) -> tuple[
         f"{engine} experts {deployment.moe_backend or 'unsaid'}",
         f"{engine} {wall or 'no wall'}",
         f"{engine} {_attention(deployment)}",
-        f"{engine} at {deployment.text}",
+        f"{engine} at {deployment.text or 'no campaign'}",
         f"{engine} {silicon}",
         f"{engine} {part.name}",
         f"{engine} {kind}",

@@ -12,18 +12,19 @@ import numpy as np
 
 from glmplan.errors import SpecError
 from glmplan.facts.catalogue.accelerators import load_accelerator
+from glmplan.facts.catalogue.checkpoints import remarks_on
 from glmplan.facts.catalogue.names import own_images
+from glmplan.facts.engines.defaults import EngineDefaults, engine_known
 from glmplan.facts.engines.kernels import IMAGE, expert_path
-from glmplan.facts.engines.memory import memory_engines
-from glmplan.facts.engines.packing import EngineDefaults, engine_defaults
 from glmplan.facts.formats import KV_FORMATS
 from glmplan.facts.schema.host import Host
 from glmplan.facts.schema.model import ExpertsFfn, ModelSpec
 from glmplan.physics.blocks.cached_prefix import computed_again
 from glmplan.physics.network.groups import LayoutLinks, links_of_layout
-from glmplan.prediction.deployment import Deployment, runs_sparse
+from glmplan.prediction.deployment import Deployment, deploy, runs_sparse
 from glmplan.prediction.from_row_memory import STAND_IN, MemoryAnswer, checkpoint_of, model_of, run_memory
 from glmplan.prediction.load import Load
+from glmplan.prediction.user_load import ENDLESS, user_load
 from glmplan.readers.runs.campaigns import CampaignSettings, campaign_session, campaign_settings
 from glmplan.readers.runs.hosts import host_of_row
 from glmplan.readers.runs.record import Run
@@ -94,11 +95,14 @@ def question_of(run: Run) -> Question:
     engine = run.engine or STAND_IN
     if not run.engine:
         assumed.append(f"engine {STAND_IN}")
-    if engine not in memory_engines():
-        assumed.append(f"memory rule and packing of {STAND_IN}: those of {engine} are not known")
-    checkpoint = checkpoint_of(run.model, run.weights, run.weights_bits)
+    elif not engine_known(engine):
+        assumed.append(
+            f"engine {engine} is not described: prompts in chunks beside decoding, cache pool as {STAND_IN}'s"
+        )
+    checkpoint = checkpoint_of(run.model, run.weights, run.weights_bits, engine)
     if run.weights is None:
         assumed.append(f"weights {checkpoint.name}")
+    assumed += remarks_on(model, checkpoint)
     silicon = (accelerator.compute_capability or "").partition(".")[0]
     bulk = checkpoint.formats.get("routed_experts") or checkpoint.default
     speculation = run.speculation
@@ -126,14 +130,10 @@ def question_of(run: Run) -> Question:
     host, guessed = host_of_row(run.host, run.accelerator, max(parts, tp * pp * dp, run.accelerator_count or 0))
     assumed += [guessed] if guessed else []
     kv = run.kv_cache if run.kv_cache in KV_FORMATS else campaign.kv
-    if kv is None:
-        kv = checkpoint.kv_default or ("fp8" if engine == "trtllm" and checkpoint.default != "bf16" else "bf16")
-        assumed.append(f"kv {kv}")
-    deployment = Deployment(
-        model=model,
-        checkpoint=checkpoint,
-        accelerator=accelerator,
-        count=count,
+    deployment = deploy(
+        model,
+        checkpoint,
+        accelerator,
         tp=tp,
         pp=pp,
         dp=dp,
@@ -150,14 +150,21 @@ def question_of(run: Run) -> Question:
         link=_links(run, host) if divided else _links(run, host, tp=tp, pp=pp, dp=dp, dcp=dcp),
         draft_method=speculation.method or "",
         draft_depth=draft,
-        text=run.protocol,
+        text="" if run.protocol == _NO_CAMPAIGN else run.protocol,
         attention_backend=_attention(run),
         moe_backend=_expert_kernels(run, engine, model, max(verify, draft) + 1.0),
     )
+    if kv is None:
+        assumed.append(f"kv {deployment.kv}")
     both = session is not None and speculation.state == "unknown"
     one = _one_server(run, deployment, host, campaign, assumed) if divided else deployment
     load = _load(run, one, assumed, campaign, replicas=parts // one.count)
     return Question(run, one, load, tuple(assumed), campaign, speculation, both)
+
+
+#: protocol of rows that say nothing but that whole requests were served: plans are asked of the same load, and what one
+#: unnamed campaign differed by says nothing of the next
+_NO_CAMPAIGN = "closed-loop"
 
 
 def _attention(run: Run) -> str:
@@ -276,11 +283,11 @@ def _context_before(depth: float, phase: str, inputs: float) -> float:
 def _load(
     run: Run, deployment: Deployment, assumed: list[str], campaign: CampaignSettings, *, replicas: int = 1
 ) -> Load:
-    defaults = _packing(deployment, campaign)
+    packing = _packing(deployment, campaign)
     phase = run.phase if run.phase in ("decode", "prefill") else "serving"
     low, high = campaign.lengths or run.length_range
-    budget = campaign.budget or defaults.budget
-    limit = run.running_limit or campaign.running_limit or defaults.max_requests
+    budget = campaign.budget or packing.budget
+    limit = run.running_limit or campaign.running_limit or packing.places * deployment.dp
     concurrency = run.concurrency
     if concurrency is None and run.request_rate_per_s == np.inf and run.num_requests:
         concurrency = float(run.num_requests)  # all are sent at once
@@ -307,33 +314,30 @@ def _load(
         assumed.append("256 output tokens")
     outputs = min(outputs, campaign.output_limit)
     requests = (run.num_requests or 0) // replicas or round(concurrency * (campaign.requests_per_user or 0))
-    pool = float(1 << 60)
+    pool = ENDLESS
     if phase == "serving":
         memory = run_memory(run, deployment, inputs + outputs, campaign.fraction)
         # a table says that it ran: where two requests do not seem to fit, the estimate of the pool is what is wrong
         if memory is not None and memory.pool_tokens > 2.0 * (inputs + outputs):
             pool = memory.pool_tokens
-    return Load(
+    return user_load(
+        deployment,
         phase=phase,
-        concurrency=concurrency,
+        users=concurrency,
         input_tokens=inputs,
         output_tokens=outputs,
         context=_context_before(_counted(run.context_depth, run, campaign) or 0.0, phase, inputs),
         requests=min(requests, 20480),
         shortest=max(low, 0.02),
         longest=high,
-        budget=budget * deployment.dp,
-        prefill_first=defaults.prefill_first,
-        whole_prompts=defaults.whole_prompts,
-        max_requests=limit,
+        budget=campaign.budget,
+        limit=limit,
+        packing=packing,
         pool_tokens=pool,
-        reserve=defaults.reserve,
         poll_interval=campaign.poll_interval if phase == "serving" else 1,
         gather_steps=campaign.gather_steps if deployment.dp > 1 else campaign.batch_wait_steps,
         gather_tokens=1 << 60 if deployment.dp > 1 else round(campaign.batch_wait_share * budget),
-        late=defaults.late,
         staggered=queued,
-        tokens_per_step=deployment.tokens_per_step,
         prefix_cached=run.prefix_cached,
         cached_rest=computed_again(
             deployment.model,
@@ -352,9 +356,7 @@ def _load(
 def _packing(deployment: Deployment, campaign: CampaignSettings) -> EngineDefaults:
     """How the engine packs steps, as the campaign set it."""
     stated = {name: getattr(campaign, name) for name in ("reserve", "whole_prompts", "prefill_first")}
-    part = deployment.accelerator
-    defaults = engine_defaults(deployment.engine, accelerator=part.name, memory=part.memory)
-    return replace(defaults, **{name: one for name, one in stated.items() if one is not None})
+    return replace(deployment.defaults, **{name: one for name, one in stated.items() if one is not None})
 
 
 def _bunched(run: Run, deployment: Deployment, tokens: float, budget: int) -> float:

@@ -9,21 +9,23 @@ import numpy as np
 
 from glmplan.errors import GlmplanError, UnknownName
 from glmplan.facts.catalogue.accelerators import load_accelerator
+from glmplan.facts.catalogue.checkpoints import checkpoint_for
 from glmplan.facts.catalogue.models import load_model
 from glmplan.facts.catalogue.names import refusal
-from glmplan.facts.engines.memory import memory_engines, stated_fraction
+from glmplan.facts.engines.defaults import engine_known
+from glmplan.facts.engines.memory import stated_fraction
 from glmplan.facts.engines.walls import engine_names, load_engine
 from glmplan.facts.schema.model import Checkpoint, ModelSpec
 from glmplan.physics.memory import kv_pool, part_memory
-from glmplan.physics.memory.ranks import MemorySettings, rank_memory
+from glmplan.physics.memory.ranks import MemorySettings, RankMemory, rank_memory
 from glmplan.physics.points import Layout
-from glmplan.prediction.deployment import Deployment, checkpoint_for
+from glmplan.prediction.deployment import Deployment
 from glmplan.readers.runs.record import Run
 from glmplan.units import GIB
 
 __all__ = ["STAND_IN", "MemoryAnswer", "checkpoint_of", "model_of", "run_memory"]
 
-#: engine whose memory rule and packing are taken for one that nobody described; the answer says so
+#: whose rule sizes the cache pool of an engine that no file describes; rows say so among what they assume
 STAND_IN = "vllm"
 
 
@@ -46,7 +48,7 @@ class MemoryAnswer:
 
 
 @lru_cache(maxsize=512)
-def checkpoint_of(model: str, weights: str | None, bits: float | None) -> Checkpoint:
+def checkpoint_of(model: str, weights: str | None, bits: float | None, engine: str | None = None) -> Checkpoint:
     """Checkpoint of a model by the format of its weights.
 
     Parameters
@@ -57,13 +59,15 @@ def checkpoint_of(model: str, weights: str | None, bits: float | None) -> Checkp
         Format.
     bits : float or None
         Stored bits for each weight, [bit]
+    engine : str, optional
+        Engine that reads the files.
 
     Returns
     -------
     Checkpoint
         The checkpoint.
     """
-    return checkpoint_for(model_of(model), weights, bits=bits)
+    return checkpoint_for(model_of(model), weights, bits=bits, engine=engine)
 
 
 @lru_cache(maxsize=512)
@@ -116,12 +120,17 @@ def run_memory(run: Run, deployment: Deployment, length: float, fraction: float 
     version = ".".join(map(str, d.release)) if d.release else None
     if version is None:
         version = _unnamed_version(d.engine, run.measured_on)
-    longest = float(2 ** np.ceil(np.log2(length + 1)))
     mtp = d.draft_tokens > 0 or "mtp" in (run.checkpoint or "").lower()
-    return _memory_of(
-        d.model.name, run.weights, run.weights_bits, d.accelerator.name, (d.tp, d.pp, d.dp, d.ep, d.dcp), d.kv,
-        d.engine, version, mtp, longest, d.graphs, stated_fraction(run.notes) or fraction, d.indexer,
-    )  # fmt: skip
+    settings = MemorySettings(
+        engine=d.engine if engine_known(d.engine) else STAND_IN,
+        version=version,
+        accelerator=d.accelerator.name,
+        fraction=stated_fraction(run.notes) or fraction,
+        graphs=None if d.graphs else 0,
+        indexer=d.indexer,
+    )
+    words = (d.model.name, run.weights, run.weights_bits)
+    return _memory_of(words, d.accelerator.name, d.layout, d.kv, settings, mtp, float(np.ceil(length)))
 
 
 def _unnamed_version(engine: str, day: str | None) -> str | None:
@@ -133,41 +142,39 @@ def _unnamed_version(engine: str, day: str | None) -> str | None:
 
 @lru_cache(maxsize=8192)
 def _memory_of(
-    model: str,
-    weights: str | None,
-    bits: float | None,
+    words: tuple[str, str | None, float | None],
     accelerator: str,
-    degrees: tuple[int, int, int, int, int],
+    layout: Layout,
     kv: str,
-    engine: str,
-    version: str | None,
+    settings: MemorySettings,
     mtp: bool,
-    context: float,
-    graphs: bool,
-    fraction: float | None,
-    indexer: bool,
+    length: float,
 ) -> MemoryAnswer | None:
-    part = load_accelerator(accelerator)
-    tp, pp, dp, ep, dcp = degrees
     try:
-        memory = rank_memory(
-            model_of(model),
-            checkpoint_of(model, weights, bits),
-            layout=Layout(tp=tp, pp=pp, dp=dp, ep=ep, dcp=dcp),
-            kv=kv,
-            settings=MemorySettings(
-                engine=engine if engine in memory_engines() else STAND_IN,
-                version=version,
-                accelerator=part.name,
-                fraction=fraction,
-                graphs=None if graphs else 0,
-                indexer=indexer,
-            ),
-            mtp=mtp,
-            memory=part.memory,
-        )
-        pool = kv_pool(memory, part_memory(part), context=context)
+        memory = _ranks_of(words, accelerator, layout, kv, settings, mtp)
+        pool = kv_pool(memory, part_memory(load_accelerator(accelerator)), context=length)
     except GlmplanError:
         return None
     tokens = [max(float(one[0]), 0.0) for one in (pool.tokens, pool.tokens_low, pool.tokens_high)]
     return MemoryAnswer(float(memory.weights[0]) / GIB, *tokens)
+
+
+@lru_cache(maxsize=1024)
+def _ranks_of(
+    words: tuple[str, str | None, float | None],
+    accelerator: str,
+    layout: Layout,
+    kv: str,
+    settings: MemorySettings,
+    mtp: bool,
+) -> RankMemory:
+    """Memory of the ranks, which rows of many lengths share."""
+    return rank_memory(
+        model_of(words[0]),
+        checkpoint_of(*words, settings.engine),
+        layout=layout,
+        kv=kv,
+        settings=settings,
+        mtp=mtp,
+        memory=load_accelerator(accelerator).memory,
+    )

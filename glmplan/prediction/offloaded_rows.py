@@ -9,14 +9,20 @@ import numpy as np
 
 from glmplan.errors import SpecError, UnknownFact
 from glmplan.facts.catalogue.accelerators import load_accelerator
+from glmplan.facts.catalogue.checkpoints import checkpoint_for
 from glmplan.facts.catalogue.models import load_model
-from glmplan.facts.engines.packing import engine_defaults
+from glmplan.facts.engines.defaults import engine_defaults
 from glmplan.facts.schema.hybrid_system import HybridSystem
 from glmplan.facts.schema.model import Checkpoint, ExpertsFfn, ModelSpec
 from glmplan.physics.offload.hosted_steps import HostedSteps, Offload
-from glmplan.physics.offload.time import HostSide, OffloadFit, Placement, load_offload_fit, offload_work
+from glmplan.physics.offload.time import (
+    HostSide,
+    OffloadFit,
+    Placement,
+    load_offload_fit,
+    offload_work,
+)
 from glmplan.physics.points import StepPoints
-from glmplan.prediction.deployment import checkpoint_for
 from glmplan.prediction.known import known_of_offloading
 from glmplan.prediction.load import Load
 from glmplan.prediction.offloaded_machines import systems_of

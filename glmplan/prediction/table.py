@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
@@ -115,11 +116,10 @@ def _answer(
         # llama-batched-bench tables keep the total of all sequences in this column
         figures["output_tokens_per_s_per_request"] = found["output_rate"]
     memory = memory_of(question) if question is not None else None
-    if memory is not None:
-        weights = memory.weights_gib
-        figures["weights_gib_per_accelerator"] = Figure(
-            weights, weights * (1 - _WEIGHTS_SPREAD), weights * (1 + _WEIGHTS_SPREAD)
-        )
+    if question is not None and memory is not None:
+        weights, stored = memory.weights_gib, question.deployment.checkpoint
+        less, more = (math.hypot(_WEIGHTS_SPREAD, share) for share in (stored.smaller, stored.larger))
+        figures["weights_gib_per_accelerator"] = Figure(weights, weights * (1 - less), weights * (1 + more))
         if memory.pool_tokens > 0:
             figures["kv_pool_tokens"] = Figure(memory.pool_tokens, memory.pool_low, memory.pool_high)
     assumed = question.assumed if question is not None else ()

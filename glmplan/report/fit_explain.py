@@ -136,7 +136,7 @@ def _pool(asked: Asked, holding: Holding) -> str:
     text = (
         f"4. pool on stage {holding.stage}: the rule of {asked.engine} ({rule.pool.replace('_', ' ')}) lets it use "
         f"{limit / GIB:.2f} GiB of {holding.part.total / GIB:.2f}; beside {listed} GiB it leaves "
-        f"{pool / GIB:.2f} GiB ± {float(terms.variance[place]) ** 0.5 / GIB:.2f}: {holding.pool:,.0f} tokens in "
+        f"{pool / GIB:.2f} GiB ± {float(terms.deviation(-1.0)[place]) / GIB:.2f}: {holding.pool:,.0f} tokens in "
         f"whole blocks, all replicas together"
     )
     return _wrap(text)

@@ -174,6 +174,7 @@ def _memory(answer: FitAnswer) -> dict[str, Any] | None:
     holding = answer.holding
     if holding is None:
         return None
+    held = holding.memory
     return {
         "limiting_stage": holding.stage,
         "kv_pool_tokens": {
@@ -192,6 +193,8 @@ def _memory(answer: FitAnswer) -> dict[str, Any] | None:
                 "label": row.label,
                 "weights_gib": {name: _rounded(size / GIB) for name, size in row.weights.items()},
                 "weights_total_gib": _rounded(sum(row.weights.values()) / GIB),
+                "weights_total_gib_low": _rounded(sum(row.weights.values()) * (1.0 - held.smaller) / GIB),
+                "weights_total_gib_high": _rounded(sum(row.weights.values()) * (1.0 + held.larger) / GIB),
                 "activation_gib": _rounded(row.activation / GIB),
                 "graphs_gib": _rounded(row.graphs / GIB),
                 "communication_gib": _rounded(row.communication / GIB),

@@ -1,21 +1,205 @@
-"""What an engine takes for a setting that nobody gives, by version, part and TP degree.
+"""What an engine takes for a setting that nobody gives, by version and part, and how it packs requests into steps.
 
-Rules that are formulas, such as the share of memory SGLang chooses, stand in `glmplan.facts.engines.memory`.
+The one home of these answers: the facts stand in `hardware_db/engines`, and memory, step time, simulator, plans and
+calibration ask here. Rules that are formulas, such as the share of memory SGLang chooses, stand in
+`glmplan.facts.engines.memory`.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from glmplan.errors import UnknownFact
-from glmplan.facts.engines.walls import load_engine
+from glmplan.facts.engines.walls import engine_names, load_engine
 from glmplan.facts.folders import plain_name
 
 if TYPE_CHECKING:
     from glmplan.facts.schema.engine import Default
 
-__all__ = ["engine_default"]
+__all__ = [
+    "UNKNOWN_ENGINE",
+    "EngineDefaults",
+    "block_tokens",
+    "engine_default",
+    "engine_defaults",
+    "engine_known",
+]
+
+#: stands for a data-centre part where its memory is not given [B]
+_LARGE = 80.0 * 2**30
+
+
+@dataclass(frozen=True, slots=True)
+class EngineDefaults:
+    """How an engine packs steps unless it is told otherwise.
+
+    Attributes
+    ----------
+    budget : int
+        Tokens that a step may hold, [token]
+    prefill_first : bool
+        Prompts run in steps of their own and decoding waits.
+    max_requests : int
+        Requests that may run at once, [-]
+    reserve : float
+        Share of the answer that must fit in the KV cache before a request is admitted, [-]
+    whole_prompts : bool
+        Prompts are never split over steps.
+    late : int
+        Steps that have begun when the next prompt of a closed loop arrives: the engine goes on at once, the client
+        needs a round trip, [-]
+    graph_tokens : int
+        Tokens up to which a pass with prompts is replayed from piecewise graphs, [token]
+    most_requests : int
+        Requests that a launch may ask for, of an engine that is told how many to run at once; 0 of others, [-]
+    scheduler, admission : str
+        Schedulers and admission rules of the simulator that come nearest, see `glmplan.serving.engine.settings`.
+    """
+
+    budget: int
+    prefill_first: bool
+    max_requests: int
+    reserve: float = 0.5
+    whole_prompts: bool = False
+    late: int = 1
+    graph_tokens: int = 0
+    most_requests: int = 0
+    scheduler: str = "vllm"
+    admission: str = "chunk"
+
+    @property
+    def places(self) -> int:
+        """Requests that run at once when the engine is launched for as many as are asked for, [-]"""
+        return self.most_requests or self.max_requests
+
+
+#: how an engine that no file describes is taken to pack steps: nobody's default, so whoever uses it must tell. Prompts
+#: in chunks beside decoding, without graphs for them; the fewest tokens and requests that any described server takes on
+#: a data-centre part
+UNKNOWN_ENGINE = EngineDefaults(8192, False, 1024)
+
+
+def engine_known(engine: str) -> bool:
+    """Whether a file of `hardware_db/engines` describes an engine.
+
+    Parameters
+    ----------
+    engine : str
+        Name of the engine.
+
+    Returns
+    -------
+    bool
+        False for names that only tables of runs know.
+
+    Examples
+    --------
+    >>> engine_known("sglang"), engine_known("llmboost")
+    (True, False)
+    """
+    return engine in engine_names()
+
+
+@lru_cache(maxsize=1024)
+def engine_defaults(
+    engine: str, *, version: str | None = None, accelerator: str = "", memory: float | None = None
+) -> EngineDefaults:
+    """How an engine packs requests into steps on a part.
+
+    Parameters
+    ----------
+    engine : str
+        Name of the engine.
+    version : str, optional
+        Its version; the newest by default.
+    accelerator : str, optional
+        Catalogue name of the part.
+    memory : float, optional
+        Memory of the part; a large one by default, [B]
+
+    Returns
+    -------
+    EngineDefaults
+        Its packing rules.
+
+    Raises
+    ------
+    UnknownName
+        If no file describes the engine: names the nearest.
+    UnknownFact
+        If no source says what a setting is there.
+
+    Examples
+    --------
+    >>> engine_defaults("sglang", accelerator="h200-sxm", memory=141e9).budget
+    8192
+    >>> engine_defaults("sglang", accelerator="b200-sxm", memory=192e9).budget
+    16384
+    >>> engine_defaults("vllm", accelerator="rtx-4090", memory=24 * 2**30).max_requests
+    256
+    """
+    rule = load_engine(engine).scheduling
+    if rule is None:
+        raise UnknownFact(f"{engine}: no source says how it packs requests into steps")
+    room = _LARGE if memory is None else memory
+
+    def number(setting: str | None) -> int:
+        if setting is None:
+            return 0
+        found = engine_default(
+            rule.defaults_of or engine, setting, version=version, memory=room, accelerator=accelerator
+        )
+        return int(found)
+
+    return EngineDefaults(
+        budget=number(rule.tokens_per_step),
+        prefill_first=rule.prefill_first,
+        max_requests=number(rule.requests),
+        reserve=rule.reserve,
+        whole_prompts=rule.whole_prompts,
+        late=rule.late,
+        graph_tokens=number(rule.graph_tokens),
+        most_requests=rule.most_requests or 0,
+        scheduler=rule.scheduler,
+        admission=rule.admission,
+    )
+
+
+@lru_cache(maxsize=256)
+def block_tokens(engine: str, *, sparse: bool = False) -> int:
+    """Tokens of a block of an engine's KV cache.
+
+    Parameters
+    ----------
+    engine : str
+        Name of the engine.
+    sparse : bool, optional
+        Whether keys of an indexer are cached, [-]
+
+    Returns
+    -------
+    int
+        [token]
+
+    Raises
+    ------
+    UnknownName
+        If no file describes the engine.
+    UnknownFact
+        If no source says so.
+
+    Examples
+    --------
+    >>> block_tokens("vllm"), block_tokens("vllm", sparse=True), block_tokens("trtllm")
+    (16, 64, 32)
+    """
+    rule = load_engine(engine).scheduling
+    if rule is None:
+        raise UnknownFact(f"{engine}: no source says how many tokens a block of its cache holds")
+    return int(engine_default(rule.defaults_of or engine, rule.block_tokens, sparse=sparse))
 
 
 def engine_default(
@@ -26,6 +210,7 @@ def engine_default(
     memory: float | None = None,
     accelerator: str | None = None,
     tp: int = 1,
+    sparse: bool = False,
 ) -> int | float | str | bool:
     """Return the default of a setting.
 
@@ -43,6 +228,8 @@ def engine_default(
         Its catalogue name.
     tp : int, optional
         TP degree, [-]
+    sparse : bool, optional
+        Whether the model keeps the keys of an indexer, [-]
 
     Returns
     -------
@@ -66,12 +253,14 @@ def engine_default(
     512
     """
     for entry in load_engine(engine).defaults:
-        if entry.setting == setting and _holds(entry, version, memory, accelerator, tp):
+        if entry.setting == setting and _holds(entry, version, memory, accelerator, tp, sparse):
             return entry.value
     raise UnknownFact(f"{engine}: no source says what {setting} is when it is not given")
 
 
-def _holds(entry: Default, version: str | None, memory: float | None, accelerator: str | None, tp: int) -> bool:
+def _holds(
+    entry: Default, version: str | None, memory: float | None, accelerator: str | None, tp: int, sparse: bool = False
+) -> bool:
     from glmplan.facts.schema.engine import number_test, version_key
 
     if version is None:
@@ -86,6 +275,8 @@ def _holds(entry: Default, version: str | None, memory: float | None, accelerato
     if entry.memory_below is not None and (memory is None or memory >= entry.memory_below):
         return False
     if entry.tp is not None and not number_test(entry.tp, tp):
+        return False
+    if entry.sparse is not None and entry.sparse != sparse:
         return False
     name = plain_name(accelerator or "")
     if entry.accelerators and not any(fnmatchcase(name, pattern) for pattern in entry.accelerators):

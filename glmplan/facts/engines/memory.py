@@ -77,16 +77,12 @@ class MemoryRule:
     fraction_rule : FractionRule or None
         Rule for the default fraction.
     defaults : dict of str to str
-        Engine settings whose defaults hold for ``fraction``, ``token_budget``, ``max_requests``, ``graph_requests``
-        and ``graphs_in_pool``, see `glmplan.facts.engines.defaults`.
+        Engine settings whose defaults hold for ``fraction``, ``sampled`` (requests of which logits are held at once),
+        ``graph_requests`` and ``graphs_in_pool``, see `glmplan.facts.engines.defaults`.
     defaults_of : str or None
         Engine whose defaults these are, if not its own.
     free_target, wired_share : float
         Margin that ``rest`` leaves [B], and the share of the memory that may be used at all [-]
-    block_tokens, sparse_block_tokens : int
-        Tokens of a cache block, ordinary and with an indexer, [token]
-    token_budget, max_requests : int
-        Tokens of a step [token] and requests [-] where `defaults` does not say.
     vocabulary_multiple : int
         The vocabulary is padded to a multiple of it, [-]
     absorbed_copy : bool
@@ -105,16 +101,12 @@ class MemoryRule:
 
     engine: str
     pool: Pool
-    block_tokens: int
-    sparse_block_tokens: int
     vocabulary_multiple: int
     absorbed_copy: bool
     pipeline: str
     draft_in_pool: bool
     draft_cache_in_pool: bool
     source: str
-    token_budget: int = 0
-    max_requests: int = 0
     fraction_rule: FractionRule | None = None
     defaults: Mapping[str, str] = field(default_factory=dict)
     defaults_of: str | None = None

@@ -22,6 +22,7 @@ __all__ = [
     "Effect",
     "Engine",
     "Instead",
+    "Scheduling",
     "Severity",
     "UnnamedVersion",
     "Wall",
@@ -229,7 +230,11 @@ class Wall(Frozen):
 
 
 class Default(Frozen):
-    """What an engine takes for a setting that nobody gives; the memory and TP bounds say on which parts."""
+    """What an engine takes for a setting that nobody gives.
+
+    The memory and TP bounds and the patterns of names say on which parts; `sparse` whether it holds for models whose
+    sparse attention keeps an indexer's keys, or for the others.
+    """
 
     setting: str
     value: int | float | str | bool
@@ -238,6 +243,7 @@ class Default(Frozen):
     memory_from: Bytes | None = None
     memory_below: Bytes | None = None
     tp: str | None = None
+    sparse: bool | None = None
     accelerators: tuple[str, ...] = ()
     without_accelerators: tuple[str, ...] = ()
     note: str | None = None
@@ -266,11 +272,38 @@ class UnnamedVersion(Frozen):
         return version
 
 
+class Scheduling(Frozen):
+    """How an engine packs requests into steps, and by which of its settings.
+
+    `tokens_per_step`, `requests`, `block_tokens` and `graph_tokens` name settings of `defaults`; where the engine
+    starts another one (`defaults_of`) they are that engine's. `whole_prompts` are never split over steps,
+    `prefill_first` prompts run in steps of their own, `reserve` is the share of the answer that must fit in the cache
+    before a request is admitted [-], `late` the steps that have begun when the next prompt of a closed loop arrives
+    [-]. `most_requests` is the most that a launch can ask for, of an engine that is always told how many requests to
+    run at once [-].
+    """
+
+    scheduler: Literal["vllm", "sglang", "trtllm", "llama.cpp"]
+    admission: Literal["chunk", "no-evict", "max-utilization", "estimate", "slot"]
+    tokens_per_step: str
+    requests: str
+    block_tokens: str
+    graph_tokens: str | None = None
+    defaults_of: str | None = None
+    prefill_first: bool = False
+    whole_prompts: bool = False
+    reserve: float = Field(default=0.5, gt=0, le=1)
+    late: int = Field(default=1, ge=0)
+    most_requests: int | None = Field(default=None, ge=1)
+    source: str
+
+
 class Engine(Frozen):
     """An engine: its walls, its defaults and how it runs. The engine `any` holds walls in front of several."""
 
     name: str
     full_name: str
+    scheduling: Scheduling | None = None
     walls: tuple[Wall, ...] = ()
     defaults: tuple[Default, ...] = ()
     running: Running | None = None

@@ -19,6 +19,7 @@ class CacheFormat(Frozen):
 
     The first of an engine is what it takes when nobody says. `written` is how the engine's own option names it; None
     needs no option. `when_short`: a plan that lacks room takes it, on a part that multiplies in `silicon`.
+    `quantised`: weights that are stored in fewer than 16 bits bring it with them where their checkpoint does not say.
     """
 
     format: str
@@ -26,6 +27,7 @@ class CacheFormat(Frozen):
     since: str | None = None
     silicon: Precision | None = None
     when_short: bool = False
+    quantised: bool = False
     note: str | None = None
     source: str
 

@@ -219,7 +219,8 @@ class Checkpoint(_Record):
     """One published set of weights: which class of tensors is stored in which format.
 
     `bytes_published` is what the publisher states [B], `file_bits_per_weight` replaces the class formats for mixtures
-    such as GGUF files whose mean bits are all that is known.
+    such as GGUF files whose mean bits are all that is known. `smaller` and `larger` say by which share of the computed
+    size the true files may be smaller or larger (ends of a 90 % interval); nothing for what is published.
     """
 
     name: str
@@ -231,6 +232,8 @@ class Checkpoint(_Record):
     includes_mtp: bool = True
     file_bits_per_weight: float | None = Field(None, gt=0.5, le=32)
     bytes_published: str | None = None
+    smaller: float = Field(0.0, ge=0, lt=1)
+    larger: float = Field(0.0, ge=0, lt=1)
     source: str
     note: str | None = None
 

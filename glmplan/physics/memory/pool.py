@@ -44,7 +44,7 @@ class KvPool:
     tokens_low, tokens_high : array
         90 % interval of `tokens`, [token]
     sd : array
-        Standard deviation of `bytes`, [B]
+        Standard deviation of `bytes` towards less, [B]
     stage : array
         Pipeline stage that limits, [-]
     fits : bool array
@@ -73,7 +73,9 @@ class PoolTerms:
     pool : array
         What it leaves for the cache; negative when nothing is left, [B]
     variance : array
-        Of `pool`, [B²]
+        Of `pool` by what only a launch shows, [B²]
+    less, more : array
+        Variance of `pool` towards less and towards more because weights may be larger or smaller than computed, [B²]
     """
 
     context: np.ndarray
@@ -82,6 +84,23 @@ class PoolTerms:
     limit: np.ndarray
     pool: np.ndarray
     variance: np.ndarray
+    less: np.ndarray
+    more: np.ndarray
+
+    def deviation(self, quantile: float) -> np.ndarray:
+        """Standard deviation of `pool` on one side.
+
+        Parameters
+        ----------
+        quantile : float
+            Negative for the side of less, positive for more, [-]
+
+        Returns
+        -------
+        (n,) array
+            [B]
+        """
+        return np.sqrt(self.variance + (self.less if quantile < 0 else self.more))
 
 
 def _observed(fit: MemoryFit, memory: RankMemory, part: PartMemory) -> tuple[np.ndarray, np.ndarray, Spread]:
@@ -143,6 +162,7 @@ def pool_terms(memory: RankMemory, stage: StageMemory, part: PartMemory, fit: Me
     free = part.total - context if part.free_before_load is None else part.free_before_load + zero
     known = context_variance if part.free_before_load is None else zero
     total_variance = (part.total_sd**2 if part.free_before_load is None else 0.0) + zero
+    share: np.ndarray | float = 1.0
     if rule.pool == "total":
         taken = graphs if settings.graphs_in_pool else zero
         limit = fraction * part.total + zero
@@ -154,19 +174,20 @@ def pool_terms(memory: RankMemory, stage: StageMemory, part: PartMemory, fit: Me
         variance = fraction**2 * (total_variance + known) + remainder.sd**2
     elif rule.pool == "after_load":
         limit = free
+        share = fraction
         pool = fraction * (free - weights - stage.activation - remainder.mean)
         variance = fraction**2 * (total_variance + known + remainder.sd**2)
     else:
         limit = rule.wired_share * part.total - rule.free_target + zero
         pool = limit - weights - stage.activation - context - remainder.mean
         variance = total_variance + known + remainder.sd**2
-    return PoolTerms(context + zero, remainder.mean + zero, graphs, limit, pool, variance)
+    less, more = ((share * side * weights / QUANTILE_90) ** 2 for side in (memory.larger, memory.smaller))
+    return PoolTerms(context + zero, remainder.mean + zero, graphs, limit, pool, variance, less, more)
 
 
 def _tokens(memory: RankMemory, stage: StageMemory, pool: np.ndarray, context: np.ndarray) -> np.ndarray:
     """Tokens that a pool holds in requests of some context, whole blocks, on one data-parallel rank."""
-    rule = memory.settings.rule
-    block = float(rule.sparse_block_tokens if memory.sparse else rule.block_tokens)
+    block = memory.settings.block(memory.sparse)
     growing_only = not stage.windows and not stage.state.any()
     each = stage.per_token if growing_only else stage.request_bytes(context) / context
     # a group of decode context-parallel ranks deals the tokens of a block round its ranks
@@ -226,10 +247,9 @@ def kv_pool(
     found: list[tuple[np.ndarray, ...]] = []
     for stage in memory.stages:
         terms = pool_terms(memory, stage, part, fit)
-        sd = np.sqrt(terms.variance)
-        rows = [terms.pool, sd]
+        rows = [terms.pool, terms.deviation(-1.0)]
         for shift in (0.0, -QUANTILE_90, QUANTILE_90):
-            tokens = _tokens(memory, stage, terms.pool + shift * sd, length)
+            tokens = _tokens(memory, stage, terms.pool + shift * terms.deviation(shift), length)
             rows.append(np.where(stage.held, tokens, np.inf))
         found.append(tuple(rows))
     pools, sds, means, lows, highs = (np.stack(column) for column in zip(*found, strict=True))
@@ -286,14 +306,13 @@ def requests_that_fit(
     True
     """
     fit = fit or load_memory_fit()
-    rule = memory.settings.rule
-    block = float(rule.sparse_block_tokens if memory.sparse else rule.block_tokens)
+    block = memory.settings.block(memory.sparse)
     wide = block * np.asarray(memory.layout.dcp, dtype=float)
     whole = np.ceil(np.asarray(context, dtype=float) / wide) * wide
     least = np.full_like(np.asarray(memory.layout.tp, dtype=float), np.inf)
     for stage in memory.stages:
         terms = pool_terms(memory, stage, part, fit)
-        pool = np.maximum(terms.pool + quantile * np.sqrt(terms.variance), 0.0)
+        pool = np.maximum(terms.pool + quantile * terms.deviation(quantile), 0.0)
         size = stage.request_bytes(whole)
         count = np.where(size > 0, np.floor(pool / np.where(size > 0, size, 1.0)), np.inf)
         least = np.minimum(least, np.where(stage.held, count, np.inf))
@@ -336,13 +355,12 @@ def largest_context(
     True
     """
     fit = fit or load_memory_fit()
-    rule = memory.settings.rule
-    block = float(rule.sparse_block_tokens if memory.sparse else rule.block_tokens)
+    block = memory.settings.block(memory.sparse)
     wide = block * np.asarray(memory.layout.dcp, dtype=float)
     least = np.full_like(wide + np.asarray(memory.layout.tp, dtype=float), np.inf)
     for stage in memory.stages:
         terms = pool_terms(memory, stage, part, fit)
-        room = terms.pool + quantile * np.sqrt(terms.variance) - stage.state
+        room = terms.pool + quantile * terms.deviation(quantile) - stage.state
         # the cache of a request is the least of lines, one for each set of windows that are full: the longest
         # context is the largest that any of the lines allows
         slope = stage.per_token + sum((held for _, held in stage.windows), np.zeros_like(room))

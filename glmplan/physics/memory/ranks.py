@@ -102,6 +102,8 @@ class RankMemory:
         Whether the model caches index keys (then cache blocks are the larger ones).
     experts : int
         Routed experts of a layer, [-]
+    smaller, larger : float
+        Shares by which the weights may be smaller or larger than computed (ends of a 90 % interval), [-]
     """
 
     layout: Layout
@@ -110,6 +112,8 @@ class RankMemory:
     draft: bool
     sparse: bool
     experts: int
+    smaller: float = 0.0
+    larger: float = 0.0
 
     @property
     def weights(self) -> np.ndarray:
@@ -211,7 +215,8 @@ def rank_memory(
         isinstance(kind.mixer, LatentAttention) and kind.mixer.indexer is not None for kind in model.layers.values()
     )
     experts = max((t.copies for part in parts for t in part.tensors if t.shard == "experts"), default=0)
-    return RankMemory(named, tuple(stages), settings, mtp and model.draft_layers is not None, sparse, experts)
+    drafts = mtp and model.draft_layers is not None
+    return RankMemory(named, tuple(stages), settings, drafts, sparse, experts, checkpoint.smaller, checkpoint.larger)
 
 
 def _within(part: Segment, edges: np.ndarray, stage: int) -> int:
@@ -289,7 +294,7 @@ def _stage(
     if model.draft_head is not None and "mtp" in weights:  # which has an output head of its own
         own = np.ceil(model.vocabulary / degrees.tp) * model.hidden * weight_format("bf16").bytes
         weights["mtp"] = weights["mtp"] + np.where(last, own, 0.0)
-    logits = logit_bytes(model.vocabulary, settings.requests(memory))
+    logits = logit_bytes(model.vocabulary, settings.requests(memory, degrees.tp))
     activation = activation + np.where(last, logits, 0.0)
     ordered = tuple(sorted(windows.items()))
     return StageMemory(index, exists, counts.sum(axis=1), weights, host, per_token, ordered, state, activation)

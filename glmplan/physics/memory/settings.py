@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from glmplan.facts.engines.defaults import block_tokens, engine_defaults
 from glmplan.facts.engines.memory import MemoryRule, load_memory_rule
 from glmplan.facts.schema.engine_running import CacheLayout
 from glmplan.facts.schema.model import GroupedQuery, LayerKind, Recurrent
@@ -79,20 +80,28 @@ class MemorySettings:
         """Tokens of a step, [token], on a part with some memory [B]; unknown memory counts as large."""
         if self.token_budget is not None:
             return np.asarray(self.token_budget, dtype=float)
-        found = self.default("token_budget", _LARGE if memory is None else memory)
-        return np.asarray(self.rule.token_budget if found is None else found, dtype=float)
+        found = engine_defaults(self.engine, version=self.version, accelerator=self.accelerator or "", memory=memory)
+        return np.asarray(found.budget, dtype=float)
 
-    def requests(self, memory: float | None) -> np.ndarray:
-        """Requests sampled together, [-], on a part with some memory [B]; unknown memory counts as large."""
+    def requests(self, memory: float | None, tp: np.ndarray | float = 1.0) -> np.ndarray:
+        """Requests of which logits are held at once, [-], on a part with some memory [B]; unknown memory is large."""
         if self.max_requests is not None:
             return np.asarray(self.max_requests, dtype=float)
-        found = self.default("max_requests", _LARGE if memory is None else memory)
-        return np.asarray(self.rule.max_requests if found is None else found, dtype=float)
+        return self._by_degree("sampled", _LARGE if memory is None else memory, tp)
 
     def graph_requests(self, memory: float | None, tp: np.ndarray) -> np.ndarray:
         """Largest batch with a CUDA graph, [-]; SGLang chooses it by memory [B] and by `tp` below 4 or not."""
-        few, many = (self.default("graph_requests", memory, degree) or 512.0 for degree in (1, 4))
-        return np.minimum(np.where(tp < 4, few, many), self.requests(memory) if self.max_requests is not None else many)
+        found = self._by_degree("graph_requests", memory, tp)
+        return found if self.max_requests is None else np.minimum(found, self.max_requests)
+
+    def _by_degree(self, name: str, memory: float | None, tp: np.ndarray | float) -> np.ndarray:
+        """A default that may depend on whether four ranks or more share the work, [-]"""
+        few, many = (self.default(name, memory, degree) or 512.0 for degree in (1, 4))
+        return np.where(np.asarray(tp) < 4, few, many)
+
+    def block(self, sparse: bool) -> float:
+        """Tokens of a block of the cache, [token], where keys of an indexer are cached or not."""
+        return float(block_tokens(self.engine, sparse=sparse))
 
     @property
     def graphs_in_pool(self) -> bool:

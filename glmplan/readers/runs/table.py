@@ -204,8 +204,9 @@ def run_from_row(row: Mapping[str, str]) -> Run:
     weights = weights_name(row.get("weights", ""))
     accelerator = accelerator_name(row.get("accelerator", ""))
     model = model_name(row.get("model", ""))
-    if weights == "nvfp4" and accelerator.startswith("mi3"):
-        weights = "mxfp4"  # AMD's FP4 is MXFP4
+    labelled = "nvfp4" not in row.get("weights", "").lower() or protocol in ("inferencex", "vendor-sweep")
+    if weights == "nvfp4" and accelerator.startswith("mi3") and labelled:
+        weights = "mxfp4"  # what a campaign labels FP4 is MXFP4 on AMD; who names NVFP4 himself means it
     if row.get("weights", "").startswith("Ollama default") and model.startswith("gpt-oss"):
         weights = "mxfp4"
     error = next((f"{name}: is empty" for name in _REQUIRED if name not in row), None)

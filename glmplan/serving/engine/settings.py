@@ -5,17 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from glmplan.errors import SpecError
+from glmplan.facts.engines.defaults import engine_defaults
 from glmplan.serving.traffic.drafting import Acceptance, check_whole
 
 __all__ = ["SCHEDULERS", "EngineSettings", "KvPool", "TransferLink", "scheduler_settings"]
 
-#: Schedulers that are simulated, each with the defaults its engine starts with.
-SCHEDULERS: dict[str, dict[str, object]] = {
-    "vllm": {"max_num_batched_tokens": 8192, "max_num_seqs": 256, "admission": "chunk"},
-    "sglang": {"max_num_batched_tokens": 8192, "max_num_seqs": 256, "admission": "estimate", "prefill_first": True},
-    "trtllm": {"max_num_batched_tokens": 8192, "max_num_seqs": 256, "admission": "no-evict"},
-    "llama.cpp": {"max_num_batched_tokens": 2048, "max_num_seqs": 4, "admission": "slot"},
-}
+#: schedulers that are simulated, by the engine that each is of
+SCHEDULERS: tuple[str, ...] = ("vllm", "sglang", "trtllm", "llama.cpp")
 
 _ADMISSIONS = ("chunk", "no-evict", "max-utilization", "estimate", "slot")
 _ROUTINGS = ("round-robin", "least-loaded", "prefix-aware")
@@ -182,7 +178,7 @@ class EngineSettings:
 
 
 def scheduler_settings(scheduler: str, **changes: object) -> EngineSettings:
-    """Settings that an engine starts with, changed where asked.
+    """Settings that an engine starts with on a data-centre part, changed where asked.
 
     Parameters
     ----------
@@ -208,7 +204,14 @@ def scheduler_settings(scheduler: str, **changes: object) -> EngineSettings:
     """
     if scheduler not in SCHEDULERS:
         raise SpecError("is not a scheduler", field="scheduler", value=scheduler, choices=SCHEDULERS)
-    given = SCHEDULERS[scheduler] | {key: value for key, value in changes.items() if value is not None}
+    defaults = engine_defaults(scheduler)
+    given: dict[str, object] = {
+        "max_num_batched_tokens": defaults.budget,
+        "max_num_seqs": defaults.max_requests,
+        "admission": defaults.admission,
+        "prefill_first": defaults.prefill_first,
+    }
+    given |= {key: value for key, value in changes.items() if value is not None}
     acceptance, budget = given.get("acceptance"), given["max_num_batched_tokens"]
     if changes.get("max_num_seqs") is None and isinstance(budget, int) and budget > 0:
         # a smaller budget than the default also means fewer requests at once
