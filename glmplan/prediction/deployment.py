@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from math import gcd
 
+from glmplan.facts.catalogue.hosts import implied_host
 from glmplan.facts.engines.defaults import UNKNOWN_ENGINE, EngineDefaults, engine_defaults, engine_known
 from glmplan.facts.engines.kernels import attention_rule, sparse_capabilities
 from glmplan.facts.engines.walls import engine_names, load_engine
