@@ -11,7 +11,7 @@ from glmplan.plan.hazard_warnings import hazard_warnings, hazards_of, without_da
 from glmplan.plan.launch import launch_command
 from glmplan.plan.plan import FitAnswer, RunnerUp, Warn
 from glmplan.plan.question import Asked, Words, read_words
-from glmplan.plan.ranking import deployment_of, matrix_rate_known, speed_known
+from glmplan.plan.ranking import Scored, deployment_of, matrix_rate_known, speed_known
 from glmplan.plan.search import Solution, solve
 from glmplan.plan.users import binding_words, grid_of, predictions_of, safe_users, user_table
 from glmplan.prediction.step_models import runs_on_accelerators
@@ -81,18 +81,6 @@ def answer_of(asked: Asked) -> FitAnswer:
     if not speed_known(asked) and not missing:
         unknown = ("memory bandwidth of the host",)
     unknown += (first.unknown,) if first.unknown else ()
-    runners = tuple(
-        RunnerUp(
-            one.holding.terms.name,
-            one.holding.terms.accelerators,
-            one.holding.verdict,
-            one.holding.pool,
-            one.alone,
-            one.many,
-            one.why,
-        )
-        for one in solution.ranked[1 : 1 + _LISTED]
-    )
     limit = asked.model.max_context
     common = {
         "asked": asked,
@@ -105,7 +93,7 @@ def answer_of(asked: Asked) -> FitAnswer:
         "kv_why": solution.kv_why,
         "context": int(min(best.context, limit)),
         "context_low": int(min(best.context_low, limit)),
-        "runners": runners,
+        "runners": tuple(_runner_up(one) for one in solution.ranked[1 : 1 + _LISTED]),
         "others": max(len(solution.ranked) - 1 - _LISTED, 0),
         "left_out": solution.left_out,
         "changes": changes_of(solution),
@@ -133,6 +121,11 @@ def answer_of(asked: Asked) -> FitAnswer:
         knowledge=one.knowledge,
         fits=(_fit_file(deployment), "calibration/fits/memory.toml"),
     )
+
+
+def _runner_up(one: Scored) -> RunnerUp:
+    held = one.holding
+    return RunnerUp(held.terms.name, held.terms.accelerators, held.verdict, held.pool, one.alone, one.many, one.why)
 
 
 def _fit_file(deployment: Deployment) -> str:

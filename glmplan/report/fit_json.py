@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from glmplan.units import GIB
 
 if TYPE_CHECKING:
-    from glmplan.plan.plan import FitAnswer, UserRow
+    from glmplan.plan.plan import Change, FitAnswer, RunnerUp, UserRow, Warn
     from glmplan.prediction.predict import Figure
 
 __all__ = ["SCHEMA", "fit_json", "fit_record"]
@@ -72,21 +72,7 @@ def fit_record(answer: FitAnswer) -> dict[str, Any]:
         "headline": answer.headline,
         "reasons": list(answer.reasons),
         "unknown": list(answer.unknown),
-        "question": {
-            "model": asked.model.name,
-            "checkpoint": asked.checkpoint.name,
-            "repository": asked.checkpoint.repository,
-            "on": asked.machine.text,
-            "host": asked.machine.host.name,
-            "accelerator": asked.machine.accelerator.name,
-            "accelerator_count": asked.machine.count,
-            "engine": asked.engine,
-            "engine_version": asked.engine_version,
-            "context_tokens": asked.context,
-            "input_tokens": asked.input_tokens,
-            "output_tokens": asked.output_tokens,
-            "users": list(asked.users),
-        },
+        "question": _question(answer),
         "plan": _plan(answer),
         "memory": _memory(answer),
         "context": {
@@ -97,53 +83,75 @@ def fit_record(answer: FitAnswer) -> dict[str, Any]:
         "users": [_user(row) for row in answer.users],
         "safe": _safe(answer),
         "binding": answer.binding,
-        "runners_up": [
-            {
-                "layout": one.layout,
-                "accelerators": one.accelerators,
-                "verdict": one.verdict,
-                "kv_pool_tokens": _count(one.pool_tokens),
-                "one_user_tokens_per_s": _rounded(one.user_rate),
-                "total_tokens_per_s": _rounded(one.total_rate),
-                "why": one.why,
-            }
-            for one in answer.runners
-        ],
+        "runners_up": [_runner(one) for one in answer.runners],
         "left_out": list(answer.left_out),
-        "changes": [
-            {
-                "name": one.name,
-                "what": one.what,
-                "verdict": one.verdict,
-                "layout": one.layout,
-                "kv_pool_tokens": _count(one.pool_tokens),
-                "kv_pool_tokens_low": _count(one.pool_low),
-                "requests_held_low": _count(one.held),
-                "one_user_tokens_per_s": _rounded(one.user_rate),
-                "total_tokens_per_s": _rounded(one.total_rate),
-                "note": one.note,
-            }
-            for one in answer.changes
-        ],
-        "warnings": [
-            {
-                "kind": one.kind,
-                "severity": one.severity,
-                "name": one.name,
-                "title": one.title,
-                "effect": one.effect,
-                "do": one.do,
-                "applied": one.applied,
-                "source": one.source,
-            }
-            for one in answer.warnings
-        ],
+        "changes": [_change(one) for one in answer.changes],
+        "warnings": [_warning(one) for one in answer.warnings],
         "command": " ".join(answer.command),
         "command_notes": list(answer.command_notes),
         "assumed": list(asked.assumed),
         "basis": answer.basis,
         "knowledge": answer.knowledge,
         "fits": list(answer.fits),
+    }
+
+
+def _question(answer: FitAnswer) -> dict[str, Any]:
+    asked = answer.asked
+    return {
+        "model": asked.model.name,
+        "checkpoint": asked.checkpoint.name,
+        "repository": asked.checkpoint.repository,
+        "on": asked.machine.text,
+        "host": asked.machine.host.name,
+        "accelerator": asked.machine.accelerator.name,
+        "accelerator_count": asked.machine.count,
+        "engine": asked.engine,
+        "engine_version": asked.engine_version,
+        "context_tokens": asked.context,
+        "input_tokens": asked.input_tokens,
+        "output_tokens": asked.output_tokens,
+        "users": list(asked.users),
+    }
+
+
+def _runner(one: RunnerUp) -> dict[str, Any]:
+    return {
+        "layout": one.layout,
+        "accelerators": one.accelerators,
+        "verdict": one.verdict,
+        "kv_pool_tokens": _count(one.pool_tokens),
+        "one_user_tokens_per_s": _rounded(one.user_rate),
+        "total_tokens_per_s": _rounded(one.total_rate),
+        "why": one.why,
+    }
+
+
+def _change(one: Change) -> dict[str, Any]:
+    return {
+        "name": one.name,
+        "what": one.what,
+        "verdict": one.verdict,
+        "layout": one.layout,
+        "kv_pool_tokens": _count(one.pool_tokens),
+        "kv_pool_tokens_low": _count(one.pool_low),
+        "requests_held_low": _count(one.held),
+        "one_user_tokens_per_s": _rounded(one.user_rate),
+        "total_tokens_per_s": _rounded(one.total_rate),
+        "note": one.note,
+    }
+
+
+def _warning(one: Warn) -> dict[str, Any]:
+    return {
+        "kind": one.kind,
+        "severity": one.severity,
+        "name": one.name,
+        "title": one.title,
+        "effect": one.effect,
+        "do": one.do,
+        "applied": one.applied,
+        "source": one.source,
     }
 
 

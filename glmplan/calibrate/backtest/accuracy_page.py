@@ -129,7 +129,13 @@ def accuracy_page(found: Accuracy, plots: Sequence[str] = ()) -> str:
     for plot in plots:
         title, _, file = plot.partition("|")
         lines += [f"![{title}]({file})", ""]
-    lines += [
+    lines += [*_group_lines(found), *_constant_lines(found), *_unscored_lines(found)]
+    return "\n".join(lines)
+
+
+def _group_lines(found: Accuracy) -> list[str]:
+    """The worst groups, and all by what they are grouped by."""
+    lines = [
         "## Worst groups",
         "",
         "Left out as whole groups, by median error, with what is known of their runs. Groups of ten figures or more.",
@@ -142,25 +148,35 @@ def accuracy_page(found: Accuracy, plots: Sequence[str] = ()) -> str:
             rows = [one for one in found.groups if one.mode == mode and one.dimension == dimension]
             lines += [f"## By {dimension}, {_WORDS[mode]} left out", ""]
             lines += _markdown(("group", "figure", *_HEAD), [[r.group, r.figure, *_cells(r.score)] for r in rows], 2)
-    if found.constants:
-        engines = found.constants
-        lines += [
-            "## Constants of the engines",
-            "",
-            "Posterior of the joint fit for an engine of which neither part nor model nor format is known: the median, "
-            "and the factor that its 90 % interval is wide to each side. Effects of parts, models, formats and "
-            "configurations come on top, each with a deviation of its own in `calibration/fits/step/covariance.toml`.",
-            "",
-        ]
-        head = ("constant", *(one.engine for one in engines))
-        table = [[name, *(_constant(one, place) for one in engines)] for place, name in enumerate(COLUMNS)]
-        lines += _markdown(head, table, 1)
-    lines += ["## Rows that are not scored", ""]
+    return lines
+
+
+def _constant_lines(found: Accuracy) -> list[str]:
+    """Constants of the engines."""
+    engines = found.constants
+    if not engines:
+        return []
+    lines = [
+        "## Constants of the engines",
+        "",
+        "Posterior of the joint fit for an engine of which neither part nor model nor format is known: the median, "
+        "and the factor that its 90 % interval is wide to each side. Effects of parts, models, formats and "
+        "configurations come on top, each with a deviation of its own in `calibration/fits/step/covariance.toml`.",
+        "",
+    ]
+    head = ("constant", *(one.engine for one in engines))
+    table = [[name, *(_constant(one, place) for one in engines)] for place, name in enumerate(COLUMNS)]
+    return [*lines, *_markdown(head, table, 1)]
+
+
+def _unscored_lines(found: Accuracy) -> list[str]:
+    """Rows that are not scored, and why."""
+    lines = ["## Rows that are not scored", ""]
     lines += _markdown(("why", "rows"), [[why, str(count)] for why, count in found.unused.items()], 1)
     if found.impossible:
         lines += ["The rows that no such part can do, as they stand in their tables:", ""]
         lines += _markdown(("row", "why"), [[name, why] for name, why in found.impossible.items()], 2)
-    return "\n".join(lines)
+    return lines
 
 
 def accuracy_text(found: Accuracy) -> str:

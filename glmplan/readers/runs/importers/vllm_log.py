@@ -17,6 +17,28 @@ _ARGUMENTS = {
     "dcp": r"decode_context_parallel_size['\"]?[=:] ?(\d+)",
 }
 recognise = by_text(r"vLLM API server version|LLM engine \(v|GPU KV cache size:|# GPU blocks: |gpu_worker\.py")
+#: what the log says in words, and the settings that it prints; of a name that stands twice the later pattern is added
+_WORDS = (
+    ("version", r"LLM engine \(v([^)]+)\)"),
+    ("version", r"API server version:? (\S+)"),
+    ("version", r"█ +version (\S+)"),
+    ("model", r"with config: model='([^']+)'"),
+    ("model", r"█ +model +(\S+)"),
+    ("quantization", r"[( ]quantization=(?!None)'?([\w-]+)"),
+    ("kv_cache", r"Using DeepSeek's (\w+) KV cache format"),
+    ("kv_cache", r"kv_cache_dtype['\"]?[=:] ?'?(\w+)"),
+    ("attention_backend", r"Using (?:AttentionBackendEnum\.)?(\w+) (?:attention )?backend(?: out of|\.| on)"),
+    ("attention_backend", r"Using (Flash ?\w*|Triton\w*|FlashMLA|XFormers) (?:attention )?backend"),
+    ("moe_backend", r"Using '?([\w ]+?)'? \w+ MoE backend"),
+    ("speculative", r"speculative_config=(?!None)(?:SpeculativeConfig\()?(?:method='?(\w+))"),
+)
+_SETTINGS = (
+    ("memory_utilization", r"gpu_memory_utilization'?[=:] ?\(?([\d.]+)"),
+    ("memory_utilization", r"gpu_memory_utilization \(([\d.]+)\)"),
+    ("max_context", r"(?:max_seq_len=|Using max model len )(\d+)"),
+    ("max_sequences", r"max_num_seqs'?[=:] ?(\d+)"),
+    ("max_batched_tokens", r"max_num_batched_tokens'?[=:] ?(\d+)"),
+)
 
 
 def read(source: Source) -> Imported:
@@ -41,20 +63,7 @@ def read(source: Source) -> Imported:
     341504.0
     """
     text, log = source.text, StartupLog("vllm")
-    for name, pattern in (
-        ("version", r"LLM engine \(v([^)]+)\)"),
-        ("version", r"API server version:? (\S+)"),
-        ("version", r"█ +version (\S+)"),
-        ("model", r"with config: model='([^']+)'"),
-        ("model", r"█ +model +(\S+)"),
-        ("quantization", r"[( ]quantization=(?!None)'?([\w-]+)"),
-        ("kv_cache", r"Using DeepSeek's (\w+) KV cache format"),
-        ("kv_cache", r"kv_cache_dtype['\"]?[=:] ?'?(\w+)"),
-        ("attention_backend", r"Using (?:AttentionBackendEnum\.)?(\w+) (?:attention )?backend(?: out of|\.| on)"),
-        ("attention_backend", r"Using (Flash ?\w*|Triton\w*|FlashMLA|XFormers) (?:attention )?backend"),
-        ("moe_backend", r"Using '?([\w ]+?)'? \w+ MoE backend"),
-        ("speculative", r"speculative_config=(?!None)(?:SpeculativeConfig\()?(?:method='?(\w+))"),
-    ):
+    for name, pattern in _WORDS:
         for line, match in matches(text, pattern):
             log.put(name, match[1], line)
     for name, pattern in _ARGUMENTS.items():
@@ -92,13 +101,7 @@ def read(source: Source) -> Imported:
         log.put("graph_count", float(match[1]) + float(match[2]), line)
     for line, match in matches(text, r"activation peak memory takes ([\d.]+) ?Gi?B"):
         log.put("activations", float(match[1]) * GIB, line, "max")
-    for name, pattern in (
-        ("memory_utilization", r"gpu_memory_utilization'?[=:] ?\(?([\d.]+)"),
-        ("memory_utilization", r"gpu_memory_utilization \(([\d.]+)\)"),
-        ("max_context", r"(?:max_seq_len=|Using max model len )(\d+)"),
-        ("max_sequences", r"max_num_seqs'?[=:] ?(\d+)"),
-        ("max_batched_tokens", r"max_num_batched_tokens'?[=:] ?(\d+)"),
-    ):
+    for name, pattern in _SETTINGS:
         for line, match in matches(text, pattern):
             log.put(name, float(match[1]), line)
     return imported(source, log)
