@@ -44,6 +44,7 @@ def command(
     from glmplan.facts.engines.conditions import conditions_of
     from glmplan.facts.engines.walls import possible_walls, walls_for
     from glmplan.facts.schema.engine import version_key
+    from glmplan.physics.blocks.features import model_features
 
     if engine_version is not None:
         version_key(engine_version)
@@ -52,6 +53,7 @@ def command(
         load_machine(on),
         spec,
         engine=engine,
+        features=model_features(spec),
         options=frozenset(options or ()),
         engine_version=engine_version,
         weights=weights or named,

@@ -16,8 +16,9 @@ from glmplan.facts.engines.kernels import IMAGE, expert_path
 from glmplan.facts.engines.packing import EngineDefaults, engine_defaults
 from glmplan.facts.formats import KV_FORMATS
 from glmplan.facts.schema.accelerator import Accelerator
-from glmplan.facts.schema.model import ExpertsFfn, ModelSpec
+from glmplan.facts.schema.model import ModelSpec
 from glmplan.physics.blocks.cached_prefix import computed_again
+from glmplan.physics.blocks.features import routed_blocks
 from glmplan.physics.step.group_link import link_of
 from glmplan.physics.step.structure import LinkPeak
 from glmplan.prediction.deployment import Deployment, runs_sparse
@@ -169,8 +170,7 @@ def _expert_kernels(run: Run, engine: str, model: ModelSpec, tokens: float) -> s
     word = (run.moe_backend or "").lower().split(" ")[0]
     if word in {"", "default"}:
         return ""
-    blocks = [block for kind in model.layers.values() for block in kind.ffn if isinstance(block, ExpertsFfn)]
-    pairs = (run.concurrency or 1.0) * tokens * max((block.topk for block in blocks), default=0)
+    pairs = (run.concurrency or 1.0) * tokens * max((block.topk for block in routed_blocks(model)), default=0)
     path = expert_path(engine, word, pairs, run.measured_on or "")
     return f"{word} {path}".strip()
 

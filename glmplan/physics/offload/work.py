@@ -9,8 +9,9 @@ import numpy as np
 
 from glmplan.errors import SpecError
 from glmplan.facts.formats import kv_format
-from glmplan.facts.schema.model import Checkpoint, ExpertsFfn, GroupedQuery, LatentAttention, ModelSpec
-from glmplan.physics.blocks.feed_forward import distinct_experts
+from glmplan.facts.schema.model import Checkpoint, ModelSpec
+from glmplan.physics.blocks.experts import distinct_experts
+from glmplan.physics.blocks.kinds import mixer_of, routed_of
 from glmplan.physics.blocks.stack import vocabulary_tensors
 from glmplan.physics.blocks.storage import segments, tensor_format
 
@@ -82,22 +83,6 @@ class OffloadWork:
     compute: str = "bf16"
 
 
-def _attention(model: ModelSpec, context: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Cached values of a sequence, [-], and multiplications of a token with its keys and values, [-]."""
-    values, products = np.zeros_like(context), np.zeros_like(context)
-    for name, count in model.runs:
-        mixer = model.layers[name].mixer
-        if isinstance(mixer, GroupedQuery):
-            width = mixer.head_dim + (mixer.v_head_dim or mixer.head_dim)
-            keys = np.minimum(context, mixer.window or np.inf)
-            values = values + count * keys * mixer.kv_heads * width
-            products = products + count * keys * mixer.heads * width
-        elif isinstance(mixer, LatentAttention):
-            values = values + count * context * (mixer.kv_rank + mixer.rope_dim)
-            products = products + count * context * mixer.heads * (mixer.nope_dim + mixer.rope_dim + mixer.v_dim)
-    return values, products
-
-
 def offload_work(
     model: ModelSpec,
     checkpoint: Checkpoint,
@@ -154,7 +139,7 @@ def offload_work(
     stored: dict[str, float] = {}
     for part in segments(model, checkpoint):
         layers += part.count
-        experts = next((block for block in part.kind.ffn if isinstance(block, ExpertsFfn)), None)
+        experts = routed_of(part.kind)
         for tensor, form in zip(part.tensors, part.formats, strict=True):
             routed = tensor.shard == "experts" and experts is not None
             size, weights = part.count * tensor.parameters * form.bytes, float(part.count * tensor.parameters)
@@ -175,8 +160,11 @@ def offload_work(
         if tensor.matmul:
             own_bytes = own_bytes + tensor.parameters * tensor_format(checkpoint, tensor, None).bytes
             own_flop = own_flop + 2.0 * tensor.parameters * sequences
-    values, products = _attention(model, context)
-    cached, flop = sequences * values * kv_format(kv).bytes, 2.0 * tokens * products
+    values, core = np.zeros_like(context), np.zeros_like(context)
+    for name, count in model.runs:
+        read, _, done = mixer_of(model.layers[name]).token_core(context, context)
+        values, core = values + count * read[1], core + count * done
+    cached, flop = sequences * values * kv_format(kv).bytes, tokens * core
     away = placement.share if placement.unit == "layers" else 0.0
     return OffloadWork(
         host_bytes=host_bytes + away * cached,
