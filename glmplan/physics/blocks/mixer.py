@@ -361,7 +361,7 @@ class Mixer(Protocol):
         """
 
     def token_core(self, decode: np.ndarray, prompt: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Cached values that one token reads on machines without sparse kernels, and the FLOP on them.
+        """Cached values that one token reads where latents are read densely (weights in host memory), and their FLOP.
 
         Parameters
         ----------
