@@ -1,48 +1,62 @@
-# Everything a contributor or CI runs. `make demo` and `make test` set up by themselves on a fresh clone.
+# Everything a contributor or CI runs. `make demo` and `make test` set up by themselves on a fresh clone: the demo
+# installs what glmplan needs to answer, everything else also what develops it.
 
 PYTHON ?= python3
 JOBS ?= auto
 VENV := .venv
 RUN := $(VENV)/bin/python
-READY := $(VENV)/.ready
+# stamps: what a plain user gets, and what the tests, the lint and the documents need beside it
+READY := $(VENV)/.ready-core
+READY_DEV := $(VENV)/.ready-dev
 PEERS := .peers
 # one thread for linear algebra: the test workers and the benchmark already use the cores
 export OPENBLAS_NUM_THREADS := 1
 export OMP_NUM_THREADS := 1
+# files are UTF-8 whatever the language of the shell
+export PYTHONUTF8 := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check docs bench validate-demo validate-vllm clean
+.PHONY: help setup demo test check mutate docs bench validate-demo validate-vllm clean
 
 help:  ## List what there is.
 	@sed -n 's/^\([a-z-]*\):.*  ## /\1\t/p' Makefile | expand -t 16
 
-setup: $(READY)  ## Make .venv and install glmplan in it with everything for development.
+setup: $(READY_DEV)  ## Make .venv and install glmplan in it with everything for development.
 
 $(READY): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(None if sys.version_info >= (3, 11) else "glmplan needs Python 3.11 or newer; say: make PYTHON=python3.12 ...")'
 	@$(PYTHON) -m venv $(VENV)
-	@echo "setting up $(VENV) (a few minutes the first time)" >&2
+	@echo "setting up $(VENV) (about a minute the first time)" >&2
+	@$(RUN) -m pip install --quiet --editable .
+	@touch $@
+
+$(READY_DEV): $(READY)
+	@echo "adding the tools for development to $(VENV) (a few minutes the first time)" >&2
 	@$(RUN) -m pip install --quiet --editable '.[dev,kernels]'
 	@touch $@
 
 demo: $(READY)  ## Plan GLM-5.1 NVFP4 on six RTX PRO 6000 Workstation cards.
 	@$(VENV)/bin/glmplan fit glm-5.1-nvfp4 --on 6xrtx-pro-6000-ws
 
-test: $(READY)  ## Run all tests and doctests.
+test: $(READY_DEV)  ## Run all tests and doctests.
 	$(RUN) -m pytest -n $(JOBS) --dist worksteal
 
-check: $(READY)  ## Lint, types, generated pages fresh, and measured memory beside computed memory.
+check: $(READY_DEV)  ## Lint, types, generated pages fresh, measured memory beside computed, broken formulas noticed.
 	$(RUN) -m ruff check .
 	$(RUN) -m ruff format --check .
 	$(RUN) -m mypy
 	$(RUN) -m mypy tools
 	$(RUN) tools/docs.py --check
 	$(RUN) tools/check_memory.py
+	$(RUN) tools/mutate.py
 
-docs: $(READY)  ## Write the generated pages again.
+mutate: $(READY_DEV)  ## Break one formula at a time and see whether the tests near it notice.
+	@$(RUN) tools/mutate.py
+
+docs: $(READY_DEV)  ## Write the generated pages again.
 	$(RUN) tools/docs.py
 
-bench: $(READY) $(PEERS)  ## Time from shell to answer, predictions per second, simulated requests per second beside peers.
+bench: $(READY_DEV) $(PEERS)  ## Time from shell to answer, predictions per second, simulated requests per second beside peers.
 	@$(RUN) tools/bench.py
 
 # the peer that installs from a public package; without npm the bench says so and goes on
@@ -50,10 +64,10 @@ $(PEERS):
 	@mkdir -p $(PEERS)
 	-@npm install --silent --no-fund --no-audit --prefix $(PEERS) @doublewordai/inference-lab >&2
 
-validate-demo: $(READY)  ## Measure llama.cpp servers made here and predict them from two steps of each ladder.
+validate-demo: $(READY_DEV)  ## Measure llama.cpp servers made here and predict them from two steps of each ladder.
 	@$(RUN) tools/validate_demo.py
 
-validate-vllm: $(READY)  ## The same with real vLLM on the CPU: downloads about 1 GB into .venv-vllm the first time.
+validate-vllm: $(READY_DEV)  ## The same with real vLLM on the CPU: downloads about 1 GB into .venv-vllm the first time.
 	@$(RUN) tools/validate_vllm.py --venv .venv-vllm
 
 clean:  ## Remove the environment and every cache.

@@ -31,7 +31,7 @@ __all__ = [
 ]
 
 
-def nearest(name: str, choices: Iterable[str], count: int = 5) -> list[str]:
+def nearest(name: str, choices: Iterable[str], count: int = 5, *, alike: float = 0.45) -> list[str]:
     """Return the choices that look most like a name, best first.
 
     Parameters
@@ -42,6 +42,8 @@ def nearest(name: str, choices: Iterable[str], count: int = 5) -> list[str]:
         What there is.
     count : int, optional
         How many to return at most, [-]
+    alike : float, optional
+        Share of its letters that a choice must have in common with the name, as `difflib` counts it, [-]
 
     Returns
     -------
@@ -53,7 +55,7 @@ def nearest(name: str, choices: Iterable[str], count: int = 5) -> list[str]:
     >>> nearest("h20-sxm", ["h200-sxm", "b200-sxm", "mi300x"], 1)
     ['h200-sxm']
     """
-    return difflib.get_close_matches(name.lower(), sorted(set(choices)), n=count, cutoff=0.45)
+    return difflib.get_close_matches(name.lower(), sorted(set(choices)), n=count, cutoff=alike)
 
 
 class GlmplanError(Exception):

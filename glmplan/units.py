@@ -17,6 +17,8 @@ from glmplan.errors import SpecError
 
 __all__ = [
     "DIMENSIONS",
+    "GIB",
+    "QUANTILE_90",
     "Bytes",
     "BytesPerSecond",
     "Flop",
@@ -33,6 +35,11 @@ __all__ = [
     "format_quantity",
     "parse_quantity",
 ]
+
+#: bytes in a GiB, [B]
+GIB = 2.0**30
+#: standard normal quantile of a 90 % interval: half of its width in standard deviations, [-]
+QUANTILE_90 = 1.6449
 
 # A unit is (power of ten, factor): 10**power is applied to the decimal text, so it is rounded once; factors are exact.
 _DECIMAL = {"": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}

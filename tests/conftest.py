@@ -1,11 +1,35 @@
-"""A small calibration that tests share: the runs of one engine on one part and a few others."""
+"""What all tests share: the same surroundings on every machine, and a small calibration of a few models and parts."""
 
 from __future__ import annotations
 
+import os
+import sys
+from pathlib import Path
+
 import pytest
+from hypothesis import HealthCheck, settings
 
 from glmplan.calibrate.all_fits import calibrate_steps
 from glmplan.readers.runs.ledger import load_measurements
+
+# tests and tools compare generated text by one function
+sys.path.insert(0, str(Path(__file__).parents[1] / "tools"))
+
+#: What shells, terminals, proxies and CI services set and programs read: colours and width of what is printed, where
+#: HTTP goes, which keys are sent. A test that is about one of them sets it.
+_SURROUNDINGS = (
+    "COLUMNS", "LINES", "TERMINAL_WIDTH", "COLORTERM", "NO_COLOR", "FORCE_COLOR", "CLICOLOR", "CLICOLOR_FORCE",
+    "PY_COLORS", "TTY_COMPATIBLE", "TTY_INTERACTIVE", "GITHUB_ACTIONS", "OPENAI_API_KEY", "GLMPLAN_API_KEY",
+    *(word for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY") for word in (name, name.lower())),
+)  # fmt: skip
+for _name in _SURROUNDINGS:
+    os.environ.pop(_name, None)
+# what tests start speaks UTF-8 whatever the language of the shell
+os.environ |= {"TERM": "dumb", "LC_ALL": "C.UTF-8", "PYTHONUTF8": "1"}
+
+# how long an example takes, or drawing it, depends on what else this machine does; the same examples everywhere
+settings.register_profile("everywhere", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("everywhere")
 
 
 def small_set():

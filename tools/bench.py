@@ -53,8 +53,9 @@ def from_shell_to_answer() -> None:
 def predictions_per_second() -> None:
     """Print how many points of a table are predicted in a second: all at once, one by one, and whole runs."""
     from glmplan.facts.catalogue.accelerators import load_accelerator
+    from glmplan.facts.catalogue.hosts import implied_host
     from glmplan.facts.catalogue.models import load_model
-    from glmplan.physics.step.group_link import link_of
+    from glmplan.physics.network.groups import links_of_layout
     from glmplan.prediction.deployment import Deployment, checkpoint_for, runs_sparse
     from glmplan.prediction.load import Load
     from glmplan.prediction.predict import predict_many, step_seconds
@@ -77,7 +78,7 @@ def predictions_per_second() -> None:
         draft_tokens=0,
         acceptance=None,
         sparse=runs_sparse(part, None),
-        link=link_of(part, 8),
+        link=links_of_layout(implied_host(part, 8), tp=8),
     )
     rng = np.random.default_rng(1)
     table = {

@@ -20,6 +20,7 @@ from glmplan.facts.schema.model import Checkpoint, ModelSpec
 from glmplan.physics.blocks.storage import uniform_checkpoint
 from glmplan.physics.memory import MemorySettings, kv_pool, part_memory, rank_memory
 from glmplan.physics.points import Layout
+from glmplan.units import GIB
 
 #: least share of pools inside their 90 % interval [-]; rows that another model or a rounded figure explains not counted
 _LEAST_INSIDE = 0.85
@@ -160,8 +161,8 @@ def check(rows: list[Row], formats: dict[str, str]) -> tuple[int, int, int]:
             continue
         head = f"{row.id:24s} {row.model:16s} {checkpoint.name:17s} {row.settings.engine:7s} tp{row.tp} dcp{row.dcp}"
         if row.weights is not None:
-            seen, found = row.weights, memory.weights[0] / 2**30
-            total = seen > part.total / 2**30
+            seen, found = row.weights, memory.weights[0] / GIB
+            total = seen > part.total / GIB
             found = found * row.tp if total else found
             what = "GiB, all cards" if total else "GiB a card"
             print(f"{head} weights {seen:11.2f} predicted {found:11.2f} {what:31s} {found / seen - 1:+7.1%}")

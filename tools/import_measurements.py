@@ -18,12 +18,12 @@ from collections import defaultdict
 from pathlib import Path
 
 from glmplan.facts.files import write_atomically
-from glmplan.readers.runs.measurement import Measurement
-from glmplan.readers.runs.record import FIGURES, Run
+from glmplan.readers.runs.columns import ALIASES, COLUMNS
+from glmplan.readers.runs.figures import FIGURES
+from glmplan.readers.runs.record import Run
 from glmplan.readers.runs.table import read_runs
 
 FOLDER = Path(__file__).resolve().parent.parent / "calibration" / "measurements"
-COLUMNS = tuple(Measurement.model_fields)
 #: campaign of a row → file; every other campaign goes to other-public.csv
 FILES = {
     "inferencex": "inferencex.csv",
@@ -138,7 +138,7 @@ def cells(run: Run) -> dict[str, str]:
         by_reason[reason].append(figure)
     figures = dict(run.observed)
     for column, text in run.cells.items():
-        figure = {"ttft_ms": "ttft_mean_ms", "tpot_ms": "tpot_mean_ms"}.get(column, column)
+        figure = ALIASES.get(column, column)
         if figure in run.withheld:
             figures[figure] = float(text)
     flags = {True: "yes", False: "no", None: ""}

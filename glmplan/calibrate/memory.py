@@ -17,12 +17,12 @@ from glmplan.facts.files import write_atomically
 from glmplan.facts.folders import data_folder
 from glmplan.physics.memory.observed import MemoryFit, Spread
 from glmplan.physics.points import Layout
+from glmplan.units import GIB
 
 __all__ = ["MemoryObservation", "fit_memory", "fit_text", "observations", "pool_remainder", "write_memory_fit"]
 
-_GIB = 2.0**30
 #: least standard deviation of a term: one launch says nothing about another image, driver or kernel choice [B]
-_FLOOR = {"driver": 0.05 * _GIB, "context": 0.3 * _GIB, "graph": 0.02 * _GIB, "remainder": 0.5 * _GIB}
+_FLOOR = {"driver": 0.05 * GIB, "context": 0.3 * GIB, "graph": 0.02 * GIB, "remainder": 0.5 * GIB}
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,11 +152,11 @@ def pool_remainder(row: MemoryObservation, fit: MemoryFit) -> float:
     bare = MemoryFit(fit.driver, fit.context, fit.graph, {"pooled": Spread(0.0, 0.0, 0)})
     pool = float(kv_pool(memory, part, fit=bare).bytes[0])
     if "weights_gib" in number:
-        pool += float(memory.weights[0]) - number["weights_gib"] * _GIB
+        pool += float(memory.weights[0]) - number["weights_gib"] * GIB
     if "context_gib" in number:
         # the rule takes the fraction of what is free, so an observed context counts with the fraction
-        pool += number["fraction"] * (fit.context[part.link].mean - number["context_gib"] * _GIB)
-    seen = number["pool_gib"] * _GIB if "pool_gib" in number else number["pool_tokens"] * float(memory.per_token[0])
+        pool += number["fraction"] * (fit.context[part.link].mean - number["context_gib"] * GIB)
+    seen = number["pool_gib"] * GIB if "pool_gib" in number else number["pool_tokens"] * float(memory.per_token[0])
     return pool - seen
 
 
@@ -199,16 +199,16 @@ def fit_memory(rows: list[MemoryObservation]) -> tuple[MemoryFit, dict[str, list
         used[name] = [row.id for row, _ in chosen]
         return _spread([value for _, value in chosen], _FLOOR[kind])
 
-    driver = [(r, (r.number["listed_gib"] - r.number["total_gib"]) * _GIB) for r in taken if r.kind == "driver"]
+    driver = [(r, (r.number["listed_gib"] - r.number["total_gib"]) * GIB) for r in taken if r.kind == "driver"]
     contexts = {
         link: [row for row in taken if row.kind == "context" and row.text["link"] == link]
         for link in ("single", "pcie", "nvlink")
     }
-    graphs = [(r, r.number["graphs_gib"] / r.number["graphs"] * _GIB) for r in taken if r.kind == "graphs"]
+    graphs = [(r, r.number["graphs_gib"] / r.number["graphs"] * GIB) for r in taken if r.kind == "graphs"]
     base = MemoryFit(
         driver=term("driver", "driver", driver),
         context={
-            link: term(f"context.{link}", "context", [(r, r.number["context_gib"] * _GIB) for r in chosen])
+            link: term(f"context.{link}", "context", [(r, r.number["context_gib"] * GIB) for r in chosen])
             for link, chosen in contexts.items()
         },
         graph=term("graph", "graph", graphs),
@@ -250,7 +250,7 @@ def fit_text(fit: MemoryFit, used: dict[str, list[str]]) -> str:
     lines = ["# Written by `glmplan.calibrate.memory`; observations: calibration/memory/engine-logs.csv"]
     for name, spread in terms.items():
         rows = ", ".join(f'"{row}"' for row in used[name])
-        lines += ["", f"[{name}]", f'mean = "{spread.mean / _GIB:.4f} GiB"', f'sd = "{spread.sd / _GIB:.4f} GiB"']
+        lines += ["", f"[{name}]", f'mean = "{spread.mean / GIB:.4f} GiB"', f'sd = "{spread.sd / GIB:.4f} GiB"']
         lines += [f"count = {spread.count}", f"rows = [{rows}]"]
     return "\n".join(lines) + "\n"
 

@@ -17,12 +17,14 @@ from glmplan.calibrate.one_memory import UNIFIED_CONSTANTS, fit_unified, left_ou
 from glmplan.errors import GlmplanError
 from glmplan.facts.files import write_atomically
 from glmplan.facts.folders import data_folder
-from glmplan.physics.offload.time import OffloadFit
+from glmplan.physics.offload.time import OffloadFit, OffloadWork
+from glmplan.prediction.observables import Observable, Observables, observables
 from glmplan.prediction.offloaded_machines import systems_of
-from glmplan.prediction.offloaded_rows import HybridCase, case_figures, hybrid_case
+from glmplan.prediction.offloaded_rows import HybridCase, hybrid_case
+from glmplan.readers.runs.figures import FIGURES
 from glmplan.readers.runs.record import Run
 from glmplan.readers.runs.table import read_runs, run_from_row
-from glmplan.units import format_quantity
+from glmplan.units import QUANTILE_90, format_quantity
 
 __all__ = [
     "CONSTANTS",
@@ -58,13 +60,12 @@ CONSTANTS: dict[str, tuple[float, float, str]] = {
 }
 #: standard error of a run beside the model: what the best-known machines still differ by [-]
 _SIGMA = 0.2
-#: least spread of runs of one machine [-], and half-width of a 90 % interval over a standard deviation [-]
-_LEAST, _NORMAL = 0.05, 1.645
-#: column of a row → figure of a case, and its kind
+#: least spread of runs of one machine [-]
+_LEAST = 0.05
+#: column of a row → figure, and its kind
 _SEEN = {
-    "output_tokens_per_s_per_request": ("request_rate", "decode"),
-    "output_tokens_per_s": ("output_rate", "decode"),
-    "prefill_tokens_per_s": ("prefill_rate", "prefill"),
+    name: (FIGURES[name].predicted, FIGURES[name].interval)
+    for name in ("output_tokens_per_s_per_request", "output_tokens_per_s", "prefill_tokens_per_s")
 }
 
 
@@ -77,26 +78,35 @@ class HybridObservation:
     run : Run
         The row.
     case : HybridCase
-        Its work.
-    column, figure, kind : str
-        Column of the row; figure of the case; ``decode`` or ``prefill``.
+        Its steps and its load.
+    column, kind : str
+        Column of the row; ``decode`` or ``prefill``.
     value : float
         What was measured, [token/s]
     fitted : bool
         Whether the fit uses it.
+    seen : Observables
+        The kinds of step that the figure is a sum over.
+    figure : Observable
+        The sum.
+    work : OffloadWork
+        Work of these steps, which no constant changes.
     """
 
     run: Run
     case: HybridCase
     column: str
-    figure: str
     kind: str
     value: float
     fitted: bool
+    seen: Observables
+    figure: Observable
+    work: OffloadWork
 
     def log_error(self, fit: OffloadFit) -> float:
         """Logarithm of predicted over measured, [-]"""
-        return float(np.log(case_figures(self.case, fit=fit)[self.figure] / self.value))
+        seconds = self.case.steps.with_fit(fit).costs(self.work, self.seen.prefill_tokens).sum(axis=1)
+        return float(np.log(self.figure.scale / (self.figure.weights @ seconds) / self.value))
 
 
 def hybrid_runs() -> list[Run]:
@@ -142,26 +152,33 @@ def hybrid_observations(runs: Iterable[Run]) -> tuple[list[HybridObservation], d
     """
     found: list[HybridObservation] = []
     without: dict[str, str] = {}
+    start = _fit_of(np.log([entry[0] for entry in CONSTANTS.values()]))
     for run in runs:
         systems, how = systems_of(run)
         if how != "stated":
             without[run.id] = "its page does not state the machine"
             continue
         try:
-            case = hybrid_case(run, systems[0])
+            case = hybrid_case(run, systems[0], fit=start)
         except GlmplanError as error:
             without[run.id] = str(error)
             continue
-        figures = dict(_SEEN)
-        if run.phase == "decode":
-            figures["output_tokens_per_s"] = ("decode_rate", "decode")
-        for column, (figure, kind) in figures.items():
+        for column, (name, kind) in _SEEN.items():
             if column not in run.observed:
+                continue
+            seen = observables(case.load if kind == "decode" else case.prompts)
+            if name not in seen.figures:
+                without.setdefault(run.id, f"has no {column} under a load of {case.load.phase} alone")
                 continue
             # a prefill speed without a prompt length says how long the prompts were, not how fast the machine is
             known = kind == "decode" or run.input_tokens is not None or run.context_depth is not None
             usable = run.unusable is None and known and run.speculation.state != "yes"
-            found.append(HybridObservation(run, case, column, figure, kind, run.observed[column], usable))
+            found.append(
+                HybridObservation(
+                    run, case, column, kind, run.observed[column], usable, seen, seen.figures[name],
+                    case.steps.work(seen.points),
+                )
+            )  # fmt: skip
     return found, without
 
 
@@ -325,7 +342,7 @@ def machine_effects(
         for name, errors in of.items():
             weight = len(errors) / (len(errors) + within / between)
             left = within + between * (1.0 - weight)
-            found.setdefault(name, {})[kind] = (weight * means[name], _NORMAL * float(np.sqrt(left)))
+            found.setdefault(name, {})[kind] = (weight * means[name], QUANTILE_90 * float(np.sqrt(left)))
     return found
 
 
@@ -357,9 +374,9 @@ def offload_fit_text(observations: list[HybridObservation]) -> str:
     effects = machine_effects(observations, _fit_of(np.log([values[name][0] for name in CONSTANTS])))
     lines += ["", "[domain]"]
     for name, column in (
-        ("requests", [one.case.requests for one in used]),
-        ("prompt_tokens", [one.case.input_tokens for one in used if one.kind == "prefill"]),
-        ("host_memory_bandwidth_gb_s", [one.case.side.bandwidth / 1e9 for one in used]),
+        ("requests", [one.case.load.concurrency for one in used]),
+        ("prompt_tokens", [one.case.load.input_tokens for one in used if one.kind == "prefill"]),
+        ("host_memory_bandwidth_gb_s", [one.case.steps.offload.side.bandwidth / 1e9 for one in used]),
     ):
         lines.append(f"{name} = [{min(column):g}, {max(column):g}]")
     lines += ["", "[intervals]"]

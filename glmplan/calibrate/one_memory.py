@@ -9,8 +9,9 @@ import numpy as np
 from glmplan.errors import GlmplanError
 from glmplan.facts.catalogue.accelerators import load_accelerator
 from glmplan.facts.folders import data_folder
+from glmplan.physics.offload.one_memory_steps import OneMemoryWork, one_memory_costs, one_memory_work
 from glmplan.prediction.from_row import question_of
-from glmplan.prediction.one_memory import unified_step_parts
+from glmplan.prediction.observables import Observable, observables
 from glmplan.readers.runs.record import Run
 from glmplan.readers.runs.table import read_runs
 
@@ -35,28 +36,29 @@ class UnifiedRow:
         The row.
     part, model : str
         Machine and model.
-    size : float
-        Bytes of a step, [B]
-    layers : int
-        Layers, [-]
     bandwidth : float
         Memory bandwidth, [B/s]
     rate : float
         Measured, [token/s]
+    figure : Observable
+        The rate as a sum over steps.
+    work : OneMemoryWork
+        What these steps read.
     """
 
     run: Run
     part: str
     model: str
-    size: float
-    layers: int
     bandwidth: float
     rate: float
+    figure: Observable
+    work: OneMemoryWork
 
     def log_error(self, logs: np.ndarray) -> float:
         """Logarithm of predicted over measured for logarithms of the constants, [-]"""
-        share, layer = np.exp(logs)
-        return float(-np.log(self.size / (share * self.bandwidth) + self.layers * layer) - np.log(self.rate))
+        share, layer = (float(one) for one in np.exp(logs))
+        costs = one_memory_costs(self.work, bandwidth=self.bandwidth, share=share, layer_seconds=layer)
+        return float(np.log(self.figure.scale / (self.figure.weights @ costs.sum(axis=1)) / self.rate))
 
 
 def unified_runs() -> list[Run]:
@@ -103,11 +105,11 @@ def unified_rows(runs: list[Run]) -> list[UnifiedRow]:
             question = question_of(run)
         except GlmplanError:
             continue
-        load = question.load
-        context = max(load.context, load.input_tokens) + load.output_tokens / 2
-        size, layers = unified_step_parts(question.deployment, requests=1.0, context=context)
-        bandwidth = question.deployment.accelerator.need("memory_bandwidth")
-        found.append(UnifiedRow(run, run.accelerator, run.model, size, layers, bandwidth, rate))
+        d, seen = question.deployment, observables(question.load)
+        bandwidth = d.accelerator.need("memory_bandwidth")
+        # the figure weighs decoding steps only; what prompts would read does not count
+        work = one_memory_work(d.model, d.checkpoint, seen.points, kv=d.kv)
+        found.append(UnifiedRow(run, run.accelerator, run.model, bandwidth, rate, seen.figures["request_rate"], work))
     return found
 
 

@@ -59,9 +59,9 @@ def _site(runs: Path, save: Path | None) -> None:
     import numpy as np
 
     from glmplan.calibrate.step.own_site import calibrate_site, write_site
-    from glmplan.readers.runs.table import read_runs
+    from glmplan.cli.tables import read_table
 
-    found = calibrate_site(read_runs(runs))
+    found = calibrate_site(read_table(runs))
     for name, reason in found.refused:
         typer.echo(f"not used: {name}: {reason}", err=True)
     before, after = (100 * float(np.median(np.abs(np.expm1(-one)))) for one in (found.before, found.after))

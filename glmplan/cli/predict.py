@@ -20,11 +20,11 @@ def command(
     interval, then what it rests on, what is outside of the measured, and why a row could not be answered.
     """
     from glmplan.cli.progress import bar
+    from glmplan.cli.tables import read_table
     from glmplan.facts.files import write_atomically
     from glmplan.prediction.table import predict_runs, rows_as_csv
-    from glmplan.readers.runs.table import read_runs
 
-    table = read_runs(runs)
+    table = read_table(runs)
     with bar("predicting") as progress:
         rows = predict_runs(table, progress=progress)
     text = rows_as_csv(rows)

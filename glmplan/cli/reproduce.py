@@ -24,8 +24,8 @@ def command(
 ) -> None:
     """Compare a measured run with its prediction: reproduced (within 10 %), different (over 20 %), or in between.
 
-    Then come the conditions that could explain the difference, the likeliest first: each is predicted again and scored
-    by how much likelier it makes the figures.
+    A difference is positive where the prediction is too high. Then come the conditions that could explain the
+    difference, the likeliest first: each is predicted again and scored by how much likelier it makes the figures.
     """
     from glmplan.prediction.own_site import site_calibration
     from glmplan.prediction.reproduce import reproduce
@@ -65,9 +65,9 @@ def _find(name: str, table: Path | None) -> Run:
     from glmplan.errors import SpecError
 
     if table is not None:
-        from glmplan.readers.runs.table import read_runs
+        from glmplan.cli.tables import read_table
 
-        rows = list(read_runs(table))
+        rows = list(read_table(table))
     else:
         from glmplan.readers.runs.ledger import load_measurements
 
@@ -86,7 +86,8 @@ def _record(found: Reproduction) -> dict[str, object]:
         "assumed": list(found.assumed),
         "figures": [
             {"figure": one.column, "measured": one.measured, "predicted": one.predicted.value,
-             "low": one.predicted.low, "high": one.predicted.high, "verdict": one.verdict}
+             "low": one.predicted.low, "high": one.predicted.high, "difference": one.difference,
+             "verdict": one.verdict}
             for one in found.compared
         ],
         "explanations": [

@@ -11,20 +11,10 @@ import typer
 
 app = typer.Typer(help="Import other tools' benchmark results and engines' startup logs.", no_args_is_help=True)
 
-_SHOWN = (
-    ("model", "model"),
-    ("engine", "engine"),
-    ("phase", "phase"),
-    ("users", "concurrency"),
-    ("in", "input_tokens"),
-    ("out", "output_tokens"),
-    ("tok/s", "output_tokens_per_s"),
-    ("prefill tok/s", "prefill_tokens_per_s"),
-    ("TTFT ms", "ttft_mean_ms"),
-    ("TPOT ms", "tpot_mean_ms"),
-    ("KV tokens", "kv_pool_tokens"),
-    ("GiB/card", "weights_gib_per_accelerator"),
-)
+#: columns that are printed
+_SHOWN = ("model", "engine", "phase", "concurrency", "input_tokens", "output_tokens", "output_tokens_per_s",
+          "prefill_tokens_per_s", "ttft_mean_ms", "tpot_mean_ms", "kv_pool_tokens",
+          "weights_gib_per_accelerator")  # fmt: skip
 
 
 class Form(StrEnum):
@@ -56,9 +46,11 @@ def import_runs(
     """Turn other tools' results and engines' startup logs into measured runs."""
     from glmplan.errors import SpecError
     from glmplan.facts.files import write_atomically
+    from glmplan.readers.runs.columns import column_value
     from glmplan.readers.runs.importers import import_file, table_csv
 
-    known = _facts(facts or []) | {"model": model, "engine": engine}
+    known: dict[str, Any] = dict(column_value(pair) for pair in facts or [])
+    known |= {name: said for name, said in (("model", model), ("engine", engine)) if said is not None}
     rows: list[dict[str, Any]] = []
     logs: list[tuple[Path, Any]] = []
     unusable = 0
@@ -91,19 +83,6 @@ def import_runs(
         raise typer.Exit(2)
 
 
-def _facts(pairs: list[str]) -> dict[str, Any]:
-    from glmplan.errors import SpecError
-    from glmplan.readers.runs.importers import RUN_COLUMNS
-
-    known = {}
-    for pair in pairs:
-        column, equals, value = pair.partition("=")
-        if not equals or column not in RUN_COLUMNS:
-            raise SpecError("is not column=value", field="--set", value=column, choices=RUN_COLUMNS)
-        known[column] = value
-    return known
-
-
 def _beside(log: Any, model: str | None, on: str | None) -> Any:
     from glmplan.measure.predicted_memory import predict_startup
 
@@ -111,6 +90,7 @@ def _beside(log: Any, model: str | None, on: str | None) -> Any:
 
 
 def _print(rows: list[dict[str, Any]], comparisons: list[tuple[Path, Any]], form: Form) -> None:
+    from glmplan.readers.runs.columns import COLUMNS
     from glmplan.readers.runs.importers import table_csv
 
     if form is Form.csv:
@@ -128,11 +108,11 @@ def _print(rows: list[dict[str, Any]], comparisons: list[tuple[Path, Any]], form
 
     console = Console()
     runs = Table(box=None)
-    used = [(title, column) for title, column in _SHOWN if any(column in row for row in rows)]
-    for title, column in used:
-        runs.add_column(title, justify="left" if column in ("model", "engine", "phase") else "right")
+    used = [COLUMNS[name] for name in _SHOWN if any(name in row for row in rows)]
+    for one in used:
+        runs.add_column(one.heading, justify="left" if one.kind == "text" else "right")
     for row in rows:
-        runs.add_row(*(_cell(row.get(column)) for _, column in used))
+        runs.add_row(*(_cell(row.get(one.name)) for one in used))
     if rows:
         console.print(runs)
     for file, found in comparisons:

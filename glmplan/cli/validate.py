@@ -60,7 +60,7 @@ def command(
     from glmplan.measure.explanations import likely_causes
     from glmplan.measure.guard import Limits
     from glmplan.measure.record_table import record_csv, record_json
-    from glmplan.measure.validation import deployment_facts, ladder_plan, parse_share, parse_users
+    from glmplan.measure.validation import deployment_facts, ignored_in_plan, ladder_plan, parse_share, parse_users
     from glmplan.measure.validation_page import compared_json, html_page
     from glmplan.measure.verdict import compare, consistent, worst
     from glmplan.serving.traffic.spec import parse_traffic
@@ -83,6 +83,9 @@ def command(
         levels = _rates(rates)
     ladder = ladder_plan(spec, levels=levels, seconds=seconds, requests=requests, longest=longest, seed=seed)
     known = deployment_facts(model=model, on=on, plan=plan, pairs=facts or [])
+    ignored = ignored_in_plan(plan) if plan is not None else ""
+    if ignored:
+        typer.echo(f"warning: {plan}: ignored, as no column of a run has this name: {ignored}", err=True)
     record, journal = _climb(
         Endpoint(url, served or "", chat, verify=not insecure),
         ladder,
@@ -234,6 +237,7 @@ def _print(record: Any, compared: Any, causes: Any, said: str, out: Path | None)
     from rich.table import Table
 
     from glmplan.measure.validation_page import standing
+    from glmplan.readers.runs.figures import FIGURES
 
     console = Console(highlight=False)
     facts = record.facts
@@ -245,21 +249,13 @@ def _print(record: Any, compared: Any, causes: Any, said: str, out: Path | None)
         added = f"{o.ttft * 1e3:.1f} ms to TTFT, {o.tpot * 1e3:.2f} ms to TPOT"
         console.print(f"the client adds up to {added} at {o.streams} streams ({o.cpu:.0%} of a core)")
     table = Table(box=None)
-    for title in (
-        "rate" if record.plan.schedules else "users",
-        "done",
-        "failed",
-        "TTFT ms",
-        "TPOT ms",
-        "ITL ms",
-        "E2E ms",
-        "tok/s",
-    ):
+    names = ("ttft_mean_ms", "tpot_mean_ms", "itl_mean_ms", "e2e_mean_ms", "output_tokens_per_s")
+    titles = (FIGURES[name].heading for name in names)
+    for title in ("rate" if record.plan.schedules else "users", "done", "failed", *titles):
         table.add_column(title, justify="right")
     table.add_column("to know")
     for step in record.steps:
         f = step.figures
-        names = ("ttft_mean_ms", "tpot_mean_ms", "itl_mean_ms", "e2e_mean_ms", "output_tokens_per_s")
         cells = [f"{f[name]:,.4g}" if name in f else "" for name in names]
         done = str(step.outcomes.get("done", 0))
         table.add_row(f"{step.level:g}", done, str(step.faults or ""), *cells, "; ".join(step.notes))

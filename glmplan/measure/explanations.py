@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from glmplan.measure.ladder import LadderRecord
-from glmplan.measure.verdict import DIFFERENT, METRICS, REPRODUCED, Compared
+from glmplan.measure.verdict import METRICS, Compared
+from glmplan.prediction.comparison import DIFFERENT, REPRODUCED
 
 __all__ = ["Cause", "likely_causes"]
 

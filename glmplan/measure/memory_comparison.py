@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from glmplan.readers.runs.importers.startup import GIB, StartupLog
+from glmplan.prediction.comparison import relative_error
+from glmplan.readers.runs.importers.startup import StartupLog
+from glmplan.units import GIB
 
 __all__ = ["MemoryLine", "MemoryPrediction", "beside"]
 
@@ -62,7 +64,7 @@ class MemoryLine:
     @property
     def difference(self) -> float | None:
         """Predicted over logged less one; None where a side is missing or logged is zero, [-]"""
-        return None if not self.logged or self.predicted is None else self.predicted / self.logged - 1.0
+        return None if not self.logged or self.predicted is None else float(relative_error(self.predicted, self.logged))
 
 
 _QUANTITIES = (

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from glmplan.calibrate.step.crossvalidate import figure_kind
 from glmplan.calibrate.step.observations import Design, design_of
 from glmplan.calibrate.step.own_site import SiteFit, left_open, update_site
 from glmplan.calibrate.step.processors import MISSED
@@ -14,14 +13,12 @@ from glmplan.errors import GlmplanError, SpecError
 from glmplan.measure.predicted_steps import Case
 from glmplan.measure.verdict import METRICS, PredictedStep
 from glmplan.prediction.from_row import Question
-from glmplan.prediction.intervals import QUANTILE_90
 from glmplan.prediction.predict import predict
+from glmplan.readers.runs.figures import FIGURES
 from glmplan.readers.runs.record import Run
+from glmplan.units import QUANTILE_90
 
 __all__ = ["fit_site", "predicted_steps"]
-
-#: figure of the tables → figure of a prediction, and from base units to the table's
-_FIGURES = {"ttft_mean_ms": ("ttft", 1e3), "tpot_mean_ms": ("tpot", 1e3), "output_tokens_per_s": ("output_rate", 1.0)}
 
 
 def _design(cases: Sequence[Case], measured: Sequence[Mapping[str, float]]) -> Design:
@@ -87,7 +84,8 @@ def predicted_steps(cases: Sequence[Case], *, site: SiteFit | None = None) -> tu
             found = predict(case.deployment, case.load, effects=effects)
         except GlmplanError as error:
             raise SpecError(f"cannot be predicted: {error}", field=case.deployment.model.name) from None
-        figures = {m: found.figures[n].scaled(s) for m, (n, s) in _FIGURES.items() if n in found.figures}
+        kinds = [FIGURES[metric] for metric in METRICS if FIGURES[metric].predicted in found.figures]
+        figures = {one.column: found.figures[one.predicted].scaled(1.0 / one.factor) for one in kinds}
         middle = {m: f.value for m, f in figures.items()}
         low, high = {m: f.low for m, f in figures.items()}, {m: f.high for m, f in figures.items()}
         if site is None:
@@ -108,4 +106,4 @@ def _half_widths(case: Case, site: SiteFit, middle: Mapping[str, float]) -> dict
         ends = site.effects[case.deployment.engine].intervals["site"]
         missed = {kind: (high - low) / 2.0 for kind, (low, high) in ends.items()}
     pairs = zip(design.figure.tolist(), left_open(site, design), strict=True)
-    return {metric: float(np.hypot(QUANTILE_90 * open_, missed[figure_kind(metric)])) for metric, open_ in pairs}
+    return {metric: float(np.hypot(QUANTILE_90 * open_, missed[FIGURES[metric].interval])) for metric, open_ in pairs}

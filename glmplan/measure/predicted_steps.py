@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from glmplan.errors import GlmplanError
+from glmplan.facts.catalogue.hosts import implied_host
 from glmplan.facts.schema.accelerator import Accelerator
 from glmplan.measure.ladder import LadderPlan
 from glmplan.measure.server_facts import ServerFacts
-from glmplan.physics.step.group_link import link_of
+from glmplan.physics.network.groups import links_of_layout
 from glmplan.prediction.deployment import Deployment, runs_sparse
 from glmplan.prediction.load import Load
 
@@ -62,13 +63,14 @@ def _deployment_of_files(facts: Mapping[str, Any], served: ServerFacts) -> tuple
     weights = facts.get("weights") if not Path(str(facts["model"])).exists() else None
     checkpoint = choice.checkpoint if weights is None else checkpoint_for(choice.model, str(weights))
     size = {name: int(float(facts.get(name) or 1)) for name in ("tp", "pp", "dp", "ep", "dcp")}
+    count = size["tp"] * size["pp"] * size["dp"]
     engine = str(facts.get("engine") or served.engine or "vllm")
     kv = kv_name(str(facts.get("kv_cache") or "")) or ("f16" if engine == "llama.cpp" else "bf16")
     deployment = Deployment(
         model=choice.model,
         checkpoint=checkpoint,
         accelerator=part,
-        count=size["tp"] * size["pp"] * size["dp"],
+        count=count,
         tp=size["tp"],
         pp=size["pp"],
         dp=size["dp"],
@@ -81,7 +83,7 @@ def _deployment_of_files(facts: Mapping[str, Any], served: ServerFacts) -> tuple
         draft_tokens=0,
         acceptance=None,
         sparse=runs_sparse(part, None),
-        link=link_of(part, size["tp"] * size["dp"]),
+        link=links_of_layout(implied_host(part, count), tp=size["tp"], pp=size["pp"], dp=size["dp"], dcp=size["dcp"]),
     )
     return deployment, [f"kv {kv}", f"machine {part.full_name}"]
 

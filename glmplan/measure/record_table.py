@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from glmplan.measure.ladder import LadderRecord
-from glmplan.readers.runs.importers import RUN_COLUMNS, table_csv
+from glmplan.readers.runs.columns import COLUMNS
+from glmplan.readers.runs.importers import table_csv
 
 __all__ = ["record_csv", "record_json", "record_rows"]
 
@@ -49,7 +50,7 @@ def record_rows(record: LadderRecord, facts: Mapping[str, Any] | None = None) ->
         name = hashlib.sha256(f"{record.started}{record.endpoint.url}{step.level}".encode()).hexdigest()[:10]
         row = {
             **about,
-            **{key: _rounded(value) for key, value in step.figures.items() if key in RUN_COLUMNS},
+            **{key: _rounded(value) for key, value in step.figures.items() if key in COLUMNS},
             "id": f"val-{name}",
             "phase": "serving",
             # counted in the steady state: no start-up burst is in these figures
@@ -61,7 +62,7 @@ def record_rows(record: LadderRecord, facts: Mapping[str, Any] | None = None) ->
             "source": "glmplan validate",
             "notes": _notes(record, step),
         }
-        rows.append({column: row[column] for column in RUN_COLUMNS if row.get(column) is not None})
+        rows.append({column: row[column] for column in COLUMNS if row.get(column) is not None})
     return rows
 
 

@@ -11,9 +11,10 @@ from typing import Any
 from glmplan.errors import SpecError
 from glmplan.measure.ladder import LadderPlan
 from glmplan.measure.load_records import Arrival, Lengths
+from glmplan.readers.runs.columns import COLUMNS, column_value, ignored_columns
 from glmplan.serving.traffic.spec import Traffic
 
-__all__ = ["deployment_facts", "ladder_plan", "parse_share", "parse_users"]
+__all__ = ["deployment_facts", "ignored_in_plan", "ladder_plan", "parse_share", "parse_users"]
 
 #: A step of an open loop holds at least so many requests, else its means say nothing.
 _FEWEST = 20
@@ -195,8 +196,6 @@ def deployment_facts(
     >>> deployment_facts(model="glm-5.1-nvfp4", on="8xrtx-pro-6000-ws", pairs=["tp=8"])["weights"]
     'nvfp4'
     """
-    from glmplan.readers.runs.importers import RUN_COLUMNS
-
     facts: dict[str, Any] = {}
     if plan is not None:
         facts |= _from_plan(plan)
@@ -212,35 +211,63 @@ def deployment_facts(
 
         of_file = on == "this-machine" or on.endswith(".toml")
         facts |= {"accelerator": on, "accelerator_count": 1} if of_file else parts_of(on)
-    for pair in pairs:
-        column, equals, value = pair.partition("=")
-        if not equals or column not in RUN_COLUMNS:
-            raise SpecError("is not column=value", field="--set", value=column, choices=RUN_COLUMNS)
-        facts[column] = value
-    return facts
+    return facts | dict(column_value(pair) for pair in pairs)
 
 
-def _from_plan(path: Path) -> dict[str, Any]:
-    from glmplan.readers.runs.importers import RUN_COLUMNS
+def ignored_in_plan(path: Path) -> str:
+    """Name what stands beside the model in a plan and is no column of a run.
 
+    Parameters
+    ----------
+    path : path
+        The plan, as in `deployment_facts`.
+
+    Returns
+    -------
+    str
+        The names, each with the nearest known one; empty for an answer of `glmplan fit`, all of which is known.
+
+    Raises
+    ------
+    SpecError
+        As `deployment_facts`.
+    """
+    value = _read_plan(path)
+    return "" if _of_fit(value) else ignored_columns(_with_model(value, path))
+
+
+def _read_plan(path: Path) -> Any:
     try:
-        value = json.loads(path.read_text())
+        return json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise SpecError(f"cannot be read: {error.strerror}", file=path) from None
     except ValueError as error:
         raise SpecError(f"is not JSON: {error}", file=path) from None
-    if isinstance(value, dict) and str(value.get("schema")).startswith("glmplan.fit/"):
-        return _from_fit(value, path)
+
+
+def _of_fit(value: Any) -> bool:
+    return isinstance(value, dict) and str(value.get("schema")).startswith("glmplan.fit/")
+
+
+def _with_model(value: Any, path: Path) -> dict[str, Any]:
+    """Return the first object that names a model and its accelerator."""
     waiting = [value]
     while waiting:
         one = waiting.pop(0)
         if isinstance(one, dict):
             if one.get("model") and one.get("accelerator"):
-                return {k: v for k, v in one.items() if k in RUN_COLUMNS and isinstance(v, str | int | float)}
+                return one
             waiting += one.values()
         elif isinstance(one, list):
             waiting += one
     raise SpecError("names no model with its accelerator", file=path)
+
+
+def _from_plan(path: Path) -> dict[str, Any]:
+    value = _read_plan(path)
+    if _of_fit(value):
+        return _from_fit(value, path)
+    return {k: v for k, v in _with_model(value, path).items() if k in COLUMNS and isinstance(v, str | int | float)}
 
 
 def _from_fit(value: dict[str, Any], path: Path) -> dict[str, Any]:

@@ -10,11 +10,11 @@ from typing import Any
 from glmplan.measure.explanations import Cause
 from glmplan.measure.ladder import LadderRecord
 from glmplan.measure.verdict import METRICS, Compared, by_chance, consistent
+from glmplan.readers.runs.figures import FIGURES
+from glmplan.units import QUANTILE_90
 
 __all__ = ["compared_json", "first_outside", "html_page", "standing"]
 
-_NAMES = {"ttft_mean_ms": "TTFT, mean", "tpot_mean_ms": "TPOT, mean", "output_tokens_per_s": "output throughput"}
-_UNITS = {"ttft_mean_ms": "ms", "tpot_mean_ms": "ms", "output_tokens_per_s": "tok/s"}
 _STYLE = """
 body { font: 15px/1.45 system-ui, sans-serif; margin: 2rem auto; max-width: 62rem; padding: 0 1rem; color: #1b1f24 }
 table { border-collapse: collapse; margin: 1rem 0; width: 100% } th, td { padding: .25rem .6rem; text-align: right }
@@ -183,8 +183,8 @@ def _summary(record: LadderRecord, compared: Sequence[Compared]) -> str:
 
 def _steps_table(record: LadderRecord) -> str:
     load = "rate" if record.plan.schedules else "users"
-    head = f"<table><tr><th>{load}</th><th>requests</th><th>faults</th><th>TTFT ms</th><th>TPOT ms</th>"
-    head += "<th>tok/s</th><th class='t'>to know</th></tr>"
+    names = "".join(f"<th>{FIGURES[metric].heading}</th>" for metric in METRICS)
+    head = f"<table><tr><th>{load}</th><th>requests</th><th>faults</th>{names}<th class='t'>to know</th></tr>"
     rows = []
     for step in record.steps:
         figures = "".join(f"<td>{_figure(step.figures.get(metric))}</td>" for metric in METRICS)
@@ -202,7 +202,7 @@ def _compared_table(compared: Sequence[Compared]) -> str:
     for one in compared:
         interval = "" if one.low is None or one.high is None else f"{_figure(one.low)} - {_figure(one.high)}"
         style = {"in between": "between"}.get(one.verdict, one.verdict)
-        cells = f"<td>{one.level:g}</td><td class='t'>{_NAMES[one.metric]} [{_UNITS[one.metric]}]</td>"
+        cells = f"<td>{one.level:g}</td><td class='t'>{_title(one.metric)}</td>"
         cells += f"<td>{_figure(one.measured)}</td><td>{_figure(one.predicted)}</td><td>{interval}</td>"
         where = "" if one.inside else ", outside the interval"
         cells += f"<td>{one.difference:+.1%}</td><td class='t {style}'>{one.verdict}{where}</td>"
@@ -230,7 +230,7 @@ def _chart(record: LadderRecord, compared: Sequence[Compared], metric: str) -> d
     import altair as alt
 
     measured = [
-        {"level": s.level, "value": s.figures[metric], "error": 1.645 * s.errors.get(metric, 0.0)}
+        {"level": s.level, "value": s.figures[metric], "error": QUANTILE_90 * s.errors.get(metric, 0.0)}
         for s in record.steps
         if metric in s.figures
     ]
@@ -242,7 +242,7 @@ def _chart(record: LadderRecord, compared: Sequence[Compared], metric: str) -> d
         {"level": c.level, "value": c.predicted, "low": c.low, "high": c.high} for c in compared if c.metric == metric
     ]
     level = alt.X("level:Q", title="rate [1/s]" if record.plan.schedules else "users", scale=alt.Scale(type="log"))
-    title = f"{_NAMES[metric]} [{_UNITS[metric]}]"
+    title = _title(metric)
     layers: list[Any] = []
     if predicted:
         base = alt.Chart(alt.Data(values=predicted)).encode(x=level)
@@ -253,6 +253,10 @@ def _chart(record: LadderRecord, compared: Sequence[Compared], metric: str) -> d
     layers.append(points.mark_point(color="#bc4c00", filled=True, size=60).encode(y=alt.Y("value:Q", title=title)))
     chart: dict[str, Any] = alt.layer(*layers).properties(width=280, height=220, title=title).to_dict()
     return chart
+
+
+def _title(metric: str) -> str:
+    return f"{FIGURES[metric].title} [{FIGURES[metric].unit}]"
 
 
 def _figure(value: float | None) -> str:

@@ -7,25 +7,21 @@ from dataclasses import dataclass, field
 from math import comb, hypot, inf, log
 
 from glmplan.measure.ladder import StepResult
-from glmplan.prediction.intervals import QUANTILE_90
+from glmplan.prediction.comparison import REPRODUCED, relative_error, verdict_of
+from glmplan.units import QUANTILE_90
 
 __all__ = [
-    "DIFFERENT",
     "METRICS",
-    "REPRODUCED",
     "Compared",
     "PredictedStep",
     "by_chance",
     "compare",
     "consistent",
-    "verdict_of",
     "worst",
 ]
 
-#: The figures that are compared, in their unit of the tables.
+#: The figures of a ladder that are compared, by their column.
 METRICS = ("ttft_mean_ms", "tpot_mean_ms", "output_tokens_per_s")
-#: relative differences up to which a figure is reproduced, and beyond which it is different, [-]
-REPRODUCED, DIFFERENT = 0.10, 0.20
 #: share of figures that 90 % intervals miss [-]; chance below which so many misses are no chance any more [-]
 _MISSED, _BY_CHANCE = 0.1, 0.05
 #: half widths of an interval beyond which no figure lies by chance: 3.3 standard deviations [-]
@@ -78,8 +74,8 @@ class Compared:
 
     @property
     def difference(self) -> float:
-        """Predicted over measured less one, [-]"""
-        return self.predicted / self.measured - 1.0
+        """Predicted over measured, less one, [-]"""
+        return float(relative_error(self.predicted, self.measured))
 
     @property
     def verdict(self) -> str:
@@ -102,29 +98,6 @@ class Compared:
             return abs(self.difference) / REPRODUCED
         half = hypot(log(end / self.predicted), QUANTILE_90 * self.error / self.measured)
         return abs(apart) / half if half else inf if apart else 0.0
-
-
-def verdict_of(difference: float) -> str:
-    """Say what a relative difference means.
-
-    Parameters
-    ----------
-    difference : float
-        Predicted over measured less one, [-]
-
-    Returns
-    -------
-    str
-        `reproduced` up to 10 %, `different` beyond 20 %, `in between` otherwise.
-
-    Examples
-    --------
-    >>> verdict_of(-0.08), verdict_of(0.15), verdict_of(0.3)
-    ('reproduced', 'in between', 'different')
-    """
-    if abs(difference) <= REPRODUCED:
-        return "reproduced"
-    return "different" if abs(difference) > DIFFERENT else "in between"
 
 
 def compare(steps: Sequence[StepResult], predicted: Sequence[PredictedStep]) -> list[Compared]:

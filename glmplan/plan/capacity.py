@@ -15,11 +15,12 @@ from glmplan.physics.memory.settings import MemorySettings
 from glmplan.physics.points import Layout
 from glmplan.plan.engine_limits import Terms
 from glmplan.plan.question import Asked
+from glmplan.units import QUANTILE_90
 
 __all__ = ["LOW", "Holding", "Ranks", "contexts_of", "settings_of", "stage_ranks"]
 
-#: standard deviations from the mean to the 5 % quantile of a normal distribution [-]
-LOW = -1.6449
+#: standard deviations from the mean to the low end of a 90 % interval [-]
+LOW = -QUANTILE_90
 
 
 @dataclass(frozen=True, slots=True)

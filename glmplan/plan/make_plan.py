@@ -9,21 +9,22 @@ from glmplan.plan.changes import changes_of, verdict_of
 from glmplan.plan.engine_limits import Obstacles
 from glmplan.plan.hazard_warnings import hazard_warnings, hazards_of, without_danger
 from glmplan.plan.launch import launch_command
-from glmplan.plan.offloaded import experts_on_host
 from glmplan.plan.plan import FitAnswer, RunnerUp, Warn
 from glmplan.plan.question import Asked, Words, read_words
 from glmplan.plan.ranking import deployment_of, matrix_rate_known, speed_known
 from glmplan.plan.search import Solution, solve
 from glmplan.plan.users import binding_words, grid_of, predictions_of, safe_users, user_table
+from glmplan.prediction.step_models import runs_on_accelerators
+from glmplan.units import GIB
 
 if TYPE_CHECKING:
     from glmplan.facts.schema.engine import Wall
+    from glmplan.prediction.deployment import Deployment
 
 __all__ = ["answer_of", "fit_answer"]
 
 #: runners-up that are listed
 _LISTED = 5
-_GIB = 2**30
 _SEVERITIES = ("danger", "error", "warning", "memory", "quality", "fallback", "slow", "note")
 
 
@@ -79,6 +80,7 @@ def answer_of(asked: Asked) -> FitAnswer:
     unknown = (*missing, *(() if matrix_rate_known(asked) else ("matrix rate",)))
     if not speed_known(asked) and not missing:
         unknown = ("memory bandwidth of the host",)
+    unknown += (first.unknown,) if first.unknown else ()
     runners = tuple(
         RunnerUp(
             one.holding.terms.name,
@@ -114,12 +116,12 @@ def answer_of(asked: Asked) -> FitAnswer:
     rows = user_table(asked, best, found)
     told = _launch_context(asked, best)
     command, notes = launch_command(asked, best, told)
-    one = found[asked.users[0]]
+    one, deployment = found[asked.users[0]], deployment_of(asked, best.terms)
     safe = safe_users(asked, best, found)
     hazards = hazards_of(asked, best, users=safe.users, longest=told)
     return FitAnswer(
         **common,  # type: ignore[arg-type]
-        deployment=None if experts_on_host(asked) else deployment_of(asked, best.terms),
+        deployment=deployment,
         launch_context=told,
         users=rows,
         safe=without_danger(safe, hazards),
@@ -129,12 +131,13 @@ def answer_of(asked: Asked) -> FitAnswer:
         command_notes=notes,
         basis=one.basis,
         knowledge=one.knowledge,
-        fits=(_fit_file(asked), "calibration/fits/memory.toml"),
+        fits=(_fit_file(deployment), "calibration/fits/memory.toml"),
     )
 
 
-def _fit_file(asked: Asked) -> str:
-    return "calibration/fits/offload.toml" if experts_on_host(asked) else f"calibration/fits/step/{asked.engine}.toml"
+def _fit_file(deployment: Deployment) -> str:
+    apart = not runs_on_accelerators(deployment)
+    return "calibration/fits/offload.toml" if apart else f"calibration/fits/step/{deployment.engine}.toml"
 
 
 def _unknown(asked: Asked, missing: tuple[str, ...]) -> FitAnswer:
@@ -150,7 +153,7 @@ def _unknown(asked: Asked, missing: tuple[str, ...]) -> FitAnswer:
     from glmplan.physics.blocks.storage import checkpoint_bytes
 
     size = checkpoint_bytes(asked.model, asked.checkpoint)
-    reasons.append(f"{asked.model.name} {asked.checkpoint.name} has {size / _GIB:,.0f} GiB of weights")
+    reasons.append(f"{asked.model.name} {asked.checkpoint.name} has {size / GIB:,.0f} GiB of weights")
     return FitAnswer(
         asked=asked,
         verdict="unknown",
@@ -186,10 +189,10 @@ def _headline(solution: Solution, verdict: str) -> str:
         return f"does not run with {asked.engine}: {best.terms.blocked.title}"
     length = f"{asked.full_request:,} tokens"
     if verdict == "does_not_fit":
-        lack = f"{best.short / _GIB:.1f} GiB short on {_cards(best)} for one request of {length}"
+        lack = f"{best.short / GIB:.1f} GiB short on {_cards(best)} for one request of {length}"
         return f"does not fit: {lack} in the best layout, {best.terms.name}"
     if verdict == "tight" and best.verdict == "tight":
-        lack = f"{best.short_low / _GIB:.1f} GiB short on {_cards(best)}"
+        lack = f"{best.short_low / GIB:.1f} GiB short on {_cards(best)}"
         return f"tight: one request of {length} fits in the mean, but is {lack} if the engine takes more than usual"
     if verdict == "tight":
         users = asked.users[-1]
@@ -199,7 +202,7 @@ def _headline(solution: Solution, verdict: str) -> str:
         said = f"holds {best.held:,.0f} of the {users} requests of {asked.user_tokens:,} tokens"
         low = f" ({best.held_low:,.0f} at the low end)" if best.held_low < best.held else ""
         return f"tight: the cache {said}{low}; the others wait"
-    spare = max(best.pool_bytes, 0.0) / _GIB
+    spare = max(best.pool_bytes, 0.0) / GIB
     return f"fits with {best.terms.name}: {spare:.1f} GiB for the cache on {_cards(best)}, the fullest"
 
 

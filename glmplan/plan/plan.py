@@ -9,6 +9,7 @@ from glmplan.plan.capacity import Holding
 from glmplan.plan.question import Asked
 from glmplan.prediction.deployment import Deployment
 from glmplan.prediction.predict import Figure
+from glmplan.readers.runs.figures import FIGURES
 
 __all__ = ["Change", "FitAnswer", "Limit", "RunnerUp", "Safe", "UserRow", "Warn"]
 
@@ -48,6 +49,26 @@ class UserRow:
     context: int
     outside: str
     shares: dict[str, float]
+
+    def figures(self) -> dict[str, Figure | None]:
+        """Return the figures as tables write them.
+
+        Returns
+        -------
+        dict of str to Figure
+            Column of `USER_FIGURES` → figure in the unit of the column; None for what is not known.
+        """
+        found = {column: getattr(self, name) for column, name in USER_FIGURES.items()}
+        return {name: one and one.scaled(1.0 / FIGURES[name].factor) for name, one in found.items()}
+
+
+#: column of a table of runs → field of a row over users
+USER_FIGURES: dict[str, str] = {
+    "ttft_mean_ms": "ttft",
+    "tpot_mean_ms": "tpot",
+    "output_tokens_per_s_per_request": "user_rate",
+    "output_tokens_per_s": "total_rate",
+}
 
 
 @dataclass(frozen=True, slots=True)

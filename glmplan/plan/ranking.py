@@ -6,13 +6,15 @@ import math
 from dataclasses import dataclass, replace
 
 from glmplan.errors import UnknownFact
+from glmplan.physics.offload.one_memory_steps import runs_on_one_memory
 from glmplan.plan.capacity import Holding
 from glmplan.plan.engine_limits import Terms
-from glmplan.plan.offloaded import experts_on_host, hosted_predictions
+from glmplan.plan.offloaded import experts_on_host, offload_of
 from glmplan.plan.question import Asked
 from glmplan.prediction.deployment import Deployment
 from glmplan.prediction.load import Load
 from glmplan.prediction.predict import Prediction, predict_many
+from glmplan.units import GIB
 
 __all__ = [
     "FLOOR",
@@ -51,12 +53,15 @@ class Scored:
         the speed is unknown, [token/s]
     why : str
         Why it was not chosen; empty for the chosen one.
+    unknown : str
+        The fact without which its speed cannot be given; empty where there is none.
     """
 
     holding: Holding
     alone: float
     many: float
     why: str = ""
+    unknown: str = ""
 
 
 def matrix_rate_known(asked: Asked) -> bool:
@@ -114,8 +119,6 @@ def predicted(asked: Asked, cases: list[tuple[Holding, int]]) -> list[Prediction
     UnknownFact
         If a layout spans machines whose network is not known, or a rate of the host is not known.
     """
-    if experts_on_host(asked):
-        return [hosted_predictions(asked, holding, (users,))[0] for holding, users in cases]
     deployments: dict[int, Deployment] = {}
     rows = []
     for holding, users in cases:
@@ -149,14 +152,11 @@ def deployment_of(asked: Asked, terms: Terms) -> Deployment:
     Raises
     ------
     UnknownFact
-        If it spans machines whose network is not known.
+        If a link that its groups cross is not known, or weights stay on a host whose rates are not known.
     """
     part = asked.machine.accelerator
-    if not part.peak:
+    if not part.peak and not runs_on_one_memory(part):
         part = part.model_copy(update={"peak": {"bf16": _NO_LIMIT}})
-    ranks = terms.tp * terms.dp if terms.dp > 1 else terms.tp
-    if terms.accelerators > asked.machine.per_node:
-        asked.machine.link(terms.accelerators)  # stages on other machines need a known network as well
     return Deployment(
         model=asked.model,
         checkpoint=asked.checkpoint,
@@ -174,7 +174,8 @@ def deployment_of(asked: Asked, terms: Terms) -> Deployment:
         draft_tokens=terms.mtp,
         acceptance=asked.acceptance if terms.mtp == asked.mtp else None,
         sparse=terms.sparse,
-        link=asked.machine.link(ranks),
+        link=asked.machine.links(tp=terms.tp, pp=terms.pp, dp=terms.dp, dcp=terms.dcp),
+        offload=offload_of(asked, terms.accelerators),
     )
 
 
@@ -251,15 +252,16 @@ def rank_layouts(asked: Asked, holdings: list[Holding]) -> list[Scored]:
     Notes
     -----
     Layouts that hold one full-length request even at the low end of their pool come before those that do so in the
-    mean, and these before those that do not. Speeds are compared at the low end of their intervals, so that a layout
-    that was measured beats one that is only thought to be a little faster, and they count by the share of the
-    accelerators in use. A layout is a candidate if one user gets at least 70 % of the best such speed; of the
-    candidates within 10 % of the largest throughput at the typical number of users, the one that is fastest for one
-    user is chosen, in steps of 5 %; of those alike the one with the fewest stages and degrees.
+    mean, these before those that would but whose speed no known fact gives (of these groups within one machine come
+    first, then fewer stages), and these before those that do not. Speeds are compared at the low end of their
+    intervals, so that a layout that was measured beats one that is only thought to be a little faster, and they count
+    by the share of the accelerators in use. A layout is a candidate if one user gets at least 70 % of the best such
+    speed; of the candidates within 10 % of the largest throughput at the typical number of users, the one that is
+    fastest for one user is chosen, in steps of 5 %; of those alike the one with the fewest stages and degrees.
     """
     speeds, unknown = _speeds(asked, holdings)
     classes = [
-        3 if one.terms.blocked is not None or place in unknown else _CLASS[one.verdict]
+        _BLOCKED if one.terms.blocked is not None else _UNKNOWN if place in unknown else _CLASS[one.verdict]
         for place, one in enumerate(holdings)
     ]
     peers = [place for place in speeds if classes[place] == min(classes)]
@@ -270,7 +272,10 @@ def rank_layouts(asked: Asked, holdings: list[Holding]) -> list[Scored]:
 
     def key(place: int) -> tuple[float, ...]:
         one, terms = holdings[place], holdings[place].terms
-        if classes[place] >= 2 or place not in speeds:
+        if classes[place] == _UNKNOWN:
+            outside = terms.tp * terms.dp > asked.machine.per_node
+            return (_UNKNOWN, float(outside), terms.pp, terms.dp, terms.ep, -one.pool)
+        if classes[place] >= _UNKNOWN or place not in speeds:
             return (classes[place], max(one.short, 0.0), -one.pool, terms.pp, terms.dp, terms.ep)
         fast = speeds[place]
         rank = 0.0 if place in near else 1.0 if place in quick else 2.0
@@ -285,11 +290,13 @@ def rank_layouts(asked: Asked, holdings: list[Holding]) -> list[Scored]:
     for place in order:
         one = speeds.get(place, _Speed())
         why = "" if place == best else unknown.get(place) or _why(asked, holdings, speeds, place, best)
-        ranked.append(Scored(holdings[place], one.alone, one.many, why))
+        ranked.append(Scored(holdings[place], one.alone, one.many, why, unknown.get(place, "")))
     return ranked
 
 
-_CLASS = {"fits": 0, "tight": 1, "does_not_fit": 2}
+#: layouts that fit come before those that do not, and those of unknown speed between them
+_CLASS = {"fits": 0, "tight": 1, "does_not_fit": 3}
+_UNKNOWN, _BLOCKED = 2, 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -330,7 +337,7 @@ def _why(asked: Asked, holdings: list[Holding], speeds: dict[int, _Speed], place
     if one.terms.blocked is not None:
         return f"does not run: {one.terms.blocked.title}"
     if one.verdict == "does_not_fit":
-        return f"{one.short / 2**30:.1f} GiB short on each card of stage {one.stage}"
+        return f"{one.short / GIB:.1f} GiB short on each card of stage {one.stage}"
     if one.verdict == "tight" and best.verdict == "fits":
         return "one full-length request fits only if the engine takes no more than its mean"
     if place not in speeds or first not in speeds:

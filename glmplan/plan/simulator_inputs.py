@@ -7,6 +7,7 @@ from glmplan.plan.question import Words, read_words
 from glmplan.plan.ranking import deployment_of, load_of, typical_users
 from glmplan.plan.search import solve
 from glmplan.prediction.predict import front_end_seconds, predict, step_seconds
+from glmplan.prediction.step_models import step_model_of
 from glmplan.serving.engine.inputs import ServingInputs
 from glmplan.serving.engine.settings import SCHEDULERS, KvPool, scheduler_settings
 from glmplan.serving.traffic.drafting import Acceptance
@@ -37,7 +38,7 @@ def serving_inputs(words: Words) -> ServingInputs:
     DoesNotFit
         If no layout holds one request of the asked length.
     UnknownFact
-        If the speed of the part is not published.
+        If the speed of the part is not published, or its prompts cannot be timed.
 
     Examples
     --------
@@ -55,6 +56,9 @@ def serving_inputs(words: Words) -> ServingInputs:
     if solution.ranked[0].alone == 0.0:
         raise UnknownFact(f"the speed of {asked.machine.accelerator.name} is not published: nothing can be simulated")
     deployment = deployment_of(asked, best.terms)
+    if not step_model_of(deployment).times_prompts:
+        name = deployment.accelerator.full_name
+        raise UnknownFact(f"no matrix rate of {name} is published: requests with prompts cannot be simulated")
     found = predict(deployment, load_of(asked, deployment, best.pool, typical_users(asked)))
     figure = found.figures["tpot"]
     defaults = asked.defaults

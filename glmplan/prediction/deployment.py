@@ -15,9 +15,11 @@ from glmplan.facts.schema.model import Checkpoint, ModelSpec
 from glmplan.physics.blocks.cache import CACHE_LAYOUTS
 from glmplan.physics.blocks.features import mixers_of
 from glmplan.physics.blocks.storage import uniform_checkpoint
+from glmplan.physics.network.groups import LayoutLinks
+from glmplan.physics.offload.hosted_steps import Offload
 from glmplan.physics.points import Layout
 from glmplan.physics.step.acceptance import acceptance_prior
-from glmplan.physics.step.structure import LinkPeak, Part, StepWork
+from glmplan.physics.step.structure import Part, StepWork
 
 __all__ = ["Deployment", "checkpoint_for", "heads_of", "keeps_indexer", "runs_sparse"]
 
@@ -56,8 +58,8 @@ class Deployment:
         Tokens a step gains with drafting, [-]; None takes the prior
     sparse : bool
         Whether sparse attention kernels run.
-    link : LinkPeak
-        The link that the tensor-parallel group crosses.
+    link : LayoutLinks
+        The links that the groups of the layout cross.
     draft_method : str
         ``mtp``, ``eagle3`` or another; empty takes the model's own MTP layer, or its draft head.
     draft_depth : int
@@ -69,6 +71,8 @@ class Deployment:
         First word of what a table calls the kernels of the experts; empty where it is not known.
     attention_backend : str
         Attention backend where it is known.
+    offload : Offload or None
+        What stays in host memory; None where the accelerators hold everything.
     """
 
     model: ModelSpec
@@ -87,12 +91,13 @@ class Deployment:
     draft_tokens: int
     acceptance: float | None
     sparse: bool
-    link: LinkPeak
+    link: LayoutLinks
     draft_method: str = ""
     draft_depth: int = 0
     text: str = ""
     attention_backend: str = ""
     moe_backend: str = ""
+    offload: Offload | None = None
 
     @property
     def layout(self) -> Layout:
@@ -167,9 +172,24 @@ class Deployment:
         """Whether the indexer of sparse attention is loaded and its keys are cached."""
         return keeps_indexer(self.engine, self.sparse)
 
-    def with_layout(self, *, tp: int, pp: int = 1, dp: int = 1, ep: int = 1, dcp: int = 1) -> Deployment:
-        """The same deployment in another layout."""
-        return replace(self, tp=tp, pp=pp, dp=dp, ep=ep, dcp=dcp, count=tp * pp * dp)
+    def with_layout(
+        self, link: LayoutLinks, *, tp: int, pp: int = 1, dp: int = 1, ep: int = 1, dcp: int = 1
+    ) -> Deployment:
+        """The same deployment in another layout.
+
+        Parameters
+        ----------
+        link : LayoutLinks
+            The links that the groups of that layout cross.
+        tp, pp, dp, ep, dcp : int, optional
+            The layout, [-]
+
+        Returns
+        -------
+        Deployment
+            With as many accelerators as the layout takes.
+        """
+        return replace(self, link=link, tp=tp, pp=pp, dp=dp, ep=ep, dcp=dcp, count=tp * pp * dp)
 
 
 def _family(silicon: str) -> str:

@@ -12,19 +12,20 @@ import numpy as np
 
 from glmplan.errors import SpecError
 from glmplan.facts.catalogue.accelerators import load_accelerator
+from glmplan.facts.catalogue.names import own_images
 from glmplan.facts.engines.kernels import IMAGE, expert_path
 from glmplan.facts.engines.packing import EngineDefaults, engine_defaults
 from glmplan.facts.formats import KV_FORMATS
-from glmplan.facts.schema.accelerator import Accelerator
+from glmplan.facts.schema.host import Host
 from glmplan.facts.schema.model import ModelSpec
 from glmplan.physics.blocks.cached_prefix import computed_again
 from glmplan.physics.blocks.features import routed_blocks
-from glmplan.physics.step.group_link import link_of
-from glmplan.physics.step.structure import LinkPeak
+from glmplan.physics.network.groups import LayoutLinks, links_of_layout
 from glmplan.prediction.deployment import Deployment, runs_sparse
 from glmplan.prediction.from_row_memory import MemoryAnswer, checkpoint_of, model_of, run_memory
 from glmplan.prediction.load import Load
 from glmplan.readers.runs.campaigns import CampaignSettings, campaign_session, campaign_settings
+from glmplan.readers.runs.hosts import host_of_row
 from glmplan.readers.runs.record import Run
 from glmplan.readers.runs.speculation import Speculation
 
@@ -120,6 +121,8 @@ def question_of(run: Run) -> Question:
     divided = campaign.replica is not None and run.tp is None
     assumed += [] if divided else noted
     parts = count * campaign.parts if divided else count
+    host, guessed = host_of_row(run.host, run.accelerator, max(parts, tp * pp * dp, run.accelerator_count or 0))
+    assumed += [guessed] if guessed else []
     kv = run.kv_cache if run.kv_cache in KV_FORMATS else campaign.kv
     if kv is None:
         kv = checkpoint.kv_default or ("fp8" if engine == "trtllm" and checkpoint.default != "bf16" else "bf16")
@@ -141,7 +144,8 @@ def question_of(run: Run) -> Question:
         draft_tokens=max(verify, draft),
         acceptance=speculation.acceptance_length,
         sparse=runs_sparse(accelerator, run.attention_backend),
-        link=_link(run, accelerator, tp * dp),
+        # how the accelerators are divided into servers is still to be found
+        link=_links(run, host) if divided else _links(run, host, tp=tp, pp=pp, dp=dp, dcp=dcp),
         draft_method=speculation.method or "",
         draft_depth=draft,
         text=run.protocol,
@@ -149,7 +153,7 @@ def question_of(run: Run) -> Question:
         moe_backend=_expert_kernels(run, engine, model, max(verify, draft) + 1.0),
     )
     both = session is not None and speculation.state == "unknown"
-    one = _one_server(run, deployment, campaign, assumed) if divided else deployment
+    one = _one_server(run, deployment, host, campaign, assumed) if divided else deployment
     load = _load(run, one, assumed, campaign, replicas=parts // one.count)
     return Question(run, one, load, tuple(assumed), campaign, speculation, both)
 
@@ -157,12 +161,8 @@ def question_of(run: Run) -> Question:
 def _attention(run: Run) -> str:
     """Attention backend, with the image behind it where that is not the engine's own."""
     backend, version = run.attention_backend or "", run.engine_version or ""
-    others = "/" in version and not version.startswith(_OWN_IMAGES)
+    others = "/" in version and not version.startswith(own_images())
     return f"{backend}{IMAGE}{version}" if backend and others else backend
-
-
-#: whose container images hold the engine as it is released
-_OWN_IMAGES = ("vllm/", "lmsysorg/", "nvcr.io/")
 
 
 def _expert_kernels(run: Run, engine: str, model: ModelSpec, tokens: float) -> str:
@@ -180,22 +180,22 @@ _ONE_SHOT = re.compile(r"custom AR|oneshot", re.IGNORECASE)
 _NO_ONE_SHOT = re.compile(r"custom AR disabled|no oneshot|oneshot off|allreduce=NCCL", re.IGNORECASE)
 
 
-def _link(run: Run, accelerator: Accelerator, ranks: int) -> LinkPeak:
-    """The link of a run, with the all-reduce that the table says ran there."""
+def _links(run: Run, host: Host, *, tp: int = 1, pp: int = 1, dp: int = 1, dcp: int = 1) -> LayoutLinks:
+    """The links of a run, with the all-reduce that the table says ran there."""
     said = f"{run.host or ''} {run.notes}"
     on = _ONE_SHOT.search(said) is not None and _NO_ONE_SHOT.search(said) is None
-    return replace(link_of(accelerator, ranks), one_shot=on)
+    return links_of_layout(host, tp=tp, pp=pp, dp=dp, dcp=dcp, one_shot=on)
 
 
 #: requests of mean length that the cache of a server must hold for the model to fit [-]
 _ROOM = 32.0
 
 
-def _one_server(run: Run, whole: Deployment, campaign: CampaignSettings, assumed: list[str]) -> Deployment:
+def _one_server(run: Run, whole: Deployment, host: Host, campaign: CampaignSettings, assumed: list[str]) -> Deployment:
     """One of the independent servers that a campaign divided the accelerators into."""
 
     def server(tp: int, pp: int = 1, dp: int = 1, ep: int = 1) -> Deployment:
-        return replace(whole.with_layout(tp=tp, pp=pp, dp=dp, ep=ep), link=_link(run, whole.accelerator, tp * dp))
+        return whole.with_layout(_links(run, host, tp=tp, pp=pp, dp=dp), tp=tp, pp=pp, dp=dp, ep=ep)
 
     if campaign.replica:
         found = server(*campaign.replica)
@@ -225,6 +225,10 @@ def _layout(run: Run, assumed: list[str]) -> tuple[int, int, int, int, int, int]
         tp = count // (pp * dp)
         if count > 1:
             assumed.append(f"tp {tp}")
+    elif run.engine == "sglang" and tp * pp == count and tp % dp == 0:
+        # SGLang counts the replicas of attention inside --tp-size
+        # (docs.sglang.io/docs/advanced_features/dp_dpa_smg_guide.md)
+        tp //= dp
     ep = run.ep or 1
     if run.ep is not None and ep > tp * dp:
         # some tables give the attention layout of one rank only; experts then span what accelerators there are

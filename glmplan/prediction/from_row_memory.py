@@ -18,6 +18,7 @@ from glmplan.physics.memory.ranks import MemorySettings, rank_memory
 from glmplan.physics.points import Layout
 from glmplan.prediction.deployment import Deployment, checkpoint_for
 from glmplan.readers.runs.record import Run
+from glmplan.units import GIB
 
 __all__ = ["MemoryAnswer", "checkpoint_of", "model_of", "run_memory"]
 
@@ -161,4 +162,4 @@ def _memory_of(
     except GlmplanError:
         return None
     tokens = [max(float(one[0]), 0.0) for one in (pool.tokens, pool.tokens_low, pool.tokens_high)]
-    return MemoryAnswer(float(memory.weights[0]) / 2**30, *tokens)
+    return MemoryAnswer(float(memory.weights[0]) / GIB, *tokens)

@@ -19,15 +19,12 @@ __all__ = [
     "MEASURED_FEATURES",
     "OTHER_FEATURES",
     "PROMPTS",
-    "QUANTILE_90",
     "band_of",
     "factor_key",
     "features_of",
     "interval_of",
 ]
 
-#: standard normal quantile of a 90 % interval, [-]
-QUANTILE_90 = 1.6449
 #: upper ends of the bands of concurrency, [-]
 BANDS: tuple[float, ...] = (1.5, 4.5, 16.5, 64.5, 256.5)
 #: upper ends of the bands of prompts: of short ones the front end and launches cost most, [token]
@@ -85,7 +82,7 @@ def features_of(deployment: Deployment, load: Load) -> dict[str, str]:
         "model of engine": f"{deployment.engine} {shape_of(deployment)}",
         "load": band,
         "prompt": (*(f"to {end:.0f}" for end in PROMPTS), "longer")[prompt],
-        "link": deployment.link.kind if deployment.tp * deployment.dp > 1 else "none",
+        "link": deployment.link.experts.kind if deployment.tp * deployment.dp > 1 else "none",
         "blocks": kind_of(deployment),
         "drafting": "yes" if deployment.draft_tokens else "no",
     }

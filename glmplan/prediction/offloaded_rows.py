@@ -3,111 +3,61 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from glmplan.errors import SpecError, UnknownFact
 from glmplan.facts.catalogue.accelerators import load_accelerator
 from glmplan.facts.catalogue.models import load_model
-from glmplan.facts.schema.accelerator import Accelerator
+from glmplan.facts.engines.packing import engine_defaults
 from glmplan.facts.schema.hybrid_system import HybridSystem
 from glmplan.facts.schema.model import Checkpoint, ModelSpec
 from glmplan.physics.blocks.features import routed_blocks
 from glmplan.physics.blocks.kinds import feed_forwards_of, routed_of
-from glmplan.physics.offload.time import (
-    HostSide,
-    Mode,
-    OffloadFit,
-    OffloadWork,
-    Placement,
-    load_offload_fit,
-    offload_step_seconds,
-    offload_work,
-)
+from glmplan.physics.offload.hosted_steps import HostedSteps, Offload
+from glmplan.physics.offload.time import HostSide, OffloadFit, Placement, load_offload_fit, offload_work
+from glmplan.physics.points import StepPoints
 from glmplan.prediction.deployment import checkpoint_for
+from glmplan.prediction.known import known_of_offloading
+from glmplan.prediction.load import Load
 from glmplan.prediction.offloaded_machines import systems_of
-from glmplan.prediction.predict import Figure
+from glmplan.prediction.predict import Figure, Prediction, predict_steps
 from glmplan.readers.runs.record import Run
+from glmplan.units import QUANTILE_90
 
-__all__ = [
-    "HybridAnswer",
-    "HybridCase",
-    "case_figures",
-    "hybrid_case",
-    "predict_hybrid",
-]
+__all__ = ["HybridCase", "hybrid_case", "predict_hybrid"]
 
 _ACTIVE = re.compile(r"\b(\d+) (?:of \d+ )?experts")
 #: a row that gives no lengths: what `glmplan.prediction.from_row` assumes too [token]
 _INPUT, _OUTPUT = 512.0, 256.0
 #: share of the accelerators' memory that weights fill where experts fill it up; the rest is cache and buffers [-]
 _FILLED = 0.85
-#: half-width of a 90 % interval over the standard deviation of a normal distribution [-]
-_NORMAL = 1.645
 
 
 @dataclass(frozen=True, slots=True)
 class HybridCase:
-    """A row on a machine: the work of its steps.
+    """A row on a machine.
 
     Attributes
     ----------
     system : HybridSystem
         The machine.
-    side : HostSide
-        Its host.
-    part : Accelerator or None
-        Its accelerator.
-    count : int
-        Accelerators, [-]
-    decode : OffloadWork
-        One step of decoding.
-    prompt : OffloadWork
-        The chunks of all prompts that arrive together, one entry each.
-    prompt_tokens : float
-        Tokens of these chunks, [token]
-    prompt_mode : str
-        Who computes the offloaded part of prompts.
-    decode_mode : str
-        Who computes it while decoding.
-    requests, input_tokens, output_tokens : float
-        Load, [-] and [token]
+    steps : HostedSteps
+        Steps of the row on it, without what its own runs taught.
+    load : Load
+        What the row asks.
+    prompts : Load
+        Its prompts alone: those that the row measures, or one.
     assumed : tuple of str
         What the row and the page did not say.
     """
 
     system: HybridSystem
-    side: HostSide
-    part: Accelerator | None
-    count: int
-    decode: OffloadWork
-    prompt: OffloadWork
-    prompt_tokens: float
-    prompt_mode: Mode
-    decode_mode: Mode
-    requests: float
-    input_tokens: float
-    output_tokens: float
+    steps: HostedSteps
+    load: Load
+    prompts: Load
     assumed: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class HybridAnswer:
-    """The answer to a row.
-
-    Attributes
-    ----------
-    figures : dict of str to Figure
-        ``ttft_ms``, ``tpot_ms``, ``output_tokens_per_s``, ``output_tokens_per_s_per_request``,
-        ``total_tokens_per_s``, ``prefill_tokens_per_s``, in the units their names say.
-    basis, out_of_domain : str
-        What it rests on, and what was not stated.
-    """
-
-    figures: dict[str, Figure]
-    basis: str
-    out_of_domain: str
 
 
 def _active(model: ModelSpec, run: Run) -> ModelSpec:
@@ -149,18 +99,17 @@ def _placement(
         held = system.on_accelerator[min(int(np.log2(max(count, 1))), len(system.on_accelerator) - 1)]
         return Placement(1.0 - min(held / experts, 1.0))
     if system.fills_accelerators and system.accelerator:
-        every = offload_work(
-            model, checkpoint, Placement(1.0), tokens=np.ones(1), sequences=np.ones(1), context=np.zeros(1)
-        )
+        one = np.ones(1)
+        every = offload_work(model, checkpoint, Placement(1.0), StepPoints(one, 0.0 * one, 0.0 * one, 0.0 * one))
         room = _FILLED * count * load_accelerator(system.accelerator).need("memory") - float(every.own_bytes[0])
         assumed.append("as many experts on the accelerators as fit")
-        return Placement(1.0 - min(max(room / every.held_bytes, 0.0), 1.0))
+        return Placement(1.0 - min(max(room / float(every.held_bytes[0]), 0.0), 1.0))
     assumed.append("all routed experts in host memory")
     return Placement(1.0)
 
 
-def hybrid_case(run: Run, system: HybridSystem) -> HybridCase:
-    """Work of a row on a machine.
+def hybrid_case(run: Run, system: HybridSystem, *, fit: OffloadFit | None = None) -> HybridCase:
+    """Steps and load of a row on a machine.
 
     Parameters
     ----------
@@ -168,11 +117,13 @@ def hybrid_case(run: Run, system: HybridSystem) -> HybridCase:
         The row.
     system : HybridSystem
         The machine.
+    fit : OffloadFit, optional
+        Constants; those shipped by default.
 
     Returns
     -------
     HybridCase
-        Steps of decoding and of the prompts.
+        Its steps and its load.
 
     Raises
     ------
@@ -191,99 +142,49 @@ def hybrid_case(run: Run, system: HybridSystem) -> HybridCase:
     if system.host_weights and checkpoint.file_bits_per_weight is None:
         formats = {**checkpoint.formats, "routed_experts": system.host_weights}
         checkpoint = checkpoint.model_copy(update={"formats": formats})
-    requests = max(run.concurrency or 1.0, 1.0)
-    if run.concurrency is None:
-        assumed.append("one request in flight")
-    inputs = run.input_tokens or (run.context_depth if run.phase == "decode" else None)
-    if inputs is None:
-        inputs = float(system.chunk) if "prefill_tokens_per_s" in run.cells and system.streams_above else _INPUT
-        assumed.append(f"{inputs:.0f} input tokens")
-    outputs = run.output_tokens or _OUTPUT
     link = system.link.bandwidth * load_link_fits().scalars["payload"] if system.link else 0.0
     side = HostSide(
         system.memory_bandwidth, system.sockets, system.cores, link * count, system.kernel, system.numa_aware
     )
-    before = run.context_depth or inputs
-    one = np.array([requests])
-    decode = offload_work(
-        model, checkpoint, placement, tokens=one, sequences=one, context=np.array([before + outputs / 2])
-    )
-    total = inputs * (requests if run.phase != "decode" else 1.0)
-    chunks = int(np.ceil(total / system.chunk))
-    size = np.full(chunks, total / chunks)
-    together = np.maximum(size / inputs, 1.0)
-    streams = system.streams_above is not None and size[0] > system.streams_above and link > 0
-    prompt = offload_work(
-        model, checkpoint, placement, tokens=size, sequences=together, context=np.full(chunks, inputs / 2)
-    )
-    return HybridCase(
-        system=system,
-        side=side,
-        part=load_accelerator(system.accelerator) if system.accelerator else None,
-        count=count,
-        decode=decode,
-        prompt=prompt,
-        prompt_tokens=total,
-        prompt_mode="stream" if streams else "cpu",
-        decode_mode=placement.mode,
-        requests=requests,
+    streams = float(system.streams_above) if system.streams_above is not None and link > 0 else float("inf")
+    part = load_accelerator(system.accelerator) if system.accelerator else None
+    steps = HostedSteps(model, checkpoint, Offload(placement, side, streams), part, count, fit or load_offload_fit())
+    load = _load(run, system, assumed)
+    prompts = load if load.phase == "prefill" else replace(load, phase="prefill", concurrency=1.0)
+    return HybridCase(system, steps, load, prompts, tuple(assumed))
+
+
+def _load(run: Run, system: HybridSystem, assumed: list[str]) -> Load:
+    requests = max(run.concurrency or 1.0, 1.0)
+    if run.concurrency is None:
+        assumed.append("one request in flight")
+    phase = run.phase if run.phase in ("decode", "prefill") else "serving"
+    if phase == "prefill" and requests > 1:
+        phase = "serving"  # prompts that are there together are read in turn, and the first does not wait for the last
+    inputs = run.input_tokens or (run.context_depth if phase == "decode" else None)
+    if inputs is None:
+        inputs = float(system.chunk) if "prefill_tokens_per_s" in run.cells and system.streams_above else _INPUT
+        assumed.append(f"{inputs:.0f} input tokens")
+    depth = run.context_depth or 0.0
+    defaults = engine_defaults(run.engine or "ktransformers")
+    return Load(
+        phase=phase,
+        concurrency=requests,
         input_tokens=inputs,
-        output_tokens=outputs,
-        assumed=tuple(assumed),
+        output_tokens=run.output_tokens or _OUTPUT,
+        # of a decode row the prompt itself is the depth that the table names
+        context=0.0 if phase == "decode" and depth == inputs else depth,
+        requests=run.num_requests or (round(requests) if run.phase == "prefill" else 0),
+        budget=system.chunk,
+        prefill_first=defaults.prefill_first,
+        whole_prompts=defaults.whole_prompts,
+        max_requests=run.running_limit or defaults.max_requests,
+        reserve=defaults.reserve,
+        late=defaults.late,
     )
 
 
-def case_figures(case: HybridCase, *, fit: OffloadFit | None = None) -> dict[str, float]:
-    """Figures of a case, without intervals.
-
-    Parameters
-    ----------
-    case : HybridCase
-        The case.
-    fit : OffloadFit, optional
-        Constants.
-
-    Returns
-    -------
-    dict of str to float
-        ``tpot``, ``ttft`` [s]; ``request_rate``, ``output_rate``, ``total_rate``, ``prefill_rate`` [token/s].
-    """
-    fit = fit or load_offload_fit()
-    step = float(
-        offload_step_seconds(
-            case.decode, case.side, case.part, count=case.count, mode=case.decode_mode, prompt=False, fit=fit
-        )[0]
-    )
-    prompts = float(
-        offload_step_seconds(
-            case.prompt, case.side, case.part, count=case.count, mode=case.prompt_mode, prompt=True, fit=fit
-        ).sum()
-    )
-    share = max(case.prompt_tokens / (case.requests * case.input_tokens), 1e-9)
-    wall = prompts / share + case.output_tokens * step
-    return {
-        "tpot": step,
-        "ttft": prompts * (case.requests * share + 1.0) / (2.0 * case.requests * share),
-        "request_rate": 1.0 / step,
-        "decode_rate": case.requests / step,
-        "output_rate": case.requests * case.output_tokens / wall,
-        "total_rate": case.requests * (case.output_tokens + case.input_tokens) / wall,
-        "prefill_rate": case.prompt_tokens / prompts,
-    }
-
-
-#: figure of a table → (figure of a case, kind of interval, factor to the table's unit)
-_COLUMNS = {
-    "ttft_ms": ("ttft", "prefill", 1e3),
-    "tpot_ms": ("tpot", "decode", 1e3),
-    "output_tokens_per_s_per_request": ("request_rate", "decode", 1.0),
-    "output_tokens_per_s": ("output_rate", "decode", 1.0),
-    "total_tokens_per_s": ("total_rate", "decode", 1.0),
-    "prefill_tokens_per_s": ("prefill_rate", "prefill", 1.0),
-}
-
-
-def predict_hybrid(run: Run, *, fit: OffloadFit | None = None) -> HybridAnswer:
+def predict_hybrid(run: Run, *, fit: OffloadFit | None = None) -> tuple[Prediction, Prediction]:
     """Predict a row whose experts run in host memory.
 
     Parameters
@@ -295,9 +196,9 @@ def predict_hybrid(run: Run, *, fit: OffloadFit | None = None) -> HybridAnswer:
 
     Returns
     -------
-    HybridAnswer
-        Figures with 90 % intervals. Where the row does not say on which machine it ran, the middle of the machines
-        that it may be, with an interval over all of them.
+    tuple of Prediction
+        Under the load of the row, and of its prompts alone. Where the row does not say on which machine it ran, the
+        middle of the machines that it may be, with an interval over all of them.
 
     Raises
     ------
@@ -309,35 +210,42 @@ def predict_hybrid(run: Run, *, fit: OffloadFit | None = None) -> HybridAnswer:
     >>> from glmplan.readers.runs.table import run_from_row
     >>> row = {"id": "a", "model": "deepseek-v3", "weights": "q4_k_m", "accelerator": "cpu-gpu-hybrid",
     ...        "accelerator_count": "1", "phase": "decode", "concurrency": "1", "notes": "2 x Xeon 6454S"}
-    >>> figure = predict_hybrid(run_from_row(row)).figures["output_tokens_per_s_per_request"]
+    >>> figure = predict_hybrid(run_from_row(row))[0].figures["request_rate"]
     >>> figure.low < figure.value < figure.high
     True
     """
     fit = fit or load_offload_fit()
-    systems, found = systems_of(run)
-    cases = [hybrid_case(run, system) for system in systems]
-    seen = [case_figures(case, fit=fit) for case in cases]
-    if run.phase == "decode":
-        seen = [{**one, "output_rate": one["decode_rate"]} for one in seen]
-    figures = {}
-    for column, (name, kind, factor) in _COLUMNS.items():
-        # corrections and intervals are of measured over predicted rates; a time is the other way round
-        sign = -1.0 if name in ("ttft", "tpot") else 1.0
-        known = [fit.of_machine(system.name, kind) for system in systems]
-        logs = np.log([one[name] for one in seen]) + sign * np.array([shift for shift, _, _ in known])
-        # only a machine that is certain has the narrow interval of its own runs
-        low, high = known[0][1:] if found == "stated" else fit.intervals[kind]
-        low, high = (-high, -low) if sign < 0 else (low, high)
-        middle, among = float(logs.mean()), _NORMAL * float(logs.std())
-        lower, upper = middle - np.hypot(low, among), middle + np.hypot(high, among)
-        figures[column] = Figure(*(float(factor * np.exp(one)) for one in (middle, lower, upper)))
+    systems, how = systems_of(run)
+    cases = [hybrid_case(run, system, fit=fit) for system in systems]
     titles = systems[0].title if len(systems) == 1 else f"{len(systems)} published hybrid machines"
     assumed = sorted({*cases[0].assumed, *(systems[0].assumptions if len(systems) == 1 else ())})
-    basis = f"offload model fitted to published hybrid runs; machine {found}: {titles}"
-    if assumed:
-        basis += f"; assumed {', '.join(assumed)}"
-    outside = "" if found == "stated" else f"the machine is {found}: the middle of {len(systems)} is taken"
-    if cases[0].part is not None and "bf16" not in cases[0].part.peak:
-        more = f"no matrix rate of {cases[0].part.full_name} is published: its FLOP are left out"
-        outside = "; ".join(part for part in (outside, more) if part)
-    return HybridAnswer(figures, basis, outside)
+    basis = f"machine {how}: {titles}" + (f"; assumed {', '.join(assumed)}" if assumed else "")
+    outside = "" if how == "stated" else f"the machine is {how}: the middle of {len(systems)} is taken"
+    part = cases[0].steps.part
+    if part is not None and "bf16" not in part.peak:
+        more = f"no matrix rate of {part.full_name} is published: its FLOP are left out"
+        outside = "; ".join(words for words in (outside, more) if words)
+    # only a machine that is certain has the narrow interval of its own runs
+    known = known_of_offloading(systems[0].name if how == "stated" else "", basis=basis, outside=outside, fit=fit)
+    found = []
+    for name in ("load", "prompts"):
+        every = []
+        for case in cases:
+            decode, prompt = (fit.of_machine(case.system.name, kind)[0] for kind in ("decode", "prefill"))
+            taught = replace(case.steps, decode_shift=decode, prompt_shift=prompt)
+            every.append(predict_steps(taught, getattr(case, name), known))
+        found.append(_middle(every))
+    return found[0], found[1]
+
+
+def _middle(found: list[Prediction]) -> Prediction:
+    """The middle of several machines, in logarithms, with an interval over all of them."""
+    figures = {}
+    for name in found[0].figures:
+        every = [one.figures[name] for one in found]
+        logs = np.log([one.value for one in every])
+        middle, among = float(logs.mean()), QUANTILE_90 * float(logs.std())
+        low, high = (np.hypot(np.log(end / every[0].value), among) for end in (every[0].low, every[0].high))
+        figures[name] = Figure(*(float(np.exp(middle + one)) for one in (0.0, -low, high)))
+    shares = {name: float(np.mean([one.shares[name] for one in found])) for name in found[0].shares}
+    return replace(found[0], figures=figures, shares=shares)

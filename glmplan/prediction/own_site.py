@@ -17,6 +17,7 @@ from glmplan.errors import SpecError, nearest
 from glmplan.facts.files import read_toml
 from glmplan.prediction.deployment import Deployment
 from glmplan.prediction.effects import COLUMNS, LEVELS, OVERLAY, Effects, keys_of, load_effects, shipped_effects
+from glmplan.prediction.step_models import runs_on_accelerators
 
 __all__ = ["load_site", "measured_elsewhere", "site_calibration", "with_site"]
 
@@ -147,6 +148,8 @@ def measured_elsewhere(deployment: Deployment) -> str:
     >>> measured_elsewhere(fit_answer(Words("glm-5.1", "dgx-b300-8", engine="sglang")).deployment).split(", ")[1]
     'which your calibration did not measure; nearest: none of sglang'
     """
+    if not runs_on_accelerators(deployment):
+        return "this plan rests on bytes and rates of its host, which your calibration of an engine does not change"
     key = keys_of(deployment)[LEVELS.index("configuration")]
     held = sorted(load_effects(deployment.engine).site)
     if key in held:

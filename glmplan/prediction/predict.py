@@ -2,41 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from glmplan.physics.points import StepPoints
-from glmplan.physics.step.front_end import front_work, prompt_launches
-from glmplan.physics.step.time import COMPONENTS, PARAMETERS, step_time
-from glmplan.physics.step.work import SLOTS, step_work
+from glmplan.physics.step.gpu import GPU_COMPONENTS
+from glmplan.physics.step.model import FrontPoints, StepModel
+from glmplan.physics.step.time import StepTime, step_time
 from glmplan.prediction.deployment import Deployment
 from glmplan.prediction.effects import (
-    KNOWN_AS,
-    LEVELS,
     TTFT_SCALE,
     Effects,
     keys_of,
-    knowledge_class,
     load_effects,
     log_parameters,
 )
-from glmplan.prediction.intervals import QUANTILE_90, features_of, interval_of
+from glmplan.prediction.known import Known, known_by_bytes, known_by_engine, known_of_offloading
 from glmplan.prediction.load import Load
 from glmplan.prediction.observables import Observables, observables
+from glmplan.prediction.step_models import runs_on_accelerators, step_model_of
+from glmplan.prediction.step_table import step_tables
+from glmplan.readers.runs.figures import INTERVAL_KINDS
 
-__all__ = ["Figure", "Prediction", "front_end_seconds", "predict", "predict_many", "step_seconds"]
+__all__ = [
+    "Figure",
+    "Prediction",
+    "front_end_seconds",
+    "predict",
+    "predict_many",
+    "predict_steps",
+    "step_seconds",
+]
 
-#: kind of interval of each figure
-_KIND = {"ttft": "ttft", "ttft_p50": "ttft", "prefill_rate": "prefill"}
 #: points computed at once: the columns of more would leave the cache of the processor [-]
 _AT_ONCE = 16_384
-_FRONT = [PARAMETERS.index("arrival_seconds"), PARAMETERS.index("prompt_token_seconds")]
-#: half-width added to an interval for each e-fold beyond the measured concurrency or lengths [-]
-_BEYOND = 0.15
-#: half-width added where requests are taken to spread over pipeline stages, about the gain that this assumes [-]
-_SPREAD_OVER_STAGES = 0.3
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +80,7 @@ class Prediction:
         ``ttft``, ``ttft_p50``, ``tpot``, ``itl_p50`` [s]; ``output_rate``, ``request_rate``, ``total_rate``,
         ``prefill_rate`` [token/s].
     shares : dict of str to float
-        Share of the decode step by component (`glmplan.physics.step.time.COMPONENTS`), [-]
+        Share of the decode step by component, as `glmplan.physics.step.model.StepModel.components` names them, [-]
     running : float
         Largest number of requests that run at once, [-]
     knowledge : str
@@ -118,10 +119,7 @@ def step_seconds(
         Keyword arguments `decode_requests`, `decode_context`, `prefill_tokens`, `prefill_context`, each an (n,) array
         as in `glmplan.physics.points.StepPoints`; returns an (n,) array, [s]
     """
-    effects = effects or load_effects(deployment.engine)
-    total, _ = effects.sum_of(keys_of(deployment))
-    parameters = log_parameters(total[None, :])[0]
-    structure, layout = deployment.structure, deployment.layout
+    model = step_model_of(deployment, effects=effects)
 
     def seconds(
         *,
@@ -134,8 +132,7 @@ def step_seconds(
         rows = np.broadcast_arrays(*(np.atleast_1d(np.asarray(one, dtype=float)) for one in columns))
         starts = range(0, max(len(rows[0]), 1), _AT_ONCE)
         parts = [StepPoints(*(one[start : start + _AT_ONCE] for one in rows)) for start in starts]
-        times = [step_time(step_work(structure, layout=layout, points=part), parameters).seconds for part in parts]
-        return factor * np.concatenate(times)
+        return factor * np.concatenate([model.times(part).seconds for part in parts])
 
     return seconds
 
@@ -157,11 +154,10 @@ def front_end_seconds(deployment: Deployment, prompt_tokens: float, *, effects: 
     float
         [s]
     """
-    effects = effects or load_effects(deployment.engine)
-    total, _ = effects.sum_of(keys_of(deployment))
-    arrival, token = np.exp(log_parameters(total[None, :])[0][_FRONT])
-    launches = prompt_launches(deployment.structure, replayed=prompt_tokens <= deployment.graph_tokens)
-    return float(arrival * launches + token * prompt_tokens)
+    nothing, one = np.zeros(1), np.ones(1)
+    front = FrontPoints(one, one * prompt_tokens, prompt_tokens)
+    model = step_model_of(deployment, effects=effects)
+    return float(model.times(StepPoints(nothing, nothing, nothing, nothing), front).seconds[0])
 
 
 def predict(
@@ -203,79 +199,107 @@ def predict_many(
     Returns
     -------
     list of Prediction
-        In the order of the cases.
+        In the order of the cases. Where prompts cannot be timed, only what decoding decides.
+
+    Raises
+    ------
+    UnknownFact
+        If a rate that an answer needs is not published.
     """
     found: list[Prediction | None] = [None] * len(cases)
-    seen = [observables(load) for _, load, _ in cases]
-    groups: dict[tuple[object, ...], list[int]] = {}
-    for place, (d, _, _) in enumerate(cases):
-        key = (d.model.name, id(d.checkpoint), d.accelerator.name, d.link, d.kv, d.engine, d.sparse, d.draft_tokens,
-               d.attention_backend)  # fmt: skip
-        groups.setdefault(key, []).append(place)
-    for members in groups.values():
-        first = cases[members[0]][0]
-        fit = effects or load_effects(first.engine)
-        sizes = [len(seen[m].decode_requests) for m in members]
-        work = _work([cases[m] for m in members], [seen[m] for m in members], sizes)
-        sums = [fit.sum_of(keys_of(cases[m][0], measured_on=cases[m][2])) for m in members]
-        parameters = log_parameters(np.stack([total for total, _ in sums]))
-        step = step_time(work, np.repeat(parameters, sizes, axis=0))
-        ends = np.concatenate([[0], np.cumsum(sizes)])
-        for number, member in enumerate(members):
-            rows = slice(int(ends[number]), int(ends[number + 1]))
-            total, known = sums[number]
-            found[member] = _prediction(
-                cases[member], seen[member], step.seconds[rows], step.shares[rows], float(total[TTFT_SCALE]), known, fit
-            )
+    together = [place for place, (d, _, _) in enumerate(cases) if runs_on_accelerators(d)]
+    for place, prediction in zip(together, _on_accelerators([cases[n] for n in together], effects), strict=True):
+        found[place] = prediction
+    for place, (d, load, _) in enumerate(cases):
+        if found[place] is None:
+            drafting = d.acceptance_deviation
+            known = known_by_bytes(d, load) if d.offload is None else known_of_offloading(drafting=drafting)
+            found[place] = predict_steps(step_model_of(d), load, known)
     return [one for one in found if one is not None]
 
 
-def _work(cases: list[tuple[Deployment, Load, str | None]], seen: list[Observables], sizes: list[int]) -> np.ndarray:
-    def column(name: str) -> np.ndarray:
-        return np.concatenate([getattr(one, name) for one in seen])
+def _on_accelerators(cases: list[tuple[Deployment, Load, str | None]], effects: Effects | None) -> list[Prediction]:
+    found: list[Prediction | None] = [None] * len(cases)
+    seen = [observables(load) for _, load, _ in cases]
+    fronts = [_front(one, load) for one, (_, load, _) in zip(seen, cases, strict=True)]
+    for members, table in step_tables([d for d, _, _ in cases], [one.points for one in seen], fronts):
+        fit = effects or load_effects(cases[members[0]][0].engine)
+        sums = [fit.sum_of(keys_of(cases[m][0], measured_on=cases[m][2])) for m in members]
+        sizes = [len(seen[m].decode_requests) for m in members]
+        parameters = log_parameters(np.stack([total for total, _ in sums]))
+        step = step_time(table, np.repeat(parameters, sizes, axis=0))
+        ends = np.concatenate([[0], np.cumsum(sizes)])
+        for number, member in enumerate(members):
+            rows = slice(int(ends[number]), int(ends[number + 1]))
+            total, levels = sums[number]
+            deployment, load, _ = cases[member]
+            found[member] = _prediction(
+                seen[member], load, StepTime(step.seconds[rows], step.shares[rows]), GPU_COMPONENTS,
+                known_by_engine(deployment, load, levels, float(total[TTFT_SCALE]), fit),
+            )  # fmt: skip
+    return [one for one in found if one is not None]
 
-    def degree(name: str) -> np.ndarray:
-        return np.repeat([float(getattr(one, name)) for one, _, _ in cases], sizes)
 
-    first = cases[0][0]
-    layout = replace(first.layout, **{name: degree(name) for name in ("tp", "pp", "dp", "ep", "dcp")})
-    points = StepPoints(
-        column("decode_requests"), column("decode_context"), column("prefill_tokens"), column("prefill_context"),
-        column("decode_shared"),
-    )  # fmt: skip
-    work = step_work(first.structure, layout=layout, points=points)
-    table = np.stack([work[slot] for slot in SLOTS], axis=1)
-    replayed = [load.pass_tokens <= one.graph_tokens for one, load, _ in cases]
-    launches = [prompt_launches(first.structure, replayed=one) for one in replayed]
-    return front_work(table, arrivals=column("arrivals"), prompt=column("prompt"), launches=np.repeat(launches, sizes))
+def predict_steps(model: StepModel, load: Load, known: Known) -> Prediction:
+    """Predict a load on any model of a step time.
+
+    Parameters
+    ----------
+    model : StepModel
+        Seconds of steps.
+    load : Load
+        The load.
+    known : Known
+        What is known of it, and so how wide the intervals are.
+
+    Returns
+    -------
+    Prediction
+        Figures with intervals; of a model that cannot time prompts, those of decoding alone.
+
+    Raises
+    ------
+    UnknownFact
+        If nothing of the load can be answered: its prompts are all there is, and they cannot be timed.
+    """
+    if not model.times_prompts and load.phase != "prefill":
+        load = replace(load, phase="decode")
+    seen = observables(load)
+    front = _front(seen, load)
+    timed = np.ones(len(seen.prefill_tokens), dtype=bool)
+    if not model.times_prompts and load.phase != "prefill":
+        timed = (seen.prefill_tokens == 0) & (seen.arrivals == 0)
+        seen = _only(seen, timed)
+        front = FrontPoints(front.arrivals[timed], front.prompt[timed], front.pass_tokens)
+    return _prediction(seen, load, model.times(seen.points, front), model.components, known)
+
+
+def _front(seen: Observables, load: Load) -> FrontPoints:
+    return FrontPoints(seen.arrivals, seen.prompt, load.pass_tokens)
+
+
+def _only(seen: Observables, kept: np.ndarray) -> Observables:
+    """Some kinds of step, with the figures that need no others."""
+    figures = {
+        name: replace(one, weights=one.weights[kept])
+        for name, one in seen.figures.items()
+        if not np.any(one.weights[~kept])
+    }
+    columns = ("decode_requests", "decode_context", "prefill_tokens", "prefill_context", "decode_shared", "arrivals",
+               "prompt")  # fmt: skip
+    return replace(seen, figures=figures, **{name: getattr(seen, name)[kept] for name in columns})
 
 
 def _prediction(
-    case: tuple[Deployment, Load, str | None],
-    seen: Observables,
-    seconds: np.ndarray,
-    shares: np.ndarray,
-    ttft_scale: float,
-    known: tuple[bool, ...],
-    fit: Effects,
+    seen: Observables, load: Load, step: StepTime, components: Mapping[str, tuple[int, ...]], known: Known
 ) -> Prediction:
-    deployment, load, _ = case
-    at_site = keys_of(deployment)[LEVELS.index("configuration")] in fit.site
-    knowledge = "site" if at_site and "site" in fit.intervals else knowledge_class(known)
-    beyond, outside = _outside(deployment, load, knowledge, fit)
-    features = features_of(deployment, load)
-    drafting = QUANTILE_90 * deployment.acceptance_deviation
+    seconds = step.seconds
     figures = {}
     for name, figure in seen.figures.items():
-        kind = _KIND.get(name, "decode")
-        low, high = interval_of(fit, knowledge, kind, features)
-        if kind == "decode":
-            # errors of the fit and of the acceptance length are independent
-            low, high = -float(np.hypot(low, drafting)), float(np.hypot(high, drafting))
-        low, high = low - beyond, high + beyond
+        low, high = known.ends[INTERVAL_KINDS[name]]
         total = float(figure.weights @ seconds)
         if name.startswith("ttft"):
-            total *= float(np.exp(load.waiting * ttft_scale))
+            total *= float(np.exp(load.waiting * known.ttft_scale))
         if total <= 0:
             continue
         if figure.rate:
@@ -286,30 +310,6 @@ def _prediction(
             figures[name] = Figure(value, value * float(np.exp(low)), value * float(np.exp(high)))
     weights = seen.figures["tpot"].weights if "tpot" in seen.figures else np.ones(len(seconds))
     spent = weights * seconds
-    mean = spent @ shares / max(float(spent.sum()), 1e-300)
-    parts = {
-        name: float(sum(mean[SLOTS.index(slot)] for slot in slots))
-        for name, slots in COMPONENTS.items()
-        if name != "front end"
-    }
-    return Prediction(figures, parts, seen.running, knowledge, KNOWN_AS[knowledge], outside)
-
-
-def _outside(deployment: Deployment, load: Load, knowledge: str, fit: Effects) -> tuple[float, str]:
-    """How far the load lies beyond what was measured (half-width to add, words)."""
-    words = [] if knowledge in ("site", "configuration", "group") else [KNOWN_AS[knowledge]]
-    widen = 0.0
-    domain = fit.domain.get(keys_of(deployment)[LEVELS.index("group")])
-    if domain:
-        asked = (load.concurrency, load.input_tokens + load.context, load.output_tokens)
-        for name, value, low, high in zip(
-            ("concurrency", "input", "output"), asked, domain[0::2], domain[1::2], strict=True
-        ):
-            if value > 0 and (value < 0.5 * low or value > 2.0 * high):
-                words.append(f"{name} {value:g} outside the measured {low:g}-{high:g}")
-                edge = low if value < low else high
-                widen += _BEYOND * abs(float(np.log(value / max(edge, 1.0))))
-    if deployment.pp > 1 and load.bunched == 1.0 and load.concurrency > 1:
-        words.append("runs through pipeline stages were measured as bursts only, which stay in one micro-batch")
-        widen += _SPREAD_OVER_STAGES
-    return widen, "; ".join(words)
+    mean = spent @ step.shares / max(float(spent.sum()), 1e-300)
+    parts = {name: float(sum(mean[place] for place in places)) for name, places in components.items()}
+    return Prediction(figures, parts, seen.running, known.knowledge, known.basis, known.outside)

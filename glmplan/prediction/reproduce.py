@@ -8,31 +8,22 @@ import numpy as np
 
 from glmplan.errors import SpecError
 from glmplan.physics.blocks.features import is_indexed, mixers_of
-from glmplan.physics.network.conditions import CONDITIONS, measured_cost
+from glmplan.physics.network.conditions import measured_cost, named_conditions
 from glmplan.physics.network.links import load_link_fits
+from glmplan.prediction.comparison import relative_error, verdict_of
 from glmplan.prediction.deployment import Deployment
 from glmplan.prediction.effects import COLUMNS, LEVELS, Effects, keys_of, load_effects
 from glmplan.prediction.from_row import Question, question_of
 from glmplan.prediction.load import Load
-from glmplan.prediction.predict import Figure, predict_many
+from glmplan.prediction.offloaded_rows import predict_hybrid
+from glmplan.prediction.predict import Figure, Prediction, predict_many
+from glmplan.prediction.step_models import check_answerable, runs_on_accelerators
+from glmplan.readers.runs.figures import COMPARED, compared_figures
 from glmplan.readers.runs.record import Run
+from glmplan.units import QUANTILE_90
 
-__all__ = ["FIGURES", "Compared", "Explanation", "Reproduction", "reproduce", "verdict_of"]
+__all__ = ["Compared", "Explanation", "Reproduction", "reproduce"]
 
-#: column of a table → (predicted figure, seconds for a unit of the column; None marks a rate)
-FIGURES: dict[str, tuple[str, float | None]] = {
-    "ttft_mean_ms": ("ttft", 1e-3),
-    "ttft_p50_ms": ("ttft_p50", 1e-3),
-    "tpot_mean_ms": ("tpot", 1e-3),
-    "tpot_p50_ms": ("tpot", 1e-3),
-    "output_tokens_per_s": ("output_rate", None),
-    "output_tokens_per_s_per_request": ("request_rate", None),
-    "total_tokens_per_s": ("total_rate", None),
-    "prefill_tokens_per_s": ("prefill_rate", None),
-}
-#: differences up to this are reproduced, and beyond that different [-]
-_SAME, _DIFFERENT = 0.10, 0.20
-_QUANTILE_90 = 1.6449
 #: figures agree no better than this between repetitions of a run, in logarithms [-]
 _LEAST_DEVIATION = 0.05
 #: Student's degrees of freedom: a figure that is far off under every condition decides nothing
@@ -66,8 +57,8 @@ class Compared:
 
     @property
     def difference(self) -> float:
-        """Measured over predicted, less one, [-]"""
-        return self.measured / self.predicted.value - 1.0
+        """Predicted over measured, less one, [-]"""
+        return float(relative_error(self.predicted.value, self.measured))
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,28 +122,6 @@ class _Condition:
     effects: Effects
 
 
-def verdict_of(measured: float, predicted: float) -> str:
-    """Say whether a prediction is reproduced.
-
-    Parameters
-    ----------
-    measured, predicted : float
-        The two, [any one unit]
-
-    Returns
-    -------
-    str
-        ``reproduced`` within 10 %, ``different`` over 20 %, else ``in between``.
-
-    Examples
-    --------
-    >>> verdict_of(105, 100), verdict_of(115, 100), verdict_of(70, 100)
-    ('reproduced', 'in between', 'different')
-    """
-    difference = abs(measured / predicted - 1.0)
-    return "reproduced" if difference <= _SAME else "different" if difference > _DIFFERENT else "in between"
-
-
 def reproduce(run: Run) -> Reproduction:
     """Compare a run with its prediction and rank what could explain the difference.
 
@@ -175,19 +144,19 @@ def reproduce(run: Run) -> Reproduction:
     -----
     Each condition changes the deployment, the load or one parameter, and the run is predicted again. Its evidence is
     the gain in the likelihood of all figures together, Student's t with the width of the interval. What the run states
-    is not questioned. Not modelled: several conditions at once.
+    is not questioned. Not modelled: several conditions at once; conditions of machines that are not answered kernel by
+    kernel (weights in host memory, one memory without a matrix rate).
     """
     if run.unusable:
         raise SpecError(f"cannot be compared: {run.unusable}", field=run.id)
-    question = question_of(run)
-    effects = load_effects(question.deployment.engine)
-    prediction = predict_many([(question.deployment, question.load, run.measured_on)], effects=effects)[0]
+    question = None if run.offload else question_of(run)
+    prediction = predict_hybrid(run)[0] if question is None else _predicted(question)
     compared = []
-    for column, value in run.observed.items():
-        name, unit = FIGURES.get(column, ("", None))
-        if name in prediction.figures and value > 0:
-            figure = prediction.figures[name].scaled(1.0 / (unit or 1.0))
-            compared.append(Compared(column, value, figure, verdict_of(value, figure.value)))
+    drafted = 1.0 if question is None else question.load.tokens_per_step
+    for one, value in compared_figures(run.observed, tokens_per_step=drafted):
+        if one.predicted in prediction.figures:
+            figure = prediction.figures[one.predicted].scaled(1.0 / one.factor)
+            compared.append(Compared(one.column, value, figure, verdict_of(float(relative_error(figure.value, value)))))
     if not compared:
         raise SpecError("has no figure that is predicted", field=run.id)
     off = any(one.verdict != "reproduced" for one in compared)
@@ -197,32 +166,41 @@ def reproduce(run: Run) -> Reproduction:
         run=run,
         compared=tuple(compared),
         verdict=worst.verdict,
-        explanations=tuple(_explanations(question, effects, compared)) if off else (),
+        explanations=tuple(_explanations(question, compared)) if off and question is not None else (),
         basis=prediction.basis,
-        assumed=question.assumed,
+        assumed=question.assumed if question is not None else (),
     )
+
+
+def _predicted(question: Question) -> Prediction:
+    check_answerable(question.deployment, question.load)
+    return predict_many([(question.deployment, question.load, question.run.measured_on)])[0]
 
 
 def _surprise(compared: list[Compared], predicted: dict[str, float]) -> float:
     """Minus the logarithm of the likelihood of the figures, up to a constant."""
     total = 0.0
     for one in compared:
-        width = np.log(one.predicted.high / one.predicted.low) / (2.0 * _QUANTILE_90)
+        width = np.log(one.predicted.high / one.predicted.low) / (2.0 * QUANTILE_90)
         scaled = np.log(one.measured / predicted[one.column]) / max(width, _LEAST_DEVIATION)
         total += 0.5 * (_FREEDOM + 1.0) * float(np.log1p(scaled**2 / _FREEDOM))
     return total
 
 
-def _explanations(question: Question, effects: Effects, compared: list[Compared]) -> list[Explanation]:
+def _explanations(question: Question, compared: list[Compared]) -> list[Explanation]:
+    if not runs_on_accelerators(question.deployment):
+        return []  # the conditions are of engines on accelerators
+    effects = load_effects(question.deployment.engine)
     before = _surprise(compared, {one.column: one.predicted.value for one in compared})
     best: dict[str, Explanation] = {}
     for case in _conditions(question, effects):
         found = predict_many([(case.deployment, case.load, question.run.measured_on)], effects=case.effects)[0].figures
         figures = {}
         for one in compared:
-            name, unit = FIGURES[one.column]
+            kind = COMPARED[one.column]
             # a figure that the condition takes away (as TPOT under no decode) keeps its prediction
-            figures[one.column] = found[name].value / (unit or 1.0) if name in found else one.predicted.value
+            kept = one.predicted.value if kind.predicted not in found else found[kind.predicted].value / kind.factor
+            figures[one.column] = kept
         gain = before - _surprise(compared, figures)
         known = best.get(case.name)
         if gain >= _LEAST_GAIN and (known is None or gain > known.gain):
@@ -326,7 +304,7 @@ def _acceptance(question: Question, effects: Effects) -> list[_Condition]:
         mean, deviation = d.acceptance_prior
         if speculation.acceptance_length is not None:
             return []
-        lengths = {1.0, *(float(mean * np.exp(side * deviation)) for side in (-1.6449, 1.6449))}
+        lengths = {1.0, *(float(mean * np.exp(side * deviation)) for side in (-QUANTILE_90, QUANTILE_90))}
         return [case("acceptance", f"a step yielded {one:.2f} tokens instead of {mean:.2f}",
                      replace(d, acceptance=max(one, 1.0))) for one in sorted(lengths)]  # fmt: skip
     if speculation.state != "unknown":
@@ -344,11 +322,11 @@ def _ring(question: Question, effects: Effects) -> list[_Condition]:
     protocols = load_link_fits().protocols
     for (kind, algorithm, condition), ring in protocols.items():
         shot = protocols.get((kind, "one-shot", condition))
-        if kind == d.link.kind and algorithm == "ring" and shot is not None:
+        if kind == d.link.tensor.kind and algorithm == "ring" and shot is not None:
             slow = (ring.launch + 2 * (ranks - 1) * ring.hop) / (shot.launch + (ranks - 1) * shot.hop)
             ratios["NCCL ring"] = (slow, "all-reduces went through NCCL's ring, not the engine's one-shot kernel")
-    if d.link.kind == "pcie":
-        for one in CONDITIONS:
+    if d.link.tensor.kind == "pcie":
+        for one in named_conditions():
             times = [cost.ratio for cost in measured_cost(one) if cost.unit == "us"]
             if times and one.name in ("misdetected-ring", "shared-memory-transport", "no-force-p2p"):
                 ratios[f"NCCL ring: {one.name}"] = (float(np.median(times)), one.effect)

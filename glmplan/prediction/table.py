@@ -10,27 +10,18 @@ from dataclasses import dataclass, replace
 from glmplan.errors import GlmplanError
 from glmplan.prediction.from_row import Question, memory_of, question_of
 from glmplan.prediction.load import Load
-from glmplan.prediction.one_memory import predict_apart
+from glmplan.prediction.offloaded_rows import predict_hybrid
 from glmplan.prediction.predict import Figure, Prediction, predict_many
+from glmplan.prediction.step_models import check_answerable, runs_on_accelerators
+from glmplan.readers.runs.figures import ANSWERS
 from glmplan.readers.runs.record import Run
 
-__all__ = ["COLUMNS", "FIGURES", "RowPrediction", "predict_runs", "rows_as_csv"]
+__all__ = ["COLUMNS", "RowPrediction", "predict_runs", "rows_as_csv"]
 
-#: predicted columns, each also with `_low` and `_high` (90 % interval)
-FIGURES: tuple[str, ...] = (
-    "ttft_ms",
-    "tpot_ms",
-    "output_tokens_per_s",
-    "output_tokens_per_s_per_request",
-    "total_tokens_per_s",
-    "prefill_tokens_per_s",
-    "kv_pool_tokens",
-    "weights_gib_per_accelerator",
-)
-#: all columns, in order
+#: all columns, in order; each figure also with `_low` and `_high` (90 % interval)
 COLUMNS: tuple[str, ...] = (
     "id",
-    *(f"{name}{end}" for name in FIGURES for end in ("", "_low", "_high")),
+    *(f"{name}{end}" for name in ANSWERS for end in ("", "_low", "_high")),
     "basis",
     "out_of_domain",
     "error",
@@ -48,7 +39,7 @@ class RowPrediction:
     id : str
         Its id.
     figures : dict of str to Figure
-        Some of `FIGURES`, in the units their names say.
+        Some of `glmplan.readers.runs.figures.ANSWERS`, in the units their names say.
     basis, out_of_domain, error : str
         What it rests on, what lies outside of the measured, and why there is no answer.
     """
@@ -80,23 +71,23 @@ def predict_runs(runs: Iterable[Run], *, progress: Callable[[int, int], None] | 
     questions: list[tuple[int, Question]] = []
     for place, run in enumerate(rows):
         try:
-            apart = predict_apart(run)
-            if apart is not None:
-                found[place] = RowPrediction(run.id, apart.figures, apart.basis, apart.out_of_domain, "")
+            if run.offload:
+                found[place] = _answer(run, *predict_hybrid(run))
                 continue
             question = question_of(run)
-            question.deployment.structure.part.rate("bf16")
+            check_answerable(question.deployment, question.load)
         except GlmplanError as error:
             found[place] = RowPrediction(run.id, {}, "", "", str(error))
         else:
             questions.append((place, question))
         if progress is not None and (place % 50 == 0 or place + 1 == len(rows)):
             progress(place + 1, len(rows))
-    cases = [(q.deployment, q.load, q.run.measured_on) for _, q in questions]
-    alone = [(q.deployment, _prefill_alone(q.load), q.run.measured_on) for _, q in questions]
-    main, prefill = predict_many(cases), predict_many(alone)
-    for (place, question), prediction, first in zip(questions, main, prefill, strict=True):
-        found[place] = _answer(question, prediction, first)
+    main = predict_many([(q.deployment, q.load, q.run.measured_on) for _, q in questions])
+    timed = [(place, q) for place, q in questions if runs_on_accelerators(q.deployment)]
+    alone = predict_many([(q.deployment, _prefill_alone(q.load), q.run.measured_on) for _, q in timed])
+    prefill = dict(zip((place for place, _ in timed), alone, strict=True))
+    for (place, question), prediction in zip(questions, main, strict=True):
+        found[place] = _answer(question.run, prediction, prefill.get(place), question)
     return [one for one in found if one is not None]
 
 
@@ -108,28 +99,22 @@ def _prefill_alone(load: Load) -> Load:
     )
 
 
-def _answer(question: Question, prediction: Prediction, first: Prediction) -> RowPrediction:
-    run, found = question.run, prediction.figures
+def _answer(
+    run: Run, prediction: Prediction, first: Prediction | None, question: Question | None = None
+) -> RowPrediction:
+    """The figures of a row, those of its prompts from a prediction of prompts alone where its load has none."""
+    found = prediction.figures
+    prompts = first.figures if first is not None else {}
     figures: dict[str, Figure] = {}
-    ttft = found.get("ttft") or first.figures.get("ttft")
-    if ttft is not None:
-        figures["ttft_ms"] = ttft.scaled(1e3)
-    if "tpot" in found:
-        figures["tpot_ms"] = found["tpot"].scaled(1e3)
-    for name, key in (
-        ("output_tokens_per_s", "output_rate"),
-        ("output_tokens_per_s_per_request", "request_rate"),
-        ("total_tokens_per_s", "total_rate"),
-    ):
-        if key in found:
-            figures[name] = found[key]
+    for column, one in ANSWERS.items():
+        # what a prompt decides is answered for a lone prompt where the load itself has no prompts
+        figure = found.get(one.predicted) or (None if one.interval == "decode" else prompts.get(one.predicted))
+        if figure is not None:
+            figures[column] = figure.scaled(1.0 / one.factor)
     if run.total_in_request_column and "output_rate" in found:
         # llama-batched-bench tables keep the total of all sequences in this column
         figures["output_tokens_per_s_per_request"] = found["output_rate"]
-    speed = found.get("prefill_rate") or first.figures.get("prefill_rate")
-    if speed is not None:
-        figures["prefill_tokens_per_s"] = speed
-    memory = memory_of(question)
+    memory = memory_of(question) if question is not None else None
     if memory is not None:
         weights = memory.weights_gib
         figures["weights_gib_per_accelerator"] = Figure(
@@ -137,7 +122,8 @@ def _answer(question: Question, prediction: Prediction, first: Prediction) -> Ro
         )
         if memory.pool_tokens > 0:
             figures["kv_pool_tokens"] = Figure(memory.pool_tokens, memory.pool_low, memory.pool_high)
-    basis = prediction.basis + (f"; assumed {', '.join(question.assumed)}" if question.assumed else "")
+    assumed = question.assumed if question is not None else ()
+    basis = prediction.basis + (f"; assumed {', '.join(assumed)}" if assumed else "")
     outside = prediction.out_of_domain
     if memory is not None and memory.pool_tokens <= 0:
         outside = "; ".join(part for part in ("the weights leave no room for a KV cache", outside) if part)
@@ -168,7 +154,7 @@ def rows_as_csv(rows: Iterable[RowPrediction]) -> str:
     writer.writerow(COLUMNS)
     for row in rows:
         cells = [row.id]
-        for name in FIGURES:
+        for name in ANSWERS:
             figure = row.figures.get(name)
             cells += [f"{one:.6g}" for one in (figure.value, figure.low, figure.high)] if figure else ["", "", ""]
         writer.writerow([*cells, row.basis, row.out_of_domain, row.error])

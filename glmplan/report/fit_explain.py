@@ -17,7 +17,9 @@ from glmplan.physics.step.work import SLOTS, step_work
 from glmplan.plan.capacity import Holding
 from glmplan.plan.question import Asked
 from glmplan.prediction.effects import keys_of, load_effects, log_parameters
+from glmplan.prediction.step_models import runs_on_accelerators, step_model_of
 from glmplan.report.fit_text import WIDTH, number
+from glmplan.units import GIB
 
 if TYPE_CHECKING:
     from glmplan.plan.plan import FitAnswer
@@ -25,7 +27,6 @@ if TYPE_CHECKING:
 
 __all__ = ["fit_explanation"]
 
-_GIB = 2**30
 #: what a column of the work table is, for people
 _SLOT_WORDS = {
     "host": "engine steps",
@@ -89,7 +90,7 @@ def _weights(asked: Asked) -> str:
     text = (
         f"1. parameters: {count.total / 1e9:.2f} billion, of which {count.active / 1e9:.2f} work on a token and "
         f"{count.routed / 1e9:.1f} are routed experts{draft}; stored as {asked.checkpoint.name}: {size / 1e9:,.1f} GB "
-        f"= {size / _GIB:,.1f} GiB"
+        f"= {size / GIB:,.1f} GiB"
     )
     return _wrap(text)
 
@@ -99,9 +100,9 @@ def _rank(answer: FitAnswer, holding: Holding) -> str:
     fullest = max(rows, key=lambda row: sum(row.weights.values()))
     terms = holding.terms
     parts = sorted(fullest.weights.items(), key=lambda one: -one[1])
-    listed = ", ".join(f"{name.replace('_', ' ')} {size / _GIB:.2f}" for name, size in parts)
+    listed = ", ".join(f"{name.replace('_', ' ')} {size / GIB:.2f}" for name, size in parts)
     total = sum(fullest.weights.values())
-    return _wrap(f"2. weights of the fullest rank ({terms.name}; {fullest.label}): {listed}; {total / _GIB:.2f} GiB")
+    return _wrap(f"2. weights of the fullest rank ({terms.name}; {fullest.label}): {listed}; {total / GIB:.2f} GiB")
 
 
 def _cache(asked: Asked, holding: Holding) -> str:
@@ -115,7 +116,7 @@ def _cache(asked: Asked, holding: Holding) -> str:
         text += f", and {float(held[holding.point]):,.0f} B for each token of a window of {window:,}"
     text += f", and {state / 2**20:,.1f} MiB for each sequence" if state else ""
     need = float(stage.request_bytes(float(asked.full_request))[holding.point])
-    return _wrap(text + f"; one request of {asked.full_request:,} tokens: {need / _GIB:.2f} GiB")
+    return _wrap(text + f"; one request of {asked.full_request:,} tokens: {need / GIB:.2f} GiB")
 
 
 def _pool(asked: Asked, holding: Holding) -> str:
@@ -130,18 +131,20 @@ def _pool(asked: Asked, holding: Holding) -> str:
         "context and buffers": float(terms.context[place]),
         "beyond": float(terms.remainder[place]),
     }
-    listed = ", ".join(f"{name} {size / _GIB:.2f}" for name, size in beside.items())
+    listed = ", ".join(f"{name} {size / GIB:.2f}" for name, size in beside.items())
     rule = holding.memory.settings.rule
     text = (
         f"4. pool on stage {holding.stage}: the rule of {asked.engine} ({rule.pool.replace('_', ' ')}) lets it use "
-        f"{limit / _GIB:.2f} GiB of {holding.part.total / _GIB:.2f}; beside {listed} GiB it leaves "
-        f"{pool / _GIB:.2f} GiB ± {float(terms.variance[place]) ** 0.5 / _GIB:.2f}: {holding.pool:,.0f} tokens in "
+        f"{limit / GIB:.2f} GiB of {holding.part.total / GIB:.2f}; beside {listed} GiB it leaves "
+        f"{pool / GIB:.2f} GiB ± {float(terms.variance[place]) ** 0.5 / GIB:.2f}: {holding.pool:,.0f} tokens in "
         f"whole blocks, all replicas together"
     )
     return _wrap(text)
 
 
 def _step(deployment: Deployment, users: int, context: float) -> str:
+    if not runs_on_accelerators(deployment):
+        return _costs(deployment, users, context)
     total, _ = load_effects(deployment.engine).sum_of(keys_of(deployment))
     parameters = log_parameters(total[None, :])[0]
     one = np.ones(1)
@@ -167,6 +170,19 @@ def _step(deployment: Deployment, users: int, context: float) -> str:
             right = f"× {number(fitted * 1e6)} µs" if counted else f"slow-down {number(fitted)}"
             word = _SLOT_WORDS.get(slot, slot.replace("_", " "))
             out += f"     {word:32}{left:>12}{right:>18}{share * seconds * 1e3:9.2f}{share:7.0%}\n"
+    return out
+
+
+def _costs(deployment: Deployment, users: int, context: float) -> str:
+    """A step of a machine that is not answered kernel by kernel: what takes its time."""
+    one, model = np.ones(1), step_model_of(deployment)
+    step = model.times(StepPoints(one * users, one * context, one * 0.0, one * 0.0))
+    seconds, words = float(step.seconds[0]), "user" if users == 1 else "users"
+    out = _wrap(f"5. a decode step of {users} {words} at {context:,.0f} tokens: {seconds * 1e3:.2f} ms")
+    for name, places in model.components.items():
+        share = float(step.shares[0, list(places)].sum())
+        if share >= 0.005:
+            out += f"     {name:32}{share * seconds * 1e3:39.2f}{share:7.0%}\n"
     return out
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+from glmplan.units import GIB
+
 if TYPE_CHECKING:
     from glmplan.plan.plan import FitAnswer, UserRow
     from glmplan.prediction.predict import Figure
@@ -13,7 +15,6 @@ __all__ = ["SCHEMA", "fit_json", "fit_record"]
 
 #: name and version of the schema; a field that goes or changes its meaning makes a new version
 SCHEMA = "glmplan.fit/1"
-_GIB = 2**30
 
 
 def fit_json(answer: FitAnswer) -> str:
@@ -180,28 +181,28 @@ def _memory(answer: FitAnswer) -> dict[str, Any] | None:
             "low": _count(holding.pool_low),
             "high": _count(holding.pool_high),
         },
-        "kv_pool_gib": _rounded(holding.pool_bytes / _GIB),
+        "kv_pool_gib": _rounded(holding.pool_bytes / GIB),
         "requests_held": _count(holding.held),
         "requests_held_low": _count(holding.held_low),
-        "short_gib": _rounded(max(holding.short, 0.0) / _GIB),
-        "short_gib_low": _rounded(max(holding.short_low, 0.0) / _GIB),
+        "short_gib": _rounded(max(holding.short, 0.0) / GIB),
+        "short_gib_low": _rounded(max(holding.short_low, 0.0) / GIB),
         "ranks": [
             {
                 "rank": number,
                 "label": row.label,
-                "weights_gib": {name: _rounded(size / _GIB) for name, size in row.weights.items()},
-                "weights_total_gib": _rounded(sum(row.weights.values()) / _GIB),
-                "activation_gib": _rounded(row.activation / _GIB),
-                "graphs_gib": _rounded(row.graphs / _GIB),
-                "communication_gib": _rounded(row.communication / _GIB),
-                "reserve_gib": _rounded(row.reserve / _GIB),
-                "cache_gib": _rounded(row.cache / _GIB),
+                "weights_gib": {name: _rounded(size / GIB) for name, size in row.weights.items()},
+                "weights_total_gib": _rounded(sum(row.weights.values()) / GIB),
+                "activation_gib": _rounded(row.activation / GIB),
+                "graphs_gib": _rounded(row.graphs / GIB),
+                "communication_gib": _rounded(row.communication / GIB),
+                "reserve_gib": _rounded(row.reserve / GIB),
+                "cache_gib": _rounded(row.cache / GIB),
                 "cache_bytes_per_token": _rounded(row.per_token),
                 "state_bytes_per_sequence": _rounded(row.state),
-                "host_gib": _rounded(row.host / _GIB),
-                "total_gib": _rounded(row.total / _GIB),
-                "usable_gib": _rounded(row.usable / _GIB),
-                "capacity_gib": _rounded(row.capacity / _GIB),
+                "host_gib": _rounded(row.host / GIB),
+                "total_gib": _rounded(row.total / GIB),
+                "usable_gib": _rounded(row.usable / GIB),
+                "capacity_gib": _rounded(row.capacity / GIB),
             }
             for number, row in enumerate(answer.ranks)
         ],
@@ -212,10 +213,7 @@ def _user(row: UserRow) -> dict[str, Any]:
     return {
         "users": row.users,
         "running": row.running,
-        "ttft_mean_ms": _figure(row.ttft, 1e3),
-        "tpot_mean_ms": _figure(row.tpot, 1e3),
-        "output_tokens_per_s_per_request": _figure(row.user_rate),
-        "output_tokens_per_s": _figure(row.total_rate),
+        **{column: _figure(one) for column, one in row.figures().items()},
         "context_each_tokens": row.context,
         "step_shares": {name: _rounded(share) for name, share in row.shares.items()},
         "out_of_domain": row.outside,

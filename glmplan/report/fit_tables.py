@@ -6,7 +6,9 @@ import csv
 import io
 from typing import TYPE_CHECKING
 
+from glmplan.plan.plan import USER_FIGURES
 from glmplan.report.fit_text import fit_text, number
+from glmplan.units import GIB
 
 if TYPE_CHECKING:
     from glmplan.plan.plan import FitAnswer
@@ -14,21 +16,19 @@ if TYPE_CHECKING:
 
 __all__ = ["CSV_COLUMNS", "fit_csv", "fit_markdown"]
 
-_FIGURES = ("ttft_mean_ms", "tpot_mean_ms", "output_tokens_per_s_per_request", "output_tokens_per_s")
 #: columns of the CSV, in order
 CSV_COLUMNS: tuple[str, ...] = (
     "model", "checkpoint", "accelerator", "accelerator_count", "engine", "verdict", "layout", "kv", "users", "running",
-    *(f"{name}{end}" for name in _FIGURES for end in ("", "_low", "_high")),
+    *(f"{name}{end}" for name in USER_FIGURES for end in ("", "_low", "_high")),
     "context_each_tokens", "kv_pool_tokens", "kv_pool_tokens_low", "kv_pool_tokens_high", "safe_users", "basis",
     "out_of_domain",
 )  # fmt: skip
-_GIB = 2**30
 
 
-def _cells(figure: Figure | None, factor: float = 1.0) -> list[str]:
+def _cells(figure: Figure | None) -> list[str]:
     if figure is None:
         return ["", "", ""]
-    return [f"{value * factor:.6g}" for value in (figure.value, figure.low, figure.high)]
+    return [f"{value:.6g}" for value in (figure.value, figure.low, figure.high)]
 
 
 def fit_csv(answer: FitAnswer) -> str:
@@ -54,7 +54,7 @@ def fit_csv(answer: FitAnswer) -> str:
     table = csv.writer(text, lineterminator="\n")
     table.writerow(CSV_COLUMNS)
     for row in answer.users:
-        figures = [*_cells(row.ttft, 1e3), *_cells(row.tpot, 1e3), *_cells(row.user_rate), *_cells(row.total_rate)]
+        figures = [cell for one in row.figures().values() for cell in _cells(one)]
         table.writerow([*head, row.users, row.running, *figures, row.context, *pool, safe, answer.basis, row.outside])
     if not answer.users:
         table.writerow([*head, "", "", *[""] * 12, "", *pool, safe, answer.basis, ""])
@@ -131,5 +131,5 @@ def _memory(answer: FitAnswer) -> list[str]:
     for row in answer.ranks:
         other = row.activation + row.graphs + row.communication + row.reserve
         cells = (sum(row.weights.values()), other, row.cache, row.capacity)
-        rows.append(f"| {row.label} | " + " | ".join(f"{value / _GIB:.1f}" for value in cells) + " |")
+        rows.append(f"| {row.label} | " + " | ".join(f"{value / GIB:.1f}" for value in cells) + " |")
     return rows

@@ -6,6 +6,7 @@ from textwrap import TextWrapper
 from typing import TYPE_CHECKING
 
 from glmplan.physics.blocks.features import is_indexed
+from glmplan.units import GIB
 
 if TYPE_CHECKING:
     from glmplan.physics.memory.budget import MemoryBudget
@@ -18,7 +19,6 @@ __all__ = ["WIDTH", "fit_text", "number"]
 #: columns of the page [-]
 WIDTH = 100
 _BAR = 32
-_GIB = 2**30
 _VERDICTS = {"fits": "FITS", "tight": "TIGHT", "does_not_fit": "DOES NOT FIT", "unknown": "UNKNOWN"}
 
 
@@ -144,8 +144,8 @@ def _memory(answer: FitAnswer) -> str:
     rows = answer.ranks
     capacity = rows[0].capacity
     usable = rows[0].usable
-    some = f", the engine takes up to {usable / _GIB:.1f}" if usable < 0.995 * capacity else ""
-    out = f"\nMemory of each card, GiB of {capacity / _GIB:.1f} that programs can use{some}\n"
+    some = f", the engine takes up to {usable / GIB:.1f}" if usable < 0.995 * capacity else ""
+    out = f"\nMemory of each card, GiB of {capacity / GIB:.1f} that programs can use{some}\n"
     groups: list[tuple[list[int], MemoryBudget]] = []
     for place, row in enumerate(rows):
         if groups and _alike(groups[-1][1], row):
@@ -205,12 +205,12 @@ def _request(answer: FitAnswer, holding: Holding, place: int) -> float:
 
 
 def _parts(row: MemoryBudget, request: float | None) -> str:
-    weights, cache = sum(row.weights.values()) / _GIB, row.cache / _GIB
+    weights, cache = sum(row.weights.values()) / GIB, row.cache / GIB
     # the same sum as in the headline: a request counts, not the weights alone
     pool = row.cache or row.usable - row.total
-    short = 0.0 if request is None else (request - pool) / _GIB
-    text = f"weights {weights:5.1f}  other {_other(row) / _GIB:4.1f}" + (f"  cache {cache:5.1f}" if cache else "")
-    host = f"  host {row.host / _GIB:.0f}" if row.host else ""
+    short = 0.0 if request is None else (request - pool) / GIB
+    text = f"weights {weights:5.1f}  other {_other(row) / GIB:4.1f}" + (f"  cache {cache:5.1f}" if cache else "")
+    host = f"  host {row.host / GIB:.0f}" if row.host else ""
     return text + (f"  short {short:.1f}" if short > 0.05 else "") + host
 
 

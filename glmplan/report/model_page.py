@@ -11,7 +11,7 @@ from glmplan.physics.blocks.kinds import feed_forwards_of, mixer_of
 from glmplan.physics.blocks.stack import model_parameters, mtp_tensors
 from glmplan.physics.blocks.storage import checkpoint_bytes
 from glmplan.readers.models.resolve import ModelChoice
-from glmplan.units import parse_quantity
+from glmplan.units import GIB, parse_quantity
 
 __all__ = ["disagreements_of", "model_facts", "model_text", "published_bytes"]
 
@@ -197,7 +197,7 @@ def model_text(choice: ModelChoice) -> str:
         against = "bits taken from it" if taken else f"{size / stated - 1:+.1%}" if stated else ""
         shown = f"{one.bytes_published} ({against})" if stated else ""
         mark = "*" if one.name == choice.checkpoint.name else " "
-        lines.append(f"{mark} {one.name:24} {size / 1e9:12,.2f} {size / 2**30:9,.2f}   {shown}".rstrip())
+        lines.append(f"{mark} {one.name:24} {size / 1e9:12,.2f} {size / GIB:9,.2f}   {shown}".rstrip())
     if choice.exact_bytes:
         lines += ["", "Exact bytes in the files"]
         lines += [

@@ -9,15 +9,21 @@ import numpy as np
 from glmplan.errors import GlmplanError, UnknownFact
 from glmplan.facts.catalogue.hosts import load_machine
 from glmplan.facts.folders import data_folder
+from glmplan.physics.network.groups import links_of_layout
 from glmplan.physics.network.host_transfers import host_transfer_rate
-from glmplan.physics.offload.time import Placement, offload_work
+from glmplan.physics.offload.hosted_steps import HostedSteps, Offload
+from glmplan.physics.offload.time import HostSide, Placement, offload_work
+from glmplan.physics.offload.work import share_of_bytes
+from glmplan.physics.points import StepPoints
 from glmplan.plan.engine_limits import layout_name
 from glmplan.plan.hazards import Hazard, PlanFacts, hazards_for, is_safe
 from glmplan.prediction.deployment import Deployment, heads_of
 from glmplan.prediction.from_row import Question, question_of
-from glmplan.prediction.offloaded_speed import OffloadLoad, offload_speed, share_for
-from glmplan.prediction.predict import Figure
+from glmplan.prediction.load import Load
+from glmplan.prediction.predict import Figure, predict
+from glmplan.prediction.step_models import step_model_of
 from glmplan.prediction.table import RowPrediction, predict_runs
+from glmplan.readers.runs.hosts import host_of_row
 from glmplan.readers.runs.record import Run
 from glmplan.readers.runs.table import read_runs
 
@@ -102,14 +108,14 @@ def bandwidth_bound(deployment: Deployment, *, requests: float, context: float) 
     >>> round(bandwidth_bound(question_of(run_from_row(row)).deployment, requests=1.0, context=0.0), -1)
     220.0
     """
-    tokens = np.array([requests * (1 + deployment.draft_tokens)])
+    one, tokens = np.ones(1), 1.0 + deployment.draft_tokens
+    points = StepPoints(one * requests, one * context, one * 0.0, one * 0.0)
     work = offload_work(
-        deployment.model, deployment.checkpoint, Placement(0.0), tokens=tokens, sequences=np.array([requests]),
-        context=np.array([context]), kv=deployment.kv,
-    )  # fmt: skip
+        deployment.model, deployment.checkpoint, Placement(0.0), points, tokens_per_request=tokens, kv=deployment.kv
+    )
     rate = deployment.count * deployment.accelerator.need("memory_bandwidth")
     seconds = (work.own_bytes + work.cache_bytes) / rate
-    return float(tokens[0] / seconds[0])
+    return float(requests * tokens / seconds[0])
 
 
 def claim_verdict(measured: float, predicted: Figure | None, bound: float | None, hazards: tuple[Hazard, ...]) -> str:
@@ -227,7 +233,9 @@ def _on_fewer(question: Question, measured: float) -> str:
     cards = max(tp for tp in range(1, deployment.count + 1) if heads % tp == 0)
     if question.run.tp is not None or cards == deployment.count:
         return ""
-    bound = bandwidth_bound(deployment.with_layout(tp=cards), requests=load.concurrency, context=load.context)
+    host, _ = host_of_row(question.run.host, question.run.accelerator, deployment.count)
+    links = links_of_layout(host, tp=cards)
+    bound = bandwidth_bound(deployment.with_layout(links, tp=cards), requests=load.concurrency, context=load.context)
     if measured <= bound:
         return ""
     return f"; implausible if it ran on {cards} cards, as no layout is stated: above their bound of {bound:.0f}"
@@ -241,8 +249,8 @@ def _cloud(run: Run) -> str:
 
     deployment = question_of(run_from_row(cells)).deployment
     one = bandwidth_bound(deployment, requests=1.0, context=0.0)
-    work = offload_work(deployment.model, deployment.checkpoint, Placement(0.0), tokens=np.full(1, 1e9),
-                        sequences=np.ones(1), context=np.zeros(1))  # fmt: skip
+    every = StepPoints(np.zeros(1), np.zeros(1), np.full(1, 1e9), np.zeros(1))  # so many tokens visit all experts
+    work = offload_work(deployment.model, deployment.checkpoint, Placement(0.0), every)
     cards = int(np.ceil(float(work.own_bytes[0]) / deployment.accelerator.need("memory")))
     speed = _measured(run)[1]
     return (
@@ -267,15 +275,23 @@ def crashed_system() -> SeedSystem:
     """
     folder = data_folder("calibration") / "measurements"
     base = next(run for run in read_runs(folder / "field-reports-glm.csv") if run.id == "fr-001-sglpeak")
-    deployment = replace(question_of(base).deployment.with_layout(tp=len(_CRASHED_CARDS)), engine="sglang")
     host = load_machine(_CRASHED_HOST)
+    links = links_of_layout(host, tp=len(_CRASHED_CARDS))
+    deployment = replace(question_of(base).deployment.with_layout(links, tp=len(_CRASHED_CARDS)), engine="sglang")
     users = base.concurrency or 1.0
-    away = Placement(share_for(deployment, _CRASHED_BYTES).share, mode="stream")
-    found = offload_speed(deployment, host, away, OffloadLoad(requests=users, context=512.0))
-    cards = len(_CRASHED_CARDS)
+    share, cards = share_of_bytes(deployment.model, deployment.checkpoint, _CRASHED_BYTES), len(_CRASHED_CARDS)
+    # the memory of this host is not known: only its links count, which weights that are streamed all cross
+    side = HostSide(float("inf"), link=cards * host_transfer_rate(host, count=cards))
+    deployment = replace(deployment, offload=Offload(Placement(share, mode="stream"), side))
+    found = predict(deployment, Load("decode", users, 0.0, 0.0, context=512.0)).figures["output_rate"]
+    one, steps = np.ones(1), step_model_of(deployment)
+    assert isinstance(steps, HostedSteps)
+    points = StepPoints(one * users, one * 512.0, one * 0.0, one * 0.0)
+    held = float(steps.work(points).held_bytes[0])
     facts = PlanFacts(
-        members=_CRASHED_CARDS, tp=cards, host_transfer=found.host_transfer, pinned=found.host_bytes, users=round(users)
-    )
+        members=_CRASHED_CARDS, tp=cards, host_transfer=float(steps.link_rate(points)[0]) / cards, pinned=held,
+        users=round(users),
+    )  # fmt: skip
     hazards = hazards_for(host, facts)
     passed = cards * host_transfer_rate(host, members=_CRASHED_CARDS)
     return SeedSystem(
@@ -284,11 +300,12 @@ def crashed_system() -> SeedSystem:
         f"{_CRASHED_BYTES / 1e9:.0f} GB of experts in pinned host memory",
         f"{users:.0f} users, decode",
         float("nan"),
-        found.decode_rate,
-        passed / found.host_bytes * users,
-        claim_verdict(float("nan"), found.decode_rate, None, hazards),
+        found,
+        passed / held * users,
+        claim_verdict(float("nan"), found, None, hazards),
         hazards,
-        f"offload model; all offloaded weights cross PCIe in each step; {found.note}",
+        "offload model; all offloaded weights cross PCIe in each step; "
+        f"{host.name}: the host's memory is not known; only its links count",
     )
 
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from same_text import same_to_rounding
 
 from glmplan.calibrate.acceptance import accepted_logit, fit_acceptance, write_acceptance_fit
 from glmplan.errors import GlmplanError, SpecError
@@ -88,4 +89,6 @@ def test_a_figure_repeated_on_one_page_weighs_once():
 
 def test_the_shipped_file_is_what_the_observations_give(tmp_path):
     shipped = data_folder("calibration") / "fits" / "acceptance.toml"
-    assert write_acceptance_fit(tmp_path / "a.toml").read_bytes() == shipped.read_bytes()
+    # another processor may round the last digit the other way: docs/decisions/processors.md
+    written = write_acceptance_fit(tmp_path / "a.toml").read_text(encoding="utf-8")
+    assert same_to_rounding(shipped.read_text(encoding="utf-8"), written)

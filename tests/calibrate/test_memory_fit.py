@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from same_text import same_to_rounding
 
 from glmplan.calibrate.memory import fit_memory, fit_text, observations, pool_remainder, write_memory_fit
 from glmplan.errors import SpecError
@@ -16,7 +17,8 @@ GIB = 2.0**30
 
 def test_the_committed_fit_is_what_the_observations_give() -> None:
     committed = (data_folder("calibration") / "fits" / "memory.toml").read_text(encoding="utf-8")
-    assert fit_text(*fit_memory(observations())) == committed
+    # another processor may round the last digit the other way: docs/decisions/processors.md
+    assert same_to_rounding(committed, fit_text(*fit_memory(observations())))
 
 
 def test_sglang_pools_close_within_half_a_gibibyte_on_three_machines() -> None:

@@ -111,14 +111,14 @@ def test_an_interrupt_keeps_the_records_and_ends_with_130(tmp_path):
     words = ["simulate", "--traffic", "closed:64", *OWN, "--prefix-caching", "--requests", "5000000"]
     code = f"from glmplan.cli import main; main({[*words, '--records', str(records)]!r})"
     process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
+    # until enough is written, however busy this machine is
+    while process.poll() is None:
         part = [file for file in os.listdir(tmp_path) if file.startswith(".r.csv.")]
         if part and (tmp_path / part[0]).stat().st_size > 100_000:
             break
         time.sleep(0.05)
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=900)
     assert process.returncode == 130, err
     assert "interrupted" in err
     assert "output tokens/s" in out

@@ -18,7 +18,7 @@ from glmplan.facts.schema.host import Host
 from glmplan.facts.schema.model import Checkpoint, ModelSpec, Published
 from glmplan.physics.points import Layout, StepPoints
 from glmplan.prediction.load import Load
-from glmplan.readers.runs.measurement import Measurement
+from glmplan.readers.runs.columns import COLUMNS
 from glmplan.readers.runs.record import Run
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -120,6 +120,14 @@ def test_the_glossary_is_sorted_and_names_each_quantity_once():
         assert len(set(names)) == len(names)
 
 
+def test_the_units_of_the_columns_of_a_run_are_those_of_the_glossary():
+    text = (ROOT / "docs/glossary.md").read_text(encoding="utf-8")
+    units = {name: told for name, told in re.findall(r"^\| `(\w+)` \| ([^|]+) \|", text, re.MULTILINE)}
+    for name, column in COLUMNS.items():
+        told = units[name if name in units else re.sub(r"(_mean|_p50|_p99)?_ms$", "", name)].split(", ")
+        assert {"tok/s": "token/s"}.get(column.unit, column.unit) in told, name
+
+
 def test_every_column_and_every_field_that_people_write_or_read_is_in_the_glossary():
     text = (ROOT / "docs/glossary.md").read_text(encoding="utf-8")
     known = set(re.findall(r"^\| `(\w+)`", text, re.MULTILINE))
@@ -140,10 +148,12 @@ def test_every_column_and_every_field_that_people_write_or_read_is_in_the_glossa
     plain |= {"family", "hugging_face", "repository", "unknown", "assumptions", "default", "published", "checkpoints"}
     unit = re.compile(r"(_mean|_p50|_p99)?_(ms|tokens|gib)$|_(note|notes|id|link|given)$")
     missing = []
-    for record in (Accelerator, Host, ModelSpec, Checkpoint, Published, Measurement):
+    for record in (Accelerator, Host, ModelSpec, Checkpoint, Published):
         for field in record.model_fields:
             if field not in known | plain and unit.sub("", field) not in known | plain:
                 missing.append(f"{record.__name__}.{field}")
+    known |= plain
+    missing += [f"a column of a run: {name}" for name in COLUMNS if known.isdisjoint((name, unit.sub("", name)))]
     for record in (Layout, StepPoints, Load, Run):
         for field in fields(record):
             if field.name not in known | plain and unit.sub("", field.name) not in known | plain:

@@ -128,6 +128,48 @@ def test_a_plan_loads_no_heavy_library():
     assert loaded_after(run) == "[]"
 
 
+def _is_gib(node):
+    """Whether an expression is 2**30 or 1024**3, or the number itself."""
+    if isinstance(node, ast.Constant):
+        return node.value == 2**30 and not isinstance(node.value, str)
+    if not (isinstance(node, ast.BinOp) and isinstance(node.op, ast.Pow)):
+        return False
+    pair = tuple(one.value if isinstance(one, ast.Constant) else None for one in (node.left, node.right))
+    return pair in {(2, 30), (1024, 3)}
+
+
+def _is_quantile(node):
+    """Whether an expression is the normal quantile of a 90 % interval, to however many digits."""
+    return isinstance(node, ast.Constant) and isinstance(node.value, float) and abs(abs(node.value) - 1.6449) < 3e-4
+
+
+def test_a_gib_and_the_quantile_of_an_interval_are_defined_once(sources):
+    found = {
+        (kind, source.name)
+        for source in sources
+        for node in ast.walk(source.tree)
+        for kind, holds in (("GiB", _is_gib), ("quantile", _is_quantile))
+        if holds(node)
+    }
+    assert found == {("GiB", "units"), ("quantile", "units")}
+
+
+def test_an_error_of_a_prediction_is_computed_in_one_place(sources):
+    """Anything over something measured, less one, is an error of which `comparison.relative_error` decides the sign."""
+    names = ("measured", "predicted", "logged", "observed")
+    found = []
+    for source in sources:
+        for node in ast.walk(source.tree):
+            less_one = isinstance(node, ast.BinOp) and isinstance(node.op, ast.Sub)
+            if not (less_one and isinstance(node.right, ast.Constant) and node.right.value == 1):
+                continue
+            if isinstance(node.left, ast.BinOp) and isinstance(node.left.op, ast.Div):
+                below = ast.unparse(node.left.right)
+                if any(name in below for name in names):
+                    found.append(source.name)
+    assert found == ["prediction.comparison"]
+
+
 def test_nothing_is_left_to_do(sources):
     words = "TODO", "FIXME", "XXX", "NotImplementedError"
     assert not [f"{source.path.name}: {word}" for source in sources for word in words if word in source.text]

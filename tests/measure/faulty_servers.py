@@ -4,6 +4,8 @@ import asyncio
 import json
 from contextlib import asynccontextmanager
 
+#: What takes longer hangs; far beyond what anything here takes on a busy machine, [s]
+HANGS = 900.0
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n"
 
 
@@ -57,6 +59,13 @@ async def server(behave, **options):
         for writer in held:
             writer.transport.abort()
         await asyncio.sleep(0)
+
+
+async def once(ready, act):
+    """Act as soon as something is so, however long this machine takes to get there."""
+    while not ready():
+        await asyncio.sleep(0.01)
+    act()
 
 
 def answering(*parts, pause=0.0, stay=0.0):

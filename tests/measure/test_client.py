@@ -4,18 +4,21 @@ import asyncio
 import json
 import ssl
 import time
+from dataclasses import replace
 
 import pytest
 import trustme
-from faulty_servers import HEAD, WHOLE, answering, event, read_request, server, token, usage
+from faulty_servers import HANGS, HEAD, WHOLE, answering, event, read_request, server, token, usage
 
 from glmplan.measure.client import Client, Endpoint, Patience
 from glmplan.measure.null_server import NullServer
 from glmplan.measure.request_result import Outcome
 
-QUICK = Patience(connect=5.0, first_token=0.4, stall=0.3, throttle=1.0, throttled=2)
-#: for servers that answer: a busy machine must not make a fault of it
-CALM = Patience(connect=10.0, first_token=15.0, stall=15.0, throttle=1.0, throttled=2)
+#: for servers that answer: a busy machine must not make a fault of it, and whoever waits for them to end hangs
+CALM = Patience(connect=4 * HANGS, first_token=4 * HANGS, stall=4 * HANGS, throttle=1.0, throttled=2)
+#: the same with little patience for one thing
+FIRST_SOON = replace(CALM, first_token=0.4)
+NEXT_SOON = replace(CALM, stall=0.3)
 
 
 def ask(behave, *, chat=False, patience=CALM, count=1, tokens=3, **options):
@@ -26,7 +29,7 @@ def ask(behave, *, chat=False, patience=CALM, count=1, tokens=3, **options):
             return [await client.send("a b c", tokens) for _ in range(count)]
 
     async def bounded():
-        return await asyncio.wait_for(run(), 20)
+        return await asyncio.wait_for(run(), HANGS)
 
     found = asyncio.run(bounded())
     return found[0] if count == 1 else found
@@ -113,9 +116,7 @@ def test_a_refused_connection_is_told_at_once():
         async with Client(Endpoint(url, "m"), CALM) as client:
             return await client.send("a", 3)
 
-    begin = time.perf_counter()
-    assert asyncio.run(run()).outcome is Outcome.REFUSED
-    assert time.perf_counter() - begin < 10
+    assert asyncio.run(asyncio.wait_for(run(), HANGS)).outcome is Outcome.REFUSED
 
 
 def test_a_kept_connection_that_the_server_closed_is_tried_again():
@@ -173,25 +174,25 @@ def test_a_server_that_keeps_throttling_is_given_up_and_counted():
 
 def test_a_retry_after_beyond_patience_is_not_waited_for():
     far = answering(b"HTTP/1.1 503 X\r\nRetry-After: 3600\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
-    begin = time.perf_counter()
-    assert ask(far).outcome is Outcome.THROTTLED and time.perf_counter() - begin < 10
+    record = ask(far)
+    assert record.outcome is Outcome.THROTTLED and record.retries == 0
 
 
 def test_a_trickle_of_bytes_does_not_keep_a_stream_alive():
     loris = answering(HEAD, *([b":"] * 200), pause=0.02)
-    assert ask(loris, patience=QUICK).outcome is Outcome.LATE
+    assert ask(loris, patience=FIRST_SOON).outcome is Outcome.LATE
     after_a_token = answering(HEAD + token(), *([b"d"] * 200), pause=0.02)
-    assert ask(after_a_token, patience=QUICK).outcome is Outcome.STALLED
+    assert ask(after_a_token, patience=NEXT_SOON).outcome is Outcome.STALLED
 
 
 def test_comments_do_not_count_as_progress():
     pings = answering(HEAD + token(), *([b": ping\n\n"] * 200), pause=0.02)
-    assert ask(pings, patience=QUICK).outcome is Outcome.STALLED
+    assert ask(pings, patience=NEXT_SOON).outcome is Outcome.STALLED
 
 
 def test_a_silent_server_has_no_first_token_and_a_silent_stream_stalls():
-    assert ask(answering(stay=30), patience=QUICK).outcome is Outcome.LATE
-    assert ask(answering(HEAD + token(), stay=30), patience=QUICK).outcome is Outcome.STALLED
+    assert ask(answering(stay=HANGS), patience=FIRST_SOON).outcome is Outcome.LATE
+    assert ask(answering(HEAD + token(), stay=HANGS), patience=NEXT_SOON).outcome is Outcome.STALLED
 
 
 @pytest.mark.parametrize(
@@ -245,12 +246,18 @@ def test_a_certificate_nobody_trusts_is_a_tls_fault(certificate):
 
 
 def test_plain_http_where_tls_is_expected_is_a_tls_fault():
+    async def refuses(reader, writer, number):
+        # a greeting by TLS is no request and has no end
+        await reader.read(1)
+        writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+        await writer.drain()
+
     async def run():
-        plain = server(answering(b"HTTP/1.1 400 Bad Request\r\n\r\n"))
-        async with plain as url, Client(Endpoint(url.replace("http:", "https:"), "m"), QUICK) as client:
+        plain = server(refuses)
+        async with plain as url, Client(Endpoint(url.replace("http:", "https:"), "m"), CALM) as client:
             return await client.send("a", 3)
 
-    assert asyncio.run(run()).outcome is Outcome.TLS
+    assert asyncio.run(asyncio.wait_for(run(), HANGS)).outcome is Outcome.TLS
 
 
 def test_the_key_goes_into_the_header_and_never_into_a_record(monkeypatch):
@@ -278,9 +285,9 @@ def test_the_body_asks_for_exact_lengths_and_usage():
 
 def test_256_streams_at_once_all_end_well():
     async def run():
-        async with NullServer(pace=0.02) as null, Client(Endpoint(null.url, "m")) as client:
+        async with NullServer(pace=0.02) as null, Client(Endpoint(null.url, "m"), CALM) as client:
             return await asyncio.gather(*(client.send("a b", 8) for _ in range(256)))
 
-    records = asyncio.run(run())
+    records = asyncio.run(asyncio.wait_for(run(), HANGS))
     assert {record.outcome for record in records} == {Outcome.DONE}
     assert all(record.output_tokens == 8 and record.input_tokens == 2 for record in records)

@@ -78,3 +78,11 @@ def test_more_pinned_memory_than_the_host_has_is_called_unsafe(tmp_path):
     answer = hosted(tmp_path, "256 GiB")
     assert answer.warnings[0].name == "host-memory-overcommit" and answer.warnings[0].severity == "danger"
     assert answer.safe.users == 0 and answer.safe.limit == "hazard"
+
+
+def test_a_layout_over_nodes_of_unknown_network_fits_without_a_speed():
+    answer = fit_answer(Words("glm-5.1-bf16", "16xh200-sxm"))  # 1,400 GiB of weights: no node of eight holds them
+    assert answer.verdict == "fits" and answer.holding.terms.name == "TP8×PP2"
+    assert answer.users == ()
+    assert "network between nodes" in answer.unknown[0]
+    assert "no speed can be given" in fit_text(answer)

@@ -9,10 +9,12 @@ import pytest
 from glmplan.calibrate.offload import fit_offload, hybrid_observations, hybrid_runs, left_out, spread_of
 from glmplan.calibrate.one_memory import fit_unified, unified_rows, unified_runs
 from glmplan.errors import GlmplanError, UnknownFact, UnknownName
-from glmplan.physics.offload.time import load_offload_fit
+from glmplan.physics.offload.time import COSTS, load_offload_fit
+from glmplan.prediction.observables import observables
 from glmplan.prediction.offloaded_machines import hybrid_systems, systems_of
 from glmplan.prediction.offloaded_rows import hybrid_case, predict_hybrid
-from glmplan.prediction.one_memory import needs_unified, predict_unified
+from glmplan.prediction.reproduce import reproduce
+from glmplan.prediction.table import predict_runs
 from glmplan.readers.runs.table import run_from_row
 
 PAGE = "https://github.com/kvcache-ai/ktransformers/blob/x/doc/en/"
@@ -60,9 +62,9 @@ def test_a_row_that_names_its_cpu_is_placed_by_it():
 
 
 def test_the_less_is_stated_the_wider_the_interval():
-    stated = predict_hybrid(row(source=PAGE + "DeepseekR1_V3_tutorial.md", scenario="dual socket 8 experts"))
-    unknown = predict_hybrid(row())
-    width = [math.log(one.figures["tpot_ms"].high / one.figures["tpot_ms"].low) for one in (stated, unknown)]
+    stated, _ = predict_hybrid(row(source=PAGE + "DeepseekR1_V3_tutorial.md", scenario="dual socket 8 experts"))
+    unknown, _ = predict_hybrid(row())
+    width = [math.log(one.figures["tpot"].high / one.figures["tpot"].low) for one in (stated, unknown)]
     assert width[0] < width[1]
     assert stated.out_of_domain == ""
     assert "not stated" in unknown.out_of_domain
@@ -70,8 +72,8 @@ def test_the_less_is_stated_the_wider_the_interval():
 
 def test_fewer_active_experts_are_taken_from_the_scenario():
     source = PAGE + "DeepseekR1_V3_tutorial.md"
-    six = predict_hybrid(row(source=source, scenario="6 experts V0.2.1")).figures["tpot_ms"].value
-    eight = predict_hybrid(row(source=source, scenario="8 experts V0.2.1")).figures["tpot_ms"].value
+    six = predict_hybrid(row(source=source, scenario="6 experts V0.2.1"))[0].figures["tpot"].value
+    eight = predict_hybrid(row(source=source, scenario="8 experts V0.2.1"))[0].figures["tpot"].value
     assert 0.75 < six / eight < 1.0
 
 
@@ -79,7 +81,11 @@ def test_long_prompts_are_streamed_and_short_ones_computed_on_the_cpu():
     source, cells = PAGE + "kt-kernel/Kimi-K2-Thinking-Native.md", {"model": "kimi-k2-thinking", "weights": "int4"}
     long = hybrid_case(row(source=source, input_tokens="2048", **cells), hybrid_systems()[6])
     short = hybrid_case(row(source=source, input_tokens="300", **cells), hybrid_systems()[6])
-    assert (long.prompt_mode, short.prompt_mode) == ("stream", "cpu")
+    links = COSTS.index("links")
+    for case, streamed in ((long, True), (short, False)):
+        points = observables(case.prompts).points
+        costs = case.steps.costs(case.steps.work(points), points.prefill_tokens)
+        assert bool(costs[0, links] > 0) is streamed
 
 
 def test_a_model_that_is_not_known_is_said_and_not_guessed():
@@ -96,12 +102,14 @@ def test_every_row_of_the_ledger_is_answered_or_says_why(runs):
     silent = []
     for run in runs:
         try:
-            answer = predict_hybrid(run)
+            answers = predict_hybrid(run)
         except GlmplanError as error:
             assert str(error)
             silent.append(run.model)
             continue
-        assert all(one.low < one.value < one.high for one in answer.figures.values())
+        for answer in answers:
+            assert answer.figures
+            assert all(one.low < one.value < one.high for one in answer.figures.values())
     assert set(silent) <= {"deepseek-v4-flash", "smallthinker-21b"}
 
 
@@ -129,7 +137,7 @@ def test_intervals_of_measured_machines_hold_nine_tenths_of_their_runs(observati
     inside = []
     for one in observations:
         if one.fitted:
-            figure = predict_hybrid(one.run).figures[one.column]
+            figure = predict_runs([one.run])[0].figures[one.column]
             inside.append(figure.low <= one.value <= figure.high)
     assert len(inside) > 60
     assert sum(inside) / len(inside) >= 0.85
@@ -151,13 +159,32 @@ def test_a_spread_counts_every_machine_once():
 
 def test_decoding_on_apple_is_answered_by_bytes_and_prompts_are_not():
     cells = {"model": "glm-5.1", "weights": "mxfp4", "accelerator": "m3-ultra", "engine": "mlx", "protocol": ""}
-    run = row(**cells)
-    assert needs_unified(run)
-    figure = predict_unified(run).figures["output_tokens_per_s_per_request"]
+    answer, prompts = predict_runs([row(**cells), row(**{**cells, "phase": "prefill", "input_tokens": "1024"})])
+    figure = answer.figures["output_tokens_per_s_per_request"]
     # github.com/ml-explore/mlx/issues/3402: 15-16 tok/s
     assert figure.low < 15.5 < figure.high
-    with pytest.raises(UnknownFact, match="matrix rate"):
-        predict_unified(row(**{**cells, "phase": "prefill", "input_tokens": "1024"}))
+    assert "ttft_ms" not in answer.figures
+    assert prompts.figures == {} and "matrix rate" in prompts.error
+
+
+def test_prompts_that_are_there_together_are_read_in_turn():
+    # kimi-k2-thinking on eight L20, 37 prompts of 1,024 tokens: the mean wait is a little over half of the whole
+    source = PAGE + "Kimi-K2-Thinking.md"
+    cells = {"model": "kimi-k2-thinking", "weights": "int4", "phase": "prefill", "input_tokens": "1024"}
+    many = row(source=source, concurrency="37", output_tokens="1", accelerator_count="8", **cells)
+    one = row(source=source, concurrency="1", output_tokens="1", accelerator_count="8", **cells)
+    mean, alone = (predict_hybrid(run)[0].figures["ttft"].value for run in (many, one))
+    rate = predict_hybrid(many)[1].figures["prefill_rate"].value
+    assert alone < mean
+    assert 0.45 < mean / (37 * 1024 / rate) < 0.65
+
+
+def test_a_hybrid_row_is_compared_with_its_prediction():
+    run = next(run for run in hybrid_runs() if run.id == "pub-e5051753d1")
+    found = reproduce(run)
+    assert [one.column for one in found.compared] == ["output_tokens_per_s_per_request"]
+    assert found.compared[0].predicted == predict_runs([run])[0].figures["output_tokens_per_s_per_request"]
+    assert found.explanations == ()
 
 
 def test_the_constants_of_machines_with_one_memory_come_from_their_runs():

@@ -7,7 +7,8 @@ import csv
 import pytest
 
 from glmplan.cli import main
-from glmplan.prediction.table import COLUMNS, FIGURES
+from glmplan.prediction.table import COLUMNS
+from glmplan.readers.runs.figures import ANSWERS
 
 HEADER = "id,model,weights,accelerator,accelerator_count,tp,engine,phase,concurrency,input_tokens,output_tokens,colour"
 GOOD = "a,glm-5,fp8,b200-sxm,8,8,sglang,serving,32,8192,1024,blue"
@@ -28,7 +29,7 @@ def predict(tmp_path, *rows, header=HEADER):
 def test_a_row_is_answered_with_all_columns_and_intervals(tmp_path):
     code, (row,) = predict(tmp_path, GOOD)
     assert code == 0 and list(row) == list(COLUMNS) and row["error"] == "" and row["basis"]
-    for name in FIGURES:
+    for name in ANSWERS:
         low, value, high = (float(row[f"{name}{end}"]) for end in ("_low", "", "_high"))
         assert 0 < low < value < high, name
 

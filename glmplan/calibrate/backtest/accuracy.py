@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from glmplan.calibrate.backtest.reasons import reasons_for
-from glmplan.calibrate.backtest.scores import DIMENSIONS, FIGURES, Score, Table, score, table_of
+from glmplan.calibrate.backtest.scores import DIMENSIONS, GROUPS, Score, Table, score, table_of
 from glmplan.calibrate.step.covariance import Constants
 from glmplan.calibrate.step.crossvalidate import MODES
 from glmplan.calibrate.step.left_out import LeftOut
@@ -146,7 +146,7 @@ def accuracy(
     table = table_of(left_out, rows)
     overall: dict[str, dict[str, Score]] = {mode: {} for mode in MODES}
     for mode in MODES:
-        for figure in FIGURES:
+        for figure in GROUPS:
             mine = table.figure == figure
             if mine.any():
                 overall[mode][figure] = table.score_of(mode, mine)
@@ -206,7 +206,7 @@ def _groups(table: Table) -> tuple[GroupScore, ...]:
     for mode in MODES:
         error = np.abs(table.predicted[mode])
         for dimension in DIMENSIONS:
-            for figure in FIGURES:
+            for figure in GROUPS:
                 of_figure = table.figure == figure
                 for group in np.unique(table.groups[dimension][of_figure]):
                     mine = of_figure & (table.groups[dimension] == group)

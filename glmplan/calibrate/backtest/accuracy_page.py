@@ -17,7 +17,7 @@ from glmplan.calibrate.step.covariance import Constants
 from glmplan.calibrate.step.crossvalidate import MODES
 from glmplan.facts.files import write_atomically
 from glmplan.prediction.effects import COLUMNS
-from glmplan.prediction.intervals import QUANTILE_90
+from glmplan.units import QUANTILE_90
 
 __all__ = ["accuracy_csv", "accuracy_json", "accuracy_page", "accuracy_text", "write_accuracy_page"]
 

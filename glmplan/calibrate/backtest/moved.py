@@ -11,7 +11,6 @@ from pathlib import Path
 
 import numpy as np
 
-from glmplan.calibrate.step.figures import FIGURES
 from glmplan.calibrate.step.left_out import FILE, LeftOut, read_left_out
 from glmplan.calibrate.step.observations import asked_of
 from glmplan.errors import SpecError
@@ -19,6 +18,7 @@ from glmplan.facts.folders import data_folder
 from glmplan.prediction.effects import effects_in
 from glmplan.prediction.from_row import Question
 from glmplan.prediction.predict import predict_many
+from glmplan.readers.runs.figures import COMPARED
 from glmplan.readers.runs.ledger import load_measurements
 from glmplan.readers.runs.record import Run
 
@@ -132,10 +132,9 @@ def _by_fits(
         both = [predict_many(cases, effects=effects_in(folder, engine)) for folder in (before, after)]
         for question, old, new in zip(mine, *both, strict=True):
             for figure in question.run.observed:
-                name, unit = FIGURES.get(figure, ("", None))
-                if name in old.figures and name in new.figures:
-                    scale = 1.0 / (unit or 1.0)
-                    pair = old.figures[name].value * scale, new.figures[name].value * scale
+                kind = COMPARED.get(figure)
+                if kind is not None and kind.predicted in old.figures and kind.predicted in new.figures:
+                    pair = (one.figures[kind.predicted].value / kind.factor for one in (old, new))
                     found.append(_move(question, figure, *pair))
     return found
 
@@ -150,7 +149,7 @@ def _by_errors(questions: Iterable[Question], before: LeftOut, after: LeftOut) -
         was = table.get((run, figure))
         if was is None or run not in by_run or not np.isfinite(was + error):
             continue
-        sign = 1.0 if FIGURES[figure][1] is None else -1.0
+        sign = 1.0 if COMPARED[figure].rate else -1.0
         measured = by_run[run].run.observed[figure]
         found.append(_move(by_run[run], figure, *(measured * float(np.exp(sign * one)) for one in (was, error))))
     return found

@@ -10,9 +10,10 @@ import numpy as np
 
 from glmplan.calibrate.offload import hybrid_observations, hybrid_runs, left_out
 from glmplan.calibrate.one_memory import left_out_parts, unified_rows, unified_runs
-from glmplan.errors import GlmplanError
+from glmplan.prediction.comparison import relative_error
 from glmplan.prediction.offloaded_rows import predict_hybrid
 from glmplan.prediction.table import predict_runs
+from glmplan.readers.runs.figures import FIGURES
 from glmplan.readers.runs.record import Run
 
 __all__ = ["HybridRow", "hybrid_backtest", "offload_page"]
@@ -59,7 +60,7 @@ class HybridRow:
     @property
     def error(self) -> float | None:
         """Predicted over measured, less one, [-]"""
-        return None if self.predicted is None else self.predicted / self.measured - 1.0
+        return None if self.predicted is None else float(relative_error(self.predicted, self.measured))
 
 
 def hybrid_backtest() -> list[HybridRow]:
@@ -80,12 +81,13 @@ def hybrid_backtest() -> list[HybridRow]:
         for one, error in rows
     }
     of = {(one.run.id, one.column): one for one in observations}
+    of_machine = {one.run.id for one in observations}
     found = []
     for run in runs:
         for column, what in _TABLE.items():
             if column not in run.observed:
                 continue
-            kind, measured = "prefill" if column.startswith("prefill") else "decode", run.observed[column]
+            kind, measured = FIGURES[column].interval, run.observed[column]
             one = of.get((run.id, column))
             if one is not None:
                 value = measured * float(np.exp(errors[run.id, column]))
@@ -96,14 +98,14 @@ def hybrid_backtest() -> list[HybridRow]:
                     )
                 )
                 continue
-            try:
-                answer = predict_hybrid(run)
-                figure = answer.figures[column]
-                found.append(
-                    HybridRow(run, "not stated", "", what, kind, measured, figure.value, False, answer.out_of_domain)
-                )
-            except GlmplanError as error:
-                found.append(HybridRow(run, "", "", what, kind, measured, None, False, str(error) or without[run.id]))
+            answer = predict_runs([run])[0]
+            figure = answer.figures.get(column)
+            if figure is None:
+                why = answer.error or without[run.id]
+                found.append(HybridRow(run, "", "", what, kind, measured, None, False, why))
+                continue
+            where = "" if run.id in of_machine else "not stated"
+            found.append(HybridRow(run, where, "", what, kind, measured, figure.value, False, answer.out_of_domain))
         if not set(_TABLE) & set(run.observed):
             found.append(_first_token(run))
     return found
@@ -113,7 +115,7 @@ def _first_token(run: Run) -> HybridRow:
     """A run that reports a time to the first token only, as prompt tokens per second of all requests."""
     prompt = (run.input_tokens or 0.0) * (run.concurrency or 1.0)
     measured = prompt / (run.observed["ttft_mean_ms"] / 1e3)
-    predicted = prompt / (predict_hybrid(run).figures["ttft_ms"].value / 1e3)
+    predicted = prompt / predict_hybrid(run)[0].figures["ttft"].value
     what = "prompt tokens over mean TTFT"
     return HybridRow(run, "", "", what, "prefill", measured, predicted, False, "machine was fitted")
 

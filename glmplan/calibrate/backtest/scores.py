@@ -13,36 +13,15 @@ from glmplan.calibrate.step.left_out import LeftOut
 from glmplan.errors import GlmplanError
 from glmplan.prediction.from_row import Question, question_of
 from glmplan.prediction.intervals import band_of
+from glmplan.readers.runs.figures import COMPARED
 from glmplan.readers.runs.record import Run
 
-__all__ = ["DIMENSIONS", "FIGURES", "Score", "Table", "figure_of", "score", "table_of"]
+__all__ = ["DIMENSIONS", "GROUPS", "Score", "Table", "score", "table_of"]
 
-#: figures of the report
-FIGURES: tuple[str, ...] = ("TTFT", "TPOT", "throughput", "prefill")
+#: figures of the report: each counts several columns
+GROUPS: tuple[str, ...] = tuple(dict.fromkeys(one.group for one in COMPARED.values()))
 #: what the errors are grouped by
 DIMENSIONS: tuple[str, ...] = ("accelerator", "engine", "model", "concurrency", "precision")
-_PREFIXES = {"ttft": "TTFT", "tpot": "TPOT", "itl": "TPOT", "prefill": "prefill"}
-
-
-def figure_of(column: str) -> str:
-    """Figure of the report that a column of a table of runs belongs to.
-
-    Parameters
-    ----------
-    column : str
-        The column.
-
-    Returns
-    -------
-    str
-        One of `FIGURES`.
-
-    Examples
-    --------
-    >>> figure_of("itl_p50_ms"), figure_of("output_tokens_per_s")
-    ('TPOT', 'throughput')
-    """
-    return _PREFIXES.get(column.partition("_")[0], "throughput")
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +98,7 @@ class Table:
     run : (m,) array of int
         Run of each observation.
     figure : (m,) array of str
-        One of `FIGURES`.
+        One of `GROUPS`.
     measured : (m,) array
         What was measured, in the units of its table.
     predicted : dict of str to (m,) array
@@ -194,7 +173,7 @@ def table_of(left_out: LeftOut, runs: Iterable[Run]) -> Table:
     where = np.array([place[left_out.run[n]] for n in rows], dtype=int)
     column = left_out.figure[rows]
     errors = [type(one)(one.mode, one.residual[rows], one.knowledge[rows]) for one in left_out.errors]
-    rate = np.array(["per_s" in name for name in column])
+    rate = np.array([COMPARED[name].rate for name in column])
     sign = np.where(rate, 1.0, -1.0)  # residuals are of seconds: a rate is their inverse
     scored = scored_of(questions, where, column)
     predicted, inside, width = {}, {}, {}
@@ -206,7 +185,7 @@ def table_of(left_out: LeftOut, runs: Iterable[Run]) -> Table:
     return Table(
         questions=tuple(questions),
         run=where,
-        figure=np.array([figure_of(name) for name in column]),
+        figure=np.array([COMPARED[name].group for name in column]),
         measured=np.array([questions[n].run.observed[name] for n, name in zip(where, column, strict=True)]),
         predicted=predicted,
         inside=inside,

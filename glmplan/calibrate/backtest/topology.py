@@ -13,8 +13,9 @@ from glmplan.calibrate.links.observations import Observation, all_reduce_observa
 from glmplan.calibrate.links.shares import Transfer, measured_transfers
 from glmplan.facts.files import write_atomically
 from glmplan.physics.network.collectives import Protocol
-from glmplan.physics.network.conditions import CONDITIONS, measured_cost
+from glmplan.physics.network.conditions import measured_cost, named_conditions
 from glmplan.physics.network.links import LinkFits, load_link_fits
+from glmplan.prediction.comparison import relative_error
 
 __all__ = [
     "TopologyRow",
@@ -90,7 +91,7 @@ def _transfer_row(transfer: Transfer, fits: LinkFits) -> TopologyRow:
     row = transfer.row
     way = f" ({row['direction']})" if row["direction"] else ""
     predicted, measured = predicted_transfer(transfer, fits) / 1e9, transfer.measured / 1e9
-    what, error = row["pattern"] + way, predicted / measured - 1
+    what, error = row["pattern"] + way, float(relative_error(predicted, measured))
     return TopologyRow(
         row["id"], row["kind"], transfer.host.name, what, measured, predicted, "GB/s", error, row["source"]
     )
@@ -103,7 +104,7 @@ def _all_reduce_rows(observations: Iterable[Observation], fits: LinkFits) -> lis
         if protocol is not None:
             predicted, measured = _predicted_time(one, protocol, fits) * 1e6, one.seconds * 1e6
             what = f"{'/'.join(one.key)}, {one.ranks} ranks, {one.message:.0f} B"
-            error = predicted / measured - 1
+            error = float(relative_error(predicted, measured))
             found.append(
                 TopologyRow(one.row, "all-reduce", one.host, what, measured, predicted, "us", error, one.source)
             )
@@ -223,7 +224,7 @@ def topology_page() -> str:
         "| condition | measured | with | without | ratio |",
         "|---|---|---|---|---|",
     ]
-    for condition in CONDITIONS:
+    for condition in named_conditions():
         for cost in measured_cost(condition):
             figures = f"{cost.with_condition:g} {cost.unit} | {cost.without:g} {cost.unit} | {cost.ratio:.2f}"
             lines.append(f"| {condition.name} | {cost.what} | {figures} |")

@@ -13,6 +13,7 @@ from glmplan.calibrate.links.observations import all_reduce_observations, doubtf
 from glmplan.calibrate.links.shares import Transfer, fit_shares, measured_transfers
 from glmplan.physics.network.links import LinkFits
 from glmplan.physics.network.topology import flow_rates
+from glmplan.prediction.comparison import relative_error
 
 __all__ = ["HeldOut", "held_out_errors", "machine_of", "predicted_transfer"]
 
@@ -142,7 +143,7 @@ def held_out_errors(by: Literal["machine", "row"], *, doubtful_as: int | None = 
             error = None
             if fit is not None:
                 seconds = predicted_seconds([row], fit.protocol, shares=scalars, inner=fit.inner)
-                error = float(seconds[0]) / row.seconds - 1
+                error = float(relative_error(seconds[0], row.seconds))
             found.append(HeldOut(row.row, "all-reduce", machine_of(row.host), fitted_key(row), error))
     return found
 
@@ -150,7 +151,7 @@ def held_out_errors(by: Literal["machine", "row"], *, doubtful_as: int | None = 
 def _transfers_held(transfers: Iterable[Transfer], fits: LinkFits) -> Iterator[HeldOut]:
     for one in transfers:
         try:
-            error = predicted_transfer(one, fits) / one.measured - 1
+            error = float(relative_error(predicted_transfer(one, fits), one.measured))
         except KeyError:  # a share that no other row shows
             error = None
         yield HeldOut(one.row["id"], one.row["kind"], machine_of(one.host.name), None, error)

@@ -18,6 +18,7 @@ from glmplan.calibrate.links.shares import Transfer, fit_shares
 from glmplan.physics.network.collectives import Algorithm, LinkClass, Protocol, all_reduce_time
 from glmplan.physics.network.crowding import crowding
 from glmplan.physics.network.links import across_nodes
+from glmplan.prediction.comparison import relative_error
 
 __all__ = ["ProtocolFit", "fit_links", "fit_protocol", "fitted_key", "predicted_seconds"]
 
@@ -26,6 +27,10 @@ _Key = tuple[str, str, str]
 _START = {"launch": 8e-6, "hop": 1e-6, "bulk_hop": 3e-6, "efficiency": 0.6}
 _LOW = {"launch": 1e-7, "hop": 1e-9, "bulk_hop": 1e-9, "efficiency": 0.02}
 _HIGH = {"launch": 1e-3, "hop": 1e-4, "bulk_hop": 1e-3, "efficiency": 1.0}
+#: Step of the central differences that stand for derivatives, in parts of the logarithm of a constant, [-]. Differences
+#: of scipy's own step of 1.5e-8 turn the last digits of exp and log, in which processors differ, into the eighth digit
+#: of a derivative, and where a ring changes its protocol they fall on either side of it.
+_DIFFERENCE = 1e-4
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,9 +164,11 @@ def fit_protocol(
         return np.log(predicted_seconds(measured, unpack(x), shares=shares, inner=inner)) - target
 
     start, low, high = (np.log([bound[name] for name in names]) for bound in (_START, _LOW, _HIGH))
-    solved = least_squares(misfit, start, bounds=(low, high), loss="soft_l1", f_scale=0.2)
+    solved = least_squares(
+        misfit, start, bounds=(low, high), loss="soft_l1", f_scale=0.2, jac="3-point", diff_step=_DIFFERENCE
+    )
     best = unpack(solved.x)
-    off = predicted_seconds(measured, best, shares=shares, inner=inner) / np.exp(target) - 1
+    off = relative_error(predicted_seconds(measured, best, shares=shares, inner=inner), np.exp(target))
     jacobian = np.asarray(solved.jac, dtype=np.float64)
     spread = float(np.sum(off**2)) / max(len(measured) - len(solved.x), 1)
     relative = np.sqrt(np.diag(np.linalg.pinv(jacobian.T @ jacobian) * spread))
@@ -245,6 +252,8 @@ _BORROWED = (_DIRECT, _INSIDE, _SHOTS)
 #: Rings that NCCL lays over two sockets unaided run by its protocol Simple only, on two channels
 #: (github.com/voipmonitor/rtx6kpro @29f3863 optimization/nccl-tuning.md).
 _BULK_ONLY: _Key = ("pcie", "ring", "two-sockets")
+#: Share of the best rate of a protocol below which a row shows launch and hops and not only bytes, [-]
+_HOPS_SHOW = 0.5
 
 
 def _fit_group(
@@ -259,15 +268,27 @@ def _fit_group(
     elif key == _BULK_ONLY:
         fixed = {"hop": found[_DIRECT].protocol.bulk_hop or found[_DIRECT].protocol.hop}
         note = "one group size measured: hop of whole chunks taken from pcie/ring/direct"
-    elif len({row.ranks for row in rows}) == 1:
+    elif len(_sizes_that_show_hops(rows)) == 1:
         lender = _SHOTS if key[1] == "one-shot" else _DIRECT
         source = found[lender].protocol
         fixed = {"hop": source.hop}
-        if two_speeds and source.bulk_hop is not None:
+        alone = len({row.ranks for row in rows}) == 1
+        if two_speeds and alone and source.bulk_hop is not None:
             fixed["bulk_hop"] = source.bulk_hop
-        note = f"one group size measured: hop taken from {'/'.join(lender)}"
+        note = f"one group size {'measured' if alone else 'shows hops'}: hop taken from {'/'.join(lender)}"
     fit = fit_protocol(rows, two_speeds=two_speeds, fixed=fixed, shares=shares, inner=inner)
     return replace(fit, key=key, note=note)
+
+
+def _sizes_that_show_hops(rows: Sequence[Observation]) -> set[int]:
+    """Group sizes with rows that take twice as long as their bytes at the best rate seen, or longer.
+
+    In the others launch and hops hide behind the bytes: with one such size left, only launch + hops x hop is measured,
+    and a fit of both would end wherever its steps happened to lead.
+    """
+    moved = [2 * (row.ranks - 1) / row.ranks * row.message / row.ring_rate for row in rows]
+    best = max(bytes_ / row.seconds for bytes_, row in zip(moved, rows, strict=True))
+    return {row.ranks for bytes_, row in zip(moved, rows, strict=True) if bytes_ / row.seconds < _HOPS_SHOW * best}
 
 
 def _infinity_fabric(rows: list[Observation], found: dict[_Key, ProtocolFit]) -> list[ProtocolFit]:

@@ -32,5 +32,5 @@ def read_transfers(name: str) -> tuple[dict[str, str], ...]:
     >>> len(read_transfers("pcie-topologies.csv"))
     622
     """
-    with open(data_folder("calibration") / "measurements" / name, newline="") as stream:
+    with open(data_folder("calibration") / "measurements" / name, newline="", encoding="utf-8") as stream:
         return tuple(csv.DictReader(stream))

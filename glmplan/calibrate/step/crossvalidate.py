@@ -17,7 +17,7 @@ from glmplan.calibrate.step.observations import Design
 from glmplan.prediction.effects import LEVELS, knowledge_class
 from glmplan.prediction.from_row import Question
 
-__all__ = ["MODES", "Errors", "cross_validate", "figure_kind", "folds_of"]
+__all__ = ["MODES", "Errors", "cross_validate", "folds_of"]
 
 #: ways to leave runs out
 MODES: tuple[str, ...] = ("random", "group", "model", "accelerator")
@@ -42,27 +42,6 @@ class Errors:
     mode: str
     residual: np.ndarray
     knowledge: np.ndarray
-
-
-def figure_kind(figure: str) -> str:
-    """Kind of a figure: ``ttft``, ``prefill`` or ``decode`` (TPOT and throughput).
-
-    Parameters
-    ----------
-    figure : str
-        Its name.
-
-    Returns
-    -------
-    str
-        The kind.
-
-    Examples
-    --------
-    >>> figure_kind("tpot_mean_ms")
-    'decode'
-    """
-    return next((kind for kind in ("ttft", "prefill") if figure.startswith(kind)), "decode")
 
 
 def folds_of(questions: Sequence[Question], mode: str) -> np.ndarray:

@@ -7,10 +7,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from glmplan.calibrate.step.crossvalidate import Errors, figure_kind, folds_of
+from glmplan.calibrate.step.crossvalidate import Errors, folds_of
 from glmplan.prediction.effects import KNOWLEDGE
 from glmplan.prediction.from_row import Question
-from glmplan.prediction.intervals import MEASURED_FEATURES, OTHER_FEATURES, QUANTILE_90, factor_key, features_of
+from glmplan.prediction.intervals import MEASURED_FEATURES, OTHER_FEATURES, factor_key, features_of
+from glmplan.readers.runs.figures import FIGURES
+from glmplan.units import QUANTILE_90
 
 __all__ = ["Intervals", "Scored", "fit_intervals", "nested_intervals", "scored_of", "site_intervals"]
 
@@ -112,7 +114,7 @@ def scored_of(questions: Sequence[Question], run: np.ndarray, figure: np.ndarray
     rows = [features_of(one.deployment, one.load) for one in questions]
     features = {name: np.array([row[name] for row in rows])[run] for name in (*MEASURED_FEATURES, *OTHER_FEATURES)}
     groups = np.array([f"{row['engine']} {row['accelerator']} {row['model']}" for row in rows])
-    kind = np.array([figure_kind(name) for name in figure])
+    kind = np.array([FIGURES[name].interval for name in figure])
     deviation = np.array([one.deployment.acceptance_deviation for one in questions])[run]
     return Scored(
         kind=kind,

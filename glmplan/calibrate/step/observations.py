@@ -7,16 +7,16 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from glmplan.calibrate.step.figures import FIGURES
 from glmplan.calibrate.step.physical_limits import reasons_impossible
 from glmplan.errors import GlmplanError, SpecError
-from glmplan.physics.points import Layout, StepPoints
-from glmplan.physics.step.front_end import front_work, prompt_launches
-from glmplan.physics.step.work import SLOTS, step_work
+from glmplan.physics.step.model import FrontPoints
+from glmplan.physics.step.work import SLOTS
 from glmplan.prediction.effects import LEVELS, keys_of
 from glmplan.prediction.from_row import Question, question_of
-from glmplan.prediction.observables import observables
+from glmplan.prediction.observables import Observables, observables
+from glmplan.prediction.step_table import step_tables
 from glmplan.prediction.usable_rows import why_unknown
+from glmplan.readers.runs.figures import compared_figures
 from glmplan.readers.runs.ledger import repeats
 from glmplan.readers.runs.record import Run
 
@@ -89,53 +89,30 @@ class Design:
         return np.bincount(self.entry_observation, weights=terms, minlength=len(self.log_seconds))
 
 
-def work_table(questions: list[Question], points: list[StepPoints]) -> np.ndarray:
-    """Work of the kinds of step of many runs, run by structure so that numpy sees long arrays.
+def work_table(questions: list[Question], found: list[Observables]) -> np.ndarray:
+    """Work of the kinds of step of many runs.
 
     Parameters
     ----------
     questions : list of Question
         The runs.
-    points : list of StepPoints
-        The kinds of step of each.
+    found : list of Observables
+        The kinds of step of each, and its work of the front end.
 
     Returns
     -------
     (nodes, 19) array
         Rows in the order of the runs, [s] or [-]
     """
-    sizes = np.array([len(one.decode_requests) for one in points])
-    starts = np.concatenate([[0], np.cumsum(sizes)])
+    starts = np.concatenate([[0], np.cumsum([len(one.decode_requests) for one in found])])
     table = np.zeros((int(starts[-1]), len(SLOTS)))
-    groups: dict[tuple[object, ...], list[int]] = {}
-    for place, question in enumerate(questions):
-        d = question.deployment
-        key = (d.model.name, id(d.checkpoint), d.accelerator.name, d.link, d.kv, d.sparse, d.engine,
-               d.draft_tokens, d.attention_backend)  # fmt: skip
-        groups.setdefault(key, []).append(place)
-    for members in groups.values():
-        structure = questions[members[0]].deployment.structure
-        rows = np.concatenate([np.arange(starts[m], starts[m + 1]) for m in members])
-
-        def column(name: str, members: list[int] = members) -> np.ndarray:
-            return np.concatenate([getattr(points[m], name) for m in members])
-
-        def degree(name: str, members: list[int] = members) -> np.ndarray:
-            return np.repeat([getattr(questions[m].deployment, name) for m in members], sizes[members]).astype(float)
-
-        work = step_work(
-            structure,
-            layout=Layout(tp=degree("tp"), pp=degree("pp"), dp=degree("dp"), ep=degree("ep"), dcp=degree("dcp")),
-            points=StepPoints(
-                column("decode_requests"),
-                column("decode_context"),
-                column("prefill_tokens"),
-                column("prefill_context"),
-                column("decode_shared"),
-            ),  # fmt: skip
-        )
-        for place, slot in enumerate(SLOTS):
-            table[rows, place] = work[slot]
+    fronts = [
+        FrontPoints(one.arrivals, one.prompt, question.load.pass_tokens)
+        for question, one in zip(questions, found, strict=True)
+    ]
+    points = [one.points for one in found]
+    for members, part in step_tables([one.deployment for one in questions], points, fronts):
+        table[np.concatenate([np.arange(starts[m], starts[m + 1]) for m in members])] = part
     return table
 
 
@@ -224,29 +201,27 @@ def design_of(asked: list[Question], refused: list[tuple[Run, str]] | None = Non
     questions = [question for question, reason in zip(asked, reasons, strict=True) if not reason]
     impossible = [(question.run, reason) for question, reason in zip(asked, reasons, strict=True) if reason]
     refused = [*(refused or []), *impossible]
-    points, node_run, figure, owner = [], [], [], []
+    steps: list[Observables] = []
+    node_run, figure, owner = [], [], []
     target: list[float] = []
-    nodes_of, observation_of, weight_of, front = [], [], [], []
+    nodes_of, observation_of, weight_of = [], [], []
     start = 0
     for place, question in enumerate(questions):
         found = observables(question.load)
         size = len(found.decode_requests)
-        points.append(found.points)
+        steps.append(found)
         node_run.append(np.full(size, place))
-        front.append(np.stack([found.arrivals, found.prompt], axis=1))
-        for name, value in question.run.observed.items():
-            entry = FIGURES.get(name)
-            if entry is None or entry[0] not in found.figures or value <= 0:
+        seen = compared_figures(question.run.observed, tokens_per_step=question.load.tokens_per_step)
+        for measured, value in seen:
+            total = found.figures.get(measured.predicted)
+            if total is None:
                 continue
-            if name == "itl_p50_ms" and ("tpot_mean_ms" in question.run.observed or question.load.tokens_per_step > 1):
-                continue
-            total = found.figures[entry[0]]
-            seconds = value * entry[1] if entry[1] else total.scale / value
+            seconds = total.scale / value if measured.rate else value * measured.factor
             used = np.flatnonzero(total.weights)
             nodes_of.append(start + used)
             weight_of.append(total.weights[used])
             observation_of.append(np.full(len(used), len(target)))
-            figure.append(name)
+            figure.append(measured.column)
             owner.append(place)
             target.append(np.log(seconds))
         start += size
@@ -254,15 +229,7 @@ def design_of(asked: list[Question], refused: list[tuple[Run, str]] | None = Non
         why = [f"{run.id}: {reason}" for run, reason in refused]
         why += [f"{question.run.id}: has no figure that is predicted" for question in questions]
         raise SpecError("no run can be used" + (f"; {why[0]}" if why else ""))
-    table = work_table(questions, points)
-    fronts = np.concatenate(front)
-    launches = np.array(
-        [
-            prompt_launches(one.deployment.structure, replayed=one.load.pass_tokens <= one.deployment.graph_tokens)
-            for one in questions
-        ]
-    )
-    table = front_work(table, arrivals=fronts[:, 0], prompt=fronts[:, 1], launches=launches[np.concatenate(node_run)])
+    table = work_table(questions, steps)
     names: list[dict[str, int]] = [{} for _ in LEVELS]
     keys = np.zeros((len(questions), len(LEVELS)), dtype=np.int64)
     for place, question in enumerate(questions):

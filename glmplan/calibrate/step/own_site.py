@@ -13,7 +13,6 @@ from pathlib import Path
 
 import numpy as np
 
-from glmplan.calibrate.step.crossvalidate import figure_kind
 from glmplan.calibrate.step.domain import domains_of
 from glmplan.calibrate.step.joint_fit import evaluate, prior_spread
 from glmplan.calibrate.step.observations import Design, build_design, part_of
@@ -22,6 +21,7 @@ from glmplan.calibrate.step.sweeps import sweeps_of
 from glmplan.facts.files import write_atomically
 from glmplan.prediction.effects import COLUMNS, LEVELS, Effects, keys_of, load_effects
 from glmplan.prediction.own_site import with_site
+from glmplan.readers.runs.figures import FIGURES
 from glmplan.readers.runs.record import Run
 
 __all__ = [
@@ -127,7 +127,7 @@ def _update(
     spread = {key: row for one in keys for key, row in one.items()}
     sigma = np.concatenate([spread[key] for key in names])
     on_cpu = np.array([one.deployment.structure.part.is_processor for one in design.questions])[design.observation_run]
-    kinds = [figure_kind(name) for name in design.figure]
+    kinds = [FIGURES[name].interval for name in design.figure]
     # what the form misses in the steps that were measured, it does not miss alike in the others
     noise = np.array([np.hypot(SITE_NOISE[kind], MISSED[kind] * cpu) for kind, cpu in zip(kinds, on_cpu, strict=True)])
     effect = np.zeros((len(names), width))

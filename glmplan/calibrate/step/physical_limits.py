@@ -8,7 +8,6 @@ from dataclasses import fields, replace
 
 import numpy as np
 
-from glmplan.calibrate.step.figures import FIGURES
 from glmplan.facts.engines.kernels import KernelRule
 from glmplan.physics.blocks.features import routed_blocks
 from glmplan.physics.kernels.utilisation import KernelParams
@@ -16,6 +15,7 @@ from glmplan.physics.step.structure import StepWork
 from glmplan.physics.step.work import step_work
 from glmplan.prediction.from_row import Question
 from glmplan.prediction.observables import observables
+from glmplan.readers.runs.figures import COMPARED
 
 __all__ = ["fastest_seconds", "reasons_impossible", "why_impossible"]
 
@@ -50,7 +50,7 @@ def fastest_seconds(question: Question, figure: str) -> float | None:
     question : Question
         The run.
     figure : str
-        One of `glmplan.calibrate.step.observations.FIGURES`.
+        A key of `glmplan.readers.runs.figures.COMPARED`.
 
     Returns
     -------
@@ -58,7 +58,7 @@ def fastest_seconds(question: Question, figure: str) -> float | None:
         The time for the figure's own unit of work, [s]; None when the load has no such figure
     """
     found = observables(question.load)
-    total = found.figures.get(FIGURES[figure][0])
+    total = found.figures.get(COMPARED[figure].predicted)
     if total is None:
         return None
     given = question.deployment.structure
@@ -92,13 +92,13 @@ def why_impossible(question: Question) -> str:
     full = load.pool_tokens < users * (load.input_tokens + load.output_tokens)
     crowd = min(_POSSIBLE_ROUTED if routed else _POSSIBLE_TOGETHER, _POSSIBLE_POOL if full else 1.0)
     for figure, value in question.run.observed.items():
-        if figure not in FIGURES or value <= 0:
+        if figure not in COMPARED or value <= 0:
             continue
-        unit = FIGURES[figure][1]
-        measured = value * unit if unit else 1.0 / value
+        kind = COMPARED[figure]
+        measured = 1.0 / value if kind.rate else value * kind.factor
         # the queue of a mean TTFT is a model, not a bound: only the prompt itself counts
-        checks = [] if figure.startswith("ttft") or not stated else [(question, crowd, users)]
-        checks.append((alone, _POSSIBLE, users if unit is None and "per_request" not in figure else 1.0))
+        checks = [] if kind.interval == "ttft" or not stated else [(question, crowd, users)]
+        checks.append((alone, _POSSIBLE, users if kind.rate and kind.predicted != "request_rate" else 1.0))
         for asked, share, together in checks:
             least = fastest_seconds(asked, figure)
             if least is None:

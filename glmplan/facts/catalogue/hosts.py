@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,10 +17,8 @@ if TYPE_CHECKING:
 
 __all__ = ["host_aliases", "host_names", "implied_host", "load_host", "load_machine"]
 
-#: GPUs that one x86 host takes with a scale-up domain of its own, where the part has one.
+#: accelerators in a scale-up network where no source says how many: those of an Open Compute baseboard (OAI UBB)
 _DOMAIN = 8
-#: Scale-up domains larger than one host.
-_RACK_DOMAINS = {"gb200": 72, "gb300": 72}
 _SCALE_UP = {"nvlink": ("nvlink", "switch"), "infinity-fabric": ("xgmi", "mesh"), "hccs": ("hccs", "mesh")}
 
 
@@ -198,9 +195,10 @@ def implied_host(accelerator: Accelerator | str, count: int) -> Host:
 
     Notes
     -----
-    PCIe parts: each on an x16 port of its own, four to a socket beyond seven. Parts with a scale-up network: up to
-    eight in one domain (72 for GB200 and GB300); more than that are several nodes, and the network between them stays
-    unknown. GeForce cards copy through host memory, as their stock driver does.
+    PCIe parts: each on an x16 port of its own, on two sockets beyond seven; there NCCL is left to find its rings,
+    which it does badly, so a plan for a real machine of eight cards should name it. Parts with a scale-up network: as
+    many in one domain as the part says; more than that are several nodes, and the network between them stays unknown.
+    Cards without peer to peer (`peer_to_peer`: GeForce) copy through host memory, as their stock driver does.
 
     Examples
     --------
@@ -241,7 +239,7 @@ def implied_host(accelerator: Accelerator | str, count: int) -> Host:
 def _with_scale_up(part: Accelerator, count: int) -> dict[str, Any]:
     """Return what a machine around a scale-up network looks like."""
     kind, topology = _SCALE_UP[str(part.scaleup)]
-    domain = _RACK_DOMAINS.get(part.name, _DOMAIN)
+    domain = part.scaleup_domain or _DOMAIN
     inside = min(count, domain)
     nodes = -(-count // domain)
     if count % inside:
@@ -249,6 +247,8 @@ def _with_scale_up(part: Accelerator, count: int) -> dict[str, Any]:
             f"{part.full_name} comes in domains of {domain}: more than that must be a multiple", value=count
         )
     said = [f"all {inside} share one scale-up network at the part's data-sheet rate"]
+    if part.scaleup_domain is None:
+        said.append(f"at most {domain} share one, as on other parts: how many is not in a source")
     if nodes > 1:
         said.append(f"{nodes} equal nodes")
     return {
@@ -260,7 +260,7 @@ def _with_scale_up(part: Accelerator, count: int) -> dict[str, Any]:
             "topology": topology,
             "bandwidth": f"{part.scaleup_bandwidth!r} B/s",
             "domain": domain if topology == "mesh" else max(inside, 1),
-            "reduces": kind == "nvlink" and part.name not in ("a100-40gb-sxm", "a100-80gb-sxm", "a800-80gb-sxm"),
+            "reduces": bool(part.scaleup_reduces),
             "source": part.sources.get("scaleup_bandwidth", part.source),
         },
     }
@@ -268,15 +268,19 @@ def _with_scale_up(part: Accelerator, count: int) -> dict[str, Any]:
 
 def _on_root_ports(part: Accelerator, count: int) -> dict[str, Any]:
     """Return what a machine with each card on a root port of its own looks like."""
-    geforce = bool(re.fullmatch(r"rtx-\d{4}", part.name))
+    apart = part.peer_to_peer is False
     sockets = 1 if count <= 7 else 2
     on_each = -(-count // sockets)
     width = f"x{part.pcie_lanes} Gen{part.pcie_generation}" if part.pcie_generation else "PCIe"
     said = [f"each card has a {width} root port of its own, which nothing else loads"]
-    said.append("all on one socket" if sockets == 1 else f"two sockets, {on_each} cards on the first")
     said.append(
-        "copies between cards go through host memory, as with the stock driver of GeForce cards"
-        if geforce
+        "all on one socket"
+        if sockets == 1
+        else f"two sockets, {on_each} cards on the first; with switches or a tuned NCCL it is faster: name such a host"
+    )
+    said.append(
+        "copies between cards go through host memory, as with the stock driver of such cards"
+        if apart
         else "cards reach each other's memory, and NCCL finds its rings itself"
     )
     return {
@@ -285,7 +289,7 @@ def _on_root_ports(part: Accelerator, count: int) -> dict[str, Any]:
         "socket_links": [{"ends": ["cpu0", "cpu1"]}] if sockets == 2 else [],
         "roots": [{"name": f"root{index}", "socket": f"cpu{index // on_each}"} for index in range(count)],
         "cards": [{"accelerator": part.name, "parent": f"root{index}", **_link(part)} for index in range(count)],
-        "conditions": {"p2p": "missing" if geforce else "direct", "nccl_graph": "default"},
+        "conditions": {"p2p": "missing" if apart else "direct", "nccl_graph": "default"},
     }
 
 

@@ -16,6 +16,7 @@ __all__ = [
     "engine_release",
     "kv_name",
     "model_name",
+    "own_images",
     "refusal",
     "weights_name",
 ]
@@ -97,6 +98,22 @@ def accelerator_name(name: str) -> str:
     """
     key = plain_name(name.partition("(")[0])
     return accelerator_aliases().get(key, key)
+
+
+def own_images() -> tuple[str, ...]:
+    """Return how the names of container images begin that hold an engine as it is released.
+
+    Returns
+    -------
+    tuple of str
+        Beginnings, from `calibration/names.toml`.
+
+    Examples
+    --------
+    >>> "lmsysorg/sglang:v0.5.6".startswith(own_images())
+    True
+    """
+    return tuple(str(entry["prefix"]) for entry in _names()["images"])
 
 
 def refusal(kind: str, name: str) -> str | None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from glmplan.units import GIB
+
 __all__ = ["ENGINE_DEFAULTS", "EngineDefaults", "engine_defaults"]
 
 
@@ -60,7 +62,7 @@ ENGINE_DEFAULTS: dict[str, EngineDefaults] = {
 
 #: vLLM takes less on parts with less memory than this and on every A100: 2048 tokens and 256 requests (vllm
 #: tests/engine/test_arg_utils.py, `test_defaults_with_usage_context`) [B]
-_VLLM_LARGE = 70 * 2**30
+_VLLM_LARGE = 70 * GIB
 
 
 def engine_defaults(engine: str, *, accelerator: str = "", memory: float | None = None) -> EngineDefaults:

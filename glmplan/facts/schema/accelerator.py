@@ -135,6 +135,9 @@ class Accelerator(Frozen):
     )
     scaleup_bandwidth: BytesPerSecond | None = None
     scaleup_note: str | None = None
+    scaleup_domain: int | None = Field(default=None, ge=1)
+    scaleup_reduces: bool | None = None
+    peer_to_peer: bool | None = None
     host_link: Literal["pcie", "nvlink-c2c", "on-chip"] | None = None
     host_link_bandwidth: BytesPerSecond | None = None
 

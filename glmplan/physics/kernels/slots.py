@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from glmplan.physics.kernels.utilisation import KernelParams, KernelWork
+from glmplan.physics.kernels.utilisation import KernelParams, KernelWork, kernel_terms
 
 __all__ = ["Degrees", "Tokens", "add_kernel"]
 
@@ -70,7 +70,8 @@ def add_kernel(
     slots: tuple[str, str, str],
     active: np.ndarray,
 ) -> None:
-    """Add a kernel's time to three slots: fixed, bytes, FLOP; their sum is `utilisation.kernel_seconds`.
+    """Add a kernel's time to three slots: fixed, bytes, FLOP, as `glmplan.physics.kernels.utilisation.kernel_terms`
+    divides it.
 
     Parameters
     ----------
@@ -96,16 +97,6 @@ def add_kernel(
     >>> [round(1e6 * float(layer[slot][0]), 2) for slot in "abc"]
     [2.0, 31.25, 0.0]
     """
-    flop = (
-        work.flop * (1 + params.rows_half / work.rows) * (1 + params.tiles_half / work.tiles) / params.flop / peak_flop
-    )
-    read = work.bytes * (1 + params.streams_half / work.streams) / params.bandwidth / bandwidth
-    read = np.maximum(read, work.block_bytes / params.block + work.block_keys * params.key)
-    top = np.maximum(np.maximum(flop, read), 1e-30)
-    x, y = (flop / top) ** params.sharpness, (read / top) ** params.sharpness
-    joint = top * (x + y) ** (1.0 / params.sharpness) / (x + y)
-    side = work.side_bytes / params.side / bandwidth
-    fixed, by_bytes, by_flop = slots
-    layer[fixed] = layer[fixed] + active * (params.floor + params.group * work.groups)
-    layer[by_bytes] = layer[by_bytes] + active * (joint * y + side)
-    layer[by_flop] = layer[by_flop] + active * joint * x
+    terms = kernel_terms(work, peak_flop=peak_flop, peak_bandwidth=bandwidth, params=params)
+    for slot, seconds in zip(slots, terms, strict=True):
+        layer[slot] = layer[slot] + active * seconds

@@ -36,7 +36,9 @@ __all__ = [
     "KernelParams",
     "KernelWork",
     "collective_seconds",
+    "collective_terms",
     "kernel_seconds",
+    "kernel_terms",
 ]
 
 Array = Any  # a float or an array of floats; arrays broadcast
@@ -207,14 +209,49 @@ def kernel_seconds(work: KernelWork, *, peak_flop: Array, peak_bandwidth: Array,
     >>> round(float(kernel_seconds(work, peak_flop=1e15, peak_bandwidth=4e12, params=params)) * 1e6, 2)
     33.25
     """
+    fixed, by_bytes, by_flop = kernel_terms(work, peak_flop=peak_flop, peak_bandwidth=peak_bandwidth, params=params)
+    return fixed + by_bytes + by_flop
+
+
+def kernel_terms(
+    work: KernelWork, *, peak_flop: Array, peak_bandwidth: Array, params: KernelParams
+) -> tuple[Array, Array, Array]:
+    """Return the time of one kernel in three parts; `kernel_seconds` is their sum.
+
+    Parameters
+    ----------
+    work : KernelWork
+        FLOP, bytes and shape.
+    peak_flop : float or array
+        Dense peak of the precision that computes, [FLOP/s]
+    peak_bandwidth : float or array
+        Peak memory bandwidth, [B/s]
+    params : KernelParams
+        How the part is used.
+
+    Returns
+    -------
+    tuple of float or array
+        What the kernel takes whatever its size, what bytes cost and what FLOP cost, [s]. Where both overlap, the joint
+        time is divided by the powers of each alone that `sharpness` joins.
+
+    Examples
+    --------
+    >>> params = KernelParams(floor=2e-6, bandwidth=0.8, flop=0.7)
+    >>> work = KernelWork(flop=1e8, bytes=1e8)
+    >>> [round(1e6 * float(part), 2) for part in kernel_terms(work, peak_flop=1e15, peak_bandwidth=4e12, params=params)]
+    [2.0, 31.25, 0.0]
+    """
     p = params
-    compute = work.flop * (1 + p.rows_half / work.rows) * (1 + p.tiles_half / work.tiles) / (p.flop * peak_flop)
-    memory = work.bytes * (1 + p.streams_half / work.streams) / (p.bandwidth * peak_bandwidth)
+    compute = work.flop * (1 + p.rows_half / work.rows) * (1 + p.tiles_half / work.tiles) / p.flop / peak_flop
+    memory = work.bytes * (1 + p.streams_half / work.streams) / p.bandwidth / peak_bandwidth
     memory = np.maximum(memory, work.block_bytes / p.block + work.block_keys * p.key)
-    slow = np.maximum(np.maximum(compute, memory), _TINY)
-    fast = np.minimum(compute, memory)
-    joined = slow * (1 + (fast / slow) ** p.sharpness) ** (1 / p.sharpness)
-    return p.floor + p.group * work.groups + work.side_bytes / (p.side * peak_bandwidth) + joined
+    top = np.maximum(np.maximum(compute, memory), _TINY)
+    x, y = (compute / top) ** p.sharpness, (memory / top) ** p.sharpness
+    both = np.maximum(x + y, _TINY)  # at least 1 where there is anything to do
+    joint = top * both ** (1.0 / p.sharpness) / both
+    side = work.side_bytes / p.side / peak_bandwidth
+    return p.floor + p.group * work.groups, joint * y + side, joint * x
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,8 +322,41 @@ def collective_seconds(bytes_: Array, ranks: Array, *, link_bandwidth: Array, pa
     >>> round(float(collective_seconds(16384.0, 8, link_bandwidth=450e9, params=params)) * 1e6, 2)
     5.24
     """
+    latency, payload = collective_terms(bytes_, ranks, link_bandwidth=link_bandwidth, params=params)
+    return latency + payload
+
+
+def collective_terms(
+    bytes_: Array, ranks: Array, *, link_bandwidth: Array, params: CollectiveParams
+) -> tuple[Array, Array]:
+    """Return the time of one all-reduce in two parts; `collective_seconds` is their sum.
+
+    Parameters
+    ----------
+    bytes_ : float or array
+        Size of the tensor that is reduced, [B]
+    ranks : float or array
+        Ranks in the group, [-]
+    link_bandwidth : float or array
+        Peak of one rank's link in one direction, [B/s]
+    params : CollectiveParams
+        How the link is used.
+
+    Returns
+    -------
+    tuple of float or array
+        Latency, and what the payload adds to it; 0 for a group of one, [s]
+
+    Examples
+    --------
+    >>> params = CollectiveParams(latency=4e-6, hop=1e-7, one_shot=0.4, two_shot=0.8, two_shot_setup=3e-6)
+    >>> terms = collective_terms(16384.0, 8.0, link_bandwidth=450e9, params=params)
+    >>> [round(1e6 * float(part), 2) for part in terms]
+    [4.6, 0.64]
+    """
     p = params
-    share = bytes_ / (link_bandwidth * (2 / np.maximum(ranks, 2)) ** p.crowding)
-    one = (ranks - 1) * share / max(p.one_shot, 1e-9)
-    two = p.two_shot_setup + 2 * (ranks - 1) / ranks * share / p.two_shot
-    return np.where(ranks > 1, p.latency + p.hop * (ranks - 2) + np.minimum(one, two), 0.0)
+    several = np.minimum(ranks - 1.0, 1.0)
+    share = bytes_ / (link_bandwidth * (2.0 / np.maximum(ranks, 2.0)) ** p.crowding)
+    one_shot = (ranks - 1.0) * share / max(p.one_shot, 1e-9)
+    two_shot = p.two_shot_setup + 2.0 * (ranks - 1.0) / ranks * share / p.two_shot
+    return several * (p.latency + p.hop * np.maximum(ranks - 2.0, 0.0)), several * np.minimum(one_shot, two_shot)

@@ -15,6 +15,7 @@ from glmplan.facts.engines.memory import static_fraction
 from glmplan.physics.memory.observed import MemoryFit, Spread, load_memory_fit
 from glmplan.physics.memory.part import PartMemory
 from glmplan.physics.memory.ranks import RankMemory, StageMemory
+from glmplan.units import QUANTILE_90
 
 __all__ = [
     "DEFAULT_GRAPHS",
@@ -28,8 +29,6 @@ __all__ = [
 
 #: CUDA graphs of a default vLLM launch: sizes 1, 2, 4, then every 8 to 256 and every 16 to 512 [-]
 DEFAULT_GRAPHS = 51
-#: standard normal quantile of a 90 % interval [-]
-_QUANTILE_90 = 1.6449
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,7 +228,7 @@ def kv_pool(
         terms = pool_terms(memory, stage, part, fit)
         sd = np.sqrt(terms.variance)
         rows = [terms.pool, sd]
-        for shift in (0.0, -_QUANTILE_90, _QUANTILE_90):
+        for shift in (0.0, -QUANTILE_90, QUANTILE_90):
             tokens = _tokens(memory, stage, terms.pool + shift * sd, length)
             rows.append(np.where(stage.held, tokens, np.inf))
         found.append(tuple(rows))
@@ -265,7 +264,7 @@ def requests_that_fit(
     fit : MemoryFit, optional
         Observed terms.
     quantile : float, optional
-        Standard deviations to add to the pool; -1.6449 is the low end of the 90 % interval, [-]
+        Standard deviations to add to the pool; ``-QUANTILE_90`` is the low end of the 90 % interval, [-]
 
     Returns
     -------

@@ -9,11 +9,12 @@ import numpy as np
 from glmplan.facts.engines.memory import MemoryRule, load_memory_rule
 from glmplan.physics.blocks.cache import cache_layout
 from glmplan.physics.blocks.mixer import CacheLayout
+from glmplan.units import GIB
 
 __all__ = ["MemorySettings"]
 
 #: stands for a data-centre part where the memory is not given [B]
-_LARGE = 80.0 * 2**30
+_LARGE = 80.0 * GIB
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,9 +7,8 @@ References
 ----------
 .. [1] R. Thakur, R. Rabenseifner, W. Gropp, "Optimization of Collective Communication Operations in MPICH",
    IJHPCA 19 (2005): ring and tree costs.
-.. [2] NVIDIA/nccl-tests, doc/PERFORMANCE.md: what "bus bandwidth" means for each collective.
-.. [3] NVIDIA/nccl-tests issue 212 (2024-05-06): what an NVLink switch that reduces moves over each link.
-.. [4] NVIDIA/nccl, src/device/prims_ll.h: protocol LL stores four bytes of data with four bytes of flag.
+.. [2] NVIDIA/nccl-tests issue 212 (2024-05-06): what an NVLink switch that reduces moves over each link.
+.. [3] NVIDIA/nccl, src/device/prims_ll.h: protocol LL stores four bytes of data with four bytes of flag.
 """
 
 from __future__ import annotations
@@ -26,15 +25,12 @@ __all__ = [
     "Protocol",
     "all_gather_time",
     "all_reduce_time",
-    "all_to_all_time",
-    "bus_bandwidth",
     "point_to_point_time",
-    "reduce_scatter_time",
 ]
 
 Algorithm = Literal["best", "ring", "tree", "one-shot", "two-shot", "switch"]
 
-#: Share of what NCCL's protocol for small messages (LL) moves that is payload: every word carries a flag [4]_, [-]
+#: Share of what NCCL's protocol for small messages (LL) moves that is payload: every word carries a flag [3]_, [-]
 FLAGGED_PAYLOAD = 0.5
 
 
@@ -140,10 +136,10 @@ def all_reduce_time(*, message_bytes: ArrayLike, ranks: ArrayLike, link: LinkCla
     Notes
     -----
     Ring: 2(n-1) hops and 2(n-1)/n of the message over the neighbour link [1]_, by the faster of NCCL's protocols LL
-    (short hops, half of what moves is payload [4]_) and Simple (long hops) where both were measured. Tree: 2 log2 n
+    (short hops, half of what moves is payload [3]_) and Simple (long hops) where both were measured. Tree: 2 log2 n
     hops, same bytes.
     One-shot: n-1 peers, the whole message from each. Two-shot: a scatter and a gather among all, each (n-1)/n of the
-    message. Switch: each rank sends and receives (n+1)/n of the message [3]_. Not modelled: overlap with
+    message. Switch: each rank sends and receives (n+1)/n of the message [2]_. Not modelled: overlap with
     computation, several collectives on the same links at once, hierarchical algorithms over several nodes.
 
     Examples
@@ -223,70 +219,6 @@ def all_gather_time(*, message_bytes: ArrayLike, ranks: ArrayLike, link: LinkCla
     return np.asarray(np.minimum(peers, 1.0) * link.ring.launch + _steps(peers, peers / count * message, link))
 
 
-def reduce_scatter_time(*, message_bytes: ArrayLike, ranks: ArrayLike, link: LinkClass) -> NDArray[np.float64]:
-    """Return the time in which every rank gets its piece of the sum, around a ring.
-
-    Parameters
-    ----------
-    message_bytes : array_like
-        Size of the message that each rank holds before, shape (n,) or scalar, [B]
-    ranks : array_like
-        Size of the group, shape (n,) or scalar, [-]
-    link : LinkClass
-        The links between the ranks.
-
-    Returns
-    -------
-    ndarray
-        Time, shape (n,) or scalar; exactly 0 for a group of one, [s]
-
-    Notes
-    -----
-    The mirror image of an all-gather: same hops, same bytes [1]_.
-
-    Examples
-    --------
-    >>> link = LinkClass("pcie", 50e9, 50e9, Protocol(10e-6, 1e-6, 0.8))
-    >>> float(reduce_scatter_time(message_bytes=4e6, ranks=4, link=link))
-    8.8e-05
-    """
-    return all_gather_time(message_bytes=message_bytes, ranks=ranks, link=link)
-
-
-def all_to_all_time(*, message_bytes: ArrayLike, ranks: ArrayLike, link: LinkClass) -> NDArray[np.float64]:
-    """Return the time in which every rank sends a different piece to every other.
-
-    Parameters
-    ----------
-    message_bytes : array_like
-        Size of everything one rank holds, its own piece included, shape (n,) or scalar, [B]
-    ranks : array_like
-        Size of the group, shape (n,) or scalar, [-]
-    link : LinkClass
-        The links between the ranks; its `mesh_bandwidth` counts the uplinks that the pieces share.
-
-    Returns
-    -------
-    ndarray
-        Time, shape (n,) or scalar; exactly 0 for a group of one, [s]
-
-    Notes
-    -----
-    n-1 pieces of 1/n of the message leave each rank at once. Not modelled: uneven pieces (hot experts).
-
-    Examples
-    --------
-    >>> link = LinkClass("pcie", 50e9, 25e9, Protocol(10e-6, 1e-6, 0.8))
-    >>> float(all_to_all_time(message_bytes=4e6, ranks=4, link=link))
-    0.000163
-    """
-    message, count = np.asarray(message_bytes, dtype=np.float64), np.asarray(ranks, dtype=np.float64)
-    protocol, peers = link.one_shot or link.ring, count - 1
-    moved = peers / count * message
-    latency = np.minimum(peers, 1.0) * protocol.launch + peers * protocol.hop
-    return np.asarray(latency + moved / (link.mesh_bandwidth * protocol.efficiency))
-
-
 def point_to_point_time(*, message_bytes: ArrayLike, ranks: ArrayLike, link: LinkClass) -> NDArray[np.float64]:
     """Return the time of handing a message down a chain of ranks: `ranks - 1` sends, one after the other.
 
@@ -316,29 +248,3 @@ def point_to_point_time(*, message_bytes: ArrayLike, ranks: ArrayLike, link: Lin
     """
     message, count = np.asarray(message_bytes, dtype=np.float64), np.asarray(ranks, dtype=np.float64)
     return np.asarray((count - 1) * (link.ring.launch + _steps(np.ones_like(count), message, link)))
-
-
-def bus_bandwidth(*, message_bytes: ArrayLike, ranks: ArrayLike, seconds: ArrayLike) -> NDArray[np.float64]:
-    """Return the "bus bandwidth" that nccl-tests prints for an all-reduce.
-
-    Parameters
-    ----------
-    message_bytes : array_like
-        Size of the message, [B]
-    ranks : array_like
-        Size of the group, [-]
-    seconds : array_like
-        Time of the all-reduce, [s]
-
-    Returns
-    -------
-    ndarray
-        2(n-1)/n of the message over the time [2]_, [B/s]
-
-    Examples
-    --------
-    >>> float(bus_bandwidth(message_bytes=4194304, ranks=8, seconds=182.49e-6).round(-7))
-    40220000000.0
-    """
-    count = np.asarray(ranks, dtype=np.float64)
-    return np.asarray(2 * (count - 1) / count * np.asarray(message_bytes, dtype=np.float64) / np.asarray(seconds))

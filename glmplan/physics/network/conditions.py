@@ -1,6 +1,7 @@
 """Named conditions of a machine that change what its links do, each with the cost that was measured.
 
-The figures are not typed here: each condition points at two rows of the ledger, one with it and one without.
+Words and figures are not typed here: `hardware_db/link_conditions.toml` describes each condition and points at pairs of
+rows of the ledger, one with it and one without.
 """
 
 from __future__ import annotations
@@ -10,12 +11,14 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING
 
+from glmplan.errors import SpecError
+from glmplan.facts.files import read_toml
 from glmplan.facts.folders import data_folder
 
 if TYPE_CHECKING:
     from glmplan.facts.schema.host import Host
 
-__all__ = ["CONDITIONS", "Condition", "MeasuredCost", "conditions_of", "measured_cost"]
+__all__ = ["Condition", "MeasuredCost", "conditions_of", "measured_cost", "named_conditions"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,12 +35,15 @@ class Condition:
         What to change.
     pairs : tuple of (str, str)
         Rows of `pcie-topologies.csv`: (with the condition, without it).
+    source : str
+        Where it is described.
     """
 
     name: str
     effect: str
     remedy: str
     pairs: tuple[tuple[str, str], ...]
+    source: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,67 +58,42 @@ class MeasuredCost:
     source: str
 
 
-CONDITIONS = (
-    Condition(
-        "acs-redirect",
-        "transfers between cards of one switch go up to the root port and down again, so that both directions share it",
-        "clear ACS request redirection on the root ports and on the downstream ports of the switches (setpci)",
-        (("t0051", "t0052"),),
-    ),
-    Condition(
-        "no-force-p2p",
-        "directly attached cards copy through host memory, and one-shot kernels run very slowly",
-        "set NVreg_RegistryDwords=ForceP2P=0x11, or turn the engine's custom all-reduce off",
-        (("t0170", "t0171"), ("t0532", "t0544"), ("t0533", "t0545")),
-    ),
-    Condition(
-        "misdetected-ring",
-        "NCCL lays its ring badly over two sockets",
-        "give NCCL a graph file (NCCL_GRAPH_FILE) or use a release with pull request 2127",
-        (("t0472", "t0473"), ("t0474", "t0475"), ("t0476", "t0477"), ("t0478", "t0479"), ("t0512", "t0514")),
-    ),
-    Condition(
-        "few-channels",
-        "NCCL uses two channels across sockets",
-        "set NCCL_MIN_NCHANNELS=8",
-        (("t0480", "t0481"),),
-    ),
-    Condition(
-        "shared-memory-transport",
-        "NCCL does not use peer to peer between root complexes (NODE) unless told to",
-        "set NCCL_P2P_LEVEL=SYS",
-        (("t0116", "t0117"), ("t0152", "t0151")),
-    ),
-    Condition(
-        "posted-write-collapse",
-        "several cards of one switch that write to several root complexes at once bring its uplink down",
-        "use rings, not all-to-all, one-shot or trees, across switches; read instead of write; newer firmware",
-        (("t0061", "t0062"), ("t0187", "t0188"), ("t0310", "t0311"), ("t0112", "t0113")),
-    ),
-    Condition(
-        "shared-root-complex",
-        "cards behind one root complex share its way to host memory",
-        "spread the switches over root complexes",
-        (("t0437", "t0436"), ("t0439", "t0438")),
-    ),
-    Condition(
-        "slow-uplink",
-        "the uplink of a switch trained to a lower generation",
-        "reseat, retrain or replace the link; look at LnkSta under load",
-        (("t0320", "t0319"),),
-    ),
-    Condition(
-        "chipset-slot",
-        "peer to peer to a card in a Gen4 x4 slot of the chipset is slower than copying through host memory",
-        "move the card to a slot of the CPU, or turn peer to peer off",
-        (("t0556", "t0557"),),
-    ),
-)
+@cache
+def named_conditions() -> tuple[Condition, ...]:
+    """Return all named conditions, from `hardware_db/link_conditions.toml`.
+
+    Returns
+    -------
+    tuple of Condition
+        In the order of the file.
+
+    Raises
+    ------
+    SpecError
+        If an entry lacks a field.
+
+    Examples
+    --------
+    >>> named_conditions()[0].name
+    'acs-redirect'
+    """
+    file = data_folder("hardware_db") / "link_conditions.toml"
+    try:
+        return tuple(
+            Condition(
+                entry["name"], entry["effect"], entry["remedy"], tuple((bad, good) for bad, good in entry["measured"]),
+                entry["source"],
+            )
+            for entry in read_toml(file)["conditions"]
+        )  # fmt: skip
+    except KeyError as error:
+        raise SpecError("a condition lacks this field", file=file, field=str(error.args[0])) from None
 
 
 @cache
 def _ledger() -> dict[str, dict[str, str]]:
-    with open(data_folder("calibration") / "measurements" / "pcie-topologies.csv", newline="") as stream:
+    ledger = data_folder("calibration") / "measurements" / "pcie-topologies.csv"
+    with open(ledger, newline="", encoding="utf-8") as stream:
         return {row["id"]: row for row in csv.DictReader(stream)}
 
 
@@ -122,7 +103,7 @@ def measured_cost(condition: Condition) -> list[MeasuredCost]:
     Parameters
     ----------
     condition : Condition
-        One of `CONDITIONS`.
+        One of `named_conditions`.
 
     Returns
     -------
@@ -131,7 +112,7 @@ def measured_cost(condition: Condition) -> list[MeasuredCost]:
 
     Examples
     --------
-    >>> acs = next(item for item in CONDITIONS if item.name == "acs-redirect")
+    >>> acs = next(item for item in named_conditions() if item.name == "acs-redirect")
     >>> round(measured_cost(acs)[0].ratio, 2)
     0.49
     """
@@ -155,7 +136,7 @@ def conditions_of(host: Host) -> list[Condition]:
     Returns
     -------
     list of Condition
-        In the order of `CONDITIONS`.
+        In the order of `named_conditions`.
 
     Examples
     --------
@@ -177,4 +158,4 @@ def conditions_of(host: Host) -> list[Condition]:
         "shared-root-complex": crowded,
         "slow-uplink": slow,
     }
-    return [condition for condition in CONDITIONS if shown.get(condition.name)]
+    return [condition for condition in named_conditions() if shown.get(condition.name)]

@@ -5,6 +5,7 @@ Nothing here needs a graph library or a loop over points: a plan asks once for e
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
@@ -18,13 +19,24 @@ from glmplan.facts.files import read_toml
 from glmplan.facts.folders import data_folder
 from glmplan.physics.network.collectives import LinkClass, Protocol
 from glmplan.physics.network.crowding import crowding
-from glmplan.physics.network.tree import pcie_rates
+from glmplan.physics.network.tree import pcie_rates, transfer_rate
 from glmplan.units import parse_quantity
 
 if TYPE_CHECKING:
     from glmplan.facts.schema.host import Host
 
-__all__ = ["CUSTOM_ALL_REDUCE_RANKS", "LinkFits", "across_nodes", "link_for_group", "load_link_fits"]
+__all__ = [
+    "ALONE",
+    "CUSTOM_ALL_REDUCE_RANKS",
+    "LinkFits",
+    "across_nodes",
+    "link_for_group",
+    "link_of_transfers",
+    "load_link_fits",
+]
+
+#: basis of the class of a group of one, which no link matters to
+ALONE = "a group of one"
 
 #: Group sizes that vLLM's own all-reduce kernel accepts (vllm-project/vllm, custom_all_reduce.py, release 0.19).
 CUSTOM_ALL_REDUCE_RANKS = (2, 4, 6, 8)
@@ -204,10 +216,65 @@ def link_for_group(
     return min((_pcie_class(host, group, fits) for group in groups), key=_slowness)
 
 
+def link_of_transfers(host: Host, pairs: Sequence[tuple[int, int]], *, fits: LinkFits | None = None) -> LinkClass:
+    """Return the link that is the slowest of several transfers between two accelerators each, all at once.
+
+    Parameters
+    ----------
+    host : Host
+        The machine.
+    pairs : sequence of (int, int)
+        Numbers of the accelerators that send and receive, counted over all nodes, [-]
+    fits : LinkFits, optional
+        Fitted constants; by default those of the data folder.
+
+    Returns
+    -------
+    LinkClass
+        What each transfer finds, for `point_to_point_time`.
+
+    Raises
+    ------
+    UnknownFact
+        If a link on the way is not known.
+
+    Notes
+    -----
+    Not modelled: several transfers between the same two nodes by fewer ports than accelerators.
+
+    Examples
+    --------
+    >>> from glmplan.facts.catalogue.hosts import load_host
+    >>> link_of_transfers(load_host("mi300x-8"), [(0, 4)]).bandwidth  # a mesh: each pair has a link of its own
+    64000000000.0
+    """
+    fits = fits or load_link_fits()
+    inside, per_node = host.scale_up, host.accelerators_per_node
+
+    def joined(one: int, other: int) -> bool:
+        if inside is None:
+            return False
+        if inside.topology == "bridge":
+            return one % 2 == 0 and other == one + 1
+        return one // inside.domain == other // inside.domain
+
+    if inside is not None and all(joined(*pair) for pair in pairs):
+        return _scale_up_class(host, 2, fits)
+    outside = [pair for pair in pairs if not joined(*pair)]
+    if any(one // per_node != other // per_node for one, other in outside):
+        return _network_class(host, fits)
+    slots = [(one % per_node, other % per_node) for one, other in outside]
+    rate, crosses = transfer_rate(host, slots)
+    condition = _condition(host, crosses)
+    key = "pcie", "ring", condition
+    return LinkClass("pcie", rate, rate, _needed(fits, *key), algorithm="ring", basis="/".join(key),
+                     error=fits.errors.get(key))  # fmt: skip
+
+
 def _nowhere(host: Host) -> LinkClass:
     """Return the class of a group of one where no link matters: its times are 0 whatever the rates."""
     kind = "unified" if host.unified_memory else host.scale_up.kind if host.scale_up else "pcie"
-    return LinkClass(kind, 1.0, 1.0, Protocol(0.0, 0.0, 1.0), algorithm="ring", basis="a group of one")
+    return LinkClass(kind, 1.0, 1.0, Protocol(0.0, 0.0, 1.0), algorithm="ring", basis=ALONE)
 
 
 def _slowness(link: LinkClass) -> tuple[float, float]:
@@ -260,6 +327,15 @@ def _fabric_class(host: Host, group_size: int, fits: LinkFits) -> LinkClass:
     ring = across_nodes(_needed(fits, *key), inner, min(on_node, group_size))
     error = fits.errors.get(key)
     return LinkClass("fabric", ring_rate, mesh_rate, ring, algorithm="ring", basis="/".join(key), error=error)
+
+
+def _network_class(host: Host, fits: LinkFits) -> LinkClass:
+    """Return the class of one accelerator's port to another node."""
+    if host.fabric is None:
+        raise UnknownFact(f"{host.name}: unknown: the network between nodes, which a hand-over between stages needs")
+    key, rate = ("fabric", "ring", "direct"), host.fabric.bandwidth
+    error = fits.errors.get(key)
+    return LinkClass("fabric", rate, rate, _needed(fits, *key), algorithm="ring", basis="/".join(key), error=error)
 
 
 def _pcie_class(host: Host, group: tuple[int, ...], fits: LinkFits) -> LinkClass:

@@ -5,6 +5,8 @@ Needs no graph library: a link carries `k (n - k)` transfers of an all-to-all wh
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -13,7 +15,7 @@ from glmplan.errors import UnknownFact
 if TYPE_CHECKING:
     from glmplan.facts.schema.host import Host
 
-__all__ = ["path_to_root", "pcie_rates", "shared_ring_rates", "socket_of"]
+__all__ = ["path_to_root", "pcie_rates", "shared_ring_rates", "socket_of", "transfer_rate"]
 
 
 def path_to_root(host: Host, slot: int) -> list[tuple[str, float]]:
@@ -116,11 +118,7 @@ def _link_use(host: Host, group: tuple[int, ...]) -> tuple[float, list[_Use]]:
             rates[name] = rate
             below.setdefault(name, set()).add(rank)
     chip_of = {switch.name: switch.chip for switch in host.switches if switch.chip}
-    redirecting = {
-        switch.name
-        for switch in host.switches
-        if (switch.acs_redirect if switch.acs_redirect is not None else host.conditions.acs_redirect)
-    }
+    redirecting = _redirecting(host)
     uses = []
     for name, ranks in below.items():
         if name in redirecting:
@@ -134,6 +132,72 @@ def _link_use(host: Host, group: tuple[int, ...]) -> tuple[float, list[_Use]]:
             leaving = sum((rank + 1) % count not in near for rank in ranks)
             uses.append(_Use(name, rates[name], leaving, len(ranks) * (count - len(near))))
     return min(rates[f"slot {slot}"] for slot in group), uses
+
+
+def _redirecting(host: Host) -> set[str]:
+    """Return the switches that send every transfer up to the root port first."""
+    return {
+        switch.name
+        for switch in host.switches
+        if (switch.acs_redirect if switch.acs_redirect is not None else host.conditions.acs_redirect)
+    }
+
+
+def transfer_rate(host: Host, pairs: Sequence[tuple[int, int]]) -> tuple[float, bool]:
+    """Return what each of several transfers finds on the PCIe tree while all run at the same time.
+
+    Parameters
+    ----------
+    host : Host
+        The machine.
+    pairs : sequence of (int, int)
+        Numbers of the accelerators of one node that send and receive, [-]
+
+    Returns
+    -------
+    tuple of (float, bool)
+        Line rate of the slowest, [B/s], and whether any of them crosses sockets.
+
+    Raises
+    ------
+    UnknownFact
+        If a link's generation and lanes are not known.
+
+    Notes
+    -----
+    Links are shared evenly, each direction by itself. Not modelled: that a transfer which is slower elsewhere leaves
+    more to the others (`network.topology` does that, with a graph library).
+
+    Examples
+    --------
+    >>> from glmplan.facts.catalogue.hosts import load_host
+    >>> host = load_host("wrx90-2-switches-8")
+    >>> [round(transfer_rate(host, pairs)[0] / 1e9, 1) for pairs in ([(0, 1)], [(0, 4), (1, 5)])]
+    [63.0, 31.5]
+    """
+    used: Counter[tuple[str, bool]] = Counter()
+    rates: dict[tuple[str, bool], float] = {}
+    for sender, receiver in pairs:
+        for rising, one, other in ((True, sender, receiver), (False, receiver, sender)):
+            for name, rate in _way_out(host, one, other):
+                used[name, rising] += 1
+                rates[name, rising] = rate
+    crosses = any(socket_of(host, sender) != socket_of(host, receiver) for sender, receiver in pairs)
+    return min(rates[link] / count for link, count in used.items()), crosses
+
+
+def _way_out(host: Host, slot: int, other: int) -> list[tuple[str, float]]:
+    """Return the links that a transfer uses between an accelerator and the switch or socket where it turns round."""
+    chips = {switch.name: switch.chip for switch in host.switches if switch.chip}
+    above = {name for name, _ in path_to_root(host, other)}
+    chips_above = {chips[name] for name in above if name in chips}
+    redirecting = _redirecting(host)
+    way = []
+    for name, rate in path_to_root(host, slot):
+        if (name in above or chips.get(name) in chips_above) and name not in redirecting:
+            break
+        way.append((name, rate))
+    return way
 
 
 def shared_ring_rates(host: Host, groups: tuple[tuple[int, ...], ...]) -> list[float]:

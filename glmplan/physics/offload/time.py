@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from glmplan.facts.schema.accelerator import Accelerator
 
 __all__ = [
+    "COSTS",
     "HostSide",
     "Mode",
     "OffloadFit",
@@ -27,13 +28,17 @@ __all__ = [
     "host_seconds",
     "host_side",
     "load_offload_fit",
+    "moved_bytes",
     "offload_step_seconds",
     "offload_work",
 ]
 
+#: what takes the time of a step, in the order of the columns of `offload_step_seconds`
+COSTS: tuple[str, ...] = ("launch", "weights", "cache", "compute", "host", "links")
 
-def host_seconds(work: OffloadWork, side: HostSide, *, mode: Mode, prompt: bool, fit: OffloadFit) -> np.ndarray:
-    """Time that the offloaded part takes.
+
+def host_seconds(work: OffloadWork, side: HostSide, *, mode: Mode, fit: OffloadFit) -> np.ndarray:
+    """Time that the offloaded part takes on the host, and on the links of the accelerators.
 
     Parameters
     ----------
@@ -43,15 +48,13 @@ def host_seconds(work: OffloadWork, side: HostSide, *, mode: Mode, prompt: bool,
         The host.
     mode : {'cpu', 'stream', 'touched'}
         Who computes.
-    prompt : bool
-        Whether the steps hold prompts: then the CPU multiplies matrices instead of vectors.
     fit : OffloadFit
         Constants.
 
     Returns
     -------
-    (n,) array
-        [s]
+    (n, 2) array
+        On the host, and on the links, [s]
 
     Raises
     ------
@@ -60,28 +63,50 @@ def host_seconds(work: OffloadWork, side: HostSide, *, mode: Mode, prompt: bool,
 
     Notes
     -----
-    On the CPU: bytes over the reached bandwidth or FLOP over the cores' rate, whichever takes longer. Streamed: the
-    host makes the weights ready, then the accelerators fetch them over their links, all at once. Not modelled: a second
-    copy of the weights in another socket's memory, pageable memory.
+    On the CPU: bytes over the reached bandwidth or FLOP over the cores' rate, whichever takes longer; prompts multiply
+    matrices instead of vectors and have a rate of their own. Streamed: the host makes the weights ready, then the
+    accelerators fetch them over their links, all at once. Not modelled: a second copy of the weights in another
+    socket's memory, pageable memory.
 
     Examples
     --------
-    >>> work = OffloadWork(np.array([12.5e9]), np.array([41e9]), 400e9, 58, *3 * [np.zeros(1)], 61)
+    >>> none = np.zeros(1)
+    >>> work = OffloadWork(np.array([12.5e9]), np.array([41e9]), none, np.array([400e9]), 58, none, none, none, none)
     >>> fit = OffloadFit(0.5, 0.5, 1e-4, {"amx": 1e11}, {"amx": 1e11}, 0.1, 0.8, 0.3, 0.5, 0.8, 1e-4, {})
-    >>> float(host_seconds(work, HostSide(500e9, 1, 64, 25e9, "amx"), mode="cpu", prompt=False, fit=fit)[0])
-    0.05
+    >>> host_seconds(work, HostSide(500e9, 1, 64, 25e9, "amx"), mode="cpu", fit=fit).tolist()
+    [[0.05, 0.0]]
     """
-    reached = fit.host_bandwidth * side.bandwidth / side.sockets
-    if side.numa_aware:
-        reached *= 1.0 + fit.next_socket * (side.sockets - 1)
     if mode == "cpu":
-        rates = fit.prefill_core_rate if prompt else fit.core_rate
-        rate = rates[side.kernel] * side.cores if side.cores else np.inf
-        return np.maximum(work.host_bytes / reached, work.host_flop / rate)
-    if side.link <= 0:
+        reached = fit.host_bandwidth * side.bandwidth / side.sockets
+        if side.numa_aware:
+            reached *= 1.0 + fit.next_socket * (side.sockets - 1)
+        cores = float(side.cores) if side.cores else np.inf
+        flop = work.host_flop / (fit.core_rate[side.kernel] * cores)
+        flop = flop + work.host_prompt_flop / (fit.prefill_core_rate[side.kernel] * cores)
+        computed = np.maximum(work.host_bytes / reached, flop)
+        return np.stack([computed, np.zeros_like(computed)], axis=1)
+    if side.link <= 0 and np.any(work.held_bytes > 0):
         raise UnknownFact("streaming needs the PCIe links of the accelerators, which are not known")
-    moved = work.host_bytes * 0.0 + work.held_bytes if mode == "stream" else work.host_bytes
-    return moved / side.link + moved / (fit.copy * side.bandwidth)
+    moved = moved_bytes(work, mode)
+    return np.stack([moved / (fit.copy * side.bandwidth), moved / max(side.link, 1e-300)], axis=1)
+
+
+def moved_bytes(work: OffloadWork, mode: Mode) -> np.ndarray:
+    """Weights that cross the links in a step.
+
+    Parameters
+    ----------
+    work : OffloadWork
+        Work of the steps.
+    mode : {'cpu', 'stream', 'touched'}
+        Who computes.
+
+    Returns
+    -------
+    (n,) array
+        All accelerators together, [B]
+    """
+    return {"cpu": 0.0 * work.host_bytes, "stream": work.held_bytes, "touched": work.host_bytes}[mode]
 
 
 def accelerator_seconds(
@@ -104,26 +129,30 @@ def accelerator_seconds(
 
     Returns
     -------
-    (n,) array
-        [s]
+    (n, 3) array
+        For weights, for the cache and for arithmetic; where arithmetic takes longer than reading it hides the other
+        two, which are then 0, [s]
 
     Notes
     -----
     A roofline with one share for each peak: this part of a hybrid step is small, and the parts that hybrid machines
     use were not measured kernel by kernel. A part without a published matrix rate counts bytes only.
     """
+    nothing = np.zeros_like(work.own_bytes)
     if part is None:
-        return np.zeros_like(work.own_bytes)
+        return np.stack([nothing, nothing, nothing], axis=1)
     streamed = float(mode != "cpu")
-    weights = work.own_bytes + streamed * work.host_bytes
     bandwidth = max(count, 1) * part.need("memory_bandwidth")
-    memory = weights / (fit.accelerator_bandwidth * bandwidth) + work.cache_bytes / (fit.accelerator_cache * bandwidth)
+    weights = (work.own_bytes + streamed * work.host_bytes) / (fit.accelerator_bandwidth * bandwidth)
+    cache = work.cache_bytes / (fit.accelerator_cache * bandwidth)
     peaks = {str(name): rate for name, rate in part.peak.items()}
     peak = peaks.get(work.compute) or peaks.get("bf16")
     if not peak:
-        return memory
-    flop = work.own_flop + streamed * work.host_flop
-    return np.maximum(memory, flop / (max(count, 1) * fit.accelerator_flop * peak))
+        return np.stack([weights, cache, nothing], axis=1)
+    flop = work.own_flop + streamed * (work.host_flop + work.host_prompt_flop)
+    arithmetic = flop / (max(count, 1) * fit.accelerator_flop * peak)
+    hidden = arithmetic > weights + cache
+    return np.stack([np.where(hidden, 0.0, one) for one in (weights, cache)] + [np.where(hidden, arithmetic, 0.0)], 1)
 
 
 def offload_step_seconds(
@@ -133,10 +162,9 @@ def offload_step_seconds(
     *,
     count: int,
     mode: Mode = "cpu",
-    prompt: bool = False,
     fit: OffloadFit | None = None,
 ) -> np.ndarray:
-    """Time of steps with a part of the weights in host memory.
+    """Time of steps with a part of the weights in host memory, by what takes it.
 
     Parameters
     ----------
@@ -150,15 +178,13 @@ def offload_step_seconds(
         Accelerators, [-]
     mode : {'cpu', 'stream', 'touched'}, optional
         Who computes the offloaded part.
-    prompt : bool, optional
-        Whether the steps hold prompts.
     fit : OffloadFit, optional
         Constants; those shipped by default.
 
     Returns
     -------
-    (n,) array
-        [s]
+    (n, 6) array
+        One column for each of `COSTS`; the step takes their sum, [s]
 
     Notes
     -----
@@ -174,15 +200,15 @@ def offload_step_seconds(
     >>> from glmplan.physics.blocks.storage import uniform_checkpoint
     >>> from glmplan.facts.catalogue.models import load_model
     >>> from glmplan.facts.catalogue.accelerators import load_accelerator
-    >>> users = np.array([1.0, 4.0])
+    >>> from glmplan.physics.points import StepPoints
+    >>> users, none = np.array([1.0, 4.0]), np.zeros(2)
     >>> work = offload_work(load_model("deepseek-v3"), uniform_checkpoint("int4"), Placement(1.0),
-    ...                     tokens=users, sequences=users, context=np.full(2, 1000.0))
-    >>> step = offload_step_seconds(work, HostSide(614.4e9, 2, 64), load_accelerator("rtx-4090"), count=1)
+    ...                     StepPoints(users, none + 1000.0, none, none))
+    >>> step = offload_step_seconds(work, HostSide(614.4e9, 2, 64), load_accelerator("rtx-4090"), count=1).sum(axis=1)
     >>> bool(step[1] > step[0])
     True
     """
     fit = fit or load_offload_fit()
-    step = accelerator_seconds(work, part, count=count, mode=mode, fit=fit) + work.layers * fit.layer_seconds
-    if work.held_bytes > 0:
-        step = step + host_seconds(work, side, mode=mode, prompt=prompt, fit=fit)
-    return step
+    own = accelerator_seconds(work, part, count=count, mode=mode, fit=fit)
+    launch = work.layers * fit.layer_seconds
+    return np.concatenate([launch[:, None], own, host_seconds(work, side, mode=mode, fit=fit)], axis=1)

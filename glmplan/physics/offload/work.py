@@ -14,8 +14,9 @@ from glmplan.physics.blocks.experts import distinct_experts
 from glmplan.physics.blocks.kinds import mixer_of, routed_of
 from glmplan.physics.blocks.stack import vocabulary_tensors
 from glmplan.physics.blocks.storage import segments, tensor_format
+from glmplan.physics.points import StepPoints
 
-__all__ = ["Mode", "OffloadWork", "Placement", "Unit", "offload_work"]
+__all__ = ["Mode", "OffloadWork", "Placement", "Unit", "offload_work", "share_of_bytes"]
 
 #: what is in host memory: a share of the experts of each layer, whole expert blocks of a share of the layers, or
 #: whole layers with their attention
@@ -56,30 +57,31 @@ class OffloadWork:
     ----------
     host_bytes : array
         Offloaded weights that the step reads, [B]
-    host_flop : array
-        FLOP on them, [FLOP]
-    held_bytes : float
-        Offloaded weights altogether, [B]
+    host_flop, host_prompt_flop : array
+        FLOP on them for decoding requests and for prompts, [FLOP]
+    held_bytes : array
+        Offloaded weights altogether, 0 where there is no step, [B]
     host_layers : float
         Layers that involve the host, [-]
     own_bytes, cache_bytes : array
         Weights and cache that the accelerators read, all of them together, [B]
     own_flop : array
         FLOP of the accelerators, [FLOP]
-    layers : int
-        Layers of the model, [-]
+    layers : array
+        Layers that are launched, 0 where there is no step, [-]
     compute : str
         Precision that the format of the largest matrices is meant for.
     """
 
     host_bytes: np.ndarray
     host_flop: np.ndarray
-    held_bytes: float
+    host_prompt_flop: np.ndarray
+    held_bytes: np.ndarray
     host_layers: float
     own_bytes: np.ndarray
     cache_bytes: np.ndarray
     own_flop: np.ndarray
-    layers: int
+    layers: np.ndarray
     compute: str = "bf16"
 
 
@@ -87,10 +89,9 @@ def offload_work(
     model: ModelSpec,
     checkpoint: Checkpoint,
     placement: Placement,
+    points: StepPoints,
     *,
-    tokens: np.ndarray,
-    sequences: np.ndarray,
-    context: np.ndarray,
+    tokens_per_request: float = 1.0,
     kv: str = "bf16",
 ) -> OffloadWork:
     """Split the work of a step between host and accelerators.
@@ -103,12 +104,10 @@ def offload_work(
         How its weights are stored.
     placement : Placement
         What is in host memory.
-    tokens : (n,) array
-        Tokens of the step: one for each decoding request, or a chunk of a prompt, [token]
-    sequences : (n,) array
-        Requests that they belong to, [-]
-    context : (n,) array
-        Mean number of keys that a token attends, [token]
+    points : StepPoints
+        What the steps hold; rows without requests and prompt tokens are no steps and do nothing.
+    tokens_per_request : float, optional
+        Tokens that a decoding request computes in a step: one more than are drafted, [token]
     kv : str, optional
         KV cache format.
 
@@ -119,22 +118,27 @@ def offload_work(
 
     Notes
     -----
-    Routing is taken as even: a step of ``t`` tokens visits ``E (1 − (1 − k/E)^t)`` experts of a layer. Not modelled:
-    experts chosen for the accelerator because they are busy, sparse attention (all keys are read).
+    A step of ``t`` tokens visits the experts that `glmplan.physics.blocks.feed_forward.distinct_experts` expects. The
+    prompt tokens of a step are taken as one prompt. Not modelled: experts chosen for the accelerator because they are
+    busy, sparse latent attention (all keys are read), prompts that requests share, the passes of a draft model.
 
     Examples
     --------
     >>> from glmplan.physics.blocks.storage import uniform_checkpoint
     >>> from glmplan.facts.catalogue.models import load_model
+    >>> one = np.ones(1)
     >>> work = offload_work(load_model("deepseek-v3"), uniform_checkpoint("int8"), Placement(1.0),
-    ...                     tokens=np.ones(1), sequences=np.ones(1), context=np.zeros(1))
+    ...                     StepPoints(one, 0 * one, 0 * one, 0 * one))
     >>> work.host_layers, round(float(work.host_flop[0]) / 1e9, 1)
     (58.0, 40.9)
     """
-    columns = (tokens, sequences, context)
-    tokens, sequences, context = np.broadcast_arrays(*(np.asarray(one, dtype=float) for one in columns))
+    columns = (points.decode_requests, points.decode_context, points.prefill_tokens, points.prefill_context)
+    requests, context, prompt, keys = np.broadcast_arrays(*(np.asarray(one, dtype=float) for one in columns))
+    decode = requests * tokens_per_request
+    tokens = decode + prompt
+    some, prompts = np.minimum(tokens, 1.0), np.minimum(prompt, 1.0)
     zero = np.zeros(tokens.shape)
-    host_bytes, host_flop, own_bytes, own_flop = zero, zero, zero, zero
+    host_bytes, host_flop, host_prompt, own_bytes, own_flop = zero, zero, zero, zero, zero
     held, host_layers, layers = 0.0, 0.0, 0
     stored: dict[str, float] = {}
     for part in segments(model, checkpoint):
@@ -144,36 +148,70 @@ def offload_work(
             routed = tensor.shard == "experts" and experts is not None
             size, weights = part.count * tensor.parameters * form.bytes, float(part.count * tensor.parameters)
             stored[form.compute] = stored.get(form.compute, 0.0) + weights
-            read, used = zero + size, weights * tokens
+            read = size * some
             if routed and experts is not None:
                 read = size * distinct_experts(experts, tokens) / experts.experts
-                used = weights * tokens * experts.topk / experts.experts
+                weights = weights * experts.topk / experts.experts
             away = placement.share if routed or placement.unit == "layers" else 0.0
-            flop = 2.0 * used if tensor.matmul else zero
+            flop = 2.0 * weights if tensor.matmul else 0.0
             host_bytes, own_bytes = host_bytes + away * read, own_bytes + (1.0 - away) * read
-            host_flop, own_flop = host_flop + away * flop, own_flop + (1.0 - away) * flop
+            host_flop, host_prompt = host_flop + away * flop * decode, host_prompt + away * flop * prompt
+            own_flop = own_flop + (1.0 - away) * flop * tokens
             held += away * size
         if experts is not None or placement.unit == "layers":
             share = placement.share if placement.unit != "experts" else float(placement.share > 0)
             host_layers += part.count * share
     for tensor in vocabulary_tensors(model):
         if tensor.matmul:
-            own_bytes = own_bytes + tensor.parameters * tensor_format(checkpoint, tensor, None).bytes
-            own_flop = own_flop + 2.0 * tensor.parameters * sequences
-    values, core = np.zeros_like(context), np.zeros_like(context)
-    for name, count in model.runs:
-        read, _, done = mixer_of(model.layers[name]).token_core(context, context)
-        values, core = values + count * read[1], core + count * done
-    cached, flop = sequences * values * kv_format(kv).bytes, tokens * core
+            own_bytes = own_bytes + tensor.parameters * tensor_format(checkpoint, tensor, None).bytes * some
+            own_flop = own_flop + 2.0 * tensor.parameters * (decode + prompts)
     away = placement.share if placement.unit == "layers" else 0.0
+    cache_bytes = zero
+    for name, count in model.runs:
+        values, seen, read = mixer_of(model.layers[name]).token_core(context, keys)
+        # the tokens of a request, and those of a prompt, read its cache once together
+        cached = count * (requests * values[0] + prompts * values[1]) * kv_format(kv).bytes
+        host_bytes, cache_bytes = host_bytes + away * cached, cache_bytes + (1.0 - away) * cached
+        host_flop, host_prompt = host_flop + away * count * seen * decode, host_prompt + away * count * read * prompt
+        own_flop = own_flop + (1.0 - away) * count * (seen * decode + read * prompt)
     return OffloadWork(
-        host_bytes=host_bytes + away * cached,
-        host_flop=host_flop + away * flop,
-        held_bytes=held,
+        host_bytes=host_bytes,
+        host_flop=host_flop,
+        host_prompt_flop=host_prompt,
+        held_bytes=held * some,
         host_layers=host_layers,
         own_bytes=own_bytes,
-        cache_bytes=(1.0 - away) * cached,
-        own_flop=own_flop + (1.0 - away) * flop,
-        layers=layers,
+        cache_bytes=cache_bytes,
+        own_flop=own_flop,
+        layers=layers * some,
         compute=max(stored, key=lambda name: stored[name]),
     )
+
+
+def share_of_bytes(model: ModelSpec, checkpoint: Checkpoint, host_bytes: float) -> float:
+    """Share of the routed experts that makes up a number of bytes.
+
+    Parameters
+    ----------
+    model : ModelSpec
+        The model.
+    checkpoint : Checkpoint
+        How its weights are stored.
+    host_bytes : float
+        Weights that are to stay in host memory, [B]
+
+    Returns
+    -------
+    float
+        The share; 1 where all experts are less than that, [-]
+
+    Examples
+    --------
+    >>> from glmplan.facts.catalogue.models import load_model
+    >>> glm = load_model("glm-5.1")
+    >>> round(share_of_bytes(glm, glm.checkpoint("nvfp4"), 160e9), 2)
+    0.39
+    """
+    one = np.ones(1)
+    every = offload_work(model, checkpoint, Placement(1.0), StepPoints(one, 0.0 * one, 0.0 * one, 0.0 * one))
+    return min(host_bytes / max(float(every.held_bytes[0]), 1.0), 1.0)

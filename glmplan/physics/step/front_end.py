@@ -39,8 +39,11 @@ def prompt_launches(structure: StepWork, *, replayed: bool = False) -> float:
     --------
     >>> from glmplan.facts.catalogue.models import load_model
     >>> from glmplan.physics.blocks.storage import uniform_checkpoint
-    >>> from glmplan.physics.step.structure import LinkPeak, Part
-    >>> part, link = Part("h100-sxm", bandwidth=3.35e12, peaks={"bf16": 989e12}, family="9"), LinkPeak("nvlink", 450e9)
+    >>> from glmplan.facts.catalogue.hosts import load_machine
+    >>> from glmplan.physics.network.groups import links_of_layout
+    >>> from glmplan.physics.step.structure import Part
+    >>> part = Part("h100-sxm", bandwidth=3.35e12, peaks={"bf16": 989e12}, family="9")
+    >>> link = links_of_layout(load_machine("h100-sxm"))
     >>> [prompt_launches(StepWork(load_model(name), uniform_checkpoint("bf16"), part, link))
     ...  for name in ("llama-3.1-8b", "deepseek-v3")]
     [32.0, 180.0]

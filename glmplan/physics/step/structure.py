@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
-import numpy as np
-
 from glmplan.errors import UnknownFact
 from glmplan.facts.engines.kernels import AttentionRule, KernelRule, collective_engine, kernel_rule
 from glmplan.facts.formats import WEIGHT_FORMATS, WeightFormat
@@ -16,11 +14,9 @@ from glmplan.physics.blocks.storage import Segment, segments, tensor_format
 from glmplan.physics.blocks.tensor import Tensor
 from glmplan.physics.kernels.fits import find_kernel_fit
 from glmplan.physics.kernels.utilisation import CollectiveParams, KernelParams
-from glmplan.physics.network.collectives import LinkClass
-from glmplan.physics.network.crowding import crowding
-from glmplan.physics.network.links import load_link_fits
+from glmplan.physics.network.groups import LayoutLinks
 
-__all__ = ["LinkPeak", "Part", "Product", "StepWork"]
+__all__ = ["Part", "Product", "StepWork"]
 
 #: kernels nobody measured alone: a launch, four fifths of the bandwidth, six tenths of the FLOP rate [roofline habit]
 _UNKNOWN_KERNEL = KernelParams(floor=4e-6, bandwidth=0.8, flop=0.6, rows_half=32.0)
@@ -95,28 +91,6 @@ class Part:
         return found
 
 
-@dataclass(frozen=True, slots=True)
-class LinkPeak:
-    """The link that a tensor-parallel group crosses.
-
-    Attributes
-    ----------
-    kind : str
-        ``nvlink``, ``pcie``, ``fabric`` or ``unified``.
-    bandwidth : float
-        One direction for each rank, [B/s]
-    latency : float
-        How many times as long a small collective takes as on the machines that the fit knows, [-]
-    one_shot : bool
-        Whether the engine's one-shot all-reduce runs over PCIe, which stock engines leave off there.
-    """
-
-    kind: str
-    bandwidth: float
-    latency: float = 1.0
-    one_shot: bool = False
-
-
 @dataclass(frozen=True)
 class Product:
     """Matrices of one layer that run as one product: they share input, format and sharding.
@@ -149,8 +123,8 @@ class StepWork:
         How its weights are stored.
     part : Part
         Its rates.
-    link : LinkPeak
-        Link of the tensor-parallel group.
+    link : LayoutLinks
+        Links that the groups of the layout cross.
     engine : str
         Engine, by which kernel fits are found.
     kv_bytes : float
@@ -170,7 +144,7 @@ class StepWork:
     model: ModelSpec
     checkpoint: Checkpoint
     part: Part
-    link: LinkPeak
+    link: LayoutLinks
     engine: str = "vllm"
     kv_bytes: float = 2.0
     latent_bytes: float = 0.0
@@ -260,31 +234,6 @@ class StepWork:
         """
         form = "fp8" if self.kv_bytes <= 1.1 else "bf16"
         return self.kernel(kernel, KernelRule(form, 2.0, "bf16", self.engine, self.attention.backend))
-
-    def cards(self, ranks: np.ndarray | float) -> LinkClass | None:
-        """Links of cards whose group crosses PCIe, None for others.
-
-        A table of kernels holds the one machine that its author had; collectives over PCIe were measured on several.
-
-        Parameters
-        ----------
-        ranks : float or array
-            Ranks in the group, [-]
-
-        Returns
-        -------
-        LinkClass or None
-            The ring that stock engines run; with the one-shot kernel where it runs, the faster of both.
-        """
-        if self.link.kind != "pcie":
-            return None
-        fits = load_link_fits()
-        ring = fits.protocols["pcie", "ring", "direct"]
-        if not self.link.one_shot:
-            return LinkClass("pcie", self.link.bandwidth, self.link.bandwidth, ring, algorithm="ring")
-        kept = self.link.bandwidth * crowding(np.asarray(ranks) - 1.0, fits.scalars)
-        shot = fits.protocols["pcie", "one-shot", "direct"]
-        return LinkClass("pcie", self.link.bandwidth, kept, ring, shot)  # type: ignore[arg-type]  # arrays broadcast
 
     def collective(self) -> CollectiveParams:
         """Fitted parameters of all-reduces on this part, or a rule of thumb."""

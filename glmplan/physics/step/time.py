@@ -1,6 +1,7 @@
 """The time of one engine step: kernel times and counts, turned into seconds by what the engine adds to them.
 
-This is the one step-time function. `fit`, `predict`, `simulate` and `calibrate` all call it.
+This is the one step-time function of accelerators that hold all weights. `fit`, `predict`, `simulate` and `calibrate`
+all call it; `glmplan.physics.step.model` says what other machines answer in its place.
 """
 
 from __future__ import annotations
@@ -24,7 +25,6 @@ PARAMETERS: tuple[str, ...] = tuple(f"{slot}_{'seconds' if counted else 'slowdow
     ("arrival", True), ("prompt_token", True),
 ))  # fmt: skip
 
-
 #: what binds: group of parameters → words for people
 COMPONENTS: dict[str, tuple[str, ...]] = {
     "launch": ("host", "layer", "moe_layer", "state_layer", "request", "gemm_fixed", "expert_fixed", "attention_fixed"),
@@ -44,9 +44,9 @@ class StepTime:
     ----------
     seconds : (n,) array
         Time of the step, [s]
-    shares : (n, 19) array
-        Share of each parameter in it, in the order of `PARAMETERS`; rows add up to 1, [-]. Also the derivative of
-        the logarithm of the time by the logarithm of the parameter.
+    shares : (n, k) array
+        Share of each part in it; rows add up to 1, [-]. Of accelerators the parts are the 19 `PARAMETERS`, and their
+        shares are also the derivative of the logarithm of the time by the logarithm of the parameter.
     """
 
     seconds: np.ndarray

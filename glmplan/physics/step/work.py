@@ -17,9 +17,10 @@ from glmplan.physics.blocks.kinds import mixer_of, routed_of
 from glmplan.physics.kernels.counts import expert_work, gemm_work
 from glmplan.physics.kernels.slots import Degrees, Tokens, add_kernel
 from glmplan.physics.kernels.utilisation import KernelWork
+from glmplan.physics.network.collectives import LinkClass
 from glmplan.physics.points import Layout, StepPoints
 from glmplan.physics.step.attention import add_attention
-from glmplan.physics.step.collectives import all_gather_seconds, all_reduce_seconds
+from glmplan.physics.step.collectives import all_reduce_seconds, hand_over_seconds
 from glmplan.physics.step.structure import Product, StepWork
 
 __all__ = ["SLOTS", "step_work"]
@@ -77,12 +78,14 @@ def step_work(structure: StepWork, *, layout: Layout, points: StepPoints) -> dic
     --------
     >>> from glmplan.physics.blocks.storage import uniform_checkpoint
     >>> from glmplan.facts.schema.model import DenseFfn, GroupedQuery, LayerKind, ModelSpec
-    >>> from glmplan.physics.step.structure import LinkPeak, Part
+    >>> from glmplan.facts.catalogue.hosts import load_machine
+    >>> from glmplan.physics.network.groups import links_of_layout
+    >>> from glmplan.physics.step.structure import Part
     >>> layer = LayerKind(mixer=GroupedQuery(heads=32, kv_heads=8, head_dim=128), ffn=(DenseFfn(inner=14336),))
     >>> llama = ModelSpec(name="8b", family="llama", hidden=4096, vocabulary=128256, max_context=8192,
     ...                   layers={"full": layer}, stack="full*32", source="example")
     >>> part = Part("h100-sxm", bandwidth=3.35e12, peaks={"bf16": 989e12}, family="9")
-    >>> structure = StepWork(llama, uniform_checkpoint("bf16"), part, LinkPeak("nvlink", 450e9))
+    >>> structure = StepWork(llama, uniform_checkpoint("bf16"), part, links_of_layout(load_machine("h100-sxm")))
     >>> one = np.array([1.0])
     >>> points = StepPoints(one, one * 1000, one * 0, one * 0)
     >>> round(float(step_work(structure, layout=Layout(), points=points)["gemm_bytes"][0]) * 1e3, 1)  # ms
@@ -130,11 +133,9 @@ def step_work(structure: StepWork, *, layout: Layout, points: StepPoints) -> dic
         decoding = np.minimum(one.requests, 1.0)
         for name in SLOTS:
             total[name] += passes * once[name] * decoding
-    stages = pp - 1.0
-    total["collective"] += stages * all_gather_seconds(structure, 0.0, 2.0)[0]
-    total["collective_bytes"] += (
-        stages * (step.decode + prompt) * structure.model.hidden * 2.0 / structure.link.bandwidth
-    )
+    latency, payload = hand_over_seconds(structure, (step.decode + prompt) * structure.model.hidden * 2.0, pp)
+    total["collective"] += latency
+    total["collective_bytes"] += payload
     return total
 
 
@@ -159,13 +160,13 @@ def _add_layers(
     layer["activation"] = tokens * hidden * 2.0 / part.bandwidth
     # one all-reduce after the mixer and one after the feed-forward part, each over the ranks that share the layer
     if kind.mixer is not None:
-        _add_reduce(layer, structure, tokens, degrees.tp)
+        _add_reduce(layer, structure, structure.link.tensor, tokens, degrees.tp)
     if experts is not None:
         # replicas hand their tokens to the experts and take them back: an all-gather and a reduce-scatter
-        wide = degrees.expert_ranks
-        _add_reduce(layer, structure, step.everywhere, wide, calls=1.0 + np.minimum(degrees.dp - 1.0, 1.0))
+        wide, calls = degrees.expert_ranks, 1.0 + np.minimum(degrees.dp - 1.0, 1.0)
+        _add_reduce(layer, structure, structure.link.experts, step.everywhere, wide, calls)
     elif kind.ffn:
-        _add_reduce(layer, structure, tokens, degrees.tp)
+        _add_reduce(layer, structure, structure.link.tensor, tokens, degrees.tp)
     for name, value in layer.items():
         total[name] += count * value
 
@@ -173,11 +174,12 @@ def _add_layers(
 def _add_reduce(
     layer: dict[str, np.ndarray],
     structure: StepWork,
+    link: LinkClass,
     tokens: np.ndarray,
     ranks: np.ndarray,
     calls: np.ndarray | float = 1.0,
 ) -> None:
-    latency, payload = all_reduce_seconds(structure, tokens * structure.model.hidden * 2.0, ranks)
+    latency, payload = all_reduce_seconds(structure, link, tokens * structure.model.hidden * 2.0, ranks)
     layer["collective"] = layer["collective"] + calls * latency
     layer["collective_bytes"] = layer["collective_bytes"] + payload
 

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 from typing import TYPE_CHECKING
 
-from glmplan.errors import GlmplanError, SpecError, UnknownFact
+from glmplan.errors import SpecError
 from glmplan.facts.catalogue.accelerators import load_accelerator
 from glmplan.facts.catalogue.hosts import implied_host, load_machine
-from glmplan.physics.step.group_link import link_of
-from glmplan.physics.step.structure import LinkPeak
+from glmplan.physics.network.groups import LayoutLinks, links_of_layout
 
 if TYPE_CHECKING:
     from glmplan.facts.schema.accelerator import Accelerator
@@ -75,60 +73,27 @@ class Machine:
         host = implied_host(part, count)
         return Machine(f"{count}x{part.name}", host, part, count, False, host.assumptions)
 
-    def link(self, ranks: int) -> LinkPeak:
-        """The link that a group of accelerators crosses.
+    def links(self, *, tp: int, pp: int = 1, dp: int = 1, dcp: int = 1) -> LayoutLinks:
+        """The links that the groups of a layout cross on this machine.
 
         Parameters
         ----------
-        ranks : int
-            Size of the group, [-]
+        tp, pp, dp, dcp : int, optional
+            Degrees of the layout, [-]
 
         Returns
         -------
-        LinkPeak
-            Peak of one direction for each rank. Where a host is named, payload and latency are changed by as much as
-            all-reduces on its tree differ from those of the machine that the number of accelerators alone would mean.
+        LayoutLinks
+            As the network finds them on the host that was named, or on the one that a number of accelerators implies.
 
         Raises
         ------
+        SpecError
+            If the layout has more ranks than the machine has accelerators.
         UnknownFact
-            If the group spans machines and the network between them is not known.
+            If a link that a group crosses is not known.
         """
-        plain = link_of(self.accelerator, ranks)
-        if ranks > self.per_node:
-            if self.host.fabric is None:
-                raise UnknownFact(f"{self.host.name}: unknown: network between nodes")
-            return LinkPeak("fabric", self.host.fabric.bandwidth)
-        if not self.named or ranks == 1 or plain.kind != "pcie":
-            return plain
-        slower, later = self._against_plain(ranks)
-        return LinkPeak(plain.kind, plain.bandwidth / slower, later)
-
-    @cached_property
-    def _plain_host(self) -> Host:
-        return implied_host(self.accelerator, self.count)
-
-    def _against_plain(self, ranks: int) -> tuple[float, float]:
-        """How many times as long a large and a small all-reduce take as on the plain machine, [-]"""
-        from glmplan.physics.network.collectives import all_reduce_time
-        from glmplan.physics.network.links import link_for_group
-
-        try:
-            here, plain = link_for_group(self.host, ranks), link_for_group(self._plain_host, ranks)
-        except GlmplanError:
-            return 1.0, 1.0
-        large, small = (
-            float(
-                all_reduce_time(message_bytes=size, ranks=ranks, link=here)
-                / all_reduce_time(message_bytes=size, ranks=ranks, link=plain)
-            )
-            for size in (_LARGE, _SMALL)
-        )
-        return large, small
-
-
-#: messages of prefill and of decode: a chunk of 8,192 tokens, a step of one token (both with hidden size 6,144) [B]
-_LARGE, _SMALL = 100e6, 12_288.0
+        return links_of_layout(self.host, tp=tp, pp=pp, dp=dp, dcp=dcp)
 
 
 def resolve_machine(text: str) -> Machine:
@@ -154,7 +119,7 @@ def resolve_machine(text: str) -> Machine:
     Examples
     --------
     >>> machine = resolve_machine("6xrtx-pro-6000-ws")
-    >>> machine.count, machine.accelerator.name, machine.link(2).kind
+    >>> machine.count, machine.accelerator.name, machine.links(tp=2).tensor.kind
     (6, 'rtx-pro-6000-ws', 'pcie')
     >>> resolve_machine("hgx-b200-8").count
     8

@@ -22,9 +22,9 @@ _CONDITIONS = ("protocol", "engine", "silicon", "accelerator", "model", "experts
 _BOUNDS = {"tp_below": ("tp", False), "concurrency_from": ("concurrency", True),
            "measured_before": ("measured_on", False)}  # fmt: skip
 _SETTINGS = ("kv", "fraction", "budget", "budget_slack", "budget_drafts", "budget_inputs", "budget_lengths",
-             "poll_interval", "poll_interval_small", "gather_steps", "batch_wait_steps", "batch_wait_share",
-             "lengths", "requests_per_user", "running_limit", "reserve", "whole_prompts", "prefill_first", "replica",
-             "parts", "one_group", "label_share", "label_frame",
+             "poll_interval", "poll_interval_small", "small_below", "gather_steps", "batch_wait_steps",
+             "batch_wait_share", "lengths", "requests_per_user", "running_limit", "reserve", "whole_prompts",
+             "prefill_first", "replica", "parts", "one_group", "label_share", "label_frame",
              "output_limit")  # fmt: skip
 _REPLICA = ("tp", "pp", "dp", "ep")
 _REQUESTS = ("input_tokens", "output_tokens", "lengths")
@@ -33,8 +33,6 @@ _NAMED = ("protocol", "engine", "engine_version", "model", "accelerator", "exper
 _NUMBERED = ("tp", "ep", "input_tokens", "output_tokens", "concurrency_from", "concurrency_to")
 _DATED = ("measured_from", "measured_to")
 _DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
-#: concurrency from which the scripts of InferenceX take the longer polling interval [-]
-_MANY = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +117,8 @@ def _entries() -> tuple[dict[str, Any], ...]:
         layout = entry.get("replica", {})
         if layout != "fewest" and not set(layout) <= set(_REPLICA):
             raise SpecError("is no layout of a server", file=_file(), field="replica", value=layout, choices=_REPLICA)
+        if ("poll_interval_small" in entry) != ("small_below" in entry):
+            raise SpecError("stands without poll_interval_small, or that without it", file=_file(), field="small_below")
     return found
 
 
@@ -205,7 +205,7 @@ def campaign_settings(
             continue
         bounds = [(asked[what] >= entry[name]) is least for name, (what, least) in _BOUNDS.items() if name in entry]
         if all(bounds) and _holds(entry, asked):
-            small = concurrency < _MANY and "poll_interval_small" in entry
+            small = "poll_interval_small" in entry and concurrency < entry["small_below"]
             lengths = entry.get("lengths", data.get("lengths"))
             return CampaignSettings(
                 kv=entry.get("kv"),

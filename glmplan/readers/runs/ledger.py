@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
@@ -12,10 +12,14 @@ from typing import Any
 from glmplan.errors import SpecError
 from glmplan.facts.files import read_toml
 from glmplan.facts.folders import data_folder
+from glmplan.readers.runs.columns import COLUMNS
 from glmplan.readers.runs.record import Run
 from glmplan.readers.runs.table import read_runs
 
-__all__ = ["Acceptance", "campaigns", "load_acceptance", "load_measurements", "repeats"]
+__all__ = ["Acceptance", "campaigns", "load_acceptance", "load_measurements", "repeats", "row_faults"]
+
+#: what no row that ships may leave out
+_FILLED = ("id", "campaign", "model", "speculative", "phase", "protocol")
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +113,31 @@ def load_measurements() -> list[Run]:
     5612
     """
     return list(_load())
+
+
+def row_faults(row: Mapping[str, str]) -> tuple[str, ...]:
+    """Say what keeps a row from being one that ships: its columns, what it must fill, and what its cells may hold.
+
+    Parameters
+    ----------
+    row : mapping
+        Column → cell; empty cells are missing values.
+
+    Returns
+    -------
+    tuple of str
+        What is wrong, each with its column.
+
+    Examples
+    --------
+    >>> row_faults({"id": "a", "campaign": "b", "model": "c", "speculative": "none", "phase": "decoding",
+    ...             "protocol": "single-stream", "tp": "0"})[0]
+    "phase: 'decoding' is none of serving, decode, prefill, memory"
+    """
+    found = [f"{name}: is empty" for name in _FILLED if not row.get(name)]
+    found += [f"{name}: is no column of a run" for name in row if name not in COLUMNS]
+    told = ((name, COLUMNS[name].fault(text)) for name, text in row.items() if text and name in COLUMNS)
+    return (*found, *(f"{name}: {fault}" for name, fault in told if fault))
 
 
 def load_acceptance() -> list[Acceptance]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
+from glmplan.readers.runs.columns import COLUMNS
+
 __all__ = ["LENGTHS", "TOTAL_IN_REQUEST_COLUMN", "phase_of", "prefix_cached", "protocol_of", "unusable", "withheld"]
 
 #: protocols whose `output_tokens_per_s_per_request` column holds the total of all sequences
@@ -146,7 +148,7 @@ def prefix_cached(row: Mapping[str, str]) -> bool:
     True
     """
     if given := row.get("prefix_cached"):
-        return given == "yes"
+        return COLUMNS["prefix_cached"].flag(given) is True
     notes = row.get("notes", "")
     if _COLD.search(notes) or "cold" in notes.partition("C>=2")[0] and row.get("concurrency") in ("1", "1.0"):
         return False

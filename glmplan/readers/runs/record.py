@@ -8,19 +8,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from glmplan.readers.runs.figures import FIGURES
 from glmplan.readers.runs.speculation import Speculation
 
-__all__ = ["FIGURES", "Run", "Runs"]
-
-#: figures that a run may report, under one name each
-FIGURES: tuple[str, ...] = (
-    "ttft_mean_ms", "ttft_p50_ms", "ttft_p99_ms",
-    "tpot_mean_ms", "tpot_p50_ms", "tpot_p99_ms", "tpot_incl_ttft_mean_ms",
-    "itl_mean_ms", "itl_p50_ms", "itl_p99_ms", "e2e_mean_ms", "e2e_p99_ms",
-    "output_tokens_per_s", "output_tokens_per_s_per_request", "total_tokens_per_s", "prefill_tokens_per_s",
-    "kv_pool_tokens", "weights_gib_per_accelerator", "wall_s",
-    "gpu_power_total_w", "joules_per_output_token", "concurrency_effective",
-)  # fmt: skip
+__all__ = ["Run", "Runs"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,11 +135,14 @@ class Runs:
         Its header, unknown columns included.
     runs : tuple of Run
         One for each row.
+    warnings : tuple of str
+        What of the table was ignored.
     """
 
     path: Path
     columns: tuple[str, ...]
     runs: tuple[Run, ...]
+    warnings: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.runs)
@@ -165,7 +159,7 @@ class Runs:
         Parameters
         ----------
         name : str
-            A numeric field of `Run` or one of `FIGURES`.
+            A numeric field of `Run` or the column of a figure.
 
         Returns
         -------

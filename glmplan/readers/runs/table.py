@@ -5,12 +5,12 @@ from __future__ import annotations
 import csv
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from glmplan.errors import SpecError, nearest
+from glmplan.errors import SpecError
 from glmplan.facts.catalogue.names import (
     accelerator_name,
     engine_name,
@@ -19,6 +19,9 @@ from glmplan.facts.catalogue.names import (
     model_name,
     weights_name,
 )
+from glmplan.readers.runs.columns import ALIASES, COLUMNS, ignored_columns, nearest_column
+from glmplan.readers.runs.figures import FIGURES
+from glmplan.readers.runs.labels import counted_label
 from glmplan.readers.runs.protocols import (
     LENGTHS,
     TOTAL_IN_REQUEST_COLUMN,
@@ -28,35 +31,15 @@ from glmplan.readers.runs.protocols import (
     unusable,
     withheld,
 )
-from glmplan.readers.runs.record import FIGURES, Run, Runs
+from glmplan.readers.runs.record import Run, Runs
 from glmplan.readers.runs.speculation import Speculation, read_speculation
+from glmplan.units import GIB
 
-__all__ = ["COLUMNS", "FIGURES", "Run", "Runs", "read_runs", "run_from_row"]
+__all__ = ["Run", "Runs", "read_runs", "run_from_row"]
 
-#: column of a table → figure, where the names differ
-_RENAMED = {
-    "ttft_ms": "ttft_mean_ms",
-    "tpot_ms": "tpot_mean_ms",
-    "mlperf_tokens_per_s": "output_tokens_per_s",
-    "decode_tokens_per_s": "output_tokens_per_s",
-}
-_FIGURE_COLUMNS = {**{name: name for name in FIGURES}, **_RENAMED}
-_COUNTS = ("accelerator_count", "nodes", "tp", "pp", "dp", "ep", "dcp", "num_requests")
-_AMOUNTS = (
-    "concurrency", "input_tokens", "output_tokens", "context_depth", "acceptance_length", "power_limit_w",
-    "uncertainty_pct", "request_rate_per_s", "weights_bits", "running_limit",
-)  # fmt: skip
-_TEXTS = (
-    "id", "campaign", "measured_on", "model", "checkpoint", "weights", "kv_cache", "accelerator", "host", "engine",
-    "engine_version", "backend", "attention_backend", "moe_backend", "cuda_graphs", "speculative", "phase", "scenario",
-    "protocol", "shared_prompt", "prefix_cached", "context_is_label", "withheld", "unusable", "trust", "source",
-    "notes",
-)  # fmt: skip
-#: every column that is understood
-COLUMNS: tuple[str, ...] = (*_TEXTS, *_COUNTS, *_AMOUNTS, *_FIGURE_COLUMNS)
-_REQUIRED = ("id", "model", "accelerator")
-#: prompts of the Kimi grids, labelled by characters / 4: label → tokens (voipmonitor/rtx6kpro models/kimi-k26.md)
-_KIMI_LABELS = {8192: 5312.0, 16384: 10480.0, 32768: 20822.0, 65536: 41505.0, 131072: 82845.0}
+_REQUIRED = tuple(one.name for one in COLUMNS.values() if one.required)
+#: counts and amounts that stand in the field of the same name as they are; the others need the notes too
+_NUMBERS = ("nodes", "tp", "pp", "dp", "ep", "dcp", "accelerator_count", "output_tokens", "power_limit_w")
 _QUANTISED = re.compile(r"\+/-(\d+(?:\.\d+)?)%")
 _PROMPTS = re.compile(r"\bn=(\d+)\b|--num-prompts[ =](\d+)|\b(\d+) prompts?\b")
 _RATE = re.compile(r"(\d+) ?RPS")
@@ -75,21 +58,18 @@ def _number(row: Mapping[str, str], name: str) -> float | None:
     if not text:
         return None
     try:
-        value = float(text)
-    except ValueError:
-        raise _BadCell(f"{name}: {text!r} is not a number") from None
-    if value < 0 or math.isnan(value) or (math.isinf(value) and name != "request_rate_per_s"):
-        raise _BadCell(f"{name}: {text!r} is not a finite number of zero or more")
-    return value
+        return COLUMNS[ALIASES.get(name, name)].number(text)
+    except ValueError as error:
+        raise _BadCell(f"{name}: {error}") from None
 
 
 def _count(row: Mapping[str, str], name: str) -> int | None:
     value = _number(row, name)
-    if value is None:
-        return None
-    if value < 1 or value != int(value):
-        raise _BadCell(f"{name}: {row[name]!r} is not a whole number of one or more")
-    return int(value)
+    return None if value is None else int(value)
+
+
+def _flag(row: Mapping[str, str], name: str) -> bool:
+    return COLUMNS[name].flag(row.get(name, "")) is True
 
 
 def _graphs(row: Mapping[str, str]) -> bool | None:
@@ -108,13 +88,10 @@ def _lengths(row: Mapping[str, str], phase: str) -> tuple[float | None, float | 
     """Return real prompt length, real cached context [token] and whether they are only labels."""
     prompt, depth, notes = _number(row, "input_tokens"), _number(row, "context_depth"), row.get("notes", "")
     label = False
-    if given := row.get("context_is_label"):
-        label = given == "yes"
-    elif prompt and any(
-        word in notes for word in ("chars/token", "NOMINAL label", "inference-throughput/", "kimi-k26.md")
-    ):
-        real = _KIMI_LABELS.get(int(prompt)) if row.get("model", "").startswith("kimi") else None
-        prompt, label = (real, False) if real else (prompt, True)
+    if row.get("context_is_label"):
+        label = _flag(row, "context_is_label")
+    elif prompt:
+        prompt, label = counted_label(prompt, model=row.get("model", ""), notes=notes)
     if depth is None and phase == "decode":
         depth = prompt
     return prompt, depth, label
@@ -147,7 +124,7 @@ def _load(row: Mapping[str, str], protocol: str) -> dict[str, Any]:
 def _figures(row: Mapping[str, str], protocol: str) -> tuple[dict[str, float], bool]:
     """Return the observed figures and whether a total stood in the per-request column."""
     seen: dict[str, float] = {}
-    for column, figure in _FIGURE_COLUMNS.items():
+    for column, figure in (*((name, name) for name in FIGURES), *ALIASES.items()):
         value = _number(row, column)
         if value is not None:
             seen.setdefault(figure, value)
@@ -159,9 +136,11 @@ def _figures(row: Mapping[str, str], protocol: str) -> tuple[dict[str, float], b
 
 def _read(row: Mapping[str, str], protocol: str, phase: str) -> dict[str, Any]:
     """Return the fields of a run that need numbers; raises _BadCell."""
-    fields: dict[str, Any] = {name: _count(row, name) for name in _COUNTS if name != "num_requests"}
+    fields: dict[str, Any] = {
+        name: _count(row, name) if COLUMNS[name].kind == "count" else _number(row, name) for name in _NUMBERS
+    }
     fields.update(_load(row, protocol))
-    fields.update({name: _number(row, name) for name in ("output_tokens", "power_limit_w")})
+    _number(row, "host_share")  # checked here, read with the machine
     notes = row.get("notes", "")
     prompt, depth, label = _lengths(row, phase)
     spec = read_speculation(row.get("speculative", ""), notes, _number(row, "acceptance_length"), depth)
@@ -181,7 +160,7 @@ def _read(row: Mapping[str, str], protocol: str, phase: str) -> dict[str, Any]:
         set_aside = withheld(row, seen, fields["output_tokens"])
     bits = _number(row, "weights_bits")
     if bits is None and (size := _GGUF_SIZE.search(notes)):
-        bits = round(float(size.group(2)) * 2**30 * 8 / (float(size.group(1)) * 1e9), 3)
+        bits = round(float(size.group(2)) * GIB * 8 / (float(size.group(1)) * 1e9), 3)
     fields.update(
         input_tokens=prompt,
         context_depth=depth,
@@ -259,7 +238,7 @@ def run_from_row(row: Mapping[str, str]) -> Run:
         protocol=protocol,
         scenario=row.get("scenario", ""),
         length_range=LENGTHS.get(protocol, (1.0, 1.0)),
-        shared_prompt=row.get("shared_prompt", "").lower() in ("yes", "true", "1"),
+        shared_prompt=_flag(row, "shared_prompt"),
         prefix_cached=prefix_cached(row),
         offload=protocol == "hybrid" or "hybrid" in accelerator,
         unusable=row.get("unusable") or unusable(row),
@@ -276,8 +255,9 @@ def read_runs(path: str | Path) -> Runs:
     Parameters
     ----------
     path : path
-        The table: UTF-8, a header line, at least the columns `id`, `model` and `accelerator`. Any of `COLUMNS` is
-        understood, others are kept.
+        The table: UTF-8, a header line, at least the columns `id`, `model` and `accelerator`. The columns of
+        `glmplan.readers.runs.columns.COLUMNS` are understood; others are kept in `Run.cells` and named in
+        `Runs.warnings`.
 
     Returns
     -------
@@ -287,7 +267,7 @@ def read_runs(path: str | Path) -> Runs:
     Raises
     ------
     SpecError
-        If the file cannot be read, is not a CSV in UTF-8, or lacks a required column.
+        If the file cannot be read, is not a CSV in UTF-8, lacks a required column or has one twice.
 
     Examples
     --------
@@ -297,6 +277,8 @@ def read_runs(path: str | Path) -> Runs:
     >>> runs = read_runs(file)
     >>> runs[0].engine, runs[0].engine_release, runs[0].cells["mine"]
     ('vllm', (0, 9, 2), 'x')
+    >>> runs.warnings[0].partition(": ")[2]
+    "ignored, as no column of a run has this name: 'mine'"
     """
     path = Path(path)
     try:
@@ -311,9 +293,12 @@ def read_runs(path: str | Path) -> Runs:
     header = tuple(name.strip() for name in lines[0])
     for name in _REQUIRED:
         if name not in header:
-            close = nearest(name, header, 1)
-            hint = f"; nearest column: {close[0]}" if close else f"; columns: {', '.join(header[:12])}"
+            close = nearest_column(name, header)
+            hint = f"; nearest column: {close}" if close else f"; columns: {', '.join(header[:12])}"
             raise SpecError(f"is a required column and missing{hint}", file=path, field=name)
+    twice = next((name for place, name in enumerate(header) if name and name in header[:place]), None)
+    if twice is not None:
+        raise SpecError("stands twice in the header", file=path, field=twice)
     runs = []
     for line in lines[1:]:
         if not any(line):
@@ -322,4 +307,18 @@ def read_runs(path: str | Path) -> Runs:
         if len(line) > len(header):
             run = replace(run, error=f"{len(line)} cells in a table of {len(header)} columns")
         runs.append(run)
-    return Runs(path, header, tuple(runs))
+    return Runs(path, header, tuple(runs), tuple(_warnings(path, header, lines[1:])))
+
+
+def _warnings(path: Path, header: tuple[str, ...], lines: list[list[str]]) -> Iterator[str]:
+    """Name what the reader of a table leaves out."""
+    ignored = ignored_columns(name for name in header if name)
+    if ignored:
+        yield f"{path}: ignored, as no column of a run has this name: {ignored}"
+    unnamed = [place for place, name in enumerate(header) if not name]
+    if any(line[place].strip() for line in lines for place in unnamed if place < len(line)):
+        yield f"{path}: ignored: a column without a name"
+    for alias, name in ALIASES.items():
+        both = [place for place, one in enumerate(header) if one in (alias, name)]
+        if len(both) == 2 and any(all(place < len(line) and line[place] for place in both) for line in lines):
+            yield f"{path}: {alias} is another name of {name}: ignored in rows that have both"

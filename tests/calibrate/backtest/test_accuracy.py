@@ -21,12 +21,13 @@ from glmplan.calibrate.backtest.accuracy_page import (
 )
 from glmplan.calibrate.backtest.moved import moved, moved_table, moved_text
 from glmplan.calibrate.backtest.reasons import conditions_of, reasons_for
-from glmplan.calibrate.backtest.scores import FIGURES, figure_of, score
+from glmplan.calibrate.backtest.scores import GROUPS, score
 from glmplan.calibrate.step.crossvalidate import MODES
 from glmplan.calibrate.step.left_out import FILE, left_out_of
 from glmplan.errors import SpecError, UnknownFact
 from glmplan.prediction.from_row import question_of
 from glmplan.prediction.predict import predict
+from glmplan.readers.runs.figures import FIGURES
 from glmplan.readers.runs.ledger import load_measurements
 
 
@@ -55,12 +56,12 @@ def test_a_rate_and_a_time_of_one_step_err_to_opposite_sides(found, small_fit):
     table = found.table
     place = next(n for n, name in enumerate(design.figure) if name == "tpot_mean_ms")
     assert table.predicted["random"][place] == pytest.approx(-small_fit[0].errors[0].residual[place])
-    assert figure_of("output_tokens_per_s") == "throughput"
+    assert FIGURES["output_tokens_per_s"].group == "throughput"
 
 
 def test_every_way_and_figure_is_scored(found):
     for mode in MODES:
-        assert set(found.overall[mode]) <= set(FIGURES)
+        assert set(found.overall[mode]) <= set(GROUPS)
         assert {"TTFT", "TPOT"} <= set(found.overall[mode])
         assert sum(one.count for one in found.overall[mode].values()) == len(found.table.run)
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from same_text import same_to_rounding
 
 from glmplan.calibrate.backtest.accuracy import accuracy
 from glmplan.calibrate.backtest.accuracy_page import accuracy_page
@@ -24,9 +25,10 @@ def test_the_page_was_written_from_these_errors(found):
     start = "| random | TTFT |"
     row = next(line for line in accuracy_page(found).splitlines() if line.startswith(start))
     # median, mean, p90 and bias: the other columns also depend on how intervals group the runs
-    assert row.split("|")[:8] == next(line for line in text.splitlines() if line.startswith(start)).split("|")[:8], (
-        "docs/accuracy.md is stale: run `glmplan backtest`"
-    )
+    # another processor may round the last digit the other way: docs/decisions/processors.md
+    committed = next(line for line in text.splitlines() if line.startswith(start))
+    fresh, shipped = ("|".join(one.split("|")[:8]) for one in (row, committed))
+    assert same_to_rounding(shipped, fresh), "docs/accuracy.md is stale: run `glmplan backtest`"
 
 
 def test_tpot_of_random_sweep_rows_is_within_its_goal(found):

@@ -7,11 +7,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from glmplan.calibrate.step.crossvalidate import cross_validate, figure_kind
+from glmplan.calibrate.step.crossvalidate import cross_validate
 from glmplan.calibrate.step.joint_fit import PRIOR_MEAN, evaluate, prior_spread, solve, summed
 from glmplan.calibrate.step.observations import build_design
 from glmplan.physics.step.time import PARAMETERS
 from glmplan.prediction.effects import COLUMNS, LEVELS, keys_of, knowledge_class
+from glmplan.readers.runs.figures import FIGURES
 from glmplan.readers.runs.ledger import load_measurements
 
 
@@ -110,7 +111,7 @@ def test_deepseek_r1_and_v3_share_every_key_but_the_release(runs):
     ("figure", "kind"), [("ttft_p50_ms", "ttft"), ("prefill_tokens_per_s", "prefill"), ("tpot_mean_ms", "decode")]
 )
 def test_figures_have_a_kind(figure, kind):
-    assert figure_kind(figure) == kind
+    assert FIGURES[figure].interval == kind
 
 
 WALL = "sglang-deepseek-prompts-on-b300"

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
+from glmplan.facts.catalogue.hosts import load_machine
 from glmplan.facts.schema.model import CompressedAttention, ExpertsFfn, Indexer, LayerKind, ModelSpec
 from glmplan.physics.blocks.cache import cache_layout, model_cache_bytes_per_token
 from glmplan.physics.blocks.compressed import CompressedMixer
@@ -16,12 +17,14 @@ from glmplan.physics.blocks.features import model_features
 from glmplan.physics.blocks.stack import model_parameters
 from glmplan.physics.blocks.storage import uniform_checkpoint
 from glmplan.physics.memory import MemorySettings, rank_memory
+from glmplan.physics.network.groups import links_of_layout
 from glmplan.physics.points import Layout, StepPoints
-from glmplan.physics.step.structure import LinkPeak, Part, StepWork
+from glmplan.physics.step.structure import Part, StepWork
 from glmplan.physics.step.work import step_work
 from glmplan.plan.degrees import heads_problem
 
 GIB = 2.0**30
+NVLINK = links_of_layout(load_machine("hgx-h100-8"), tp=8)
 MILLION = 2**20  # the context of both models
 
 
@@ -135,7 +138,7 @@ def test_engines_split_heads_and_whole_output_groups_only():
 
 def test_nobody_measured_its_kernels_so_they_take_the_rule_of_thumb():
     part = Part("h100-sxm", bandwidth=3.35e12, peaks={"bf16": 989e12}, family="9")
-    structure = StepWork(flash(), uniform_checkpoint("fp8"), part, LinkPeak("nvlink", 450e9))
+    structure = StepWork(flash(), uniform_checkpoint("fp8"), part, NVLINK)
     for kernel in ("compressed-decode", "compressed-prefill"):
         assert structure.kernel(kernel, "bf16") == structure.kernel("a kernel of nobody", "bf16")
 
@@ -143,7 +146,7 @@ def test_nobody_measured_its_kernels_so_they_take_the_rule_of_thumb():
 @pytest.mark.parametrize("tp", [1, 8])
 def test_every_rank_reads_all_entries_and_index_keys_no_faster_than_its_memory_gives_them(tp):
     part = Part("h100-sxm", bandwidth=3.35e12, peaks={"bf16": 989e12}, family="9")
-    structure = StepWork(flash(), uniform_checkpoint("fp8"), part, LinkPeak("nvlink", 450e9), kv_bytes=1.0,
+    structure = StepWork(flash(), uniform_checkpoint("fp8"), part, NVLINK, kv_bytes=1.0,
                          latent_bytes=656.0)  # fmt: skip
     requests, context = 64.0, 100_000.0
     points = StepPoints(*(np.array([one]) for one in (requests, context, 0.0, 0.0)))

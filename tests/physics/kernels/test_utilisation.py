@@ -14,6 +14,7 @@ from glmplan.physics.kernels.counts import (
     latent_decode_work,
     touched_experts,
 )
+from glmplan.physics.kernels.slots import add_kernel
 from glmplan.physics.kernels.state_counts import exchange_work, recurrent_decode_work, recurrent_prefill_work
 from glmplan.physics.kernels.utilisation import (
     CollectiveParams,
@@ -172,3 +173,27 @@ def test_more_bytes_ranks_or_a_slower_link_never_speed_an_all_reduce(bytes_, ran
 def test_a_group_of_one_costs_nothing():
     params = CollectiveParams(latency=4e-6, hop=1e-7, one_shot=0.5, two_shot=0.7)
     assert collective_seconds(1e6, 1, link_bandwidth=1e11, params=params) == 0.0
+
+
+def test_a_step_and_a_fit_take_the_same_time_for_a_kernel():
+    rng = np.random.default_rng(5)
+    n = 200
+
+    def drawn(most: float) -> np.ndarray:
+        return 10.0 ** rng.uniform(0, most, n)
+
+    work = KernelWork(1e3 * drawn(9), 1e3 * drawn(9), drawn(4), drawn(4), drawn(4), side_bytes=drawn(9),
+                      groups=np.floor(drawn(2)), block_bytes=drawn(6), block_keys=drawn(3))  # fmt: skip
+    params = KernelParams(3e-6, 0.7, 0.6, 50.0, 80.0, 4.0, 0.8, 3.0, 2e-7, 1.5, 5e7, 2e10, 2.0, 1e-9)
+    names = ("fixed", "bytes", "flop")
+    layer = {name: np.zeros(n) for name in names}
+    add_kernel(layer, work, params, peak_flop=5e14, bandwidth=2e12, slots=names, active=np.ones(n))
+    fitted = kernel_seconds(work, peak_flop=5e14, peak_bandwidth=2e12, params=params)
+    np.testing.assert_array_equal(layer["fixed"] + layer["bytes"] + layer["flop"], fitted)
+    # the textbook form, which the three parts must add up to
+    compute = work.flop * (1 + 50.0 / work.rows) * (1 + 80.0 / work.tiles) / (0.6 * 5e14)
+    memory = work.bytes * (1 + 4.0 / work.streams) / (0.7 * 2e12)
+    memory = np.maximum(memory, work.block_bytes / 2e10 + work.block_keys * 1e-9)
+    joined = (compute**3.0 + memory**3.0) ** (1 / 3.0)
+    whole = 3e-6 + 2e-7 * work.groups + work.side_bytes / (0.8 * 2e12) + joined
+    np.testing.assert_allclose(fitted, whole, rtol=1e-12)

@@ -105,10 +105,15 @@ def test_a_group_that_the_machine_cannot_hold_is_refused(size):
 
 
 def test_the_fitted_record_is_what_the_ledgers_give_today():
+    from same_text import same_to_rounding
+
     from glmplan.calibrate.links.record import link_record
     from glmplan.facts.folders import data_folder
 
-    assert (data_folder("calibration") / "fits" / "links.toml").read_text() == link_record()
+    # before they are written with four digits, constants differ by less than 1e-9 between processors with AVX-512,
+    # with AVX2 and with neither: docs/decisions/processors.md
+    shipped = (data_folder("calibration") / "fits" / "links.toml").read_text(encoding="utf-8")
+    assert same_to_rounding(shipped, link_record())
 
 
 def test_every_fitted_efficiency_is_a_share():

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from glmplan.errors import SpecError, UnknownFact
 from glmplan.facts.catalogue.hosts import host_names, load_host
-from glmplan.physics.network.conditions import CONDITIONS, conditions_of, measured_cost
+from glmplan.physics.network.conditions import conditions_of, measured_cost, named_conditions
 from glmplan.physics.network.topology import HOST, flow_rates, link_graph, link_loads
 
 ends = st.integers(0, 7)
@@ -17,7 +17,7 @@ flows = st.lists(st.tuples(ends, ends).filter(lambda flow: flow[0] != flow[1]), 
 
 
 def alone(host, start, end):
-    """What one transfer reaches when nothing else moves [B/s]."""
+    """What one transfer reaches when nothing else moves, [B/s]"""
     return float(flow_rates(host, [(start, end)])[0])
 
 
@@ -121,7 +121,7 @@ def test_every_host_builds_a_graph_with_its_accelerators(name):
 
 
 def test_every_named_condition_has_a_measured_cost():
-    for condition in CONDITIONS:
+    for condition in named_conditions():
         costs = measured_cost(condition)
         assert costs and all(abs(cost.ratio - 1) > 0.1 for cost in costs)
 
@@ -140,8 +140,9 @@ def test_conditions_are_read_off_the_description():
 def test_links_for_a_plan_need_no_graph_library():
     code = (
         "import sys; from glmplan.facts.catalogue.hosts import load_machine; "
-        "from glmplan.physics.network.links import link_for_group; "
-        "link_for_group(load_machine('6xrtx-pro-6000-ws'), 2); print('networkx' in sys.modules, 'scipy' in sys.modules)"
+        "from glmplan.physics.network.groups import links_of_layout;"
+        "links_of_layout(load_machine('6xrtx-pro-6000-ws'), tp=2, pp=3);"
+        "print('networkx' in sys.modules, 'scipy' in sys.modules)"
     )
     assert (
         subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()

@@ -16,6 +16,7 @@ from glmplan.facts.catalogue.hosts import load_host
 from glmplan.facts.catalogue.models import load_model
 from glmplan.physics.blocks.storage import uniform_checkpoint
 from glmplan.physics.offload.time import (
+    COSTS,
     HostSide,
     OffloadFit,
     Placement,
@@ -26,6 +27,7 @@ from glmplan.physics.offload.time import (
     offload_step_seconds,
     offload_work,
 )
+from glmplan.physics.points import StepPoints
 
 FIT = OffloadFit(
     0.5, 0.5, 1e-4, {"avx512": 5e10, "amx": 5e10}, {"avx512": 5e10, "amx": 2e11}, 0.1, 0.8, 0.4, 0.5, 0.8, 1e-4, {}
@@ -36,8 +38,13 @@ DEEPSEEK, INT8 = load_model("deepseek-v3"), uniform_checkpoint("int8")
 
 def work(share=1.0, users=1.0, context=0.0, unit="experts", mode="cpu", model=None):
     one = np.atleast_1d(np.asarray(users, dtype=float))
-    place = Placement(share, unit, mode)
-    return offload_work(model or DEEPSEEK, INT8, place, tokens=one, sequences=one, context=np.full(one.shape, context))
+    points = StepPoints(one, one * 0.0 + context, one * 0.0, one * 0.0)
+    return offload_work(model or DEEPSEEK, INT8, Placement(share, unit, mode), points)
+
+
+def prompt_work(tokens, share=1.0):
+    one = np.ones(1)
+    return offload_work(DEEPSEEK, INT8, Placement(share), StepPoints(0 * one, 0 * one, one * tokens, one * tokens / 2))
 
 
 def test_one_token_reads_the_experts_it_visits():
@@ -45,7 +52,7 @@ def test_one_token_reads_the_experts_it_visits():
     expected = 58 * 8 * 3 * 7168 * 2048
     assert work().host_bytes[0] == pytest.approx(expected)
     assert work().host_flop[0] == pytest.approx(2 * expected)
-    assert work().held_bytes == pytest.approx(expected * 256 / 8)
+    assert work().held_bytes[0] == pytest.approx(expected * 256 / 8)
 
 
 def test_host_and_accelerators_together_do_the_whole_step():
@@ -68,44 +75,81 @@ def test_a_second_user_visits_almost_as_many_experts_again():
     )
     one, two, many = work(users=[1.0, 2.0, 4000.0], model=even).host_bytes
     assert two / one == pytest.approx(2 - 8 / 256)
-    assert many == pytest.approx(work().held_bytes)
+    assert many == pytest.approx(work().held_bytes[0])
     # where some experts are busier the two meet a little more often
     one, less, many = work(users=[1.0, 2.0, 4000.0]).host_bytes
     assert 1.9 * one < less < two
-    assert many == pytest.approx(work().held_bytes)
+    assert many == pytest.approx(work().held_bytes[0])
 
 
 def test_decoding_on_the_cpu_is_bound_by_bytes_until_cores_are_few():
     one = work()
-    fast = host_seconds(one, SIDE, mode="cpu", prompt=False, fit=FIT)[0]
+    fast = host_seconds(one, SIDE, mode="cpu", fit=FIT)[0].sum()
     # half of 300 GB/s, and half as much again for the second socket
     assert fast == pytest.approx(one.host_bytes[0] / (0.5 * 300e9 * 1.5))
-    slow = host_seconds(one, replace(SIDE, cores=4), mode="cpu", prompt=False, fit=FIT)[0]
+    slow = host_seconds(one, replace(SIDE, cores=4), mode="cpu", fit=FIT)[0].sum()
     assert slow == pytest.approx(one.host_flop[0] / (4 * 5e10))
+
+
+def test_prompts_multiply_matrices_at_a_rate_of_their_own():
+    prompt, few = prompt_work(512.0), replace(SIDE, cores=4, kernel="amx")
+    assert prompt.host_flop[0] == 0.0
+    # 512 tokens, 8 experts each, at 200 GFLOP/s of a core
+    expected = 2 * 512 * 58 * 8 * 3 * 7168 * 2048
+    assert prompt.host_prompt_flop[0] == pytest.approx(expected)
+    assert host_seconds(prompt, few, mode="cpu", fit=FIT)[0].sum() == pytest.approx(expected / (4 * 2e11))
+
+
+def test_a_row_that_holds_no_step_takes_no_time():
+    nothing = offload_step_seconds(work(users=[0.0]), SIDE, load_accelerator("rtx-4090"), count=1, fit=FIT)
+    assert nothing.tolist() == [[0.0] * len(COSTS)]
+    streamed = offload_step_seconds(
+        work(users=[0.0]), SIDE, load_accelerator("rtx-4090"), count=1, mode="stream", fit=FIT
+    )
+    assert streamed.sum() == 0.0
+
+
+def test_decoding_works_on_the_latent_and_prompts_on_expanded_keys():
+    # DeepSeek-V3: 128 heads over 61 layers; 512 latent and 64 rotary values, or 192 and 128 of a head
+    keys = 1000.0
+    decode = work(0.0, context=keys).own_flop[0] - work(0.0).own_flop[0]
+    assert decode == pytest.approx(61 * 2 * 128 * (512 + 64 + 512) * keys)
+    one = np.ones(1)
+    near, far = (offload_work(DEEPSEEK, INT8, Placement(0.0), StepPoints(0 * one, 0 * one, one, one * seen)).own_flop[0]
+                 for seen in (0.0, keys))  # fmt: skip
+    assert far - near == pytest.approx(61 * 2 * 128 * (192 + 128) * keys)
 
 
 def test_streaming_moves_everything_and_reading_in_place_only_what_is_touched():
     one = work()
-    stream = host_seconds(one, SIDE, mode="stream", prompt=False, fit=FIT)[0]
-    touched = host_seconds(one, SIDE, mode="touched", prompt=False, fit=FIT)[0]
-    assert stream == pytest.approx(one.held_bytes / 25e9 + one.held_bytes / 60e9)
-    assert stream / touched == pytest.approx(256 / 8)
+    stream = host_seconds(one, SIDE, mode="stream", fit=FIT)[0]
+    touched = host_seconds(one, SIDE, mode="touched", fit=FIT)[0]
+    assert stream == pytest.approx([one.held_bytes[0] / 60e9, one.held_bytes[0] / 25e9])
+    assert stream / touched == pytest.approx([256 / 8, 256 / 8])
 
 
 def test_streaming_without_a_known_link_is_refused():
     with pytest.raises(UnknownFact, match="links"):
-        host_seconds(work(), HostSide(600e9), mode="stream", prompt=False, fit=FIT)
+        host_seconds(work(), HostSide(600e9), mode="stream", fit=FIT)
 
 
 def test_a_streamed_prompt_is_computed_on_the_accelerator():
     one, part = work(users=[8192.0]), load_accelerator("rtx-4090")
     alone = accelerator_seconds(one, part, count=1, mode="cpu", fit=FIT)
     streamed = accelerator_seconds(one, part, count=1, mode="stream", fit=FIT)
-    assert streamed[0] > alone[0]
+    assert streamed.sum() > alone.sum()
 
 
 def test_a_machine_without_accelerators_spends_no_time_on_them():
-    assert accelerator_seconds(work(), None, count=0, mode="cpu", fit=FIT)[0] == 0.0
+    assert accelerator_seconds(work(), None, count=0, mode="cpu", fit=FIT).sum() == 0.0
+
+
+def test_an_accelerator_is_bound_by_bytes_or_by_arithmetic_and_the_longer_is_said():
+    part = load_accelerator("rtx-4090")
+    few, many = (accelerator_seconds(prompt_work(tokens, 0.0), part, count=1, mode="cpu", fit=FIT)[0]
+                 for tokens in (1.0, 8192.0))  # fmt: skip
+    assert few[0] > 0 and few[2] == 0.0
+    assert many[:2].tolist() == [0.0, 0.0] and many[2] > few.sum()
 
 
 def test_a_share_outside_zero_and_one_is_refused():
@@ -124,7 +168,7 @@ def test_a_host_whose_memory_is_unknown_says_so():
 
 
 def step(side=SIDE, **how):
-    return offload_step_seconds(work(**how), side, load_accelerator("rtx-4090"), count=1, fit=FIT)
+    return offload_step_seconds(work(**how), side, load_accelerator("rtx-4090"), count=1, fit=FIT).sum(axis=1)
 
 
 @given(share=st.floats(0.0, 1.0), users=st.floats(1.0, 64.0), context=st.floats(0.0, 1e5))

@@ -4,13 +4,15 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
+from glmplan.facts.catalogue.hosts import load_machine
 from glmplan.facts.catalogue.models import load_model
 from glmplan.facts.schema.model import DraftHead, ModelSpec
 from glmplan.physics.blocks.stack import mtp_tensors
 from glmplan.physics.blocks.storage import checkpoint_bytes, segments
 from glmplan.physics.memory import rank_memory
+from glmplan.physics.network.groups import links_of_layout
 from glmplan.physics.points import Layout, StepPoints
-from glmplan.physics.step.structure import LinkPeak, Part, StepWork
+from glmplan.physics.step.structure import Part, StepWork
 from glmplan.physics.step.work import step_work
 from glmplan.readers.models.resolve import resolve_model
 from glmplan.report.model_page import model_text
@@ -59,7 +61,7 @@ def test_each_pass_reads_the_layer_and_the_vocabulary_and_the_projection_runs_on
     points = StepPoints(*(np.array([one]) for one in (1.0, 1000.0, 0.0, 0.0)))
 
     def read(drafts: int, *, verify_only: bool = False) -> float:
-        link = LinkPeak("pcie", 63e9)
+        link = links_of_layout(load_machine("8xrtx-pro-6000-ws"), tp=8)
         what = StepWork(KIMI, stored, CARD, link, engine="vllm", draft_tokens=drafts, verify_only=verify_only)
         return float(step_work(what, layout=Layout(tp=np.array([8])), points=points)["gemm_bytes"][0])
 

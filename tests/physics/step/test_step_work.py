@@ -9,16 +9,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from glmplan.facts.catalogue.hosts import load_host
 from glmplan.facts.catalogue.models import load_model
 from glmplan.physics.blocks.storage import uniform_checkpoint
+from glmplan.physics.network.groups import LayoutLinks
+from glmplan.physics.network.links import link_for_group
 from glmplan.physics.points import Layout, StepPoints
 from glmplan.physics.step.front_end import front_work, prompt_launches
-from glmplan.physics.step.structure import LinkPeak, Part, StepWork
+from glmplan.physics.step.structure import Part, StepWork
 from glmplan.physics.step.time import COMPONENTS, PARAMETERS, step_time
 from glmplan.physics.step.work import SLOTS, step_work
 
 H100 = Part("h100-sxm", bandwidth=3.35e12, peaks={"bf16": 989e12, "fp8": 1978e12}, family="9")
-NVLINK = LinkPeak("nvlink", 450e9)
+SWITCHED = link_for_group(load_host("hgx-h100-8"), 8)
+NVLINK = LayoutLinks(SWITCHED, SWITCHED, SWITCHED, SWITCHED)  # whatever the layout
 NEUTRAL = np.log([1e-3, 5e-6, 5e-6, 5e-6, 5e-6, 10, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1e-2, 1e-6])
 
 
@@ -190,7 +194,7 @@ def test_the_share_of_a_parameter_is_the_slope_of_the_logarithm():
 
 def test_on_a_processor_one_row_is_bound_by_memory_and_few_rows_waste_part_of_a_tile():
     socket = Part("this-machine", bandwidth=40e9, peaks={"bf16": 80e9}, family="cpu")
-    what = StepWork(load_model("llama-3.1-8b"), uniform_checkpoint("bf16"), socket, LinkPeak("unified", 40e9))
+    what = StepWork(load_model("llama-3.1-8b"), uniform_checkpoint("bf16"), socket, NVLINK)
 
     def products(rows: float) -> float:
         one = np.array([rows])

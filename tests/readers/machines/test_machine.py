@@ -21,8 +21,8 @@ def test_the_cpu_of_this_machine_can_stand_in_for_an_accelerator(monkeypatch, tm
 
 def test_longer_measuring_never_lowers_the_order_of_magnitude():
     copy, read = memory_bandwidth(seconds=0.05, megabytes=64)
-    assert 1e8 < copy < 1e13 and 1e8 < read < 1e13
-    assert 1e8 < matrix_rate(seconds=0.05, size=512) < 1e15
+    assert 1e6 < copy < 1e13 and 1e6 < read < 1e13
+    assert 1e6 < matrix_rate(seconds=0.05, size=512) < 1e15
 
 
 def test_nodes_of_the_kernel_are_read(tmp_path):

@@ -14,8 +14,9 @@ from glmplan.facts.catalogue.accelerators import accelerator_names
 from glmplan.facts.catalogue.models import model_aliases
 from glmplan.facts.catalogue.names import refusal
 from glmplan.facts.folders import data_folder
-from glmplan.readers.runs.ledger import campaigns, load_acceptance, load_measurements, repeats
-from glmplan.readers.runs.measurement import Measurement, Source
+from glmplan.readers.runs.columns import COLUMNS
+from glmplan.readers.runs.ledger import campaigns, load_acceptance, load_measurements, repeats, row_faults
+from glmplan.readers.runs.measurement import Source
 from glmplan.readers.runs.table import read_runs
 
 FOLDER = data_folder("calibration") / "measurements"
@@ -27,7 +28,29 @@ SHARED = Path(__file__).resolve().parents[4] / "shared" / "measurements"
 def test_every_row_of_every_campaign_file_has_the_form_of_the_schema(file):
     with open(FOLDER / file, newline="", encoding="utf-8") as stream:
         for row in csv.DictReader(stream):
-            Measurement.model_validate_strings({name: text for name, text in row.items() if text})
+            assert row_faults(row) == ()
+
+
+@pytest.mark.parametrize(
+    ("column", "cell", "word"),
+    [("phase", "decoding", "none of serving"), ("tp", "2.5", "whole number"), ("power_limit_w", "0", "more than 0"),
+     ("acceptance_length", "0.9", "less than 1"), ("measured_on", "yesterday", "form"), ("cuda_graphs", "maybe", "yes"),
+     ("ttft_mean_ms", "-1", "zero or more"), ("protocol", "", "empty"), ("request_rate_per_s", "0", "more than 0"),
+     ("mine", "1", "no column")],
+)  # fmt: skip
+def test_a_row_that_may_not_ship_says_which_column_is_wrong(column, cell, word):
+    good = {"id": "a", "campaign": "b", "model": "glm-5", "speculative": "none", "phase": "decode", "protocol": "other",
+            "request_rate_per_s": "inf", "measured_on": "2026-01", "trust": "A"}  # fmt: skip
+    assert row_faults(good) == ()
+    (said,) = row_faults({**good, column: cell})
+    assert said.startswith(f"{column}: ") and word in said
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_the_columns_of_a_campaign_file_stand_in_the_one_order_and_none_is_ignored(file):
+    table = read_runs(FOLDER / file)
+    assert list(table.columns) == [name for name in COLUMNS if name in table.columns]
+    assert table.warnings == ()
 
 
 @pytest.mark.parametrize("file", FILES)

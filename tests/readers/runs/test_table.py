@@ -18,8 +18,9 @@ from glmplan.facts.catalogue.names import (
     refusal,
     weights_name,
 )
+from glmplan.readers.runs.columns import ALIASES, COLUMNS
 from glmplan.readers.runs.speculation import read_speculation
-from glmplan.readers.runs.table import COLUMNS, read_runs, run_from_row
+from glmplan.readers.runs.table import read_runs, run_from_row
 
 BASE = {"id": "a", "model": "glm-5.1", "accelerator": "b200-sxm"}
 
@@ -114,7 +115,7 @@ def test_a_bad_cell_is_told_with_its_column(cells, field):
     assert run(**cells).error.startswith(f"{field}: ")
 
 
-@given(st.dictionaries(st.sampled_from(COLUMNS), st.text(max_size=12)))
+@given(st.dictionaries(st.sampled_from([*COLUMNS, *ALIASES]), st.text(max_size=12)))
 def test_no_row_whatever_it_holds_raises(cells):
     read = run_from_row(cells)
     assert read.error is None or read.error

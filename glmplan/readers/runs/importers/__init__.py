@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from glmplan.errors import SpecError
+from glmplan.readers.runs.columns import COLUMNS, ignored_columns, nearest_column
 from glmplan.readers.runs.importers import (
     aiperf,
     guidellm,
@@ -22,9 +23,9 @@ from glmplan.readers.runs.importers import (
     vllm_bench,
     vllm_log,
 )
-from glmplan.readers.runs.importers.record import RUN_COLUMNS, Imported, Problem, Source, row_identifier
+from glmplan.readers.runs.importers.record import Imported, Problem, Source, row_identifier
 
-__all__ = ["KINDS", "RUN_COLUMNS", "Imported", "Problem", "Source", "import_file", "import_text", "table_csv"]
+__all__ = ["KINDS", "Imported", "Problem", "Source", "import_file", "import_text", "table_csv"]
 
 
 class _Kind(NamedTuple):
@@ -64,7 +65,6 @@ _BESIDE = {
     '"endpoints_configured"': "is AIPerf's record of the server's metrics: give profile_export_aiperf.json",
     '"payloads"': "is AIPerf's list of prompts, not of results: give profile_export_aiperf.json",
 }
-_ASKED = ("id", "model", "accelerator")
 _ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 
 
@@ -83,12 +83,13 @@ def import_text(text: str, *, name: str = "", facts: Mapping[str, Any] | None = 
     Returns
     -------
     Imported
-        Runs in the columns of `RUN_COLUMNS`, and what was wrong with which field on which line.
+        Runs in the columns of `glmplan.readers.runs.columns.COLUMNS`, and what was wrong with which field on which
+        line.
 
     Raises
     ------
     SpecError
-        If the kind is not recognised, or not one record of the file could be used.
+        If the kind is not recognised, not one record of the file could be used, or `facts` holds what is no column.
 
     Examples
     --------
@@ -97,12 +98,16 @@ def import_text(text: str, *, name: str = "", facts: Mapping[str, Any] | None = 
     >>> runs.kind, [(row["phase"], row["model"]) for row in runs.rows]
     ('llama-batched-bench', [('decode', 'tiny'), ('prefill', 'tiny')])
     """
+    for column in facts or {}:
+        if column not in COLUMNS:
+            close = nearest_column(column)
+            raise SpecError("is no column of a run", field="facts", value=column, choices=[close] if close else COLUMNS)
     source = Source(name, _ANSI.sub("", text.removeprefix("\ufeff")))
     if not source.text.strip():
         raise SpecError("is empty; expected a benchmark's result or a startup log", file=name or None)
     kind = next((kind for kind in _READERS if kind.recognise(source)), None)
     if kind is None:
-        beside = next((why for mark, why in _BESIDE.items() if mark in source.text), None)
+        beside = next((why for mark, why in _BESIDE.items() if mark in source.text), None) or _table(source.text)
         why = beside or f"is of no kind that glmplan reads; it reads: {', '.join(KINDS)}"
         raise SpecError(why, file=name or None)
     found = kind.read(source)
@@ -111,6 +116,16 @@ def import_text(text: str, *, name: str = "", facts: Mapping[str, Any] | None = 
         raise SpecError(f"looks like {kind.name}, but no record of it can be used: {shown}", file=name or None)
     rows = [_finish(row, facts or {}) for row in found.rows]
     return Imported(kind.name, rows, found.problems, found.logged)
+
+
+def _table(text: str) -> str:
+    """Say what a table of runs is for, which needs no import; empty for anything else."""
+    header = [name.strip() for name in text.partition("\n")[0].split(",")]
+    if not all(one.name in header for one in COLUMNS.values() if one.required):
+        return ""
+    ignored = ignored_columns(name for name in header if name)
+    said = "is a table of runs already: give it to predict --runs, reproduce --runs or calibrate --from"
+    return f"{said}; not known there and ignored: {ignored}" if ignored else said
 
 
 def import_file(path: str | Path, *, facts: Mapping[str, Any] | None = None) -> Imported:
@@ -154,7 +169,7 @@ def _finish(row: Mapping[str, Any], facts: Mapping[str, Any]) -> dict[str, Any]:
     if "model" not in filled and "checkpoint" in filled:
         filled["model"] = str(filled["checkpoint"])
     filled.setdefault("id", row_identifier(str(sorted(map(str, row.items()))), 0))
-    return {c: _rounded(filled[c]) for c in RUN_COLUMNS if c in filled}
+    return {c: _rounded(filled[c]) for c in COLUMNS if c in filled}
 
 
 def _rounded(value: Any) -> Any:
@@ -187,7 +202,7 @@ def table_csv(rows: Iterable[Mapping[str, Any]]) -> str:
 
     rows = list(rows)
     # the readers of these tables ask for the first three even where they are empty
-    used = [c for c in RUN_COLUMNS if c in _ASKED or any(row.get(c) not in (None, "") for row in rows)]
+    used = [c for c in COLUMNS if COLUMNS[c].required or any(row.get(c) not in (None, "") for row in rows)]
     out = io.StringIO()
     writer = csv.DictWriter(out, used, extrasaction="ignore", lineterminator="\n")
     writer.writeheader()

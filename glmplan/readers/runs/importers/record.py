@@ -12,7 +12,6 @@ from typing import Any
 from glmplan.readers.runs.importers.json_records import Document, Problem, array_elements, documents
 
 __all__ = [
-    "RUN_COLUMNS",
     "BadRecord",
     "Document",
     "Fields",
@@ -25,22 +24,6 @@ __all__ = [
     "row_identifier",
 ]
 
-#: The columns of a measured run in the order they are written, as in the tables of `calibration/measurements`.
-# fmt: off
-RUN_COLUMNS: tuple[str, ...] = (
-    "id", "campaign", "measured_on", "model", "checkpoint", "weights", "kv_cache", "accelerator", "accelerator_count",
-    "nodes", "host", "tp", "pp", "dp", "ep", "dcp", "engine", "engine_version", "attention_backend", "moe_backend",
-    "cuda_graphs", "speculative", "acceptance_length", "power_limit_w", "phase", "protocol",
-    "scenario", "concurrency", "running_limit",
-    "concurrency_effective", "request_rate_per_s", "num_requests", "input_tokens", "output_tokens", "context_depth",
-    "shared_prompt", "output_tokens_per_s", "output_tokens_per_s_per_request", "total_tokens_per_s",
-    "prefill_tokens_per_s", "wall_s", "ttft_mean_ms", "ttft_p50_ms", "ttft_p99_ms",
-    "tpot_mean_ms", "tpot_p50_ms", "tpot_p99_ms", "tpot_incl_ttft_mean_ms", "itl_mean_ms", "itl_p50_ms", "itl_p99_ms",
-    "e2e_mean_ms", "e2e_p99_ms", "kv_pool_tokens", "weights_gib_per_accelerator", "gpu_power_total_w",
-    "joules_per_output_token", "uncertainty_pct", "trust", "source", "notes",
-)
-# fmt: on
-
 
 @dataclass(frozen=True, slots=True)
 class Imported:
@@ -51,7 +34,7 @@ class Imported:
     kind : str
         The tool that wrote the file, as recognised by its content.
     rows : list of dict
-        Runs; keys are among `RUN_COLUMNS`.
+        Runs; keys are among `glmplan.readers.runs.columns.COLUMNS`.
     problems : list of Problem
         Records and fields that could not be used.
     logged : object, optional

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 
 from glmplan.readers.runs.importers.record import Imported, Source, by_text
-from glmplan.readers.runs.importers.startup import GIB, StartupLog, imported, matches
+from glmplan.readers.runs.importers.startup import StartupLog, imported, matches
+from glmplan.units import GIB
 
 __all__ = ["KIND", "read", "recognise"]
 

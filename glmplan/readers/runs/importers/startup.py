@@ -8,10 +8,10 @@ from typing import Any
 
 from glmplan.readers.runs.importers.record import Imported, Source, row_identifier
 from glmplan.readers.runs.importers.serving_columns import notes
+from glmplan.units import GIB
 
-__all__ = ["GIB", "StartupLog", "imported", "matches", "number", "weights_of_method"]
+__all__ = ["StartupLog", "imported", "matches", "number", "weights_of_method"]
 
-GIB = 2.0**30
 #: How engines name a method of quantisation and how the tables name the format; None: the method says nothing of it.
 _FORMATS = {
     "modelopt_fp4": "nvfp4",

@@ -7,7 +7,8 @@ import statistics
 from collections.abc import Iterator
 from typing import Any
 
-from glmplan.readers.runs.importers.record import RUN_COLUMNS, BadRecord, Fields, Imported, Problem, Source, by_keys
+from glmplan.readers.runs.columns import COLUMNS
+from glmplan.readers.runs.importers.record import BadRecord, Fields, Imported, Problem, Source, by_keys
 from glmplan.readers.runs.importers.serving_columns import few_requests, latencies, load, mean_lengths, notes
 
 __all__ = ["KIND", "read", "recognise"]
@@ -53,9 +54,9 @@ def _rows(fields: Fields) -> Iterator[dict[str, Any]]:
         **latencies(fields),
         "acceptance_length": fields.positive("spec_decode_acceptance_length"),
     }
-    for name in RUN_COLUMNS:
-        # what the user wrote with --metadata wins over what cannot be known otherwise
-        if name not in row and isinstance(fields.value.get(name), str | int | float):
+    for name in COLUMNS:
+        # what the user wrote with --metadata wins over what cannot be known otherwise; `backend` is the endpoint's type
+        if name not in {*row, "backend"} and isinstance(fields.value.get(name), str | int | float):
             row[name] = fields.value[name]
     if retokenised:
         warning = (

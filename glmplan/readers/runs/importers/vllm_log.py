@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from glmplan.readers.runs.importers.record import Imported, Source, by_text
-from glmplan.readers.runs.importers.startup import GIB, StartupLog, imported, matches, number
+from glmplan.readers.runs.importers.startup import StartupLog, imported, matches, number
+from glmplan.units import GIB
 
 __all__ = ["KIND", "read", "recognise"]
 

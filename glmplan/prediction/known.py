@@ -1,0 +1,171 @@
+"""What is known of a case: its class, its words, and how wide the intervals of its figures are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from glmplan.physics.offload.time import OffloadFit, load_offload_fit
+from glmplan.prediction.deployment import Deployment
+from glmplan.prediction.effects import KNOWN_AS, LEVELS, Effects, keys_of, knowledge_class
+from glmplan.prediction.intervals import features_of, interval_of
+from glmplan.prediction.load import Load
+from glmplan.units import QUANTILE_90
+
+__all__ = ["KINDS", "Known", "known_by_bytes", "known_by_engine", "known_of_offloading"]
+
+#: kinds of interval
+KINDS: tuple[str, ...] = ("decode", "ttft", "prefill")
+#: half-width added to an interval for each e-fold beyond the measured concurrency or lengths [-]
+_BEYOND = 0.15
+#: half-width added where requests are taken to spread over pipeline stages, about the gain that this assumes [-]
+_SPREAD_OVER_STAGES = 0.3
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What is known of a deployment under a load.
+
+    Attributes
+    ----------
+    knowledge : str
+        What was measured of it, one of `glmplan.prediction.effects.KNOWN_AS`.
+    basis : str
+        The same in words.
+    outside : str
+        What lies outside of what was measured; empty if nothing.
+    ends : mapping of str to (float, float)
+        Kind of figure, one of `KINDS` → ends of the 90 % interval of measured over predicted times, in logarithms, [-]
+    ttft_scale : float
+        Logarithm of what prompts that wait for others take longer by, [-]
+    """
+
+    knowledge: str
+    basis: str
+    outside: str
+    ends: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    ttft_scale: float = 0.0
+
+
+def known_by_engine(
+    deployment: Deployment, load: Load, levels: tuple[bool, ...], ttft_scale: float, fit: Effects
+) -> Known:
+    """What runs of engines on accelerators tell of a case.
+
+    Parameters
+    ----------
+    deployment : Deployment
+        The deployment.
+    load : Load
+        The load.
+    levels : tuple of bool
+        For each level whether its key was measured.
+    ttft_scale : float
+        As in `Known`, [-]
+    fit : Effects
+        The fit.
+
+    Returns
+    -------
+    Known
+        Class, words and intervals.
+    """
+    at_site = keys_of(deployment)[LEVELS.index("configuration")] in fit.site
+    knowledge = "site" if at_site and "site" in fit.intervals else knowledge_class(levels)
+    beyond, outside = _outside(deployment, load, knowledge, fit)
+    features = features_of(deployment, load)
+    ends = {}
+    for kind in KINDS:
+        if kind in fit.intervals[knowledge]:
+            low, high = interval_of(fit, knowledge, kind, features)
+            if kind == "decode":
+                low, high = _drafted(low, high, deployment.acceptance_deviation)
+            ends[kind] = (low - beyond, high + beyond)
+    return Known(knowledge, KNOWN_AS[knowledge], outside, ends, ttft_scale)
+
+
+def _drafted(low: float, high: float, deviation: float) -> tuple[float, float]:
+    """Ends of an interval with what is not known of the acceptance length, which errs independently of the fit."""
+    drafting = QUANTILE_90 * deviation
+    return -float(np.hypot(low, drafting)), float(np.hypot(high, drafting))
+
+
+def known_of_offloading(
+    machine: str = "", *, basis: str = "", outside: str = "", drafting: float = 0.0, fit: OffloadFit | None = None
+) -> Known:
+    """What published runs with weights in host memory tell of a case.
+
+    Parameters
+    ----------
+    machine : str, optional
+        The machine, where its own runs were measured.
+    basis, outside : str, optional
+        Words to add.
+    drafting : float, optional
+        Deviation of the logarithm of the tokens a step gains, [-]
+    fit : OffloadFit, optional
+        Constants; those shipped by default.
+
+    Returns
+    -------
+    Known
+        Class, words and intervals; a machine that was measured has a narrower interval.
+    """
+    fit = fit or load_offload_fit()
+    ends = {}
+    for kind, of in (("decode", "decode"), ("ttft", "prefill"), ("prefill", "prefill")):
+        _, low, high = fit.of_machine(machine, of)
+        ends[kind] = (-high, -low)  # the fit speaks of rates
+    ends["decode"] = _drafted(*ends["decode"], drafting)
+    return Known("engine", "; ".join(part for part in (_OFFLOADING, basis) if part), outside, ends)
+
+
+_OFFLOADING = "offload model fitted to published hybrid runs"
+
+
+def known_by_bytes(deployment: Deployment, load: Load, *, fit: OffloadFit | None = None) -> Known:
+    """What published runs on machines with one memory tell of a case.
+
+    Parameters
+    ----------
+    deployment : Deployment
+        The deployment.
+    load : Load
+        The load.
+    fit : OffloadFit, optional
+        Constants; those shipped by default.
+
+    Returns
+    -------
+    Known
+        Class, words and intervals; of decoding alone.
+    """
+    fit = fit or load_offload_fit()
+    low, high = fit.intervals["unified"]
+    outside = f"no matrix rate of {deployment.accelerator.full_name} is published: prompts are not timed"
+    if load.phase == "serving":
+        outside += "; the rates are of decoding alone"
+    basis = "decoding by bytes, fitted to published runs on machines with one memory"
+    return Known("engine", basis, outside, {"decode": _drafted(-high, -low, deployment.acceptance_deviation)})
+
+
+def _outside(deployment: Deployment, load: Load, knowledge: str, fit: Effects) -> tuple[float, str]:
+    """How far the load lies beyond what was measured (half-width to add, words)."""
+    words = [] if knowledge in ("site", "configuration", "group") else [KNOWN_AS[knowledge]]
+    widen = 0.0
+    domain = fit.domain.get(keys_of(deployment)[LEVELS.index("group")])
+    if domain:
+        asked = (load.concurrency, load.input_tokens + load.context, load.output_tokens)
+        for name, value, low, high in zip(
+            ("concurrency", "input", "output"), asked, domain[0::2], domain[1::2], strict=True
+        ):
+            if value > 0 and (value < 0.5 * low or value > 2.0 * high):
+                words.append(f"{name} {value:g} outside the measured {low:g}-{high:g}")
+                edge = low if value < low else high
+                widen += _BEYOND * abs(float(np.log(value / max(edge, 1.0))))
+    if deployment.pp > 1 and load.bunched == 1.0 and load.concurrency > 1:
+        words.append("runs through pipeline stages were measured as bursts only, which stay in one micro-batch")
+        widen += _SPREAD_OVER_STAGES
+    return widen, "; ".join(words)

@@ -1,0 +1,94 @@
+"""Which model of a step time answers for a deployment: one rule for every command."""
+
+from __future__ import annotations
+
+from glmplan.errors import UnknownFact
+from glmplan.physics.offload.hosted_steps import HostedSteps
+from glmplan.physics.offload.one_memory_steps import OneMemorySteps, runs_on_one_memory
+from glmplan.physics.offload.time import OffloadFit, load_offload_fit
+from glmplan.physics.step.gpu import GpuSteps
+from glmplan.physics.step.model import StepModel
+from glmplan.prediction.deployment import Deployment
+from glmplan.prediction.effects import Effects, keys_of, load_effects, log_parameters
+from glmplan.prediction.load import Load
+
+__all__ = ["check_answerable", "runs_on_accelerators", "step_model_of"]
+
+
+def runs_on_accelerators(deployment: Deployment) -> bool:
+    """Whether a deployment is answered kernel by kernel: its accelerators hold all weights and their rates are known.
+
+    Parameters
+    ----------
+    deployment : Deployment
+        The deployment.
+
+    Returns
+    -------
+    bool
+        False with weights in host memory, and on machines with one memory whose matrix rate nobody published.
+    """
+    return deployment.offload is None and not runs_on_one_memory(deployment.accelerator)
+
+
+def check_answerable(deployment: Deployment, load: Load) -> None:
+    """Refuse what no published rate can answer.
+
+    Parameters
+    ----------
+    deployment : Deployment
+        The deployment.
+    load : Load
+        The load.
+
+    Raises
+    ------
+    UnknownFact
+        If a rate of the part that the answer needs is not published.
+    """
+    if runs_on_accelerators(deployment):
+        deployment.structure.part.rate("bf16")
+    elif deployment.offload is None and load.phase == "prefill":
+        raise UnknownFact(f"no matrix rate of {deployment.accelerator.full_name} is published: prompts cannot be timed")
+
+
+def step_model_of(
+    deployment: Deployment, *, effects: Effects | None = None, constants: OffloadFit | None = None
+) -> StepModel:
+    """The model of a deployment's step time: the one that answers every question about it.
+
+    Parameters
+    ----------
+    deployment : Deployment
+        The deployment.
+    effects : Effects, optional
+        The fit of accelerators; the shipped one by default.
+    constants : OffloadFit, optional
+        The fit of offloading and of machines with one memory; the shipped one by default.
+
+    Returns
+    -------
+    StepModel
+        `HostedSteps` with weights in host memory, `OneMemorySteps` on machines with one memory whose matrix rate
+        nobody published, else `GpuSteps`.
+
+    Examples
+    --------
+    >>> from glmplan.prediction.from_row import question_of
+    >>> from glmplan.readers.runs.table import run_from_row
+    >>> row = {"id": "a", "model": "glm-5.1", "weights": "mxfp4", "accelerator": "m3-ultra", "accelerator_count": "1",
+    ...        "engine": "mlx", "phase": "decode", "concurrency": "1"}
+    >>> type(step_model_of(question_of(run_from_row(row)).deployment)).__name__
+    'OneMemorySteps'
+    """
+    d = deployment
+    tokens = 1.0 + d.draft_tokens
+    if d.offload is not None:
+        fit = constants or load_offload_fit()
+        return HostedSteps(d.model, d.checkpoint, d.offload, d.accelerator, d.count, fit, d.kv, tokens)
+    if runs_on_one_memory(d.accelerator):
+        fit = constants or load_offload_fit()
+        return OneMemorySteps(d.model, d.checkpoint, d.accelerator, fit, d.kv, tokens)
+    effects = effects or load_effects(d.engine)
+    total, _ = effects.sum_of(keys_of(d))
+    return GpuSteps(d.structure, d.layout, log_parameters(total[None, :])[0], d.graph_tokens)

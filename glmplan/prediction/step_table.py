@@ -1,0 +1,100 @@
+"""The steps of many deployments as tables of work: those alike in structure together, so that numpy sees long arrays.
+
+`glmplan.prediction.predict` and `glmplan.calibrate.step.observations` both read these tables, so that what is fitted is
+what is predicted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from glmplan.physics.points import Layout, StepPoints
+from glmplan.physics.step.front_end import front_work, prompt_launches
+from glmplan.physics.step.model import FrontPoints
+from glmplan.physics.step.work import SLOTS, step_work
+from glmplan.prediction.deployment import Deployment
+
+__all__ = ["alike", "step_tables"]
+
+
+def alike(deployment: Deployment) -> tuple[object, ...]:
+    """What deployments must have in common to be computed together; layouts may differ.
+
+    Parameters
+    ----------
+    deployment : Deployment
+        The deployment.
+
+    Returns
+    -------
+    tuple
+        Equal for deployments with the same `Deployment.structure`.
+    """
+    d = deployment
+    return (d.model.name, id(d.checkpoint), d.accelerator.name, d.link, d.kv, d.engine, d.sparse, d.draft_tokens,
+            d.attention_backend)  # fmt: skip
+
+
+def step_tables(
+    deployments: Sequence[Deployment], points: Sequence[StepPoints], fronts: Sequence[FrontPoints]
+) -> Iterator[tuple[list[int], np.ndarray]]:
+    """Work of the kinds of step of many deployments.
+
+    Parameters
+    ----------
+    deployments : sequence of Deployment
+        The deployments.
+    points : sequence of StepPoints
+        The kinds of step of each.
+    fronts : sequence of FrontPoints
+        Work of the front end of each, as long as its points.
+
+    Yields
+    ------
+    list of int
+        Places of deployments that are alike, ascending, [-]
+    (nodes, 19) array
+        Their rows one after the other, in the columns of `glmplan.physics.step.work.SLOTS`, [s] or [-]
+    """
+    groups: dict[tuple[object, ...], list[int]] = {}
+    for place, deployment in enumerate(deployments):
+        groups.setdefault(alike(deployment), []).append(place)
+    for members in groups.values():
+        yield (
+            members,
+            _table([deployments[m] for m in members], [points[m] for m in members], [fronts[m] for m in members]),
+        )
+
+
+def _table(deployments: list[Deployment], points: list[StepPoints], fronts: list[FrontPoints]) -> np.ndarray:
+    structure, sizes = deployments[0].structure, [len(one.decode_requests) for one in points]
+
+    def column(name: str) -> np.ndarray:
+        return np.concatenate([np.broadcast_to(getattr(one, name), n) for one, n in zip(points, sizes, strict=True)])
+
+    def degree(name: str) -> np.ndarray:
+        return np.repeat([float(getattr(one, name)) for one in deployments], sizes)
+
+    work = step_work(
+        structure,
+        layout=Layout(tp=degree("tp"), pp=degree("pp"), dp=degree("dp"), ep=degree("ep"), dcp=degree("dcp")),
+        points=StepPoints(
+            column("decode_requests"),
+            column("decode_context"),
+            column("prefill_tokens"),
+            column("prefill_context"),
+            column("decode_shared"),
+        ),
+    )
+    launches = [
+        prompt_launches(structure, replayed=front.pass_tokens <= one.graph_tokens)
+        for one, front in zip(deployments, fronts, strict=True)
+    ]
+    return front_work(
+        np.stack([work[slot] for slot in SLOTS], axis=1),
+        arrivals=np.concatenate([one.arrivals for one in fronts]),
+        prompt=np.concatenate([one.prompt for one in fronts]),
+        launches=np.repeat(launches, sizes),
+    )

@@ -1,0 +1,80 @@
+"""Widths of intervals: how deployments alike scattered, how far a load lies outside, what nobody knows of drafting."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from glmplan.prediction.effects import LEVELS, Effects, keys_of, load_effects
+from glmplan.prediction.from_row import question_of
+from glmplan.prediction.intervals import interval_of
+from glmplan.prediction.predict import predict
+from glmplan.readers.runs.record import Run
+
+SERVED = Run("one", "deepseek-v3", "h200-sxm", accelerator_count=8, tp=8, engine="vllm", weights="fp8-block",
+             phase="serving", concurrency=16.0, input_tokens=1000.0, output_tokens=500.0)  # fmt: skip
+#: standard normal quantile of a 90 % interval: 5 % lie beyond it [-]
+Z = 1.644854
+FEATURES = {
+    "engine": "vllm", "accelerator": "x", "model": "y", "format": "fp8", "load of engine": "vllm 1",
+    "model of engine": "vllm y", "load": "1", "prompt": "to 300", "link": "none", "blocks": "latent", "drafting": "no",
+}  # fmt: skip
+
+
+def half_widths(deployment, load, effects, figure="tpot"):
+    found = predict(deployment, load, effects=effects).figures[figure]
+    return np.log([found.value / found.low, found.high / found.value])
+
+
+def test_an_interval_is_wider_by_the_product_of_the_factors_of_its_like():
+    ends = {"decode": (-0.1, 0.2), "ttft": (-0.3, 0.4)}
+    widths = {"decode engine: vllm": 2.0, "decode format: fp8": 3.0, "decode load: 1": 5.0,
+              "decode blocks: latent": 0.5, "ttft engine: vllm": 7.0, "decode engine: other": 11.0}  # fmt: skip
+    known = {name: ends for name in ("site", "configuration", "group", "nothing")}
+    fit = Effects({}, np.zeros((len(LEVELS), 21)), known, {}, widths)
+    # a measured deployment knows its engine and format, another only its load and its blocks
+    assert interval_of(fit, "configuration", "decode", FEATURES) == pytest.approx((-0.1 * 6, 0.2 * 6))
+    assert interval_of(fit, "configuration", "ttft", FEATURES) == pytest.approx((-0.3 * 7, 0.4 * 7))
+    for knowledge in ("group", "nothing"):
+        assert interval_of(fit, knowledge, "decode", FEATURES) == pytest.approx((-0.1 * 2.5, 0.2 * 2.5))
+    # a site has seen its own scatter
+    assert interval_of(fit, "site", "decode", FEATURES) == (-0.1, 0.2)
+
+
+@pytest.mark.parametrize("figure", ["tpot", "ttft", "output_rate"])
+def test_a_load_beyond_the_measured_widens_the_interval_by_how_far_it_is_beyond(figure):
+    asked = question_of(SERVED)
+    deployment, group = asked.deployment, keys_of(asked.deployment)[LEVELS.index("group")]
+    fit = load_effects("vllm")
+    unbounded = replace(fit, domain={})
+    base = half_widths(deployment, asked.load, unbounded, figure)
+
+    def wider(*domain):
+        bounded = replace(fit, domain={group: list(domain)})
+        grown = half_widths(deployment, asked.load, bounded, figure) - base
+        assert grown[0] == pytest.approx(grown[1])
+        return grown[0]
+
+    assert wider(1.0, 64.0, 100.0, 8000.0, 100.0, 1000.0) == pytest.approx(0.0)
+    # 0.15 for each e-fold between 16 requests and the 4 that were measured, on either side, and for each direction
+    assert wider(1.0, 4.0, 100.0, 8000.0, 100.0, 1000.0) == pytest.approx(0.15 * np.log(4.0))
+    assert wider(64.0, 256.0, 100.0, 8000.0, 100.0, 1000.0) == pytest.approx(0.15 * np.log(4.0))
+    assert wider(1.0, 4.0, 8000.0, 8000.0, 100.0, 1000.0) == pytest.approx(0.15 * np.log(4.0 * 8.0))
+    assert wider(1.0, 64.0, 100.0, 8000.0, 10.0, 50.0) == pytest.approx(0.15 * np.log(10.0))
+
+
+def test_what_nobody_knows_of_drafting_stands_in_the_interval_of_decoding():
+    asked = question_of(SERVED)
+    unknown = replace(asked.deployment, draft_tokens=3, acceptance=None)
+    length, spread = unknown.acceptance_prior
+    given, fit = replace(unknown, acceptance=length), load_effects("vllm")
+    assert spread > 0.05
+    for figure in ("tpot", "itl_p50", "output_rate"):
+        narrow, wide = (half_widths(one, asked.load, fit, figure) for one in (given, unknown))
+        # independent errors add as squares: those of the fit, and those of the tokens that a step yields
+        np.testing.assert_allclose(wide**2 - narrow**2, (Z * spread) ** 2, rtol=1e-3)
+    np.testing.assert_allclose(
+        half_widths(unknown, asked.load, fit, "ttft"), half_widths(given, asked.load, fit, "ttft")
+    )

@@ -1,0 +1,178 @@
+"""Three models of a step time behave alike: accelerators, weights in host memory, one memory for both."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from glmplan.errors import UnknownFact
+from glmplan.physics.offload.hosted_steps import HostedSteps, Offload
+from glmplan.physics.offload.one_memory_steps import OneMemorySteps
+from glmplan.physics.offload.time import HostSide, Placement
+from glmplan.physics.points import StepPoints
+from glmplan.physics.step.gpu import GpuSteps
+from glmplan.physics.step.model import FrontPoints, StepModel
+from glmplan.prediction.from_row import question_of
+from glmplan.prediction.known import KINDS, Known
+from glmplan.prediction.load import Load
+from glmplan.prediction.predict import front_end_seconds, predict, predict_steps, step_seconds
+from glmplan.prediction.step_models import check_answerable, runs_on_accelerators, step_model_of
+from glmplan.readers.runs.table import run_from_row
+
+KNOWN = Known("engine", "", "", {kind: (-0.1, 0.1) for kind in KINDS})
+KINDS_OF_MACHINE = ("accelerators", "hosted", "one memory")
+
+
+def deployment(kind, bandwidth=1.0):
+    """DeepSeek-V3 on eight H200, with its experts on a two-socket host, or on one M3 Ultra."""
+    part = "m3-ultra" if kind == "one memory" else "h200-sxm"
+    cells = {"id": "a", "model": "deepseek-v3", "weights": "int4" if kind == "one memory" else "fp8",
+             "accelerator": part, "accelerator_count": "1" if kind != "accelerators" else "8", "engine": "sglang",
+             "phase": "decode", "concurrency": "1"}  # fmt: skip
+    found = question_of(run_from_row(cells)).deployment
+    faster = found.accelerator.model_copy(
+        update={"memory_bandwidth": bandwidth * found.accelerator.need("memory_bandwidth")}
+    )
+    found = replace(found, accelerator=faster)
+    if kind == "hosted":
+        side = HostSide(bandwidth * 614.4e9, 2, 64, bandwidth * 50e9, "amx")
+        found = replace(found, offload=Offload(Placement(1.0), side, streams_above=4096.0))
+    return found
+
+
+MODELS = {kind: step_model_of(deployment(kind)) for kind in KINDS_OF_MACHINE}
+every_kind = pytest.mark.parametrize("kind", KINDS_OF_MACHINE)
+prompted = pytest.mark.parametrize("kind", KINDS_OF_MACHINE[:2])
+
+
+def decode(users, context):
+    users, context = np.atleast_1d(np.asarray(users, float)), np.atleast_1d(np.asarray(context, float))
+    return StepPoints(users, context + 0 * users, 0 * users, 0 * users)
+
+
+def test_each_machine_has_the_model_that_is_for_it():
+    assert [type(MODELS[kind]) for kind in KINDS_OF_MACHINE] == [GpuSteps, HostedSteps, OneMemorySteps]
+    assert all(isinstance(one, StepModel) for one in MODELS.values())
+    assert [runs_on_accelerators(deployment(kind)) for kind in KINDS_OF_MACHINE] == [True, False, False]
+
+
+@every_kind
+@given(users=st.floats(1.0, 256.0), context=st.floats(1.0, 1e5), factor=st.floats(1.0, 4.0))
+@settings(max_examples=15, deadline=None)
+def test_more_bandwidth_is_never_slower(kind, users, context, factor):
+    faster = step_model_of(deployment(kind, factor))
+    assert faster.times(decode(users, context)).seconds[0] <= MODELS[kind].times(decode(users, context)).seconds[0]
+
+
+@every_kind
+@given(users=st.integers(1, 255), context=st.floats(1.0, 1e5))
+@settings(max_examples=15, deadline=None)
+def test_a_step_of_more_users_takes_no_less_time(kind, users, context):
+    one, more = MODELS[kind].times(decode([users, users + 1], context)).seconds
+    assert more >= one * (1 - 1e-9)
+
+
+@every_kind
+@given(users=st.integers(1, 24))
+@settings(max_examples=8, deadline=None)
+def test_a_user_beside_more_users_is_never_faster(kind, users):
+    rates = [
+        predict_steps(MODELS[kind], Load("serving", float(number), 512.0, 128.0, requests=8 * number), KNOWN)
+        .figures["request_rate"]
+        .value
+        for number in (users, 2 * users)
+    ]
+    assert rates[1] <= rates[0] * (1 + 1e-9)
+
+
+@prompted
+@given(users=st.integers(1, 16), tokens=st.integers(1, 4096))
+@settings(max_examples=8, deadline=None)
+def test_the_first_token_takes_at_least_one_pass_over_the_prompt(kind, users, tokens):
+    load = Load("serving", float(users), float(tokens), 32.0, requests=4 * users, budget=4096)
+    first = predict_steps(MODELS[kind], load, KNOWN).figures["ttft"].value
+    one = np.ones(1)
+    alone = MODELS[kind].times(StepPoints(0 * one, 0 * one, one * tokens, one * (tokens + 1) / 2)).seconds[0]
+    assert first >= alone * (1 - 1e-9)
+
+
+@every_kind
+@given(users=st.integers(1, 24), room=st.integers(1, 24))
+@settings(max_examples=8, deadline=None)
+def test_littles_law_holds_in_the_closed_loop(kind, users, room):
+    """Requests in the system are the rate at which they end times how long each is there (Little, 1961)."""
+    pool = room * (512 + 0.5 * 128) + 1
+    load = Load("serving", float(users), 512.0, 128.0, requests=40 * users, pool_tokens=pool)
+    found = predict_steps(MODELS[kind], load, KNOWN).figures
+    # what the front end takes before a request reaches the engine is not part of the loop
+    there = 128.0 / found["request_rate"].value - front_end_seconds(deployment(kind), 512.0)
+    inside = found["output_rate"].value / 128.0 * there
+    # all start at once and the last end one after another: over 40 rounds that is a part of one round
+    assert inside == pytest.approx(users, rel=1.2 / 40)
+
+
+@every_kind
+def test_arrays_are_the_same_as_a_loop(kind):
+    rng = np.random.default_rng(1)
+    users, context = rng.integers(1, 300, 40).astype(float), rng.uniform(1.0, 1e5, 40)
+    prompt = np.zeros(40) if kind == "one memory" else np.where(rng.random(40) < 0.4, rng.uniform(1, 8192, 40), 0.0)
+    points = StepPoints(users, context, prompt, prompt / 2)
+    together = MODELS[kind].times(points)
+    for n in range(40):
+        alone = MODELS[kind].times(
+            StepPoints(users[n : n + 1], context[n : n + 1], prompt[n : n + 1], prompt[n : n + 1] / 2)
+        )
+        np.testing.assert_allclose(alone.seconds[0], together.seconds[n], rtol=1e-12)
+        np.testing.assert_allclose(alone.shares[0], together.shares[n], rtol=1e-10, atol=1e-14)
+
+
+@every_kind
+def test_shares_add_up_and_the_components_name_them(kind):
+    model = MODELS[kind]
+    shares = model.times(decode([1.0, 64.0], 5000.0)).shares
+    named = sum(shares[:, list(places)].sum(axis=1) for places in model.components.values())
+    np.testing.assert_allclose(named, 1.0)
+
+
+@every_kind
+def test_a_prediction_is_the_sum_of_the_same_step_times(kind):
+    """One user who decodes: TPOT is the time of one step at the middle of the answer."""
+    found = predict(deployment(kind), Load("decode", 1.0, 1000.0, 200.0)).figures
+    step = MODELS[kind].times(decode(1.0, 1100.0)).seconds[0]
+    assert found["tpot"].value == pytest.approx(step, rel=1e-12)
+    seconds = step_seconds(deployment(kind))
+    one = np.ones(1)
+    again = seconds(decode_requests=one, decode_context=one * 1100.0, prefill_tokens=0 * one, prefill_context=0 * one)
+    assert again[0] == pytest.approx(step, rel=1e-12)
+
+
+@prompted
+def test_the_first_token_of_one_user_is_a_pass_over_the_prompt_and_the_front_end(kind):
+    place = deployment(kind)
+    load = Load("serving", 1.0, 2048.0, 64.0, requests=4)
+    one = np.ones(1)
+    step = MODELS[kind].times(StepPoints(0 * one, 0 * one, one * 2048.0, one * 1024.5)).seconds[0]
+    assert predict(place, load).figures["ttft"].value == pytest.approx(
+        step + front_end_seconds(place, 2048.0), rel=1e-9
+    )
+
+
+def test_where_prompts_cannot_be_timed_only_decoding_is_answered():
+    model, one = MODELS["one memory"], np.ones(1)
+    found = predict_steps(model, Load("serving", 4.0, 512.0, 128.0), KNOWN)
+    assert set(found.figures) == {"tpot", "itl_p50", "output_rate", "request_rate"}
+    with pytest.raises(UnknownFact, match="matrix rate"):
+        model.times(StepPoints(0 * one, 0 * one, one, one))
+    with pytest.raises(UnknownFact, match="matrix rate"):
+        check_answerable(deployment("one memory"), Load("prefill", 1.0, 512.0, 0.0))
+
+
+@pytest.mark.parametrize("kind", KINDS_OF_MACHINE[1:])
+def test_a_front_end_that_was_never_told_apart_costs_nothing(kind):
+    nothing, one = np.zeros(1), np.ones(1)
+    points = StepPoints(nothing, nothing, nothing, nothing)
+    assert MODELS[kind].times(points, FrontPoints(one, one * 512.0)).seconds.tolist() == [0.0]

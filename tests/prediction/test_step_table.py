@@ -1,0 +1,80 @@
+"""Fitting and predicting read the same table of work, and a table gives what each deployment gives alone."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from glmplan.calibrate.step import observations as design
+from glmplan.errors import GlmplanError
+from glmplan.facts.folders import data_folder
+from glmplan.physics.step.gpu import GpuSteps
+from glmplan.physics.step.model import FrontPoints
+from glmplan.prediction import predict as predicting
+from glmplan.prediction.effects import keys_of, load_effects, log_parameters
+from glmplan.prediction.from_row import question_of
+from glmplan.prediction.observables import observables
+from glmplan.prediction.predict import predict_many
+from glmplan.prediction.step_models import step_model_of
+from glmplan.prediction.step_table import step_tables
+from glmplan.readers.runs.table import read_runs
+
+
+@pytest.fixture(scope="module")
+def questions():
+    found = []
+    for name in ("rtx6kpro-wiki.csv", "llama-cpp-strix-halo.csv", "trtllm-perf-overview.csv", "field-reports-glm.csv"):
+        for run in list(read_runs(data_folder("calibration") / "measurements" / name))[::23][:12]:
+            try:
+                question = question_of(run)
+                question.deployment.structure.part.rate("bf16")
+            except GlmplanError:
+                continue
+            found.append(question)
+    assert len(found) > 20
+    # layouts and drafting that one group mixes, and another part
+    found.append(replace(found[0], deployment=found[0].deployment.with_layout(tp=2, pp=2)))
+    return found
+
+
+def test_what_is_fitted_is_what_is_predicted(questions, monkeypatch):
+    """Both callers get the very same rows from the one function: no bit of the table may differ."""
+    seen = [observables(one.load) for one in questions]
+    fitted = design.work_table(questions, seen)
+    given = {}
+
+    def kept(*arguments):
+        for members, table in step_tables(*arguments):
+            given.update({tuple(members): table})
+            yield members, table
+
+    monkeypatch.setattr(predicting, "step_tables", kept)
+    predict_many([(one.deployment, one.load, None) for one in questions])
+    starts = np.concatenate([[0], np.cumsum([len(one.decode_requests) for one in seen])])
+    assert sorted(m for members in given for m in members) == list(range(len(questions)))
+    for members, table in given.items():
+        rows = np.concatenate([np.arange(starts[m], starts[m + 1]) for m in members])
+        assert np.array_equal(fitted[rows], table)
+    assert len(given) < len(questions), "no group holds two deployments"
+
+
+def test_a_table_of_many_deployments_gives_what_each_gives_alone(questions):
+    """Kinds of step, front end and layouts of one deployment do not leak into the rows of another."""
+    effects = load_effects("vllm")
+    seen = [observables(one.load) for one in questions]
+    fronts = [FrontPoints(o.arrivals, o.prompt, q.load.pass_tokens) for o, q in zip(seen, questions, strict=True)]
+    tables = step_tables([one.deployment for one in questions], [one.points for one in seen], fronts)
+    for members, table in tables:
+        start = 0
+        for member in members:
+            alone = step_model_of(questions[member].deployment, effects=effects)
+            assert isinstance(alone, GpuSteps)
+            total, _ = effects.sum_of(keys_of(questions[member].deployment))
+            rows = table[start : start + len(seen[member].decode_requests)]
+            start += len(rows)
+            together = (rows * np.exp(log_parameters(total[None, :])[0])).sum(axis=1)
+            times = alone.times(seen[member].points, fronts[member])
+            np.testing.assert_allclose(times.seconds, together, rtol=1e-12)
+        assert start == len(table)

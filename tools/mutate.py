@@ -1,0 +1,152 @@
+"""Break one formula at a time and see whether the tests near it notice: `make mutate`.
+
+python tools/mutate.py [WORD ...] [--jobs N]
+
+The formulas and the tests near them stand in tools/mutations.toml; words choose those whose name holds one. The
+package is copied for every mutant, the checkout is never touched. Exits with 1 if a mutant survives, if a text is not
+found exactly once, or if a test fails on the formulas as they are.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import tomllib
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+#: what the copied package and its tests read and nobody changes
+_READ = ("hardware_db", "model_specs", "calibration", "pyproject.toml")
+#: exit codes of pytest: all passed, and a test failed; others (no test, no import) say nothing of a formula
+_PASSED, _FAILED = 0, 1
+#: longer than the slowest nearest tests by far: a mutant may run for ever [s]
+_PATIENCE = 300.0
+
+
+@dataclass(frozen=True)
+class Mutation:
+    """A formula, how it is broken, and the names of the test files that should notice."""
+
+    name: str
+    find: str
+    broken: str
+    tests: tuple[str, ...]
+
+    def source(self, root: Path) -> Path:
+        """The one file that holds the text once; ValueError if there is none or more."""
+        held = [(path, path.read_text(encoding="utf-8").count(self.find)) for path in (root / "glmplan").rglob("*.py")]
+        places = [path for path, count in held for _ in range(count)]
+        if len(places) != 1:
+            raise ValueError(f"{self.name}: stands {len(places)} times in the package: {self.find.strip()}")
+        return places[0]
+
+    def nearest(self, root: Path) -> list[str]:
+        """The test files; ValueError if a name is not that of exactly one."""
+        found = {name: list((root / "tests").rglob(name)) for name in self.tests}
+        if wrong := [name for name, paths in found.items() if len(paths) != 1] or (["no test"] if not found else []):
+            raise ValueError(f"{self.name}: not the name of one test file: {', '.join(wrong)}")
+        return [str(paths[0].relative_to(root)) for paths in found.values()]
+
+
+def mutations() -> list[Mutation]:
+    """All of tools/mutations.toml."""
+    rows = tomllib.loads((ROOT / "tools" / "mutations.toml").read_text(encoding="utf-8"))["mutation"]
+    return [Mutation(row["name"], row["find"], row["broken"], tuple(row["tests"])) for row in rows]
+
+
+def copy_of(root: Path, folder: Path) -> Path:
+    """A checkout to break: package and tests copied, data linked."""
+    for name in ("glmplan", "tests"):
+        # the house rules of this folder are of the whole checkout, and compiled files may be those of other sources
+        shutil.copytree(root / name, folder / name, ignore=shutil.ignore_patterns("__pycache__", "_data"))
+    for name in _READ:
+        (folder / name).symlink_to(root / name)
+    return folder
+
+
+def run(folder: Path, tests: list[str]) -> tuple[int | None, str]:
+    """Run tests in a copy; the exit code (None if it took too long), and what failed first, or the last line."""
+    # the same examples each time, and none that is late on a loaded machine
+    steady = ("-p", "no:cacheprovider", "--hypothesis-profile=ci")
+    command = [sys.executable, "-m", "pytest", "-x", "-rf", "--tb=no", *steady, *tests]
+    # the copy before an installed package; one thread, because mutants use the cores; lines that are not cut
+    environment = {**os.environ, "PYTHONPATH": str(folder), "OPENBLAS_NUM_THREADS": "1", "COLUMNS": "300"}
+    try:
+        done = subprocess.run(
+            command, cwd=folder, env=environment, capture_output=True, text=True, timeout=_PATIENCE, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return None, f"not done after {_PATIENCE:.0f} s"
+    lines = [line for line in done.stdout.splitlines() if line.strip()] or done.stderr.splitlines() or [""]
+    failed = [line for line in lines if line.startswith("FAILED")]
+    return done.returncode, failed[0].split("::", 1)[-1] if failed else lines[-1]
+
+
+def judge(mutation: Mutation) -> tuple[bool, str]:
+    """Whether a test caught a mutant, and which one or why not."""
+    with tempfile.TemporaryDirectory(prefix="mutant-") as made:
+        folder = copy_of(ROOT, Path(made))
+        source = mutation.source(folder)
+        text = source.read_text(encoding="utf-8").replace(mutation.find, mutation.broken)
+        source.write_text(text, encoding="utf-8")
+        code, said = run(folder, mutation.nearest(folder))
+    test, _, reason = said.partition(" - ")
+    # a mutant that cannot run at all has shown nothing
+    caught = code == _FAILED and reason.lower().startswith("assert")
+    return caught, test if caught else said
+
+
+def unbroken(chosen: list[Mutation]) -> str:
+    """What fails although nothing is broken; empty if nothing does."""
+    with tempfile.TemporaryDirectory(prefix="unbroken-") as made:
+        folder = copy_of(ROOT, Path(made))
+        code, said = run(folder, sorted({test for one in chosen for test in one.nearest(folder)}))
+    return "" if code == _PASSED else said
+
+
+def main(arguments: list[str]) -> int:
+    """Run the chosen mutants in parallel and print what caught each."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("words", nargs="*", help="parts of names; all if left out")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
+    options = parser.parse_args(arguments)
+    chosen = [one for one in mutations() if not options.words or any(word in one.name for word in options.words)]
+    try:
+        for one in chosen:
+            one.source(ROOT)
+            one.nearest(ROOT)
+    except ValueError as error:
+        print(error, file=sys.stderr)
+        return 1
+    if not chosen:
+        print("no mutation has such a name", file=sys.stderr)
+        return 1
+    if said := unbroken(chosen):
+        print(f"fails before anything is broken: {said}", file=sys.stderr)
+        return 1
+    survivors = 0
+    with ThreadPoolExecutor(max_workers=max(options.jobs, 1)) as pool:
+        running = {pool.submit(judge, one): one for one in chosen}
+        try:
+            for number, done in enumerate(as_completed(running), start=1):
+                caught, said = done.result()
+                survivors += not caught
+                word = "caught  " if caught else "SURVIVED"
+                print(f"{number:3}/{len(chosen)}  {word}  {running[done].name}: {said}", flush=True)
+        finally:
+            pool.shutdown(cancel_futures=True)
+    print(f"{len(chosen) - survivors} of {len(chosen)} caught")
+    return 1 if survivors else 0
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main(sys.argv[1:]))
+    except KeyboardInterrupt:
+        sys.exit(130)
