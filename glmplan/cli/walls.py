@@ -55,6 +55,7 @@ def command(
     from glmplan.facts.engines.conditions import conditions_of
     from glmplan.facts.engines.walls import possible_walls, walls_for
     from glmplan.facts.schema.engine import version_key
+    from glmplan.physics.blocks.features import model_features
 
     if layout.engine_version is not None:
         version_key(layout.engine_version)
@@ -63,6 +64,7 @@ def command(
         load_machine(on),
         spec,
         engine=engine,
+        features=model_features(spec),
         options=frozenset(use.options or ()),
         **{"weights": named} | o.given(layout),
         context=use.context,

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from glmplan.errors import SpecError
-from glmplan.facts.schema.model import ExpertsFfn, GroupedQuery, ModelSpec
+from glmplan.facts.schema.model import ModelSpec
+from glmplan.physics.blocks.features import mixers_of, routed_blocks
 from glmplan.prediction.deployment import heads_of
 from glmplan.readers.machines.resolve import Machine
 
@@ -35,11 +36,8 @@ def heads_problem(model: ModelSpec, tp: int) -> str | None:
     heads = heads_of(model)
     if heads > 1 and heads % tp:
         return f"does not divide the {heads} attention heads of {model.name}"
-    for kind in model.layers.values():
-        mixer = kind.mixer
-        if isinstance(mixer, GroupedQuery) and mixer.kv_heads % tp and tp % mixer.kv_heads:
-            return f"neither divides the {mixer.kv_heads} KV heads of {model.name} nor is a multiple of them"
-    return None
+    problems = (one.cut_problem(tp, model.name) for one in mixers_of(model))
+    return next((why for why in problems if why is not None), None)
 
 
 def experts_of(model: ModelSpec) -> int:
@@ -55,8 +53,7 @@ def experts_of(model: ModelSpec) -> int:
     int
         The most that any layer has; 0 for dense models, [-]
     """
-    found = (block.experts for kind in model.layers.values() for block in kind.ffn if isinstance(block, ExpertsFfn))
-    return max(found, default=0)
+    return max((block.experts for block in routed_blocks(model)), default=0)
 
 
 def check_layout(

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from glmplan.facts.engines.conditions import conditions_of, host_options
 from glmplan.facts.engines.walls import Conditions, judge, load_engine
+from glmplan.physics.blocks.features import model_features
 from glmplan.plan.question import Asked
 from glmplan.prediction.deployment import keeps_indexer, runs_sparse
 
@@ -112,6 +113,7 @@ class Obstacles:
             asked.machine.host,
             asked.model,
             engine=asked.engine,
+            features=model_features(asked.model),
             options=options,
             engine_version=version,
             weights=_weights_name(asked),

@@ -12,8 +12,9 @@ from glmplan.facts.engines.kernels import attention_rule, sparse_capabilities
 from glmplan.facts.engines.walls import engine_names, load_engine
 from glmplan.facts.formats import kv_format
 from glmplan.facts.schema.accelerator import Accelerator
-from glmplan.facts.schema.model import Checkpoint, GroupedQuery, LatentAttention, ModelSpec
+from glmplan.facts.schema.model import Checkpoint, ModelSpec
 from glmplan.physics.blocks.cache import cache_layout
+from glmplan.physics.blocks.features import mixers_of
 from glmplan.physics.network.groups import LayoutLinks, links_of_layout
 from glmplan.physics.offload.hosted_steps import Offload
 from glmplan.physics.points import Layout
@@ -160,7 +161,8 @@ class Deployment:
             same_chip=self.accelerator.same_chip or "",
             multiprocessors=self.accelerator.multiprocessors or 0,
         )
-        latent_fp8 = self.kv == "fp8" and self.engine == "vllm" and self._indexed and self.indexer
+        packs = any(one.packed_fp8 for one in mixers_of(self.model))
+        latent_fp8 = self.kv == "fp8" and self.engine == "vllm" and packs and self.indexer
         return StepWork(
             model=self.model,
             checkpoint=self.checkpoint,
@@ -179,11 +181,6 @@ class Deployment:
     def indexer(self) -> bool:
         """Whether the indexer of sparse attention is loaded and its keys are cached."""
         return keeps_indexer(self.engine, self.sparse)
-
-    @property
-    def _indexed(self) -> bool:
-        mixers = (kind.mixer for kind in self.model.layers.values())
-        return any(isinstance(one, LatentAttention) and one.indexer is not None for one in mixers)
 
     def with_layout(
         self, link: LayoutLinks, *, tp: int, pp: int = 1, dp: int = 1, ep: int = 1, dcp: int = 1
@@ -392,8 +389,4 @@ def heads_of(model: ModelSpec) -> int:
     int
         Greatest common divisor of the heads of its layers; 1 without attention, [-]
     """
-    found = 0
-    for kind in model.layers.values():
-        if isinstance(kind.mixer, GroupedQuery | LatentAttention):
-            found = gcd(found, kind.mixer.heads)
-    return found or 1
+    return gcd(*(one.heads for one in mixers_of(model))) or 1

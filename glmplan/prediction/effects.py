@@ -15,10 +15,10 @@ from pathlib import Path
 import numpy as np
 
 from glmplan.errors import SpecError
-from glmplan.facts.engines.walls import Conditions, model_features, wall_apart
+from glmplan.facts.engines.walls import Conditions, wall_apart
 from glmplan.facts.files import read_lines_toml, read_toml
 from glmplan.facts.folders import data_folder
-from glmplan.facts.schema.model import ExpertsFfn, LatentAttention
+from glmplan.physics.blocks.features import is_indexed, mixers_of, model_features, routed_blocks
 from glmplan.physics.step.time import PARAMETERS
 from glmplan.prediction.deployment import Deployment
 
@@ -131,10 +131,9 @@ def shape_of(deployment: Deployment) -> str:
         Hidden size, layers, experts and their family, as in ``deepseek 7168x61 e256k8``.
     """
     model = deployment.model
-    blocks = [block for kind in model.layers.values() for block in kind.ffn]
-    experts = next((f" e{b.experts}k{b.topk}" for b in blocks if isinstance(b, ExpertsFfn)), "")
-    indexed = any(isinstance(k.mixer, LatentAttention) and k.mixer.indexer for k in model.layers.values())
-    return f"{model.family} {model.hidden}x{len(model.layer_names)}{experts}{' sparse' if indexed else ''}"
+    experts = next((f" e{one.experts}k{one.topk}" for one in routed_blocks(model)), "")
+    sparse = " sparse" if is_indexed(model) else ""
+    return f"{model.family} {model.hidden}x{len(model.layer_names)}{experts}{sparse}"
 
 
 def kind_of(deployment: Deployment) -> str:
@@ -150,16 +149,15 @@ def kind_of(deployment: Deployment) -> str:
     str
         As in ``latent experts`` or ``grouped_query dense``.
     """
-    kinds = deployment.model.layers.values()
-    mixers = sorted({one.mixer.kind for one in kinds if one.mixer is not None})
-    experts = any(isinstance(block, ExpertsFfn) for one in kinds for block in one.ffn)
-    return f"{'+'.join(mixers)} {'experts' if experts else 'dense'}"
+    return f"{_mixers(deployment)} {'experts' if routed_blocks(deployment.model) else 'dense'}"
+
+
+def _mixers(deployment: Deployment) -> str:
+    return "+".join(sorted({one.name for one in mixers_of(deployment.model) if one.name}))
 
 
 def _attention(deployment: Deployment) -> str:
-    mixers = [one.mixer for one in deployment.model.layers.values() if one.mixer is not None]
-    indexed = any(isinstance(mixer, LatentAttention) and mixer.indexer for mixer in mixers)
-    return "+".join(sorted({one.kind for one in mixers})) + (" sparse" if indexed and deployment.sparse else "")
+    return _mixers(deployment) + (" sparse" if deployment.sparse and is_indexed(deployment.model) else "")
 
 
 def _wall(deployment: Deployment) -> str:

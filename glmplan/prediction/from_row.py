@@ -18,8 +18,9 @@ from glmplan.facts.engines.defaults import EngineDefaults, engine_known
 from glmplan.facts.engines.kernels import IMAGE, expert_path
 from glmplan.facts.formats import KV_FORMATS
 from glmplan.facts.schema.host import Host
-from glmplan.facts.schema.model import ExpertsFfn, ModelSpec
+from glmplan.facts.schema.model import ModelSpec
 from glmplan.physics.blocks.cached_prefix import computed_again
+from glmplan.physics.blocks.features import routed_blocks
 from glmplan.physics.network.groups import LayoutLinks, links_of_layout
 from glmplan.prediction.deployment import Deployment, deploy, runs_sparse
 from glmplan.prediction.from_row_memory import STAND_IN, MemoryAnswer, checkpoint_of, model_of, run_memory
@@ -179,8 +180,7 @@ def _expert_kernels(run: Run, engine: str, model: ModelSpec, tokens: float) -> s
     word = (run.moe_backend or "").lower().split(" ")[0]
     if word in {"", "default"}:
         return ""
-    blocks = [block for kind in model.layers.values() for block in kind.ffn if isinstance(block, ExpertsFfn)]
-    pairs = (run.concurrency or 1.0) * tokens * max((block.topk for block in blocks), default=0)
+    pairs = (run.concurrency or 1.0) * tokens * max((block.topk for block in routed_blocks(model)), default=0)
     path = expert_path(engine, word, pairs, run.measured_on or "")
     return f"{word} {path}".strip()
 

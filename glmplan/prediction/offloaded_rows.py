@@ -13,7 +13,9 @@ from glmplan.facts.catalogue.checkpoints import checkpoint_for
 from glmplan.facts.catalogue.models import load_model
 from glmplan.facts.engines.defaults import engine_defaults
 from glmplan.facts.schema.hybrid_system import HybridSystem
-from glmplan.facts.schema.model import Checkpoint, ExpertsFfn, ModelSpec
+from glmplan.facts.schema.model import Checkpoint, ModelSpec
+from glmplan.physics.blocks.features import routed_blocks
+from glmplan.physics.blocks.kinds import feed_forwards_of, routed_of
 from glmplan.physics.offload.hosted_steps import HostedSteps, Offload
 from glmplan.physics.offload.time import (
     HostSide,
@@ -71,12 +73,7 @@ def _active(model: ModelSpec, run: Run) -> ModelSpec:
         return model
     layers = {}
     for name, kind in model.layers.items():
-        ffn = tuple(
-            block.model_copy(update={"topk": min(block.topk, int(found[1]))})
-            if isinstance(block, ExpertsFfn)
-            else block
-            for block in kind.ffn
-        )
+        ffn = tuple(block.visiting(int(found[1])) for block in feed_forwards_of(kind))
         layers[name] = kind.model_copy(update={"ffn": ffn})
     return model.model_copy(update={"layers": layers})
 
@@ -93,11 +90,8 @@ def _checkpoint(model: ModelSpec, run: Run, system: HybridSystem, assumed: list[
 def _placement(
     model: ModelSpec, checkpoint: Checkpoint, run: Run, system: HybridSystem, count: int, assumed: list[str]
 ) -> Placement:
-    experts = max(
-        (block.experts for kind in model.layers.values() for block in kind.ffn if isinstance(block, ExpertsFfn)),
-        default=0,
-    )
-    layers = sum(n for name, n in model.runs if any(isinstance(b, ExpertsFfn) for b in model.layers[name].ffn))
+    experts = max((block.experts for block in routed_blocks(model)), default=0)
+    layers = sum(n for name, n in model.runs if routed_of(model.layers[name]) is not None)
     given = run.cells.get("host_share")
     if system.accelerator is None:
         return Placement(1.0, "layers")

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from glmplan.errors import SpecError
-from glmplan.facts.schema.model import GroupedQuery, LatentAttention
+from glmplan.physics.blocks.features import is_indexed, mixers_of
 from glmplan.physics.network.conditions import measured_cost, named_conditions
 from glmplan.physics.network.links import load_link_fits
 from glmplan.prediction.comparison import relative_error, verdict_of
@@ -268,8 +268,7 @@ def _fallback(question: Question, effects: Effects) -> list[_Condition]:
 
 def _dense(question: Question, effects: Effects) -> list[_Condition]:
     d = question.deployment
-    indexed = any(isinstance(one.mixer, LatentAttention) and one.mixer.indexer for one in d.model.layers.values())
-    if not indexed:
+    if not is_indexed(d.model):
         return []
     words = "dense attention instead of sparse" if d.sparse else "sparse attention kernels, although none are published"
     check = "the attention backend in the engine's log"
@@ -342,12 +341,7 @@ def _ring(question: Question, effects: Effects) -> list[_Condition]:
 
 def _splits(question: Question, effects: Effects) -> list[_Condition]:
     d, load = question.deployment, question.load
-    heads = 0.0
-    for kind in d.model.layers.values():
-        if isinstance(kind.mixer, GroupedQuery):
-            heads = max(heads, kind.mixer.kv_heads / min(d.tp, kind.mixer.kv_heads))
-        elif isinstance(kind.mixer, LatentAttention):
-            heads = max(heads, 1.0)
+    heads = max(one.decode_blocks(d.tp) for one in mixers_of(d.model))
     running = max(min(load.concurrency, load.max_requests) / (d.dp * d.pp), 1.0)
     idle = _PROCESSORS / (running * heads) if heads else 0.0
     if idle <= 1.5:

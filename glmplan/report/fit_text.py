@@ -5,7 +5,7 @@ from __future__ import annotations
 from textwrap import TextWrapper
 from typing import TYPE_CHECKING
 
-from glmplan.facts.schema.model import LatentAttention
+from glmplan.physics.blocks.features import is_indexed
 from glmplan.units import GIB
 
 if TYPE_CHECKING:
@@ -170,8 +170,7 @@ def _memory(answer: FitAnswer) -> str:
         form = (
             f"{holding.terms.kv.upper()} cache: {per_token:,.0f} B for each token on a card" if per_token else "cache"
         )
-        mixers = (kind.mixer for kind in answer.asked.model.layers.values())
-        indexed = any(isinstance(one, LatentAttention) and one.indexer is not None for one in mixers)
+        indexed = is_indexed(answer.asked.model)
         # said here because the patch, and not the wall alone, decides what the cache takes
         left_out = "; dense attention by a patch that leaves the indexer and its keys out"
         out += _wrap(

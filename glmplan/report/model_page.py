@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from glmplan.facts.schema.model import Checkpoint, GroupedQuery, LatentAttention, LayerKind, ModelSpec, Recurrent
+from glmplan.facts.schema.model import Checkpoint, LayerKind, ModelSpec
 from glmplan.physics.blocks.cache import model_cache_bytes_per_token, model_state_bytes
+from glmplan.physics.blocks.kinds import feed_forwards_of, mixer_of
 from glmplan.physics.blocks.stack import model_parameters, mtp_tensors
 from glmplan.physics.blocks.storage import checkpoint_bytes
 from glmplan.readers.models.resolve import ModelChoice
@@ -216,24 +217,5 @@ def _with_mtp(model: ModelSpec, kv: str, engine: str) -> str:
 
 
 def _kind(kind: LayerKind) -> str:
-    mixer = kind.mixer
-    parts = []
-    if isinstance(mixer, GroupedQuery):
-        window = f", window {mixer.window:,}" if mixer.window else ""
-        parts.append(f"{mixer.heads} heads on {mixer.kv_heads} of {mixer.head_dim}{window}")
-    elif isinstance(mixer, LatentAttention):
-        index = mixer.indexer
-        sparse = "" if index is None else f", top-{index.topk:,} of an indexer"
-        sparse = (
-            ", reads the indices of the layer before" if index is not None and index.reads_from_previous else sparse
-        )
-        parts.append(f"latent attention {mixer.kv_rank}+{mixer.rope_dim}, {mixer.heads} heads{sparse}")
-    elif isinstance(mixer, Recurrent):
-        parts.append(f"{mixer.flavour}, {mixer.value_heads} heads of {mixer.value_dim} x {mixer.key_dim}")
-    for block in kind.ffn:
-        if block.kind == "dense":
-            parts.append(f"dense {block.inner:,}")
-        else:
-            shared = f", {block.shared} shared" if block.shared else ""
-            parts.append(f"top-{block.topk} of {block.experts} experts of {block.inner:,}{shared}")
-    return "; ".join(parts) or "nothing"
+    parts = [mixer_of(kind).words, *(block.words for block in feed_forwards_of(kind))]
+    return "; ".join(filter(None, parts)) or "nothing"

@@ -88,4 +88,4 @@ def test_the_machine_says_what_it_implies():
     turin = load_machine("turin-2s-direct-8-tuned")
     assert "dual-socket" in host_options(turin, 8)
     assert "dual-socket" not in host_options(turin, 4)
-    assert conditions_of(load_machine("hgx-b200-8"), engine="vllm").link == "nvlink"
+    assert conditions_of(load_machine("hgx-b200-8"), engine="vllm", features=None).link == "nvlink"

@@ -9,7 +9,7 @@ from dataclasses import fields, replace
 import numpy as np
 
 from glmplan.facts.engines.kernels import KernelRule
-from glmplan.facts.schema.model import ExpertsFfn
+from glmplan.physics.blocks.features import routed_blocks
 from glmplan.physics.kernels.utilisation import KernelParams
 from glmplan.physics.step.structure import StepWork
 from glmplan.physics.step.work import step_work
@@ -87,7 +87,7 @@ def why_impossible(question: Question) -> str:
     users = question.load.concurrency
     alone = replace(question, load=replace(question.load, concurrency=1.0, requests=4))
     stated = not any("in flight" in word for word in question.assumed)
-    routed = any(isinstance(b, ExpertsFfn) for kind in question.deployment.model.layers.values() for b in kind.ffn)
+    routed = bool(routed_blocks(question.deployment.model))
     load = question.load
     full = load.pool_tokens < users * (load.input_tokens + load.output_tokens)
     crowd = min(_POSSIBLE_ROUTED if routed else _POSSIBLE_TOGETHER, _POSSIBLE_POOL if full else 1.0)

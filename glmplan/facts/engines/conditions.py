@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from glmplan.facts.catalogue.accelerators import load_accelerator
-from glmplan.facts.engines.walls import Conditions, model_features
+from glmplan.facts.engines.walls import Conditions
 
 if TYPE_CHECKING:
     from glmplan.facts.schema.host import Host
@@ -66,6 +66,7 @@ def conditions_of(
     model: ModelSpec | None = None,
     *,
     engine: str,
+    features: frozenset[str] | None,
     options: frozenset[str] = frozenset(),
     **said: Any,
 ) -> Conditions:
@@ -79,6 +80,8 @@ def conditions_of(
         The model.
     engine : str
         Name of the engine.
+    features : frozenset of str or None
+        What the model has (`glmplan.physics.blocks.features.model_features`); None when not said.
     options : frozenset of str, optional
         Keys of `glmplan.facts.engines.options.OPTIONS` that hold, besides those the machine implies.
     **said
@@ -98,9 +101,11 @@ def conditions_of(
     --------
     >>> from glmplan.facts.catalogue.models import load_model
     >>> from glmplan.facts.catalogue.hosts import load_machine
-    >>> plan = conditions_of(load_machine("6xrtx-pro-6000-ws"), load_model("glm-5.1"), engine="vllm", tp=2, pp=3)
-    >>> plan.compute_capability, plan.link, plan.count, "dsa" in plan.features
-    ('12.0', 'pcie', 6, True)
+    >>> features = frozenset({"mla", "dsa", "moe", "mtp"})
+    >>> plan = conditions_of(
+    ...     load_machine("6xrtx-pro-6000-ws"), load_model("glm-5.1"), engine="vllm", features=features, tp=2, pp=3)
+    >>> plan.compute_capability, plan.link, plan.count
+    ('12.0', 'pcie', 6)
     """
     part = load_accelerator(host.accelerator)
     known: dict[str, Any] = {
@@ -109,7 +114,7 @@ def conditions_of(
         "count": host.accelerator_count,
         "link": "nvlink" if host.scale_up is not None and host.scale_up.topology != "bridge" else part.link_kind,
         "model": model.name if model else None,
-        "features": model_features(model) if model else None,
+        "features": features,
     }
     known |= {field: value for field, value in said.items() if value is not None}
     group = known.get("tp") or host.accelerators_per_node

@@ -19,14 +19,12 @@ from glmplan.facts.folders import data_folder, plain_name
 
 if TYPE_CHECKING:
     from glmplan.facts.schema.engine import Engine, Wall, When
-    from glmplan.facts.schema.model import ModelSpec
 
 __all__ = [
     "Conditions",
     "engine_names",
     "judge",
     "load_engine",
-    "model_features",
     "possible_walls",
     "wall_apart",
     "walls_for",
@@ -50,7 +48,7 @@ class Conditions:
     model : str, optional
         Catalogue name.
     features : frozenset of str, optional
-        What the model has: see `model_features`.
+        What the model has: words such as ``mla``, ``moe`` and ``mtp``; None when not said.
     weights, kv : str, optional
         Formats of weights and KV cache.
     accelerator, compute_capability : str, optional
@@ -146,42 +144,6 @@ def load_engine(name: str) -> Engine:
         raise UnknownName(f"is not a known engine; nearest: {', '.join(close)}", value=name)
     file = data_folder("hardware_db") / "engines" / f"{name}.toml"
     return validated(Engine, {"name": name, **read_toml(file)}, file)
-
-
-def model_features(model: ModelSpec) -> frozenset[str]:
-    """Return the features of a model that walls ask for.
-
-    Parameters
-    ----------
-    model : ModelSpec
-        The model.
-
-    Returns
-    -------
-    frozenset of str
-        Of `mla`, `dsa`, `gqa`, `window`, `recurrent`, `gdn`, `mamba`, `moe`, `mtp`.
-
-    Examples
-    --------
-    >>> from glmplan.facts.catalogue.models import load_model
-    >>> sorted(model_features(load_model("glm-5.1")))
-    ['dsa', 'mla', 'moe', 'mtp']
-    """
-    found: set[str] = {"mtp"} if model.mtp is not None else set()
-    for name, _ in model.runs:
-        layer = model.layers[name]
-        mixer = layer.mixer
-        if mixer is None:
-            pass
-        elif mixer.kind == "latent":
-            found |= {"mla", "dsa"} if mixer.indexer else {"mla"}
-        elif mixer.kind == "grouped_query":
-            found |= {"gqa", "window"} if mixer.window else {"gqa"}
-        else:
-            found |= {"recurrent", "mamba" if mixer.flavour == "mamba2" else "gdn"}
-        if any(block.kind == "experts" for block in layer.ffn):
-            found.add("moe")
-    return frozenset(found)
 
 
 def _by_version(wall: Wall, version: str | None) -> Verdict:

@@ -17,14 +17,17 @@ from glmplan.units import parse_quantity
 
 __all__ = [
     "Checkpoint",
+    "CompressedAttention",
     "DenseFfn",
     "DraftHead",
     "ExpertsFfn",
+    "Ffn",
     "FormatException",
     "GroupedQuery",
     "Indexer",
     "LatentAttention",
     "LayerKind",
+    "Mixer",
     "ModelSpec",
     "MtpSpec",
     "Published",
@@ -110,6 +113,38 @@ class LatentAttention(_Record):
     out_gate: bool = False
 
 
+class CompressedAttention(_Record):
+    """Attention over a short window and over what a compressor made of all earlier tokens (DeepSeek-V4).
+
+    One vector of `head_dim` values is key and value of all heads. Each layer keeps those of the last `window` tokens
+    [token]; with a `ratio` above 0 also one for each `ratio` tokens, pooled by a compressor whose windows overlap with
+    the one before (`overlapping`) or not. An `indexer`, whose keys are pooled alike, keeps the `topk` best of them;
+    without one all are read. The output goes through `out_groups` projections of `out_rank` values each.
+    """
+
+    kind: Literal["compressed"] = "compressed"
+    heads: PositiveInt
+    head_dim: PositiveInt
+    rope_dim: PositiveInt
+    q_rank: PositiveInt
+    out_groups: PositiveInt
+    out_rank: PositiveInt
+    window: PositiveInt
+    ratio: int = Field(0, ge=0)
+    overlapping: bool = False
+    indexer: Indexer | None = None
+
+    @model_validator(mode="after")
+    def _consistent(self) -> CompressedAttention:
+        if self.heads % self.out_groups:
+            raise ValueError(f"out_groups {self.out_groups} does not divide heads {self.heads}")
+        if self.rope_dim > self.head_dim:
+            raise ValueError(f"rope_dim {self.rope_dim} is larger than head_dim {self.head_dim}")
+        if not self.ratio and (self.indexer is not None or self.overlapping):
+            raise ValueError("ratio 0 compresses nothing, so that there is nothing to index or to overlap")
+        return self
+
+
 class Recurrent(_Record):
     """Linear attention or a state-space layer: a state of fixed size for each sequence instead of a growing cache.
 
@@ -172,7 +207,10 @@ class ExpertsFfn(_Record):
         return self
 
 
-Mixer = Annotated[GroupedQuery | LatentAttention | Recurrent, Field(discriminator="kind")]
+Mixer = Annotated[
+    GroupedQuery | LatentAttention | CompressedAttention | Recurrent,
+    Field(discriminator="kind"),
+]
 Ffn = Annotated[DenseFfn | ExpertsFfn, Field(discriminator="kind")]
 
 

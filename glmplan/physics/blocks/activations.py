@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from glmplan.facts.schema.model import DenseFfn, ExpertsFfn, GroupedQuery, LatentAttention, LayerKind, Recurrent
+from glmplan.facts.schema.model import LayerKind
+from glmplan.physics.blocks.kinds import feed_forwards_of, mixer_of
 
 __all__ = ["LOGIT_BYTES", "activation_bytes", "logit_bytes"]
 
@@ -53,20 +54,17 @@ def activation_bytes(
 
     Examples
     --------
+    >>> from glmplan.facts.schema.model import DenseFfn, GroupedQuery
     >>> kind = LayerKind(mixer=GroupedQuery(heads=32, kv_heads=8, head_dim=128), ffn=(DenseFfn(inner=14336),))
     >>> float(activation_bytes((kind,), 4096, tokens=8192.0, tp=1, dp=1, ep=1)) / 2**20
     864.0
     """
-    degree, ranks = np.asarray(tp, dtype=float), np.asarray(tp, dtype=float) * dp
-    widest = np.zeros_like(ranks)
+    split, replicas, expert = (np.asarray(one, dtype=float) for one in (tp, dp, ep))
+    widest = np.zeros_like(split * replicas)
     for kind in kinds:
-        widest = np.maximum(widest, _mixer_values(kind, degree))
-        for block in kind.ffn:
-            if isinstance(block, DenseFfn):
-                values = _inner_rows(block.gated) * block.inner / degree + hidden
-            else:
-                values = _expert_values(block, hidden, ranks / ep, np.asarray(dp, dtype=float))
-            widest = np.maximum(widest, values)
+        widest = np.maximum(widest, mixer_of(kind).activation_values(split))
+        for block in feed_forwards_of(kind):
+            widest = np.maximum(widest, block.activation_values(hidden, tp=split, dp=replicas, ep=expert))
     return _VALUE_BYTES * np.asarray(tokens, dtype=float) * (2.0 * hidden + widest)
 
 
@@ -91,33 +89,3 @@ def logit_bytes(vocabulary: int, requests: np.ndarray | float) -> np.ndarray:
     328.33536
     """
     return LOGIT_BYTES * vocabulary * np.asarray(requests, dtype=float)
-
-
-def _inner_rows(gated: bool) -> float:
-    return 3.0 if gated else 2.0
-
-
-def _expert_values(block: ExpertsFfn, hidden: int, ranks: np.ndarray, dp: np.ndarray) -> np.ndarray:
-    width = float(block.latent or hidden)
-    inner = block.inner / ranks
-    first = (2.0 if block.gated else 1.0) * inner
-    routed = block.topk * dp * (np.maximum(first, width) + inner)
-    shared = block.shared * _inner_rows(block.gated) * (block.shared_inner or block.inner) / ranks
-    return routed + shared + hidden
-
-
-def _mixer_values(kind: LayerKind, tp: np.ndarray) -> np.ndarray:
-    mixer = kind.mixer
-    if isinstance(mixer, GroupedQuery):
-        values = mixer.v_head_dim or mixer.head_dim
-        queries = mixer.heads / tp * (mixer.head_dim * (2 if mixer.gated else 1) + values)
-        return queries + mixer.kv_heads / np.minimum(tp, mixer.kv_heads) * (mixer.head_dim + values)
-    if isinstance(mixer, LatentAttention):
-        down = (mixer.q_rank or 0) + mixer.kv_rank + mixer.rope_dim
-        each = 2 * (mixer.nope_dim + mixer.rope_dim) + mixer.nope_dim + 2 * mixer.v_dim
-        index = mixer.indexer
-        return down + mixer.heads / tp * each + (index.heads * index.head_dim if index is not None else 0.0)
-    if isinstance(mixer, Recurrent):
-        wide = 2 * mixer.key_heads * mixer.key_dim + 2 * mixer.value_heads * mixer.value_dim
-        return 2.0 * wide / np.minimum(tp, mixer.value_heads)
-    return np.zeros_like(tp)

@@ -20,18 +20,15 @@ from __future__ import annotations
 
 from glmplan.errors import UnknownFact
 from glmplan.facts.engines.walls import load_engine
-from glmplan.facts.formats import kv_format
 from glmplan.facts.schema.engine_running import CacheLayout
-from glmplan.facts.schema.model import GroupedQuery, LatentAttention, LayerKind, ModelSpec, Recurrent
-from glmplan.physics.blocks import grouped_query, latent, recurrent
+from glmplan.facts.schema.model import LayerKind, ModelSpec
+from glmplan.physics.blocks.kinds import mixer_of
 
 __all__ = [
     "cache_bytes_per_token",
     "cache_layout",
-    "cache_window",
     "model_cache_bytes_per_token",
     "model_state_bytes",
-    "state_bytes_per_sequence",
 ]
 
 
@@ -81,82 +78,20 @@ def cache_bytes_per_token(kind: LayerKind, kv: str, layout: CacheLayout) -> floa
     Returns
     -------
     float
-        [B]; 0 for layers without attention or with a shared cache. Windows are not looked at (`cache_window`).
+        [B]; 0 for layers without attention or with a shared cache. Windows count as if they were not full.
 
     Examples
     --------
     A layer of GLM-5.1 in FP8 on vLLM: 656 B of latent and 132 B of index key.
 
-    >>> from glmplan.facts.schema.model import Indexer
+    >>> from glmplan.facts.schema.model import Indexer, LatentAttention
     >>> indexer = Indexer(heads=32, head_dim=128, topk=2048)
     >>> mla = LatentAttention(heads=64, kv_rank=512, nope_dim=192, rope_dim=64, v_dim=256, indexer=indexer)
     >>> cache_bytes_per_token(LayerKind(mixer=mla), "fp8", cache_layout("vllm"))
     788.0
     """
-    width = kv_format(kv).bytes
-    mixer = kind.mixer
-    if isinstance(mixer, GroupedQuery):
-        # the keys of a block indexer stay in BF16, one head for all (MiniMax-M3, llama.cpp pull request 24908)
-        index = 2.0 * mixer.indexer.head_dim if mixer.indexer is not None else 0.0
-        return grouped_query.cache_values_per_token(mixer) * width + index
-    if not isinstance(mixer, LatentAttention):
-        return 0.0
-    held = latent.cache_values_per_token(mixer) * width
-    if mixer.indexer is not None:
-        if layout.packed_latent and kv.lower() == "fp8":
-            held = mixer.kv_rank + 4.0 * -(-mixer.kv_rank // 128) + 2.0 * mixer.rope_dim
-        if layout.index_keys:
-            held += latent.index_key_bytes(mixer)
-    return held
-
-
-def cache_window(kind: LayerKind) -> int | None:
-    """Tokens of a sequence that a layer keeps at most.
-
-    Parameters
-    ----------
-    kind : LayerKind
-        The layer.
-
-    Returns
-    -------
-    int or None
-        [token]; None when it keeps all of them.
-
-    Examples
-    --------
-    >>> cache_window(LayerKind(mixer=GroupedQuery(heads=64, kv_heads=8, head_dim=64, window=128)))
-    128
-    """
-    return kind.mixer.window if isinstance(kind.mixer, GroupedQuery) else None
-
-
-def state_bytes_per_sequence(kind: LayerKind, *, state_bytes: float = 4.0, conv_bytes: float = 2.0) -> float:
-    """Bytes of recurrent state that one sequence keeps in one layer, however long it is.
-
-    Parameters
-    ----------
-    kind : LayerKind
-        The layer.
-    state_bytes, conv_bytes : float, optional
-        Bytes for each value of the state (configs say FP32: `mamba_ssm_dtype`) and of the convolution window, [B]
-
-    Returns
-    -------
-    float
-        [B]; 0 for layers without a state.
-
-    Examples
-    --------
-    A linear layer of Qwen3.5-397B-A17B:
-
-    >>> gdn = Recurrent(flavour="gated_delta", key_heads=16, key_dim=128, value_heads=64, value_dim=128)
-    >>> state_bytes_per_sequence(LayerKind(mixer=gdn))
-    4268032.0
-    """
-    if not isinstance(kind.mixer, Recurrent):
-        return 0.0
-    return recurrent.state_values(kind.mixer) * state_bytes + recurrent.conv_values(kind.mixer) * conv_bytes
+    held = mixer_of(kind).cache(kv, layout)
+    return held.per_token + held.in_window
 
 
 def _layers(model: ModelSpec, mtp: bool) -> list[tuple[LayerKind, int]]:
@@ -232,7 +167,7 @@ def model_state_bytes(model: ModelSpec, *, state_bytes: float = 4.0, conv_bytes:
     """
     return float(
         sum(
-            count * state_bytes_per_sequence(kind, state_bytes=state_bytes, conv_bytes=conv_bytes)
+            count * mixer_of(kind).state_bytes(state=state_bytes, conv=conv_bytes)
             for kind, count in _layers(model, False)
         )
     )

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from glmplan.facts.engines.walls import engine_names
-from glmplan.facts.schema.model import GroupedQuery, ModelSpec, Recurrent
-from glmplan.physics.blocks import recurrent
-from glmplan.physics.blocks.cache import cache_layout, state_bytes_per_sequence
+from glmplan.facts.schema.model import ModelSpec
+from glmplan.physics.blocks.cache import cache_layout
+from glmplan.physics.blocks.features import mixers_of
 
 __all__ = ["computed_again", "hybrid_block"]
 
@@ -15,7 +15,6 @@ __all__ = ["computed_again", "hybrid_block"]
 _PLAIN = 64.0
 #: tokens that an attention kernel's block is a multiple of (vLLM, `kernel_block_alignment_size`) [token]
 _ALIGNED = 16
-_WINDOW_BYTES = 2.0
 
 
 def hybrid_block(model: ModelSpec, *, tp: int, kv_bytes: float, draft_tokens: int = 0) -> int:
@@ -49,15 +48,12 @@ def hybrid_block(model: ModelSpec, *, tp: int, kv_bytes: float, draft_tokens: in
     >>> [hybrid_block(qwen, tp=4, kv_bytes=size) for size in (1.0, 2.0)]
     [2096, 1056]
     """
-    kinds = tuple(model.layers.values())
-    state = next((kind for kind in kinds if isinstance(kind.mixer, Recurrent)), None)
-    attention = next((kind.mixer for kind in kinds if isinstance(kind.mixer, GroupedQuery)), None)
-    if state is None or attention is None or not isinstance(state.mixer, Recurrent):
+    mixers = mixers_of(model)
+    pages = (one.state_page(tp=tp, draft_tokens=draft_tokens) for one in mixers)
+    tokens = (one.page_token(tp=tp, kv_bytes=kv_bytes) for one in mixers)
+    page, token = next(filter(None, pages), 0.0), next(filter(None, tokens), 0.0)
+    if not page or not token:
         return 0
-    channels = recurrent.conv_values(state.mixer) / (state.mixer.conv_kernel - 1.0)
-    drafted = channels * draft_tokens * _WINDOW_BYTES
-    page = (state_bytes_per_sequence(state, conv_bytes=_WINDOW_BYTES) + drafted) / min(tp, state.mixer.value_heads)
-    token = 2.0 * max(attention.kv_heads / tp, 1.0) * attention.head_dim * kv_bytes
     return int(_ALIGNED * np.ceil(page / (_ALIGNED * token)))
 
 

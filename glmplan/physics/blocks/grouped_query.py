@@ -5,110 +5,213 @@ Ainslie et al., GQA, arXiv 2305.13245; sliding windows as in Mistral 7B, arXiv 2
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
+from glmplan.facts.formats import kv_format
+from glmplan.facts.schema.engine_running import CacheLayout
 from glmplan.facts.schema.model import GroupedQuery
+from glmplan.physics.blocks.mixer import Core, CoreKernel, CoreStep, LayerCache, heads_on_rank
 from glmplan.physics.blocks.tensor import Tensor
+from glmplan.physics.kernels.counts import attention_decode_work, attention_prefill_work
 
-__all__ = ["attended", "cache_values_per_token", "tensors"]
-
-
-def tensors(block: GroupedQuery, hidden: int) -> tuple[Tensor, ...]:
-    """Weights of the block.
-
-    Parameters
-    ----------
-    block : GroupedQuery
-        Its shape.
-    hidden : int
-        Hidden size of the model, [-]
-
-    Returns
-    -------
-    tuple of Tensor
-        Query, key, value and output projections with their biases and norms.
-
-    Examples
-    --------
-    >>> block = GroupedQuery(heads=96, kv_heads=8, head_dim=128)
-    >>> sum(t.parameters for t in tensors(block, 5120))
-    136314880
-    """
-    q = block.heads * block.head_dim
-    k = block.kv_heads * block.head_dim
-    v_dim = block.v_head_dim or block.head_dim
-    v = block.kv_heads * v_dim
-    out = block.heads * v_dim
-    found = [
-        Tensor("self_attn.q_proj", "attention", q * (2 if block.gated else 1), hidden, shard="heads", units=block.heads)
-    ]
-    if not block.shared_kv:
-        found.append(Tensor("self_attn.k_proj", "attention", k, hidden, shard="heads", units=block.kv_heads))
-        if not block.key_is_value:
-            found.append(Tensor("self_attn.v_proj", "attention", v, hidden, shard="heads", units=block.kv_heads))
-    found.append(Tensor("self_attn.o_proj", "attention", hidden, out, shard="heads", units=block.heads))
-    if block.qkv_bias:
-        found.append(Tensor("self_attn.qkv_bias", "norm", q + k + v, 1, shard="replicated", matmul=False))
-    if block.out_bias:
-        found.append(Tensor("self_attn.o_bias", "norm", hidden, 1, shard="replicated", matmul=False))
-    if block.qk_norm:
-        width = q + k if block.qk_norm_wide else 2 * block.head_dim
-        found.append(Tensor("self_attn.qk_norm", "norm", width, 1, shard="replicated", matmul=False))
-    index = block.indexer
-    if index is not None:
-        wide = index.heads * index.head_dim
-        found += [
-            Tensor("self_attn.index_q_proj", "indexer", wide, hidden, shard="heads", units=index.heads),
-            Tensor("self_attn.index_k_proj", "indexer", index.head_dim, hidden, shard="replicated"),
-            Tensor("self_attn.index_norm", "norm", 2 * index.head_dim, 1, shard="replicated", matmul=False),
-        ]
-    if block.sinks:
-        found.append(Tensor("self_attn.sinks", "norm", block.heads, 1, shard="replicated", matmul=False))
-    return tuple(found)
+__all__ = ["GroupedQueryMixer"]
 
 
-def cache_values_per_token(block: GroupedQuery) -> int:
-    """Values that the cache keeps for each token in this layer, all heads together.
+@dataclass(frozen=True, slots=True)
+class GroupedQueryMixer:
+    """Attention with keys and values for groups of heads.
 
-    Parameters
+    Attributes
     ----------
     block : GroupedQuery
         Its shape.
 
-    Returns
-    -------
-    int
-        Values for each token, [-]; a layer with `shared_kv` keeps none.
-
     Examples
     --------
-    >>> cache_values_per_token(GroupedQuery(heads=96, kv_heads=8, head_dim=128))
-    2048
+    >>> block = GroupedQueryMixer(GroupedQuery(heads=96, kv_heads=8, head_dim=128))
+    >>> sum(t.parameters for t in block.tensors(5120)), block.cache_values
+    (136314880, 2048)
     """
-    if block.shared_kv:
+
+    block: GroupedQuery
+
+    @property
+    def name(self) -> str:
+        """``grouped_query``."""
+        return self.block.kind
+
+    @property
+    def words(self) -> str:
+        """Heads, KV heads, width and window."""
+        window = f", window {self.block.window:,}" if self.block.window else ""
+        return f"{self.block.heads} heads on {self.block.kv_heads} of {self.block.head_dim}{window}"
+
+    @property
+    def features(self) -> frozenset[str]:
+        """Grouped queries, and the window if there is one."""
+        return frozenset({"gqa", "window"} if self.block.window else {"gqa"})
+
+    @property
+    def indexed(self) -> bool:
+        """No engine is known to attend densely to a model whose indexer chooses blocks of keys (MiniMax-M3)."""
+        return False
+
+    @property
+    def packed_fp8(self) -> bool:
+        """Keys and values are stored as values."""
+        return False
+
+    @property
+    def heads(self) -> int:
+        """Query heads, [-]"""
+        return self.block.heads
+
+    @property
+    def extra_launches(self) -> float:
+        """The launches of other kinds are counted beside this one's, [-]"""
+        return 0.0
+
+    @property
+    def absorbed_values(self) -> int:
+        """There are no up-projections of a latent, [-]"""
         return 0
-    return block.kv_heads * (block.head_dim + (block.v_head_dim or block.head_dim))
 
+    @property
+    def value_dim(self) -> int:
+        """Width of a value, [-]"""
+        return self.block.v_head_dim or self.block.head_dim
 
-def attended(block: GroupedQuery, context: np.ndarray) -> np.ndarray:
-    """Keys that one query reads.
+    @property
+    def cache_values(self) -> int:
+        """Values that the cache keeps for each token, all heads together; none with the cache of another layer, [-]"""
+        return 0 if self.block.shared_kv else self.block.kv_heads * (self.block.head_dim + self.value_dim)
 
-    Parameters
-    ----------
-    block : GroupedQuery
-        Its shape.
-    context : (n,) array
-        Tokens before the query, [token]
+    def cut_problem(self, tp: int, model: str) -> str | None:
+        """KV heads are dealt out or repeated, whole ones only."""
+        heads = self.block.kv_heads
+        if heads % tp and tp % heads:
+            return f"neither divides the {heads} KV heads of {model} nor is a multiple of them"
+        return None
 
-    Returns
-    -------
-    (n,) array
-        Keys read, [token]; the window, or the keys that an indexer chooses.
+    def tensors(self, hidden: int) -> tuple[Tensor, ...]:
+        """Query, key, value and output projections with their biases and norms, and the indexer."""
+        block = self.block
+        q = block.heads * block.head_dim
+        k = block.kv_heads * block.head_dim
+        v = block.kv_heads * self.value_dim
+        out = block.heads * self.value_dim
+        wide = q * (2 if block.gated else 1)
+        found = [Tensor("self_attn.q_proj", "attention", wide, hidden, shard="heads", units=block.heads)]
+        if not block.shared_kv:
+            found.append(Tensor("self_attn.k_proj", "attention", k, hidden, shard="heads", units=block.kv_heads))
+            if not block.key_is_value:
+                found.append(Tensor("self_attn.v_proj", "attention", v, hidden, shard="heads", units=block.kv_heads))
+        found.append(
+            Tensor("self_attn.o_proj", "attention", hidden, out, shard="heads", units=block.heads, splits_input=True)
+        )
+        if block.qkv_bias:
+            found.append(Tensor("self_attn.qkv_bias", "norm", q + k + v, 1, shard="replicated", matmul=False))
+        if block.out_bias:
+            found.append(Tensor("self_attn.o_bias", "norm", hidden, 1, shard="replicated", matmul=False))
+        if block.qk_norm:
+            width = q + k if block.qk_norm_wide else 2 * block.head_dim
+            found.append(Tensor("self_attn.qk_norm", "norm", width, 1, shard="replicated", matmul=False))
+        index = block.indexer
+        if index is not None:
+            wide = index.heads * index.head_dim
+            found += [
+                Tensor("self_attn.index_q_proj", "indexer", wide, hidden, shard="heads", units=index.heads),
+                Tensor("self_attn.index_k_proj", "indexer", index.head_dim, hidden, shard="replicated"),
+                Tensor("self_attn.index_norm", "norm", 2 * index.head_dim, 1, shard="replicated", matmul=False),
+            ]
+        if block.sinks:
+            found.append(Tensor("self_attn.sinks", "norm", block.heads, 1, shard="replicated", matmul=False))
+        return tuple(found)
 
-    Examples
-    --------
-    >>> attended(GroupedQuery(heads=8, kv_heads=8, head_dim=64, window=128), np.array([100.0, 4096.0]))
-    array([100., 128.])
-    """
-    limit = block.window or (block.indexer.topk if block.indexer is not None else None)
-    return np.minimum(context, float(limit)) if limit else context
+    def activation_values(self, tp: np.ndarray) -> np.ndarray:
+        """Queries and their results, keys and values."""
+        block, values = self.block, self.value_dim
+        queries = block.heads / tp * (block.head_dim * (2 if block.gated else 1) + values)
+        return queries + block.kv_heads / np.minimum(tp, block.kv_heads) * (block.head_dim + values)
+
+    def cache(self, kv: str, layout: CacheLayout) -> LayerCache:
+        """Keys and values, of the last tokens only where there is a window; keys of a block indexer.
+
+        Those stay in BF16, one head for all (MiniMax-M3, llama.cpp pull request 24908).
+        """
+        block = self.block
+        index = 2.0 * block.indexer.head_dim if block.indexer is not None else 0.0
+        held = self.cache_values * kv_format(kv).bytes + index
+        if block.window is None:
+            return LayerCache(per_token=held, units=block.kv_heads)
+        return LayerCache(in_window=held, window=block.window, units=block.kv_heads)
+
+    def state_bytes(self, *, state: float = 4.0, conv: float = 2.0) -> float:
+        """It keeps tokens and no state."""
+        return 0.0
+
+    def state_page(self, *, tp: int, draft_tokens: int) -> float:
+        """It keeps no state."""
+        return 0.0
+
+    def page_token(self, *, tp: int, kv_bytes: float) -> float:
+        """Keys and values of a token, one head at least."""
+        return 2.0 * max(self.block.kv_heads / tp, 1.0) * self.block.head_dim * kv_bytes
+
+    def decode_blocks(self, tp: int) -> float:
+        """One for each KV head on the rank."""
+        return self.block.kv_heads / min(tp, self.block.kv_heads)
+
+    def attended(self, context: np.ndarray) -> np.ndarray:
+        """Keys that one query reads.
+
+        Parameters
+        ----------
+        context : (n,) array
+            Tokens before the query, [token]
+
+        Returns
+        -------
+        (n,) array
+            Keys read, [token]; the window, or the keys that an indexer chooses.
+
+        Examples
+        --------
+        >>> block = GroupedQueryMixer(GroupedQuery(heads=8, kv_heads=8, head_dim=64, window=128))
+        >>> block.attended(np.array([100.0, 4096.0]))
+        array([100., 128.])
+        """
+        limit = self.block.window or (self.block.indexer.topk if self.block.indexer is not None else None)
+        return np.minimum(context, float(limit)) if limit else context
+
+    def core(self, step: CoreStep) -> Core:
+        """Attention of decoding requests over the cache, and causal attention of prompts.
+
+        Not modelled: the scores of a block indexer.
+        """
+        block, tokens, dcp = self.block, step.tokens, step.degrees.dcp
+        heads = heads_on_rank(block.heads, step.degrees)
+        gathered = np.minimum(heads * dcp, block.heads)
+        kv_heads = heads_on_rank(block.kv_heads, step.degrees)
+        wide = (block.head_dim + self.value_dim) / 2.0
+        keys = np.maximum(self.attended(tokens.context), 1.0) / dcp
+        decode = attention_decode_work(step.requests, keys, heads=gathered, kv_heads=kv_heads, head_dim=wide,
+                                       kv_bytes=step.kv_bytes, queries=step.verify, splits=step.splits)  # fmt: skip
+        before = self.attended(tokens.keys) - (step.prompt + 1.0) / 2.0
+        prompt = attention_prefill_work(
+            1.0, step.prompt, prefix=before, heads=heads, kv_heads=kv_heads, head_dim=wide
+        )  # fmt: skip
+        return Core(
+            decode=(CoreKernel("decode-attention", decode, "heads", gathered / kv_heads),),
+            prompt=(CoreKernel("prefill-attention", prompt),),
+            exchange=(gathered * block.head_dim, gathered * wide),
+        )
+
+    def token_core(self, decode: np.ndarray, prompt: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Keys and values of the KV heads, multiplied with by all query heads."""
+        width = self.block.head_dim + self.value_dim
+        seen, read = self.attended(decode), self.attended(prompt)
+        flop = 2.0 * self.block.heads * width
+        return np.stack([seen, read]) * self.block.kv_heads * width, flop * seen, flop * read

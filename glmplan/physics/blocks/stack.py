@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from glmplan.facts.schema.model import DenseFfn, ExpertsFfn, GroupedQuery, LatentAttention, LayerKind, ModelSpec
-from glmplan.physics.blocks import feed_forward, grouped_query, latent, recurrent
+from glmplan.facts.schema.model import LayerKind, ModelSpec
+from glmplan.physics.blocks.kinds import feed_forwards_of, mixer_of
 from glmplan.physics.blocks.tensor import Tensor
 
 __all__ = ["ParameterCount", "layer_tensors", "model_parameters", "mtp_tensors", "vocabulary_tensors"]
@@ -60,18 +60,9 @@ def layer_tensors(kind: LayerKind, hidden: int) -> tuple[Tensor, ...]:
     >>> sum(t.parameters for t in layer_tensors(llama, 4096))
     218112000
     """
-    found: list[Tensor] = []
-    if isinstance(kind.mixer, GroupedQuery):
-        found += grouped_query.tensors(kind.mixer, hidden)
-    elif isinstance(kind.mixer, LatentAttention):
-        found += latent.tensors(kind.mixer, hidden)
-    elif kind.mixer is not None:
-        found += recurrent.tensors(kind.mixer, hidden)
-    for block in kind.ffn:
-        if isinstance(block, DenseFfn):
-            found += feed_forward.dense_tensors(block, hidden)
-        elif isinstance(block, ExpertsFfn):
-            found += feed_forward.experts_tensors(block, hidden)
+    found = list(mixer_of(kind).tensors(hidden))
+    for block in feed_forwards_of(kind):
+        found += block.tensors(hidden)
     if kind.norms:
         found.append(Tensor("layernorm", "norm", kind.norms * hidden, 1, shard="replicated", matmul=False))
     return tuple(found)
@@ -152,11 +143,11 @@ def model_parameters(model: ModelSpec) -> ParameterCount:
         rows = layer_tensors(kind, model.hidden)
         total += count * sum(tensor.parameters for tensor in rows)
         active += count * sum(tensor.parameters for tensor in rows if tensor.shard != "experts")
-        for block in kind.ffn:
-            if isinstance(block, ExpertsFfn):
+        for block in feed_forwards_of(kind):
+            if block.routed is not None:
                 held = sum(t.parameters for t in rows if t.shard == "experts")
                 routed += count * held
-                active += count * held * block.topk // block.experts
+                active += count * held * block.routed.topk // block.routed.experts
     mtp_layers = model.mtp.layers if model.mtp else 0
     mtp = mtp_layers * sum(tensor.parameters for tensor in mtp_tensors(model))
     own = model.mtp is not None and model.mtp.own_embedding

@@ -37,6 +37,9 @@ class Tensor:
         Heads that ``heads`` splits by, [-]
     matmul : bool
         Whether every token is multiplied with it (norms, biases and the embedding are not).
+    splits_input : bool
+        Whether tensor parallelism splits its input and not its output, as after attention and in the middle of a
+        feed-forward block.
     """
 
     name: str
@@ -47,6 +50,7 @@ class Tensor:
     shard: Shard = "split"
     units: int = 1
     matmul: bool = True
+    splits_input: bool = False
 
     @property
     def parameters(self) -> int:

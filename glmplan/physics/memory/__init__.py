@@ -11,11 +11,10 @@ from glmplan.physics.memory.budget import MemoryBudget, budget_rows
 from glmplan.physics.memory.part import PartMemory, part_memory
 from glmplan.physics.memory.pool import KvPool, kv_pool, largest_context, requests_that_fit
 from glmplan.physics.memory.ranks import RankMemory, StageMemory, rank_memory
-from glmplan.physics.memory.settings import LayerCache, MemorySettings, layer_cache
+from glmplan.physics.memory.settings import MemorySettings
 
 __all__ = [
     "KvPool",
-    "LayerCache",
     "MemoryBudget",
     "MemorySettings",
     "PartMemory",
@@ -24,7 +23,6 @@ __all__ = [
     "budget_rows",
     "kv_pool",
     "largest_context",
-    "layer_cache",
     "part_memory",
     "rank_memory",
     "requests_that_fit",

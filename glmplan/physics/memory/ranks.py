@@ -12,12 +12,14 @@ import numpy as np
 
 from glmplan.facts.engines.memory import MemoryRule, pipeline_layers
 from glmplan.facts.formats import weight_format
-from glmplan.facts.schema.model import Checkpoint, LatentAttention, ModelSpec
+from glmplan.facts.schema.model import Checkpoint, ModelSpec
 from glmplan.physics.blocks.activations import activation_bytes, logit_bytes
+from glmplan.physics.blocks.features import is_indexed
+from glmplan.physics.blocks.kinds import mixer_of
 from glmplan.physics.blocks.stack import vocabulary_tensors
 from glmplan.physics.blocks.storage import Segment, segments, tensor_format
 from glmplan.physics.blocks.tensor import Tensor
-from glmplan.physics.memory.settings import MemorySettings, layer_cache
+from glmplan.physics.memory.settings import MemorySettings
 from glmplan.physics.points import Layout
 
 __all__ = ["RankMemory", "StageMemory", "rank_memory"]
@@ -211,9 +213,7 @@ def rank_memory(
         counts = np.array([[_within(part, edges, index) for part in parts] for edges in bounds])[where]
         stages.append(_stage(model, checkpoint, index, counts, parts, held, degrees, kv, settings, memory))
     named = Layout(*(one.astype(int) for one in (degrees.tp, degrees.pp, degrees.dp, degrees.ep, degrees.dcp)))
-    sparse = settings.layout.index_keys and any(
-        isinstance(kind.mixer, LatentAttention) and kind.mixer.indexer is not None for kind in model.layers.values()
-    )
+    sparse = settings.layout.index_keys and is_indexed(model)
     experts = max((t.copies for part in parts for t in part.tensors if t.shard == "experts"), default=0)
     drafts = mtp and model.draft_layers is not None
     return RankMemory(named, tuple(stages), settings, drafts, sparse, experts, checkpoint.smaller, checkpoint.larger)
@@ -235,7 +235,8 @@ def _segment_weights(
     found: dict[str, np.ndarray] = {}
     host = np.zeros_like(degrees.tp)
     shares: dict[tuple[object, ...], np.ndarray] = {}
-    left_out = not settings.indexer and isinstance(part.kind.mixer, LatentAttention)
+    mixer = mixer_of(part.kind)
+    left_out = not settings.indexer and mixer.indexed
     for tensor, form in zip(part.tensors, part.formats, strict=True):
         if left_out and tensor.tensor_class == "indexer":
             continue
@@ -248,10 +249,9 @@ def _segment_weights(
             size = (1.0 - offloaded) * size
         name = "mtp" if part.name == "mtp" else tensor.tensor_class
         found[name] = found.get(name, np.zeros_like(degrees.tp)) + size
-    if settings.rule.absorbed_copy and isinstance(part.kind.mixer, LatentAttention):
-        block = part.kind.mixer
-        values = block.heads * (block.nope_dim + block.v_dim) * block.kv_rank
-        found["absorbed"] = values * weight_format("bf16").bytes / np.minimum(degrees.tp, block.heads)
+    if settings.rule.absorbed_copy and mixer.absorbed_values:
+        copies = mixer.absorbed_values * weight_format("bf16").bytes
+        found["absorbed"] = copies / np.minimum(degrees.tp, mixer.heads)
     return found, host
 
 
@@ -278,13 +278,12 @@ def _stage(
         for name, size in held[number][0].items():
             weights[name] = weights.get(name, zero) + count * size
         host = host + count * held[number][1]
-        cache = layer_cache(part.kind, kv, settings.layout)
+        cache = mixer_of(part.kind).cache(kv, settings.layout)
         cached = 0.0 if part.name == "mtp" and not rule.draft_cache_in_pool else 1.0
         share = cached * count / np.minimum(degrees.tp, cache.units)
-        if cache.window is None:
-            per_token = per_token + share * cache.per_token / degrees.dcp
-        else:
-            windows[cache.window] = windows.get(cache.window, zero) + share * cache.per_token / degrees.dcp
+        per_token = per_token + share * cache.per_token / degrees.dcp
+        if cache.window is not None:
+            windows[cache.window] = windows.get(cache.window, zero) + share * cache.in_window / degrees.dcp
         state = state + share * cache.state
         widest = activation_bytes(
             (part.kind,), model.hidden, tokens=settings.budget(memory), tp=degrees.tp, dp=degrees.dp, ep=degrees.ep

@@ -1,4 +1,4 @@
-"""What a launch is told that decides memory, and what one layer caches under it."""
+"""What a launch is told that decides memory."""
 
 from __future__ import annotations
 
@@ -9,16 +9,12 @@ import numpy as np
 from glmplan.facts.engines.defaults import block_tokens, engine_defaults
 from glmplan.facts.engines.memory import MemoryRule, load_memory_rule
 from glmplan.facts.schema.engine_running import CacheLayout
-from glmplan.facts.schema.model import GroupedQuery, LayerKind, Recurrent
 from glmplan.physics.blocks.cache import (
-    cache_bytes_per_token,
     cache_layout,
-    cache_window,
-    state_bytes_per_sequence,
 )
 from glmplan.units import GIB
 
-__all__ = ["LayerCache", "MemorySettings", "layer_cache"]
+__all__ = ["MemorySettings"]
 
 #: stands for a data-centre part where the memory is not given [B]
 _LARGE = 80.0 * GIB
@@ -107,68 +103,3 @@ class MemorySettings:
     def graphs_in_pool(self) -> bool:
         """Whether this version takes CUDA graphs from the pool."""
         return bool(self.default("graphs_in_pool", None))
-
-
-@dataclass(frozen=True, slots=True)
-class LayerCache:
-    """What one layer caches, all heads together.
-
-    Attributes
-    ----------
-    per_token : float
-        Bytes for each token, [B]
-    state : float
-        Bytes for each sequence, whatever its length, [B]
-    units : int
-        Heads it can be split by; 1 means that every tensor-parallel rank holds all of it, [-]
-    window : int or None
-        Tokens after which it stops growing, [token]
-    """
-
-    per_token: float
-    state: float = 0.0
-    units: int = 1
-    window: int | None = None
-
-
-def layer_cache(kind: LayerKind, kv: str, layout: CacheLayout) -> LayerCache:
-    """Cache of one layer in an engine's own layout, with what splits it.
-
-    Parameters
-    ----------
-    kind : LayerKind
-        The layer.
-    kv : str
-        KV cache format.
-    layout : CacheLayout
-        The engine's layout.
-
-    Returns
-    -------
-    LayerCache
-        Its cache.
-
-    Raises
-    ------
-    SpecError
-        If there is no such format.
-
-    Examples
-    --------
-    >>> from glmplan.physics.blocks.cache import cache_layout
-    >>> kind = LayerKind(mixer=GroupedQuery(heads=64, kv_heads=8, head_dim=64, window=128))
-    >>> layer_cache(kind, "bf16", cache_layout("vllm"))
-    LayerCache(per_token=2048.0, state=0.0, units=8, window=128)
-    """
-    mixer = kind.mixer
-    units = 1
-    if isinstance(mixer, GroupedQuery):
-        units = mixer.kv_heads
-    elif isinstance(mixer, Recurrent):
-        units = mixer.value_heads
-    return LayerCache(
-        per_token=cache_bytes_per_token(kind, kv, layout),
-        state=state_bytes_per_sequence(kind),
-        units=units,
-        window=cache_window(kind),
-    )

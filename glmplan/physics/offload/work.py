@@ -9,9 +9,9 @@ import numpy as np
 
 from glmplan.errors import SpecError
 from glmplan.facts.formats import kv_format
-from glmplan.facts.schema.model import Checkpoint, ExpertsFfn, GroupedQuery, LatentAttention, ModelSpec
-from glmplan.physics.blocks import grouped_query, latent
-from glmplan.physics.blocks.feed_forward import distinct_experts
+from glmplan.facts.schema.model import Checkpoint, ModelSpec
+from glmplan.physics.blocks.experts import distinct_experts
+from glmplan.physics.blocks.kinds import mixer_of, routed_of
 from glmplan.physics.blocks.stack import vocabulary_tensors
 from glmplan.physics.blocks.storage import segments, tensor_format
 from glmplan.physics.points import StepPoints
@@ -85,20 +85,6 @@ class OffloadWork:
     compute: str = "bf16"
 
 
-def _attention(mixer: object, decode: np.ndarray, prompt: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Cached values that one token reads, decoding and in a prompt, and the FLOP on them [-], [FLOP]."""
-    if isinstance(mixer, GroupedQuery):
-        key, value = mixer.head_dim, mixer.v_head_dim or mixer.head_dim
-        seen, read = grouped_query.attended(mixer, decode), grouped_query.attended(mixer, prompt)
-        flop = 2.0 * mixer.heads * (key + value)
-        return np.stack([seen, read]) * mixer.kv_heads * (key + value), flop * seen, flop * read
-    if isinstance(mixer, LatentAttention):
-        values = np.stack([decode, prompt]) * latent.cache_values_per_token(mixer)
-        return values, latent.absorbed_core_flop(mixer, decode), latent.expanded_core_flop(mixer, prompt)
-    zero = np.zeros_like(decode)
-    return np.stack([zero, zero]), zero, zero
-
-
 def offload_work(
     model: ModelSpec,
     checkpoint: Checkpoint,
@@ -157,7 +143,7 @@ def offload_work(
     stored: dict[str, float] = {}
     for part in segments(model, checkpoint):
         layers += part.count
-        experts = next((block for block in part.kind.ffn if isinstance(block, ExpertsFfn)), None)
+        experts = routed_of(part.kind)
         for tensor, form in zip(part.tensors, part.formats, strict=True):
             routed = tensor.shard == "experts" and experts is not None
             size, weights = part.count * tensor.parameters * form.bytes, float(part.count * tensor.parameters)
@@ -182,7 +168,7 @@ def offload_work(
     away = placement.share if placement.unit == "layers" else 0.0
     cache_bytes = zero
     for name, count in model.runs:
-        values, seen, read = _attention(model.layers[name].mixer, context, keys)
+        values, seen, read = mixer_of(model.layers[name]).token_core(context, keys)
         # the tokens of a request, and those of a prompt, read its cache once together
         cached = count * (requests * values[0] + prompts * values[1]) * kv_format(kv).bytes
         host_bytes, cache_bytes = host_bytes + away * cached, cache_bytes + (1.0 - away) * cached

@@ -6,12 +6,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from glmplan.facts.engines.kernels import latent_prompt_kernel
-from glmplan.facts.schema.model import GroupedQuery, LatentAttention, LayerKind, Recurrent
-from glmplan.physics.blocks import grouped_query, latent
-from glmplan.physics.kernels.counts import attention_decode_work, attention_prefill_work, latent_decode_work
+from glmplan.facts.schema.model import LayerKind
+from glmplan.physics.blocks.kinds import mixer_of
+from glmplan.physics.blocks.mixer import CoreKernel, CoreStep
 from glmplan.physics.kernels.slots import Degrees, Tokens, add_kernel
-from glmplan.physics.kernels.state_counts import convolution_work, recurrent_decode_work, recurrent_prefill_work
 from glmplan.physics.kernels.utilisation import KernelParams, KernelWork
 from glmplan.physics.step.collectives import context_exchange_seconds
 from glmplan.physics.step.structure import StepWork
@@ -39,84 +37,57 @@ def add_attention(
 
     Notes
     -----
-    Not modelled: kernels of other recurrences than the gated delta rule, whose tables stand for them; a cached latent
-    prefix that is expanded to keys and values for the prompt behind it.
+    Which kernels there are is said by the mixer (`glmplan.physics.blocks.mixer.Mixer.core`); here they get the part's
+    fits and what the engine makes of them: padded tiles, packed heads, prefixes read once.
     """
-    part, mixer = structure.part, kind.mixer
+    part = structure.part
     rate, bandwidth = part.rate("bf16"), part.bandwidth
     decoding, prompting = np.minimum(step.requests, 1.0), np.minimum(step.prompt, 1.0)
     requests, prompt = np.maximum(step.requests, 1e-9), np.maximum(step.prompt, 1.0)
     verify = np.maximum(step.decode, 1e-9) / requests
     drafted = bool(np.any(verify > 1.0))
-    splits = structure.attention.verify_splits if drafted else structure.attention.splits
-    decode = {"peak_flop": rate, "bandwidth": bandwidth, "slots": ("attention_fixed", "cache", "cache"),
-              "active": decoding}  # fmt: skip
-    prefill = {"peak_flop": rate, "bandwidth": bandwidth, "active": prompting,
-               "slots": ("attention_fixed", "prefill_attention", "prefill_attention")}  # fmt: skip
-    if isinstance(mixer, GroupedQuery):
-        heads = _on_rank(mixer.heads, degrees)
-        gathered = np.minimum(heads * degrees.dcp, mixer.heads)
-        kv_heads = _on_rank(mixer.kv_heads, degrees)
-        wide = (mixer.head_dim + (mixer.v_head_dim or mixer.head_dim)) / 2.0
-        keys = np.maximum(grouped_query.attended(mixer, step.context), 1.0) / degrees.dcp
-        work = attention_decode_work(requests, keys, heads=gathered, kv_heads=kv_heads, head_dim=wide,
-                                     kv_bytes=structure.kv_bytes, queries=verify, splits=splits)  # fmt: skip
-        params = structure.attention_kernel("decode-attention")
-        if drafted:
-            work, params = _padded(work, params, structure, verify, step, gathered / kv_heads)
-        _add_exchange(layer, structure, step, degrees.dcp, gathered * mixer.head_dim, gathered * wide)
-        add_kernel(layer, _shared_once(work, params, step), params, **decode)
-        seen = grouped_query.attended(mixer, step.keys)
-        work = attention_prefill_work(1.0, prompt, prefix=seen - (prompt + 1.0) / 2.0, heads=heads, kv_heads=kv_heads,
-                                      head_dim=wide)  # fmt: skip
-        add_kernel(layer, _no_negative_bytes(work), structure.kernel("prefill-attention", "bf16"), **prefill)
-    elif isinstance(mixer, LatentAttention):
-        heads = _on_rank(mixer.heads, degrees)
-        gathered = np.minimum(heads * degrees.dcp, mixer.heads)
-        wide, narrow = latent.absorbed_widths(mixer)
-        width = structure.latent_bytes or latent.cache_values_per_token(mixer) * structure.kv_bytes
-        index = latent.index_key_bytes(mixer) if structure.sparse else 0
-        keys = np.maximum(latent.attended(mixer, step.context, sparse=structure.sparse), 1.0) / degrees.dcp
-        work = latent_decode_work(requests, keys, heads=gathered, kv_bytes=width / wide, latent=float(narrow),
-                                  rope=float(wide - narrow), queries=verify, splits=splits)  # fmt: skip
-        params = structure.attention_kernel("latent-decode")
-        if structure.attention.latent_rows:
-            work, params = _packed(work, params, structure)
-        _add_exchange(layer, structure, step, degrees.dcp, gathered * float(wide), gathered * narrow)
-        add_kernel(layer, _shared_once(work, params, step), params, **decode)
-        seen = latent.attended(mixer, step.keys, sparse=structure.sparse)
-        key, value = latent.expanded_widths(mixer)
-        work = attention_prefill_work(1.0, prompt, prefix=seen - (prompt + 1.0) / 2.0, heads=heads, kv_heads=heads,
-                                      head_dim=float(key), value_dim=float(value))  # fmt: skip
-        # sparse kernels read the latents as they are
-        dense = not (structure.sparse and index)
-        kernel = latent_prompt_kernel(structure.engine, part.family) if dense else "latent-prefill"
-        add_kernel(layer, _no_negative_bytes(work), structure.kernel(kernel, "bf16"), **prefill)
-        if structure.sparse and index:
-            # the indexer scores every key for every query, on each rank the same
-            scores = latent.indexer_flop(mixer, step.context) * step.decode / degrees.dcp / rate
-            layer["cache"] = layer["cache"] + step.requests * step.context * index / degrees.dcp / bandwidth + scores
-            layer["prefill_attention"] = (
-                layer["prefill_attention"] + step.prompt * latent.indexer_flop(mixer, step.keys) / rate
-            )
-    elif isinstance(mixer, Recurrent):
-        # kernels of the gated delta rule stand for all kinds of recurrence: no table holds the others
-        key_heads, value_heads = _on_rank(mixer.key_heads, degrees), _on_rank(mixer.value_heads, degrees)
-        shape = {"key_heads": key_heads, "value_heads": value_heads, "key_dim": mixer.key_dim,
-                 "value_dim": mixer.value_dim}  # fmt: skip
-        channels = 2.0 * mixer.key_dim * key_heads + mixer.value_dim * value_heads
-        window = convolution_work(requests, verify, channels=channels)
-        update = recurrent_decode_work(requests, queries=verify, **shape)
-        add_kernel(layer, update, structure.kernel("recurrent-decode", "bf16"), **decode)
-        add_kernel(layer, window, structure.kernel("convolution-decode", "bf16"), **decode)
-        scan, window = recurrent_prefill_work(1.0, prompt, **shape), convolution_work(1.0, prompt, channels=channels)
-        add_kernel(layer, scan, structure.kernel("recurrent-prefill", "bf16"), **prefill)
-        add_kernel(layer, window, structure.kernel("convolution-prefill", "bf16"), **prefill)
+    core = mixer_of(kind).core(
+        CoreStep(
+            tokens=step,
+            degrees=degrees,
+            requests=requests,
+            verify=verify,
+            prompt=prompt,
+            kv_bytes=structure.kv_bytes,
+            packed_bytes=structure.latent_bytes,
+            sparse=structure.sparse,
+            splits=structure.attention.verify_splits if drafted else structure.attention.splits,
+            engine=structure.engine,
+            family=part.family,
+        )
+    )
+    if core.exchange is not None:
+        _add_exchange(layer, structure, step, degrees.dcp, *core.exchange)
+    for one in core.decode:
+        work, params = _as_run(one, structure, step, verify if drafted else None)
+        add_kernel(layer, work, params, peak_flop=rate, bandwidth=bandwidth, active=decoding,
+                   slots=("attention_fixed", "cache", "cache"))  # fmt: skip
+    for one in core.prompt:
+        params = structure.kernel(one.kernel, "bf16")
+        add_kernel(layer, _no_negative_bytes(one.work), params, peak_flop=rate, bandwidth=bandwidth, active=prompting,
+                   slots=("attention_fixed", "prefill_attention", "prefill_attention"))  # fmt: skip
+    if core.index is not None:
+        layer["cache"] = layer["cache"] + core.index.decode_bytes / bandwidth + core.index.decode_flop / rate
+        layer["prefill_attention"] = layer["prefill_attention"] + core.index.prompt_flop / rate
 
 
-def _on_rank(heads: int, degrees: Degrees) -> np.ndarray:
-    """Heads of each rank; fewer heads than ranks are held several times."""
-    return heads / np.minimum(degrees.tp, heads)
+def _as_run(
+    one: CoreKernel, structure: StepWork, step: Tokens, drafted: np.ndarray | None
+) -> tuple[KernelWork, KernelParams]:
+    """Work and parameters of a decode kernel as the engine runs it; `drafted` is None or tokens verified a request."""
+    if not one.reads:
+        return one.work, structure.kernel(one.kernel, "bf16")
+    work, params = one.work, structure.attention_kernel(one.kernel)
+    if one.reads == "heads" and drafted is not None:
+        work, params = _padded(work, params, structure, drafted, step, one.readers)
+    if one.reads == "latent" and structure.attention.latent_rows:
+        work, params = _packed(work, params, structure)
+    return _shared_once(work, params, step), params
 
 
 #: requests from which vLLM reads a prefix that all share once for all (`use_cascade_attention`) [-]

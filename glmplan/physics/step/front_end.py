@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from glmplan.facts.schema.model import ExpertsFfn, LatentAttention, LayerKind, Recurrent
+from glmplan.facts.schema.model import LayerKind
+from glmplan.physics.blocks.kinds import mixer_of, routed_of
 from glmplan.physics.step.structure import StepWork
 from glmplan.physics.step.work import SLOTS
 
@@ -51,8 +52,7 @@ def prompt_launches(structure: StepWork, *, replayed: bool = False) -> float:
 
 
 def _launched(kind: LayerKind) -> float:
-    experts = any(isinstance(block, ExpertsFfn) for block in kind.ffn)
-    return 1.0 + float(experts) + float(isinstance(kind.mixer, LatentAttention | Recurrent))
+    return 1.0 + float(routed_of(kind) is not None) + mixer_of(kind).extra_launches
 
 
 def front_work(

@@ -16,7 +16,7 @@ from glmplan.physics.kernels.fits import find_kernel_fit
 from glmplan.physics.kernels.utilisation import CollectiveParams, KernelParams
 from glmplan.physics.network.groups import LayoutLinks
 
-__all__ = ["ROW_PARALLEL", "Part", "Product", "StepWork"]
+__all__ = ["Part", "Product", "StepWork"]
 
 #: kernels nobody measured alone: a launch, four fifths of the bandwidth, six tenths of the FLOP rate [roofline habit]
 _UNKNOWN_KERNEL = KernelParams(floor=4e-6, bandwidth=0.8, flop=0.6, rows_half=32.0)
@@ -28,8 +28,6 @@ _UNKNOWN_KERNEL = KernelParams(floor=4e-6, bandwidth=0.8, flop=0.6, rows_half=32
 _CPU_PRODUCT = KernelParams(floor=2e-6, bandwidth=0.75, flop=0.5, rows_half=3.0, sharpness=2.0)
 _CPU_ATTENTION = KernelParams(floor=5e-6, bandwidth=0.5, flop=0.2, sharpness=1.0)
 _UNKNOWN_COLLECTIVE = CollectiveParams(latency=10e-6, hop=1e-6, one_shot=0.4, two_shot=0.6)
-#: matrices whose input is what tensor parallelism splits
-ROW_PARALLEL = ("o_proj", "down_proj", "out_proj")
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,7 +281,7 @@ def _products(tensors: tuple[Tensor, ...], formats: tuple[WeightFormat, ...]) ->
         key: tuple[object, ...] = (module, form.name, tensor.shard, tensor.units, tensor.columns)
         if tensor.tensor_class == "routed_experts":
             key = ("routed", form.name)
-        elif tensor.name.endswith(ROW_PARALLEL):
+        elif tensor.splits_input:
             key = (tensor.name, form.name)
         before = groups.get(key)
         rows = float(tensor.rows * (tensor.copies if tensor.tensor_class != "routed_experts" else 1))

@@ -11,8 +11,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from glmplan.facts.schema.model import ExpertsFfn, LatentAttention, LayerKind, Recurrent
-from glmplan.physics.blocks.feed_forward import busiest_rank
+from glmplan.facts.schema.model import ExpertsFfn, LayerKind
+from glmplan.physics.blocks.experts import busiest_rank
+from glmplan.physics.blocks.kinds import mixer_of, routed_of
 from glmplan.physics.kernels.counts import expert_work, gemm_work
 from glmplan.physics.kernels.slots import Degrees, Tokens, add_kernel
 from glmplan.physics.kernels.utilisation import KernelWork
@@ -20,7 +21,7 @@ from glmplan.physics.network.collectives import LinkClass
 from glmplan.physics.points import Layout, StepPoints
 from glmplan.physics.step.attention import add_attention
 from glmplan.physics.step.collectives import all_reduce_seconds, hand_over_seconds
-from glmplan.physics.step.structure import ROW_PARALLEL, Product, StepWork
+from glmplan.physics.step.structure import Product, StepWork
 
 __all__ = ["SLOTS", "step_work"]
 
@@ -71,7 +72,7 @@ def step_work(structure: StepWork, *, layout: Layout, points: StepPoints) -> dic
     are stages; the table then holds the passage of one micro-batch through all stages, so a single request gains
     nothing. Ranks that share the context of decoding requests (DCP) gather each other's query heads, so that each reads
     its share of the keys for the heads of all of them. Expert-parallel ranks wait for the busiest
-    (`glmplan.physics.blocks.feed_forward.busiest_rank`). Not modelled: overlap of communication with compute.
+    (`glmplan.physics.blocks.experts.busiest_rank`). Not modelled: overlap of communication with compute.
 
     Examples
     --------
@@ -149,13 +150,13 @@ def _add_layers(
 ) -> None:
     part, hidden = structure.part, structure.model.hidden
     tokens = step.decode + step.prompt
-    experts = next((block for block in kind.ffn if isinstance(block, ExpertsFfn)), None)
+    experts = routed_of(kind)
     layer: dict[str, np.ndarray] = {name: np.zeros_like(tokens) for name in SLOTS}
     _add_products(layer, structure, products, tokens, step.everywhere, degrees, experts)
     add_attention(layer, structure, kind, step, degrees)
     layer["layer"] = layer["layer"] + 1.0
     layer["moe_layer"] = layer["moe_layer"] + (1.0 if experts else 0.0)
-    layer["state_layer"] = layer["state_layer"] + (1.0 if isinstance(kind.mixer, LatentAttention | Recurrent) else 0.0)
+    layer["state_layer"] = layer["state_layer"] + mixer_of(kind).extra_launches
     layer["activation"] = tokens * hidden * 2.0 / part.bandwidth
     # one all-reduce after the mixer and one after the feed-forward part, each over the ranks that share the layer
     if kind.mixer is not None:
@@ -223,7 +224,7 @@ def _add_products(
                 slots=("expert_fixed", "expert_bytes", "expert_flop"), active=np.minimum(everywhere, 1.0),
             )  # fmt: skip
             continue
-        inner = product.tensor.name.endswith(ROW_PARALLEL)
+        inner = product.tensor.splits_input
         n = product.rows * (1.0 if inner else share)
         k = product.columns * (share if inner else 1.0)
         work = gemm_work(some, n, k, weight_bytes=product.format.bytes, activation_bytes=rule.activation_bytes)

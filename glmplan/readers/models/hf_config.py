@@ -29,10 +29,10 @@ READERS = {**GROUPED_READERS, **WINDOWED_READERS, **LATENT_READERS, **HYBRID_REA
 
 #: model_types that are refused, with the reason
 REFUSED = {
-    "deepseek_v4": "compressed attention (compress_ratios), hyper-connections (hc_mult) and grouped output projections "
-    "have weights and caches that the config does not spell out",
-    "deepseek_ref": "a copy of DeepSeek-V4's config: compressed attention (compress_ratios) and hyper-connections "
-    "(hc_mult) have weights and caches that the config does not spell out",
+    "deepseek_v4": "hyper-connections (hc_mult) and experts chosen by a hash of the token (num_hash_layers) have "
+    "weights and kernels that are not modelled",
+    "deepseek_ref": "a copy of DeepSeek-V4's config: hyper-connections (hc_mult) and experts chosen by a hash of the "
+    "token (num_hash_layers) have weights and kernels that are not modelled",
     "lfm2_moe": "short convolutions in place of attention are not modelled",
 }
 

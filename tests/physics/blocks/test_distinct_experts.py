@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from glmplan.facts.catalogue.models import load_model
 from glmplan.facts.schema.model import ExpertsFfn
-from glmplan.physics.blocks.feed_forward import busiest_rank, distinct_experts
+from glmplan.physics.blocks.experts import busiest_rank, distinct_experts
 
 TOKENS = np.array([0.5, 1.0, 2.0, 7.0, 16.0, 64.0, 300.0, 5000.0])
 

@@ -1,0 +1,124 @@
+"""The one place that goes from the record of a block to the file that answers for its kind.
+
+A new kind is a record in `glmplan.facts.schema.model`, a file beside this one and a line here: the type checker names
+the line that is missing.
+"""
+
+from __future__ import annotations
+
+from typing import assert_never
+
+from glmplan.facts.schema.model import (
+    CompressedAttention,
+    DenseFfn,
+    ExpertsFfn,
+    Ffn,
+    GroupedQuery,
+    LatentAttention,
+    LayerKind,
+    Recurrent,
+)
+from glmplan.facts.schema.model import Mixer as MixerRecord
+from glmplan.physics.blocks.compressed import CompressedMixer
+from glmplan.physics.blocks.dense import DenseBlock
+from glmplan.physics.blocks.experts import ExpertsBlock
+from glmplan.physics.blocks.feed_forward import FeedForward
+from glmplan.physics.blocks.grouped_query import GroupedQueryMixer
+from glmplan.physics.blocks.latent import LatentMixer
+from glmplan.physics.blocks.mixer import Mixer, NoMixer
+from glmplan.physics.blocks.recurrent import RecurrentMixer
+
+__all__ = ["feed_forward_of", "feed_forwards_of", "mixer_of", "routed_of"]
+
+
+def mixer_of(kind: LayerKind) -> Mixer:
+    """Return what answers for the token mixer of a layer.
+
+    Parameters
+    ----------
+    kind : LayerKind
+        The layer.
+
+    Returns
+    -------
+    Mixer
+        Its mixer; one that holds and computes nothing for a layer without.
+
+    Examples
+    --------
+    >>> mixer_of(LayerKind(mixer=GroupedQuery(heads=32, kv_heads=8, head_dim=128))).words
+    '32 heads on 8 of 128'
+    """
+    record: MixerRecord | None = kind.mixer
+    match record:
+        case None:
+            return NoMixer()
+        case GroupedQuery():
+            return GroupedQueryMixer(record)
+        case LatentAttention():
+            return LatentMixer(record)
+        case CompressedAttention():
+            return CompressedMixer(record)
+        case Recurrent():
+            return RecurrentMixer(record)
+        case _:
+            assert_never(record)
+
+
+def feed_forward_of(record: Ffn) -> FeedForward:
+    """Return what answers for a feed-forward block.
+
+    Parameters
+    ----------
+    record : Ffn
+        Its shape.
+
+    Returns
+    -------
+    FeedForward
+        The block.
+
+    Examples
+    --------
+    >>> feed_forward_of(DenseFfn(inner=14336)).words
+    'dense 14,336'
+    """
+    match record:
+        case DenseFfn():
+            return DenseBlock(record)
+        case ExpertsFfn():
+            return ExpertsBlock(record)
+        case _:
+            assert_never(record)
+
+
+def feed_forwards_of(kind: LayerKind) -> tuple[FeedForward, ...]:
+    """Return what answers for the feed-forward blocks of a layer.
+
+    Parameters
+    ----------
+    kind : LayerKind
+        The layer.
+
+    Returns
+    -------
+    tuple of FeedForward
+        Its blocks, side by side.
+    """
+    return tuple(feed_forward_of(one) for one in kind.ffn)
+
+
+def routed_of(kind: LayerKind) -> ExpertsFfn | None:
+    """Return the mixture of experts of a layer.
+
+    Parameters
+    ----------
+    kind : LayerKind
+        The layer.
+
+    Returns
+    -------
+    ExpertsFfn or None
+        Its first block that routes tokens; None without one.
+    """
+    return next((one.routed for one in feed_forwards_of(kind) if one.routed is not None), None)
