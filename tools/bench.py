@@ -53,13 +53,13 @@ def from_shell_to_answer() -> None:
 def predictions_per_second() -> None:
     """Print how many points of a table are predicted in a second: all at once, one by one, and whole runs."""
     from glmplan.facts.catalogue.accelerators import load_accelerator
-    from glmplan.facts.catalogue.checkpoints import checkpoint_for
     from glmplan.facts.catalogue.hosts import implied_host
     from glmplan.facts.catalogue.models import load_model
     from glmplan.physics.network.groups import links_of_layout
     from glmplan.prediction.deployment import Deployment, runs_sparse
     from glmplan.prediction.load import Load
     from glmplan.prediction.predict import predict_many, step_seconds
+    from glmplan.readers.models.checkpoints import checkpoint_for
 
     model, part = load_model("glm-5.1"), load_accelerator("b200-sxm")
     deployment = Deployment(

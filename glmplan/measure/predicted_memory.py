@@ -156,7 +156,7 @@ def _model(name: str, quantization: str | None) -> Any:
     from dataclasses import replace
 
     from glmplan.errors import UnknownName
-    from glmplan.facts.catalogue.checkpoints import checkpoint_for
+    from glmplan.readers.models.checkpoints import checkpoint_for
     from glmplan.readers.models.resolve import resolve_model
     from glmplan.readers.runs.importers.startup import weights_of_method
 

@@ -52,10 +52,10 @@ def _this_machine() -> Accelerator:
 def _deployment_of_files(facts: Mapping[str, Any], served: ServerFacts) -> tuple[Deployment, list[str]]:
     """Return the deployment of a model or a machine that is described by a file, or of this machine."""
     from glmplan.facts.catalogue.accelerators import load_accelerator
-    from glmplan.facts.catalogue.checkpoints import checkpoint_for, read_by
     from glmplan.facts.catalogue.names import kv_name
     from glmplan.facts.engines.walls import load_engine
     from glmplan.prediction.from_row_memory import STAND_IN
+    from glmplan.readers.models.checkpoints import checkpoint_for, read_by
     from glmplan.readers.models.resolve import resolve_model
 
     choice = resolve_model(str(facts["model"]))

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from glmplan.errors import GlmplanError
-from glmplan.facts.catalogue.checkpoints import checkpoint_for
 from glmplan.facts.catalogue.models import load_model, model_names
 from glmplan.facts.engines.memory import load_memory_rule
 from glmplan.facts.engines.walls import engine_names, load_engine
@@ -16,6 +15,7 @@ from glmplan.plan.plan import Change
 from glmplan.plan.question import DEFAULT_ENGINE, Asked
 from glmplan.plan.ranking import Scored
 from glmplan.plan.search import Solution, solve
+from glmplan.readers.models.checkpoints import checkpoint_for
 
 __all__ = ["changes_of", "verdict_of"]
 

@@ -6,13 +6,13 @@ import math
 from dataclasses import dataclass, replace
 
 from glmplan.errors import SpecError
-from glmplan.facts.catalogue.checkpoints import checkpoint_for, read_by, remarks_on
 from glmplan.facts.engines.defaults import EngineDefaults, engine_defaults
 from glmplan.facts.engines.walls import engine_names, load_engine
 from glmplan.facts.formats import KV_FORMATS
 from glmplan.facts.schema.model import Checkpoint, ModelSpec
 from glmplan.plan.degrees import check_layout
 from glmplan.readers.machines.resolve import Machine, resolve_machine
+from glmplan.readers.models.checkpoints import checkpoint_for, read_by, remarks_on
 from glmplan.readers.models.resolve import resolve_model
 
 __all__ = ["DEFAULT_ENGINE", "DEFAULT_INPUT", "DEFAULT_OUTPUT", "DEFAULT_USERS", "Asked", "Words", "read_words"]

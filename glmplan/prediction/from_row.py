@@ -12,7 +12,6 @@ import numpy as np
 
 from glmplan.errors import SpecError
 from glmplan.facts.catalogue.accelerators import load_accelerator
-from glmplan.facts.catalogue.checkpoints import remarks_on
 from glmplan.facts.catalogue.names import own_images
 from glmplan.facts.engines.defaults import EngineDefaults, engine_known
 from glmplan.facts.engines.kernels import IMAGE, expert_path
@@ -26,6 +25,7 @@ from glmplan.prediction.deployment import Deployment, deploy, runs_sparse
 from glmplan.prediction.from_row_memory import STAND_IN, MemoryAnswer, checkpoint_of, model_of, run_memory
 from glmplan.prediction.load import Load
 from glmplan.prediction.user_load import ENDLESS, user_load
+from glmplan.readers.models.checkpoints import remarks_on
 from glmplan.readers.runs.campaigns import CampaignSettings, campaign_session, campaign_settings
 from glmplan.readers.runs.hosts import host_of_row
 from glmplan.readers.runs.record import Run

@@ -9,7 +9,6 @@ import numpy as np
 
 from glmplan.errors import GlmplanError, UnknownName
 from glmplan.facts.catalogue.accelerators import load_accelerator
-from glmplan.facts.catalogue.checkpoints import checkpoint_for
 from glmplan.facts.catalogue.models import load_model
 from glmplan.facts.catalogue.names import refusal
 from glmplan.facts.engines.defaults import engine_known
@@ -20,6 +19,7 @@ from glmplan.physics.memory import kv_pool, part_memory
 from glmplan.physics.memory.ranks import MemorySettings, RankMemory, rank_memory
 from glmplan.physics.points import Layout
 from glmplan.prediction.deployment import Deployment
+from glmplan.readers.models.checkpoints import checkpoint_for
 from glmplan.readers.runs.record import Run
 from glmplan.units import GIB
 

@@ -9,7 +9,6 @@ import numpy as np
 
 from glmplan.errors import SpecError, UnknownFact
 from glmplan.facts.catalogue.accelerators import load_accelerator
-from glmplan.facts.catalogue.checkpoints import checkpoint_for
 from glmplan.facts.catalogue.models import load_model
 from glmplan.facts.engines.defaults import engine_defaults
 from glmplan.facts.schema.hybrid_system import HybridSystem
@@ -29,6 +28,7 @@ from glmplan.prediction.known import known_of_offloading
 from glmplan.prediction.load import Load
 from glmplan.prediction.offloaded_machines import systems_of
 from glmplan.prediction.predict import Figure, Prediction, predict_steps
+from glmplan.readers.models.checkpoints import checkpoint_for
 from glmplan.readers.runs.record import Run
 from glmplan.units import QUANTILE_90
 

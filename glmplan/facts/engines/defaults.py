@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from glmplan.errors import UnknownFact
 from glmplan.facts.engines.walls import engine_names, load_engine
 from glmplan.facts.folders import plain_name
+from glmplan.units import GIB
 
 if TYPE_CHECKING:
     from glmplan.facts.schema.engine import Default
@@ -29,7 +30,7 @@ __all__ = [
 ]
 
 #: stands for a data-centre part where its memory is not given [B]
-_LARGE = 80.0 * 2**30
+_LARGE = 80.0 * GIB
 
 
 @dataclass(frozen=True, slots=True)

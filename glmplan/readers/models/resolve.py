@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from glmplan.errors import SpecError, UnknownName, nearest
-from glmplan.facts.catalogue.checkpoints import COMMON_FORMATS, checkpoint_for
 from glmplan.facts.catalogue.models import load_model, load_model_file, model_aliases, model_key, model_names
 from glmplan.facts.catalogue.names import model_name, refusal
 from glmplan.facts.schema.model import Checkpoint, ModelSpec
+from glmplan.readers.models.checkpoints import COMMON_FORMATS, checkpoint_for
 
 __all__ = ["ModelChoice", "resolve_model"]
 

@@ -104,7 +104,9 @@ def test_a_row_of_an_engine_that_nobody_described_says_whose_rules_are_taken():
     run = {"model": "llama-3.1-8b", "accelerator": "h200-sxm", "accelerator_count": 1, "protocol": "closed-loop"}
     told = question_of(Run("a", engine="vllm", **run)).assumed
     unknown = question_of(Run("a", engine="mindie", **run)).assumed
-    assert set(unknown) - set(told) == {"memory rule and packing of vllm: those of mindie are not known"}
+    assert set(unknown) - set(told) == {
+        "engine mindie is not described: prompts in chunks beside decoding, cache pool as vllm's"
+    }
 
 
 def test_the_cache_layout_of_an_unknown_engine_is_an_error():

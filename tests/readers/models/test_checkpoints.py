@@ -6,7 +6,6 @@ import pytest
 
 from glmplan.errors import SpecError
 from glmplan.facts.catalogue.accelerators import load_accelerator
-from glmplan.facts.catalogue.checkpoints import COMMON_FORMATS, checkpoint_for, mixture_names, mixtures_of, read_by
 from glmplan.facts.catalogue.models import load_model, model_names
 from glmplan.facts.formats import WEIGHT_FORMATS, weight_format
 from glmplan.physics.blocks.storage import checkpoint_bytes, uniform_checkpoint
@@ -16,6 +15,7 @@ from glmplan.plan.make_plan import fit_answer
 from glmplan.plan.question import Words, read_words
 from glmplan.prediction.from_row import question_of
 from glmplan.prediction.table import predict_runs
+from glmplan.readers.models.checkpoints import COMMON_FORMATS, checkpoint_for, mixture_names, mixtures_of, read_by
 from glmplan.readers.runs.table import run_from_row
 from glmplan.report.fit_json import fit_record
 from glmplan.units import parse_quantity
