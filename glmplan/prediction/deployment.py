@@ -162,7 +162,7 @@ class Deployment:
             multiprocessors=self.accelerator.multiprocessors or 0,
         )
         packs = any(one.packed_fp8 for one in mixers_of(self.model))
-        latent_fp8 = self.kv == "fp8" and self.engine == "vllm" and packs and self.indexer
+        latent_fp8 = self.kv == "fp8" and packs and self.indexer and _packs_latents(self.engine)
         return StepWork(
             model=self.model,
             checkpoint=self.checkpoint,
@@ -325,6 +325,11 @@ def default_kv(checkpoint: Checkpoint, engine: str) -> str:
     quantised = checkpoint.default != "bf16"
     brought = next((one.format for one in formats if one.quantised and quantised), None)
     return brought or (formats[0].format if formats else "bf16")
+
+
+def _packs_latents(engine: str) -> bool:
+    """Whether an engine stores FP8 latents in packed form, as its memory is counted; of unknown ones nobody knows."""
+    return engine_known(engine) and cache_layout(engine).packed_latent
 
 
 def _family(silicon: str) -> str:
