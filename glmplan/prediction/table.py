@@ -5,10 +5,13 @@ from __future__ import annotations
 import csv
 import io
 import math
+import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from glmplan.errors import GlmplanError
+from glmplan.facts.tables import frame_of
 from glmplan.prediction.from_row import Question, memory_of, question_of
 from glmplan.prediction.load import Load
 from glmplan.prediction.offloaded_rows import predict_hybrid
@@ -16,8 +19,12 @@ from glmplan.prediction.predict import Figure, Prediction, predict_many
 from glmplan.prediction.step_models import check_answerable, runs_on_accelerators
 from glmplan.readers.runs.figures import ANSWERS
 from glmplan.readers.runs.record import Run
+from glmplan.readers.runs.table import runs_of_frame
 
-__all__ = ["COLUMNS", "RowPrediction", "predict_runs", "rows_as_csv"]
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["COLUMNS", "RowPrediction", "predict_runs", "predict_table", "rows_as_csv"]
 
 #: all columns, in order; each figure also with `_low` and `_high` (90 % interval)
 COLUMNS: tuple[str, ...] = (
@@ -90,6 +97,51 @@ def predict_runs(runs: Iterable[Run], *, progress: Callable[[int, int], None] | 
     for (place, question), prediction in zip(questions, main, strict=True):
         found[place] = _answer(question.run, prediction, prefill.get(place), question)
     return [one for one in found if one is not None]
+
+
+def predict_table(runs: pd.DataFrame) -> pd.DataFrame:
+    """Predict each row of a frame of runs.
+
+    Parameters
+    ----------
+    runs : pandas.DataFrame
+        One row for each run, in the columns of a table of runs (`docs/reference/columns.md`).
+
+    Returns
+    -------
+    pandas.DataFrame
+        The columns `COLUMNS` in the order of the rows: figures in the units their names say, with 90 % intervals; what
+        they rest on; why a row has no answer.
+
+    Raises
+    ------
+    SpecError
+        If a required column is missing or stands twice.
+
+    Warns
+    -----
+    UserWarning
+        If columns are not known, with the nearest name.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> frame = pd.DataFrame({"model": ["llama-3.1-8b"], "accelerator": ["h100-sxm"], "engine": ["vllm"],
+    ...                       "concurrency": [8], "input_tokens": [1024], "output_tokens": [256]})
+    >>> bool(predict_table(frame).loc[0, "tpot_ms"] > 0)
+    True
+    """
+    table = runs_of_frame(runs)
+    for warning in table.warnings:
+        warnings.warn(warning, stacklevel=2)
+    return frame_of((_record(row) for row in predict_runs(table)), COLUMNS)
+
+
+def _record(row: RowPrediction) -> dict[str, object]:
+    record: dict[str, object] = {"id": row.id}
+    for name, one in row.figures.items():
+        record |= {name: one.value, f"{name}_low": one.low, f"{name}_high": one.high}
+    return record | {"basis": row.basis, "out_of_domain": row.out_of_domain, "error": row.error}
 
 
 def _prefill_alone(load: Load) -> Load:
