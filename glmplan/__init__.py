@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from glmplan.facts.catalogue.accelerators import load_accelerator
     from glmplan.facts.catalogue.hosts import load_host, load_machine
     from glmplan.facts.catalogue.models import load_model
-    from glmplan.physics.step.time import StepTime
     from glmplan.plan.ask import Deployed, deployment, fit, memory, predict, safe, simulate, step_time
     from glmplan.plan.listings import Listing, hardware, models
     from glmplan.plan.memory_plan import MemoryPlan
     from glmplan.plan.plan import FitAnswer
+    from glmplan.plan.step_times import StepTimes
     from glmplan.prediction.deployment import Deployment
     from glmplan.prediction.load import Load
     from glmplan.prediction.predict import Figure, Prediction
@@ -50,7 +50,7 @@ __all__ = [
     "Prediction",
     "SafeLoad",
     "SpecError",
-    "StepTime",
+    "StepTimes",
     "UnknownFact",
     "UnknownName",
     "deployment",
@@ -74,13 +74,14 @@ _PLACES = {
     "glmplan.facts.catalogue.accelerators": ("load_accelerator",),
     "glmplan.facts.catalogue.hosts": ("load_host", "load_machine"),
     "glmplan.facts.catalogue.models": ("load_model",),
-    "glmplan.physics.step.time": ("StepTime",),
+    "glmplan.physics.step.time": ("StepTimes",),
     "glmplan.plan.ask": (
         "Deployed", "deployment", "fit", "memory", "predict", "safe", "simulate", "step_time",
     ),
     "glmplan.plan.listings": ("Listing", "hardware", "models"),
     "glmplan.plan.memory_plan": ("MemoryPlan",),
     "glmplan.plan.plan": ("FitAnswer",),
+    "glmplan.plan.step_times": ("StepTimes",),
     "glmplan.prediction.deployment": ("Deployment",),
     "glmplan.prediction.load": ("Load",),
     "glmplan.prediction.predict": ("Figure", "Prediction"),

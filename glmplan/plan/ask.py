@@ -15,9 +15,6 @@ from numpy.typing import ArrayLike
 
 from glmplan.errors import DoesNotFit, SpecError, UnknownFact
 from glmplan.physics.points import StepPoints
-from glmplan.physics.step.time import StepTime
-from glmplan.physics.step.time import step_time as step_time_of_work
-from glmplan.physics.step.work import step_work
 from glmplan.plan.capacity import Holding
 from glmplan.plan.make_plan import fit_answer
 from glmplan.plan.memory_plan import MemoryPlan
@@ -27,10 +24,11 @@ from glmplan.plan.ranking import deployment_of, predicted, speed_known
 from glmplan.plan.search import solve
 from glmplan.plan.service import Described, service_of
 from glmplan.plan.simulator_inputs import inputs_of
+from glmplan.plan.step_times import StepTimes
 from glmplan.prediction.deployment import Deployment
-from glmplan.prediction.effects import keys_of, load_effects, log_parameters
 from glmplan.prediction.own_site import site_calibration
 from glmplan.prediction.predict import Prediction
+from glmplan.prediction.step_models import step_model_of
 from glmplan.serving.safe_load import SafeLoad, safe_load, speed_factors
 from glmplan.serving.simulate import Outcome
 from glmplan.serving.simulate import simulate as simulate_service
@@ -226,10 +224,6 @@ def deployment(model: str, on: str, **question: Unpack[Question]) -> Deployed:
     UnknownFact
         If a speed of the machine is not published.
 
-    Notes
-    -----
-    Not for machines whose processors compute the experts: `fit` answers for these.
-
     Examples
     --------
     >>> d = deployment("glm-5.1-nvfp4", on="6xrtx-pro-6000-ws", tp=2, pp=3)
@@ -297,7 +291,7 @@ def step_time(
     decode_context: ArrayLike = 0.0,
     prefill_tokens: ArrayLike = 0.0,
     prefill_context: ArrayLike = 0.0,
-) -> StepTime:
+) -> StepTimes:
     """The time of engine steps, and what it is made of.
 
     Parameters
@@ -315,8 +309,8 @@ def step_time(
 
     Returns
     -------
-    StepTime
-        Seconds [s] and shares by parameter, one for each point of the broadcast arguments.
+    StepTimes
+        Seconds [s] and shares of the components [-], one for each point of the broadcast arguments.
 
     Raises
     ------
@@ -333,9 +327,10 @@ def step_time(
     _, found = _known(planned)
     points = (decode_requests, decode_context, prefill_tokens, prefill_context)
     columns = np.broadcast_arrays(*(np.atleast_1d(np.asarray(one, dtype=float)) for one in points))
-    work = step_work(found.structure, layout=found.layout, points=StepPoints(*columns))
-    total, _ = load_effects(found.engine).sum_of(keys_of(found))
-    return step_time_of_work(work, log_parameters(total[None, :])[0])
+    model = step_model_of(found)
+    times = model.times(StepPoints(*columns))
+    shares = {name: times.shares[:, list(parts)].sum(axis=1) for name, parts in model.components.items()}
+    return StepTimes(times.seconds, shares)
 
 
 def predict(planned: Planned, users: int = 1) -> Prediction:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 import warnings
 from collections.abc import Callable, Iterable
@@ -126,7 +124,7 @@ def predict_table(runs: pd.DataFrame) -> pd.DataFrame:
     Examples
     --------
     >>> import pandas as pd
-    >>> frame = pd.DataFrame({"model": ["llama-3.1-8b"], "accelerator": ["h100-sxm"], "engine": ["vllm"],
+    >>> frame = pd.DataFrame({"model": ["llama-3.1-8b"], "accelerator": ["h100-sxm"], "tp": [1], "engine": ["vllm"],
     ...                       "concurrency": [8], "input_tokens": [1024], "output_tokens": [256]})
     >>> bool(predict_table(frame).loc[0, "tpot_ms"] > 0)
     True
@@ -201,13 +199,5 @@ def rows_as_csv(rows: Iterable[RowPrediction]) -> str:
     >>> text.splitlines()[1].startswith("a,,,,10,8,12")
     True
     """
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(COLUMNS)
-    for row in rows:
-        cells = [row.id]
-        for name in ANSWERS:
-            figure = row.figures.get(name)
-            cells += [f"{one:.6g}" for one in (figure.value, figure.low, figure.high)] if figure else ["", "", ""]
-        writer.writerow([*cells, row.basis, row.out_of_domain, row.error])
-    return out.getvalue()
+    table = frame_of((_record(row) for row in rows), COLUMNS)
+    return table.to_csv(index=False, float_format="%.6g", lineterminator="\n")

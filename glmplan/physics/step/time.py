@@ -8,15 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from glmplan.facts.tables import frame_of_columns
 from glmplan.physics.step.work import SLOTS
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 __all__ = ["COMPONENTS", "PARAMETERS", "StepTime", "step_time"]
 
@@ -41,7 +36,7 @@ COMPONENTS: dict[str, tuple[str, ...]] = {
 }
 
 
-@dataclass(frozen=True, slots=True, repr=False)
+@dataclass(frozen=True, slots=True)
 class StepTime:
     """A step time and what it is made of.
 
@@ -56,20 +51,6 @@ class StepTime:
 
     seconds: np.ndarray
     shares: np.ndarray
-
-    def to_frame(self) -> pd.DataFrame:
-        """One row for each step: its milliseconds and the share of each component."""
-        shares = {
-            f"{name.replace(' ', '_')}_share": self.shares[:, [SLOTS.index(slot) for slot in slots]].sum(axis=1)
-            for name, slots in COMPONENTS.items()
-        }
-        return frame_of_columns({"step_ms": self.seconds * 1e3, **shares})
-
-    def __repr__(self) -> str:
-        if not len(self.seconds):
-            return "<StepTime of no step>"
-        low, high = self.seconds.min() * 1e3, self.seconds.max() * 1e3
-        return f"<StepTime of {len(self.seconds)} steps: {low:,.3g} to {high:,.3g} ms>"
 
 
 def step_time(work: Mapping[str, np.ndarray] | np.ndarray, log_parameters: np.ndarray) -> StepTime:
