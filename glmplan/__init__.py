@@ -1,15 +1,16 @@
 """Plan and simulate the serving of large language models.
 
-The names below are what a program needs to ask a question; everything else is reached through its module. Each is
-imported when it is first used, so that `import glmplan` costs nothing.
+The names below are what a program or a notebook needs to ask a question; everything else is reached through its
+module. Each is imported when it is first used, so that `import glmplan` costs nothing.
 
 Examples
 --------
 >>> import glmplan
+>>> answer = glmplan.fit("glm-5.1-nvfp4", on="6xrtx-pro-6000-ws", users=(1, 8), tp=2)
+>>> answer.verdict
+'fits'
 >>> glmplan.load_model("glm-5.1").hidden
 6144
->>> glmplan.load_machine("6xrtx-pro-6000-ws").accelerator_count
-6
 """
 
 from __future__ import annotations
@@ -18,50 +19,76 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from glmplan.errors import GlmplanError, Infeasible, SpecError
-    from glmplan.facts.catalogue.accelerators import accelerator_names, load_accelerator
-    from glmplan.facts.catalogue.hosts import host_names, load_host, load_machine
-    from glmplan.facts.catalogue.models import load_model, model_names
-    from glmplan.physics.memory import kv_pool, part_memory, rank_memory
+    from glmplan.errors import DoesNotFit, GlmplanError, Infeasible, SpecError, UnknownFact, UnknownName
+    from glmplan.facts.catalogue.accelerators import load_accelerator
+    from glmplan.facts.catalogue.hosts import load_host, load_machine
+    from glmplan.facts.catalogue.models import load_model
+    from glmplan.plan.ask import Deployed, deployment, fit, memory, predict, safe, simulate, step_time
+    from glmplan.plan.listings import Listing, hardware, models
+    from glmplan.plan.memory_plan import MemoryPlan
+    from glmplan.plan.plan import FitAnswer
+    from glmplan.plan.step_times import StepTimes
     from glmplan.prediction.deployment import Deployment
     from glmplan.prediction.load import Load
-    from glmplan.prediction.predict import Figure, Prediction, predict_many, step_seconds
-    from glmplan.serving.simulate import simulate
+    from glmplan.prediction.predict import Figure, Prediction
+    from glmplan.prediction.table import predict_table
+    from glmplan.serving.safe_load import SafeLoad
+    from glmplan.serving.simulate import Outcome
 
 __all__ = [
+    "Deployed",
     "Deployment",
+    "DoesNotFit",
     "Figure",
+    "FitAnswer",
     "GlmplanError",
     "Infeasible",
+    "Listing",
     "Load",
+    "MemoryPlan",
+    "Outcome",
     "Prediction",
+    "SafeLoad",
     "SpecError",
-    "accelerator_names",
-    "host_names",
-    "kv_pool",
+    "StepTimes",
+    "UnknownFact",
+    "UnknownName",
+    "deployment",
+    "fit",
+    "hardware",
     "load_accelerator",
     "load_host",
     "load_machine",
     "load_model",
-    "model_names",
-    "part_memory",
-    "predict_many",
-    "rank_memory",
+    "memory",
+    "models",
+    "predict",
+    "predict_table",
+    "safe",
     "simulate",
-    "step_seconds",
+    "step_time",
 ]
 
 _PLACES = {
-    "glmplan.facts.catalogue.models": ("load_model", "model_names"),
-    "glmplan.facts.catalogue.accelerators": ("accelerator_names", "load_accelerator"),
-    "glmplan.facts.catalogue.hosts": ("host_names", "load_host", "load_machine"),
+    "glmplan.errors": ("DoesNotFit", "GlmplanError", "Infeasible", "SpecError", "UnknownFact", "UnknownName"),
+    "glmplan.facts.catalogue.accelerators": ("load_accelerator",),
+    "glmplan.facts.catalogue.hosts": ("load_host", "load_machine"),
+    "glmplan.facts.catalogue.models": ("load_model",),
+    "glmplan.physics.step.time": ("StepTimes",),
+    "glmplan.plan.ask": (
+        "Deployed", "deployment", "fit", "memory", "predict", "safe", "simulate", "step_time",
+    ),
+    "glmplan.plan.listings": ("Listing", "hardware", "models"),
+    "glmplan.plan.memory_plan": ("MemoryPlan",),
+    "glmplan.plan.plan": ("FitAnswer",),
+    "glmplan.plan.step_times": ("StepTimes",),
     "glmplan.prediction.deployment": ("Deployment",),
-    "glmplan.errors": ("GlmplanError", "Infeasible", "SpecError"),
-    "glmplan.physics.memory": ("kv_pool", "part_memory", "rank_memory"),
     "glmplan.prediction.load": ("Load",),
-    "glmplan.prediction.predict": ("Figure", "Prediction", "predict_many", "step_seconds"),
-    "glmplan.serving.simulate": ("simulate",),
-}
+    "glmplan.prediction.predict": ("Figure", "Prediction"),
+    "glmplan.prediction.table": ("predict_table",),
+    "glmplan.serving.safe_load": ("SafeLoad",),
+    "glmplan.serving.simulate": ("Outcome",),
+}  # fmt: skip
 _MODULE = {name: module for module, names in _PLACES.items() for name in names}
 
 

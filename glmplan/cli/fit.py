@@ -70,7 +70,7 @@ def command(
 
         text = fit_json(answer)
     elif form is Form.text:
-        from glmplan.report.fit_text import fit_text
+        from glmplan.plan.answer_text import fit_text
 
         text = fit_text(answer)
     else:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
 
 from glmplan.cli.options import given
@@ -10,14 +10,12 @@ from glmplan.errors import SpecError
 
 if TYPE_CHECKING:
     from glmplan.cli.options import ServiceOptions, TargetOptions, TrafficOptions
-    from glmplan.serving.simulate import Service
+    from glmplan.plan.service import Described
     from glmplan.serving.traffic.drafting import Acceptance
     from glmplan.serving.traffic.spec import Traffic
 
-__all__ = ["Described", "described_service", "described_traffic", "measured_step_time"]
+__all__ = ["described_service", "described_traffic", "measured_step_time"]
 
-#: contexts of recorded requests for which step times are tabulated; longer ones are extrapolated [token]
-_LONGEST_RECORDED = 262_144
 #: scheduler of a step time of one's own when no engine is named, which the answer says
 _SCHEDULER = "vllm"
 _STEP_PARTS = {
@@ -27,26 +25,6 @@ _STEP_PARTS = {
     "prompt": "per_prefill_token",
     "pair": "per_prefill_square",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Described:
-    """A service, and how sure its step times are.
-
-    Parameters
-    ----------
-    service : Service
-        What is simulated.
-    low, high : float
-        90 % interval of the step time relative to its prediction, [-]
-    basis : str
-        What the step time rests on.
-    """
-
-    service: Service
-    low: float
-    high: float
-    basis: str
 
 
 def measured_step_time(text: str) -> dict[str, float]:
@@ -154,6 +132,7 @@ def described_service(target: TargetOptions, options: ServiceOptions, traffic: T
 
 def _with_own_step_time(options: ServiceOptions, scheduler: dict[str, Any], per_token: float | None) -> Described:
     """The service of somebody who knows the step time."""
+    from glmplan.plan.service import Described
     from glmplan.serving.engine.settings import KvPool, scheduler_settings
     from glmplan.serving.engine.step_table import StepTable
     from glmplan.serving.simulate import Service
@@ -188,30 +167,18 @@ def _acceptance(drafted: int | None, mean: float | None) -> Acceptance | None:
 def _predicted(model: str, on: str, options: ServiceOptions, scheduler: dict[str, Any], traffic: Traffic) -> Described:
     """The service as glmplan predicts it."""
     from glmplan.plan.question import Words
+    from glmplan.plan.service import service_of
     from glmplan.plan.simulator_inputs import serving_inputs
-    from glmplan.serving.engine.step_table import StepTable
-    from glmplan.serving.simulate import Service
 
-    asked: dict[str, Any] = {name: str(value) for name, value in given(options.deployment).items()}
+    asked = given(options.deployment)
     if options.scheduler.max_model_len is not None:
-        asked["context"] = str(options.scheduler.max_model_len)
+        asked["context"] = options.scheduler.max_model_len
     if traffic.kind not in ("trace", "sessions") and not traffic.lengths:
-        asked |= {"input": str(traffic.input), "output": str(traffic.output)}
-    inputs = serving_inputs(Words(model, on, **asked))
-    settings, pool = inputs.settings, inputs.pool
-    budget = scheduler.get("max_num_batched_tokens")
-    if budget is not None and "max_num_seqs" not in scheduler:
-        scheduler["max_num_seqs"] = max(1, min(settings.max_num_seqs, budget // settings.tokens_per_decode))
-    settings = replace(settings, **scheduler)
-    if options.kv_tokens is not None or options.block_size is not None:
-        pool = replace(pool, tokens=options.kv_tokens or pool.tokens, block_size=options.block_size or pool.block_size)
-    longest = 4 * (traffic.input + traffic.output) * (traffic.turns if traffic.kind == "sessions" else 1)
-    if traffic.kind == "trace" or traffic.lengths:
-        longest = _LONGEST_RECORDED
-    table = StepTable.tabulate(
-        inputs.step_seconds,
-        max_requests=-(-settings.max_num_seqs // settings.pipeline_stages),
-        max_context=max(1024, min(settings.max_model_len, pool.tokens, longest)),
-        max_prefill=settings.max_num_batched_tokens,
+        asked |= {"input": traffic.input, "output": traffic.output}
+    return service_of(
+        serving_inputs(Words(model, on, **asked)),
+        traffic,
+        kv_tokens=options.kv_tokens,
+        block_size=options.block_size,
+        scheduler=scheduler,
     )
-    return Described(Service(table, pool, settings, inputs.front_end), inputs.low, inputs.high, inputs.basis)

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 __all__ = ["RunOptions", "command"]
 
 _WHOLE_TRACE = 1 << 40
-_STATISTICS = ("mean", "p50", "p90", "p95", "p99")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,6 +128,8 @@ def _clean(value: float) -> float | None:
 
 
 def _show(outcome: Outcome, form: Form, targets: tuple[Target, ...], basis: str) -> None:
+    from glmplan.serving.outcome_text import outcome_text
+
     summary = outcome.summary
     if form is Form.json:
         content: dict[str, Any] = {name: _clean(value) for name, value in summary.items()}
@@ -144,46 +145,6 @@ def _show(outcome: Outcome, form: Form, targets: tuple[Target, ...], basis: str)
         writer.writerow(summary)
         writer.writerow([value if _clean(value) is not None else "" for value in summary.values()])
         return
-    rows = [
-        [name, *(f"{summary[f'{name}_{s}_ms']:,.1f}" for s in _STATISTICS)] for name in ("ttft", "tpot", "itl", "e2e")
-    ]
-    rows.append(["queue", *(f"{summary[f'queue_{s}_ms']:,.1f}" for s in _STATISTICS)])
-    head = ["ms", *_STATISTICS]
-    if form is Form.md:
-        print("| " + " | ".join(head) + " |\n|" + "---|" * len(head))
-        for row in rows:
-            print("| " + " | ".join(row) + " |")
-        print()
-    else:
-        for row in (head, *rows):
-            print(f"{row[0]:<6}" + "".join(f"{cell:>13}" for cell in row[1:]))
-        print()
-    print(
-        f"{summary['output_tokens_per_s']:,.1f} output tokens/s, {summary['total_tokens_per_s']:,.1f} tokens/s, "
-        f"{summary['requests_per_s']:,.3f} requests/s over {summary['duration_s']:,.1f} s"
-    )
-    print(
-        f"batch {summary['batch_mean']:.1f} mean, {summary['batch_max']:.0f} largest; KV pool "
-        f"{summary['kv_occupancy_mean']:.0%} mean, {summary['kv_occupancy_max']:.0%} at most; busy "
-        f"{summary['utilisation']:.0%}; {summary['preemptions']:.0f} preemptions"
-    )
-    if "cached_share" in summary:
-        print(f"{summary['cached_share']:.0%} of prompt tokens found in the prefix cache")
-    for reason, count in outcome.rejected.items():
-        print(f"{count} requests turned away: {reason}")
-    for target in targets:
-        value = summary[target.name]
-        verdict = "kept" if value <= target.bound * 1000 else "BROKEN"
-        print(f"{target}: {value:,.1f} ms, {verdict}")
-    if targets:
-        print(
-            f"goodput {summary['goodput_requests_per_s']:,.3f} requests/s ({summary['goodput_share']:.0%} of requests)"
-        )
-    for name in ("ttft_mean_ms", "tpot_mean_ms", "output_tokens_per_s"):
-        if name in outcome.intervals:
-            low, high = outcome.intervals[name]
-            print(f"{name} between {low:,.2f} and {high:,.2f} (95 % over replications)")
-    if basis:
-        print(f"step time: {basis}")
+    print(outcome_text(outcome, targets=targets, basis=basis, markdown=form is Form.md), end="")
     if outcome.interrupted:
         print("interrupted: these are the requests that had finished", file=sys.stderr)

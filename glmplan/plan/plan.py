@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
+from glmplan.facts.tables import chosen_table, frame_of
 from glmplan.physics.memory.budget import MemoryBudget
 from glmplan.plan.capacity import Holding
+from glmplan.plan.memory_plan import memory_rows
 from glmplan.plan.question import Asked
 from glmplan.prediction.deployment import Deployment
 from glmplan.prediction.predict import Figure
 from glmplan.readers.runs.figures import FIGURES
 
-__all__ = ["Change", "FitAnswer", "Limit", "RunnerUp", "Safe", "UserRow", "Warn"]
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["Change", "FitAnswer", "Limit", "RunnerUp", "Safe", "UserRow", "Warn", "user_rows"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,7 +222,7 @@ class Warn:
     applied: str = ""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class FitAnswer:
     """The whole answer.
 
@@ -297,3 +303,105 @@ class FitAnswer:
     basis: str = ""
     knowledge: str = ""
     fits: tuple[str, ...] = ()
+
+    def to_frame(self, table: str = "users") -> pd.DataFrame:
+        """A table of the answer: ``users``, ``memory``, ``layouts``, ``changes`` or ``warnings``.
+
+        Parameters
+        ----------
+        table : str, optional
+            Which.
+
+        Returns
+        -------
+        pandas.DataFrame
+            One row for each number of users, rank, layout, change or warning; units stand in the names of columns.
+
+        Raises
+        ------
+        SpecError
+            If there is no such table.
+        """
+        rows = chosen_table(
+            table,
+            {
+                "users": lambda: user_rows(self.users),
+                "memory": lambda: memory_rows(self.ranks),
+                "layouts": self._layouts,
+                "changes": self._changes,
+                "warnings": lambda: [_plain(one) for one in self.warnings],
+            },
+        )
+        return frame_of(rows())
+
+    def _layouts(self) -> list[dict[str, Any]]:
+        return [
+            {
+                "layout": one.layout,
+                "accelerators": one.accelerators,
+                "verdict": one.verdict,
+                "kv_pool_tokens": one.pool_tokens,
+                "one_user_tokens_per_s": one.user_rate,
+                "total_tokens_per_s": one.total_rate,
+                "why": one.why,
+            }
+            for one in self.runners
+        ]
+
+    def _changes(self) -> list[dict[str, Any]]:
+        return [
+            {
+                "name": one.name,
+                "what": one.what,
+                "verdict": one.verdict,
+                "layout": one.layout,
+                "kv_pool_tokens": one.pool_tokens,
+                "kv_pool_tokens_low": one.pool_low,
+                "requests_held_low": one.held,
+                "one_user_tokens_per_s": one.user_rate,
+                "total_tokens_per_s": one.total_rate,
+                "note": one.note,
+            }
+            for one in self.changes
+        ]
+
+    def __repr__(self) -> str:
+        asked = self.asked
+        safe = f", {self.safe.users} safe users" if self.safe is not None else ""
+        return (
+            f"<FitAnswer {asked.model.name} {asked.checkpoint.name} on {asked.machine.text}, {asked.engine}: "
+            f"{self.headline}{safe}>"
+        )
+
+    def __str__(self) -> str:
+        from glmplan.plan.answer_text import fit_text  # the text reads this record
+
+        return fit_text(self)
+
+
+def _plain(one: Warn) -> dict[str, Any]:
+    return {name: getattr(one, name) for name in Warn.__slots__}
+
+
+def user_rows(users: tuple[UserRow, ...]) -> list[dict[str, Any]]:
+    """The table over users in the units that its names say.
+
+    Parameters
+    ----------
+    users : tuple of UserRow
+        The rows.
+
+    Returns
+    -------
+    list of dict
+        Column → value: users and requests [-], times [ms], rates [token/s], each figure with its interval.
+    """
+    rows = []
+    for one in users:
+        row: dict[str, Any] = {"users": one.users, "running": one.running}
+        for name, figure in one.figures().items():
+            for end, value in (("", "value"), ("_low", "low"), ("_high", "high")):
+                row[f"{name}{end}"] = None if figure is None else getattr(figure, value)
+        row |= {"context_each_tokens": one.context, "out_of_domain": one.outside}
+        rows.append(row)
+    return rows

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import operator
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from glmplan.errors import SpecError
@@ -30,7 +32,7 @@ _LARGEST = 1 << 31
 
 @dataclass(frozen=True, slots=True)
 class Words:
-    """The command as it was typed; None is what was left out.
+    """The question as it was typed, in words or in numbers; None is what was left out.
 
     Attributes
     ----------
@@ -58,19 +60,19 @@ class Words:
     kv: str | None = None
     engine: str | None = None
     engine_version: str | None = None
-    tp: str | None = None
-    pp: str | None = None
-    dp: str | None = None
-    ep: str | None = None
-    dcp: str | None = None
-    context: str | None = None
-    input: str | None = None
-    output: str | None = None
-    users: str | None = None
-    mtp: str | None = None
-    acceptance: str | None = None
+    tp: int | str | None = None
+    pp: int | str | None = None
+    dp: int | str | None = None
+    ep: int | str | None = None
+    dcp: int | str | None = None
+    context: int | str | None = None
+    input: int | str | None = None
+    output: int | str | None = None
+    users: int | str | Sequence[int] | None = None
+    mtp: int | str | None = None
+    acceptance: float | str | None = None
     eager: bool = False
-    memory_fraction: str | None = None
+    memory_fraction: float | str | None = None
 
 
 @dataclass(frozen=True)
@@ -185,12 +187,13 @@ class Asked:
         return replace(self, **changes)  # type: ignore[arg-type]
 
 
-def _whole(field: str, text: str | None, least: int = 1) -> int | None:
+def _whole(field: str, text: object, least: int = 1) -> int | None:
     if text is None:
         return None
     try:
-        value = int(text.strip().replace("_", ""))
-    except ValueError:
+        # a number of a program is taken as it is; 2.0 or True is no count
+        value = operator.index(text) if not isinstance(text, str | bool) else int(str(text).strip().replace("_", ""))  # type: ignore[arg-type]
+    except (ValueError, TypeError):
         raise SpecError("is not a whole number", field=field, value=text) from None
     if value < least:
         raise SpecError(f"must be at least {least}", field=field, value=value)
@@ -199,12 +202,12 @@ def _whole(field: str, text: str | None, least: int = 1) -> int | None:
     return value
 
 
-def _number(field: str, text: str | None) -> float | None:
+def _number(field: str, text: float | str | None) -> float | None:
     if text is None:
         return None
     try:
         value = float(text)
-    except ValueError:
+    except (ValueError, TypeError):
         raise SpecError("is not a number", field=field, value=text) from None
     if not math.isfinite(value):
         raise SpecError("is not a finite number", field=field, value=text)
@@ -268,7 +271,7 @@ def read_words(words: Words) -> Asked:
         except SpecError as error:
             raise SpecError(error.message, field="--engine-version", value=words.engine_version) from None
     users = _users(words.users)
-    if not words.users:
+    if words.users is None:
         assumed.append("users " + ", ".join(map(str, users)))
     asked = Asked(
         model=choice.model,
@@ -286,8 +289,8 @@ def read_words(words: Words) -> Asked:
         input_tokens=inputs,
         output_tokens=outputs,
         users=users,
-        users_given=bool(words.users),
-        lengths_given=bool(words.input or words.output),
+        users_given=words.users is not None,
+        lengths_given=words.input is not None or words.output is not None,
         mtp=mtp,
         acceptance=acceptance,
         eager=words.eager,
@@ -359,13 +362,14 @@ def _lengths(words: Words, context: int | None, model: ModelSpec, assumed: list[
     return inputs, outputs
 
 
-def _users(text: str | None) -> tuple[int, ...]:
-    if text is None:
+def _users(given: object) -> tuple[int, ...]:
+    if given is None:
         return DEFAULT_USERS
-    if not text.strip():
-        raise SpecError("is empty; write numbers, as in 1,4,8", field="--users", value=text)
+    words = given.split(",") if isinstance(given, str) else list(given) if isinstance(given, Iterable) else [given]
+    if not words or given == "" or (isinstance(given, str) and not given.strip()):
+        raise SpecError("is empty; write numbers, as in 1,4,8", field="--users", value=given)
     found = []
-    for word in text.split(","):
+    for word in words:
         value = _whole("--users", word)
         assert value is not None
         if value > 4096:

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from glmplan.errors import DoesNotFit, UnknownFact
 from glmplan.facts.engines.defaults import block_tokens
-from glmplan.plan.question import Words, read_words
+from glmplan.plan.capacity import Holding
+from glmplan.plan.question import Asked, Words, read_words
 from glmplan.plan.ranking import deployment_of, load_of, typical_users
 from glmplan.plan.search import solve
+from glmplan.prediction.deployment import Deployment
 from glmplan.prediction.predict import front_end_seconds, predict, step_seconds
 from glmplan.prediction.step_models import step_model_of
 from glmplan.serving.engine.inputs import ServingInputs
 from glmplan.serving.engine.settings import KvPool, scheduler_settings
 from glmplan.serving.traffic.drafting import Acceptance
 
-__all__ = ["serving_inputs"]
+__all__ = ["inputs_of", "serving_inputs"]
 
 
 def serving_inputs(words: Words) -> ServingInputs:
@@ -53,7 +55,31 @@ def serving_inputs(words: Words) -> ServingInputs:
         )
     if solution.ranked[0].alone == 0.0:
         raise UnknownFact(f"the speed of {asked.machine.accelerator.name} is not published: nothing can be simulated")
-    deployment = deployment_of(asked, best.terms)
+    return inputs_of(asked, best, deployment_of(asked, best.terms))
+
+
+def inputs_of(asked: Asked, best: Holding, deployment: Deployment) -> ServingInputs:
+    """Describe a layout that was planned to the simulator.
+
+    Parameters
+    ----------
+    asked : Asked
+        The question.
+    best : Holding
+        The layout and its memory.
+    deployment : Deployment
+        What is predicted.
+
+    Returns
+    -------
+    ServingInputs
+        As `serving_inputs` gives them.
+
+    Raises
+    ------
+    UnknownFact
+        If prompts cannot be timed on the part.
+    """
     if not step_model_of(deployment).times_prompts:
         name = deployment.accelerator.full_name
         raise UnknownFact(f"no matrix rate of {name} is published: requests with prompts cannot be simulated")

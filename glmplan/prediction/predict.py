@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from glmplan.facts.tables import frame_of, table_text
 from glmplan.physics.points import StepPoints
 from glmplan.physics.step.gpu import GPU_COMPONENTS
 from glmplan.physics.step.model import FrontPoints, StepModel
@@ -24,7 +26,10 @@ from glmplan.prediction.load import Load
 from glmplan.prediction.observables import Observables, observables
 from glmplan.prediction.step_models import runs_on_accelerators, step_model_of
 from glmplan.prediction.step_table import step_tables
-from glmplan.readers.runs.figures import INTERVAL_KINDS
+from glmplan.readers.runs.figures import INTERVAL_KINDS, PREDICTED
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 __all__ = [
     "Figure",
@@ -70,7 +75,7 @@ class Figure:
         return Figure(self.value * factor, self.low * factor, self.high * factor)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Prediction:
     """What a deployment does under a load.
 
@@ -97,6 +102,28 @@ class Prediction:
     knowledge: str
     basis: str
     out_of_domain: str
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row for each figure, in the unit that its column in a table of runs has, with its 90 % interval."""
+        return frame_of(self._rows())
+
+    def _rows(self) -> list[dict[str, object]]:
+        rows = []
+        for name, figure in self.figures.items():
+            one = PREDICTED[name]
+            said = figure.scaled(1.0 / one.factor)
+            rows.append({"figure": one.column, "value": said.value, "low": said.low, "high": said.high})
+        return rows
+
+    def __repr__(self) -> str:
+        figure = self.figures.get("tpot") or next(iter(self.figures.values()), None)
+        name = "TPOT" if "tpot" in self.figures else next(iter(self.figures), "nothing")
+        ends = "" if figure is None else f" {figure.value:.4g} ({figure.low:.4g} to {figure.high:.4g})"
+        return f"<Prediction {name}{ends}; {self.basis}>"
+
+    def __str__(self) -> str:
+        lines = [table_text(self._rows()), f"it rests on: {self.basis}"]
+        return "\n".join([*lines, *([f"outside: {self.out_of_domain}"] if self.out_of_domain else [])])
 
 
 def step_seconds(

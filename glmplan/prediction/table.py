@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import math
+import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from glmplan.errors import GlmplanError
+from glmplan.facts.tables import frame_of
 from glmplan.prediction.from_row import Question, memory_of, question_of
 from glmplan.prediction.load import Load
 from glmplan.prediction.offloaded_rows import predict_hybrid
@@ -16,8 +17,12 @@ from glmplan.prediction.predict import Figure, Prediction, predict_many
 from glmplan.prediction.step_models import check_answerable, runs_on_accelerators
 from glmplan.readers.runs.figures import ANSWERS
 from glmplan.readers.runs.record import Run
+from glmplan.readers.runs.table import runs_of_frame
 
-__all__ = ["COLUMNS", "RowPrediction", "predict_runs", "rows_as_csv"]
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["COLUMNS", "RowPrediction", "predict_runs", "predict_table", "rows_as_csv"]
 
 #: all columns, in order; each figure also with `_low` and `_high` (90 % interval)
 COLUMNS: tuple[str, ...] = (
@@ -92,6 +97,51 @@ def predict_runs(runs: Iterable[Run], *, progress: Callable[[int, int], None] | 
     return [one for one in found if one is not None]
 
 
+def predict_table(runs: pd.DataFrame) -> pd.DataFrame:
+    """Predict each row of a frame of runs.
+
+    Parameters
+    ----------
+    runs : pandas.DataFrame
+        One row for each run, in the columns of a table of runs (`docs/reference/columns.md`).
+
+    Returns
+    -------
+    pandas.DataFrame
+        The columns `COLUMNS` in the order of the rows: figures in the units their names say, with 90 % intervals; what
+        they rest on; why a row has no answer.
+
+    Raises
+    ------
+    SpecError
+        If a required column is missing or stands twice.
+
+    Warns
+    -----
+    UserWarning
+        If columns are not known, with the nearest name.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> frame = pd.DataFrame({"model": ["llama-3.1-8b"], "accelerator": ["h100-sxm"], "tp": [1], "engine": ["vllm"],
+    ...                       "concurrency": [8], "input_tokens": [1024], "output_tokens": [256]})
+    >>> bool(predict_table(frame).loc[0, "tpot_ms"] > 0)
+    True
+    """
+    table = runs_of_frame(runs)
+    for warning in table.warnings:
+        warnings.warn(warning, stacklevel=2)
+    return frame_of((_record(row) for row in predict_runs(table)), COLUMNS)
+
+
+def _record(row: RowPrediction) -> dict[str, object]:
+    record: dict[str, object] = {"id": row.id}
+    for name, one in row.figures.items():
+        record |= {name: one.value, f"{name}_low": one.low, f"{name}_high": one.high}
+    return record | {"basis": row.basis, "out_of_domain": row.out_of_domain, "error": row.error}
+
+
 def _prefill_alone(load: Load) -> Load:
     if load.phase == "prefill":
         return load
@@ -149,13 +199,5 @@ def rows_as_csv(rows: Iterable[RowPrediction]) -> str:
     >>> text.splitlines()[1].startswith("a,,,,10,8,12")
     True
     """
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(COLUMNS)
-    for row in rows:
-        cells = [row.id]
-        for name in ANSWERS:
-            figure = row.figures.get(name)
-            cells += [f"{one:.6g}" for one in (figure.value, figure.low, figure.high)] if figure else ["", "", ""]
-        writer.writerow([*cells, row.basis, row.out_of_domain, row.error])
-    return out.getvalue()
+    table = frame_of((_record(row) for row in rows), COLUMNS)
+    return table.to_csv(index=False, float_format="%.6g", lineterminator="\n")

@@ -14,11 +14,11 @@ from glmplan.physics.memory.pool import pool_terms
 from glmplan.physics.points import StepPoints
 from glmplan.physics.step.time import COMPONENTS, PARAMETERS, step_time
 from glmplan.physics.step.work import SLOTS, step_work
+from glmplan.plan.answer_text import WIDTH, number
 from glmplan.plan.capacity import Holding
 from glmplan.plan.question import Asked
 from glmplan.prediction.effects import keys_of, load_effects, log_parameters
 from glmplan.prediction.step_models import runs_on_accelerators, step_model_of
-from glmplan.report.fit_text import WIDTH, number
 from glmplan.units import GIB
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ import csv
 import io
 from typing import TYPE_CHECKING
 
-from glmplan.plan.plan import USER_FIGURES
-from glmplan.report.fit_text import fit_text, number
+from glmplan.plan.answer_text import fit_text, number
+from glmplan.plan.plan import USER_FIGURES, user_rows
 from glmplan.units import GIB
 
 if TYPE_CHECKING:
@@ -25,10 +25,10 @@ CSV_COLUMNS: tuple[str, ...] = (
 )  # fmt: skip
 
 
-def _cells(figure: Figure | None) -> list[str]:
-    if figure is None:
-        return ["", "", ""]
-    return [f"{value:.6g}" for value in (figure.value, figure.low, figure.high)]
+def _cell(value: object) -> object:
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    return "" if value is None else value
 
 
 def fit_csv(answer: FitAnswer) -> str:
@@ -46,18 +46,26 @@ def fit_csv(answer: FitAnswer) -> str:
     """
     asked, holding = answer.asked, answer.holding
     layout, kv = (holding.terms.name, holding.terms.kv) if holding else ("", "")
-    head = [asked.model.name, asked.checkpoint.name, asked.machine.accelerator.name, asked.machine.count, asked.engine,
-            answer.verdict, layout, kv]  # fmt: skip
-    pool = [f"{value:.0f}" for value in (holding.pool, holding.pool_low, holding.pool_high)] if holding else [""] * 3
-    safe = answer.safe.users if answer.safe else ""
+    common = {
+        "model": asked.model.name,
+        "checkpoint": asked.checkpoint.name,
+        "accelerator": asked.machine.accelerator.name,
+        "accelerator_count": asked.machine.count,
+        "engine": asked.engine,
+        "verdict": answer.verdict,
+        "layout": layout,
+        "kv": kv,
+        "safe_users": answer.safe.users if answer.safe else "",
+        "basis": answer.basis,
+    }
+    if holding:
+        for name, value in (("", holding.pool), ("_low", holding.pool_low), ("_high", holding.pool_high)):
+            common[f"kv_pool_tokens{name}"] = f"{value:.0f}"
     text = io.StringIO()
-    table = csv.writer(text, lineterminator="\n")
-    table.writerow(CSV_COLUMNS)
-    for row in answer.users:
-        figures = [cell for one in row.figures().values() for cell in _cells(one)]
-        table.writerow([*head, row.users, row.running, *figures, row.context, *pool, safe, answer.basis, row.outside])
-    if not answer.users:
-        table.writerow([*head, "", "", *[""] * 12, "", *pool, safe, answer.basis, ""])
+    table = csv.DictWriter(text, CSV_COLUMNS, restval="", lineterminator="\n")
+    table.writeheader()
+    for row in user_rows(answer.users) or [{}]:
+        table.writerow(common | {name: _cell(value) for name, value in row.items()})
     return text.getvalue()
 
 

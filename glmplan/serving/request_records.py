@@ -14,7 +14,7 @@ import numpy as np
 from glmplan.errors import SpecError
 from glmplan.serving.traffic.request import Request
 
-__all__ = ["COLUMNS", "RecordWriter", "RequestRows", "request_columns"]
+__all__ = ["COLUMNS", "RecordWriter", "RequestRows", "record_columns", "request_columns"]
 
 #: Columns of a record: name in the file → name inside; times in seconds after the start.
 COLUMNS = {
@@ -70,6 +70,30 @@ def request_columns(requests: list[Request]) -> dict[str, np.ndarray]:
     rows = RequestRows()
     rows.add(requests)
     return rows.take()
+
+
+def record_columns(columns: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Columns of finished requests under the names that a file or a frame has.
+
+    Parameters
+    ----------
+    columns : dict of ndarray
+        As `request_columns` makes them, [s] or [token]
+
+    Returns
+    -------
+    dict of ndarray
+        Columns `COLUMNS`; the wait is what lies between arrival and prefill, [s] or [token]
+
+    Examples
+    --------
+    >>> record_columns(request_columns([Request(3, 0.5, 10, 2)]))["request"].tolist()
+    [3]
+    """
+    return {
+        name: columns[inside] if inside else np.maximum(columns["started"] - columns["arrival"], 0.0)
+        for name, inside in COLUMNS.items()
+    }
 
 
 class RequestRows:
@@ -176,10 +200,7 @@ class RecordWriter:
         columns : dict of ndarray
             Columns as `request_columns` makes them, [s] or [token]
         """
-        table = {
-            name: columns[inside] if inside else np.maximum(columns["started"] - columns["arrival"], 0.0)
-            for name, inside in COLUMNS.items()
-        }
+        table = record_columns(columns)
         if self._path.suffix == ".csv":
             texts = [
                 (f"{x:.9f}".rstrip("0").rstrip(".") for x in column.tolist())

@@ -11,14 +11,19 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from glmplan.errors import SpecError
+from glmplan.facts.tables import frame_of
 from glmplan.serving.engine.step_table import StepTable
 from glmplan.serving.simulate import Service, simulate
 from glmplan.serving.traffic.promises import Target
 from glmplan.serving.traffic.spec import Traffic
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 __all__ = ["LoadPoint", "SafeLoad", "load_curve", "safe_load", "speed_factors"]
 
@@ -49,7 +54,7 @@ class LoadPoint:
     broken: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class SafeLoad:
     """The answer.
 
@@ -72,6 +77,18 @@ class SafeLoad:
     breaks_first: str
     reason: str
     points: tuple[LoadPoint, ...]
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row for each load that was looked at, with its statistics in the units of their names."""
+        return frame_of(
+            {"load": one.load, "safe": one.safe, "broken": one.broken, **one.summary} for one in self.points
+        )
+
+    def __repr__(self) -> str:
+        return f"<SafeLoad {self.load:.4g} {self.unit}: {self.reason}>"
+
+    def __str__(self) -> str:
+        return f"{self.load:.4g} {self.unit}: {self.reason}"
 
 
 def speed_factors(low: float, high: float, count: int = _DRAWS, coverage: float = 0.9) -> tuple[float, ...]:

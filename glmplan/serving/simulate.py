@@ -8,23 +8,29 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import chain, islice
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from glmplan.errors import SpecError
+from glmplan.facts.tables import chosen_table, frame_of, frame_of_columns
 from glmplan.serving.engine.cluster import Cluster
 from glmplan.serving.engine.engine import SkippingEngine
 from glmplan.serving.engine.plain import PlainRun, Served, compiled
 from glmplan.serving.engine.reference import SteppingEngine
 from glmplan.serving.engine.settings import EngineSettings, KvPool
 from glmplan.serving.engine.step_table import StepTable
-from glmplan.serving.request_records import RecordWriter, RequestRows
+from glmplan.serving.outcome_text import outcome_text
+from glmplan.serving.request_records import RecordWriter, RequestRows, record_columns
 from glmplan.serving.statistics import Distribution, Meter
 from glmplan.serving.traffic.arrivals import Chunk, request_chunks
 from glmplan.serving.traffic.promises import Target
 from glmplan.serving.traffic.request import Request
 from glmplan.serving.traffic.sources import Source, request_source
 from glmplan.serving.traffic.spec import Traffic
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 __all__ = ["Outcome", "Service", "simulate"]
 
@@ -79,7 +85,7 @@ class Service:
         return Service(self.table.scaled(factor), self.pool, self.settings, self.front_end)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Outcome:
     """What a simulation found.
 
@@ -95,6 +101,8 @@ class Outcome:
         Distributions of the last replication, [s]
     timeline : ndarray or None
         Runs of equal steps of the last replication, if asked for.
+    requests : dict of ndarray or None
+        Columns of the finished requests of the last replication, if they were kept; times in [s], lengths in [token]
     interrupted : bool
         Whether the run was stopped before its end.
     wall_seconds : float
@@ -108,6 +116,48 @@ class Outcome:
     timeline: np.ndarray | None = None
     interrupted: bool = False
     wall_seconds: float = 0.0
+    requests: dict[str, np.ndarray] | None = None
+
+    def to_frame(self, table: str = "summary") -> pd.DataFrame:
+        """A table of the outcome: ``summary`` (one row a statistic), or ``requests`` where they were kept.
+
+        Parameters
+        ----------
+        table : str, optional
+            Which.
+
+        Returns
+        -------
+        pandas.DataFrame
+            Statistics with their intervals, or one row a request; units stand in the names.
+
+        Raises
+        ------
+        SpecError
+            If there is no such table.
+        """
+        tables: dict[str, Callable[[], pd.DataFrame]] = {"summary": lambda: frame_of(self._summary_rows())}
+        if self.requests is not None:
+            columns = record_columns(self.requests)
+            tables["requests"] = lambda: frame_of_columns(columns)
+        return chosen_table(table, tables)()
+
+    def _summary_rows(self) -> list[dict[str, object]]:
+        ends = self.intervals
+        return [
+            {"statistic": name, "value": value, "low": ends.get(name, (None,))[0], "high": ends.get(name, (None,))[-1]}
+            for name, value in self.summary.items()
+        ]
+
+    def __repr__(self) -> str:
+        found = self.summary
+        return (
+            f"<Outcome of {found['requests']:,.0f} requests: TTFT {found['ttft_mean_ms']:,.1f} ms, "
+            f"TPOT {found['tpot_mean_ms']:,.2f} ms, {found['output_tokens_per_s']:,.1f} output tokens/s>"
+        )
+
+    def __str__(self) -> str:
+        return outcome_text(self)
 
 
 def simulate(
@@ -121,6 +171,7 @@ def simulate(
     warmup: int = 0,
     records: str | Path | None = None,
     timeline: bool = False,
+    keep: bool = False,
     fast: bool | None = None,
     reference: bool = False,
     progress: Callable[[int], None] | None = None,
@@ -147,6 +198,8 @@ def simulate(
         File for one record of each request of the first replication.
     timeline : bool, optional
         Whether to keep every run of equal steps.
+    keep : bool, optional
+        Whether to keep the record of each request of the last replication; about 100 bytes a request.
     fast : bool, optional
         Whether to compile the plain loop; by default where it pays and numba is installed.
     reference : bool, optional
@@ -188,11 +241,13 @@ def simulate(
     interrupted = False
     meter = _meter(service, targets, warmup)
     kept: list[np.ndarray] = []
+    finished: list[dict[str, np.ndarray]] = []
     writer = RecordWriter(records) if records is not None else None
     try:
         for child in np.random.SeedSequence(seed).spawn(replications):
             meter, counts = _meter(service, targets, warmup), dict[str, int]()
             kept.clear()
+            finished.clear()
             try:
                 for piece in _pieces(service, traffic, requests, np.random.default_rng(child), fast, reference, counts):
                     if service.front_end:
@@ -201,6 +256,8 @@ def simulate(
                     meter.segments(piece.segments)
                     if writer is not None:
                         writer.write(piece.records)
+                    if keep:
+                        finished.append(piece.records)
                     if timeline:
                         kept.append(piece.segments)
                     if progress is not None:
@@ -230,6 +287,7 @@ def simulate(
         np.concatenate(kept, axis=1) if kept else None,
         interrupted,
         time.perf_counter() - started,
+        {name: np.concatenate([one[name] for one in finished]) for name in finished[0]} if finished else None,
     )
 
 

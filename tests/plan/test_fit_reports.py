@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from glmplan.plan import Words, fit_answer
+from glmplan.plan.answer_text import WIDTH, fit_text, number
 from glmplan.report.fit_explain import fit_explanation
 from glmplan.report.fit_json import SCHEMA, fit_json
 from glmplan.report.fit_tables import CSV_COLUMNS, fit_csv, fit_markdown
-from glmplan.report.fit_text import WIDTH, fit_text, number
 
 PAGE = Path(__file__).resolve().parents[2] / "docs/reference/fit-json.md"
 QUESTIONS = {

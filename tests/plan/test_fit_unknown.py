@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from glmplan.plan import Words, fit_answer
+from glmplan.plan.answer_text import fit_text
 from glmplan.report.fit_json import fit_record
-from glmplan.report.fit_text import fit_text
 
 
 def test_a_part_without_memory_and_bandwidth_is_unknown_with_what_its_speeds_imply():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from glmplan.plan import Words, fit_answer
-from glmplan.report.fit_text import fit_text
+from glmplan.plan.answer_text import fit_text
 
 
 def test_an_engine_that_never_runs_the_model_on_the_silicon_does_not_fit_and_another_is_named():

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from glmplan.plan import Words, fit_answer
-from glmplan.report.fit_text import fit_text
+from glmplan.plan.answer_text import fit_text
 
 GIB = 2**30
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from glmplan.units import GIB
 
-__all__ = ["ANSWERS", "COMPARED", "FIGURES", "INTERVAL_KINDS", "RunFigure", "compared_figures"]
+__all__ = ["ANSWERS", "COMPARED", "FIGURES", "INTERVAL_KINDS", "PREDICTED", "RunFigure", "compared_figures"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +104,8 @@ FIGURES: dict[str, RunFigure] = {one.column: one for one in _ROWS}
 COMPARED: dict[str, RunFigure] = {one.column: one for one in _ROWS if one.predicted}
 #: column of the table of predictions → figure, in the order of that table
 ANSWERS: dict[str, RunFigure] = {one.answer: one for one in _ROWS if one.answer}
+#: figure of a `Prediction` → the column that it is written in: of several the first, a mean
+PREDICTED: dict[str, RunFigure] = {one.predicted: one for one in reversed(_ROWS) if one.predicted}
 #: figure of a `Prediction` → its kind of interval
 INTERVAL_KINDS: dict[str, str] = {one.predicted: one.interval for one in _ROWS if one.predicted}
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import csv
+import io
 import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from glmplan.errors import SpecError
 from glmplan.facts.catalogue.names import (
@@ -35,7 +36,10 @@ from glmplan.readers.runs.record import Run, Runs
 from glmplan.readers.runs.speculation import Speculation, read_speculation
 from glmplan.units import GIB
 
-__all__ = ["Run", "Runs", "read_runs", "run_from_row"]
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["Run", "Runs", "read_runs", "run_from_row", "runs_of_frame"]
 
 _REQUIRED = tuple(one.name for one in COLUMNS.values() if one.required)
 #: counts and amounts that stand in the field of the same name as they are; the others need the notes too
@@ -289,6 +293,44 @@ def read_runs(path: str | Path) -> Runs:
         raise SpecError(f"cannot be read: {error.strerror}", file=path) from None
     except (UnicodeDecodeError, csv.Error) as error:
         raise SpecError(f"is not a CSV table in UTF-8: {error}", file=path) from None
+    return _runs_of(path, lines)
+
+
+def runs_of_frame(frame: pd.DataFrame, name: str = "frame") -> Runs:
+    """Read a frame of runs as `read_runs` reads a file.
+
+    Parameters
+    ----------
+    frame : pandas.DataFrame
+        One row for each run, in the columns of `glmplan.readers.runs.columns.COLUMNS`; rows without an ``id`` get their
+        number.
+    name : str, optional
+        What messages call it.
+
+    Returns
+    -------
+    Runs
+        The rows in their order.
+
+    Raises
+    ------
+    SpecError
+        If the frame lacks a required column or has one twice.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> runs_of_frame(pd.DataFrame({"model": ["glm-5.1"], "accelerator": ["b200-sxm"], "tp": [8]}))[0].tp
+    8
+    """
+    if "id" not in frame.columns:
+        frame = frame.assign(id=[str(number) for number in range(len(frame))])
+    # whole numbers beside gaps stay whole, gaps are empty cells
+    text = frame.convert_dtypes().to_csv(index=False)
+    return _runs_of(Path(name), list(csv.reader(io.StringIO(text))))
+
+
+def _runs_of(path: Path, lines: list[list[str]]) -> Runs:
     if not lines or not any(cell.strip() for cell in lines[0]):
         raise SpecError("is empty: a header line is needed", file=path)
     header = tuple(name.strip() for name in lines[0])

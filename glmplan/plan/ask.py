@@ -1,0 +1,493 @@
+"""The questions that a program asks: plan, deployment, memory, step time, prediction, simulation, safe load.
+
+The command line reads its words and asks the same; values may be typed (``tp=2``) or written (``tp="2"``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, fields
+from typing import Any, Protocol, TypedDict, Unpack
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from glmplan.errors import DoesNotFit, SpecError, UnknownFact
+from glmplan.physics.points import StepPoints
+from glmplan.plan.capacity import Holding
+from glmplan.plan.make_plan import fit_answer
+from glmplan.plan.memory_plan import MemoryPlan
+from glmplan.plan.plan import FitAnswer
+from glmplan.plan.question import Asked, Words, read_words
+from glmplan.plan.ranking import deployment_of, predicted, speed_known
+from glmplan.plan.search import solve
+from glmplan.plan.service import Described, service_of
+from glmplan.plan.simulator_inputs import inputs_of
+from glmplan.plan.step_times import StepTimes
+from glmplan.prediction.deployment import Deployment
+from glmplan.prediction.own_site import site_calibration
+from glmplan.prediction.predict import Prediction
+from glmplan.prediction.step_models import step_model_of
+from glmplan.serving.safe_load import SafeLoad, safe_load, speed_factors
+from glmplan.serving.simulate import Outcome
+from glmplan.serving.simulate import simulate as simulate_service
+from glmplan.serving.traffic.promises import parse_slo
+from glmplan.serving.traffic.spec import Traffic, parse_traffic
+
+__all__ = [
+    "Arrivals",
+    "Deployed",
+    "Planned",
+    "Question",
+    "deployment",
+    "fit",
+    "memory",
+    "predict",
+    "safe",
+    "simulate",
+    "step_time",
+]
+
+
+class Question(TypedDict, total=False):
+    """What may be said of a plan beside model and machine; all of it optional, typed or as text.
+
+    The names and meanings are those of `glmplan fit --help`.
+    """
+
+    weights: str | None
+    kv: str | None
+    engine: str | None
+    engine_version: str | None
+    tp: int | str | None
+    pp: int | str | None
+    dp: int | str | None
+    ep: int | str | None
+    dcp: int | str | None
+    context: int | str | None
+    input: int | str | None
+    output: int | str | None
+    users: int | str | Sequence[int] | None
+    mtp: int | str | None
+    acceptance: float | str | None
+    eager: bool
+    memory_fraction: float | str | None
+    calibration: str | None
+
+
+class Arrivals(TypedDict, total=False):
+    """What may be said of traffic beside its kind; fields of `glmplan.serving.traffic.spec.Traffic`.
+
+    Lengths are those of the planned question unless they are given.
+    """
+
+    input: int
+    output: int
+    jitter: float
+    input_cv: float
+    output_cv: float
+    lengths: str
+    think: float | str
+    ramp: float | str
+    shared_prefix: int
+    turns: int
+    tool_wait: float | str
+
+
+class Planned(Protocol):
+    """What has been planned: a `FitAnswer` or a `Deployed`."""
+
+    @property
+    def asked(self) -> Asked:
+        """The question, read and completed."""
+
+    @property
+    def holding(self) -> Holding | None:
+        """The layout and its memory."""
+
+    @property
+    def deployment(self) -> Deployment | None:
+        """What is predicted."""
+
+
+@dataclass(frozen=True, repr=False)
+class Deployed:
+    """A model on a machine in one layout, with what the layout holds.
+
+    Attributes
+    ----------
+    asked : Asked
+        The question, read and completed.
+    holding : Holding
+        The layout and its memory.
+    deployment : Deployment
+        What is predicted.
+    """
+
+    asked: Asked
+    holding: Holding
+    deployment: Deployment
+
+    def __repr__(self) -> str:
+        d = self.deployment
+        return (
+            f"<Deployed {d.model.name} {d.checkpoint.name} on {d.count} × {d.accelerator.name}, "
+            f"{self.holding.terms.name}, {d.engine}, {d.kv} cache: {self.holding.verdict}>"
+        )
+
+    def __str__(self) -> str:
+        return f"{self!r}\n{memory(self)}"
+
+
+_FIELDS = tuple(one.name for one in fields(Words)[2:])
+
+
+@contextmanager
+def _python_words() -> Iterator[None]:
+    """Errors name the argument, as a program writes it, and not the option of the command line."""
+    try:
+        yield
+    except SpecError as error:
+        field = error.field
+        if field is None or not field.startswith("--"):
+            raise
+        raise type(error)(
+            error.message, file=error.file, field=field[2:].replace("-", "_"), value=error.value, choices=error.choices
+        ) from None
+
+
+def _words(model: str, on: str, question: Mapping[str, Any]) -> Words:
+    for name in question:
+        if name not in _FIELDS:
+            raise SpecError("is not an argument of this question", field="argument", value=name, choices=_FIELDS)
+    return Words(model, on, **question)
+
+
+def fit(model: str, on: str, **question: Unpack[Question]) -> FitAnswer:
+    """Say whether a model fits a machine, how fast it is, for how many users, what binds and what to change.
+
+    Parameters
+    ----------
+    model : str
+        A catalogue name, name-format, ``config.json``, folder or GGUF file.
+    on : str
+        ``NxACCELERATOR``, a host name or a TOML file.
+    **question
+        Anything of `Question`: engine, layout, lengths [token], users, drafting, memory fraction [-].
+
+    Returns
+    -------
+    FitAnswer
+        The answer; also "does not fit" and "unknown" are answers. ``print`` shows all of it, ``.to_frame("users")``
+        and its other tables are frames.
+
+    Raises
+    ------
+    SpecError
+        If an argument is wrong; names it and the nearest valid choice.
+
+    Examples
+    --------
+    >>> answer = fit("glm-5.1-nvfp4", on="6xrtx-pro-6000-ws", users=(1, 8), tp=2)
+    >>> answer.verdict, answer.holding.terms.name
+    ('fits', 'TP2×PP3')
+    """
+    calibration = question.pop("calibration", None)
+    with _python_words(), site_calibration(calibration):
+        return fit_answer(_words(model, on, question))
+
+
+def deployment(model: str, on: str, **question: Unpack[Question]) -> Deployed:
+    """One layout of a model on a machine: the one that is asked for, or the best that fits.
+
+    Parameters
+    ----------
+    model : str
+        As in `fit`.
+    on : str
+        As in `fit`.
+    **question
+        As in `fit`.
+
+    Returns
+    -------
+    Deployed
+        What `memory`, `step_time`, `predict`, `simulate` and `safe` take.
+
+    Raises
+    ------
+    SpecError
+        If an argument is wrong.
+    DoesNotFit
+        If no layout holds one request of the asked length.
+    UnknownFact
+        If a speed of the machine is not published.
+
+    Examples
+    --------
+    >>> d = deployment("glm-5.1-nvfp4", on="6xrtx-pro-6000-ws", tp=2, pp=3)
+    >>> d.deployment.layout.pp, d.holding.verdict
+    (3, 'fits')
+    """
+    question.pop("calibration", None)
+    with _python_words():
+        asked = read_words(_words(model, on, question))
+        solution = solve(asked)
+        best = solution.best
+        if best.verdict == "does_not_fit":
+            raise DoesNotFit(f"{asked.model.name} {asked.checkpoint.name} does not fit {on}: `fit` says what is short")
+        if not speed_known(asked):
+            raise UnknownFact(f"the speed of {asked.machine.accelerator.name} is not published")
+        return Deployed(asked, best, deployment_of(asked, best.terms))
+
+
+def _known(planned: Planned) -> tuple[Holding, Deployment]:
+    if planned.holding is None or planned.deployment is None:
+        raise UnknownFact("no deployment was planned: the answer says what is missing")
+    return planned.holding, planned.deployment
+
+
+def memory(planned: Planned) -> MemoryPlan:
+    """The memory of every rank, and the pool of the KV cache.
+
+    Parameters
+    ----------
+    planned : Planned
+        A `Deployed`, or the answer of `fit`.
+
+    Returns
+    -------
+    MemoryPlan
+        Bytes of each part of each rank [B], pool with its interval [token].
+
+    Raises
+    ------
+    UnknownFact
+        If nothing was planned.
+
+    Examples
+    --------
+    >>> found = memory(deployment("llama-3.1-8b", on="1xh100-sxm"))
+    >>> len(found.ranks), found.pool_low < found.pool < found.pool_high
+    (1, True)
+    """
+    if planned.holding is None:
+        raise UnknownFact("no layout was planned: the answer says what is missing")
+    holding = planned.holding
+    return MemoryPlan(
+        title=f"{planned.asked.model.name} {planned.asked.checkpoint.name}, {holding.terms.name}",
+        ranks=tuple(holding.rows()),
+        pool=holding.pool,
+        pool_low=holding.pool_low,
+        pool_high=holding.pool_high,
+    )
+
+
+def step_time(
+    planned: Planned,
+    *,
+    decode_requests: ArrayLike = 0.0,
+    decode_context: ArrayLike = 0.0,
+    prefill_tokens: ArrayLike = 0.0,
+    prefill_context: ArrayLike = 0.0,
+) -> StepTimes:
+    """The time of engine steps, and what it is made of.
+
+    Parameters
+    ----------
+    planned : Planned
+        A `Deployed`, or the answer of `fit`.
+    decode_requests : array_like, optional
+        Requests that decode in a step, [-]
+    decode_context : array_like, optional
+        Tokens that each of them attends to, [token]
+    prefill_tokens : array_like, optional
+        Prompt tokens in the step, [token]
+    prefill_context : array_like, optional
+        Tokens that each prompt token attends to on average, [token]
+
+    Returns
+    -------
+    StepTimes
+        Seconds [s] and shares of the components [-], one for each point of the broadcast arguments.
+
+    Raises
+    ------
+    UnknownFact
+        If nothing was planned.
+
+    Examples
+    --------
+    >>> d = deployment("llama-3.1-8b", on="1xh100-sxm")
+    >>> seconds = step_time(d, decode_requests=[1, 64], decode_context=2048).seconds
+    >>> bool(0 < seconds[0] < seconds[1])
+    True
+    """
+    _, found = _known(planned)
+    points = (decode_requests, decode_context, prefill_tokens, prefill_context)
+    columns = np.broadcast_arrays(*(np.atleast_1d(np.asarray(one, dtype=float)) for one in points))
+    model = step_model_of(found)
+    times = model.times(StepPoints(*columns))
+    shares = {name: times.shares[:, list(parts)].sum(axis=1) for name, parts in model.components.items()}
+    return StepTimes(times.seconds, shares)
+
+
+def predict(planned: Planned, users: int = 1) -> Prediction:
+    """Predict a deployment under a number of users, each sending the next request when the last is answered.
+
+    Parameters
+    ----------
+    planned : Planned
+        A `Deployed`, or the answer of `fit`; lengths are those of its question.
+    users : int, optional
+        Users at once, [-]
+
+    Returns
+    -------
+    Prediction
+        TTFT, TPOT [s] and rates [token/s], each with its 90 % interval, and what they rest on.
+
+    Raises
+    ------
+    SpecError
+        If there is no user.
+    UnknownFact
+        If nothing was planned.
+
+    Examples
+    --------
+    >>> d = deployment("llama-3.1-8b", on="1xh100-sxm", input=1024, output=256)
+    >>> figure = predict(d, users=8).figures["tpot"]
+    >>> figure.low < figure.value < figure.high
+    True
+    """
+    if users < 1:
+        raise SpecError("must be at least 1", field="users", value=users)
+    if planned.holding is None:
+        raise UnknownFact("no layout was planned: the answer says what is missing")
+    return predicted(planned.asked, [(planned.holding, users)])[0]
+
+
+def _arriving(planned: Planned, traffic: str | Traffic, arrivals: Mapping[str, Any]) -> Traffic:
+    if isinstance(traffic, Traffic):
+        return traffic
+    asked = planned.asked
+    return parse_traffic(traffic, **{"input": asked.input_tokens, "output": asked.output_tokens, **arrivals})
+
+
+def _described(planned: Planned, traffic: Traffic, settings: Mapping[str, Any] | None) -> Described:
+    holding, found = _known(planned)
+    return service_of(inputs_of(planned.asked, holding, found), traffic, scheduler=settings)
+
+
+def simulate(
+    planned: Planned,
+    traffic: str | Traffic,
+    *,
+    requests: int = 1000,
+    slo: str = "",
+    seed: int = 0,
+    keep: bool = False,
+    settings: Mapping[str, Any] | None = None,
+    **arrivals: Unpack[Arrivals],
+) -> Outcome:
+    """Simulate a deployment under traffic: times that users see, throughput, batch, KV cache.
+
+    Parameters
+    ----------
+    planned : Planned
+        A `Deployed`, or the answer of `fit`.
+    traffic : str or Traffic
+        ``closed:32``, ``poisson:2.5/s``, ``sessions:20``, ``trace:FILE`` … as `glmplan simulate --traffic` takes it.
+    requests : int, optional
+        Requests to simulate, [-]
+    slo : str, optional
+        Promise under which goodput is counted, such as ``ttft p95 < 2 s``.
+    seed : int, optional
+        Seed, [-]; the same seed gives the same answer.
+    keep : bool, optional
+        Whether to keep a record of each request for ``.to_frame("requests")``.
+    settings : mapping, optional
+        Fields of `glmplan.serving.engine.settings.EngineSettings` instead of the engine's own.
+    **arrivals
+        Anything of `Arrivals`: lengths [token], pauses [s], sessions [-].
+
+    Returns
+    -------
+    Outcome
+        Statistics; ``print`` shows them, ``.to_frame()`` is a frame of them.
+
+    Raises
+    ------
+    SpecError
+        If the traffic, the promise or an argument is wrong.
+    UnknownFact
+        If nothing was planned.
+
+    Examples
+    --------
+    >>> d = deployment("llama-3.1-8b", on="1xh100-sxm", input=512, output=64)
+    >>> found = simulate(d, "poisson:2/s", requests=50)
+    >>> found.summary["requests"], found.summary["tpot_mean_ms"] > 0
+    (50, True)
+    """
+    with _python_words():
+        arriving = _arriving(planned, traffic, arrivals)
+        service = _described(planned, arriving, settings).service
+        targets = parse_slo(slo) if slo else ()
+        return simulate_service(service, arriving, requests=requests, seed=seed, targets=targets, keep=keep)
+
+
+def safe(
+    planned: Planned,
+    slo: str,
+    *,
+    traffic: str | Traffic = "closed:1",
+    most: float | None = None,
+    seed: int = 0,
+    settings: Mapping[str, Any] | None = None,
+    **arrivals: Unpack[Arrivals],
+) -> SafeLoad:
+    """The largest load that keeps a promise with 95 % probability, over arrivals and the interval of the step time.
+
+    Parameters
+    ----------
+    planned : Planned
+        A `Deployed`, or the answer of `fit`.
+    slo : str
+        The promise, such as ``ttft p95 < 2 s, tpot p95 < 50 ms``.
+    traffic : str or Traffic, optional
+        Kind of load: users of a closed loop by default, ``poisson:1/s`` for a rate.
+    most : float, optional
+        Largest load to look at, [-] or [1/s]
+    seed : int, optional
+        Seed, [-]
+    settings : mapping, optional
+        As in `simulate`.
+    **arrivals
+        As in `simulate`.
+
+    Returns
+    -------
+    SafeLoad
+        The load, what breaks first and why, and every load that was looked at.
+
+    Raises
+    ------
+    SpecError
+        If the promise, the traffic or an argument is wrong.
+    UnknownFact
+        If nothing was planned.
+
+    Examples
+    --------
+    >>> d = deployment("llama-3.1-8b", on="1xh100-sxm", input=512, output=64)
+    >>> safe(d, "tpot p95 < 50 ms", most=4).load
+    4
+    """
+    with _python_words():
+        arriving = _arriving(planned, traffic, arrivals)
+        described = _described(planned, arriving, settings)
+        factors = speed_factors(described.low, described.high)
+        return safe_load(described.service, arriving, parse_slo(slo), factors=factors, most=most, seed=seed)

@@ -1,0 +1,83 @@
+"""From a planned deployment to the service that the simulator runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from glmplan.serving.engine.inputs import ServingInputs
+from glmplan.serving.engine.step_table import StepTable
+from glmplan.serving.simulate import Service
+from glmplan.serving.traffic.spec import Traffic
+
+__all__ = ["Described", "service_of"]
+
+#: contexts of recorded requests for which step times are tabulated; longer ones are extrapolated [token]
+_LONGEST_RECORDED = 262_144
+
+
+@dataclass(frozen=True, slots=True)
+class Described:
+    """A service, and how sure its step times are.
+
+    Parameters
+    ----------
+    service : Service
+        What is simulated.
+    low, high : float
+        90 % interval of the step time relative to its prediction, [-]
+    basis : str
+        What the step time rests on.
+    """
+
+    service: Service
+    low: float
+    high: float
+    basis: str
+
+
+def service_of(
+    inputs: ServingInputs,
+    traffic: Traffic,
+    *,
+    kv_tokens: int | None = None,
+    block_size: int | None = None,
+    scheduler: Mapping[str, Any] | None = None,
+) -> Described:
+    """Tabulate the step time of a planned deployment and apply what was said of its engine.
+
+    Parameters
+    ----------
+    inputs : ServingInputs
+        The deployment as the simulator sees it.
+    traffic : Traffic
+        What arrives; bounds the contexts for which step times are tabulated.
+    kv_tokens, block_size : int, optional
+        Room for keys and values, and tokens of a block, instead of the predicted ones, [token]
+    scheduler : mapping, optional
+        Fields of `EngineSettings` instead of the engine's own.
+
+    Returns
+    -------
+    Described
+        The service and its interval.
+    """
+    settings, pool = inputs.settings, inputs.pool
+    changes = dict(scheduler or {})
+    budget = changes.get("max_num_batched_tokens")
+    if budget is not None and "max_num_seqs" not in changes:
+        changes["max_num_seqs"] = max(1, min(settings.max_num_seqs, budget // settings.tokens_per_decode))
+    settings = replace(settings, **changes)
+    if kv_tokens is not None or block_size is not None:
+        pool = replace(pool, tokens=kv_tokens or pool.tokens, block_size=block_size or pool.block_size)
+    longest = 4 * (traffic.input + traffic.output) * (traffic.turns if traffic.kind == "sessions" else 1)
+    if traffic.kind == "trace" or traffic.lengths:
+        longest = _LONGEST_RECORDED
+    table = StepTable.tabulate(
+        inputs.step_seconds,
+        max_requests=-(-settings.max_num_seqs // settings.pipeline_stages),
+        max_context=max(1024, min(settings.max_model_len, pool.tokens, longest)),
+        max_prefill=settings.max_num_batched_tokens,
+    )
+    return Described(Service(table, pool, settings, inputs.front_end), inputs.low, inputs.high, inputs.basis)

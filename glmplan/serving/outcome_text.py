@@ -1,0 +1,82 @@
+"""What a simulation found, as text: times that users see, throughput, batch and cache."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from glmplan.serving.simulate import Outcome
+    from glmplan.serving.traffic.promises import Target
+
+__all__ = ["outcome_text"]
+
+_STATISTICS = ("mean", "p50", "p90", "p95", "p99")
+_INTERVALS = ("ttft_mean_ms", "tpot_mean_ms", "output_tokens_per_s")
+
+
+def outcome_text(outcome: Outcome, *, targets: tuple[Target, ...] = (), basis: str = "", markdown: bool = False) -> str:
+    """Write what a simulation found.
+
+    Parameters
+    ----------
+    outcome : Outcome
+        The statistics.
+    targets : tuple of Target, optional
+        The promise, each of which is said to be kept or broken.
+    basis : str, optional
+        What the step time rests on.
+    markdown : bool, optional
+        Whether times are a Markdown table.
+
+    Returns
+    -------
+    str
+        Lines, each with its end.
+    """
+    summary = outcome.summary
+    rows = [
+        [name, *(f"{summary[f'{name}_{s}_ms']:,.1f}" for s in _STATISTICS)]
+        for name in ("ttft", "tpot", "itl", "e2e", "queue")
+    ]
+    head = ["ms", *_STATISTICS]
+    if markdown:
+        lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
+        lines += ["| " + " | ".join(row) + " |" for row in rows]
+    else:
+        lines = [f"{row[0]:<6}" + "".join(f"{cell:>13}" for cell in row[1:]) for row in (head, *rows)]
+    lines += ["", *_load(summary)]
+    lines += [f"{count} requests turned away: {reason}" for reason, count in outcome.rejected.items()]
+    lines += _promise(summary, targets)
+    for name in _INTERVALS:
+        if name in outcome.intervals:
+            low, high = outcome.intervals[name]
+            lines.append(f"{name} between {low:,.2f} and {high:,.2f} (95 % over replications)")
+    if basis:
+        lines.append(f"step time: {basis}")
+    return "\n".join(lines) + "\n"
+
+
+def _load(summary: dict[str, float]) -> list[str]:
+    lines = [
+        f"{summary['output_tokens_per_s']:,.1f} output tokens/s, {summary['total_tokens_per_s']:,.1f} tokens/s, "
+        f"{summary['requests_per_s']:,.3f} requests/s over {summary['duration_s']:,.1f} s",
+        f"batch {summary['batch_mean']:.1f} mean, {summary['batch_max']:.0f} largest; KV pool "
+        f"{summary['kv_occupancy_mean']:.0%} mean, {summary['kv_occupancy_max']:.0%} at most; busy "
+        f"{summary['utilisation']:.0%}; {summary['preemptions']:.0f} preemptions",
+    ]
+    if math.isfinite(summary.get("cached_share", math.nan)):
+        lines.append(f"{summary['cached_share']:.0%} of prompt tokens found in the prefix cache")
+    return lines
+
+
+def _promise(summary: dict[str, float], targets: tuple[Target, ...]) -> list[str]:
+    lines = []
+    for target in targets:
+        value = summary[target.name]
+        lines.append(f"{target}: {value:,.1f} ms, {'kept' if value <= target.bound * 1000 else 'BROKEN'}")
+    if targets:
+        lines.append(
+            f"goodput {summary['goodput_requests_per_s']:,.3f} requests/s ({summary['goodput_share']:.0%} of requests)"
+        )
+    return lines

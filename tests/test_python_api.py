@@ -1,0 +1,216 @@
+"""`import glmplan`: the public names, what they answer, and the guide whose blocks run."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import inspect
+import re
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+
+import pytest
+
+import glmplan
+import glmplan.plan.ask
+from glmplan.plan import Words, fit_answer
+from glmplan.plan.question import Words as QuestionWords
+
+ROOT = Path(__file__).resolve().parents[1]
+GUIDE = ROOT / "docs/guide/python.md"
+
+#: the promise to programs: a name that goes or comes is a line here and in the changelog
+PUBLIC = [
+    "Deployed", "Deployment", "DoesNotFit", "Figure", "FitAnswer", "GlmplanError", "Infeasible", "Listing", "Load",
+    "MemoryPlan", "Outcome", "Prediction", "SafeLoad", "SpecError", "StepTimes", "UnknownFact", "UnknownName",
+    "deployment", "fit", "hardware", "load_accelerator", "load_host", "load_machine", "load_model", "memory", "models",
+    "predict", "predict_table", "safe", "simulate", "step_time",
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def served():
+    return glmplan.deployment("llama-3.1-8b", on="1xh100-sxm", engine="vllm", input=1024, output=128)
+
+
+def test_the_public_names_are_these_and_each_is_there():
+    assert sorted(glmplan.__all__) == sorted(PUBLIC)
+    for name in PUBLIC:
+        assert getattr(glmplan, name) is not None
+        assert inspect.getdoc(getattr(glmplan, name)), name
+    assert set(PUBLIC) <= set(dir(glmplan))
+    with pytest.raises(AttributeError, match="no attribute 'fitt'"):
+        glmplan.fitt  # noqa: B018
+
+
+def test_the_names_for_type_checkers_are_the_names_at_run_time():
+    tree = ast.parse((ROOT / "glmplan/__init__.py").read_text(encoding="utf-8"))
+    seen = {
+        alias.name: node.module
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("glmplan")
+        for alias in node.names
+    }
+    assert seen == glmplan._MODULE
+
+
+def test_a_room_of_the_package_never_takes_the_place_of_a_public_name():
+    code = (
+        "import glmplan, pkgutil, importlib\n"
+        "[importlib.import_module(m.name) for m in pkgutil.iter_modules(glmplan.__path__, 'glmplan.')]\n"
+        "print([n for n in glmplan.__all__ if type(getattr(glmplan, n)).__name__ == 'module'])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
+    assert done.stdout.strip() == "[]", done.stderr
+
+
+def test_importing_costs_no_library_and_fit_needs_no_pandas():
+    code = (
+        "import sys, glmplan\n"
+        "print([m for m in ('numpy', 'pandas', 'pydantic') if m in sys.modules])\n"
+        "glmplan.fit('llama-3.1-8b', on='1xh100-sxm', users=1)\n"
+        "print([m for m in ('pandas', 'altair', 'networkx') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
+    assert done.stdout.split("\n")[:2] == ["[]", "[]"], done.stderr
+
+
+def test_typed_and_written_values_ask_the_same_question():
+    typed = glmplan.fit("llama-3.1-8b", on="2xh100-sxm", tp=2, users=(1, 8), context=8192, memory_fraction=0.85)
+    written = fit_answer(
+        Words("llama-3.1-8b", "2xh100-sxm", tp="2", users="1,8", context="8192", memory_fraction="0.85")
+    )
+    assert typed.users == written.users
+    assert typed.holding.pool == written.holding.pool
+    assert str(typed) == str(written)
+
+
+def test_a_question_takes_exactly_what_the_command_line_takes():
+    named = {field.name for field in dataclasses.fields(QuestionWords)} - {"model", "on"}
+    assert named | {"calibration"} == set(glmplan.plan.ask.Question.__annotations__)
+
+
+@pytest.mark.parametrize(
+    "arguments, field, said",
+    [
+        ({"tp": 3}, "tp", "32 attention heads"),
+        ({"tp": True}, "tp", "whole number"),
+        ({"tp": 2.0}, "tp", "whole number"),
+        ({"users": ()}, "users", "empty"),
+        ({"users": (1, 0)}, "users", "at least 1"),
+        ({"users": "1,x"}, "users", "whole number"),
+        ({"memory_fraction": "a lot"}, "memory_fraction", "not a number"),
+        ({"engine": "vlllm"}, "engine", "vllm"),
+        ({"tpp": 2}, "argument", "nearest: tp"),
+    ],
+)
+def test_a_wrong_argument_is_named_as_a_program_writes_it(arguments, field, said):
+    with pytest.raises(glmplan.SpecError) as caught:
+        glmplan.fit("llama-3.1-8b", on="2xh100-sxm", **arguments)
+    assert caught.value.field == field
+    assert said in str(caught.value)
+    assert "--" not in str(caught.value)
+
+
+def test_what_does_not_fit_is_an_answer_of_fit_and_an_error_of_a_deployment():
+    answer = glmplan.fit("glm-5.1-nvfp4", on="2xrtx-pro-6000-ws")
+    assert answer.verdict == "does_not_fit"
+    assert len(answer.to_frame("memory")) == 2
+    with pytest.raises(glmplan.DoesNotFit):
+        glmplan.deployment("glm-5.1-nvfp4", on="2xrtx-pro-6000-ws")
+    with pytest.raises(glmplan.UnknownFact):
+        glmplan.predict_table  # noqa: B018
+        glmplan.step_time(answer, decode_requests=1)
+
+
+def test_every_answer_has_one_line_a_page_and_a_frame(served):
+    answer = glmplan.fit("llama-3.1-8b", on="1xh100-sxm", users=(1, 8))
+    records = [
+        answer,
+        glmplan.memory(served),
+        glmplan.predict(served, users=4),
+        glmplan.step_time(served, decode_requests=[1, 8], decode_context=1000),
+        glmplan.simulate(served, "closed:2", requests=8),
+        glmplan.safe(served, "tpot p95 < 1 s", most=2),
+    ]
+    for record in records:
+        assert "\n" not in repr(record) and repr(record).startswith("<") and len(repr(record)) < 300
+        assert str(record).strip() and str(record) != repr(record)
+        assert len(record.to_frame()) >= 1
+        with pytest.raises((dataclasses.FrozenInstanceError, AttributeError, TypeError)):
+            record.basis = "other"
+    for table in ("users", "memory", "layouts", "changes", "warnings"):
+        answer.to_frame(table)
+    with pytest.raises(glmplan.SpecError, match="nearest: users"):
+        answer.to_frame("user")
+
+
+def test_frames_hold_what_the_answer_holds(served):
+    answer = glmplan.fit("llama-3.1-8b", on="1xh100-sxm", users=(1, 8))
+    frame = answer.to_frame()
+    assert frame["users"].tolist() == [1, 8]
+    assert frame.loc[1, "tpot_mean_ms"] == pytest.approx(answer.users[1].tpot.value * 1e3)
+    assert (frame["tpot_mean_ms_low"] < frame["tpot_mean_ms_high"]).all()
+    ranks = glmplan.memory(served)
+    assert ranks.to_frame()["weights_gib"].sum() == pytest.approx(
+        sum(sum(rank.weights.values()) for rank in ranks.ranks) / 2**30
+    )
+    outcome = glmplan.simulate(served, "closed:2", requests=8, keep=True)
+    assert len(outcome.to_frame("requests")) == 8
+    assert outcome.to_frame("requests")["output_tokens"].eq(128).all()
+
+
+def test_one_deployment_answers_as_fit_does(served):
+    answer = glmplan.fit("llama-3.1-8b", on="1xh100-sxm", engine="vllm", input=1024, output=128, users=(4,))
+    figure = glmplan.predict(served, users=4).figures["tpot"]
+    assert figure == answer.users[-1].tpot
+    assert glmplan.memory(answer).pool == glmplan.memory(served).pool
+    same = glmplan.step_time(answer, decode_requests=4, decode_context=500).seconds
+    assert same == glmplan.step_time(served, decode_requests=4, decode_context=500).seconds
+
+
+def test_shares_of_a_step_add_up_to_one_and_more_requests_take_longer(served):
+    steps = glmplan.step_time(served, decode_requests=[1, 8, 64], decode_context=2048)
+    assert sum(steps.shares.values()) == pytest.approx([1.0, 1.0, 1.0])
+    assert (steps.seconds[1:] > steps.seconds[:-1]).all()
+
+
+def test_a_table_of_runs_is_predicted_as_the_command_predicts_it(tmp_path, capsys):
+    import pandas as pd
+
+    frame = pd.DataFrame(
+        {"id": ["a", "b"], "model": "llama-3.1-8b", "accelerator": "h100-sxm", "tp": 1, "engine": "vllm", "weights": "bf16",
+         "concurrency": [1, 8], "input_tokens": [512, None], "output_tokens": 64}
+    )  # fmt: skip
+    found = glmplan.predict_table(frame)
+    file = tmp_path / "runs.csv"
+    frame.convert_dtypes().to_csv(file, index=False)
+    from glmplan.cli import main
+
+    with pytest.raises(SystemExit):
+        main(["predict", "--runs", str(file), "--out", str(tmp_path / "out.csv")])
+    said = pd.read_csv(tmp_path / "out.csv")
+    assert found["id"].tolist() == ["a", "b"]
+    assert found["tpot_ms"].tolist() == pytest.approx(said["tpot_ms"].tolist(), rel=1e-5)
+    with pytest.warns(UserWarning, match="concurrency"):
+        glmplan.predict_table(frame.rename(columns={"concurrency": "Concurrency"}))
+
+
+def test_catalogues_list_names_and_frames():
+    models = glmplan.models()
+    assert "glm-5.1" in models and len(models) == len(models.to_frame()) == len(list(models))
+    assert {"accelerator", "host"} == set(glmplan.hardware().to_frame()["kind"])
+    assert repr(models).startswith(f"<{len(models)} models")
+
+
+def test_the_blocks_of_the_guide_run_in_their_order():
+    blocks = re.findall(r"```python\n(.*?)```", GUIDE.read_text(encoding="utf-8"), re.DOTALL)
+    assert len(blocks) >= 6
+    known: dict[str, object] = {}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for block in blocks:
+            exec(compile(block, str(GUIDE), "exec"), known)
+    assert known["answer"].verdict == "fits"
