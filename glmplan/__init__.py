@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     from glmplan.facts.catalogue.accelerators import load_accelerator
     from glmplan.facts.catalogue.hosts import load_host, load_machine
     from glmplan.facts.catalogue.models import load_model
+    from glmplan.plan.answer import FitAnswer
     from glmplan.plan.ask import Deployed, deployment, fit, memory, predict, safe, simulate, step_time
     from glmplan.plan.listings import Listing, hardware, models
     from glmplan.plan.memory_plan import MemoryPlan
-    from glmplan.plan.plan import FitAnswer
     from glmplan.plan.step_times import StepTimes
     from glmplan.prediction.deployment import Deployment
     from glmplan.prediction.load import Load
@@ -80,7 +80,7 @@ _PLACES = {
     ),
     "glmplan.plan.listings": ("Listing", "hardware", "models"),
     "glmplan.plan.memory_plan": ("MemoryPlan",),
-    "glmplan.plan.plan": ("FitAnswer",),
+    "glmplan.plan.answer": ("FitAnswer",),
     "glmplan.plan.step_times": ("StepTimes",),
     "glmplan.prediction.deployment": ("Deployment",),
     "glmplan.prediction.load": ("Load",),

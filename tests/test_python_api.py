@@ -181,8 +181,8 @@ def test_a_table_of_runs_is_predicted_as_the_command_predicts_it(tmp_path, capsy
     import pandas as pd
 
     frame = pd.DataFrame(
-        {"id": ["a", "b"], "model": "llama-3.1-8b", "accelerator": "h100-sxm", "tp": 1, "engine": "vllm", "weights": "bf16",
-         "concurrency": [1, 8], "input_tokens": [512, None], "output_tokens": 64}
+        {"id": ["a", "b"], "model": "llama-3.1-8b", "accelerator": "h100-sxm", "tp": 1, "engine": "vllm",
+         "weights": "bf16", "concurrency": [1, 8], "input_tokens": [512, None], "output_tokens": 64}
     )  # fmt: skip
     found = glmplan.predict_table(frame)
     file = tmp_path / "runs.csv"

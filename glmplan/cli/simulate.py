@@ -145,6 +145,16 @@ def _show(outcome: Outcome, form: Form, targets: tuple[Target, ...], basis: str)
         writer.writerow(summary)
         writer.writerow([value if _clean(value) is not None else "" for value in summary.values()])
         return
-    print(outcome_text(outcome, targets=targets, basis=basis, markdown=form is Form.md), end="")
+    print(
+        outcome_text(
+            summary,
+            intervals=outcome.intervals,
+            rejected=outcome.rejected,
+            targets=targets,
+            basis=basis,
+            markdown=form is Form.md,
+        ),
+        end="",
+    )
     if outcome.interrupted:
         print("interrupted: these are the requests that had finished", file=sys.stderr)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from glmplan.plan.answer import FitAnswer
 from glmplan.plan.make_plan import answer_of, fit_answer
-from glmplan.plan.plan import FitAnswer
 from glmplan.plan.question import Asked, Words, read_words
 from glmplan.plan.search import Solution, solve
 

@@ -11,7 +11,7 @@ from glmplan.units import GIB
 if TYPE_CHECKING:
     from glmplan.physics.memory.budget import MemoryBudget
     from glmplan.plan.capacity import Holding
-    from glmplan.plan.plan import Change, FitAnswer, UserRow
+    from glmplan.plan.plan import AnswerRecord, Change, UserRow
     from glmplan.prediction.predict import Figure
 
 __all__ = ["WIDTH", "fit_text", "number"]
@@ -47,12 +47,12 @@ def number(value: float) -> str:
     return f"{value:.2f}" if value >= 0.1 else f"{value:.3g}"
 
 
-def fit_text(answer: FitAnswer) -> str:
+def fit_text(answer: AnswerRecord) -> str:
     """Write the answer as text.
 
     Parameters
     ----------
-    answer : FitAnswer
+    answer : AnswerRecord
         The answer.
 
     Returns
@@ -84,7 +84,7 @@ def _wrap(text: str, first: str = "  ", later: str = "    ") -> str:
     return wrapper.fill(text) + "\n"
 
 
-def _head(answer: FitAnswer) -> str:
+def _head(answer: AnswerRecord) -> str:
     asked = answer.asked
     machine = asked.machine
     title = f"{asked.model.name} {asked.checkpoint.name} on {machine.count} × {machine.accelerator.full_name}"
@@ -116,7 +116,7 @@ def _head(answer: FitAnswer) -> str:
     return out
 
 
-def _without(answer: FitAnswer) -> str:
+def _without(answer: AnswerRecord) -> str:
     """What an unknown fact leaves out."""
     if not answer.users:
         return "no speed can be given"
@@ -128,7 +128,7 @@ def _without(answer: FitAnswer) -> str:
 _LIMITS = {"kv": "KV", "tpot": "TPOT", "queue": "queue", "hazard": "hazard"}
 
 
-def _context(answer: FitAnswer) -> str:
+def _context(answer: AnswerRecord) -> str:
     limit = answer.asked.model.max_context
     if answer.context_low >= limit:
         return f"one request of {limit:,} tokens fits: the model's limit"
@@ -140,7 +140,7 @@ def _span(figure: Figure) -> str:
     return f"{number(figure.value)} ({number(figure.low)} to {number(figure.high)})"
 
 
-def _memory(answer: FitAnswer) -> str:
+def _memory(answer: AnswerRecord) -> str:
     rows = answer.ranks
     capacity = rows[0].capacity
     usable = rows[0].usable
@@ -197,7 +197,7 @@ def _bar(row: MemoryBudget) -> str:
     return marks.ljust(_BAR, ".")
 
 
-def _request(answer: FitAnswer, holding: Holding, place: int) -> float:
+def _request(answer: AnswerRecord, holding: Holding, place: int) -> float:
     """Cache of one full-length request on a card, [B]"""
     terms = holding.terms
     stage = holding.memory.stages[place // terms.tp % terms.pp]
@@ -214,7 +214,7 @@ def _parts(row: MemoryBudget, request: float | None) -> str:
     return text + (f"  short {short:.1f}" if short > 0.05 else "") + host
 
 
-def _users(answer: FitAnswer) -> str:
+def _users(answer: AnswerRecord) -> str:
     asked = answer.asked
     out = (
         f"\nUsers at once, each with {asked.input_tokens:,} tokens in and {asked.output_tokens:,} out (90 % interval)\n"
@@ -258,7 +258,7 @@ def _range(figure: Figure) -> str:
     return f"{number(figure.low)}-{number(figure.high)}"
 
 
-def _safe(answer: FitAnswer) -> str:
+def _safe(answer: AnswerRecord) -> str:
     safe = answer.safe
     assert safe is not None
     out = f"\nSafe users: {safe.users}\n"
@@ -272,7 +272,7 @@ def _safe(answer: FitAnswer) -> str:
     return out
 
 
-def _runners(answer: FitAnswer) -> str:
+def _runners(answer: AnswerRecord) -> str:
     holding = answer.holding
     assert holding is not None
     out = "\nLayouts\n"
@@ -289,7 +289,7 @@ def _runners(answer: FitAnswer) -> str:
     return out
 
 
-def _numbers(answer: FitAnswer, change: Change) -> str:
+def _numbers(answer: AnswerRecord, change: Change) -> str:
     from glmplan.plan.ranking import typical_users
 
     words = []
@@ -301,7 +301,7 @@ def _numbers(answer: FitAnswer, change: Change) -> str:
     return (": " + ", ".join(words)) if words else ""
 
 
-def _changes(answer: FitAnswer) -> str:
+def _changes(answer: AnswerRecord) -> str:
     out = "\nWhat would change it (each computed)\n"
     for one in answer.changes:
         verdict = _VERDICTS[one.verdict].lower()
@@ -311,7 +311,7 @@ def _changes(answer: FitAnswer) -> str:
     return out
 
 
-def _warnings(answer: FitAnswer) -> str:
+def _warnings(answer: AnswerRecord) -> str:
     out = "\nWarnings\n"
     for one in answer.warnings:
         text = f"[{one.severity}] {one.title}"
@@ -326,7 +326,7 @@ def _warnings(answer: FitAnswer) -> str:
     return out
 
 
-def _command(answer: FitAnswer) -> str:
+def _command(answer: AnswerRecord) -> str:
     out = "\nStart it\n"
     # a flag and its value stay together; a long first word is broken at its own flags
     words = [f"--{part}" if number else part for word in answer.command[:1]
@@ -344,7 +344,7 @@ def _command(answer: FitAnswer) -> str:
     return out
 
 
-def _rests(answer: FitAnswer) -> str:
+def _rests(answer: AnswerRecord) -> str:
     out = "\nIt rests on\n"
     if answer.basis:
         out += _wrap(f"speeds: {answer.basis} ({', '.join(answer.fits[:1])})")

@@ -15,10 +15,10 @@ from numpy.typing import ArrayLike
 
 from glmplan.errors import DoesNotFit, SpecError, UnknownFact
 from glmplan.physics.points import StepPoints
+from glmplan.plan.answer import FitAnswer
 from glmplan.plan.capacity import Holding
 from glmplan.plan.make_plan import fit_answer
 from glmplan.plan.memory_plan import MemoryPlan
-from glmplan.plan.plan import FitAnswer
 from glmplan.plan.question import Asked, Words, read_words
 from glmplan.plan.ranking import deployment_of, predicted, speed_known
 from glmplan.plan.search import solve

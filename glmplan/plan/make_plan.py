@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from glmplan.plan.answer import FitAnswer
 from glmplan.plan.capacity import Holding, stage_ranks
 from glmplan.plan.changes import changes_of, verdict_of
 from glmplan.plan.engine_limits import Obstacles
 from glmplan.plan.hazard_warnings import hazard_warnings, hazards_of, without_danger
 from glmplan.plan.launch import launch_command
-from glmplan.plan.plan import FitAnswer, RunnerUp, Warn
+from glmplan.plan.plan import RunnerUp, Warn
 from glmplan.plan.question import Asked, Words, read_words
 from glmplan.plan.ranking import Scored, deployment_of, matrix_rate_known, speed_known
 from glmplan.plan.search import Solution, solve

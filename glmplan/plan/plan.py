@@ -17,7 +17,7 @@ from glmplan.readers.runs.figures import FIGURES
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["Change", "FitAnswer", "Limit", "RunnerUp", "Safe", "UserRow", "Warn", "user_rows"]
+__all__ = ["AnswerRecord", "Change", "Limit", "RunnerUp", "Safe", "UserRow", "Warn", "user_rows"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,7 +223,7 @@ class Warn:
 
 
 @dataclass(frozen=True, repr=False)
-class FitAnswer:
+class AnswerRecord:
     """The whole answer.
 
     Attributes
@@ -364,19 +364,6 @@ class FitAnswer:
             }
             for one in self.changes
         ]
-
-    def __repr__(self) -> str:
-        asked = self.asked
-        safe = f", {self.safe.users} safe users" if self.safe is not None else ""
-        return (
-            f"<FitAnswer {asked.model.name} {asked.checkpoint.name} on {asked.machine.text}, {asked.engine}: "
-            f"{self.headline}{safe}>"
-        )
-
-    def __str__(self) -> str:
-        from glmplan.plan.answer_text import fit_text  # the text reads this record
-
-        return fit_text(self)
 
 
 def _plain(one: Warn) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from glmplan.prediction.step_models import runs_on_accelerators, step_model_of
 from glmplan.units import GIB
 
 if TYPE_CHECKING:
-    from glmplan.plan.plan import FitAnswer
+    from glmplan.plan.answer import FitAnswer
     from glmplan.prediction.deployment import Deployment
 
 __all__ = ["fit_explanation"]

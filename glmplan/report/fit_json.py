@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 from glmplan.units import GIB
 
 if TYPE_CHECKING:
-    from glmplan.plan.plan import Change, FitAnswer, RunnerUp, UserRow, Warn
+    from glmplan.plan.answer import FitAnswer
+    from glmplan.plan.plan import Change, RunnerUp, UserRow, Warn
     from glmplan.prediction.predict import Figure
 
 __all__ = ["SCHEMA", "fit_json", "fit_record"]

@@ -11,7 +11,7 @@ from glmplan.plan.plan import USER_FIGURES, user_rows
 from glmplan.units import GIB
 
 if TYPE_CHECKING:
-    from glmplan.plan.plan import FitAnswer
+    from glmplan.plan.answer import FitAnswer
     from glmplan.prediction.predict import Figure
 
 __all__ = ["CSV_COLUMNS", "fit_csv", "fit_markdown"]

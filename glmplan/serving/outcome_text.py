@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from glmplan.serving.simulate import Outcome
     from glmplan.serving.traffic.promises import Target
 
 __all__ = ["outcome_text"]
@@ -15,13 +15,25 @@ _STATISTICS = ("mean", "p50", "p90", "p95", "p99")
 _INTERVALS = ("ttft_mean_ms", "tpot_mean_ms", "output_tokens_per_s")
 
 
-def outcome_text(outcome: Outcome, *, targets: tuple[Target, ...] = (), basis: str = "", markdown: bool = False) -> str:
+def outcome_text(
+    summary: Mapping[str, float],
+    *,
+    intervals: Mapping[str, tuple[float, float]],
+    rejected: Mapping[str, int],
+    targets: tuple[Target, ...] = (),
+    basis: str = "",
+    markdown: bool = False,
+) -> str:
     """Write what a simulation found.
 
     Parameters
     ----------
-    outcome : Outcome
-        The statistics.
+    summary : mapping
+        Statistics by name, as `Outcome` has them [ms] and [-].
+    intervals : mapping
+        Their 95 % intervals over replications.
+    rejected : mapping
+        Reasons for which requests were turned away, and how many.
     targets : tuple of Target, optional
         The promise, each of which is said to be kept or broken.
     basis : str, optional
@@ -34,7 +46,6 @@ def outcome_text(outcome: Outcome, *, targets: tuple[Target, ...] = (), basis: s
     str
         Lines, each with its end.
     """
-    summary = outcome.summary
     rows = [
         [name, *(f"{summary[f'{name}_{s}_ms']:,.1f}" for s in _STATISTICS)]
         for name in ("ttft", "tpot", "itl", "e2e", "queue")
@@ -46,18 +57,18 @@ def outcome_text(outcome: Outcome, *, targets: tuple[Target, ...] = (), basis: s
     else:
         lines = [f"{row[0]:<6}" + "".join(f"{cell:>13}" for cell in row[1:]) for row in (head, *rows)]
     lines += ["", *_load(summary)]
-    lines += [f"{count} requests turned away: {reason}" for reason, count in outcome.rejected.items()]
+    lines += [f"{count} requests turned away: {reason}" for reason, count in rejected.items()]
     lines += _promise(summary, targets)
     for name in _INTERVALS:
-        if name in outcome.intervals:
-            low, high = outcome.intervals[name]
+        if name in intervals:
+            low, high = intervals[name]
             lines.append(f"{name} between {low:,.2f} and {high:,.2f} (95 % over replications)")
     if basis:
         lines.append(f"step time: {basis}")
     return "\n".join(lines) + "\n"
 
 
-def _load(summary: dict[str, float]) -> list[str]:
+def _load(summary: Mapping[str, float]) -> list[str]:
     lines = [
         f"{summary['output_tokens_per_s']:,.1f} output tokens/s, {summary['total_tokens_per_s']:,.1f} tokens/s, "
         f"{summary['requests_per_s']:,.3f} requests/s over {summary['duration_s']:,.1f} s",
@@ -70,7 +81,7 @@ def _load(summary: dict[str, float]) -> list[str]:
     return lines
 
 
-def _promise(summary: dict[str, float], targets: tuple[Target, ...]) -> list[str]:
+def _promise(summary: Mapping[str, float], targets: tuple[Target, ...]) -> list[str]:
     lines = []
     for target in targets:
         value = summary[target.name]

@@ -157,7 +157,7 @@ class Outcome:
         )
 
     def __str__(self) -> str:
-        return outcome_text(self)
+        return outcome_text(self.summary, intervals=self.intervals, rejected=self.rejected)
 
 
 def simulate(
