@@ -51,10 +51,7 @@ class DenseBlock:
 
     def tensors(self, hidden: int) -> tuple[Tensor, ...]:
         """Its matrices."""
-        one = self.block
-        return matrices(
-            "mlp", "dense", one.inner, hidden, copies=1, shard="split", gated=one.gated, bias=one.bias
-        )  # fmt: skip
+        return matrices("mlp", "dense", self.block, (self.block.inner, hidden))
 
     def activation_values(self, hidden: int, *, tp: np.ndarray, dp: np.ndarray, ep: np.ndarray) -> np.ndarray:
         """Inner rows, which tensor parallelism splits, and the output."""

@@ -61,15 +61,13 @@ class ExpertsBlock:
     def tensors(self, hidden: int) -> tuple[Tensor, ...]:
         """Matrices of the experts, router, shared experts."""
         block = self.block
-        width, form = block.latent or hidden, {"gated": block.gated, "bias": block.bias}
-        found = list(
-            matrices("mlp.experts", "routed_experts", block.inner, width, copies=block.experts, shard="experts", **form)
-        )
+        routed = (block.inner, block.latent or hidden)
+        found = [
+            *matrices("mlp.experts", "routed_experts", block, routed, copies=block.experts, shard="experts"),
+        ]
         if block.shared:
-            inner = block.shared_inner or block.inner
-            found += matrices(
-                "mlp.shared_experts", "shared_experts", inner, hidden, copies=block.shared, shard="split", **form
-            )
+            shared = (block.shared_inner or block.inner, hidden)
+            found += matrices("mlp.shared_experts", "shared_experts", block, shared, copies=block.shared)
         if block.shared_gate:
             found.append(Tensor("mlp.shared_expert_gate", "router", 1, hidden, shard="replicated"))
         if block.latent:

@@ -97,7 +97,7 @@ def inner_rows(gated: bool) -> float:
 
 
 def matrices(
-    name: str, tensor_class: str, inner: int, hidden: int, *, copies: int, shard: Shard, gated: bool, bias: bool
+    name: str, tensor_class: str, block: Ffn, widths: tuple[int, int], *, copies: int = 1, shard: Shard = "split"
 ) -> tuple[Tensor, ...]:
     """Matrices of one feed-forward network, or of several alike.
 
@@ -105,14 +105,14 @@ def matrices(
     ----------
     name, tensor_class : str
         Prefix of their names, and their class.
-    inner, hidden : int
+    block : Ffn
+        The block they belong to: it says whether they are gated and have biases.
+    widths : tuple of int
         Inner width, and width of input and output, [-]
-    copies : int
+    copies : int, optional
         How many such networks, [-]
-    shard : str
+    shard : str, optional
         How they are cut, see `Shard`.
-    gated, bias : bool
-        Whether there are three matrices, and whether they have biases.
 
     Returns
     -------
@@ -121,14 +121,16 @@ def matrices(
 
     Examples
     --------
-    >>> [one.rows for one in matrices("mlp", "dense", 14336, 4096, copies=1, shard="split", gated=True, bias=False)]
+    >>> from glmplan.facts.schema.model import DenseFfn
+    >>> [one.rows for one in matrices("mlp", "dense", DenseFfn(inner=14336), (14336, 4096))]
     [28672, 4096]
     """
-    wide = inner * (2 if gated else 1)
+    inner, hidden = widths
+    wide = inner * (2 if block.gated else 1)
     found = [
         Tensor(f"{name}.gate_up_proj", tensor_class, wide, hidden, copies, shard),
         Tensor(f"{name}.down_proj", tensor_class, hidden, inner, copies, shard, splits_input=True),
     ]
-    if bias:
+    if block.bias:
         found.append(Tensor(f"{name}.bias", "norm", wide + hidden, 1, copies, shard, matmul=False))
     return tuple(found)

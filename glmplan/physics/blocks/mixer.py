@@ -91,7 +91,7 @@ class CoreStep:
     packed_bytes: float = 0.0
     sparse: bool = True
     splits: float = np.inf
-    engine: str = "vllm"
+    engine: str = ""
     family: str = ""
 
 

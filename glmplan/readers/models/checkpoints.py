@@ -18,7 +18,8 @@ from glmplan.facts.engines.walls import load_engine
 from glmplan.facts.files import read_entries, read_toml
 from glmplan.facts.folders import data_folder
 from glmplan.facts.formats import WEIGHT_FORMATS, weight_format
-from glmplan.facts.schema.model import Checkpoint, ExpertsFfn, ModelSpec
+from glmplan.facts.schema.model import Checkpoint, ModelSpec
+from glmplan.physics.blocks.features import routed_blocks
 from glmplan.physics.blocks.storage import checkpoint_bytes, uniform_checkpoint
 
 __all__ = ["COMMON_FORMATS", "Mixture", "checkpoint_for", "mixture_names", "mixtures_of", "read_by", "remarks_on"]
@@ -125,7 +126,7 @@ def mixtures_of(model: ModelSpec, name: str) -> tuple[Mixture, ...]:
     ['DeepSeek-V3-0324', 'Qwen3.5-397B-A17B', 'MiniMax-M2.1']
     """
     rows = _mixtures().get(name, ())
-    experts = any(isinstance(block, ExpertsFfn) for layer in model.layers.values() for block in layer.ffn)
+    experts = bool(routed_blocks(model))
     alike = [row for row in rows if (row.kind == "experts") == experts] or list(rows)
     size = math.log(_parameters(model) / 1e9)
     return tuple(sorted(alike, key=lambda row: abs(math.log(row.parameters_b) - size))[:_NEAREST])
