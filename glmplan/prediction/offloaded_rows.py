@@ -37,6 +37,8 @@ __all__ = ["HybridCase", "hybrid_case", "predict_hybrid"]
 _ACTIVE = re.compile(r"\b(\d+) (?:of \d+ )?experts")
 #: a row that gives no lengths: what `glmplan.prediction.from_row` assumes too [token]
 _INPUT, _OUTPUT = 512.0, 256.0
+#: engine whose packing a row has that names none
+_PACKED_BY = "ktransformers"
 #: share of the accelerators' memory that weights fill where experts fill it up; the rest is cache and buffers [-]
 _FILLED = 0.85
 
@@ -172,7 +174,9 @@ def _load(run: Run, system: HybridSystem, assumed: list[str]) -> Load:
         inputs = float(system.chunk) if "prefill_tokens_per_s" in run.cells and system.streams_above else _INPUT
         assumed.append(f"{inputs:.0f} input tokens")
     depth = run.context_depth or 0.0
-    defaults = engine_defaults(run.engine or "ktransformers")
+    if not run.engine:
+        assumed.append(f"packing of {_PACKED_BY}")
+    defaults = engine_defaults(run.engine or _PACKED_BY)
     return Load(
         phase=phase,
         concurrency=requests,

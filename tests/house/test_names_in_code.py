@@ -17,6 +17,7 @@ FORMATS = "reads files and logs that this program or engine writes"
 WRITES = "writes the command line of each engine"
 TABLES = "names the tables of kernels of another project, and what they stand for here"
 ROWS = "tells rows of our own tables of measurements apart"
+SCHEDULERS = "schedulers of the simulator have the names of the engines whose they are"
 ALLOWED = {
     "readers.runs.importers.*": FORMATS,
     "measure.server_facts": FORMATS,
@@ -44,13 +45,11 @@ ALLOWED = {
     "calibrate.backtest.moved": "any engine: whether the file can be read at all",
     "prediction.own_site": "any engine: whether the file can be read at all",
     # to be moved to data with what they belong to
-    "facts.engines.packing": "defaults of each engine, which become data with those of memory",
-    "serving.engine.settings": "defaults of each scheduler, which become data with those of memory",
-    "plan.simulator_inputs": "defaults of each scheduler, which become data with those of memory",
-    "facts.catalogue.hosts": "links of parts that no host describes, which become data with the links",
+    "serving.engine.settings": SCHEDULERS,
+    "facts.engines.defaults": SCHEDULERS,
+    "facts.schema.engine": SCHEDULERS,
+    "prediction.offloaded_rows": "whose packing a row with weights on a host has that names no engine; the row says so",
     "prediction.from_row": "the format that one engine takes for the cache of a table's row",
-    "prediction.deployment": "the packed latent of one engine; another one packs it too, which moves the fit",
-    "calibrate.step.observations": "a key of the fit that is not needed beside the engine",
     # defaults of arguments
     "physics.blocks.cache": "the engine of an argument that is left out",
     "physics.memory.settings": "the engine of an argument that is left out",
