@@ -126,7 +126,9 @@ def predicted(asked: Asked, cases: list[tuple[Holding, int]]) -> list[Prediction
         deployment = deployments.setdefault(id(holding), deployment_of(asked, holding.terms))
         rows.append((deployment, load_of(asked, deployment, holding.pool, users), None))
     found = predict_many(rows) if rows else []
-    return found if matrix_rate_known(asked) else [_decoding_only(one) for one in found]
+    # experts on the processors decide a hosted step: without a matrix rate the accelerators count by their memory only
+    whole = matrix_rate_known(asked) or experts_on_host(asked)
+    return found if whole else [_decoding_only(one) for one in found]
 
 
 def _decoding_only(found: Prediction) -> Prediction:
@@ -198,9 +200,10 @@ def load_of(asked: Asked, deployment: Deployment, pool: float, users: int) -> Lo
     Load
         The load; without a matrix rate of the part only its decoding.
     """
+    timed = deployment.accelerator.peak.get("bf16") != _NO_LIMIT or deployment.offload is not None
     return user_load(
         deployment,
-        phase="serving" if deployment.accelerator.peak.get("bf16") != _NO_LIMIT else "decode",
+        phase="serving" if timed else "decode",
         users=users,
         input_tokens=asked.input_tokens,
         output_tokens=asked.output_tokens,

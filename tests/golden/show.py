@@ -181,6 +181,8 @@ def _collective(host: str, ranks: str, message: str) -> dict[str, float]:
 
 def _at(found: Any, path: str) -> Any:
     for key in _keys(path):
+        if found is None:
+            raise KeyError(f"nothing is known at {path}")
         if isinstance(key, str):
             if key not in found:
                 raise KeyError(f"no {key} in the answer at {path}; there is {', '.join(map(str, found))}")
