@@ -89,7 +89,9 @@ def test_typed_and_written_values_ask_the_same_question():
 
 def test_a_question_takes_exactly_what_the_command_line_takes():
     named = {field.name for field in dataclasses.fields(QuestionWords)} - {"model", "on"}
-    assert named | {"calibration"} == set(glmplan.plan.ask.Question.__annotations__)
+    assert named == set(glmplan.plan.ask.Question.__annotations__)
+    with pytest.raises(glmplan.SpecError, match="'calibration' is not an argument"):
+        glmplan.deployment("llama-3.1-8b", on="1xh100-sxm", calibration="site.toml")
 
 
 @pytest.mark.parametrize(

@@ -38,6 +38,7 @@ from glmplan.serving.traffic.spec import Traffic, parse_traffic
 __all__ = [
     "Arrivals",
     "Deployed",
+    "FitQuestion",
     "Planned",
     "Question",
     "deployment",
@@ -73,6 +74,11 @@ class Question(TypedDict, total=False):
     acceptance: float | str | None
     eager: bool
     memory_fraction: float | str | None
+
+
+class FitQuestion(Question, total=False):
+    """What `fit` takes beside: a site's calibration, from `glmplan calibrate --from … --save`."""
+
     calibration: str | None
 
 
@@ -164,7 +170,7 @@ def _words(model: str, on: str, question: Mapping[str, Any]) -> Words:
     return Words(model, on, **question)
 
 
-def fit(model: str, on: str, **question: Unpack[Question]) -> FitAnswer:
+def fit(model: str, on: str, **question: Unpack[FitQuestion]) -> FitAnswer:
     """Say whether a model fits a machine, how fast it is, for how many users, what binds and what to change.
 
     Parameters
@@ -174,7 +180,7 @@ def fit(model: str, on: str, **question: Unpack[Question]) -> FitAnswer:
     on : str
         ``NxACCELERATOR``, a host name or a TOML file.
     **question
-        Anything of `Question`: engine, layout, lengths [token], users, drafting, memory fraction [-].
+        Anything of `FitQuestion`: engine, layout, lengths [token], users, drafting, memory fraction [-], calibration.
 
     Returns
     -------
@@ -208,7 +214,7 @@ def deployment(model: str, on: str, **question: Unpack[Question]) -> Deployed:
     on : str
         As in `fit`.
     **question
-        As in `fit`.
+        Anything of `Question`.
 
     Returns
     -------
@@ -230,7 +236,6 @@ def deployment(model: str, on: str, **question: Unpack[Question]) -> Deployed:
     >>> d.deployment.layout.pp, d.holding.verdict
     (3, 'fits')
     """
-    question.pop("calibration", None)
     with _python_words():
         asked = read_words(_words(model, on, question))
         solution = solve(asked)

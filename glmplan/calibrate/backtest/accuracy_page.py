@@ -112,6 +112,9 @@ def accuracy_page(found: Accuracy, plots: Sequence[str] = ()) -> str:
         f"The best peers on the sweeps (median / mean / p90 in %, nothing left out): {_PEERS}.",
         "",
         *_markdown(("goal (rows)", "asked", "reached", "met"), [_goal_cells(goal) for goal in found.goals], 1),
+        "What moved with the last fit, and why: "
+        "[calibration](physics/calibration.md#what-moved-with-the-last-fit).",
+        "",
         "## By figure",
         "",
         *_markdown(
