@@ -29,6 +29,7 @@ from glmplan.prediction.deployment import Deployment
 from glmplan.prediction.own_site import site_calibration
 from glmplan.prediction.predict import Prediction
 from glmplan.prediction.step_models import step_model_of
+from glmplan.serving.engine.settings import EngineSettings
 from glmplan.serving.safe_load import SafeLoad, safe_load, speed_factors
 from glmplan.serving.simulate import Outcome
 from glmplan.serving.simulate import simulate as simulate_service
@@ -155,12 +156,16 @@ def _python_words() -> Iterator[None]:
     try:
         yield
     except SpecError as error:
-        field = error.field
-        if field is None or not field.startswith("--"):
+        field, file = error.field, str(error.file) if error.file is not None else None
+        if not any(one is not None and one.startswith("--") for one in (field, file)):
             raise
         raise type(error)(
-            error.message, file=error.file, field=field[2:].replace("-", "_"), value=error.value, choices=error.choices
+            error.message, file=_plain(file), field=_plain(field), value=error.value, choices=error.choices
         ) from None
+
+
+def _plain(option: str | None) -> str | None:
+    return option[2:].replace("-", "_") if option is not None and option.startswith("--") else option
 
 
 def _words(model: str, on: str, question: Mapping[str, Any]) -> Words:
@@ -383,6 +388,10 @@ def _arriving(planned: Planned, traffic: str | Traffic, arrivals: Mapping[str, A
 
 def _described(planned: Planned, traffic: Traffic, settings: Mapping[str, Any] | None) -> Described:
     holding, found = _known(planned)
+    known = tuple(one.name for one in fields(EngineSettings))
+    for name in settings or ():
+        if name not in known:
+            raise SpecError("is no setting of an engine", field="settings", value=name, choices=known)
     return service_of(inputs_of(planned.asked, holding, found), traffic, scheduler=settings)
 
 

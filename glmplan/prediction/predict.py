@@ -116,10 +116,13 @@ class Prediction:
         return rows
 
     def __repr__(self) -> str:
-        figure = self.figures.get("tpot") or next(iter(self.figures.values()), None)
-        name = "TPOT" if "tpot" in self.figures else next(iter(self.figures), "nothing")
-        ends = "" if figure is None else f" {figure.value:.4g} ({figure.low:.4g} to {figure.high:.4g})"
-        return f"<Prediction {name}{ends}; {self.basis}>"
+        name = "tpot" if "tpot" in self.figures else next(iter(self.figures), "")
+        if not name:
+            return f"<Prediction of nothing; {self.basis}>"
+        one = PREDICTED[name]
+        figure = self.figures[name].scaled(1.0 / one.factor)
+        said = f"{one.column} {figure.value:.4g} ({figure.low:.4g} to {figure.high:.4g})"
+        return f"<Prediction {said}; {self.basis}>"
 
     def __str__(self) -> str:
         lines = [table_text(self._rows()), f"it rests on: {self.basis}"]
