@@ -221,10 +221,13 @@ def _published(model: ModelSpec, key: str) -> Checkpoint | None:
     plain = key.replace("-", "_")
     bare = plain.removeprefix("ud_")
     name = _SYNONYMS.get(key, key)
-    alias = _table()["aliases"].get(bare, bare)
+    for one in (key, plain, name, bare):
+        found = model.checkpoint(one)
+        if found is not None:
+            return found
+    # the table of mixtures is read only for words that are no name of a checkpoint
     alike = _ALIKE.get(name, name)
-    tried = (key, plain, name, bare, alias, f"ud-{bare}", alike)
-    for one in dict.fromkeys(tried):
+    for one in (_table()["aliases"].get(bare, bare), f"ud-{bare}", alike):
         found = model.checkpoint(one)
         if found is not None:
             return found
