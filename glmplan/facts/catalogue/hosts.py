@@ -160,9 +160,11 @@ def load_machine(text: str | Path) -> Host:
         cards = tuple(card.model_copy(update={"accelerator": name}) for card in host.cards)
         return host.model_copy(update={"cards": cards})
     plain = plain_name(name)
-    if plain in host_names() or plain in host_aliases():
-        return load_host(name)
     count, part = split_count(name)
+    # a number of a part of the catalogue is no host: found without reading every host for its aliases
+    counted = part != name and plain_name(part) in accelerator_names()
+    if plain in host_names() or (not counted and plain in host_aliases()):
+        return load_host(name)
     try:
         return implied_host(load_accelerator(part), count)
     except UnknownName as error:

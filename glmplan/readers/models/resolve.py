@@ -86,7 +86,20 @@ def _is_path(text: str) -> bool:
     )
 
 
+def _named_in_full(key: str) -> ModelChoice | None:
+    """A name with one of its checkpoints behind it: found without reading every model for its aliases."""
+    for cut in (index for index in range(len(key) - 1, 0, -1) if key[index] in "-:@"):
+        if key[:cut] in model_names():
+            model = load_model(key[:cut])
+            found = model.checkpoint(key[cut + 1 :])
+            if found is not None:
+                return ModelChoice(model, found, stated=True)
+    return None
+
+
 def _from_catalogue(key: str, text: str) -> ModelChoice:
+    if key not in model_names() and (found := _named_in_full(key)) is not None:
+        return found
     for name in dict.fromkeys((key, model_name(key))):
         if name in model_names() or name in model_aliases():
             model = load_model(name)

@@ -100,3 +100,17 @@ def test_check_refuses_a_wrong_file(tmp_path, capsys):
     code, _, err = run(capsys, "check", str(changed(tmp_path, "hidden = 6144", "hidden = 0")))
     assert code == 2
     assert "hidden" in err
+
+
+def test_no_alias_is_a_model_with_one_of_its_checkpoints_or_a_number_of_a_part():
+    """Such words are looked up first, without reading every file for its aliases."""
+    from glmplan.facts.catalogue.accelerators import accelerator_names
+    from glmplan.facts.catalogue.hosts import host_aliases, split_count
+    from glmplan.facts.catalogue.models import load_model, model_aliases, model_names
+
+    for alias in model_aliases():
+        cuts = [place for place, sign in enumerate(alias) if sign in "-:@" and alias[:place] in model_names()]
+        assert not any(load_model(alias[:cut]).checkpoint(alias[cut + 1 :]) for cut in cuts), alias
+    assert not [
+        alias for alias in host_aliases() if split_count(alias)[1] in accelerator_names() and alias[0].isdigit()
+    ]
