@@ -193,8 +193,7 @@ def fit(model: str, on: str, **question: Unpack[Question]) -> FitAnswer:
     >>> answer.verdict, answer.holding.terms.name
     ('fits', 'TP2×PP3')
     """
-    calibration = question.pop("calibration", None)
-    with _python_words(), site_calibration(calibration):
+    with _python_words():
         return fit_answer(_words(model, on, question))
 
 
@@ -230,11 +229,10 @@ def deployment(model: str, on: str, **question: Unpack[Question]) -> Deployed:
     >>> d.deployment.layout.pp, d.holding.verdict
     (3, 'fits')
     """
-    question.pop("calibration", None)
     with _python_words():
         asked = read_words(_words(model, on, question))
-        solution = solve(asked)
-        best = solution.best
+    with site_calibration(asked.calibration):
+        best = solve(asked).best
         if best.verdict == "does_not_fit":
             raise DoesNotFit(f"{asked.model.name} {asked.checkpoint.name} does not fit {on}: `fit` says what is short")
         if not speed_known(asked):
@@ -327,8 +325,9 @@ def step_time(
     _, found = _known(planned)
     points = (decode_requests, decode_context, prefill_tokens, prefill_context)
     columns = np.broadcast_arrays(*(np.atleast_1d(np.asarray(one, dtype=float)) for one in points))
-    model = step_model_of(found)
-    times = model.times(StepPoints(*columns))
+    with site_calibration(planned.asked.calibration):
+        model = step_model_of(found)
+        times = model.times(StepPoints(*columns))
     shares = {name: times.shares[:, list(parts)].sum(axis=1) for name, parts in model.components.items()}
     return StepTimes(times.seconds, shares)
 
@@ -366,7 +365,8 @@ def predict(planned: Planned, users: int = 1) -> Prediction:
         raise SpecError("must be at least 1", field="users", value=users)
     if planned.holding is None:
         raise UnknownFact("no layout was planned: the answer says what is missing")
-    return predicted(planned.asked, [(planned.holding, users)])[0]
+    with site_calibration(planned.asked.calibration):
+        return predicted(planned.asked, [(planned.holding, users)])[0]
 
 
 def _arriving(planned: Planned, traffic: str | Traffic, arrivals: Mapping[str, Any]) -> Traffic:
@@ -378,7 +378,8 @@ def _arriving(planned: Planned, traffic: str | Traffic, arrivals: Mapping[str, A
 
 def _described(planned: Planned, traffic: Traffic, settings: Mapping[str, Any] | None) -> Described:
     holding, found = _known(planned)
-    return service_of(inputs_of(planned.asked, holding, found), traffic, scheduler=settings)
+    with site_calibration(planned.asked.calibration):
+        return service_of(inputs_of(planned.asked, holding, found), traffic, scheduler=settings)
 
 
 def simulate(
