@@ -74,7 +74,6 @@ _PLACES = {
     "glmplan.facts.catalogue.accelerators": ("load_accelerator",),
     "glmplan.facts.catalogue.hosts": ("load_host", "load_machine"),
     "glmplan.facts.catalogue.models": ("load_model",),
-    "glmplan.physics.step.time": ("StepTimes",),
     "glmplan.plan.ask": (
         "Deployed", "deployment", "fit", "memory", "predict", "safe", "simulate", "step_time",
     ),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import dataclasses
 import inspect
+import math
 import re
 import subprocess
 import sys
@@ -17,6 +18,7 @@ import glmplan
 import glmplan.plan.ask
 from glmplan.plan import Words, fit_answer
 from glmplan.plan.question import Words as QuestionWords
+from glmplan.prediction.effects import COLUMNS, LEVELS, keys_of
 
 ROOT = Path(__file__).resolve().parents[1]
 GUIDE = ROOT / "docs/guide/python.md"
@@ -90,8 +92,6 @@ def test_typed_and_written_values_ask_the_same_question():
 def test_a_question_takes_exactly_what_the_command_line_takes():
     named = {field.name for field in dataclasses.fields(QuestionWords)} - {"model", "on"}
     assert named == set(glmplan.plan.ask.Question.__annotations__)
-    with pytest.raises(glmplan.SpecError, match="'calibration' is not an argument"):
-        glmplan.deployment("llama-3.1-8b", on="1xh100-sxm", calibration="site.toml")
 
 
 @pytest.mark.parametrize(
@@ -171,6 +171,30 @@ def test_one_deployment_answers_as_fit_does(served):
     assert glmplan.memory(answer).pool == glmplan.memory(served).pool
     same = glmplan.step_time(answer, decode_requests=4, decode_context=500).seconds
     assert same == glmplan.step_time(served, decode_requests=4, decode_context=500).seconds
+
+
+def test_a_calibration_holds_for_everything_that_is_asked_of_what_was_planned_with_it(served, tmp_path):
+    site = tmp_path / "site.toml"
+    twice = [math.log(2) if name == "scale" else 0.0 for name in COLUMNS]
+    key = keys_of(served.deployment)[LEVELS.index("configuration")]
+    site.write_text(f'columns = {list(COLUMNS)}\n[effects.configuration]\n"{key}" = {twice}\n')
+    words = {"engine": "vllm", "input": 1024, "output": 128, "calibration": str(site)}
+    calibrated = glmplan.deployment("llama-3.1-8b", on="1xh100-sxm", **words)
+    answer = glmplan.fit("llama-3.1-8b", on="1xh100-sxm", users=(4,), **words)
+
+    def steps(planned):
+        return glmplan.step_time(planned, decode_requests=4, decode_context=500).seconds[0]
+
+    def tpot(planned):
+        return glmplan.predict(planned, users=4).figures["tpot"].value
+
+    def played(planned):
+        return glmplan.simulate(planned, "closed:4", requests=20).summary["tpot_mean_ms"]
+
+    for ask in (steps, tpot, played):
+        assert ask(calibrated) == pytest.approx(2 * ask(served), rel=0.05), ask.__name__
+        assert ask(answer) == ask(calibrated), ask.__name__
+    assert tpot(answer) == answer.users[-1].tpot.value
 
 
 def test_shares_of_a_step_add_up_to_one_and_more_requests_take_longer(served):

@@ -34,25 +34,9 @@ def list_models(
     form: Annotated[Form, typer.Option("--format", help="What is printed.")] = Form.text,
 ) -> None:
     """List the models of the catalogue."""
-    from glmplan.facts.catalogue.models import load_model, model_names
-    from glmplan.physics.blocks.cache import model_cache_bytes_per_token
-    from glmplan.physics.blocks.stack import model_parameters
+    from glmplan.plan.listings import models
 
-    rows = []
-    for name in model_names():
-        model = load_model(name)
-        count = model_parameters(model)
-        rows.append(
-            {
-                "name": name,
-                "total_b": round(count.total / 1e9, 3),
-                "active_b": round(count.active / 1e9, 3),
-                "layers": len(model.layer_names),
-                "kv_bytes_per_token_bf16": model_cache_bytes_per_token(model, "bf16"),
-                "max_context": model.max_context,
-                "checkpoints": [one.name for one in model.checkpoints],
-            }
-        )
+    rows = models().rows
     if form is Form.json:
         typer.echo(json.dumps(rows, indent=2))
         return

@@ -39,7 +39,6 @@ from glmplan.serving.traffic.spec import Traffic, parse_traffic
 __all__ = [
     "Arrivals",
     "Deployed",
-    "FitQuestion",
     "Planned",
     "Question",
     "deployment",
@@ -75,11 +74,6 @@ class Question(TypedDict, total=False):
     acceptance: float | str | None
     eager: bool
     memory_fraction: float | str | None
-
-
-class FitQuestion(Question, total=False):
-    """What `fit` takes beside: a site's calibration, from `glmplan calibrate --from … --save`."""
-
     calibration: str | None
 
 
@@ -175,7 +169,7 @@ def _words(model: str, on: str, question: Mapping[str, Any]) -> Words:
     return Words(model, on, **question)
 
 
-def fit(model: str, on: str, **question: Unpack[FitQuestion]) -> FitAnswer:
+def fit(model: str, on: str, **question: Unpack[Question]) -> FitAnswer:
     """Say whether a model fits a machine, how fast it is, for how many users, what binds and what to change.
 
     Parameters
@@ -185,7 +179,7 @@ def fit(model: str, on: str, **question: Unpack[FitQuestion]) -> FitAnswer:
     on : str
         ``NxACCELERATOR``, a host name or a TOML file.
     **question
-        Anything of `FitQuestion`: engine, layout, lengths [token], users, drafting, memory fraction [-], calibration.
+        Anything of `Question`: engine, layout, lengths [token], users, drafting, memory fraction [-], calibration.
 
     Returns
     -------
@@ -204,8 +198,7 @@ def fit(model: str, on: str, **question: Unpack[FitQuestion]) -> FitAnswer:
     >>> answer.verdict, answer.holding.terms.name
     ('fits', 'TP2×PP3')
     """
-    calibration = question.pop("calibration", None)
-    with _python_words(), site_calibration(calibration):
+    with _python_words():
         return fit_answer(_words(model, on, question))
 
 
@@ -243,8 +236,8 @@ def deployment(model: str, on: str, **question: Unpack[Question]) -> Deployed:
     """
     with _python_words():
         asked = read_words(_words(model, on, question))
-        solution = solve(asked)
-        best = solution.best
+    with site_calibration(asked.calibration):
+        best = solve(asked).best
         if best.verdict == "does_not_fit":
             raise DoesNotFit(f"{asked.model.name} {asked.checkpoint.name} does not fit {on}: `fit` says what is short")
         if not speed_known(asked):
@@ -337,8 +330,9 @@ def step_time(
     _, found = _known(planned)
     points = (decode_requests, decode_context, prefill_tokens, prefill_context)
     columns = np.broadcast_arrays(*(np.atleast_1d(np.asarray(one, dtype=float)) for one in points))
-    model = step_model_of(found)
-    times = model.times(StepPoints(*columns))
+    with site_calibration(planned.asked.calibration):
+        model = step_model_of(found)
+        times = model.times(StepPoints(*columns))
     shares = {name: times.shares[:, list(parts)].sum(axis=1) for name, parts in model.components.items()}
     return StepTimes(times.seconds, shares)
 
@@ -376,7 +370,8 @@ def predict(planned: Planned, users: int = 1) -> Prediction:
         raise SpecError("must be at least 1", field="users", value=users)
     if planned.holding is None:
         raise UnknownFact("no layout was planned: the answer says what is missing")
-    return predicted(planned.asked, [(planned.holding, users)])[0]
+    with site_calibration(planned.asked.calibration):
+        return predicted(planned.asked, [(planned.holding, users)])[0]
 
 
 def _arriving(planned: Planned, traffic: str | Traffic, arrivals: Mapping[str, Any]) -> Traffic:
@@ -392,7 +387,8 @@ def _described(planned: Planned, traffic: Traffic, settings: Mapping[str, Any] |
     for name in settings or ():
         if name not in known:
             raise SpecError("is no setting of an engine", field="settings", value=name, choices=known)
-    return service_of(inputs_of(planned.asked, holding, found), traffic, scheduler=settings)
+    with site_calibration(planned.asked.calibration):
+        return service_of(inputs_of(planned.asked, holding, found), traffic, scheduler=settings)
 
 
 def simulate(

@@ -15,6 +15,7 @@ from glmplan.plan.question import Asked, Words, read_words
 from glmplan.plan.ranking import Scored, deployment_of, matrix_rate_known, speed_known
 from glmplan.plan.search import Solution, solve
 from glmplan.plan.users import binding_words, grid_of, predictions_of, safe_users, user_table
+from glmplan.prediction.own_site import site_calibration
 from glmplan.prediction.step_models import runs_on_accelerators
 from glmplan.units import GIB
 
@@ -55,7 +56,9 @@ def fit_answer(words: Words) -> FitAnswer:
     >>> fit_answer(Words("glm-5.1-nvfp4", "4xrtx-pro-6000-ws")).verdict
     'does_not_fit'
     """
-    return answer_of(read_words(words))
+    asked = read_words(words)
+    with site_calibration(asked.calibration):
+        return answer_of(asked)
 
 
 def answer_of(asked: Asked) -> FitAnswer:

@@ -52,6 +52,8 @@ class Words:
         Without CUDA graphs.
     memory_fraction : str or None
         Share of the memory that the engine may use.
+    calibration : str or None
+        A site's calibration to apply.
     """
 
     model: str
@@ -73,6 +75,7 @@ class Words:
     acceptance: float | str | None = None
     eager: bool = False
     memory_fraction: float | str | None = None
+    calibration: str | None = None
 
 
 @dataclass(frozen=True)
@@ -111,6 +114,8 @@ class Asked:
         What was left out and is taken.
     notes : tuple of str
         What the files of the model say.
+    calibration : str or None
+        A site's calibration, which whoever predicts applies.
     """
 
     model: ModelSpec
@@ -136,6 +141,7 @@ class Asked:
     fraction: float | None
     assumed: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    calibration: str | None = None
 
     @property
     def request_tokens(self) -> int:
@@ -297,6 +303,7 @@ def read_words(words: Words) -> Asked:
         fraction=fraction,
         assumed=(*assumed, *machine.notes),
         notes=choice.notes,
+        calibration=words.calibration,
     )
     degrees = {"tp": asked.tp, "pp": asked.pp, "dp": asked.dp, "ep": asked.ep, "dcp": asked.dcp}
     check_layout(asked.model, asked.machine, degrees, divided_experts=asked.divided_experts)

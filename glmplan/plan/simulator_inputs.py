@@ -9,6 +9,7 @@ from glmplan.plan.question import Asked, Words, read_words
 from glmplan.plan.ranking import deployment_of, load_of, typical_users
 from glmplan.plan.search import solve
 from glmplan.prediction.deployment import Deployment
+from glmplan.prediction.own_site import site_calibration
 from glmplan.prediction.predict import front_end_seconds, predict, step_seconds
 from glmplan.prediction.step_models import step_model_of
 from glmplan.serving.engine.inputs import ServingInputs
@@ -47,15 +48,18 @@ def serving_inputs(words: Words) -> ServingInputs:
     ('vllm', True)
     """
     asked = read_words(words)
-    solution = solve(asked)
-    best = solution.best
-    if best.verdict == "does_not_fit":
-        raise DoesNotFit(
-            f"{asked.model.name} {asked.checkpoint.name} does not fit {words.on}: `glmplan fit` shows what is short"
-        )
-    if solution.ranked[0].alone == 0.0:
-        raise UnknownFact(f"the speed of {asked.machine.accelerator.name} is not published: nothing can be simulated")
-    return inputs_of(asked, best, deployment_of(asked, best.terms))
+    with site_calibration(asked.calibration):
+        solution = solve(asked)
+        best = solution.best
+        if best.verdict == "does_not_fit":
+            raise DoesNotFit(
+                f"{asked.model.name} {asked.checkpoint.name} does not fit {words.on}: `glmplan fit` shows what is short"
+            )
+        if solution.ranked[0].alone == 0.0:
+            raise UnknownFact(
+                f"the speed of {asked.machine.accelerator.name} is not published: nothing can be simulated"
+            )
+        return inputs_of(asked, best, deployment_of(asked, best.terms))
 
 
 def inputs_of(asked: Asked, best: Holding, deployment: Deployment) -> ServingInputs:
