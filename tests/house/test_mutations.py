@@ -51,7 +51,7 @@ def test_a_text_that_is_gone_or_stands_twice_is_refused(tmp_path):
 def test_a_broken_formula_is_caught_and_one_that_only_looks_different_or_cannot_run_is_not():
     ring = next(one for one in MUTATIONS if "ring all-reduce" in one.name)
     before = ring.source(ROOT).read_text(encoding="utf-8")
-    assert mutate.judge(ring) == (True, "test_an_all_reduce_is_a_reduce_scatter_and_an_all_gather_for_large_messages")
+    assert mutate.judge(ring) == (True, "test_an_all_reduce_of_a_large_message_is_a_reduce_scatter_and_an_all_gather")
     caught, said = mutate.judge(replace(ring, broken=ring.find.replace("2 * shared", "shared * 2")))
     assert not caught and "passed" in said
     caught, said = mutate.judge(replace(ring, broken=ring.find.replace("shared", "nobody")))
