@@ -198,14 +198,14 @@ def load_of(asked: Asked, deployment: Deployment, pool: float, users: int) -> Lo
     Load
         The load; without a matrix rate of the part only its decoding.
     """
-    return user_load(
+    load = user_load(
         deployment,
-        phase="serving" if deployment.accelerator.peak.get("bf16") != _NO_LIMIT else "decode",
         users=users,
         input_tokens=asked.input_tokens,
         output_tokens=asked.output_tokens,
         pool_tokens=pool,
     )
+    return load.decoding() if deployment.accelerator.peak.get("bf16") == _NO_LIMIT else load
 
 
 def typical_users(asked: Asked) -> int:

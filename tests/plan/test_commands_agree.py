@@ -200,16 +200,9 @@ def _difference(one: Both) -> float:
 
 
 def test_the_plan_and_the_row_of_a_table_give_the_same_figures_and_intervals(questions):
-    different = [f"{_difference(one):.3g}: {one}" for one in questions if not one.apart and _difference(one) > SAME]
+    different = [f"{_difference(one):.3g}: {one}" for one in questions if _difference(one) > SAME]
     assert not different, "\n".join(different)
-    assert sum(not one.apart for one in questions) > 0.8 * QUESTIONS
-
-
-@pytest.mark.xfail(strict=True, reason="decoding by bytes answers a row, kernels without a matrix rate a plan")
-def test_a_machine_with_one_memory_and_no_matrix_rate_gets_the_same_answer_from_both(questions):
-    apart = [one for one in questions if one.apart]
-    assert apart
-    assert max(_difference(one) for one in apart) <= SAME
+    assert 0.8 * QUESTIONS < sum(not one.apart for one in questions) < len(questions), "no machine without matrix rate"
 
 
 def test_the_plan_and_the_row_hold_the_same_pool_of_the_cache(questions):
@@ -222,7 +215,7 @@ def test_the_plan_and_the_row_hold_the_same_pool_of_the_cache(questions):
 def test_the_simulators_steps_and_the_work_of_the_calibration_are_those_of_the_plan(questions):
     shared = [one for one in questions if not one.apart]
     seen = [observables(load_of(one.asked, one.deployment, one.holding.pool, one.users)) for one in shared]
-    table = work_table([one.question for one in shared], [each.points for each in seen])
+    table = work_table([one.question for one in shared], seen)
     start = 0
     for one, each in zip(shared, seen, strict=True):
         size = len(each.decode_requests)
