@@ -57,3 +57,15 @@ def test_a_broken_formula_is_caught_and_one_that_only_looks_different_or_cannot_
     caught, said = mutate.judge(replace(ring, broken=ring.find.replace("shared", "nobody")))
     assert not caught and "NameError" in said
     assert ring.source(ROOT).read_text(encoding="utf-8") == before
+
+
+def test_a_failure_is_read_whole_however_narrow_the_terminal(tmp_path, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "20")
+    (tmp_path / "test_it.py").write_text(
+        f"def test_{'long_' * 20}name():\n    assert 1 + 1 == 3, 'twice'\n", encoding="utf-8"
+    )
+    code, said = mutate.run(tmp_path, ["test_it.py"])
+    assert (code, said) == (1, f"test_{'long_' * 20}name - AssertionError: twice assert (1 + 1) == 3")
+    (tmp_path / "test_it.py").write_text("def test_it():\n    pass\n", encoding="utf-8")
+    code, said = mutate.run(tmp_path, ["test_it.py"])
+    assert code == 0 and "1 passed" in said
