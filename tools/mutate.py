@@ -19,6 +19,7 @@ import tomllib
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
+from xml.etree import ElementTree
 
 ROOT = Path(__file__).resolve().parents[1]
 #: what the copied package and its tests read and nobody changes
@@ -72,11 +73,13 @@ def copy_of(root: Path, folder: Path) -> Path:
 
 def run(folder: Path, tests: list[str]) -> tuple[int | None, str]:
     """Run tests in a copy; the exit code (None if it took too long), and what failed first, or the last line."""
-    # the same examples each time, and none that is late on a loaded machine
-    steady = ("-p", "no:cacheprovider", "--hypothesis-profile=ci")
-    command = [sys.executable, "-m", "pytest", "-x", "-rf", "--tb=no", *steady, *tests]
-    # the copy before an installed package; one thread, because mutants use the cores; lines that are not cut
-    environment = {**os.environ, "PYTHONPATH": str(folder), "OPENBLAS_NUM_THREADS": "1", "COLUMNS": "300"}
+    # the report of what failed is read from a file: lines of a terminal are cut to its width, which tests may set
+    report = folder / "report.xml"
+    quiet = ("-p", "no:cacheprovider", "-p", "no:xdist", "--tb=short", f"--junit-xml={report}")
+    command = [sys.executable, "-m", "pytest", "-x", *quiet, *tests]
+    # the copy before an installed package; one thread, because mutants use the cores
+    environment = {**os.environ, "PYTHONPATH": str(folder), "OPENBLAS_NUM_THREADS": "1"}
+    environment.pop("PYTEST_ADDOPTS", None)
     try:
         done = subprocess.run(
             command, cwd=folder, env=environment, capture_output=True, text=True, timeout=_PATIENCE, check=False
@@ -84,8 +87,18 @@ def run(folder: Path, tests: list[str]) -> tuple[int | None, str]:
     except subprocess.TimeoutExpired:
         return None, f"not done after {_PATIENCE:.0f} s"
     lines = [line for line in done.stdout.splitlines() if line.strip()] or done.stderr.splitlines() or [""]
-    failed = [line for line in lines if line.startswith("FAILED")]
-    return done.returncode, failed[0].split("::", 1)[-1] if failed else lines[-1]
+    return done.returncode, first_failure(report) or lines[-1]
+
+
+def first_failure(report: Path) -> str:
+    """The first test that failed and why, ``test - reason``, from a report in JUnit's format; else nothing."""
+    if not report.exists():
+        return ""
+    for case in ElementTree.parse(report).iter("testcase"):
+        for kind in ("failure", "error"):
+            if (found := case.find(kind)) is not None:
+                return f"{case.get('name')} - {' '.join(found.get('message', '').split())}"
+    return ""
 
 
 def judge(mutation: Mutation) -> tuple[bool, str]:

@@ -201,14 +201,14 @@ def load_of(asked: Asked, deployment: Deployment, pool: float, users: int) -> Lo
         The load; without a matrix rate of the part only its decoding.
     """
     timed = deployment.accelerator.peak.get("bf16") != _NO_LIMIT or deployment.offload is not None
-    return user_load(
+    load = user_load(
         deployment,
-        phase="serving" if timed else "decode",
         users=users,
         input_tokens=asked.input_tokens,
         output_tokens=asked.output_tokens,
         pool_tokens=pool,
     )
+    return load if timed else load.decoding()
 
 
 def typical_users(asked: Asked) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -114,3 +114,15 @@ class Load:
         """How far a prompt of a server waits for others: nothing alone, all that was learnt from `_CROWD` on, [-]"""
         doublings = np.log2(max(self.concurrency, 1.0)) / np.log2(_CROWD)
         return min(float(doublings), 1.0) if self.phase == "serving" else 0.0
+
+    def decoding(self) -> Load:
+        """The decoding of this load alone, where prompts cannot be timed.
+
+        Returns
+        -------
+        Load
+            Of as many requests as find a place in the cache pool, by the rule that admits them where prompts are timed.
+        """
+        held = self.input_tokens + self.reserve * self.output_tokens + self.context
+        places = int(self.pool_tokens // max(held, 1.0))
+        return replace(self, phase="decode", max_requests=max(min(self.max_requests, places), 1))

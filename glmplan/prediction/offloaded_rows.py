@@ -188,7 +188,7 @@ def _load(run: Run, system: HybridSystem, assumed: list[str]) -> Load:
         budget=system.chunk,
         prefill_first=defaults.prefill_first,
         whole_prompts=defaults.whole_prompts,
-        max_requests=run.running_limit or defaults.max_requests,
+        max_requests=run.running_limit or defaults.places,
         reserve=defaults.reserve,
         late=defaults.late,
     )

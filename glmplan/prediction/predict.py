@@ -292,8 +292,8 @@ def predict_steps(model: StepModel, load: Load, known: Known) -> Prediction:
     UnknownFact
         If nothing of the load can be answered: its prompts are all there is, and they cannot be timed.
     """
-    if not model.times_prompts and load.phase != "prefill":
-        load = replace(load, phase="decode")
+    if not model.times_prompts and load.phase == "serving":
+        load = load.decoding()
     seen = observables(load)
     front = _front(seen, load)
     timed = np.ones(len(seen.prefill_tokens), dtype=bool)

@@ -51,9 +51,21 @@ def test_a_text_that_is_gone_or_stands_twice_is_refused(tmp_path):
 def test_a_broken_formula_is_caught_and_one_that_only_looks_different_or_cannot_run_is_not():
     ring = next(one for one in MUTATIONS if "ring all-reduce" in one.name)
     before = ring.source(ROOT).read_text(encoding="utf-8")
-    assert mutate.judge(ring) == (True, "test_an_all_reduce_is_a_reduce_scatter_and_an_all_gather_for_large_messages")
+    assert mutate.judge(ring) == (True, "test_an_all_reduce_of_a_large_message_is_a_reduce_scatter_and_an_all_gather")
     caught, said = mutate.judge(replace(ring, broken=ring.find.replace("2 * shared", "shared * 2")))
     assert not caught and "passed" in said
     caught, said = mutate.judge(replace(ring, broken=ring.find.replace("shared", "nobody")))
     assert not caught and "NameError" in said
     assert ring.source(ROOT).read_text(encoding="utf-8") == before
+
+
+def test_a_failure_is_read_whole_however_narrow_the_terminal(tmp_path, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "20")
+    (tmp_path / "test_it.py").write_text(
+        f"def test_{'long_' * 20}name():\n    assert 1 + 1 == 3, 'twice'\n", encoding="utf-8"
+    )
+    code, said = mutate.run(tmp_path, ["test_it.py"])
+    assert (code, said) == (1, f"test_{'long_' * 20}name - AssertionError: twice assert (1 + 1) == 3")
+    (tmp_path / "test_it.py").write_text("def test_it():\n    pass\n", encoding="utf-8")
+    code, said = mutate.run(tmp_path, ["test_it.py"])
+    assert code == 0 and "1 passed" in said

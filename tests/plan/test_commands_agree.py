@@ -23,7 +23,7 @@ from glmplan.prediction.deployment import Deployment
 from glmplan.prediction.effects import keys_of, load_effects, log_parameters
 from glmplan.prediction.from_row import Question, question_of
 from glmplan.prediction.observables import observables
-from glmplan.prediction.predict import Figure, step_seconds
+from glmplan.prediction.predict import Figure, front_end_seconds, step_seconds
 from glmplan.prediction.table import RowPrediction, predict_runs
 from glmplan.readers.runs.table import run_from_row
 
@@ -200,16 +200,9 @@ def _difference(one: Both) -> float:
 
 
 def test_the_plan_and_the_row_of_a_table_give_the_same_figures_and_intervals(questions):
-    different = [f"{_difference(one):.3g}: {one}" for one in questions if not one.apart and _difference(one) > SAME]
+    different = [f"{_difference(one):.3g}: {one}" for one in questions if _difference(one) > SAME]
     assert not different, "\n".join(different)
-    assert sum(not one.apart for one in questions) > 0.8 * QUESTIONS
-
-
-@pytest.mark.xfail(strict=True, reason="decoding by bytes answers a row, kernels without a matrix rate a plan")
-def test_a_machine_with_one_memory_and_no_matrix_rate_gets_the_same_answer_from_both(questions):
-    apart = [one for one in questions if one.apart]
-    assert apart
-    assert max(_difference(one) for one in apart) <= SAME
+    assert 0.8 * QUESTIONS < sum(not one.apart for one in questions) < len(questions), "no machine without matrix rate"
 
 
 def test_the_plan_and_the_row_hold_the_same_pool_of_the_cache(questions):
@@ -222,7 +215,7 @@ def test_the_plan_and_the_row_hold_the_same_pool_of_the_cache(questions):
 def test_the_simulators_steps_and_the_work_of_the_calibration_are_those_of_the_plan(questions):
     shared = [one for one in questions if not one.apart]
     seen = [observables(load_of(one.asked, one.deployment, one.holding.pool, one.users)) for one in shared]
-    table = work_table([one.question for one in shared], [each.points for each in seen])
+    table = work_table([one.question for one in shared], seen)
     start = 0
     for one, each in zip(shared, seen, strict=True):
         size = len(each.decode_requests)
@@ -231,7 +224,11 @@ def test_the_simulators_steps_and_the_work_of_the_calibration_are_those_of_the_p
         parameters = np.repeat(log_parameters(total[None, :]), size, axis=0)
         calibrated = step_time(work, parameters).seconds
         points = {name: getattr(each, name) for name in _POINT}
-        np.testing.assert_allclose(step_seconds(one.deployment)(**points), calibrated, rtol=SAME, err_msg=str(one))
+        steps = step_seconds(one.deployment)(**points)
+        # the front end stands on a row of its own, where the simulator asks for it by the length of the prompt
+        front = front_end_seconds(one.deployment, one.asked.input_tokens)
+        simulated = np.where(each.arrivals > 0, front, steps)
+        np.testing.assert_allclose(simulated, calibrated, rtol=SAME, err_msg=str(one))
 
 
 def test_the_simulator_starts_from_the_plan_with_the_defaults_of_its_engine():

@@ -2,45 +2,98 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from glmplan.plan import Words, fit_answer
+from glmplan.plan.question import read_words
+from glmplan.plan.ranking import deployment_of, load_of
+from glmplan.plan.search import solve
+from glmplan.prediction.predict import predict
 
-INPUT, OUTPUT = 4096, 64
-
-
-def rows(users: str):
-    """Users → their row, on eight cards in a host whose memory is known."""
-    words = Words("deepseek-v3", "genoa-2s-direct-8", engine="ktransformers", users=users, input=str(INPUT),
-                  output=str(OUTPUT))  # fmt: skip
-    return {row.users: row for row in fit_answer(words).users}
+#: a prompt fills one step of the engine, so that no two share one [token]
+INPUT, OUTPUT = 8192, 64
+HOST = """
+title = "eight cards on one socket"
+source = "an example"
+sockets = [{ name = "cpu0", cores = 64, memory_size = "1536 GiB", memory_bandwidth = "460.8 GB/s" }]
+roots = [{ name = "r0", socket = "cpu0" }]
+[[cards]]
+accelerator = "rtx-pro-6000-ws"
+count = 8
+parent = "r0"
+link = { generation = 5, lanes = 16 }
+"""
 
 
 @pytest.fixture(scope="module")
-def found():
-    return rows("1,2,8,32,256,512")
+def plan(tmp_path_factory):
+    path = tmp_path_factory.mktemp("host") / "machine.toml"
+    path.write_text(HOST)
+    asked = read_words(
+        Words("deepseek-v3", str(path), engine="ktransformers", users="1", input=str(INPUT), output=str(OUTPUT))
+    )
+    best = solve(asked).best
+    assert asked.defaults.budget == INPUT and best.held > 32
+    return asked, best, deployment_of(asked, best.terms)
 
 
-def test_a_user_who_finds_no_place_waits_for_one(found):
-    """Little: with no pauses, users are requests in flight, which is the rate of answers times what each takes."""
-    few, many = found[256], found[512]
-    assert few.running == many.running < 256
-    answers = many.total_rate.value / OUTPUT
-    assert many.ttft.value - few.ttft.value == pytest.approx((512 - 256) / answers, rel=0.2)
+def answer(plan, users, places=None, **changes):
+    """Mean figures of users [s, token/s], with as many places in the cache pool as are said."""
+    asked, best, deployment = plan
+    pool = best.pool if places is None else places * float(asked.request_tokens)
+    load = replace(load_of(asked, deployment, pool, users), **changes)
+    return {name: figure.value for name, figure in predict(deployment, load).figures.items()}
+
+
+def steady(plan, users, places=None):
+    return answer(plan, users, places, staggered=True, requests=max(8 * users, 64))
+
+
+@pytest.mark.parametrize(("users", "places"), [(1, None), (8, None), (32, None), (32, 8), (256, None)])
+def test_users_are_the_rate_of_answers_times_what_each_takes(plan, users, places):
+    """Little's law; nobody pauses between an answer and the next prompt."""
+    found = steady(plan, users, places)
+    takes = found["ttft"] + (OUTPUT - 1) * found["tpot"]
+    assert found["output_rate"] / OUTPUT * takes == pytest.approx(users, rel=5e-3)
+
+
+def test_a_user_who_finds_no_place_waits_for_one(plan):
+    """The answers that come while a user waits are those of all who stood before it, and nobody gains by the queue."""
+    few, many = steady(plan, 8, places=8), steady(plan, 32, places=8)
+    assert many["output_rate"] == pytest.approx(few["output_rate"], rel=0.01)
+    assert many["ttft"] - few["ttft"] == pytest.approx((32 - 8) / (many["output_rate"] / OUTPUT), rel=0.01)
     # of one who has a place the answer takes no longer
-    assert many.tpot.value == pytest.approx(few.tpot.value, rel=0.05)
+    assert many["tpot"] == pytest.approx(few["tpot"], rel=0.01)
 
 
-def test_prompts_are_not_read_faster_than_one_after_the_other(found):
-    """Utilisation: one user alone waits for nothing but its own prompt; prompts cannot take more than all the time."""
-    reading = found[1].ttft.value
-    for row in found.values():
-        assert row.total_rate.value / OUTPUT * reading < 1.02
+@pytest.mark.parametrize("users", [2, 8, 32])
+def test_prompts_are_read_one_after_the_other(plan, users):
+    """Of prompts that are sent at once the first is read after one reading, the last after as many as there are."""
+    reading = answer(plan, 1)["ttft"]
+    assert answer(plan, users, requests=users)["ttft"] == pytest.approx(reading * (users + 1) / 2, rel=1e-6)
+    # utilisation: reading takes no more than all the time
+    assert 0.9 < steady(plan, users)["output_rate"] / OUTPUT * reading <= 1.0
 
 
-def test_answers_wait_while_the_prompts_of_others_are_read(found):
-    alone, reading = found[1], found[1].ttft.value
-    for users in (2, 8, 32):
-        # during an answer each of the others asks again once
-        waits = (users - 1) * reading / OUTPUT
-        assert found[users].tpot.value > alone.tpot.value + 0.9 * waits
+@pytest.mark.parametrize("users", [2, 8, 32])
+def test_answers_wait_while_the_prompts_of_others_are_read(plan, users):
+    """From one answer to the next every user has its prompt read once, and this one gets its tokens."""
+    reading = answer(plan, 1)["ttft"]
+    step = answer(plan, users, phase="decode")["tpot"]
+    found = steady(plan, users)
+    assert found["tpot"] == pytest.approx(step + (users - 1) * reading / (OUTPUT - 1), rel=0.02)
+    takes = found["ttft"] + (OUTPUT - 1) * found["tpot"]
+    assert takes == pytest.approx(users * reading + (OUTPUT - 1) * step, rel=2e-3)
+
+
+def test_users_without_a_place_gain_nothing_where_prompts_cannot_be_timed():
+    """Of the cards of this host no matrix rate is published: decoding alone is answered, of those who have a place."""
+    words = Words("deepseek-v3", "genoa-2s-direct-8", engine="ktransformers", users="256,1024,2048", input=str(INPUT),
+                  output=str(OUTPUT))  # fmt: skip
+    few, many, more = fit_answer(words).users
+    assert few.ttft is None and many.running == more.running < 1024
+    assert more.total_rate.value == pytest.approx(many.total_rate.value, rel=1e-9)
+    assert more.tpot.value == pytest.approx(many.tpot.value, rel=1e-9)
+    assert many.total_rate.value == pytest.approx(many.running / many.tpot.value, rel=0.01)

@@ -11,6 +11,7 @@ from glmplan.calibrate.offload_rows import hybrid_observations, hybrid_runs
 from glmplan.calibrate.one_memory import fit_unified, unified_rows, unified_runs
 from glmplan.errors import GlmplanError, UnknownFact, UnknownName
 from glmplan.physics.offload.time import COSTS, load_offload_fit
+from glmplan.prediction.from_row import question_of
 from glmplan.prediction.observables import observables
 from glmplan.prediction.offloaded_machines import hybrid_systems, systems_of
 from glmplan.prediction.offloaded_rows import hybrid_case, predict_hybrid
@@ -178,6 +179,17 @@ def test_prompts_that_are_there_together_are_read_in_turn():
     rate = predict_hybrid(many)[1].figures["prefill_rate"].value
     assert alone < mean
     assert 0.45 < mean / (37 * 1024 / rate) < 0.65
+
+
+@pytest.mark.parametrize("engine", ["llama.cpp", "ktransformers"])
+def test_as_many_requests_run_at_once_as_without_weights_in_host_memory(engine):
+    """llama.cpp is launched with a slot for each request that a benchmark sends, up to 256; its default are four."""
+    cells = {"engine": engine, "phase": "serving", "concurrency": "16", "input_tokens": "512", "output_tokens": "64"}
+    load = question_of(row(**cells, accelerator="rtx-4090")).load
+    (system, *_), _ = systems_of(row(**cells))
+    assert hybrid_case(row(**cells), system).load.max_requests == load.max_requests >= 16
+    # a limit that the row names holds
+    assert hybrid_case(row(**cells, running_limit="8"), system).load.max_requests == 8
 
 
 def test_a_hybrid_row_is_compared_with_its_prediction():

@@ -9,7 +9,9 @@ import pytest
 
 from glmplan.calibrate.step import observations as design
 from glmplan.errors import GlmplanError
+from glmplan.facts.catalogue.hosts import implied_host
 from glmplan.facts.folders import data_folder
+from glmplan.physics.network.groups import links_of_layout
 from glmplan.physics.step.gpu import GpuSteps
 from glmplan.physics.step.model import FrontPoints
 from glmplan.prediction import predict as predicting
@@ -35,7 +37,9 @@ def questions():
             found.append(question)
     assert len(found) > 20
     # layouts and drafting that one group mixes, and another part
-    found.append(replace(found[0], deployment=found[0].deployment.with_layout(tp=2, pp=2)))
+    first = found[0].deployment
+    links = links_of_layout(implied_host(first.accelerator, 4), tp=2, pp=2)
+    found.append(replace(found[0], deployment=first.with_layout(links, tp=2, pp=2)))
     return found
 
 
