@@ -81,6 +81,19 @@ def matrix_rate_known(asked: Asked) -> bool:
     return bool(asked.machine.accelerator.peak)
 
 
+def _prompts_timed(asked: Asked) -> bool:
+    """Whether prompts can be timed: by the part, or by the processors that compute its experts."""
+    return matrix_rate_known(asked) or experts_on_host(asked)
+
+
+def _without_its_flop(asked: Asked, found: Prediction) -> Prediction:
+    """A prediction by the processors, said to leave out the arithmetic of a part whose matrix rate nobody published."""
+    if matrix_rate_known(asked):
+        return found
+    said = f"no matrix rate of {asked.machine.accelerator.full_name} is published: its FLOP are left out"
+    return replace(found, out_of_domain="; ".join(words for words in (found.out_of_domain, said) if words))
+
+
 def speed_known(asked: Asked) -> bool:
     """Whether any speed can be computed.
 
@@ -126,9 +139,9 @@ def predicted(asked: Asked, cases: list[tuple[Holding, int]]) -> list[Prediction
         deployment = deployments.setdefault(id(holding), deployment_of(asked, holding.terms))
         rows.append((deployment, load_of(asked, deployment, holding.pool, users), None))
     found = predict_many(rows) if rows else []
-    # experts on the processors decide a hosted step: without a matrix rate the accelerators count by their memory only
-    whole = matrix_rate_known(asked) or experts_on_host(asked)
-    return found if whole else [_decoding_only(one) for one in found]
+    if not _prompts_timed(asked):
+        return [_decoding_only(one) for one in found]
+    return [_without_its_flop(asked, one) for one in found]
 
 
 def _decoding_only(found: Prediction) -> Prediction:
@@ -158,7 +171,7 @@ def deployment_of(asked: Asked, terms: Terms) -> Deployment:
         If a link that its groups cross is not known, or weights stay on a host whose rates are not known.
     """
     part = asked.machine.accelerator
-    if not part.peak and not runs_on_one_memory(part):
+    if not _prompts_timed(asked) and not runs_on_one_memory(part):
         part = part.model_copy(update={"peak": {"bf16": _NO_LIMIT}})
     return deploy(
         asked.model,
@@ -200,7 +213,6 @@ def load_of(asked: Asked, deployment: Deployment, pool: float, users: int) -> Lo
     Load
         The load; without a matrix rate of the part only its decoding.
     """
-    timed = deployment.accelerator.peak.get("bf16") != _NO_LIMIT or deployment.offload is not None
     load = user_load(
         deployment,
         users=users,
@@ -208,7 +220,7 @@ def load_of(asked: Asked, deployment: Deployment, pool: float, users: int) -> Lo
         output_tokens=asked.output_tokens,
         pool_tokens=pool,
     )
-    return load if timed else load.decoding()
+    return load.decoding() if deployment.accelerator.peak.get("bf16") == _NO_LIMIT else load
 
 
 def typical_users(asked: Asked) -> int:
