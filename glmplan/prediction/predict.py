@@ -19,12 +19,11 @@ from glmplan.prediction.effects import (
     Effects,
     keys_of,
     load_effects,
-    log_parameters,
 )
 from glmplan.prediction.known import Known, known_by_bytes, known_by_engine, known_of_offloading
 from glmplan.prediction.load import Load
 from glmplan.prediction.observables import Observables, observables
-from glmplan.prediction.step_models import runs_on_accelerators, step_model_of
+from glmplan.prediction.step_models import runs_on_accelerators, step_model_of, step_parameters
 from glmplan.prediction.step_table import step_tables
 from glmplan.readers.runs.figures import INTERVAL_KINDS, PREDICTED
 
@@ -256,7 +255,8 @@ def _on_accelerators(cases: list[tuple[Deployment, Load, str | None]], effects: 
         fit = effects or load_effects(cases[members[0]][0].engine)
         sums = [fit.sum_of(keys_of(cases[m][0], measured_on=cases[m][2])) for m in members]
         sizes = [len(seen[m].decode_requests) for m in members]
-        parameters = log_parameters(np.stack([total for total, _ in sums]))
+        pairs = zip(members, sums, strict=True)
+        parameters = np.stack([step_parameters(cases[m][0], total) for m, (total, _) in pairs])
         step = step_time(table, np.repeat(parameters, sizes, axis=0))
         ends = np.concatenate([[0], np.cumsum(sizes)])
         for number, member in enumerate(members):

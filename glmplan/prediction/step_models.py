@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from glmplan.errors import UnknownFact
 from glmplan.physics.offload.hosted_steps import HostedSteps
 from glmplan.physics.offload.one_memory_steps import OneMemorySteps, runs_on_one_memory
 from glmplan.physics.offload.time import OffloadFit, load_offload_fit
 from glmplan.physics.step.gpu import GpuSteps
 from glmplan.physics.step.model import StepModel
+from glmplan.physics.step.time import PARAMETERS
 from glmplan.prediction.deployment import Deployment
 from glmplan.prediction.effects import Effects, keys_of, load_effects, log_parameters
 from glmplan.prediction.load import Load
 
-__all__ = ["check_answerable", "runs_on_accelerators", "step_model_of"]
+__all__ = ["check_answerable", "runs_on_accelerators", "step_model_of", "step_parameters"]
+
+#: links whose collectives are timed by the protocols of `glmplan.physics.network`, not by a part's table of kernels
+_WIRED = ("pcie", "fabric")
+_PAYLOAD = PARAMETERS.index("collective_bytes_slowdown")
 
 
 def runs_on_accelerators(deployment: Deployment) -> bool:
@@ -50,6 +57,37 @@ def check_answerable(deployment: Deployment, load: Load) -> None:
         deployment.structure.part.rate("bf16")
     elif deployment.offload is None and load.phase == "prefill":
         raise UnknownFact(f"no matrix rate of {deployment.accelerator.full_name} is published: prompts cannot be timed")
+
+
+def step_parameters(deployment: Deployment, total: np.ndarray) -> np.ndarray:
+    """Parameters of a deployment's step time: summed effects, bounded by what its links can carry.
+
+    Parameters
+    ----------
+    deployment : Deployment
+        The deployment.
+    total : (21,) array
+        Summed effects, as `Effects.sum_of` gives them, [-]
+
+    Returns
+    -------
+    (19,) array
+        Logarithms of `glmplan.physics.step.time.PARAMETERS`, [log s] or [-]
+
+    Notes
+    -----
+    A collective whose payload takes 1 / efficiency of the time on the wire cannot be sped up by more than that
+    efficiency. What is learnt of a configuration from machines that nobody described may say otherwise: the wire
+    decides. Not modelled: which of its groups a configuration's payload crosses most; the best of them bounds it.
+    """
+    found = log_parameters(total[None, :])[0]
+    links = deployment.link
+    groups = ((links.tensor, deployment.tp), (links.experts, deployment.tp * deployment.dp),
+              (links.context, deployment.dcp), (links.hand_over, deployment.pp))  # fmt: skip
+    wires = [link.ring.efficiency for link, ranks in groups if ranks > 1 and link.kind in _WIRED]
+    if wires:
+        found[_PAYLOAD] = max(found[_PAYLOAD], float(np.log(max(wires))))
+    return found
 
 
 def step_model_of(
@@ -91,4 +129,4 @@ def step_model_of(
         return OneMemorySteps(d.model, d.checkpoint, d.accelerator, fit, d.kv, tokens)
     effects = effects or load_effects(d.engine)
     total, _ = effects.sum_of(keys_of(d))
-    return GpuSteps(d.structure, d.layout, log_parameters(total[None, :])[0], d.graph_tokens)
+    return GpuSteps(d.structure, d.layout, step_parameters(d, total), d.graph_tokens)

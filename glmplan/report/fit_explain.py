@@ -17,8 +17,8 @@ from glmplan.physics.step.work import SLOTS, step_work
 from glmplan.plan.answer_text import WIDTH, number
 from glmplan.plan.capacity import Holding
 from glmplan.plan.question import Asked
-from glmplan.prediction.effects import keys_of, load_effects, log_parameters
-from glmplan.prediction.step_models import runs_on_accelerators, step_model_of
+from glmplan.prediction.effects import keys_of, load_effects
+from glmplan.prediction.step_models import runs_on_accelerators, step_model_of, step_parameters
 from glmplan.units import GIB
 
 if TYPE_CHECKING:
@@ -146,7 +146,7 @@ def _step(deployment: Deployment, users: int, context: float) -> str:
     if not runs_on_accelerators(deployment):
         return _costs(deployment, users, context)
     total, _ = load_effects(deployment.engine).sum_of(keys_of(deployment))
-    parameters = log_parameters(total[None, :])[0]
+    parameters = step_parameters(deployment, total)
     one = np.ones(1)
     points = StepPoints(one * users, one * context, one * 0.0, one * 0.0)
     work = step_work(deployment.structure, layout=deployment.layout, points=points)
