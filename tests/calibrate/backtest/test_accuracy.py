@@ -26,7 +26,6 @@ from glmplan.calibrate.step.crossvalidate import MODES
 from glmplan.calibrate.step.left_out import FILE, left_out_of
 from glmplan.errors import SpecError, UnknownFact
 from glmplan.prediction.from_row import question_of
-from glmplan.prediction.predict import predict
 from glmplan.readers.runs.figures import FIGURES
 from glmplan.readers.runs.ledger import load_measurements
 
@@ -149,10 +148,12 @@ def test_a_fit_against_itself_moves_nothing(small_fit, small_runs):
 
 def test_runs_that_no_fit_can_use_are_compared_by_none(small_fit, small_runs):
     _, folder, _ = small_fit
-    unknown = next(run for run in load_measurements() if run.accelerator == "m3-ultra" and run.observed)
+    # two of these cross a link whose rate no source gives
+    unknown = next(
+        run for run in load_measurements() if run.accelerator == "ascend-910b" and run.observed and run.tp == 2
+    )
     with pytest.raises(UnknownFact):
-        question = question_of(unknown)
-        predict(question.deployment, question.load)
+        question_of(unknown)
     assert moved(folder, folder, runs=[*small_runs, unknown]) == []
 
 
