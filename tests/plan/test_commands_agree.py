@@ -20,10 +20,11 @@ from glmplan.plan.ranking import deployment_of, load_of, matrix_rate_known, pred
 from glmplan.plan.search import solve
 from glmplan.plan.simulator_inputs import serving_inputs
 from glmplan.prediction.deployment import Deployment
-from glmplan.prediction.effects import keys_of, load_effects, log_parameters
+from glmplan.prediction.effects import keys_of, load_effects
 from glmplan.prediction.from_row import Question, question_of
 from glmplan.prediction.observables import observables
 from glmplan.prediction.predict import Figure, front_end_seconds, step_seconds
+from glmplan.prediction.step_models import step_parameters
 from glmplan.prediction.table import RowPrediction, predict_runs
 from glmplan.readers.runs.table import run_from_row
 
@@ -221,7 +222,7 @@ def test_the_simulators_steps_and_the_work_of_the_calibration_are_those_of_the_p
         size = len(each.decode_requests)
         work, start = table[start : start + size], start + size
         total, _ = load_effects(one.deployment.engine).sum_of(keys_of(one.question.deployment))
-        parameters = np.repeat(log_parameters(total[None, :]), size, axis=0)
+        parameters = np.repeat(step_parameters(one.question.deployment, total)[None, :], size, axis=0)
         calibrated = step_time(work, parameters).seconds
         points = {name: getattr(each, name) for name in _POINT}
         steps = step_seconds(one.deployment)(**points)

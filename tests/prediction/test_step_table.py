@@ -15,11 +15,11 @@ from glmplan.physics.network.groups import links_of_layout
 from glmplan.physics.step.gpu import GpuSteps
 from glmplan.physics.step.model import FrontPoints
 from glmplan.prediction import predict as predicting
-from glmplan.prediction.effects import keys_of, load_effects, log_parameters
+from glmplan.prediction.effects import keys_of, load_effects
 from glmplan.prediction.from_row import question_of
 from glmplan.prediction.observables import observables
 from glmplan.prediction.predict import predict_many
-from glmplan.prediction.step_models import step_model_of
+from glmplan.prediction.step_models import step_model_of, step_parameters
 from glmplan.prediction.step_table import step_tables
 from glmplan.readers.runs.table import read_runs
 
@@ -78,7 +78,8 @@ def test_a_table_of_many_deployments_gives_what_each_gives_alone(questions):
             total, _ = effects.sum_of(keys_of(questions[member].deployment))
             rows = table[start : start + len(seen[member].decode_requests)]
             start += len(rows)
-            together = (rows * np.exp(log_parameters(total[None, :])[0])).sum(axis=1)
+            bounded = step_parameters(questions[member].deployment, total)
+            together = (rows * np.exp(bounded)).sum(axis=1)
             times = alone.times(seen[member].points, fronts[member])
             np.testing.assert_allclose(times.seconds, together, rtol=1e-12)
         assert start == len(table)
