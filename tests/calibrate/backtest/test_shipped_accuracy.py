@@ -41,17 +41,15 @@ def test_nine_in_ten_left_out_figures_lie_in_intervals_made_without_them(found, 
     assert 0.87 <= np.mean(found.table.inside[mode]) <= 0.93
 
 
-@pytest.mark.parametrize("mode", ["random", "group", "model"])
+# MI300X left out is covered in 79 % since its groups see their part of the mesh (docs/physics/calibration.md); whoever
+# brings it back over 80 % must take the mark away
+_MISSED = pytest.param("accelerator", marks=pytest.mark.xfail(reason="mi300x left out: 79 %, goal 80 %", strict=True))
+
+
+@pytest.mark.parametrize("mode", ["random", "group", "model", _MISSED])
 def test_no_large_group_is_left_with_intervals_that_are_too_narrow(found, mode):
     [goal] = [one for one in found.goals if one.name.startswith(f"least coverage of a large group, {mode}:")]
     assert goal.met
-
-
-def test_the_one_accelerator_that_is_covered_too_little_when_left_out_is_told(found):
-    """MI300X misses the goal by a point since its groups see their part of the mesh: docs/physics/calibration.md."""
-    [goal] = [one for one in found.goals if one.name.startswith("least coverage of a large group, accelerator:")]
-    assert goal.name.endswith("mi300x") and not goal.met
-    assert goal.reached[0] > 0.78
 
 
 def test_two_points_of_a_sweep_bring_the_rest_within_four_percent_in_the_median(found):
