@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
-import tomllib
+from functools import lru_cache
 from pathlib import Path
+
+import rtoml
 
 from glmplan.errors import SpecError
 
@@ -47,6 +49,7 @@ def data_folder(name: str) -> Path:
     raise SpecError("is missing from this installation of glmplan; install it again", value=name)
 
 
+@lru_cache(maxsize=4096)
 def plain_name(name: str) -> str:
     """Return a name as the catalogue compares it: lower case, words joined by `-`.
 
@@ -112,5 +115,5 @@ def aliases_in(folder: Path) -> dict[str, str]:
         found = _ALIASES.search((folder / f"{name}.toml").read_bytes())
         if found:
             line = f"aliases = {found[1].decode()}"
-            aliases.update({plain_name(alias): name for alias in tomllib.loads(line)["aliases"]})
+            aliases.update({plain_name(alias): name for alias in rtoml.loads(line)["aliases"]})
     return aliases

@@ -16,7 +16,7 @@ import numpy as np
 
 from glmplan.errors import SpecError
 from glmplan.facts.engines.walls import Conditions, wall_apart
-from glmplan.facts.files import read_lines_toml, read_toml
+from glmplan.facts.files import read_toml
 from glmplan.facts.folders import data_folder
 from glmplan.physics.blocks.features import is_indexed, mixers_of, model_features, routed_blocks
 from glmplan.physics.step.time import PARAMETERS
@@ -367,7 +367,7 @@ def effects_in(folder: Path, engine: str) -> Effects:
     """
     shared = read_toml(folder / "shared.toml")
     own = folder / f"{engine}.toml"
-    special = read_lines_toml(own) if own.exists() else {}
+    special = read_toml(own) if own.exists() else {}
     if shared.get("columns") != list(COLUMNS) or shared.get("levels") != list(LEVELS):
         raise SpecError(
             "was written by another version of glmplan: run `glmplan calibrate`", file=folder / "shared.toml"

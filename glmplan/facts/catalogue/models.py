@@ -6,10 +6,11 @@ read without parsing the rest.
 
 from __future__ import annotations
 
-import tomllib
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
+
+import rtoml
 
 from glmplan.errors import UnknownName
 from glmplan.facts.files import read_toml
@@ -94,8 +95,8 @@ def _head(path: Path) -> dict[str, Any]:
                 break
             lines.append(line)
     try:
-        return tomllib.loads("".join(lines))
-    except tomllib.TOMLDecodeError:
+        return rtoml.loads("".join(lines))
+    except rtoml.TomlParsingError:
         return {}
 
 

@@ -179,10 +179,7 @@ def _by_when(when: When, given: Conditions) -> Verdict:
             verdict = "possible"
         elif not any(fnmatchcase(plain_name(value), pattern) for pattern in patterns):
             return "absent"
-    for field in ("tp", "pp", "dp", "ep", "dcp", "count", "mtp", "context", "users", "memory_fraction"):
-        test = getattr(when, field)
-        if test is None:
-            continue
+    for field, test in when.numbers:
         number = getattr(given, field)
         if number is None:
             verdict = "possible"

@@ -7,6 +7,7 @@ costs as far as somebody measured it, and what to do.
 from __future__ import annotations
 
 import re
+from functools import cached_property, lru_cache
 from typing import Literal
 
 from pydantic import Field, field_validator, model_validator
@@ -33,9 +34,12 @@ __all__ = [
 
 Severity = Literal["error", "fallback", "slow", "quality", "memory"]
 
+#: fields of `When` that hold a condition on a number
+_NUMBERS = ("tp", "pp", "dp", "ep", "dcp", "count", "mtp", "context", "users", "memory_fraction")
 _NUMBER_TEST = re.compile(r"(>=|<=|>|<|=)?\s*(\d+(?:\.\d+)?)|in\s+(\d+(?:\s*,\s*\d+)*)|not in\s+(\d+(?:\s*,\s*\d+)*)")
 
 
+@lru_cache(maxsize=4096)
 def number_test(text: str, number: float) -> bool:
     """Compare a number with a condition as the data files write it.
 
@@ -76,6 +80,7 @@ def number_test(text: str, number: float) -> bool:
     )
 
 
+@lru_cache(maxsize=1024)
 def version_key(version: str) -> tuple[tuple[int, ...], int, int]:
     """Return a key that orders versions: `0.5.10rc0` < `0.5.10` < `0.5.10.post1` < `0.5.11`.
 
@@ -143,12 +148,17 @@ class When(Frozen):
     options: tuple[str, ...] = ()
     unless: tuple[str, ...] = ()
 
-    @field_validator("tp", "pp", "dp", "ep", "dcp", "count", "mtp", "context", "users", "memory_fraction")
+    @field_validator(*_NUMBERS)
     @classmethod
     def _is_a_condition(cls, text: str | None) -> str | None:
         if text is not None:
             number_test(text, 0)
         return text
+
+    @cached_property
+    def numbers(self) -> tuple[tuple[str, str], ...]:
+        """The conditions on numbers that are written: field and condition."""
+        return tuple((field, test) for field in _NUMBERS if (test := getattr(self, field)) is not None)
 
     @model_validator(mode="after")
     def _says_something(self) -> When:

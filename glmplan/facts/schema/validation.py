@@ -16,7 +16,7 @@ __all__ = ["Frozen", "validated"]
 class Frozen(BaseModel):
     """Base of everything that is read from a file: unchangeable, and an unknown field is a mistake."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", str_strip_whitespace=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", str_strip_whitespace=True, defer_build=True)
 
 
 Record = TypeVar("Record", bound=BaseModel)
