@@ -71,15 +71,15 @@ def features_of(deployment: Deployment, load: Load) -> dict[str, str]:
     dict of str to str
         Feature → its value.
     """
-    band = band_of(load.concurrency)
+    band, model = band_of(load.concurrency), shape_of(deployment)
     prompt = bisect_right(PROMPTS, load.input_tokens + load.context)
     return {
         "engine": deployment.engine,
         "accelerator": deployment.accelerator.name,
-        "model": shape_of(deployment),
+        "model": model,
         "format": deployment.weights,
         "load of engine": f"{deployment.engine} {band}",
-        "model of engine": f"{deployment.engine} {shape_of(deployment)}",
+        "model of engine": f"{deployment.engine} {model}",
         "load": band,
         "prompt": (*(f"to {end:.0f}" for end in PROMPTS), "longer")[prompt],
         "link": deployment.link.experts.kind if deployment.tp * deployment.dp > 1 else "none",

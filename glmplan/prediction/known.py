@@ -9,7 +9,7 @@ import numpy as np
 
 from glmplan.physics.offload.time import OffloadFit, load_offload_fit
 from glmplan.prediction.deployment import Deployment
-from glmplan.prediction.effects import KNOWN_AS, LEVELS, Effects, keys_of, knowledge_class
+from glmplan.prediction.effects import KNOWN_AS, LEVELS, Effects, knowledge_class
 from glmplan.prediction.intervals import features_of, interval_of
 from glmplan.prediction.load import Load
 from glmplan.units import QUANTILE_90
@@ -54,7 +54,7 @@ class Known:
 
 
 def known_by_engine(
-    deployment: Deployment, load: Load, levels: tuple[bool, ...], ttft_scale: float, fit: Effects
+    deployment: Deployment, load: Load, keys: tuple[str, ...], levels: tuple[bool, ...], ttft_scale: float, fit: Effects
 ) -> Known:
     """What runs of engines on accelerators tell of a case.
 
@@ -64,6 +64,8 @@ def known_by_engine(
         The deployment.
     load : Load
         The load.
+    keys : tuple of str
+        Its key on each level (`glmplan.prediction.effects.keys_of`).
     levels : tuple of bool
         For each level whether its key was measured.
     ttft_scale : float
@@ -76,9 +78,9 @@ def known_by_engine(
     Known
         Class, words and intervals.
     """
-    at_site = keys_of(deployment)[LEVELS.index("configuration")] in fit.site
+    at_site = keys[LEVELS.index("configuration")] in fit.site
     knowledge = "site" if at_site and "site" in fit.intervals else knowledge_class(levels)
-    beyond, outside = _outside(deployment, load, knowledge, fit)
+    beyond, outside = _outside(deployment, load, keys, knowledge, fit)
     features = features_of(deployment, load)
     ends = {}
     for kind in KINDS:
@@ -166,11 +168,13 @@ def known_by_bytes(deployment: Deployment, load: Load, *, fit: OffloadFit | None
     return Known("engine", basis, outside, {"decode": _drafted(-high, -low, deployment.acceptance_deviation)})
 
 
-def _outside(deployment: Deployment, load: Load, knowledge: str, fit: Effects) -> tuple[float, str]:
+def _outside(
+    deployment: Deployment, load: Load, keys: tuple[str, ...], knowledge: str, fit: Effects
+) -> tuple[float, str]:
     """How far the load lies beyond what was measured (half-width to add, words)."""
     words = [] if knowledge in ("site", "configuration", "group") else [KNOWN_AS[knowledge]]
     widen = 0.0
-    domain = fit.domain.get(keys_of(deployment)[LEVELS.index("group")])
+    domain = fit.domain.get(keys[LEVELS.index("group")])
     if domain:
         asked = (load.concurrency, load.input_tokens + load.context, load.output_tokens)
         for name, value, low, high in zip(

@@ -253,7 +253,8 @@ def _on_accelerators(cases: list[tuple[Deployment, Load, str | None]], effects: 
     fronts = [_front(one, load) for one, (_, load, _) in zip(seen, cases, strict=True)]
     for members, table in step_tables([d for d, _, _ in cases], [one.points for one in seen], fronts):
         fit = effects or load_effects(cases[members[0]][0].engine)
-        sums = [fit.sum_of(keys_of(cases[m][0], measured_on=cases[m][2])) for m in members]
+        keys = [keys_of(cases[m][0], measured_on=cases[m][2]) for m in members]
+        sums = [fit.sum_of(one) for one in keys]
         sizes = [len(seen[m].decode_requests) for m in members]
         pairs = zip(members, sums, strict=True)
         parameters = np.stack([step_parameters(cases[m][0], total) for m, (total, _) in pairs])
@@ -265,7 +266,7 @@ def _on_accelerators(cases: list[tuple[Deployment, Load, str | None]], effects: 
             deployment, load, _ = cases[member]
             found[member] = _prediction(
                 seen[member], load, StepTime(step.seconds[rows], step.shares[rows]), GPU_COMPONENTS,
-                known_by_engine(deployment, load, levels, float(total[TTFT_SCALE]), fit),
+                known_by_engine(deployment, load, keys[number], levels, float(total[TTFT_SCALE]), fit),
             )  # fmt: skip
     return [one for one in found if one is not None]
 
