@@ -7,9 +7,11 @@ what is predicted.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 
+from glmplan.physics.network.groups import LinksByPoint
 from glmplan.physics.points import Layout, StepPoints
 from glmplan.physics.step.front_end import front_work, prompt_launches
 from glmplan.physics.step.model import FrontPoints
@@ -20,7 +22,7 @@ __all__ = ["alike", "step_tables"]
 
 
 def alike(deployment: Deployment) -> tuple[object, ...]:
-    """What deployments must have in common to be computed together; layouts may differ.
+    """What deployments must have in common to be computed together; layouts and the links they cross may differ.
 
     Parameters
     ----------
@@ -30,10 +32,10 @@ def alike(deployment: Deployment) -> tuple[object, ...]:
     Returns
     -------
     tuple
-        Equal for deployments with the same `Deployment.structure`.
+        Equal for deployments with the same `Deployment.structure` but for its links.
     """
     d = deployment
-    return (d.model.name, id(d.checkpoint), d.accelerator.name, d.link, d.kv, d.engine, d.sparse, d.draft_tokens,
+    return (d.model.name, id(d.checkpoint), d.accelerator.name, d.kv, d.engine, d.sparse, d.draft_tokens,
             d.attention_backend)  # fmt: skip
 
 
@@ -70,6 +72,10 @@ def step_tables(
 
 def _table(deployments: list[Deployment], points: list[StepPoints], fronts: list[FrontPoints]) -> np.ndarray:
     structure, sizes = deployments[0].structure, [len(one.decode_requests) for one in points]
+    layouts = tuple(dict.fromkeys(one.link for one in deployments))
+    if len(layouts) > 1:
+        of = np.repeat([layouts.index(one.link) for one in deployments], sizes)
+        structure = replace(structure, link=LinksByPoint(layouts, of))
 
     def column(name: str) -> np.ndarray:
         return np.concatenate([np.broadcast_to(getattr(one, name), n) for one, n in zip(points, sizes, strict=True)])

@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from glmplan.errors import SpecError
 from glmplan.physics.network.collectives import LinkClass
 from glmplan.physics.network.links import LinkFits, link_for_group, link_of_transfers, load_link_fits
@@ -14,7 +16,7 @@ from glmplan.physics.network.links import LinkFits, link_for_group, link_of_tran
 if TYPE_CHECKING:
     from glmplan.facts.schema.host import Host
 
-__all__ = ["LayoutLinks", "hand_over_link", "links_of_layout"]
+__all__ = ["LayoutLinks", "LinksByPoint", "hand_over_link", "links_of_layout"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +39,57 @@ class LayoutLinks:
     experts: LinkClass
     context: LinkClass
     hand_over: LinkClass
+
+    def classes(self, group: str) -> tuple[tuple[LinkClass, np.ndarray | slice], ...]:
+        """The link of a kind of group, and the points that cross it: all.
+
+        Parameters
+        ----------
+        group : str
+            Name of a field.
+
+        Returns
+        -------
+        tuple of (LinkClass, slice)
+            One pair.
+        """
+        return ((getattr(self, group), slice(None)),)
+
+
+@dataclass(frozen=True, slots=True)
+class LinksByPoint:
+    """The links of points whose layouts cross different ones.
+
+    Attributes
+    ----------
+    layouts : tuple of LayoutLinks
+        The layouts.
+    of : (n,) array of int
+        Place of each point's layout in `layouts`, [-]
+    """
+
+    layouts: tuple[LayoutLinks, ...]
+    of: np.ndarray
+
+    def classes(self, group: str) -> tuple[tuple[LinkClass, np.ndarray | slice], ...]:
+        """The links of a kind of group, and the points that cross each.
+
+        Parameters
+        ----------
+        group : str
+            Name of a field of `LayoutLinks`.
+
+        Returns
+        -------
+        tuple of (LinkClass, (n,) array of bool or slice)
+            Each link once.
+        """
+        places: dict[LinkClass, list[int]] = {}
+        for place, layout in enumerate(self.layouts):
+            places.setdefault(getattr(layout, group), []).append(place)
+        if len(places) == 1:
+            return ((next(iter(places)), slice(None)),)
+        return tuple((link, np.isin(self.of, found)) for link, found in places.items())
 
 
 def links_of_layout(

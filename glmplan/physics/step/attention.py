@@ -11,7 +11,7 @@ from glmplan.physics.blocks.kinds import mixer_of
 from glmplan.physics.blocks.mixer import CoreKernel, CoreStep
 from glmplan.physics.kernels.slots import Degrees, Tokens, add_kernel
 from glmplan.physics.kernels.utilisation import KernelParams, KernelWork
-from glmplan.physics.step.collectives import context_exchange_seconds
+from glmplan.physics.step.collectives import context_exchange_seconds, over_links
 from glmplan.physics.step.structure import StepWork
 
 __all__ = ["add_attention"]
@@ -154,6 +154,6 @@ def _add_exchange(
     out: np.ndarray,
 ) -> None:
     """Ranks that hold parts of a context gather the queries, and scatter what each read."""
-    latency, payload = context_exchange_seconds(structure, step.decode, query, out, dcp)
+    latency, payload = over_links(structure, "context", context_exchange_seconds, step.decode, query, out, dcp)
     layer["collective"] = layer["collective"] + np.minimum(step.requests, 1.0) * latency
     layer["collective_bytes"] = layer["collective_bytes"] + payload

@@ -12,13 +12,42 @@ from glmplan.physics.network.collectives import LinkClass, all_gather_time, all_
 from glmplan.physics.network.links import ALONE
 from glmplan.physics.step.structure import StepWork
 
-__all__ = ["all_gather_seconds", "all_reduce_seconds", "context_exchange_seconds", "hand_over_seconds"]
+__all__ = ["all_gather_seconds", "all_reduce_seconds", "context_exchange_seconds", "hand_over_seconds", "over_links"]
 
 _BF16 = 2.0
 #: links inside one scale-up domain, whose collectives a part's table of kernels holds as its engine runs them
 _TABLED = ("nvlink", "xgmi")
 
 _Times = tuple[NDArray[np.float64], NDArray[np.float64]]
+
+
+def over_links(structure: StepWork, group: str, seconds: Callable[..., _Times], *sizes: ArrayLike) -> _Times:
+    """Return the time of a collective of points each of which crosses the link of its own layout.
+
+    Parameters
+    ----------
+    structure : StepWork
+        Part, engine and links.
+    group : str
+        Kind of group, a field of `glmplan.physics.network.groups.LayoutLinks`.
+    seconds : callable
+        One of this module's, which takes the structure, a link and `sizes`.
+    *sizes : array_like
+        Numbers or (n,) arrays, [-] or [B]
+
+    Returns
+    -------
+    (n,) array, (n,) array
+        Latency and payload, [s]
+    """
+    classes = structure.link.classes(group)
+    if len(classes) == 1:
+        return seconds(structure, classes[0][0], *sizes)
+    arrays = np.broadcast_arrays(*(np.asarray(one, dtype=np.float64) for one in sizes))
+    latency, payload = np.zeros_like(arrays[0]), np.zeros_like(arrays[0])
+    for link, points in classes:
+        latency[points], payload[points] = seconds(structure, link, *(one[points] for one in arrays))
+    return latency, payload
 
 
 def all_reduce_seconds(structure: StepWork, link: LinkClass, message: ArrayLike, ranks: ArrayLike) -> _Times:
@@ -116,13 +145,15 @@ def all_gather_seconds(structure: StepWork, link: LinkClass, gathered: ArrayLike
     return latency, (count - 1.0) / count * bytes_ / rate / p.two_shot
 
 
-def hand_over_seconds(structure: StepWork, message: ArrayLike, stages: ArrayLike) -> _Times:
+def hand_over_seconds(structure: StepWork, link: LinkClass, message: ArrayLike, stages: ArrayLike) -> _Times:
     """Return the time in which a micro-batch is handed from stage to stage of a pipeline.
 
     Parameters
     ----------
     structure : StepWork
-        Part, engine and link.
+        Part and engine.
+    link : LinkClass
+        What a stage crosses to the next.
     message : array_like
         Hidden states that a rank sends to its successor, [B]
     stages : array_like
@@ -148,10 +179,9 @@ def hand_over_seconds(structure: StepWork, message: ArrayLike, stages: ArrayLike
     >>> part = Part("rtx-pro-6000-ws", bandwidth=1.79e12, peaks={"bf16": 5e14}, family="12")
     >>> links = links_of_layout(load_machine("6xrtx-pro-6000-ws"), tp=2, pp=3)
     >>> cards = StepWork(load_model("llama-3.1-8b"), uniform_checkpoint("bf16"), part, links)
-    >>> [round(1e6 * float(time), 1) for time in hand_over_seconds(cards, 8192.0, 3.0)]
+    >>> [round(1e6 * float(time), 1) for time in hand_over_seconds(cards, links.hand_over, 8192.0, 3.0)]
     [12.3, 0.7]
     """
-    link = structure.link.hand_over
     bytes_, count = np.asarray(message, dtype=np.float64), np.asarray(stages, dtype=np.float64)
     if not _tabled(link, count):
         return _over_network(point_to_point_time, bytes_, count, link)
@@ -160,14 +190,16 @@ def hand_over_seconds(structure: StepWork, message: ArrayLike, stages: ArrayLike
 
 
 def context_exchange_seconds(
-    structure: StepWork, tokens: ArrayLike, query: ArrayLike, out: ArrayLike, ranks: ArrayLike
+    structure: StepWork, link: LinkClass, tokens: ArrayLike, query: ArrayLike, out: ArrayLike, ranks: ArrayLike
 ) -> _Times:
     """Return the time of what ranks exchange in one layer that each hold a part of every context.
 
     Parameters
     ----------
     structure : StepWork
-        Part and link.
+        Part and engine.
+    link : LinkClass
+        What the ranks cross.
     tokens : array_like
         Tokens of decoding requests, [-]
     query, out : array_like
@@ -201,11 +233,10 @@ def context_exchange_seconds(
     >>> part = Part("rtx-pro-6000-ws", bandwidth=1.79e12, peaks={"bf16": 5e14}, family="12")
     >>> links = links_of_layout(load_machine("workstation-2-switches-8"), tp=8, dcp=8)
     >>> cards = StepWork(load_model("kimi-k2.5"), uniform_checkpoint("int4"), part, links)
-    >>> latency, payload = context_exchange_seconds(cards, 1.0, 64 * 576.0, 64 * 512.0, 8.0)
+    >>> latency, payload = context_exchange_seconds(cards, links.context, 1.0, 64 * 576.0, 64 * 512.0, 8.0)
     >>> round(1e6 * float(latency), 1)
     36.3
     """
-    link = structure.link.context
     latency, payload = all_gather_seconds(structure, link, 0.0, ranks)
     for values in (query, out):
         one = all_gather_seconds(structure, link, np.asarray(tokens) * np.asarray(values) * _BF16, ranks)

@@ -14,7 +14,7 @@ from glmplan.physics.blocks.storage import Segment, segments, tensor_format
 from glmplan.physics.blocks.tensor import Tensor
 from glmplan.physics.kernels.fits import find_kernel_fit
 from glmplan.physics.kernels.utilisation import CollectiveParams, KernelParams
-from glmplan.physics.network.groups import LayoutLinks
+from glmplan.physics.network.groups import LayoutLinks, LinksByPoint
 
 __all__ = ["Part", "Product", "StepWork"]
 
@@ -123,8 +123,8 @@ class StepWork:
         How its weights are stored.
     part : Part
         Its rates.
-    link : LayoutLinks
-        Links that the groups of the layout cross.
+    link : LayoutLinks or LinksByPoint
+        Links that the groups of the layout cross, or of each point's layout.
     engine : str
         Engine, by which kernel fits are found.
     kv_bytes : float
@@ -144,7 +144,7 @@ class StepWork:
     model: ModelSpec
     checkpoint: Checkpoint
     part: Part
-    link: LayoutLinks
+    link: LayoutLinks | LinksByPoint
     engine: str = "vllm"
     kv_bytes: float = 2.0
     latent_bytes: float = 0.0

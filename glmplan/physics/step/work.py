@@ -17,10 +17,9 @@ from glmplan.physics.blocks.kinds import mixer_of, routed_of
 from glmplan.physics.kernels.counts import expert_work, gemm_work
 from glmplan.physics.kernels.slots import Degrees, Tokens, add_kernel
 from glmplan.physics.kernels.utilisation import KernelWork
-from glmplan.physics.network.collectives import LinkClass
 from glmplan.physics.points import Layout, StepPoints
 from glmplan.physics.step.attention import add_attention
-from glmplan.physics.step.collectives import all_reduce_seconds, hand_over_seconds
+from glmplan.physics.step.collectives import all_reduce_seconds, hand_over_seconds, over_links
 from glmplan.physics.step.structure import Product, StepWork
 
 __all__ = ["SLOTS", "step_work"]
@@ -133,7 +132,8 @@ def step_work(structure: StepWork, *, layout: Layout, points: StepPoints) -> dic
         decoding = np.minimum(one.requests, 1.0)
         for name in SLOTS:
             total[name] += passes * once[name] * decoding
-    latency, payload = hand_over_seconds(structure, (step.decode + prompt) * structure.model.hidden * 2.0, pp)
+    handed = (step.decode + prompt) * structure.model.hidden * 2.0
+    latency, payload = over_links(structure, "hand_over", hand_over_seconds, handed, pp)
     total["collective"] += latency
     total["collective_bytes"] += payload
     return total
@@ -160,13 +160,13 @@ def _add_layers(
     layer["activation"] = tokens * hidden * 2.0 / part.bandwidth
     # one all-reduce after the mixer and one after the feed-forward part, each over the ranks that share the layer
     if kind.mixer is not None:
-        _add_reduce(layer, structure, structure.link.tensor, tokens, degrees.tp)
+        _add_reduce(layer, structure, "tensor", tokens, degrees.tp)
     if experts is not None:
         # replicas hand their tokens to the experts and take them back: an all-gather and a reduce-scatter
         wide, calls = degrees.expert_ranks, 1.0 + np.minimum(degrees.dp - 1.0, 1.0)
-        _add_reduce(layer, structure, structure.link.experts, step.everywhere, wide, calls)
+        _add_reduce(layer, structure, "experts", step.everywhere, wide, calls)
     elif kind.ffn:
-        _add_reduce(layer, structure, structure.link.tensor, tokens, degrees.tp)
+        _add_reduce(layer, structure, "tensor", tokens, degrees.tp)
     for name, value in layer.items():
         total[name] += count * value
 
@@ -174,12 +174,12 @@ def _add_layers(
 def _add_reduce(
     layer: dict[str, np.ndarray],
     structure: StepWork,
-    link: LinkClass,
+    group: str,
     tokens: np.ndarray,
     ranks: np.ndarray,
     calls: np.ndarray | float = 1.0,
 ) -> None:
-    latency, payload = all_reduce_seconds(structure, link, tokens * structure.model.hidden * 2.0, ranks)
+    latency, payload = over_links(structure, group, all_reduce_seconds, tokens * structure.model.hidden * 2.0, ranks)
     layer["collective"] = layer["collective"] + calls * latency
     layer["collective_bytes"] = layer["collective_bytes"] + payload
 

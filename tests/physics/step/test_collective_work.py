@@ -115,7 +115,7 @@ def test_no_bandwidth_in_a_step_exceeds_its_link(name):
                     assert link.bandwidth <= inside
         if pp > 1:
             structure = replace(SWITCH if links.hand_over.kind in ("nvlink", "xgmi") else KIMI, link=links)
-            seconds = sum(hand_over_seconds(structure, LARGE, float(pp)))
+            seconds = sum(hand_over_seconds(structure, structure.link.hand_over, LARGE, float(pp)))
             assert (seconds >= (pp - 1) * LARGE / links.hand_over.bandwidth).all(), (name, degrees)
             assert links.hand_over.bandwidth <= max([inside, *cards, host.fabric.bandwidth if host.fabric else 0.0])
 
@@ -131,7 +131,7 @@ def test_gathers_and_hand_overs_of_a_step_are_those_of_the_network(name):
     )  # fmt: skip
     stages = on(name, pp=n)
     np.testing.assert_allclose(
-        sum(hand_over_seconds(stages, LARGE, float(n))),
+        sum(hand_over_seconds(stages, stages.link.hand_over, LARGE, float(n))),
         point_to_point_time(message_bytes=LARGE, ranks=n, link=stages.link.hand_over), rtol=1e-12,
     )  # fmt: skip
 
@@ -168,7 +168,7 @@ def test_the_link_of_a_group_of_one_serves_no_larger_group():
     with pytest.raises(ValueError, match="group of one"):
         all_reduce_seconds(alone, alone.link.tensor, 1e6, np.array([1.0, 8.0]))
     with pytest.raises(ValueError, match="group of one"):
-        hand_over_seconds(replace(SWITCH, link=links_of_layout(load_host("hgx-h200-8"), tp=8)), 1e6, 2.0)
+        hand_over_seconds(SWITCH, links_of_layout(load_host("hgx-h200-8"), tp=8).hand_over, 1e6, 2.0)
 
 
 def test_stages_hand_over_on_their_own_link():
@@ -193,7 +193,7 @@ def test_stages_hand_over_on_their_own_link():
 def test_dividing_a_context_costs_what_was_measured():
     # Kimi-K2.5 on eight cards, one user: 68 tokens/s with DCP8, 79 without, over 61 layers
     measured = (1 / 68 - 1 / 79) / 61
-    latency, payload = context_exchange_seconds(KIMI, 1.0, 64 * 576.0, 64 * 512.0, 8.0)
+    latency, payload = context_exchange_seconds(KIMI, KIMI.link.context, 1.0, 64 * 576.0, 64 * 512.0, 8.0)
     assert latency + payload == pytest.approx(measured, rel=0.3)
 
 
