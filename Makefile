@@ -7,6 +7,8 @@ VENV := .venv
 RUN := $(VENV)/bin/python
 # stamps: what a plain user gets, and what the tests, the lint and the documents need beside it
 READY := $(VENV)/.ready-core
+# measured kernel tables, read as data: its own dependencies (JAX and more) are not needed
+KERNEL_TABLES := aisimulate==0.13.0.dev202610270000000085
 READY_DEV := $(VENV)/.ready-dev
 PEERS := .peers
 # one thread for linear algebra: the test workers and the benchmark already use the cores
@@ -33,6 +35,7 @@ $(READY): pyproject.toml
 $(READY_DEV): $(READY)
 	@echo "adding the tools for development to $(VENV) (a few minutes the first time)" >&2
 	@$(RUN) -m pip install --quiet --editable '.[dev,kernels]'
+	@$(RUN) -m pip install --quiet --no-deps $(KERNEL_TABLES)
 	@touch $@
 
 demo: $(READY)  ## Plan GLM-5.1 NVFP4 on six RTX PRO 6000 Workstation cards.

@@ -15,6 +15,7 @@ from glmplan.facts.schema.accelerator import Accelerator
 from glmplan.facts.schema.model import Checkpoint, ModelSpec
 from glmplan.physics.blocks.cache import cache_layout
 from glmplan.physics.blocks.features import mixers_of
+from glmplan.physics.kernels.fits import kernel_release
 from glmplan.physics.network.groups import LayoutLinks, links_of_layout
 from glmplan.physics.offload.hosted_steps import Offload
 from glmplan.physics.points import Layout
@@ -175,7 +176,13 @@ class Deployment:
             draft_tokens=self.draft_tokens,
             verify_only=self.model.draft_layers is None,
             attention=attention_rule(self.engine, self.attention_backend, part.family, self.kv),
+            release=self.kernel_release,
         )
+
+    @property
+    def kernel_release(self) -> tuple[int, ...] | None:
+        """Release of the engine whose measured kernels stand for the one that runs."""
+        return kernel_release(self.accelerator.same_chip or self.accelerator.name, self.engine, self.release)
 
     @property
     def indexer(self) -> bool:

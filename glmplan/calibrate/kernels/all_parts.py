@@ -14,7 +14,7 @@ import numpy as np
 from glmplan.calibrate.kernels.collective_tables import all_reduces
 from glmplan.calibrate.kernels.fit import Rows, errors, fit_collective, fit_rows, join, rows_of
 from glmplan.calibrate.kernels.part_tables import campaigns
-from glmplan.calibrate.kernels.tables import PARTS, Campaign, package_root
+from glmplan.calibrate.kernels.tables import PACKAGE, PARTS, Campaign, package_root
 from glmplan.facts.catalogue.accelerators import load_accelerator
 from glmplan.facts.files import write_atomically
 from glmplan.physics.kernels.fits import KernelFit, fit_row
@@ -237,9 +237,9 @@ def calibrate_kernels(
 
     found = KernelCalibration()
     try:
-        found.package = f"aiconfigurator-core {version('aiconfigurator-core')}"
+        found.package = f"{PACKAGE} {version(PACKAGE)}"
     except PackageNotFoundError:
-        found.package = "aiconfigurator-core (unknown version)"
+        found.package = f"{PACKAGE} (unknown version)"
     root = package_root() if root is None else root
     everything: list[_Measured] = []
     for folder, name in PARTS.items():

@@ -1,4 +1,4 @@
-"""Measured all-reduces of the installed `aiconfigurator-core` package."""
+"""Measured all-reduces of the installed `aisimulate` package."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from glmplan.calibrate.kernels.tables import read_table
+from glmplan.calibrate.kernels.tables import read_tables
 
 __all__ = ["AllReduceTable", "all_reduces"]
 
@@ -54,23 +54,20 @@ def all_reduces(root: Path, part: str) -> Iterator[AllReduceTable]:
         ("nccl", "nccl"),
         ("oneccl", "oneccl"),
     ):
-        found = read_table(root, part, "comm", engine, kernel)
-        if found is None:
-            continue
-        table, version = found
-        keep = np.array(["all_reduce" in name for name in table["op_name"].astype(str)])
-        keep &= np.asarray(table["num_gpus"]) > 1
-        if "nccl_dtype" in table:
-            keep &= table["nccl_dtype"].astype(str) == "half"
-        backends = np.asarray(table["backend" if "backend" in table else "kernel_source"]).astype(str)
-        graph = np.array(["graph" in name for name in backends])
-        keep &= graph | (not graph.any())
-        if not keep.any():
-            continue
-        yield AllReduceTable(
-            engine=f"{engine} {version}",
-            backend="+".join(sorted(set(backends[keep]))),
-            bytes=2.0 * table["message_size"][keep].astype(float),
-            ranks=table["num_gpus"][keep].astype(float),
-            seconds=table["latency"][keep].astype(float) * 1e-3,
-        )
+        for table, version in read_tables(root, part, "comm", engine, kernel):
+            keep = np.array(["all_reduce" in name for name in table["op_name"].astype(str)])
+            keep &= np.asarray(table["num_gpus"]) > 1
+            if "nccl_dtype" in table:
+                keep &= table["nccl_dtype"].astype(str) == "half"
+            backends = np.asarray(table["backend" if "backend" in table else "kernel_source"]).astype(str)
+            graph = np.array(["graph" in name for name in backends])
+            keep &= graph | (not graph.any())
+            if not keep.any():
+                continue
+            yield AllReduceTable(
+                engine=f"{engine} {version}",
+                backend="+".join(sorted(set(backends[keep]))),
+                bytes=2.0 * table["message_size"][keep].astype(float),
+                ranks=table["num_gpus"][keep].astype(float),
+                seconds=table["latency"][keep].astype(float) * 1e-3,
+            )

@@ -16,7 +16,7 @@ from glmplan.calibrate.kernels.tables import (
     expert_rows,
     gemm_rows,
     prefill_attention_rows,
-    read_table,
+    read_tables,
 )
 
 __all__ = ["TABLES", "campaigns"]
@@ -55,24 +55,21 @@ def campaigns(root: Path, part: str) -> Iterator[Campaign]:
     """
     for kernel, (family, name, rows) in TABLES.items():
         for engine in ("vllm", "sglang", "trtllm"):
-            found = read_table(root, part, family, engine, name)
-            if found is None:
-                continue
-            table, version = found
-            for precision, backend, compute, t, points, work, resident in rows(table):
-                if len(t["latency"]) < _LEAST:
-                    continue
-                variant = "shared-" if "skip_indexer" in backend else "dense-" if "dense_mha" in backend else ""
-                yield Campaign(
-                    part=PARTS[part],
-                    kernel=variant + kernel,
-                    engine=f"{engine} {version}",
-                    precision=precision,
-                    backend=backend,
-                    compute=compute,
-                    work=work,
-                    seconds=t["latency"] * 1e-3,
-                    resident=resident,
-                    points=points,
-                )
+            for table, version in read_tables(root, part, family, engine, name):
+                for precision, backend, compute, t, points, work, resident in rows(table):
+                    if len(t["latency"]) < _LEAST:
+                        continue
+                    variant = "shared-" if "skip_indexer" in backend else "dense-" if "dense_mha" in backend else ""
+                    yield Campaign(
+                        part=PARTS[part],
+                        kernel=variant + kernel,
+                        engine=f"{engine} {version}",
+                        precision=precision,
+                        backend=backend,
+                        compute=compute,
+                        work=work,
+                        seconds=t["latency"] * 1e-3,
+                        resident=resident,
+                        points=points,
+                    )
     yield from state_campaigns(root, part)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from glmplan.calibrate.kernels.tables import FORMATS, PARTS, Campaign, grouped, read_table, take
+from glmplan.calibrate.kernels.tables import FORMATS, PARTS, Campaign, grouped, read_tables, take
 from glmplan.physics.kernels.state_counts import (
     convolution_work,
     exchange_work,
@@ -22,70 +22,64 @@ _LEAST_DELTA, _LEAST_EXCHANGE = 60, 24
 
 def _delta_rule(root: Path, part: str) -> Iterator[Campaign]:
     for engine in ("vllm", "sglang", "trtllm"):
-        found = read_table(root, part, "linear_attention", engine, "gdn")
-        if found is None:
-            continue
-        table, version = found
-        for (phase, backend), mask in grouped(table, "phase", "kernel_source"):
-            t, points = take(table, mask)
-            if points < _LEAST_DELTA:
-                continue
-            decode = phase == "generation"
-            tokens = np.ones(len(t["seq_len"])) if decode else t["seq_len"]
-            shape = {"key_heads": t["num_k_heads"], "value_heads": t["num_v_heads"]}
-            shape |= {"key_dim": t["head_k_dim"], "value_dim": t["head_v_dim"]}
-            if "conv1d" in backend:
-                kernel = "convolution-decode" if decode else "convolution-prefill"
-                channels = 2 * t["num_k_heads"] * t["head_k_dim"] + t["num_v_heads"] * t["head_v_dim"]
-                work = convolution_work(t["batch_size"], tokens, channels=channels)
-            elif decode:
-                kernel, work = "recurrent-decode", recurrent_decode_work(t["batch_size"], **shape)
-            else:
-                kernel, work = "recurrent-prefill", recurrent_prefill_work(t["batch_size"], tokens, **shape)
-            yield Campaign(
-                part=PARTS[part],
-                kernel=kernel,
-                engine=f"{engine} {version}",
-                precision="bf16",
-                backend=backend,
-                compute="bf16",
-                work=work,
-                seconds=t["latency"] * 1e-3,
-                resident=np.asarray(work.bytes),
-                points=points,
-            )
+        for table, version in read_tables(root, part, "linear_attention", engine, "gdn"):
+            for (phase, backend), mask in grouped(table, "phase", "kernel_source"):
+                t, points = take(table, mask)
+                if points < _LEAST_DELTA:
+                    continue
+                decode = phase == "generation"
+                tokens = np.ones(len(t["seq_len"])) if decode else t["seq_len"]
+                shape = {"key_heads": t["num_k_heads"], "value_heads": t["num_v_heads"]}
+                shape |= {"key_dim": t["head_k_dim"], "value_dim": t["head_v_dim"]}
+                if "conv1d" in backend:
+                    kernel = "convolution-decode" if decode else "convolution-prefill"
+                    channels = 2 * t["num_k_heads"] * t["head_k_dim"] + t["num_v_heads"] * t["head_v_dim"]
+                    work = convolution_work(t["batch_size"], tokens, channels=channels)
+                elif decode:
+                    kernel, work = "recurrent-decode", recurrent_decode_work(t["batch_size"], **shape)
+                else:
+                    kernel, work = "recurrent-prefill", recurrent_prefill_work(t["batch_size"], tokens, **shape)
+                yield Campaign(
+                    part=PARTS[part],
+                    kernel=kernel,
+                    engine=f"{engine} {version}",
+                    precision="bf16",
+                    backend=backend,
+                    compute="bf16",
+                    work=work,
+                    seconds=t["latency"] * 1e-3,
+                    resident=np.asarray(work.bytes),
+                    points=points,
+                )
 
 
 def _exchange(root: Path, part: str) -> Iterator[Campaign]:
     for engine in ("vllm", "trtllm"):
-        found = read_table(root, part, "comm", engine, "moe_a2a")
-        if found is None:
-            continue
-        table, version = found
-        for (backend, phase, dtype), mask in grouped(table, "comm_backend", "phase", "comm_dtype"):
-            t, points = take(table, mask & (table["node_num"] == 1))
-            sent = {"default": "bfloat16", "fp4": "nvfp4"}.get(dtype, dtype)
-            if points < _LEAST_EXCHANGE or sent not in FORMATS:
-                continue
-            work = exchange_work(
-                t["num_tokens"],
-                ranks=t["ep_size"],
-                hidden=t["hidden_size"],
-                top_k=t["topk"],
-                value_bytes=FORMATS[sent][2] if phase == "dispatch" else 2.0,  # results come back in BF16
-            )
-            yield Campaign(
-                part=PARTS[part],
-                kernel=f"expert-{phase}",
-                engine=f"{engine} {version}",
-                precision=FORMATS[sent][0],
-                backend=backend,
-                compute="link",
-                work=work,
-                seconds=t["latency"] * 1e-6,  # this table alone is in microseconds
-                resident=np.full(len(t["latency"]), np.inf),
-                points=points,
-            )
+        for table, version in read_tables(root, part, "comm", engine, "moe_a2a"):
+            for (backend, phase, dtype), mask in grouped(table, "comm_backend", "phase", "comm_dtype"):
+                t, points = take(table, mask & (table["node_num"] == 1))
+                sent = {"default": "bfloat16", "fp4": "nvfp4"}.get(dtype, dtype)
+                if points < _LEAST_EXCHANGE or sent not in FORMATS:
+                    continue
+                work = exchange_work(
+                    t["num_tokens"],
+                    ranks=t["ep_size"],
+                    hidden=t["hidden_size"],
+                    top_k=t["topk"],
+                    value_bytes=FORMATS[sent][2] if phase == "dispatch" else 2.0,  # results come back in BF16
+                )
+                yield Campaign(
+                    part=PARTS[part],
+                    kernel=f"expert-{phase}",
+                    engine=f"{engine} {version}",
+                    precision=FORMATS[sent][0],
+                    backend=backend,
+                    compute="link",
+                    work=work,
+                    seconds=t["latency"] * 1e-6,  # this table alone is in microseconds
+                    resident=np.full(len(t["latency"]), np.inf),
+                    points=points,
+                )
 
 
 def state_campaigns(root: Path, part: str) -> Iterator[Campaign]:

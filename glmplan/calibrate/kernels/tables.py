@@ -1,4 +1,4 @@
-"""Measured kernel times of the installed `aiconfigurator-core` package, as work and seconds.
+"""Measured kernel times of the installed `aisimulate` package, as work and seconds.
 
 Only the kernel tables are opened (`systems/data/<part>/<family>/<engine>/<version>/<kernel>_perf.parquet`); nothing
 end-to-end. What each table means was checked against physics, and rows that cannot mean what they say are left out:
@@ -48,12 +48,16 @@ __all__ = [
     "grouped",
     "package_root",
     "prefill_attention_rows",
-    "read_table",
+    "read_tables",
     "sample",
     "take",
 ]
 
-PACKAGE = "aiconfigurator-core"
+#: read as data: it is installed without its dependencies
+PACKAGE = "aisimulate"
+_MODULE = "aisimulate_core"
+#: a version is read whose table has at least this share of the rows of the fullest one [-]
+_FULL = 0.6
 
 #: folder in the package → name in the catalogue
 PARTS = {
@@ -136,9 +140,11 @@ def package_root() -> Path:
     """
     import importlib.util
 
-    spec = importlib.util.find_spec("aiconfigurator_core")
+    spec = importlib.util.find_spec(_MODULE)
     if spec is None or not spec.submodule_search_locations or importlib.util.find_spec("pyarrow") is None:
-        raise SpecError(f"install the kernel tables first: pip install 'glmplan[kernels]' ({PACKAGE} and pyarrow)")
+        raise SpecError(
+            f"the kernel tables are missing: pip install 'glmplan[kernels]', then pip install --no-deps --pre {PACKAGE}"
+        )
     return Path(next(iter(spec.submodule_search_locations))) / "systems" / "data"
 
 
@@ -168,8 +174,8 @@ def _version(folder: Path) -> tuple[int, ...]:
     return tuple(int(number) for number in re.findall(r"\d+", folder.name))
 
 
-def read_table(root: Path, part: str, family: str, engine: str, kernel: str) -> tuple[Table, str] | None:
-    """Read the newest version of a table that holds at least 60 % of the rows of the fullest one.
+def read_tables(root: Path, part: str, family: str, engine: str, kernel: str) -> Iterator[tuple[Table, str]]:
+    """Read every version of a table that holds at least 60 % of the rows of the fullest one.
 
     Parameters
     ----------
@@ -178,21 +184,20 @@ def read_table(root: Path, part: str, family: str, engine: str, kernel: str) -> 
     part, family, engine, kernel : str
         Names of the folders and of the table.
 
-    Returns
-    -------
-    tuple of dict and str, or None
-        Columns and version; None where there is no such table.
+    Yields
+    ------
+    tuple of dict and str
+        Columns and version, the oldest first. Builds without a number of their own cannot be ordered and are left out.
     """
     import pyarrow.parquet as pq
 
-    files = [folder / f"{kernel}_perf.parquet" for folder in (root / part / family / engine).glob("*")]
+    folders = [folder for folder in (root / part / family / engine).glob("*") if not folder.name.startswith("dev")]
+    files = [folder / f"{kernel}_perf.parquet" for folder in sorted(folders, key=_version)]
     counts = {file: pq.ParquetFile(file).metadata.num_rows for file in files if file.is_file()}
-    if not counts:
-        return None
-    full = [file for file, rows in counts.items() if rows >= 0.6 * max(counts.values())]
-    newest = max(full, key=lambda file: _version(file.parent))
-    table = pq.read_table(newest)
-    return {name: table[name].to_numpy() for name in table.column_names}, newest.parent.name
+    for file, rows in counts.items():
+        if rows >= _FULL * max(counts.values()):
+            table = pq.read_table(file)
+            yield {name: table[name].to_numpy() for name in table.column_names}, file.parent.name
 
 
 def take(table: Table, mask: np.ndarray) -> tuple[Table, int]:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Iterable
 from dataclasses import dataclass, fields
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 from glmplan.errors import SpecError
 from glmplan.facts.folders import data_folder
 from glmplan.physics.kernels.utilisation import CollectiveParams, KernelParams
 
-__all__ = ["KernelFit", "carries_all", "find_kernel_fit", "fit_row", "kernel_fits", "read_fit"]
+__all__ = ["KernelFit", "carries_all", "find_kernel_fit", "fit_row", "kernel_fits", "kernel_release", "read_fit"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +59,11 @@ class KernelFit:
     p90: float
     points: int
     pooled: bool
+
+    @property
+    def release(self) -> tuple[int, ...]:
+        """Version of the engine whose kernels were measured; empty for a prior."""
+        return tuple(int(number) for number in re.findall(r"\d+", self.engine.partition(" ")[2]))
 
     @property
     def carries_all(self) -> bool:
@@ -170,8 +177,51 @@ def kernel_fits(accelerator: str) -> tuple[KernelFit, ...]:
     return tuple(read_fit(row, pooled=accelerator == "priors") for row in json.loads(rows))
 
 
+def _last(releases: Iterable[tuple[int, ...]], release: tuple[int, ...] | None) -> tuple[int, ...] | None:
+    """The newest release that is no newer than the one asked for, else the oldest; of no release the newest."""
+    found = sorted(set(releases))
+    if not found:
+        return None
+    before = [one for one in found if release is None or one[: len(release)] <= release]
+    return before[-1] if before else found[0]
+
+
+@lru_cache(maxsize=1024)
+def kernel_release(accelerator: str, engine: str, release: tuple[int, ...] | None) -> tuple[int, ...] | None:
+    """Return the release whose kernels stand for one of an engine: deployments with the same have the same kernels.
+
+    Parameters
+    ----------
+    accelerator : str
+        Name in the catalogue.
+    engine : str
+        ``vllm``, ``sglang`` or ``trtllm``.
+    release : tuple of int or None
+        The release; None where nobody says, [-]
+
+    Returns
+    -------
+    tuple of int or None
+        The newest measured release that is no newer, else the oldest; of no release the newest; None where none was
+        measured.
+
+    Examples
+    --------
+    >>> kernel_release("b200-sxm", "vllm", (0, 9)) <= kernel_release("b200-sxm", "vllm", None)
+    True
+    """
+    return _last((f.release for f in kernel_fits(accelerator) if f.engine.split()[0] == engine), release)
+
+
 def find_kernel_fit(
-    accelerator: str, kernel: str, *, precision: str, engine: str, family: str | None = None, backend: str = ""
+    accelerator: str,
+    kernel: str,
+    *,
+    precision: str,
+    engine: str,
+    release: tuple[int, ...] | None = None,
+    family: str | None = None,
+    backend: str = "",
 ) -> KernelFit | None:
     """Return the best fit there is: the part's own, by this engine or another, then its family's, then all parts'.
 
@@ -186,6 +236,8 @@ def find_kernel_fit(
         KV format is better than none.
     engine : str
         ``vllm``, ``sglang`` or ``trtllm``.
+    release : tuple of int, optional
+        Its release: of several measured, the newest that is no newer than this; the newest of all when not given, [-]
     family : str, optional
         Compute capability without the minor number (``"9"``, ``"10"``, ``"12"``), to prefer its prior.
     backend : str, optional
@@ -205,11 +257,19 @@ def find_kernel_fit(
     """
     weights = precision.split("+")[0]
 
+    def closeness(fit: KernelFit) -> tuple[bool, bool]:
+        return fit.precision != precision, backend not in fit.backend
+
     def wanted(fits: tuple[KernelFit, ...]) -> list[KernelFit]:
         same = [f for f in fits if f.kernel == kernel and f.precision.split("+")[0] == weights]
-        return sorted(same, key=lambda f: (f.precision != precision, backend not in f.backend))
+        return sorted(same, key=closeness)
 
     own, priors = wanted(kernel_fits(accelerator)), wanted(kernel_fits("priors"))
     by_engine = [f for f in own if f.engine.split()[0] == engine]
+    if by_engine:
+        best = closeness(by_engine[0])
+        alike = [f for f in by_engine if closeness(f) == best]
+        last = _last((f.release for f in alike), release)
+        by_engine = [f for f in alike if f.release == last]
     by_family = [f for f in priors if f.engine == f"cc{family}"]
     return next(iter(by_engine + own + by_family + [f for f in priors if f.engine == "*"]), None)

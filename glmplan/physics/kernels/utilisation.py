@@ -233,7 +233,8 @@ def kernel_terms(
     -------
     tuple of float or array
         What the kernel takes whatever its size, what bytes cost and what FLOP cost, [s]. Where both overlap, the joint
-        time is divided by the powers of each alone that `sharpness` joins.
+        time is divided by the powers of each alone that `sharpness` joins. What is computed for the empty rows of tiles
+        (`KernelParams.rows_half`) goes with the matrices that are read, and counts with their bytes.
 
     Examples
     --------
@@ -251,7 +252,8 @@ def kernel_terms(
     both = np.maximum(x + y, _TINY)  # at least 1 where there is anything to do
     joint = top * both ** (1.0 / p.sharpness) / both
     side = work.side_bytes / p.side / peak_bandwidth
-    return p.floor + p.group * work.groups, joint * y + side, joint * x
+    useful = joint * x / (1 + p.rows_half / work.rows)
+    return p.floor + p.group * work.groups, joint * y + side + (joint * x - useful), useful
 
 
 @dataclass(frozen=True, slots=True)

@@ -139,6 +139,8 @@ class StepWork:
         Leave the draft passes out (for engines whose draft is a separate model).
     attention : AttentionRule
         How attention shares keys among blocks of threads.
+    release : tuple of int or None
+        Release of the engine whose kernels run (`glmplan.physics.kernels.fits.kernel_release`), [-]
     """
 
     model: ModelSpec
@@ -152,6 +154,7 @@ class StepWork:
     draft_tokens: int = 0
     verify_only: bool = False
     attention: AttentionRule = AttentionRule()
+    release: tuple[int, ...] | None = None
 
     @cached_property
     def main(self) -> tuple[tuple[Segment, tuple[Product, ...]], ...]:
@@ -217,7 +220,8 @@ class StepWork:
             The part's own fit, a prior of its family, or a rule of thumb.
         """
         rule = form if isinstance(form, KernelRule) else KernelRule(form, 2.0, "bf16", self.engine)
-        return _kernel(self.part.same_chip or self.part.name, self.part.family, kernel, rule)
+        release = self.release if rule.engine == self.engine else None
+        return _kernel(self.part.same_chip or self.part.name, self.part.family, kernel, rule, release)
 
     def attention_kernel(self, kernel: str) -> KernelParams:
         """Fitted parameters of a kernel that reads the KV cache, by the attention backend where it is known.
@@ -238,7 +242,8 @@ class StepWork:
     def collective(self) -> CollectiveParams:
         """Fitted parameters of all-reduces on this part, or a rule of thumb."""
         engine = collective_engine(self.engine, self.part.family)
-        return _collective(self.part.same_chip or self.part.name, self.part.family, engine)
+        release = self.release if engine == self.engine else None
+        return _collective(self.part.same_chip or self.part.name, self.part.family, engine, release)
 
 
 #: a kernel fit that misses single shapes by more than this in the median says too little; the next format is taken [-]
@@ -246,21 +251,22 @@ _POOR_FIT = 0.25
 
 
 @lru_cache(maxsize=4096)
-def _kernel(part: str, family: str, kernel: str, rule: KernelRule) -> KernelParams:
+def _kernel(part: str, family: str, kernel: str, rule: KernelRule, release: tuple[int, ...] | None) -> KernelParams:
     if family == "cpu":
         return _CPU_PRODUCT if kernel in ("gemm", "experts") else _CPU_ATTENTION
     for precision in (rule.form, "fp8" if rule.form.startswith("fp8") else "bf16", "bf16"):
         found = find_kernel_fit(
-            part, kernel, precision=precision, engine=rule.engine, family=family or None, backend=rule.backend
-        )
+            part, kernel, precision=precision, engine=rule.engine, release=release, family=family or None,
+            backend=rule.backend,
+        )  # fmt: skip
         if found is not None and isinstance(found.params, KernelParams) and found.median < _POOR_FIT:
             return found.params
     return _UNKNOWN_KERNEL
 
 
 @lru_cache(maxsize=256)
-def _collective(part: str, family: str, engine: str) -> CollectiveParams:
-    found = find_kernel_fit(part, "all-reduce", precision="bf16", engine=engine, family=family or None)
+def _collective(part: str, family: str, engine: str, release: tuple[int, ...] | None) -> CollectiveParams:
+    found = find_kernel_fit(part, "all-reduce", precision="bf16", engine=engine, release=release, family=family or None)
     if found is None or not isinstance(found.params, CollectiveParams):
         return _UNKNOWN_COLLECTIVE
     return found.params

@@ -9,7 +9,7 @@ from glmplan.facts.catalogue.accelerators import accelerator_names, load_acceler
 from glmplan.facts.files import read_toml
 from glmplan.facts.folders import data_folder
 from glmplan.physics.kernels.counts import gemm_work
-from glmplan.physics.kernels.fits import find_kernel_fit, fit_row, kernel_fits, read_fit
+from glmplan.physics.kernels.fits import find_kernel_fit, fit_row, kernel_fits, kernel_release, read_fit
 from glmplan.physics.kernels.utilisation import CollectiveParams, KernelParams, kernel_seconds
 
 FILES = sorted((data_folder("calibration") / "fits" / "kernels").glob("*.toml"))
@@ -37,7 +37,8 @@ def test_every_fit_is_within_physics_and_has_a_domain(part):
         assert 0 < fit.median <= fit.p90
         p = fit.params
         if isinstance(p, KernelParams):
-            assert 0 < p.bandwidth <= 1
+            assert 0 < p.bandwidth < 1
+            assert p.tiles_half <= 400
             assert 0 < p.flop <= 1.05
             assert p.sharpness >= 1
             assert 1e-7 < p.floor <= 5e-3
@@ -73,6 +74,24 @@ def test_the_parts_own_engine_comes_first_then_another_then_the_family_then_all(
     pooled = find_kernel_fit("mi300x", "gemm", precision="bf16", engine="vllm", family="gfx942")
     assert pooled is not None and pooled.engine == "*"
     assert find_kernel_fit("h200-sxm", "gemm", precision="q4_k", engine="vllm") is None
+
+
+def test_a_step_takes_the_newest_kernels_that_its_engine_can_have():
+    measured = sorted({fit.release for fit in kernel_fits("b300-sxm") if fit.kernel == "gemm" and "vllm" in fit.engine})
+    assert len(measured) > 2
+
+    def of(release: tuple[int, ...] | None) -> tuple[int, ...]:
+        fit = find_kernel_fit("b300-sxm", "gemm", precision="bf16", engine="vllm", release=release)
+        assert fit is not None
+        return fit.release
+
+    assert [of(one) for one in measured] == measured
+    assert of(None) == of((99,)) == measured[-1]
+    assert of((0, 1)) == measured[0]
+    between = (*measured[0][:-1], measured[0][-1] + 1)
+    assert of(between) == measured[0]
+    assert kernel_release("b300-sxm", "vllm", (99,)) == measured[-1]
+    assert kernel_release("rtx-4090", "vllm", None) is None
 
 
 @pytest.mark.parametrize("part", PARTS)

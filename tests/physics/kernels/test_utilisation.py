@@ -22,6 +22,7 @@ from glmplan.physics.kernels.utilisation import (
     KernelWork,
     collective_seconds,
     kernel_seconds,
+    kernel_terms,
 )
 
 shares = st.floats(0.05, 1.0)
@@ -197,3 +198,15 @@ def test_a_step_and_a_fit_take_the_same_time_for_a_kernel():
     joined = (compute**3.0 + memory**3.0) ** (1 / 3.0)
     whole = 3e-6 + 2e-7 * work.groups + work.side_bytes / (0.8 * 2e12) + joined
     np.testing.assert_allclose(fitted, whole, rtol=1e-12)
+
+
+def test_what_empty_rows_of_tiles_cost_goes_with_the_bytes():
+    """A matrix read for one row is multiplied a whole tile high: that time follows the matrix, not the tokens."""
+    padded = KernelParams(floor=1e-6, bandwidth=0.9, flop=0.2, rows_half=15.0, sharpness=1.0)
+    rows = np.array([1.0, 15.0, 1e6])
+    work = KernelWork(flop=2e9 * rows, bytes=np.full(3, 1e9), rows=rows)
+    terms = kernel_terms(work, peak_flop=1e15, peak_bandwidth=4e12, params=padded)
+    assert sum(terms) == pytest.approx(kernel_seconds(work, peak_flop=1e15, peak_bandwidth=4e12, params=padded))
+    # one useful row of sixteen, half of thirty, all of a million
+    computed = work.flop * (1 + 15.0 / rows) / 0.2 / 1e15
+    assert terms[2] / computed == pytest.approx([1 / 16, 1 / 2, 1.0], rel=1e-4)
