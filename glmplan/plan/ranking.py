@@ -331,9 +331,11 @@ def _speeds(asked: Asked, holdings: list[Holding]) -> tuple[dict[int, _Speed], d
     found = predicted(asked, cases)
     speeds = {}
     for number, place in enumerate(owners):
-        tpot, rate = found[2 * number].figures["tpot"], found[2 * number + 1].figures["output_rate"]
+        alone, rate = found[2 * number].figures, found[2 * number + 1].figures["output_rate"]
+        # answers of a single token have no further one: what is waited for is the first
+        token = alone["tpot"] if "tpot" in alone else alone["ttft"]
         used = holdings[place].terms.accelerators / asked.machine.count
-        speeds[place] = _Speed(1.0 / tpot.value, used / tpot.high, rate.value, used * rate.low)
+        speeds[place] = _Speed(1.0 / token.value, used / token.high, rate.value, used * rate.low)
     return speeds, unknown
 
 

@@ -323,6 +323,8 @@ def runs_of_frame(frame: pd.DataFrame, name: str = "frame") -> Runs:
     >>> runs_of_frame(pd.DataFrame({"model": ["glm-5.1"], "accelerator": ["b200-sxm"], "tp": [8]}))[0].tp
     8
     """
+    if not hasattr(frame, "columns") or not hasattr(frame, "convert_dtypes"):
+        raise SpecError("is not a frame of pandas; `glmplan predict` reads files", field=name, value=frame)
     if "id" not in frame.columns:
         frame = frame.assign(id=[str(number) for number in range(len(frame))])
     # whole numbers beside gaps stay whole, gaps are empty cells

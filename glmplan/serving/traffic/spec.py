@@ -207,7 +207,7 @@ def parse_traffic(spec: str, **lengths: Any) -> Traffic:
             number = _amount(first, "--traffic")
             if kind not in ("closed", "sessions"):
                 raise SpecError("needs its unit, as in 2.5/s", field="--traffic rate", value=first)
-            if number != int(number):
+            if not number.is_integer():
                 raise SpecError("is not a whole number", field="--traffic users", value=first)
             fields["users"] = int(number)
         for option in options:
