@@ -249,7 +249,7 @@ def deployment(model: str, on: str, **question: Unpack[Question]) -> Deployed:
 def _holding(planned: Planned) -> Holding:
     """The layout of what was planned; whatever else is given is no plan."""
     if not isinstance(planned, Deployed | FitAnswer):
-        raise SpecError("is neither what `deployment` returns nor what `fit` returns", field="planned", value=planned)
+        raise SpecError(f"a {type(planned).__name__} is not what `deployment` or `fit` returns", field="planned")
     if planned.holding is None:
         raise UnknownFact("no layout was planned: the answer says what is missing")
     return planned.holding

@@ -23,6 +23,7 @@ from glmplan.physics.blocks.features import routed_blocks
 from glmplan.physics.network.groups import LayoutLinks, links_of_layout
 from glmplan.prediction.deployment import Deployment, deploy, runs_sparse
 from glmplan.prediction.from_row_memory import STAND_IN, MemoryAnswer, checkpoint_of, model_of, run_memory
+from glmplan.prediction.hosted import offload_of
 from glmplan.prediction.load import Load
 from glmplan.prediction.user_load import ENDLESS, user_load
 from glmplan.readers.models.checkpoints import remarks_on
@@ -148,6 +149,7 @@ def question_of(run: Run) -> Question:
         acceptance=speculation.acceptance_length,
         sparse=runs_sparse(accelerator, run.attention_backend),
         # how the accelerators are divided into servers is still to be found
+        offload=offload_of(engine, host, tp * pp * dp),
         link=_links(run, host) if divided else _links(run, host, tp=tp, pp=pp, dp=dp, dcp=dcp),
         draft_method=speculation.method or "",
         draft_depth=draft,
@@ -286,7 +288,6 @@ def _load(
     packing = _packing(deployment, campaign)
     phase = run.phase if run.phase in ("decode", "prefill") else "serving"
     low, high = campaign.lengths or run.length_range
-    budget = campaign.budget or packing.budget
     limit = run.running_limit or campaign.running_limit or packing.places * deployment.dp
     concurrency = run.concurrency
     if concurrency is None and run.request_rate_per_s == np.inf and run.num_requests:
@@ -321,7 +322,9 @@ def _load(
         if memory is not None and memory.pool_tokens > 2.0 * (inputs + outputs):
             pool = memory.pool_tokens
     return user_load(
-        deployment,
+        packing,
+        ranks=deployment.dp,
+        tokens_per_step=deployment.tokens_per_step,
         phase=phase,
         users=concurrency,
         input_tokens=inputs,
@@ -330,13 +333,11 @@ def _load(
         requests=min(requests, 20480),
         shortest=max(low, 0.02),
         longest=high,
-        budget=campaign.budget,
-        limit=limit,
-        packing=packing,
+        max_requests=limit,
         pool_tokens=pool,
         poll_interval=campaign.poll_interval if phase == "serving" else 1,
         gather_steps=campaign.gather_steps if deployment.dp > 1 else campaign.batch_wait_steps,
-        gather_tokens=1 << 60 if deployment.dp > 1 else round(campaign.batch_wait_share * budget),
+        gather_tokens=1 << 60 if deployment.dp > 1 else round(campaign.batch_wait_share * packing.budget),
         staggered=queued,
         prefix_cached=run.prefix_cached,
         cached_rest=computed_again(
@@ -347,7 +348,7 @@ def _load(
             kv_bytes=deployment.structure.kv_bytes,
             draft_tokens=deployment.draft_tokens,
         ),
-        bunched=_bunched(run, deployment, concurrency * inputs, budget),
+        bunched=_bunched(run, deployment, concurrency * inputs, packing.budget),
         shared_prompt=run.shared_prompt and phase == "decode",
         replicas=replicas,
     )
@@ -356,7 +357,8 @@ def _load(
 def _packing(deployment: Deployment, campaign: CampaignSettings) -> EngineDefaults:
     """How the engine packs steps, as the campaign set it."""
     stated = {name: getattr(campaign, name) for name in ("reserve", "whole_prompts", "prefill_first")}
-    return replace(deployment.defaults, **{name: one for name, one in stated.items() if one is not None})
+    packing = replace(deployment.defaults, **{name: one for name, one in stated.items() if one is not None})
+    return replace(packing, budget=campaign.budget or packing.budget)
 
 
 def _bunched(run: Run, deployment: Deployment, tokens: float, budget: int) -> float:

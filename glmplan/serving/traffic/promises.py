@@ -85,7 +85,10 @@ def parse_slo(text: str) -> tuple[Target, ...]:
             raise SpecError("is not a metric", field="--slo", value=metric, choices=METRICS)
         if statistic not in STATISTICS:
             raise SpecError("is not a statistic", field="--slo", value=statistic, choices=STATISTICS)
-        seconds = parse_quantity(bound, "seconds")
+        try:
+            seconds = parse_quantity(bound, "seconds")
+        except SpecError as error:
+            raise SpecError(error.message, field="--slo", value=error.value, choices=error.choices) from None
         if not seconds > 0:
             raise SpecError("must be above zero", field="--slo", value=bound)
         targets.append(Target(metric, statistic, seconds))

@@ -231,6 +231,7 @@ def parse_traffic(spec: str, **lengths: Any) -> Traffic:
             message[0].lower() + message[1:],
             file=file or "--traffic",
             field=where,
-            value=first_error["input"],
+            # a quantity names its text itself
+            value=None if message.startswith(repr(first_error["input"])) else first_error["input"],
             choices=Traffic.model_fields if first_error["type"] == "extra_forbidden" else (),
         ) from None
