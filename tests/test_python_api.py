@@ -163,7 +163,7 @@ def test_answers_of_a_single_token_have_no_time_between_tokens():
     answer = glmplan.fit("llama-3.1-8b", on="1xh100-sxm", users=(1, 8), input=1024, output=1)
     one, eight = answer.users
     assert one.tpot is None and one.user_rate is None and one.ttft.value < eight.ttft.value
-    assert eight.total_rate.value > one.total_rate.value > 0
+    assert eight.total_rate.value >= one.total_rate.value > 0
     assert [limit.name for limit in answer.safe.limits] == ["kv", "queue"] and answer.safe.users > 0
     assert str(answer) and answer.to_frame()["tpot_mean_ms"].isna().all()
     assert glmplan.simulate(answer, "closed:1", requests=5).summary["ttft_mean_ms"] > 0
