@@ -27,7 +27,7 @@ from glmplan.prediction.hosted import offload_of
 from glmplan.prediction.load import Load
 from glmplan.prediction.user_load import ENDLESS, user_load
 from glmplan.readers.models.checkpoints import remarks_on
-from glmplan.readers.runs.campaigns import CampaignSettings, campaign_session, campaign_settings
+from glmplan.readers.runs.campaigns import CampaignSettings, Conditions, campaign_session, campaign_settings
 from glmplan.readers.runs.hosts import host_of_row
 from glmplan.readers.runs.record import Run
 from glmplan.readers.runs.speculation import Speculation
@@ -119,10 +119,12 @@ def question_of(run: Run) -> Question:
     noted: list[str] = []
     tp, pp, dp, ep, dcp, count = _layout(run, noted)
     campaign = campaign_settings(
-        protocol=run.protocol, engine=engine, silicon=silicon, accelerator=accelerator.name, model=model.name,
-        experts_format=bulk, concurrency=run.concurrency or 1.0, input_tokens=run.input_tokens or 0.0,
-        output_tokens=run.output_tokens or 0.0, tp=tp * dp, release=run.engine_release,
-        measured_on=run.measured_on, draft_tokens=draft, ranks=dp,
+        Conditions(
+            protocol=run.protocol, engine=engine, silicon=silicon, accelerator=accelerator.name, model=model.name,
+            experts_format=bulk, concurrency=run.concurrency or 1.0, input_tokens=run.input_tokens or 0.0,
+            output_tokens=run.output_tokens or 0.0, tp=tp * dp, release=run.engine_release,
+            measured_on=run.measured_on, draft_tokens=draft, ranks=dp,
+        )
     )  # fmt: skip
     if campaign.one_group:
         tp, dp = tp * dp, 1

@@ -24,7 +24,6 @@ LONG = {
     "offload_work": "the parts of one step with weights on a host, summed in one walk over the layers",
     "question_of": ROW,
     "_load": ROW,
-    "campaign_settings": ROW,
 }
 WIDE = {
     # formulas
@@ -40,7 +39,6 @@ WIDE = {
     "_stage": QUANTITIES,
     "_add_vocabulary": QUANTITIES,
     # what decides is said in many words
-    "campaign_settings": "conditions of a row by which the settings of its campaign are found",
     "_memory_of": "the key under which the memory of a server is kept",
     "deploy": SETTINGS,
     "engine_default": "a setting and the conditions under which a default holds",
