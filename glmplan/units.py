@@ -10,6 +10,7 @@ Importing this module is cheap: pydantic is touched only when a model that uses 
 from __future__ import annotations
 
 import math
+import operator
 import re
 from typing import Annotated, Any
 
@@ -32,8 +33,11 @@ __all__ = [
     "UsdPerJoule",
     "UsdPerSecond",
     "Watts",
+    "finite_number",
     "format_quantity",
+    "given_text",
     "parse_quantity",
+    "whole_number",
 ]
 
 #: bytes in a GiB, [B]
@@ -134,6 +138,121 @@ def parse_quantity(text: object, dimension: str, *, signed: bool = False) -> flo
     if not math.isfinite(value):
         raise SpecError("is too large to be a number", value=text)
     return value
+
+
+def whole_number(value: object, field: str, *, least: int = 1, most: int = 1 << 31) -> int:
+    """Read a count that a person typed or a program gave.
+
+    Parameters
+    ----------
+    value : object
+        Text, or a number; 2.0 and True are no counts.
+    field : str
+        What it is called where it was given.
+    least, most : int, optional
+        Smallest and largest that make sense, [-]
+
+    Returns
+    -------
+    int
+        The count, [-]
+
+    Raises
+    ------
+    SpecError
+        If it is no whole number, or out of range; names field and value.
+
+    Examples
+    --------
+    >>> whole_number("1_024", "--input")
+    1024
+    >>> whole_number(2.0, "tp")
+    Traceback (most recent call last):
+    glmplan.errors.SpecError: tp: 2.0 is not a whole number
+    """
+    try:
+        if isinstance(value, bool):
+            raise TypeError
+        found = int(value.strip().replace("_", "")) if isinstance(value, str) else operator.index(value)  # type: ignore[arg-type]
+    except (ValueError, TypeError):
+        raise _not("a whole number", value, field) from None
+    if found < least:
+        raise SpecError(f"must be at least {least}", field=field, value=found)
+    if found > most:
+        raise SpecError(f"is too large: at most {most:,}", field=field, value=found)
+    return found
+
+
+def finite_number(value: object, field: str) -> float:
+    """Read a number without unit that a person typed or a program gave.
+
+    Parameters
+    ----------
+    value : object
+        Text, or a number; True is none.
+    field : str
+        What it is called where it was given.
+
+    Returns
+    -------
+    float
+        The number, [-]
+
+    Raises
+    ------
+    SpecError
+        If it is no number, or not finite; names field and value.
+
+    Examples
+    --------
+    >>> finite_number("0.9", "--memory-fraction")
+    0.9
+    """
+    try:
+        if isinstance(value, bool | bytes):
+            raise TypeError
+        found = float(value)  # type: ignore[arg-type]
+    except (ValueError, TypeError):
+        raise _not("a number", value, field) from None
+    if not math.isfinite(found):
+        raise SpecError("is not a finite number", field=field, value=value)
+    return found
+
+
+def given_text(value: object, field: str) -> str:
+    """Refuse what is no text where text is asked for.
+
+    Parameters
+    ----------
+    value : object
+        What was given.
+    field : str
+        What it is called where it was given.
+
+    Returns
+    -------
+    str
+        The text as it is.
+
+    Raises
+    ------
+    SpecError
+        If it is no text; names field and value.
+
+    Examples
+    --------
+    >>> given_text(8, "on")
+    Traceback (most recent call last):
+    glmplan.errors.SpecError: on: 8 is not text
+    """
+    if not isinstance(value, str):
+        raise _not("text", value, field)
+    return value
+
+
+def _not(what: str, value: object, field: str) -> SpecError:
+    """That a value is not what was asked for, or is missing."""
+    return SpecError(f"must be {what}" if value is None else f"is not {what}", field=field, value=value)
 
 
 def _nearest_units(unit: str, units: dict[str, tuple[int, float]]) -> list[str]:

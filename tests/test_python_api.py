@@ -106,6 +106,14 @@ def test_a_question_takes_exactly_what_the_command_line_takes():
         ({"memory_fraction": "a lot"}, "memory_fraction", "not a number"),
         ({"engine": "vlllm"}, "engine", "vllm"),
         ({"tpp": 2}, "argument", "nearest: tp"),
+        ({"weights": 8}, "weights", "8 is not text"),
+        ({"kv": []}, "kv", "not text"),
+        ({"engine": None, "engine_version": 0.19}, "engine_version", "0.19 is not text"),
+        ({"users": b"8"}, "users", "whole number"),
+        ({"context": float("nan")}, "context", "nan is not a whole number"),
+        ({"memory_fraction": True}, "memory_fraction", "not a number"),
+        ({"eager": "no"}, "eager", "neither True nor False"),
+        ({"calibration": 3}, "calibration", "3 is not text"),
     ],
 )
 def test_a_wrong_argument_is_named_as_a_program_writes_it(arguments, field, said):
@@ -116,15 +124,61 @@ def test_a_wrong_argument_is_named_as_a_program_writes_it(arguments, field, said
     assert "--" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    "ask, field",
+    [
+        (lambda d: glmplan.fit(None, on="1xh100-sxm"), "model"),
+        (lambda d: glmplan.fit("llama-3.1-8b", on=8), "on"),
+        (lambda d: glmplan.load_model(5), "model"),
+        (lambda d: glmplan.memory("llama-3.1-8b"), "planned"),
+        (lambda d: glmplan.predict(d.deployment), "planned"),
+        (lambda d: glmplan.predict(d, users=float("nan")), "users"),
+        (lambda d: glmplan.predict(d, users=10**6), "users"),
+        (lambda d: glmplan.step_time(d, decode_requests=-1), "decode_requests"),
+        (lambda d: glmplan.step_time(d, decode_context=[1, float("nan")]), "decode_context"),
+        (lambda d: glmplan.step_time(d, prefill_tokens="many"), "prefill_tokens"),
+        (lambda d: glmplan.step_time(d, prefill_context=[[1], [2]]), "prefill_context"),
+        (lambda d: glmplan.step_time(d, decode_requests=[1, 2], decode_context=[1, 2, 3]), None),
+        (lambda d: glmplan.simulate(d, None), "traffic"),
+        (lambda d: glmplan.simulate(d, "closed:inf"), "traffic users"),
+        (lambda d: glmplan.simulate(d, "closed:1", requests=2.5), "requests"),
+        (lambda d: glmplan.simulate(d, "closed:1", seed=-1), "seed"),
+        (lambda d: glmplan.simulate(d, "closed:1", slo=5), "slo"),
+        (lambda d: glmplan.simulate(d, "closed:1", settings=[]), "settings"),
+        (lambda d: glmplan.simulate(d, "closed:1", inputs=5), "argument"),
+        (lambda d: glmplan.safe(d, "ttft p95 < 2"), "slo"),
+        (lambda d: glmplan.safe(d, "ttft p95 < 2 s", most=float("nan")), "most"),
+        (lambda d: glmplan.safe(d, "ttft p95 < 2 s", most=-1), "most"),
+        (lambda d: glmplan.predict_table([{"model": "glm-5.1"}]), "frame"),
+    ],
+)
+def test_what_is_given_wrongly_to_a_question_is_an_error_that_names_it(served, ask, field):
+    with pytest.raises(glmplan.SpecError) as caught:
+        ask(served)
+    assert caught.value.field == field
+    assert "--" not in str(caught.value)
+
+
+def test_answers_of_a_single_token_have_no_time_between_tokens():
+    answer = glmplan.fit("llama-3.1-8b", on="1xh100-sxm", users=(1, 8), input=1024, output=1)
+    one, eight = answer.users
+    assert one.tpot is None and one.user_rate is None and one.ttft.value < eight.ttft.value
+    assert eight.total_rate.value >= one.total_rate.value > 0
+    assert [limit.name for limit in answer.safe.limits] == ["kv", "queue"] and answer.safe.users > 0
+    assert str(answer) and answer.to_frame()["tpot_mean_ms"].isna().all()
+    assert glmplan.simulate(answer, "closed:1", requests=5).summary["ttft_mean_ms"] > 0
+
+
 def test_what_does_not_fit_is_an_answer_of_fit_and_an_error_of_a_deployment():
     answer = glmplan.fit("glm-5.1-nvfp4", on="2xrtx-pro-6000-ws")
     assert answer.verdict == "does_not_fit"
     assert len(answer.to_frame("memory")) == 2
     with pytest.raises(glmplan.DoesNotFit):
         glmplan.deployment("glm-5.1-nvfp4", on="2xrtx-pro-6000-ws")
-    with pytest.raises(glmplan.UnknownFact):
-        glmplan.predict_table  # noqa: B018
-        glmplan.step_time(answer, decode_requests=1)
+    for ask in (glmplan.step_time, glmplan.predict, lambda plan: glmplan.simulate(plan, "closed:1")):
+        with pytest.raises(glmplan.DoesNotFit):
+            ask(answer)
+    assert len(glmplan.memory(answer).ranks) == 2
 
 
 def test_every_answer_has_one_line_a_page_and_a_frame(served):
@@ -219,7 +273,7 @@ def test_a_table_of_runs_is_predicted_as_the_command_predicts_it(tmp_path, capsy
         main(["predict", "--runs", str(file), "--out", str(tmp_path / "out.csv")])
     said = pd.read_csv(tmp_path / "out.csv")
     assert found["id"].tolist() == ["a", "b"]
-    assert found["tpot_ms"].tolist() == pytest.approx(said["tpot_ms"].tolist(), rel=1e-5)
+    assert found["tpot_mean_ms"].tolist() == pytest.approx(said["tpot_mean_ms"].tolist(), rel=1e-5)
     with pytest.warns(UserWarning, match="concurrency"):
         glmplan.predict_table(frame.rename(columns={"concurrency": "Concurrency"}))
 

@@ -132,7 +132,9 @@ def ladder_cases(
         seen = (measured or {}).get(level, {})
         users = max(seen.get("concurrency_effective", level), 1.0) if plan.schedules else level
         load = user_load(
-            deployment,
+            deployment.defaults,
+            ranks=deployment.dp,
+            tokens_per_step=deployment.tokens_per_step,
             users=users,
             input_tokens=seen.get("input_tokens", plan.lengths.input_tokens * mean),
             output_tokens=seen.get("output_tokens", plan.lengths.output_tokens * mean),
@@ -140,8 +142,8 @@ def ladder_cases(
             staggered=plan.requests is None,
             shortest=min(plan.lengths.shortest / mean, 1.0),
             longest=max(1.0 / mean, 1.0),
-            limit=int(served.max_sequences) if served.max_sequences else None,
             pool_tokens=served.kv_tokens or ENDLESS,
+            **({"max_requests": int(served.max_sequences)} if served.max_sequences else {}),
         )
         cases.append(Case(level, deployment, load))
     return cases, assumed

@@ -105,7 +105,7 @@ def _head(answer: AnswerRecord) -> str:
     if answer.safe is not None:
         safe = answer.safe
         limit = next(one for one in safe.limits if one.name == safe.limit)
-        if answer.users[0].users == 1:
+        if answer.users[0].users == 1 and answer.users[0].user_rate is not None:
             out += _wrap(f"one user      {_span(answer.users[0].user_rate)} tok/s")
         most = f"safe users    {safe.users} (expected {safe.expected}); limit {_LIMITS[safe.limit]}: {limit.words}"
         out += _wrap(most, "  ", " " * 16)
@@ -248,9 +248,9 @@ def _user_line(row: UserRow, has_ttft: bool) -> str:
         one = row.ttft
         first = f"{number(one.value):>8} {_range(one):>13}" if one is not None else " " * 22
     each, total = row.user_rate, row.total_rate
+    further = f"{number(each.value):>8} {_range(each):>12}" if each is not None else f"{'-':>8} {'':12}"
     return (
-        f"  {row.users:5}  {row.running:7}{first}{number(each.value):>8} {_range(each):>12}"
-        f"{number(total.value):>9} {_range(total):>13}{row.context:14,}"
+        f"  {row.users:5}  {row.running:7}{first}{further}{number(total.value):>9} {_range(total):>13}{row.context:14,}"
     )
 
 

@@ -19,7 +19,7 @@ from glmplan.plan.answer import FitAnswer
 from glmplan.plan.capacity import Holding
 from glmplan.plan.make_plan import fit_answer
 from glmplan.plan.memory_plan import MemoryPlan
-from glmplan.plan.question import Asked, Words, read_words
+from glmplan.plan.question import Asked, Words, read_words, users_at_once
 from glmplan.plan.ranking import deployment_of, predicted, speed_known
 from glmplan.plan.search import solve
 from glmplan.plan.service import Described, service_of
@@ -35,6 +35,7 @@ from glmplan.serving.simulate import Outcome
 from glmplan.serving.simulate import simulate as simulate_service
 from glmplan.serving.traffic.promises import parse_slo
 from glmplan.serving.traffic.spec import Traffic, parse_traffic
+from glmplan.units import given_text
 
 __all__ = [
     "Arrivals",
@@ -245,10 +246,23 @@ def deployment(model: str, on: str, **question: Unpack[Question]) -> Deployed:
         return Deployed(asked, best, deployment_of(asked, best.terms))
 
 
+def _holding(planned: Planned) -> Holding:
+    """The layout of what was planned; whatever else is given is no plan."""
+    if not isinstance(planned, Deployed | FitAnswer):
+        raise SpecError(f"a {type(planned).__name__} is not what `deployment` or `fit` returns", field="planned")
+    if planned.holding is None:
+        raise UnknownFact("no layout was planned: the answer says what is missing")
+    return planned.holding
+
+
 def _known(planned: Planned) -> tuple[Holding, Deployment]:
-    if planned.holding is None or planned.deployment is None:
+    """A layout that can be asked for times: it fits, and its speeds are known."""
+    holding = _holding(planned)
+    if holding.verdict == "does_not_fit":
+        raise DoesNotFit("the plan does not fit: its answer says what is short")
+    if planned.deployment is None:
         raise UnknownFact("no deployment was planned: the answer says what is missing")
-    return planned.holding, planned.deployment
+    return holding, planned.deployment
 
 
 def memory(planned: Planned) -> MemoryPlan:
@@ -275,9 +289,7 @@ def memory(planned: Planned) -> MemoryPlan:
     >>> len(found.ranks), found.pool_low < found.pool < found.pool_high
     (1, True)
     """
-    if planned.holding is None:
-        raise UnknownFact("no layout was planned: the answer says what is missing")
-    holding = planned.holding
+    holding = _holding(planned)
     return MemoryPlan(
         title=f"{planned.asked.model.name} {planned.asked.checkpoint.name}, {holding.terms.name}",
         ranks=tuple(holding.rows()),
@@ -317,8 +329,12 @@ def step_time(
 
     Raises
     ------
+    SpecError
+        If an amount is negative, not finite, or of another length than the others.
     UnknownFact
         If nothing was planned.
+    DoesNotFit
+        If what was planned does not fit.
 
     Examples
     --------
@@ -328,13 +344,37 @@ def step_time(
     True
     """
     _, found = _known(planned)
-    points = (decode_requests, decode_context, prefill_tokens, prefill_context)
-    columns = np.broadcast_arrays(*(np.atleast_1d(np.asarray(one, dtype=float)) for one in points))
+    columns = _columns(
+        decode_requests=decode_requests,
+        decode_context=decode_context,
+        prefill_tokens=prefill_tokens,
+        prefill_context=prefill_context,
+    )
     with site_calibration(planned.asked.calibration):
         model = step_model_of(found)
         times = model.times(StepPoints(*columns))
     shares = {name: times.shares[:, list(parts)].sum(axis=1) for name, parts in model.components.items()}
     return StepTimes(times.seconds, shares)
+
+
+def _columns(**amounts: ArrayLike) -> tuple[np.ndarray, ...]:
+    """Amounts of steps as columns of one length; SpecError names the one that is none."""
+    read = {}
+    for name, given in amounts.items():
+        try:
+            column = np.atleast_1d(np.asarray(given, dtype=float))
+        except (ValueError, TypeError):
+            raise SpecError("is neither a number nor a column of numbers", field=name, value=given) from None
+        if column.ndim > 1:
+            raise SpecError("has more than one dimension", field=name, value=given)
+        if not (np.isfinite(column) & (column >= 0)).all():
+            raise SpecError("must be finite and at least 0", field=name, value=given)
+        read[name] = column
+    try:
+        return np.broadcast_arrays(*read.values())
+    except ValueError:
+        lengths = ", ".join(f"{name} {len(column)}" for name, column in read.items() if len(column) != 1)
+        raise SpecError(f"columns differ in length: {lengths}") from None
 
 
 def predict(planned: Planned, users: int = 1) -> Prediction:
@@ -358,6 +398,8 @@ def predict(planned: Planned, users: int = 1) -> Prediction:
         If there is no user.
     UnknownFact
         If nothing was planned.
+    DoesNotFit
+        If what was planned does not fit.
 
     Examples
     --------
@@ -366,24 +408,30 @@ def predict(planned: Planned, users: int = 1) -> Prediction:
     >>> figure.low < figure.value < figure.high
     True
     """
-    if users < 1:
-        raise SpecError("must be at least 1", field="users", value=users)
-    if planned.holding is None:
-        raise UnknownFact("no layout was planned: the answer says what is missing")
+    count = users_at_once(users, "users")
+    holding, _ = _known(planned)
     with site_calibration(planned.asked.calibration):
-        return predicted(planned.asked, [(planned.holding, users)])[0]
+        return predicted(planned.asked, [(holding, count)])[0]
 
 
 def _arriving(planned: Planned, traffic: str | Traffic, arrivals: Mapping[str, Any]) -> Traffic:
     if isinstance(traffic, Traffic):
         return traffic
+    _holding(planned)
+    for name in arrivals:
+        if name not in Arrivals.__annotations__:
+            raise SpecError("is not an argument", field="argument", value=name, choices=Arrivals.__annotations__)
     asked = planned.asked
-    return parse_traffic(traffic, **{"input": asked.input_tokens, "output": asked.output_tokens, **arrivals})
+    return parse_traffic(
+        given_text(traffic, "traffic"), **{"input": asked.input_tokens, "output": asked.output_tokens, **arrivals}
+    )
 
 
 def _described(planned: Planned, traffic: Traffic, settings: Mapping[str, Any] | None) -> Described:
     holding, found = _known(planned)
     known = tuple(one.name for one in fields(EngineSettings))
+    if settings is not None and not isinstance(settings, Mapping):
+        raise SpecError("is not a mapping from a setting to its value", field="settings", value=settings)
     for name in settings or ():
         if name not in known:
             raise SpecError("is no setting of an engine", field="settings", value=name, choices=known)
@@ -434,6 +482,8 @@ def simulate(
         If the traffic, the promise or an argument is wrong.
     UnknownFact
         If nothing was planned.
+    DoesNotFit
+        If what was planned does not fit.
 
     Examples
     --------
@@ -445,7 +495,7 @@ def simulate(
     with _python_words():
         arriving = _arriving(planned, traffic, arrivals)
         service = _described(planned, arriving, settings).service
-        targets = parse_slo(slo) if slo else ()
+        targets = parse_slo(slo) if slo != "" else ()
         return simulate_service(service, arriving, requests=requests, seed=seed, targets=targets, keep=keep)
 
 
@@ -489,6 +539,8 @@ def safe(
         If the promise, the traffic or an argument is wrong.
     UnknownFact
         If nothing was planned.
+    DoesNotFit
+        If what was planned does not fit.
 
     Examples
     --------

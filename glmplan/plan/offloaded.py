@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from glmplan.facts.engines.memory import load_memory_rule, memory_engines
-from glmplan.physics.offload.hosted_steps import Offload
-from glmplan.physics.offload.time import Placement, host_side
 from glmplan.plan.capacity import Holding
 from glmplan.plan.question import Asked
+from glmplan.prediction.hosted import keeps_experts_on_host
 
-__all__ = ["experts_on_host", "offload_of", "pinned_bytes"]
+__all__ = ["experts_on_host", "pinned_bytes"]
 
 
 def experts_on_host(asked: Asked) -> bool:
@@ -24,7 +22,7 @@ def experts_on_host(asked: Asked) -> bool:
     bool
         As the engine's memory rule says.
     """
-    return asked.engine in memory_engines() and load_memory_rule(asked.engine).host_experts
+    return keeps_experts_on_host(asked.engine)
 
 
 def pinned_bytes(holding: Holding) -> float:
@@ -41,29 +39,3 @@ def pinned_bytes(holding: Holding) -> float:
         All ranks together, [B]
     """
     return sum(row.host for row in holding.rows())
-
-
-def offload_of(asked: Asked, cards: int) -> Offload | None:
-    """What a plan keeps in host memory.
-
-    Parameters
-    ----------
-    asked : Asked
-        The question.
-    cards : int
-        Accelerators of the layout, [-]
-
-    Returns
-    -------
-    Offload or None
-        All routed experts, computed there; None where the engine keeps nothing in host memory.
-
-    Raises
-    ------
-    UnknownFact
-        If the memory bandwidth of the host, or a link on the way to it, is not known.
-    """
-    if not experts_on_host(asked):
-        return None
-    host = asked.machine.host
-    return Offload(Placement(1.0, "experts"), host_side(host, min(cards, host.accelerators_per_node)))

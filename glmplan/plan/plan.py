@@ -32,10 +32,10 @@ class UserRow:
         Requests that run at once; the others wait, [-]
     ttft : Figure or None
         Time to the first token, waiting included, [s]; None when no matrix rate of the part is published
-    tpot : Figure
-        Time for each further token, [s]
-    user_rate : Figure
-        Tokens per second of one user after the first token, [token/s]
+    tpot : Figure or None
+        Time for each further token, [s]; None of answers of a single token
+    user_rate : Figure or None
+        Tokens per second of one user after the first token, [token/s]; None as above
     total_rate : Figure
         Tokens per second of all users together, [token/s]
     context : int
@@ -49,8 +49,8 @@ class UserRow:
     users: int
     running: int
     ttft: Figure | None
-    tpot: Figure
-    user_rate: Figure
+    tpot: Figure | None
+    user_rate: Figure | None
     total_rate: Figure
     context: int
     outside: str

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
-import operator
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from glmplan.errors import SpecError
 from glmplan.facts.engines.defaults import EngineDefaults, engine_defaults
@@ -16,8 +15,18 @@ from glmplan.plan.degrees import check_layout
 from glmplan.readers.machines.resolve import Machine, resolve_machine
 from glmplan.readers.models.checkpoints import checkpoint_for, read_by, remarks_on
 from glmplan.readers.models.resolve import resolve_model
+from glmplan.units import finite_number, given_text, whole_number
 
-__all__ = ["DEFAULT_ENGINE", "DEFAULT_INPUT", "DEFAULT_OUTPUT", "DEFAULT_USERS", "Asked", "Words", "read_words"]
+__all__ = [
+    "DEFAULT_ENGINE",
+    "DEFAULT_INPUT",
+    "DEFAULT_OUTPUT",
+    "DEFAULT_USERS",
+    "Asked",
+    "Words",
+    "read_words",
+    "users_at_once",
+]
 
 #: request that is taken when no lengths are given: a chat turn with some history [token]
 DEFAULT_INPUT, DEFAULT_OUTPUT = 2048, 512
@@ -26,8 +35,9 @@ DEFAULT_USERS = (1, 4, 8, 16, 32, 64, 128)
 #: engines that a plan takes when none is named, which the answer says: for GGUF files and processors, for MLX files and
 #: Apple silicon, and for all else the one with most measurements
 _GGUF_ENGINE, _MLX_ENGINE, DEFAULT_ENGINE = "llama.cpp", "mlx", "vllm"
+#: users at once that a plan is asked for at most [-]
+_MOST_USERS = 4096
 _KV_WORDS = {"auto": None, "fp8_e4m3": "fp8", "fp8_e5m2": "fp8", "fp16": "f16", "bfloat16": "bf16", "f8": "fp8"}
-_LARGEST = 1 << 31
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +62,7 @@ class Words:
         Without CUDA graphs.
     memory_fraction : str or None
         Share of the memory that the engine may use.
-    calibration : str or None
+    calibration : str, path or None
         A site's calibration to apply.
     """
 
@@ -75,7 +85,7 @@ class Words:
     acceptance: float | str | None = None
     eager: bool = False
     memory_fraction: float | str | None = None
-    calibration: str | None = None
+    calibration: str | Path | None = None
 
 
 @dataclass(frozen=True)
@@ -193,31 +203,16 @@ class Asked:
         return replace(self, **changes)  # type: ignore[arg-type]
 
 
-def _whole(field: str, text: object, least: int = 1) -> int | None:
-    if text is None:
-        return None
-    try:
-        # a number of a program is taken as it is; 2.0 or True is no count
-        value = operator.index(text) if not isinstance(text, str | bool) else int(str(text).strip().replace("_", ""))  # type: ignore[arg-type]
-    except (ValueError, TypeError):
-        raise SpecError("is not a whole number", field=field, value=text) from None
-    if value < least:
-        raise SpecError(f"must be at least {least}", field=field, value=value)
-    if value > _LARGEST:
-        raise SpecError("is too large", field=field, value=value)
-    return value
+def _whole(field: str, given: object, least: int = 1) -> int | None:
+    return None if given is None else whole_number(given, field, least=least)
 
 
-def _number(field: str, text: float | str | None) -> float | None:
-    if text is None:
-        return None
-    try:
-        value = float(text)
-    except (ValueError, TypeError):
-        raise SpecError("is not a number", field=field, value=text) from None
-    if not math.isfinite(value):
-        raise SpecError("is not a finite number", field=field, value=text)
-    return value
+def _number(field: str, given: object) -> float | None:
+    return None if given is None else finite_number(given, field)
+
+
+def _text(field: str, given: object) -> str | None:
+    return None if given is None else given_text(given, field)
 
 
 def read_words(words: Words) -> Asked:
@@ -244,18 +239,19 @@ def read_words(words: Words) -> Asked:
     >>> asked.engine, asked.checkpoint.name, asked.users[-1]
     ('vllm', 'nvfp4', 128)
     """
-    choice = resolve_model(words.model)
-    checkpoint = checkpoint_for(choice.model, words.weights) if words.weights else choice.checkpoint
-    machine = resolve_machine(words.on)
+    choice = resolve_model(given_text(words.model, "model"))
+    weights = _text("--weights", words.weights)
+    checkpoint = checkpoint_for(choice.model, weights) if weights else choice.checkpoint
+    machine = resolve_machine(given_text(words.on, "--on"))
     assumed: list[str] = []
-    default = not words.weights and not choice.stated
+    default = not weights and not choice.stated
     if default:
         assumed.append(f"weights {checkpoint.name}: the model's default checkpoint")
     engine = _engine(words, checkpoint, machine, assumed)
     if choice.exact_bytes is None:
         checkpoint = read_by(choice.model, checkpoint, engine)
         assumed += remarks_on(choice.model, checkpoint)
-    kv = _kv(words.kv, engine)
+    kv = _kv(_text("--kv", words.kv), engine)
     layout = [_whole(f"--{name}", getattr(words, name)) for name in ("tp", "pp", "dp", "ep", "dcp")]
     context = _whole("--context", words.context)
     if context is not None and context > choice.model.max_context:
@@ -269,13 +265,7 @@ def read_words(words: Words) -> Asked:
     fraction = _number("--memory-fraction", words.memory_fraction)
     if fraction is not None and not 0 < fraction <= 1:
         raise SpecError("must be above 0 and at most 1", field="--memory-fraction", value=words.memory_fraction)
-    if words.engine_version is not None:
-        from glmplan.facts.schema.engine import version_key
-
-        try:
-            version_key(words.engine_version)
-        except SpecError as error:
-            raise SpecError(error.message, field="--engine-version", value=words.engine_version) from None
+    version = _version(words.engine_version)
     users = _users(words.users)
     if words.users is None:
         assumed.append("users " + ", ".join(map(str, users)))
@@ -284,7 +274,7 @@ def read_words(words: Words) -> Asked:
         checkpoint=checkpoint,
         machine=machine,
         engine=engine,
-        engine_version=words.engine_version,
+        engine_version=version,
         kv=kv,
         tp=layout[0],
         pp=layout[1],
@@ -299,20 +289,45 @@ def read_words(words: Words) -> Asked:
         lengths_given=words.input is not None or words.output is not None,
         mtp=mtp,
         acceptance=acceptance,
-        eager=words.eager,
+        eager=_flag("--eager", words.eager),
         fraction=fraction,
         assumed=(*assumed, *machine.notes),
         notes=choice.notes,
-        calibration=words.calibration,
+        calibration=_calibration(words.calibration),
     )
     degrees = {"tp": asked.tp, "pp": asked.pp, "dp": asked.dp, "ep": asked.ep, "dcp": asked.dcp}
     check_layout(asked.model, asked.machine, degrees, divided_experts=asked.divided_experts)
     return asked
 
 
+def _version(given: object) -> str | None:
+    text = _text("--engine-version", given)
+    if text is not None:
+        from glmplan.facts.schema.engine import version_key
+
+        try:
+            version_key(text)
+        except SpecError as error:
+            raise SpecError(error.message, field="--engine-version", value=text) from None
+    return text
+
+
+def _flag(field: str, given: object) -> bool:
+    if not isinstance(given, bool):
+        raise SpecError("is neither True nor False", field=field, value=given)
+    return given
+
+
+def _calibration(given: object) -> str | None:
+    path = str(given) if isinstance(given, Path) else _text("--calibration", given)
+    if path is not None and not path.strip():
+        raise SpecError("is empty", field="--calibration", value=path)
+    return path
+
+
 def _engine(words: Words, checkpoint: Checkpoint, machine: Machine, assumed: list[str]) -> str:
     if words.engine is not None:
-        name = words.engine.strip().lower()
+        name = given_text(words.engine, "--engine").strip().lower()
         if name not in engine_names():
             raise SpecError("is not a known engine", field="--engine", value=words.engine, choices=engine_names())
         return name
@@ -372,17 +387,41 @@ def _lengths(words: Words, context: int | None, model: ModelSpec, assumed: list[
 def _users(given: object) -> tuple[int, ...]:
     if given is None:
         return DEFAULT_USERS
-    words = given.split(",") if isinstance(given, str) else list(given) if isinstance(given, Iterable) else [given]
-    if not words or given == "" or (isinstance(given, str) and not given.strip()):
+    if isinstance(given, str):
+        words: list[object] = [*given.split(",")] if given.strip() else []
+    else:
+        words = list(given) if isinstance(given, Iterable) and not isinstance(given, bytes | Mapping) else [given]
+    if not words:
         raise SpecError("is empty; write numbers, as in 1,4,8", field="--users", value=given)
-    found = []
-    for word in words:
-        value = _whole("--users", word)
-        assert value is not None
-        if value > 4096:
-            raise SpecError("is more than 4,096 users of one deployment", field="--users", value=value)
-        found.append(value)
-    return tuple(sorted(set(found)))
+    return tuple(sorted({users_at_once(word, "--users") for word in words}))
+
+
+def users_at_once(given: object, field: str) -> int:
+    """Read a number of users.
+
+    Parameters
+    ----------
+    given : object
+        As text or as a number.
+    field : str
+        What it is called where it was given.
+
+    Returns
+    -------
+    int
+        Users of one deployment, [-]
+
+    Raises
+    ------
+    SpecError
+        If it is no count, or beyond what one deployment is asked.
+
+    Examples
+    --------
+    >>> users_at_once("8", "--users")
+    8
+    """
+    return whole_number(given, field, most=_MOST_USERS)
 
 
 def _drafting(words: Words, model: ModelSpec, assumed: list[str]) -> tuple[int, float | None]:

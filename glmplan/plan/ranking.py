@@ -9,9 +9,10 @@ from glmplan.errors import UnknownFact
 from glmplan.physics.offload.one_memory_steps import runs_on_one_memory
 from glmplan.plan.capacity import Holding
 from glmplan.plan.engine_limits import Terms
-from glmplan.plan.offloaded import experts_on_host, offload_of
+from glmplan.plan.offloaded import experts_on_host
 from glmplan.plan.question import Asked
 from glmplan.prediction.deployment import Deployment, deploy
+from glmplan.prediction.hosted import offload_of
 from glmplan.prediction.load import Load
 from glmplan.prediction.predict import Prediction, predict_many
 from glmplan.prediction.user_load import user_load
@@ -190,7 +191,7 @@ def deployment_of(asked: Asked, terms: Terms) -> Deployment:
         acceptance=asked.acceptance if terms.mtp == asked.mtp else None,
         sparse=terms.sparse,
         link=asked.machine.links(tp=terms.tp, pp=terms.pp, dp=terms.dp, dcp=terms.dcp),
-        offload=offload_of(asked, terms.accelerators),
+        offload=offload_of(asked.engine, asked.machine.host, terms.accelerators),
     )
 
 
@@ -214,7 +215,9 @@ def load_of(asked: Asked, deployment: Deployment, pool: float, users: int) -> Lo
         The load; without a matrix rate of the part only its decoding.
     """
     load = user_load(
-        deployment,
+        deployment.defaults,
+        ranks=deployment.dp,
+        tokens_per_step=deployment.tokens_per_step,
         users=users,
         input_tokens=asked.input_tokens,
         output_tokens=asked.output_tokens,
@@ -331,9 +334,11 @@ def _speeds(asked: Asked, holdings: list[Holding]) -> tuple[dict[int, _Speed], d
     found = predicted(asked, cases)
     speeds = {}
     for number, place in enumerate(owners):
-        tpot, rate = found[2 * number].figures["tpot"], found[2 * number + 1].figures["output_rate"]
+        alone, rate = found[2 * number].figures, found[2 * number + 1].figures["output_rate"]
+        # answers of a single token have no further one: what is waited for is the first
+        token = alone["tpot"] if "tpot" in alone else alone["ttft"]
         used = holdings[place].terms.accelerators / asked.machine.count
-        speeds[place] = _Speed(1.0 / tpot.value, used / tpot.high, rate.value, used * rate.low)
+        speeds[place] = _Speed(1.0 / token.value, used / token.high, rate.value, used * rate.low)
     return speeds, unknown
 
 

@@ -88,7 +88,8 @@ def inputs_of(asked: Asked, best: Holding, deployment: Deployment) -> ServingInp
         name = deployment.accelerator.full_name
         raise UnknownFact(f"no matrix rate of {name} is published: requests with prompts cannot be simulated")
     found = predict(deployment, load_of(asked, deployment, best.pool, typical_users(asked)))
-    figure = found.figures["tpot"]
+    # how sure a step is: of answers of a single token their only one, the first, says it
+    figure = found.figures["tpot"] if "tpot" in found.figures else found.figures["ttft"]
     defaults = asked.defaults
     drafted = deployment.draft_tokens
     settings = scheduler_settings(

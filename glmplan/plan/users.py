@@ -98,7 +98,7 @@ def user_table(asked: Asked, holding: Holding, found: dict[int, Prediction]) -> 
     rows = []
     for number, context in zip(asked.users, contexts, strict=True):
         one = found[number]
-        tpot = one.figures["tpot"]
+        tpot = one.figures.get("tpot")
         held = _running(asked, holding)
         rows.append(
             UserRow(
@@ -106,7 +106,7 @@ def user_table(asked: Asked, holding: Holding, found: dict[int, Prediction]) -> 
                 running=int(min(number, held)),
                 ttft=one.figures.get("ttft"),
                 tpot=tpot,
-                user_rate=Figure(1.0 / tpot.value, 1.0 / tpot.high, 1.0 / tpot.low),
+                user_rate=tpot and Figure(1.0 / tpot.value, 1.0 / tpot.high, 1.0 / tpot.low),
                 total_rate=one.figures["output_rate"],
                 context=context,
                 outside=one.out_of_domain,
@@ -160,34 +160,35 @@ def safe_users(asked: Asked, holding: Holding, found: dict[int, Prediction]) -> 
     Notes
     -----
     Three limits: the pool at its low end holds every user's whole request (``kv``); a token takes at most 100 ms at the
-    slow end of the interval (``tpot``); no request waits for a place, and the first token comes within 10 s or three
-    times what one user alone waits, in the mean and at the slow end (``queue``). Between predicted numbers of users
-    times are interpolated.
+    slow end of the interval (``tpot``; answers of one token have no such limit); no request waits for a place, and the
+    first token comes within 10 s or three times what one user alone waits, in the mean and at the slow end
+    (``queue``). Between predicted numbers of users times are interpolated.
     """
     counts = np.array(sorted(found), dtype=float)
-    tpots = [found[int(number)].figures["tpot"] for number in counts]
+    tpots = [found[int(number)].figures.get("tpot") for number in counts]
     ttfts = [found[int(number)].figures.get("ttft") for number in counts]
     seats = _most_requests(asked, holding)
     limits = {}
     for end in ("value", "high"):
         kv = int(holding.held_low if end == "high" else holding.held)
-        tpot = _largest(counts, np.array([getattr(one, end) for one in tpots]), TARGET_TPOT)
         queue = seats
-        first = ttfts[0]
-        if first is not None:
+        if ttfts[0] is not None:
             waits = np.array([getattr(one, end) for one in ttfts if one is not None])
             queue = min(seats, _largest(counts, waits, max(TARGET_TTFT, 3.0 * waits[0])))
-        limits[end] = {"kv": kv, "tpot": tpot, "queue": queue}
+        limits[end] = {"kv": kv, "queue": queue}
+        if tpots[0] is not None:
+            gaps = np.array([getattr(one, end) for one in tpots if one is not None])
+            limits[end]["tpot"] = _largest(counts, gaps, TARGET_TPOT)
     mean = limits["value"]
     # where one user alone may wait long, three times as long is no promise: what fails in the mean is not safe
     bad = {name: min(limit, mean[name]) for name, limit in limits["high"].items()}
     words = {
         "kv": f"requests of {asked.user_tokens:,} tokens that the low end of the cache pool holds",
         "tpot": f"at {1 / TARGET_TPOT:g} tok/s for each user, slow end of the interval"
-        + (" (no more were looked at)" if bad["tpot"] == int(counts[-1]) else ""),
+        + (" (no more were looked at)" if bad.get("tpot") == int(counts[-1]) else ""),
         "queue": "places in the engine, and the wait for the first token",
     }
-    order = ("kv", "tpot", "queue")
+    order = tuple(name for name in words if name in bad)
     binding = min(order, key=lambda name: bad[name])
     return Safe(
         users=max(min(bad.values()), 0),

@@ -23,10 +23,11 @@ from glmplan.physics.blocks.features import routed_blocks
 from glmplan.physics.network.groups import LayoutLinks, links_of_layout
 from glmplan.prediction.deployment import Deployment, deploy, runs_sparse
 from glmplan.prediction.from_row_memory import STAND_IN, MemoryAnswer, checkpoint_of, model_of, run_memory
+from glmplan.prediction.hosted import offload_of
 from glmplan.prediction.load import Load
 from glmplan.prediction.user_load import ENDLESS, user_load
 from glmplan.readers.models.checkpoints import remarks_on
-from glmplan.readers.runs.campaigns import CampaignSettings, campaign_session, campaign_settings
+from glmplan.readers.runs.campaigns import CampaignSettings, Conditions, campaign_session, campaign_settings
 from glmplan.readers.runs.hosts import host_of_row
 from glmplan.readers.runs.record import Run
 from glmplan.readers.runs.speculation import Speculation
@@ -118,10 +119,12 @@ def question_of(run: Run) -> Question:
     noted: list[str] = []
     tp, pp, dp, ep, dcp, count = _layout(run, noted)
     campaign = campaign_settings(
-        protocol=run.protocol, engine=engine, silicon=silicon, accelerator=accelerator.name, model=model.name,
-        experts_format=bulk, concurrency=run.concurrency or 1.0, input_tokens=run.input_tokens or 0.0,
-        output_tokens=run.output_tokens or 0.0, tp=tp * dp, release=run.engine_release,
-        measured_on=run.measured_on, draft_tokens=draft, ranks=dp,
+        Conditions(
+            protocol=run.protocol, engine=engine, silicon=silicon, accelerator=accelerator.name, model=model.name,
+            experts_format=bulk, concurrency=run.concurrency or 1.0, input_tokens=run.input_tokens or 0.0,
+            output_tokens=run.output_tokens or 0.0, tp=tp * dp, release=run.engine_release,
+            measured_on=run.measured_on, draft_tokens=draft, ranks=dp,
+        )
     )  # fmt: skip
     if campaign.one_group:
         tp, dp = tp * dp, 1
@@ -148,6 +151,7 @@ def question_of(run: Run) -> Question:
         acceptance=speculation.acceptance_length,
         sparse=runs_sparse(accelerator, run.attention_backend),
         # how the accelerators are divided into servers is still to be found
+        offload=offload_of(engine, host, tp * pp * dp),
         link=_links(run, host) if divided else _links(run, host, tp=tp, pp=pp, dp=dp, dcp=dcp),
         draft_method=speculation.method or "",
         draft_depth=draft,
@@ -286,7 +290,6 @@ def _load(
     packing = _packing(deployment, campaign)
     phase = run.phase if run.phase in ("decode", "prefill") else "serving"
     low, high = campaign.lengths or run.length_range
-    budget = campaign.budget or packing.budget
     limit = run.running_limit or campaign.running_limit or packing.places * deployment.dp
     concurrency = run.concurrency
     if concurrency is None and run.request_rate_per_s == np.inf and run.num_requests:
@@ -321,7 +324,9 @@ def _load(
         if memory is not None and memory.pool_tokens > 2.0 * (inputs + outputs):
             pool = memory.pool_tokens
     return user_load(
-        deployment,
+        packing,
+        ranks=deployment.dp,
+        tokens_per_step=deployment.tokens_per_step,
         phase=phase,
         users=concurrency,
         input_tokens=inputs,
@@ -330,13 +335,11 @@ def _load(
         requests=min(requests, 20480),
         shortest=max(low, 0.02),
         longest=high,
-        budget=campaign.budget,
-        limit=limit,
-        packing=packing,
+        max_requests=limit,
         pool_tokens=pool,
         poll_interval=campaign.poll_interval if phase == "serving" else 1,
         gather_steps=campaign.gather_steps if deployment.dp > 1 else campaign.batch_wait_steps,
-        gather_tokens=1 << 60 if deployment.dp > 1 else round(campaign.batch_wait_share * budget),
+        gather_tokens=1 << 60 if deployment.dp > 1 else round(campaign.batch_wait_share * packing.budget),
         staggered=queued,
         prefix_cached=run.prefix_cached,
         cached_rest=computed_again(
@@ -347,7 +350,7 @@ def _load(
             kv_bytes=deployment.structure.kv_bytes,
             draft_tokens=deployment.draft_tokens,
         ),
-        bunched=_bunched(run, deployment, concurrency * inputs, budget),
+        bunched=_bunched(run, deployment, concurrency * inputs, packing.budget),
         shared_prompt=run.shared_prompt and phase == "decode",
         replicas=replicas,
     )
@@ -356,7 +359,8 @@ def _load(
 def _packing(deployment: Deployment, campaign: CampaignSettings) -> EngineDefaults:
     """How the engine packs steps, as the campaign set it."""
     stated = {name: getattr(campaign, name) for name in ("reserve", "whole_prompts", "prefill_first")}
-    return replace(deployment.defaults, **{name: one for name, one in stated.items() if one is not None})
+    packing = replace(deployment.defaults, **{name: one for name, one in stated.items() if one is not None})
+    return replace(packing, budget=campaign.budget or packing.budget)
 
 
 def _bunched(run: Run, deployment: Deployment, tokens: float, budget: int) -> float:

@@ -28,6 +28,7 @@ from glmplan.prediction.known import known_of_offloading
 from glmplan.prediction.load import Load
 from glmplan.prediction.offloaded_machines import systems_of
 from glmplan.prediction.predict import Figure, Prediction, predict_steps
+from glmplan.prediction.user_load import user_load
 from glmplan.readers.models.checkpoints import checkpoint_for
 from glmplan.readers.runs.record import Run
 from glmplan.units import QUANTILE_90
@@ -176,21 +177,17 @@ def _load(run: Run, system: HybridSystem, assumed: list[str]) -> Load:
     depth = run.context_depth or 0.0
     if not run.engine:
         assumed.append(f"packing of {_PACKED_BY}")
-    defaults = engine_defaults(run.engine or _PACKED_BY)
-    return Load(
+    packing = replace(engine_defaults(run.engine or _PACKED_BY), budget=system.chunk)
+    return user_load(
+        packing,
         phase=phase,
-        concurrency=requests,
+        users=requests,
         input_tokens=inputs,
         output_tokens=run.output_tokens or _OUTPUT,
         # of a decode row the prompt itself is the depth that the table names
         context=0.0 if phase == "decode" and depth == inputs else depth,
         requests=run.num_requests or (round(requests) if run.phase == "prefill" else 0),
-        budget=system.chunk,
-        prefill_first=defaults.prefill_first,
-        whole_prompts=defaults.whole_prompts,
-        max_requests=run.running_limit or defaults.places,
-        reserve=defaults.reserve,
-        late=defaults.late,
+        max_requests=run.running_limit or packing.places,
     )
 
 

@@ -126,7 +126,7 @@ def predict_table(runs: pd.DataFrame) -> pd.DataFrame:
     >>> import pandas as pd
     >>> frame = pd.DataFrame({"model": ["llama-3.1-8b"], "accelerator": ["h100-sxm"], "tp": [1], "engine": ["vllm"],
     ...                       "concurrency": [8], "input_tokens": [1024], "output_tokens": [256]})
-    >>> bool(predict_table(frame).loc[0, "tpot_ms"] > 0)
+    >>> bool(predict_table(frame).loc[0, "tpot_mean_ms"] > 0)
     True
     """
     table = runs_of_frame(runs)
@@ -195,7 +195,7 @@ def rows_as_csv(rows: Iterable[RowPrediction]) -> str:
 
     Examples
     --------
-    >>> text = rows_as_csv([RowPrediction("a", {"tpot_ms": Figure(10.0, 8.0, 12.0)}, "measured", "", "")])
+    >>> text = rows_as_csv([RowPrediction("a", {"tpot_mean_ms": Figure(10.0, 8.0, 12.0)}, "measured", "", "")])
     >>> text.splitlines()[1].startswith("a,,,,10,8,12")
     True
     """

@@ -1,11 +1,10 @@
-"""The load that a number of users make on a deployment: plans, tables, simulator and calibration all build it here."""
+"""The load that a number of users make on a server: plans, tables, simulator and calibration all build it here."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from glmplan.facts.engines.defaults import EngineDefaults
-from glmplan.prediction.deployment import Deployment
 from glmplan.prediction.load import Load
 
 __all__ = ["ENDLESS", "user_load"]
@@ -15,46 +14,22 @@ ENDLESS = float(1 << 60)
 
 
 def user_load(
-    deployment: Deployment,
-    *,
-    users: float,
-    input_tokens: float,
-    output_tokens: float,
-    pool_tokens: float = ENDLESS,
-    phase: str = "serving",
-    requests: int = 0,
-    budget: int | None = None,
-    limit: int | None = None,
-    packing: EngineDefaults | None = None,
-    longest: float = 1.0,
-    **details: Any,
+    packing: EngineDefaults, *, users: float, input_tokens: float, output_tokens: float, ranks: int = 1, **details: Any
 ) -> Load:
-    """Describe what users ask of a deployment; what is left out is the engine's default.
+    """Describe what users ask of a server; what is left out is as its engine packs steps.
 
     Parameters
     ----------
-    deployment : Deployment
-        What serves them.
+    packing : EngineDefaults
+        How the engine packs the steps of one data-parallel rank.
     users : float
         Requests in flight: each user sends the next one when the last is answered, [-]
     input_tokens, output_tokens : float
         Of a request, [token]
-    pool_tokens : float, optional
-        KV cache, [token]
-    phase : str, optional
-        ``serving``, ``decode`` or ``prefill``.
-    requests : int, optional
-        Requests of the whole run; 0 for as many as `glmplan.prediction.observables` takes, four for each user, [-]
-    budget : int, optional
-        Tokens that a step of one data-parallel rank may hold, [token]
-    limit : int, optional
-        Requests that may run at once on all ranks together, [-]
-    packing : EngineDefaults, optional
-        How the engine packs steps, where it is told otherwise.
-    longest : float, optional
-        Longest request over the stated one, [-]
+    ranks : int, optional
+        Data-parallel ranks, which have as many steps and places each, [-]
     **details
-        Further fields of `Load`.
+        Further fields of `Load`, such as ``pool_tokens``; ``max_requests`` is of all ranks together.
 
     Returns
     -------
@@ -63,32 +38,26 @@ def user_load(
 
     Examples
     --------
-    >>> from glmplan.facts.catalogue.models import load_model
-    >>> from glmplan.facts.catalogue.accelerators import load_accelerator
-    >>> from glmplan.prediction.deployment import deploy
-    >>> model = load_model("llama-3.1-8b")
-    >>> served = deploy(model, model.checkpoint("bf16"), load_accelerator("h100-sxm"), engine="vllm")
-    >>> found = user_load(served, users=8, input_tokens=1024, output_tokens=256)
-    >>> found.budget, found.max_requests
-    (8192, 1024)
+    >>> from glmplan.facts.engines.defaults import engine_defaults
+    >>> found = user_load(engine_defaults("vllm"), users=8, input_tokens=1024, output_tokens=256, ranks=2)
+    >>> found.concurrency, found.max_requests == 2 * engine_defaults("vllm").places
+    (8.0, True)
     """
-    packing = packing or deployment.defaults
     # a pool that is never full is the same to every layout
-    filled = (users + 1.0) * (input_tokens + output_tokens + details.get("context", 0.0)) * max(longest, 1.0)
+    longest = max(details.get("longest", 1.0), 1.0)
+    filled = (users + 1.0) * (input_tokens + output_tokens + details.get("context", 0.0)) * longest
+    pool = details.pop("pool_tokens", ENDLESS)
     return Load(
-        phase=phase,
+        phase=details.pop("phase", "serving"),
         concurrency=float(users),
         input_tokens=float(input_tokens),
         output_tokens=float(output_tokens),
-        requests=requests,
-        longest=longest,
-        budget=(budget or packing.budget) * deployment.dp,
+        budget=packing.budget * ranks,
         prefill_first=packing.prefill_first,
         whole_prompts=packing.whole_prompts,
         late=packing.late,
-        max_requests=limit or packing.places * deployment.dp,
-        pool_tokens=pool_tokens if pool_tokens < filled else ENDLESS,
+        max_requests=details.pop("max_requests", packing.places * ranks),
+        pool_tokens=pool if pool < filled else ENDLESS,
         reserve=packing.reserve,
-        tokens_per_step=deployment.tokens_per_step,
         **details,
     )

@@ -188,7 +188,9 @@ def _costs(deployment: Deployment, users: int, context: float) -> str:
 
 def _interval(answer: FitAnswer) -> str:
     row = answer.users[0]
+    figure, what = (row.tpot, "decode times") if row.tpot is not None else (row.ttft, "first tokens")
+    assert figure is not None
     return _wrap(
-        f"6. interval: {answer.basis}; measured over predicted decode times of such cases lie between "
-        f"{row.tpot.low / row.tpot.value:.2f} and {row.tpot.high / row.tpot.value:.2f} in 90 of 100"
+        f"6. interval: {answer.basis}; measured over predicted {what} of such cases lie between "
+        f"{figure.low / figure.value:.2f} and {figure.high / figure.value:.2f} in 90 of 100"
     )

@@ -123,10 +123,8 @@ def _users(answer: FitAnswer) -> list[str]:
     rows = ["| users | running | TTFT, s | tok/s for each | tok/s in all | context each |", "|--:|--:|--:|--:|--:|--:|"]
     for row in answer.users:
         first = _span(row.ttft) if row.ttft else "unknown"
-        rows.append(
-            f"| {row.users} | {row.running} | {first} | {_span(row.user_rate)} | {_span(row.total_rate)} "
-            f"| {row.context:,} |"
-        )
+        each = _span(row.user_rate) if row.user_rate else "-"
+        rows.append(f"| {row.users} | {row.running} | {first} | {each} | {_span(row.total_rate)} | {row.context:,} |")
     return rows
 
 

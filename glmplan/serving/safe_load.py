@@ -21,6 +21,7 @@ from glmplan.serving.engine.step_table import StepTable
 from glmplan.serving.simulate import Service, simulate
 from glmplan.serving.traffic.promises import Target
 from glmplan.serving.traffic.spec import Traffic
+from glmplan.units import finite_number, whole_number
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -173,7 +174,7 @@ def safe_load(
     Raises
     ------
     SpecError
-        If no target is given.
+        If no target is given, or the largest load or the seed is none.
 
     Notes
     -----
@@ -191,6 +192,9 @@ def safe_load(
     """
     if not targets:
         raise SpecError("needs at least one target, as in 'ttft p95 < 2 s'", field="--slo")
+    if most is not None and finite_number(most, "--most") <= 0:
+        raise SpecError("must be more than zero", field="--most", value=most)
+    whole_number(seed, "--seed", least=0)
     whole = traffic.users is not None
     variants = _variants(service, factors, tables)
     seen: dict[float, LoadPoint] = {}

@@ -28,11 +28,15 @@ from glmplan.serving.traffic.promises import Target
 from glmplan.serving.traffic.request import Request
 from glmplan.serving.traffic.sources import Source, request_source
 from glmplan.serving.traffic.spec import Traffic
+from glmplan.units import whole_number
 
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["Outcome", "Service", "simulate"]
+__all__ = ["LARGEST_SEED", "Outcome", "Service", "simulate"]
+
+#: seeds are numbers of 64 bits [-]
+LARGEST_SEED = (1 << 64) - 1
 
 _FLUSH = 4096
 _CHUNK = 16_384
@@ -228,12 +232,11 @@ def simulate(
     >>> round(outcome.summary["tpot_mean_ms"], 6), round(outcome.summary["e2e_mean_ms"], 6)
     (10.0, 110.0)
     """
-    if requests < 1:
-        raise SpecError("must be at least 1", field="--requests", value=requests)
-    if replications < 1:
-        raise SpecError("must be at least 1", field="--replications", value=replications)
-    if not 0 <= warmup < requests:
-        raise SpecError("must be at least 0 and below the number of requests", field="--warmup", value=warmup)
+    whole_number(requests, "--requests")
+    whole_number(replications, "--replications")
+    whole_number(seed, "--seed", least=0, most=LARGEST_SEED)
+    if whole_number(warmup, "--warmup", least=0) >= requests:
+        raise SpecError("must be below the number of requests", field="--warmup", value=warmup)
     started = time.perf_counter()
     settings = service.settings
     summaries: list[dict[str, float]] = []

@@ -22,10 +22,8 @@ LONG = {
     "solve": "one Gauss-Newton fit: its steps share all their arrays",
     "simulate": "replications share the writer, the meter and what an interrupt leaves",
     "offload_work": "the parts of one step with weights on a host, summed in one walk over the layers",
-    "read_words": "reads each word of a question once and says what was left out",
     "question_of": ROW,
     "_load": ROW,
-    "campaign_settings": ROW,
 }
 WIDE = {
     # formulas
@@ -41,10 +39,8 @@ WIDE = {
     "_stage": QUANTITIES,
     "_add_vocabulary": QUANTITIES,
     # what decides is said in many words
-    "campaign_settings": "conditions of a row by which the settings of its campaign are found",
     "_memory_of": "the key under which the memory of a server is kept",
     "deploy": SETTINGS,
-    "user_load": SETTINGS,
     "engine_default": "a setting and the conditions under which a default holds",
     "_amount": "a line of a table: what a column is",
     "_text": "a line of a table: what a column is",

@@ -249,7 +249,7 @@ def test_two_steps_of_the_ladder_predict_the_others(tmp_path):
     assert [(one.level, one.metric) for one in found] == [(2, name) for name in names]
     assert all(0 < one.low < one.predicted < one.high for one in found)
     # how near the prediction comes to this step is no question for a busy machine (`make validate-demo` asks it on an
-    # idle one); that it follows the two steps it was calibrated on is
+    # idle one) and is asked of servers of known times in test_own_site.py; that it follows what was measured is
     known = [step["figures"] for step in record["steps"] if step["level"] in (1, 4)]
     for one in found:
         low, high = sorted(figures[one.metric] for figures in known)

@@ -13,6 +13,7 @@ import pytest
 
 from glmplan.calibrate.step.observations import work_table
 from glmplan.errors import GlmplanError
+from glmplan.physics.offload.hosted_steps import HostedSteps
 from glmplan.physics.step.time import step_time
 from glmplan.plan.capacity import Holding, Ranks
 from glmplan.plan.question import Asked, Words, read_words
@@ -24,7 +25,7 @@ from glmplan.prediction.effects import keys_of, load_effects
 from glmplan.prediction.from_row import Question, question_of
 from glmplan.prediction.observables import observables
 from glmplan.prediction.predict import Figure, front_end_seconds, step_seconds
-from glmplan.prediction.step_models import step_parameters
+from glmplan.prediction.step_models import step_model_of, step_parameters
 from glmplan.prediction.table import RowPrediction, predict_runs
 from glmplan.readers.runs.table import run_from_row
 
@@ -33,7 +34,7 @@ QUESTIONS, LOADS = 200, 4
 #: relative difference up to which answers are the same [-]
 SAME = 1e-9
 #: figure of a plan, column of a table, units of the column in one of the figure
-_FIGURES = (("ttft", "ttft_ms", 1e3), ("tpot", "tpot_ms", 1e3), ("output_rate", "output_tokens_per_s", 1.0))
+_FIGURES = (("ttft", "ttft_mean_ms", 1e3), ("tpot", "tpot_mean_ms", 1e3), ("output_rate", "output_tokens_per_s", 1.0))
 _POINT = ("decode_requests", "decode_context", "prefill_tokens", "prefill_context")
 _MODELS = {
     "llama-3.1-8b": (None, "fp8", "awq", "q4_k_m", "q4_0", "fp16"),
@@ -52,6 +53,14 @@ _MODELS = {
 _PARTS = (
     "h100-sxm", "h200-sxm", "b200-sxm", "a100-80gb-sxm", "rtx-pro-6000-ws", "rtx-4090", "rtx-5090", "l40s", "mi300x",
 )  # fmt: skip
+#: named hosts with their part; of those in `_HOSTED` the memory is known, so that they can compute experts
+_HOSTS = {
+    "workstation-2-switches-8": "rtx-pro-6000-ws", "hgx-h200-8": "h200-sxm", "quad-rtx-5090": "rtx-5090",
+    "turin-2s-direct-8": "rtx-pro-6000-server", "turin-2s-direct-8-tuned": "rtx-pro-6000-server",
+    "genoa-2s-direct-8-four-channels": "rtx-pro-6000-server",
+}  # fmt: skip
+_HOSTED = tuple(_HOSTS)[3:]
+_EXPERTS = ("glm-5.1", "deepseek-r1", "qwen3-30b-a3b")
 _ONE_MEMORY = ("strix-halo", "dgx-spark", "m3-ultra")
 _LAYOUTS = ((1, 1, 1), (2, 1, 1), (4, 1, 1), (8, 1, 1), (2, 2, 1), (1, 2, 1), (4, 1, 2), (1, 1, 8), (2, 3, 1))
 
@@ -73,6 +82,11 @@ class Both:
         """Whether a model of its own answers: one memory without a matrix rate."""
         return not matrix_rate_known(self.asked)
 
+    @property
+    def hosted(self) -> bool:
+        """Whether experts are computed on the processors of a named host."""
+        return self.deployment.offload is not None
+
     def __str__(self) -> str:
         asked = self.asked
         lengths = f"{asked.input_tokens}+{asked.output_tokens} tokens"
@@ -86,7 +100,8 @@ def _draw(generator: np.random.Generator) -> Words:
     def one(choices):
         return choices[int(generator.integers(len(choices)))]
 
-    model = one(tuple(_MODELS))
+    hosted = generator.random() < 0.15
+    model = one(_EXPERTS if hosted else tuple(_MODELS))
     tp, pp, dp = one(_LAYOUTS)
     part = one(_PARTS)
     if generator.random() < 0.2:
@@ -97,13 +112,18 @@ def _draw(generator: np.random.Generator) -> Words:
         engine = one(("llama.cpp", "vllm"))
     if weights is not None and weights.startswith("q"):
         engine = "llama.cpp"
+    host = one(_HOSTED) if hosted else ""
+    if hosted:
+        engine = "ktransformers"
+    elif part not in _ONE_MEMORY and generator.random() < 0.2:
+        host = one([name for name in _HOSTS if tp * pp * dp <= (4 if name.startswith("quad") else 8)] or [""])
     drafts = engine in ("vllm", "sglang") and model in ("glm-5.1", "deepseek-r1", "kimi-k2.5")
     mtp = str(int(generator.integers(1, 4))) if drafts and model != "kimi-k2.5" and generator.random() < 0.5 else None
     return Words(
         model,
-        f"{tp * pp * dp}x{part}" if tp * pp * dp > 1 else part,
+        host or (f"{tp * pp * dp}x{part}" if tp * pp * dp > 1 else part),
         weights=weights,
-        kv=one((None, None, "bf16", "fp8")) if engine != "llama.cpp" else one((None, "f16", "q8_0")),
+        kv=one({"llama.cpp": (None, "f16", "q8_0"), "ktransformers": (None,)}.get(engine, (None, None, "bf16", "fp8"))),
         engine=engine,
         engine_version=one((None, "0.19.0", "0.22.0")) if engine == "vllm" else None,
         tp=str(tp),
@@ -121,7 +141,7 @@ def _draw(generator: np.random.Generator) -> Words:
 def _row(asked: Asked, words: Words, users: int, holding: Holding) -> dict[str, str]:
     """The plan as a row of a table: its layout, cache format and graphs, and the words as they were typed."""
     terms = holding.terms
-    drafting = {"speculative": "mtp", "draft_tokens": str(terms.mtp)} if terms.mtp else {"speculative": "none"}
+    drafting = {"speculative": f"mtp-{terms.mtp}" if terms.mtp else "none"}
     if terms.mtp and asked.acceptance is not None and terms.mtp == asked.mtp:
         drafting["acceptance_length"] = repr(asked.acceptance)
     return {
@@ -130,6 +150,7 @@ def _row(asked: Asked, words: Words, users: int, holding: Holding) -> dict[str, 
         "weights": words.weights or "",
         "accelerator": asked.machine.accelerator.name,
         "accelerator_count": str(terms.accelerators),
+        "host": asked.machine.text if asked.machine.named else "",
         "engine": asked.engine,
         "engine_version": words.engine_version or "",
         "kv_cache": terms.kv,
@@ -214,7 +235,7 @@ def test_the_plan_and_the_row_hold_the_same_pool_of_the_cache(questions):
 
 
 def test_the_simulators_steps_and_the_work_of_the_calibration_are_those_of_the_plan(questions):
-    shared = [one for one in questions if not one.apart]
+    shared = [one for one in questions if not one.apart and not one.hosted]
     seen = [observables(load_of(one.asked, one.deployment, one.holding.pool, one.users)) for one in shared]
     table = work_table([one.question for one in shared], seen)
     start = 0
@@ -230,6 +251,26 @@ def test_the_simulators_steps_and_the_work_of_the_calibration_are_those_of_the_p
         front = front_end_seconds(one.deployment, one.asked.input_tokens)
         simulated = np.where(each.arrivals > 0, front, steps)
         np.testing.assert_allclose(simulated, calibrated, rtol=SAME, err_msg=str(one))
+
+
+def test_experts_on_a_host_that_a_row_names_take_the_steps_of_the_plan_on_it(questions):
+    """The steps are those that the calibration of offloading fits; its own runs name machines of their own."""
+    hosted = [one for one in questions if one.hosted]
+    assert len(hosted) >= 10 and len({one.asked.machine.host.name for one in hosted}) >= 2
+    for one in hosted:
+        assert one.question.deployment.offload == one.deployment.offload
+        each = observables(load_of(one.asked, one.deployment, one.holding.pool, one.users))
+        simulated = step_seconds(one.deployment)(**{name: getattr(each, name) for name in _POINT})
+        of_row = step_model_of(one.question.deployment)
+        assert isinstance(of_row, HostedSteps)
+        np.testing.assert_allclose(simulated, of_row.times(each.points).seconds, rtol=SAME, err_msg=str(one))
+
+
+def test_a_row_of_an_engine_that_needs_its_host_is_refused_where_the_host_is_not_known():
+    row = {"id": "a", "model": "deepseek-r1", "weights": "q4_k_m", "accelerator": "rtx-4090", "accelerator_count": "1",
+           "engine": "ktransformers", "concurrency": "1", "input_tokens": "512", "output_tokens": "64"}  # fmt: skip
+    (found,) = predict_runs([run_from_row(row)])
+    assert not found.figures and "memory bandwidth" in found.error
 
 
 def test_the_simulator_starts_from_the_plan_with_the_defaults_of_its_engine():

@@ -43,7 +43,7 @@ def test_decoding_on_one_memory_is_the_same_in_a_plan_and_in_a_table(part, weigh
              "engine": "llama.cpp", "concurrency": "1", "input_tokens": "1000", "output_tokens": "200"}  # fmt: skip
     (row,) = predict_runs([run_from_row(cells)])
     found = row.figures["output_tokens_per_s_per_request"]
-    assert one.ttft is None and "ttft_ms" not in row.figures
+    assert one.ttft is None and "ttft_mean_ms" not in row.figures
     if weights == "bf16":  # what a word of a GGUF mixture means is another matter
         assert (one.user_rate.value, one.user_rate.low, one.user_rate.high) == pytest.approx(
             (found.value, found.low, found.high), rel=1e-9

@@ -165,7 +165,7 @@ def test_decoding_on_apple_is_answered_by_bytes_and_prompts_are_not():
     figure = answer.figures["output_tokens_per_s_per_request"]
     # github.com/ml-explore/mlx/issues/3402: 15-16 tok/s
     assert figure.low < 15.5 < figure.high
-    assert "ttft_ms" not in answer.figures
+    assert "ttft_mean_ms" not in answer.figures
     assert prompts.figures == {} and "matrix rate" in prompts.error
 
 
@@ -185,11 +185,27 @@ def test_prompts_that_are_there_together_are_read_in_turn():
 def test_as_many_requests_run_at_once_as_without_weights_in_host_memory(engine):
     """llama.cpp is launched with a slot for each request that a benchmark sends, up to 256; its default are four."""
     cells = {"engine": engine, "phase": "serving", "concurrency": "16", "input_tokens": "512", "output_tokens": "64"}
-    load = question_of(row(**cells, accelerator="rtx-4090")).load
+    # an engine that computes experts on the host needs one whose memory is known
+    named = {"accelerator": "rtx-pro-6000-server", "host": "turin-2s-direct-8"}
+    load = question_of(row(**cells, **named)).load
     (system, *_), _ = systems_of(row(**cells))
     assert hybrid_case(row(**cells), system).load.max_requests == load.max_requests >= 16
     # a limit that the row names holds
     assert hybrid_case(row(**cells, running_limit="8"), system).load.max_requests == 8
+
+
+def test_a_row_on_a_named_host_has_its_experts_there_where_the_engine_keeps_them():
+    """ktransformers computes routed experts on the processors; 671e9 weights at 4 bits are not in 96 GB."""
+    machine = {"accelerator": "rtx-pro-6000-server", "host": "turin-2s-direct-8"}
+    cells = {**machine, "phase": "serving", "input_tokens": "512", "output_tokens": "64"}
+    hosted = question_of(row(**cells, engine="ktransformers")).deployment
+    assert hosted.offload is not None and hosted.offload.placement.share == 1.0
+    (answer,) = predict_runs([row(**cells, engine="ktransformers")])
+    assert answer.error == "" and "hybrid" in answer.basis
+    # a token visits 8 experts of 3 x 7168 x 2048 weights in 58 layers, of at least half a byte, in 2 x 614.4 GB/s
+    visited = 58 * 8 * 3 * 7168 * 2048 * 0.5
+    assert answer.figures["tpot_mean_ms"].value > 1e3 * visited / (2 * 614.4e9)
+    assert question_of(row(**cells, engine="vllm")).deployment.offload is None
 
 
 def test_a_hybrid_row_is_compared_with_its_prediction():

@@ -37,7 +37,7 @@ def test_a_row_is_answered_with_all_columns_and_intervals(tmp_path):
 def test_throughput_is_users_over_their_time(tmp_path):
     """Little's law: in a long closed loop every user has one request in flight."""
     _, (row,) = predict(tmp_path, GOOD.replace(",32,", ",8,"))
-    ttft, tpot, rate = (float(row[name]) / 1e3 for name in ("ttft_ms", "tpot_ms", "output_tokens_per_s"))
+    ttft, tpot, rate = (float(row[name]) / 1e3 for name in ("ttft_mean_ms", "tpot_mean_ms", "output_tokens_per_s"))
     assert rate * 1e3 == pytest.approx(8 * 1024 / (ttft + 1023 * tpot), rel=0.15)
 
 
@@ -57,8 +57,8 @@ def test_a_bad_row_says_why_and_the_others_are_answered(tmp_path, bad, word):
     code, rows = predict(tmp_path, GOOD, bad, GOOD.replace("a,", "c,", 1))
     assert code == 0
     assert [row["id"] for row in rows] == ["a", "b", "c"]
-    assert word in rows[1]["error"] and rows[1]["ttft_ms"] == ""
-    assert rows[0]["error"] == rows[2]["error"] == "" and rows[2]["tpot_ms"] == rows[0]["tpot_ms"]
+    assert word in rows[1]["error"] and rows[1]["ttft_mean_ms"] == ""
+    assert rows[0]["error"] == rows[2]["error"] == "" and rows[2]["tpot_mean_ms"] == rows[0]["tpot_mean_ms"]
 
 
 def test_a_table_without_models_is_refused_with_the_column(tmp_path, capsys):
@@ -84,7 +84,7 @@ def test_what_was_never_measured_gets_a_wider_interval(tmp_path):
     _, found = predict(tmp_path, *rows)
 
     def width(row):
-        return float(row["tpot_ms_high"]) / float(row["tpot_ms_low"])
+        return float(row["tpot_mean_ms_high"]) / float(row["tpot_mean_ms_low"])
 
     assert width(found[0]) < width(found[1]) <= width(found[2]) * 1.01
     assert width(found[0]) < width(found[3]) and "measured" in found[3]["out_of_domain"]
@@ -93,5 +93,5 @@ def test_what_was_never_measured_gets_a_wider_interval(tmp_path):
 def test_more_users_are_never_faster_for_each(tmp_path):
     rows = [GOOD.replace("a,", f"u{n},", 1).replace(",32,", f",{n},") for n in (1, 2, 4, 8, 16, 32, 64, 128)]
     _, found = predict(tmp_path, *rows)
-    tpot = [float(row["tpot_ms"]) for row in found]
+    tpot = [float(row["tpot_mean_ms"]) for row in found]
     assert tpot == sorted(tpot)

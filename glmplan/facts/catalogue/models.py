@@ -17,6 +17,7 @@ from glmplan.facts.files import read_toml
 from glmplan.facts.folders import data_folder
 from glmplan.facts.schema.model import ModelSpec
 from glmplan.facts.schema.validation import validated
+from glmplan.units import given_text
 
 __all__ = ["load_model", "load_model_file", "model_aliases", "model_key", "model_names"]
 
@@ -129,7 +130,7 @@ def load_model(name: str) -> ModelSpec:
     Traceback (most recent call last):
     glmplan.errors.UnknownName: 'glm-6' is not a model of the catalogue; nearest: glm-4.6, ...
     """
-    key = model_key(name)
+    key = model_key(given_text(name, "model"))
     folder = data_folder("model_specs")
     path = folder / f"{key}.toml"
     if "\\" not in key and path.is_file():

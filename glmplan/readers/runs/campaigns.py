@@ -14,7 +14,14 @@ from glmplan.facts.folders import data_folder
 from glmplan.readers.runs.record import Run
 from glmplan.readers.runs.speculation import Speculation, read_speculation
 
-__all__ = ["CampaignSession", "CampaignSettings", "campaign_session", "campaign_settings", "read_sessions"]
+__all__ = [
+    "CampaignSession",
+    "CampaignSettings",
+    "Conditions",
+    "campaign_session",
+    "campaign_settings",
+    "read_sessions",
+]
 
 _CONDITIONS = ("protocol", "engine", "silicon", "accelerator", "model", "experts_format", "input_tokens",
                "output_tokens", "drafting")  # fmt: skip
@@ -136,45 +143,64 @@ def _holds(entry: dict[str, Any], asked: dict[str, Any], conditions: tuple[str, 
     return all(asked[name] in _several(entry[name]) for name in conditions if name in entry)
 
 
-def campaign_settings(
-    *,
-    protocol: str,
-    engine: str,
-    silicon: str,
-    model: str,
-    experts_format: str,
-    concurrency: float,
-    accelerator: str = "",
-    input_tokens: float = 0.0,
-    output_tokens: float = 0.0,
-    tp: int = 1,
-    measured_on: str | None = None,
-    release: tuple[int, ...] | None = None,
-    draft_tokens: int = 0,
-    ranks: int = 1,
-) -> CampaignSettings:
-    """Settings of the campaign that a run belongs to.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conditions:
+    """What a run says of itself, by which the settings of its campaign are found.
 
-    Parameters
+    Attributes
     ----------
     protocol, engine, silicon, model, experts_format : str
         Protocol and engine of the run, compute capability without the minor number, model, format of the weights.
     concurrency : float
         Requests in flight, [-]
-    accelerator : str, optional
+    accelerator : str
         Canonical name of the part.
-    input_tokens, output_tokens : float, optional
-        Nominal lengths, by which some scripts set the budget and how prompts wait, [token]
-    tp : int, optional
+    input_tokens, output_tokens : float
+        Nominal lengths, by which some scripts set the budget and how prompts wait; 0 if not said, [token]
+    tp : int
         Accelerators that share a layer, [-]
-    measured_on : str, optional
+    measured_on : str or None
         Date of the run; scripts change. One without is taken as late.
-    release : tuple of int, optional
+    release : tuple of int or None
         Engine version, [-]
-    draft_tokens : int, optional
+    draft_tokens : int
         Drafted tokens of a step; scripts of runs that draft differ, [token]
-    ranks : int, optional
+    ranks : int
         Ranks with requests of their own (data-parallel attention), [-]
+    """
+
+    protocol: str
+    engine: str
+    silicon: str
+    model: str
+    experts_format: str
+    concurrency: float
+    accelerator: str = ""
+    input_tokens: float = 0.0
+    output_tokens: float = 0.0
+    tp: int = 1
+    measured_on: str | None = None
+    release: tuple[int, ...] | None = None
+    draft_tokens: int = 0
+    ranks: int = 1
+
+    def asked(self) -> dict[str, Any]:
+        """Values of the conditions that an entry may set."""
+        named = (
+            "protocol", "engine", "silicon", "accelerator", "model", "experts_format", "input_tokens",
+            "output_tokens", "tp", "concurrency",
+        )  # fmt: skip
+        values = {name: getattr(self, name) for name in named}
+        return {**values, "measured_on": self.measured_on or "9999", "drafting": self.draft_tokens > 0}
+
+
+def campaign_settings(run: Conditions) -> CampaignSettings:
+    """Settings of the campaign that a run belongs to.
+
+    Parameters
+    ----------
+    run : Conditions
+        What the run says of itself.
 
     Returns
     -------
@@ -184,54 +210,57 @@ def campaign_settings(
 
     Examples
     --------
-    >>> campaign_settings(protocol="inferencex", engine="trtllm", silicon="10", model="gpt-oss-120b",
-    ...                   experts_format="mxfp4", concurrency=64).budget
+    >>> campaign_settings(Conditions(protocol="inferencex", engine="trtllm", silicon="10", model="gpt-oss-120b",
+    ...                              experts_format="mxfp4", concurrency=64)).budget
     20000
     """
-    asked: dict[str, Any] = dict(
-        protocol=protocol, engine=engine, silicon=silicon, accelerator=accelerator, model=model,
-        experts_format=experts_format, input_tokens=input_tokens, output_tokens=output_tokens, tp=tp,
-        concurrency=concurrency, measured_on=measured_on or "9999", drafting=draft_tokens > 0,
-    )  # fmt: skip
-    users = concurrency / max(ranks, 1)
-    of_data = ("protocol", "model")
-    data = next((one for one in _data_sets() if _holds(one, asked, of_data) and _between(one, input_tokens)), {})
-    input_tokens = input_tokens or data.get("input_tokens", 0.0)
-    output_tokens = output_tokens or data.get("output_tokens", 0.0)
-    fixed: dict[str, Any] = {name: float(data[name]) for name in ("input_tokens", "output_tokens") if name in data}
+    asked, of_data = run.asked(), ("protocol", "model")
+    data = next((one for one in _data_sets() if _holds(one, asked, of_data) and _between(one, run.input_tokens)), {})
     for entry in _entries():
         first = tuple(int(part) for part in str(entry.get("release_from", "0")).split("."))
-        if first > (0,) and (release or (0,)) < first:
+        if first > (0,) and (run.release or (0,)) < first:
             continue
         bounds = [(asked[what] >= entry[name]) is least for name, (what, least) in _BOUNDS.items() if name in entry]
         if all(bounds) and _holds(entry, asked):
-            small = "poll_interval_small" in entry and concurrency < entry["small_below"]
-            lengths = entry.get("lengths", data.get("lengths"))
-            return CampaignSettings(
-                kv=entry.get("kv"),
-                fraction=entry.get("fraction"),
-                budget=_budget(entry, concurrency, input_tokens, output_tokens, (draft_tokens + 1) * users),
-                poll_interval=int(entry.get("poll_interval_small" if small else "poll_interval", 1)),
-                gather_steps=int(entry.get("gather_steps", 0)),
-                batch_wait_steps=int(entry.get("batch_wait_steps", 0)),
-                batch_wait_share=float(entry.get("batch_wait_share", 1.0)),
-                lengths=tuple(lengths) if lengths else None,
-                requests_per_user=entry.get("requests_per_user"),
-                running_limit=entry.get("running_limit"),
-                reserve=entry.get("reserve"),
-                whole_prompts=entry.get("whole_prompts"),
-                prefill_first=entry.get("prefill_first"),
-                replica=_replica(entry),
-                parts=int(entry.get("parts", 1)),
-                one_group=bool(entry.get("one_group", False)),
-                label_share=float(entry.get("label_share", 1.0)),
-                label_frame=float(entry.get("label_frame", 0.0)),
-                output_limit=float(entry.get("output_limit", "inf")),
-                source=str(entry["source"]),
-                **fixed,
-            )
+            return _settings(entry, data, run)
     spread = tuple(data["lengths"]) if "lengths" in data else None
-    return CampaignSettings(lengths=spread, source=data.get("source", ""), **fixed)
+    return CampaignSettings(lengths=spread, source=data.get("source", ""), **_stated_lengths(data))
+
+
+def _stated_lengths(data: dict[str, Any]) -> dict[str, Any]:
+    return {name: float(data[name]) for name in ("input_tokens", "output_tokens") if name in data}
+
+
+def _settings(entry: dict[str, Any], data: dict[str, Any], run: Conditions) -> CampaignSettings:
+    """What an entry sets for a run of a data set."""
+    small = "poll_interval_small" in entry and run.concurrency < entry["small_below"]
+    lengths = entry.get("lengths", data.get("lengths"))
+    inputs = run.input_tokens or data.get("input_tokens", 0.0)
+    outputs = run.output_tokens or data.get("output_tokens", 0.0)
+    verified = (run.draft_tokens + 1) * run.concurrency / max(run.ranks, 1)
+    return CampaignSettings(
+        kv=entry.get("kv"),
+        fraction=entry.get("fraction"),
+        budget=_budget(entry, run.concurrency, inputs, outputs, verified),
+        poll_interval=int(entry.get("poll_interval_small" if small else "poll_interval", 1)),
+        gather_steps=int(entry.get("gather_steps", 0)),
+        batch_wait_steps=int(entry.get("batch_wait_steps", 0)),
+        batch_wait_share=float(entry.get("batch_wait_share", 1.0)),
+        lengths=tuple(lengths) if lengths else None,
+        requests_per_user=entry.get("requests_per_user"),
+        running_limit=entry.get("running_limit"),
+        reserve=entry.get("reserve"),
+        whole_prompts=entry.get("whole_prompts"),
+        prefill_first=entry.get("prefill_first"),
+        replica=_replica(entry),
+        parts=int(entry.get("parts", 1)),
+        one_group=bool(entry.get("one_group", False)),
+        label_share=float(entry.get("label_share", 1.0)),
+        label_frame=float(entry.get("label_frame", 0.0)),
+        output_limit=float(entry.get("output_limit", "inf")),
+        source=str(entry["source"]),
+        **_stated_lengths(data),
+    )
 
 
 def _between(entry: dict[str, Any], input_tokens: float) -> bool:

@@ -34,8 +34,8 @@ class RunFigure:
         Kind of interval of that prediction: ``ttft``, ``prefill`` or ``decode``.
     group : str
         Where the accuracy report counts it: ``TTFT``, ``TPOT``, ``throughput`` or ``prefill``.
-    answer : str
-        Column of the table that `glmplan predict` writes; empty where that table has none.
+    answered : bool
+        Whether the table that `glmplan predict` writes has this column.
     heading : str
         Heading in a narrow table; empty where such a table leaves it out.
     aliases : tuple of str
@@ -51,7 +51,7 @@ class RunFigure:
     predicted: str = ""
     interval: str = ""
     group: str = ""
-    answer: str = ""
+    answered: bool = False
     heading: str = ""
     aliases: tuple[str, ...] = ()
 
@@ -59,12 +59,12 @@ class RunFigure:
 _MS = 1e-3
 _ROWS = (
     RunFigure("ttft_mean_ms", "ms", "TTFT, mean", "time to first token, mean", _MS, False, "ttft", "ttft", "TTFT",
-              answer="ttft_ms", heading="TTFT ms", aliases=("ttft_ms",)),
+              answered=True, heading="TTFT ms", aliases=("ttft_ms",)),
     RunFigure("ttft_p50_ms", "ms", "TTFT, median", "time to first token, median", _MS, False, "ttft_p50", "ttft",
               "TTFT"),
     RunFigure("ttft_p99_ms", "ms", "TTFT, p99", "time to first token, 99th percentile", _MS),
     RunFigure("tpot_mean_ms", "ms", "TPOT, mean", "time per output token after the first, mean over requests", _MS,
-              False, "tpot", "decode", "TPOT", answer="tpot_ms", heading="TPOT ms", aliases=("tpot_ms",)),
+              False, "tpot", "decode", "TPOT", answered=True, heading="TPOT ms", aliases=("tpot_ms",)),
     RunFigure("tpot_p50_ms", "ms", "TPOT, median", "time per output token after the first, median", _MS, False, "tpot",
               "decode", "TPOT"),
     RunFigure("tpot_p99_ms", "ms", "TPOT, p99", "time per output token after the first, 99th percentile", _MS),
@@ -78,20 +78,20 @@ _ROWS = (
               heading="E2E ms"),
     RunFigure("e2e_p99_ms", "ms", "end to end, p99", "from sending a request to its last token, 99th percentile", _MS),
     RunFigure("output_tokens_per_s", "tok/s", "output throughput", "output tokens of all requests over wall time", 1.0,
-              True, "output_rate", "decode", "throughput", answer="output_tokens_per_s", heading="tok/s",
+              True, "output_rate", "decode", "throughput", answered=True, heading="tok/s",
               aliases=("mlperf_tokens_per_s", "decode_tokens_per_s")),
     RunFigure("output_tokens_per_s_per_request", "tok/s", "output speed of one request",
               "output tokens over the time of one request, first token left out", 1.0, True, "request_rate", "decode",
-              "throughput", answer="output_tokens_per_s_per_request"),
+              "throughput", answered=True),
     RunFigure("total_tokens_per_s", "tok/s", "total throughput",
               "input and output tokens of all requests over wall time", 1.0, True, "total_rate", "decode",
-              "throughput", answer="total_tokens_per_s"),
+              "throughput", answered=True),
     RunFigure("prefill_tokens_per_s", "tok/s", "prefill speed", "prompt tokens over the time to read them", 1.0, True,
-              "prefill_rate", "prefill", "prefill", answer="prefill_tokens_per_s", heading="prefill tok/s"),
+              "prefill_rate", "prefill", "prefill", answered=True, heading="prefill tok/s"),
     RunFigure("kv_pool_tokens", "token", "KV cache pool", "tokens that the cache has room for",
-              answer="kv_pool_tokens", heading="KV tokens"),
+              answered=True, heading="KV tokens"),
     RunFigure("weights_gib_per_accelerator", "GiB", "weights", "weights that the fullest accelerator holds", GIB,
-              answer="weights_gib_per_accelerator", heading="GiB/card"),
+              answered=True, heading="GiB/card"),
     RunFigure("wall_s", "s", "wall time", "duration of the whole run"),
     RunFigure("gpu_power_total_w", "W", "power", "power of all accelerators together, mean"),
     RunFigure("joules_per_output_token", "J/token", "energy", "energy of the accelerators for each output token"),
@@ -103,7 +103,7 @@ FIGURES: dict[str, RunFigure] = {one.column: one for one in _ROWS}
 #: column → figure, of those that are predicted
 COMPARED: dict[str, RunFigure] = {one.column: one for one in _ROWS if one.predicted}
 #: column of the table of predictions → figure, in the order of that table
-ANSWERS: dict[str, RunFigure] = {one.answer: one for one in _ROWS if one.answer}
+ANSWERS: dict[str, RunFigure] = {one.column: one for one in _ROWS if one.answered}
 #: figure of a `Prediction` → the column that it is written in: of several the first, a mean
 PREDICTED: dict[str, RunFigure] = {one.predicted: one for one in reversed(_ROWS) if one.predicted}
 #: figure of a `Prediction` → its kind of interval

@@ -6,12 +6,12 @@ import csv
 import io
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from glmplan.errors import SpecError
+from glmplan.errors import SpecError, nearest
 from glmplan.facts.catalogue.names import (
     accelerator_name,
     engine_name,
@@ -20,6 +20,7 @@ from glmplan.facts.catalogue.names import (
     model_name,
     weights_name,
 )
+from glmplan.facts.formats import KV_FORMATS
 from glmplan.readers.runs.columns import ALIASES, COLUMNS, ignored_columns, nearest_column
 from glmplan.readers.runs.figures import FIGURES
 from glmplan.readers.runs.labels import counted_label
@@ -138,6 +139,14 @@ def _figures(row: Mapping[str, str], protocol: str) -> tuple[dict[str, float], b
     return seen, moved
 
 
+def _chosen(row: Mapping[str, str], name: str, choices: Iterable[str], found: str | None) -> None:
+    """Refuse a word that stands for none of the choices: nothing is taken instead of it."""
+    if found is not None and found not in choices:
+        close = nearest(found, choices)
+        more = f"nearest: {', '.join(close)}" if close else f"choices: {', '.join(choices)}"
+        raise _BadCell(f"{name}: {row.get(name, '')!r} is not known; {more}")
+
+
 def _read(row: Mapping[str, str], protocol: str, phase: str) -> dict[str, Any]:
     """Return the fields of a run that need numbers; raises _BadCell."""
     fields: dict[str, Any] = {
@@ -145,6 +154,8 @@ def _read(row: Mapping[str, str], protocol: str, phase: str) -> dict[str, Any]:
     }
     fields.update(_load(row, protocol))
     _number(row, "host_share")  # checked here, read with the machine
+    _chosen(row, "phase", COLUMNS["phase"].choices, phase)
+    _chosen(row, "kv_cache", KV_FORMATS, kv_name(row.get("kv_cache", "")))
     notes = row.get("notes", "")
     prompt, depth, label = _lengths(row, phase)
     spec = read_speculation(row.get("speculative", ""), notes, _number(row, "acceptance_length"), depth)
@@ -323,6 +334,8 @@ def runs_of_frame(frame: pd.DataFrame, name: str = "frame") -> Runs:
     >>> runs_of_frame(pd.DataFrame({"model": ["glm-5.1"], "accelerator": ["b200-sxm"], "tp": [8]}))[0].tp
     8
     """
+    if not hasattr(frame, "columns") or not hasattr(frame, "convert_dtypes"):
+        raise SpecError("is not a frame of pandas; `glmplan predict` reads files", field=name, value=frame)
     if "id" not in frame.columns:
         frame = frame.assign(id=[str(number) for number in range(len(frame))])
     # whole numbers beside gaps stay whole, gaps are empty cells

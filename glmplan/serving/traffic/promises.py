@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 
 from glmplan.errors import SpecError
-from glmplan.units import parse_quantity
+from glmplan.units import given_text, parse_quantity
 
 __all__ = ["METRICS", "STATISTICS", "Target", "parse_slo"]
 
@@ -75,7 +75,7 @@ def parse_slo(text: str) -> tuple[Target, ...]:
     ['ttft p95 < 2000 ms', 'tpot p95 < 50 ms']
     """
     targets = []
-    for part in text.split(","):
+    for part in given_text(text, "--slo").split(","):
         match = _TARGET.match(part)
         if match is None:
             raise SpecError("is not a target such as 'ttft p95 < 2 s'", field="--slo", value=part.strip())
@@ -85,7 +85,10 @@ def parse_slo(text: str) -> tuple[Target, ...]:
             raise SpecError("is not a metric", field="--slo", value=metric, choices=METRICS)
         if statistic not in STATISTICS:
             raise SpecError("is not a statistic", field="--slo", value=statistic, choices=STATISTICS)
-        seconds = parse_quantity(bound, "seconds")
+        try:
+            seconds = parse_quantity(bound, "seconds")
+        except SpecError as error:
+            raise SpecError(error.message, field="--slo", value=error.value, choices=error.choices) from None
         if not seconds > 0:
             raise SpecError("must be above zero", field="--slo", value=bound)
         targets.append(Target(metric, statistic, seconds))

@@ -207,7 +207,7 @@ def parse_traffic(spec: str, **lengths: Any) -> Traffic:
             number = _amount(first, "--traffic")
             if kind not in ("closed", "sessions"):
                 raise SpecError("needs its unit, as in 2.5/s", field="--traffic rate", value=first)
-            if number != int(number):
+            if not number.is_integer():
                 raise SpecError("is not a whole number", field="--traffic users", value=first)
             fields["users"] = int(number)
         for option in options:
@@ -231,6 +231,7 @@ def parse_traffic(spec: str, **lengths: Any) -> Traffic:
             message[0].lower() + message[1:],
             file=file or "--traffic",
             field=where,
-            value=first_error["input"],
+            # a quantity names its text itself
+            value=None if message.startswith(repr(first_error["input"])) else first_error["input"],
             choices=Traffic.model_fields if first_error["type"] == "extra_forbidden" else (),
         ) from None

@@ -8,7 +8,7 @@ import pytest
 from glmplan.errors import SpecError
 from glmplan.facts.folders import data_folder
 from glmplan.prediction.from_row import question_of
-from glmplan.readers.runs.campaigns import campaign_session, campaign_settings, read_sessions
+from glmplan.readers.runs.campaigns import Conditions, campaign_session, campaign_settings, read_sessions
 from glmplan.readers.runs.ledger import load_measurements
 from glmplan.readers.runs.record import Run
 
@@ -22,9 +22,8 @@ ASKED = {
 
 
 def settings(**changes):
-    return campaign_settings(
-        **{**ASKED, "concurrency": 64.0, "input_tokens": 1024.0, "output_tokens": 1024.0, **changes}
-    )
+    asked = {**ASKED, "concurrency": 64.0, "input_tokens": 1024.0, "output_tokens": 1024.0, **changes}
+    return campaign_settings(Conditions(**asked))
 
 
 def test_the_budget_holds_a_whole_prompt_beside_all_who_decode():

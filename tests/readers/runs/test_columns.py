@@ -32,6 +32,7 @@ def test_every_column_that_is_understood_changes_the_record(name):
     cell = {
         "trust": "D",
         "phase": "decode",
+        "kv_cache": "fp8",
         "engine": "vllm",
         "speculative": "mtp-3",
         "withheld": "wall_s: not said",

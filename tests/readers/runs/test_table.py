@@ -109,10 +109,16 @@ def test_a_count_written_as_a_float_is_a_count():
     [({"tp": "2.5"}, "tp"), ({"tp": "0"}, "tp"), ({"concurrency": "-3"}, "concurrency"),
      ({"concurrency": "0"}, "concurrency"),
      ({"input_tokens": "nan"}, "input_tokens"), ({"output_tokens": "inf"}, "output_tokens"), ({"pp": "two"}, "pp"),
-     ({"ttft_ms": "1,2"}, "ttft_ms"), ({"model": ""}, "model")],
+     ({"ttft_ms": "1,2"}, "ttft_ms"), ({"model": ""}, "model"), ({"phase": "decodin"}, "phase"),
+     ({"kv_cache": "fb8"}, "kv_cache")],
 )  # fmt: skip
 def test_a_bad_cell_is_told_with_its_column(cells, field):
     assert run(**cells).error.startswith(f"{field}: ")
+
+
+def test_a_word_that_is_not_known_is_told_with_the_nearest_that_is():
+    assert run(phase="decodin").error.endswith("nearest: decode")
+    assert run(kv_cache="fb8").error.endswith("nearest: fp8")
 
 
 @given(st.dictionaries(st.sampled_from([*COLUMNS, *ALIASES]), st.text(max_size=12)))
