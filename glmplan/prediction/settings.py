@@ -34,7 +34,7 @@ class Settings:
         Whether steps run from captured graphs.
     unstated : frozenset of str
         Fields that somebody may have set and nobody tells: memory spans what is usual, see
-        `glmplan.prediction.usual_settings`. Empty for a launch that is told here.
+        `glmplan.prediction.usual_settings.spanned`. Empty for a launch that is told here.
 
     Raises
     ------
