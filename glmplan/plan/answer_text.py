@@ -97,6 +97,8 @@ def _head(answer: AnswerRecord) -> str:
     for known in ("fits with ", "does not fit: ", "tight: "):
         said = said.removeprefix(known)
     out += _wrap(said if answer.verdict == "unknown" else f"{word}  {said}", "", " " * (len(word) + 2))
+    if answer.holding is not None:
+        out += _wrap(f"KV cache      {answer.holding.terms.kv.upper()}: {answer.kv_why}", "  ", " " * 16)
     for reason in answer.reasons:
         out += _wrap(reason)
     if answer.verdict == "does_not_fit" and answer.changes:
@@ -352,8 +354,6 @@ def _rests(answer: AnswerRecord) -> str:
     if answer.ranks:
         out += _wrap("memory: shapes of the model, rules of the engine; driver, context, graphs as observed "
                      "(calibration/fits/memory.toml)")  # fmt: skip
-    if answer.kv_why:
-        out += _wrap(f"KV cache {answer.kv_why}")
     for text in answer.asked.assumed:
         out += _wrap(f"taken: {text}")
     for text in answer.asked.notes:

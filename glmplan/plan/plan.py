@@ -245,7 +245,7 @@ class AnswerRecord:
     ranks : tuple of MemoryBudget
         Memory of every rank.
     kv_why : str
-        Why the cache has its format.
+        Why the cache has its format: asked for, said by the checkpoint, the engine's default, the only one that fits.
     context, context_low : int
         Longest request alone, mean and low end, the model's limit applied, [token]
     launch_context : int

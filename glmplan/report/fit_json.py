@@ -175,6 +175,10 @@ def _plan(answer: FitAnswer) -> dict[str, Any] | None:
         "mtp": terms.mtp,
         "sparse_attention": terms.sparse,
         "max_model_len": answer.launch_context,
+        "memory_fraction": answer.asked.settings.memory_fraction,
+        "max_num_seqs": answer.asked.defaults.places,
+        "max_num_batched_tokens": answer.asked.defaults.budget,
+        "attention_backend": answer.asked.settings.attention_backend or None,
         "runs": terms.blocked is None,
     }
 
