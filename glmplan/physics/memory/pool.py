@@ -13,6 +13,7 @@ import numpy as np
 
 from glmplan.facts.engines.memory import static_fraction
 from glmplan.physics.memory.observed import MemoryFit, Spread, load_memory_fit
+from glmplan.physics.memory.pages import printed_tokens, shares_pages
 from glmplan.physics.memory.part import PartMemory
 from glmplan.physics.memory.ranks import RankMemory, StageMemory
 from glmplan.units import QUANTILE_90
@@ -49,6 +50,9 @@ class KvPool:
         Pipeline stage that limits, [-]
     fits : bool array
         Whether at least one block is left on every rank.
+    printed, printed_low, printed_high : array
+        Tokens that the engine prints as the size of its cache at start, and their 90 % interval, of one data-parallel
+        rank as an engine process prints it; another number than `tokens` where windows or states share pages, [token]
     """
 
     bytes: np.ndarray
@@ -58,6 +62,9 @@ class KvPool:
     sd: np.ndarray
     stage: np.ndarray
     fits: np.ndarray
+    printed: np.ndarray
+    printed_low: np.ndarray
+    printed_high: np.ndarray
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,15 +110,48 @@ class PoolTerms:
         return np.sqrt(self.variance + (self.less if quantile < 0 else self.more))
 
 
-def _observed(fit: MemoryFit, memory: RankMemory, part: PartMemory) -> tuple[np.ndarray, np.ndarray, Spread]:
-    """Context mean and variance for each layout, and the remainder of the engine."""
+@dataclass(frozen=True, slots=True)
+class _Beside:
+    """What a launch takes beside weights and activations: means (n,) [B] and their variance (n,) [B²]."""
+
+    context: np.ndarray
+    variance: np.ndarray
+    remainder: Spread
+
+
+def _observed(fit: MemoryFit, memory: RankMemory, part: PartMemory) -> _Beside:
+    """Context and buffers of each layout, and the remainder of the engine."""
     alone = np.asarray(memory.layout.accelerators) == 1
+    engine = memory.settings.engine
+    if engine in fit.outside:
+        seen = fit.outside[engine]
+        several = seen.get(part.link, seen["several"])
+        context = np.where(alone, seen["single"].mean, several.mean)
+        return _Beside(context, np.where(alone, seen["single"].sd, several.sd) ** 2, Spread(0.0, 0.0, 0))
     single = fit.context["single"]
     linked = single if part.link == "unified" else fit.context.get(part.link, fit.context["pcie"])
     context = np.where(alone, single.mean, linked.mean)
     variance = np.where(alone, single.sd, linked.sd) ** 2
-    engine = memory.settings.engine
-    return context, variance, fit.remainder.get(engine, fit.remainder["pooled"])
+    return _Beside(context, variance, fit.remainder.get(engine, fit.remainder["pooled"]))
+
+
+def _graphs(fit: MemoryFit, memory: RankMemory) -> tuple[np.ndarray, np.ndarray, bool]:
+    """Graphs as they count for the pool, their variance, and whether they come out of it.
+
+    Where they do, the engine takes an estimate of its own, which hardly depends on how many sizes are captured.
+    """
+    settings = memory.settings
+    zero = np.zeros_like(np.asarray(memory.layout.tp, dtype=float))
+    captured = np.asarray(DEFAULT_GRAPHS if settings.graphs is None else settings.graphs, dtype=float) + zero
+    estimate = fit.estimate.get(settings.engine)
+    taken = settings.graphs_in_pool and memory.estimates_graphs
+    if not taken or estimate is None:
+        return fit.graph.mean * captured, (fit.graph.sd * captured) ** 2, taken
+    some = captured > 0
+    alone = np.asarray(memory.layout.accelerators) == 1
+    single, several = estimate["single"], estimate["several"]
+    mean, sd = (np.where(alone, getattr(single, one), getattr(several, one)) for one in ("mean", "sd"))
+    return np.where(some, mean, 0.0), np.where(some, sd, 0.0) ** 2, taken
 
 
 def _fraction(memory: RankMemory, part: PartMemory) -> np.ndarray:
@@ -150,12 +190,12 @@ def pool_terms(memory: RankMemory, stage: StageMemory, part: PartMemory, fit: Me
     PoolTerms
         The pool and what stands beside it.
     """
-    settings, rule = memory.settings, memory.settings.rule
-    context, context_variance, remainder = _observed(fit, memory, part)
+    rule = memory.settings.rule
+    beside = _observed(fit, memory, part)
+    context, context_variance, remainder = beside.context, beside.variance, beside.remainder
     zero = np.zeros_like(stage.per_token)
     fraction = _fraction(memory, part)
-    captured = np.asarray(DEFAULT_GRAPHS if settings.graphs is None else settings.graphs, dtype=float)
-    graphs = fit.graph.mean * captured + zero
+    graphs, graph_variance, in_pool = _graphs(fit, memory)
     weights = stage.weight_bytes
     if not rule.draft_in_pool:
         weights = weights - stage.weights.get("mtp", zero)
@@ -164,10 +204,9 @@ def pool_terms(memory: RankMemory, stage: StageMemory, part: PartMemory, fit: Me
     total_variance = (part.total_sd**2 if part.free_before_load is None else 0.0) + zero
     share: np.ndarray | float = 1.0
     if rule.pool == "total":
-        taken = graphs if settings.graphs_in_pool else zero
         limit = fraction * part.total + zero
-        pool = limit - weights - stage.activation - context - remainder.mean - taken
-        variance = fraction**2 * total_variance + known + remainder.sd**2 + (fit.graph.sd * captured * (taken > 0)) ** 2
+        pool = limit - weights - stage.activation - context - remainder.mean - graphs * in_pool
+        variance = fraction**2 * total_variance + known + remainder.sd**2 + graph_variance * in_pool
     elif rule.pool == "before_load":
         limit = fraction * free
         pool = limit - weights - remainder.mean
@@ -195,6 +234,25 @@ def _tokens(memory: RankMemory, stage: StageMemory, pool: np.ndarray, context: n
     size = each * wide
     blocks = np.floor(np.maximum(pool, 0.0) / np.where(size > 0, size, 1.0))
     return np.where(size > 0, blocks * wide, np.inf)
+
+
+def _printed(memory: RankMemory, stage: StageMemory, pool: np.ndarray, context: np.ndarray) -> np.ndarray:
+    """Tokens that the engine prints, where it prints others than the blocks of `_tokens`."""
+    settings = memory.settings
+    paging = settings.rule.paging_of(settings.version) if settings.rule.paging else None
+    if paging is None or not shares_pages(stage.kinds):
+        return _tokens(memory, stage, pool, context)
+    zero = np.zeros_like(pool)
+    return printed_tokens(
+        pool,
+        stage.kinds,
+        paging,
+        block=settings.block(memory.sparse),
+        longest=(context if settings.longest is None else np.asarray(settings.longest, dtype=float)) + zero,
+        budget=memory.budget + zero,
+        drafted=settings.drafted(memory.draft),
+        dcp=np.asarray(memory.layout.dcp, dtype=float),
+    )
 
 
 def kv_pool(
@@ -225,7 +283,8 @@ def kv_pool(
     Notes
     -----
     All ranks take the smallest number of blocks any of them has room for. For hybrid models `tokens` is the number of
-    tokens in requests of `context` tokens, which is what vLLM prints for `max_model_len`.
+    tokens in requests of `context` tokens by the bytes that they keep; `printed` is what the engine says of the same
+    pool, for requests of ``max_model_len``.
 
     Examples
     --------
@@ -249,10 +308,13 @@ def kv_pool(
         terms = pool_terms(memory, stage, part, fit)
         rows = [terms.pool, terms.deviation(-1.0)]
         for shift in (0.0, -QUANTILE_90, QUANTILE_90):
-            tokens = _tokens(memory, stage, terms.pool + shift * terms.deviation(shift), length)
-            rows.append(np.where(stage.held, tokens, np.inf))
+            left = terms.pool + shift * terms.deviation(shift)
+            for count in (_tokens, _printed):
+                rows.append(np.where(stage.held, count(memory, stage, left, length), np.inf))
         found.append(tuple(rows))
-    pools, sds, means, lows, highs = (np.stack(column) for column in zip(*found, strict=True))
+    pools, sds, means, print_mean, lows, print_low, highs, print_high = (
+        np.stack(column) for column in zip(*found, strict=True)
+    )
     # a stage without a growing cache (recurrent layers only) limits by its bytes
     order = np.where(np.isfinite(means), means, np.inf)
     ranked = np.where(np.stack([stage.held for stage in memory.stages]), pools, np.inf)
@@ -260,7 +322,10 @@ def kv_pool(
     pick = (stage_index, np.arange(stage_index.size))
     least = [np.where(np.isfinite(one.min(axis=0)), one.min(axis=0), 0.0) * dp for one in (means, lows, highs)]
     fits = (ranked.min(axis=0) > 0) & (least[0] > 0)
-    return KvPool(pools[pick], least[0] * fits, least[1], least[2], sds[pick], stage_index, fits)
+    shown = [np.where(np.isfinite(one.min(axis=0)), one.min(axis=0), 0.0) for one in (print_mean, print_low, print_high)]
+    return KvPool(
+        pools[pick], least[0] * fits, least[1], least[2], sds[pick], stage_index, fits, shown[0] * fits, *shown[1:]
+    )
 
 
 def requests_that_fit(
