@@ -53,6 +53,8 @@ class MemoryFit:
     estimate : dict of str to dict of str to Spread
         What an engine estimates of its CUDA graphs before it makes its pool, by engine and then ``single`` or
         ``several`` accelerators, [B]
+    captured : dict of str to dict of str to Spread
+        What its captured graphs take, likewise, [B]
     """
 
     driver: Spread
@@ -61,6 +63,7 @@ class MemoryFit:
     remainder: dict[str, Spread]
     outside: dict[str, dict[str, Spread]] = field(default_factory=dict)
     estimate: dict[str, dict[str, Spread]] = field(default_factory=dict)
+    captured: dict[str, dict[str, Spread]] = field(default_factory=dict)
 
 
 @cache
@@ -96,4 +99,5 @@ def load_memory_fit() -> MemoryFit:
         remainder={name: spread(entry) for name, entry in content["remainder"].items()},
         outside=spreads("outside"),
         estimate=spreads("estimate"),
+        captured=spreads("captured"),
     )

@@ -24,6 +24,7 @@ __all__ = [
     "PoolTerms",
     "kv_pool",
     "largest_context",
+    "outside_classes",
     "pool_terms",
     "requests_that_fit",
 ]
@@ -83,6 +84,10 @@ class PoolTerms:
         Of `pool` by what only a launch shows, [B²]
     less, more : array
         Variance of `pool` towards less and towards more because weights may be larger or smaller than computed, [B²]
+    graphs_sd : array
+        Standard deviation of `graphs`, [B]
+    estimate : array
+        What the engine takes from the pool for graphs before it captures them, 0 where it does not, [B]
     """
 
     context: np.ndarray
@@ -93,6 +98,8 @@ class PoolTerms:
     variance: np.ndarray
     less: np.ndarray
     more: np.ndarray
+    graphs_sd: np.ndarray
+    estimate: np.ndarray
 
     def deviation(self, quantile: float) -> np.ndarray:
         """Standard deviation of `pool` on one side.
@@ -123,9 +130,10 @@ def _observed(fit: MemoryFit, memory: RankMemory, part: PartMemory) -> _Beside:
     """Context and buffers of each layout, and the remainder of the engine."""
     alone = np.asarray(memory.layout.accelerators) == 1
     engine = memory.settings.engine
-    if engine in fit.outside:
+    trial = memory.settings.rule.profiling_of(memory.settings.version, dense=True)
+    if engine in fit.outside and trial is not None and part.link != "unified":
         seen = fit.outside[engine]
-        several = seen.get(part.link, seen["several"])
+        several = seen[next(one for one in outside_classes(part, sparse=memory.sparse) if one in seen)]
         context = np.where(alone, seen["single"].mean, several.mean)
         return _Beside(context, np.where(alone, seen["single"].sd, several.sd) ** 2, Spread(0.0, 0.0, 0))
     single = fit.context["single"]
@@ -135,23 +143,62 @@ def _observed(fit: MemoryFit, memory: RankMemory, part: PartMemory) -> _Beside:
     return _Beside(context, variance, fit.remainder.get(engine, fit.remainder["pooled"]))
 
 
-def _graphs(fit: MemoryFit, memory: RankMemory) -> tuple[np.ndarray, np.ndarray, bool]:
-    """Graphs as they count for the pool, their variance, and whether they come out of it.
+def outside_classes(part: PartMemory, *, sparse: bool) -> tuple[str, ...]:
+    """Kinds of launches on several accelerators by what they take outside the trial run, the narrowest first.
 
-    Where they do, the engine takes an estimate of its own, which hardly depends on how many sizes are captured.
+    Parameters
+    ----------
+    part : PartMemory
+        The accelerator.
+    sparse : bool
+        Whether the model caches index keys.
+
+    Returns
+    -------
+    tuple of str
+        Keys of `MemoryFit.outside`; the last one is always there.
+
+    Notes
+    -----
+    Sparse models over PCIe run on images of the community, which hold arenas of their own kernels. NVLink of compute
+    capability 10 has the all-reduce work spaces of FlashInfer.
+
+    Examples
+    --------
+    >>> outside_classes(PartMemory(80e9, 79e9, 0.0, "nvlink", capability="10.3"), sparse=False)
+    ('nvlink-10', 'nvlink', 'several')
+    """
+    sparse_over_pcie = sparse and part.link == "pcie"
+    newest = part.link == "nvlink" and part.capability.startswith("10.")
+    narrow = ("pcie-sparse",) if sparse_over_pcie else ("nvlink-10",) if newest else ()
+    return (*narrow, part.link, "several")
+
+
+def _by_number(memory: RankMemory, seen: dict[str, Spread]) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and standard deviation for one accelerator or several, for each layout."""
+    alone = np.asarray(memory.layout.accelerators) == 1
+    single, several = seen["single"], seen["several"]
+    return np.where(alone, single.mean, several.mean), np.where(alone, single.sd, several.sd)
+
+
+def _graphs(fit: MemoryFit, memory: RankMemory) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Graphs captured and what the engine takes from the pool for them, each with its standard deviation.
+
+    Both hardly depend on how many sizes are captured where they were observed for the engine itself.
     """
     settings = memory.settings
     zero = np.zeros_like(np.asarray(memory.layout.tp, dtype=float))
-    captured = np.asarray(DEFAULT_GRAPHS if settings.graphs is None else settings.graphs, dtype=float) + zero
-    estimate = fit.estimate.get(settings.engine)
-    taken = settings.graphs_in_pool and memory.estimates_graphs
-    if not taken or estimate is None:
-        return fit.graph.mean * captured, (fit.graph.sd * captured) ** 2, taken
-    some = captured > 0
-    alone = np.asarray(memory.layout.accelerators) == 1
-    single, several = estimate["single"], estimate["several"]
-    mean, sd = (np.where(alone, getattr(single, one), getattr(several, one)) for one in ("mean", "sd"))
-    return np.where(some, mean, 0.0), np.where(some, sd, 0.0) ** 2, taken
+    count = np.asarray(DEFAULT_GRAPHS if settings.graphs is None else settings.graphs, dtype=float) + zero
+    captured, captured_sd = fit.graph.mean * count, fit.graph.sd * count
+    if settings.engine in fit.captured:
+        mean, sd = _by_number(memory, fit.captured[settings.engine])
+        captured, captured_sd = np.where(count > 0, mean, 0.0), np.where(count > 0, sd, 0.0)
+    if not (settings.graphs_in_pool and memory.estimates_graphs):
+        return captured, captured_sd, zero, zero
+    if settings.engine not in fit.estimate:
+        return captured, captured_sd, captured, captured_sd
+    mean, sd = _by_number(memory, fit.estimate[settings.engine])
+    return captured, captured_sd, np.where(count > 0, mean, 0.0), np.where(count > 0, sd, 0.0)
 
 
 def _fraction(memory: RankMemory, part: PartMemory) -> np.ndarray:
@@ -195,7 +242,7 @@ def pool_terms(memory: RankMemory, stage: StageMemory, part: PartMemory, fit: Me
     context, context_variance, remainder = beside.context, beside.variance, beside.remainder
     zero = np.zeros_like(stage.per_token)
     fraction = _fraction(memory, part)
-    graphs, graph_variance, in_pool = _graphs(fit, memory)
+    graphs, graphs_sd, estimate, estimate_sd = _graphs(fit, memory)
     weights = stage.weight_bytes
     if not rule.draft_in_pool:
         weights = weights - stage.weights.get("mtp", zero)
@@ -205,8 +252,8 @@ def pool_terms(memory: RankMemory, stage: StageMemory, part: PartMemory, fit: Me
     share: np.ndarray | float = 1.0
     if rule.pool == "total":
         limit = fraction * part.total + zero
-        pool = limit - weights - stage.activation - context - remainder.mean - graphs * in_pool
-        variance = fraction**2 * total_variance + known + remainder.sd**2 + graph_variance * in_pool
+        pool = limit - weights - stage.activation - context - remainder.mean - estimate
+        variance = fraction**2 * total_variance + known + remainder.sd**2 + estimate_sd**2
     elif rule.pool == "before_load":
         limit = fraction * free
         pool = limit - weights - remainder.mean
@@ -221,7 +268,9 @@ def pool_terms(memory: RankMemory, stage: StageMemory, part: PartMemory, fit: Me
         pool = limit - weights - stage.activation - context - remainder.mean
         variance = total_variance + known + remainder.sd**2
     less, more = ((share * side * weights / QUANTILE_90) ** 2 for side in (memory.larger, memory.smaller))
-    return PoolTerms(context + zero, remainder.mean + zero, graphs, limit, pool, variance, less, more)
+    return PoolTerms(
+        context + zero, remainder.mean + zero, graphs, limit, pool, variance, less, more, graphs_sd, estimate
+    )
 
 
 def _tokens(memory: RankMemory, stage: StageMemory, pool: np.ndarray, context: np.ndarray) -> np.ndarray:
