@@ -272,9 +272,7 @@ def _in_versions(entry: ProfilingRun | Paging, version: str | None) -> bool:
     if version is None:
         return entry.until is None
     key = version_key(version)
-    return not (
-        (entry.since and key < version_key(entry.since)) or (entry.until and key >= version_key(entry.until))
-    )
+    return not ((entry.since and key < version_key(entry.since)) or (entry.until and key >= version_key(entry.until)))
 
 
 @cache

@@ -13,7 +13,7 @@ import numpy as np
 
 from glmplan.facts.engines.memory import static_fraction
 from glmplan.physics.memory.observed import MemoryFit, Spread, load_memory_fit
-from glmplan.physics.memory.pages import printed_tokens, shares_pages
+from glmplan.physics.memory.pages import PagedLaunch, printed_tokens, shares_pages
 from glmplan.physics.memory.part import PartMemory
 from glmplan.physics.memory.ranks import RankMemory, StageMemory
 from glmplan.units import QUANTILE_90
@@ -292,16 +292,14 @@ def _printed(memory: RankMemory, stage: StageMemory, pool: np.ndarray, context: 
     if paging is None or not shares_pages(stage.kinds):
         return _tokens(memory, stage, pool, context)
     zero = np.zeros_like(pool)
-    return printed_tokens(
-        pool,
-        stage.kinds,
-        paging,
+    launch = PagedLaunch(
         block=settings.block(memory.sparse),
         longest=(context if settings.longest is None else np.asarray(settings.longest, dtype=float)) + zero,
         budget=memory.budget + zero,
         drafted=settings.drafted(memory.draft),
         dcp=np.asarray(memory.layout.dcp, dtype=float),
     )
+    return printed_tokens(pool, stage.kinds, paging, launch)
 
 
 def kv_pool(
@@ -371,7 +369,9 @@ def kv_pool(
     pick = (stage_index, np.arange(stage_index.size))
     least = [np.where(np.isfinite(one.min(axis=0)), one.min(axis=0), 0.0) * dp for one in (means, lows, highs)]
     fits = (ranked.min(axis=0) > 0) & (least[0] > 0)
-    shown = [np.where(np.isfinite(one.min(axis=0)), one.min(axis=0), 0.0) for one in (print_mean, print_low, print_high)]
+    shown = [
+        np.where(np.isfinite(one.min(axis=0)), one.min(axis=0), 0.0) for one in (print_mean, print_low, print_high)
+    ]
     return KvPool(
         pools[pick], least[0] * fits, least[1], least[2], sds[pick], stage_index, fits, shown[0] * fits, *shown[1:]
     )

@@ -20,7 +20,7 @@ from glmplan.physics.blocks.stack import vocabulary_tensors
 from glmplan.physics.blocks.storage import Segment, segments, tensor_format
 from glmplan.physics.blocks.tensor import Tensor
 from glmplan.physics.memory.pages import CachedLayers
-from glmplan.physics.memory.profiling import is_dense, peak_bytes
+from glmplan.physics.memory.profiling import TrialStep, is_dense, peak_bytes
 from glmplan.physics.memory.settings import MemorySettings
 from glmplan.physics.points import Layout
 
@@ -320,10 +320,7 @@ def _stage(
         rule.profiling_of(settings.version, dense=is_dense(model)) if rule.profiling else None,
         model,
         activation,
-        last=last,
-        tokens=settings.budget(memory) + zero,
-        requests=settings.requests(memory, degrees.tp) + zero,
-        drafts="mtp" in weights,
+        TrialStep(settings.budget(memory) + zero, settings.requests(memory, degrees.tp) + zero, last, "mtp" in weights),
     )
     ordered = tuple(sorted(windows.items()))
     kinds = _kinds(parts, counts, degrees, kv, settings) if ordered or state.any() else ()
