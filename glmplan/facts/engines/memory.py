@@ -15,6 +15,7 @@ from typing import Any, Literal
 import numpy as np
 
 from glmplan.errors import SpecError, UnknownFact, UnknownName
+from glmplan.facts.engines.loading import AS_STORED, Loading, read_loading
 from glmplan.facts.files import read_toml
 from glmplan.facts.folders import data_folder
 from glmplan.units import parse_quantity
@@ -95,6 +96,8 @@ class MemoryRule:
         Whether the pool also holds the cache of draft layers; otherwise that is a pool of its own.
     host_experts : bool
         Whether routed experts live in host memory.
+    loading : Loading
+        What the engine makes of the tensors of a checkpoint.
     source : str
         Where it is from.
     """
@@ -113,6 +116,7 @@ class MemoryRule:
     free_target: float = 0.0
     wired_share: float = 1.0
     host_experts: bool = False
+    loading: Loading = AS_STORED
 
     def default(
         self, name: str, *, version: str | None, memory: float | None, accelerator: str | None, tp: int = 1
@@ -207,6 +211,7 @@ def load_memory_rule(engine: str) -> MemoryRule:
         content.pop(documentation, None)
     if "fraction_rule" in content:
         content["fraction_rule"] = FractionRule(**content["fraction_rule"])
+    content["loading"] = read_loading(content.get("loading"), file=file)
     if "free_target" in content:
         content["free_target"] = parse_quantity(content["free_target"], "bytes")
     unknown = sorted(set(content) - {one.name for one in fields(MemoryRule)})
