@@ -9,17 +9,31 @@ from __future__ import annotations
 
 import csv
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from glmplan.errors import SpecError
 from glmplan.facts.files import write_atomically
 from glmplan.facts.folders import data_folder
 from glmplan.physics.memory.observed import MemoryFit, Spread
+from glmplan.physics.memory.ranks import RankMemory
 from glmplan.physics.points import Layout
 from glmplan.units import GIB
 
-__all__ = ["MemoryObservation", "fit_memory", "fit_text", "observations", "pool_remainder", "write_memory_fit"]
+if TYPE_CHECKING:
+    from glmplan.readers.runs.importers.start_up_table import LoggedStart
+
+__all__ = [
+    "MemoryObservation",
+    "fit_memory",
+    "fit_text",
+    "observations",
+    "pool_remainder",
+    "row_memory",
+    "write_memory_fit",
+]
 
 #: least standard deviation of a term: one launch says nothing about another image, driver or kernel choice [B]
 _FLOOR = {"driver": 0.05 * GIB, "context": 0.3 * GIB, "graph": 0.02 * GIB, "remainder": 0.5 * GIB}
@@ -32,7 +46,8 @@ class MemoryObservation:
     Attributes
     ----------
     id, kind, source : str
-        Name; ``driver``, ``context``, ``graphs`` or ``pool``; where it is from.
+        Name; ``driver``, ``context``, ``graphs``, ``pool`` or ``outside`` (what a log says of memory outside torch
+        besides the context); where it is from.
     used : bool
         Whether it is fitted to.
     text : dict of str to str
@@ -100,6 +115,60 @@ def _spread(values: list[float], floor: float) -> Spread:
     return Spread(mean, max(deviation, floor), len(values))
 
 
+def row_memory(row: MemoryObservation, *, version: str | None = None) -> RankMemory:
+    """What the ranks of one row hold.
+
+    Parameters
+    ----------
+    row : MemoryObservation
+        A row of kind ``pool``.
+    version : str, optional
+        Another version of the engine than the row's.
+
+    Returns
+    -------
+    RankMemory
+        The ranks.
+
+    Raises
+    ------
+    SpecError
+        If the row names a model or part that is not in the catalogue.
+
+    Examples
+    --------
+    >>> row = next(row for row in observations() if row.id == "pool-glm5-sglang")
+    >>> round(float(row_memory(row).weights[0]) / 2**30)
+    57
+    """
+    from glmplan.facts.catalogue.accelerators import load_accelerator
+    from glmplan.facts.catalogue.models import load_model
+    from glmplan.physics.blocks.storage import uniform_checkpoint
+    from glmplan.physics.memory import MemorySettings, rank_memory
+
+    number, text = row.number, row.text
+    model = load_model(text["model"])
+    settings = MemorySettings(
+        engine=text["engine"],
+        version=version or text.get("version"),
+        accelerator=text["part"],
+        fraction=number["fraction"],
+        token_budget=number.get("token_budget"),
+        max_requests=number.get("max_requests"),
+        graphs=number.get("graphs"),
+    )
+    checkpoint = model.checkpoint(text["checkpoint"]) or uniform_checkpoint(text["checkpoint"])
+    return rank_memory(
+        model,
+        checkpoint,
+        layout=Layout(tp=int(number["tp"]), dcp=int(number.get("dcp", 1))),
+        kv=text["kv"],
+        settings=settings,
+        mtp=text["mtp"] == "yes",
+        memory=float(load_accelerator(text["part"]).need("memory")),
+    )
+
+
 def pool_remainder(row: MemoryObservation, fit: MemoryFit) -> float:
     """What the engine of one row took beyond weights, activations, context and, where it counts them, graphs.
 
@@ -128,27 +197,11 @@ def pool_remainder(row: MemoryObservation, fit: MemoryFit) -> float:
     True
     """
     from glmplan.facts.catalogue.accelerators import load_accelerator
-    from glmplan.facts.catalogue.models import load_model
-    from glmplan.physics.blocks.storage import uniform_checkpoint
-    from glmplan.physics.memory import MemorySettings, kv_pool, part_memory, rank_memory
+    from glmplan.physics.memory import kv_pool, part_memory
 
     number, text = row.number, row.text
-    model = load_model(text["model"])
-    settings = MemorySettings(
-        engine=text["engine"],
-        version=text.get("version"),
-        accelerator=text["part"],
-        fraction=number["fraction"],
-        token_budget=number.get("token_budget"),
-        max_requests=number.get("max_requests"),
-        graphs=number.get("graphs"),
-    )
     part = part_memory(load_accelerator(text["part"]), fit=fit)
-    layout = Layout(tp=int(number["tp"]), dcp=int(number.get("dcp", 1)))
-    checkpoint = model.checkpoint(text["checkpoint"]) or uniform_checkpoint(text["checkpoint"])
-    memory = rank_memory(
-        model, checkpoint, layout=layout, kv=text["kv"], settings=settings, mtp=text["mtp"] == "yes", memory=part.total
-    )
+    memory = row_memory(row)
     bare = MemoryFit(fit.driver, fit.context, fit.graph, {"pooled": Spread(0.0, 0.0, 0)})
     pool = float(kv_pool(memory, part, fit=bare).bytes[0])
     if "weights_gib" in number:
@@ -160,13 +213,17 @@ def pool_remainder(row: MemoryObservation, fit: MemoryFit) -> float:
     return pool - seen
 
 
-def fit_memory(rows: list[MemoryObservation]) -> tuple[MemoryFit, dict[str, list[str]]]:
+def fit_memory(
+    rows: list[MemoryObservation], starts: Iterable[LoggedStart] | None = None
+) -> tuple[MemoryFit, dict[str, list[str]]]:
     """Fit all terms.
 
     Parameters
     ----------
     rows : list of MemoryObservation
         Observations; those with ``used`` no are left out.
+    starts : iterable of LoggedStart, optional
+        Start-up logs for the terms of engines whose trial run is known; those that ship by default.
 
     Returns
     -------
@@ -221,7 +278,16 @@ def fit_memory(rows: list[MemoryObservation]) -> tuple[MemoryFit, dict[str, list
         if len(chosen) > 1:
             remainder[engine] = term(f"remainder.{engine}", "remainder", chosen)
     remainder["pooled"] = term("remainder.pooled", "remainder", pools)
-    return MemoryFit(base.driver, base.context, base.graph, remainder), used
+    from glmplan.calibrate.memory_starts import launch_terms
+    from glmplan.readers.runs.importers.start_up_table import start_up_logs
+
+    apart = MemoryFit(base.driver, base.context, base.graph, remainder)
+    fitted, votes = launch_terms(start_up_logs() if starts is None else starts, taken, apart)
+    for name, chosen in votes.items():
+        for engine, kinds in getattr(fitted, name).items():
+            for kind in kinds:
+                used[f"{name}.{engine}.{kind}"] = [vote.id for vote in chosen if kind in vote.classes]
+    return fitted, used
 
 
 def fit_text(fit: MemoryFit, used: dict[str, list[str]]) -> str:
@@ -242,12 +308,15 @@ def fit_text(fit: MemoryFit, used: dict[str, list[str]]) -> str:
     Examples
     --------
     >>> print(fit_text(*fit_memory(observations())).splitlines()[0])
-    # Written by `glmplan.calibrate.memory`; observations: calibration/memory/engine-logs.csv
+    # Written by `glmplan.calibrate.memory`; observations: calibration/memory
     """
     terms = {"driver": fit.driver, "graph": fit.graph}
     terms |= {f"context.{link}": spread for link, spread in fit.context.items()}
     terms |= {f"remainder.{engine}": spread for engine, spread in fit.remainder.items()}
-    lines = ["# Written by `glmplan.calibrate.memory`; observations: calibration/memory/engine-logs.csv"]
+    for name in ("outside", "estimate", "captured"):
+        for engine, kinds in getattr(fit, name).items():
+            terms |= {f"{name}.{engine}.{kind}": spread for kind, spread in sorted(kinds.items())}
+    lines = ["# Written by `glmplan.calibrate.memory`; observations: calibration/memory"]
     for name, spread in terms.items():
         rows = ", ".join(f'"{row}"' for row in used[name])
         lines += ["", f"[{name}]", f'mean = "{spread.mean / GIB:.4f} GiB"', f'sd = "{spread.sd / GIB:.4f} GiB"']

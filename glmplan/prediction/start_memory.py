@@ -9,7 +9,7 @@ import numpy as np
 from glmplan.facts.catalogue.names import kv_name
 from glmplan.facts.schema.accelerator import Accelerator
 from glmplan.facts.schema.model import Checkpoint, ModelSpec
-from glmplan.physics.memory import MemorySettings, kv_pool, part_memory, rank_memory
+from glmplan.physics.memory import MemorySettings, RankMemory, kv_pool, part_memory, rank_memory
 from glmplan.physics.memory.observed import load_memory_fit
 from glmplan.physics.memory.pool import pool_terms
 from glmplan.physics.points import Layout
@@ -17,7 +17,7 @@ from glmplan.prediction.deployment import default_kv
 from glmplan.readers.runs.importers.startup import StartupLog
 from glmplan.units import QUANTILE_90
 
-__all__ = ["Span", "StartMemory", "predict_start"]
+__all__ = ["Span", "StartMemory", "launched", "predict_start"]
 
 _LAYOUT = ("tp", "pp", "dp", "ep", "dcp")
 
@@ -56,7 +56,7 @@ class StartMemory:
     pool, graphs : Span or None
         KV cache pool of the poorest rank, captured graphs, [B]
     tokens : Span or None
-        Tokens the pool holds in requests of the longest length, [token]
+        Tokens that the engine prints as the size of its cache, [token]
     """
 
     kv: str
@@ -65,6 +65,64 @@ class StartMemory:
     pool: Span | None = None
     graphs: Span | None = None
     tokens: Span | None = None
+
+
+def launched(
+    log: StartupLog, model: ModelSpec, checkpoint: Checkpoint, part: Accelerator | None, *, graphs: bool = True
+) -> tuple[RankMemory, str]:
+    """What the ranks of a logged launch hold.
+
+    Parameters
+    ----------
+    log : StartupLog
+        Engine, version, layout, cache format, drafting and settings of the launch.
+    model : ModelSpec
+        The model.
+    checkpoint : Checkpoint
+        How its weights are stored.
+    part : Accelerator or None
+        The part.
+    graphs : bool, optional
+        Whether graphs are captured.
+
+    Returns
+    -------
+    RankMemory, str
+        The ranks, and the format of the cache that this rests on.
+
+    Raises
+    ------
+    GlmplanError
+        If the layout does not hold together, or a fact of model, part or engine is not known.
+
+    Examples
+    --------
+    >>> from glmplan.facts.catalogue.models import load_model
+    >>> llama = load_model("llama-3.1-8b")
+    >>> launched(StartupLog("vllm"), llama, llama.checkpoint("bf16"), None)[1]
+    'bf16'
+    """
+    settings = MemorySettings(
+        engine=log.engine,
+        version=log.version,
+        accelerator=part.name if part is not None else None,
+        fraction=log.memory_utilization,
+        token_budget=log.max_batched_tokens,
+        max_requests=log.max_sequences,
+        graphs=log.graph_count if graphs else 0.0,
+    )
+    kv = kv_name((log.kv_cache or "").replace("torch.", "")) or default_kv(checkpoint, log.engine)
+    degrees = {name: np.array([getattr(log, name) or 1]) for name in _LAYOUT}
+    held = rank_memory(
+        model,
+        checkpoint,
+        layout=Layout(**degrees),
+        kv=kv,
+        settings=settings,
+        mtp=log.speculative is not None,
+        memory=None if part is None else float(part.need("memory")),
+    )
+    return held, kv
 
 
 def predict_start(
@@ -109,28 +167,10 @@ def predict_start(
     >>> round(found.weights.value / 2**30, 2), found.kv
     (14.99, 'bf16')
     """
-    settings = MemorySettings(
-        engine=log.engine,
-        version=log.version,
-        accelerator=part.name if part is not None else None,
-        fraction=log.memory_utilization,
-        token_budget=log.max_batched_tokens,
-        max_requests=log.max_sequences,
-        graphs=log.graph_count if graphs else 0.0,
-    )
-    kv = kv_name((log.kv_cache or "").replace("torch.", "")) or default_kv(checkpoint, log.engine)
-    degrees = {name: np.array([getattr(log, name) or 1]) for name in _LAYOUT}
-    held = rank_memory(
-        model,
-        checkpoint,
-        layout=Layout(**degrees),
-        kv=kv,
-        settings=settings,
-        mtp=log.speculative is not None,
-        memory=None if part is None else float(part.need("memory")),
-    )
+    held, kv = launched(log, model, checkpoint, part, graphs=graphs)
+    rule = held.settings.rule
     first = held.weights[0]
-    if not settings.rule.draft_in_pool:
+    if not rule.draft_in_pool:
         first = max(float((stage.weight_bytes - stage.weights.get("mtp", 0.0))[0]) for stage in held.stages)
     weights = Span(float(first), float(first * (1.0 - held.smaller)), float(first * (1.0 + held.larger)))
     peak = max(float(stage.activation[0]) for stage in held.stages)
@@ -143,7 +183,7 @@ def predict_start(
     ends = (QUANTILE_90 * float(terms.deviation(side)[0]) for side in (-1.0, 1.0))
     low, high = next(ends), next(ends)
     captured = float(terms.graphs[0])
-    sure = QUANTILE_90 * captured * fit.graph.sd / fit.graph.mean
+    sure = QUANTILE_90 * float(terms.graphs_sd[0])
     bytes_ = float(pool.bytes[0])
     return StartMemory(
         kv,
@@ -151,5 +191,5 @@ def predict_start(
         peak,
         pool=Span(bytes_, bytes_ - low, bytes_ + high),
         graphs=Span(captured, max(captured - sure, 0.0), captured + sure),
-        tokens=Span(float(pool.tokens[0]), float(pool.tokens_low[0]), float(pool.tokens_high[0])),
+        tokens=Span(float(pool.printed[0]), float(pool.printed_low[0]), float(pool.printed_high[0])),
     )

@@ -6,7 +6,7 @@ Ranks that hold the same are counted once: all tensor-parallel ranks of a pipeli
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -14,7 +14,7 @@ from glmplan.facts.engines.loading import ExpertKernel
 from glmplan.facts.engines.memory import MemoryRule, pipeline_layers
 from glmplan.facts.formats import weight_format
 from glmplan.facts.schema.model import Checkpoint, ModelSpec
-from glmplan.physics.blocks.activations import activation_bytes, logit_bytes
+from glmplan.physics.blocks.activations import activation_bytes
 from glmplan.physics.blocks.features import is_indexed
 from glmplan.physics.blocks.kinds import mixer_of
 from glmplan.physics.blocks.stack import vocabulary_tensors
@@ -28,6 +28,8 @@ from glmplan.physics.memory.loaded import (
     rotary_table_bytes,
     rounding_bytes,
 )
+from glmplan.physics.memory.pages import CachedLayers
+from glmplan.physics.memory.profiling import is_dense, peak_bytes
 from glmplan.physics.memory.settings import MemorySettings
 from glmplan.physics.points import Layout
 
@@ -59,6 +61,8 @@ class StageMemory:
         Cache for each sequence, whatever its length, [B]
     activation : array
         Peak of activations and logits, [B]
+    kinds : tuple of CachedLayers
+        Its layers by what they cache; empty where one of them keeps what no page holds.
     """
 
     index: int
@@ -70,6 +74,7 @@ class StageMemory:
     windows: tuple[tuple[int, np.ndarray], ...]
     state: np.ndarray
     activation: np.ndarray
+    kinds: tuple[CachedLayers, ...] = ()
 
     @property
     def weight_bytes(self) -> np.ndarray:
@@ -114,6 +119,10 @@ class RankMemory:
         Whether the model caches index keys (then cache blocks are the larger ones).
     experts : int
         Routed experts of a layer, [-]
+    budget : numeric
+        Tokens of a step, [token]
+    estimates_graphs : bool
+        Whether an engine that takes its estimate of CUDA graphs from the pool makes one for this model.
     smaller, larger : float
         Shares by which the weights may be smaller or larger than computed (ends of a 90 % interval), [-]
     """
@@ -126,6 +135,8 @@ class RankMemory:
     experts: int
     smaller: float = 0.0
     larger: float = 0.0
+    budget: np.ndarray | float = 0.0
+    estimates_graphs: bool = True
 
     @property
     def weights(self) -> np.ndarray:
@@ -227,7 +238,19 @@ def rank_memory(
     sparse = settings.layout.index_keys and is_indexed(model)
     experts = max((t.copies for part in parts for t in part.tensors if t.shard == "experts"), default=0)
     drafts = mtp and model.draft_layers is not None
-    return RankMemory(named, tuple(stages), settings, drafts, sparse, experts, checkpoint.smaller, checkpoint.larger)
+    trial = rule.profiling_of(settings.version, dense=is_dense(model)) if rule.profiling else None
+    return RankMemory(
+        named,
+        tuple(stages),
+        settings,
+        drafts,
+        sparse,
+        experts,
+        checkpoint.smaller,
+        checkpoint.larger,
+        settings.budget(memory),
+        trial is None or trial.estimates_graphs,
+    )
 
 
 def _within(part: Segment, edges: np.ndarray, stage: int) -> int:
@@ -327,10 +350,45 @@ def _stage(
     if model.draft_head is not None and "mtp" in weights:  # which has an output head of its own
         own = np.ceil(model.vocabulary / degrees.tp) * model.hidden * weight_format("bf16").bytes
         weights["mtp"] = weights["mtp"] + np.where(last, own, 0.0)
-    logits = logit_bytes(model.vocabulary, settings.requests(memory, degrees.tp))
-    activation = activation + np.where(last, logits, 0.0)
+    activation = peak_bytes(
+        rule.profiling_of(settings.version, dense=is_dense(model)) if rule.profiling else None,
+        model,
+        activation,
+        last=last,
+        tokens=settings.budget(memory) + zero,
+        requests=settings.requests(memory, degrees.tp) + zero,
+        drafts="mtp" in weights,
+    )
     ordered = tuple(sorted(windows.items()))
-    return StageMemory(index, exists, counts.sum(axis=1), weights, host, per_token, ordered, state, activation)
+    kinds = _kinds(parts, counts, degrees, kv, settings) if ordered or state.any() else ()
+    return StageMemory(index, exists, counts.sum(axis=1), weights, host, per_token, ordered, state, activation, kinds)
+
+
+def _kinds(
+    parts: tuple[Segment, ...], counts: np.ndarray, degrees: _Degrees, kv: str, settings: MemorySettings
+) -> tuple[CachedLayers, ...]:
+    """The layers of a stage by what they cache on a rank."""
+    drafted = settings.drafted(any(part.name == "mtp" for part in parts))
+    found: dict[tuple[float, ...], CachedLayers] = {}
+    for number, part in enumerate(parts):
+        mixer = mixer_of(part.kind)
+        cache = mixer.cache(kv, settings.layout)
+        if cache.per_token and cache.in_window:
+            return ()
+        if part.name == "mtp" and not settings.rule.draft_cache_in_pool:
+            continue
+        pages = {tp: mixer.state_page(tp=int(tp), draft_tokens=int(drafted)) for tp in np.unique(degrees.tp)}
+        each = cache.per_token + cache.in_window
+        if not each and not any(pages.values()):
+            continue
+        key = (each, cache.window or 0, cache.units, *pages.values())
+        if key in found:
+            found[key] = replace(found[key], count=found[key].count + counts[:, number])
+            continue
+        state = np.array([pages[tp] for tp in degrees.tp])
+        token = each / np.minimum(degrees.tp, cache.units)
+        found[key] = CachedLayers(counts[:, number].astype(float), token, cache.window, state)
+    return tuple(found.values())
 
 
 def _add_vocabulary(

@@ -44,6 +44,10 @@ class MemorySettings:
         CUDA graphs captured, [-]; None takes vLLM's default of 51 sizes, 0 means eager.
     offloaded : float or None
         Share of the routed experts that stays in host memory, [-]
+    draft_tokens : float or None
+        Tokens drafted for each step (``num_speculative_tokens``), [token]; None is one where a draft head is loaded.
+    longest : numeric or None
+        Longest request (``max_model_len``), [token]; None takes the length that is asked about.
     indexer : bool
         Whether the indexer of sparse attention is loaded and its keys are cached; False where an engine patched to
         attend densely leaves it out.
@@ -61,6 +65,8 @@ class MemorySettings:
     offloaded: float | None = None
     indexer: bool = True
     experts_backend: str | None = None
+    draft_tokens: float | None = None
+    longest: np.ndarray | float | None = None
 
     @property
     def layout(self) -> CacheLayout:
@@ -99,6 +105,12 @@ class MemorySettings:
         """A default that may depend on whether four ranks or more share the work, [-]"""
         few, many = (self.default(name, memory, degree) or 512.0 for degree in (1, 4))
         return np.where(np.asarray(tp) < 4, few, many)
+
+    def drafted(self, drafts: bool) -> float:
+        """Tokens drafted for each step, [token]; 0 without a draft head."""
+        if not drafts:
+            return 0.0
+        return 1.0 if self.draft_tokens is None else self.draft_tokens
 
     def block(self, sparse: bool) -> float:
         """Tokens of a block of the cache, [token], where keys of an indexer are cached or not."""
