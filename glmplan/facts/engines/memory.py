@@ -15,6 +15,7 @@ from typing import Any, Literal
 import numpy as np
 
 from glmplan.errors import SpecError, UnknownFact, UnknownName
+from glmplan.facts.engines.loading import AS_STORED, Loading, read_loading
 from glmplan.facts.files import read_toml
 from glmplan.facts.folders import data_folder
 from glmplan.units import parse_quantity
@@ -154,6 +155,8 @@ class MemoryRule:
         Whether the pool also holds the cache of draft layers; otherwise that is a pool of its own.
     host_experts : bool
         Whether routed experts live in host memory.
+    loading : Loading
+        What the engine makes of the tensors of a checkpoint.
     profiling : tuple of ProfilingRun
         The trial run by version, oldest first; empty where no source says what it holds.
     paging : tuple of Paging
@@ -176,6 +179,7 @@ class MemoryRule:
     free_target: float = 0.0
     wired_share: float = 1.0
     host_experts: bool = False
+    loading: Loading = AS_STORED
     profiling: tuple[ProfilingRun, ...] = ()
     paging: tuple[Paging, ...] = ()
 
@@ -327,6 +331,7 @@ def load_memory_rule(engine: str) -> MemoryRule:
         content.pop(documentation, None)
     if "fraction_rule" in content:
         content["fraction_rule"] = FractionRule(**content["fraction_rule"])
+    content["loading"] = read_loading(content.get("loading"), file=file)
     content["profiling"] = tuple(ProfilingRun(**one) for one in content.get("profiling", ()))
     content["paging"] = tuple(Paging(**one) for one in content.get("paging", ()))
     if "free_target" in content:
