@@ -166,7 +166,9 @@ def predicted_pool(case: Case, served: ServerFacts) -> tuple[float, float, float
         return None
     if load_memory_rule(d.engine).pool == "rest":
         return None
-    settings = d.settings.memory(engine=d.engine, version=d.version, accelerator=d.accelerator.name)
+    settings = d.settings.memory(
+        engine=d.engine, version=d.version, accelerator=d.accelerator.name, draft_tokens=d.draft_tokens
+    )
     try:
         held = rank_memory(
             d.model,

@@ -121,6 +121,7 @@ def run_memory(run: Run, deployment: Deployment, length: float) -> MemoryAnswer 
         version=d.version or _unnamed_version(d.engine, run.measured_on),
         accelerator=d.accelerator.name,
         indexer=d.indexer,
+        draft_tokens=d.draft_tokens,
     )
     words = (d.model.name, run.weights, run.weights_bits)
     asked = _Asked(words, d.accelerator.name, d.layout, d.kv, d.draft_tokens > 0)
