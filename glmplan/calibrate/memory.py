@@ -279,10 +279,14 @@ def fit_memory(
             remainder[engine] = term(f"remainder.{engine}", "remainder", chosen)
     remainder["pooled"] = term("remainder.pooled", "remainder", pools)
     from glmplan.calibrate.memory_starts import launch_terms
+    from glmplan.calibrate.memory_weights import loaded_shares
     from glmplan.readers.runs.importers.start_up_table import start_up_logs
 
-    apart = MemoryFit(base.driver, base.context, base.graph, remainder)
-    fitted, votes = launch_terms(start_up_logs() if starts is None else starts, taken, apart)
+    logs = start_up_logs() if starts is None else list(starts)
+    loaded, loads = loaded_shares(logs)
+    used |= {f"loaded.{engine}": ids for engine, ids in loads.items()}
+    apart = MemoryFit(base.driver, base.context, base.graph, remainder, loaded=loaded)
+    fitted, votes = launch_terms(logs, taken, apart)
     for name, chosen in votes.items():
         for engine, kinds in getattr(fitted, name).items():
             for kind in kinds:
@@ -321,6 +325,10 @@ def fit_text(fit: MemoryFit, used: dict[str, list[str]]) -> str:
         rows = ", ".join(f'"{row}"' for row in used[name])
         lines += ["", f"[{name}]", f'mean = "{spread.mean / GIB:.4f} GiB"', f'sd = "{spread.sd / GIB:.4f} GiB"']
         lines += [f"count = {spread.count}", f"rows = [{rows}]"]
+    for engine, share in fit.loaded.items():
+        rows = ", ".join(f'"{row}"' for row in used[f"loaded.{engine}"])
+        lines += ["", f"[loaded.{engine}]", f"share = {share.share:.4f}"]
+        lines += [f"count = {share.count}", f"rows = [{rows}]"]
     return "\n".join(lines) + "\n"
 
 

@@ -126,4 +126,5 @@ class Settings:
             max_requests=self.max_num_seqs,
             graphs=None if self.graphs else 0.0,
             indexer=indexer,
+            experts_backend=self.moe_backend or None,
         )

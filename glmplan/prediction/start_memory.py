@@ -110,6 +110,7 @@ def launched(
         token_budget=log.max_batched_tokens,
         max_requests=log.max_sequences,
         graphs=log.graph_count if graphs else 0.0,
+        experts_backend=log.moe_backend,
     )
     kv = kv_name((log.kv_cache or "").replace("torch.", "")) or default_kv(checkpoint, log.engine)
     degrees = {name: np.array([getattr(log, name) or 1]) for name in _LAYOUT}

@@ -28,6 +28,7 @@ from glmplan.physics.memory.loaded import (
     rotary_table_bytes,
     rounding_bytes,
 )
+from glmplan.physics.memory.observed import load_memory_fit
 from glmplan.physics.memory.pages import CachedLayers
 from glmplan.physics.memory.profiling import is_dense, peak_bytes
 from glmplan.physics.memory.settings import MemorySettings
@@ -125,6 +126,8 @@ class RankMemory:
         Whether an engine that takes its estimate of CUDA graphs from the pool makes one for this model.
     smaller, larger : float
         Shares by which the weights may be smaller or larger than computed (ends of a 90 % interval), [-]
+    tower : bool
+        Whether the model has a vision tower.
     """
 
     layout: Layout
@@ -137,6 +140,7 @@ class RankMemory:
     larger: float = 0.0
     budget: np.ndarray | float = 0.0
     estimates_graphs: bool = True
+    tower: bool = False
 
     @property
     def weights(self) -> np.ndarray:
@@ -239,6 +243,10 @@ def rank_memory(
     experts = max((t.copies for part in parts for t in part.tensors if t.shard == "experts"), default=0)
     drafts = mtp and model.draft_layers is not None
     trial = rule.profiling_of(settings.version, dense=is_dense(model)) if rule.profiling else None
+    # what publishers do not say of the files, and how far logged weights lie from computed ones
+    loaded = load_memory_fit().loaded.get(settings.engine)
+    apart = 0.0 if loaded is None else loaded.share
+    smaller, larger = (float(np.hypot(side, apart)) for side in (checkpoint.smaller, checkpoint.larger))
     return RankMemory(
         named,
         tuple(stages),
@@ -246,10 +254,11 @@ def rank_memory(
         drafts,
         sparse,
         experts,
-        checkpoint.smaller,
-        checkpoint.larger,
+        smaller,
+        larger,
         settings.budget(memory),
         trial is None or trial.estimates_graphs,
+        bool(model.extra_parameters),
     )
 
 
@@ -350,6 +359,7 @@ def _stage(
     if model.draft_head is not None and "mtp" in weights:  # which has an output head of its own
         own = np.ceil(model.vocabulary / degrees.tp) * model.hidden * weight_format("bf16").bytes
         weights["mtp"] = weights["mtp"] + np.where(last, own, 0.0)
+    forward = activation
     activation = peak_bytes(
         rule.profiling_of(settings.version, dense=is_dense(model)) if rule.profiling else None,
         model,
@@ -359,6 +369,9 @@ def _stage(
         requests=settings.requests(memory, degrees.tp) + zero,
         drafts="mtp" in weights,
     )
+    if rule.step_logits:
+        computed = _step_buffer(model, rule.step_logits, settings.budget(memory), last)
+        activation = np.maximum(forward, computed)
     ordered = tuple(sorted(windows.items()))
     kinds = _kinds(parts, counts, degrees, kv, settings) if ordered or state.any() else ()
     return StageMemory(index, exists, counts.sum(axis=1), weights, host, per_token, ordered, state, activation, kinds)
@@ -389,6 +402,11 @@ def _kinds(
         token = each / np.minimum(degrees.tp, cache.units)
         found[key] = CachedLayers(counts[:, number].astype(float), token, cache.window, state)
     return tuple(found.values())
+
+
+def _step_buffer(model: ModelSpec, value: float, tokens: np.ndarray, last: np.ndarray) -> np.ndarray:
+    """Compute buffer of engines that reserve logits for every token of a step: states and logits, [B]"""
+    return value * tokens * np.where(last, model.hidden + model.vocabulary, model.hidden)
 
 
 def _add_vocabulary(
