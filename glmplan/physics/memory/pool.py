@@ -27,6 +27,7 @@ __all__ = [
     "outside_classes",
     "pool_terms",
     "requests_that_fit",
+    "weights_interval",
 ]
 
 #: CUDA graphs of a default vLLM launch: sizes 1, 2, 4, then every 8 to 256 and every 16 to 512 [-]
@@ -177,6 +178,37 @@ def outside_classes(part: PartMemory, *, sparse: bool) -> tuple[str, ...]:
     return (*narrow, part.link, "several")
 
 
+def weights_interval(memory: RankMemory, fit: MemoryFit) -> tuple[float, float]:
+    """Shares by which the weights that the engine logs may be smaller or larger than computed.
+
+    Parameters
+    ----------
+    memory : RankMemory
+        What the ranks hold.
+    fit : MemoryFit
+        Observed terms.
+
+    Returns
+    -------
+    float, float
+        Ends of a 90 % interval: what nobody says of the files and what loading leaves, added as squares, [-]
+
+    Examples
+    --------
+    >>> from glmplan.physics.memory.ranks import rank_memory
+    >>> from glmplan.facts.catalogue.models import load_model
+    >>> from glmplan.physics.points import Layout
+    >>> llama = load_model("llama-3.1-8b")
+    >>> held = rank_memory(llama, llama.checkpoint("bf16"), layout=Layout(), kv="bf16")
+    >>> smaller, larger = weights_interval(held, load_memory_fit())
+    >>> 0 < smaller == larger < 0.02
+    True
+    """
+    found = fit.loaded.get(memory.settings.engine)
+    apart = 0.0 if found is None else found.share
+    return float(np.hypot(memory.smaller, apart)), float(np.hypot(memory.larger, apart))
+
+
 def _by_number(memory: RankMemory, seen: dict[str, Spread]) -> tuple[np.ndarray, np.ndarray]:
     """Mean and standard deviation for one accelerator or several, for each layout."""
     alone = np.asarray(memory.layout.accelerators) == 1
@@ -274,7 +306,8 @@ def pool_terms(memory: RankMemory, stage: StageMemory, part: PartMemory, fit: Me
         limit = part.total - rule.free_target + zero
         pool = limit - weights - stage.activation - context - remainder.mean
         variance = total_variance + known + remainder.sd**2
-    less, more = ((share * side * weights / QUANTILE_90) ** 2 for side in (memory.larger, memory.smaller))
+    loaded = weights_interval(memory, fit)
+    less, more = ((share * side * weights / QUANTILE_90) ** 2 for side in reversed(loaded))
     return PoolTerms(
         context + zero, remainder.mean + zero, graphs, limit, pool, variance, less, more, graphs_sd, estimate
     )

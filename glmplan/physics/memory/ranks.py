@@ -28,7 +28,6 @@ from glmplan.physics.memory.loaded import (
     rotary_table_bytes,
     rounding_bytes,
 )
-from glmplan.physics.memory.observed import load_memory_fit
 from glmplan.physics.memory.pages import CachedLayers
 from glmplan.physics.memory.profiling import is_dense, peak_bytes
 from glmplan.physics.memory.settings import MemorySettings
@@ -243,10 +242,6 @@ def rank_memory(
     experts = max((t.copies for part in parts for t in part.tensors if t.shard == "experts"), default=0)
     drafts = mtp and model.draft_layers is not None
     trial = rule.profiling_of(settings.version, dense=is_dense(model)) if rule.profiling else None
-    # what publishers do not say of the files, and how far logged weights lie from computed ones
-    loaded = load_memory_fit().loaded.get(settings.engine)
-    apart = 0.0 if loaded is None else loaded.share
-    smaller, larger = (float(np.hypot(side, apart)) for side in (checkpoint.smaller, checkpoint.larger))
     return RankMemory(
         named,
         tuple(stages),
@@ -254,8 +249,8 @@ def rank_memory(
         drafts,
         sparse,
         experts,
-        smaller,
-        larger,
+        checkpoint.smaller,
+        checkpoint.larger,
         settings.budget(memory),
         trial is None or trial.estimates_graphs,
         bool(model.extra_parameters),
