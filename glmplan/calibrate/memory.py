@@ -1,4 +1,4 @@
-"""Fit of the memory terms that only a launch shows: driver, context, CUDA graphs and what engines take beyond.
+"""Fit of the memory terms that single lines of logs show: driver, context, CUDA graphs, what engines take beyond.
 
 The observations are lines of engine start-up logs, one row each, with their source
 (`calibration/memory/engine-logs.csv`). A term is the mean of its observations; its spread is their standard deviation,
@@ -9,21 +9,15 @@ from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from glmplan.errors import SpecError
-from glmplan.facts.files import write_atomically
 from glmplan.facts.folders import data_folder
 from glmplan.physics.memory.observed import MemoryFit, Spread
 from glmplan.physics.memory.ranks import RankMemory
 from glmplan.physics.points import Layout
 from glmplan.units import GIB
-
-if TYPE_CHECKING:
-    from glmplan.readers.runs.importers.start_up_table import LoggedStart
 
 __all__ = [
     "MemoryObservation",
@@ -32,7 +26,6 @@ __all__ = [
     "observations",
     "pool_remainder",
     "row_memory",
-    "write_memory_fit",
 ]
 
 #: least standard deviation of a term: one launch says nothing about another image, driver or kernel choice [B]
@@ -213,17 +206,13 @@ def pool_remainder(row: MemoryObservation, fit: MemoryFit) -> float:
     return pool - seen
 
 
-def fit_memory(
-    rows: list[MemoryObservation], starts: Iterable[LoggedStart] | None = None
-) -> tuple[MemoryFit, dict[str, list[str]]]:
-    """Fit all terms.
+def fit_memory(rows: list[MemoryObservation]) -> tuple[MemoryFit, dict[str, list[str]]]:
+    """Fit the terms that rest on single lines of logs; `glmplan.calibrate.memory_starts` adds those of whole starts.
 
     Parameters
     ----------
     rows : list of MemoryObservation
         Observations; those with ``used`` no are left out.
-    starts : iterable of LoggedStart, optional
-        Start-up logs for the terms of engines whose trial run is known; those that ship by default.
 
     Returns
     -------
@@ -278,20 +267,7 @@ def fit_memory(
         if len(chosen) > 1:
             remainder[engine] = term(f"remainder.{engine}", "remainder", chosen)
     remainder["pooled"] = term("remainder.pooled", "remainder", pools)
-    from glmplan.calibrate.memory_starts import launch_terms
-    from glmplan.calibrate.memory_weights import loaded_shares
-    from glmplan.readers.runs.importers.start_up_table import start_up_logs
-
-    logs = start_up_logs() if starts is None else list(starts)
-    loaded, loads = loaded_shares(logs)
-    used |= {f"loaded.{engine}": ids for engine, ids in loads.items()}
-    apart = MemoryFit(base.driver, base.context, base.graph, remainder, loaded=loaded)
-    fitted, votes = launch_terms(logs, taken, apart)
-    for name, chosen in votes.items():
-        for engine, kinds in getattr(fitted, name).items():
-            for kind in kinds:
-                used[f"{name}.{engine}.{kind}"] = [vote.id for vote in chosen if kind in vote.classes]
-    return fitted, used
+    return MemoryFit(base.driver, base.context, base.graph, remainder), used
 
 
 def fit_text(fit: MemoryFit, used: dict[str, list[str]]) -> str:
@@ -330,21 +306,3 @@ def fit_text(fit: MemoryFit, used: dict[str, list[str]]) -> str:
         lines += ["", f"[loaded.{engine}]", f"share = {share.share:.4f}"]
         lines += [f"count = {share.count}", f"rows = [{rows}]"]
     return "\n".join(lines) + "\n"
-
-
-def write_memory_fit(path: str | Path | None = None) -> Path:
-    """Fit and write `calibration/fits/memory.toml`.
-
-    Parameters
-    ----------
-    path : path, optional
-        Another file.
-
-    Returns
-    -------
-    Path
-        The file written.
-    """
-    file = Path(path) if path is not None else data_folder("calibration") / "fits" / "memory.toml"
-    write_atomically(file, fit_text(*fit_memory(observations())))
-    return file

@@ -1,9 +1,10 @@
-"""Fit of what vLLM takes beside weights and its trial run, from the start-up logs.
+"""Fit of what an engine of known trial run (vLLM) takes beside it and its weights, from the start-up logs.
 
-The trial run is derived from the engine's source (`glmplan.physics.memory.profiling`); what a log then lacks of its share
-of the memory is outside torch (libraries, communicators) or a work space that no formula gives. Each source has one
-vote, the median of its logs; a term is the median of the votes. Its spread is that of the votes about it, held together
-with the ordinary spread of all kinds of launches where votes are few, and of the logs within one source.
+The trial run is derived from the engine's source (`glmplan.physics.memory.profiling`); what a log then lacks of its
+share of the memory is outside torch (libraries, communicators) or a work space that no formula gives. Each source has
+one vote, the median of its logs; a term is the median of the votes. Its spread is that of the votes about it, held
+together with the ordinary spread of all kinds of launches where votes are few, and of the logs within one source; a
+kind of launch with a single source has the spread of all launches on several accelerators.
 """
 
 from __future__ import annotations
@@ -11,23 +12,44 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 
-from glmplan.calibrate.memory import MemoryObservation, pool_remainder, row_memory
+from glmplan.calibrate.memory import (
+    MemoryObservation,
+    fit_memory,
+    fit_text,
+    observations,
+    pool_remainder,
+    row_memory,
+)
+from glmplan.calibrate.memory_weights import loaded_shares
 from glmplan.errors import GlmplanError
 from glmplan.facts.catalogue.accelerators import load_accelerator
+from glmplan.facts.engines.memory import load_memory_rule, memory_engines
+from glmplan.facts.files import write_atomically
+from glmplan.facts.folders import data_folder
 from glmplan.physics.memory.observed import MemoryFit, Spread
 from glmplan.physics.memory.part import part_memory
 from glmplan.physics.memory.pool import kv_pool, outside_classes
 from glmplan.prediction.from_row_memory import checkpoint_of, model_of
 from glmplan.prediction.start_memory import launched
-from glmplan.readers.runs.importers.start_up_table import LoggedStart
+from glmplan.readers.runs.importers.start_up_table import LoggedStart, start_up_logs
 from glmplan.units import GIB
 
-__all__ = ["Vote", "launch_terms", "left_out_sources", "outside_of", "outside_of_row", "outside_votes", "spreads_of"]
+__all__ = [
+    "Vote",
+    "fit_starts",
+    "launch_terms",
+    "left_out_sources",
+    "outside_of",
+    "outside_of_row",
+    "outside_votes",
+    "spreads_of",
+    "write_memory_fit",
+]
 
-_ENGINE = "vllm"
 _NOTHING = Spread(0.0, 0.0, 0)
 #: versions of which the trial runs differ most [-]
 _APART = ("0.16.0", "0.17.0")
@@ -45,8 +67,8 @@ class Vote:
 
     Attributes
     ----------
-    id, origin : str
-        The log and the source it is from.
+    id, origin, engine : str
+        The log, the source it is from and the engine.
     classes : tuple of str
         Kinds of launches it counts for, the narrowest first.
     value : float
@@ -55,8 +77,14 @@ class Vote:
 
     id: str
     origin: str
+    engine: str
     classes: tuple[str, ...]
     value: float
+
+
+def _tried(engine: str) -> bool:
+    """Whether the trial run of an engine is known."""
+    return engine in memory_engines() and bool(load_memory_rule(engine).profiling)
 
 
 def outside_of(start: LoggedStart, fit: MemoryFit) -> Vote | None:
@@ -82,7 +110,7 @@ def outside_of(start: LoggedStart, fit: MemoryFit) -> Vote | None:
     """
     log = start.log
     told = start.model and start.accelerator and log.kv_pool is not None and log.weights is not None
-    if log.engine != _ENGINE or start.not_scored or not told or log.version is None:
+    if not _tried(log.engine) or start.not_scored or not told or log.version is None:
         return None
     part, model = load_accelerator(start.accelerator or ""), model_of(start.model or "")
     cuda = (part.compute_capability or "")[:1].isdigit()
@@ -96,8 +124,8 @@ def outside_of(start: LoggedStart, fit: MemoryFit) -> Vote | None:
     estimate = Spread(start.graph_estimate or 0.0, 0.0, 1)
     bare = replace(
         fit,
-        outside={_ENGINE: {"single": _NOTHING, "several": _NOTHING}},
-        estimate={_ENGINE: {"single": estimate, "several": estimate}},
+        outside={log.engine: {"single": _NOTHING, "several": _NOTHING}},
+        estimate={log.engine: {"single": estimate, "several": estimate}},
     )
     seen = part_memory(part, fit=fit)
     if start.total is not None:
@@ -106,7 +134,11 @@ def outside_of(start: LoggedStart, fit: MemoryFit) -> Vote | None:
     several = int(np.atleast_1d(memory.layout.accelerators)[0]) > 1
     classes = outside_classes(seen, sparse=memory.sparse) if several else ("single",)
     return Vote(
-        start.id, start.origin, (classes[0], "several") if several else classes, computed - float(log.kv_pool or 0.0)
+        start.id,
+        start.origin,
+        log.engine,
+        (classes[0], "several") if several else classes,
+        computed - float(log.kv_pool or 0.0),
     )
 
 
@@ -134,8 +166,8 @@ def outside_of_row(row: MemoryObservation, fit: MemoryFit) -> Vote | None:
     text, number = row.text, row.number
     origin = row.source.split(" ")[0] if row.source.startswith("http") else row.source
     if row.kind == "outside":
-        return Vote(row.id, origin, (text["link"], "several"), number["context_gib"] * GIB)
-    if row.kind != "pool" or text["engine"] != _ENGINE or not row.used:
+        return Vote(row.id, origin, text["engine"], (text["link"], "several"), number["context_gib"] * GIB)
+    if row.kind != "pool" or not _tried(text["engine"]) or not row.used:
         return None
     memory = row_memory(row)
     trial = memory.settings.rule.profiling_of(memory.settings.version, dense=False)
@@ -150,7 +182,8 @@ def outside_of_row(row: MemoryObservation, fit: MemoryFit) -> Vote | None:
     classes = outside_classes(seen, sparse=memory.sparse) if several else ("single",)
     # the remainder of a row is what its context leaves, which an engine of known trial run does not count apart
     context = fit.context[seen.link if several else "single"].mean
-    return Vote(row.id, origin, (classes[0], "several") if several else classes, pool_remainder(row, fit) + context)
+    kinds = (classes[0], "several") if several else classes
+    return Vote(row.id, origin, text["engine"], kinds, pool_remainder(row, fit) + context)
 
 
 def outside_votes(starts: Iterable[LoggedStart], rows: Iterable[MemoryObservation], fit: MemoryFit) -> list[Vote]:
@@ -184,10 +217,10 @@ def _graph_votes(starts: Iterable[LoggedStart], told: Callable[[LoggedStart], fl
     found = []
     for start in starts:
         value, log = told(start), start.log
-        if log.engine != _ENGINE or value is None or value <= 0.0 or not start.graphs:
+        if not _tried(log.engine) or value is None or value <= 0.0 or not start.graphs:
             continue
         several = (log.tp or 1) * (log.pp or 1) * (log.dp or 1) > 1
-        found.append(Vote(start.id, start.origin, ("several" if several else "single",), value))
+        found.append(Vote(start.id, start.origin, log.engine, ("several" if several else "single",), value))
     return found
 
 
@@ -206,7 +239,7 @@ def spreads_of(votes: Iterable[Vote]) -> dict[str, Spread]:
 
     Examples
     --------
-    >>> votes = [Vote(str(n), origin, ("single",), n * 2.0**30) for n, origin in enumerate("aabbc")]
+    >>> votes = [Vote(str(n), origin, "vllm", ("single",), n * 2.0**30) for n, origin in enumerate("aabbc")]
     >>> found = spreads_of(votes)["single"]
     >>> found.mean / 2**30, found.count
     (2.5, 3)
@@ -224,13 +257,15 @@ def spreads_of(votes: Iterable[Vote]) -> dict[str, Spread]:
         within = float(np.mean([np.mean((np.array(one) - np.median(one)) ** 2) for one in by.values()]))
         between = (float((off[name] ** 2).sum()) + _SHARED * shared**2) / (len(by) - 1 + _SHARED)
         found[name] = Spread(float(np.median(medians[name])), max(math.sqrt(between + within), _FLOOR), len(by))
-    return found
+    wide = found.get("several", _NOTHING).sd
+    # one source says nothing of how far the next one is
+    return {name: replace(one, sd=max(one.sd, wide)) if one.count == 1 else one for name, one in found.items()}
 
 
 def launch_terms(
     starts: Iterable[LoggedStart], rows: Iterable[MemoryObservation], fit: MemoryFit
 ) -> tuple[MemoryFit, dict[str, list[Vote]]]:
-    """Fit all terms of vLLM's start.
+    """Fit all terms of the start of engines whose trial run is known.
 
     Parameters
     ----------
@@ -244,7 +279,7 @@ def launch_terms(
     Returns
     -------
     MemoryFit
-        With the terms of vLLM.
+        With these terms.
     dict of str to list of Vote
         ``outside``, ``estimate`` and ``captured`` → the logs that each rests on.
     """
@@ -254,14 +289,20 @@ def launch_terms(
         "estimate": _graph_votes(logs, lambda start: start.graph_estimate),
         "captured": _graph_votes(logs, lambda start: start.log.graphs),
     }
-    terms = {name: {_ENGINE: spreads_of(chosen)} for name, chosen in votes.items()}
-    return replace(fit, **terms), votes
+    terms = {name: _by_engine(chosen) for name, chosen in votes.items()}
+    found = replace(fit, outside=terms["outside"], estimate=terms["estimate"], captured=terms["captured"])
+    return found, votes
+
+
+def _by_engine(votes: list[Vote]) -> dict[str, dict[str, Spread]]:
+    engines = sorted({vote.engine for vote in votes})
+    return {engine: spreads_of(vote for vote in votes if vote.engine == engine) for engine in engines}
 
 
 def left_out_sources(
     starts: Iterable[LoggedStart], rows: Iterable[MemoryObservation], fit: MemoryFit
 ) -> dict[str, MemoryFit]:
-    """Fit the terms of vLLM without each source in turn.
+    """Fit these terms without each source in turn.
 
     Parameters
     ----------
@@ -280,5 +321,60 @@ def left_out_sources(
     logs, others = list(starts), list(rows)
     return {
         origin: launch_terms([one for one in logs if one.origin != origin], others, fit)[0]
-        for origin in sorted({one.origin for one in logs if one.log.engine == _ENGINE})
+        for origin in sorted({one.origin for one in logs if _tried(one.log.engine)})
     }
+
+
+def fit_starts(
+    rows: list[MemoryObservation], starts: Iterable[LoggedStart] | None = None
+) -> tuple[MemoryFit, dict[str, list[str]]]:
+    """Fit all memory terms.
+
+    Parameters
+    ----------
+    rows : list of MemoryObservation
+        Single lines of logs.
+    starts : iterable of LoggedStart, optional
+        Whole start-up logs; those that ship by default.
+
+    Returns
+    -------
+    MemoryFit
+        The terms.
+    dict of str to list of str
+        Rows and logs that each term rests on.
+
+    Raises
+    ------
+    SpecError
+        If a term has no observation.
+    """
+    base, used = fit_memory(rows)
+    logs = start_up_logs() if starts is None else list(starts)
+    loaded, loads = loaded_shares(logs)
+    used |= {f"loaded.{engine}": ids for engine, ids in loads.items()}
+    fitted, votes = launch_terms(logs, [row for row in rows if row.used], replace(base, loaded=loaded))
+    for name, chosen in votes.items():
+        for engine, kinds in getattr(fitted, name).items():
+            for kind in kinds:
+                counted = (vote for vote in chosen if vote.engine == engine and kind in vote.classes)
+                used[f"{name}.{engine}.{kind}"] = [vote.id for vote in counted]
+    return fitted, used
+
+
+def write_memory_fit(path: str | Path | None = None) -> Path:
+    """Fit and write `calibration/fits/memory.toml`.
+
+    Parameters
+    ----------
+    path : path, optional
+        Another file.
+
+    Returns
+    -------
+    Path
+        The file written.
+    """
+    file = Path(path) if path is not None else data_folder("calibration") / "fits" / "memory.toml"
+    write_atomically(file, fit_text(*fit_starts(observations())))
+    return file

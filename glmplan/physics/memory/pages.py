@@ -19,7 +19,7 @@ import numpy as np
 
 from glmplan.facts.engines.memory import Paging
 
-__all__ = ["CachedLayers", "printed_tokens", "shares_pages"]
+__all__ = ["CachedLayers", "PagedLaunch", "printed_tokens", "shares_pages"]
 
 #: a kind with up to so many times the fewest layers makes one group with it; older versions took 1.25 [-]
 _NEARLY_EQUAL = 1.5
@@ -49,6 +49,31 @@ class CachedLayers:
     state: np.ndarray
 
 
+@dataclass(frozen=True, slots=True)
+class PagedLaunch:
+    """What a launch is told that decides what it prints; arrays are (n,).
+
+    Attributes
+    ----------
+    block : float
+        Tokens of a block of attention, before it grows to the size of a state, [token]
+    longest : array
+        ``max_model_len``, [token]
+    budget : array
+        Tokens of a step, [token]
+    drafted : float
+        Drafted tokens of a step, each of which keeps a state of its own, [token]
+    dcp : numeric
+        Ranks that the tokens of a block are dealt to, [-]
+    """
+
+    block: float
+    longest: np.ndarray
+    budget: np.ndarray
+    drafted: float = 0.0
+    dcp: np.ndarray | float = 1.0
+
+
 def shares_pages(kinds: tuple[CachedLayers, ...]) -> bool:
     """Whether the pool is printed by groups of layers: one of them has a window or a state.
 
@@ -71,15 +96,7 @@ def shares_pages(kinds: tuple[CachedLayers, ...]) -> bool:
 
 
 def printed_tokens(
-    pool: np.ndarray,
-    kinds: tuple[CachedLayers, ...],
-    paging: Paging,
-    *,
-    block: float,
-    longest: np.ndarray,
-    budget: np.ndarray,
-    drafted: float = 0.0,
-    dcp: np.ndarray | float = 1.0,
+    pool: np.ndarray, kinds: tuple[CachedLayers, ...], paging: Paging, launch: PagedLaunch
 ) -> np.ndarray:
     """Tokens that vLLM prints as the size of its KV cache.
 
@@ -91,16 +108,8 @@ def printed_tokens(
         Its kinds of layers, draft layers included.
     paging : Paging
         How the version pages and prints.
-    block : float
-        Tokens of a block of attention, before it grows to the size of a state, [token]
-    longest : (n,) array
-        ``max_model_len``, [token]
-    budget : (n,) array
-        Tokens of a step, [token]
-    drafted : float, optional
-        Drafted tokens of a step, each of which keeps a state of its own, [token]
-    dcp : numeric, optional
-        Ranks that the tokens of a block are dealt to, [-]
+    launch : PagedLaunch
+        What the launch is told.
 
     Returns
     -------
@@ -121,15 +130,14 @@ def printed_tokens(
     >>> one = np.ones(1)
     >>> kinds = tuple(CachedLayers(18 * one, 1024 * one, window, 0 * one) for window in (None, 128))
     >>> rule = load_memory_rule("vllm").paging_of("0.22.1")
-    >>> found = printed_tokens(88.77 * 2**30 * one, kinds, rule, block=16, longest=2068 * one, budget=8192 * one)
-    >>> int(found[0])
-    2560880
+    >>> int(printed_tokens(88.77 * 2**30 * one, kinds, rule, PagedLaunch(16, 2068 * one, 8192 * one))[0])
+    2560841
     """
     zero = np.zeros_like(pool)
     widest = np.max([np.where(one.count > 0, one.token, 0.0) for one in kinds], axis=0)
     state = np.max([np.where(one.count > 0, one.state, 0.0) for one in kinds], axis=0)
     per_token = np.where(widest > 0, widest, 1.0)
-    own = np.maximum(block, _ALIGNED * np.ceil(state / (_ALIGNED * per_token)))
+    own = np.maximum(launch.block, _ALIGNED * np.ceil(state / (_ALIGNED * per_token)))
     page = np.where(widest > 0, own * widest, state)
     fewest = np.min([np.where(one.count > 0, one.count, np.inf) for one in kinds], axis=0)
     most = np.max([one.count for one in kinds], axis=0)
@@ -141,13 +149,13 @@ def printed_tokens(
         share = np.ceil(one.count / group)
         tokens = np.where(one.token > 0, page / np.where(one.token > 0, one.token, 1.0), own)
         if one.state.any():
-            each = paging.states + drafted + zero
+            each = paging.states + launch.drafted + zero
         elif one.window is None:
-            each = np.ceil(longest / (tokens * dcp))
+            each = np.ceil(launch.longest / (tokens * launch.dcp))
         else:
-            held = np.minimum(one.window - 1.0 + paging.batches * budget, longest)
+            held = np.minimum(one.window - 1.0 + paging.batches * launch.budget, launch.longest)
             each = np.ceil(held / tokens) + 1.0
         groups, needed = groups + share, needed + share * each
     if paging.printed == "blocks":
-        return np.floor(blocks / np.maximum(groups, 1.0)) * own * dcp
-    return np.floor(blocks / np.maximum(needed, 1.0) * longest)
+        return np.floor(blocks / np.maximum(groups, 1.0)) * own * launch.dcp
+    return np.floor(blocks / np.maximum(needed, 1.0) * launch.longest)

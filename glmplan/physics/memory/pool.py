@@ -13,7 +13,7 @@ import numpy as np
 
 from glmplan.facts.engines.memory import static_fraction
 from glmplan.physics.memory.observed import MemoryFit, Spread, load_memory_fit
-from glmplan.physics.memory.pages import printed_tokens, shares_pages
+from glmplan.physics.memory.pages import PagedLaunch, printed_tokens, shares_pages
 from glmplan.physics.memory.part import PartMemory
 from glmplan.physics.memory.ranks import RankMemory, StageMemory
 from glmplan.units import QUANTILE_90
@@ -332,16 +332,14 @@ def _printed(memory: RankMemory, stage: StageMemory, pool: np.ndarray, context: 
     if paging is None or not shares_pages(stage.kinds):
         return _tokens(memory, stage, pool, context)
     zero = np.zeros_like(pool)
-    return printed_tokens(
-        pool,
-        stage.kinds,
-        paging,
+    launch = PagedLaunch(
         block=settings.block(memory.sparse),
         longest=(context if settings.longest is None else np.asarray(settings.longest, dtype=float)) + zero,
         budget=memory.budget + zero,
         drafted=settings.drafted(memory.draft),
         dcp=np.asarray(memory.layout.dcp, dtype=float),
     )
+    return printed_tokens(pool, stage.kinds, paging, launch)
 
 
 def kv_pool(

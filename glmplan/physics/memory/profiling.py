@@ -10,6 +10,8 @@ References
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from glmplan.facts.engines.memory import ProfilingRun
@@ -17,10 +19,30 @@ from glmplan.facts.schema.model import ModelSpec
 from glmplan.physics.blocks.activations import logit_bytes
 from glmplan.physics.blocks.kinds import feed_forwards_of, mixer_of
 
-__all__ = ["is_dense", "peak_bytes"]
+__all__ = ["TrialStep", "is_dense", "peak_bytes"]
 
 #: bytes of an activation [B]
 _VALUE_BYTES = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class TrialStep:
+    """The step by which an engine sizes its pool; arrays are (n,).
+
+    Attributes
+    ----------
+    tokens, requests : array
+        Tokens of the step [token] and requests that are sampled [-]
+    last : bool array
+        Whether the stage is the last one, which samples.
+    drafts : bool
+        Whether draft layers are loaded.
+    """
+
+    tokens: np.ndarray
+    requests: np.ndarray
+    last: np.ndarray
+    drafts: bool = False
 
 
 def is_dense(model: ModelSpec) -> bool:
@@ -48,16 +70,7 @@ def is_dense(model: ModelSpec) -> bool:
     return True
 
 
-def peak_bytes(
-    run: ProfilingRun | None,
-    model: ModelSpec,
-    forward: np.ndarray,
-    *,
-    last: np.ndarray,
-    tokens: np.ndarray,
-    requests: np.ndarray,
-    drafts: bool,
-) -> np.ndarray:
+def peak_bytes(run: ProfilingRun | None, model: ModelSpec, forward: np.ndarray, step: TrialStep) -> np.ndarray:
     """Peak of the activations that an engine finds before it makes its pool.
 
     Parameters
@@ -68,12 +81,8 @@ def peak_bytes(
         The model.
     forward : (n,) array
         What a forward pass holds at its widest layer, its input, residual and output apart, [B]
-    last : (n,) bool array
-        Whether the stage is the last one, which samples.
-    tokens, requests : (n,) array
-        Tokens of the step [token] and requests that are sampled [-]
-    drafts : bool
-        Whether draft layers are loaded.
+    step : TrialStep
+        The step.
 
     Returns
     -------
@@ -94,14 +103,13 @@ def peak_bytes(
     >>> from glmplan.facts.engines.memory import load_memory_rule
     >>> llama, run = load_model("llama-3.1-8b"), load_memory_rule("vllm").profiling_of("0.11.0", dense=True)
     >>> one = np.ones(1)
-    >>> found = peak_bytes(run, llama, 9e8 * one, last=one > 0, tokens=8192.0 * one, requests=1024.0 * one, drafts=False)
-    >>> round(float(found[0]) / 2**30, 2)
+    >>> round(float(peak_bytes(run, llama, 9e8 * one, TrialStep(8192.0 * one, 1024.0 * one, one > 0))[0]) / 2**30, 2)
     4.72
     """
     hidden = _VALUE_BYTES * model.hidden
     if run is None:
-        return forward + np.where(last, logit_bytes(model.vocabulary, requests), 0.0)
-    rows = np.minimum(requests, tokens)
-    each = run.drafting if drafts else run.sampler
-    sampler = hidden * (tokens + rows) + each * model.vocabulary * rows
-    return np.maximum(forward - hidden * tokens, np.where(last, sampler, 0.0))
+        return forward + np.where(step.last, logit_bytes(model.vocabulary, step.requests), 0.0)
+    rows = np.minimum(step.requests, step.tokens)
+    each = run.drafting if step.drafts else run.sampler
+    sampler = hidden * (step.tokens + rows) + each * model.vocabulary * rows
+    return np.maximum(forward - hidden * step.tokens, np.where(step.last, sampler, 0.0))

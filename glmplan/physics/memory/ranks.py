@@ -29,7 +29,7 @@ from glmplan.physics.memory.loaded import (
     rounding_bytes,
 )
 from glmplan.physics.memory.pages import CachedLayers
-from glmplan.physics.memory.profiling import is_dense, peak_bytes
+from glmplan.physics.memory.profiling import TrialStep, is_dense, peak_bytes
 from glmplan.physics.memory.settings import MemorySettings
 from glmplan.physics.points import Layout
 
@@ -359,10 +359,7 @@ def _stage(
         rule.profiling_of(settings.version, dense=is_dense(model)) if rule.profiling else None,
         model,
         activation,
-        last=last,
-        tokens=settings.budget(memory) + zero,
-        requests=settings.requests(memory, degrees.tp) + zero,
-        drafts="mtp" in weights,
+        TrialStep(settings.budget(memory) + zero, settings.requests(memory, degrees.tp) + zero, last, "mtp" in weights),
     )
     if rule.step_logits:
         computed = _step_buffer(model, rule.step_logits, settings.budget(memory), last)
