@@ -11,7 +11,7 @@ from glmplan.facts.schema.accelerator import Accelerator
 from glmplan.facts.schema.model import Checkpoint, ModelSpec
 from glmplan.physics.memory import RankMemory, kv_pool, part_memory, rank_memory
 from glmplan.physics.memory.observed import load_memory_fit
-from glmplan.physics.memory.pool import pool_terms
+from glmplan.physics.memory.pool import pool_terms, weights_interval
 from glmplan.physics.points import Layout
 from glmplan.prediction.deployment import default_kv
 from glmplan.prediction.settings import Settings
@@ -205,7 +205,8 @@ def predict_start(
     first = held.weights[0]
     if not rule.draft_in_pool:
         first = max(float((stage.weight_bytes - stage.weights.get("mtp", 0.0))[0]) for stage in held.stages)
-    weights = Span(float(first), float(first * (1.0 - held.smaller)), float(first * (1.0 + held.larger)))
+    smaller, larger = weights_interval(held, load_memory_fit())
+    weights = Span(float(first), float(first * (1.0 - smaller)), float(first * (1.0 + larger)))
     peak = max(float(stage.activation[0]) for stage in held.stages)
     if part is None:
         return StartMemory(kv, weights, peak)

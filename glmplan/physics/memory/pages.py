@@ -131,7 +131,7 @@ def printed_tokens(
     >>> kinds = tuple(CachedLayers(18 * one, 1024 * one, window, 0 * one) for window in (None, 128))
     >>> rule = load_memory_rule("vllm").paging_of("0.22.1")
     >>> int(printed_tokens(88.77 * 2**30 * one, kinds, rule, PagedLaunch(16, 2068 * one, 8192 * one))[0])
-    2560880
+    2560841
     """
     zero = np.zeros_like(pool)
     widest = np.max([np.where(one.count > 0, one.token, 0.0) for one in kinds], axis=0)

@@ -125,6 +125,8 @@ class RankMemory:
         Whether an engine that takes its estimate of CUDA graphs from the pool makes one for this model.
     smaller, larger : float
         Shares by which the weights may be smaller or larger than computed (ends of a 90 % interval), [-]
+    tower : bool
+        Whether the model has a vision tower.
     """
 
     layout: Layout
@@ -137,6 +139,7 @@ class RankMemory:
     larger: float = 0.0
     budget: np.ndarray | float = 0.0
     estimates_graphs: bool = True
+    tower: bool = False
 
     @property
     def weights(self) -> np.ndarray:
@@ -250,6 +253,7 @@ def rank_memory(
         checkpoint.larger,
         settings.budget(memory),
         trial is None or trial.estimates_graphs,
+        bool(model.extra_parameters),
     )
 
 
@@ -350,12 +354,16 @@ def _stage(
     if model.draft_head is not None and "mtp" in weights:  # which has an output head of its own
         own = np.ceil(model.vocabulary / degrees.tp) * model.hidden * weight_format("bf16").bytes
         weights["mtp"] = weights["mtp"] + np.where(last, own, 0.0)
+    forward = activation
     activation = peak_bytes(
         rule.profiling_of(settings.version, dense=is_dense(model)) if rule.profiling else None,
         model,
         activation,
         TrialStep(settings.budget(memory) + zero, settings.requests(memory, degrees.tp) + zero, last, "mtp" in weights),
     )
+    if rule.step_logits:
+        computed = _step_buffer(model, rule.step_logits, settings.budget(memory), last)
+        activation = np.maximum(forward, computed)
     ordered = tuple(sorted(windows.items()))
     kinds = _kinds(parts, counts, degrees, kv, settings) if ordered or state.any() else ()
     return StageMemory(index, exists, counts.sum(axis=1), weights, host, per_token, ordered, state, activation, kinds)
@@ -386,6 +394,11 @@ def _kinds(
         token = each / np.minimum(degrees.tp, cache.units)
         found[key] = CachedLayers(counts[:, number].astype(float), token, cache.window, state)
     return tuple(found.values())
+
+
+def _step_buffer(model: ModelSpec, value: float, tokens: np.ndarray, last: np.ndarray) -> np.ndarray:
+    """Compute buffer of engines that reserve logits for every token of a step: states and logits, [B]"""
+    return value * tokens * np.where(last, model.hidden + model.vocabulary, model.hidden)
 
 
 def _add_vocabulary(

@@ -1,4 +1,4 @@
-"""Tokens that vLLM prints where layers of different kinds share pages, against `calibration/memory/start-up-logs.csv`."""
+"""Tokens that vLLM prints where layers of different kinds share pages, against the start-up logs of `calibration`."""
 
 from __future__ import annotations
 
