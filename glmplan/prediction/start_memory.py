@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -11,7 +11,7 @@ from glmplan.facts.schema.accelerator import Accelerator
 from glmplan.facts.schema.model import Checkpoint, ModelSpec
 from glmplan.physics.memory import RankMemory, kv_pool, part_memory, rank_memory
 from glmplan.physics.memory.observed import load_memory_fit
-from glmplan.physics.memory.pool import pool_terms, weights_interval
+from glmplan.physics.memory.pool import PoolTerms, pool_terms, weights_interval
 from glmplan.physics.points import Layout
 from glmplan.prediction.deployment import default_kv
 from glmplan.prediction.settings import Settings
@@ -55,6 +55,9 @@ class StartMemory:
         Weights of the fullest rank, as far as the engine logs them before it makes its pool, [B]
     activations : float
         Peak of the profiling run, [B]
+    parts : dict of str to float
+        What the pool is made of, with signs: ``share`` of the memory, ``weights``, ``activations``, ``graph_estimate``,
+        ``outside_torch`` and what is left of the engine's rule, ``rest``, [B]; their sum is the pool
     pool, graphs : Span or None
         KV cache pool of the poorest rank, captured graphs, [B]
     tokens : Span or None
@@ -67,6 +70,7 @@ class StartMemory:
     pool: Span | None = None
     graphs: Span | None = None
     tokens: Span | None = None
+    parts: dict[str, float] = field(default_factory=dict)
 
 
 def settings_of_log(log: StartupLog, *, graphs: bool = True) -> Settings:
@@ -89,10 +93,19 @@ def settings_of_log(log: StartupLog, *, graphs: bool = True) -> Settings:
     >>> settings_of_log(StartupLog("vllm", max_sequences=64.0)).max_num_seqs
     64
     """
-    counts = (log.max_sequences, log.max_batched_tokens, log.max_context)
-    told = (None if one is None else int(one) for one in counts)
-    experts = (log.moe_backend or "").lower()
-    return Settings(log.memory_utilization, *told, log.attention_backend or "", experts, graphs)
+
+    def whole(value: float | None) -> int | None:
+        return None if value is None else int(value)
+
+    return Settings(
+        memory_fraction=log.memory_utilization,
+        max_num_seqs=whole(log.max_sequences),
+        max_num_batched_tokens=whole(log.max_batched_tokens),
+        max_model_len=whole(log.max_context),
+        attention_backend=log.attention_backend or "",
+        moe_backend=log.moe_backend or "",
+        graphs=graphs,
+    )
 
 
 def drafted_of_log(log: StartupLog) -> int:
@@ -135,15 +148,14 @@ def launched(
     >>> launched(StartupLog("vllm"), llama, llama.checkpoint("bf16"), None)[1]
     'bf16'
     """
-    settings = replace(
-        settings_of_log(log, graphs=graphs).memory(
-            engine=log.engine,
-            version=log.version,
-            accelerator=part.name if part is not None else None,
-            draft_tokens=drafted_of_log(log),
-        ),
-        **({"graphs": log.graph_count} if graphs else {}),
+    settings = settings_of_log(log, graphs=graphs).memory(
+        engine=log.engine,
+        version=log.version,
+        accelerator=part.name if part is not None else None,
+        draft_tokens=drafted_of_log(log),
     )
+    if graphs:
+        settings = replace(settings, graphs=log.graph_count)
     kv = kv_name((log.kv_cache or "").replace("torch.", "")) or default_kv(checkpoint, log.engine)
     degrees = {name: np.array([getattr(log, name) or 1]) for name in _LAYOUT}
     held = rank_memory(
@@ -226,4 +238,15 @@ def predict_start(
         pool=Span(bytes_, bytes_ - low, bytes_ + high),
         graphs=Span(captured, max(captured - sure, 0.0), captured + sure),
         tokens=Span(float(pool.printed[0]), float(pool.printed_low[0]), float(pool.printed_high[0])),
+        parts=_parts(terms, weights.value, peak, bytes_, rule.pool),
     )
+
+
+def _parts(terms: PoolTerms, weights: float, peak: float, pool: float, kind: str) -> dict[str, float]:
+    """What a pool is made of by the engine's rule; SGLang's leaves activations and graphs in what it does not take."""
+    found = {"share": float(terms.limit[0]), "weights": -weights}
+    if kind != "before_load":
+        found["activations"] = -peak
+        found["outside_torch"] = -float((terms.context + terms.remainder)[0])
+    found["graph_estimate"] = -float(terms.estimate[0])
+    return found | {"rest": pool - sum(found.values())}
