@@ -160,18 +160,21 @@ def outside_classes(part: PartMemory, *, sparse: bool) -> tuple[str, ...]:
 
     Notes
     -----
-    Sparse models over PCIe run on images of the community, which hold arenas of their own kernels. NVLink of compute
-    capability 10 has the all-reduce work spaces of FlashInfer.
+    Sparse models over PCIe run on images of the community, which hold arenas of their own kernels. Where accelerators
+    reach each other's memory over PCIe, the communicators hold buffers there; where they cannot, in host memory. NVLink
+    of compute capability 10 has the all-reduce work spaces of FlashInfer.
 
     Examples
     --------
     >>> outside_classes(PartMemory(80e9, 79e9, 0.0, "nvlink", capability="10.3"), sparse=False)
     ('nvlink-10', 'nvlink', 'several')
     """
-    sparse_over_pcie = sparse and part.link == "pcie"
-    newest = part.link == "nvlink" and part.capability.startswith("10.")
-    narrow = ("pcie-sparse",) if sparse_over_pcie else ("nvlink-10",) if newest else ()
-    return (*narrow, part.link, "several")
+    link = part.link
+    if link == "pcie":
+        link = "pcie-sparse" if sparse else "pcie-peer" if part.peer_to_peer else "pcie"
+    elif link == "nvlink" and part.capability.startswith("10."):
+        link = "nvlink-10"
+    return tuple(dict.fromkeys((link, part.link, "several")))
 
 
 def _by_number(memory: RankMemory, seen: dict[str, Spread]) -> tuple[np.ndarray, np.ndarray]:
