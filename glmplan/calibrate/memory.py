@@ -301,4 +301,8 @@ def fit_text(fit: MemoryFit, used: dict[str, list[str]]) -> str:
         rows = ", ".join(f'"{row}"' for row in used[name])
         lines += ["", f"[{name}]", f'mean = "{spread.mean / GIB:.4f} GiB"', f'sd = "{spread.sd / GIB:.4f} GiB"']
         lines += [f"count = {spread.count}", f"rows = [{rows}]"]
+    for engine, share in fit.loaded.items():
+        rows = ", ".join(f'"{row}"' for row in used[f"loaded.{engine}"])
+        lines += ["", f"[loaded.{engine}]", f"share = {share.share:.4f}"]
+        lines += [f"count = {share.count}", f"rows = [{rows}]"]
     return "\n".join(lines) + "\n"

@@ -24,6 +24,7 @@ from glmplan.calibrate.memory import (
     pool_remainder,
     row_memory,
 )
+from glmplan.calibrate.memory_weights import loaded_shares
 from glmplan.errors import GlmplanError
 from glmplan.facts.catalogue.accelerators import load_accelerator
 from glmplan.facts.engines.memory import load_memory_rule, memory_engines
@@ -350,8 +351,10 @@ def fit_starts(
         If a term has no observation.
     """
     base, used = fit_memory(rows)
-    logs = start_up_logs() if starts is None else starts
-    fitted, votes = launch_terms(logs, [row for row in rows if row.used], base)
+    logs = start_up_logs() if starts is None else list(starts)
+    loaded, loads = loaded_shares(logs)
+    used |= {f"loaded.{engine}": ids for engine, ids in loads.items()}
+    fitted, votes = launch_terms(logs, [row for row in rows if row.used], replace(base, loaded=loaded))
     for name, chosen in votes.items():
         for engine, kinds in getattr(fitted, name).items():
             for kind in kinds:

@@ -120,6 +120,7 @@ def _predicted(log: StartupLog, name: str, machine: str) -> tuple[MemoryPredicti
         token_budget=log.max_batched_tokens,
         max_requests=log.max_sequences,
         graphs=log.graph_count,
+        experts_backend=log.moe_backend,
     )
     kv = _cache_format(log.kv_cache, kv_name)
     draft = log.speculative is not None

@@ -15,6 +15,7 @@ from typing import Any, Literal
 import numpy as np
 
 from glmplan.errors import SpecError, UnknownFact, UnknownName
+from glmplan.facts.engines.loading import AS_STORED, Loading, read_loading
 from glmplan.facts.files import read_toml
 from glmplan.facts.folders import data_folder
 from glmplan.units import parse_quantity
@@ -51,6 +52,11 @@ class FractionRule:
         Least reserve on parts with more memory than `large_part`.
     with_draft : float
         Added when a draft model or MTP is on.
+    for_each_replica_graph, for_each_replica_graph_more, many_graphs : float
+        With attention in replicas: for each replica and request of the largest graph; and so much more where that graph
+        holds more requests than `many_graphs` [-].
+    with_tower : float
+        Factor on the fraction for models with a vision tower, [-]
     source : str
         Where it is from.
     """
@@ -64,6 +70,10 @@ class FractionRule:
     large_part: float
     with_draft: float
     source: str
+    for_each_replica_graph: float = 0.0
+    for_each_replica_graph_more: float = 0.0
+    many_graphs: float = 0.0
+    with_tower: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,8 +150,13 @@ class MemoryRule:
         ``graph_requests`` and ``graphs_in_pool``, see `glmplan.facts.engines.defaults`.
     defaults_of : str or None
         Engine whose defaults these are, if not its own.
-    free_target, wired_share : float
-        Margin that ``rest`` leaves [B], and the share of the memory that may be used at all [-]
+    free_target : float
+        Margin that ``rest`` leaves, [B]
+    step_logits : float
+        Bytes of a value where the buffer of a step holds states and logits for each of its tokens; 0 where logits are
+        held for the requests that are sampled, [B]
+    captures_graphs : bool
+        Whether steps are captured as graphs that hold memory of their own.
     vocabulary_multiple : int
         The vocabulary is padded to a multiple of it, [-]
     absorbed_copy : bool
@@ -154,6 +169,8 @@ class MemoryRule:
         Whether the pool also holds the cache of draft layers; otherwise that is a pool of its own.
     host_experts : bool
         Whether routed experts live in host memory.
+    loading : Loading
+        What the engine makes of the tensors of a checkpoint.
     profiling : tuple of ProfilingRun
         The trial run by version, oldest first; empty where no source says what it holds.
     paging : tuple of Paging
@@ -174,8 +191,10 @@ class MemoryRule:
     defaults: Mapping[str, str] = field(default_factory=dict)
     defaults_of: str | None = None
     free_target: float = 0.0
-    wired_share: float = 1.0
+    step_logits: float = 0.0
+    captures_graphs: bool = False
     host_experts: bool = False
+    loading: Loading = AS_STORED
     profiling: tuple[ProfilingRun, ...] = ()
     paging: tuple[Paging, ...] = ()
 
@@ -327,6 +346,7 @@ def load_memory_rule(engine: str) -> MemoryRule:
         content.pop(documentation, None)
     if "fraction_rule" in content:
         content["fraction_rule"] = FractionRule(**content["fraction_rule"])
+    content["loading"] = read_loading(content.get("loading"), file=file)
     content["profiling"] = tuple(ProfilingRun(**one) for one in content.get("profiling", ()))
     content["paging"] = tuple(Paging(**one) for one in content.get("paging", ()))
     if "free_target" in content:
@@ -345,6 +365,7 @@ def static_fraction(
     token_budget: np.ndarray | float,
     graph_requests: np.ndarray | float,
     draft: bool,
+    replicas: np.ndarray | float = 1.0,
 ) -> np.ndarray:
     """SGLang's default static fraction.
 
@@ -355,13 +376,15 @@ def static_fraction(
     memory : numeric
         Memory of a part, [B]
     accelerators : numeric
-        tp × pp, [-]
+        tp × dp × pp, [-]
     token_budget : numeric
         Tokens of a prefill chunk, [token]
     graph_requests : numeric
         Largest batch with a CUDA graph, [-]
     draft : bool
         Whether a draft model or MTP is on.
+    replicas : numeric, optional
+        Replicas of the attention, [-]
 
     Returns
     -------
@@ -381,6 +404,9 @@ def static_fraction(
         + np.asarray(graph_requests, dtype=float) * rule.for_each_graph_request
         + np.asarray(accelerators, dtype=float) * rule.for_each_accelerator
     )
+    largest, many = np.asarray(graph_requests, dtype=float), np.asarray(replicas, dtype=float)
+    each = rule.for_each_replica_graph + rule.for_each_replica_graph_more * (largest > rule.many_graphs)
+    reserve = reserve + np.where(many > 1, largest * many * each, 0.0)
     reserve = np.where(part > rule.large_part, np.maximum(reserve, rule.least_on_large_parts), reserve)
     reserve = reserve + rule.with_draft * draft
     return np.round((part - reserve) / part, 3)

@@ -13,7 +13,7 @@ from glmplan.facts.files import read_toml
 from glmplan.facts.folders import data_folder
 from glmplan.units import parse_quantity
 
-__all__ = ["MemoryFit", "Spread", "load_memory_fit"]
+__all__ = ["LoadedShare", "MemoryFit", "Spread", "load_memory_fit"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +30,22 @@ class Spread:
 
     mean: float
     sd: float
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedShare:
+    """Share by which the weights that an engine logs may differ from the computed ones.
+
+    Attributes
+    ----------
+    share : float
+        Half of a 90 % interval, [-]
+    count : int
+        Sources, [-]
+    """
+
+    share: float
     count: int
 
 
@@ -55,6 +71,8 @@ class MemoryFit:
         ``several`` accelerators, [B]
     captured : dict of str to dict of str to Spread
         What its captured graphs take, likewise, [B]
+    loaded : dict of str to LoadedShare
+        The interval of the weights, by engine.
     """
 
     driver: Spread
@@ -64,6 +82,7 @@ class MemoryFit:
     outside: dict[str, dict[str, Spread]] = field(default_factory=dict)
     estimate: dict[str, dict[str, Spread]] = field(default_factory=dict)
     captured: dict[str, dict[str, Spread]] = field(default_factory=dict)
+    loaded: dict[str, LoadedShare] = field(default_factory=dict)
 
 
 @cache
@@ -100,4 +119,8 @@ def load_memory_fit() -> MemoryFit:
         outside=spreads("outside"),
         estimate=spreads("estimate"),
         captured=spreads("captured"),
+        loaded={
+            engine: LoadedShare(float(entry["share"]), entry["count"])
+            for engine, entry in content.get("loaded", {}).items()
+        },
     )

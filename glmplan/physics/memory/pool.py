@@ -7,7 +7,7 @@ with a spread, so every pool has an interval.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -27,6 +27,7 @@ __all__ = [
     "outside_classes",
     "pool_terms",
     "requests_that_fit",
+    "weights_interval",
 ]
 
 #: CUDA graphs of a default vLLM launch: sizes 1, 2, 4, then every 8 to 256 and every 16 to 512 [-]
@@ -140,7 +141,10 @@ def _observed(fit: MemoryFit, memory: RankMemory, part: PartMemory) -> _Beside:
     linked = single if part.link == "unified" else fit.context.get(part.link, fit.context["pcie"])
     context = np.where(alone, single.mean, linked.mean)
     variance = np.where(alone, single.sd, linked.sd) ** 2
-    return _Beside(context, variance, fit.remainder.get(engine, fit.remainder["pooled"]))
+    others = fit.remainder["pooled"]
+    if memory.settings.rule.pool == "rest":  # its margin stands in the rule, and there is no trial run that takes more
+        others = replace(others, mean=0.0)
+    return _Beside(context, variance, fit.remainder.get(engine, others))
 
 
 def outside_classes(part: PartMemory, *, sparse: bool) -> tuple[str, ...]:
@@ -177,6 +181,37 @@ def outside_classes(part: PartMemory, *, sparse: bool) -> tuple[str, ...]:
     return tuple(dict.fromkeys((link, part.link, "several")))
 
 
+def weights_interval(memory: RankMemory, fit: MemoryFit) -> tuple[float, float]:
+    """Shares by which the weights that the engine logs may be smaller or larger than computed.
+
+    Parameters
+    ----------
+    memory : RankMemory
+        What the ranks hold.
+    fit : MemoryFit
+        Observed terms.
+
+    Returns
+    -------
+    float, float
+        Ends of a 90 % interval: what nobody says of the files and what loading leaves, added as squares, [-]
+
+    Examples
+    --------
+    >>> from glmplan.physics.memory.ranks import rank_memory
+    >>> from glmplan.facts.catalogue.models import load_model
+    >>> from glmplan.physics.points import Layout
+    >>> llama = load_model("llama-3.1-8b")
+    >>> held = rank_memory(llama, llama.checkpoint("bf16"), layout=Layout(), kv="bf16")
+    >>> smaller, larger = weights_interval(held, load_memory_fit())
+    >>> 0 < smaller == larger < 0.02
+    True
+    """
+    found = fit.loaded.get(memory.settings.engine)
+    apart = 0.0 if found is None else found.share
+    return float(np.hypot(memory.smaller, apart)), float(np.hypot(memory.larger, apart))
+
+
 def _by_number(memory: RankMemory, seen: dict[str, Spread]) -> tuple[np.ndarray, np.ndarray]:
     """Mean and standard deviation for one accelerator or several, for each layout."""
     alone = np.asarray(memory.layout.accelerators) == 1
@@ -192,6 +227,7 @@ def _graphs(fit: MemoryFit, memory: RankMemory) -> tuple[np.ndarray, np.ndarray,
     settings = memory.settings
     zero = np.zeros_like(np.asarray(memory.layout.tp, dtype=float))
     count = np.asarray(DEFAULT_GRAPHS if settings.graphs is None else settings.graphs, dtype=float) + zero
+    count = count * settings.rule.captures_graphs
     captured, captured_sd = fit.graph.mean * count, fit.graph.sd * count
     if settings.engine in fit.captured:
         mean, sd = _by_number(memory, fit.captured[settings.engine])
@@ -209,14 +245,17 @@ def _fraction(memory: RankMemory, part: PartMemory) -> np.ndarray:
     if settings.fraction is not None:
         return np.asarray(settings.fraction, dtype=float)
     if rule.fraction_rule is not None:
-        return static_fraction(
+        tp, pp, dp = (np.asarray(getattr(memory.layout, name)) for name in ("tp", "pp", "dp"))
+        found = static_fraction(
             rule.fraction_rule,
             memory=part.total,
-            accelerators=np.asarray(memory.layout.tp) * np.asarray(memory.layout.pp),
+            accelerators=tp * dp * pp,
             token_budget=settings.budget(part.listed),
-            graph_requests=settings.graph_requests(part.listed, np.asarray(memory.layout.tp)),
+            graph_requests=settings.graph_requests(part.listed, tp * dp),
             draft=memory.draft,
+            replicas=dp,
         )
+        return found * rule.fraction_rule.with_tower if memory.tower else found
     default = settings.default("fraction", part.listed)
     return np.asarray(1.0 if default is None else default)
 
@@ -267,10 +306,11 @@ def pool_terms(memory: RankMemory, stage: StageMemory, part: PartMemory, fit: Me
         pool = fraction * (free - weights - stage.activation - remainder.mean)
         variance = fraction**2 * (total_variance + known + remainder.sd**2)
     else:
-        limit = rule.wired_share * part.total - rule.free_target + zero
+        limit = part.total - rule.free_target + zero
         pool = limit - weights - stage.activation - context - remainder.mean
         variance = total_variance + known + remainder.sd**2
-    less, more = ((share * side * weights / QUANTILE_90) ** 2 for side in (memory.larger, memory.smaller))
+    loaded = weights_interval(memory, fit)
+    less, more = ((share * side * weights / QUANTILE_90) ** 2 for side in reversed(loaded))
     return PoolTerms(
         context + zero, remainder.mean + zero, graphs, limit, pool, variance, less, more, graphs_sd, estimate
     )
@@ -288,12 +328,14 @@ def _tokens(memory: RankMemory, stage: StageMemory, pool: np.ndarray, context: n
     return np.where(size > 0, blocks * wide, np.inf)
 
 
-def _printed(memory: RankMemory, stage: StageMemory, pool: np.ndarray, context: np.ndarray) -> np.ndarray:
-    """Tokens that the engine prints, where it prints others than the blocks of `_tokens`."""
+def _printed(
+    memory: RankMemory, stage: StageMemory, pool: np.ndarray, context: np.ndarray, usable: np.ndarray
+) -> np.ndarray:
+    """Tokens that the engine prints; those that are usable where all layers are of one kind."""
     settings = memory.settings
     paging = settings.rule.paging_of(settings.version) if settings.rule.paging else None
     if paging is None or not shares_pages(stage.kinds):
-        return _tokens(memory, stage, pool, context)
+        return usable
     zero = np.zeros_like(pool)
     launch = PagedLaunch(
         block=settings.block(memory.sparse),
@@ -359,8 +401,9 @@ def kv_pool(
         rows = [terms.pool, terms.deviation(-1.0)]
         for shift in (0.0, -QUANTILE_90, QUANTILE_90):
             left = terms.pool + shift * terms.deviation(shift)
-            for count in (_tokens, _printed):
-                rows.append(np.where(stage.held, count(memory, stage, left, length), np.inf))
+            usable = _tokens(memory, stage, left, length)
+            shown = _printed(memory, stage, left, length, usable)
+            rows += [np.where(stage.held, one, np.inf) for one in (usable, shown)]
         found.append(tuple(rows))
     pools, sds, means, print_mean, lows, print_low, highs, print_high = (
         np.stack(column) for column in zip(*found, strict=True)

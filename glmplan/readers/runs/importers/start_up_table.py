@@ -78,7 +78,7 @@ _NUMBERS = {
 #: column [GiB] → field of `StartupLog` [B]
 _BYTES = {"weights_gib": "weights", "pool_gib": "kv_pool", "graphs_gib": "graphs", "activation_gib": "activations"}
 #: column → field of `StartupLog`, text
-_TEXT = {"engine_version": "version", "checkpoint": "model", "kv_cache": "kv_cache"}
+_TEXT = {"engine_version": "version", "checkpoint": "model", "kv_cache": "kv_cache", "moe_backend": "moe_backend"}
 _LAYOUT = ("tp", "pp", "dp", "ep", "dcp")
 
 
