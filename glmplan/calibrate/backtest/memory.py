@@ -166,9 +166,9 @@ def kind_of_start(start: LoggedStart, part: Accelerator | None) -> str:
     Returns
     -------
     str
-        ``open`` where the source does not tell all settings, ``unified`` where host and accelerator share one memory, ``blackwell-nvlink`` for linked parts of compute
-        capability 10, ``image`` for an image that is not the engine's own, ``stock`` for a released engine on
-        discrete cards.
+        ``open`` where the source does not tell all settings, ``unified`` where host and accelerator share one memory,
+        ``blackwell-nvlink`` for linked parts of compute capability 10, ``image`` for an image that is not the
+        engine's own, ``stock`` for a released engine on discrete cards.
     """
     if start.unstated:
         return "open"
