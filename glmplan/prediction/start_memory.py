@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from glmplan.facts.catalogue.names import kv_name
 from glmplan.facts.schema.accelerator import Accelerator
 from glmplan.facts.schema.model import Checkpoint, ModelSpec
-from glmplan.physics.memory import MemorySettings, RankMemory, kv_pool, part_memory, rank_memory
+from glmplan.physics.memory import RankMemory, kv_pool, part_memory, rank_memory
 from glmplan.physics.memory.observed import load_memory_fit
 from glmplan.physics.memory.pool import pool_terms, weights_interval
 from glmplan.physics.points import Layout
 from glmplan.prediction.deployment import default_kv
+from glmplan.prediction.settings import Settings
 from glmplan.readers.runs.importers.startup import StartupLog
+from glmplan.readers.runs.speculation import read_speculation
 from glmplan.units import QUANTILE_90
 
-__all__ = ["Span", "StartMemory", "launched", "predict_start"]
+__all__ = ["Span", "StartMemory", "drafted_of_log", "launched", "predict_start", "settings_of_log"]
 
 _LAYOUT = ("tp", "pp", "dp", "ep", "dcp")
 
@@ -67,6 +69,37 @@ class StartMemory:
     tokens: Span | None = None
 
 
+def settings_of_log(log: StartupLog, *, graphs: bool = True) -> Settings:
+    """What an engine was told, as its log says.
+
+    Parameters
+    ----------
+    log : StartupLog
+        The log.
+    graphs : bool, optional
+        Whether graphs are captured.
+
+    Returns
+    -------
+    Settings
+        What the log does not name is the engine's default: engines print what they are told.
+
+    Examples
+    --------
+    >>> settings_of_log(StartupLog("vllm", max_sequences=64.0)).max_num_seqs
+    64
+    """
+    counts = (log.max_sequences, log.max_batched_tokens, log.max_context)
+    told = (None if one is None else int(one) for one in counts)
+    experts = (log.moe_backend or "").lower()
+    return Settings(log.memory_utilization, *told, log.attention_backend or "", experts, graphs)
+
+
+def drafted_of_log(log: StartupLog) -> int:
+    """Tokens drafted for each step, as far as the log says; 0 without drafting, [token]"""
+    return read_speculation(log.speculative or "none", "", None, None).draft_tokens or 0
+
+
 def launched(
     log: StartupLog, model: ModelSpec, checkpoint: Checkpoint, part: Accelerator | None, *, graphs: bool = True
 ) -> tuple[RankMemory, str]:
@@ -102,15 +135,14 @@ def launched(
     >>> launched(StartupLog("vllm"), llama, llama.checkpoint("bf16"), None)[1]
     'bf16'
     """
-    settings = MemorySettings(
-        engine=log.engine,
-        version=log.version,
-        accelerator=part.name if part is not None else None,
-        fraction=log.memory_utilization,
-        token_budget=log.max_batched_tokens,
-        max_requests=log.max_sequences,
-        graphs=log.graph_count if graphs else 0.0,
-        experts_backend=log.moe_backend,
+    settings = replace(
+        settings_of_log(log, graphs=graphs).memory(
+            engine=log.engine,
+            version=log.version,
+            accelerator=part.name if part is not None else None,
+            draft_tokens=drafted_of_log(log),
+        ),
+        **({"graphs": log.graph_count} if graphs else {}),
     )
     kv = kv_name((log.kv_cache or "").replace("torch.", "")) or default_kv(checkpoint, log.engine)
     degrees = {name: np.array([getattr(log, name) or 1]) for name in _LAYOUT}

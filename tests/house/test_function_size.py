@@ -42,7 +42,6 @@ WIDE = {
     "_add_vocabulary": QUANTITIES,
     # what decides is said in many words
     "campaign_settings": "conditions of a row by which the settings of its campaign are found",
-    "_memory_of": "the key under which the memory of a server is kept",
     "deploy": SETTINGS,
     "user_load": SETTINGS,
     "engine_default": "a setting and the conditions under which a default holds",
