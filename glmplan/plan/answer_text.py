@@ -129,9 +129,10 @@ _LIMITS = {"kv": "KV", "tpot": "TPOT", "queue": "queue", "hazard": "hazard"}
 
 
 def _context(answer: AnswerRecord) -> str:
-    limit = answer.asked.model.max_context
+    limit = answer.asked.longest_request
     if answer.context_low >= limit:
-        return f"one request of {limit:,} tokens fits: the model's limit"
+        whose = "the model's limit" if limit == answer.asked.model.max_context else "the limit asked for"
+        return f"one request of {limit:,} tokens fits: {whose}"
     sure = f"{answer.context_low:,} tokens for sure" if answer.context_low else "not sure"
     return f"one request up to {answer.context:,} tokens, {sure}"
 

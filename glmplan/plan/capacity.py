@@ -146,12 +146,10 @@ def settings_of(asked: Asked, terms: Terms) -> MemorySettings:
     MemorySettings
         The settings.
     """
-    return MemorySettings(
+    return replace(asked.settings, graphs=terms.graphs).memory(
         engine=asked.engine,
         version=asked.engine_version,
         accelerator=asked.machine.accelerator.name,
-        fraction=asked.fraction,
-        graphs=None if terms.graphs else 0.0,
         indexer=terms.indexer,
     )
 
@@ -250,7 +248,7 @@ def contexts_of(asked: Asked, holding: Holding, users: tuple[int, ...], *, quant
     """
     terms = holding.terms
     alone = _ranks(asked, [(terms.tp, terms.pp, terms.dp, terms.ep, terms.dcp)], terms)
-    limit = asked.model.max_context
+    limit = asked.longest_request
     # a set, because `np.unique` imports the masked arrays of numpy, which takes longer than the rest of this function
     grid = np.array(sorted({*np.geomspace(64, limit, 160).astype(int).tolist(), limit}), dtype=float)
     counts = requests_that_fit(alone, holding.part, grid, quantile=quantile)

@@ -12,7 +12,6 @@ from glmplan.facts.catalogue.accelerators import load_accelerator
 from glmplan.facts.catalogue.models import load_model
 from glmplan.facts.catalogue.names import refusal
 from glmplan.facts.engines.defaults import engine_known
-from glmplan.facts.engines.memory import stated_fraction
 from glmplan.facts.engines.walls import engine_names, load_engine
 from glmplan.facts.schema.model import Checkpoint, ModelSpec
 from glmplan.physics.memory import kv_pool, part_memory
@@ -95,7 +94,7 @@ def model_of(name: str) -> ModelSpec:
     return load_model(name)
 
 
-def run_memory(run: Run, deployment: Deployment, length: float, fraction: float | None) -> MemoryAnswer | None:
+def run_memory(run: Run, deployment: Deployment, length: float) -> MemoryAnswer | None:
     """Memory of one server.
 
     Parameters
@@ -106,8 +105,6 @@ def run_memory(run: Run, deployment: Deployment, length: float, fraction: float 
         What serves.
     length : float
         Tokens of a request, [token]
-    fraction : float or None
-        Memory fraction that the campaign set, [-]
 
     Returns
     -------
@@ -117,20 +114,14 @@ def run_memory(run: Run, deployment: Deployment, length: float, fraction: float 
     if run.offload or deployment.accelerator.memory is None:
         return None
     d = deployment
-    version = ".".join(map(str, d.release)) if d.release else None
-    if version is None:
-        version = _unnamed_version(d.engine, run.measured_on)
-    mtp = d.draft_tokens > 0 or "mtp" in (run.checkpoint or "").lower()
-    settings = MemorySettings(
+    settings = d.settings.memory(
         engine=d.engine if engine_known(d.engine) else STAND_IN,
-        version=version,
+        version=d.version or _unnamed_version(d.engine, run.measured_on),
         accelerator=d.accelerator.name,
-        fraction=stated_fraction(run.notes) or fraction,
-        graphs=None if d.graphs else 0,
         indexer=d.indexer,
     )
     words = (d.model.name, run.weights, run.weights_bits)
-    return _memory_of(words, d.accelerator.name, d.layout, d.kv, settings, mtp, float(np.ceil(length)))
+    return _memory_of(words, d.accelerator.name, d.layout, d.kv, settings, d.draft_tokens > 0, float(np.ceil(length)))
 
 
 def _unnamed_version(engine: str, day: str | None) -> str | None:
