@@ -17,11 +17,14 @@ import sys
 from collections import defaultdict
 from pathlib import Path
 
+from stated_by_sources import CAMPAIGNS, SHARE, stated
+from stated_by_sources import SAID as SAID_LATER
+
 from glmplan.facts.files import write_atomically
 from glmplan.readers.runs.columns import ALIASES, COLUMNS
 from glmplan.readers.runs.figures import FIGURES
 from glmplan.readers.runs.record import Run
-from glmplan.readers.runs.table import read_runs
+from glmplan.readers.runs.table import read_runs, run_from_row
 
 FOLDER = Path(__file__).resolve().parent.parent / "calibration" / "measurements"
 #: campaign of a row → file; every other campaign goes to other-public.csv
@@ -36,7 +39,24 @@ FILES = {
     "kyuz0-strix-halo-toolboxes": "llama-cpp-strix-halo.csv",
     "ktransformers-docs": "ktransformers.csv",
     "sglang-cookbook": "sglang-cookbook.csv",
+    "inferencex-2026-11": "inferencex-2026-11.csv",
+    "vendor-sweeps-2026-11": "inferencex-2026-11.csv",
+    "rtx6kpro-wiki-2026-05-kimi-k2.6": "rtx6kpro-kimi-k2.6.csv",
+    "rtx6kpro-kimi-k26-v2-2026-05-07": "rtx6kpro-kimi-k2.6.csv",
+    "anl-llm-inference-bench-2024": "anl-llm-inference-bench.csv",
+    "sglang-cookbook-glm52-0.5.13.post1": "sglang-cookbook-2026.csv",
+    "sglang-cookbook-minimax-m3-2026": "sglang-cookbook-2026.csv",
+    "vilsol-glm52-8x-rtxpro6000-2026-06": "rtx6kpro-glm-2026.csv",
+    "magik6k-glm47-sm120-2026-01": "rtx-pro-6000-server.csv",
+    "magik6k-kimi-sm120-2026-01": "rtx-pro-6000-server.csv",
+    "teo-ma-rtxpro6000-azure-2025-12": "rtx-pro-6000-server.csv",
 }
+#: beginning of a campaign → file
+FAMILIES = {"lottolotto-4x3090-": "rtx-3090.csv", "rtx6kpro-glm5": "rtx6kpro-glm-2026.csv"}
+#: tables whose sources state more than their columns hold
+LATER = frozenset({"runs-2026-11"})
+#: fields that a reader makes of other columns
+DERIVED = frozenset({"memory_fraction", "max_num_seqs"})
 #: campaigns whose rows all come from one address, which stands in sources.toml
 ONE_ADDRESS = frozenset(
     {
@@ -82,8 +102,24 @@ STATED = [
 CLUSTERS = "two clusters 1.4-2.3x apart in this group, probably unlabelled MTP"
 
 
+def runs_of(path: Path) -> list[Run]:
+    """Return the rows of a table, with what their sources state."""
+    if path.stem not in LATER:
+        return list(read_runs(path))
+    with open(path, newline="", encoding="utf-8") as stream:
+        return [run_from_row(stated(row) | {"table": path.stem}) for row in csv.DictReader(stream)]
+
+
+def is_later(run: Run) -> bool:
+    """Whether a row is of a table whose sources state more than its columns hold."""
+    return run.cells.get("table") in LATER
+
+
 def campaign_of(run: Run) -> str:
     """Return the campaign in our own names: the carried sweeps are two, the field reports one."""
+    if is_later(run):
+        start = run.notes.partition(";")[0] if (run.campaign or "").startswith("inferencex-and") else run.campaign
+        return CAMPAIGNS.get(start or "", run.campaign or "unnamed")
     if run.campaign == "inferencex-and-vendor-sweeps-2025-2026":
         return "inferencex" if run.notes.startswith("InferenceX") else "vendor-sweeps-2025-2026"
     return run.campaign or "unnamed"
@@ -105,6 +141,9 @@ def notes_and_source(run: Run) -> tuple[str, str]:
     source = run.source or ""
     if run.id.startswith("rtx-") and parts:
         source = parts.pop(0)
+    if is_later(run):
+        parts = [part for part in parts if not SAID_LATER.fullmatch(part)]
+        source = "" if (run.campaign or "").startswith("inferencex-and") else later_source(source)
     parts = [part for part in parts if part and not SAID.fullmatch(part)]
     text = "; ".join(dict.fromkeys(parts)).replace("DEP 8 GPU", "DEP").replace("DEP 4 GPU", "DEP")
     if "two clusters" in text:
@@ -112,6 +151,17 @@ def notes_and_source(run: Run) -> tuple[str, str]:
     if campaign_of(run) in ONE_ADDRESS:
         source = ""
     return text[:300], source
+
+
+def later_source(text: str) -> str:
+    """Return an address: the table names GitHub's repositories with the commit behind an @."""
+    text = re.sub(r"@\(stored file \d+\)", "@main", text)
+    found = re.match(r"github ([\w.-]+/[\w.-]+)@(\w+)[ /](\S+)(.*)", text)
+    if not found:
+        return text
+    repository, commit, path, rest = found.groups()
+    rest = re.sub(r"^ (?!\()", "#", rest.partition(" (fork of")[0])
+    return f"https://github.com/{repository}/blob/{commit}/{path}{rest}"
 
 
 def snippet(run: Run) -> dict[str, str]:
@@ -144,7 +194,8 @@ def cells(run: Run) -> dict[str, str]:
     flags = {True: "yes", False: "no", None: ""}
     row = {name: str(run.cells.get(name, "")) for name in ("measured_on", "checkpoint", "scenario", "trust", "host")}
     row |= {name: number(getattr(run, name)) for name in COLUMNS if name in Run.__slots__ and name not in row
-            and isinstance(getattr(run, name), int | float) and not isinstance(getattr(run, name), bool)}  # fmt: skip
+            and isinstance(getattr(run, name), int | float) and not isinstance(getattr(run, name), bool)
+            and (name not in DERIVED or name in run.cells)}  # fmt: skip
     row |= {name: number(figures.get(name)) for name in FIGURES}
     row |= {
         "id": run.id,
@@ -198,7 +249,9 @@ def acceptance(runs: list[Run]) -> list[list[str]]:
         length, basis = spec.acceptance_length, "stated"
         if "accept_rate=" in run.notes:
             basis = "accept rate x draft tokens"
-        elif "draft acceptance" in f"{run.cells.get('speculative', '')} {run.notes}":
+        elif "draft acceptance" in f"{run.cells.get('speculative', '')} {run.notes}" or SHARE.search(
+            run.cells.get("speculative", "")
+        ):
             basis = "1 + draft tokens x share accepted"
         elif "ITL/TPOT" in run.notes:
             basis = "ITL / TPOT"
@@ -216,15 +269,22 @@ def acceptance(runs: list[Run]) -> list[list[str]]:
     return rows + [[""] + row for row in STATED]
 
 
+def file_of(run: Run) -> str:
+    """Return the campaign file of a row."""
+    if run.id.startswith("fr-"):
+        return "field-reports-glm.csv"
+    campaign = campaign_of(run)
+    family = next((file for start, file in FAMILIES.items() if campaign.startswith(start)), "other-public.csv")
+    return FILES.get(campaign, family)
+
+
 def main(folder: str) -> None:
     """Read every table of a folder and write the campaign files."""
     by_file: dict[str, list[dict[str, str]]] = defaultdict(list)
     for path in sorted(Path(folder).glob("*.csv")):
-        for run in read_runs(path):
-            field_report = run.id.startswith("fr-")
-            file = "field-reports-glm.csv" if field_report else FILES.get(campaign_of(run), "other-public.csv")
-            by_file[file].append(cells(run))
-    runs = [run for path in sorted(Path(folder).glob("*.csv")) for run in read_runs(path)]
+        for run in runs_of(path):
+            by_file[file_of(run)].append(cells(run))
+    runs = [run for path in sorted(Path(folder).glob("*.csv")) for run in runs_of(path)]
     with io.StringIO() as text:
         csv.writer(text, lineterminator="\n").writerows([ACCEPTANCE_COLUMNS, *acceptance(runs)])
         write_atomically(FOLDER / "acceptance.csv", text.getvalue())

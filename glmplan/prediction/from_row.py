@@ -205,7 +205,9 @@ def _expert_kernels(run: Run, engine: str, model: ModelSpec, tokens: float) -> s
 
 #: how tables say that the one-shot all-reduce ran over PCIe, and that it did not
 _ONE_SHOT = re.compile(r"custom AR|oneshot", re.IGNORECASE)
-_NO_ONE_SHOT = re.compile(r"custom AR disabled|no oneshot|oneshot off|allreduce=NCCL", re.IGNORECASE)
+_NO_ONE_SHOT = re.compile(
+    r"custom AR (?:disabled|off|unsupported)|no oneshot|oneshot off|allreduce=NCCL", re.IGNORECASE
+)
 
 
 def _links(run: Run, host: Host, *, tp: int = 1, pp: int = 1, dp: int = 1, dcp: int = 1) -> LayoutLinks:
@@ -337,6 +339,8 @@ def _load(
         # a table says that it ran: where two requests do not seem to fit, the estimate of the pool is what is wrong
         if memory is not None and memory.pool_tokens > 2.0 * (inputs + outputs):
             pool = memory.pool_tokens
+            if run.shared_prompt and run.prefix_cached:
+                pool = (pool - inputs) / outputs * (inputs + outputs)  # one prompt in the cache serves all answers
     return user_load(
         packing,
         ranks=deployment.dp,

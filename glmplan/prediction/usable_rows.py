@@ -7,9 +7,10 @@ import re
 import numpy as np
 
 from glmplan.errors import GlmplanError
-from glmplan.prediction.from_row import Question
+from glmplan.prediction.from_row import Question, memory_of
 from glmplan.prediction.from_row_memory import model_of
 from glmplan.readers.runs.record import Run
+from glmplan.units import GIB
 
 __all__ = ["why_unknown"]
 
@@ -25,7 +26,8 @@ def why_unknown(question: Question) -> str:
     Returns
     -------
     str
-        The reason; empty where lengths and requests in flight are known and the command serves the model that is named.
+        The reason; empty where lengths and requests in flight are known, the command serves the model that is named and
+        its weights fit.
 
     Examples
     --------
@@ -40,10 +42,20 @@ def why_unknown(question: Question) -> str:
     run = question.run
     if other := _other_model(run, question.deployment.model.name):
         return f"the command in its notes serves {other}"
+    if too_large := _weights_too_large(question):
+        return too_large
     burst = run.request_rate_per_s == np.inf and run.concurrency is None
     # a crowd drains by its longest answers, of which a table gives the mean only
     varied = question.load.shortest < _ALIKE * question.load.longest
     return "conversations sent all at once, of lengths that are not stated" if burst and varied else ""
+
+
+def _weights_too_large(question: Question) -> str:
+    """Why the weights cannot have been where the row says; empty if they can, or if a part's memory is not known."""
+    part, memory = question.deployment.accelerator, memory_of(question)
+    if memory is None or part.memory is None or memory.weights_gib * GIB <= part.memory:
+        return ""
+    return f"weights do not fit: {memory.weights_gib:.0f} GiB on a {part.name} of {part.memory / GIB:.0f} GiB"
 
 
 #: the model in the command of a server

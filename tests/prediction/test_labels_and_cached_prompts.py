@@ -9,6 +9,7 @@ from glmplan.calibrate.step.observations import asked_of
 from glmplan.facts.catalogue.models import load_model
 from glmplan.physics.blocks.cached_prefix import computed_again, hybrid_block
 from glmplan.prediction.from_row import question_of
+from glmplan.prediction.user_load import ENDLESS
 from glmplan.readers.runs.record import Run
 
 QWEN = load_model("qwen3.5-397b-a17b")
@@ -86,6 +87,8 @@ def test_no_more_is_read_again_than_there_is(draft):
     ("2 switches", "--enable-pcie-oneshot-allreduce; mem-fraction-static 0.85", True),
     ("4 GPU TP4, custom AR disabled", "", False),
     ("one chip", "allreduce=NCCL only; 30 s cells", False),
+    ("ForceP2P ON; custom AR off, NCCL P2P on/default", "", False),
+    ("4x c-payne switches, 16 GPU, NCCL AR (custom AR unsupported at ws=16), no XML", "", False),
     ("4 GPU same NUMA", "", False),
 ])  # fmt: skip
 def test_the_one_shot_all_reduce_runs_where_the_table_says_so(host, notes, runs):
@@ -119,3 +122,31 @@ def test_kernels_of_experts_are_named_by_their_first_word():
     words = {said: question_of(cell(moe_backend=said)).deployment.settings.moe_backend
              for said in ("b12x", "b12x (0.7.0, flashinfer attn)", "default", None)}  # fmt: skip
     assert words == {"b12x": "b12x", "b12x (0.7.0, flashinfer attn)": "b12x", "default": "", None: ""}
+
+
+def _wave(**fields):
+    given = {"engine": "vllm", "accelerator_count": 1, "phase": "serving", "protocol": "burst", "concurrency": 200.0,
+             "num_requests": 200, "input_tokens": 10000.0, "output_tokens": 800.0}  # fmt: skip
+    return question_of(Run("wave", "qwen3-14b", "rtx-pro-6000-server", weights="fp8", **{**given, **fields})).load
+
+
+def test_one_cached_prompt_of_all_requests_takes_room_once():
+    own, shared = _wave(), _wave(shared_prompt=True, prefix_cached=True)
+    # 160 KiB a token in 96 GB: some 40 prompts of their own, but the answers of 200 beside one prompt
+    assert 20 < own.pool_tokens / 10800 < 60
+    assert shared.pool_tokens == ENDLESS
+    many = _wave(shared_prompt=True, prefix_cached=True, concurrency=2000.0, num_requests=2000)
+    assert own.pool_tokens == pytest.approx(10000 + 800 * many.pool_tokens / 10800)
+
+
+def test_weights_that_no_part_holds_are_refused_and_those_that_fit_are_not():
+    fields = {"engine": "vllm", "concurrency": 4.0, "input_tokens": 100.0, "output_tokens": 100.0,
+              "protocol": "closed-loop", "observed": {"tpot_mean_ms": 10.0}}  # fmt: skip
+    runs = [
+        Run(f"on {count}", "qwen3-235b-a22b", "h200-sxm", weights="fp8", tp=count, accelerator_count=count, **fields)
+        for count in (1, 2)
+    ]
+    asked, refused = asked_of(runs)
+    assert [question.run.id for question in asked] == ["on 2"]
+    # 235 billion weights of a byte: 219 GiB and the embedding in two bytes
+    assert [why.partition(" GiB on")[0] for _, why in refused] == ["weights do not fit: 220"]

@@ -110,7 +110,7 @@ def load_measurements() -> list[Run]:
     Examples
     --------
     >>> len(load_measurements())
-    5612
+    8524
     """
     return list(_load())
 
@@ -197,7 +197,7 @@ def repeats(runs: Iterable[Run]) -> dict[str, str]:
     Examples
     --------
     >>> twice = repeats(load_measurements())  # MLPerf's 99 and 99.9 rows, DeepSeek-R1 and -V3, carried twice
-    >>> 250 < len(twice) < 350
+    >>> 300 < len(twice) < 450
     True
     """
     groups: dict[tuple[Any, ...], list[Run]] = defaultdict(list)
