@@ -71,6 +71,8 @@ class Deployment:
         First word of what a table calls the kernels of the experts; empty where it is not known.
     attention_backend : str
         Attention backend where it is known.
+    expert_kernels : str
+        Kernels of the experts that the server was told to take, as `hardware_db/kernels.toml` names them.
     offload : Offload or None
         What stays in host memory; None where the accelerators hold everything.
     """
@@ -97,6 +99,7 @@ class Deployment:
     text: str = ""
     attention_backend: str = ""
     moe_backend: str = ""
+    expert_kernels: str = ""
     offload: Offload | None = None
 
     @property
@@ -175,6 +178,7 @@ class Deployment:
             draft_tokens=self.draft_tokens,
             verify_only=self.model.draft_layers is None,
             attention=attention_rule(self.engine, self.attention_backend, part.family, self.kv),
+            expert_kernels=self.expert_kernels,
         )
 
     @property

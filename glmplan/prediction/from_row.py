@@ -26,14 +26,16 @@ from glmplan.prediction.from_row_memory import STAND_IN, MemoryAnswer, checkpoin
 from glmplan.prediction.load import Load
 from glmplan.prediction.user_load import ENDLESS, user_load
 from glmplan.readers.models.checkpoints import remarks_on
-from glmplan.readers.runs.campaigns import CampaignSettings, campaign_session, campaign_settings
+from glmplan.readers.runs.campaigns import CampaignSettings, campaign_session, campaign_settings, other_settings
 from glmplan.readers.runs.hosts import host_of_row
 from glmplan.readers.runs.record import Run
+from glmplan.readers.runs.settings import SETTINGS, Asked
 from glmplan.readers.runs.speculation import Speculation
 
 __all__ = [
     "MemoryAnswer",
     "Question",
+    "alternatives_of",
     "memory_of",
     "question_of",
 ]
@@ -59,6 +61,10 @@ class Question:
         How it drafted, as the row or else the campaign's files say.
     run_both_ways : bool
         The campaign ran this with and without drafting, and nothing tells which of them the row is.
+    contradicted : tuple of str
+        Settings that the row states otherwise than the script of its day; the row is believed.
+    asked : Asked or None
+        What the campaign's settings were looked up by.
     """
 
     run: Run
@@ -68,6 +74,8 @@ class Question:
     campaign: CampaignSettings = CampaignSettings()
     speculation: Speculation = Speculation()
     run_both_ways: bool = False
+    contradicted: tuple[str, ...] = ()
+    asked: Asked | None = None
 
 
 def question_of(run: Run) -> Question:
@@ -88,6 +96,36 @@ def question_of(run: Run) -> Question:
     GlmplanError
         If the row has a bad cell, or names a model or part that is not known, or its layout does not hold together.
     """
+    return _question(run)
+
+
+def alternatives_of(question: Question) -> tuple[Question, ...]:
+    """The same row under each way in which its campaign set elsewhere what no script says of this server.
+
+    Parameters
+    ----------
+    question : Question
+        The row.
+
+    Returns
+    -------
+    tuple of Question
+        Empty where scripts say everything that they would, or the row belongs to no campaign whose scripts are known.
+
+    Examples
+    --------
+    >>> run = Run("a", "kimi-k2.5", "b300-sxm", engine="vllm", weights="nvfp4", tp=8, protocol="inferencex",
+    ...           measured_on="2026-04-03", concurrency=64.0, input_tokens=1024.0, output_tokens=1024.0)
+    >>> len(alternatives_of(question_of(run))) > 0
+    True
+    """
+    if question.asked is None:
+        return ()
+    return tuple(_question(question.run, one) for one in other_settings(question.asked, question.campaign))
+
+
+def _question(run: Run, settings: CampaignSettings | None = None) -> Question:
+    """A row as a question, under its campaign's settings or others."""
     if run.error:
         raise SpecError(run.error)
     model = model_of(run.model)
@@ -117,12 +155,14 @@ def question_of(run: Run) -> Question:
     verify = (speculation.verify_tokens or draft + 1) - 1 if draft else 0
     noted: list[str] = []
     tp, pp, dp, ep, dcp, count = _layout(run, noted)
-    campaign = campaign_settings(
-        protocol=run.protocol, engine=engine, silicon=silicon, accelerator=accelerator.name, model=model.name,
-        experts_format=bulk, concurrency=run.concurrency or 1.0, input_tokens=run.input_tokens or 0.0,
-        output_tokens=run.output_tokens or 0.0, tp=tp * dp, release=run.engine_release,
-        measured_on=run.measured_on, draft_tokens=draft, ranks=dp,
+    asked = Asked(
+        engine=engine, model=model.name, weights=bulk, protocol=run.protocol, recipe=run.recipe or "",
+        accelerator=accelerator.name, silicon=silicon, concurrency=run.concurrency or 1.0,
+        input_tokens=run.input_tokens or 0.0, output_tokens=run.output_tokens or 0.0, tp=tp, pp=pp, dp=dp, ep=ep,
+        measured_on=run.measured_on or "", version=run.engine_version or "", release=run.engine_release or (),
+        draft_tokens=draft,
     )  # fmt: skip
+    campaign = settings or campaign_settings(asked)
     if campaign.one_group:
         tp, dp = tp * dp, 1
     divided = campaign.replica is not None and run.tp is None
@@ -143,7 +183,7 @@ def question_of(run: Run) -> Question:
         kv=kv,
         engine=engine,
         release=run.engine_release,
-        graphs=run.graphs is not False,
+        graphs=(campaign.graphs if run.graphs is None else run.graphs) is not False,
         draft_tokens=max(verify, draft),
         acceptance=speculation.acceptance_length,
         sparse=runs_sparse(accelerator, run.attention_backend),
@@ -152,15 +192,32 @@ def question_of(run: Run) -> Question:
         draft_method=speculation.method or "",
         draft_depth=draft,
         text="" if run.protocol == _NO_CAMPAIGN else run.protocol,
-        attention_backend=_attention(run),
+        attention_backend=_attention(run) or campaign.attention_backend or "",
+        expert_kernels=campaign.expert_kernels,
         moe_backend=_expert_kernels(run, engine, model, max(verify, draft) + 1.0),
     )
-    if kv is None:
+    if kv is None and "kv" not in _said(campaign):
         assumed.append(f"kv {deployment.kv}")
+    if campaign.open:
+        assumed.append(f"as the engine has it, for want of a script: {', '.join(campaign.open)}")
     both = session is not None and speculation.state == "unknown"
     one = _one_server(run, deployment, host, campaign, assumed) if divided else deployment
     load = _load(run, one, assumed, campaign, replicas=parts // one.count)
-    return Question(run, one, load, tuple(assumed), campaign, speculation, both)
+    contradicted = _contradicted(run, campaign)
+    return Question(run, one, load, tuple(assumed), campaign, speculation, both, contradicted, asked)
+
+
+def _said(campaign: CampaignSettings) -> frozenset[str]:
+    """Settings that a script decides, if only by leaving them to the engine."""
+    return frozenset(SETTINGS) - set(campaign.open) if campaign.launched else frozenset()
+
+
+def _contradicted(run: Run, campaign: CampaignSettings) -> tuple[str, ...]:
+    """Settings that the row and the script of its day both name, and not alike."""
+    stated = {"kv": run.kv_cache if run.kv_cache in KV_FORMATS else None, "running_limit": run.running_limit,
+              "graphs": run.graphs}  # fmt: skip
+    written = {name: getattr(campaign, name) for name in stated} if campaign.launched else {}
+    return tuple(name for name, one in written.items() if None not in (one, stated[name]) and one != stated[name])
 
 
 #: protocol of rows that say nothing but that whole requests were served: plans are asked of the same load, and what one

@@ -139,6 +139,8 @@ class StepWork:
         Leave the draft passes out (for engines whose draft is a separate model).
     attention : AttentionRule
         How attention shares keys among blocks of threads.
+    expert_kernels : str
+        Kernels of the experts that the server was told to take; empty where nothing was said.
     """
 
     model: ModelSpec
@@ -152,6 +154,7 @@ class StepWork:
     draft_tokens: int = 0
     verify_only: bool = False
     attention: AttentionRule = AttentionRule()
+    expert_kernels: str = ""
 
     @cached_property
     def main(self) -> tuple[tuple[Segment, tuple[Product, ...]], ...]:
@@ -195,7 +198,7 @@ class StepWork:
         KernelRule
             The kernel; one for whole numbers of 4 bits or BF16 where the part lacks the precision.
         """
-        rule = kernel_rule(self.engine, self.part.family, form, product)
+        rule = kernel_rule(self.engine, self.part.family, form, product, self.expert_kernels)
         if self.part.peaks.get(rule.compute) is None:
             plain = WEIGHT_FORMATS["bf16" if form.bits >= 16 else "int4"]
             return kernel_rule(self.engine, self.part.family, plain, product)
