@@ -26,7 +26,13 @@ from glmplan.prediction.from_row_memory import STAND_IN, MemoryAnswer, checkpoin
 from glmplan.prediction.load import Load
 from glmplan.prediction.user_load import ENDLESS, user_load
 from glmplan.readers.models.checkpoints import remarks_on
-from glmplan.readers.runs.campaigns import CampaignSettings, campaign_session, campaign_settings, other_settings
+from glmplan.readers.runs.campaigns import (
+    CampaignSettings,
+    campaign_session,
+    campaign_settings,
+    launched_drafts,
+    other_settings,
+)
 from glmplan.readers.runs.hosts import host_of_row
 from glmplan.readers.runs.record import Run
 from glmplan.readers.runs.settings import SETTINGS, Asked
@@ -100,7 +106,7 @@ def question_of(run: Run) -> Question:
 
 
 def alternatives_of(question: Question) -> tuple[Question, ...]:
-    """The same row under each way in which its campaign set elsewhere what no script says of this server.
+    """The same row in each way in which it may have been launched, where that is not known.
 
     Parameters
     ----------
@@ -110,7 +116,9 @@ def alternatives_of(question: Question) -> tuple[Question, ...]:
     Returns
     -------
     tuple of Question
-        Empty where scripts say everything that they would, or the row belongs to no campaign whose scripts are known.
+        With what its campaign set elsewhere where no script says it of this server, and with drafting where the campaign
+        ran it both ways; empty where scripts say everything that they would, or the row belongs to no campaign whose
+        scripts are known.
 
     Examples
     --------
@@ -121,7 +129,11 @@ def alternatives_of(question: Question) -> tuple[Question, ...]:
     """
     if question.asked is None:
         return ()
-    return tuple(_question(question.run, one) for one in other_settings(question.asked, question.campaign))
+    found = [_question(question.run, one) for one in other_settings(question.asked, question.campaign)]
+    for drafts in launched_drafts(question.asked) if question.run_both_ways else ():
+        drafting = Speculation("yes", None, drafts, drafts + 1)
+        found.append(_question(replace(question.run, speculation=drafting)))
+    return tuple(found)
 
 
 def _question(run: Run, settings: CampaignSettings | None = None) -> Question:
@@ -199,7 +211,8 @@ def _question(run: Run, settings: CampaignSettings | None = None) -> Question:
     if kv is None and "kv" not in _said(campaign):
         assumed.append(f"kv {deployment.kv}")
     if campaign.open:
-        assumed.append(f"as the engine has it, for want of a script: {', '.join(campaign.open)}")
+        opened = "launch settings" if campaign.open == SETTINGS else ", ".join(campaign.open)
+        assumed.append(f"{opened} by default, for want of a script")
     both = session is not None and speculation.state == "unknown"
     one = _one_server(run, deployment, host, campaign, assumed) if divided else deployment
     load = _load(run, one, assumed, campaign, replicas=parts // one.count)

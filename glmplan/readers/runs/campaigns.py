@@ -12,11 +12,11 @@ from glmplan.errors import SpecError
 from glmplan.facts.files import read_entries
 from glmplan.facts.folders import data_folder
 from glmplan.readers.runs.record import Run
-from glmplan.readers.runs.settings import Asked, alternatives, launched, recipe_names
+from glmplan.readers.runs.settings import Asked, alternatives, draft_lengths, launched, recipe_names
 from glmplan.readers.runs.speculation import Speculation, read_speculation
 
-__all__ = ["CampaignSession", "CampaignSettings", "campaign_session", "campaign_settings", "other_settings",
-           "read_sessions"]  # fmt: skip
+__all__ = ["CampaignSession", "CampaignSettings", "campaign_session", "campaign_settings", "launched_drafts",
+           "other_settings", "read_sessions"]  # fmt: skip
 
 _CONDITIONS = ("protocol", "engine", "silicon", "accelerator", "model")
 _SETTINGS = ("kv", "fraction", "budget", "budget_slack", "gather_steps", "requests_per_user", "running_limit", "reserve", "whole_prompts", "prefill_first", "replica", "parts", "one_group",
@@ -223,6 +223,28 @@ def other_settings(asked: Asked, settings: CampaignSettings) -> tuple[CampaignSe
         return ()
     campaign, asked = _campaign_of(asked)
     return tuple(replace(settings, **one, open=()) for one in alternatives(campaign, asked))
+
+
+def launched_drafts(asked: Asked) -> tuple[int, ...]:
+    """With how many drafted tokens the campaign of a run launched this server too.
+
+    Parameters
+    ----------
+    asked : Asked
+        The server, its load and its day.
+
+    Returns
+    -------
+    tuple of int
+        Lengths of the drafted chain, sorted; empty where its scripts are not known or never drafted, [token]
+
+    Examples
+    --------
+    >>> launched_drafts(Asked("vllm", "llama-3.1-70b", "fp8", protocol="inferencex", accelerator="h200-sxm"))
+    ()
+    """
+    campaign, asked = _campaign_of(asked)
+    return draft_lengths(campaign, asked) if campaign else ()
 
 
 def _campaign_of(asked: Asked) -> tuple[str, Asked]:

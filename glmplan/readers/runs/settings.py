@@ -10,15 +10,15 @@ import csv
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
 from glmplan.errors import SpecError
 from glmplan.facts.folders import data_folder
 
-__all__ = ["COLUMNS", "SETTINGS", "Asked", "Launch", "Launched", "alternatives", "launched", "read_launches",
-           "recipe_names"]  # fmt: skip
+__all__ = ["COLUMNS", "SETTINGS", "Asked", "Launch", "Launched", "alternatives", "draft_lengths", "launched",
+           "read_launches", "recipe_names"]  # fmt: skip
 
 #: settings of a launch, as they are compared and left open
 SETTINGS: tuple[str, ...] = (
@@ -123,6 +123,22 @@ class Launch:
         cell = self.cells[name]
         return float(cell) if cell else None
 
+    def lists(self, asked: Asked) -> bool:
+        """Whether its list has the lengths and the requests in flight of a load, or any load is meant.
+
+        Parameters
+        ----------
+        asked : Asked
+            The load.
+
+        Returns
+        -------
+        bool
+            True if so.
+        """
+        lengths = asked.input_tokens, asked.output_tokens
+        return not self.loads or any(one[:2] == lengths and asked.concurrency in one[2] for one in self.loads)
+
     def at(self, asked: Asked) -> dict[str, object]:
         """What it sets under a load.
 
@@ -144,7 +160,8 @@ class Launch:
             "kv": self.cells["kv_cache"] or None,
             "fraction": self.amount("memory_fraction"),
             "budget": self._sum(budgets, load),
-            "running_limit": self._sum(limits, (1.0, asked.concurrency)),
+            # a number may be that of the listed load alone: of another one it says nothing
+            "running_limit": self._sum(limits, (1.0, asked.concurrency)) if self.lists(asked) else None,
             "whole_prompts": _flag(self.cells["whole_prompts"]),
             "reserve": self.amount("reserve_share"),
             "poll_interval": int(self.amount("poll_interval_steps") or 1),
@@ -375,14 +392,17 @@ def _narrowed(launches: list[Launch], asked: Asked) -> list[Launch]:
         lambda one: (one.amount("tp") or 0) * (one.amount("pp") or 1) * (one.amount("dp") or 1) == count,
         is_like("dp", asked.dp > 1),
         is_like("ep", asked.ep > 1),
-        lambda one: any(load[:2] == (asked.input_tokens, asked.output_tokens) for load in one.loads),
-        lambda one: any(
-            load[:2] == (asked.input_tokens, asked.output_tokens) and asked.concurrency in load[2] for load in one.loads
-        ),
     )
     for holds in conditions:
         launches = [one for one in launches if holds(one)] or launches
-    return launches
+    return _listing(launches, asked)
+
+
+def _listing(launches: list[Launch], asked: Asked) -> list[Launch]:
+    """Launches that list the load, else those that list its lengths, else all."""
+    lengths = asked.input_tokens, asked.output_tokens
+    alike = [one for one in launches if any(load[:2] == lengths for load in one.loads)] or launches
+    return [one for one in alike if one.lists(asked)] or alike
 
 
 def alternatives(campaign: str, asked: Asked) -> tuple[dict[str, object], ...]:
@@ -410,9 +430,34 @@ def alternatives(campaign: str, asked: Asked) -> tuple[dict[str, object], ...]:
     (13, True)
     """
     opened = launched(campaign, asked).open
-    near = _found(campaign, asked) or _near(campaign.partition(":")[0].strip(), asked)
+    near = _found(campaign, asked) or _listing(_near(campaign.partition(":")[0].strip(), asked), asked)
     counted = Counter(tuple(one.at(asked)[name] for name in opened) for one in near) if opened else Counter()
     return tuple(dict(zip(opened, values, strict=True)) for values, _ in counted.most_common(_MOST))
+
+
+def draft_lengths(campaign: str, asked: Asked) -> tuple[int, ...]:
+    """With how many drafted tokens a campaign launched a server, where it did.
+
+    Parameters
+    ----------
+    campaign : str
+        As for `launched`.
+    asked : Asked
+        The server.
+
+    Returns
+    -------
+    tuple of int
+        Lengths of the drafted chain, sorted; empty where it was launched without only, [token]
+
+    Examples
+    --------
+    >>> draft_lengths("inferencex", Asked("trtllm", "deepseek-r1", "nvfp4", accelerator="b200-sxm", tp=8,
+    ...               measured_on="2026-02-10", input_tokens=1024, output_tokens=1024, concurrency=4))
+    (3,)
+    """
+    found = _found(campaign, replace(asked, draft_tokens=asked.draft_tokens or 1))
+    return tuple(sorted({int(one.amount("draft_tokens") or 0) for one in found} - {0}))
 
 
 def _near(name: str, asked: Asked) -> list[Launch]:
