@@ -4,15 +4,15 @@
 
 LAUNCHES.csv has one row for each distinct launch: which campaign or recipe, model, part, engine, image, precision, from
 when to when, layout, loads, and the flags, as the command line or the configuration file says them. What is written is
-the part of it that glmplan computes with, in its own names: canonical models, parts and formats; numbers with their unit;
-limits of one data-parallel rank turned into what glmplan means by them. A value that follows the load (`{2*ISL}`,
-`{ISL+4*CONC+64}`) becomes a number for each input token, output token and request in flight. An empty cell is the engine's
-own default, which is an answer; what no row covers is not known.
+the part of it that glmplan computes with, in its own names: canonical models, parts and formats; numbers with their
+unit; limits of one data-parallel rank turned into what glmplan means by them. A value that follows the load (`{2*ISL}`,
+`{ISL+4*CONC+64}`) becomes a number for each input token, output token and request in flight. An empty cell is the
+engine's own default, which is an answer; what no row covers is not known.
 
 Left out: disaggregated servers, models and parts without an entry in the catalogue, agentic traces (their requests are
-session trees and their acceptance is injected), aggregated servers whose lengths are not given. Flags that glmplan does not
-compute with: stream intervals, postprocess workers, several decode steps in a row, quantised all-reduce, prefill delayers,
-schedule conservativeness, piecewise graphs. Run twice on one table, it writes the same bytes.
+session trees and their acceptance is injected), aggregated servers whose lengths are not given. Flags that glmplan does
+not compute with: stream intervals, postprocess workers, several decode steps in a row, quantised all-reduce, prefill
+delayers, schedule conservativeness, piecewise graphs. Run twice on one table, it writes the same bytes.
 """
 
 from __future__ import annotations

@@ -116,9 +116,8 @@ def alternatives_of(question: Question) -> tuple[Question, ...]:
     Returns
     -------
     tuple of Question
-        With what its campaign set elsewhere where no script says it of this server, and with drafting where the campaign
-        ran it both ways; empty where scripts say everything that they would, or the row belongs to no campaign whose
-        scripts are known.
+        With what its campaign set elsewhere where no script says it of this server, and with drafting where it was run
+        both ways; empty where scripts say everything that they would, or no campaign with known scripts ran it.
 
     Examples
     --------

@@ -23,9 +23,8 @@ LONG = {
     "simulate": "replications share the writer, the meter and what an interrupt leaves",
     "offload_work": "the parts of one step with weights on a host, summed in one walk over the layers",
     "read_words": "reads each word of a question once and says what was left out",
-    "question_of": ROW,
+    "_question": ROW,
     "_load": ROW,
-    "campaign_settings": ROW,
 }
 WIDE = {
     # formulas
@@ -41,7 +40,6 @@ WIDE = {
     "_stage": QUANTITIES,
     "_add_vocabulary": QUANTITIES,
     # what decides is said in many words
-    "campaign_settings": "conditions of a row by which the settings of its campaign are found",
     "_memory_of": "the key under which the memory of a server is kept",
     "deploy": SETTINGS,
     "user_load": SETTINGS,

@@ -19,8 +19,9 @@ __all__ = ["CampaignSession", "CampaignSettings", "campaign_session", "campaign_
            "other_settings", "read_sessions"]  # fmt: skip
 
 _CONDITIONS = ("protocol", "engine", "silicon", "accelerator", "model")
-_SETTINGS = ("kv", "fraction", "budget", "budget_slack", "gather_steps", "requests_per_user", "running_limit", "reserve", "whole_prompts", "prefill_first", "replica", "parts", "one_group",
-             "label_share", "label_frame", "output_limit")  # fmt: skip
+_SETTINGS = ("kv", "fraction", "budget", "budget_slack", "gather_steps", "requests_per_user", "running_limit",
+             "reserve", "whole_prompts", "prefill_first", "replica", "parts", "one_group", "label_share", "label_frame",
+             "output_limit")  # fmt: skip
 _REPLICA = ("tp", "pp", "dp", "ep")
 _REQUESTS = ("input_tokens", "output_tokens", "lengths")
 #: conditions of a session that name what a run must have, one value or several

@@ -1,7 +1,7 @@
 """How campaigns and recipes launched their servers: `calibration/settings.csv`, and the one look-up in it.
 
-`tools/harvest_settings.py` writes the table from launch commands. An empty cell of a setting is the engine's own default,
-which is an answer. What no launch covers, and what launches that fit equally well disagree about, is open.
+`tools/harvest_settings.py` writes the table from launch commands. An empty cell of a setting is the engine's own
+default, which is an answer. What no launch covers, and what launches that fit equally well disagree about, is open.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from glmplan.errors import SpecError
 from glmplan.facts.folders import data_folder
@@ -139,7 +140,7 @@ class Launch:
         lengths = asked.input_tokens, asked.output_tokens
         return not self.loads or any(one[:2] == lengths and asked.concurrency in one[2] for one in self.loads)
 
-    def at(self, asked: Asked) -> dict[str, object]:
+    def at(self, asked: Asked) -> dict[str, Any]:
         """What it sets under a load.
 
         Parameters
@@ -149,7 +150,7 @@ class Launch:
 
         Returns
         -------
-        dict of str to object
+        dict
             One value for each of `SETTINGS`; None is the engine's default.
         """
         load = (1.0, asked.input_tokens, asked.output_tokens, asked.concurrency)
@@ -185,7 +186,7 @@ class Launched:
 
     Attributes
     ----------
-    values : dict of str to object
+    values : dict
         Setting → value, None for the engine's default. Settings that are open are not in it.
     open : tuple of str
         Settings that no launch says, or that launches which fit equally well disagree about.
@@ -193,7 +194,7 @@ class Launched:
         Where the launch is written; empty where none was found.
     """
 
-    values: dict[str, object]
+    values: dict[str, Any]
     open: tuple[str, ...]
     source: str = ""
 
@@ -363,7 +364,7 @@ def _of_version(launches: Iterable[Launch], version: str) -> list[Launch]:
 
 
 def _in_force(launches: list[Launch], asked: Asked) -> list[Launch]:
-    """Launches in force on the day of a run, else those that ended last before it; without a day those of its version."""
+    """Launches in force on a day, else those that ended last before it; without a day those of the run's version."""
     if not asked.measured_on and (found := _of_version(launches, asked.version)):
         return found
     day = asked.measured_on or "9"
@@ -405,7 +406,7 @@ def _listing(launches: list[Launch], asked: Asked) -> list[Launch]:
     return [one for one in alike if one.lists(asked)] or alike
 
 
-def alternatives(campaign: str, asked: Asked) -> tuple[dict[str, object], ...]:
+def alternatives(campaign: str, asked: Asked) -> tuple[dict[str, Any], ...]:
     """In which ways settings that are open may have been set.
 
     Parameters

@@ -13,6 +13,7 @@ from glmplan.readers.runs.ledger import load_measurements
 from glmplan.readers.runs.record import Run
 from glmplan.readers.runs.settings import Asked
 
+
 def settings(engine="trtllm", model="deepseek-r1", weights="nvfp4", **changes):
     load = {"concurrency": 64.0, "input_tokens": 1024.0, "output_tokens": 1024.0}
     return campaign_settings(Asked(engine, model, weights, **{"protocol": "inferencex", **load, **changes}))

@@ -69,7 +69,9 @@ def _table(monkeypatch, tmp_path, *rows):
 
 def _asked(**changes):
     load = {"concurrency": 4.0, "input_tokens": 1024.0, "output_tokens": 1024.0}
-    return Asked("vllm", "glm-5", "nvfp4", accelerator="b200-sxm", **{"tp": 8, "measured_on": "2026-04-01", **load, **changes})
+    return Asked(
+        "vllm", "glm-5", "nvfp4", accelerator="b200-sxm", **{"tp": 8, "measured_on": "2026-04-01", **load, **changes}
+    )
 
 
 @pytest.mark.parametrize(
@@ -126,7 +128,9 @@ def test_the_launch_of_the_day_is_taken_and_none_that_is_younger_than_the_run(mo
     assert launched("c", _asked(measured_on="2026-03")).open == ("fraction",)
 
 
-def test_of_launches_in_force_that_of_the_version_is_taken_and_alone_says_what_an_undated_row_ran(monkeypatch, tmp_path):
+def test_of_launches_in_force_that_of_the_version_is_taken_and_alone_says_what_an_undated_row_ran(
+    monkeypatch, tmp_path
+):
     _table(
         monkeypatch,
         tmp_path,
@@ -165,7 +169,9 @@ def test_a_number_of_another_load_is_no_limit(monkeypatch, tmp_path):
 
 def _row(model, part, engine, weights, day, **changes):
     load = {"concurrency": 64.0, "input_tokens": 1024.0, "output_tokens": 1024.0, "tp": 8}
-    return Run("a", model, part, engine=engine, weights=weights, measured_on=day, protocol="inferencex", **{**load, **changes})
+    return Run(
+        "a", model, part, engine=engine, weights=weights, measured_on=day, protocol="inferencex", **{**load, **changes}
+    )
 
 
 # what `benchmarks/*.sh` of SemiAnalysisAI/InferenceX set on the day, by hand from the scripts of these settings
@@ -174,7 +180,8 @@ SCRIPTS = [
     (("llama-3.1-70b", "b200-sxm", "vllm", "nvfp4", "2025-10-29"), {"tp": 4}, {"kv": "fp8"}),
     (("kimi-k2.5", "b200-sxm", "vllm", "int4", "2026-03-24"), {}, {"fraction": 0.95}),
     (("minimax-m2.5", "h200-sxm", "vllm", "fp8", "2026-03-27"), {}, {"fraction": 0.95}),
-    (("qwen3.5-397b-a17b", "b200-sxm", "sglang", "nvfp4", "2026-04-08"), {"tp": 4, "concurrency": 4.0}, {"poll_interval": 10}),
+    (("qwen3.5-397b-a17b", "b200-sxm", "sglang", "nvfp4", "2026-04-08"), {"tp": 4, "concurrency": 4.0},
+     {"poll_interval": 10}),
     (("qwen3.5-397b-a17b", "b200-sxm", "sglang", "nvfp4", "2026-04-08"), {"tp": 4}, {"poll_interval": 30}),
     (("qwen3.5-397b-a17b", "h100-sxm", "sglang", "fp8", "2026-06-10"), {"concurrency": 8.0}, {"poll_interval": 60}),
     (("glm-5", "b200-sxm", "sglang", "nvfp4", "2026-04-20"), {"tp": 4},
@@ -188,7 +195,9 @@ SCRIPTS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("row", "changes", "said"), SCRIPTS, ids=lambda one: one[0] if isinstance(one, tuple) else None)
+@pytest.mark.parametrize(
+    ("row", "changes", "said"), SCRIPTS, ids=lambda one: one[0] if isinstance(one, tuple) else None
+)
 def test_rows_are_launched_as_the_script_of_their_day_says(row, changes, said):
     question = question_of(_row(*row, **changes))
     assert {name: getattr(question.campaign, name) for name in said} == said
@@ -228,7 +237,9 @@ def test_an_unknown_launch_is_told_and_its_interval_holds_what_other_scripts_set
     assert len(others) > 0 and {one.campaign.fraction for one in others} <= {0.9, 0.95}
     [answer] = predict_runs([unknown])
     assert "launch settings by default, for want of a script" in answer.basis
-    pools = [predict_runs([replace(unknown, notes=f"gpu-memory-utilization {one.campaign.fraction}")])[0] for one in others]
+    pools = [
+        predict_runs([replace(unknown, notes=f"gpu-memory-utilization {one.campaign.fraction}")])[0] for one in others
+    ]
     figure = answer.figures["kv_pool_tokens"]
     assert figure.high >= max(one.figures["kv_pool_tokens"].value for one in pools)
 
