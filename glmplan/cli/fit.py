@@ -36,7 +36,7 @@ class QuestionOptions:
         str | None, typer.Option(help="Chance of a drafted token (up to 1), or tokens gained in a step (above 1).")
     ] = None
     eager: Annotated[bool, typer.Option("--eager", help="Without CUDA graphs.")] = False
-    memory_fraction: Annotated[str | None, typer.Option(help="Share of the memory the engine may use.")] = None
+    launch: o.LaunchOptions = o.LaunchOptions()
 
 
 @o.with_options()

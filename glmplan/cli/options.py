@@ -14,6 +14,7 @@ from glmplan.cli.forms import Form
 
 __all__ = [
     "DeploymentOptions",
+    "LaunchOptions",
     "LayoutOptions",
     "SchedulerOptions",
     "ServiceOptions",
@@ -62,7 +63,7 @@ Mtp = Annotated[int | None, typer.Option(min=0, help="Drafted tokens for each st
 AcceptanceLength = Annotated[
     float | None, typer.Option(help="Chance of a drafted token (up to 1), or tokens gained in a step (above 1).")
 ]
-MemoryFraction = Annotated[float | None, typer.Option(help="Share of memory for weights and KV cache.")]
+MemoryFraction = Annotated[float | None, typer.Option(help="Share of the memory the engine may use.")]
 KvTokens = Annotated[int | None, typer.Option(min=1, help="Room of the KV pool instead of the predicted one.")]
 BlockSize = Annotated[int | None, typer.Option(min=1, help="Tokens of a KV block.")]
 KvBytes = Annotated[
@@ -79,9 +80,13 @@ MaxNumSeqs = Annotated[int | None, typer.Option(min=1, help="Requests that run a
 MaxBatchedTokens = Annotated[
     int | None,
     typer.Option(
-        "--max-batched-tokens", min=1, help="Token budget of a step (chunked_prefill_size, max_num_tokens, n_batch)."
+        "--max-num-batched-tokens",
+        "--max-batched-tokens",
+        min=1,
+        help="Token budget of a step (chunked_prefill_size, max_num_tokens, n_batch).",
     ),
 ]
+AttentionBackend = Annotated[str | None, typer.Option(help="Attention kernels, as the engine names them.")]
 MaxModelLen = Annotated[int | None, typer.Option(min=1, help="Longest prompt and answer together.")]
 ChunkedPrefill = Annotated[bool | None, typer.Option(help="Whether prompts are spread over steps.")]
 PrefixCaching = Annotated[bool | None, typer.Option(help="Whether equal heads of prompts are found again.")]
@@ -143,6 +148,17 @@ class LayoutOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchOptions:
+    """Fields of `glmplan.prediction.settings.Settings`: what the engine is told at its start."""
+
+    memory_fraction: MemoryFraction = None
+    max_num_seqs: MaxNumSeqs = None
+    max_num_batched_tokens: MaxBatchedTokens = None
+    max_model_len: MaxModelLen = None
+    attention_backend: AttentionBackend = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DeploymentOptions:
     """Fields of `glmplan.plan.question.Words`."""
 
@@ -150,16 +166,13 @@ class DeploymentOptions:
     layout: LayoutOptions = LayoutOptions()
     mtp: Mtp = None
     acceptance: AcceptanceLength = None
-    memory_fraction: MemoryFraction = None
+    launch: LaunchOptions = LaunchOptions()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchedulerOptions:
-    """Fields of `EngineSettings`."""
+    """Fields of `EngineSettings` beside those that decide memory too."""
 
-    max_num_seqs: MaxNumSeqs = None
-    max_num_batched_tokens: MaxBatchedTokens = None
-    max_model_len: MaxModelLen = None
     chunked_prefill: ChunkedPrefill = None
     prefix_caching: PrefixCaching = None
     admission: Admission = None

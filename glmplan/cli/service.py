@@ -18,6 +18,8 @@ __all__ = ["described_service", "described_traffic", "measured_step_time"]
 
 #: scheduler of a step time of one's own when no engine is named, which the answer says
 _SCHEDULER = "vllm"
+#: what a launch is told that decides steps as well as memory
+_STEPS = ("max_num_seqs", "max_num_batched_tokens", "max_model_len")
 _STEP_PARTS = {
     "base": "base",
     "request": "per_request",
@@ -140,7 +142,8 @@ def _with_own_step_time(options: ServiceOptions, scheduler: dict[str, Any], per_
     assert options.step_time is not None
     if options.kv_tokens is None:
         raise SpecError("is needed with --step-time", field="--kv-tokens")
-    engine = options.deployment.engine
+    engine, launch = options.deployment.engine, options.deployment.launch
+    scheduler |= {name: getattr(launch, name) for name in _STEPS}
     settings = scheduler_settings(
         engine or _SCHEDULER, **scheduler, acceptance=_acceptance(options.deployment.mtp, options.deployment.acceptance)
     )
@@ -171,8 +174,6 @@ def _predicted(model: str, on: str, options: ServiceOptions, scheduler: dict[str
     from glmplan.plan.simulator_inputs import serving_inputs
 
     asked = given(options.deployment)
-    if options.scheduler.max_model_len is not None:
-        asked["context"] = options.scheduler.max_model_len
     if traffic.kind not in ("trace", "sessions") and not traffic.lengths:
         asked |= {"input": traffic.input, "output": traffic.output}
     return service_of(

@@ -131,11 +131,11 @@ def _predicted(log: StartupLog, name: str, machine: str) -> tuple[MemoryPredicti
     longest = log.max_context or float(choice.model.max_context)
     pool = kv_pool(held, seen, context=longest)
     terms = pool_terms(held, held.stages[int(pool.stage[0])], seen, load_memory_fit())
-    tokens = float(pool.tokens[0])
+    tokens = float(pool.printed[0])
     assumed = [
         f"predicted for {choice.model.name}, checkpoint {choice.checkpoint.name}, on {part.name}, KV cache {kv}"
         + (", with draft layers" if draft else ""),
-        f"90 % of the KV pool: {float(pool.tokens_low[0]):,.0f} to {float(pool.tokens_high[0]):,.0f} tokens",
+        f"90 % of the KV pool: {float(pool.printed_low[0]):,.0f} to {float(pool.printed_high[0]):,.0f} tokens",
     ]
     return MemoryPrediction(
         weights=float(held.weights[0]),

@@ -9,12 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from glmplan.errors import GlmplanError
-from glmplan.facts.catalogue.hosts import implied_host
 from glmplan.facts.schema.accelerator import Accelerator
 from glmplan.measure.ladder import LadderPlan
 from glmplan.measure.server_facts import ServerFacts
-from glmplan.physics.network.groups import links_of_layout
-from glmplan.prediction.deployment import Deployment, deploy
+from glmplan.physics.points import Layout
+from glmplan.prediction.deployment import Deployment, default_kv, deploy
 from glmplan.prediction.load import Load
 from glmplan.prediction.user_load import ENDLESS, user_load
 
@@ -53,7 +52,6 @@ def _deployment_of_files(facts: Mapping[str, Any], served: ServerFacts) -> tuple
     """Return the deployment of a model or a machine that is described by a file, or of this machine."""
     from glmplan.facts.catalogue.accelerators import load_accelerator
     from glmplan.facts.catalogue.names import kv_name
-    from glmplan.facts.engines.walls import load_engine
     from glmplan.prediction.from_row_memory import STAND_IN
     from glmplan.readers.models.checkpoints import checkpoint_for, read_by
     from glmplan.readers.models.resolve import resolve_model
@@ -66,17 +64,13 @@ def _deployment_of_files(facts: Mapping[str, Any], served: ServerFacts) -> tuple
         part = load_accelerator(Path(where) if where.endswith(".toml") else where)
     weights = facts.get("weights") if not Path(str(facts["model"])).exists() else None
     checkpoint = choice.checkpoint if weights is None else checkpoint_for(choice.model, str(weights))
-    size = {name: int(float(facts.get(name) or 1)) for name in ("tp", "pp", "dp", "ep", "dcp")}
+    layout = Layout(*(int(float(facts.get(name) or 1)) for name in ("tp", "pp", "dp", "ep", "dcp")))
     said = facts.get("engine") or served.engine
     engine = str(said or STAND_IN)
     if choice.exact_bytes is None:
         checkpoint = read_by(choice.model, checkpoint, engine)
-    kv = kv_name(str(facts.get("kv_cache") or "")) or load_engine(engine).default_cache
-    links = links_of_layout(
-        implied_host(part, size["tp"] * size["pp"] * size["dp"]),
-        tp=size["tp"], pp=size["pp"], dp=size["dp"], dcp=size["dcp"],
-    )  # fmt: skip
-    deployment = deploy(choice.model, checkpoint, part, kv=kv, engine=engine, link=links, **size)  # type: ignore[arg-type]
+    kv = kv_name(str(facts.get("kv_cache") or "")) or default_kv(checkpoint, engine)
+    deployment = deploy(choice.model, checkpoint, part, kv=kv, engine=engine, layout=layout)
     return deployment, [*([] if said else [f"engine {engine}"]), f"kv {kv}", f"machine {part.full_name}"]
 
 
@@ -164,7 +158,7 @@ def predicted_pool(case: Case, served: ServerFacts) -> tuple[float, float, float
         whose pool is whatever it was told.
     """
     from glmplan.facts.engines.memory import load_memory_rule, memory_engines
-    from glmplan.physics.memory import MemorySettings, kv_pool, part_memory, rank_memory
+    from glmplan.physics.memory import kv_pool, part_memory, rank_memory
 
     d = case.deployment
     # engines that reserve what is left, and all on a processor, take the pool they are told to take
@@ -172,8 +166,9 @@ def predicted_pool(case: Case, served: ServerFacts) -> tuple[float, float, float
         return None
     if load_memory_rule(d.engine).pool == "rest":
         return None
-    version = ".".join(map(str, d.release)) if d.release else None
-    settings = MemorySettings(engine=d.engine, version=version, accelerator=d.accelerator.name)
+    settings = d.settings.memory(
+        engine=d.engine, version=d.version, accelerator=d.accelerator.name, draft_tokens=d.draft_tokens
+    )
     try:
         held = rank_memory(
             d.model,

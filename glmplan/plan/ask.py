@@ -74,6 +74,10 @@ class Question(TypedDict, total=False):
     acceptance: float | str | None
     eager: bool
     memory_fraction: float | str | None
+    max_num_seqs: int | str | None
+    max_num_batched_tokens: int | str | None
+    max_model_len: int | str | None
+    attention_backend: str | None
     calibration: str | None
 
 
@@ -179,7 +183,7 @@ def fit(model: str, on: str, **question: Unpack[Question]) -> FitAnswer:
     on : str
         ``NxACCELERATOR``, a host name or a TOML file.
     **question
-        Anything of `Question`: engine, layout, lengths [token], users, drafting, memory fraction [-], calibration.
+        Anything of `Question`: engine and what it is told, layout, lengths [token], users, drafting, calibration.
 
     Returns
     -------

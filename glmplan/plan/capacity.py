@@ -75,6 +75,25 @@ class Holding:
             return "does_not_fit"
         return "tight" if self.short_low > 0 else "fits"
 
+    def printed(self, longest: int) -> tuple[float, float, float]:
+        """Tokens that the engine prints as the size of its cache when it starts.
+
+        Parameters
+        ----------
+        longest : int
+            Longest request that it is told, [token]
+
+        Returns
+        -------
+        tuple of float
+            Of one data-parallel rank, and the 90 % interval, [token]
+        """
+        memory = replace(self.memory, settings=replace(self.memory.settings, longest=float(longest)))
+        found = kv_pool(memory, self.part, context=float(longest))
+        ends = (found.printed, found.printed_low, found.printed_high)
+        value, low, high = (max(float(one[self.point]), 0.0) for one in ends)
+        return value, low, high
+
     def rows(self) -> list[MemoryBudget]:
         """Memory of every rank."""
         return budget_rows(self.memory, self.part, point=self.point)
@@ -146,13 +165,12 @@ def settings_of(asked: Asked, terms: Terms) -> MemorySettings:
     MemorySettings
         The settings.
     """
-    return MemorySettings(
+    return replace(asked.settings, graphs=terms.graphs).memory(
         engine=asked.engine,
         version=asked.engine_version,
         accelerator=asked.machine.accelerator.name,
-        fraction=asked.fraction,
-        graphs=None if terms.graphs else 0.0,
         indexer=terms.indexer,
+        draft_tokens=terms.mtp,
     )
 
 
@@ -250,7 +268,7 @@ def contexts_of(asked: Asked, holding: Holding, users: tuple[int, ...], *, quant
     """
     terms = holding.terms
     alone = _ranks(asked, [(terms.tp, terms.pp, terms.dp, terms.ep, terms.dcp)], terms)
-    limit = asked.model.max_context
+    limit = asked.longest_request
     # a set, because `np.unique` imports the masked arrays of numpy, which takes longer than the rest of this function
     grid = np.array(sorted({*np.geomspace(64, limit, 160).astype(int).tolist(), limit}), dtype=float)
     counts = requests_that_fit(alone, holding.part, grid, quantile=quantile)

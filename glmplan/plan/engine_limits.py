@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from glmplan.facts.engines.conditions import conditions_of, host_options
+from glmplan.facts.engines.options import OPTIONS
 from glmplan.facts.engines.walls import Conditions, judge, load_engine
 from glmplan.physics.blocks.features import model_features
 from glmplan.plan.question import Asked
@@ -107,7 +108,8 @@ class Obstacles:
 
     def __init__(self, asked: Asked, options: frozenset[str] = frozenset()) -> None:
         self.asked = asked
-        self.options = options
+        named = f"{asked.settings.attention_backend.lower()}-attention-backend"
+        self.options = options = options | ({named} & set(OPTIONS))
         version = asked.engine_version
         self.base = conditions_of(
             asked.machine.host,
@@ -155,7 +157,7 @@ class Obstacles:
             graphs=terms.graphs,
             mtp=terms.mtp,
             users=users,
-            memory_fraction=self.asked.fraction,
+            memory_fraction=self.asked.settings.memory_fraction,
         )
 
     def standing(self, terms: Terms, *, users: int = 1) -> tuple[Wall, ...]:
@@ -222,9 +224,10 @@ class Obstacles:
             The terms before `settle`.
         """
         asked = self.asked
-        sparse = runs_sparse(asked.machine.accelerator, "sparse" if "sm120-sparse-mla" in self.options else None)
+        patched = "sparse" if "sm120-sparse-mla" in self.options else ""
+        sparse = runs_sparse(asked.machine.accelerator, f"{asked.settings.attention_backend} {patched}")
         indexer = keeps_indexer(asked.engine, sparse)
-        return Terms(*layout, kv=kv, graphs=not asked.eager, mtp=asked.mtp, sparse=sparse, indexer=indexer)
+        return Terms(*layout, kv=kv, graphs=asked.settings.graphs, mtp=asked.mtp, sparse=sparse, indexer=indexer)
 
 
 def _instead(wall: Wall, terms: Terms, mtp_given: bool, ep_given: bool) -> Terms:

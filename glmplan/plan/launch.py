@@ -65,8 +65,19 @@ def _cache_words(asked: Asked, kv: str) -> tuple[str, ...]:
     return () if written is None else (written,)
 
 
-def _share(asked: Asked) -> str:
-    return "" if asked.fraction is None else f"{asked.fraction:g}"
+def _told(asked: Asked, names: tuple[str, str, str, str], ranks: int = 1) -> list[str]:
+    """What the engine is told of memory, requests, tokens of a step and attention, by the names of its options.
+
+    Engines that count over all data-parallel ranks are told for as many `ranks`.
+    """
+    said = asked.settings
+    values = (
+        None if said.memory_fraction is None else f"{said.memory_fraction:g}",
+        None if said.max_num_seqs is None else said.max_num_seqs * ranks,
+        None if said.max_num_batched_tokens is None else said.max_num_batched_tokens * ranks,
+        said.attention_backend or None,
+    )
+    return [f"{name} {value}" for name, value in zip(names, values, strict=True) if name and value is not None]
 
 
 def _vllm(asked: Asked, holding: Holding, context: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -80,7 +91,9 @@ def _vllm(asked: Asked, holding: Holding, context: int) -> tuple[tuple[str, ...]
     words += [f"--decode-context-parallel-size {terms.dcp}"] * (terms.dcp > 1)
     words += [f"--kv-cache-dtype {kv}" for kv in _cache_words(asked, terms.kv)]
     words += [f"--max-model-len {context}"] * (context < asked.model.max_context)
-    words += [f"--gpu-memory-utilization {_share(asked)}"] * (asked.fraction is not None)
+    words += _told(
+        asked, ("--gpu-memory-utilization", "--max-num-seqs", "--max-num-batched-tokens", "--attention-backend")
+    )
     words += ["--enforce-eager"] * (not terms.graphs)
     if terms.mtp:
         head = asked.model.draft_head
@@ -101,7 +114,8 @@ def _sglang(asked: Asked, holding: Holding, context: int) -> tuple[tuple[str, ..
     words += [f"--ep-size {terms.ep}"] * (terms.ep > 1)
     words += [f"--kv-cache-dtype {kv}" for kv in _cache_words(asked, terms.kv)]
     words += [f"--context-length {context}"] * (context < asked.model.max_context)
-    words += [f"--mem-fraction-static {_share(asked)}"] * (asked.fraction is not None)
+    names = ("--mem-fraction-static", "--max-running-requests", "--chunked-prefill-size", "--attention-backend")
+    words += _told(asked, names, ranks=terms.dp)
     words += ["--disable-cuda-graph"] * (not terms.graphs)
     if terms.mtp:
         head = asked.model.draft_head
@@ -121,8 +135,8 @@ def _trtllm(asked: Asked, holding: Holding, context: int) -> tuple[tuple[str, ..
     words += [f"--pp_size {terms.pp}"] * (terms.pp > 1)
     words += [f"--ep_size {terms.ep}"] * (terms.ep > 1)
     words += [f"--max_seq_len {context}"] * (context < asked.model.max_context)
-    words += [f"--kv_cache_free_gpu_memory_fraction {_share(asked)}"] * (asked.fraction is not None)
-    extra = []
+    words += _told(asked, ("--kv_cache_free_gpu_memory_fraction", "--max_batch_size", "--max_num_tokens", ""))
+    extra = [f"attn_backend: {asked.settings.attention_backend}"] * bool(asked.settings.attention_backend)
     extra += ["enable_attention_dp: true"] * (terms.dp > 1)
     extra += [f"kv_cache_config: {{dtype: {kv}}}" for kv in _cache_words(asked, terms.kv)]
     extra += ["cuda_graph_config: null"] * (not terms.graphs)
@@ -140,11 +154,12 @@ def _llama_cpp(asked: Asked, holding: Holding, context: int) -> tuple[tuple[str,
     terms = holding.terms
     where, notes = _repository(asked)
     words = [f"llama-server -hf {where}" if "/" in where else f"llama-server -m {where}", "-ngl 999"]
-    slots = int(min(asked.users[-1], max(holding.held, 1)))
+    slots = asked.settings.max_num_seqs or int(min(asked.users[-1], max(holding.held, 1)))
     whole = int(min(holding.pool, slots * context)) if holding.pool else context
     words += [f"-c {whole // 256 * 256 or context}", f"--parallel {slots}"]
     words += ["--split-mode layer"] * (terms.pp > 1) + ["--split-mode row"] * (terms.tp > 1)
     words += [f"--cache-type-k {kv} --cache-type-v {kv}" for kv in _cache_words(asked, terms.kv)]
+    words += _told(asked, ("", "", "--ubatch-size", ""))
     words.append("--flash-attn on")
     notes.append(f"-c is shared by the slots: {whole // max(slots, 1):,} tokens for each of {slots}")
     return tuple(words), tuple(notes)

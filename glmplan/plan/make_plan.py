@@ -85,7 +85,7 @@ def answer_of(asked: Asked) -> FitAnswer:
     if not speed_known(asked) and not missing:
         unknown = ("memory bandwidth of the host",)
     unknown += (first.unknown,) if first.unknown else ()
-    limit = asked.model.max_context
+    limit = asked.longest_request
     common = {
         "asked": asked,
         "verdict": verdict,
@@ -115,6 +115,7 @@ def answer_of(asked: Asked) -> FitAnswer:
         **common,  # type: ignore[arg-type]
         deployment=deployment,
         launch_context=told,
+        printed=best.printed(told),
         users=rows,
         safe=without_danger(safe, hazards),
         binding=binding_words(rows),
@@ -162,8 +163,9 @@ def _unknown(asked: Asked, missing: tuple[str, ...]) -> FitAnswer:
 
 def _launch_context(asked: Asked, best: Holding) -> int:
     """Longest sequence that the engine is told: what was asked, else what the low end of the pool holds."""
-    if asked.context is not None:
-        return asked.context
+    told = asked.settings.max_model_len or asked.context
+    if told is not None:
+        return told
     sure = int(min(best.context_low, asked.model.max_context))
     if sure >= asked.model.max_context:
         return asked.model.max_context

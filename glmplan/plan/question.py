@@ -9,10 +9,12 @@ from dataclasses import dataclass, replace
 
 from glmplan.errors import SpecError
 from glmplan.facts.engines.defaults import EngineDefaults, engine_defaults
+from glmplan.facts.engines.kernels import attention_known
 from glmplan.facts.engines.walls import engine_names, load_engine
 from glmplan.facts.formats import KV_FORMATS
 from glmplan.facts.schema.model import Checkpoint, ModelSpec
 from glmplan.plan.degrees import check_layout
+from glmplan.prediction.settings import Settings
 from glmplan.readers.machines.resolve import Machine, resolve_machine
 from glmplan.readers.models.checkpoints import checkpoint_for, read_by, remarks_on
 from glmplan.readers.models.resolve import resolve_model
@@ -50,8 +52,8 @@ class Words:
         Drafting.
     eager : bool
         Without CUDA graphs.
-    memory_fraction : str or None
-        Share of the memory that the engine may use.
+    memory_fraction, max_num_seqs, max_num_batched_tokens, max_model_len, attention_backend : str or None
+        What the engine is told, see `glmplan.prediction.settings.Settings`.
     calibration : str or None
         A site's calibration to apply.
     """
@@ -75,6 +77,10 @@ class Words:
     acceptance: float | str | None = None
     eager: bool = False
     memory_fraction: float | str | None = None
+    max_num_seqs: int | str | None = None
+    max_num_batched_tokens: int | str | None = None
+    max_model_len: int | str | None = None
+    attention_backend: str | None = None
     calibration: str | None = None
 
 
@@ -106,10 +112,8 @@ class Asked:
         Tokens drafted for each step, [-]
     acceptance : float or None
         Tokens that a step gains, [-]
-    eager : bool
-        Without CUDA graphs.
-    fraction : float or None
-        Share of the memory that the engine may use, [-]
+    settings : Settings
+        What the engine is told; what it is not told takes the default of the engine, as the command does.
     assumed : tuple of str
         What was left out and is taken.
     notes : tuple of str
@@ -137,8 +141,7 @@ class Asked:
     lengths_given: bool
     mtp: int
     acceptance: float | None
-    eager: bool
-    fraction: float | None
+    settings: Settings
     assumed: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     calibration: str | None = None
@@ -150,8 +153,13 @@ class Asked:
 
     @property
     def full_request(self) -> int:
-        """Longest request that the plan must hold, [token]"""
-        return self.context or self.request_tokens
+        """Longest request that the plan must hold: an engine does not start whose longest one does not fit, [token]"""
+        return self.context or self.settings.max_model_len or self.request_tokens
+
+    @property
+    def longest_request(self) -> int:
+        """Longest request that the model and the server accept, [token]"""
+        return min(self.model.max_context, self.settings.max_model_len or self.model.max_context)
 
     @property
     def user_tokens(self) -> int:
@@ -166,9 +174,10 @@ class Asked:
 
     @property
     def defaults(self) -> EngineDefaults:
-        """How the engine packs steps."""
+        """How the engine packs steps with what it is told."""
         part = self.machine.accelerator
-        return engine_defaults(self.engine, version=self.engine_version, accelerator=part.name, memory=part.memory)
+        found = engine_defaults(self.engine, version=self.engine_version, accelerator=part.name, memory=part.memory)
+        return self.settings.packing(found)
 
     @property
     def release(self) -> tuple[int, ...] | None:
@@ -264,11 +273,12 @@ def read_words(words: Words) -> Asked:
             field="--context",
             value=context,
         )
-    inputs, outputs = _lengths(words, context, choice.model, assumed)
+    settings = _settings(words, engine, assumed)
+    longest = settings.max_model_len
+    if longest is not None and context is not None and context > longest:
+        raise SpecError(f"is beyond --max-model-len {longest:,}", field="--context", value=context)
+    inputs, outputs = _lengths(words, context, longest, choice.model, assumed)
     mtp, acceptance = _drafting(words, choice.model, assumed)
-    fraction = _number("--memory-fraction", words.memory_fraction)
-    if fraction is not None and not 0 < fraction <= 1:
-        raise SpecError("must be above 0 and at most 1", field="--memory-fraction", value=words.memory_fraction)
     if words.engine_version is not None:
         from glmplan.facts.schema.engine import version_key
 
@@ -299,8 +309,7 @@ def read_words(words: Words) -> Asked:
         lengths_given=words.input is not None or words.output is not None,
         mtp=mtp,
         acceptance=acceptance,
-        eager=words.eager,
-        fraction=fraction,
+        settings=settings,
         assumed=(*assumed, *machine.notes),
         notes=choice.notes,
         calibration=words.calibration,
@@ -351,8 +360,39 @@ def _kv(text: str | None, engine: str) -> str | None:
         raise SpecError(error.message, field="--kv", value=text, choices=error.choices) from None
 
 
-def _lengths(words: Words, context: int | None, model: ModelSpec, assumed: list[str]) -> tuple[int, int]:
+def _settings(words: Words, engine: str, assumed: list[str]) -> Settings:
+    fraction = _number("--memory-fraction", words.memory_fraction)
+    if fraction is not None and not 0 < fraction <= 1:
+        raise SpecError("must be above 0 and at most 1", field="--memory-fraction", value=words.memory_fraction)
+    sequences = _whole("--max-num-seqs", words.max_num_seqs)
+    budget = _whole("--max-num-batched-tokens", words.max_num_batched_tokens)
+    if budget is not None and sequences is not None and budget < sequences:
+        raise SpecError(
+            f"is below --max-num-seqs {sequences}: a step holds a token of each request",
+            field="--max-num-batched-tokens",
+            value=budget,
+        )
+    backend = (words.attention_backend or "").strip()
+    if backend and not attention_known(engine, backend):
+        assumed.append(
+            f"attention backend {backend}: no rule of its kernels is known for {engine}; it uses the whole part"
+        )
+    return Settings(
+        memory_fraction=fraction,
+        max_num_seqs=sequences,
+        max_num_batched_tokens=budget,
+        max_model_len=_whole("--max-model-len", words.max_model_len),
+        attention_backend=backend,
+        graphs=not words.eager,
+    )
+
+
+def _lengths(
+    words: Words, context: int | None, longest: int | None, model: ModelSpec, assumed: list[str]
+) -> tuple[int, int]:
     limit, where = (context, "--context") if context else (model.max_context, f"what {model.name} can read")
+    if not context and longest is not None and longest < limit:
+        limit, where = longest, "--max-model-len"
     inputs, outputs = _whole("--input", words.input), _whole("--output", words.output)
     if outputs is None:
         outputs = min(DEFAULT_OUTPUT, max(limit // 4, 1))

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from glmplan.errors import UnknownFact
 from glmplan.physics.offload.one_memory_steps import runs_on_one_memory
+from glmplan.physics.points import Layout
 from glmplan.plan.capacity import Holding
 from glmplan.plan.engine_limits import Terms
 from glmplan.plan.offloaded import experts_on_host, offload_of
@@ -177,15 +178,11 @@ def deployment_of(asked: Asked, terms: Terms) -> Deployment:
         asked.model,
         asked.checkpoint,
         part,
-        tp=terms.tp,
-        pp=terms.pp,
-        dp=terms.dp,
-        ep=terms.ep,
-        dcp=terms.dcp,
+        layout=Layout(terms.tp, terms.pp, terms.dp, terms.ep, terms.dcp),
         kv=terms.kv,
         engine=asked.engine,
         release=asked.release,
-        graphs=terms.graphs,
+        settings=replace(asked.settings, graphs=terms.graphs),
         draft_tokens=terms.mtp,
         acceptance=asked.acceptance if terms.mtp == asked.mtp else None,
         sparse=terms.sparse,

@@ -97,7 +97,7 @@ def inputs_of(asked: Asked, best: Holding, deployment: Deployment) -> ServingInp
         max_num_seqs=min(
             defaults.places * deployment.dp, defaults.budget * deployment.dp // (1 + drafted), int(best.pool)
         ),
-        max_model_len=asked.context or asked.model.max_context,
+        max_model_len=asked.settings.max_model_len or asked.context or asked.model.max_context,
         acceptance=Acceptance.of_mean(drafted, deployment.tokens_per_step) if drafted else None,
     )
     return ServingInputs(

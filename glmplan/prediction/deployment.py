@@ -20,8 +20,9 @@ from glmplan.physics.offload.hosted_steps import Offload
 from glmplan.physics.points import Layout
 from glmplan.physics.step.acceptance import acceptance_prior
 from glmplan.physics.step.structure import Part, StepWork
+from glmplan.prediction.settings import Settings
 
-__all__ = ["Deployment", "default_kv", "deploy", "heads_of", "keeps_indexer", "runs_sparse"]
+__all__ = ["Deployment", "cache_choice", "default_kv", "deploy", "heads_of", "keeps_indexer", "runs_sparse"]
 
 #: vLLM stores a sparse-attention latent in FP8 as 512 values, four FP32 scales and 64 rotary values in BF16 [B]
 #: (vllm `fp8_ds_mla`, vllm/v1/attention/backends/mla; checked against two servers in models.md section 3)
@@ -50,8 +51,6 @@ class Deployment:
         ``vllm``, ``sglang``, ``trtllm``, ``llama.cpp``, ``ktransformers``, ``mlx`` or another name.
     release : tuple of int or None
         Engine version.
-    graphs : bool
-        Whether decode steps run from captured graphs.
     draft_tokens : int
         Tokens drafted for each request and step, [-]
     acceptance : float or None
@@ -67,12 +66,8 @@ class Deployment:
     text : str
         Kind of text, see `glmplan.physics.step.acceptance.text_kind`; of a measured run its protocol, by which the fit
         knows the campaign; empty when it is not known.
-    moe_backend : str
-        First word of what a table calls the kernels of the experts; empty where it is not known.
-    attention_backend : str
-        Attention backend where it is known.
-    expert_kernels : str
-        Kernels of the experts that the server was told to take, as `hardware_db/kernels.toml` names them.
+    settings : Settings
+        What the engine is told at its start.
     offload : Offload or None
         What stays in host memory; None where the accelerators hold everything.
     """
@@ -88,18 +83,15 @@ class Deployment:
     dcp: int
     kv: str
     engine: str
-    release: tuple[int, ...] | None
-    graphs: bool
-    draft_tokens: int
-    acceptance: float | None
     sparse: bool
     link: LayoutLinks
+    release: tuple[int, ...] | None = None
+    settings: Settings = Settings()
+    draft_tokens: int = 0
+    acceptance: float | None = None
     draft_method: str = ""
     draft_depth: int = 0
     text: str = ""
-    attention_backend: str = ""
-    moe_backend: str = ""
-    expert_kernels: str = ""
     offload: Offload | None = None
 
     @property
@@ -110,16 +102,21 @@ class Deployment:
     @property
     def graph_tokens(self) -> int:
         """Tokens up to which the engine replays a pass with prompts from piecewise graphs, [token]"""
-        return self.defaults.graph_tokens if self.graphs else 0
+        return self.defaults.graph_tokens if self.settings.graphs else 0
 
     @property
     def defaults(self) -> EngineDefaults:
-        """How the engine packs steps on this part unless it is told otherwise; assumed for an unknown engine."""
+        """How the engine packs steps on this part with what it is told; assumed for an unknown engine."""
         if not engine_known(self.engine):
-            return UNKNOWN_ENGINE
-        version = ".".join(map(str, self.release)) if self.release else None
+            return self.settings.packing(UNKNOWN_ENGINE)
         part = self.accelerator
-        return engine_defaults(self.engine, version=version, accelerator=part.name, memory=part.memory)
+        found = engine_defaults(self.engine, version=self.version, accelerator=part.name, memory=part.memory)
+        return self.settings.packing(found)
+
+    @property
+    def version(self) -> str | None:
+        """Engine version as text; None where it is not known."""
+        return ".".join(map(str, self.release)) if self.release else None
 
     @property
     def tokens_per_step(self) -> float:
@@ -177,8 +174,8 @@ class Deployment:
             sparse=self.sparse,
             draft_tokens=self.draft_tokens,
             verify_only=self.model.draft_layers is None,
-            attention=attention_rule(self.engine, self.attention_backend, part.family, self.kv),
-            expert_kernels=self.expert_kernels,
+            attention=attention_rule(self.engine, self.settings.attention_backend, part.family, self.kv),
+            expert_kernels=self.settings.expert_kernels,
         )
 
     @property
@@ -212,18 +209,10 @@ def deploy(
     accelerator: Accelerator,
     *,
     engine: str,
-    tp: int = 1,
-    pp: int = 1,
-    dp: int = 1,
-    ep: int = 1,
-    dcp: int = 1,
+    layout: Layout = Layout(),  # noqa: B008
     kv: str | None = None,
     sparse: bool | None = None,
     link: LayoutLinks | None = None,
-    release: tuple[int, ...] | None = None,
-    graphs: bool = True,
-    draft_tokens: int = 0,
-    acceptance: float | None = None,
     **details: object,
 ) -> Deployment:
     """Make a deployment; what is left out follows from the part, the engine and the checkpoint.
@@ -238,24 +227,16 @@ def deploy(
         The part.
     engine : str
         The engine.
-    tp, pp, dp, ep, dcp : int, optional
-        Layout, [-]
+    layout : Layout, optional
+        Its degrees as whole numbers, [-]
     kv : str, optional
         Format of the KV cache; what the engine takes for this checkpoint by default.
     sparse : bool, optional
         Whether sparse attention kernels run; as the part has them by default.
     link : LayoutLinks, optional
         The links of its groups; those of the machine that the number of accelerators implies by default.
-    release : tuple of int, optional
-        Engine version as numbers, [-]
-    graphs : bool, optional
-        Whether steps run from captured graphs.
-    draft_tokens : int, optional
-        Tokens drafted for each request and step, [-]
-    acceptance : float, optional
-        Tokens a step gains with drafting; the prior by default, [-]
     **details
-        Further fields of `Deployment`.
+        Further fields of `Deployment`: settings, release, drafting.
 
     Returns
     -------
@@ -267,10 +248,13 @@ def deploy(
     >>> from glmplan.facts.catalogue.models import load_model
     >>> from glmplan.facts.catalogue.accelerators import load_accelerator
     >>> glm, part = load_model("glm-5.1"), load_accelerator("b200-sxm")
-    >>> found = deploy(glm, glm.checkpoint("nvfp4"), part, engine="vllm", tp=8)
+    >>> found = deploy(glm, glm.checkpoint("nvfp4"), part, engine="vllm", layout=Layout(tp=8))
     >>> found.count, found.kv, found.sparse, found.link.tensor.kind
     (8, 'fp8', True, 'nvlink')
     """
+    tp, pp, dp, ep, dcp = (int(getattr(layout, name)) for name in ("tp", "pp", "dp", "ep", "dcp"))
+    if link is None:
+        link = links_of_layout(implied_host(accelerator, tp * pp * dp), tp=tp, pp=pp, dp=dp, dcp=dcp)
     return Deployment(
         model=model,
         checkpoint=checkpoint,
@@ -283,22 +267,14 @@ def deploy(
         dcp=dcp,
         kv=default_kv(checkpoint, engine) if kv is None else kv,
         engine=engine,
-        release=release,
-        graphs=graphs,
-        draft_tokens=draft_tokens,
-        acceptance=acceptance,
         sparse=runs_sparse(accelerator, None) if sparse is None else sparse,
-        link=_implied_links(accelerator, tp, pp, dp, dcp) if link is None else link,
+        link=link,
         **details,  # type: ignore[arg-type]
     )
 
 
-def _implied_links(accelerator: Accelerator, tp: int, pp: int, dp: int, dcp: int) -> LayoutLinks:
-    return links_of_layout(implied_host(accelerator, tp * pp * dp), tp=tp, pp=pp, dp=dp, dcp=dcp)
-
-
-def default_kv(checkpoint: Checkpoint, engine: str) -> str:
-    """Format of the KV cache when nobody names one.
+def cache_choice(checkpoint: Checkpoint, engine: str) -> tuple[str, str]:
+    """Format of the KV cache when nobody names one, and why.
 
     Parameters
     ----------
@@ -309,26 +285,52 @@ def default_kv(checkpoint: Checkpoint, engine: str) -> str:
 
     Returns
     -------
-    str
+    str, str
         What the checkpoint says if the engine has it, else what quantised weights bring with them, else the engine's
-        first format.
+        first format; the reason in words.
 
     Examples
     --------
     >>> from glmplan.facts.catalogue.models import load_model
     >>> glm = load_model("glm-5.1")
-    >>> default_kv(glm.checkpoint("nvfp4"), "vllm"), default_kv(glm.checkpoint("fp8"), "vllm")
-    ('fp8', 'bf16')
-    >>> default_kv(glm.checkpoint("fp8"), "trtllm")
-    'fp8'
+    >>> cache_choice(glm.checkpoint("nvfp4"), "vllm")
+    ('fp8', 'the checkpoint says so')
+    >>> cache_choice(glm.checkpoint("fp8"), "vllm"), cache_choice(glm.checkpoint("fp8"), "trtllm")
+    (('bf16', 'the default of vllm'), ('fp8', 'trtllm takes it with quantised weights'))
     """
     formats = load_engine(engine).cache_formats if engine_known(engine) else ()
     stated = checkpoint.kv_default
     if stated and (not formats or any(one.format == stated for one in formats)):
-        return stated
+        return stated, "the checkpoint says so"
     quantised = checkpoint.default != "bf16"
     brought = next((one.format for one in formats if one.quantised and quantised), None)
-    return brought or (formats[0].format if formats else "bf16")
+    if brought is not None:
+        return brought, f"{engine} takes it with quantised weights"
+    return (formats[0].format, f"the default of {engine}") if formats else ("bf16", "nothing says otherwise")
+
+
+def default_kv(checkpoint: Checkpoint, engine: str) -> str:
+    """Format of the KV cache when nobody names one, see `cache_choice`.
+
+    Parameters
+    ----------
+    checkpoint : Checkpoint
+        How the weights are stored.
+    engine : str
+        The engine.
+
+    Returns
+    -------
+    str
+        The format.
+
+    Examples
+    --------
+    >>> from glmplan.facts.catalogue.models import load_model
+    >>> default_kv(load_model("glm-5.1").checkpoint("nvfp4"), "vllm")
+    'fp8'
+    """
+    return cache_choice(checkpoint, engine)[0]
 
 
 def _packs_latents(engine: str) -> bool:

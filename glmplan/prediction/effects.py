@@ -171,7 +171,7 @@ def _wall(deployment: Deployment) -> str:
             kv=deployment.kv,
             accelerator=deployment.accelerator.name,
             compute_capability=deployment.accelerator.compute_capability,
-            graphs=deployment.graphs,
+            graphs=deployment.settings.graphs,
             mtp=deployment.draft_tokens,
         )
     )
@@ -197,7 +197,7 @@ def keys_of(deployment: Deployment, *, measured_on: str | None = None) -> tuple[
     kind = kind_of(deployment)
     silicon = part.compute_capability or part.vendor.lower()
     draft = f" draft {deployment.draft_tokens}" if deployment.draft_tokens else ""
-    eager = "" if deployment.graphs else " eager"
+    eager = "" if deployment.settings.graphs else " eager"
     wall = _wall(deployment)
     # what was measured behind a wall is not measured without it
     mode = draft + eager + (f" behind {wall}" if wall else "")
@@ -208,7 +208,7 @@ def keys_of(deployment: Deployment, *, measured_on: str | None = None) -> tuple[
         "all",
         engine + eager,
         f"{engine} {'drafting' if draft else 'plain'}",
-        f"{engine} experts {deployment.moe_backend or 'unsaid'}",
+        f"{engine} experts {deployment.settings.moe_backend or 'unsaid'}",
         f"{engine} {wall or 'no wall'}",
         f"{engine} {_attention(deployment)}",
         f"{engine} at {deployment.text or 'no campaign'}",

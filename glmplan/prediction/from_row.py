@@ -21,9 +21,11 @@ from glmplan.facts.schema.model import ModelSpec
 from glmplan.physics.blocks.cached_prefix import computed_again
 from glmplan.physics.blocks.features import routed_blocks
 from glmplan.physics.network.groups import LayoutLinks, links_of_layout
+from glmplan.physics.points import Layout
 from glmplan.prediction.deployment import Deployment, deploy, runs_sparse
 from glmplan.prediction.from_row_memory import STAND_IN, MemoryAnswer, checkpoint_of, model_of, run_memory
 from glmplan.prediction.load import Load
+from glmplan.prediction.settings import Settings
 from glmplan.prediction.user_load import ENDLESS, user_load
 from glmplan.readers.models.checkpoints import remarks_on
 from glmplan.readers.runs.campaigns import (
@@ -186,15 +188,11 @@ def _question(run: Run, settings: CampaignSettings | None = None) -> Question:
         model,
         checkpoint,
         accelerator,
-        tp=tp,
-        pp=pp,
-        dp=dp,
-        ep=ep,
-        dcp=dcp,
+        layout=Layout(tp, pp, dp, ep, dcp),
         kv=kv,
         engine=engine,
         release=run.engine_release,
-        graphs=(campaign.graphs if run.graphs is None else run.graphs) is not False,
+        settings=_settings(run, campaign, dp, _expert_kernels(run, engine, model, max(verify, draft) + 1.0)),
         draft_tokens=max(verify, draft),
         acceptance=speculation.acceptance_length,
         sparse=runs_sparse(accelerator, run.attention_backend),
@@ -203,9 +201,6 @@ def _question(run: Run, settings: CampaignSettings | None = None) -> Question:
         draft_method=speculation.method or "",
         draft_depth=draft,
         text="" if run.protocol == _NO_CAMPAIGN else run.protocol,
-        attention_backend=_attention(run) or campaign.attention_backend or "",
-        expert_kernels=campaign.expert_kernels,
-        moe_backend=_expert_kernels(run, engine, model, max(verify, draft) + 1.0),
     )
     if kv is None and "kv" not in _said(campaign):
         assumed.append(f"kv {deployment.kv}")
@@ -235,6 +230,28 @@ def _contradicted(run: Run, campaign: CampaignSettings) -> tuple[str, ...]:
 #: protocol of rows that say nothing but that whole requests were served: plans are asked of the same load, and what one
 #: unnamed campaign differed by says nothing of the next
 _NO_CAMPAIGN = "closed-loop"
+
+
+def _settings(run: Run, campaign: CampaignSettings, dp: int, experts: str) -> Settings:
+    """What the engine was told: by the row, else by the campaign; the rest is open unless the campaign's files tell."""
+    limit = campaign.running_limit
+    told = {
+        "memory_fraction": run.memory_fraction or campaign.fraction,
+        "max_num_seqs": run.max_num_seqs or (-(-limit // dp) if limit else None),
+        "max_num_batched_tokens": run.max_num_batched_tokens or campaign.budget,
+    }
+    # what scripts of a campaign leave open is played in each way in which they set it, see `alternatives_of`
+    written = campaign.source or campaign.launched
+    open_ = frozenset() if written else frozenset(name for name, one in told.items() if one is None)
+    return Settings(
+        **told,  # type: ignore[arg-type]
+        max_model_len=run.max_model_len,
+        attention_backend=_attention(run) or campaign.attention_backend or "",
+        moe_backend=experts,
+        expert_kernels=campaign.expert_kernels,
+        graphs=(campaign.graphs if run.graphs is None else run.graphs) is not False,
+        unstated=open_,
+    )
 
 
 def _attention(run: Run) -> str:
@@ -285,7 +302,7 @@ def _one_server(run: Run, whole: Deployment, host: Host, campaign: CampaignSetti
     sizes = [1 << power for power in range(whole.count.bit_length()) if whole.count % (1 << power) == 0]
     for size in sizes:
         found = server(size)
-        memory = run_memory(run, found, length, campaign.fraction)
+        memory = run_memory(run, found, length)
         if memory is None or memory.pool_tokens >= _ROOM * length:
             break
     assumed.append(f"servers of tp {found.tp}")
@@ -330,7 +347,7 @@ def memory_of(question: Question) -> MemoryAnswer | None:
     """
     load = question.load
     length = load.input_tokens + load.output_tokens + load.context
-    found = run_memory(question.run, question.deployment, length, question.campaign.fraction)
+    found = run_memory(question.run, question.deployment, length)
     if found is None or load.replicas == 1:
         return found
     pool = (load.replicas * one for one in (found.pool_tokens, found.pool_low, found.pool_high))
@@ -355,8 +372,8 @@ def _load(
     packing = _packing(deployment, campaign)
     phase = run.phase if run.phase in ("decode", "prefill") else "serving"
     low, high = campaign.lengths or run.length_range
-    budget = campaign.budget or packing.budget
-    limit = run.running_limit or campaign.running_limit or packing.places * deployment.dp
+    budget = packing.budget
+    limit = run.running_limit or packing.places * deployment.dp
     concurrency = run.concurrency
     if concurrency is None and run.request_rate_per_s == np.inf and run.num_requests:
         concurrency = float(run.num_requests)  # all are sent at once
@@ -385,7 +402,7 @@ def _load(
     requests = (run.num_requests or 0) // replicas or round(concurrency * (campaign.requests_per_user or 0))
     pool = ENDLESS
     if phase == "serving":
-        memory = run_memory(run, deployment, inputs + outputs, campaign.fraction)
+        memory = run_memory(run, deployment, inputs + outputs)
         # a table says that it ran: where two requests do not seem to fit, the estimate of the pool is what is wrong
         if memory is not None and memory.pool_tokens > 2.0 * (inputs + outputs):
             pool = memory.pool_tokens
@@ -399,7 +416,6 @@ def _load(
         requests=min(requests, 20480),
         shortest=max(low, 0.02),
         longest=high,
-        budget=campaign.budget,
         limit=limit,
         packing=packing,
         pool_tokens=pool,

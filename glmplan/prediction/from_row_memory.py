@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 
@@ -12,13 +13,13 @@ from glmplan.facts.catalogue.accelerators import load_accelerator
 from glmplan.facts.catalogue.models import load_model
 from glmplan.facts.catalogue.names import refusal
 from glmplan.facts.engines.defaults import engine_known
-from glmplan.facts.engines.memory import stated_fraction
 from glmplan.facts.engines.walls import engine_names, load_engine
 from glmplan.facts.schema.model import Checkpoint, ModelSpec
 from glmplan.physics.memory import kv_pool, part_memory
 from glmplan.physics.memory.ranks import MemorySettings, RankMemory, rank_memory
 from glmplan.physics.points import Layout
 from glmplan.prediction.deployment import Deployment
+from glmplan.prediction.usual_settings import spanned
 from glmplan.readers.models.checkpoints import checkpoint_for
 from glmplan.readers.runs.record import Run
 from glmplan.units import GIB
@@ -95,7 +96,7 @@ def model_of(name: str) -> ModelSpec:
     return load_model(name)
 
 
-def run_memory(run: Run, deployment: Deployment, length: float, fraction: float | None) -> MemoryAnswer | None:
+def run_memory(run: Run, deployment: Deployment, length: float) -> MemoryAnswer | None:
     """Memory of one server.
 
     Parameters
@@ -106,8 +107,6 @@ def run_memory(run: Run, deployment: Deployment, length: float, fraction: float 
         What serves.
     length : float
         Tokens of a request, [token]
-    fraction : float or None
-        Memory fraction that the campaign set, [-]
 
     Returns
     -------
@@ -117,20 +116,26 @@ def run_memory(run: Run, deployment: Deployment, length: float, fraction: float 
     if run.offload or deployment.accelerator.memory is None:
         return None
     d = deployment
-    version = ".".join(map(str, d.release)) if d.release else None
-    if version is None:
-        version = _unnamed_version(d.engine, run.measured_on)
-    mtp = d.draft_tokens > 0 or "mtp" in (run.checkpoint or "").lower()
-    settings = MemorySettings(
+    settings = d.settings.memory(
         engine=d.engine if engine_known(d.engine) else STAND_IN,
-        version=version,
+        version=d.version or _unnamed_version(d.engine, run.measured_on),
         accelerator=d.accelerator.name,
-        fraction=stated_fraction(run.notes) or fraction,
-        graphs=None if d.graphs else 0,
         indexer=d.indexer,
+        draft_tokens=d.draft_tokens,
     )
     words = (d.model.name, run.weights, run.weights_bits)
-    return _memory_of(words, d.accelerator.name, d.layout, d.kv, settings, mtp, float(np.ceil(length)))
+    asked = _Asked(words, d.accelerator.name, d.layout, d.kv, d.draft_tokens > 0)
+    return _memory_of(asked, settings, d.settings.unstated, float(np.ceil(length)))
+
+
+class _Asked(NamedTuple):
+    """What rows of one deployment share, whatever its engine is told: the key under which its memory is kept."""
+
+    words: tuple[str, str | None, float | None]
+    accelerator: str
+    layout: Layout
+    kv: str
+    mtp: bool
 
 
 def _unnamed_version(engine: str, day: str | None) -> str | None:
@@ -141,40 +146,29 @@ def _unnamed_version(engine: str, day: str | None) -> str | None:
 
 
 @lru_cache(maxsize=8192)
-def _memory_of(
-    words: tuple[str, str | None, float | None],
-    accelerator: str,
-    layout: Layout,
-    kv: str,
-    settings: MemorySettings,
-    mtp: bool,
-    length: float,
-) -> MemoryAnswer | None:
+def _memory_of(asked: _Asked, settings: MemorySettings, unstated: frozenset[str], length: float) -> MemoryAnswer | None:
+    part = load_accelerator(asked.accelerator)
+
+    def tokens(told: MemorySettings) -> tuple[float, float, float]:
+        pool = kv_pool(_ranks_of(asked, told), part_memory(part), context=length)
+        value, low, high = (max(float(one[0]), 0.0) for one in (pool.tokens, pool.tokens_low, pool.tokens_high))
+        return value, low, high
+
     try:
-        memory = _ranks_of(words, accelerator, layout, kv, settings, mtp)
-        pool = kv_pool(memory, part_memory(load_accelerator(accelerator)), context=length)
+        return MemoryAnswer(float(_ranks_of(asked, settings).weights[0]) / GIB, *spanned(tokens, settings, unstated))
     except GlmplanError:
         return None
-    tokens = [max(float(one[0]), 0.0) for one in (pool.tokens, pool.tokens_low, pool.tokens_high)]
-    return MemoryAnswer(float(memory.weights[0]) / GIB, *tokens)
 
 
 @lru_cache(maxsize=1024)
-def _ranks_of(
-    words: tuple[str, str | None, float | None],
-    accelerator: str,
-    layout: Layout,
-    kv: str,
-    settings: MemorySettings,
-    mtp: bool,
-) -> RankMemory:
+def _ranks_of(asked: _Asked, settings: MemorySettings) -> RankMemory:
     """Memory of the ranks, which rows of many lengths share."""
     return rank_memory(
-        model_of(words[0]),
-        checkpoint_of(*words, settings.engine),
-        layout=layout,
-        kv=kv,
+        model_of(asked.words[0]),
+        checkpoint_of(*asked.words, settings.engine),
+        layout=asked.layout,
+        kv=asked.kv,
         settings=settings,
-        mtp=mtp,
-        memory=load_accelerator(accelerator).memory,
+        mtp=asked.mtp,
+        memory=load_accelerator(asked.accelerator).memory,
     )

@@ -235,9 +235,9 @@ def _conditions(question: Question, effects: Effects) -> list[_Condition]:
 
 def _eager(question: Question, effects: Effects) -> list[_Condition]:
     d = question.deployment
-    if question.run.graphs is True or not d.graphs:
+    if question.run.graphs is True or not d.settings.graphs:
         return []
-    slow = replace(d, graphs=False)
+    slow = replace(d, settings=replace(d.settings, graphs=False))
     changed = _carried(question, effects, slow)
     if f"{d.engine} eager" not in effects.values.get("engine", {}):
         # this engine was never measured without graphs: what vLLM's steps lose

@@ -34,7 +34,7 @@ def alike(deployment: Deployment) -> tuple[object, ...]:
     """
     d = deployment
     return (d.model.name, id(d.checkpoint), d.accelerator.name, d.link, d.kv, d.engine, d.sparse, d.draft_tokens,
-            d.attention_backend)  # fmt: skip
+            d.settings.attention_backend, d.settings.expert_kernels)  # fmt: skip
 
 
 def step_tables(

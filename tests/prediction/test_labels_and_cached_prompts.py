@@ -116,6 +116,6 @@ def test_images_of_others_may_set_what_the_engine_leaves_fixed():
 
 
 def test_kernels_of_experts_are_named_by_their_first_word():
-    words = {said: question_of(cell(moe_backend=said)).deployment.moe_backend
+    words = {said: question_of(cell(moe_backend=said)).deployment.settings.moe_backend
              for said in ("b12x", "b12x (0.7.0, flashinfer attn)", "default", None)}  # fmt: skip
     assert words == {"b12x": "b12x", "b12x (0.7.0, flashinfer attn)": "b12x", "default": "", None: ""}

@@ -8,7 +8,7 @@ import pytest
 from glmplan.facts.catalogue.hosts import load_machine
 from glmplan.facts.catalogue.models import load_model
 from glmplan.physics.network.groups import links_of_layout
-from glmplan.physics.points import StepPoints
+from glmplan.physics.points import Layout, StepPoints
 from glmplan.physics.step.gpu import GpuSteps
 from glmplan.physics.step.time import PARAMETERS
 from glmplan.prediction.deployment import deploy
@@ -24,8 +24,8 @@ def deployed(machine: str, engine: str, model: str, weights: str, ranks: int):
     spec = load_model(model)
     from glmplan.facts.catalogue.accelerators import load_accelerator
 
-    return deploy(spec, checkpoint_for(spec, weights), load_accelerator(host.accelerator), engine=engine, tp=ranks,
-                  link=links_of_layout(host, tp=ranks))  # fmt: skip
+    return deploy(spec, checkpoint_for(spec, weights), load_accelerator(host.accelerator), engine=engine,
+                  layout=Layout(tp=ranks), link=links_of_layout(host, tp=ranks))  # fmt: skip
 
 
 @pytest.mark.parametrize("machine", MACHINES)

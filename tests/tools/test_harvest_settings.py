@@ -24,12 +24,17 @@ def launch(**changes):
              "cuda_graph_settings", "attention_backend", "moe_backend", "scheduling", "env_kernels",
              "valid_until")  # fmt: skip
     row = dict.fromkeys(flags, "")
-    return {
-        **row, "campaign_or_recipe": "InferenceX key", "model": "deepseek-r1", "checkpoint": "x/y", "ep": "1", "tp": "8",
-        "accelerator": "b200-sxm", "engine": "vllm", "engine_image_or_version": "image", "precision": "fp8", "pp": "1",
-        "valid_from": "2026-01-02T03:04", "scenario": "1024/1024 conc 4,8", "speculative": "none",
-        "disaggregated": "no", "source": "owner/repository@0123456789 benchmarks/a.sh", **changes,
-    }  # fmt: skip
+    names = {
+        "model": "deepseek-r1",
+        "checkpoint": "x/y",
+        "accelerator": "b200-sxm",
+        "engine": "vllm",
+        "precision": "fp8",
+    }
+    place = {"campaign_or_recipe": "InferenceX key", "source": "owner/repository@0123456789 benchmarks/a.sh"}
+    layout = {"tp": "8", "pp": "1", "ep": "1", "disaggregated": "no", "speculative": "none"}
+    load = {"scenario": "1024/1024 conc 4,8", "valid_from": "2026-01-02T03:04", "engine_image_or_version": "image"}
+    return {**row, **names, **place, **layout, **load, **changes}
 
 
 def entry(harvest, **changes):

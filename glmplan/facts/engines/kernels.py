@@ -17,6 +17,7 @@ __all__ = [
     "KERNEL_FORMATS",
     "AttentionRule",
     "KernelRule",
+    "attention_known",
     "attention_rule",
     "collective_engine",
     "expert_path",
@@ -198,7 +199,7 @@ def attention_rule(engine: str, backend: str, silicon: str = "", kv: str = "") -
     # "default" is what tables say that do not know; one engine's kernels happen to have that name
     word = next(iter(said.split()), "").replace("default", "")
     file = data_folder("hardware_db") / "kernels.toml"
-    for entry in read_entries(file, "attention", {*_ATTENTION, "silicon", "kv", *_ROWS, "stock", "note"}):
+    for entry in _attention_entries():
         if missing := [field for field in _ATTENTION if not entry.get(field)]:
             raise SpecError("is missing or zero", file=file, field=missing[0])
         if entry["engine"] != engine or silicon not in entry.get("silicon", [silicon]):
@@ -209,6 +210,35 @@ def attention_rule(engine: str, backend: str, silicon: str = "", kv: str = "") -
             rows = [float(entry.get(name, 0.0)) for name in _ROWS]
             return AttentionRule(entry["backend"], entry["splits"], entry["verify_splits"], *rows)
     return AttentionRule(word)
+
+
+def attention_known(engine: str, backend: str) -> bool:
+    """Whether a rule of `hardware_db/kernels.toml` says how an attention backend works.
+
+    Parameters
+    ----------
+    engine : str
+        The engine.
+    backend : str
+        Its attention backend, as its option names it.
+
+    Returns
+    -------
+    bool
+        False where the backend counts as one that uses the whole part.
+
+    Examples
+    --------
+    >>> attention_known("sglang", "triton"), attention_known("sglang", "fa4")
+    (True, False)
+    """
+    said = backend.lower()
+    return any(entry["engine"] == engine and entry["backend"] in said for entry in _attention_entries())
+
+
+def _attention_entries() -> tuple[dict[str, Any], ...]:
+    file = data_folder("hardware_db") / "kernels.toml"
+    return read_entries(file, "attention", {*_ATTENTION, "silicon", "kv", *_ROWS, "stock", "note"})
 
 
 @cache

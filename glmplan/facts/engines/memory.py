@@ -15,6 +15,7 @@ from typing import Any, Literal
 import numpy as np
 
 from glmplan.errors import SpecError, UnknownFact, UnknownName
+from glmplan.facts.engines.loading import AS_STORED, Loading, read_loading
 from glmplan.facts.files import read_toml
 from glmplan.facts.folders import data_folder
 from glmplan.units import parse_quantity
@@ -23,6 +24,8 @@ __all__ = [
     "MIB",
     "FractionRule",
     "MemoryRule",
+    "Paging",
+    "ProfilingRun",
     "load_memory_rule",
     "memory_engines",
     "pipeline_layers",
@@ -65,6 +68,63 @@ class FractionRule:
 
 
 @dataclass(frozen=True, slots=True)
+class ProfilingRun:
+    """What the trial run holds by which some versions of an engine size their pool.
+
+    Attributes
+    ----------
+    sampler, drafting : float
+        Bytes that live at once for each sampled request and entry of the vocabulary, without and with drafting, [B]
+    source : str
+        Where it is from.
+    since, until : str or None
+        Versions that it holds for; `until` is the first that it no longer holds for.
+    dense : bool
+        Whether it holds only for models without experts and recurrent layers.
+    estimates_graphs : bool
+        Whether these versions, where they take an estimate of CUDA graphs from the pool, do so in this trial.
+    note : str
+        How the bytes are derived.
+    """
+
+    sampler: float
+    drafting: float
+    source: str
+    since: str | None = None
+    until: str | None = None
+    dense: bool = False
+    estimates_graphs: bool = True
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Paging:
+    """How some versions of an engine share a pool of pages between kinds of layers, and what they print of it.
+
+    Attributes
+    ----------
+    printed : str
+        ``blocks``: the tokens of the blocks that one group of layers would get; ``requests``: how many requests of the
+        longest length fit, times that length.
+    batches : float
+        Steps in flight, whose tokens a window layer holds besides its window, [-]
+    states : float
+        Blocks of a recurrent layer for each request, drafted tokens aside, [-]
+    source : str
+        Where it is from.
+    since, until : str or None
+        Versions that it holds for.
+    """
+
+    printed: Literal["blocks", "requests"]
+    batches: float
+    states: float
+    source: str
+    since: str | None = None
+    until: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class MemoryRule:
     """The memory rule of one engine.
 
@@ -95,6 +155,12 @@ class MemoryRule:
         Whether the pool also holds the cache of draft layers; otherwise that is a pool of its own.
     host_experts : bool
         Whether routed experts live in host memory.
+    loading : Loading
+        What the engine makes of the tensors of a checkpoint.
+    profiling : tuple of ProfilingRun
+        The trial run by version, oldest first; empty where no source says what it holds.
+    paging : tuple of Paging
+        Pages by version, oldest first; empty where kinds of layers do not share pages.
     source : str
         Where it is from.
     """
@@ -113,6 +179,54 @@ class MemoryRule:
     free_target: float = 0.0
     wired_share: float = 1.0
     host_experts: bool = False
+    loading: Loading = AS_STORED
+    profiling: tuple[ProfilingRun, ...] = ()
+    paging: tuple[Paging, ...] = ()
+
+    def profiling_of(self, version: str | None, *, dense: bool) -> ProfilingRun | None:
+        """The trial run of a version.
+
+        Parameters
+        ----------
+        version : str or None
+            Version of the engine; None means the newest.
+        dense : bool
+            Whether the model has neither experts nor recurrent layers.
+
+        Returns
+        -------
+        ProfilingRun or None
+            The last entry that holds; None when the engine has no such run.
+
+        Examples
+        --------
+        >>> rule = load_memory_rule("vllm")
+        >>> [rule.profiling_of(one, dense=False).sampler for one in ("0.16.0", "0.17.1", None)]
+        [38, 14, 6]
+        """
+        found = [one for one in self.profiling if _in_versions(one, version) and (dense or not one.dense)]
+        return found[-1] if found else None
+
+    def paging_of(self, version: str | None) -> Paging | None:
+        """How a version shares pages between kinds of layers.
+
+        Parameters
+        ----------
+        version : str or None
+            Version of the engine; None means the newest.
+
+        Returns
+        -------
+        Paging or None
+            The last entry that holds; None when kinds of layers do not share pages.
+
+        Examples
+        --------
+        >>> [load_memory_rule("vllm").paging_of(one).printed for one in ("0.19.0", "0.22.1")]
+        ['blocks', 'requests']
+        """
+        found = [one for one in self.paging if _in_versions(one, version)]
+        return found[-1] if found else None
 
     def default(
         self, name: str, *, version: str | None, memory: float | None, accelerator: str | None, tp: int = 1
@@ -153,6 +267,16 @@ class MemoryRule:
         except UnknownFact:
             return None
         return float(found)
+
+
+def _in_versions(entry: ProfilingRun | Paging, version: str | None) -> bool:
+    """Whether an entry holds for a version; the newest is after every bound."""
+    from glmplan.facts.schema.engine import version_key
+
+    if version is None:
+        return entry.until is None
+    key = version_key(version)
+    return not ((entry.since and key < version_key(entry.since)) or (entry.until and key >= version_key(entry.until)))
 
 
 @cache
@@ -207,6 +331,9 @@ def load_memory_rule(engine: str) -> MemoryRule:
         content.pop(documentation, None)
     if "fraction_rule" in content:
         content["fraction_rule"] = FractionRule(**content["fraction_rule"])
+    content["loading"] = read_loading(content.get("loading"), file=file)
+    content["profiling"] = tuple(ProfilingRun(**one) for one in content.get("profiling", ()))
+    content["paging"] = tuple(Paging(**one) for one in content.get("paging", ()))
     if "free_target" in content:
         content["free_target"] = parse_quantity(content["free_target"], "bytes")
     unknown = sorted(set(content) - {one.name for one in fields(MemoryRule)})

@@ -5,7 +5,7 @@ The terms are fitted to lines of engine start-up logs by `glmplan.calibrate.memo
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
@@ -47,12 +47,23 @@ class MemoryFit:
         One captured CUDA graph, [B]
     remainder : dict of str to Spread
         What an engine takes beyond weights, activations and context, by engine; ``pooled`` for others, [B]
+    outside : dict of str to dict of str to Spread
+        What an engine whose trial run is known takes beside it, in place of context and remainder, by engine and then
+        ``single`` for one accelerator, the link for several (``pcie``, ``nvlink``), ``several`` for other links, [B]
+    estimate : dict of str to dict of str to Spread
+        What an engine estimates of its CUDA graphs before it makes its pool, by engine and then ``single`` or
+        ``several`` accelerators, [B]
+    captured : dict of str to dict of str to Spread
+        What its captured graphs take, likewise, [B]
     """
 
     driver: Spread
     context: dict[str, Spread]
     graph: Spread
     remainder: dict[str, Spread]
+    outside: dict[str, dict[str, Spread]] = field(default_factory=dict)
+    estimate: dict[str, dict[str, Spread]] = field(default_factory=dict)
+    captured: dict[str, dict[str, Spread]] = field(default_factory=dict)
 
 
 @cache
@@ -75,9 +86,18 @@ def load_memory_fit() -> MemoryFit:
         mean = parse_quantity(entry["mean"], "bytes", signed=True)
         return Spread(mean, parse_quantity(entry["sd"], "bytes"), entry["count"])
 
+    def spreads(name: str) -> dict[str, dict[str, Spread]]:
+        return {
+            engine: {where: spread(entry) for where, entry in entries.items()}
+            for engine, entries in content.get(name, {}).items()
+        }
+
     return MemoryFit(
         driver=spread(content["driver"]),
         context={name: spread(entry) for name, entry in content["context"].items()},
         graph=spread(content["graph"]),
         remainder={name: spread(entry) for name, entry in content["remainder"].items()},
+        outside=spreads("outside"),
+        estimate=spreads("estimate"),
+        captured=spreads("captured"),
     )

@@ -46,6 +46,10 @@ class Run:
         The recipe by which its server was launched, see `glmplan.readers.runs.settings`.
     concurrency, running_limit, request_rate_per_s, num_requests : float or int or None
         Load: requests in flight [-], requests the server ran at once [-], arrivals [1/s], requests in all [-]
+    memory_fraction : float or None
+        Share of the memory that the engine was given, [-]
+    max_num_seqs, max_num_batched_tokens, max_model_len : int or None
+        What one data-parallel rank was told: requests at once [-], tokens of a step, longest request [token]
     input_tokens, output_tokens, context_depth : float or None
         Prompt, output and cached context of a request, [token]
     length_range : tuple of float
@@ -106,6 +110,10 @@ class Run:
     recipe: str | None = None
     concurrency: float | None = None
     running_limit: int | None = None
+    memory_fraction: float | None = None
+    max_num_seqs: int | None = None
+    max_num_batched_tokens: int | None = None
+    max_model_len: int | None = None
     request_rate_per_s: float | None = None
     num_requests: int | None = None
     input_tokens: float | None = None

@@ -20,6 +20,7 @@ from glmplan.facts.catalogue.names import (
     model_name,
     weights_name,
 )
+from glmplan.facts.engines.memory import stated_fraction
 from glmplan.readers.runs.columns import ALIASES, COLUMNS, ignored_columns, nearest_column
 from glmplan.readers.runs.figures import FIGURES
 from glmplan.readers.runs.labels import counted_label
@@ -43,7 +44,8 @@ __all__ = ["Run", "Runs", "read_runs", "run_from_row", "runs_of_frame"]
 
 _REQUIRED = tuple(one.name for one in COLUMNS.values() if one.required)
 #: counts and amounts that stand in the field of the same name as they are; the others need the notes too
-_NUMBERS = ("nodes", "tp", "pp", "dp", "ep", "dcp", "accelerator_count", "output_tokens", "power_limit_w")
+_NUMBERS = ("nodes", "tp", "pp", "dp", "ep", "dcp", "accelerator_count", "output_tokens", "power_limit_w",
+            "memory_fraction", "max_num_seqs", "max_num_batched_tokens", "max_model_len")  # fmt: skip
 _QUANTISED = re.compile(r"\+/-(\d+(?:\.\d+)?)%")
 _PROMPTS = re.compile(r"\bn=(\d+)\b|--num-prompts[ =](\d+)|\b(\d+) prompts?\b")
 _RATE = re.compile(r"(\d+) ?RPS")
@@ -144,6 +146,11 @@ def _read(row: Mapping[str, str], protocol: str, phase: str) -> dict[str, Any]:
         name: _count(row, name) if COLUMNS[name].kind == "count" else _number(row, name) for name in _NUMBERS
     }
     fields.update(_load(row, protocol))
+    if fields["max_num_seqs"] is None and (told := _count(row, "running_limit")):
+        # what the notes say of requests that ran is what was seen, not what the engine was told
+        fields["max_num_seqs"] = -(-told // (fields["dp"] or 1))
+    if fields["memory_fraction"] is None:
+        fields["memory_fraction"] = stated_fraction(row.get("notes", ""))
     _number(row, "host_share")  # checked here, read with the machine
     notes = row.get("notes", "")
     prompt, depth, label = _lengths(row, phase)

@@ -132,13 +132,13 @@ def test_a_library_takes_another_kernel_for_the_experts_from_so_many_pairs_on():
     )
     glm = Run("one", "glm-5", "rtx-pro-6000-ws", engine="sglang", weights="nvfp4", tp=8, accelerator_count=8,
               phase="decode", moe_backend="b12x (0.7.0)", measured_on="2026-03-30", concurrency=15.0)  # fmt: skip
-    words = [question_of(replace(glm, **changes)).deployment.moe_backend for changes in (
+    words = [question_of(replace(glm, **changes)).deployment.settings.moe_backend for changes in (
         {}, {"concurrency": 16.0}, {"concurrency": 64.0, "measured_on": "2026-04-07"}, {"concurrency": 81.0,
         "measured_on": "2026-04-07"}, {"moe_backend": "default"})]  # fmt: skip
     # 8 experts a token, so 128 pairs with 16 users; 640 since 0.7.2
     assert words == ["b12x", "b12x dynamic", "b12x", "b12x dynamic", ""]
     drafts = replace(glm, concurrency=3.0, speculation=read_speculation("mtp steps=4 draft=6", "", None, None))
-    assert question_of(drafts).deployment.moe_backend == "b12x dynamic"
+    assert question_of(drafts).deployment.settings.moe_backend == "b12x dynamic"
     assert expert_path("vllm", "b12x", 1e6) == expert_path("sglang", "cutlass", 1e6) == ""
 
 

@@ -201,7 +201,7 @@ SCRIPTS = [
 def test_rows_are_launched_as_the_script_of_their_day_says(row, changes, said):
     question = question_of(_row(*row, **changes))
     assert {name: getattr(question.campaign, name) for name in said} == said
-    served = {"kv": question.deployment.kv, "expert_kernels": question.deployment.expert_kernels,
+    served = {"kv": question.deployment.kv, "expert_kernels": question.deployment.settings.expert_kernels,
               "poll_interval": question.load.poll_interval, "budget": question.load.budget}  # fmt: skip
     assert {name: served[name] for name in said if name in served} == {n: v for n, v in said.items() if n in served}
 

@@ -1,0 +1,228 @@
+"""The memory that an engine will log when it starts: predicted from what it is told, with intervals."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from glmplan.facts.catalogue.names import kv_name
+from glmplan.facts.schema.accelerator import Accelerator
+from glmplan.facts.schema.model import Checkpoint, ModelSpec
+from glmplan.physics.memory import RankMemory, kv_pool, part_memory, rank_memory
+from glmplan.physics.memory.observed import load_memory_fit
+from glmplan.physics.memory.pool import pool_terms
+from glmplan.physics.points import Layout
+from glmplan.prediction.deployment import default_kv
+from glmplan.prediction.settings import Settings
+from glmplan.readers.runs.importers.startup import StartupLog
+from glmplan.readers.runs.speculation import read_speculation
+from glmplan.units import QUANTILE_90
+
+__all__ = ["Span", "StartMemory", "drafted_of_log", "launched", "predict_start", "settings_of_log"]
+
+_LAYOUT = ("tp", "pp", "dp", "ep", "dcp")
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A predicted quantity with its 90 % interval.
+
+    Attributes
+    ----------
+    value, low, high : float
+        In the unit of the quantity: [B] or [token]
+    """
+
+    value: float
+    low: float
+    high: float
+
+    def holds(self, seen: float) -> bool:
+        """Whether a logged value lies inside the interval."""
+        return self.low <= seen <= self.high
+
+
+@dataclass(frozen=True, slots=True)
+class StartMemory:
+    """What an engine is predicted to log; None where nothing can be said of the part.
+
+    Attributes
+    ----------
+    kv : str
+        Format of the cache that this rests on.
+    weights : Span
+        Weights of the fullest rank, as far as the engine logs them before it makes its pool, [B]
+    activations : float
+        Peak of the profiling run, [B]
+    pool, graphs : Span or None
+        KV cache pool of the poorest rank, captured graphs, [B]
+    tokens : Span or None
+        Tokens that the engine prints as the size of its cache, [token]
+    """
+
+    kv: str
+    weights: Span
+    activations: float
+    pool: Span | None = None
+    graphs: Span | None = None
+    tokens: Span | None = None
+
+
+def settings_of_log(log: StartupLog, *, graphs: bool = True) -> Settings:
+    """What an engine was told, as its log says.
+
+    Parameters
+    ----------
+    log : StartupLog
+        The log.
+    graphs : bool, optional
+        Whether graphs are captured.
+
+    Returns
+    -------
+    Settings
+        What the log does not name is the engine's default: engines print what they are told.
+
+    Examples
+    --------
+    >>> settings_of_log(StartupLog("vllm", max_sequences=64.0)).max_num_seqs
+    64
+    """
+    counts = (log.max_sequences, log.max_batched_tokens, log.max_context)
+    told = (None if one is None else int(one) for one in counts)
+    experts = (log.moe_backend or "").lower()
+    return Settings(log.memory_utilization, *told, log.attention_backend or "", experts, graphs)
+
+
+def drafted_of_log(log: StartupLog) -> int:
+    """Tokens drafted for each step, as far as the log says; 0 without drafting, [token]"""
+    return read_speculation(log.speculative or "none", "", None, None).draft_tokens or 0
+
+
+def launched(
+    log: StartupLog, model: ModelSpec, checkpoint: Checkpoint, part: Accelerator | None, *, graphs: bool = True
+) -> tuple[RankMemory, str]:
+    """What the ranks of a logged launch hold.
+
+    Parameters
+    ----------
+    log : StartupLog
+        Engine, version, layout, cache format, drafting and settings of the launch.
+    model : ModelSpec
+        The model.
+    checkpoint : Checkpoint
+        How its weights are stored.
+    part : Accelerator or None
+        The part.
+    graphs : bool, optional
+        Whether graphs are captured.
+
+    Returns
+    -------
+    RankMemory, str
+        The ranks, and the format of the cache that this rests on.
+
+    Raises
+    ------
+    GlmplanError
+        If the layout does not hold together, or a fact of model, part or engine is not known.
+
+    Examples
+    --------
+    >>> from glmplan.facts.catalogue.models import load_model
+    >>> llama = load_model("llama-3.1-8b")
+    >>> launched(StartupLog("vllm"), llama, llama.checkpoint("bf16"), None)[1]
+    'bf16'
+    """
+    settings = replace(
+        settings_of_log(log, graphs=graphs).memory(
+            engine=log.engine,
+            version=log.version,
+            accelerator=part.name if part is not None else None,
+            draft_tokens=drafted_of_log(log),
+        ),
+        **({"graphs": log.graph_count} if graphs else {}),
+    )
+    kv = kv_name((log.kv_cache or "").replace("torch.", "")) or default_kv(checkpoint, log.engine)
+    degrees = {name: np.array([getattr(log, name) or 1]) for name in _LAYOUT}
+    held = rank_memory(
+        model,
+        checkpoint,
+        layout=Layout(**degrees),
+        kv=kv,
+        settings=settings,
+        mtp=log.speculative is not None,
+        memory=None if part is None else float(part.need("memory")),
+    )
+    return held, kv
+
+
+def predict_start(
+    log: StartupLog, model: ModelSpec, checkpoint: Checkpoint, part: Accelerator | None, *, graphs: bool = True
+) -> StartMemory:
+    """Predict the memory of an engine start from its settings; what it said of its memory is not looked at.
+
+    Parameters
+    ----------
+    log : StartupLog
+        Engine, version, layout, cache format, drafting and settings of the launch.
+    model : ModelSpec
+        The model.
+    checkpoint : Checkpoint
+        How its weights are stored.
+    part : Accelerator or None
+        The part; None where nobody says, and then only the weights can be predicted.
+    graphs : bool, optional
+        Whether graphs are captured.
+
+    Returns
+    -------
+    StartMemory
+        The figures, each with its interval.
+
+    Raises
+    ------
+    GlmplanError
+        If the layout does not hold together, or a fact of model, part or engine is not known.
+
+    Notes
+    -----
+    Weights of a draft model are counted where the engine counts them: before the pool in vLLM, apart in SGLang.
+
+    Examples
+    --------
+    >>> from glmplan.facts.catalogue.accelerators import load_accelerator
+    >>> from glmplan.facts.catalogue.models import load_model
+    >>> llama = load_model("llama-3.1-8b")
+    >>> log = StartupLog("vllm", version="0.11.0", memory_utilization=0.9, max_context=16000.0)
+    >>> found = predict_start(log, llama, llama.checkpoint("bf16"), load_accelerator("h100-sxm"))
+    >>> round(found.weights.value / 2**30, 2), found.kv
+    (14.99, 'bf16')
+    """
+    held, kv = launched(log, model, checkpoint, part, graphs=graphs)
+    rule = held.settings.rule
+    first = held.weights[0]
+    if not rule.draft_in_pool:
+        first = max(float((stage.weight_bytes - stage.weights.get("mtp", 0.0))[0]) for stage in held.stages)
+    weights = Span(float(first), float(first * (1.0 - held.smaller)), float(first * (1.0 + held.larger)))
+    peak = max(float(stage.activation[0]) for stage in held.stages)
+    if part is None:
+        return StartMemory(kv, weights, peak)
+    seen = part_memory(part)
+    pool = kv_pool(held, seen, context=log.max_context or float(model.max_context))
+    fit = load_memory_fit()
+    terms = pool_terms(held, held.stages[int(pool.stage[0])], seen, fit)
+    ends = (QUANTILE_90 * float(terms.deviation(side)[0]) for side in (-1.0, 1.0))
+    low, high = next(ends), next(ends)
+    captured = float(terms.graphs[0])
+    sure = QUANTILE_90 * float(terms.graphs_sd[0])
+    bytes_ = float(pool.bytes[0])
+    return StartMemory(
+        kv,
+        weights,
+        peak,
+        pool=Span(bytes_, bytes_ - low, bytes_ + high),
+        graphs=Span(captured, max(captured - sure, 0.0), captured + sure),
+        tokens=Span(float(pool.printed[0]), float(pool.printed_low[0]), float(pool.printed_high[0])),
+    )
