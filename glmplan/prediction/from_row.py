@@ -387,7 +387,8 @@ def _load(
     else:
         offline = run.protocol.startswith(("mlperf", "trtllm-bench")) or run.request_rate_per_s
         concurrency = float(min(limit, 1024)) if offline else 1.0
-        assumed.append(f"{concurrency:.0f} requests in flight")
+        if not (run.request_rate_per_s and np.isfinite(run.request_rate_per_s)):
+            assumed.append(f"{concurrency:.0f} requests in flight")
     inputs, outputs = run.input_tokens or campaign.input_tokens, run.output_tokens or campaign.output_tokens
     stated, inputs = inputs, _counted(inputs, run, campaign)
     if inputs != stated:

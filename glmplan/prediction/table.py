@@ -14,6 +14,7 @@ from glmplan.facts.tables import frame_of
 from glmplan.prediction.from_row import Question, alternatives_of, memory_of, question_of
 from glmplan.prediction.load import Load
 from glmplan.prediction.offloaded_rows import predict_hybrid
+from glmplan.prediction.open_load import arrives_by_rate, open_prediction
 from glmplan.prediction.predict import Figure, Prediction, predict_many
 from glmplan.prediction.step_models import check_answerable, runs_on_accelerators
 from glmplan.readers.runs.figures import ANSWERS
@@ -90,6 +91,9 @@ def predict_runs(runs: Iterable[Run], *, progress: Callable[[int, int], None] | 
         if progress is not None and (place % 50 == 0 or place + 1 == len(rows)):
             progress(place + 1, len(rows))
     main = predict_many([(q.deployment, q.load, q.run.measured_on) for _, q in questions])
+    main = [
+        open_prediction(q, one) if arrives_by_rate(q, one) else one for (_, q), one in zip(questions, main, strict=True)
+    ]
     timed = [(place, q) for place, q in questions if runs_on_accelerators(q.deployment)]
     alone = predict_many([(q.deployment, _prefill_alone(q.load), q.run.measured_on) for _, q in timed])
     prefill = dict(zip((place for place, _ in timed), alone, strict=True))
