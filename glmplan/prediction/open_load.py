@@ -7,8 +7,10 @@ from dataclasses import replace
 
 from glmplan.errors import GlmplanError
 from glmplan.facts.engines.defaults import block_tokens, engine_known
+from glmplan.prediction.effects import TTFT_SCALE, keys_of, load_effects
 from glmplan.prediction.from_row import Question
 from glmplan.prediction.from_row_memory import STAND_IN
+from glmplan.prediction.load import Load
 from glmplan.prediction.predict import Figure, Prediction, front_end_seconds, predict, step_seconds
 from glmplan.prediction.step_models import runs_on_accelerators
 from glmplan.serving.engine.settings import EngineSettings, KvPool, scheduler_settings
@@ -74,7 +76,8 @@ def open_prediction(question: Question, closed: Prediction) -> Prediction:
     -----
     One run of the stated number of requests, or of 1,000. What is known of the load is what is known of as many users
     as are in flight in the mean; the ends are those of their intervals, or what steps do that are as much faster or
-    slower, whichever is farther: a queue grows faster than its steps. The chance of the arrivals is not in the interval.
+    slower, whichever is farther: a queue grows faster than its steps. The chance of the arrivals is not in the
+    interval.
 
     Examples
     --------
@@ -107,9 +110,9 @@ def open_prediction(question: Question, closed: Prediction) -> Prediction:
 
     summary = played(1.0)
     in_flight = max(summary["requests_per_s"] * summary["e2e_mean_ms"] * 1e-3, 1.0)
-    users = predict(
-        question.deployment, replace(load, concurrency=float(round(in_flight))), measured_on=run.measured_on
-    )
+    as_users = replace(load, concurrency=float(round(in_flight)))
+    users = predict(question.deployment, as_users, measured_on=run.measured_on)
+    waiting = _waiting(question, as_users)
     step = users.figures["tpot"]
     ends = [played(one / step.value) for one in (step.low, step.high)]
     figures = {}
@@ -117,6 +120,7 @@ def open_prediction(question: Question, closed: Prediction) -> Prediction:
         like = users.figures.get(name)
         if like is None or not summary[statistic] > 0.0:
             continue
+        unit *= waiting if name.startswith("ttft") else 1.0
         value, others = unit * summary[statistic], [unit * one[statistic] for one in ends]
         found = like.scaled(value / like.value)
         if name.endswith("_rate"):  # what is served is what arrives as long as the steps keep up
@@ -125,6 +129,13 @@ def open_prediction(question: Question, closed: Prediction) -> Prediction:
             figures[name] = Figure(value, min(found.low, *others), max(found.high, *others))
     words = f"{users.basis}; simulated as Poisson arrivals of {run.request_rate_per_s:g}/s"
     return replace(users, figures=figures, basis=words)
+
+
+def _waiting(question: Question, load: Load) -> float:
+    """What prompts that wait for others take longer by than the schedule says, as the fit has it, [-]"""
+    fit = load_effects(question.deployment.engine)
+    total, _ = fit.sum_of(keys_of(question.deployment, measured_on=question.run.measured_on))
+    return math.exp(load.waiting * float(total[TTFT_SCALE]))
 
 
 def _service(question: Question) -> Service:
