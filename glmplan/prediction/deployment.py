@@ -177,6 +177,7 @@ class Deployment:
             verify_only=self.model.draft_layers is None,
             attention=attention_rule(self.engine, self.settings.attention_backend, part.family, self.kv),
             release=self.kernel_release,
+            expert_kernels=self.settings.expert_kernels,
         )
 
     @property

@@ -29,14 +29,22 @@ from glmplan.prediction.load import Load
 from glmplan.prediction.settings import Settings
 from glmplan.prediction.user_load import ENDLESS, user_load
 from glmplan.readers.models.checkpoints import remarks_on
-from glmplan.readers.runs.campaigns import CampaignSettings, Conditions, campaign_session, campaign_settings
+from glmplan.readers.runs.campaigns import (
+    CampaignSettings,
+    campaign_session,
+    campaign_settings,
+    launched_drafts,
+    other_settings,
+)
 from glmplan.readers.runs.hosts import host_of_row
 from glmplan.readers.runs.record import Run
+from glmplan.readers.runs.settings import SETTINGS, Asked
 from glmplan.readers.runs.speculation import Speculation
 
 __all__ = [
     "MemoryAnswer",
     "Question",
+    "alternatives_of",
     "memory_of",
     "question_of",
 ]
@@ -62,6 +70,10 @@ class Question:
         How it drafted, as the row or else the campaign's files say.
     run_both_ways : bool
         The campaign ran this with and without drafting, and nothing tells which of them the row is.
+    contradicted : tuple of str
+        Settings that the row states otherwise than the script of its day; the row is believed.
+    asked : Asked or None
+        What the campaign's settings were looked up by.
     """
 
     run: Run
@@ -71,6 +83,8 @@ class Question:
     campaign: CampaignSettings = CampaignSettings()
     speculation: Speculation = Speculation()
     run_both_ways: bool = False
+    contradicted: tuple[str, ...] = ()
+    asked: Asked | None = None
 
 
 def question_of(run: Run) -> Question:
@@ -91,6 +105,41 @@ def question_of(run: Run) -> Question:
     GlmplanError
         If the row has a bad cell, or names a model or part that is not known, or its layout does not hold together.
     """
+    return _question(run)
+
+
+def alternatives_of(question: Question) -> tuple[Question, ...]:
+    """The same row in each way in which it may have been launched, where that is not known.
+
+    Parameters
+    ----------
+    question : Question
+        The row.
+
+    Returns
+    -------
+    tuple of Question
+        With what its campaign set elsewhere where no script says it of this server, and with drafting where it was run
+        both ways; empty where scripts say everything that they would, or no campaign with known scripts ran it.
+
+    Examples
+    --------
+    >>> run = Run("a", "kimi-k2.5", "b300-sxm", engine="vllm", weights="nvfp4", tp=8, protocol="inferencex",
+    ...           measured_on="2026-04-03", concurrency=64.0, input_tokens=1024.0, output_tokens=1024.0)
+    >>> len(alternatives_of(question_of(run))) > 0
+    True
+    """
+    if question.asked is None:
+        return ()
+    found = [_question(question.run, one) for one in other_settings(question.asked, question.campaign)]
+    for drafts in launched_drafts(question.asked) if question.run_both_ways else ():
+        drafting = Speculation("yes", None, drafts, drafts + 1)
+        found.append(_question(replace(question.run, speculation=drafting)))
+    return tuple(found)
+
+
+def _question(run: Run, settings: CampaignSettings | None = None) -> Question:
+    """A row as a question, under its campaign's settings or others."""
     if run.error:
         raise SpecError(run.error)
     model = model_of(run.model)
@@ -120,14 +169,14 @@ def question_of(run: Run) -> Question:
     verify = (speculation.verify_tokens or draft + 1) - 1 if draft else 0
     noted: list[str] = []
     tp, pp, dp, ep, dcp, count = _layout(run, noted)
-    campaign = campaign_settings(
-        Conditions(
-            protocol=run.protocol, engine=engine, silicon=silicon, accelerator=accelerator.name, model=model.name,
-            experts_format=bulk, concurrency=run.concurrency or 1.0, input_tokens=run.input_tokens or 0.0,
-            output_tokens=run.output_tokens or 0.0, tp=tp * dp, release=run.engine_release,
-            measured_on=run.measured_on, draft_tokens=draft, ranks=dp,
-        )
+    asked = Asked(
+        engine=engine, model=model.name, weights=bulk, protocol=run.protocol, recipe=run.recipe or "",
+        accelerator=accelerator.name, silicon=silicon, concurrency=run.concurrency or 1.0,
+        input_tokens=run.input_tokens or 0.0, output_tokens=run.output_tokens or 0.0, tp=tp, pp=pp, dp=dp, ep=ep,
+        measured_on=run.measured_on or "", version=run.engine_version or "", release=run.engine_release or (),
+        draft_tokens=draft,
     )  # fmt: skip
+    campaign = settings or campaign_settings(asked)
     if campaign.one_group:
         tp, dp = tp * dp, 1
     divided = campaign.replica is not None and run.tp is None
@@ -155,12 +204,29 @@ def question_of(run: Run) -> Question:
         draft_depth=draft,
         text="" if run.protocol == _NO_CAMPAIGN else run.protocol,
     )
-    if kv is None:
+    if kv is None and "kv" not in _said(campaign):
         assumed.append(f"kv {deployment.kv}")
+    if campaign.open:
+        opened = "launch settings" if campaign.open == SETTINGS else ", ".join(campaign.open)
+        assumed.append(f"{opened} by default, for want of a script")
     both = session is not None and speculation.state == "unknown"
     one = _one_server(run, deployment, host, campaign, assumed) if divided else deployment
     load = _load(run, one, assumed, campaign, replicas=parts // one.count)
-    return Question(run, one, load, tuple(assumed), campaign, speculation, both)
+    contradicted = _contradicted(run, campaign)
+    return Question(run, one, load, tuple(assumed), campaign, speculation, both, contradicted, asked)
+
+
+def _said(campaign: CampaignSettings) -> frozenset[str]:
+    """Settings that a script decides, if only by leaving them to the engine."""
+    return frozenset(SETTINGS) - set(campaign.open) if campaign.launched else frozenset()
+
+
+def _contradicted(run: Run, campaign: CampaignSettings) -> tuple[str, ...]:
+    """Settings that the row and the script of its day both name, and not alike."""
+    stated = {"kv": run.kv_cache if run.kv_cache in KV_FORMATS else None, "running_limit": run.running_limit,
+              "graphs": run.graphs}  # fmt: skip
+    written = {name: getattr(campaign, name) for name in stated} if campaign.launched else {}
+    return tuple(name for name, one in written.items() if None not in (one, stated[name]) and one != stated[name])
 
 
 #: protocol of rows that say nothing but that whole requests were served: plans are asked of the same load, and what one
@@ -176,13 +242,17 @@ def _settings(run: Run, campaign: CampaignSettings, dp: int, experts: str) -> Se
         "max_num_seqs": run.max_num_seqs or (-(-limit // dp) if limit else None),
         "max_num_batched_tokens": run.max_num_batched_tokens or campaign.budget,
     }
+    # what scripts of a campaign leave open is played in each way in which they set it, see `alternatives_of`
+    written = campaign.source or campaign.launched
+    open_ = frozenset() if written else frozenset(name for name, one in told.items() if one is None)
     return Settings(
         **told,  # type: ignore[arg-type]
         max_model_len=run.max_model_len,
-        attention_backend=_attention(run),
+        attention_backend=_attention(run) or campaign.attention_backend or "",
         moe_backend=experts,
-        graphs=run.graphs is not False,
-        unstated=frozenset() if campaign.source else frozenset(name for name, one in told.items() if one is None),
+        expert_kernels=campaign.expert_kernels,
+        graphs=(campaign.graphs if run.graphs is None else run.graphs) is not False,
+        unstated=open_,
     )
 
 
@@ -320,7 +390,8 @@ def _load(
     else:
         offline = run.protocol.startswith(("mlperf", "trtllm-bench")) or run.request_rate_per_s
         concurrency = float(min(limit, 1024)) if offline else 1.0
-        assumed.append(f"{concurrency:.0f} requests in flight")
+        if not (run.request_rate_per_s and np.isfinite(run.request_rate_per_s)):
+            assumed.append(f"{concurrency:.0f} requests in flight")
     inputs, outputs = run.input_tokens or campaign.input_tokens, run.output_tokens or campaign.output_tokens
     stated, inputs = inputs, _counted(inputs, run, campaign)
     if inputs != stated:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -72,6 +73,31 @@ class Figure:
             The scaled figure.
         """
         return Figure(self.value * factor, self.low * factor, self.high * factor)
+
+    def reaching(self, others: Iterable[float]) -> Figure:
+        """The figure with an interval for what it would be if something that is not known were otherwise.
+
+        Parameters
+        ----------
+        others : iterable of float
+            What it would be, [unit of the figure]
+
+        Returns
+        -------
+        Figure
+            The same value; each end is as far off as the old one and the farthest of the others together, which err
+            independently.
+
+        Examples
+        --------
+        >>> found = Figure(10.0, 9.0, 11.0).reaching([12.0])
+        >>> found.low, round(found.high, 2)
+        (9.0, 12.29)
+        """
+        apart = [0.0, *(math.log(one / self.value) for one in others if one > 0.0)]
+        low = -math.hypot(math.log(self.low / self.value), min(apart))
+        high = math.hypot(math.log(self.high / self.value), max(apart))
+        return Figure(self.value, self.value * math.exp(low), self.value * math.exp(high))
 
 
 @dataclass(frozen=True, slots=True, repr=False)

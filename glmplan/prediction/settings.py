@@ -35,6 +35,9 @@ class Settings:
     unstated : frozenset of str
         Fields that somebody may have set and nobody tells: memory spans what is usual, see
         `glmplan.prediction.usual_settings.spanned`. Empty for a launch that is told here.
+    expert_kernels : str
+        Kernels of the experts that were switched on, as `hardware_db/kernels.toml` names them; empty for those that the
+        engine takes on its own.
 
     Raises
     ------
@@ -56,6 +59,7 @@ class Settings:
     moe_backend: str = ""
     graphs: bool = True
     unstated: frozenset[str] = frozenset()
+    expert_kernels: str = ""
 
     def __post_init__(self) -> None:
         if self.memory_fraction is not None and not 0 < self.memory_fraction <= 1:

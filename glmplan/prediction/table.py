@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import math
 import warnings
+from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from glmplan.errors import GlmplanError
 from glmplan.facts.tables import frame_of
-from glmplan.prediction.from_row import Question, memory_of, question_of
+from glmplan.prediction.from_row import Question, alternatives_of, memory_of, question_of
 from glmplan.prediction.load import Load
 from glmplan.prediction.offloaded_rows import predict_hybrid
+from glmplan.prediction.open_load import arrives_by_rate, open_prediction
 from glmplan.prediction.predict import Figure, Prediction, predict_many
 from glmplan.prediction.step_models import check_answerable, runs_on_accelerators
 from glmplan.readers.runs.figures import ANSWERS
@@ -89,12 +91,33 @@ def predict_runs(runs: Iterable[Run], *, progress: Callable[[int, int], None] | 
         if progress is not None and (place % 50 == 0 or place + 1 == len(rows)):
             progress(place + 1, len(rows))
     main = predict_many([(q.deployment, q.load, q.run.measured_on) for _, q in questions])
+    main = [
+        open_prediction(q, one) if arrives_by_rate(q, one) else one for (_, q), one in zip(questions, main, strict=True)
+    ]
     timed = [(place, q) for place, q in questions if runs_on_accelerators(q.deployment)]
     alone = predict_many([(q.deployment, _prefill_alone(q.load), q.run.measured_on) for _, q in timed])
     prefill = dict(zip((place for place, _ in timed), alone, strict=True))
     for (place, question), prediction in zip(questions, main, strict=True):
         found[place] = _answer(question.run, prediction, prefill.get(place), question)
+    _widen(found, questions)
     return [one for one in found if one is not None]
+
+
+def _widen(found: list[RowPrediction | None], questions: list[tuple[int, Question]]) -> None:
+    """Widen the intervals of rows whose launch is not known by what they would be in each way it may have been."""
+    ways = [(place, other) for place, question in questions for other in alternatives_of(question)]
+    times = predict_many([(q.deployment, q.load, q.run.measured_on) for _, q in ways])
+    others: dict[int, list[dict[str, Figure]]] = defaultdict(list)
+    for (place, way), prediction in zip(ways, times, strict=True):
+        others[place].append(_answer(way.run, prediction, None, way).figures)
+    for place, ends in others.items():
+        answer = found[place]
+        if answer is not None:
+            figures = {
+                name: one.reaching(end[name].value for end in ends if name in end)
+                for name, one in answer.figures.items()
+            }
+            found[place] = replace(answer, figures=figures)
 
 
 def predict_table(runs: pd.DataFrame) -> pd.DataFrame:

@@ -36,10 +36,13 @@ def why_unknown(question: Question) -> str:
     >>> why_unknown(question_of(run))
     'requests in flight are not stated'
     """
-    open_ = question.load.phase == "serving" and any(text.endswith("in flight") for text in question.assumed)
-    if open_:
-        return "requests in flight are not stated"
     run = question.run
+    guessed = any(text.endswith("in flight") for text in question.assumed)
+    # an open load is played with a clock, not as kinds of step
+    by_rate = run.request_rate_per_s and run.request_rate_per_s < np.inf
+    by_rate = by_rate and run.concurrency is None and "concurrency_effective" not in run.observed
+    if question.load.phase == "serving" and (guessed or by_rate):
+        return "requests in flight are not stated"
     if other := _other_model(run, question.deployment.model.name):
         return f"the command in its notes serves {other}"
     if too_large := _weights_too_large(question):

@@ -22,7 +22,7 @@ LONG = {
     "solve": "one Gauss-Newton fit: its steps share all their arrays",
     "simulate": "replications share the writer, the meter and what an interrupt leaves",
     "offload_work": "the parts of one step with weights on a host, summed in one walk over the layers",
-    "question_of": ROW,
+    "_question": ROW,
     "_load": ROW,
 }
 WIDE = {

@@ -43,7 +43,7 @@ _SHARED: dict[str, tuple[str, float, str]] = {"mxfp8": ("fp8", 1.0, "fp8"), "w4a
 IMAGE = " in the image "
 _ATTENTION = ("engine", "backend", "splits", "verify_splits")
 _ROWS = ("tile_rows", "latent_rows")
-_FIELDS = {"engine", "silicon", "weights", "product", "runs_as", "measured_with", "backend", "note"}
+_FIELDS = {"engine", "silicon", "weights", "product", "asked", "runs_as", "measured_with", "backend", "note"}
 _PRODUCTS = ("gemm", "experts")
 
 
@@ -112,7 +112,7 @@ def _entries() -> tuple[dict[str, Any], ...]:
 
 
 @cache
-def kernel_rule(engine: str, silicon: str, weights: WeightFormat, product: str) -> KernelRule:
+def kernel_rule(engine: str, silicon: str, weights: WeightFormat, product: str, asked: str = "") -> KernelRule:
     """Return how an engine multiplies weights of a format.
 
     Parameters
@@ -125,6 +125,8 @@ def kernel_rule(engine: str, silicon: str, weights: WeightFormat, product: str) 
         How they are stored.
     product : str
         ``gemm`` or ``experts``.
+    asked : str, optional
+        Kernels that the server was told to take.
 
     Returns
     -------
@@ -141,12 +143,14 @@ def kernel_rule(engine: str, silicon: str, weights: WeightFormat, product: str) 
     >>> mxfp4 = WEIGHT_FORMATS["mxfp4"]
     >>> kernel_rule("trtllm", "10", mxfp4, "experts").form, kernel_rule("vllm", "10", mxfp4, "experts").form
     ('mxfp4-a8', 'mxfp4')
+    >>> kernel_rule("vllm", "10", mxfp4, "experts", "flashinfer-mxfp8").form
+    'mxfp4-a8'
     >>> kernel_rule("llama.cpp", "8", WEIGHT_FORMATS["q4_k"], "gemm").form
     'int4'
     """
     for entry in _entries():
         named = entry["engine"] == engine and entry["weights"] == weights.name and silicon in entry["silicon"]
-        if named and entry.get("product", product) == product:
+        if named and entry.get("product", product) == product and entry.get("asked", asked) == asked:
             form = entry["runs_as"]
             measured = entry.get("measured_with", engine)
             return KernelRule(form, *KERNEL_FORMATS[form], measured, entry.get("backend", ""))

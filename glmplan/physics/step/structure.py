@@ -141,6 +141,8 @@ class StepWork:
         How attention shares keys among blocks of threads.
     release : tuple of int or None
         Release of the engine whose kernels run (`glmplan.physics.kernels.fits.kernel_release`), [-]
+    expert_kernels : str
+        Kernels of the experts that the server was told to take; empty where nothing was said.
     """
 
     model: ModelSpec
@@ -155,6 +157,7 @@ class StepWork:
     verify_only: bool = False
     attention: AttentionRule = AttentionRule()
     release: tuple[int, ...] | None = None
+    expert_kernels: str = ""
 
     @cached_property
     def main(self) -> tuple[tuple[Segment, tuple[Product, ...]], ...]:
@@ -198,7 +201,7 @@ class StepWork:
         KernelRule
             The kernel; one for whole numbers of 4 bits or BF16 where the part lacks the precision.
         """
-        rule = kernel_rule(self.engine, self.part.family, form, product)
+        rule = kernel_rule(self.engine, self.part.family, form, product, self.expert_kernels)
         if self.part.peaks.get(rule.compute) is None:
             plain = WEIGHT_FORMATS["bf16" if form.bits >= 16 else "int4"]
             return kernel_rule(self.engine, self.part.family, plain, product)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -12,26 +12,15 @@ from glmplan.errors import SpecError
 from glmplan.facts.files import read_entries
 from glmplan.facts.folders import data_folder
 from glmplan.readers.runs.record import Run
+from glmplan.readers.runs.settings import Asked, alternatives, draft_lengths, launched, recipe_names
 from glmplan.readers.runs.speculation import Speculation, read_speculation
 
-__all__ = [
-    "CampaignSession",
-    "CampaignSettings",
-    "Conditions",
-    "campaign_session",
-    "campaign_settings",
-    "read_sessions",
-]
+__all__ = ["CampaignSession", "CampaignSettings", "campaign_session", "campaign_settings", "launched_drafts",
+           "other_settings", "read_sessions"]  # fmt: skip
 
-_CONDITIONS = ("protocol", "engine", "silicon", "accelerator", "model", "experts_format", "input_tokens",
-               "output_tokens", "drafting")  # fmt: skip
-#: conditions that a quantity is at least so much, or less than so much: name → (quantity, whether at least)
-_BOUNDS = {"tp_below": ("tp", False), "concurrency_from": ("concurrency", True),
-           "measured_before": ("measured_on", False)}  # fmt: skip
-_SETTINGS = ("kv", "fraction", "budget", "budget_slack", "budget_drafts", "budget_inputs", "budget_lengths",
-             "poll_interval", "poll_interval_small", "small_below", "gather_steps", "batch_wait_steps",
-             "batch_wait_share", "lengths", "requests_per_user", "running_limit", "reserve", "whole_prompts",
-             "prefill_first", "replica", "parts", "one_group", "label_share", "label_frame",
+_CONDITIONS = ("protocol", "engine", "silicon", "accelerator", "model")
+_SETTINGS = ("kv", "fraction", "budget", "budget_slack", "gather_steps", "requests_per_user", "running_limit",
+             "reserve", "whole_prompts", "prefill_first", "replica", "parts", "one_group", "label_share", "label_frame",
              "output_limit")  # fmt: skip
 _REPLICA = ("tp", "pp", "dp", "ep")
 _REQUESTS = ("input_tokens", "output_tokens", "lengths")
@@ -88,6 +77,16 @@ class CampaignSettings:
     output_limit : float
         Tokens that are generated in the time that a measurement takes, where tables state a limit that is not reached,
         [token]
+    graphs : bool or None
+        Whether steps ran from captured graphs.
+    attention_backend : str or None
+        Kernels of attention.
+    expert_kernels : str
+        Kernels of the experts that were switched on; empty where nothing was said.
+    launched : bool
+        Whether this stands in the table of launches, so that what is None was left to the engine unless it is open.
+    open : tuple of str
+        Settings that the campaign's scripts would say, but none of those known covers this server or they disagree.
     source : str
         Where this is written; empty for no campaign.
     """
@@ -113,25 +112,38 @@ class CampaignSettings:
     label_share: float = 1.0
     label_frame: float = 0.0
     output_limit: float = float("inf")
+    graphs: bool | None = None
+    attention_backend: str | None = None
+    expert_kernels: str = ""
+    launched: bool = False
+    open: tuple[str, ...] = ()
     source: str = ""
 
 
 @cache
 def _entries() -> tuple[dict[str, Any], ...]:
-    fields = {*_CONDITIONS, *_BOUNDS, *_SETTINGS, "release_from"}
-    found = read_entries(_file(), "settings", fields)
+    found = read_entries(_file(), "settings", {*_CONDITIONS, *_SETTINGS, "release_from"})
     for entry in found:
         layout = entry.get("replica", {})
         if layout != "fewest" and not set(layout) <= set(_REPLICA):
             raise SpecError("is no layout of a server", file=_file(), field="replica", value=layout, choices=_REPLICA)
-        if ("poll_interval_small" in entry) != ("small_below" in entry):
-            raise SpecError("stands without poll_interval_small, or that without it", file=_file(), field="small_below")
     return found
 
 
 @cache
 def _data_sets() -> tuple[dict[str, Any], ...]:
     return read_entries(_file(), "requests", {"protocol", "model", "input_between", *_REQUESTS})
+
+
+@cache
+def _launched() -> dict[str, dict[str, Any]]:
+    """Protocol → the campaign in the table of launches under which its servers stand."""
+    found = read_entries(_file(), "launched", {"protocol", "campaign", "models"})
+    for entry in found:
+        if entry.get("campaign") not in recipe_names():
+            said = str(entry.get("campaign"))
+            raise SpecError("is in no launch", file=_file(), field="campaign", value=said, choices=recipe_names())
+    return {entry["protocol"]: entry for entry in found}
 
 
 def _file() -> Path:
@@ -143,110 +155,123 @@ def _holds(entry: dict[str, Any], asked: dict[str, Any], conditions: tuple[str, 
     return all(asked[name] in _several(entry[name]) for name in conditions if name in entry)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Conditions:
-    """What a run says of itself, by which the settings of its campaign are found.
-
-    Attributes
-    ----------
-    protocol, engine, silicon, model, experts_format : str
-        Protocol and engine of the run, compute capability without the minor number, model, format of the weights.
-    concurrency : float
-        Requests in flight, [-]
-    accelerator : str
-        Canonical name of the part.
-    input_tokens, output_tokens : float
-        Nominal lengths, by which some scripts set the budget and how prompts wait; 0 if not said, [token]
-    tp : int
-        Accelerators that share a layer, [-]
-    measured_on : str or None
-        Date of the run; scripts change. One without is taken as late.
-    release : tuple of int or None
-        Engine version, [-]
-    draft_tokens : int
-        Drafted tokens of a step; scripts of runs that draft differ, [token]
-    ranks : int
-        Ranks with requests of their own (data-parallel attention), [-]
-    """
-
-    protocol: str
-    engine: str
-    silicon: str
-    model: str
-    experts_format: str
-    concurrency: float
-    accelerator: str = ""
-    input_tokens: float = 0.0
-    output_tokens: float = 0.0
-    tp: int = 1
-    measured_on: str | None = None
-    release: tuple[int, ...] | None = None
-    draft_tokens: int = 0
-    ranks: int = 1
-
-    def asked(self) -> dict[str, Any]:
-        """Values of the conditions that an entry may set."""
-        named = (
-            "protocol", "engine", "silicon", "accelerator", "model", "experts_format", "input_tokens",
-            "output_tokens", "tp", "concurrency",
-        )  # fmt: skip
-        values = {name: getattr(self, name) for name in named}
-        return {**values, "measured_on": self.measured_on or "9999", "drafting": self.draft_tokens > 0}
-
-
-def campaign_settings(run: Conditions) -> CampaignSettings:
-    """Settings of the campaign that a run belongs to.
+def campaign_settings(asked: Asked) -> CampaignSettings:
+    """Settings of the campaign that a run belongs to, or of the recipe that it names.
 
     Parameters
     ----------
-    run : Conditions
-        What the run says of itself.
+    asked : Asked
+        The server, its load and its day.
 
     Returns
     -------
     CampaignSettings
-        Those of the first entry whose conditions all hold; nothing set if there is none. The data set has entries of
-        its own.
+        What `calibration/settings.csv` says where a recipe is named or the campaign's scripts are known, else those of
+        the first entry of `calibration/protocols.toml` whose conditions all hold; nothing set if there is none. The
+        data set has entries of its own.
+
+    Raises
+    ------
+    SpecError
+        If no such recipe is known.
 
     Examples
     --------
-    >>> campaign_settings(Conditions(protocol="inferencex", engine="trtllm", silicon="10", model="gpt-oss-120b",
-    ...                              experts_format="mxfp4", concurrency=64)).budget
+    >>> campaign_settings(Asked("trtllm", "gpt-oss-120b", "mxfp4", protocol="inferencex", accelerator="b200-sxm",
+    ...                         concurrency=64, measured_on="2026-02-05", input_tokens=1024, output_tokens=1024)).budget
     20000
     """
-    asked, of_data = run.asked(), ("protocol", "model")
-    data = next((one for one in _data_sets() if _holds(one, asked, of_data) and _between(one, run.input_tokens)), {})
+    conditions = {name: getattr(asked, name) for name in _CONDITIONS}
+    of_data = ("protocol", "model")
+    data = next((one for one in _data_sets() if _holds(one, conditions, of_data) and _fits(one, asked)), {})
+    fixed: dict[str, Any] = {name: float(data[name]) for name in ("input_tokens", "output_tokens") if name in data}
+    if "lengths" in data:
+        fixed["lengths"] = tuple(data["lengths"])
+    campaign, asked = _campaign_of(asked)
+    if campaign:
+        found = launched(campaign, asked)
+        return replace(CampaignSettings(**fixed), **found.values, launched=True, open=found.open, source=found.source)
     for entry in _entries():
         first = tuple(int(part) for part in str(entry.get("release_from", "0")).split("."))
-        if first > (0,) and (run.release or (0,)) < first:
-            continue
-        bounds = [(asked[what] >= entry[name]) is least for name, (what, least) in _BOUNDS.items() if name in entry]
-        if all(bounds) and _holds(entry, asked):
-            return _settings(entry, data, run)
-    spread = tuple(data["lengths"]) if "lengths" in data else None
-    return CampaignSettings(lengths=spread, source=data.get("source", ""), **_stated_lengths(data))
+        if (first == (0,) or asked.release >= first) and _holds(entry, conditions):
+            return replace(_of_entry(entry, asked, fixed), **fixed, source=str(entry["source"]))
+    return CampaignSettings(source=data.get("source", ""), **fixed)
 
 
-def _stated_lengths(data: dict[str, Any]) -> dict[str, Any]:
-    return {name: float(data[name]) for name in ("input_tokens", "output_tokens") if name in data}
+def other_settings(asked: Asked, settings: CampaignSettings) -> tuple[CampaignSettings, ...]:
+    """The same with what the campaign set on other servers, for each way in which what is open was set.
+
+    Parameters
+    ----------
+    asked : Asked
+        The server, its load and its day.
+    settings : CampaignSettings
+        What is known of it.
+
+    Returns
+    -------
+    tuple of CampaignSettings
+        Empty where nothing is open.
+
+    Examples
+    --------
+    >>> asked = Asked("vllm", "kimi-k2.5", "nvfp4", protocol="inferencex", accelerator="b300-sxm",
+    ...               measured_on="2026-04-03", tp=8, input_tokens=1024, output_tokens=1024, concurrency=64)
+    >>> {one.fraction for one in other_settings(asked, campaign_settings(asked))} >= {0.9}
+    True
+    """
+    if not settings.open:
+        return ()
+    campaign, asked = _campaign_of(asked)
+    return tuple(replace(settings, **one, open=()) for one in alternatives(campaign, asked))
 
 
-def _settings(entry: dict[str, Any], data: dict[str, Any], run: Conditions) -> CampaignSettings:
-    """What an entry sets for a run of a data set."""
-    small = "poll_interval_small" in entry and run.concurrency < entry["small_below"]
-    lengths = entry.get("lengths", data.get("lengths"))
-    inputs = run.input_tokens or data.get("input_tokens", 0.0)
-    outputs = run.output_tokens or data.get("output_tokens", 0.0)
-    verified = (run.draft_tokens + 1) * run.concurrency / max(run.ranks, 1)
+def launched_drafts(asked: Asked) -> tuple[int, ...]:
+    """With how many drafted tokens the campaign of a run launched this server too.
+
+    Parameters
+    ----------
+    asked : Asked
+        The server, its load and its day.
+
+    Returns
+    -------
+    tuple of int
+        Lengths of the drafted chain, sorted; empty where its scripts are not known or never drafted, [token]
+
+    Examples
+    --------
+    >>> launched_drafts(Asked("vllm", "llama-3.1-70b", "fp8", protocol="inferencex", accelerator="h200-sxm"))
+    ()
+    """
+    campaign, asked = _campaign_of(asked)
+    return draft_lengths(campaign, asked) if campaign else ()
+
+
+def _campaign_of(asked: Asked) -> tuple[str, Asked]:
+    """Campaign in the table of launches, and the question with the model that it served; empty where there is none."""
+    entry = _launched().get(asked.protocol, {})
+    model = entry.get("models", {}).get(asked.model, asked.model)
+    return asked.recipe or entry.get("campaign", ""), replace(asked, model=model)
+
+
+def _fits(entry: dict[str, Any], asked: Asked) -> bool:
+    low, high = entry.get("input_between", (0.0, float("inf")))
+    return bool(low <= asked.input_tokens <= high)
+
+
+def _of_entry(entry: dict[str, Any], asked: Asked, fixed: dict[str, Any]) -> CampaignSettings:
+    """Settings of an entry of `protocols.toml`."""
+    budget = entry.get("budget")
+    if "budget_slack" in entry:
+        # a whole prompt beside all who decode
+        tokens = asked.concurrency + (asked.input_tokens or fixed.get("input_tokens", 0.0))
+        budget = max(int(budget or 0), round(tokens) + int(entry["budget_slack"]))
     return CampaignSettings(
         kv=entry.get("kv"),
         fraction=entry.get("fraction"),
-        budget=_budget(entry, run.concurrency, inputs, outputs, verified),
-        poll_interval=int(entry.get("poll_interval_small" if small else "poll_interval", 1)),
+        budget=budget,
         gather_steps=int(entry.get("gather_steps", 0)),
-        batch_wait_steps=int(entry.get("batch_wait_steps", 0)),
-        batch_wait_share=float(entry.get("batch_wait_share", 1.0)),
-        lengths=tuple(lengths) if lengths else None,
         requests_per_user=entry.get("requests_per_user"),
         running_limit=entry.get("running_limit"),
         reserve=entry.get("reserve"),
@@ -258,14 +283,7 @@ def _settings(entry: dict[str, Any], data: dict[str, Any], run: Conditions) -> C
         label_share=float(entry.get("label_share", 1.0)),
         label_frame=float(entry.get("label_frame", 0.0)),
         output_limit=float(entry.get("output_limit", "inf")),
-        source=str(entry["source"]),
-        **_stated_lengths(data),
     )
-
-
-def _between(entry: dict[str, Any], input_tokens: float) -> bool:
-    low, high = entry.get("input_between", (0.0, float("inf")))
-    return bool(low <= input_tokens <= high)
 
 
 def _replica(entry: dict[str, Any]) -> tuple[int, ...] | None:
@@ -273,22 +291,6 @@ def _replica(entry: dict[str, Any]) -> tuple[int, ...] | None:
     if layout is None:
         return None
     return () if layout == "fewest" else tuple(int(layout.get(name, 1)) for name in _REPLICA)
-
-
-def _budget(
-    entry: dict[str, Any], users: float, input_tokens: float, output_tokens: float, verified: float
-) -> int | None:
-    if "budget_drafts" in entry:
-        # one whole prompt beside the tokens that are verified, in multiples of 64
-        return 64 * -(-round(verified + input_tokens + int(entry["budget_drafts"])) // 64)
-    if "budget_inputs" in entry:
-        return max(round(float(entry["budget_inputs"]) * input_tokens), 1)
-    if "budget_lengths" in entry:
-        return max(round(float(entry["budget_lengths"]) * (input_tokens + output_tokens)), 1)
-    if "budget_slack" in entry:
-        # a whole prompt beside all who decode
-        return max(int(entry.get("budget", 0)), round(users + input_tokens) + int(entry["budget_slack"]))
-    return entry.get("budget")
 
 
 @dataclass(frozen=True, slots=True)

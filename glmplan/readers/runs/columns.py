@@ -199,6 +199,7 @@ _ROWS = (
     _text("phase", "what was measured", choices=("serving", "decode", "prefill", "memory"), heading="phase"),
     _text("protocol", "how the load was made"),
     _text("scenario", "the word of the source for the case"),
+    _text("recipe", "the recipe or campaign of `calibration/settings.csv` by which the server was launched"),
     _amount("concurrency", "requests in flight in a closed loop", above=True, heading="users"),
     _count("running_limit", "requests that the server ran at once, all its data-parallel ranks together"),
     _amount("memory_fraction", "share of the memory that the engine was given", above=True),

@@ -42,6 +42,8 @@ class Run:
         Power limit of each accelerator, [W]
     phase, protocol, scenario : str
         What was measured and how.
+    recipe : str or None
+        The recipe by which its server was launched, see `glmplan.readers.runs.settings`.
     concurrency, running_limit, request_rate_per_s, num_requests : float or int or None
         Load: requests in flight [-], requests the server ran at once [-], arrivals [1/s], requests in all [-]
     memory_fraction : float or None
@@ -105,6 +107,7 @@ class Run:
     phase: str = "serving"
     protocol: str = "other"
     scenario: str = ""
+    recipe: str | None = None
     concurrency: float | None = None
     running_limit: int | None = None
     memory_fraction: float | None = None

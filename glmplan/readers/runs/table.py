@@ -260,6 +260,7 @@ def run_from_row(row: Mapping[str, str]) -> Run:
         phase=phase,
         protocol=protocol,
         scenario=row.get("scenario", ""),
+        recipe=row.get("recipe"),
         length_range=LENGTHS.get(protocol, (1.0, 1.0)),
         shared_prompt=_flag(row, "shared_prompt"),
         prefix_cached=prefix_cached(row),

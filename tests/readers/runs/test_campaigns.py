@@ -1,4 +1,4 @@
-"""Settings and sessions of campaigns: the first entry that fits, by silicon, model, format, day, layout and load."""
+"""Settings and sessions of campaigns: what protocols and tables of launches say of a row."""
 
 from __future__ import annotations
 
@@ -8,99 +8,64 @@ import pytest
 from glmplan.errors import SpecError
 from glmplan.facts.folders import data_folder
 from glmplan.prediction.from_row import question_of
-from glmplan.readers.runs.campaigns import Conditions, campaign_session, campaign_settings, read_sessions
+from glmplan.readers.runs.campaigns import CampaignSettings, campaign_session, campaign_settings, read_sessions
 from glmplan.readers.runs.ledger import load_measurements
 from glmplan.readers.runs.record import Run
-
-ASKED = {
-    "protocol": "inferencex",
-    "engine": "trtllm",
-    "silicon": "10",
-    "model": "deepseek-r1",
-    "experts_format": "nvfp4",
-}
+from glmplan.readers.runs.settings import Asked
 
 
-def settings(**changes):
-    asked = {**ASKED, "concurrency": 64.0, "input_tokens": 1024.0, "output_tokens": 1024.0, **changes}
-    return campaign_settings(Conditions(**asked))
-
-
-def test_the_budget_holds_a_whole_prompt_beside_all_who_decode():
-    assert settings().budget == 8192
-    assert settings(input_tokens=8192.0).budget == 8192 + 64 + 64
-
-
-def test_entries_differ_by_silicon_and_model():
-    assert settings().fraction == 0.8
-    assert settings(silicon="9").fraction == 0.75
-    assert settings(model="gpt-oss-120b", silicon="9", experts_format="mxfp4").kv == "bf16"
-    assert settings(model="gpt-oss-120b", experts_format="mxfp4").gather_steps == 50
-
-
-def test_prompts_wait_for_each_other_where_the_script_says_so():
-    llama = {"model": "llama-3.1-70b", "experts_format": "fp8", "silicon": "9"}
-    found = settings(**llama, tp=4)
-    assert (found.batch_wait_steps, found.batch_wait_share, found.budget) == (20, 0.9, 2048)
-    assert settings(**llama, tp=8).batch_wait_steps == 0
-    assert settings(**llama, tp=4, output_tokens=8192.0).batch_wait_steps == 0
-    assert settings(**{**llama, "silicon": "10"}, tp=4).budget == 16384
-    deepseek = {"experts_format": "fp8-block"}
-    assert settings(**deepseek).batch_wait_steps == 40
-    assert settings(**deepseek, concurrency=32.0).batch_wait_steps == 0
-    assert settings(**deepseek, input_tokens=8192.0).batch_wait_steps == 0
-
-
-def test_scripts_change_with_their_date():
-    assert settings(measured_on="2025-11-02").budget == 64 + 1024 + 64
-    assert settings(measured_on="2026-02-03").budget == 8192
-    assert settings(measured_on="2025-12-15", silicon="9", experts_format="fp8-block").budget == 64 + 1024 + 64
-    # the entries of other models come first, whatever the date
-    assert settings(measured_on="2025-11-02", model="gpt-oss-120b", experts_format="mxfp4").budget == 20000
-    llama = settings(measured_on="2025-10-09", model="llama-3.1-70b", experts_format="fp8", tp=4)
-    assert (llama.budget, llama.batch_wait_steps) == (16384, 20)
+def settings(engine="trtllm", model="deepseek-r1", weights="nvfp4", **changes):
+    load = {"concurrency": 64.0, "input_tokens": 1024.0, "output_tokens": 1024.0}
+    return campaign_settings(Asked(engine, model, weights, **{"protocol": "inferencex", **load, **changes}))
 
 
 def test_steps_of_a_vendor_sweep_hold_one_prompt_beside_all_who_decode():
-    asked = {"protocol": "vendor-sweep", "input_tokens": 4000}
+    asked = {"protocol": "vendor-sweep", "input_tokens": 4000.0}
     sweep = settings(engine="vllm", **asked)
     assert (sweep.budget, sweep.lengths, sweep.requests_per_user) == (64 + 4000 + 1500, None, 10)
     assert sweep.prefill_first is None
     mixed = settings(engine="sglang", release=(0, 5, 6), **asked)
     assert (mixed.budget, mixed.prefill_first) == (64 + 4000 + 1500, False)
     # the template of an older version has a flag that the server does not know, so nothing says how it was launched
-    for release in ((0, 5, 1), None):
+    for release in ((0, 5, 1), ()):
         waves = settings(engine="sglang", release=release, **asked)
         assert (waves.budget, waves.prefill_first, waves.requests_per_user) == (None, None, 10)
-    assert settings(protocol="vllm-bench-random").lengths is None
+    assert settings(protocol="vllm-bench-random") == CampaignSettings()
 
 
-def _load(dp, weights="nvfp4"):
+def test_rows_called_by_another_name_have_the_settings_of_the_model_that_was_served():
+    day = {"accelerator": "b200-sxm", "tp": 8, "measured_on": "2026-02-03"}
+    assert settings(model="deepseek-v3", **day) == settings(**day)
+    assert not settings(**day).open
+
+
+def test_a_recipe_that_is_named_comes_before_the_protocol():
+    day = {"accelerator": "b200-sxm", "tp": 8, "measured_on": "2026-06-01"}
+    assert settings(engine="vllm", recipe="vllm-recipes", **day).source.startswith("vllm-project/recipes")
+    with pytest.raises(SpecError, match="is no campaign or recipe"):
+        settings(recipe="vllm-recipe", **day)
+
+
+def _load(dp, weights="nvfp4", concurrency=64.0):
     run = Run(
         "one", "deepseek-r1", "b200-sxm", engine="trtllm", weights=weights, accelerator_count=8, tp=8 // dp, dp=dp,
-        ep=8, phase="serving", protocol="inferencex", concurrency=64.0, input_tokens=1024.0, output_tokens=1024.0,
+        ep=8 if dp > 1 else 1, phase="serving", protocol="inferencex", concurrency=concurrency, input_tokens=1024.0,
+        output_tokens=1024.0, measured_on="2026-02-03",
     )  # fmt: skip
     return question_of(run).load
 
 
 def test_only_ranks_with_requests_of_their_own_wait_for_each_other():
-    assert _load(dp=8).gather_steps == 60
+    assert _load(dp=8, concurrency=256.0).gather_steps == 60
     assert _load(dp=1).gather_steps == 0
     assert _load(dp=1).whole_prompts
 
 
 def test_ranks_that_wait_for_each_other_do_not_wait_for_a_full_step_too():
+    # dsr1_fp8_b200_trt.sh: from 64 requests of 1,024 and 1,024 tokens on, 40 steps or 0.8 of the budget
     one = _load(dp=1, weights="fp8")
     assert (one.gather_steps, one.gather_tokens) == (40, round(0.8 * 8192))
-    several = _load(dp=8, weights="fp8")
-    assert (several.gather_steps, several.gather_tokens) == (60, 1 << 60)
-
-
-def test_runs_that_draft_have_the_budget_of_their_own_scripts():
-    # dsr1_fp4_b200_trt_mtp.sh at 13dd0c2a: (MTP + 1) * batch + ISL + 64, in multiples of 64
-    assert settings(draft_tokens=3).budget == 4 * 64 + 1024 + 64
-    assert settings(draft_tokens=1, ranks=8).budget == 1152
-    assert settings(engine="sglang", experts_format="fp8-block", draft_tokens=2).budget == 16384
+    assert _load(dp=8, weights="fp8", concurrency=256.0).gather_tokens == 1 << 60
 
 
 @pytest.fixture(scope="module")
