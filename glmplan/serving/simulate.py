@@ -33,10 +33,10 @@ from glmplan.units import whole_number
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["LARGEST_SEED", "Outcome", "Service", "simulate"]
+__all__ = ["LARGEST", "Outcome", "Service", "simulate"]
 
-#: seeds are numbers of 64 bits [-]
-LARGEST_SEED = (1 << 64) - 1
+#: seeds and numbers of requests have 64 bits [-]
+LARGEST = (1 << 64) - 1
 
 _FLUSH = 4096
 _CHUNK = 16_384
@@ -232,9 +232,9 @@ def simulate(
     >>> round(outcome.summary["tpot_mean_ms"], 6), round(outcome.summary["e2e_mean_ms"], 6)
     (10.0, 110.0)
     """
-    whole_number(requests, "--requests")
+    whole_number(requests, "--requests", most=LARGEST)  # a trace is replayed whole under any number
     whole_number(replications, "--replications")
-    whole_number(seed, "--seed", least=0, most=LARGEST_SEED)
+    whole_number(seed, "--seed", least=0, most=LARGEST)
     if whole_number(warmup, "--warmup", least=0) >= requests:
         raise SpecError("must be below the number of requests", field="--warmup", value=warmup)
     started = time.perf_counter()
