@@ -11,6 +11,7 @@ from typing import Any
 from glmplan.errors import SpecError
 from glmplan.facts.files import read_entries
 from glmplan.facts.folders import data_folder
+from glmplan.facts.in_view import still_there
 from glmplan.readers.runs.record import Run
 from glmplan.readers.runs.speculation import Speculation, read_speculation
 
@@ -195,11 +196,12 @@ def campaign_settings(
     )  # fmt: skip
     users = concurrency / max(ranks, 1)
     of_data = ("protocol", "model")
-    data = next((one for one in _data_sets() if _holds(one, asked, of_data) and _between(one, input_tokens)), {})
+    sets = still_there(_data_sets())
+    data = next((one for one in sets if _holds(one, asked, of_data) and _between(one, input_tokens)), {})
     input_tokens = input_tokens or data.get("input_tokens", 0.0)
     output_tokens = output_tokens or data.get("output_tokens", 0.0)
     fixed: dict[str, Any] = {name: float(data[name]) for name in ("input_tokens", "output_tokens") if name in data}
-    for entry in _entries():
+    for entry in still_there(_entries()):
         first = tuple(int(part) for part in str(entry.get("release_from", "0")).split("."))
         if first > (0,) and (release or (0,)) < first:
             continue
@@ -365,7 +367,7 @@ def campaign_session(run: Run, *, model: str, experts_format: str) -> CampaignSe
                  accelerator=run.accelerator, experts_format=experts_format, tp=run.tp, ep=run.ep,
                  input_tokens=run.input_tokens, output_tokens=run.output_tokens)  # fmt: skip
     ranges: tuple[tuple[str, Any], ...] = (("measured", run.measured_on), ("concurrency", run.concurrency))
-    for entry in _sessions():
+    for entry in still_there(_sessions()):
         if "runs" in entry and run.id not in entry["runs"]:
             continue
         if "data_parallel" in entry and entry["data_parallel"] != ((run.dp or 1) > 1):
