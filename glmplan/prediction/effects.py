@@ -10,6 +10,7 @@ from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -380,4 +381,7 @@ def effects_in(folder: Path, engine: str) -> Effects:
     intervals = {
         name: {kind: (pair[0], pair[1]) for kind, pair in table.items()} for name, table in shared["intervals"].items()
     }
+    # an older fit may not tell a class from the next, of which less is known
+    for name, less in reversed(list(pairwise(KNOWLEDGE))):
+        intervals.setdefault(name, intervals.get(less, {}))
     return Effects(values, np.array(shared["spread"]), intervals, special.get("domain", {}), shared.get("widths", {}))

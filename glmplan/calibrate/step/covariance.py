@@ -17,7 +17,7 @@ from glmplan.calibrate.step.joint_fit import Solution, evaluate, key_spread, pri
 from glmplan.calibrate.step.observations import Design
 from glmplan.errors import SpecError
 from glmplan.facts.files import read_toml, write_atomically
-from glmplan.facts.folders import data_folder
+from glmplan.facts.folders import fits_folder
 from glmplan.prediction.effects import COLUMNS, LEVELS
 
 __all__ = ["FILE", "Constants", "Posterior", "posterior", "read_constants", "write_covariance"]
@@ -196,7 +196,7 @@ def read_constants(folder: str | Path | None = None) -> tuple[Constants, ...]:
     >>> {one.engine for one in read_constants()} >= {"vllm", "sglang", "trtllm"}
     True
     """
-    path = (Path(folder) if folder is not None else data_folder("calibration") / "fits" / "step") / FILE
+    path = (Path(folder) if folder is not None else fits_folder() / "step") / FILE
     content = read_toml(path)
     if content.get("columns") != list(COLUMNS):
         raise SpecError("was written by another version of glmplan: run `glmplan calibrate`", file=path)

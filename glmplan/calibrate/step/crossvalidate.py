@@ -1,7 +1,7 @@
 """How far off a fit is on runs it has never seen, and the intervals that follow from it.
 
-Runs are left out four ways: at random, by whole groups (engine, part, model shape, format), by whole models and by whole
-accelerators. A fold leaves out about ten groups, and with them the rules that only they led to
+Runs are left out four ways: at random, by whole groups (engine, part, model shape, format), by whole models and by
+whole accelerators. A fold leaves out about ten groups, and with them the rules that only they led to
 (`glmplan.facts.in_view`); it is fitted as what ships. What was known of a left-out run when it was predicted is its
 knowledge class; the errors of a class give the interval of every later prediction of that class.
 """
@@ -162,9 +162,7 @@ def cross_validate(
 _Task = tuple[Design, np.ndarray, frozenset[str]]
 
 
-def leave_out(
-    design: Design, outs: Sequence[np.ndarray], *, fit: Fit = fit_of, processes: int = 1
-) -> Iterator[Unseen]:
+def leave_out(design: Design, outs: Sequence[np.ndarray], *, fit: Fit = fit_of, processes: int = 1) -> Iterator[Unseen]:
     """Fit without some runs and predict them, several times.
 
     Parameters
@@ -181,7 +179,7 @@ def leave_out(
     Yields
     ------
     Unseen
-        Errors of each, NaN where a run cannot be asked about without the rules that groups led to of which none is left.
+        Errors of each, NaN where a run cannot be asked about without the rules that only its groups led to.
     """
     names, fits = group_names(design.questions), fits_folder()
     tasks = ((design, out, frozenset(names[out].tolist()) - frozenset(np.delete(names, out).tolist())) for out in outs)

@@ -178,17 +178,19 @@ def _shape(errors: np.ndarray, group: np.ndarray) -> tuple[float, float]:
     return min(float(low), -_LEAST_ERROR), max(float(high), _LEAST_ERROR)
 
 
-def _stretched(errors: np.ndarray, shape: tuple[float, float]) -> np.ndarray:
-    """How far an interval of a shape must be stretched to hold each error, [-]"""
-    return np.maximum(errors / shape[1], errors / shape[0])
+def _stretch(errors: np.ndarray, group: np.ndarray, shape: tuple[float, float]) -> float:
+    """Stretch that holds the rows of the next group in nine cases of ten.
 
-
-def _conformal(stretch: np.ndarray, group: np.ndarray) -> float:
-    """Stretch that holds the next group's rows in nine cases of ten: its own vote is counted as a miss."""
-    order = np.argsort(stretch, kind="stable")
+    Its own vote is counted as a miss where there are groups enough to say so; of fewer, nine votes in ten must do, which
+    says how large errors are but not how far they reach.
+    """
+    needed = np.maximum(errors / shape[1], errors / shape[0])
+    order = np.argsort(needed, kind="stable")
     weight = vote(group)[order]
-    place = int(np.searchsorted(np.cumsum(weight), _SHARE * (weight.sum() + 1.0) - 1e-9))
-    return float(stretch[order][min(place, len(order) - 1)])
+    groups = len(np.unique(group))
+    misses = 1.0 if groups >= _ENOUGH_GROUPS else 0.0
+    place = int(np.searchsorted(np.cumsum(weight), _SHARE * (groups + misses) - 1e-9))
+    return float(needed[order][min(place, len(order) - 1)])
 
 
 def _groups(mine: np.ndarray, group: np.ndarray) -> int:
@@ -218,9 +220,7 @@ def _bases(left: _Left) -> dict[str, dict[str, tuple[float, float]]]:
             mine = next(rows for rows in choices if _groups(rows, left.group) >= _ENOUGH_GROUPS or rows.all())
             shapes[name] = _shape(left.scaled[mine], left.group[mine])
             own = alike & of if (alike & of).any() else mine
-            wide[name] = max(
-                _conformal(_stretched(left.scaled[rows], shapes[name]), left.group[rows]) for rows in (own, mine)
-            )
+            wide[name] = max(_stretch(left.scaled[rows], left.group[rows], shapes[name]) for rows in (own, mine))
         last = tuple(wide["configuration"] * end for end in shapes["configuration"])
         for name in KNOWLEDGE:
             if name != "configuration":
@@ -230,15 +230,15 @@ def _bases(left: _Left) -> dict[str, dict[str, tuple[float, float]]]:
     return base
 
 
-def _class_stretch(
-    left: _Left, alike: np.ndarray, name: str, shape: tuple[float, float], of_all: float
-) -> float:
-    """Stretch of a class of knowledge, by its own groups where there are enough, else by those of all classes."""
+def _class_stretch(left: _Left, alike: np.ndarray, name: str, shape: tuple[float, float], of_all: float) -> float:
+    """Stretch of a class of knowledge: by its own groups; few of them widen that of all classes, and never narrow it."""
     mine = alike & (left.known == name)
-    if _groups(mine, left.group) >= _ENOUGH_GROUPS:
-        return _conformal(_stretched(left.scaled[mine], shape), left.group[mine])
-    # another layout of a measured group is seldom left out alone: it is at least as well known as a pair
-    return _class_stretch(left, alike, "pair", shape, of_all) if name == "group" else of_all
+    groups = _groups(mine, left.group)
+    if groups < _ENOUGH_GROUPS and name == "group":
+        # another layout of a measured group is seldom left out alone: it is at least as well known as a pair
+        return _class_stretch(left, alike, "pair", shape, of_all)
+    own = _stretch(left.scaled[mine], left.group[mine], shape) if groups else 0.0
+    return own if groups >= _ENOUGH_GROUPS else max(own, of_all)
 
 
 def fit_intervals(errors: Sequence[Errors], scored: Scored, *, use: np.ndarray | None = None) -> Intervals:
@@ -370,6 +370,6 @@ def site_intervals(
         mine = ~np.isnan(errors) & (kinds == kind)
         if _groups(mine, sweep) >= _ENOUGH_GROUPS:
             shape = _shape(errors[mine], sweep[mine])
-            wide = _conformal(_stretched(errors[mine], shape), sweep[mine])
+            wide = _stretch(errors[mine], sweep[mine], shape)
             found[kind] = (round(wide * shape[0], 4), round(wide * shape[1], 4))
     return found

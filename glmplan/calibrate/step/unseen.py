@@ -17,7 +17,7 @@ from glmplan.prediction.effects import COLUMNS, LEVELS, knowledge_class
 
 __all__ = ["ROUNDS", "Fit", "Unseen", "alone", "fit_of", "unseen"]
 
-#: Gauss-Newton steps of every fit: of the one that ships, of each fold, and of the one that is scored on held-out groups
+#: Gauss-Newton steps of every fit: of what ships, of each fold, and of what is scored on held-out groups
 ROUNDS = 30
 #: a way to fit a table of runs
 Fit = Callable[[Design], Solution]

@@ -9,13 +9,15 @@ from pathlib import Path
 
 import numpy as np
 
+from glmplan.calibrate.step.beyond import Beyond, later_runs, refused_runs
 from glmplan.calibrate.step.covariance import FILE, Posterior, posterior, write_covariance
 from glmplan.calibrate.step.crossvalidate import MODES, Errors, cross_validate
 from glmplan.calibrate.step.domain import domains_of
 from glmplan.calibrate.step.intervals import Intervals, fit_intervals, scored_of, site_intervals
-from glmplan.calibrate.step.joint_fit import Solution, prior_spread, solve, summed
+from glmplan.calibrate.step.joint_fit import Solution, prior_spread
 from glmplan.calibrate.step.observations import Design
 from glmplan.calibrate.step.own_site import site_errors
+from glmplan.calibrate.step.unseen import Fit, fit_of
 from glmplan.facts.files import write_atomically
 from glmplan.prediction.effects import COLUMNS, LEVELS
 
@@ -23,7 +25,6 @@ __all__ = ["Calibrated", "calibrate", "write_fit"]
 
 #: an effect smaller than this is not written [-]
 _NEGLIGIBLE = 0.0005
-_ROUNDS = 30
 _WRITTEN = "# Written by `glmplan calibrate`; do not edit."
 
 
@@ -45,6 +46,8 @@ class Calibrated:
         Errors after a site's update with two points of each sweep, in logarithms; NaN where that was not tried, [-]
     posterior : Posterior
         How well the effects are known.
+    beyond : tuple of Beyond
+        Errors on later runs of fits to the runs before a day, and on runs that no fit takes.
     """
 
     design: Design
@@ -53,15 +56,26 @@ class Calibrated:
     intervals: Intervals
     site: np.ndarray
     posterior: Posterior
+    beyond: tuple[Beyond, ...] = ()
 
 
-def calibrate(design: Design, *, progress: Callable[[str, int, int], None] | None = None) -> Calibrated:
+def calibrate(
+    design: Design,
+    *,
+    fit: Fit = fit_of,
+    processes: int = 1,
+    progress: Callable[[str, int, int], None] | None = None,
+) -> Calibrated:
     """Fit and cross-validate.
 
     Parameters
     ----------
     design : Design
-        The runs.
+        The runs. Nothing else is looked at: what is held out must not be among them.
+    fit : callable, optional
+        How this table and those of the folds are fitted.
+    processes : int, optional
+        Folds that are fitted at once, [-]
     progress : callable, optional
         Called with what is being done, how far it is, and out of how much.
 
@@ -71,24 +85,26 @@ def calibrate(design: Design, *, progress: Callable[[str, int, int], None] | Non
         The fit.
     """
 
-    def round_done(done: int, residual: float) -> None:
-        if progress is not None:
-            progress(f"all runs, median residual {100 * residual:.1f} %", done + 1, _ROUNDS)
-
-    solution = solve(design, rounds=_ROUNDS, progress=round_done)
+    if progress is not None:
+        progress("all runs", 0, 1)
+    solution = fit(design)
     unseen = np.zeros((len(design.questions), len(COLUMNS)))
 
-    def keep(out: np.ndarray, found: Solution) -> None:
-        unseen[out] = summed(design, found.effects)[out]
+    def keep(out: np.ndarray, effects: np.ndarray) -> None:
+        unseen[out] = effects
 
-    errors = []
-    for mode in MODES:
-        errors.append(cross_validate(design, mode, progress=progress, keep=keep if mode == "group" else None))
+    errors = tuple(
+        cross_validate(design, mode, fit=fit, processes=processes, progress=progress,
+                       keep=keep if mode == "group" else None)
+        for mode in MODES
+    )  # fmt: skip
     site, sweep = site_errors(design, unseen)
     scored = scored_of(design.questions, design.observation_run, design.figure)
     intervals = fit_intervals(errors, scored)
     intervals.base["site"] = site_intervals(site, sweep, scored.kind, intervals.base["configuration"])
-    return Calibrated(design, solution, tuple(errors), intervals, site, posterior(design, solution))
+    later = later_runs(design, fit=fit, processes=processes, progress=progress)
+    beyond = (*later, *refused_runs(design, solution))
+    return Calibrated(design, solution, errors, intervals, site, posterior(design, solution), beyond)
 
 
 def _row(values: np.ndarray, digits: int = 3) -> str:
