@@ -15,6 +15,7 @@ from glmplan.calibrate.step.beyond import write_beyond
 from glmplan.calibrate.step.left_out import FILE, left_out_of, write_left_out
 from glmplan.calibrate.step.nested import exchanged
 from glmplan.calibrate.step.observations import build_design
+from glmplan.calibrate.step.unseen import Fit, fit_of
 from glmplan.calibrate.step.write import Calibrated, calibrate, write_fit
 from glmplan.facts.folders import data_folder
 from glmplan.readers.runs.holdout import held_out, split_held_out
@@ -28,6 +29,7 @@ def calibrate_steps(
     runs: Iterable[Run],
     folder: Path,
     *,
+    fit: Fit = fit_of,
     processes: int = 1,
     progress: Callable[[str, int, int], None] | None = None,
 ) -> tuple[Calibrated, list[Path]]:
@@ -39,6 +41,8 @@ def calibrate_steps(
         The runs. Nothing else is looked at.
     folder : pathlib.Path
         Folder of the fit.
+    fit : callable, optional
+        How tables of runs are fitted; as what ships by default.
     processes : int, optional
         Folds that are fitted at once, [-]
     progress : callable, optional
@@ -49,7 +53,7 @@ def calibrate_steps(
     Calibrated, list of pathlib.Path
         The fit and the files written.
     """
-    found = calibrate(build_design(runs), processes=processes, progress=progress)
+    found = calibrate(build_design(runs), fit=fit, processes=processes, progress=progress)
     written = [write_left_out(left_out_of(found), folder / FILE), write_beyond(found.beyond, folder / BEYOND)]
     return found, [*write_fit(found, folder), *written]
 

@@ -100,9 +100,9 @@ def accuracy_page(found: Accuracy, plots: Sequence[str] = ()) -> str:
         f"{len(found.table.questions)} measured runs, {len(found.table.run)} figures. Every error here is of a run "
         "that the fit had not seen, nor the rules that only its group had led to: ten groups are left out at a time, "
         "and each fold is fitted as what ships. Errors are absolute, of the measured value: median, mean and 90th "
-        "percentile. Bias is the median of predicted over measured, less one. Coverage is the share of measured values inside of the "
-        "90 % interval, whose width was made from other folds than the one that is scored; high/low is the median "
-        "ratio of its ends.",
+        "percentile. Bias is the median of predicted over measured, less one. Coverage is the share of measured "
+        "values inside of the 90 % interval, whose width was made from other folds than the one that is scored; "
+        "high/low is the median ratio of its ends.",
         "",
         "Runs are left out in four ways: " + ", ".join(f"{_WORDS[mode]} (`{mode}`)" for mode in MODES) + ".",
         "",

@@ -22,7 +22,7 @@ from glmplan.calibrate.step.observations import Design, design_unchecked
 from glmplan.calibrate.step.unseen import Fit, Unseen, alone, fit_of, unseen
 from glmplan.errors import GlmplanError
 from glmplan.facts.folders import fits_folder
-from glmplan.prediction.effects import shape_of
+from glmplan.prediction.effects import COLUMNS, shape_of
 from glmplan.prediction.from_row import Question, question_of
 from glmplan.readers.runs.holdout import group_key
 
@@ -196,8 +196,11 @@ def leave_out(design: Design, outs: Sequence[np.ndarray], *, fit: Fit = fit_of, 
 def _fold(task: _Task, fits: Path, *, fit: Fit) -> Unseen:
     """Fit what is left, predict what is left out."""
     design, out, groups = task
-    seen = alone(design, np.setdiff1d(np.arange(len(design.questions)), out))
     others = alone(design, out)
+    if len(out) == len(design.questions):
+        # nothing is left that could say anything
+        return Unseen(np.full(len(others.figure), np.nan), np.full(len(out), ""), np.zeros((len(out), len(COLUMNS))))
+    seen = alone(design, np.setdiff1d(np.arange(len(design.questions)), out))
     solution = fit(seen)
     found = unseen(seen, solution, others)
     if not rules_lost(groups):

@@ -181,8 +181,8 @@ def _shape(errors: np.ndarray, group: np.ndarray) -> tuple[float, float]:
 def _stretch(errors: np.ndarray, group: np.ndarray, shape: tuple[float, float]) -> float:
     """Stretch that holds the rows of the next group in nine cases of ten.
 
-    Its own vote is counted as a miss where there are groups enough to say so; of fewer, nine votes in ten must do, which
-    says how large errors are but not how far they reach.
+    Its own vote is counted as a miss where there are groups enough to say so; of fewer, nine votes in ten must do,
+    which says how large errors are but not how far they reach.
     """
     needed = np.maximum(errors / shape[1], errors / shape[0])
     order = np.argsort(needed, kind="stable")
@@ -231,7 +231,7 @@ def _bases(left: _Left) -> dict[str, dict[str, tuple[float, float]]]:
 
 
 def _class_stretch(left: _Left, alike: np.ndarray, name: str, shape: tuple[float, float], of_all: float) -> float:
-    """Stretch of a class of knowledge: by its own groups; few of them widen that of all classes, and never narrow it."""
+    """Stretch of a class of knowledge by its own groups; few of them widen that of all classes, and never narrow it."""
     mine = alike & (left.known == name)
     groups = _groups(mine, left.group)
     if groups < _ENOUGH_GROUPS and name == "group":

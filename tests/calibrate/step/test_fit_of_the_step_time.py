@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -84,10 +85,10 @@ def test_the_same_input_gives_the_same_fit(design):
 
 
 def test_cross_validation_leaves_no_run_in_its_own_fit(design):
-    errors = cross_validate(design, "group", rounds=4)
+    errors = cross_validate(design, "group", fit=partial(solve, rounds=4))
     assert not np.isnan(errors.residual).any()
-    assert set(errors.knowledge) <= {"pair", "accelerator", "model", "engine", "nothing"}
-    seen = cross_validate(design, "random", rounds=4)
+    assert set(errors.knowledge) <= {"pair", "format", "accelerator", "model", "engine", "nothing"}
+    seen = cross_validate(design, "random", fit=partial(solve, rounds=4))
     assert np.median(np.abs(seen.residual)) < np.median(np.abs(errors.residual))
 
 
@@ -97,6 +98,7 @@ def test_less_knowledge_is_a_lower_class():
     assert knowledge_class(tuple((everything | {"configuration": False}).values())) == "group"
     without = everything | {"configuration": False, "group": False}
     assert knowledge_class(tuple(without.values())) == "pair"
+    assert knowledge_class(tuple((without | {"engine_accelerator_format": False}).values())) == "format"
     assert knowledge_class(tuple((without | {"engine_model": False}).values())) == "accelerator"
     assert knowledge_class((True,) + (False,) * (len(LEVELS) - 1)) == "nothing"
 
