@@ -42,6 +42,7 @@ WIDE = {
     "_add_vocabulary": QUANTITIES,
     # what decides is said in many words
     "campaign_settings": "conditions of a row by which the settings of its campaign are found",
+    "command": "options of the command line, by name",
     "_memory_of": "the key under which the memory of a server is kept",
     "deploy": SETTINGS,
     "user_load": SETTINGS,

@@ -304,7 +304,7 @@ def _group_goals(by_group: dict[str, tuple[GroupBias, ...]], classes: dict[str, 
             one = groups_score(by_group[figure])
             reached = (one.median, one.p90, one.far)
             met = all(is_ <= goal for is_, goal in zip(reached, _EACH_ONCE, strict=True))
-            title = f"{figure}, each group once: median, p90, share of groups beyond 30 % ({one.groups} groups)"
+            title = f"{figure}, each group once: median, p90, beyond 30 % ({one.groups})"
             found.append(Goal(title, _EACH_ONCE, reached, met))
     for name, one in classes.items():
         if one.groups >= _SEVERAL:

@@ -31,9 +31,9 @@ __all__ = ["MODES", "Errors", "cross_validate", "folds_of", "group_names", "leav
 #: ways to leave runs out
 MODES: tuple[str, ...] = ("random", "group", "model", "accelerator")
 #: rows at random in five parts; ten whole groups at a time, so that what a fit lacks is little more than the group
-#: itself; four models or parts at a time
+#: itself; five models or parts at a time
 _PARTS = 5
-_AT_A_TIME = {"group": 10, "model": 4, "accelerator": 4}
+_AT_A_TIME = {"group": 10, "model": 5, "accelerator": 5}
 
 
 @dataclass(frozen=True)

@@ -131,8 +131,8 @@ def vote(group: np.ndarray) -> np.ndarray:
 
     Parameters
     ----------
-    group : (n,) array
-        Group of each row.
+    group : (n,) array of int
+        Group of each row, [-]
 
     Returns
     -------
