@@ -53,6 +53,8 @@ _MOST_ROUNDS = 300
 _HALVINGS = 8
 #: what a cell says less than this is left to the corrections of the search [-]
 _MATTERS = 0.1
+#: steps after which the equations are made anew in a search that begins near the optimum
+_LATER = 12
 #: steps of which the search remembers how the gradient changed
 _MEMORY = 20
 
@@ -198,7 +200,9 @@ def prior_deviation(design: Design, spread: np.ndarray) -> np.ndarray:
     return np.concatenate([key_spread(names, spread[level]) for level, names in enumerate(design.key_names)])
 
 
-def linearised(design: Design, solution: Solution, *, spread: np.ndarray | None = None) -> Normal:
+def linearised(
+    design: Design, solution: Solution, *, spread: np.ndarray | None = None, least: float = 0.0
+) -> Normal:
     """Normal equations around a solution, with Student's weights as they ended.
 
     Parameters
@@ -209,6 +213,8 @@ def linearised(design: Design, solution: Solution, *, spread: np.ndarray | None 
         Effects.
     spread : (levels, columns) array, optional
         Prior standard deviations; those of the fit by default, [-]
+    least : float, optional
+        As in `glmplan.calibrate.step.normal.normal_equations`, [-]
 
     Returns
     -------
@@ -216,9 +222,8 @@ def linearised(design: Design, solution: Solution, *, spread: np.ndarray | None 
         The equations: their inverse is the posterior of Laplace's approximation.
     """
     slope = evaluate(design, summed(design, solution.effects))[1] * solution.root[:, None]
-    return normal_equations(
-        cells_of(design), slope, prior_deviation(design, solution.spreads.effect if spread is None else spread)
-    )
+    wide = prior_deviation(design, solution.spreads.effect if spread is None else spread)
+    return normal_equations(cells_of(design), slope, wide, least=least)
 
 
 @dataclass(frozen=True)
@@ -288,7 +293,7 @@ def solve(
     *,
     use: np.ndarray | None = None,
     start: tuple[np.ndarray, ...] | None = None,
-    rounds: int | None = None,
+    enough: float = TOLERANCE,
     progress: Callable[[int, float], None] | None = None,
 ) -> Solution:
     """Find the effects of the highest posterior density.
@@ -303,8 +308,8 @@ def solve(
         Observations to fit; all by default.
     start : tuple of (keys, 21) array, optional
         Where to begin; the prior mean by default, [log s] or [-]
-    rounds : int, optional
-        Stop after this many steps, wherever the search is; by default it goes on to the end, [-]
+    enough : float, optional
+        How near to the optimum to end, in deviations of the posterior over all directions, [-]
     progress : callable, optional
         Called with the step and the median absolute residual.
 
@@ -334,9 +339,9 @@ def solve(
     if start is not None:
         z = np.concatenate([start[0] - search.prior, *start[1:]]) / search.sigma
     here, past = search.at(z), list[tuple[np.ndarray, np.ndarray]]()
-    normal, due, round_ = search.normal(here), 1, 0
+    normal, due, round_ = search.normal(here), 1 if start is None else _LATER, 0
     distance = _distance(normal, here)
-    while distance > TOLERANCE and round_ < (rounds or _MOST_ROUNDS):
+    while distance > enough and round_ < _MOST_ROUNDS:
         if round_ == due:
             # soon after the start often, later seldom
             normal, past, due = search.normal(here), [], max(due + 1, int(due * 1.5))
@@ -349,7 +354,7 @@ def solve(
         round_ += 1
         if progress is not None:
             progress(round_, float(np.median(np.abs(here.residual[search.use]))))
-    if rounds is None and distance > TOLERANCE:
+    if distance > enough:
         raise NotConverged(f"the joint fit is still {distance:.2g} deviations off after {_MOST_ROUNDS} rounds")
     parts = search.cells.split(search.sigma * here.z)
     weight = (FREEDOM + 1.0) / (FREEDOM + (here.residual / search.noise) ** 2)

@@ -2,7 +2,7 @@
 integrated out.
 
 Around the effects that fit best the posterior is taken as Gaussian (Laplace), Student's t as a Gaussian with the weights
-that its rows ended with. Factors of the spreads move by Newton's method with the average of observed and expected
+that its rows ended with. Factors of the spreads move by Newton's method with the mean of observed and expected
 information, the noise by expectation and maximisation; effects are found again in between.
 """
 
@@ -32,11 +32,15 @@ __all__ = ["estimate", "evidence", "factor_slope"]
 
 #: spreads are found when none moves by more than this share of its own standard error, noise of no class by more in
 #: logarithms [-]
-_ENOUGH, _ENOUGH_NOISE = 0.05, 0.005
+_ENOUGH, _ENOUGH_NOISE = 0.1, 0.005
 #: farthest that the logarithm of a factor moves in one round [-]
 _FARTHEST = 0.7
-#: rounds after which it is said to have failed, and steps of the effects in each
-_MOST_ROUNDS, _STEPS = 150, 6
+#: rounds after which it is said to have failed; how near the effects are to their optimum in each, in deviations
+_MOST_ROUNDS, _NEAR = 150, 1.0
+#: directions of a cell that say less than this of the prior's variance, squared, do not move a spread [-]
+_MATTERS = 0.03
+#: figures drawn from the model for the expected information, and the seed of the drawing
+_DRAWN, _SEED = 8, 17
 #: the noise of a class is drawn towards that of its kind of figure as by so many rows [-]
 _ROWS_OF_PRIOR = 5.0
 #: noise is not below what the same configuration measured again is off by: `glmplan.calibrate.step.own_site.SITE_NOISE`
@@ -86,14 +90,21 @@ def estimate(
     spreads = start_spreads() if spreads is None else spreads
     use = np.ones(len(design.log_seconds), dtype=bool) if use is None else use
     spreads = replace(spreads, noise={name: spreads.noise_of(np.array([name]))[0] for name in _classes(design, use)})
+    moved, last, gain = np.inf, np.zeros(len(FACTORS)), np.ones(len(FACTORS))
     for round_ in range(_MOST_ROUNDS):
-        solution = solve(design, spreads, use=use, start=start, rounds=_STEPS)
+        solution = solve(design, spreads, use=use, start=start, enough=_NEAR)
         start = solution.effects
-        normal = linearised(design, solution)
-        moved, found = _factors_moved(design, solution, normal)
+        normal = linearised(design, solution, least=_MATTERS)
+        step, error = _factor_step(design, solution, normal)
+        # a step leaves out that slopes change with the effects: one that turns back has gone too far
+        gain = np.where(step * last < 0.0, 0.5 * gain, np.minimum(1.2 * gain, 1.0))
+        last = step
         quieter = _noise_moved(design, solution, normal, use)
         farthest = max(abs(np.log(quieter.noise[name] / spreads.noise[name])) for name in quieter.noise)
-        spreads = replace(found, noise=quieter.noise, guessed_load=quieter.guessed_load, noise_error=quieter.noise_error)
+        moved = float(np.abs(step / np.maximum(error, 1e-9)).max())
+        spreads = replace(
+            quieter, logarithm=spreads.logarithm + gain * np.clip(step, -_FARTHEST, _FARTHEST), error=error
+        )
         if progress is not None:
             progress(round_ + 1, moved)
         if moved < _ENOUGH and farthest < _ENOUGH_NOISE:
@@ -144,7 +155,7 @@ def _off_centre(spreads: Spreads) -> np.ndarray:
 
 
 def factor_slope(design: Design, solution: Solution, normal: Normal) -> tuple[np.ndarray, np.ndarray]:
-    """Derivative of the marginal likelihood by the logarithm of each spread, and its average information.
+    """Derivative of the marginal likelihood by the logarithm of each spread, and the information on the factors.
 
     Parameters
     ----------
@@ -157,39 +168,44 @@ def factor_slope(design: Design, solution: Solution, normal: Normal) -> tuple[np
 
     Returns
     -------
-    (levels, columns) array, (levels * columns, levels * columns) array
-        Sum of squares of the effects over their variance less how many of them the figures determine; the information.
+    (levels, columns) array, (factors, factors) array
+        Sum of squares of the effects over their variance less how many of them the figures determine; mean of the
+        information that the figures show and of that which is expected, without the hyperprior's.
     """
     z = _z(design, solution, normal)
     pull = normal.solve(normal.turned(solution.residual * solution.root) + normal.forward(z))
+    table = factor_table()
     slope = np.zeros((len(LEVELS), len(COLUMNS)))
-    shares = np.zeros((len(normal.rows), len(LEVELS), len(COLUMNS)))
+    # beside the figures themselves some that are drawn from the model: their information is the expected one
+    drawn = np.random.default_rng(_SEED).normal(size=(len(pull), _DRAWN))
+    pulls = np.concatenate([pull[:, None], normal.half_solve(drawn)], axis=1)
+    shares = np.zeros((pulls.shape[1], len(pull), len(FACTORS)))
     for key, (places, scaled) in normal.blocks.items():
         level = int(np.searchsorted(normal.cells.first, key, side="right")) - 1
-        inner = normal.inverse if len(places) == len(normal.rows) else normal.inverse[np.ix_(places, places)]
+        inner = normal.inverse if len(places) == len(pull) else normal.inverse[np.ix_(places, places)]
         slope[level] -= ((inner @ scaled) * scaled).sum(axis=0)
-        own = scaled.T @ pull[places]
-        slope[level] += own**2
-        shares[places, level] += scaled * own
-    flat = shares.reshape(len(shares), -1)
-    return slope, 2.0 * flat.T @ normal.solve(flat)
+        own = scaled.T @ pulls[places]
+        slope[level] += own[:, 0] ** 2
+        shares[:, places] += own.T[:, None, :] * scaled @ table[level]
+    found = [2.0 * one.T @ normal.solve(one) for one in shares]
+    # effects that are smaller than their spread lets expect: the likelihood bends by twice what is missing
+    missing = np.einsum("lcf,lc,lcg->fg", table, 2.0 * np.maximum(-slope, 0.0), table)
+    return slope, 0.5 * (found[0] + np.mean(found[1:], axis=0)) + missing
 
 
-def _factors_moved(design: Design, solution: Solution, normal: Normal) -> tuple[float, Spreads]:
-    """One step of the factors, and how far it goes in their standard errors."""
+def _factor_step(design: Design, solution: Solution, normal: Normal) -> tuple[np.ndarray, np.ndarray]:
+    """Newton's step of the logarithms of the factors, and their standard errors, (factors,) each."""
     spreads, table = solution.spreads, factor_table().reshape(-1, len(FACTORS))
     slope, information = factor_slope(design, solution, normal)
     free = np.array([factor.open > 0.0 for factor in FACTORS])
     centre = np.array([factor.centre for factor in FACTORS])
     precision = np.array([factor.open**-2 if factor.open else 0.0 for factor in FACTORS])
     total = (table.T @ slope.ravel() - precision * (spreads.logarithm - centre))[free]
-    curvature = (table.T @ information @ table)[np.ix_(free, free)] + np.diag(precision[free])
+    curvature = information[np.ix_(free, free)] + np.diag(precision[free])
     step, error = np.zeros(len(FACTORS)), np.zeros(len(FACTORS))
     step[free] = np.linalg.solve(curvature, total)
     error[free] = np.sqrt(np.diag(np.linalg.inv(curvature)))
-    moved = float(np.abs(step[free] / error[free]).max())
-    step = np.clip(step, -_FARTHEST, _FARTHEST)
-    return moved, replace(spreads, logarithm=spreads.logarithm + step, error=error)
+    return step, error
 
 
 def _noise_moved(design: Design, solution: Solution, normal: Normal, use: np.ndarray) -> Spreads:

@@ -153,6 +153,22 @@ class Normal:
     sigma: np.ndarray
     factor: np.ndarray
 
+    def turned(self, values: np.ndarray) -> np.ndarray:
+        """Combine values of figures as the rows do.
+
+        Parameters
+        ----------
+        values : (m,) array
+            One for each figure of the design, over its noise, [-]
+
+        Returns
+        -------
+        (n,) array
+            [-]
+        """
+        parts = [turn.T @ values[members] for members, turn in zip(self.cells.members, self.turns, strict=True)]
+        return np.concatenate(parts)
+
     def forward(self, z: np.ndarray) -> np.ndarray:
         """What the rows come to.
 
@@ -203,6 +219,23 @@ class Normal:
         from scipy.linalg import cho_solve
 
         return np.asarray(cho_solve((self.factor, True), values, check_finite=False))
+
+    def half_solve(self, values: np.ndarray) -> np.ndarray:
+        """Transposed inverse of the Cholesky factor times something: white noise becomes what `solve` makes of figures.
+
+        Parameters
+        ----------
+        values : (n, k) array
+            [-]
+
+        Returns
+        -------
+        (n, k) array
+            [-]
+        """
+        from scipy.linalg import solve_triangular
+
+        return np.asarray(solve_triangular(self.factor, values, lower=True, trans="T", check_finite=False))
 
     def posterior_times(self, gradient: np.ndarray) -> np.ndarray:
         """Posterior covariance of the effects over their spread, times something.
@@ -271,7 +304,7 @@ class Normal:
 
 
 def normal_equations(
-    cells: Cells, slope: np.ndarray, sigma: np.ndarray, *, least: float = _SAYS_NOTHING
+    cells: Cells, slope: np.ndarray, sigma: np.ndarray, *, least: float = 0.0
 ) -> Normal:
     """Combine figures and factor their covariance.
 
@@ -303,7 +336,7 @@ def normal_equations(
     turns, parts = [], []
     for members, own in zip(cells.members, wide, strict=True):
         left, size, right = np.linalg.svd(slope[members] * own, full_matrices=False)
-        says = size > least
+        says = size > max(least, _SAYS_NOTHING)
         turns.append(left[:, says])
         parts.append(size[says, None] * right[says] / own)
     rows = np.concatenate(parts)

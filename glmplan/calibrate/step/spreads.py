@@ -8,16 +8,18 @@ hyperprior for all of them, and where a spread is not free, why.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
 
 from glmplan.calibrate.step.observations import Design
+from glmplan.facts.files import write_atomically
 from glmplan.physics.step.time import PARAMETERS
 from glmplan.prediction.effects import COLUMNS, LEVELS, REFERENCES, SCALE
 
-__all__ = ["FACTORS", "Factor", "Spreads", "factor_table", "key_spread", "noise_class", "spread_of_effects", "start"]
+__all__ = ["FACTORS", "Factor", "Spreads", "factor_table", "key_spread", "noise_class", "spread_of_effects", "start", "write_spreads"]
 
 #: an effect on one parameter is some ten to thirty percent, one on whole steps some percent; both may be off by a factor
 #: of ``e``, columns among each other by a factor of two. The same for all levels and columns: nothing is chosen here
@@ -225,3 +227,39 @@ def noise_class(design: Design) -> np.ndarray:
     protocol = np.array([question.run.protocol for question in design.questions])[design.observation_run]
     kind = np.char.partition(design.figure, "_")[:, 0]
     return np.char.add(np.char.add(kind, " "), protocol)
+
+
+def write_spreads(spreads: Spreads, file: str | Path, *, head: Iterable[str] = ()) -> Path:
+    """Write spreads with their errors; the same spreads give the same bytes.
+
+    Parameters
+    ----------
+    spreads : Spreads
+        Spreads and noise.
+    file : path
+        Where to; TOML.
+    head : iterable of str, optional
+        First lines.
+
+    Returns
+    -------
+    pathlib.Path
+        The file.
+    """
+    lines = [
+        *head,
+        "# Spread of an effect: factor of its level times that of its column; of a factor on whole steps, `scale` of its",
+        "# level. Each as [value, standard error of its logarithm]; an error of 0 is a choice, see docs/physics.",
+    ]
+    for kind in ("level", "column", "scale"):
+        lines += ["", f"[{kind}]"]
+        for factor, value, error in zip(FACTORS, spreads.logarithm, spreads.error, strict=True):
+            if factor.kind == kind:
+                lines.append(f"{factor.name} = [{np.exp(value):.3g}, {error:.2f}]")
+    lines += ["", "# Scale of Student's t, [-]", "[noise]"]
+    for name, value in sorted(spreads.noise.items()):
+        lines.append(f'"{name}" = [{value:.3g}, {spreads.noise_error.get(name, 0.0):.2f}]')
+    lines += ["", "# What a load that a table does not state adds to it, [-]", f"guessed_load = {spreads.guessed_load:.3g}"]
+    path = Path(file)
+    write_atomically(path, "\n".join([*lines, ""]))
+    return path
