@@ -19,7 +19,20 @@ from glmplan.errors import GlmplanError
 from glmplan.physics.step.time import PARAMETERS, step_time
 from glmplan.prediction.effects import COLUMNS, LEVELS, SCALE, TTFT_SCALE, log_parameters
 
-__all__ = ["FREEDOM", "PRIOR_MEAN", "NotConverged", "Solution", "evaluate", "linearised", "noise_of", "solve", "summed"]
+__all__ = [
+    "FREEDOM",
+    "PRIOR_MEAN",
+    "NotConverged",
+    "Solution",
+    "evaluate",
+    "guesses_load",
+    "linearised",
+    "noise_of",
+    "prior_deviation",
+    "prior_mean",
+    "solve",
+    "summed",
+]
 
 #: where the search starts and where an unmeasured engine stands: latencies in seconds, slow-downs as ratios
 PRIOR_MEAN: dict[str, float] = {
@@ -178,7 +191,13 @@ def noise_of(design: Design, spreads: Spreads) -> np.ndarray:
 
 
 def prior_mean() -> np.ndarray:
-    """Where an unmeasured engine stands, (21,), [log s] or [-]"""
+    """Where an unmeasured engine stands.
+
+    Returns
+    -------
+    (21,) array
+        [log s] or [-]
+    """
     return np.array([np.log(PRIOR_MEAN[name]) for name in PARAMETERS] + [0.0, 0.0])
 
 
@@ -200,9 +219,7 @@ def prior_deviation(design: Design, spread: np.ndarray) -> np.ndarray:
     return np.concatenate([key_spread(names, spread[level]) for level, names in enumerate(design.key_names)])
 
 
-def linearised(
-    design: Design, solution: Solution, *, spread: np.ndarray | None = None, least: float = 0.0
-) -> Normal:
+def linearised(design: Design, solution: Solution, *, spread: np.ndarray | None = None, least: float = 0.0) -> Normal:
     """Normal equations around a solution, with Student's weights as they ended.
 
     Parameters
@@ -257,8 +274,7 @@ class _Posterior:
         scaled = np.where(self.use, residual / self.noise, 0.0)
         cost = float(((FREEDOM + 1.0) * np.log1p(scaled**2 / FREEDOM)).sum() + (z**2).sum())
         root = np.where(self.use, np.sqrt((FREEDOM + 1.0) / (FREEDOM + scaled**2)) / self.noise, 0.0)
-        pull = np.zeros((len(self.cells.keys), len(COLUMNS)))
-        np.add.at(pull, self.cells.of_figure, slope * (root**2 * residual)[:, None])
+        pull = self.cells.added(slope * (root**2 * residual)[:, None])
         gradient = z - self.sigma * self.cells.gathered(pull)
         return _Point(z, residual, root, slope, cost, gradient)
 

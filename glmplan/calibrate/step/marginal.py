@@ -1,8 +1,8 @@
 """Spreads of the effects and noise of the figures by marginal likelihood: what the runs say of them with the effects
 integrated out.
 
-Around the effects that fit best the posterior is taken as Gaussian (Laplace), Student's t as a Gaussian with the weights
-that its rows ended with. Factors of the spreads move by Newton's method with the mean of observed and expected
+Around the effects that fit best the posterior is taken as Gaussian (Laplace), Student's t as a Gaussian with the
+weights that its rows ended with. Factors of the spreads move by Newton's method with the mean of observed and expected
 information, the noise by expectation and maximisation; effects are found again in between.
 """
 
@@ -20,6 +20,7 @@ from glmplan.calibrate.step.joint_fit import (
     guesses_load,
     linearised,
     noise_of,
+    prior_mean,
     solve,
 )
 from glmplan.calibrate.step.normal import Normal
@@ -32,11 +33,11 @@ __all__ = ["estimate", "evidence", "factor_slope"]
 
 #: spreads are found when none moves by more than this share of its own standard error, noise of no class by more in
 #: logarithms [-]
-_ENOUGH, _ENOUGH_NOISE = 0.1, 0.005
+_ENOUGH, _ENOUGH_NOISE = 0.15, 0.005
 #: farthest that the logarithm of a factor moves in one round [-]
 _FARTHEST = 0.7
 #: rounds after which it is said to have failed; how near the effects are to their optimum in each, in deviations
-_MOST_ROUNDS, _NEAR = 150, 1.0
+_MOST_ROUNDS, _NEAR = 150, 0.1
 #: directions of a cell that say less than this of the prior's variance, squared, do not move a spread [-]
 _MATTERS = 0.03
 #: figures drawn from the model for the expected information, and the seed of the drawing
@@ -97,7 +98,7 @@ def estimate(
         normal = linearised(design, solution, least=_MATTERS)
         step, error = _factor_step(design, solution, normal)
         # a step leaves out that slopes change with the effects: one that turns back has gone too far
-        gain = np.where(step * last < 0.0, 0.5 * gain, np.minimum(1.2 * gain, 1.0))
+        gain = np.where(step * last < 0.0, 0.5 * gain, np.minimum(1.05 * gain, 1.0))
         last = step
         quieter = _noise_moved(design, solution, normal, use)
         farthest = max(abs(np.log(quieter.noise[name] / spreads.noise[name])) for name in quieter.noise)
@@ -143,8 +144,6 @@ def evidence(design: Design, solution: Solution, normal: Normal | None = None) -
 
 def _z(design: Design, solution: Solution, normal: Normal) -> np.ndarray:
     """Effects over their spread, (keys, 21)."""
-    from glmplan.calibrate.step.joint_fit import prior_mean
-
     return np.concatenate([solution.effects[0] - prior_mean(), *solution.effects[1:]]) / normal.sigma
 
 

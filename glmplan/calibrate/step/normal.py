@@ -1,9 +1,9 @@
 """The normal equations of the joint fit, exact and small.
 
-Runs of one cell (the same key on every level) share their effects, so that all of their figures together say as much as
-one triangle of at most 21 rows. With ``n`` such rows the posterior of tens of thousands of effects needs one matrix of
-``n`` by ``n`` (the matrix inversion lemma): a Cholesky factor gives the effects that fit best, the determinant, and with
-its inverse the covariance of whatever is asked.
+Runs of one cell (the same key on every level) share their effects, so that all of their figures together say as much
+as one triangle of at most 21 rows. With ``n`` such rows the posterior of tens of thousands of effects needs one matrix
+of ``n`` by ``n`` (the matrix inversion lemma): a Cholesky factor gives the effects that fit best, the determinant, and
+with its inverse the covariance of whatever is asked.
 
 Effects stand in one table here, (keys, 21), the keys of all levels one after the other.
 """
@@ -52,6 +52,29 @@ class Cells:
         cells, levels = self.keys.shape
         ones, ends = np.ones(self.keys.size), np.arange(0, self.keys.size + 1, levels)
         return csr_matrix((ones, self.keys.ravel(), ends), shape=(cells, int(self.first[-1])))
+
+    @cached_property
+    def _by_cell(self) -> Any:
+        """Cells by figures, 1 where a figure is of a cell."""
+        from scipy.sparse import csr_matrix
+
+        count = len(self.of_figure)
+        return csr_matrix((np.ones(count), (self.of_figure, np.arange(count))), shape=(len(self.keys), count))
+
+    def added(self, values: np.ndarray) -> np.ndarray:
+        """Values of figures added up for each cell.
+
+        Parameters
+        ----------
+        values : (m, 21) array
+            [-]
+
+        Returns
+        -------
+        (cells, 21) array
+            [-]
+        """
+        return np.asarray(self._by_cell @ values)
 
     @cached_property
     def members(self) -> tuple[np.ndarray, ...]:
@@ -303,9 +326,7 @@ class Normal:
         return np.asarray((unit - left.T @ self.inverse[np.ix_(first, second)] @ right) * wide)
 
 
-def normal_equations(
-    cells: Cells, slope: np.ndarray, sigma: np.ndarray, *, least: float = 0.0
-) -> Normal:
+def normal_equations(cells: Cells, slope: np.ndarray, sigma: np.ndarray, *, least: float = 0.0) -> Normal:
     """Combine figures and factor their covariance.
 
     Parameters

@@ -19,10 +19,20 @@ from glmplan.facts.files import write_atomically
 from glmplan.physics.step.time import PARAMETERS
 from glmplan.prediction.effects import COLUMNS, LEVELS, REFERENCES, SCALE
 
-__all__ = ["FACTORS", "Factor", "Spreads", "factor_table", "key_spread", "noise_class", "spread_of_effects", "start", "write_spreads"]
+__all__ = [
+    "FACTORS",
+    "Factor",
+    "Spreads",
+    "factor_table",
+    "key_spread",
+    "noise_class",
+    "spread_of_effects",
+    "start",
+    "write_spreads",
+]
 
-#: an effect on one parameter is some ten to thirty percent, one on whole steps some percent; both may be off by a factor
-#: of ``e``, columns among each other by a factor of two. The same for all levels and columns: nothing is chosen here
+#: an effect on one parameter is some ten to thirty percent, one on whole steps some percent; both may be off by a
+#: factor of ``e``, columns among each other by two. The same for all levels and columns: nothing is chosen here
 _LEVEL, _SCALE, _OPEN, _COLUMN_OPEN = float(np.log(0.15)), float(np.log(0.05)), 1.0, 0.7
 #: `PRIOR_MEAN` holds orders of magnitude: what all engines share is known to a factor of about two
 _ALL, _ALL_OPEN = float(np.log(0.6)), 0.5
@@ -248,8 +258,9 @@ def write_spreads(spreads: Spreads, file: str | Path, *, head: Iterable[str] = (
     """
     lines = [
         *head,
-        "# Spread of an effect: factor of its level times that of its column; of a factor on whole steps, `scale` of its",
-        "# level. Each as [value, standard error of its logarithm]; an error of 0 is a choice, see docs/physics.",
+        "# Spread of an effect: factor of its level times that of its column; of a factor on whole steps, `scale` of",
+        "# its level. Each as [value, standard error of its logarithm]; docs/physics/calibration.md says which are",
+        "# chosen (error 0) and what all others are drawn towards.",
     ]
     for kind in ("level", "column", "scale"):
         lines += ["", f"[{kind}]"]
@@ -259,7 +270,11 @@ def write_spreads(spreads: Spreads, file: str | Path, *, head: Iterable[str] = (
     lines += ["", "# Scale of Student's t, [-]", "[noise]"]
     for name, value in sorted(spreads.noise.items()):
         lines.append(f'"{name}" = [{value:.3g}, {spreads.noise_error.get(name, 0.0):.2f}]')
-    lines += ["", "# What a load that a table does not state adds to it, [-]", f"guessed_load = {spreads.guessed_load:.3g}"]
+    lines += [
+        "",
+        "# What a load that a table does not state adds to it, [-]",
+        f"guessed_load = {spreads.guessed_load:.3g}",
+    ]
     path = Path(file)
     write_atomically(path, "\n".join([*lines, ""]))
     return path

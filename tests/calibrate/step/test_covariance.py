@@ -66,7 +66,7 @@ def test_half_of_the_figures_say_less(small_fit, known):
 def test_figures_that_were_not_fitted_say_nothing(small_fit):
     design = small_fit[0].design
     use = np.arange(len(design.figure)) % 2 == 0
-    found = solve(design, use=use, rounds=2)
+    found = solve(design, use=use)
     assert (found.root[~use] == 0).all()
     assert (found.root[use] > 0).all()
 

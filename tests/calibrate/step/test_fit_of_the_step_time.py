@@ -89,7 +89,7 @@ def test_the_same_input_gives_the_same_fit(design):
 
 
 def test_a_sum_of_step_times_is_the_step_time_of_the_summed_work(design):
-    effects = summed(design, solve(design, rounds=3).effects)
+    effects = summed(design, solve(design).effects)
     steps = step_time(design.work, log_parameters(effects)[design.node_run])
     waiting = design.waiting * effects[design.observation_run, TTFT_SCALE]
     whole, _ = evaluate(design, effects)

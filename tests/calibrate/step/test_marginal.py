@@ -7,7 +7,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from glmplan.calibrate.step.joint_fit import NotConverged, evaluate, linearised, prior_deviation, solve, summed
+from glmplan.calibrate.step.joint_fit import (
+    NotConverged,
+    evaluate,
+    linearised,
+    prior_deviation,
+    prior_mean,
+    solve,
+    summed,
+)
 from glmplan.calibrate.step.marginal import estimate, evidence, factor_slope
 from glmplan.calibrate.step.observations import build_design
 from glmplan.calibrate.step.spreads import FACTORS, Spreads, factor_table, noise_class, spread_of_effects, start
@@ -30,8 +38,7 @@ def drawn(design, spreads, seed=1):
     first = np.concatenate([[0], np.cumsum([len(names) for names in design.key_names])])
     table = rng.normal(size=sigma.shape) * sigma
     effects = tuple(table[low:high] for low, high in zip(first[:-1], first[1:], strict=True))
-    mean = solve(design, rounds=0).effects[0]
-    log_seconds, _ = evaluate(design, summed(design, (effects[0] + mean, *effects[1:])))
+    log_seconds, _ = evaluate(design, summed(design, (effects[0] + prior_mean(), *effects[1:])))
     noise = spreads.noise_of(noise_class(design)) * rng.standard_t(4.0, size=len(log_seconds))
     return replace(design, log_seconds=log_seconds + noise)
 
@@ -41,7 +48,7 @@ def test_the_slope_is_that_of_the_likelihood_with_the_effects_integrated_out(des
     solution = solve(design)
     normal = linearised(design, solution)
     sigma = prior_deviation(design, solution.spreads.effect)
-    z = np.concatenate([solution.effects[0] - solve(design, rounds=0).effects[0], *solution.effects[1:]]) / sigma
+    z = np.concatenate([solution.effects[0] - prior_mean(), *solution.effects[1:]]) / sigma
     seen = normal.turned(solution.root * solution.residual) + normal.forward(z)
     slope, information = factor_slope(design, solution, normal)
 
