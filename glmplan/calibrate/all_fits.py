@@ -15,7 +15,7 @@ from glmplan.calibrate.step.beyond import write_beyond
 from glmplan.calibrate.step.left_out import FILE, left_out_of, write_left_out
 from glmplan.calibrate.step.nested import exchanged
 from glmplan.calibrate.step.observations import build_design
-from glmplan.calibrate.step.unseen import Fit, fit_of
+from glmplan.calibrate.step.unseen import Fit
 from glmplan.calibrate.step.write import Calibrated, calibrate, write_fit
 from glmplan.facts.folders import data_folder
 from glmplan.readers.runs.holdout import held_out, split_held_out
@@ -29,7 +29,7 @@ def calibrate_steps(
     runs: Iterable[Run],
     folder: Path,
     *,
-    fit: Fit = fit_of,
+    fit: Fit | None = None,
     processes: int = 1,
     progress: Callable[[str, int, int], None] | None = None,
 ) -> tuple[Calibrated, list[Path]]:
@@ -42,7 +42,7 @@ def calibrate_steps(
     folder : pathlib.Path
         Folder of the fit.
     fit : callable, optional
-        How tables of runs are fitted; as what ships by default.
+        How the runs are fitted, with their spreads; as what ships by default.
     processes : int, optional
         Folds that are fitted at once, [-]
     progress : callable, optional

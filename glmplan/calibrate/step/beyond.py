@@ -18,7 +18,7 @@ import numpy as np
 from glmplan.calibrate.step.crossvalidate import leave_out
 from glmplan.calibrate.step.joint_fit import Solution
 from glmplan.calibrate.step.observations import Design, design_unchecked
-from glmplan.calibrate.step.unseen import Fit, alone, fit_of, unseen
+from glmplan.calibrate.step.unseen import Fit, alone, unseen
 from glmplan.errors import GlmplanError, SpecError
 from glmplan.facts.files import write_atomically
 from glmplan.facts.folders import fits_folder
@@ -67,8 +67,8 @@ class Beyond:
 
 def later_runs(
     design: Design,
+    fit: Fit,
     *,
-    fit: Fit = fit_of,
     processes: int = 1,
     progress: Callable[[str, int, int], None] | None = None,
 ) -> tuple[Beyond, ...]:
@@ -78,7 +78,7 @@ def later_runs(
     ----------
     design : Design
         The runs; those whose month is not known are in no fit.
-    fit : callable, optional
+    fit : callable
         How tables are fitted.
     processes : int, optional
         How many are fitted at once, [-]
@@ -97,7 +97,7 @@ def later_runs(
     outs = {cut: np.flatnonzero(days >= cut) for cut in cuts}
     outs = {cut: out for cut, out in outs.items() if _FEWEST <= len(out) <= len(days) - _FEWEST}
     found: list[Beyond] = []
-    each = leave_out(table, list(outs.values()), fit=fit, processes=processes)
+    each = leave_out(table, list(outs.values()), fit, processes=processes)
     for done, ((cut, out), one) in enumerate(zip(outs.items(), each, strict=True)):
         others = alone(table, out)
         last = str(max(days[days < cut]))

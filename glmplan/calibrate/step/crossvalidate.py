@@ -2,8 +2,9 @@
 
 Runs are left out four ways: at random, by whole groups (engine, part, model shape, format), by whole models and by
 whole accelerators. A fold leaves out about ten groups, and with them the rules that only they led to
-(`glmplan.facts.in_view`); it is fitted as what ships. What was known of a left-out run when it was predicted is its
-knowledge class; the errors of a class give the interval of every later prediction of that class.
+(`glmplan.facts.in_view`); it is solved to the end with the spreads of what ships. What was known of a left-out run when
+it was predicted is its knowledge class; the errors of a class give the interval of every later prediction of that
+class.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import numpy as np
 
 from glmplan.calibrate.step.nested import exchanged, rules_lost
 from glmplan.calibrate.step.observations import Design, design_unchecked
-from glmplan.calibrate.step.unseen import Fit, Unseen, alone, fit_of, unseen
+from glmplan.calibrate.step.unseen import Fit, Unseen, alone, unseen
 from glmplan.errors import GlmplanError
 from glmplan.facts.folders import fits_folder
 from glmplan.prediction.effects import COLUMNS, shape_of
@@ -114,8 +115,8 @@ def _name(question: Question, mode: str) -> str:
 def cross_validate(
     design: Design,
     mode: str,
+    fit: Fit,
     *,
-    fit: Fit = fit_of,
     processes: int = 1,
     progress: Callable[[str, int, int], None] | None = None,
     keep: Callable[[np.ndarray, np.ndarray], None] | None = None,
@@ -128,8 +129,8 @@ def cross_validate(
         The runs.
     mode : str
         One of `MODES`.
-    fit : callable, optional
-        How tables are fitted; as what ships by default.
+    fit : callable
+        How tables are fitted.
     processes : int, optional
         Folds that are fitted at once, [-]
     progress : callable, optional
@@ -141,12 +142,17 @@ def cross_validate(
     -------
     Errors
         Errors of all observations.
+
+    Notes
+    -----
+    Not modelled, where `fit` has spreads of its own: that they have seen the runs left out. They are some fifty numbers
+    of thousands of rows.
     """
     fold = folds_of(design.questions, mode)
     residual = np.full(len(design.log_seconds), np.nan)
     knowledge = np.full(len(design.log_seconds), "", dtype="<U16")
     outs = [np.flatnonzero(fold == one) for one in range(int(fold.max()) + 1)]
-    found = leave_out(design, outs, fit=fit, processes=processes)
+    found = leave_out(design, outs, fit, processes=processes)
     for done, (out, one) in enumerate(zip(outs, found, strict=True)):
         rows = np.flatnonzero(np.isin(design.observation_run, out))
         residual[rows] = one.residual
@@ -162,7 +168,7 @@ def cross_validate(
 _Task = tuple[Design, np.ndarray, frozenset[str]]
 
 
-def leave_out(design: Design, outs: Sequence[np.ndarray], *, fit: Fit = fit_of, processes: int = 1) -> Iterator[Unseen]:
+def leave_out(design: Design, outs: Sequence[np.ndarray], fit: Fit, *, processes: int = 1) -> Iterator[Unseen]:
     """Fit without some runs and predict them, several times.
 
     Parameters
@@ -171,8 +177,8 @@ def leave_out(design: Design, outs: Sequence[np.ndarray], *, fit: Fit = fit_of, 
         The runs.
     outs : sequence of (k,) array of int
         Places of the runs that are left out, ascending, [-]
-    fit : callable, optional
-        How tables are fitted; as what ships by default.
+    fit : callable
+        How tables are fitted.
     processes : int, optional
         How many are fitted at once, [-]
 

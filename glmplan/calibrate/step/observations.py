@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
@@ -71,6 +72,14 @@ class Design:
     waiting: np.ndarray
     keys: np.ndarray
     key_names: tuple[tuple[str, ...], ...]
+
+    @cached_property
+    def figure_work(self) -> np.ndarray:
+        """Work of each observation, (m, 19): a step time is a sum over work, so a sum of step times is one, too."""
+        from scipy.sparse import csr_matrix
+
+        shape = len(self.log_seconds), len(self.work)
+        return np.asarray(csr_matrix((self.entry_weight, (self.entry_observation, self.entry_node)), shape) @ self.work)
 
     def predicted(self, seconds: np.ndarray) -> np.ndarray:
         """Each observation as a sum over step times.

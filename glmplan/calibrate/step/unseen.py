@@ -13,12 +13,11 @@ import numpy as np
 
 from glmplan.calibrate.step.joint_fit import Solution, evaluate, solve
 from glmplan.calibrate.step.observations import Design, part_of
+from glmplan.calibrate.step.spreads import Spreads
 from glmplan.prediction.effects import COLUMNS, LEVELS, knowledge_class
 
-__all__ = ["ROUNDS", "Fit", "Unseen", "alone", "fit_of", "unseen"]
+__all__ = ["AsFitted", "Fit", "Unseen", "alone", "unseen"]
 
-#: Gauss-Newton steps of every fit: of what ships, of each fold, and of what is scored on held-out groups
-ROUNDS = 30
 #: a way to fit a table of runs
 Fit = Callable[[Design], Solution]
 
@@ -42,22 +41,32 @@ class Unseen:
     effects: np.ndarray
 
 
-def fit_of(design: Design, *, progress: Callable[[int, float], None] | None = None) -> Solution:
-    """Fit a table of runs in the one way in which all fits are made.
+@dataclass(frozen=True)
+class AsFitted:
+    """Fit tables with the spreads and the noise of another fit, to the end and from the prior mean.
 
-    Parameters
+    Attributes
     ----------
-    design : Design
-        The runs.
-    progress : callable, optional
-        Called with the step and the median absolute residual.
-
-    Returns
-    -------
-    Solution
-        The fit.
+    spreads : Spreads
+        Of the other fit.
     """
-    return solve(design, rounds=ROUNDS, progress=progress)
+
+    spreads: Spreads
+
+    def __call__(self, design: Design) -> Solution:
+        """Fit a table.
+
+        Parameters
+        ----------
+        design : Design
+            The runs.
+
+        Returns
+        -------
+        Solution
+            The fit.
+        """
+        return solve(design, self.spreads)
 
 
 def alone(design: Design, runs: np.ndarray) -> Design:

@@ -14,10 +14,12 @@ from glmplan.calibrate.step.covariance import FILE, Posterior, posterior, write_
 from glmplan.calibrate.step.crossvalidate import MODES, Errors, cross_validate
 from glmplan.calibrate.step.domain import domains_of
 from glmplan.calibrate.step.intervals import Intervals, fit_intervals, scored_of, site_intervals
-from glmplan.calibrate.step.joint_fit import Solution, prior_spread
+from glmplan.calibrate.step.joint_fit import Solution
+from glmplan.calibrate.step.marginal import estimate
 from glmplan.calibrate.step.observations import Design
 from glmplan.calibrate.step.own_site import site_errors
-from glmplan.calibrate.step.unseen import Fit, fit_of
+from glmplan.calibrate.step.spreads import write_spreads
+from glmplan.calibrate.step.unseen import AsFitted, Fit
 from glmplan.facts.files import write_atomically
 from glmplan.prediction.effects import COLUMNS, LEVELS
 
@@ -62,7 +64,7 @@ class Calibrated:
 def calibrate(
     design: Design,
     *,
-    fit: Fit = fit_of,
+    fit: Fit | None = None,
     processes: int = 1,
     progress: Callable[[str, int, int], None] | None = None,
 ) -> Calibrated:
@@ -73,7 +75,8 @@ def calibrate(
     design : Design
         The runs. Nothing else is looked at: what is held out must not be among them.
     fit : callable, optional
-        How this table and those of the folds are fitted.
+        How this table is fitted, with its spreads; by their marginal likelihood by default. Folds are solved with the
+        same spreads.
     processes : int, optional
         Folds that are fitted at once, [-]
     progress : callable, optional
@@ -85,24 +88,28 @@ def calibrate(
         The fit.
     """
 
-    if progress is not None:
-        progress("all runs", 0, 1)
-    solution = fit(design)
+    def round_done(done: int, moved: float) -> None:
+        if progress is not None:
+            # how many rounds there will be is known when they are over
+            progress(f"spreads of all runs, moved by {moved:.2f} of their errors", done, done + 1)
+
+    solution = estimate(design, progress=round_done) if fit is None else fit(design)
+    again = AsFitted(solution.spreads)
     unseen = np.zeros((len(design.questions), len(COLUMNS)))
 
     def keep(out: np.ndarray, effects: np.ndarray) -> None:
         unseen[out] = effects
 
     errors = tuple(
-        cross_validate(design, mode, fit=fit, processes=processes, progress=progress,
+        cross_validate(design, mode, again, processes=processes, progress=progress,
                        keep=keep if mode == "group" else None)
         for mode in MODES
     )  # fmt: skip
-    site, sweep = site_errors(design, unseen)
+    site, sweep = site_errors(design, unseen, solution.spreads.effect)
     scored = scored_of(design.questions, design.observation_run, design.figure)
     intervals = fit_intervals(errors, scored)
     intervals.base["site"] = site_intervals(site, sweep, scored.kind, intervals.base["configuration"])
-    later = later_runs(design, fit=fit, processes=processes, progress=progress)
+    later = later_runs(design, again, processes=processes, progress=progress)
     beyond = (*later, *refused_runs(design, solution))
     return Calibrated(design, solution, errors, intervals, site, posterior(design, solution), beyond)
 
@@ -148,11 +155,10 @@ def write_fit(found: Calibrated, folder: Path) -> list[Path]:
     lines = [*head]
     lines += [f"levels = [{', '.join(repr(one) for one in LEVELS)}]".replace("'", '"')]
     lines += [f"columns = [{', '.join(repr(one) for one in COLUMNS)}]".replace("'", '"')]
-    lines += ["spread = [", *(f"  {_row(row)}," for row in prior_spread()), "]", ""]
+    lines += ["spread = [", *(f"  {_row(row)}," for row in solution.spreads.effect), "]", ""]
     for name, kinds in found.intervals.base.items():
         lines += [f"[intervals.{name}]", *(f"{kind} = [{low}, {high}]" for kind, (low, high) in kinds.items()), ""]
     lines += _table("widths", {name: f"{value:g}" for name, value in found.intervals.widths.items()})
-    lines += _table("noise", {name: f"{value:.3f}" for name, value in solution.noise.items()})
     written = []
     for level in shared_levels:
         place = LEVELS.index(level)
@@ -180,6 +186,7 @@ def write_fit(found: Calibrated, folder: Path) -> list[Path]:
         written.append(folder / f"{engine}.toml")
         write_atomically(written[-1], "\n".join(lines))
     written.append(write_covariance(found.posterior, design, folder / FILE, head=head))
+    written.append(write_spreads(solution.spreads, folder / "spreads.toml", head=head))
     used = sorted(question.run.id for question in design.questions)
     lines = [_WRITTEN, "# Runs that the fit rests on.", "runs = [", *(f'  "{one}",' for one in used), "]", ""]
     written.append(folder / "runs.toml")

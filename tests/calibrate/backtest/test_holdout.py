@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -27,8 +26,6 @@ from glmplan.readers.runs.ledger import load_measurements
 
 TABLE = Path(__file__).resolve().parents[3] / "docs" / "accuracy-holdout.csv"
 ran = pytest.mark.skipif(not TABLE.exists(), reason="`glmplan backtest --holdout` has not been run yet")
-#: one short search for all: what leaks would leak in the first round
-quickly = partial(solve, rounds=2)
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +39,7 @@ def runs():
 @pytest.fixture(scope="module")
 def developed(runs, tmp_path_factory):
     folder = tmp_path_factory.mktemp("fit")
-    return calibrate_steps(split_held_out(runs)[0], folder, fit=quickly)
+    return calibrate_steps(split_held_out(runs)[0], folder, fit=solve)
 
 
 def test_figures_of_held_out_runs_change_no_byte_of_a_development_fit(runs, developed, tmp_path):
@@ -51,7 +48,7 @@ def test_figures_of_held_out_runs_change_no_byte_of_a_development_fit(runs, deve
     out = {run.id for run in held}
     changed = [replace(run, observed={name: 3.0 * value for name, value in run.observed.items()}, tp=1)
                if run.id in out else run for run in runs]  # fmt: skip
-    _, files = calibrate_steps(split_held_out(changed)[0], tmp_path, fit=quickly)
+    _, files = calibrate_steps(split_held_out(changed)[0], tmp_path, fit=solve)
     for mine, before in zip(files, developed[1], strict=True):
         assert mine.read_bytes() == before.read_bytes(), mine.name
 

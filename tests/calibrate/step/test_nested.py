@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 import numpy as np
 import pytest
 
@@ -70,26 +68,24 @@ def test_a_kernel_that_was_looked_up_for_one_model_is_not_known_without_it():
 
 def test_cross_validation_asks_without_the_rules_of_what_it_leaves_out(runs):
     design = build_design(runs)
-    fit = partial(solve, rounds=2)
-    errors = cross_validate(design, "group", fit=fit)
+    errors = cross_validate(design, "group", solve)
     names = np.array([group_key(question.run) for question in design.questions])
     fold = folds_of(design.questions, "group")
     out = np.flatnonzero(fold == fold[names == GROUP][0])
     seen = alone(design, np.flatnonzero(fold != fold[out[0]]))
     with exchanged(without=frozenset(names[out].tolist())):
         asked = design_unchecked([question_of(design.questions[place].run) for place in out])
-    expected = unseen(seen, fit(seen), asked).residual
+    expected = unseen(seen, solve(seen), asked).residual
     rows = np.isin(design.observation_run, out)
     np.testing.assert_allclose(errors.residual[rows], expected, atol=1e-9)
     # with them it would be another prediction
-    with_rules = unseen(seen, fit(seen), alone(design, out)).residual
+    with_rules = unseen(seen, solve(seen), alone(design, out)).residual
     assert np.abs(with_rules - expected).max() > 1e-3
 
 
 def test_folds_in_processes_of_their_own_give_the_same_errors(runs):
     design = build_design([*runs[:6], *runs[-6:]])
-    fit = partial(solve, rounds=2)
-    one, two = (cross_validate(design, "group", fit=fit, processes=count) for count in (1, 2))
+    one, two = (cross_validate(design, "group", solve, processes=count) for count in (1, 2))
     np.testing.assert_allclose(one.residual, two.residual, atol=1e-9)
     assert (one.knowledge == two.knowledge).all()
 
