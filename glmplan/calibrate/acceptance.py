@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -176,20 +176,22 @@ def fit_acceptance(rows: Iterable[Acceptance] | None = None) -> AcceptanceFit:
     return found_best[1]
 
 
-def write_acceptance_fit(path: str | Path | None = None) -> Path:
+def write_acceptance_fit(path: str | Path | None = None, *, without: Collection[str] = ()) -> Path:
     """Fit and write `calibration/fits/acceptance.toml`.
 
     Parameters
     ----------
     path : path, optional
         Another file.
+    without : collection of str, optional
+        Runs whose lengths are left out.
 
     Returns
     -------
     pathlib.Path
         The file; the same rows give the same bytes.
     """
-    fit = fit_acceptance()
+    fit = fit_acceptance([row for row in load_acceptance() if row.run not in without])
     pairs = {name: f"{v:.3f}" for name, v in zip(fit.names, fit.value.tolist(), strict=True)}
     lines = [
         "# Written by `glmplan calibrate`; observations: calibration/measurements/acceptance.csv.",

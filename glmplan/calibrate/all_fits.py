@@ -9,27 +9,42 @@ from glmplan.calibrate.acceptance import write_acceptance_fit
 from glmplan.calibrate.links.record import write_link_fits
 from glmplan.calibrate.memory_starts import write_memory_fit
 from glmplan.calibrate.offload import write_offload_fit
+from glmplan.calibrate.offload_rows import hybrid_runs
+from glmplan.calibrate.step.beyond import FILE as BEYOND
+from glmplan.calibrate.step.beyond import write_beyond
 from glmplan.calibrate.step.left_out import FILE, left_out_of, write_left_out
+from glmplan.calibrate.step.nested import exchanged
 from glmplan.calibrate.step.observations import build_design
+from glmplan.calibrate.step.unseen import Fit
 from glmplan.calibrate.step.write import Calibrated, calibrate, write_fit
 from glmplan.facts.folders import data_folder
+from glmplan.readers.runs.holdout import held_out, split_held_out
 from glmplan.readers.runs.ledger import load_measurements
 from glmplan.readers.runs.record import Run
 
-__all__ = ["calibrate_everything", "calibrate_steps"]
+__all__ = ["calibrate_everything", "calibrate_steps", "development_fit"]
 
 
 def calibrate_steps(
-    runs: Iterable[Run], folder: Path, *, progress: Callable[[str, int, int], None] | None = None
+    runs: Iterable[Run],
+    folder: Path,
+    *,
+    fit: Fit | None = None,
+    processes: int = 1,
+    progress: Callable[[str, int, int], None] | None = None,
 ) -> tuple[Calibrated, list[Path]]:
     """Fit the step time to runs, cross-validate, and write the fit with its errors.
 
     Parameters
     ----------
     runs : iterable of Run
-        The runs.
+        The runs. Nothing else is looked at.
     folder : pathlib.Path
         Folder of the fit.
+    fit : callable, optional
+        How the runs are fitted, with their spreads; as what ships by default.
+    processes : int, optional
+        Folds that are fitted at once, [-]
     progress : callable, optional
         Called with what is being done, how far it is, and out of how much.
 
@@ -38,21 +53,32 @@ def calibrate_steps(
     Calibrated, list of pathlib.Path
         The fit and the files written.
     """
-    found = calibrate(build_design(runs), progress=progress)
-    return found, [*write_fit(found, folder), write_left_out(left_out_of(found), folder / FILE)]
+    found = calibrate(build_design(runs), fit=fit, processes=processes, progress=progress)
+    written = [write_left_out(left_out_of(found), folder / FILE), write_beyond(found.beyond, folder / BEYOND)]
+    return found, [*write_fit(found, folder), *written]
 
 
 def calibrate_everything(
-    out: Path | None = None, *, progress: Callable[[str, int, int], None] | None = None
+    out: Path | None = None,
+    *,
+    without_holdout: bool = False,
+    processes: int = 1,
+    progress: Callable[[str, int, int], None] | None = None,
 ) -> list[Path]:
     """Refit links, memory, offloading, acceptance lengths and the step time; kernels have a command of their own.
 
-    The acceptance lengths come first, the step time rests on them.
+    The acceptance lengths come first, the step time rests on them. What ships is fitted to all runs. During development
+    the held-out groups (`calibration/holdout.toml`) are left out: of the fits, their spreads, their cross-validation
+    and the widths of intervals. Links and memory rest on no table of runs.
 
     Parameters
     ----------
     out : pathlib.Path, optional
         Folder of the fits; `calibration/fits` by default.
+    without_holdout : bool, optional
+        Leave the held-out groups out.
+    processes : int, optional
+        Folds that are fitted at once, [-]
     progress : callable, optional
         Called with what is being done, how far it is, and out of how much.
 
@@ -62,11 +88,41 @@ def calibrate_everything(
         Files written; the same measurements give the same bytes.
     """
     folder = out or data_folder("calibration") / "fits"
+    return _everything(folder, without_holdout, processes, progress)[1]
+
+
+def development_fit(
+    folder: Path, *, processes: int = 1, progress: Callable[[str, int, int], None] | None = None
+) -> Calibrated:
+    """Fit everything without the held-out groups, as what ships is fitted.
+
+    Parameters
+    ----------
+    folder : pathlib.Path
+        Folder of the fits.
+    processes : int, optional
+        Folds that are fitted at once, [-]
+    progress : callable, optional
+        Called with what is being done, how far it is, and out of how much.
+
+    Returns
+    -------
+    Calibrated
+        The fit of the step time.
+    """
+    return _everything(folder, True, processes, progress)[0]
+
+
+def _everything(
+    folder: Path, without_holdout: bool, processes: int, progress: Callable[[str, int, int], None] | None
+) -> tuple[Calibrated, list[Path]]:
+    everything = [*load_measurements(), *hybrid_runs()]
+    without = held_out(everything) if without_holdout else frozenset()
     small = {
-        "acceptance lengths": lambda: write_acceptance_fit(folder / "acceptance.toml"),
+        "acceptance lengths": lambda: write_acceptance_fit(folder / "acceptance.toml", without=without),
         "links": lambda: write_link_fits(folder / "links.toml"),
         "memory": lambda: write_memory_fit(folder / "memory.toml"),
-        "offload": lambda: write_offload_fit(folder / "offload.toml"),
+        "offload": lambda: write_offload_fit(folder / "offload.toml", without=without),
     }
     written = []
     for place, (name, write) in enumerate(small.items()):
@@ -75,4 +131,8 @@ def calibrate_everything(
         written.append(write())
     if progress is not None:
         progress("runs to arrays", 0, 1)
-    return [*written, *calibrate_steps(load_measurements(), folder / "step", progress=progress)[1]]
+    # what a step rests on is what was just written
+    with exchanged(fits=folder):
+        runs = split_held_out(load_measurements())[0] if without_holdout else load_measurements()
+        found, files = calibrate_steps(runs, folder / "step", processes=processes, progress=progress)
+    return found, [*written, *files]

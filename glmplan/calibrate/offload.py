@@ -6,12 +6,20 @@ Observations: rows of `calibration/measurements` that ran with experts in host m
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 
 import numpy as np
 
 from glmplan.calibrate.offload_rows import HybridObservation, hybrid_observations, hybrid_runs
-from glmplan.calibrate.one_memory import UNIFIED_CONSTANTS, fit_unified, left_out_parts, unified_rows, unified_runs
+from glmplan.calibrate.one_memory import (
+    UNIFIED_CONSTANTS,
+    UnifiedRow,
+    fit_unified,
+    left_out_parts,
+    unified_rows,
+    unified_runs,
+)
 from glmplan.facts.files import write_atomically
 from glmplan.facts.folders import data_folder
 from glmplan.physics.offload.time import OffloadFit
@@ -216,13 +224,15 @@ def machine_effects(
     return found
 
 
-def offload_fit_text(observations: list[HybridObservation]) -> str:
+def offload_fit_text(observations: list[HybridObservation], one_memory: list[UnifiedRow]) -> str:
     """Write the fit as TOML.
 
     Parameters
     ----------
     observations : list of HybridObservation
         Observations.
+    one_memory : list of UnifiedRow
+        Those of machines with one memory.
 
     Returns
     -------
@@ -250,7 +260,6 @@ def offload_fit_text(observations: list[HybridObservation]) -> str:
     ):
         lines.append(f"{name} = [{min(column):g}, {max(column):g}]")
     lines += ["", "[intervals]"]
-    one_memory = unified_rows(unified_runs())
     half["unified"] = spread_of({part: [e for _, e in rows] for part, rows in left_out_parts(one_memory).items()})
     lines += [f"{kind} = [{-width:.4f}, {width:.4f}]" for kind, width in half.items()]
     logs, errors = fit_unified(one_memory)
@@ -268,13 +277,15 @@ def offload_fit_text(observations: list[HybridObservation]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def write_offload_fit(path: str | Path | None = None) -> Path:
+def write_offload_fit(path: str | Path | None = None, *, without: Collection[str] = ()) -> Path:
     """Fit and write `calibration/fits/offload.toml`.
 
     Parameters
     ----------
     path : path, optional
         Another file.
+    without : collection of str, optional
+        Runs that are left out.
 
     Returns
     -------
@@ -282,6 +293,7 @@ def write_offload_fit(path: str | Path | None = None) -> Path:
         The file written.
     """
     file = Path(path) if path is not None else data_folder("calibration") / "fits" / "offload.toml"
-    observations, _ = hybrid_observations(hybrid_runs())
-    write_atomically(file, offload_fit_text(observations))
+    observations, _ = hybrid_observations(run for run in hybrid_runs() if run.id not in without)
+    one_memory = unified_rows([run for run in unified_runs() if run.id not in without])
+    write_atomically(file, offload_fit_text(observations, one_memory))
     return file

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -21,12 +22,20 @@ def command(
     refit: Annotated[bool, typer.Option("--refit", help="Cross-validate again instead of reading the errors.")] = False,
     fit: Annotated[Path | None, typer.Option(help="Folder of a fit; the shipped one by default.")] = None,
     page: Annotated[Path | None, typer.Option(help="File of the page; docs/accuracy.md in a checkout.")] = None,
+    holdout: Annotated[
+        bool,
+        typer.Option("--holdout", help="Fit without the held-out groups, score them, add to docs/accuracy-holdout.md."),
+    ] = False,
 ) -> None:
     """Score predictions of left-out runs, print the report and write docs/accuracy.md with its plots.
 
     Errors are those that `glmplan calibrate` stored, made by fits that had not seen the run: rows left out at random,
-    whole (model, accelerator, engine) groups, whole models and whole accelerators.
+    whole groups (engine, part, model shape, format), whole models and whole accelerators. `--holdout` takes as long as
+    `glmplan calibrate` and is meant to be run a few times in a release: who looks often is no longer blind.
     """
+    if holdout:
+        _holdout(page)
+        return
     if against is not None:
         from glmplan.calibrate.backtest.moved import moved, moved_table, moved_text
         from glmplan.cli.progress import bar
@@ -43,6 +52,8 @@ def command(
         accuracy_text,
         write_accuracy_page,
     )
+    from glmplan.calibrate.step.beyond import FILE as BEYOND
+    from glmplan.calibrate.step.beyond import read_beyond
     from glmplan.calibrate.step.covariance import read_constants
     from glmplan.calibrate.step.left_out import FILE, left_out_of, read_left_out
     from glmplan.facts.folders import data_folder
@@ -54,11 +65,12 @@ def command(
         from glmplan.readers.runs.ledger import load_measurements
 
         with steps("cross-validating") as progress:
-            again = calibrate(build_design(load_measurements()), progress=progress)
-        errors, constants = left_out_of(again), again.posterior.engines
+            again = calibrate(build_design(load_measurements()), processes=os.cpu_count() or 1, progress=progress)
+        errors, constants, beyond = left_out_of(again), again.posterior.engines, again.beyond
     else:
         errors, constants = read_left_out(fit / FILE if fit is not None else None), read_constants(fit)
-    found = accuracy(errors, constants=constants)
+        beyond = read_beyond(fit / BEYOND if fit is not None else None)
+    found = accuracy(errors, constants=constants, beyond=beyond)
     write = {Form.text: accuracy_text, Form.json: accuracy_json, Form.csv: accuracy_csv, Form.md: accuracy_page}
     typer.echo(write[form](found), nl=False)
     docs = data_folder("calibration").parent / "docs"
@@ -67,3 +79,43 @@ def command(
     if page is not None:
         for file in write_accuracy_page(found, page):
             typer.echo(f"written: {file}", err=True)
+
+
+def _holdout(page: Path | None) -> None:
+    """Fit without the held-out groups, score them, and add what was found to the page."""
+    import datetime
+    import tempfile
+
+    from glmplan.calibrate.all_fits import development_fit
+    from glmplan.calibrate.backtest.holdout import holdout_lines, holdout_page, record_holdout
+    from glmplan.calibrate.step.nested import exchanged
+    from glmplan.cli.progress import steps
+    from glmplan.facts.folders import data_folder
+    from glmplan.readers.runs.holdout import split_held_out
+    from glmplan.readers.runs.ledger import load_measurements
+
+    root = data_folder("calibration").parent
+    with tempfile.TemporaryDirectory() as name, steps("fitting without the held-out groups") as progress:
+        folder = Path(name)
+        found = development_fit(folder, processes=os.cpu_count() or 1, progress=progress)
+        with exchanged(fits=folder):
+            _, held = split_held_out(load_measurements())
+            day = datetime.date.today().isoformat()
+            lines = holdout_lines(found, held, date=day, commit=_commit(root))
+    typer.echo(holdout_page(lines), nl=False)
+    if page is None and (root / "docs").is_dir():
+        page = root / "docs" / "accuracy-holdout.md"
+    if page is not None:
+        for file in record_holdout(lines, page):
+            typer.echo(f"written: {file}", err=True)
+
+
+def _commit(root: Path) -> str:
+    """The commit of the checkout, with a mark where files differ from it; empty outside of one."""
+    import subprocess
+
+    asked = ["git", "-C", str(root), "describe", "--always", "--dirty=, with changes", "--exclude=*"]
+    try:
+        return subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return "no commit"

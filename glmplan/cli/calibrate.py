@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -31,11 +32,17 @@ def command(
         list[str] | None, typer.Option(help="With kernels: fit only this part; may be repeated.")
     ] = None,
     page: Annotated[Path | None, typer.Option(help="With kernels: file for the page of errors.")] = None,
+    without_holdout: Annotated[
+        bool,
+        typer.Option("--without-holdout", help="For development: leave the groups of calibration/holdout.toml out."),
+    ] = False,
 ) -> None:
     """Refit everything to the measurements that ship, or update the fit with your own runs.
 
     With `--from` nothing that ships is changed: `--save` writes the calibration of your site, which `--calibration`
-    of other commands applies. The same input gives the same files, byte for byte, on one kind of processor.
+    of other commands applies. What ships is fitted to all runs; `--without-holdout` is for work on glmplan itself,
+    whose scores must not see the held-out groups before `glmplan backtest --holdout`. The same input gives the same
+    files, byte for byte, on one kind of processor.
     """
     if runs is not None:
         _site(runs, save)
@@ -49,7 +56,9 @@ def command(
         from glmplan.cli.progress import steps
 
         with steps("calibrating") as progress:
-            written = calibrate_everything(out, progress=progress)
+            written = calibrate_everything(
+                out, without_holdout=without_holdout, processes=os.cpu_count() or 1, progress=progress
+            )
     for file in written:
         typer.echo(str(file))
 

@@ -60,7 +60,7 @@ def read_entries(path: str | Path, table: str, fields: Collection[str]) -> tuple
     table : str
         Name of the table.
     fields : collection of str
-        Fields that an entry may have besides ``source``.
+        Fields that an entry may have besides ``source`` and ``in_view`` (`glmplan.facts.in_view`).
 
     Returns
     -------
@@ -83,8 +83,8 @@ def read_entries(path: str | Path, table: str, fields: Collection[str]) -> tuple
     found = tuple(read_toml(path)[table])
     for entry in found:
         for field in entry:
-            if field not in {*fields, "source"}:
-                raise SpecError(f"is not a field of {table}", file=path, value=field, choices={*fields, "source"})
+            if field not in (known := {*fields, "source", "in_view"}):
+                raise SpecError(f"is not a field of {table}", file=path, value=field, choices=known)
         if not entry.get("source"):
             raise SpecError("has no source", file=path, field=table, value=str(entry))
     return found

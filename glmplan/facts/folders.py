@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import lru_cache
 from pathlib import Path
 
@@ -10,11 +13,12 @@ import rtoml
 
 from glmplan.errors import SpecError
 
-__all__ = ["aliases_in", "data_folder", "names_in", "plain_name"]
+__all__ = ["aliases_in", "data_folder", "fits_folder", "fits_in", "names_in", "plain_name"]
 
 # Aliases stand on one line each, so that names are found without parsing every file.
 _ALIASES = re.compile(rb"^aliases = (\[.*\])$", re.MULTILINE)
 _FOLDERS = ("calibration", "hardware_db", "model_specs")
+_FITS: ContextVar[Path | None] = ContextVar("folder of the fits", default=None)
 
 
 def data_folder(name: str) -> Path:
@@ -47,6 +51,45 @@ def data_folder(name: str) -> Path:
         if folder.is_dir():
             return folder
     raise SpecError("is missing from this installation of glmplan; install it again", value=name)
+
+
+def fits_folder() -> Path:
+    """Return the folder of the fits that rest on measured runs: that of `fits_in`, else the shipped one.
+
+    Returns
+    -------
+    Path
+        The folder.
+
+    Examples
+    --------
+    >>> fits_folder().name
+    'fits'
+    """
+    return _FITS.get() or data_folder("calibration") / "fits"
+
+
+@contextmanager
+def fits_in(folder: Path) -> Iterator[None]:
+    """Read the fits in another folder, such as those that were made without the held-out groups.
+
+    What was read before is remembered by its readers: `glmplan.calibrate.step.nested` forgets it.
+
+    Parameters
+    ----------
+    folder : Path
+        The folder.
+
+    Yields
+    ------
+    None
+        While it is read.
+    """
+    token = _FITS.set(folder)
+    try:
+        yield
+    finally:
+        _FITS.reset(token)
 
 
 @lru_cache(maxsize=4096)

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +18,7 @@ import numpy as np
 from glmplan.errors import SpecError
 from glmplan.facts.engines.walls import Conditions, wall_apart
 from glmplan.facts.files import read_toml
-from glmplan.facts.folders import data_folder
+from glmplan.facts.folders import fits_folder
 from glmplan.physics.blocks.features import is_indexed, mixers_of, model_features, routed_blocks
 from glmplan.physics.step.time import PARAMETERS
 from glmplan.prediction.deployment import Deployment
@@ -73,13 +74,14 @@ _FRONT = (PARAMETERS.index("arrival_seconds"), PARAMETERS.index("prompt_token_se
 
 
 #: what is known of a deployment, from most to least
-KNOWLEDGE: tuple[str, ...] = ("configuration", "group", "pair", "accelerator", "model", "engine", "nothing")
+KNOWLEDGE: tuple[str, ...] = ("configuration", "group", "pair", "format", "accelerator", "model", "engine", "nothing")
 #: in words, for `basis`
 KNOWN_AS: dict[str, str] = {
     "site": "this site measured this configuration itself",
     "configuration": "this model, part, engine and layout were measured",
     "group": "this model was measured on this part and engine, in another layout",
-    "pair": "the model and the part were each measured on this engine, not together",
+    "pair": "the model and the part were each measured on this engine, the part with other models in this format",
+    "format": "the model and the part were each measured on this engine, not together, nor the part in this format",
     "accelerator": "the part was measured on this engine, the model was not",
     "model": "the model was measured on this engine, the part was not",
     "engine": "the engine was measured, on other parts with other models",
@@ -111,7 +113,9 @@ def knowledge_class(known: tuple[bool, ...]) -> str:
     if of["group"]:
         return "group"
     if of["engine_accelerator"]:
-        return "pair" if of["engine_model"] else "accelerator"
+        if not of["engine_model"]:
+            return "accelerator"
+        return "pair" if of["engine_accelerator_format"] else "format"
     if of["engine_model"]:
         return "model"
     return "engine" if of["engine"] else "nothing"
@@ -341,7 +345,7 @@ def shipped_effects(engine: str) -> Effects:
     SpecError
         If the fit is missing or cannot be read.
     """
-    return effects_in(data_folder("calibration") / "fits" / "step", engine)
+    return effects_in(fits_folder() / "step", engine)
 
 
 @lru_cache(maxsize=32)
@@ -377,4 +381,7 @@ def effects_in(folder: Path, engine: str) -> Effects:
     intervals = {
         name: {kind: (pair[0], pair[1]) for kind, pair in table.items()} for name, table in shared["intervals"].items()
     }
+    # an older fit may not tell a class from the next, of which less is known
+    for name, less in reversed(list(pairwise(KNOWLEDGE))):
+        intervals.setdefault(name, intervals.get(less, {}))
     return Effects(values, np.array(shared["spread"]), intervals, special.get("domain", {}), shared.get("widths", {}))

@@ -53,6 +53,7 @@ def _predicted(found: Accuracy) -> Any:
     table, parts = found.table, []
     for figure, unit in _FIGURES:
         mine = table.figure == figure
+        mine &= ~np.isnan(table.predicted["group"])
         if not mine.any():
             continue
         measured = table.measured[mine]
@@ -120,7 +121,7 @@ def _coverage(found: Accuracy) -> Any:
     for mode in MODES:
         for dimension, groups in table.groups.items():
             for group in np.unique(groups):
-                mine = groups == group
+                mine = (groups == group) & ~np.isnan(table.predicted[mode])
                 if mine.sum() >= LARGE:
                     share = 100 * float(table.inside[mode][mine].mean())
                     values.append({"left out": mode, "by": dimension, "group": str(group), "coverage": share})

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from glmplan.calibrate.backtest.by_group import GroupBias, group_biases
 from glmplan.calibrate.backtest.reasons import conditions_of
+from glmplan.calibrate.step.crossvalidate import group_names
 from glmplan.calibrate.step.intervals import nested_intervals, scored_of
 from glmplan.calibrate.step.left_out import LeftOut
 from glmplan.errors import GlmplanError
@@ -66,7 +68,7 @@ def score(predicted: np.ndarray, inside: np.ndarray | None = None, width: np.nda
     Returns
     -------
     Score
-        The summary.
+        The summary; NaN of nothing.
 
     Examples
     --------
@@ -74,6 +76,9 @@ def score(predicted: np.ndarray, inside: np.ndarray | None = None, width: np.nda
     >>> round(found.median, 3), round(found.bias, 3)
     (0.1, 0.0)
     """
+    if not len(predicted):
+        nan = float("nan")
+        return Score(0, nan, nan, nan, nan, nan, nan)
     error = np.expm1(predicted)
     size = np.abs(error)
     return Score(
@@ -109,6 +114,10 @@ class Table:
         Way of leaving out → logarithm of high over low end, [-]
     site : (m,) array
         The same as `predicted` after a site's update; NaN where that was not tried, [-]
+    knowledge : dict of str to (m,) array of str
+        Way of leaving out → what was known of the run; empty where nothing could be predicted.
+    group : (m,) array of str
+        Engine, part, model shape and format, as `glmplan.readers.runs.holdout.group_key` names them.
     groups : dict of str to (m,) array of str
         One of `DIMENSIONS` → the group of each observation.
     conditions : dict of str to (m,) array of bool
@@ -123,6 +132,8 @@ class Table:
     inside: dict[str, np.ndarray]
     width: dict[str, np.ndarray]
     site: np.ndarray
+    knowledge: dict[str, np.ndarray]
+    group: np.ndarray
     groups: dict[str, np.ndarray]
     conditions: dict[str, np.ndarray]
 
@@ -139,9 +150,27 @@ class Table:
         Returns
         -------
         Score
-            The summary.
+            The summary; what could not be predicted is not counted.
         """
+        rows = rows & ~np.isnan(self.predicted[mode])
         return score(self.predicted[mode][rows], self.inside[mode][rows], self.width[mode][rows])
+
+    def by_group(self, mode: str, rows: np.ndarray) -> tuple[GroupBias, ...]:
+        """Bias and coverage of each group among some observations.
+
+        Parameters
+        ----------
+        mode : str
+            Way of leaving out.
+        rows : (m,) array of bool
+            Which ones.
+
+        Returns
+        -------
+        tuple of GroupBias
+            The least covered first.
+        """
+        return group_biases(self.predicted[mode][rows], self.inside[mode][rows], self.group[rows])
 
 
 def table_of(left_out: LeftOut, runs: Iterable[Run]) -> Table:
@@ -191,6 +220,8 @@ def table_of(left_out: LeftOut, runs: Iterable[Run]) -> Table:
         inside=inside,
         width=width,
         site=sign * left_out.site[rows],
+        knowledge={one.mode: one.knowledge for one in errors},
+        group=group_names(questions)[where] if questions else np.array([], dtype=str),
         groups={name: values[where] for name, values in _groups(questions).items()},
         conditions={name: values[where] for name, values in conditions.items()},
     )

@@ -1,8 +1,7 @@
 """How well the joint fit knows its effects: the posterior covariance around its optimum.
 
-The posterior of thousands of effects is never formed. With ``m`` figures its inverse needs one matrix of ``m`` by ``m``
-(the matrix inversion lemma), and what is asked of it is small: the covariance of one key's parameters, and that of an
-engine's constants, which are sums of a few keys.
+The posterior of thousands of effects is never formed: the normal equations of the fit give what is asked of it, the
+covariance of one key's parameters, and that of an engine's constants, which are sums of a few keys.
 """
 
 from __future__ import annotations
@@ -13,11 +12,11 @@ from pathlib import Path
 
 import numpy as np
 
-from glmplan.calibrate.step.joint_fit import Solution, evaluate, key_spread, prior_spread, summed
+from glmplan.calibrate.step.joint_fit import Solution, linearised
 from glmplan.calibrate.step.observations import Design
 from glmplan.errors import SpecError
 from glmplan.facts.files import read_toml, write_atomically
-from glmplan.facts.folders import data_folder
+from glmplan.facts.folders import fits_folder
 from glmplan.prediction.effects import COLUMNS, LEVELS
 
 __all__ = ["FILE", "Constants", "Posterior", "posterior", "read_constants", "write_covariance"]
@@ -69,9 +68,9 @@ def posterior(design: Design, solution: Solution, *, spread: np.ndarray | None =
     design : Design
         The runs.
     solution : Solution
-        Effects fitted to all of them, with the weight that each figure had.
+        Effects fitted to them, with the weight that each figure had.
     spread : (levels, columns) array, optional
-        Prior standard deviations of the fit, [-]
+        Prior standard deviations; those of the fit by default, [-]
 
     Returns
     -------
@@ -80,47 +79,24 @@ def posterior(design: Design, solution: Solution, *, spread: np.ndarray | None =
 
     Notes
     -----
-    Gauss-Newton: the figures' curvature is left out, and Student's weights are taken as they ended. Not modelled: that
-    spreads and noise were chosen on the same runs.
+    Laplace's approximation, Gauss-Newton: the figures' curvature is left out, and Student's weights are taken as they
+    ended. Not modelled: that spreads and noise are estimates, too; their errors stand in `spreads.toml`.
 
     References
     ----------
     .. [1] C. E. Rasmussen, C. K. I. Williams, "Gaussian Processes for Machine Learning", MIT Press 2006, section 2.1
        and equation A.9.
     """
-    from scipy.linalg.lapack import dpotrf, dpotri
-
-    spread = prior_spread() if spread is None else spread
-    slope = evaluate(design, summed(design, solution.effects))[1] * solution.root[:, None]
-    members = [
-        [np.flatnonzero(design.keys[design.observation_run, level] == key) for key in range(len(names))]
-        for level, names in enumerate(design.key_names)
-    ]
-    sigma = [key_spread(names, spread[level]) for level, names in enumerate(design.key_names)]
-    figures = np.eye(len(slope))
-    for level, keys in enumerate(members):
-        for key, rows in enumerate(keys):
-            scaled = slope[rows] * sigma[level][key]
-            figures[np.ix_(rows, rows)] += scaled @ scaled.T
-    # the upper triangle holds the inverse; what is below is of the matrix before
-    inverse, failed = dpotri(dpotrf(figures, overwrite_a=True)[0], overwrite_c=True)
-    assert not failed  # a unit matrix plus squares is positive definite
-
-    def block(first: np.ndarray, second: np.ndarray) -> np.ndarray:
-        low, high = np.minimum.outer(first, second), np.maximum.outer(first, second)
-        return inverse[low, high]
+    normal = linearised(design, solution, spread=spread)
+    first = normal.cells.first
 
     def between(one: tuple[int, int], two: tuple[int, int]) -> np.ndarray:
         """Covariance of the effects of two keys, (21, 21)."""
-        rows = [members[level][key] for level, key in (one, two)]
-        wide = [sigma[level][key] for level, key in (one, two)]
-        sides = [slope[mine] * own for mine, own in zip(rows, wide, strict=True)]
-        known = sides[0].T @ block(rows[0], rows[1]) @ sides[1]
-        return ((one == two) * np.eye(len(COLUMNS)) - known) * np.outer(*wide)
+        return normal.covariance(int(first[one[0]]) + one[1], int(first[two[0]]) + two[1])
 
     deviation = []
-    for level, keys in enumerate(members):
-        own = [np.diag(between((level, key), (level, key))) for key in range(len(keys))]
+    for level, names in enumerate(design.key_names):
+        own = [np.diag(between((level, key), (level, key))) for key in range(len(names))]
         deviation.append(np.sqrt(np.maximum(np.array(own), 0.0)))
     engines = []
     place = {name: level for level, name in enumerate(LEVELS)}
@@ -196,7 +172,7 @@ def read_constants(folder: str | Path | None = None) -> tuple[Constants, ...]:
     >>> {one.engine for one in read_constants()} >= {"vllm", "sglang", "trtllm"}
     True
     """
-    path = (Path(folder) if folder is not None else data_folder("calibration") / "fits" / "step") / FILE
+    path = (Path(folder) if folder is not None else fits_folder() / "step") / FILE
     content = read_toml(path)
     if content.get("columns") != list(COLUMNS):
         raise SpecError("was written by another version of glmplan: run `glmplan calibrate`", file=path)

@@ -1,4 +1,8 @@
-"""Fit the widths of intervals to the errors of cross-validation, and check them on errors they were not made from."""
+"""Fit the widths of intervals to the errors of cross-validation, and check them on errors they were not made from.
+
+Rows of one group err together, so that groups and not rows are what an interval is calibrated over: each has one vote,
+however many rows it has.
+"""
 
 from __future__ import annotations
 
@@ -7,23 +11,22 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from glmplan.calibrate.step.crossvalidate import Errors, folds_of
+from glmplan.calibrate.step.crossvalidate import Errors, folds_of, group_names
 from glmplan.prediction.effects import KNOWLEDGE
 from glmplan.prediction.from_row import Question
 from glmplan.prediction.intervals import MEASURED_FEATURES, OTHER_FEATURES, factor_key, features_of
 from glmplan.readers.runs.figures import FIGURES
 from glmplan.units import QUANTILE_90
 
-__all__ = ["Intervals", "Scored", "fit_intervals", "nested_intervals", "scored_of", "site_intervals"]
+__all__ = ["Intervals", "Scored", "fit_intervals", "nested_intervals", "scored_of", "site_intervals", "vote"]
 
 #: share of the left-out errors that an interval holds
 _SHARE = 0.90
-#: rows, or groups of rows, that weigh as much as the prior of a factor of 1 [-]
-_ROWS_OF_PRIOR, _GROUPS_OF_PRIOR = 20.0, 10.0
-#: fewest errors, and fewest groups, that make an interval of their own: of fewer, ``0.95 (n + 1) / n`` is over one
-_ENOUGH_ERRORS, _ENOUGH_GROUPS = 60, 19
-#: rows of one group err together: they weigh as this power of their number, so that no large group decides alone [-]
-_GROUP_WEIGHT = 0.8
+#: groups that weigh as much as the prior of a factor of 1 [-]
+_GROUPS_OF_PRIOR = 10.0
+#: fewest groups that say how wide an interval is: nine have no 90 % quantile but their worst row, of fifteen the worst
+#: group decides alone only with more than half of its rows [-]
+_ENOUGH_GROUPS = 15
 #: smaller errors than this scale nothing [-]
 _LEAST_ERROR = 0.01
 _SWEEPS = 8
@@ -41,7 +44,7 @@ class Scored:
     features : dict of str to (m,) array of str
         As in `glmplan.prediction.intervals.features_of`.
     group : (m,) array of int
-        Number of the (engine, accelerator, model) group, [-]
+        Number of the group (engine, part, model shape, format), [-]
     drafting : (m,) array
         Half-width that an acceptance length nobody stated adds, as `glmplan.prediction.predict` adds it, [-]
     """
@@ -113,74 +116,129 @@ def scored_of(questions: Sequence[Question], run: np.ndarray, figure: np.ndarray
     """
     rows = [features_of(one.deployment, one.load) for one in questions]
     features = {name: np.array([row[name] for row in rows])[run] for name in (*MEASURED_FEATURES, *OTHER_FEATURES)}
-    groups = np.array([f"{row['engine']} {row['accelerator']} {row['model']}" for row in rows])
     kind = np.array([FIGURES[name].interval for name in figure])
     deviation = np.array([one.deployment.acceptance_deviation for one in questions])[run]
     return Scored(
         kind=kind,
         features=features,
-        group=np.unique(groups, return_inverse=True)[1][run],
+        group=np.unique(group_names(questions), return_inverse=True)[1][run],
         drafting=np.where(kind == "decode", QUANTILE_90 * deviation, 0.0),
     )
 
 
+def vote(group: np.ndarray) -> np.ndarray:
+    """Weight of each row when each group has one vote.
+
+    Parameters
+    ----------
+    group : (n,) array of int
+        Group of each row, [-]
+
+    Returns
+    -------
+    (n,) array
+        One over the rows of its group, [-]
+
+    Examples
+    --------
+    >>> vote(np.array([0, 0, 1])).tolist()
+    [0.5, 0.5, 1.0]
+    """
+    _, place, size = np.unique(group, return_inverse=True, return_counts=True)
+    return 1.0 / size[place]
+
+
 def _factors(
-    size: np.ndarray, cell: np.ndarray, columns: dict[str, np.ndarray], group: np.ndarray | None
+    size: np.ndarray, cell: np.ndarray, columns: dict[str, np.ndarray], weight: np.ndarray
 ) -> tuple[np.ndarray, dict[str, float]]:
-    """Fit log-sizes of errors as the mean of a cell plus shrunk effects; returns the sum of the effects and them."""
+    """Fit log-sizes of errors as the mean of a cell plus effects, shrunk by how many groups they rest on."""
     value = np.log(np.maximum(size, _LEAST_ERROR))
-    total, mean = np.zeros(len(value)), np.zeros(len(value))
+    total = np.zeros(len(value))
     places = {name: np.unique(keys, return_inverse=True) for name, keys in columns.items()}
     effect = {name: np.zeros(len(keys)) for name, (keys, _) in places.items()}
     _, inside = np.unique(cell, return_inverse=True)
     for _ in range(_SWEEPS):
-        mean = (np.bincount(inside, value - total) / np.bincount(inside))[inside]
+        mean = (np.bincount(inside, weight * (value - total)) / np.bincount(inside, weight))[inside]
         for name, (_, place) in places.items():
-            count = np.bincount(place).astype(float)
-            found = np.bincount(place, value - mean - total + effect[name][place]) / count
-            if group is None:
-                weight = count / (count + _ROWS_OF_PRIOR)
-            else:
-                # rows of one group err together: what counts is how many groups there are
-                pairs = np.unique(np.stack([place, group]), axis=1)
-                groups = np.bincount(pairs[0], minlength=len(count)).astype(float)
-                weight = groups / (groups + _GROUPS_OF_PRIOR)
-            moved = found * weight
+            votes = np.bincount(place, weight)
+            found = np.bincount(place, weight * (value - mean - total + effect[name][place])) / votes
+            moved = found * votes / (votes + _GROUPS_OF_PRIOR)
             total = total + (moved - effect[name])[place]
             effect[name] = moved
     names = {key: float(x) for name, (keys, _) in places.items() for key, x in zip(keys, effect[name], strict=True)}
     return total, names
 
 
-def _quantiles(errors: np.ndarray, count: int, group: np.ndarray | None = None) -> tuple[float, float]:
-    """Ends that hold 90 % of the next error when so many independent ones are known."""
-    side = min((1.0 + _SHARE) / 2.0 * (count + 1.0) / count, 0.995)
-    if group is None:
-        low, high = np.quantile(errors, [1.0 - side, side])
-        return float(low), float(high)
-    _, place, size = np.unique(group, return_inverse=True, return_counts=True)
+def _shape(errors: np.ndarray, group: np.ndarray) -> tuple[float, float]:
+    """Where 5 % and 95 % of the votes lie: how an interval leans, before it is known how wide it must be."""
     order = np.argsort(errors, kind="stable")
-    weight = size[place[order]] ** (_GROUP_WEIGHT - 1.0)
-    below = np.cumsum(weight) - weight / 2.0
-    low, high = np.interp([1.0 - side, side], below / weight.sum(), errors[order])
-    return float(low), float(high)
+    weight = vote(group)[order]
+    below = (np.cumsum(weight) - weight / 2.0) / weight.sum()
+    low, high = np.interp([(1.0 - _SHARE) / 2.0, (1.0 + _SHARE) / 2.0], below, errors[order])
+    return min(float(low), -_LEAST_ERROR), max(float(high), _LEAST_ERROR)
 
 
-def _sizes(errors: np.ndarray, known: np.ndarray, group: np.ndarray) -> dict[str, float]:
-    """Typical size of an error by what was known; few groups say little of their own."""
-    value = np.log(np.maximum(np.abs(errors), _LEAST_ERROR))
-    sizes = {}
-    for name in KNOWLEDGE:
-        mine = known == name
-        groups = len(np.unique(group[mine]))
-        own = float(value[mine].mean()) if groups else 0.0
-        share = groups / (groups + _GROUPS_OF_PRIOR)
-        sizes[name] = float(np.exp(share * own + (1.0 - share) * value.mean()))
-    return sizes
+def _stretch(errors: np.ndarray, group: np.ndarray, shape: tuple[float, float]) -> float:
+    """Stretch that holds the rows of the next group in nine cases of ten.
+
+    Its own vote is counted as a miss where there are groups enough to say so; of fewer, nine votes in ten must do,
+    which says how large errors are but not how far they reach.
+    """
+    needed = np.maximum(errors / shape[1], errors / shape[0])
+    order = np.argsort(needed, kind="stable")
+    weight = vote(group)[order]
+    groups = len(np.unique(group))
+    misses = 1.0 if groups >= _ENOUGH_GROUPS else 0.0
+    place = int(np.searchsorted(np.cumsum(weight), _SHARE * (groups + misses) - 1e-9))
+    return float(needed[order][min(place, len(order) - 1)])
 
 
-def _enough(mine: np.ndarray, group: np.ndarray) -> bool:
-    return bool(mine.sum() >= _ENOUGH_ERRORS) and len(np.unique(group[mine])) >= _ENOUGH_GROUPS
+def _groups(mine: np.ndarray, group: np.ndarray) -> int:
+    return len(np.unique(group[mine]))
+
+
+@dataclass(frozen=True)
+class _Left:
+    """Errors on left-out runs in one row: residual over the factors of its like, class, kind, group."""
+
+    scaled: np.ndarray
+    known: np.ndarray
+    kind: np.ndarray
+    group: np.ndarray
+
+
+def _bases(left: _Left) -> dict[str, dict[str, tuple[float, float]]]:
+    """Base intervals: a shape for measured configurations and one for all others, stretched for each class."""
+    base: dict[str, dict[str, tuple[float, float]]] = {name: {} for name in KNOWLEDGE}
+    measured = left.known == "configuration"
+    for one in _KINDS:
+        alike = left.kind == one
+        shapes, wide = {}, {}
+        for name, of in (("configuration", measured), ("others", ~measured)):
+            # too few groups have no shape of their own: they take that of all kinds, else of all rows
+            choices = (alike & of, of, np.ones(len(alike), dtype=bool))
+            mine = next(rows for rows in choices if _groups(rows, left.group) >= _ENOUGH_GROUPS or rows.all())
+            shapes[name] = _shape(left.scaled[mine], left.group[mine])
+            own = alike & of if (alike & of).any() else mine
+            wide[name] = max(_stretch(left.scaled[rows], left.group[rows], shapes[name]) for rows in (own, mine))
+        last = tuple(wide["configuration"] * end for end in shapes["configuration"])
+        for name in KNOWLEDGE:
+            if name != "configuration":
+                stretch = _class_stretch(left, alike, name, shapes["others"], wide["others"])
+                last = (min(stretch * shapes["others"][0], last[0]), max(stretch * shapes["others"][1], last[1]))
+            base[name][one] = (round(last[0], 4), round(last[1], 4))
+    return base
+
+
+def _class_stretch(left: _Left, alike: np.ndarray, name: str, shape: tuple[float, float], of_all: float) -> float:
+    """Stretch of a class of knowledge by its own groups; few of them widen that of all classes, and never narrow it."""
+    mine = alike & (left.known == name)
+    groups = _groups(mine, left.group)
+    if groups < _ENOUGH_GROUPS and name == "group":
+        # another layout of a measured group is seldom left out alone: it is at least as well known as a pair
+        return _class_stretch(left, alike, "pair", shape, of_all)
+    own = _stretch(left.scaled[mine], left.group[mine], shape) if groups else 0.0
+    return own if groups >= _ENOUGH_GROUPS else max(own, of_all)
 
 
 def fit_intervals(errors: Sequence[Errors], scored: Scored, *, use: np.ndarray | None = None) -> Intervals:
@@ -198,12 +256,16 @@ def fit_intervals(errors: Sequence[Errors], scored: Scored, *, use: np.ndarray |
     Returns
     -------
     Intervals
-        Base intervals and factors. Less knowledge never gives a narrower base.
+        Base intervals and factors. Less knowledge never gives a narrower base, and a factor narrows only where the
+        groups that it would narrow stay covered.
 
     References
     ----------
-    .. [1] J. Lei et al., "Distribution-Free Predictive Inference for Regression", JASA 113 (2018), section 5.2: errors
-       scaled by how widely their like scatter. The quantiles carry the correction ``(n + 1) / n`` with n groups.
+    .. [1] R. Dunn, L. Wasserman, A. Ramdas, "Distribution-Free Prediction Sets for Two-Layer Hierarchical Models",
+       JASA 118 (2023); Y. Lee, R. F. Barber, R. Willett, "Distribution-free inference with hierarchical data",
+       arXiv 2306.06342, section 3: rows of one group share a vote, and the vote of the next group is a miss.
+    .. [2] J. Lei et al., "Distribution-Free Predictive Inference for Regression", JASA 113 (2018), section 5.2: errors
+       scaled by how widely their like scatter.
     """
     used = np.ones(len(scored.kind), dtype=bool) if use is None else use
     residual = np.concatenate([one.residual[used] for one in errors])
@@ -214,48 +276,40 @@ def fit_intervals(errors: Sequence[Errors], scored: Scored, *, use: np.ndarray |
     residual, known, rows = residual[ok], known[ok], rows[ok]
     kind, group = scored.kind[rows], scored.group[rows]
     factor = np.zeros(len(rows))
-    widths: dict[str, float] = {}
+    effects: dict[str, float] = {}
+    members: dict[str, np.ndarray] = {}
     for measured in (True, False):
-        mine = (known == "configuration") == measured
-        if not mine.any():
+        mine = np.flatnonzero((known == "configuration") == measured)
+        if not len(mine):
             continue
-        names = MEASURED_FEATURES if measured else OTHER_FEATURES
         columns = {}
-        for name in names:
-            pairs = zip(kind[mine], scored.features[name][rows[mine]], strict=True)
-            columns[name] = np.array([factor_key(k, name, value) for k, value in pairs])
+        for name in MEASURED_FEATURES if measured else OTHER_FEATURES:
+            head = np.char.add(kind[mine], f" {name}: ")
+            columns[name] = np.char.add(head, scored.features[name][rows[mine]])
         cell = np.char.add(np.char.add(kind[mine], "|"), known[mine])
-        factor[mine], found = _factors(np.abs(residual[mine]), cell, columns, None if measured else group[mine])
-        widths |= {key: round(float(np.exp(x)), 3) for key, x in found.items() if abs(x) >= 0.02}
-    scaled = residual / np.exp(factor)
-    base: dict[str, dict[str, tuple[float, float]]] = {name: {} for name in KNOWLEDGE}
-    sizes: dict[str, dict[str, float]] = {}
-    shape = scaled.copy()
-    for one in _KINDS:
-        alike = kind == one
-        others = alike & (known != "configuration")
-        mine = others if others.any() else np.ones(len(kind), dtype=bool)
-        sizes[one] = _sizes(scaled[mine], known[mine], group[mine])
-        shape[alike] /= np.array([sizes[one][name] for name in known[alike]])
-    for one in _KINDS:
-        alike = kind == one
-        mine = alike & (known == "configuration")
-        mine = mine if _enough(mine, group) else alike if alike.any() else np.ones(len(kind), dtype=bool)
-        last = _quantiles(scaled[mine], int(mine.sum()))
-        others = known != "configuration"
-        # too few groups have no quantile of their own: the errors of all kinds have one shape, each kind its size
-        if _enough(others & alike, group):
-            others &= alike
-        elif not others.any():
-            others[:] = True
-        ends = _quantiles(shape[others], len(np.unique(group[others])), group[others])
-        for name in KNOWLEDGE:
-            if name != "configuration":
-                # another layout of a measured group is seldom left out alone: it is at least as well known as a pair
-                wide = sizes[one]["pair" if name == "group" else name]
-                last = (min(wide * ends[0], last[0]), max(wide * ends[1], last[1]))
-            base[name][one] = (round(last[0], 4), round(last[1], 4))
+        factor[mine], found = _factors(np.abs(residual[mine]), cell, columns, vote(group[mine]))
+        effects |= found
+        for keys in columns.values():
+            names, place = np.unique(keys, return_inverse=True)
+            members |= {str(key): mine[place == number] for number, key in enumerate(names)}
+    left = _Left(residual / np.exp(factor), known, kind, group)
+    base = _bases(left)
+    for key, effect in effects.items():
+        if effect < 0.0 and not _covered(left, base, members[key]):
+            effects[key] = 0.0
+    widths = {key: round(float(np.exp(x)), 3) for key, x in effects.items() if abs(x) >= 0.02}
     return Intervals(base, dict(sorted(widths.items())))
+
+
+def _covered(left: _Left, base: dict[str, dict[str, tuple[float, float]]], rows: np.ndarray) -> bool:
+    """Whether the groups of some rows are covered as they should be, the next one counted as a miss."""
+    group = left.group[rows]
+    if len(np.unique(group)) < _ENOUGH_GROUPS:
+        return False
+    ends = np.array([base[known][kind] for known, kind in zip(left.known[rows], left.kind[rows], strict=True)])
+    inside = (left.scaled[rows] >= ends[:, 0]) & (left.scaled[rows] <= ends[:, 1])
+    weight = vote(group)
+    return bool((weight * inside).sum() >= _SHARE * (weight.sum() + 1.0))
 
 
 def nested_intervals(
@@ -314,7 +368,8 @@ def site_intervals(
     found = dict(configuration)
     for kind in _KINDS:
         mine = ~np.isnan(errors) & (kinds == kind)
-        if _enough(mine, sweep):
-            low, high = _quantiles(errors[mine], len(np.unique(sweep[mine])))
-            found[kind] = (round(min(low, 0.0), 4), round(max(high, 0.0), 4))
+        if _groups(mine, sweep) >= _ENOUGH_GROUPS:
+            shape = _shape(errors[mine], sweep[mine])
+            wide = _stretch(errors[mine], sweep[mine], shape)
+            found[kind] = (round(wide * shape[0], 4), round(wide * shape[1], 4))
     return found

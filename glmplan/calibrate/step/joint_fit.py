@@ -1,21 +1,38 @@
 """The joint fit: one hierarchical model of the step time on all measured runs at once.
 
-Maximum a posteriori by Gauss-Newton in the effects, each step a sparse damped least squares (LSMR); outliers are
-weighted down as under Student's t. See docs/physics/calibration.md.
+Maximum a posteriori by Gauss-Newton in the effects, each step solved exactly; outliers are weighted down as under
+Student's t. See docs/physics/calibration.md.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
+from glmplan.calibrate.step.normal import Normal, cells_of, normal_equations
 from glmplan.calibrate.step.observations import Design
+from glmplan.calibrate.step.spreads import Spreads, key_spread, noise_class
+from glmplan.calibrate.step.spreads import start as start_spreads
+from glmplan.errors import GlmplanError
 from glmplan.physics.step.time import PARAMETERS, step_time
-from glmplan.prediction.effects import COLUMNS, LEVELS, REFERENCES, SCALE, TTFT_SCALE, log_parameters
+from glmplan.prediction.effects import COLUMNS, LEVELS, SCALE, TTFT_SCALE, log_parameters
 
-__all__ = ["PRIOR_MEAN", "Solution", "evaluate", "key_spread", "noise_class", "prior_spread", "solve", "summed"]
+__all__ = [
+    "FREEDOM",
+    "PRIOR_MEAN",
+    "NotConverged",
+    "Solution",
+    "evaluate",
+    "guesses_load",
+    "linearised",
+    "noise_of",
+    "prior_deviation",
+    "prior_mean",
+    "solve",
+    "summed",
+]
 
 #: where the search starts and where an unmeasured engine stands: latencies in seconds, slow-downs as ratios
 PRIOR_MEAN: dict[str, float] = {
@@ -39,113 +56,24 @@ PRIOR_MEAN: dict[str, float] = {
     "arrival_seconds": 3.0e-4,
     "prompt_token_seconds": 2.0e-6,
 }
-#: prior standard deviation of an effect by level; of what a wall costs nothing is known but its order, [-]
-_LEVEL_SPREAD = {
-    "all": 0.6,
-    "engine": 0.2,
-    "engine_draft": 0.2,
-    "engine_experts": 0.2,
-    "engine_wall": 1.0,
-    "engine_attention": 0.2,
-    "engine_campaign": 0.01,
-    "engine_silicon": 0.18,
-    "engine_accelerator": 0.12,
-    "engine_kind": 0.12,
-    "engine_silicon_kind": 0.12,
-    "engine_format": 0.25,
-    "engine_accelerator_format": 0.25,
-    "model": 0.15,
-    "engine_model": 0.25,
-    "group": 0.125,
-    "configuration": 0.15,
-    "release": 0.15,
-}
-#: the same for a factor on whole steps: what engines share says little about it; campaigns differ by it,
-#: which tune their servers and load them from another machine or the same
-_SCALE_SPREAD = {
-    "all": 1e-3,
-    "engine": 0.08,
-    "engine_draft": 0.08,
-    "engine_experts": 0.0,
-    "engine_wall": 0.0,
-    "engine_attention": 0.0,
-    "engine_campaign": 0.1,
-    "engine_silicon": 0.02,
-    "engine_accelerator": 0.015,
-    "engine_kind": 0.05,
-    "engine_silicon_kind": 0.05,
-    "engine_format": 0.03,
-    "engine_accelerator_format": 0.03,
-    "model": 0.03,
-    "engine_model": 0.05,
-    "group": 0.05,
-    "configuration": 0.18,
-    "release": 0.18,
-}
-#: how much wider or narrower the spread of a column is: what a data sheet says of bytes is nearly what is reached,
-#: latencies and kernels for products differ more between engines
-_COLUMN_SPREAD = {
-    "host_seconds": 0.84, "layer_seconds": 0.7, "moe_layer_seconds": 1.0, "state_layer_seconds": 1.0,
-    "request_seconds": 1.05, "activation_slowdown": 0.4, "gemm_fixed_slowdown": 0.4, "gemm_bytes_slowdown": 0.4,
-    "gemm_flop_slowdown": 0.6, "expert_fixed_slowdown": 0.4, "expert_bytes_slowdown": 0.5,
-    "expert_flop_slowdown": 0.7, "attention_fixed_slowdown": 0.4, "cache_slowdown": 0.7,
-    "prefill_attention_slowdown": 0.8, "collective_slowdown": 0.4, "collective_bytes_slowdown": 0.4,
-    "arrival_seconds": 1.5, "prompt_token_seconds": 1.5, "scale": 0.4, "ttft_scale": 0.8,
-}  # fmt: skip
-#: levels that stand for a part of the engine only: what they can change
-_LEVEL_COLUMNS = {
-    "engine_experts": ("moe_layer_seconds", "activation_slowdown", "expert_fixed_slowdown", "expert_bytes_slowdown",
-                       "expert_flop_slowdown"),
-    "engine_wall": tuple(name for name in PARAMETERS if name.endswith("_slowdown")),
-    "engine_attention": ("attention_fixed_slowdown", "cache_slowdown", "prefill_attention_slowdown"),
-}  # fmt: skip
-#: spread of what is not there [-]
-_NOTHING = 1e-9
-#: Student's degrees of freedom
-_FREEDOM = 4.0
-_LEAST_NOISE = 0.10
-#: a table that does not state lengths or requests in flight says little of a step time [-]
-_GUESSED_LOAD = 0.5
+#: Student's degrees of freedom: with four, a row as wild as one in a hundred weighs half
+FREEDOM = 4.0
+#: the search ends this near to the optimum, in deviations of the posterior over all directions [-]
+TOLERANCE = 0.01
+#: rounds after which it is said to have failed
+_MOST_ROUNDS = 300
+#: how often a move that makes the posterior worse is halved
+_HALVINGS = 8
+#: what a cell says less than this is left to the corrections of the search [-]
+_MATTERS = 0.1
+#: steps after which the equations are made anew in a search that begins near the optimum
+_LATER = 12
+#: steps of which the search remembers how the gradient changed
+_MEMORY = 20
 
 
-def prior_spread() -> np.ndarray:
-    """Prior standard deviation of every effect.
-
-    Returns
-    -------
-    (levels, columns) array
-        [-]
-    """
-    spread = np.repeat(np.array([_LEVEL_SPREAD[level] for level in LEVELS])[:, None], len(COLUMNS), axis=1)
-    spread = spread * np.array([_COLUMN_SPREAD[name] for name in COLUMNS])
-    spread[:, SCALE] = [_SCALE_SPREAD[level] for level in LEVELS]
-    for level, names in _LEVEL_COLUMNS.items():
-        spread[LEVELS.index(level), [name not in names for name in COLUMNS]] = _NOTHING
-    return spread
-
-
-def key_spread(names: Sequence[str], spread: np.ndarray) -> np.ndarray:
-    """Prior standard deviation of the effects of one level by key.
-
-    Parameters
-    ----------
-    names : sequence of str
-        Its keys.
-    spread : (columns,) array
-        Spread of the level, [-]
-
-    Returns
-    -------
-    (keys, columns) array
-        The same for every key, next to nothing for what the others are compared with, [-]
-
-    Examples
-    --------
-    >>> key_spread(["vllm plain", "vllm drafting"], np.array([0.2])).ravel().round(3).tolist()
-    [0.0, 0.2]
-    """
-    usual = np.array([name.endswith(REFERENCES) for name in names])
-    return np.where(usual[:, None], _NOTHING, spread)
+class NotConverged(GlmplanError):
+    """The joint fit still moved after its last round."""
 
 
 @dataclass(frozen=True)
@@ -156,21 +84,27 @@ class Solution:
     ----------
     effects : tuple of (keys, 21) array
         For each level, one row for each key; the first level holds the prior mean too.
-    noise : dict of str to float
-        Standard deviation of what the model leaves, by figure and protocol, in logarithms, [-]
+    spreads : Spreads
+        Spreads and noise that they were fitted with.
     residual : (m,) array
         Measured minus predicted, in logarithms, [-]
     weight : (m,) array
         Student weight of each observation, [-]
     root : (m,) array
         Square root of the weight over the noise: how much each observation pulls; 0 for those not fitted, [-]
+    rounds : int
+        Steps that it took, [-]
+    distance : float
+        How far the optimum still is, in deviations of the posterior, [-]
     """
 
     effects: tuple[np.ndarray, ...]
-    noise: dict[str, float]
+    spreads: Spreads
     residual: np.ndarray
     weight: np.ndarray
     root: np.ndarray
+    rounds: int
+    distance: float
 
 
 def summed(design: Design, effects: tuple[np.ndarray, ...]) -> np.ndarray:
@@ -206,23 +140,16 @@ def evaluate(design: Design, effects: np.ndarray) -> tuple[np.ndarray, np.ndarra
     (m,) array, (m, 21) array
         Logarithm of the predicted seconds, and its derivative by each column, [log s]
     """
-    parameters = log_parameters(effects)[design.node_run]
-    step = step_time(design.work, parameters)
-    terms = design.entry_weight * step.seconds[design.entry_node]
-    count = len(design.log_seconds)
-    seconds = np.bincount(design.entry_observation, weights=terms, minlength=count)
-    slope = np.zeros((count, len(COLUMNS)))
-    share = step.shares[design.entry_node] * terms[:, None]
-    for column in range(len(PARAMETERS)):
-        slope[:, column] = np.bincount(design.entry_observation, weights=share[:, column], minlength=count)
-    slope[:, : len(PARAMETERS)] /= seconds[:, None]
+    step = step_time(design.figure_work, log_parameters(effects)[design.observation_run])
+    slope = np.zeros((len(step.seconds), len(COLUMNS)))
+    slope[:, : len(PARAMETERS)] = step.shares
     slope[:, SCALE] = slope[:, : len(PARAMETERS) - 2].sum(axis=1)
     slope[:, TTFT_SCALE] = design.waiting
-    return np.log(seconds) + design.waiting * effects[design.observation_run, TTFT_SCALE], slope
+    return np.log(step.seconds) + design.waiting * effects[design.observation_run, TTFT_SCALE], slope
 
 
-def noise_class(design: Design) -> np.ndarray:
-    """Name of the noise class of each observation: kind of figure and protocol.
+def guesses_load(design: Design) -> np.ndarray:
+    """Which observations are of whole requests whose lengths or requests in flight the table does not state.
 
     Parameters
     ----------
@@ -231,16 +158,9 @@ def noise_class(design: Design) -> np.ndarray:
 
     Returns
     -------
-    (m,) array of str
-        Names.
+    (m,) array of bool
+        Such a table says little of a step time.
     """
-    protocol = np.array([question.run.protocol for question in design.questions])[design.observation_run]
-    kind = np.char.partition(design.figure, "_")[:, 0]
-    return np.char.add(np.char.add(kind, " "), protocol)
-
-
-def _guessed_load(design: Design) -> np.ndarray:
-    """What an unstated load adds to the noise of each observation of whole requests, [-]"""
     words = ("in flight", "input tokens", "output tokens")
     open_ = [
         # a burst of short prompts is nearly all decoding: its lengths do not matter much
@@ -249,18 +169,121 @@ def _guessed_load(design: Design) -> np.ndarray:
         and any(text.endswith(words) for text in question.assumed)
         for question in design.questions
     ]
-    return np.where(np.array(open_)[design.observation_run], _GUESSED_LOAD, 0.0)
+    return np.array(open_)[design.observation_run]
 
 
-def _cost(scaled: np.ndarray, z: np.ndarray) -> float:
-    """Minus twice the logarithm of the posterior, up to a constant."""
-    return float(((_FREEDOM + 1.0) * np.log1p(scaled**2 / _FREEDOM)).sum() + z @ z)
+def noise_of(design: Design, spreads: Spreads) -> np.ndarray:
+    """Noise of each observation.
+
+    Parameters
+    ----------
+    design : Design
+        The runs.
+    spreads : Spreads
+        Noise of their classes.
+
+    Returns
+    -------
+    (m,) array
+        [-]
+    """
+    return np.hypot(spreads.noise_of(noise_class(design)), spreads.guessed_load * guesses_load(design))
 
 
-def _places_of(design: Design, rows: np.ndarray, offsets: np.ndarray) -> np.ndarray:
-    """Places of the effects that add up to each observation: those of its key in every level, [-]"""
-    first = offsets[:-1][None, :] + design.keys[design.observation_run[rows]]
-    return (first[:, :, None] * len(COLUMNS) + np.arange(len(COLUMNS))[None, None, :]).reshape(len(rows), -1)
+def prior_mean() -> np.ndarray:
+    """Where an unmeasured engine stands.
+
+    Returns
+    -------
+    (21,) array
+        [log s] or [-]
+    """
+    return np.array([np.log(PRIOR_MEAN[name]) for name in PARAMETERS] + [0.0, 0.0])
+
+
+def prior_deviation(design: Design, spread: np.ndarray) -> np.ndarray:
+    """Prior standard deviation of every effect of a design.
+
+    Parameters
+    ----------
+    design : Design
+        The runs.
+    spread : (levels, columns) array
+        Spread of each level, [-]
+
+    Returns
+    -------
+    (keys, 21) array
+        The keys of all levels one after the other, [-]
+    """
+    return np.concatenate([key_spread(names, spread[level]) for level, names in enumerate(design.key_names)])
+
+
+def linearised(design: Design, solution: Solution, *, spread: np.ndarray | None = None, least: float = 0.0) -> Normal:
+    """Normal equations around a solution, with Student's weights as they ended.
+
+    Parameters
+    ----------
+    design : Design
+        The runs.
+    solution : Solution
+        Effects.
+    spread : (levels, columns) array, optional
+        Prior standard deviations; those of the fit by default, [-]
+    least : float, optional
+        As in `glmplan.calibrate.step.normal.normal_equations`, [-]
+
+    Returns
+    -------
+    Normal
+        The equations: their inverse is the posterior of Laplace's approximation.
+    """
+    slope = evaluate(design, summed(design, solution.effects))[1] * solution.root[:, None]
+    wide = prior_deviation(design, solution.spreads.effect if spread is None else spread)
+    return normal_equations(cells_of(design), slope, wide, least=least)
+
+
+@dataclass(frozen=True)
+class _Point:
+    """A place of the search: effects over their spread, and what is known there."""
+
+    z: np.ndarray
+    residual: np.ndarray
+    root: np.ndarray
+    slope: np.ndarray
+    cost: float
+    gradient: np.ndarray
+
+
+class _Posterior:
+    """Minus twice the logarithm of the posterior density, with its gradient, of effects over their spread."""
+
+    def __init__(self, design: Design, spreads: Spreads, use: np.ndarray) -> None:
+        self.design, self.use = design, use
+        self.cells = cells_of(design)
+        self.sigma = prior_deviation(design, spreads.effect)
+        self.noise = noise_of(design, spreads)
+        self.run_cell = np.zeros(len(design.questions), dtype=int)
+        self.run_cell[design.observation_run] = self.cells.of_figure
+        self.prior = prior_mean()
+
+    def at(self, z: np.ndarray) -> _Point:
+        design = self.design
+        log_seconds, slope = evaluate(design, self.cells.sums(self.sigma * z)[self.run_cell] + self.prior)
+        residual = design.log_seconds - log_seconds
+        scaled = np.where(self.use, residual / self.noise, 0.0)
+        cost = float(((FREEDOM + 1.0) * np.log1p(scaled**2 / FREEDOM)).sum() + (z**2).sum())
+        root = np.where(self.use, np.sqrt((FREEDOM + 1.0) / (FREEDOM + scaled**2)) / self.noise, 0.0)
+        pull = self.cells.added(slope * (root**2 * residual)[:, None])
+        gradient = z - self.sigma * self.cells.gathered(pull)
+        return _Point(z, residual, root, slope, cost, gradient)
+
+    def normal(self, here: _Point) -> Normal:
+        return normal_equations(self.cells, here.slope * here.root[:, None], self.sigma, least=_MATTERS)
+
+    def moves(self, change: np.ndarray) -> np.ndarray:
+        """Change of the summed effects of every cell."""
+        return self.cells.sums(self.sigma * change)
 
 
 def _step_length(change: np.ndarray) -> float:
@@ -268,37 +291,41 @@ def _step_length(change: np.ndarray) -> float:
     return min(1.0, 0.7 / max(float(np.quantile(np.abs(change), 0.999)), 1e-9))
 
 
-def _learn_noise(noise: np.ndarray, residual: np.ndarray, class_of: np.ndarray) -> None:
-    """Set the noise of each class with observations enough to their median deviation, in place."""
-    for one in range(len(noise)):
-        mine = residual[class_of == one]
-        if len(mine) >= 5:
-            noise[one] = max(1.4826 * float(np.median(np.abs(mine))), _LEAST_NOISE)
+def _direction(normal: Normal, gradient: np.ndarray, past: list[tuple[np.ndarray, np.ndarray]]) -> np.ndarray:
+    """Step of limited-memory BFGS that starts from the factored posterior, (keys, 21)."""
+    rest, shares = gradient, []
+    for step, change in reversed(past):
+        shares.append(float((step * rest).sum()) / float((step * change).sum()))
+        rest = rest - shares[-1] * change
+    rest = normal.posterior_times(rest)
+    for (step, change), share in zip(past, reversed(shares), strict=True):
+        rest = rest + (share - float((change * rest).sum()) / float((step * change).sum())) * step
+    return -rest
 
 
 def solve(
     design: Design,
+    spreads: Spreads | None = None,
     *,
     use: np.ndarray | None = None,
     start: tuple[np.ndarray, ...] | None = None,
-    spread: np.ndarray | None = None,
-    rounds: int = 12,
+    enough: float = TOLERANCE,
     progress: Callable[[int, float], None] | None = None,
 ) -> Solution:
-    """Fit the effects.
+    """Find the effects of the highest posterior density.
 
     Parameters
     ----------
     design : Design
         The runs.
+    spreads : Spreads, optional
+        Spreads of the effects and noise of the figures; by default those before anything was estimated.
     use : (m,) array of bool, optional
         Observations to fit; all by default.
     start : tuple of (keys, 21) array, optional
         Where to begin; the prior mean by default, [log s] or [-]
-    spread : (levels, columns) array, optional
-        Prior standard deviations, [-]
-    rounds : int, optional
-        Gauss-Newton steps, [-]
+    enough : float, optional
+        How near to the optimum to end, in deviations of the posterior over all directions, [-]
     progress : callable, optional
         Called with the step and the median absolute residual.
 
@@ -306,67 +333,64 @@ def solve(
     -------
     Solution
         The effects and what they leave.
+
+    Raises
+    ------
+    NotConverged
+        If the optimum is farther than a hundredth of a posterior deviation after 300 rounds.
+
+    Notes
+    -----
+    The first steps are those of Gauss-Newton: each solves ``[M; I] dz = [r; -z]`` exactly, ``z`` being effects over
+    their spreads, ``M`` and ``r`` slopes and residuals over the noise, weighted as under Student's t. Near the optimum
+    the equations are kept for a while and corrected by what gradients show, since a factor costs more than many steps.
+
+    References
+    ----------
+    .. [1] J. Nocedal, S. J. Wright, "Numerical Optimization", 2nd ed., Springer 2006, algorithm 7.4 and section 10.3.
     """
-    from scipy.sparse import csr_matrix
-    from scipy.sparse.linalg import lsmr
-
-    spread = prior_spread() if spread is None else spread
-    use = np.ones(len(design.log_seconds), dtype=bool) if use is None else use
-    rows = np.flatnonzero(use)
-    offsets = np.concatenate([[0], np.cumsum([len(names) for names in design.key_names])])
-    size = int(offsets[-1]) * len(COLUMNS)
-    prior = np.array([np.log(PRIOR_MEAN[name]) for name in PARAMETERS] + [0.0, 0.0])
-    sigma = np.concatenate([key_spread(names, spread[level]).ravel() for level, names in enumerate(design.key_names)])
-    z = np.zeros(size)
+    spreads = start_spreads() if spreads is None else spreads
+    search = _Posterior(design, spreads, np.ones(len(design.log_seconds), dtype=bool) if use is None else use)
+    z = np.zeros_like(search.sigma)
     if start is not None:
-        flat = np.concatenate([part.ravel() for part in start])
-        flat[: len(COLUMNS)] -= prior
-        z = flat / sigma
-    columns = _places_of(design, rows, offsets)
-    pointer = np.arange(len(rows) + 1) * columns.shape[1]
-    classes, class_of = np.unique(noise_class(design), return_inverse=True)
-    noise = np.full(len(classes), 0.2)
-    guessed = _guessed_load(design)
-
-    def spread_of(places: np.ndarray | slice = slice(None)) -> np.ndarray:
-        return np.hypot(noise[class_of], guessed)[places]
-
-    def split(flat: np.ndarray) -> tuple[np.ndarray, ...]:
-        table = flat.reshape(-1, len(COLUMNS))
-        return tuple(table[offsets[level] : offsets[level + 1]] for level in range(len(LEVELS)))
-
-    def unpack(z: np.ndarray) -> tuple[np.ndarray, ...]:
-        parts = split(z * sigma)
-        return (parts[0] + prior, *parts[1:])
-
-    effects = unpack(z)
-    log_seconds, slope = evaluate(design, summed(design, effects))
-    residual = design.log_seconds - log_seconds
-    weight = np.ones(len(residual))
-    for round_ in range(rounds):
-        scaled = residual / spread_of()
-        weight = (_FREEDOM + 1.0) / (_FREEDOM + scaled**2)
-        root = np.sqrt(weight[rows]) / spread_of(rows)
-        values = np.repeat((slope[rows] * root[:, None])[:, None, :], len(LEVELS), axis=1).reshape(len(rows), -1)
-        matrix = csr_matrix(((values * sigma[columns]).ravel(), columns.ravel(), pointer), shape=(len(rows), size))
-        target = residual[rows] * root + matrix @ z
-        best = lsmr(matrix, target, damp=1.0, maxiter=120, atol=1e-7, btol=1e-7, x0=z)[0]
-        move = best - z
-        length = _step_length(summed(design, split(move * sigma)))
-        cost = _cost(residual[rows] / spread_of(rows), z)
-        for _ in range(6):
-            tried = z + length * move
-            effects = unpack(tried)
-            log_seconds, slope = evaluate(design, summed(design, effects))
-            residual = design.log_seconds - log_seconds
-            if _cost(residual[rows] / spread_of(rows), tried) < cost:
-                break
-            length /= 2
-        z = tried
-        if round_ >= 3:
-            _learn_noise(noise, residual[use], class_of[use])
+        z = np.concatenate([start[0] - search.prior, *start[1:]]) / search.sigma
+    here, past = search.at(z), list[tuple[np.ndarray, np.ndarray]]()
+    normal, due, round_ = search.normal(here), 1 if start is None else _LATER, 0
+    distance = _distance(normal, here)
+    while distance > enough and round_ < _MOST_ROUNDS:
+        if round_ == due:
+            # soon after the start often, later seldom
+            normal, past, due = search.normal(here), [], max(due + 1, int(due * 1.5))
+        before = here
+        here = _next(search, normal, here, past)
+        distance = _distance(normal, here)
+        change = here.z - before.z, here.gradient - before.gradient
+        if float((change[0] * change[1]).sum()) > 0.0:
+            past = [*past[-_MEMORY:], change]
+        round_ += 1
         if progress is not None:
-            progress(round_, float(np.median(np.abs(residual[rows]))))
-    weight = (_FREEDOM + 1.0) / (_FREEDOM + (residual / spread_of()) ** 2)
-    root = np.where(use, np.sqrt(weight) / spread_of(), 0.0)
-    return Solution(effects, dict(zip(classes.tolist(), noise.tolist(), strict=True)), residual, weight, root)
+            progress(round_, float(np.median(np.abs(here.residual[search.use]))))
+    if distance > enough:
+        raise NotConverged(f"the joint fit is still {distance:.2g} deviations off after {_MOST_ROUNDS} rounds")
+    parts = search.cells.split(search.sigma * here.z)
+    weight = (FREEDOM + 1.0) / (FREEDOM + (here.residual / search.noise) ** 2)
+    return Solution((parts[0] + search.prior, *parts[1:]), spreads, here.residual, weight, here.root, round_, distance)
+
+
+def _distance(normal: Normal, here: _Point) -> float:
+    """How far the optimum is, in deviations of the posterior, [-]"""
+    return float(np.sqrt(max((here.gradient * normal.posterior_times(here.gradient)).sum(), 0.0)))
+
+
+def _next(search: _Posterior, normal: Normal, here: _Point, past: list[tuple[np.ndarray, np.ndarray]]) -> _Point:
+    """Take a step that makes the posterior better."""
+    move = _direction(normal, here.gradient, past)
+    length = _step_length(search.moves(move))
+    slope = float((here.gradient * move).sum())
+    there = here
+    for _ in range(_HALVINGS):
+        there = search.at(here.z + length * move)
+        if there.cost <= here.cost + 1e-4 * length * 2.0 * slope:
+            return there
+        length /= 2.0
+    return there

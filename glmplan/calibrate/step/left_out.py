@@ -14,7 +14,7 @@ from glmplan.calibrate.step.crossvalidate import MODES, Errors
 from glmplan.calibrate.step.write import Calibrated
 from glmplan.errors import SpecError
 from glmplan.facts.files import write_atomically
-from glmplan.facts.folders import data_folder
+from glmplan.facts.folders import fits_folder
 from glmplan.prediction.effects import KNOWLEDGE
 
 __all__ = ["FILE", "LeftOut", "left_out_of", "read_left_out", "write_left_out"]
@@ -86,7 +86,7 @@ def write_left_out(left_out: LeftOut, file: str | Path) -> Path:
         cells = []
         for one in left_out.errors:
             error, known = float(one.residual[place]), str(one.knowledge[place])
-            cells += [f"{error:.4f}" if error == error else "", str(KNOWLEDGE.index(known)) if known else ""]
+            cells += [f"{error:.4f}" if error == error else "", known]
         site = float(left_out.site[place])
         writer.writerow([run, figure, *cells, f"{site:.4f}" if site == site else ""])
     path = Path(file)
@@ -112,7 +112,7 @@ def read_left_out(file: str | Path | None = None) -> LeftOut:
     SpecError
         If there is no such file or it is not one of errors.
     """
-    path = Path(file) if file is not None else data_folder("calibration") / "fits" / "step" / FILE
+    path = Path(file) if file is not None else fits_folder() / "step" / FILE
     try:
         rows = list(csv.reader(io.StringIO(gzip.decompress(path.read_bytes()).decode())))
     except OSError as error:
@@ -125,7 +125,9 @@ def read_left_out(file: str | Path | None = None) -> LeftOut:
     for place, mode in enumerate(MODES):
         column = 2 + 2 * place
         residual = np.array([float(row[column] or "nan") for row in body])
-        known = np.array([KNOWLEDGE[int(row[column + 1])] if row[column + 1] else "" for row in body])
+        known = np.array([row[column + 1] for row in body])
+        if not set(known.tolist()) <= {"", *KNOWLEDGE}:
+            raise SpecError("was written by another version of glmplan: run `glmplan calibrate`", file=path)
         errors.append(Errors(mode, residual, known))
     site = np.array([float(row[-1] or "nan") for row in body])
     return LeftOut(tuple(row[0] for row in body), np.array([row[1] for row in body]), tuple(errors), site)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
@@ -20,7 +21,7 @@ from glmplan.readers.runs.figures import compared_figures
 from glmplan.readers.runs.ledger import repeats
 from glmplan.readers.runs.record import Run
 
-__all__ = ["Design", "asked_of", "build_design", "design_of", "part_of", "work_table"]
+__all__ = ["Design", "asked_of", "build_design", "design_of", "design_unchecked", "part_of", "work_table"]
 
 #: a tensor-parallel group of more is a rack that a table lists as one (GB200 NVL72 rows of InferenceX) [-]
 _WIDEST_GROUP = 16
@@ -71,6 +72,14 @@ class Design:
     waiting: np.ndarray
     keys: np.ndarray
     key_names: tuple[tuple[str, ...], ...]
+
+    @cached_property
+    def figure_work(self) -> np.ndarray:
+        """Work of each observation, (m, 19): a step time is a sum over work, so a sum of step times is one, too."""
+        from scipy.sparse import csr_matrix
+
+        shape = len(self.log_seconds), len(self.work)
+        return np.asarray(csr_matrix((self.entry_weight, (self.entry_observation, self.entry_node)), shape) @ self.work)
 
     def predicted(self, seconds: np.ndarray) -> np.ndarray:
         """Each observation as a sum over step times.
@@ -200,7 +209,30 @@ def design_of(asked: list[Question], refused: list[tuple[Run, str]] | None = Non
     reasons = reasons_impossible(asked)
     questions = [question for question, reason in zip(asked, reasons, strict=True) if not reason]
     impossible = [(question.run, reason) for question, reason in zip(asked, reasons, strict=True) if reason]
-    refused = [*(refused or []), *impossible]
+    return design_unchecked(questions, [*(refused or []), *impossible])
+
+
+def design_unchecked(questions: list[Question], refused: list[tuple[Run, str]] | None = None) -> Design:
+    """Turn questions with their measured figures into arrays, whether a part can do that or not.
+
+    Parameters
+    ----------
+    questions : list of Question
+        What was asked.
+    refused : list of (Run, str), optional
+        Runs that became no question, with the reason.
+
+    Returns
+    -------
+    Design
+        The table.
+
+    Raises
+    ------
+    SpecError
+        If no run can be used; the message gives the reason of the first.
+    """
+    refused = refused or []
     steps: list[Observables] = []
     node_run, figure, owner = [], [], []
     target: list[float] = []

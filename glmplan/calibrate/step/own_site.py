@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from glmplan.calibrate.step.domain import domains_of
-from glmplan.calibrate.step.joint_fit import evaluate, prior_spread
+from glmplan.calibrate.step.joint_fit import evaluate
 from glmplan.calibrate.step.observations import Design, build_design, part_of
 from glmplan.calibrate.step.processors import MISSED, processor_prior
 from glmplan.calibrate.step.sweeps import sweeps_of
@@ -220,7 +220,8 @@ def update_site(whole: Design, *, effects: Callable[[str], Effects] = load_effec
     silent = [question.run.id for n, question in enumerate(whole.questions) if n not in chosen]
     refused += [(name, "has no figure that is predicted") for name in silent]
     design = part_of(whole, chosen)
-    wide, base, keys = _site_spread(), [], []
+    # spreads are the same for all engines
+    wide, base, keys = _site_spread(effects(design.questions[0].deployment.engine).spread), [], []
     shift: dict[tuple[int, int], np.ndarray] = {}
     for run, question in enumerate(design.questions):
         total, known = effects(question.deployment.engine).sum_of(keys_of(question.deployment))
@@ -286,14 +287,14 @@ def left_open(found: SiteFit, design: Design) -> np.ndarray:
     return np.sqrt(np.einsum("ij,jk,ik->i", jacobian, found.covariance, jacobian))
 
 
-def _site_spread() -> np.ndarray:
+def _site_spread(spread: np.ndarray) -> np.ndarray:
     """Spread of each level; the configuration also carries what builds and machines of one configuration differ by."""
-    spread = prior_spread()
+    spread = spread.copy()
     spread[_CONFIGURATION] = np.hypot(spread[_CONFIGURATION], spread[-1])
     return _WIDER * spread * np.array([_MOVED.get(name, 1.0) for name in COLUMNS]) + 1e-9
 
 
-def site_errors(design: Design, base: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def site_errors(design: Design, base: np.ndarray, spread: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Test the update on every sweep: two points of it are measured, the others predicted.
 
     A sweep is one build on one day: model, accelerator, engine and its release, weights, layout and lengths, at four
@@ -305,6 +306,8 @@ def site_errors(design: Design, base: np.ndarray) -> tuple[np.ndarray, np.ndarra
         The runs.
     base : (runs, 21) array
         Effects from a fit that has not seen the sweep's model on its part and engine, [-]
+    spread : (levels, columns) array
+        Prior standard deviations of that fit, [-]
 
     Returns
     -------
@@ -312,7 +315,7 @@ def site_errors(design: Design, base: np.ndarray) -> tuple[np.ndarray, np.ndarra
         Measured minus predicted in logarithms, NaN for observations that are no such point [-]; number of the sweep
     """
     errors, sweep = np.full(len(design.figure), np.nan), np.full(len(design.figure), -1)
-    wide = _site_spread()
+    wide = _site_spread(spread)
     levels = [level for level in range(len(LEVELS) - 1) if LEVELS[level] in ("engine_model", "group", "configuration")]
     for number, members in enumerate(sweeps_of(design.questions)):
         runs = np.array(members)

@@ -9,13 +9,17 @@ from pathlib import Path
 
 import numpy as np
 
+from glmplan.calibrate.step.beyond import Beyond, later_runs, refused_runs
 from glmplan.calibrate.step.covariance import FILE, Posterior, posterior, write_covariance
 from glmplan.calibrate.step.crossvalidate import MODES, Errors, cross_validate
 from glmplan.calibrate.step.domain import domains_of
 from glmplan.calibrate.step.intervals import Intervals, fit_intervals, scored_of, site_intervals
-from glmplan.calibrate.step.joint_fit import Solution, prior_spread, solve, summed
+from glmplan.calibrate.step.joint_fit import Solution
+from glmplan.calibrate.step.marginal import estimate
 from glmplan.calibrate.step.observations import Design
 from glmplan.calibrate.step.own_site import site_errors
+from glmplan.calibrate.step.spreads import write_spreads
+from glmplan.calibrate.step.unseen import AsFitted, Fit
 from glmplan.facts.files import write_atomically
 from glmplan.prediction.effects import COLUMNS, LEVELS
 
@@ -23,7 +27,6 @@ __all__ = ["Calibrated", "calibrate", "write_fit"]
 
 #: an effect smaller than this is not written [-]
 _NEGLIGIBLE = 0.0005
-_ROUNDS = 30
 _WRITTEN = "# Written by `glmplan calibrate`; do not edit."
 
 
@@ -45,6 +48,8 @@ class Calibrated:
         Errors after a site's update with two points of each sweep, in logarithms; NaN where that was not tried, [-]
     posterior : Posterior
         How well the effects are known.
+    beyond : tuple of Beyond
+        Errors on later runs of fits to the runs before a day, and on runs that no fit takes.
     """
 
     design: Design
@@ -53,15 +58,27 @@ class Calibrated:
     intervals: Intervals
     site: np.ndarray
     posterior: Posterior
+    beyond: tuple[Beyond, ...] = ()
 
 
-def calibrate(design: Design, *, progress: Callable[[str, int, int], None] | None = None) -> Calibrated:
+def calibrate(
+    design: Design,
+    *,
+    fit: Fit | None = None,
+    processes: int = 1,
+    progress: Callable[[str, int, int], None] | None = None,
+) -> Calibrated:
     """Fit and cross-validate.
 
     Parameters
     ----------
     design : Design
-        The runs.
+        The runs. Nothing else is looked at: what is held out must not be among them.
+    fit : callable, optional
+        How this table is fitted, with its spreads; by their marginal likelihood by default. Folds are solved with the
+        same spreads.
+    processes : int, optional
+        Folds that are fitted at once, [-]
     progress : callable, optional
         Called with what is being done, how far it is, and out of how much.
 
@@ -71,24 +88,30 @@ def calibrate(design: Design, *, progress: Callable[[str, int, int], None] | Non
         The fit.
     """
 
-    def round_done(done: int, residual: float) -> None:
+    def round_done(done: int, moved: float) -> None:
         if progress is not None:
-            progress(f"all runs, median residual {100 * residual:.1f} %", done + 1, _ROUNDS)
+            # how many rounds there will be is known when they are over
+            progress(f"spreads of all runs, moved by {moved:.2f} of their errors", done, done + 1)
 
-    solution = solve(design, rounds=_ROUNDS, progress=round_done)
+    solution = estimate(design, progress=round_done) if fit is None else fit(design)
+    again = AsFitted(solution.spreads)
     unseen = np.zeros((len(design.questions), len(COLUMNS)))
 
-    def keep(out: np.ndarray, found: Solution) -> None:
-        unseen[out] = summed(design, found.effects)[out]
+    def keep(out: np.ndarray, effects: np.ndarray) -> None:
+        unseen[out] = effects
 
-    errors = []
-    for mode in MODES:
-        errors.append(cross_validate(design, mode, progress=progress, keep=keep if mode == "group" else None))
-    site, sweep = site_errors(design, unseen)
+    errors = tuple(
+        cross_validate(design, mode, again, processes=processes, progress=progress,
+                       keep=keep if mode == "group" else None)
+        for mode in MODES
+    )  # fmt: skip
+    site, sweep = site_errors(design, unseen, solution.spreads.effect)
     scored = scored_of(design.questions, design.observation_run, design.figure)
     intervals = fit_intervals(errors, scored)
     intervals.base["site"] = site_intervals(site, sweep, scored.kind, intervals.base["configuration"])
-    return Calibrated(design, solution, tuple(errors), intervals, site, posterior(design, solution))
+    later = later_runs(design, again, processes=processes, progress=progress)
+    beyond = (*later, *refused_runs(design, solution))
+    return Calibrated(design, solution, errors, intervals, site, posterior(design, solution), beyond)
 
 
 def _row(values: np.ndarray, digits: int = 3) -> str:
@@ -132,11 +155,10 @@ def write_fit(found: Calibrated, folder: Path) -> list[Path]:
     lines = [*head]
     lines += [f"levels = [{', '.join(repr(one) for one in LEVELS)}]".replace("'", '"')]
     lines += [f"columns = [{', '.join(repr(one) for one in COLUMNS)}]".replace("'", '"')]
-    lines += ["spread = [", *(f"  {_row(row)}," for row in prior_spread()), "]", ""]
+    lines += ["spread = [", *(f"  {_row(row)}," for row in solution.spreads.effect), "]", ""]
     for name, kinds in found.intervals.base.items():
         lines += [f"[intervals.{name}]", *(f"{kind} = [{low}, {high}]" for kind, (low, high) in kinds.items()), ""]
     lines += _table("widths", {name: f"{value:g}" for name, value in found.intervals.widths.items()})
-    lines += _table("noise", {name: f"{value:.3f}" for name, value in solution.noise.items()})
     written = []
     for level in shared_levels:
         place = LEVELS.index(level)
@@ -164,6 +186,7 @@ def write_fit(found: Calibrated, folder: Path) -> list[Path]:
         written.append(folder / f"{engine}.toml")
         write_atomically(written[-1], "\n".join(lines))
     written.append(write_covariance(found.posterior, design, folder / FILE, head=head))
+    written.append(write_spreads(solution.spreads, folder / "spreads.toml", head=head))
     used = sorted(question.run.id for question in design.questions)
     lines = [_WRITTEN, "# Runs that the fit rests on.", "runs = [", *(f'  "{one}",' for one in used), "]", ""]
     written.append(folder / "runs.toml")

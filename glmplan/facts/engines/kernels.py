@@ -11,6 +11,7 @@ from glmplan.errors import SpecError
 from glmplan.facts.files import read_entries
 from glmplan.facts.folders import data_folder
 from glmplan.facts.formats import WEIGHT_FORMATS, WeightFormat
+from glmplan.facts.in_view import still_there
 
 __all__ = [
     "IMAGE",
@@ -148,7 +149,7 @@ def kernel_rule(engine: str, silicon: str, weights: WeightFormat, product: str, 
     >>> kernel_rule("llama.cpp", "8", WEIGHT_FORMATS["q4_k"], "gemm").form
     'int4'
     """
-    for entry in _entries():
+    for entry in still_there(_entries()):
         named = entry["engine"] == engine and entry["weights"] == weights.name and silicon in entry["silicon"]
         if named and entry.get("product", product) == product and entry.get("asked", asked) == asked:
             form = entry["runs_as"]
@@ -199,7 +200,7 @@ def attention_rule(engine: str, backend: str, silicon: str = "", kv: str = "") -
     # "default" is what tables say that do not know; one engine's kernels happen to have that name
     word = next(iter(said.split()), "").replace("default", "")
     file = data_folder("hardware_db") / "kernels.toml"
-    for entry in _attention_entries():
+    for entry in still_there(_attention_entries()):
         if missing := [field for field in _ATTENTION if not entry.get(field)]:
             raise SpecError("is missing or zero", file=file, field=missing[0])
         if entry["engine"] != engine or silicon not in entry.get("silicon", [silicon]):
@@ -271,7 +272,8 @@ def collective_engine(engine: str, silicon: str) -> str:
 
 
 def _said(table: str, field: str, engine: str, silicon: str) -> str:
-    for entry in read_entries(data_folder("hardware_db") / "kernels.toml", table, {"engine", "silicon", field, "note"}):
+    file = data_folder("hardware_db") / "kernels.toml"
+    for entry in still_there(read_entries(file, table, {"engine", "silicon", field, "note"})):
         if entry["engine"] == engine and silicon in entry["silicon"]:
             return str(entry[field])
     return ""
@@ -310,7 +312,7 @@ def expert_path(engine: str, backend: str, pairs: float, day: str = "") -> str:
     ['', '', 'dynamic']
     """
     fields = {"engine", "backend", "path", "pairs", "until", "note"}
-    for entry in read_entries(data_folder("hardware_db") / "kernels.toml", "experts", fields):
+    for entry in still_there(read_entries(data_folder("hardware_db") / "kernels.toml", "experts", fields)):
         fits = entry["engine"] == engine and entry["backend"] == backend and pairs >= entry["pairs"]
         if fits and (day or "9") < entry.get("until", "9999"):
             return str(entry["path"])
@@ -367,5 +369,5 @@ def sparse_capabilities() -> frozenset[str]:
     ['10.0', '10.3', '9.0']
     """
     file = data_folder("hardware_db") / "kernels.toml"
-    found = read_entries(file, "sparse_latent", {"library", "compute_capability", "note"})
+    found = still_there(read_entries(file, "sparse_latent", {"library", "compute_capability", "note"}))
     return frozenset(str(one) for entry in found for one in entry["compute_capability"])

@@ -13,6 +13,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Literal
 
 from glmplan.errors import SpecError, UnknownName, nearest
+from glmplan.facts import in_view
 from glmplan.facts.engines.options import OPTIONS
 from glmplan.facts.files import read_toml
 from glmplan.facts.folders import data_folder, plain_name
@@ -324,4 +325,5 @@ def wall_apart(conditions: Conditions) -> str:
     """
     if not conditions.engine_version:
         return ""
-    return next((wall.id for wall in _apart(conditions.engine) if judge(wall, conditions) == "stands"), "")
+    walls = (wall for wall in _apart(conditions.engine) if in_view.stands(wall.in_view))
+    return next((wall.id for wall in walls if judge(wall, conditions) == "stands"), "")

@@ -198,7 +198,8 @@ class Wall(Frozen):
     It stands from version `since` (included) until `until` (excluded). `last_seen` is the newest version in which
     somebody hit it, where nobody said which version ends it. `ledger` is its number in the list of walls on SM120 that
     the catalogue was started from. `apart` says that its price is in no formula and no table of kernels: runs behind it
-    are fitted with an effect of their own, so that they say nothing of runs that are not.
+    are fitted with an effect of their own, so that they say nothing of runs that are not; `in_view` names the groups of
+    runs that were looked at then (`glmplan.facts.in_view`).
 
     Examples
     --------
@@ -225,6 +226,7 @@ class Wall(Frozen):
     fallback: str | None = None
     instead: Instead = Instead()
     apart: bool = False
+    in_view: tuple[str, ...] = ()
     do: str
     trust: Literal["vendor", "documented", "report", "chat summary"] = "documented"
     source: str

@@ -10,7 +10,7 @@ from functools import cache
 from typing import Any
 
 from glmplan.facts.files import read_toml
-from glmplan.facts.folders import data_folder
+from glmplan.facts.folders import fits_folder
 from glmplan.units import parse_quantity
 
 __all__ = ["LoadedShare", "MemoryFit", "Spread", "load_memory_fit"]
@@ -99,7 +99,7 @@ def load_memory_fit() -> MemoryFit:
     >>> load_memory_fit().driver.mean > 0
     True
     """
-    content = read_toml(data_folder("calibration") / "fits" / "memory.toml")
+    content = read_toml(fits_folder() / "memory.toml")
 
     def spread(entry: dict[str, Any]) -> Spread:
         mean = parse_quantity(entry["mean"], "bytes", signed=True)

@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike
 
 from glmplan.errors import SpecError, UnknownFact
 from glmplan.facts.files import read_toml
-from glmplan.facts.folders import data_folder
+from glmplan.facts.folders import fits_folder
 from glmplan.physics.network.collectives import LinkClass, Protocol
 from glmplan.physics.network.crowding import crowding
 from glmplan.physics.network.tree import pcie_rates, transfer_rate
@@ -96,7 +96,7 @@ def load_link_fits(file: str | Path | None = None) -> LinkFits:
     >>> fits.protocol("pcie", "ring", "direct").efficiency < 1
     True
     """
-    path = Path(file) if file else data_folder("calibration") / "fits" / "links.toml"
+    path = Path(file) if file else fits_folder() / "links.toml"
     content = read_toml(path)
     protocols: dict[tuple[str, str, str], Protocol] = {}
     scalars: dict[str, float] = {}

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from glmplan.errors import SpecError, UnknownFact
 from glmplan.facts.files import read_toml
-from glmplan.facts.folders import data_folder
+from glmplan.facts.folders import fits_folder
 from glmplan.units import parse_quantity
 
 if TYPE_CHECKING:
@@ -131,7 +131,7 @@ def load_offload_fit() -> OffloadFit:
     >>> 0.1 < load_offload_fit().host_bandwidth < 1.0
     True
     """
-    path = data_folder("calibration") / "fits" / "offload.toml"
+    path = fits_folder() / "offload.toml"
     content = read_toml(path)
     try:
         constants = {name: entry["value"] for name, entry in content["constants"].items()}

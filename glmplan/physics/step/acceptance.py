@@ -15,7 +15,7 @@ import numpy as np
 
 from glmplan.errors import SpecError
 from glmplan.facts.files import read_toml
-from glmplan.facts.folders import data_folder
+from glmplan.facts.folders import fits_folder
 
 __all__ = ["EFFECTS", "TEXTS", "acceptance_prior", "branches", "text_kind", "yielded"]
 
@@ -127,7 +127,7 @@ class _Prior:
 
 @lru_cache(maxsize=1)
 def _read() -> _Prior:
-    path = data_folder("calibration") / "fits" / "acceptance.toml"
+    path = fits_folder() / "acceptance.toml"
     table = read_toml(path)
     try:
         names = {name: place for place, name in enumerate(table["covariance"]["of"])}

@@ -11,6 +11,7 @@ from typing import Any
 from glmplan.errors import SpecError
 from glmplan.facts.files import read_entries
 from glmplan.facts.folders import data_folder
+from glmplan.facts.in_view import still_there
 from glmplan.readers.runs.record import Run
 from glmplan.readers.runs.settings import Asked, alternatives, draft_lengths, launched, recipe_names
 from glmplan.readers.runs.speculation import Speculation, read_speculation
@@ -183,7 +184,10 @@ def campaign_settings(asked: Asked) -> CampaignSettings:
     """
     conditions = {name: getattr(asked, name) for name in _CONDITIONS}
     of_data = ("protocol", "model")
-    data = next((one for one in _data_sets() if _holds(one, conditions, of_data) and _fits(one, asked)), {})
+    sets = still_there(_data_sets())
+    data = next((one for one in sets if _holds(one, conditions, of_data) and _fits(one, asked)), {})
+        (one for one in still_there(_data_sets()) if _holds(one, conditions, of_data) and _fits(one, asked)), {}
+    )
     fixed: dict[str, Any] = {name: float(data[name]) for name in ("input_tokens", "output_tokens") if name in data}
     if "lengths" in data:
         fixed["lengths"] = tuple(data["lengths"])
@@ -191,7 +195,7 @@ def campaign_settings(asked: Asked) -> CampaignSettings:
     if campaign:
         found = launched(campaign, asked)
         return replace(CampaignSettings(**fixed), **found.values, launched=True, open=found.open, source=found.source)
-    for entry in _entries():
+    for entry in still_there(_entries()):
         first = tuple(int(part) for part in str(entry.get("release_from", "0")).split("."))
         if (first == (0,) or asked.release >= first) and _holds(entry, conditions):
             return replace(_of_entry(entry, asked, fixed), **fixed, source=str(entry["source"]))
@@ -396,7 +400,7 @@ def campaign_session(run: Run, *, model: str, experts_format: str) -> CampaignSe
                  accelerator=run.accelerator, experts_format=experts_format, tp=run.tp, ep=run.ep,
                  input_tokens=run.input_tokens, output_tokens=run.output_tokens)  # fmt: skip
     ranges: tuple[tuple[str, Any], ...] = (("measured", run.measured_on), ("concurrency", run.concurrency))
-    for entry in _sessions():
+    for entry in still_there(_sessions()):
         if "runs" in entry and run.id not in entry["runs"]:
             continue
         if "data_parallel" in entry and entry["data_parallel"] != ((run.dp or 1) > 1):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -16,7 +17,7 @@ from glmplan.readers.runs.columns import COLUMNS
 from glmplan.readers.runs.record import Run
 from glmplan.readers.runs.table import read_runs
 
-__all__ = ["Acceptance", "campaigns", "load_acceptance", "load_measurements", "repeats", "row_faults"]
+__all__ = ["Acceptance", "campaigns", "day_of", "load_acceptance", "load_measurements", "repeats", "row_faults"]
 
 #: what no row that ships may leave out
 _FILLED = ("id", "campaign", "model", "speculative", "phase", "protocol")
@@ -113,6 +114,32 @@ def load_measurements() -> list[Run]:
     8524
     """
     return list(_load())
+
+
+_DAY = re.compile(r"\d{4}-\d{2}(?:-\d{2})?")
+
+
+def day_of(run: Run) -> str:
+    """Day on which a run was measured, as its row or else its campaign says.
+
+    Parameters
+    ----------
+    run : Run
+        The row.
+
+    Returns
+    -------
+    str
+        As ``2026-04-01`` or ``2026-04``, the last one where a campaign names several; empty where no month is known.
+
+    Examples
+    --------
+    >>> day_of(Run("a", "glm-5", "b200-sxm", measured_on="2026-03-12")), day_of(Run("a", "glm-5", "b200-sxm"))
+    ('2026-03-12', '')
+    """
+    entry = campaigns().get(run.campaign or "", {})
+    said = _DAY.findall(run.measured_on or "") or _DAY.findall(str(entry.get("measured", "")))
+    return max(said, default="")
 
 
 def row_faults(row: Mapping[str, str]) -> tuple[str, ...]:

@@ -10,14 +10,17 @@ from same_text import same_to_rounding
 
 from glmplan.calibrate.backtest.accuracy import accuracy
 from glmplan.calibrate.backtest.accuracy_page import accuracy_page
+from glmplan.calibrate.backtest.by_group import groups_score
+from glmplan.calibrate.step.beyond import read_beyond
 from glmplan.calibrate.step.left_out import read_left_out
+from glmplan.prediction.effects import KNOWLEDGE
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "accuracy.md"
 
 
 @pytest.fixture(scope="module")
 def found():
-    return accuracy(read_left_out())
+    return accuracy(read_left_out(), beyond=read_beyond())
 
 
 def test_the_page_was_written_from_these_errors(found):
@@ -34,6 +37,32 @@ def test_the_page_was_written_from_these_errors(found):
 def test_tpot_of_random_sweep_rows_is_within_its_goal(found):
     [goal] = [one for one in found.goals if one.name.startswith("TPOT, random rows (sweeps")]
     assert goal.met
+
+
+@pytest.mark.parametrize("figure", ["TPOT", "TTFT"])
+def test_a_known_model_is_not_predicted_worse_than_an_unknown_one(found, figure):
+    # the same groups twice: left out alone, when other runs know the model, and with all runs of the model
+    table = found.table
+    known = np.isin(table.knowledge["group"], ("pair", "format"))
+    rows = (table.figure == figure) & known & (table.knowledge["model"] == "accelerator")
+    alone, unknown = (groups_score(table.by_group(mode, rows)) for mode in ("group", "model"))
+    assert alone.groups == unknown.groups > 30
+    assert alone.median <= unknown.median
+    assert alone.p90 <= unknown.p90
+
+
+@pytest.mark.parametrize("known", KNOWLEDGE)
+def test_groups_of_every_class_of_knowledge_are_covered(found, known):
+    score = found.classes.get(known)
+    if score is None or score.groups < 15:
+        pytest.skip("too few groups to say")
+    assert score.coverage >= 0.87
+
+
+def test_runs_after_a_fit_and_refused_ones_are_on_the_page():
+    page = PAGE.read_text(encoding="utf-8")
+    assert read_beyond()
+    assert "## Fitted before, measured after" in page and "## What the fit refuses" in page
 
 
 @pytest.mark.parametrize("mode", ["random", "group", "model", "accelerator"])

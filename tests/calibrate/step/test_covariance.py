@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from glmplan.calibrate.step.covariance import FILE, posterior, read_constants, write_covariance
-from glmplan.calibrate.step.joint_fit import evaluate, key_spread, prior_spread, solve, summed
+from glmplan.calibrate.step.joint_fit import evaluate, prior_deviation, solve, summed
 from glmplan.errors import SpecError
 from glmplan.facts.files import read_toml
 from glmplan.prediction.effects import COLUMNS, LEVELS
@@ -19,8 +19,7 @@ def known(small_fit):
 
 def whole(design, solution):
     """Covariance of all effects at once: prior and curvature added and inverted."""
-    spread = prior_spread()
-    sigma = np.concatenate([key_spread(names, spread[level]).ravel() for level, names in enumerate(design.key_names)])
+    sigma = prior_deviation(design, solution.spreads.effect).ravel()
     start = np.concatenate([[0], np.cumsum([len(names) for names in design.key_names])])
     slope = evaluate(design, summed(design, solution.effects))[1] * solution.root[:, None]
     rows = np.zeros((len(slope), len(sigma)))
@@ -46,8 +45,8 @@ def test_it_is_the_inverse_of_prior_and_curvature(small_fit, known):
         np.testing.assert_allclose(one.covariance, pick @ matrix @ pick.T, rtol=1e-6, atol=1e-9)
 
 
-def test_runs_narrow_the_prior_and_never_widen_it(known):
-    spread = prior_spread()
+def test_runs_narrow_the_prior_and_never_widen_it(small_fit, known):
+    spread = small_fit[0].solution.spreads.effect
     for level, rows in enumerate(known.deviation):
         assert (rows <= spread[level] * (1 + 1e-9)).all()
         assert (rows > 0).all()
@@ -67,7 +66,7 @@ def test_half_of_the_figures_say_less(small_fit, known):
 def test_figures_that_were_not_fitted_say_nothing(small_fit):
     design = small_fit[0].design
     use = np.arange(len(design.figure)) % 2 == 0
-    found = solve(design, use=use, rounds=2)
+    found = solve(design, use=use)
     assert (found.root[~use] == 0).all()
     assert (found.root[use] > 0).all()
 

@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 from glmplan.calibrate.step.crossvalidate import cross_validate
-from glmplan.calibrate.step.joint_fit import PRIOR_MEAN, evaluate, prior_spread, solve, summed
+from glmplan.calibrate.step.joint_fit import PRIOR_MEAN, NotConverged, evaluate, solve, summed
 from glmplan.calibrate.step.observations import build_design
-from glmplan.physics.step.time import PARAMETERS
-from glmplan.prediction.effects import COLUMNS, LEVELS, keys_of, knowledge_class
+from glmplan.calibrate.step.spreads import Spreads, noise_class, start
+from glmplan.physics.step.time import PARAMETERS, step_time
+from glmplan.prediction.effects import COLUMNS, LEVELS, TTFT_SCALE, keys_of, knowledge_class, log_parameters
 from glmplan.readers.runs.figures import FIGURES
 from glmplan.readers.runs.ledger import load_measurements
 
@@ -37,7 +38,7 @@ def design(runs):
 def planted(design, seed=5, noise=0.0):
     rng = np.random.default_rng(seed)
     prior = np.array([np.log(PRIOR_MEAN[name]) for name in PARAMETERS] + [0.0, 0.0])
-    spread = prior_spread()
+    spread = start().effect
     effects = [
         rng.normal(size=(len(names), len(COLUMNS))) * spread[place] * 0.7
         for place, names in enumerate(design.key_names)
@@ -47,19 +48,23 @@ def planted(design, seed=5, noise=0.0):
     return replace(design, log_seconds=log_seconds + noise * rng.normal(size=len(log_seconds)))
 
 
+def with_noise(design, noise):
+    return Spreads(start().logarithm, dict.fromkeys(noise_class(design).tolist(), noise))
+
+
 def test_what_was_planted_is_found(design):
     made = planted(design)
-    solution = solve(made, rounds=15)
+    solution = solve(made, with_noise(made, 0.02))
     assert np.median(np.abs(solution.residual)) < 0.02
     assert np.quantile(np.abs(solution.residual), 0.95) < 0.08
 
 
 def test_an_outlier_does_not_move_the_others(design):
     made = planted(design, noise=0.02)
-    clean = solve(made, rounds=10)
+    clean = solve(made, with_noise(made, 0.02))
     spoiled = made.log_seconds.copy()
     spoiled[7] += np.log(10.0)
-    dirty = solve(replace(made, log_seconds=spoiled), rounds=10)
+    dirty = solve(replace(made, log_seconds=spoiled), with_noise(made, 0.02))
     others = np.arange(len(spoiled)) != 7
     moved = np.abs((spoiled - dirty.residual) - (made.log_seconds - clean.residual))[others]
     assert np.quantile(moved, 0.95) < 0.05
@@ -78,16 +83,40 @@ def test_the_slope_is_the_derivative(design):
 
 
 def test_the_same_input_gives_the_same_fit(design):
-    first, second = solve(design, rounds=4), solve(design, rounds=4)
+    first, second = solve(design), solve(design)
     for one, other in zip(first.effects, second.effects, strict=True):
         np.testing.assert_array_equal(one, other)
 
 
+def test_a_sum_of_step_times_is_the_step_time_of_the_summed_work(design):
+    effects = summed(design, solve(design).effects)
+    steps = step_time(design.work, log_parameters(effects)[design.node_run])
+    waiting = design.waiting * effects[design.observation_run, TTFT_SCALE]
+    whole, _ = evaluate(design, effects)
+    np.testing.assert_allclose(whole, np.log(design.predicted(steps.seconds)) + waiting, rtol=1e-12)
+
+
+def test_where_the_search_begins_does_not_matter(design):
+    first = solve(design)
+    # a mile from the optimum and from the prior mean
+    far = tuple(part + 0.3 * np.sign(np.sin(np.arange(part.size))).reshape(part.shape) for part in first.effects)
+    second = solve(design, start=far)
+    np.testing.assert_allclose(first.residual, second.residual, atol=2e-3)
+    again = solve(design, start=first.effects)
+    assert again.rounds == 0
+
+
+def test_a_search_that_does_not_arrive_says_so(design, monkeypatch):
+    monkeypatch.setattr("glmplan.calibrate.step.joint_fit._MOST_ROUNDS", 2)
+    with pytest.raises(NotConverged, match="deviations off"):
+        solve(design)
+
+
 def test_cross_validation_leaves_no_run_in_its_own_fit(design):
-    errors = cross_validate(design, "group", rounds=4)
+    errors = cross_validate(design, "group", solve)
     assert not np.isnan(errors.residual).any()
-    assert set(errors.knowledge) <= {"pair", "accelerator", "model", "engine", "nothing"}
-    seen = cross_validate(design, "random", rounds=4)
+    assert set(errors.knowledge) <= {"pair", "format", "accelerator", "model", "engine", "nothing"}
+    seen = cross_validate(design, "random", solve)
     assert np.median(np.abs(seen.residual)) < np.median(np.abs(errors.residual))
 
 
@@ -97,6 +126,7 @@ def test_less_knowledge_is_a_lower_class():
     assert knowledge_class(tuple((everything | {"configuration": False}).values())) == "group"
     without = everything | {"configuration": False, "group": False}
     assert knowledge_class(tuple(without.values())) == "pair"
+    assert knowledge_class(tuple((without | {"engine_accelerator_format": False}).values())) == "format"
     assert knowledge_class(tuple((without | {"engine_model": False}).values())) == "accelerator"
     assert knowledge_class((True,) + (False,) * (len(LEVELS) - 1)) == "nothing"
 
@@ -134,7 +164,7 @@ def test_runs_behind_a_wall_of_unknown_price_say_nothing_of_others():
     unseen = np.array([q.deployment.accelerator.name == "h200-sxm" for q in apart.questions])[apart.observation_run]
     prompts = unseen & np.char.startswith(apart.figure, "ttft")
     without, told, mixed = (
-        solve(one, use=use, rounds=8).residual[prompts]
+        solve(one, use=use).residual[prompts]
         for one, use in (
             (apart, ~unseen & ~behind[apart.observation_run]),
             (apart, ~unseen),
@@ -143,7 +173,7 @@ def test_runs_behind_a_wall_of_unknown_price_say_nothing_of_others():
     )
     assert np.mean(np.abs(told - without)) < 0.5 * np.mean(np.abs(mixed - without))
     # nothing is known of the price of a wall but from those behind it, and the others have none
-    found = solve(apart, rounds=8).effects[level]
+    found = solve(apart).effects[level]
     prefill = COLUMNS.index("prefill_attention_slowdown")
     assert found[usual] == pytest.approx(0.0, abs=1e-6)
     assert found[apart.key_names[level].index(f"sglang {WALL}"), prefill] > 0.5

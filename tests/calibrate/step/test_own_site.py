@@ -128,7 +128,7 @@ def test_two_points_bring_the_rest_of_a_sweep_whose_group_was_not_seen_closer():
         unseen(load_effects("trtllm"), question.run).sum_of(keys_of(question.deployment))[0]
         for question in design.questions
     ])  # fmt: skip
-    errors, sweep = site_errors(design, start)
+    errors, sweep = site_errors(design, start, load_effects("trtllm").spread)
     tried = ~np.isnan(errors)
     before = design.log_seconds - evaluate(design, start)[0]
     assert tried.sum() > 50

@@ -15,6 +15,7 @@ from glmplan.errors import SpecError
 from glmplan.prediction.effects import KNOWLEDGE, effects_in, keys_of
 from glmplan.prediction.intervals import features_of, interval_of
 from glmplan.prediction.predict import predict_many
+from glmplan.readers.runs.holdout import group_key
 
 
 def test_the_same_runs_give_the_same_bytes(small_runs, small_fit, tmp_path):
@@ -56,11 +57,11 @@ def test_errors_come_from_fits_that_had_not_seen_the_run(small_fit):
 def test_no_group_is_split_over_folds(small_fit, mode):
     found, _, _ = small_fit
     fold = folds_of(found.design.questions, mode)
-    name = {"model": lambda d: d.model.name, "accelerator": lambda d: d.accelerator.name,
-            "group": lambda d: (d.model.name, d.accelerator.name, d.engine)}[mode]  # fmt: skip
+    name = {"model": lambda one: one.deployment.model.name, "accelerator": lambda one: one.deployment.accelerator.name,
+            "group": lambda one: group_key(one.run)}[mode]  # fmt: skip
     places = {}
     for question, number in zip(found.design.questions, fold.tolist(), strict=True):
-        assert places.setdefault(name(question.deployment), number) == number
+        assert places.setdefault(name(question), number) == number
 
 
 def test_the_errors_read_back_as_they_were(small_fit):
@@ -110,16 +111,47 @@ def test_an_engine_that_scatters_more_gets_a_wider_interval():
     assert 3.0 < widths[engine == "sglang"].mean() / widths[engine == "vllm"].mean() < 5.0
 
 
-def test_no_large_group_decides_the_interval_alone():
+def test_each_group_has_one_vote_however_many_rows_it_has():
     rng = np.random.default_rng(3)
     scored, _, _ = _planted(rng, 4000, 1.0)
     group = np.where(np.arange(4000) < 3000, 0, np.arange(4000) // 10)  # one of 3000 rows, a hundred of ten
     error = np.where(group == 0, rng.normal(0, 0.05, 4000), rng.normal(0, 0.5, 4000))
     found = fit_intervals([Errors("group", error, np.full(4000, "pair"))], replace(scored, group=group))
     low, high = found.base["pair"]["decode"]
-    by_rows = np.quantile(error, [0.05, 0.95])
     by_groups = np.quantile(error[group > 0], [0.05, 0.95])
-    assert by_groups[0] < low < by_rows[0] < 0 < by_rows[1] < high < by_groups[1]
+    assert (low, high) == pytest.approx(by_groups, rel=0.1)  # of all rows together they would be five times narrower
+
+
+def test_the_next_group_is_covered_though_groups_differ_more_than_their_rows():
+    # a hundred trials of 40 groups, whose biases scatter three times as much as the rows in them
+    rng = np.random.default_rng(5)
+    covered = []
+    for _ in range(100):
+        sizes = rng.integers(1, 30, size=41)
+        group = np.repeat(np.arange(41), sizes)
+        error = rng.normal(0, 0.3, 41)[group] + rng.normal(0, 0.1, len(group))
+        scored, _, _ = _planted(rng, len(group), 1.0)
+        scored = replace(scored, group=group, features={name: np.full(len(group), "x") for name in scored.features})
+        errors = [Errors("group", error, np.full(len(group), "pair"))]
+        found = fit_intervals(errors, scored, use=group < 40)
+        low, high = found.ends(scored, errors[0].knowledge, np.flatnonzero(group == 40))
+        mine = error[group == 40]
+        covered.append(((mine >= low) & (mine <= high)).mean())
+    assert np.mean(covered) == pytest.approx(0.9, abs=0.06)  # two standard errors of a hundred trials
+
+
+def test_a_factor_narrows_only_where_enough_groups_stay_covered():
+    rng = np.random.default_rng(6)
+    scored, _, _ = _planted(rng, 4000, 1.0)
+    group = np.arange(4000) // 40
+    quiet = {"few": group < 8, "many": group < 50}
+    for name, mine in quiet.items():
+        error = rng.normal(0, np.where(mine, 0.02, 0.2))
+        load = np.where(mine, "quiet", "loud")
+        trial = replace(scored, group=group, features={**scored.features, "load": load})
+        found = fit_intervals([Errors("group", error, np.full(4000, "pair"))], trial)
+        narrowed = found.widths.get("decode load: quiet", 1.0) < 1.0
+        assert narrowed == (name == "many")
 
 
 def test_a_kind_of_figure_with_few_groups_takes_the_shape_of_all_and_its_own_size():

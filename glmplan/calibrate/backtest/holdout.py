@@ -1,0 +1,287 @@
+"""The score on held-out groups: what a development fit says of runs that nobody has looked at.
+
+Each run of it is a line more in `docs/accuracy-holdout.md`, never one less: who looks often learns what he should not.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterable, Sequence
+from dataclasses import astuple, dataclass, fields
+from pathlib import Path
+
+import numpy as np
+
+from glmplan.calibrate.backtest.by_group import group_biases, groups_score
+from glmplan.calibrate.backtest.scores import score
+from glmplan.calibrate.step.beyond import refused_runs
+from glmplan.calibrate.step.crossvalidate import MODES, group_names
+from glmplan.calibrate.step.intervals import nested_intervals, scored_of
+from glmplan.calibrate.step.nested import exchanged
+from glmplan.calibrate.step.observations import Design, build_design
+from glmplan.calibrate.step.unseen import unseen
+from glmplan.calibrate.step.write import Calibrated
+from glmplan.errors import SpecError
+from glmplan.facts.files import write_atomically
+from glmplan.prediction.effects import KNOWLEDGE
+from glmplan.readers.runs.figures import COMPARED
+from glmplan.readers.runs.holdout import group_key, is_held_out
+from glmplan.readers.runs.record import Run
+
+__all__ = ["ALL", "CROSS_VALIDATED", "HELD_OUT", "HELD_REFUSED", "HoldoutLine", "holdout_lines", "holdout_page",
+           "read_holdout", "record_holdout"]  # fmt: skip
+
+HELD_OUT, CROSS_VALIDATED, HELD_REFUSED = "held out", "cross-validated", "held out, refused by the fit"
+ALL = "all"
+_FIGURES = ("TPOT", "TTFT", "throughput", "prefill")
+
+
+@dataclass(frozen=True, slots=True)
+class HoldoutLine:
+    """Errors of one figure at one run of the test.
+
+    Attributes
+    ----------
+    date, commit : str
+        When, and of which state of the project.
+    runs : str
+        `HELD_OUT`, or beside it `CROSS_VALIDATED`: groups left out of the same fit in their turn.
+    figure, knowledge : str
+        Figure, and what was known of the runs; `ALL` for all.
+    groups, rows : int
+        How many, [-]
+    median, mean, p90 : float
+        Absolute error of the rows, [-]
+    group_median, group_p90, far : float
+        Absolute bias with one vote for each group, and the share of groups off by more than 30 %, [-]
+    coverage, group_coverage : float
+        Share inside of the 90 % interval, of rows and with one vote for each group, [-]
+    """
+
+    date: str
+    commit: str
+    runs: str
+    figure: str
+    knowledge: str
+    groups: int
+    rows: int
+    median: float
+    mean: float
+    p90: float
+    group_median: float
+    group_p90: float
+    far: float
+    coverage: float
+    group_coverage: float
+
+
+@dataclass(frozen=True)
+class _Scored:
+    """Figures with their errors."""
+
+    figure: np.ndarray
+    group: np.ndarray
+    knowledge: np.ndarray
+    predicted: np.ndarray
+    inside: np.ndarray
+
+
+def _signed(column: np.ndarray, residual: np.ndarray) -> np.ndarray:
+    """Logarithm of predicted over measured in the figure's own unit; a residual is of seconds."""
+    return np.where([COMPARED[name].rate for name in column.tolist()], residual, -residual)
+
+
+def _scored(
+    design: Design, residual: np.ndarray, knowledge: np.ndarray, ends: tuple[np.ndarray, np.ndarray]
+) -> _Scored:
+    figure = np.array([COMPARED[name].group for name in design.figure.tolist()])
+    inside = (residual >= ends[0]) & (residual <= ends[1])
+    group = group_names(design.questions)[design.observation_run]
+    return _Scored(figure, group, knowledge, _signed(design.figure, residual), inside)
+
+
+def _held_design(held: Sequence[Run]) -> Design:
+    """Held-out runs as a table, without the rules that only they led to."""
+    with exchanged(without=frozenset(group_key(run) for run in held)):
+        return build_design(held)
+
+
+def holdout_lines(found: Calibrated, held: Iterable[Run], *, date: str, commit: str) -> tuple[HoldoutLine, ...]:
+    """Score a development fit on held-out runs, beside its cross-validation.
+
+    Parameters
+    ----------
+    found : Calibrated
+        A fit that has not seen the runs.
+    held : iterable of Run
+        The held-out runs.
+    date, commit : str
+        When, and of which state of the project.
+
+    Returns
+    -------
+    tuple of HoldoutLine
+        For each figure and knowledge class, and all of them together.
+
+    Raises
+    ------
+    SpecError
+        If the fit has seen a group that is held out, or there is no run to score.
+    """
+    seen = {group_key(question.run) for question in found.design.questions}
+    held = list(held)
+    if leaked := sorted(seen & {group_key(run) for run in held} | {one for one in seen if is_held_out(one)}):
+        raise SpecError("is held out, and in the fit that is to be scored on it", field="group", value=leaked[0])
+    design = _held_design(held)
+    one = unseen(found.design, found.solution, design)
+    knowledge = one.knowledge[design.observation_run]
+    scored = scored_of(design.questions, design.observation_run, design.figure)
+    ends = found.intervals.ends(scored, knowledge, np.arange(len(knowledge)))
+    tables = {HELD_OUT: _scored(design, one.residual, knowledge, ends)}
+    own = scored_of(found.design.questions, found.design.observation_run, found.design.figure)
+    place = MODES.index("group")
+    crossed = found.errors[place]
+    nested = nested_intervals(found.errors, own, found.design.questions, found.design.observation_run)[place]
+    tables[CROSS_VALIDATED] = _scored(found.design, crossed.residual, crossed.knowledge, nested)
+    lines = []
+    for runs, table in tables.items():
+        for figure in _FIGURES:
+            for known in (ALL, *KNOWLEDGE):
+                mine = (table.figure == figure) & ((table.knowledge == known) | (known == ALL))
+                lines += _line(table, mine, (date, commit, runs, figure, known))
+    return (*lines, *_refused_lines(found, design, date, commit))
+
+
+def _refused_lines(found: Calibrated, held: Design, date: str, commit: str) -> list[HoldoutLine]:
+    """Held-out runs that no fit would take, which have no interval here."""
+    rows = refused_runs(found.design, found.solution, held.refused)
+    group = {run.id: group_key(run) for run, _ in held.refused}
+    column = np.array([row.figure for row in rows])
+    table = _Scored(
+        figure=np.array([COMPARED[name].group for name in column.tolist()]),
+        group=np.array([group[row.run] for row in rows]),
+        knowledge=np.array([row.knowledge for row in rows]),
+        predicted=_signed(column, np.array([row.error for row in rows])),
+        inside=np.full(len(rows), np.nan),
+    )
+    lines = []
+    for figure in _FIGURES:
+        lines += _line(table, table.figure == figure, (date, commit, HELD_REFUSED, figure, ALL))
+    return lines
+
+
+def _line(table: _Scored, mine: np.ndarray, names: tuple[str, str, str, str, str]) -> list[HoldoutLine]:
+    mine = mine & ~np.isnan(table.predicted)
+    if not mine.any():
+        return []
+    rows = score(table.predicted[mine], table.inside[mine])
+    groups = groups_score(group_biases(table.predicted[mine], table.inside[mine], table.group[mine]))
+    return [HoldoutLine(*names, groups.groups, rows.count, rows.median, rows.mean, rows.p90, groups.median, groups.p90,
+                        groups.far, rows.coverage, groups.coverage)]  # fmt: skip
+
+
+def read_holdout(file: str | Path) -> tuple[HoldoutLine, ...]:
+    """Read the figures of all runs of the test.
+
+    Parameters
+    ----------
+    file : path
+        The table beside the page.
+
+    Returns
+    -------
+    tuple of HoldoutLine
+        The oldest first; empty where the test was never run.
+
+    Raises
+    ------
+    SpecError
+        If the file is not such a table.
+    """
+    path = Path(file)
+    if not path.exists():
+        return ()
+    rows = list(csv.reader(io.StringIO(path.read_text(encoding="utf-8"))))
+    names = tuple(one.name for one in fields(HoldoutLine))
+    if not rows or tuple(rows[0]) != names:
+        raise SpecError("is not a table of scores on held-out groups", file=path)
+    kinds = {"groups": int, "rows": int, **dict.fromkeys(names[:5], str)}
+    return tuple(
+        HoldoutLine(**{name: kinds.get(name, float)(cell) for name, cell in zip(names, row, strict=True)})
+        for row in rows[1:]
+    )
+
+
+def record_holdout(lines: Sequence[HoldoutLine], page: str | Path) -> list[Path]:
+    """Add the figures of a run of the test to the page and to the table beside it.
+
+    Parameters
+    ----------
+    lines : sequence of HoldoutLine
+        What was found.
+    page : path
+        The page; the table has its name and the ending ``.csv``. What stands there already stays.
+
+    Returns
+    -------
+    list of pathlib.Path
+        The page and the table, each written as a whole or not at all.
+    """
+    file = Path(page)
+    table = file.with_suffix(".csv")
+    everything = (*read_holdout(table), *lines)
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow([one.name for one in fields(HoldoutLine)])
+    for one in everything:
+        writer.writerow([f"{cell:.4f}" if isinstance(cell, float) else cell for cell in astuple(one)])
+    write_atomically(table, text.getvalue())
+    write_atomically(file, holdout_page(everything))
+    return [file, table]
+
+
+_HEAD = ("runs", "figure", "known", "groups", "rows", "median", "mean", "p90", "group median", "group p90",
+         "groups beyond 30 %", "coverage", "coverage over groups")  # fmt: skip
+
+
+def holdout_page(lines: Sequence[HoldoutLine]) -> str:
+    """Write the page.
+
+    Parameters
+    ----------
+    lines : sequence of HoldoutLine
+        The figures of all runs of the test.
+
+    Returns
+    -------
+    str
+        Markdown, the newest run first.
+    """
+    said = [
+        "# Groups that nobody looked at",
+        "",
+        "<!-- Written by `glmplan backtest --holdout`; do not edit. -->",
+        "",
+        "About one in five groups of runs (engine, part, model shape, format) is held out of development by the rule "
+        "in `calibration/holdout.toml`: no fit, no spread, no width, no rule and no plot sees it. `glmplan backtest "
+        "--holdout` fits the others as what ships is fitted, predicts the held-out ones without the rules that only "
+        "they led to, and adds its figures here, beside those of cross-validation of the same fit. It is run a few "
+        "times in a release. Errors are absolute, of the measured value; in columns named *group* each group has one "
+        "vote.",
+        "",
+    ]
+    if not lines:
+        said += ["It has not been run yet.", ""]
+    for date, commit in reversed(list(dict.fromkeys((one.date, one.commit) for one in lines))):
+        said += [f"## {date}, {commit}", "", f"| {' | '.join(_HEAD)} |"]
+        said.append(f"| {' | '.join(['---'] * 3 + ['---:'] * (len(_HEAD) - 3))} |")
+        for one in lines:
+            if (one.date, one.commit) == (date, commit):
+                shares = [one.median, one.mean, one.p90, one.group_median, one.group_p90, one.far, one.coverage,
+                          one.group_coverage]  # fmt: skip
+                cells = [one.runs, one.figure, one.knowledge, str(one.groups), str(one.rows)]
+                cells += ["–" if share != share else f"{100 * share:.1f} %" for share in shares]
+                said.append(f"| {' | '.join(cells)} |")
+        said.append("")
+    return "\n".join(said)

@@ -1,0 +1,98 @@
+"""Rules go with the groups that led to them: what nobody has measured, nobody has looked up."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from glmplan.calibrate.step.crossvalidate import cross_validate, folds_of
+from glmplan.calibrate.step.joint_fit import solve
+from glmplan.calibrate.step.nested import exchanged, rules_in_view, rules_lost
+from glmplan.calibrate.step.observations import build_design, design_unchecked
+from glmplan.calibrate.step.unseen import alone, unseen
+from glmplan.facts.engines.kernels import kernel_rule
+from glmplan.facts.formats import WEIGHT_FORMATS
+from glmplan.facts.in_view import FIELD
+from glmplan.prediction.from_row import question_of
+from glmplan.readers.runs.holdout import group_key, is_held_out
+from glmplan.readers.runs.ledger import campaigns, load_measurements
+
+GROUP = "sglang|b200-sxm|4096x60 e512k10|4"
+
+
+@pytest.fixture(scope="module")
+def runs():
+    """A model that the launch script of its own was read for, and another one on the same engine and part."""
+    models = ("qwen3.5-397b-a17b", "deepseek-r1", "deepseek-v3")
+    return [run for run in load_measurements() if run.protocol == "inferencex" and run.engine == "sglang"
+            and run.accelerator == "b200-sxm" and run.weights == "nvfp4" and run.model in models][::3]  # fmt: skip
+
+
+def test_the_group_of_these_tests_is_one_that_may_be_looked_at():
+    assert not is_held_out(GROUP)
+
+
+def test_every_rule_says_what_was_in_view_when_it_was_written():
+    known = {group_key(run) for run in load_measurements()} | set(campaigns())
+    for entry in rules_in_view():
+        assert FIELD in entry, entry
+        assert set(entry[FIELD]) <= known, entry
+        # one that was written with nothing in view has a source outside of the tables
+        assert entry[FIELD] or "calibration/" not in entry["source"], entry
+
+
+def test_a_rule_goes_only_when_all_that_led_to_it_does():
+    mine = next(entry for entry in rules_in_view() if len(entry[FIELD]) == 2 and "|" in entry[FIELD][0])
+    one, two = mine[FIELD]
+    both = rules_lost(frozenset((one, two)))
+    assert both > rules_lost(frozenset((one,))) + rules_lost(frozenset((two,)))
+
+
+def test_a_setting_that_was_looked_up_for_a_group_is_unknown_without_it_and_back_after(runs):
+    run = next(one for one in runs if group_key(one) == GROUP)
+    before = question_of(run)
+    with exchanged(without=frozenset({GROUP})):
+        without = question_of(run)
+    assert before.campaign.budget == 32768 and "qwen3.5_fp4_b200.sh" in before.campaign.source
+    assert "qwen3.5_fp4_b200.sh" not in without.campaign.source
+    assert question_of(run) == before
+
+
+def test_a_kernel_that_was_looked_up_for_one_model_is_not_known_without_it():
+    form = WEIGHT_FORMATS["int4-g32"]
+    with_it = kernel_rule("vllm", "10", form, "experts")
+    with exchanged(without=frozenset({"vllm|b200-sxm|7168x61 e384k8|4"})):
+        assert kernel_rule("vllm", "10", form, "experts") != with_it
+    assert kernel_rule("vllm", "10", form, "experts") == with_it
+
+
+def test_cross_validation_asks_without_the_rules_of_what_it_leaves_out(runs):
+    design = build_design(runs)
+    errors = cross_validate(design, "group", solve)
+    names = np.array([group_key(question.run) for question in design.questions])
+    fold = folds_of(design.questions, "group")
+    out = np.flatnonzero(fold == fold[names == GROUP][0])
+    seen = alone(design, np.flatnonzero(fold != fold[out[0]]))
+    with exchanged(without=frozenset(names[out].tolist())):
+        asked = design_unchecked([question_of(design.questions[place].run) for place in out])
+    expected = unseen(seen, solve(seen), asked).residual
+    rows = np.isin(design.observation_run, out)
+    np.testing.assert_allclose(errors.residual[rows], expected, atol=1e-9)
+    # with them it would be another prediction
+    with_rules = unseen(seen, solve(seen), alone(design, out)).residual
+    assert np.abs(with_rules - expected).max() > 1e-3
+
+
+def test_folds_in_processes_of_their_own_give_the_same_errors(runs):
+    design = build_design([*runs[:6], *runs[-6:]])
+    one, two = (cross_validate(design, "group", solve, processes=count) for count in (1, 2))
+    np.testing.assert_allclose(one.residual, two.residual, atol=1e-9)
+    assert (one.knowledge == two.knowledge).all()
+
+
+def test_a_left_out_run_leaves_no_trace_in_its_fold(runs):
+    design = build_design(runs[:12])
+    part = alone(design, np.arange(4))
+    assert {question.run.id for question in part.questions} == {question.run.id for question in design.questions[:4]}
+    used = [set(part.keys[:, level]) for level in range(part.keys.shape[1])]
+    assert [len(names) for names in part.key_names] == [len(one) for one in used]
