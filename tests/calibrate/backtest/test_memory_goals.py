@@ -49,7 +49,9 @@ def test_no_single_source_carries_the_goals(scores, quantity):
         "pool",
         pytest.param(
             "tokens",
-            marks=pytest.mark.xfail(strict=True, reason="covers 96 %: the interval of the pool, over eight sources only"),
+            marks=pytest.mark.xfail(
+                strict=True, reason="covers 96 %: the interval of the pool, over eight sources only"
+            ),
         ),
     ],
 )
