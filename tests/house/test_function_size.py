@@ -35,6 +35,7 @@ WIDE = {
     "sparse_latent_work": QUANTITIES,
     "expert_work": QUANTITIES,
     "rank_memory": QUANTITIES,
+    "static_fraction": QUANTITIES,
     "add_kernel": QUANTITIES,
     "_add_layers": QUANTITIES,
     "_add_products": QUANTITIES,
