@@ -186,8 +186,6 @@ def campaign_settings(asked: Asked) -> CampaignSettings:
     of_data = ("protocol", "model")
     sets = still_there(_data_sets())
     data = next((one for one in sets if _holds(one, conditions, of_data) and _fits(one, asked)), {})
-        (one for one in still_there(_data_sets()) if _holds(one, conditions, of_data) and _fits(one, asked)), {}
-    )
     fixed: dict[str, Any] = {name: float(data[name]) for name in ("input_tokens", "output_tokens") if name in data}
     if "lengths" in data:
         fixed["lengths"] = tuple(data["lengths"])
