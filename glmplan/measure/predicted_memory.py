@@ -108,6 +108,7 @@ def _predicted(log: StartupLog, name: str, machine: str) -> tuple[MemoryPredicti
     from glmplan.physics.memory.observed import load_memory_fit
     from glmplan.physics.memory.pool import pool_terms
     from glmplan.physics.points import Layout
+    from glmplan.prediction.deployment import default_kv
 
     choice = _model(name, log.quantization)
     part = load_accelerator(load_machine(machine).accelerator)
@@ -122,7 +123,8 @@ def _predicted(log: StartupLog, name: str, machine: str) -> tuple[MemoryPredicti
         graphs=log.graph_count,
         experts_backend=log.moe_backend,
     )
-    kv = _cache_format(log.kv_cache, kv_name)
+    # engines add their layout to the name (`fp8_ds_mla`); `auto` is the rule of every other command
+    kv = kv_name((log.kv_cache or "").replace("torch.", "")) or default_kv(choice.checkpoint, log.engine)
     draft = log.speculative is not None
     held = rank_memory(
         choice.model, choice.checkpoint, layout=Layout(**degrees), kv=kv, settings=settings, mtp=draft,
@@ -178,9 +180,3 @@ def _model(name: str, quantization: str | None) -> Any:
         return choice
     assert failed is not None
     raise failed
-
-
-def _cache_format(said: str | None, canonical: Any) -> str:
-    """Return the KV format; engines add their layout to the name (`fp8_ds_mla`), and `auto` is the model's BF16."""
-    found = canonical((said or "").replace("torch.", ""))
-    return found or "bf16"
