@@ -21,7 +21,7 @@ from glmplan.readers.models.to_toml import model_toml
 #: fields that a config says
 SHAPES = (
     "family", "hidden", "vocabulary", "tied_embedding", "max_context", "layers", "stack", "extra_parameters",
-    "extra_replicated", "multimodal_positions",
+    "extra_replicated", "tower_layers", "tower_width", "multimodal_positions",
 )  # fmt: skip
 
 

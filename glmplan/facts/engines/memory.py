@@ -31,6 +31,7 @@ __all__ = [
     "pipeline_layers",
     "stated_fraction",
     "static_fraction",
+    "tower_factor",
 ]
 
 MIB = 2**20
@@ -55,8 +56,8 @@ class FractionRule:
     for_each_replica_graph, for_each_replica_graph_more, many_graphs : float
         With attention in replicas: for each replica and request of the largest graph; and so much more where that graph
         holds more requests than `many_graphs` [-].
-    with_tower : float
-        Factor on the fraction for models with a vision tower, [-]
+    with_tower, tower_layers, tower_width, tower_step, tower_least, tower_most : float
+        Factor on the fraction for models with a vision tower, and how it depends on the tower, see `tower_factor`, [-]
     source : str
         Where it is from.
     """
@@ -74,6 +75,11 @@ class FractionRule:
     for_each_replica_graph_more: float = 0.0
     many_graphs: float = 0.0
     with_tower: float = 1.0
+    tower_layers: float = 1.0
+    tower_width: float = 1.0
+    tower_step: float = 0.0
+    tower_least: float = 1.0
+    tower_most: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -410,6 +416,41 @@ def static_fraction(
     reserve = np.where(part > rule.large_part, np.maximum(reserve, rule.least_on_large_parts), reserve)
     reserve = reserve + rule.with_draft * draft
     return np.round((part - reserve) / part, 3)
+
+
+def tower_factor(rule: FractionRule, layers: int | None, width: int | None) -> float:
+    """Factor by which SGLang lowers its fraction for a model with a vision tower.
+
+    Parameters
+    ----------
+    rule : FractionRule
+        Its terms.
+    layers, width : int or None
+        Layers and width of the tower as the config names them; None takes those of the tower the rule starts from, [-]
+
+    Returns
+    -------
+    float
+        [-]
+
+    Notes
+    -----
+    A constant, times one less `tower_step` for each time that layers × width² are larger than those of ViT-L/14.
+
+    References
+    ----------
+    .. [1] sgl-project/sglang, python/sglang/srt/server_args.py, adjust_mem_fraction_for_vlm.
+
+    Examples
+    --------
+    Kimi-K2.5 on four GB300: 0.909 becomes 0.82695, as its log says.
+
+    >>> rule = load_memory_rule("sglang").fraction_rule
+    >>> round(0.909 * tower_factor(rule, 27, 1152), 5)
+    0.82695
+    """
+    ratio = (layers or rule.tower_layers) * (width or rule.tower_width) ** 2 / (rule.tower_layers * rule.tower_width**2)
+    return rule.with_tower * float(np.clip(1.0 - rule.tower_step * (ratio - 1.0), rule.tower_least, rule.tower_most))
 
 
 def pipeline_layers(layers: int, stages: int, pipeline: str) -> tuple[int, ...]:

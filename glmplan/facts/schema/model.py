@@ -361,6 +361,8 @@ class ModelSpec(_Record):
     draft_head: DraftHead | None = None
     extra_parameters: int = Field(0, ge=0, description="weights outside the language stack (vision tower), [-]")
     extra_replicated: int = Field(0, ge=0, description="those of them that every TP rank holds whole, [-]")
+    tower_layers: PositiveInt | None = None
+    tower_width: PositiveInt | None = None
     extra_note: str | None = None
     multimodal_positions: bool = Field(False, description="positions have time, height and width (M-RoPE)")
     checkpoints: tuple[Checkpoint, ...] = ()

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from glmplan.facts.engines.memory import static_fraction
+from glmplan.facts.engines.memory import static_fraction, tower_factor
 from glmplan.physics.memory.observed import MemoryFit, Spread, load_memory_fit
 from glmplan.physics.memory.pages import PagedLaunch, printed_tokens, shares_pages
 from glmplan.physics.memory.part import PartMemory
@@ -255,7 +255,7 @@ def _fraction(memory: RankMemory, part: PartMemory) -> np.ndarray:
             draft=memory.draft,
             replicas=dp,
         )
-        return found * rule.fraction_rule.with_tower if memory.tower else found
+        return found if memory.tower is None else found * tower_factor(rule.fraction_rule, *memory.tower)
     default = settings.default("fraction", part.listed)
     return np.asarray(1.0 if default is None else default)
 

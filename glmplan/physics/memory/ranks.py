@@ -125,8 +125,8 @@ class RankMemory:
         Whether an engine that takes its estimate of CUDA graphs from the pool makes one for this model.
     smaller, larger : float
         Shares by which the weights may be smaller or larger than computed (ends of a 90 % interval), [-]
-    tower : bool
-        Whether the model has a vision tower.
+    tower : tuple of int or None
+        Layers and width of the vision tower as the config names them, [-]; None without a tower.
     """
 
     layout: Layout
@@ -139,7 +139,7 @@ class RankMemory:
     larger: float = 0.0
     budget: np.ndarray | float = 0.0
     estimates_graphs: bool = True
-    tower: bool = False
+    tower: tuple[int | None, int | None] | None = None
 
     @property
     def weights(self) -> np.ndarray:
@@ -253,7 +253,7 @@ def rank_memory(
         checkpoint.larger,
         settings.budget(memory),
         trial is None or trial.estimates_graphs,
-        bool(model.extra_parameters),
+        (model.tower_layers, model.tower_width) if model.extra_parameters else None,
     )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["projector_parameters", "vision_parameters"]
+__all__ = ["projector_parameters", "tower_shape", "vision_parameters"]
 
 _QWEN = (
     "depth",
@@ -99,6 +99,32 @@ def projector_parameters(config: Mapping[str, Any]) -> int:
     hidden, text = moon[0], moon[-1]
     joined = 4 * hidden
     return 2 * hidden + joined * joined + joined + joined * text + text
+
+
+def tower_shape(config: Mapping[str, Any]) -> tuple[int | None, int | None]:
+    """Read layers and width of a vision tower under the names that engines look for.
+
+    Parameters
+    ----------
+    config : mapping
+        Content of `config.json`.
+
+    Returns
+    -------
+    int or None, int or None
+        `num_hidden_layers` and `hidden_size`, or those of MoonViT; None where the config has other names, [-]
+
+    Examples
+    --------
+    >>> tower_shape({"vision_config": {"depth": 27, "hidden_size": 1152}})
+    (None, 1152)
+    """
+    vision = config.get("vision_config")
+    if not isinstance(vision, Mapping):
+        return None, None
+    layers = vision.get("num_hidden_layers", vision.get("vt_num_hidden_layers"))
+    width = vision.get("hidden_size", vision.get("vt_hidden_size"))
+    return (layers if _whole([layers]) else None), (width if _whole([width]) else None)
 
 
 def _whole(values: list[Any]) -> bool:

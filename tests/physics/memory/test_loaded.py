@@ -11,7 +11,7 @@ from glmplan.errors import SpecError
 from glmplan.facts.catalogue.accelerators import load_accelerator
 from glmplan.facts.catalogue.models import load_model
 from glmplan.facts.engines.loading import Loading, read_loading
-from glmplan.facts.engines.memory import load_memory_rule, memory_engines
+from glmplan.facts.engines.memory import load_memory_rule, memory_engines, static_fraction, tower_factor
 from glmplan.physics.blocks.storage import checkpoint_bytes
 from glmplan.physics.memory import MemorySettings, budget_rows, kv_pool, part_memory, rank_memory
 from glmplan.physics.memory.loaded import allocated_bytes
@@ -175,6 +175,18 @@ def test_the_compute_buffer_of_llama_cpp_holds_states_and_logits_of_every_token_
     # "CUDA0 compute buffer size = 258.50 MiB" for Llama-3-8B at --ubatch-size 512
     memory = held("llama-3.1-8b", "bf16", settings={"engine": "llama.cpp"})
     assert memory.stages[0].activation[0] / MIB == pytest.approx(258.5)
+
+
+def test_sglang_leaves_more_for_a_vision_tower_and_for_attention_in_replicas() -> None:
+    rule = load_memory_rule("sglang").fraction_rule
+    assert rule is not None
+    # mem_fraction_static=0.82695, Kimi-K2.5 on 4 x GB300 with graphs to 128 requests and chunks of 16,384 tokens
+    known = {"memory": 277.5 * GIB, "token_budget": 16384, "draft": False}
+    one = static_fraction(rule, accelerators=4, graph_requests=128, **known)
+    assert float(one) * tower_factor(rule, 27, 1152) == pytest.approx(0.82695, abs=1e-5)
+    # server_args.py: graphs x replicas x 3 MiB, and 1.5 more above 300 requests
+    many, few = (static_fraction(rule, accelerators=8, graph_requests=512, replicas=n, **known) for n in (8, 1))
+    assert (float(few) - float(many)) * 277.5 * 1024 == pytest.approx(512 * 8 * 4.5, rel=0.03)
 
 
 def test_a_mistake_in_the_section_of_loading_is_named() -> None:
