@@ -163,7 +163,8 @@ def _pool_cause(log: StartupLog, found: StartMemory) -> str:
         "outside_torch": log.outside_torch,
     }
     told = {name: -size for name, size in said.items() if size is not None and found.parts.get(name)}
-    if log.total and log.memory_utilization and "share" in found.parts and log.engine != "sglang":
+    # an engine that takes its share of what is free counts no activations, and the log's total is not what it shares
+    if log.total and log.memory_utilization and "activations" in found.parts:
         told["share"] = log.total * log.memory_utilization
     whole = found.pool.value - log.kv_pool
     parts = {name: found.parts[name] - size for name, size in told.items()}

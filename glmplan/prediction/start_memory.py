@@ -111,7 +111,23 @@ def settings_of_log(log: StartupLog, *, graphs: bool = True) -> Settings:
 
 
 def drafted_of_log(log: StartupLog) -> int:
-    """Tokens drafted for each step, as far as the log says; 0 without drafting, [token]"""
+    """Tokens drafted for each step, as far as a log says.
+
+    Parameters
+    ----------
+    log : StartupLog
+        The log.
+
+    Returns
+    -------
+    int
+        0 without drafting and where the log names only the method, [token]
+
+    Examples
+    --------
+    >>> drafted_of_log(StartupLog("vllm", speculative="mtp 3")), drafted_of_log(StartupLog("vllm"))
+    (3, 0)
+    """
     return read_speculation(log.speculative or "none", "", None, None).draft_tokens or 0
 
 

@@ -196,7 +196,7 @@ def _memory(answer: FitAnswer) -> dict[str, Any] | None:
             "high": _count(holding.pool_high),
         },
         "kv_pool_gib": _rounded(holding.pool_bytes / GIB),
-        "printed_tokens": dict(zip(("value", "low", "high"), map(_count, answer.printed), strict=True)) or None,
+        "printed_tokens": dict(zip(("value", "low", "high"), map(_count, answer.printed), strict=False)) or None,
         "requests_held": _count(holding.held),
         "requests_held_low": _count(holding.held_low),
         "short_gib": _rounded(max(holding.short, 0.0) / GIB),

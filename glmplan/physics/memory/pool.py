@@ -415,11 +415,9 @@ def kv_pool(
     pick = (stage_index, np.arange(stage_index.size))
     least = [np.where(np.isfinite(one.min(axis=0)), one.min(axis=0), 0.0) * dp for one in (means, lows, highs)]
     fits = (ranked.min(axis=0) > 0) & (least[0] > 0)
-    tokens = [
-        np.where(np.isfinite(one.min(axis=0)), one.min(axis=0), 0.0) for one in (print_mean, print_low, print_high)
-    ]
+    said = [np.where(np.isfinite(one.min(axis=0)), one.min(axis=0), 0.0) for one in (print_mean, print_low, print_high)]
     return KvPool(
-        pools[pick], least[0] * fits, least[1], least[2], sds[pick], stage_index, fits, tokens[0] * fits, *tokens[1:]
+        pools[pick], least[0] * fits, least[1], least[2], sds[pick], stage_index, fits, said[0] * fits, *said[1:]
     )
 
 
