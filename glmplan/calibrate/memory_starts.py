@@ -165,9 +165,11 @@ def outside_of_row(row: MemoryObservation, fit: MemoryFit) -> Vote | None:
     """
     text, number = row.text, row.number
     origin = row.source.split(" ")[0] if row.source.startswith("http") else row.source
-    if row.kind == "outside":
-        return Vote(row.id, origin, text["engine"], (text["link"], "several"), number["context_gib"] * GIB)
-    if row.kind != "pool" or not _tried(text["engine"]) or not row.used:
+    seen = part_memory(load_accelerator(text["part"]), fit=fit) if "part" in text else None
+    if row.kind == "outside" and seen is not None:
+        kinds = (outside_classes(seen, sparse=False)[0], "several")
+        return Vote(row.id, origin, text["engine"], kinds, number["context_gib"] * GIB)
+    if row.kind != "pool" or seen is None or not _tried(text["engine"]) or not row.used:
         return None
     memory = row_memory(row)
     trial = memory.settings.rule.profiling_of(memory.settings.version, dense=False)
@@ -177,7 +179,6 @@ def outside_of_row(row: MemoryObservation, fit: MemoryFit) -> Vote | None:
         peaks = [row_memory(row, version=one).stages[0].activation[0] for one in _APART]
         if peaks[0] != peaks[1]:
             return None
-    seen = part_memory(load_accelerator(text["part"]), fit=fit)
     several = int(number["tp"]) > 1
     classes = outside_classes(seen, sparse=memory.sparse) if several else ("single",)
     # the remainder of a row is what its context leaves, which an engine of known trial run does not count apart

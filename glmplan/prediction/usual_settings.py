@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from dataclasses import replace
 from functools import cache
+from typing import Any
 
 from glmplan.errors import SpecError
 from glmplan.facts.files import read_toml
@@ -90,6 +91,7 @@ def spanned(
         ends = usual_ends(settings.engine, name)
         if ends is None:
             continue
-        moved = [pool(replace(settings, **{_FIELDS[name]: end}))[0] - value for end in ends]
+        told: list[dict[str, Any]] = [{_FIELDS[name]: end} for end in ends]
+        moved = [pool(replace(settings, **one))[0] - value for one in told]
         below, above = below + min(0.0, *moved) ** 2, above + max(0.0, *moved) ** 2
     return value, max(value - below**0.5, 0.0), value + above**0.5

@@ -65,7 +65,7 @@ class MemoryFit:
         What an engine takes beyond weights, activations and context, by engine; ``pooled`` for others, [B]
     outside : dict of str to dict of str to Spread
         What an engine whose trial run is known takes beside it, in place of context and remainder, by engine and then
-        ``single`` for one accelerator, the link for several (``pcie``, ``nvlink``), ``several`` for other links, [B]
+        ``single`` for one accelerator, for several a name of `glmplan.physics.memory.pool.outside_classes`, [B]
     estimate : dict of str to dict of str to Spread
         What an engine estimates of its CUDA graphs before it makes its pool, by engine and then ``single`` or
         ``several`` accelerators, [B]

@@ -147,7 +147,9 @@ def printed_tokens(
     groups, needed = zero, zero
     for one in kinds:
         share = np.ceil(one.count / group)
-        tokens = np.where(one.token > 0, page / np.where(one.token > 0, one.token, 1.0), own)
+        # a stage of another layout may hold none of these layers, and then no page
+        paged = (one.token > 0) & (page > 0)
+        tokens = np.where(paged, page / np.where(paged, one.token, 1.0), own)
         if one.state.any():
             each = paging.states + launch.drafted + zero
         elif one.window is None:

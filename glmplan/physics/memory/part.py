@@ -31,6 +31,8 @@ class PartMemory:
         Measured free memory before weights are loaded, in place of the observed mean, [B]
     capability : str
         Compute capability, empty where none is known: engines choose communicators by it.
+    peer_to_peer : bool
+        Whether accelerators can reach each other's memory; False only where a source says that they cannot.
     """
 
     listed: float
@@ -39,6 +41,7 @@ class PartMemory:
     link: str
     free_before_load: float | None = None
     capability: str = ""
+    peer_to_peer: bool = True
 
 
 def part_memory(part: Accelerator, *, fit: MemoryFit | None = None) -> PartMemory:
@@ -77,4 +80,5 @@ def part_memory(part: Accelerator, *, fit: MemoryFit | None = None) -> PartMemor
         usable, sd = listed, 0.0
     else:
         usable, sd = listed - fit.driver.mean, fit.driver.sd
-    return PartMemory(listed, usable, sd, link, capability=part.compute_capability or "")
+    peers = part.peer_to_peer is not False
+    return PartMemory(listed, usable, sd, link, capability=part.compute_capability or "", peer_to_peer=peers)

@@ -164,18 +164,21 @@ def outside_classes(part: PartMemory, *, sparse: bool) -> tuple[str, ...]:
 
     Notes
     -----
-    Sparse models over PCIe run on images of the community, which hold arenas of their own kernels. NVLink of compute
-    capability 10 has the all-reduce work spaces of FlashInfer.
+    Sparse models over PCIe run on images of the community, which hold arenas of their own kernels. Where accelerators
+    reach each other's memory over PCIe, the communicators hold buffers there; where they cannot, in host memory. NVLink
+    of compute capability 10 has the all-reduce work spaces of FlashInfer.
 
     Examples
     --------
     >>> outside_classes(PartMemory(80e9, 79e9, 0.0, "nvlink", capability="10.3"), sparse=False)
     ('nvlink-10', 'nvlink', 'several')
     """
-    sparse_over_pcie = sparse and part.link == "pcie"
-    newest = part.link == "nvlink" and part.capability.startswith("10.")
-    narrow = ("pcie-sparse",) if sparse_over_pcie else ("nvlink-10",) if newest else ()
-    return (*narrow, part.link, "several")
+    link = part.link
+    if link == "pcie":
+        link = "pcie-sparse" if sparse else "pcie-peer" if part.peer_to_peer else "pcie"
+    elif link == "nvlink" and part.capability.startswith("10."):
+        link = "nvlink-10"
+    return tuple(dict.fromkeys((link, part.link, "several")))
 
 
 def weights_interval(memory: RankMemory, fit: MemoryFit) -> tuple[float, float]:
@@ -325,12 +328,14 @@ def _tokens(memory: RankMemory, stage: StageMemory, pool: np.ndarray, context: n
     return np.where(size > 0, blocks * wide, np.inf)
 
 
-def _printed(memory: RankMemory, stage: StageMemory, pool: np.ndarray, context: np.ndarray) -> np.ndarray:
-    """Tokens that the engine prints, where it prints others than the blocks of `_tokens`."""
+def _printed(
+    memory: RankMemory, stage: StageMemory, pool: np.ndarray, context: np.ndarray, usable: np.ndarray
+) -> np.ndarray:
+    """Tokens that the engine prints; those that are usable where all layers are of one kind."""
     settings = memory.settings
     paging = settings.rule.paging_of(settings.version) if settings.rule.paging else None
     if paging is None or not shares_pages(stage.kinds):
-        return _tokens(memory, stage, pool, context)
+        return usable
     zero = np.zeros_like(pool)
     launch = PagedLaunch(
         block=settings.block(memory.sparse),
@@ -396,8 +401,9 @@ def kv_pool(
         rows = [terms.pool, terms.deviation(-1.0)]
         for shift in (0.0, -QUANTILE_90, QUANTILE_90):
             left = terms.pool + shift * terms.deviation(shift)
-            for count in (_tokens, _printed):
-                rows.append(np.where(stage.held, count(memory, stage, left, length), np.inf))
+            usable = _tokens(memory, stage, left, length)
+            shown = _printed(memory, stage, left, length, usable)
+            rows += [np.where(stage.held, one, np.inf) for one in (usable, shown)]
         found.append(tuple(rows))
     pools, sds, means, print_mean, lows, print_low, highs, print_high = (
         np.stack(column) for column in zip(*found, strict=True)

@@ -92,6 +92,15 @@ def test_kinds_of_nearly_as_many_layers_make_one_group_each():
     assert found[0] == 100 // 2 * 16
 
 
+def test_a_layout_whose_stage_holds_none_of_the_layers_divides_by_nothing():
+    # several layouts at once: the second has no such stage, so that all counts are zero there
+    rule, two = load_memory_rule("vllm").paging_of("0.22.1"), np.ones(2)
+    held = np.array([12.0, 0.0])
+    kinds = tuple(CachedLayers(held, 1024.0 * two, window, 0.0 * two) for window in (128, None))
+    found = printed_tokens(1e9 * two, kinds, rule, PagedLaunch(16.0, 4096 * two, 2048 * two))
+    assert found[0] > 0 and np.isfinite(found).all()
+
+
 def test_an_empty_pool_prints_nothing():
     memory = ranks("gpt-oss-20b", 1, kv="bf16", version="0.22.1")
     assert printed(memory, 0.0, 2068, 8192) == 0.0
