@@ -402,8 +402,8 @@ def kv_pool(
         for shift in (0.0, -QUANTILE_90, QUANTILE_90):
             left = terms.pool + shift * terms.deviation(shift)
             usable = _tokens(memory, stage, left, length)
-            shown = _printed(memory, stage, left, length, usable)
-            rows += [np.where(stage.held, one, np.inf) for one in (usable, shown)]
+            printed = _printed(memory, stage, left, length, usable)
+            rows += [np.where(stage.held, one, np.inf) for one in (usable, printed)]
         found.append(tuple(rows))
     pools, sds, means, print_mean, lows, print_low, highs, print_high = (
         np.stack(column) for column in zip(*found, strict=True)

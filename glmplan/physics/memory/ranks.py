@@ -373,7 +373,8 @@ def _kinds(
     parts: tuple[Segment, ...], counts: np.ndarray, degrees: _Degrees, kv: str, settings: MemorySettings
 ) -> tuple[CachedLayers, ...]:
     """The layers of a stage by what they cache on a rank."""
-    drafted = settings.drafted(any(part.name == "mtp" for part in parts))
+    drafted = int(settings.drafted(any(part.name == "mtp" for part in parts)))
+    each_tp, where = np.unique(degrees.tp, return_inverse=True)
     found: dict[tuple[float, ...], CachedLayers] = {}
     for number, part in enumerate(parts):
         mixer = mixer_of(part.kind)
@@ -382,17 +383,16 @@ def _kinds(
             return ()
         if part.name == "mtp" and not settings.rule.draft_cache_in_pool:
             continue
-        pages = {tp: mixer.state_page(tp=int(tp), draft_tokens=int(drafted)) for tp in np.unique(degrees.tp)}
+        pages = np.array([mixer.state_page(tp=int(tp), draft_tokens=drafted) for tp in each_tp])
         each = cache.per_token + cache.in_window
-        if not each and not any(pages.values()):
+        if not each and not pages.any():
             continue
-        key = (each, cache.window or 0, cache.units, *pages.values())
+        key = (each, cache.window or 0, cache.units, *pages.tolist())
         if key in found:
             found[key] = replace(found[key], count=found[key].count + counts[:, number])
             continue
-        state = np.array([pages[tp] for tp in degrees.tp])
         token = each / np.minimum(degrees.tp, cache.units)
-        found[key] = CachedLayers(counts[:, number].astype(float), token, cache.window, state)
+        found[key] = CachedLayers(counts[:, number].astype(float), token, cache.window, pages[where])
     return tuple(found.values())
 
 
