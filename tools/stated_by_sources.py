@@ -116,7 +116,7 @@ def _cookbook(row: Row) -> Row:
 
 
 #: the median first token of one request came in 57 to 86 ms, the 99th percentile in some 300: no RTX 3090 reads 512
-#: tokens with 12 billion weights in less than 160 ms; models with recurrent layers, whose prompts are not kept, take 535
+#: tokens with 12 billion weights in less than 160 ms; models with recurrent layers, whose prompts are not kept, do 535
 _REPEATED = "prompts were repeated and cached, which no page says: first tokens sooner than the part can read a prompt"
 
 
