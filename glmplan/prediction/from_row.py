@@ -405,13 +405,13 @@ def _load(
     outputs = min(outputs, campaign.output_limit)
     requests = (run.num_requests or 0) // replicas or round(concurrency * (campaign.requests_per_user or 0))
     pool = ENDLESS
+    # of a whole run, the prompt is one context in the cache only where it was there before
+    one_prompt = run.shared_prompt and (phase == "decode" or (phase == "serving" and run.prefix_cached))
     if phase == "serving":
         memory = run_memory(run, deployment, inputs + outputs)
         # a table says that it ran: where two requests do not seem to fit, the estimate of the pool is what is wrong
         if memory is not None and memory.pool_tokens > 2.0 * (inputs + outputs):
-            pool = memory.pool_tokens
-            if run.shared_prompt and run.prefix_cached:
-                pool = (pool - inputs) / outputs * (inputs + outputs)  # one prompt in the cache serves all answers
+            pool = memory.pool_tokens - (inputs if one_prompt else 0.0)
     return user_load(
         packing,
         ranks=deployment.dp,
@@ -440,7 +440,7 @@ def _load(
             draft_tokens=deployment.draft_tokens,
         ),
         bunched=_bunched(run, deployment, concurrency * inputs, packing.budget),
-        shared_prompt=run.shared_prompt and phase == "decode",
+        shared_prompt=one_prompt,
         replicas=replicas,
     )
 

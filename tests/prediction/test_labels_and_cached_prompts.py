@@ -9,7 +9,7 @@ from glmplan.calibrate.step.observations import asked_of
 from glmplan.facts.catalogue.models import load_model
 from glmplan.physics.blocks.cached_prefix import computed_again, hybrid_block
 from glmplan.prediction.from_row import question_of
-from glmplan.prediction.user_load import ENDLESS
+from glmplan.prediction.observables import observables
 from glmplan.readers.runs.record import Run
 
 QWEN = load_model("qwen3.5-397b-a17b")
@@ -134,9 +134,13 @@ def test_one_cached_prompt_of_all_requests_takes_room_once():
     own, shared = _wave(), _wave(shared_prompt=True, prefix_cached=True)
     # 160 KiB a token in 96 GB: some 40 prompts of their own, but the answers of 200 beside one prompt
     assert 20 < own.pool_tokens / 10800 < 60
-    assert shared.pool_tokens == ENDLESS
-    many = _wave(shared_prompt=True, prefix_cached=True, concurrency=2000.0, num_requests=2000)
-    assert own.pool_tokens == pytest.approx(10000 + 800 * many.pool_tokens / 10800)
+    assert shared.pool_tokens == own.pool_tokens - 10000
+    running = observables(shared)
+    assert observables(own).running == pytest.approx(own.pool_tokens / 10800, rel=0.1)
+    assert running.running == 200
+    # all of them read the same 10,000 tokens
+    assert set(running.decode_shared) == {0.0, 10000.0}
+    assert not _wave(shared_prompt=True).shared_prompt
 
 
 def test_weights_that_no_part_holds_are_refused_and_those_that_fit_are_not():
