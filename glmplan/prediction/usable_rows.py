@@ -7,15 +7,16 @@ import re
 import numpy as np
 
 from glmplan.errors import GlmplanError
-from glmplan.prediction.from_row import Question
+from glmplan.prediction.from_row import Question, memory_of
 from glmplan.prediction.from_row_memory import model_of
 from glmplan.readers.runs.record import Run
+from glmplan.units import GIB
 
 __all__ = ["why_unknown"]
 
 
 def why_unknown(question: Question) -> str:
-    """Why a row says nothing of the speed of a step.
+    """Why a row says nothing of the speed of a step: the fit refuses it, a prediction says so.
 
     Parameters
     ----------
@@ -25,7 +26,8 @@ def why_unknown(question: Question) -> str:
     Returns
     -------
     str
-        The reason; empty where lengths and requests in flight are known and the command serves the model that is named.
+        The reason; empty where lengths and requests in flight are known, one server can hold what it is said to serve,
+        and the command serves the model that is named.
 
     Examples
     --------
@@ -41,6 +43,12 @@ def why_unknown(question: Question) -> str:
     by_rate = by_rate and run.concurrency is None and "concurrency_effective" not in run.observed
     if question.load.phase == "serving" and (guessed or by_rate):
         return "requests in flight are not stated"
+    d = question.deployment
+    if d.tp > _WIDEST_GROUP:
+        return "prefill and decode on separate accelerators; how they share the work is not stated"
+    memory, room = memory_of(question), d.accelerator.memory
+    if memory is not None and room is not None and memory.weights_gib * GIB > room:
+        return f"the weights do not fit: {memory.weights_gib:.0f} GiB on parts of {room / GIB:.0f} GiB"
     if other := _other_model(run, question.deployment.model.name):
         return f"the command in its notes serves {other}"
     burst = run.request_rate_per_s == np.inf and run.concurrency is None
@@ -65,5 +73,7 @@ def _other_model(run: Run, model: str) -> str:
     return "" if served == model else served
 
 
+#: a tensor-parallel group of more is a rack that a table lists as one (GB200 NVL72 rows of InferenceX) [-]
+_WIDEST_GROUP = 16
 #: lengths differ less than this where a table's mean says enough of them [-]
 _ALIKE = 0.5
