@@ -10,7 +10,7 @@ from glmplan.readers.runs.record import Run
 
 LOAD = {"engine": "vllm", "concurrency": 8.0, "input_tokens": 1024.0, "output_tokens": 256.0}
 ROWS = [
-    (Run("a", "qwen3-235b-a22b", "h200-sxm", tp=1, weights="fp8", **LOAD), "the weights do not fit: 220 GiB on parts of"),
+    (Run("a", "qwen3-235b-a22b", "h200-sxm", tp=1, weights="fp8", **LOAD), "the weights do not fit: 220 GiB"),
     (Run("b", "deepseek-r1", "gb200", tp=72, weights="fp8", **LOAD), "how they share the work is not stated"),
     (Run("c", "llama-3.1-8b", "h100-sxm", tp=1, protocol="mlperf-server", **{**LOAD, "concurrency": None}),
      "requests in flight are not stated"),
