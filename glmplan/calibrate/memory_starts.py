@@ -183,7 +183,7 @@ def outside_of_row(row: MemoryObservation, fit: MemoryFit) -> Vote | None:
     classes: tuple[str, ...] = outside_classes(seen, sparse=memory.sparse) if several else ("single",)
     # the remainder of a row is what its context leaves, which an engine of known trial run does not count apart
     context = fit.context[seen.link if several else "single"].mean
-    kinds: tuple[str, ...] = (classes[0], "several") if several else classes
+    kinds = (classes[0], "several") if several else classes
     return Vote(row.id, origin, text["engine"], kinds, pool_remainder(row, fit) + context)
 
 

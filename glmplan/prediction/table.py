@@ -17,6 +17,7 @@ from glmplan.prediction.offloaded_rows import predict_hybrid
 from glmplan.prediction.open_load import arrives_by_rate, open_prediction
 from glmplan.prediction.predict import Figure, Prediction, predict_many
 from glmplan.prediction.step_models import check_answerable, runs_on_accelerators
+from glmplan.prediction.usable_rows import why_unknown
 from glmplan.readers.runs.figures import ANSWERS
 from glmplan.readers.runs.record import Run
 from glmplan.readers.runs.table import runs_of_frame
@@ -91,8 +92,10 @@ def predict_runs(runs: Iterable[Run], *, progress: Callable[[int, int], None] | 
         if progress is not None and (place % 50 == 0 or place + 1 == len(rows)):
             progress(place + 1, len(rows))
     main = predict_many([(q.deployment, q.load, q.run.measured_on) for _, q in questions])
+    by_rate = [arrives_by_rate(q, one) for (_, q), one in zip(questions, main, strict=True)]
     main = [
-        open_prediction(q, one) if arrives_by_rate(q, one) else one for (_, q), one in zip(questions, main, strict=True)
+        open_prediction(q, one) if by_clock else replace(one, out_of_domain=_joined(why_unknown(q), one.out_of_domain))
+        for (_, q), one, by_clock in zip(questions, main, by_rate, strict=True)
     ]
     timed = [(place, q) for place, q in questions if runs_on_accelerators(q.deployment)]
     alone = predict_many([(q.deployment, _prefill_alone(q.load), q.run.measured_on) for _, q in timed])
@@ -101,6 +104,10 @@ def predict_runs(runs: Iterable[Run], *, progress: Callable[[int, int], None] | 
         found[place] = _answer(question.run, prediction, prefill.get(place), question)
     _widen(found, questions)
     return [one for one in found if one is not None]
+
+
+def _joined(*words: str) -> str:
+    return "; ".join(part for part in words if part)
 
 
 def _widen(found: list[RowPrediction | None], questions: list[tuple[int, Question]]) -> None:
@@ -199,7 +206,7 @@ def _answer(
     basis = prediction.basis + (f"; assumed {', '.join(assumed)}" if assumed else "")
     outside = prediction.out_of_domain
     if memory is not None and memory.pool_tokens <= 0:
-        outside = "; ".join(part for part in ("the weights leave no room for a KV cache", outside) if part)
+        outside = _joined("the weights leave no room for a KV cache", outside)
     return RowPrediction(run.id, figures, basis, outside, "")
 
 

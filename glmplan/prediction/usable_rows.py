@@ -16,7 +16,7 @@ __all__ = ["why_unknown"]
 
 
 def why_unknown(question: Question) -> str:
-    """Why a row says nothing of the speed of a step.
+    """Why a row says nothing of the speed of a step: the fit refuses it, a prediction says so.
 
     Parameters
     ----------
@@ -26,8 +26,8 @@ def why_unknown(question: Question) -> str:
     Returns
     -------
     str
-        The reason; empty where lengths and requests in flight are known, the command serves the model that is named and
-        its weights fit.
+        The reason; empty where lengths and requests in flight are known, one server can hold what it is said to serve,
+        and the command serves the model that is named.
 
     Examples
     --------
@@ -43,6 +43,9 @@ def why_unknown(question: Question) -> str:
     by_rate = by_rate and run.concurrency is None and "concurrency_effective" not in run.observed
     if question.load.phase == "serving" and (guessed or by_rate):
         return "requests in flight are not stated"
+    d = question.deployment
+    if d.tp > _WIDEST_GROUP:
+        return "prefill and decode on separate accelerators; how they share the work is not stated"
     if other := _other_model(run, question.deployment.model.name):
         return f"the command in its notes serves {other}"
     if too_large := _weights_too_large(question):
@@ -77,5 +80,7 @@ def _other_model(run: Run, model: str) -> str:
     return "" if served == model else served
 
 
+#: a tensor-parallel group of more is a rack that a table lists as one (GB200 NVL72 rows of InferenceX) [-]
+_WIDEST_GROUP = 16
 #: lengths differ less than this where a table's mean says enough of them [-]
 _ALIKE = 0.5

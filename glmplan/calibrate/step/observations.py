@@ -23,9 +23,6 @@ from glmplan.readers.runs.record import Run
 
 __all__ = ["Design", "asked_of", "build_design", "design_of", "design_unchecked", "part_of", "work_table"]
 
-#: a tensor-parallel group of more is a rack that a table lists as one (GB200 NVL72 rows of InferenceX) [-]
-_WIDEST_GROUP = 16
-
 
 @dataclass(frozen=True)
 class Design:
@@ -154,9 +151,6 @@ def asked_of(runs: Iterable[Run]) -> tuple[list[Question], list[tuple[Run, str]]
             question.deployment.structure.part.rate("bf16")
         except GlmplanError as error:
             refused.append((run, str(error)))
-            continue
-        if question.deployment.tp > _WIDEST_GROUP:
-            refused.append((run, "prefill and decode on separate accelerators; how they share the work is not stated"))
             continue
         if unknown := why_unknown(question):
             refused.append((run, unknown))

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any
 
 from glmplan.errors import SpecError
 from glmplan.facts.catalogue.accelerators import load_accelerator
 from glmplan.facts.catalogue.hosts import host_aliases, host_names, implied_host, load_host
-from glmplan.facts.files import read_toml
+from glmplan.facts.files import read_entries, read_toml
 from glmplan.facts.folders import data_folder, plain_name
 
 if TYPE_CHECKING:
@@ -47,6 +48,13 @@ def described_hosts() -> dict[str, dict[str, Any]]:
                 raise SpecError("stands in two entries", file=file, field="names", value=text)
             found[text] = entry
     return found
+
+
+@cache
+def _words() -> tuple[dict[str, Any], ...]:
+    """What is said of a set-up in texts that name no machine: entries with a pattern."""
+    file = data_folder("calibration") / "hosts.toml"
+    return read_entries(file, "words", {"pattern", "why", *_CONDITIONS})
 
 
 def host_of_row(text: str | None, accelerator: str, count: int) -> tuple[Host, str]:
@@ -89,7 +97,8 @@ def _find(text: str, accelerator: str, count: int) -> tuple[Host, str]:
     known = plain_name(text) in host_names() or plain_name(text) in host_aliases()
     name = entry.get("host") or (text if known else "")
     host = load_host(name) if name else implied_host(load_accelerator(accelerator), count)
-    told = {field: entry[field] for field in _CONDITIONS if field in entry}
+    said = [entry] if known or entry else [one for one in _words() if re.search(one["pattern"], text)]
+    told = {field: one[field] for one in said for field in _CONDITIONS if field in one}
     if told:
         host = host.model_copy(update={"conditions": host.conditions.model_copy(update=told)})
     return host, "" if known or entry or not text else f"host {text!r} as {host.name}"

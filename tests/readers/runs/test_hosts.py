@@ -59,6 +59,19 @@ def test_copies_through_host_memory_are_seen_where_a_row_tells_them():
     assert question_of(row(host=off)).deployment.link.tensor.basis == "pcie/ring/staged"
 
 
+@pytest.mark.parametrize(
+    ("text", "basis"),
+    [
+        ("2 NUMA nodes, NCCL_P2P_DISABLE=1", "pcie/ring/staged"),
+        ("ForceP2P ON; custom AR off, NCCL P2P off, channels 16/32", "pcie/ring/staged"),
+        ("8x local host, NCCL XML", "pcie/ring/two-sockets-tuned"),
+        ("ForceP2P ON; custom AR off, NCCL P2P on/default", "pcie/ring/two-sockets"),
+    ],
+)
+def test_a_set_up_is_read_from_a_text_that_names_no_machine(text, basis):
+    assert question_of(row(host=text)).deployment.link.tensor.basis == basis
+
+
 def test_a_host_that_nobody_described_is_said_to_be_assumed():
     question = question_of(row(host="a box under my desk"))
     assert "host 'a box under my desk' as 8xrtx-pro-6000-ws" in question.assumed
