@@ -183,8 +183,8 @@ def outside_of_row(row: MemoryObservation, fit: MemoryFit) -> Vote | None:
     classes = outside_classes(seen, sparse=memory.sparse) if several else ("single",)
     # the remainder of a row is what its context leaves, which an engine of known trial run does not count apart
     context = fit.context[seen.link if several else "single"].mean
-    kinds: tuple[str, ...] = (classes[0], "several") if several else classes
-    return Vote(row.id, origin, text["engine"], kinds, pool_remainder(row, fit) + context)
+    counted: tuple[str, ...] = (classes[0], "several") if several else classes
+    return Vote(row.id, origin, text["engine"], counted, pool_remainder(row, fit) + context)
 
 
 def outside_votes(starts: Iterable[LoggedStart], rows: Iterable[MemoryObservation], fit: MemoryFit) -> list[Vote]:
