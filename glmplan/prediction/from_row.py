@@ -12,9 +12,8 @@ import numpy as np
 
 from glmplan.errors import SpecError
 from glmplan.facts.catalogue.accelerators import load_accelerator
-from glmplan.facts.catalogue.names import own_images
 from glmplan.facts.engines.defaults import EngineDefaults, engine_known
-from glmplan.facts.engines.kernels import IMAGE, expert_path
+from glmplan.facts.engines.kernels import expert_path
 from glmplan.facts.formats import KV_FORMATS
 from glmplan.facts.schema.host import Host
 from glmplan.facts.schema.model import ModelSpec
@@ -24,9 +23,9 @@ from glmplan.physics.network.groups import LayoutLinks, links_of_layout
 from glmplan.physics.points import Layout
 from glmplan.prediction.deployment import Deployment, deploy, runs_sparse
 from glmplan.prediction.from_row_memory import STAND_IN, MemoryAnswer, checkpoint_of, model_of, run_memory
+from glmplan.prediction.from_row_settings import contradicted_by, said_by_script, settings_of_row
 from glmplan.prediction.hosted import offload_of
 from glmplan.prediction.load import Load
-from glmplan.prediction.settings import Settings
 from glmplan.prediction.user_load import ENDLESS, user_load
 from glmplan.readers.models.checkpoints import remarks_on
 from glmplan.readers.runs.campaigns import (
@@ -193,7 +192,7 @@ def _question(run: Run, settings: CampaignSettings | None = None) -> Question:
         kv=kv,
         engine=engine,
         release=run.engine_release,
-        settings=_settings(run, campaign, dp, _expert_kernels(run, engine, model, max(verify, draft) + 1.0)),
+        settings=settings_of_row(run, campaign, dp, _expert_kernels(run, engine, model, max(verify, draft) + 1.0)),
         draft_tokens=max(verify, draft),
         acceptance=speculation.acceptance_length,
         sparse=runs_sparse(accelerator, run.attention_backend),
@@ -204,7 +203,7 @@ def _question(run: Run, settings: CampaignSettings | None = None) -> Question:
         draft_depth=draft,
         text="" if run.protocol == _NO_CAMPAIGN else run.protocol,
     )
-    if kv is None and "kv" not in _said(campaign):
+    if kv is None and "kv" not in said_by_script(campaign):
         assumed.append(f"kv {deployment.kv}")
     if campaign.open:
         opened = "launch settings" if campaign.open == SETTINGS else ", ".join(campaign.open)
@@ -212,55 +211,13 @@ def _question(run: Run, settings: CampaignSettings | None = None) -> Question:
     both = session is not None and speculation.state == "unknown"
     one = _one_server(run, deployment, host, campaign, assumed) if divided else deployment
     load = _load(run, one, assumed, campaign, replicas=parts // one.count)
-    contradicted = _contradicted(run, campaign)
+    contradicted = contradicted_by(run, campaign)
     return Question(run, one, load, tuple(assumed), campaign, speculation, both, contradicted, asked)
-
-
-def _said(campaign: CampaignSettings) -> frozenset[str]:
-    """Settings that a script decides, if only by leaving them to the engine."""
-    return frozenset(SETTINGS) - set(campaign.open) if campaign.launched else frozenset()
-
-
-def _contradicted(run: Run, campaign: CampaignSettings) -> tuple[str, ...]:
-    """Settings that the row and the script of its day both name, and not alike."""
-    stated = {"kv": run.kv_cache if run.kv_cache in KV_FORMATS else None, "running_limit": run.running_limit,
-              "graphs": run.graphs}  # fmt: skip
-    written = {name: getattr(campaign, name) for name in stated} if campaign.launched else {}
-    return tuple(name for name, one in written.items() if None not in (one, stated[name]) and one != stated[name])
 
 
 #: protocol of rows that say nothing but that whole requests were served: plans are asked of the same load, and what one
 #: unnamed campaign differed by says nothing of the next
 _NO_CAMPAIGN = "closed-loop"
-
-
-def _settings(run: Run, campaign: CampaignSettings, dp: int, experts: str) -> Settings:
-    """What the engine was told: by the row, else by the campaign; the rest is open unless the campaign's files tell."""
-    limit = campaign.running_limit
-    told = {
-        "memory_fraction": run.memory_fraction or campaign.fraction,
-        "max_num_seqs": run.max_num_seqs or (-(-limit // dp) if limit else None),
-        "max_num_batched_tokens": run.max_num_batched_tokens or campaign.budget,
-    }
-    # what scripts of a campaign leave open is played in each way in which they set it, see `alternatives_of`
-    written = campaign.source or campaign.launched
-    open_ = frozenset() if written else frozenset(name for name, one in told.items() if one is None)
-    return Settings(
-        **told,  # type: ignore[arg-type]
-        max_model_len=run.max_model_len,
-        attention_backend=_attention(run) or campaign.attention_backend or "",
-        moe_backend=experts,
-        expert_kernels=campaign.expert_kernels,
-        graphs=(campaign.graphs if run.graphs is None else run.graphs) is not False,
-        unstated=open_,
-    )
-
-
-def _attention(run: Run) -> str:
-    """Attention backend, with the image behind it where that is not the engine's own."""
-    backend, version = run.attention_backend or "", run.engine_version or ""
-    others = "/" in version and not version.startswith(own_images())
-    return f"{backend}{IMAGE}{version}" if backend and others else backend
 
 
 def _expert_kernels(run: Run, engine: str, model: ModelSpec, tokens: float) -> str:

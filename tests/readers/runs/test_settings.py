@@ -219,6 +219,8 @@ def test_what_a_row_states_is_believed_and_the_contradiction_told():
     question = question_of(replace(row, kv_cache="bf16"))
     assert (question.deployment.kv, question.contradicted) == ("bf16", ("kv",))
     assert question_of(replace(row, kv_cache="fp8")).contradicted == ()
+    told = question_of(replace(row, memory_fraction=0.7))
+    assert (told.deployment.settings.memory_fraction, told.contradicted) == (0.7, ("fraction",))
 
 
 def test_of_the_shipped_rows_those_before_the_first_script_of_their_day_are_open_and_none_contradicts_its_script():
