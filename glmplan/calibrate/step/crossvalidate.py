@@ -18,7 +18,7 @@ from glmplan.calibrate.step.observations import Design
 from glmplan.prediction.effects import knowledge_class
 from glmplan.prediction.from_row import Question
 
-__all__ = ["MODES", "Errors", "cross_validate", "folds_of"]
+__all__ = ["MODES", "Errors", "cross_validate", "folds_of", "left_out_with"]
 
 #: ways to leave runs out
 MODES: tuple[str, ...] = ("random", "group", "model", "accelerator")
@@ -47,6 +47,34 @@ class Errors:
     knowledge: np.ndarray
 
 
+def left_out_with(questions: Sequence[Question], mode: str) -> np.ndarray:
+    """What each run is left out with.
+
+    Parameters
+    ----------
+    questions : sequence of Question
+        The runs.
+    mode : str
+        One of `MODES`.
+
+    Returns
+    -------
+    (runs,) array of str
+        Runs of the same name are left out together.
+    """
+    rows = []
+    for question in questions:
+        d = question.deployment
+        shape = f"{d.model.family} {d.model.hidden} {len(d.model.layer_names)}"
+        rows.append({
+            "random": question.run.id,
+            "group": f"{d.engine} {d.accelerator.name} {shape}",
+            "model": shape,
+            "accelerator": d.accelerator.name,
+        }[mode])  # fmt: skip
+    return np.array(rows)
+
+
 def folds_of(questions: Sequence[Question], mode: str) -> np.ndarray:
     """Deal runs out to folds.
 
@@ -62,16 +90,7 @@ def folds_of(questions: Sequence[Question], mode: str) -> np.ndarray:
     (runs,) array of int
         Fold of each run, [-]
     """
-    rows = []
-    for question in questions:
-        d = question.deployment
-        rows.append({
-            "random": question.run.id,
-            "group": f"{d.engine} {d.accelerator.name} {d.model.family} {d.model.hidden} {len(d.model.layer_names)}",
-            "model": f"{d.model.family} {d.model.hidden} {len(d.model.layer_names)}",
-            "accelerator": d.accelerator.name,
-        }[mode])  # fmt: skip
-    names, place = np.unique(np.array(rows), return_inverse=True)
+    names, place = np.unique(left_out_with(questions, mode), return_inverse=True)
     count = _FOLDS[mode]
     # whole groups are dealt out by size, so that folds are alike; random rows by a seeded shuffle
     if mode == "random":

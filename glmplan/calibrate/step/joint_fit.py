@@ -66,8 +66,8 @@ _MOST_ROUNDS = 300
 _HALVINGS = 8
 #: what a cell says less than this is left to the corrections of the search [-]
 _MATTERS = 0.1
-#: steps after which the equations are made anew in a search that begins near the optimum
-_LATER = 12
+#: steps after which the equations are made anew at the latest
+_LATER = 15
 #: steps of which the search remembers how the gradient changed
 _MEMORY = 20
 
@@ -355,12 +355,12 @@ def solve(
     if start is not None:
         z = np.concatenate([start[0] - search.prior, *start[1:]]) / search.sigma
     here, past = search.at(z), list[tuple[np.ndarray, np.ndarray]]()
-    normal, due, round_ = search.normal(here), 1 if start is None else _LATER, 0
+    normal, due, round_ = search.normal(here), 1 if start is None else 4, 0
     distance = _distance(normal, here)
     while distance > enough and round_ < _MOST_ROUNDS:
         if round_ == due:
             # soon after the start often, later seldom
-            normal, past, due = search.normal(here), [], max(due + 1, int(due * 1.5))
+            normal, past, due = search.normal(here), [], due + min(1 + due // 2, _LATER)
         before = here
         here = _next(search, normal, here, past)
         distance = _distance(normal, here)

@@ -13,20 +13,30 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from glmplan.calibrate.step.joint_fit import FREEDOM, Solution, linearised, prior_deviation, solve
+from glmplan.calibrate.step.crossvalidate import left_out_with
+from glmplan.calibrate.step.joint_fit import FREEDOM, Solution, linearised, prior_deviation, prior_mean, solve
+from glmplan.calibrate.step.marginal import factor_errors
 from glmplan.calibrate.step.normal import Normal, reweighted
 from glmplan.calibrate.step.observations import Design
-from glmplan.calibrate.step.spreads import FACTORS, Spreads, factor_table, spread_of_effects
+from glmplan.calibrate.step.spreads import FACTORS, factor_table, spread_of_effects, start
 from glmplan.prediction.effects import COLUMNS, LEVELS
 
-__all__ = ["Blocks", "blocks_of", "learn_spreads", "score_left_out"]
+__all__ = ["Blocks", "blocks_of", "learn_spreads", "score_left_out", "spreads_for_left_out"]
+
+#: ways of leaving out that count, each as much as the other: what was never measured is mostly one of them
+_WAYS = ("group", "model")
+#: rows of one sweep scatter by 3 % around a curve of their own, but that curve is not the form of a step, which misses
+#: some ten percent of it: figures are not trusted more than that [-]
+_FORM = 0.10
 
 #: rows of one block weigh as its number of rows to this power, so that no large one decides alone [-]
 _BLOCK_WEIGHT = 0.5
 #: what a cell says less than this moves no spread [-]
 _MATTERS = 0.1
 #: how often the figures are linearised anew, and steps of the search in between
-_ROUNDS, _STEPS = 2, 15
+_ROUNDS, _STEPS = 2, 12
+#: farthest that the logarithm of a factor moves before figures are linearised anew [-]
+_FARTHEST = 1.0
 
 
 @dataclass(frozen=True)
@@ -92,42 +102,87 @@ def score_left_out(
        predictions of what is left out from the inverse; there it is also said why they are robust to a wrong model.
     """
     inverse, pull = normal.inverse, normal.solve(target)
-    spread_out, drawn, score = np.zeros_like(inverse), np.zeros(len(pull)), 0.0
+    bent, drawn, score = np.zeros_like(inverse), np.zeros(len(pull)), 0.0
     for way in ways:
         of_cell = np.array([way.of_figure[members[0]] for members in normal.cells.members])
         of_row = of_cell[normal.cell]
         for block in np.unique(of_cell):
             rows, cells = np.flatnonzero(of_row == block), np.flatnonzero(of_cell == block)
             there = np.ix_(rows, rows)
-            wide = np.linalg.inv(inverse[there])
-            left = wide @ pull[rows]
             figures = np.concatenate([normal.cells.members[cell] for cell in cells])
-            turn = np.zeros((len(figures), len(rows)))
-            low = column = 0
-            for cell in cells:
-                part = normal.turns[cell]
-                turn[low : low + len(part), column : column + part.shape[1]] = part
-                low, column = low + len(part), column + part.shape[1]
-            own = scaled[figures]
-            error = own - turn @ (turn.T @ own) + turn @ left
-            variance = np.maximum(1.0 + np.einsum("ij,jk,ik->i", turn, wide - np.eye(len(rows)), turn), 1e-6)
-            weight, square = way.weight[figures], error**2 / variance
-            score -= float((weight * (0.5 * np.log(variance) + 0.5 * (FREEDOM + 1.0) * np.log1p(square / FREEDOM))).sum())
-            student = (FREEDOM + 1.0) / (FREEDOM + square)
-            by_variance = 0.5 * weight * (student * square - 1.0) / variance
-            by_left = wide @ (turn.T @ (-weight * student * error / variance))
-            spread_out[there] += wide @ (turn.T @ (by_variance[:, None] * turn)) @ wide
-            both = 0.5 * np.outer(by_left, left)
-            spread_out[there] += both + both.T
-            drawn[rows] += by_left
+            turn = _turn_of(normal, cells)
+            own, by_rows, by_pull = _score_block(
+                np.linalg.inv(inverse[there]), pull[rows], turn, scaled[figures], way.weight[figures]
+            )
+            score += own
+            bent[there] += by_rows
+            drawn[rows] += by_pull
     outer = np.outer(inverse @ drawn, pull)
-    slope_of_rows = inverse @ spread_out @ inverse - 0.5 * (outer + outer.T)
+    slope_of_rows = inverse @ bent @ inverse - 0.5 * (outer + outer.T)
     slope = np.zeros((len(LEVELS), len(COLUMNS)))
     for key, (places, rows) in normal.blocks.items():
         level = int(np.searchsorted(normal.cells.first, key, side="right")) - 1
         inner = slope_of_rows if len(places) == len(pull) else slope_of_rows[np.ix_(places, places)]
         slope[level] += 2.0 * ((inner @ rows) * rows).sum(axis=0)
     return score, slope
+
+
+def _turn_of(normal: Normal, cells: np.ndarray) -> np.ndarray:
+    """How the figures of some cells make up their rows: one block for each, (figures, rows)."""
+    parts = [normal.turns[cell] for cell in cells]
+    turn = np.zeros((sum(len(part) for part in parts), sum(part.shape[1] for part in parts)))
+    low = column = 0
+    for part in parts:
+        turn[low : low + len(part), column : column + part.shape[1]] = part
+        low, column = low + len(part), column + part.shape[1]
+    return turn
+
+
+def _score_block(
+    wide: np.ndarray, pull: np.ndarray, turn: np.ndarray, own: np.ndarray, weight: np.ndarray
+) -> tuple[float, np.ndarray, np.ndarray]:
+    """Score of one block; its derivative by the inverse of all rows, sign turned, and by what pulls its own.
+
+    `wide` is the covariance of its rows from all others, `own` what the fit of all leaves of its figures.
+    """
+    left = wide @ pull
+    error = own - turn @ (turn.T @ own) + turn @ left
+    variance = np.maximum(1.0 + np.einsum("ij,jk,ik->i", turn, wide - np.eye(len(wide)), turn), 1e-6)
+    square = error**2 / variance
+    score = -(weight * (0.5 * np.log(variance) + 0.5 * (FREEDOM + 1.0) * np.log1p(square / FREEDOM))).sum()
+    student = (FREEDOM + 1.0) / (FREEDOM + square)
+    by_variance = 0.5 * weight * (student * square - 1.0) / variance
+    by_pull = wide @ (turn.T @ (-weight * student * error / variance))
+    both = 0.5 * np.outer(by_pull, left)
+    return float(score), wide @ (turn.T @ (by_variance[:, None] * turn)) @ wide + both + both.T, by_pull
+
+
+def spreads_for_left_out(
+    design: Design, solution: Solution, *, progress: Callable[[int, float], None] | None = None
+) -> Solution:
+    """Find the spreads that predict groups and models best that the fit has not seen.
+
+    Parameters
+    ----------
+    design : Design
+        The runs.
+    solution : Solution
+        Fit by marginal likelihood: its noise is taken over, its spreads are not.
+    progress : callable, optional
+        Called with the number of scores and the last one.
+
+    Returns
+    -------
+    Solution
+        Effects of the highest posterior density under these spreads; standard errors of the spreads are those of the
+        marginal likelihood around them.
+    """
+    noise = {name: max(value, _FORM) for name, value in solution.spreads.noise.items()}
+    begin = replace(solution.spreads, logarithm=start().logarithm, noise=noise)
+    first = solve(design, begin, use=solution.root > 0.0, start=solution.effects)
+    names = [left_out_with(design.questions, way)[design.observation_run] for way in _WAYS]
+    found = learn_spreads(design, first, [blocks_of(one, first.root > 0.0) for one in names], progress=progress)
+    return replace(found, spreads=replace(found.spreads, error=factor_errors(design, found)))
 
 
 def learn_spreads(
@@ -160,41 +215,36 @@ def learn_spreads(
     table = factor_table().reshape(-1, len(FACTORS))
     centre = np.array([factor.centre for factor in FACTORS])
     precision = np.array([factor.open**-2 if factor.open else 0.0 for factor in FACTORS])
-    free, use, count = precision > 0.0, solution.root > 0.0, 0
+    free, use, done = precision > 0.0, solution.root > 0.0, 0
     for _ in range(_ROUNDS):
         spreads = solution.spreads
         normal = linearised(design, solution, least=_MATTERS)
         scaled = solution.root * solution.residual
-        z = np.concatenate([solution.effects[0] * 0.0, *solution.effects[1:]])
-        z[:1] = solution.effects[0] - _mean()
+        z = np.concatenate([solution.effects[0] - prior_mean(), *solution.effects[1:]])
         target = normal.turned(scaled) + normal.forward(z / normal.sigma)
+        logarithm = spreads.logarithm.copy()
 
-        def minus(values: np.ndarray) -> tuple[float, np.ndarray]:
-            nonlocal count
-            logarithm = spreads.logarithm.copy()  # noqa: B023
+        def minus(
+            values: np.ndarray,
+            normal: Normal = normal,
+            scaled: np.ndarray = scaled,
+            target: np.ndarray = target,
+            logarithm: np.ndarray = logarithm,
+        ) -> tuple[float, np.ndarray]:
+            nonlocal done
             logarithm[free] = values
-            there = reweighted(normal, prior_deviation(design, spread_of_effects(logarithm)))  # noqa: B023
-            score, slope = score_left_out(there, scaled, target, ways)  # noqa: B023
+            there = reweighted(normal, prior_deviation(design, spread_of_effects(logarithm)))
+            score, slope = score_left_out(there, scaled, target, ways)
             off = logarithm - centre
-            count += 1
+            score -= 0.5 * float(precision @ off**2)
+            done += 1
             if progress is not None:
-                progress(count, score - 0.5 * float(precision @ off**2))
-            gradient = table.T @ slope.ravel() - precision * off
-            return -score + 0.5 * float(precision @ off**2), -gradient[free]
+                progress(done, score)
+            return -score, -(table.T @ slope.ravel() - precision * off)[free]
 
         begin = spreads.logarithm[free]
-        bounds = [(value - 1.0, value + 1.0) for value in begin]
+        bounds = [(value - _FARTHEST, value + _FARTHEST) for value in begin]
         found = minimize(minus, begin, jac=True, method="L-BFGS-B", bounds=bounds, options={"maxfun": _STEPS})
-        logarithm = spreads.logarithm.copy()
         logarithm[free] = found.x
         solution = solve(design, replace(spreads, logarithm=logarithm), use=use, start=solution.effects)
     return solution
-
-
-def _mean() -> np.ndarray:
-    from glmplan.calibrate.step.joint_fit import prior_mean
-
-    return prior_mean()
-
-
-_ = Spreads
