@@ -65,7 +65,9 @@ _MOST_ROUNDS = 300
 #: how often a move that makes the posterior worse is halved
 _HALVINGS = 8
 #: what a cell says less than this is left to the corrections of the search [-]
-_MATTERS = 0.1
+_MATTERS = 0.01
+#: farthest that a summed effect moves in a step [-]
+_FARTHEST = 3.0
 #: steps after which the equations are made anew at the latest
 _LATER = 15
 #: steps of which the search remembers how the gradient changed
@@ -288,7 +290,7 @@ class _Posterior:
 
 def _step_length(change: np.ndarray) -> float:
     """Share of a step that is taken, [-]: a logarithm that runs to minus infinity never comes back."""
-    return min(1.0, 0.7 / max(float(np.quantile(np.abs(change), 0.999)), 1e-9))
+    return min(1.0, _FARTHEST / max(float(np.quantile(np.abs(change), 0.999)), 1e-9))
 
 
 def _direction(normal: Normal, gradient: np.ndarray, past: list[tuple[np.ndarray, np.ndarray]]) -> np.ndarray:

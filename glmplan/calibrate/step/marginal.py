@@ -39,7 +39,7 @@ _FARTHEST = 0.7
 #: rounds after which it is said to have failed; how near the effects are to their optimum in each, in deviations
 _MOST_ROUNDS, _NEAR = 150, 0.1
 #: directions of a cell that say less than this of the prior's variance, squared, do not move a spread [-]
-_MATTERS = 0.03
+_MATTERS = 0.01
 #: figures drawn from the model for the expected information, and the seed of the drawing
 _DRAWN, _SEED = 8, 17
 #: the noise of a class is drawn towards that of its kind of figure as by so many rows [-]
@@ -169,7 +169,7 @@ def factor_slope(design: Design, solution: Solution, normal: Normal) -> tuple[np
     -------
     (levels, columns) array, (factors, factors) array
         Sum of squares of the effects over their variance less how many of them the figures determine; mean of the
-        information that the figures show and of that which is expected, without the hyperprior's.
+        information that the figures show and of that which is expected, without the hyperprior's, [-]
     """
     z = _z(design, solution, normal)
     pull = normal.solve(normal.turned(solution.residual * solution.root) + normal.forward(z))

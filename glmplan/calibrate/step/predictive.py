@@ -32,7 +32,7 @@ _FORM = 0.10
 #: rows of one block weigh as its number of rows to this power, so that no large one decides alone [-]
 _BLOCK_WEIGHT = 0.5
 #: what a cell says less than this moves no spread [-]
-_MATTERS = 0.1
+_MATTERS = 0.01
 #: how often the figures are linearised anew, and steps of the search in between
 _ROUNDS, _STEPS = 2, 12
 #: farthest that the logarithm of a factor moves before figures are linearised anew [-]
@@ -94,7 +94,7 @@ def score_left_out(
     Returns
     -------
     float, (levels, columns) array
-        Weighted sum of the logarithms of Student's density of each figure; its derivative.
+        Weighted sum of the logarithms of Student's density of each figure; its derivative, [-]
 
     References
     ----------
