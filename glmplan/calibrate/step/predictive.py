@@ -35,6 +35,8 @@ _BLOCK_WEIGHT = 0.5
 _MATTERS = 0.01
 #: how often the figures are linearised anew, and steps of the search in between
 _ROUNDS, _STEPS = 2, 12
+#: how near the effects are to their optimum before figures are linearised anew, in deviations of the posterior [-]
+_NEAR = 0.3
 #: farthest that the logarithm of a factor moves before figures are linearised anew [-]
 _FARTHEST = 1.0
 
@@ -179,7 +181,7 @@ def spreads_for_left_out(
     """
     noise = {name: max(value, _FORM) for name, value in solution.spreads.noise.items()}
     begin = replace(solution.spreads, logarithm=start().logarithm, noise=noise)
-    first = solve(design, begin, use=solution.root > 0.0, start=solution.effects)
+    first = solve(design, begin, use=solution.root > 0.0, start=solution.effects, enough=_NEAR)
     names = [left_out_with(design.questions, way)[design.observation_run] for way in _WAYS]
     found = learn_spreads(design, first, [blocks_of(one, first.root > 0.0) for one in names], progress=progress)
     return replace(found, spreads=replace(found.spreads, error=factor_errors(design, found)))
@@ -246,5 +248,5 @@ def learn_spreads(
         bounds = [(value - _FARTHEST, value + _FARTHEST) for value in begin]
         found = minimize(minus, begin, jac=True, method="L-BFGS-B", bounds=bounds, options={"maxfun": _STEPS})
         logarithm[free] = found.x
-        solution = solve(design, replace(spreads, logarithm=logarithm), use=use, start=solution.effects)
-    return solution
+        solution = solve(design, replace(spreads, logarithm=logarithm), use=use, start=solution.effects, enough=_NEAR)
+    return solve(design, solution.spreads, use=use, start=solution.effects)
