@@ -19,7 +19,6 @@ LONG = {
     "advance": ONE_LOOP,
     "_schedule": ONE_LOOP,
     "SkippingEngine._fill": ONE_LOOP,
-    "solve": "one Gauss-Newton fit: its steps share all their arrays",
     "simulate": "replications share the writer, the meter and what an interrupt leaves",
     "offload_work": "the parts of one step with weights on a host, summed in one walk over the layers",
     "_question": ROW,

@@ -27,7 +27,7 @@ from glmplan.prediction.effects import COLUMNS, shape_of
 from glmplan.prediction.from_row import Question, question_of
 from glmplan.readers.runs.holdout import group_key
 
-__all__ = ["MODES", "Errors", "cross_validate", "folds_of", "group_names", "leave_out"]
+__all__ = ["MODES", "Errors", "cross_validate", "folds_of", "group_names", "leave_out", "left_out_with"]
 
 #: ways to leave runs out
 MODES: tuple[str, ...] = ("random", "group", "model", "accelerator")
@@ -73,6 +73,31 @@ def group_names(questions: Sequence[Question]) -> np.ndarray:
     return np.array([group_key(question.run) for question in questions])
 
 
+def left_out_with(questions: Sequence[Question], mode: str) -> np.ndarray:
+    """What each run is left out with: nothing else, all of its group, of its model's shape, or of its part.
+
+    Parameters
+    ----------
+    questions : sequence of Question
+        The runs.
+    mode : str
+        One of `MODES`.
+
+    Returns
+    -------
+    (runs,) array of str
+        Runs of the same name are left out together.
+    """
+    if mode == "group":
+        return group_names(questions)
+    if mode == "random":
+        return np.array([question.run.id for question in questions])
+    if mode == "accelerator":
+        return np.array([question.deployment.accelerator.name for question in questions])
+    # with and without an indexer it is one model
+    return np.array([shape_of(question.deployment).removesuffix(" sparse") for question in questions])
+
+
 def folds_of(questions: Sequence[Question], mode: str) -> np.ndarray:
     """Deal runs out to folds.
 
@@ -88,8 +113,7 @@ def folds_of(questions: Sequence[Question], mode: str) -> np.ndarray:
     (runs,) array of int
         Fold of each run, [-]
     """
-    rows = group_names(questions) if mode == "group" else np.array([_name(one, mode) for one in questions])
-    names, place = np.unique(rows, return_inverse=True)
+    names, place = np.unique(left_out_with(questions, mode), return_inverse=True)
     # whole groups are dealt out by size, so that folds are alike; random rows by a seeded shuffle
     if mode == "random":
         return np.random.default_rng(7).permutation(len(names))[place] % _PARTS
@@ -100,16 +124,6 @@ def folds_of(questions: Sequence[Question], mode: str) -> np.ndarray:
         fold[one] = int(np.argmin(load))
         load[fold[one]] += sizes[one]
     return fold[place]
-
-
-def _name(question: Question, mode: str) -> str:
-    """What a run is left out with: nothing else, all of its model's shape, or all of its part."""
-    if mode == "random":
-        return question.run.id
-    if mode == "accelerator":
-        return question.deployment.accelerator.name
-    # with and without an indexer it is one model
-    return shape_of(question.deployment).removesuffix(" sparse")
 
 
 def cross_validate(

@@ -65,9 +65,11 @@ _MOST_ROUNDS = 300
 #: how often a move that makes the posterior worse is halved
 _HALVINGS = 8
 #: what a cell says less than this is left to the corrections of the search [-]
-_MATTERS = 0.1
-#: steps after which the equations are made anew in a search that begins near the optimum
-_LATER = 12
+_MATTERS = 0.01
+#: farthest that a summed effect moves in a step [-]
+_FARTHEST = 3.0
+#: steps after which the equations are made anew at the latest
+_LATER = 15
 #: steps of which the search remembers how the gradient changed
 _MEMORY = 20
 
@@ -288,7 +290,7 @@ class _Posterior:
 
 def _step_length(change: np.ndarray) -> float:
     """Share of a step that is taken, [-]: a logarithm that runs to minus infinity never comes back."""
-    return min(1.0, 0.7 / max(float(np.quantile(np.abs(change), 0.999)), 1e-9))
+    return min(1.0, _FARTHEST / max(float(np.quantile(np.abs(change), 0.999)), 1e-9))
 
 
 def _direction(normal: Normal, gradient: np.ndarray, past: list[tuple[np.ndarray, np.ndarray]]) -> np.ndarray:
@@ -355,12 +357,12 @@ def solve(
     if start is not None:
         z = np.concatenate([start[0] - search.prior, *start[1:]]) / search.sigma
     here, past = search.at(z), list[tuple[np.ndarray, np.ndarray]]()
-    normal, due, round_ = search.normal(here), 1 if start is None else _LATER, 0
+    normal, due, round_ = search.normal(here), 1 if start is None else 4, 0
     distance = _distance(normal, here)
     while distance > enough and round_ < _MOST_ROUNDS:
         if round_ == due:
             # soon after the start often, later seldom
-            normal, past, due = search.normal(here), [], max(due + 1, int(due * 1.5))
+            normal, past, due = search.normal(here), [], due + min(1 + due // 2, _LATER)
         before = here
         here = _next(search, normal, here, past)
         distance = _distance(normal, here)

@@ -29,7 +29,7 @@ from glmplan.calibrate.step.spreads import FACTORS, Spreads, factor_table, noise
 from glmplan.calibrate.step.spreads import start as start_spreads
 from glmplan.prediction.effects import COLUMNS, LEVELS
 
-__all__ = ["estimate", "evidence", "factor_slope"]
+__all__ = ["estimate", "evidence", "factor_errors", "factor_slope"]
 
 #: spreads are found when none moves by more than this share of its own standard error, noise of no class by more in
 #: logarithms [-]
@@ -39,7 +39,7 @@ _FARTHEST = 0.7
 #: rounds after which it is said to have failed; how near the effects are to their optimum in each, in deviations
 _MOST_ROUNDS, _NEAR = 150, 0.1
 #: directions of a cell that say less than this of the prior's variance, squared, do not move a spread [-]
-_MATTERS = 0.03
+_MATTERS = 0.01
 #: figures drawn from the model for the expected information, and the seed of the drawing
 _DRAWN, _SEED = 8, 17
 #: the noise of a class is drawn towards that of its kind of figure as by so many rows [-]
@@ -169,7 +169,7 @@ def factor_slope(design: Design, solution: Solution, normal: Normal) -> tuple[np
     -------
     (levels, columns) array, (factors, factors) array
         Sum of squares of the effects over their variance less how many of them the figures determine; mean of the
-        information that the figures show and of that which is expected, without the hyperprior's.
+        information that the figures show and of that which is expected, without the hyperprior's, [-]
     """
     z = _z(design, solution, normal)
     pull = normal.solve(normal.turned(solution.residual * solution.root) + normal.forward(z))
@@ -190,6 +190,24 @@ def factor_slope(design: Design, solution: Solution, normal: Normal) -> tuple[np
     # effects that are smaller than their spread lets expect: the likelihood bends by twice what is missing
     missing = np.einsum("lcf,lc,lcg->fg", table, 2.0 * np.maximum(-slope, 0.0), table)
     return slope, 0.5 * (found[0] + np.mean(found[1:], axis=0)) + missing
+
+
+def factor_errors(design: Design, solution: Solution) -> np.ndarray:
+    """Standard errors of the logarithms of the factors.
+
+    Parameters
+    ----------
+    design : Design
+        The runs.
+    solution : Solution
+        Effects at the optimum for its spreads.
+
+    Returns
+    -------
+    (factors,) array
+        From the information of the runs and of the hyperprior; 0 for those that are not free, [-]
+    """
+    return _factor_step(design, solution, linearised(design, solution, least=_MATTERS))[1]
 
 
 def _factor_step(design: Design, solution: Solution, normal: Normal) -> tuple[np.ndarray, np.ndarray]:

@@ -19,7 +19,7 @@ import numpy as np
 from glmplan.calibrate.step.observations import Design
 from glmplan.prediction.effects import COLUMNS, LEVELS
 
-__all__ = ["Cells", "Normal", "cells_of", "normal_equations"]
+__all__ = ["Cells", "Normal", "cells_of", "normal_equations", "reweighted"]
 
 #: singular value of what a cell says, in deviations of the prior by deviations of the noise, below which a direction
 #: is left out: it knows the prior better by less than a part in a thousand million [-]
@@ -142,8 +142,8 @@ def cells_of(design: Design) -> Cells:
         In the order of their keys.
     """
     first = np.concatenate([[0], np.cumsum([len(names) for names in design.key_names])]).astype(int)
-    keys, inside = np.unique(design.keys + first[:-1], axis=0, return_inverse=True)
-    return Cells(keys, inside.ravel()[design.observation_run], first)
+    keys, inside = np.unique((design.keys + first[:-1])[design.observation_run], axis=0, return_inverse=True)
+    return Cells(keys, inside.ravel(), first)
 
 
 @dataclass(frozen=True)
@@ -351,8 +351,6 @@ def normal_equations(cells: Cells, slope: np.ndarray, sigma: np.ndarray, *, leas
     .. [1] C. E. Rasmussen, C. K. I. Williams, "Gaussian Processes for Machine Learning", MIT Press 2006, section 2.1
        and equation A.9.
     """
-    from scipy.linalg.lapack import dpotrf
-
     wide = np.maximum(np.sqrt(cells.sums(sigma**2)), 1e-12)
     turns, parts = [], []
     for members, own in zip(cells.members, wide, strict=True):
@@ -360,8 +358,34 @@ def normal_equations(cells: Cells, slope: np.ndarray, sigma: np.ndarray, *, leas
         says = size > max(least, _SAYS_NOTHING)
         turns.append(left[:, says])
         parts.append(size[says, None] * right[says] / own)
-    rows = np.concatenate(parts)
     cell = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
+    return _factored(cells, cell, tuple(turns), np.concatenate(parts), sigma)
+
+
+def reweighted(normal: Normal, sigma: np.ndarray) -> Normal:
+    """The same combined rows under another prior.
+
+    Parameters
+    ----------
+    normal : Normal
+        Equations.
+    sigma : (keys, 21) array
+        Prior standard deviation of every effect, [-]
+
+    Returns
+    -------
+    Normal
+        Directions that were left out stay left out.
+    """
+    return _factored(normal.cells, normal.cell, normal.turns, normal.rows, sigma)
+
+
+def _factored(
+    cells: Cells, cell: np.ndarray, turns: tuple[np.ndarray, ...], rows: np.ndarray, sigma: np.ndarray
+) -> Normal:
+    """Factor the covariance of combined rows."""
+    from scipy.linalg.lapack import dpotrf
+
     matrix = np.eye(len(rows))
     blocks = {}
     for level in range(len(LEVELS)):
@@ -376,4 +400,4 @@ def normal_equations(cells: Cells, slope: np.ndarray, sigma: np.ndarray, *, leas
             matrix[there] += scaled @ scaled.T
     factor, failed = dpotrf(matrix, lower=1, clean=1, overwrite_a=1)
     assert not failed  # a unit matrix plus squares is positive definite
-    return Normal(cells, cell, tuple(turns), rows, blocks, sigma, factor)
+    return Normal(cells, cell, turns, rows, blocks, sigma, factor)

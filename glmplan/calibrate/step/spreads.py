@@ -34,8 +34,9 @@ __all__ = [
 #: an effect on one parameter is some ten to thirty percent, one on whole steps some percent; both may be off by a
 #: factor of ``e``, columns among each other by two. The same for all levels and columns: nothing is chosen here
 _LEVEL, _SCALE, _OPEN, _COLUMN_OPEN = float(np.log(0.15)), float(np.log(0.05)), 1.0, 0.7
-#: `PRIOR_MEAN` holds orders of magnitude: what all engines share is known to a factor of about two
-_ALL, _ALL_OPEN = float(np.log(0.6)), 0.5
+#: `PRIOR_MEAN` holds orders of magnitude: what all engines share is known to a factor of about two. That level has one
+#: key, which cannot tell its own spread: left free it grows until the fit no longer ends
+_ALL = float(np.log(0.6))
 #: of what a wall costs nothing is known but its order; four walls cannot tell it [-]
 _WALL = 0.0
 #: levels that stand for a part of the engine only: what they can change
@@ -81,7 +82,7 @@ def _factors() -> tuple[Factor, ...]:
     levels = []
     for name in LEVELS:
         if name == "all":
-            levels.append(Factor("level", name, _ALL, _ALL_OPEN))
+            levels.append(Factor("level", name, _ALL, 0.0))
         elif name == "engine_wall":
             levels.append(Factor("level", name, _WALL, 0.0))
         else:

@@ -18,6 +18,7 @@ from glmplan.calibrate.step.joint_fit import Solution
 from glmplan.calibrate.step.marginal import estimate
 from glmplan.calibrate.step.observations import Design
 from glmplan.calibrate.step.own_site import site_errors
+from glmplan.calibrate.step.predictive import spreads_for_left_out
 from glmplan.calibrate.step.spreads import write_spreads
 from glmplan.calibrate.step.unseen import AsFitted, Fit
 from glmplan.facts.files import write_atomically
@@ -75,7 +76,7 @@ def calibrate(
     design : Design
         The runs. Nothing else is looked at: what is held out must not be among them.
     fit : callable, optional
-        How this table is fitted, with its spreads; by their marginal likelihood by default. Folds are solved with the
+        How this table is fitted, with its spreads; estimated from these runs by default. Folds are solved with the
         same spreads.
     processes : int, optional
         Folds that are fitted at once, [-]
@@ -93,7 +94,14 @@ def calibrate(
             # how many rounds there will be is known when they are over
             progress(f"spreads of all runs, moved by {moved:.2f} of their errors", done, done + 1)
 
-    solution = estimate(design, progress=round_done) if fit is None else fit(design)
+    def score_done(done: int, score: float) -> None:
+        if progress is not None:
+            progress(f"spreads for groups left out, score {score:.0f}", done, done + 1)
+
+    if fit is None:
+        solution = spreads_for_left_out(design, estimate(design, progress=round_done), progress=score_done)
+    else:
+        solution = fit(design)
     again = AsFitted(solution.spreads)
     unseen = np.zeros((len(design.questions), len(COLUMNS)))
 
