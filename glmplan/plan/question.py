@@ -276,6 +276,7 @@ def read_words(words: Words) -> Asked:
     users = _users(words.users)
     if words.users is None:
         assumed.append("users " + ", ".join(map(str, users)))
+    degrees = dict(zip(("tp", "pp", "dp", "ep", "dcp"), layout, strict=True))
     asked = Asked(
         model=choice.model,
         checkpoint=checkpoint,
@@ -283,11 +284,7 @@ def read_words(words: Words) -> Asked:
         engine=engine,
         engine_version=version,
         kv=kv,
-        tp=layout[0],
-        pp=layout[1],
-        dp=layout[2],
-        ep=layout[3],
-        dcp=layout[4],
+        **degrees,
         context=context,
         input_tokens=inputs,
         output_tokens=outputs,
@@ -301,7 +298,6 @@ def read_words(words: Words) -> Asked:
         notes=choice.notes,
         calibration=_calibration(words.calibration),
     )
-    degrees = {"tp": asked.tp, "pp": asked.pp, "dp": asked.dp, "ep": asked.ep, "dcp": asked.dcp}
     check_layout(asked.model, asked.machine, degrees, divided_experts=asked.divided_experts)
     return asked
 

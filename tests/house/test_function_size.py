@@ -34,6 +34,7 @@ WIDE = {
     "rank_memory": QUANTITIES,
     "static_fraction": QUANTITIES,
     "add_kernel": QUANTITIES,
+    "find_kernel_fit": "what decides which of the measured kernels stands for one",
     "_add_layers": QUANTITIES,
     "_add_products": QUANTITIES,
     "_stage": QUANTITIES,
@@ -55,6 +56,7 @@ WIDE = {
     "advance": ONE_LOOP,
     # reading and drawing
     "import_runs": "the options of a command, each used once",
+    "command": "the options of a command, each used once",
     "experts_block": "names of fields in the configs of many architectures",
     "_read_branch": "the state of a recursive reader",
     "_label": "what is written where and how",

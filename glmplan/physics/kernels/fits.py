@@ -203,7 +203,7 @@ def kernel_release(accelerator: str, engine: str, release: tuple[int, ...] | Non
     -------
     tuple of int or None
         The newest measured release that is no newer, else the oldest; of no release the newest; None where none was
-        measured.
+        measured, [-]
 
     Examples
     --------
