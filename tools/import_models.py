@@ -19,7 +19,10 @@ from glmplan.readers.models.hf_config import read_hf_config
 from glmplan.readers.models.to_toml import model_toml
 
 #: fields that a config says
-SHAPES = ("family", "hidden", "vocabulary", "tied_embedding", "max_context", "layers", "stack", "extra_parameters")
+SHAPES = (
+    "family", "hidden", "vocabulary", "tied_embedding", "max_context", "layers", "stack", "extra_parameters",
+    "extra_replicated", "tower_layers", "tower_width", "multimodal_positions",
+)  # fmt: skip
 
 
 def refresh(config: Path, name: str) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from glmplan.calibrate.acceptance import write_acceptance_fit
 from glmplan.calibrate.links.record import write_link_fits
-from glmplan.calibrate.memory import write_memory_fit
+from glmplan.calibrate.memory_starts import write_memory_fit
 from glmplan.calibrate.offload import write_offload_fit
 from glmplan.calibrate.step.left_out import FILE, left_out_of, write_left_out
 from glmplan.calibrate.step.observations import build_design

@@ -1,4 +1,4 @@
-"""Fit of the memory terms that only a launch shows: driver, context, CUDA graphs and what engines take beyond.
+"""Fit of the memory terms that single lines of logs show: driver, context, CUDA graphs, what engines take beyond.
 
 The observations are lines of engine start-up logs, one row each, with their source
 (`calibration/memory/engine-logs.csv`). A term is the mean of its observations; its spread is their standard deviation,
@@ -13,13 +13,20 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from glmplan.errors import SpecError
-from glmplan.facts.files import write_atomically
 from glmplan.facts.folders import data_folder
 from glmplan.physics.memory.observed import MemoryFit, Spread
+from glmplan.physics.memory.ranks import RankMemory
 from glmplan.physics.points import Layout
 from glmplan.units import GIB
 
-__all__ = ["MemoryObservation", "fit_memory", "fit_text", "observations", "pool_remainder", "write_memory_fit"]
+__all__ = [
+    "MemoryObservation",
+    "fit_memory",
+    "fit_text",
+    "observations",
+    "pool_remainder",
+    "row_memory",
+]
 
 #: least standard deviation of a term: one launch says nothing about another image, driver or kernel choice [B]
 _FLOOR = {"driver": 0.05 * GIB, "context": 0.3 * GIB, "graph": 0.02 * GIB, "remainder": 0.5 * GIB}
@@ -32,7 +39,8 @@ class MemoryObservation:
     Attributes
     ----------
     id, kind, source : str
-        Name; ``driver``, ``context``, ``graphs`` or ``pool``; where it is from.
+        Name; ``driver``, ``context``, ``graphs``, ``pool`` or ``outside`` (what a log says of memory outside torch
+        besides the context); where it is from.
     used : bool
         Whether it is fitted to.
     text : dict of str to str
@@ -100,6 +108,60 @@ def _spread(values: list[float], floor: float) -> Spread:
     return Spread(mean, max(deviation, floor), len(values))
 
 
+def row_memory(row: MemoryObservation, *, version: str | None = None) -> RankMemory:
+    """What the ranks of one row hold.
+
+    Parameters
+    ----------
+    row : MemoryObservation
+        A row of kind ``pool``.
+    version : str, optional
+        Another version of the engine than the row's.
+
+    Returns
+    -------
+    RankMemory
+        The ranks.
+
+    Raises
+    ------
+    SpecError
+        If the row names a model or part that is not in the catalogue.
+
+    Examples
+    --------
+    >>> row = next(row for row in observations() if row.id == "pool-glm5-sglang")
+    >>> round(float(row_memory(row).weights[0]) / 2**30)
+    57
+    """
+    from glmplan.facts.catalogue.accelerators import load_accelerator
+    from glmplan.facts.catalogue.models import load_model
+    from glmplan.physics.blocks.storage import uniform_checkpoint
+    from glmplan.physics.memory import MemorySettings, rank_memory
+
+    number, text = row.number, row.text
+    model = load_model(text["model"])
+    settings = MemorySettings(
+        engine=text["engine"],
+        version=version or text.get("version"),
+        accelerator=text["part"],
+        fraction=number["fraction"],
+        token_budget=number.get("token_budget"),
+        max_requests=number.get("max_requests"),
+        graphs=number.get("graphs"),
+    )
+    checkpoint = model.checkpoint(text["checkpoint"]) or uniform_checkpoint(text["checkpoint"])
+    return rank_memory(
+        model,
+        checkpoint,
+        layout=Layout(tp=int(number["tp"]), dcp=int(number.get("dcp", 1))),
+        kv=text["kv"],
+        settings=settings,
+        mtp=text["mtp"] == "yes",
+        memory=float(load_accelerator(text["part"]).need("memory")),
+    )
+
+
 def pool_remainder(row: MemoryObservation, fit: MemoryFit) -> float:
     """What the engine of one row took beyond weights, activations, context and, where it counts them, graphs.
 
@@ -128,27 +190,11 @@ def pool_remainder(row: MemoryObservation, fit: MemoryFit) -> float:
     True
     """
     from glmplan.facts.catalogue.accelerators import load_accelerator
-    from glmplan.facts.catalogue.models import load_model
-    from glmplan.physics.blocks.storage import uniform_checkpoint
-    from glmplan.physics.memory import MemorySettings, kv_pool, part_memory, rank_memory
+    from glmplan.physics.memory import kv_pool, part_memory
 
     number, text = row.number, row.text
-    model = load_model(text["model"])
-    settings = MemorySettings(
-        engine=text["engine"],
-        version=text.get("version"),
-        accelerator=text["part"],
-        fraction=number["fraction"],
-        token_budget=number.get("token_budget"),
-        max_requests=number.get("max_requests"),
-        graphs=number.get("graphs"),
-    )
     part = part_memory(load_accelerator(text["part"]), fit=fit)
-    layout = Layout(tp=int(number["tp"]), dcp=int(number.get("dcp", 1)))
-    checkpoint = model.checkpoint(text["checkpoint"]) or uniform_checkpoint(text["checkpoint"])
-    memory = rank_memory(
-        model, checkpoint, layout=layout, kv=text["kv"], settings=settings, mtp=text["mtp"] == "yes", memory=part.total
-    )
+    memory = row_memory(row)
     bare = MemoryFit(fit.driver, fit.context, fit.graph, {"pooled": Spread(0.0, 0.0, 0)})
     pool = float(kv_pool(memory, part, fit=bare).bytes[0])
     if "weights_gib" in number:
@@ -161,7 +207,7 @@ def pool_remainder(row: MemoryObservation, fit: MemoryFit) -> float:
 
 
 def fit_memory(rows: list[MemoryObservation]) -> tuple[MemoryFit, dict[str, list[str]]]:
-    """Fit all terms.
+    """Fit the terms that rest on single lines of logs; `glmplan.calibrate.memory_starts` adds those of whole starts.
 
     Parameters
     ----------
@@ -242,32 +288,21 @@ def fit_text(fit: MemoryFit, used: dict[str, list[str]]) -> str:
     Examples
     --------
     >>> print(fit_text(*fit_memory(observations())).splitlines()[0])
-    # Written by `glmplan.calibrate.memory`; observations: calibration/memory/engine-logs.csv
+    # Written by `glmplan.calibrate.memory`; observations: calibration/memory
     """
     terms = {"driver": fit.driver, "graph": fit.graph}
     terms |= {f"context.{link}": spread for link, spread in fit.context.items()}
     terms |= {f"remainder.{engine}": spread for engine, spread in fit.remainder.items()}
-    lines = ["# Written by `glmplan.calibrate.memory`; observations: calibration/memory/engine-logs.csv"]
+    for name in ("outside", "estimate", "captured"):
+        for engine, kinds in getattr(fit, name).items():
+            terms |= {f"{name}.{engine}.{kind}": spread for kind, spread in sorted(kinds.items())}
+    lines = ["# Written by `glmplan.calibrate.memory`; observations: calibration/memory"]
     for name, spread in terms.items():
         rows = ", ".join(f'"{row}"' for row in used[name])
         lines += ["", f"[{name}]", f'mean = "{spread.mean / GIB:.4f} GiB"', f'sd = "{spread.sd / GIB:.4f} GiB"']
         lines += [f"count = {spread.count}", f"rows = [{rows}]"]
+    for engine, share in fit.loaded.items():
+        rows = ", ".join(f'"{row}"' for row in used[f"loaded.{engine}"])
+        lines += ["", f"[loaded.{engine}]", f"share = {share.share:.4f}"]
+        lines += [f"count = {share.count}", f"rows = [{rows}]"]
     return "\n".join(lines) + "\n"
-
-
-def write_memory_fit(path: str | Path | None = None) -> Path:
-    """Fit and write `calibration/fits/memory.toml`.
-
-    Parameters
-    ----------
-    path : path, optional
-        Another file.
-
-    Returns
-    -------
-    Path
-        The file written.
-    """
-    file = Path(path) if path is not None else data_folder("calibration") / "fits" / "memory.toml"
-    write_atomically(file, fit_text(*fit_memory(observations())))
-    return file

@@ -16,6 +16,9 @@ _SHOWN = ("model", "engine", "phase", "concurrency", "input_tokens", "output_tok
           "prefill_tokens_per_s", "ttft_mean_ms", "tpot_mean_ms", "kv_pool_tokens",
           "weights_gib_per_accelerator")  # fmt: skip
 
+#: least columns of the page, which the table of memory needs [-]
+_WIDTH = 100
+
 
 class Form(StrEnum):
     """How the runs are shown."""
@@ -107,6 +110,8 @@ def _print(rows: list[dict[str, Any]], comparisons: list[tuple[Path, Any]], form
     from rich.table import Table
 
     console = Console()
+    if console.width < _WIDTH:
+        console = Console(width=_WIDTH)
     runs = Table(box=None)
     used = [COLUMNS[name] for name in _SHOWN if any(name in row for row in rows)]
     for one in used:
@@ -118,18 +123,24 @@ def _print(rows: list[dict[str, Any]], comparisons: list[tuple[Path, Any]], form
     for file, found in comparisons:
         console.print(f"\n{file.name}: memory, logged and predicted")
         memory = Table(box=None)
-        for title in ("what", "logged", "predicted", "difference", "line"):
+        for title in ("what", "logged", "predicted", "90 %", "difference", "line"):
             memory.add_column(title, justify="left" if title == "what" else "right")
         for line in found.lines:
             difference = "" if line.difference is None else f"{line.difference:+.1%}"
-            sides = (_cell(line.logged), _cell(line.predicted))
+            digits = ",.0f" if line.unit == "token" else ",.2f"
+            sides = (_cell(line.logged), "" if line.predicted is None else f"{line.predicted:{digits}}")
+            ends = "" if line.low is None else f"{line.low:{digits}}-{line.high:{digits}}"
             memory.add_row(
                 f"{line.what} {f'[{line.unit}]' if line.unit else ''}".replace("[", r"\["),
                 *sides,
+                ends,
                 difference,
                 str(line.line or ""),
             )
         console.print(memory)
+        for line in found.lines:
+            if line.cause:
+                console.print(f"  {line.what}: {line.cause}", highlight=False)
         for said in found.notes:
             console.print(f"  {said}", highlight=False)
         if found.why_not:
@@ -142,7 +153,10 @@ def _line(line: Any) -> dict[str, Any]:
         "unit": line.unit,
         "logged": line.logged,
         "predicted": line.predicted,
+        "low": line.low,
+        "high": line.high,
         "difference": line.difference,
+        "cause": line.cause,
         "line": line.line,
     }
 

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from glmplan.errors import GlmplanError
-from glmplan.measure.memory_comparison import MemoryLine, MemoryPrediction, beside
+from glmplan.measure.memory_comparison import MemoryLine, beside
+from glmplan.prediction.start_memory import StartMemory
 from glmplan.readers.runs.importers.startup import StartupLog
 
 __all__ = ["StartupComparison", "parts_of", "predict_startup"]
@@ -90,63 +91,41 @@ def predict_startup(log: StartupLog, *, model: str | None = None, on: str | None
     name, machine = model or log.model, on or log.accelerator
     if name is None or machine is None:
         missing = " and ".join(w for w, v in (("--model", name), ("--on", machine)) if v is None)
-        return StartupComparison(beside(log, MemoryPrediction()), said, f"the log does not tell it; give {missing}")
+        return StartupComparison(beside(log, None), said, f"the log does not tell it; give {missing}")
     try:
         predicted, assumed = _predicted(log, name, machine)
     except (GlmplanError, KeyError) as error:
-        return StartupComparison(beside(log, MemoryPrediction()), said, str(error))
+        return StartupComparison(beside(log, None), said, str(error))
     return StartupComparison(beside(log, predicted), [*said, *assumed])
 
 
-def _predicted(log: StartupLog, name: str, machine: str) -> tuple[MemoryPrediction, list[str]]:
-    import numpy as np
-
+def _predicted(log: StartupLog, name: str, machine: str) -> tuple[StartMemory, list[str]]:
     from glmplan.facts.catalogue.accelerators import load_accelerator
     from glmplan.facts.catalogue.hosts import load_machine
-    from glmplan.facts.catalogue.names import kv_name
-    from glmplan.physics.memory import MemorySettings, kv_pool, part_memory, rank_memory
-    from glmplan.physics.memory.observed import load_memory_fit
-    from glmplan.physics.memory.pool import pool_terms
-    from glmplan.physics.points import Layout
+    from glmplan.prediction.start_memory import predict_start
 
     choice = _model(name, log.quantization)
     part = load_accelerator(load_machine(machine).accelerator)
-    degrees = {n: np.array([getattr(log, n) or 1]) for n in _LAYOUT}
-    settings = MemorySettings(
-        engine=log.engine,
-        version=log.version,
-        accelerator=part.name,
-        fraction=log.memory_utilization,
-        token_budget=log.max_batched_tokens,
-        max_requests=log.max_sequences,
-        graphs=log.graph_count,
-    )
-    kv = _cache_format(log.kv_cache, kv_name)
-    draft = log.speculative is not None
-    held = rank_memory(
-        choice.model, choice.checkpoint, layout=Layout(**degrees), kv=kv, settings=settings, mtp=draft,
-        memory=float(part.need("memory")),
-    )  # fmt: skip
-    seen = part_memory(part)
-    longest = log.max_context or float(choice.model.max_context)
-    pool = kv_pool(held, seen, context=longest)
-    terms = pool_terms(held, held.stages[int(pool.stage[0])], seen, load_memory_fit())
-    tokens = float(pool.tokens[0])
+    found = predict_start(log, choice.model, choice.checkpoint, part)
     assumed = [
-        f"predicted for {choice.model.name}, checkpoint {choice.checkpoint.name}, on {part.name}, KV cache {kv}"
-        + (", with draft layers" if draft else ""),
-        f"90 % of the KV pool: {float(pool.tokens_low[0]):,.0f} to {float(pool.tokens_high[0]):,.0f} tokens",
+        f"predicted for {choice.model.name}, checkpoint {choice.checkpoint.name}, on {part.name}, KV cache {found.kv}"
+        + (", with draft layers" if log.speculative is not None else "")
     ]
-    return MemoryPrediction(
-        weights=float(held.weights[0]),
-        kv_pool=float(pool.bytes[0]),
-        kv_tokens=tokens,
-        graphs=float(terms.graphs[0]) or None,
-        activations=max(float(stage.activation[0]) for stage in held.stages),
-        max_concurrency=tokens / longest,
-    ), assumed
+    if found.tokens is not None:
+        assumed.append(f"90 % of the KV pool: {found.tokens.low:,.0f} to {found.tokens.high:,.0f} tokens")
+    silent = [words for field, words in _SETTINGS.items() if getattr(log, field) is None]
+    if silent:
+        assumed.append(f"the log does not tell {', '.join(silent)}: taken as the engine's own default")
+    return found, assumed
 
 
+#: settings that decide memory: field of the log → its name in words
+_SETTINGS = {
+    "memory_utilization": "the share of memory",
+    "max_sequences": "the requests at once",
+    "max_batched_tokens": "the tokens of a step",
+    "max_context": "the longest request",
+}
 #: Words at the end of a repository's name that do not change the shapes of the weights.
 _WITHOUT_MEANING = ("mtp", "instruct", "chat", "it", "hf", "base", "thinking")
 
@@ -177,9 +156,3 @@ def _model(name: str, quantization: str | None) -> Any:
         return choice
     assert failed is not None
     raise failed
-
-
-def _cache_format(said: str | None, canonical: Any) -> str:
-    """Return the KV format; engines add their layout to the name (`fp8_ds_mla`), and `auto` is the model's BF16."""
-    found = canonical((said or "").replace("torch.", ""))
-    return found or "bf16"

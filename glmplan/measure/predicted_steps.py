@@ -13,7 +13,7 @@ from glmplan.facts.schema.accelerator import Accelerator
 from glmplan.measure.ladder import LadderPlan
 from glmplan.measure.server_facts import ServerFacts
 from glmplan.physics.points import Layout
-from glmplan.prediction.deployment import Deployment, deploy
+from glmplan.prediction.deployment import Deployment, default_kv, deploy
 from glmplan.prediction.load import Load
 from glmplan.prediction.user_load import ENDLESS, user_load
 
@@ -52,7 +52,6 @@ def _deployment_of_files(facts: Mapping[str, Any], served: ServerFacts) -> tuple
     """Return the deployment of a model or a machine that is described by a file, or of this machine."""
     from glmplan.facts.catalogue.accelerators import load_accelerator
     from glmplan.facts.catalogue.names import kv_name
-    from glmplan.facts.engines.walls import load_engine
     from glmplan.prediction.from_row_memory import STAND_IN
     from glmplan.readers.models.checkpoints import checkpoint_for, read_by
     from glmplan.readers.models.resolve import resolve_model
@@ -70,7 +69,7 @@ def _deployment_of_files(facts: Mapping[str, Any], served: ServerFacts) -> tuple
     engine = str(said or STAND_IN)
     if choice.exact_bytes is None:
         checkpoint = read_by(choice.model, checkpoint, engine)
-    kv = kv_name(str(facts.get("kv_cache") or "")) or load_engine(engine).default_cache
+    kv = kv_name(str(facts.get("kv_cache") or "")) or default_kv(checkpoint, engine)
     deployment = deploy(choice.model, checkpoint, part, kv=kv, engine=engine, layout=layout)
     return deployment, [*([] if said else [f"engine {engine}"]), f"kv {kv}", f"machine {part.full_name}"]
 
@@ -167,7 +166,9 @@ def predicted_pool(case: Case, served: ServerFacts) -> tuple[float, float, float
         return None
     if load_memory_rule(d.engine).pool == "rest":
         return None
-    settings = d.settings.memory(engine=d.engine, version=d.version, accelerator=d.accelerator.name)
+    settings = d.settings.memory(
+        engine=d.engine, version=d.version, accelerator=d.accelerator.name, draft_tokens=d.draft_tokens
+    )
     try:
         held = rank_memory(
             d.model,

@@ -19,6 +19,8 @@ __all__ = ["WIDTH", "fit_text", "number"]
 #: columns of the page [-]
 WIDTH = 100
 _BAR = 32
+#: share up to which the printed size of the cache says the same as the pool [-]
+_SAME = 0.005
 _VERDICTS = {"fits": "FITS", "tight": "TIGHT", "does_not_fit": "DOES NOT FIT", "unknown": "UNKNOWN"}
 
 
@@ -97,6 +99,8 @@ def _head(answer: AnswerRecord) -> str:
     for known in ("fits with ", "does not fit: ", "tight: "):
         said = said.removeprefix(known)
     out += _wrap(said if answer.verdict == "unknown" else f"{word}  {said}", "", " " * (len(word) + 2))
+    if answer.holding is not None:
+        out += _wrap(f"KV cache      {answer.holding.terms.kv.upper()}: {answer.kv_why}", "  ", " " * 16)
     for reason in answer.reasons:
         out += _wrap(reason)
     if answer.verdict == "does_not_fit" and answer.changes:
@@ -177,6 +181,13 @@ def _memory(answer: AnswerRecord) -> str:
         out += _wrap(
             f"pool {holding.pool:,.0f} tokens{low}; {form}{left_out * (indexed and not holding.terms.indexer)}"
         )
+        if answer.printed and abs(answer.printed[0] * holding.terms.dp / holding.pool - 1.0) > _SAME:
+            value, least, most = answer.printed
+            each = " for each data-parallel rank" * (holding.terms.dp > 1)
+            out += _wrap(
+                f"{answer.asked.engine} will print {value:,.0f} ({least:,.0f} to {most:,.0f}){each}: layers with "
+                f"windows or states share its pages, and it counts requests of {answer.launch_context:,} tokens"
+            )
     return out
 
 
@@ -352,8 +363,6 @@ def _rests(answer: AnswerRecord) -> str:
     if answer.ranks:
         out += _wrap("memory: shapes of the model, rules of the engine; driver, context, graphs as observed "
                      "(calibration/fits/memory.toml)")  # fmt: skip
-    if answer.kv_why:
-        out += _wrap(f"KV cache {answer.kv_why}")
     for text in answer.asked.assumed:
         out += _wrap(f"taken: {text}")
     for text in answer.asked.notes:

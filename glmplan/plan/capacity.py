@@ -75,6 +75,25 @@ class Holding:
             return "does_not_fit"
         return "tight" if self.short_low > 0 else "fits"
 
+    def printed(self, longest: int) -> tuple[float, float, float]:
+        """Tokens that the engine prints as the size of its cache when it starts.
+
+        Parameters
+        ----------
+        longest : int
+            Longest request that it is told, [token]
+
+        Returns
+        -------
+        tuple of float
+            Of one data-parallel rank, and the 90 % interval, [token]
+        """
+        memory = replace(self.memory, settings=replace(self.memory.settings, longest=float(longest)))
+        found = kv_pool(memory, self.part, context=float(longest))
+        ends = (found.printed, found.printed_low, found.printed_high)
+        value, low, high = (max(float(one[self.point]), 0.0) for one in ends)
+        return value, low, high
+
     def rows(self) -> list[MemoryBudget]:
         """Memory of every rank."""
         return budget_rows(self.memory, self.part, point=self.point)
@@ -151,6 +170,7 @@ def settings_of(asked: Asked, terms: Terms) -> MemorySettings:
         version=asked.engine_version,
         accelerator=asked.machine.accelerator.name,
         indexer=terms.indexer,
+        draft_tokens=terms.mtp,
     )
 
 

@@ -115,6 +115,7 @@ def answer_of(asked: Asked) -> FitAnswer:
         **common,  # type: ignore[arg-type]
         deployment=deployment,
         launch_context=told,
+        printed=best.printed(told),
         users=rows,
         safe=without_danger(safe, hazards),
         binding=binding_words(rows),

@@ -12,11 +12,19 @@ from glmplan.units import GIB
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["MemoryPlan", "memory_rows"]
+__all__ = ["MEMORY_COLUMNS", "MemoryPlan", "memory_rows"]
+
+
+#: columns of a rank's memory beside its label, in order
+MEMORY_COLUMNS: tuple[str, ...] = (
+    "weights_gib", "weights_by_class_gib", "activation_gib", "graphs_gib", "communication_gib", "reserve_gib",
+    "cache_gib", "host_gib", "total_gib", "usable_gib", "capacity_gib", "cache_bytes_per_token",
+    "state_bytes_per_sequence",
+)  # fmt: skip
 
 
 def memory_rows(ranks: tuple[MemoryBudget, ...]) -> list[dict[str, Any]]:
-    """One row for each rank, in the units that their names say.
+    """One row for each rank, every term of its memory, in the units that their names say.
 
     Parameters
     ----------
@@ -32,6 +40,7 @@ def memory_rows(ranks: tuple[MemoryBudget, ...]) -> list[dict[str, Any]]:
         {
             "rank": rank.label,
             "weights_gib": sum(rank.weights.values()) / GIB,
+            "weights_by_class_gib": "; ".join(f"{name} {size / GIB:.3f}" for name, size in rank.weights.items()),
             "activation_gib": rank.activation / GIB,
             "graphs_gib": rank.graphs / GIB,
             "communication_gib": rank.communication / GIB,

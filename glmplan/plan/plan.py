@@ -245,7 +245,10 @@ class AnswerRecord:
     ranks : tuple of MemoryBudget
         Memory of every rank.
     kv_why : str
-        Why the cache has its format.
+        Why the cache has its format: asked for, said by the checkpoint, the engine's default, the only one that fits.
+    printed : tuple of float
+        Tokens that the engine prints as the size of its cache, of one data-parallel rank, with the 90 % interval; empty
+        when there is nothing to start, [token]
     context, context_low : int
         Longest request alone, mean and low end, the model's limit applied, [token]
     launch_context : int
@@ -287,6 +290,7 @@ class AnswerRecord:
     holding: Holding | None = None
     ranks: tuple[MemoryBudget, ...] = ()
     kv_why: str = ""
+    printed: tuple[float, ...] = ()
     context: int = 0
     context_low: int = 0
     launch_context: int = 0

@@ -268,11 +268,8 @@ def read_words(words: Words) -> Asked:
     layout = [_whole(f"--{name}", getattr(words, name)) for name in ("tp", "pp", "dp", "ep", "dcp")]
     context = _whole("--context", words.context)
     if context is not None and context > choice.model.max_context:
-        raise SpecError(
-            f"is beyond the {choice.model.max_context:,} tokens that {choice.model.name} can read",
-            field="--context",
-            value=context,
-        )
+        message = f"is beyond the {choice.model.max_context:,} tokens that {choice.model.name} can read"
+        raise SpecError(message, field="--context", value=context)
     settings = _settings(words, engine, assumed)
     longest = settings.max_model_len
     if longest is not None and context is not None and context > longest:
@@ -367,11 +364,8 @@ def _settings(words: Words, engine: str, assumed: list[str]) -> Settings:
     sequences = _whole("--max-num-seqs", words.max_num_seqs)
     budget = _whole("--max-num-batched-tokens", words.max_num_batched_tokens)
     if budget is not None and sequences is not None and budget < sequences:
-        raise SpecError(
-            f"is below --max-num-seqs {sequences}: a step holds a token of each request",
-            field="--max-num-batched-tokens",
-            value=budget,
-        )
+        message = f"is below --max-num-seqs {sequences}: a step holds a token of each request"
+        raise SpecError(message, field="--max-num-batched-tokens", value=budget)
     backend = (words.attention_backend or "").strip()
     if backend and not attention_known(engine, backend):
         assumed.append(

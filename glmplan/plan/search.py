@@ -11,7 +11,7 @@ from glmplan.plan.engine_limits import Obstacles, Terms
 from glmplan.plan.layouts import layouts
 from glmplan.plan.question import Asked
 from glmplan.plan.ranking import Scored, rank_layouts, speed_known
-from glmplan.prediction.deployment import default_kv
+from glmplan.prediction.deployment import cache_choice
 
 __all__ = ["Solution", "solve"]
 
@@ -29,7 +29,7 @@ class Solution:
     left_out : tuple of str
         Layouts that were not looked at, and why.
     kv_why : str
-        Why the cache has its format; empty where it was asked for.
+        Why the cache has its format.
     options : frozenset of str
         What is switched on or patched.
     """
@@ -82,18 +82,17 @@ def solve(asked: Asked, *, options: frozenset[str] = frozenset(), quick: bool = 
     obstacles = Obstacles(asked, options)
     found, left_out = layouts(asked)
     ranks = Ranks(asked, found)
-    preferred = asked.kv or default_kv(asked.checkpoint, asked.engine)
-    stated = preferred == asked.checkpoint.kv_default
+    preferred, kv_why = (asked.kv, "asked for") if asked.kv else cache_choice(asked.checkpoint, asked.engine)
     ranked = _ranked(asked, obstacles, ranks, preferred, quick)
-    kv_why = (
-        "" if asked.kv else f"{preferred}: " + ("the checkpoint says so" if stated else "the default of the engine")
-    )
     smaller = load_engine(asked.engine).small_cache(asked.machine.accelerator)
     saves = smaller and kv_format(smaller).bytes < kv_format(preferred).bytes
     if asked.kv is None and saves and _wants_more(asked, ranked[0]):
         other = _ranked(asked, obstacles, ranks, smaller, quick)
         if _is_better(asked, other[0], ranked[0]):
-            ranked, kv_why = other, f"{smaller}: {preferred} does not hold what was asked"
+            ranked, kv_why, preferred = other, f"{preferred.upper()} does not hold what was asked", smaller
+    if (terms := ranked[0].holding.terms).kv != preferred:
+        forced = next((wall.title for wall in terms.walls if wall.instead.kv == terms.kv), "a limit of the engine")
+        kv_why = f"{preferred.upper()} does not run here: {forced}"
     return Solution(asked, tuple(ranked), tuple(left_out), kv_why, options)
 
 

@@ -22,7 +22,7 @@ from glmplan.physics.step.acceptance import acceptance_prior
 from glmplan.physics.step.structure import Part, StepWork
 from glmplan.prediction.settings import Settings
 
-__all__ = ["Deployment", "default_kv", "deploy", "heads_of", "keeps_indexer", "runs_sparse"]
+__all__ = ["Deployment", "cache_choice", "default_kv", "deploy", "heads_of", "keeps_indexer", "runs_sparse"]
 
 #: vLLM stores a sparse-attention latent in FP8 as 512 values, four FP32 scales and 64 rotary values in BF16 [B]
 #: (vllm `fp8_ds_mla`, vllm/v1/attention/backends/mla; checked against two servers in models.md section 3)
@@ -272,8 +272,8 @@ def deploy(
     )
 
 
-def default_kv(checkpoint: Checkpoint, engine: str) -> str:
-    """Format of the KV cache when nobody names one.
+def cache_choice(checkpoint: Checkpoint, engine: str) -> tuple[str, str]:
+    """Format of the KV cache when nobody names one, and why.
 
     Parameters
     ----------
@@ -284,26 +284,52 @@ def default_kv(checkpoint: Checkpoint, engine: str) -> str:
 
     Returns
     -------
-    str
+    str, str
         What the checkpoint says if the engine has it, else what quantised weights bring with them, else the engine's
-        first format.
+        first format; the reason in words.
 
     Examples
     --------
     >>> from glmplan.facts.catalogue.models import load_model
     >>> glm = load_model("glm-5.1")
-    >>> default_kv(glm.checkpoint("nvfp4"), "vllm"), default_kv(glm.checkpoint("fp8"), "vllm")
-    ('fp8', 'bf16')
-    >>> default_kv(glm.checkpoint("fp8"), "trtllm")
-    'fp8'
+    >>> cache_choice(glm.checkpoint("nvfp4"), "vllm")
+    ('fp8', 'the checkpoint says so')
+    >>> cache_choice(glm.checkpoint("fp8"), "vllm"), cache_choice(glm.checkpoint("fp8"), "trtllm")
+    (('bf16', 'the default of vllm'), ('fp8', 'trtllm takes it with quantised weights'))
     """
     formats = load_engine(engine).cache_formats if engine_known(engine) else ()
     stated = checkpoint.kv_default
     if stated and (not formats or any(one.format == stated for one in formats)):
-        return stated
+        return stated, "the checkpoint says so"
     quantised = checkpoint.default != "bf16"
     brought = next((one.format for one in formats if one.quantised and quantised), None)
-    return brought or (formats[0].format if formats else "bf16")
+    if brought is not None:
+        return brought, f"{engine} takes it with quantised weights"
+    return (formats[0].format, f"the default of {engine}") if formats else ("bf16", "nothing says otherwise")
+
+
+def default_kv(checkpoint: Checkpoint, engine: str) -> str:
+    """Format of the KV cache when nobody names one, see `cache_choice`.
+
+    Parameters
+    ----------
+    checkpoint : Checkpoint
+        How the weights are stored.
+    engine : str
+        The engine.
+
+    Returns
+    -------
+    str
+        The format.
+
+    Examples
+    --------
+    >>> from glmplan.facts.catalogue.models import load_model
+    >>> default_kv(load_model("glm-5.1").checkpoint("nvfp4"), "vllm")
+    'fp8'
+    """
+    return cache_choice(checkpoint, engine)[0]
 
 
 def _packs_latents(engine: str) -> bool:

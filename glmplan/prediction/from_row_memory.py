@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 
@@ -18,6 +19,7 @@ from glmplan.physics.memory import kv_pool, part_memory
 from glmplan.physics.memory.ranks import MemorySettings, RankMemory, rank_memory
 from glmplan.physics.points import Layout
 from glmplan.prediction.deployment import Deployment
+from glmplan.prediction.usual_settings import spanned
 from glmplan.readers.models.checkpoints import checkpoint_for
 from glmplan.readers.runs.record import Run
 from glmplan.units import GIB
@@ -119,9 +121,21 @@ def run_memory(run: Run, deployment: Deployment, length: float) -> MemoryAnswer 
         version=d.version or _unnamed_version(d.engine, run.measured_on),
         accelerator=d.accelerator.name,
         indexer=d.indexer,
+        draft_tokens=d.draft_tokens,
     )
     words = (d.model.name, run.weights, run.weights_bits)
-    return _memory_of(words, d.accelerator.name, d.layout, d.kv, settings, d.draft_tokens > 0, float(np.ceil(length)))
+    asked = _Asked(words, d.accelerator.name, d.layout, d.kv, d.draft_tokens > 0)
+    return _memory_of(asked, settings, d.settings.unstated, float(np.ceil(length)))
+
+
+class _Asked(NamedTuple):
+    """What rows of one deployment share, whatever its engine is told: the key under which its memory is kept."""
+
+    words: tuple[str, str | None, float | None]
+    accelerator: str
+    layout: Layout
+    kv: str
+    mtp: bool
 
 
 def _unnamed_version(engine: str, day: str | None) -> str | None:
@@ -132,40 +146,29 @@ def _unnamed_version(engine: str, day: str | None) -> str | None:
 
 
 @lru_cache(maxsize=8192)
-def _memory_of(
-    words: tuple[str, str | None, float | None],
-    accelerator: str,
-    layout: Layout,
-    kv: str,
-    settings: MemorySettings,
-    mtp: bool,
-    length: float,
-) -> MemoryAnswer | None:
+def _memory_of(asked: _Asked, settings: MemorySettings, unstated: frozenset[str], length: float) -> MemoryAnswer | None:
+    part = load_accelerator(asked.accelerator)
+
+    def tokens(told: MemorySettings) -> tuple[float, float, float]:
+        pool = kv_pool(_ranks_of(asked, told), part_memory(part), context=length)
+        value, low, high = (max(float(one[0]), 0.0) for one in (pool.tokens, pool.tokens_low, pool.tokens_high))
+        return value, low, high
+
     try:
-        memory = _ranks_of(words, accelerator, layout, kv, settings, mtp)
-        pool = kv_pool(memory, part_memory(load_accelerator(accelerator)), context=length)
+        return MemoryAnswer(float(_ranks_of(asked, settings).weights[0]) / GIB, *spanned(tokens, settings, unstated))
     except GlmplanError:
         return None
-    tokens = [max(float(one[0]), 0.0) for one in (pool.tokens, pool.tokens_low, pool.tokens_high)]
-    return MemoryAnswer(float(memory.weights[0]) / GIB, *tokens)
 
 
 @lru_cache(maxsize=1024)
-def _ranks_of(
-    words: tuple[str, str | None, float | None],
-    accelerator: str,
-    layout: Layout,
-    kv: str,
-    settings: MemorySettings,
-    mtp: bool,
-) -> RankMemory:
+def _ranks_of(asked: _Asked, settings: MemorySettings) -> RankMemory:
     """Memory of the ranks, which rows of many lengths share."""
     return rank_memory(
-        model_of(words[0]),
-        checkpoint_of(*words, settings.engine),
-        layout=layout,
-        kv=kv,
+        model_of(asked.words[0]),
+        checkpoint_of(*asked.words, settings.engine),
+        layout=asked.layout,
+        kv=asked.kv,
         settings=settings,
-        mtp=mtp,
-        memory=load_accelerator(accelerator).memory,
+        mtp=asked.mtp,
+        memory=load_accelerator(asked.accelerator).memory,
     )

@@ -34,7 +34,7 @@ class Settings:
         Whether steps run from captured graphs.
     unstated : frozenset of str
         Fields that somebody may have set and nobody tells: memory spans what is usual, see
-        `glmplan.prediction.usual_settings`. Empty for a launch that is told here.
+        `glmplan.prediction.usual_settings.spanned`. Empty for a launch that is told here.
 
     Raises
     ------
@@ -92,7 +92,13 @@ class Settings:
         return replace(defaults, **told) if told else defaults  # type: ignore[arg-type]
 
     def memory(
-        self, *, engine: str, version: str | None = None, accelerator: str | None = None, indexer: bool = True
+        self,
+        *,
+        engine: str,
+        version: str | None = None,
+        accelerator: str | None = None,
+        indexer: bool = True,
+        draft_tokens: int = 0,
     ) -> MemorySettings:
         """The settings that decide memory, as its formulas take them.
 
@@ -106,6 +112,8 @@ class Settings:
             Name of the part, by which some defaults differ.
         indexer : bool, optional
             Whether the indexer of sparse attention is loaded.
+        draft_tokens : int, optional
+            Tokens drafted for each request and step, [-]
 
         Returns
         -------
@@ -126,4 +134,7 @@ class Settings:
             max_requests=self.max_num_seqs,
             graphs=None if self.graphs else 0.0,
             indexer=indexer,
+            experts_backend=self.moe_backend or None,
+            draft_tokens=draft_tokens or None,
+            longest=self.max_model_len,
         )

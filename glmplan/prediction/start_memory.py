@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Collection
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from glmplan.facts.catalogue.names import kv_name
 from glmplan.facts.schema.accelerator import Accelerator
 from glmplan.facts.schema.model import Checkpoint, ModelSpec
-from glmplan.physics.memory import MemorySettings, kv_pool, part_memory, rank_memory
+from glmplan.physics.memory import MemorySettings, RankMemory, kv_pool, part_memory, rank_memory
 from glmplan.physics.memory.observed import load_memory_fit
-from glmplan.physics.memory.pool import pool_terms
+from glmplan.physics.memory.pool import PoolTerms, pool_terms, weights_interval
 from glmplan.physics.points import Layout
 from glmplan.prediction.deployment import default_kv
+from glmplan.prediction.settings import Settings
+from glmplan.prediction.usual_settings import spanned
 from glmplan.readers.runs.importers.startup import StartupLog
+from glmplan.readers.runs.speculation import read_speculation
 from glmplan.units import QUANTILE_90
 
-__all__ = ["Span", "StartMemory", "predict_start"]
+__all__ = ["Span", "StartMemory", "drafted_of_log", "launched", "predict_start", "settings_of_log"]
 
 _LAYOUT = ("tp", "pp", "dp", "ep", "dcp")
 
@@ -53,10 +57,13 @@ class StartMemory:
         Weights of the fullest rank, as far as the engine logs them before it makes its pool, [B]
     activations : float
         Peak of the profiling run, [B]
+    parts : dict of str to float
+        What the pool is made of, with signs: ``share`` of the memory, ``weights``, ``activations``, ``graph_estimate``,
+        ``outside_torch`` and what is left of the engine's rule, ``rest``, [B]; their sum is the pool
     pool, graphs : Span or None
         KV cache pool of the poorest rank, captured graphs, [B]
     tokens : Span or None
-        Tokens the pool holds in requests of the longest length, [token]
+        Tokens that the engine prints as the size of its cache, [token]
     """
 
     kv: str
@@ -65,10 +72,139 @@ class StartMemory:
     pool: Span | None = None
     graphs: Span | None = None
     tokens: Span | None = None
+    parts: dict[str, float] = field(default_factory=dict)
+
+
+def settings_of_log(log: StartupLog, *, graphs: bool = True) -> Settings:
+    """What an engine was told, as its log says.
+
+    Parameters
+    ----------
+    log : StartupLog
+        The log.
+    graphs : bool, optional
+        Whether graphs are captured.
+
+    Returns
+    -------
+    Settings
+        What the log does not name is the engine's default: engines print what they are told.
+
+    Examples
+    --------
+    >>> settings_of_log(StartupLog("vllm", max_sequences=64.0)).max_num_seqs
+    64
+    """
+
+    def whole(value: float | None) -> int | None:
+        return None if value is None else int(value)
+
+    return Settings(
+        memory_fraction=log.memory_utilization,
+        max_num_seqs=whole(log.max_sequences),
+        max_num_batched_tokens=whole(log.max_batched_tokens),
+        max_model_len=whole(log.max_context),
+        attention_backend=log.attention_backend or "",
+        moe_backend=log.moe_backend or "",
+        graphs=graphs,
+    )
+
+
+def drafted_of_log(log: StartupLog) -> int:
+    """Tokens drafted for each step, as far as a log says.
+
+    Parameters
+    ----------
+    log : StartupLog
+        The log.
+
+    Returns
+    -------
+    int
+        0 without drafting and where the log names only the method, [token]
+
+    Examples
+    --------
+    >>> drafted_of_log(StartupLog("vllm", speculative="mtp 3")), drafted_of_log(StartupLog("vllm"))
+    (3, 0)
+    """
+    return read_speculation(log.speculative or "none", "", None, None).draft_tokens or 0
+
+
+def launched(
+    log: StartupLog, model: ModelSpec, checkpoint: Checkpoint, part: Accelerator | None, *, graphs: bool = True
+) -> tuple[RankMemory, str]:
+    """What the ranks of a logged launch hold.
+
+    Parameters
+    ----------
+    log : StartupLog
+        Engine, version, layout, cache format, drafting and settings of the launch.
+    model : ModelSpec
+        The model.
+    checkpoint : Checkpoint
+        How its weights are stored.
+    part : Accelerator or None
+        The part.
+    graphs : bool, optional
+        Whether graphs are captured.
+
+    Returns
+    -------
+    RankMemory, str
+        The ranks, and the format of the cache that this rests on.
+
+    Raises
+    ------
+    GlmplanError
+        If the layout does not hold together, or a fact of model, part or engine is not known.
+
+    Examples
+    --------
+    >>> from glmplan.facts.catalogue.models import load_model
+    >>> llama = load_model("llama-3.1-8b")
+    >>> launched(StartupLog("vllm"), llama, llama.checkpoint("bf16"), None)[1]
+    'bf16'
+    """
+    settings = settings_of_log(log, graphs=graphs).memory(
+        engine=log.engine,
+        version=log.version,
+        accelerator=part.name if part is not None else None,
+        draft_tokens=drafted_of_log(log),
+    )
+    if graphs:
+        settings = replace(settings, graphs=log.graph_count)
+    kv = kv_name((log.kv_cache or "").replace("torch.", "")) or default_kv(checkpoint, log.engine)
+    return _ranks(log, model, checkpoint, part, settings, kv), kv
+
+
+def _ranks(
+    log: StartupLog,
+    model: ModelSpec,
+    checkpoint: Checkpoint,
+    part: Accelerator | None,
+    settings: MemorySettings,
+    kv: str,
+) -> RankMemory:
+    return rank_memory(
+        model,
+        checkpoint,
+        layout=Layout(**{name: np.array([getattr(log, name) or 1]) for name in _LAYOUT}),
+        kv=kv,
+        settings=settings,
+        mtp=log.speculative is not None,
+        memory=None if part is None else float(part.need("memory")),
+    )
 
 
 def predict_start(
-    log: StartupLog, model: ModelSpec, checkpoint: Checkpoint, part: Accelerator | None, *, graphs: bool = True
+    log: StartupLog,
+    model: ModelSpec,
+    checkpoint: Checkpoint,
+    part: Accelerator | None,
+    *,
+    graphs: bool = True,
+    unstated: Collection[str] = (),
 ) -> StartMemory:
     """Predict the memory of an engine start from its settings; what it said of its memory is not looked at.
 
@@ -84,6 +220,8 @@ def predict_start(
         The part; None where nobody says, and then only the weights can be predicted.
     graphs : bool, optional
         Whether graphs are captured.
+    unstated : collection of str, optional
+        Settings that the log does not tell and somebody may have set: the intervals span what is usual.
 
     Returns
     -------
@@ -109,47 +247,49 @@ def predict_start(
     >>> round(found.weights.value / 2**30, 2), found.kv
     (14.99, 'bf16')
     """
-    settings = MemorySettings(
-        engine=log.engine,
-        version=log.version,
-        accelerator=part.name if part is not None else None,
-        fraction=log.memory_utilization,
-        token_budget=log.max_batched_tokens,
-        max_requests=log.max_sequences,
-        graphs=log.graph_count if graphs else 0.0,
-    )
-    kv = kv_name((log.kv_cache or "").replace("torch.", "")) or default_kv(checkpoint, log.engine)
-    degrees = {name: np.array([getattr(log, name) or 1]) for name in _LAYOUT}
-    held = rank_memory(
-        model,
-        checkpoint,
-        layout=Layout(**degrees),
-        kv=kv,
-        settings=settings,
-        mtp=log.speculative is not None,
-        memory=None if part is None else float(part.need("memory")),
-    )
+    held, kv = launched(log, model, checkpoint, part, graphs=graphs)
+    rule = held.settings.rule
     first = held.weights[0]
-    if not settings.rule.draft_in_pool:
+    if not rule.draft_in_pool:
         first = max(float((stage.weight_bytes - stage.weights.get("mtp", 0.0))[0]) for stage in held.stages)
-    weights = Span(float(first), float(first * (1.0 - held.smaller)), float(first * (1.0 + held.larger)))
+    smaller, larger = weights_interval(held, load_memory_fit())
+    weights = Span(float(first), float(first * (1.0 - smaller)), float(first * (1.0 + larger)))
     peak = max(float(stage.activation[0]) for stage in held.stages)
     if part is None:
         return StartMemory(kv, weights, peak)
-    seen = part_memory(part)
-    pool = kv_pool(held, seen, context=log.max_context or float(model.max_context))
-    fit = load_memory_fit()
+    seen, fit = part_memory(part), load_memory_fit()
+    longest = log.max_context or float(model.max_context)
+    pool = kv_pool(held, seen, context=longest)
     terms = pool_terms(held, held.stages[int(pool.stage[0])], seen, fit)
-    ends = (QUANTILE_90 * float(terms.deviation(side)[0]) for side in (-1.0, 1.0))
-    low, high = next(ends), next(ends)
+
+    def sizes(settings: MemorySettings) -> tuple[float, float, float]:
+        told = kv_pool(_ranks(log, model, checkpoint, part, settings, kv), seen, context=longest)
+        value = float(told.bytes[0])
+        low, high = (QUANTILE_90 * float(terms.deviation(side)[0]) for side in (-1.0, 1.0))
+        return value, value - low, value + high
+
+    def tokens(settings: MemorySettings) -> tuple[float, float, float]:
+        told = kv_pool(_ranks(log, model, checkpoint, part, settings, kv), seen, context=longest)
+        return float(told.printed[0]), float(told.printed_low[0]), float(told.printed_high[0])
+
     captured = float(terms.graphs[0])
-    sure = QUANTILE_90 * captured * fit.graph.sd / fit.graph.mean
-    bytes_ = float(pool.bytes[0])
+    sure = QUANTILE_90 * float(terms.graphs_sd[0])
     return StartMemory(
         kv,
         weights,
         peak,
-        pool=Span(bytes_, bytes_ - low, bytes_ + high),
+        pool=Span(*spanned(sizes, held.settings, unstated)),
         graphs=Span(captured, max(captured - sure, 0.0), captured + sure),
-        tokens=Span(float(pool.tokens[0]), float(pool.tokens_low[0]), float(pool.tokens_high[0])),
+        tokens=Span(*spanned(tokens, held.settings, unstated)),
+        parts=_parts(terms, weights.value, peak, float(pool.bytes[0]), rule.pool),
     )
+
+
+def _parts(terms: PoolTerms, weights: float, peak: float, pool: float, kind: str) -> dict[str, float]:
+    """What a pool is made of by the engine's rule; SGLang's leaves activations and graphs in what it does not take."""
+    found = {"share": float(terms.limit[0]), "weights": -weights}
+    if kind != "before_load":
+        found["activations"] = -peak
+        found["outside_torch"] = -float((terms.context + terms.remainder)[0])
+    found["graph_estimate"] = -float(terms.estimate[0])
+    return found | {"rest": pool - sum(found.values())}

@@ -175,6 +175,10 @@ def _plan(answer: FitAnswer) -> dict[str, Any] | None:
         "mtp": terms.mtp,
         "sparse_attention": terms.sparse,
         "max_model_len": answer.launch_context,
+        "memory_fraction": answer.asked.settings.memory_fraction,
+        "max_num_seqs": answer.asked.defaults.places,
+        "max_num_batched_tokens": answer.asked.defaults.budget,
+        "attention_backend": answer.asked.settings.attention_backend or None,
         "runs": terms.blocked is None,
     }
 
@@ -192,6 +196,7 @@ def _memory(answer: FitAnswer) -> dict[str, Any] | None:
             "high": _count(holding.pool_high),
         },
         "kv_pool_gib": _rounded(holding.pool_bytes / GIB),
+        "printed_tokens": dict(zip(("value", "low", "high"), map(_count, answer.printed), strict=False)) or None,
         "requests_held": _count(holding.held),
         "requests_held_low": _count(holding.held_low),
         "short_gib": _rounded(max(holding.short, 0.0) / GIB),

@@ -1,4 +1,4 @@
-"""The answer of `glmplan fit` as CSV (the table over users) and as Markdown."""
+"""The answer of `glmplan fit` as CSV (the table over users, then the memory of every rank) and as Markdown."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import io
 from typing import TYPE_CHECKING
 
 from glmplan.plan.answer_text import fit_text, number
+from glmplan.plan.memory_plan import MEMORY_COLUMNS, memory_rows
 from glmplan.plan.plan import USER_FIGURES, user_rows
 from glmplan.units import GIB
 
@@ -21,7 +22,7 @@ CSV_COLUMNS: tuple[str, ...] = (
     "model", "checkpoint", "accelerator", "accelerator_count", "engine", "verdict", "layout", "kv", "users", "running",
     *(f"{name}{end}" for name in USER_FIGURES for end in ("", "_low", "_high")),
     "context_each_tokens", "kv_pool_tokens", "kv_pool_tokens_low", "kv_pool_tokens_high", "safe_users", "basis",
-    "out_of_domain",
+    "out_of_domain", "kv_why", "rank", *MEMORY_COLUMNS,
 )  # fmt: skip
 
 
@@ -32,7 +33,7 @@ def _cell(value: object) -> object:
 
 
 def fit_csv(answer: FitAnswer) -> str:
-    """Write the table over users; without speeds one line with the verdict.
+    """Write the table over users, without speeds one line with the verdict; then a line for the memory of each rank.
 
     Parameters
     ----------
@@ -42,7 +43,7 @@ def fit_csv(answer: FitAnswer) -> str:
     Returns
     -------
     str
-        CSV with the columns `CSV_COLUMNS`.
+        CSV with the columns `CSV_COLUMNS`; lines of ranks have a cell in `rank` and none in `users`.
     """
     asked, holding = answer.asked, answer.holding
     layout, kv = (holding.terms.name, holding.terms.kv) if holding else ("", "")
@@ -55,6 +56,7 @@ def fit_csv(answer: FitAnswer) -> str:
         "verdict": answer.verdict,
         "layout": layout,
         "kv": kv,
+        "kv_why": answer.kv_why,
         "safe_users": answer.safe.users if answer.safe else "",
         "basis": answer.basis,
     }
@@ -64,7 +66,7 @@ def fit_csv(answer: FitAnswer) -> str:
     text = io.StringIO()
     table = csv.DictWriter(text, CSV_COLUMNS, restval="", lineterminator="\n")
     table.writeheader()
-    for row in user_rows(answer.users) or [{}]:
+    for row in [*(user_rows(answer.users) or [{}]), *memory_rows(answer.ranks)]:
         table.writerow(common | {name: _cell(value) for name, value in row.items()})
     return text.getvalue()
 
@@ -135,9 +137,16 @@ def _span(figure: Figure) -> str:
 
 
 def _memory(answer: FitAnswer) -> list[str]:
-    rows = ["| rank | weights, GiB | other, GiB | KV cache, GiB | capacity, GiB |", "|---|--:|--:|--:|--:|"]
+    names = ("weights", "activations", "graphs", "buffers", "reserve", "KV cache", "capacity")
+    rows = [f"| rank | {', GiB | '.join(names)}, GiB |", "|---|" + "--:|" * len(names)]
     for row in answer.ranks:
-        other = row.activation + row.graphs + row.communication + row.reserve
-        cells = (sum(row.weights.values()), other, row.cache, row.capacity)
+        used = (row.activation, row.graphs, row.communication, row.reserve, row.cache, row.capacity)
+        cells = (sum(row.weights.values()), *used)
         rows.append(f"| {row.label} | " + " | ".join(f"{value / GIB:.1f}" for value in cells) + " |")
+    before: dict[str, float] = {}
+    for row in answer.ranks:
+        if row.weights != before:
+            parts = ", ".join(f"{name} {size / GIB:.2f}" for name, size in row.weights.items())
+            rows += ["", f"Weights of {row.label} by class, GiB: {parts}"]
+        before = row.weights
     return rows

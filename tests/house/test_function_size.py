@@ -35,6 +35,7 @@ WIDE = {
     "sparse_latent_work": QUANTITIES,
     "expert_work": QUANTITIES,
     "rank_memory": QUANTITIES,
+    "static_fraction": QUANTITIES,
     "add_kernel": QUANTITIES,
     "_add_layers": QUANTITIES,
     "_add_products": QUANTITIES,
@@ -42,7 +43,6 @@ WIDE = {
     "_add_vocabulary": QUANTITIES,
     # what decides is said in many words
     "campaign_settings": "conditions of a row by which the settings of its campaign are found",
-    "_memory_of": "the key under which the memory of a server is kept",
     "deploy": SETTINGS,
     "user_load": SETTINGS,
     "engine_default": "a setting and the conditions under which a default holds",

@@ -210,7 +210,9 @@ def test_the_plan_and_the_row_hold_the_same_pool_of_the_cache(questions):
     for one in (each for each in questions if not each.apart):
         pool = one.row.figures["kv_pool_tokens"]
         assert pool.value == pytest.approx(one.holding.pool, rel=SAME), str(one)
-        assert (pool.low, pool.high) == pytest.approx((one.holding.pool_low, one.holding.pool_high), rel=SAME)
+        # a row does not tell how its server was launched, so its interval spans what is usual; the plan launches itself
+        assert pool.low <= one.holding.pool_low * (1 + SAME)
+        assert pool.high >= one.holding.pool_high * (1 - SAME)
 
 
 def test_the_simulators_steps_and_the_work_of_the_calibration_are_those_of_the_plan(questions):

@@ -12,6 +12,7 @@ import pytest
 
 from glmplan.plan import Words, fit_answer
 from glmplan.plan.answer_text import WIDTH, fit_text, number
+from glmplan.plan.memory_plan import MEMORY_COLUMNS
 from glmplan.report.fit_explain import fit_explanation
 from glmplan.report.fit_json import SCHEMA, fit_json
 from glmplan.report.fit_tables import CSV_COLUMNS, fit_csv, fit_markdown
@@ -106,13 +107,43 @@ def test_all_forms_have_the_same_numbers(answers):
     record = json.loads(fit_json(answer))
     table = list(csv.DictReader(io.StringIO(fit_csv(answer))))
     text, page = fit_text(answer), fit_markdown(answer)
-    for row, line in zip(record["users"], table, strict=True):
+    users = [line for line in table if line["users"]]
+    for row, line in zip(record["users"], users, strict=True):
         assert float(line["output_tokens_per_s"]) == pytest.approx(row["output_tokens_per_s"]["value"])
         assert float(line["ttft_mean_ms"]) == pytest.approx(row["ttft_mean_ms"]["value"])
         assert number(row["output_tokens_per_s"]["value"]) in text
         assert number(row["output_tokens_per_s"]["value"]) in page
     assert f"{record['memory']['kv_pool_tokens']['value']:,.0f}" in text
     assert str(record["safe"]["users"]) == table[0]["safe_users"]
+
+
+@pytest.mark.parametrize("name", QUESTIONS)
+def test_every_form_gives_every_term_of_each_ranks_memory(answers, name):
+    answer = answers[name]
+    ranks = (json.loads(fit_json(answer))["memory"] or {"ranks": []})["ranks"]
+    lines = [line for line in csv.DictReader(io.StringIO(fit_csv(answer))) if line["rank"]]
+    assert [line["rank"] for line in lines] == [row["label"] for row in ranks] == [row.label for row in answer.ranks]
+    for row, line, budget in zip(ranks, lines, answer.ranks, strict=True):
+        terms = {column: row[column] for column in MEMORY_COLUMNS if column in row and column != "weights_gib"}
+        assert len(terms) > 8
+        for column, value in terms.items():
+            assert float(line[column]) == pytest.approx(value, rel=1e-4, abs=1e-4)
+        assert float(line["weights_gib"]) == pytest.approx(row["weights_total_gib"], rel=1e-4)
+        assert {part.rpartition(" ")[0] for part in line["weights_by_class_gib"].split("; ")} == set(row["weights_gib"])
+        # what is used is what the terms sum to
+        used = sum(terms[f"{term}_gib"] for term in ("activation", "graphs", "communication", "reserve", "cache"))
+        assert row["weights_total_gib"] + used == pytest.approx(row["total_gib"], rel=1e-4)
+        assert budget.label in fit_markdown(answer)
+
+
+@pytest.mark.parametrize("name", QUESTIONS)
+def test_the_format_of_the_cache_and_its_reason_stand_in_the_first_lines(answers, name):
+    answer = answers[name]
+    if answer.holding is None:
+        return
+    assert answer.kv_why
+    head = fit_text(answer).split("\nMemory of each card")[0]
+    assert f"KV cache      {answer.holding.terms.kv.upper()}: {answer.kv_why[:20]}" in head
 
 
 @pytest.mark.parametrize("name", QUESTIONS)

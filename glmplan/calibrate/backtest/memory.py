@@ -166,10 +166,12 @@ def kind_of_start(start: LoggedStart, part: Accelerator | None) -> str:
     Returns
     -------
     str
-        ``unified`` where host and accelerator share one memory, ``blackwell-nvlink`` for linked parts of compute
-        capability 10, ``image`` for an image that is not the engine's own, ``stock`` for a released engine on
-        discrete cards.
+        ``open`` where the source does not tell all settings, ``unified`` where host and accelerator share one memory,
+        ``blackwell-nvlink`` for linked parts of compute capability 10, ``image`` for an image that is not the
+        engine's own, ``stock`` for a released engine on discrete cards.
     """
+    if start.unstated:
+        return "open"
     if part is not None and part.unified_memory:
         return "unified"
     if part is not None and part.link_kind == "nvlink" and (part.compute_capability or "").startswith("10."):
@@ -215,7 +217,7 @@ def _errors(start: LoggedStart) -> list[LoggedError]:
     part = load_accelerator(start.accelerator) if start.accelerator else None
     model = model_of(start.model or "")
     checkpoint = checkpoint_of(model.name, start.weights, None, log.engine)
-    found = predict_start(log, model, checkpoint, part, graphs=start.graphs)
+    found = predict_start(log, model, checkpoint, part, graphs=start.graphs, unstated=start.unstated)
     kind = kind_of_start(start, part)
     pairs: tuple[tuple[str, float | None, Span | None, float], ...] = (
         ("weights", log.weights, found.weights, GIB),

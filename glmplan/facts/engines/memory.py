@@ -15,6 +15,7 @@ from typing import Any, Literal
 import numpy as np
 
 from glmplan.errors import SpecError, UnknownFact, UnknownName
+from glmplan.facts.engines.loading import AS_STORED, Loading, read_loading
 from glmplan.facts.files import read_toml
 from glmplan.facts.folders import data_folder
 from glmplan.units import parse_quantity
@@ -23,11 +24,14 @@ __all__ = [
     "MIB",
     "FractionRule",
     "MemoryRule",
+    "Paging",
+    "ProfilingRun",
     "load_memory_rule",
     "memory_engines",
     "pipeline_layers",
     "stated_fraction",
     "static_fraction",
+    "tower_factor",
 ]
 
 MIB = 2**20
@@ -49,6 +53,11 @@ class FractionRule:
         Least reserve on parts with more memory than `large_part`.
     with_draft : float
         Added when a draft model or MTP is on.
+    for_each_replica_graph, for_each_replica_graph_more, many_graphs : float
+        With attention in replicas: for each replica and request of the largest graph; and so much more where that graph
+        holds more requests than `many_graphs` [-].
+    with_tower, tower_layers, tower_width, tower_step, tower_least, tower_most : float
+        Factor on the fraction for models with a vision tower, and how it depends on the tower, see `tower_factor`, [-]
     source : str
         Where it is from.
     """
@@ -62,6 +71,72 @@ class FractionRule:
     large_part: float
     with_draft: float
     source: str
+    for_each_replica_graph: float = 0.0
+    for_each_replica_graph_more: float = 0.0
+    many_graphs: float = 0.0
+    with_tower: float = 1.0
+    tower_layers: float = 1.0
+    tower_width: float = 1.0
+    tower_step: float = 0.0
+    tower_least: float = 1.0
+    tower_most: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class ProfilingRun:
+    """What the trial run holds by which some versions of an engine size their pool.
+
+    Attributes
+    ----------
+    sampler, drafting : float
+        Bytes that live at once for each sampled request and entry of the vocabulary, without and with drafting, [B]
+    source : str
+        Where it is from.
+    since, until : str or None
+        Versions that it holds for; `until` is the first that it no longer holds for.
+    dense : bool
+        Whether it holds only for models without experts and recurrent layers.
+    estimates_graphs : bool
+        Whether these versions, where they take an estimate of CUDA graphs from the pool, do so in this trial.
+    note : str
+        How the bytes are derived.
+    """
+
+    sampler: float
+    drafting: float
+    source: str
+    since: str | None = None
+    until: str | None = None
+    dense: bool = False
+    estimates_graphs: bool = True
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Paging:
+    """How some versions of an engine share a pool of pages between kinds of layers, and what they print of it.
+
+    Attributes
+    ----------
+    printed : str
+        ``blocks``: the tokens of the blocks that one group of layers would get; ``requests``: how many requests of the
+        longest length fit, times that length.
+    batches : float
+        Steps in flight, whose tokens a window layer holds besides its window, [-]
+    states : float
+        Blocks of a recurrent layer for each request, drafted tokens aside, [-]
+    source : str
+        Where it is from.
+    since, until : str or None
+        Versions that it holds for.
+    """
+
+    printed: Literal["blocks", "requests"]
+    batches: float
+    states: float
+    source: str
+    since: str | None = None
+    until: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +156,13 @@ class MemoryRule:
         ``graph_requests`` and ``graphs_in_pool``, see `glmplan.facts.engines.defaults`.
     defaults_of : str or None
         Engine whose defaults these are, if not its own.
-    free_target, wired_share : float
-        Margin that ``rest`` leaves [B], and the share of the memory that may be used at all [-]
+    free_target : float
+        Margin that ``rest`` leaves, [B]
+    step_logits : float
+        Bytes of a value where the buffer of a step holds states and logits for each of its tokens; 0 where logits are
+        held for the requests that are sampled, [B]
+    captures_graphs : bool
+        Whether steps are captured as graphs that hold memory of their own.
     vocabulary_multiple : int
         The vocabulary is padded to a multiple of it, [-]
     absorbed_copy : bool
@@ -95,6 +175,12 @@ class MemoryRule:
         Whether the pool also holds the cache of draft layers; otherwise that is a pool of its own.
     host_experts : bool
         Whether routed experts live in host memory.
+    loading : Loading
+        What the engine makes of the tensors of a checkpoint.
+    profiling : tuple of ProfilingRun
+        The trial run by version, oldest first; empty where no source says what it holds.
+    paging : tuple of Paging
+        Pages by version, oldest first; empty where kinds of layers do not share pages.
     source : str
         Where it is from.
     """
@@ -111,8 +197,57 @@ class MemoryRule:
     defaults: Mapping[str, str] = field(default_factory=dict)
     defaults_of: str | None = None
     free_target: float = 0.0
-    wired_share: float = 1.0
+    step_logits: float = 0.0
+    captures_graphs: bool = False
     host_experts: bool = False
+    loading: Loading = AS_STORED
+    profiling: tuple[ProfilingRun, ...] = ()
+    paging: tuple[Paging, ...] = ()
+
+    def profiling_of(self, version: str | None, *, dense: bool) -> ProfilingRun | None:
+        """The trial run of a version.
+
+        Parameters
+        ----------
+        version : str or None
+            Version of the engine; None means the newest.
+        dense : bool
+            Whether the model has neither experts nor recurrent layers.
+
+        Returns
+        -------
+        ProfilingRun or None
+            The last entry that holds; None when the engine has no such run.
+
+        Examples
+        --------
+        >>> rule = load_memory_rule("vllm")
+        >>> [rule.profiling_of(one, dense=False).sampler for one in ("0.16.0", "0.17.1", None)]
+        [38, 14, 6]
+        """
+        found = [one for one in self.profiling if _in_versions(one, version) and (dense or not one.dense)]
+        return found[-1] if found else None
+
+    def paging_of(self, version: str | None) -> Paging | None:
+        """How a version shares pages between kinds of layers.
+
+        Parameters
+        ----------
+        version : str or None
+            Version of the engine; None means the newest.
+
+        Returns
+        -------
+        Paging or None
+            The last entry that holds; None when kinds of layers do not share pages.
+
+        Examples
+        --------
+        >>> [load_memory_rule("vllm").paging_of(one).printed for one in ("0.19.0", "0.22.1")]
+        ['blocks', 'requests']
+        """
+        found = [one for one in self.paging if _in_versions(one, version)]
+        return found[-1] if found else None
 
     def default(
         self, name: str, *, version: str | None, memory: float | None, accelerator: str | None, tp: int = 1
@@ -153,6 +288,16 @@ class MemoryRule:
         except UnknownFact:
             return None
         return float(found)
+
+
+def _in_versions(entry: ProfilingRun | Paging, version: str | None) -> bool:
+    """Whether an entry holds for a version; the newest is after every bound."""
+    from glmplan.facts.schema.engine import version_key
+
+    if version is None:
+        return entry.until is None
+    key = version_key(version)
+    return not ((entry.since and key < version_key(entry.since)) or (entry.until and key >= version_key(entry.until)))
 
 
 @cache
@@ -207,6 +352,9 @@ def load_memory_rule(engine: str) -> MemoryRule:
         content.pop(documentation, None)
     if "fraction_rule" in content:
         content["fraction_rule"] = FractionRule(**content["fraction_rule"])
+    content["loading"] = read_loading(content.get("loading"), file=file)
+    content["profiling"] = tuple(ProfilingRun(**one) for one in content.get("profiling", ()))
+    content["paging"] = tuple(Paging(**one) for one in content.get("paging", ()))
     if "free_target" in content:
         content["free_target"] = parse_quantity(content["free_target"], "bytes")
     unknown = sorted(set(content) - {one.name for one in fields(MemoryRule)})
@@ -223,6 +371,7 @@ def static_fraction(
     token_budget: np.ndarray | float,
     graph_requests: np.ndarray | float,
     draft: bool,
+    replicas: np.ndarray | float = 1.0,
 ) -> np.ndarray:
     """SGLang's default static fraction.
 
@@ -233,13 +382,15 @@ def static_fraction(
     memory : numeric
         Memory of a part, [B]
     accelerators : numeric
-        tp × pp, [-]
+        tp × dp × pp, [-]
     token_budget : numeric
         Tokens of a prefill chunk, [token]
     graph_requests : numeric
         Largest batch with a CUDA graph, [-]
     draft : bool
         Whether a draft model or MTP is on.
+    replicas : numeric, optional
+        Replicas of the attention, [-]
 
     Returns
     -------
@@ -259,9 +410,47 @@ def static_fraction(
         + np.asarray(graph_requests, dtype=float) * rule.for_each_graph_request
         + np.asarray(accelerators, dtype=float) * rule.for_each_accelerator
     )
+    largest, many = np.asarray(graph_requests, dtype=float), np.asarray(replicas, dtype=float)
+    each = rule.for_each_replica_graph + rule.for_each_replica_graph_more * (largest > rule.many_graphs)
+    reserve = reserve + np.where(many > 1, largest * many * each, 0.0)
     reserve = np.where(part > rule.large_part, np.maximum(reserve, rule.least_on_large_parts), reserve)
     reserve = reserve + rule.with_draft * draft
     return np.round((part - reserve) / part, 3)
+
+
+def tower_factor(rule: FractionRule, layers: int | None, width: int | None) -> float:
+    """Factor by which SGLang lowers its fraction for a model with a vision tower.
+
+    Parameters
+    ----------
+    rule : FractionRule
+        Its terms.
+    layers, width : int or None
+        Layers and width of the tower as the config names them; None takes those of the tower the rule starts from, [-]
+
+    Returns
+    -------
+    float
+        [-]
+
+    Notes
+    -----
+    A constant, times one less `tower_step` for each time that layers × width² are larger than those of ViT-L/14.
+
+    References
+    ----------
+    .. [1] sgl-project/sglang, python/sglang/srt/server_args.py, adjust_mem_fraction_for_vlm.
+
+    Examples
+    --------
+    Kimi-K2.5 on four GB300: 0.909 becomes 0.82695, as its log says.
+
+    >>> rule = load_memory_rule("sglang").fraction_rule
+    >>> round(0.909 * tower_factor(rule, 27, 1152), 5)
+    0.82695
+    """
+    ratio = (layers or rule.tower_layers) * (width or rule.tower_width) ** 2 / (rule.tower_layers * rule.tower_width**2)
+    return rule.with_tower * float(np.clip(1.0 - rule.tower_step * (ratio - 1.0), rule.tower_least, rule.tower_most))
 
 
 def pipeline_layers(layers: int, stages: int, pipeline: str) -> tuple[int, ...]:

@@ -79,7 +79,8 @@ class GroupedQuery(_Record):
 
     `window` is the sliding window [token], `gated` an output gate as wide as the queries (Qwen3.5), `sinks` one
     learned value for each head (gpt-oss), `qk_norm_wide` norms over all heads together (MiniMax), `shared_kv` layers
-    read the cache of an earlier layer and hold none (Gemma), `indexer` one that chooses blocks of keys (MiniMax-M3).
+    read the cache of an earlier layer and hold none (Gemma), `indexer` one that chooses blocks of keys (MiniMax-M3),
+    `rotary_dim` how many values of a head rotary positions turn (the whole head if not given, 0 without positions).
     """
 
     kind: Literal["grouped_query"] = "grouped_query"
@@ -96,6 +97,7 @@ class GroupedQuery(_Record):
     sinks: bool = False
     shared_kv: bool = False
     key_is_value: bool = False
+    rotary_dim: int | None = Field(None, ge=0)
     indexer: Indexer | None = None
 
 
@@ -358,7 +360,11 @@ class ModelSpec(_Record):
     mtp: MtpSpec | None = None
     draft_head: DraftHead | None = None
     extra_parameters: int = Field(0, ge=0, description="weights outside the language stack (vision tower), [-]")
+    extra_replicated: int = Field(0, ge=0, description="those of them that every TP rank holds whole, [-]")
+    tower_layers: PositiveInt | None = None
+    tower_width: PositiveInt | None = None
     extra_note: str | None = None
+    multimodal_positions: bool = Field(False, description="positions have time, height and width (M-RoPE)")
     checkpoints: tuple[Checkpoint, ...] = ()
     default_checkpoint: str | None = None
     published: Published | None = None

@@ -99,6 +99,11 @@ class CompressedMixer:
         return 1.0
 
     @property
+    def rotary_values(self) -> int:
+        """The last values of a head, [-]"""
+        return self.block.rope_dim
+
+    @property
     def absorbed_values(self) -> int:
         """Keys and values have no up-projections, [-]"""
         return 0

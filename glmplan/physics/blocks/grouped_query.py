@@ -74,6 +74,11 @@ class GroupedQueryMixer:
         return 0.0
 
     @property
+    def rotary_values(self) -> int:
+        """The whole head unless the model says otherwise, [-]"""
+        return self.block.head_dim if self.block.rotary_dim is None else self.block.rotary_dim
+
+    @property
     def absorbed_values(self) -> int:
         """There are no up-projections of a latent, [-]"""
         return 0

@@ -113,6 +113,11 @@ class LatentMixer:
         return 1.0
 
     @property
+    def rotary_values(self) -> int:
+        """The key that all heads share, [-]"""
+        return self.block.rope_dim
+
+    @property
     def absorbed_values(self) -> int:
         """Up-projection of keys and values, [-]"""
         return self.block.heads * (self.block.nope_dim + self.block.v_dim) * self.block.kv_rank

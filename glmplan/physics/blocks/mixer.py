@@ -191,6 +191,10 @@ class Mixer(Protocol):
         """Launches of a layer beyond those of attention with plain keys and values, in layers, [-]"""
 
     @property
+    def rotary_values(self) -> int:
+        """Values of a head that rotary positions turn, [-]; 0 without positions"""
+
+    @property
     def absorbed_values(self) -> int:
         """Values of the second copy that some engines keep of up-projections they absorb, split by heads, [-]"""
 
@@ -360,6 +364,7 @@ class NoMixer:
     heads: int = 0
     extra_launches: float = 0.0
     absorbed_values: int = 0
+    rotary_values: int = 0
 
     def cut_problem(self, tp: int, model: str) -> str | None:
         """Nothing is cut."""

@@ -81,6 +81,11 @@ class RecurrentMixer:
         return 1.0
 
     @property
+    def rotary_values(self) -> int:
+        """A recurrence knows the order without positions, [-]"""
+        return 0
+
+    @property
     def absorbed_values(self) -> int:
         """There are no up-projections of a latent, [-]"""
         return 0

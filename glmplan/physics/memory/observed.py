@@ -5,7 +5,7 @@ The terms are fitted to lines of engine start-up logs by `glmplan.calibrate.memo
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
@@ -13,7 +13,7 @@ from glmplan.facts.files import read_toml
 from glmplan.facts.folders import data_folder
 from glmplan.units import parse_quantity
 
-__all__ = ["MemoryFit", "Spread", "load_memory_fit"]
+__all__ = ["LoadedShare", "MemoryFit", "Spread", "load_memory_fit"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +34,22 @@ class Spread:
 
 
 @dataclass(frozen=True, slots=True)
+class LoadedShare:
+    """Share by which the weights that an engine logs may differ from the computed ones.
+
+    Attributes
+    ----------
+    share : float
+        Half of a 90 % interval, [-]
+    count : int
+        Sources, [-]
+    """
+
+    share: float
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
 class MemoryFit:
     """What was observed of memory that no formula gives.
 
@@ -47,12 +63,26 @@ class MemoryFit:
         One captured CUDA graph, [B]
     remainder : dict of str to Spread
         What an engine takes beyond weights, activations and context, by engine; ``pooled`` for others, [B]
+    outside : dict of str to dict of str to Spread
+        What an engine whose trial run is known takes beside it, in place of context and remainder, by engine and then
+        ``single`` for one accelerator, for several a name of `glmplan.physics.memory.pool.outside_classes`, [B]
+    estimate : dict of str to dict of str to Spread
+        What an engine estimates of its CUDA graphs before it makes its pool, by engine and then ``single`` or
+        ``several`` accelerators, [B]
+    captured : dict of str to dict of str to Spread
+        What its captured graphs take, likewise, [B]
+    loaded : dict of str to LoadedShare
+        The interval of the weights, by engine.
     """
 
     driver: Spread
     context: dict[str, Spread]
     graph: Spread
     remainder: dict[str, Spread]
+    outside: dict[str, dict[str, Spread]] = field(default_factory=dict)
+    estimate: dict[str, dict[str, Spread]] = field(default_factory=dict)
+    captured: dict[str, dict[str, Spread]] = field(default_factory=dict)
+    loaded: dict[str, LoadedShare] = field(default_factory=dict)
 
 
 @cache
@@ -75,9 +105,22 @@ def load_memory_fit() -> MemoryFit:
         mean = parse_quantity(entry["mean"], "bytes", signed=True)
         return Spread(mean, parse_quantity(entry["sd"], "bytes"), entry["count"])
 
+    def spreads(name: str) -> dict[str, dict[str, Spread]]:
+        return {
+            engine: {where: spread(entry) for where, entry in entries.items()}
+            for engine, entries in content.get(name, {}).items()
+        }
+
     return MemoryFit(
         driver=spread(content["driver"]),
         context={name: spread(entry) for name, entry in content["context"].items()},
         graph=spread(content["graph"]),
         remainder={name: spread(entry) for name, entry in content["remainder"].items()},
+        outside=spreads("outside"),
+        estimate=spreads("estimate"),
+        captured=spreads("captured"),
+        loaded={
+            engine: LoadedShare(float(entry["share"]), entry["count"])
+            for engine, entry in content.get("loaded", {}).items()
+        },
     )

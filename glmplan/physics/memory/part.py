@@ -29,6 +29,10 @@ class PartMemory:
         ``pcie``, ``nvlink`` or ``unified``.
     free_before_load : float or None
         Measured free memory before weights are loaded, in place of the observed mean, [B]
+    capability : str
+        Compute capability, empty where none is known: engines choose communicators by it.
+    peer_to_peer : bool
+        Whether accelerators can reach each other's memory; False only where a source says that they cannot.
     """
 
     listed: float
@@ -36,6 +40,8 @@ class PartMemory:
     total_sd: float
     link: str
     free_before_load: float | None = None
+    capability: str = ""
+    peer_to_peer: bool = True
 
 
 def part_memory(part: Accelerator, *, fit: MemoryFit | None = None) -> PartMemory:
@@ -69,7 +75,10 @@ def part_memory(part: Accelerator, *, fit: MemoryFit | None = None) -> PartMemor
     fit = fit or load_memory_fit()
     link = "unified" if part.unified_memory else (part.link_kind or "pcie")
     if part.memory_usable is not None:
-        return PartMemory(listed, float(part.memory_usable), 0.0, link)
-    if part.unified_memory:
-        return PartMemory(listed, listed, 0.0, link)
-    return PartMemory(listed, listed - fit.driver.mean, fit.driver.sd, link)
+        usable, sd = float(part.memory_usable), 0.0
+    elif part.unified_memory:
+        usable, sd = listed, 0.0
+    else:
+        usable, sd = listed - fit.driver.mean, fit.driver.sd
+    peers = part.peer_to_peer is not False
+    return PartMemory(listed, usable, sd, link, capability=part.compute_capability or "", peer_to_peer=peers)

@@ -7,12 +7,13 @@ with a spread, so every pool has an interval.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from glmplan.facts.engines.memory import static_fraction
+from glmplan.facts.engines.memory import static_fraction, tower_factor
 from glmplan.physics.memory.observed import MemoryFit, Spread, load_memory_fit
+from glmplan.physics.memory.pages import PagedLaunch, printed_tokens, shares_pages
 from glmplan.physics.memory.part import PartMemory
 from glmplan.physics.memory.ranks import RankMemory, StageMemory
 from glmplan.units import QUANTILE_90
@@ -23,8 +24,10 @@ __all__ = [
     "PoolTerms",
     "kv_pool",
     "largest_context",
+    "outside_classes",
     "pool_terms",
     "requests_that_fit",
+    "weights_interval",
 ]
 
 #: CUDA graphs of a default vLLM launch: sizes 1, 2, 4, then every 8 to 256 and every 16 to 512 [-]
@@ -49,6 +52,9 @@ class KvPool:
         Pipeline stage that limits, [-]
     fits : bool array
         Whether at least one block is left on every rank.
+    printed, printed_low, printed_high : array
+        Tokens that the engine prints as the size of its cache at start, and their 90 % interval, of one data-parallel
+        rank as an engine process prints it; another number than `tokens` where windows or states share pages, [token]
     """
 
     bytes: np.ndarray
@@ -58,6 +64,9 @@ class KvPool:
     sd: np.ndarray
     stage: np.ndarray
     fits: np.ndarray
+    printed: np.ndarray
+    printed_low: np.ndarray
+    printed_high: np.ndarray
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +85,10 @@ class PoolTerms:
         Of `pool` by what only a launch shows, [B²]
     less, more : array
         Variance of `pool` towards less and towards more because weights may be larger or smaller than computed, [B²]
+    graphs_sd : array
+        Standard deviation of `graphs`, [B]
+    estimate : array
+        What the engine takes from the pool for graphs before it captures them, 0 where it does not, [B]
     """
 
     context: np.ndarray
@@ -86,6 +99,8 @@ class PoolTerms:
     variance: np.ndarray
     less: np.ndarray
     more: np.ndarray
+    graphs_sd: np.ndarray
+    estimate: np.ndarray
 
     def deviation(self, quantile: float) -> np.ndarray:
         """Standard deviation of `pool` on one side.
@@ -103,15 +118,126 @@ class PoolTerms:
         return np.sqrt(self.variance + (self.less if quantile < 0 else self.more))
 
 
-def _observed(fit: MemoryFit, memory: RankMemory, part: PartMemory) -> tuple[np.ndarray, np.ndarray, Spread]:
-    """Context mean and variance for each layout, and the remainder of the engine."""
+@dataclass(frozen=True, slots=True)
+class _Beside:
+    """What a launch takes beside weights and activations: means (n,) [B] and their variance (n,) [B²]."""
+
+    context: np.ndarray
+    variance: np.ndarray
+    remainder: Spread
+
+
+def _observed(fit: MemoryFit, memory: RankMemory, part: PartMemory) -> _Beside:
+    """Context and buffers of each layout, and the remainder of the engine."""
     alone = np.asarray(memory.layout.accelerators) == 1
+    engine = memory.settings.engine
+    trial = memory.settings.rule.profiling_of(memory.settings.version, dense=True)
+    if engine in fit.outside and trial is not None and part.link != "unified":
+        seen = fit.outside[engine]
+        several = seen[next(one for one in outside_classes(part, sparse=memory.sparse) if one in seen)]
+        context = np.where(alone, seen["single"].mean, several.mean)
+        return _Beside(context, np.where(alone, seen["single"].sd, several.sd) ** 2, Spread(0.0, 0.0, 0))
     single = fit.context["single"]
     linked = single if part.link == "unified" else fit.context.get(part.link, fit.context["pcie"])
     context = np.where(alone, single.mean, linked.mean)
     variance = np.where(alone, single.sd, linked.sd) ** 2
-    engine = memory.settings.engine
-    return context, variance, fit.remainder.get(engine, fit.remainder["pooled"])
+    others = fit.remainder["pooled"]
+    if memory.settings.rule.pool == "rest":  # its margin stands in the rule, and there is no trial run that takes more
+        others = replace(others, mean=0.0)
+    return _Beside(context, variance, fit.remainder.get(engine, others))
+
+
+def outside_classes(part: PartMemory, *, sparse: bool) -> tuple[str, ...]:
+    """Kinds of launches on several accelerators by what they take outside the trial run, the narrowest first.
+
+    Parameters
+    ----------
+    part : PartMemory
+        The accelerator.
+    sparse : bool
+        Whether the model caches index keys.
+
+    Returns
+    -------
+    tuple of str
+        Keys of `MemoryFit.outside`; the last one is always there.
+
+    Notes
+    -----
+    Sparse models over PCIe run on images of the community, which hold arenas of their own kernels. Where accelerators
+    reach each other's memory over PCIe, the communicators hold buffers there; where they cannot, in host memory. NVLink
+    of compute capability 10 has the all-reduce work spaces of FlashInfer.
+
+    Examples
+    --------
+    >>> outside_classes(PartMemory(80e9, 79e9, 0.0, "nvlink", capability="10.3"), sparse=False)
+    ('nvlink-10', 'nvlink', 'several')
+    """
+    link = part.link
+    if link == "pcie":
+        link = "pcie-sparse" if sparse else "pcie-peer" if part.peer_to_peer else "pcie"
+    elif link == "nvlink" and part.capability.startswith("10."):
+        link = "nvlink-10"
+    return tuple(dict.fromkeys((link, part.link, "several")))
+
+
+def weights_interval(memory: RankMemory, fit: MemoryFit) -> tuple[float, float]:
+    """Shares by which the weights that the engine logs may be smaller or larger than computed.
+
+    Parameters
+    ----------
+    memory : RankMemory
+        What the ranks hold.
+    fit : MemoryFit
+        Observed terms.
+
+    Returns
+    -------
+    float, float
+        Ends of a 90 % interval: what nobody says of the files and what loading leaves, added as squares, [-]
+
+    Examples
+    --------
+    >>> from glmplan.physics.memory.ranks import rank_memory
+    >>> from glmplan.facts.catalogue.models import load_model
+    >>> from glmplan.physics.points import Layout
+    >>> llama = load_model("llama-3.1-8b")
+    >>> held = rank_memory(llama, llama.checkpoint("bf16"), layout=Layout(), kv="bf16")
+    >>> smaller, larger = weights_interval(held, load_memory_fit())
+    >>> 0 < smaller == larger < 0.02
+    True
+    """
+    found = fit.loaded.get(memory.settings.engine)
+    apart = 0.0 if found is None else found.share
+    return float(np.hypot(memory.smaller, apart)), float(np.hypot(memory.larger, apart))
+
+
+def _by_number(memory: RankMemory, seen: dict[str, Spread]) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and standard deviation for one accelerator or several, for each layout."""
+    alone = np.asarray(memory.layout.accelerators) == 1
+    single, several = seen["single"], seen["several"]
+    return np.where(alone, single.mean, several.mean), np.where(alone, single.sd, several.sd)
+
+
+def _graphs(fit: MemoryFit, memory: RankMemory) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Graphs captured and what the engine takes from the pool for them, each with its standard deviation.
+
+    Both hardly depend on how many sizes are captured where they were observed for the engine itself.
+    """
+    settings = memory.settings
+    zero = np.zeros_like(np.asarray(memory.layout.tp, dtype=float))
+    count = np.asarray(DEFAULT_GRAPHS if settings.graphs is None else settings.graphs, dtype=float) + zero
+    count = count * settings.rule.captures_graphs
+    captured, captured_sd = fit.graph.mean * count, fit.graph.sd * count
+    if settings.engine in fit.captured:
+        mean, sd = _by_number(memory, fit.captured[settings.engine])
+        captured, captured_sd = np.where(count > 0, mean, 0.0), np.where(count > 0, sd, 0.0)
+    if not (settings.graphs_in_pool and memory.estimates_graphs):
+        return captured, captured_sd, zero, zero
+    if settings.engine not in fit.estimate:
+        return captured, captured_sd, captured, captured_sd
+    mean, sd = _by_number(memory, fit.estimate[settings.engine])
+    return captured, captured_sd, np.where(count > 0, mean, 0.0), np.where(count > 0, sd, 0.0)
 
 
 def _fraction(memory: RankMemory, part: PartMemory) -> np.ndarray:
@@ -119,14 +245,17 @@ def _fraction(memory: RankMemory, part: PartMemory) -> np.ndarray:
     if settings.fraction is not None:
         return np.asarray(settings.fraction, dtype=float)
     if rule.fraction_rule is not None:
-        return static_fraction(
+        tp, pp, dp = (np.asarray(getattr(memory.layout, name)) for name in ("tp", "pp", "dp"))
+        found = static_fraction(
             rule.fraction_rule,
             memory=part.total,
-            accelerators=np.asarray(memory.layout.tp) * np.asarray(memory.layout.pp),
+            accelerators=tp * dp * pp,
             token_budget=settings.budget(part.listed),
-            graph_requests=settings.graph_requests(part.listed, np.asarray(memory.layout.tp)),
+            graph_requests=settings.graph_requests(part.listed, tp * dp),
             draft=memory.draft,
+            replicas=dp,
         )
+        return found if memory.tower is None else found * tower_factor(rule.fraction_rule, *memory.tower)
     default = settings.default("fraction", part.listed)
     return np.asarray(1.0 if default is None else default)
 
@@ -150,12 +279,12 @@ def pool_terms(memory: RankMemory, stage: StageMemory, part: PartMemory, fit: Me
     PoolTerms
         The pool and what stands beside it.
     """
-    settings, rule = memory.settings, memory.settings.rule
-    context, context_variance, remainder = _observed(fit, memory, part)
+    rule = memory.settings.rule
+    beside = _observed(fit, memory, part)
+    context, context_variance, remainder = beside.context, beside.variance, beside.remainder
     zero = np.zeros_like(stage.per_token)
     fraction = _fraction(memory, part)
-    captured = np.asarray(DEFAULT_GRAPHS if settings.graphs is None else settings.graphs, dtype=float)
-    graphs = fit.graph.mean * captured + zero
+    graphs, graphs_sd, estimate, estimate_sd = _graphs(fit, memory)
     weights = stage.weight_bytes
     if not rule.draft_in_pool:
         weights = weights - stage.weights.get("mtp", zero)
@@ -164,10 +293,9 @@ def pool_terms(memory: RankMemory, stage: StageMemory, part: PartMemory, fit: Me
     total_variance = (part.total_sd**2 if part.free_before_load is None else 0.0) + zero
     share: np.ndarray | float = 1.0
     if rule.pool == "total":
-        taken = graphs if settings.graphs_in_pool else zero
         limit = fraction * part.total + zero
-        pool = limit - weights - stage.activation - context - remainder.mean - taken
-        variance = fraction**2 * total_variance + known + remainder.sd**2 + (fit.graph.sd * captured * (taken > 0)) ** 2
+        pool = limit - weights - stage.activation - context - remainder.mean - estimate
+        variance = fraction**2 * total_variance + known + remainder.sd**2 + estimate_sd**2
     elif rule.pool == "before_load":
         limit = fraction * free
         pool = limit - weights - remainder.mean
@@ -178,11 +306,14 @@ def pool_terms(memory: RankMemory, stage: StageMemory, part: PartMemory, fit: Me
         pool = fraction * (free - weights - stage.activation - remainder.mean)
         variance = fraction**2 * (total_variance + known + remainder.sd**2)
     else:
-        limit = rule.wired_share * part.total - rule.free_target + zero
+        limit = part.total - rule.free_target + zero
         pool = limit - weights - stage.activation - context - remainder.mean
         variance = total_variance + known + remainder.sd**2
-    less, more = ((share * side * weights / QUANTILE_90) ** 2 for side in (memory.larger, memory.smaller))
-    return PoolTerms(context + zero, remainder.mean + zero, graphs, limit, pool, variance, less, more)
+    loaded = weights_interval(memory, fit)
+    less, more = ((share * side * weights / QUANTILE_90) ** 2 for side in reversed(loaded))
+    return PoolTerms(
+        context + zero, remainder.mean + zero, graphs, limit, pool, variance, less, more, graphs_sd, estimate
+    )
 
 
 def _tokens(memory: RankMemory, stage: StageMemory, pool: np.ndarray, context: np.ndarray) -> np.ndarray:
@@ -195,6 +326,25 @@ def _tokens(memory: RankMemory, stage: StageMemory, pool: np.ndarray, context: n
     size = each * wide
     blocks = np.floor(np.maximum(pool, 0.0) / np.where(size > 0, size, 1.0))
     return np.where(size > 0, blocks * wide, np.inf)
+
+
+def _printed(
+    memory: RankMemory, stage: StageMemory, pool: np.ndarray, context: np.ndarray, usable: np.ndarray
+) -> np.ndarray:
+    """Tokens that the engine prints; those that are usable where all layers are of one kind."""
+    settings = memory.settings
+    paging = settings.rule.paging_of(settings.version) if settings.rule.paging else None
+    if paging is None or not shares_pages(stage.kinds):
+        return usable
+    zero = np.zeros_like(pool)
+    launch = PagedLaunch(
+        block=settings.block(memory.sparse),
+        longest=(context if settings.longest is None else np.asarray(settings.longest, dtype=float)) + zero,
+        budget=memory.budget + zero,
+        drafted=settings.drafted(memory.draft),
+        dcp=np.asarray(memory.layout.dcp, dtype=float),
+    )
+    return printed_tokens(pool, stage.kinds, paging, launch)
 
 
 def kv_pool(
@@ -225,7 +375,8 @@ def kv_pool(
     Notes
     -----
     All ranks take the smallest number of blocks any of them has room for. For hybrid models `tokens` is the number of
-    tokens in requests of `context` tokens, which is what vLLM prints for `max_model_len`.
+    tokens in requests of `context` tokens by the bytes that they keep; `printed` is what the engine says of the same
+    pool, for requests of ``max_model_len``.
 
     Examples
     --------
@@ -249,10 +400,14 @@ def kv_pool(
         terms = pool_terms(memory, stage, part, fit)
         rows = [terms.pool, terms.deviation(-1.0)]
         for shift in (0.0, -QUANTILE_90, QUANTILE_90):
-            tokens = _tokens(memory, stage, terms.pool + shift * terms.deviation(shift), length)
-            rows.append(np.where(stage.held, tokens, np.inf))
+            left = terms.pool + shift * terms.deviation(shift)
+            usable = _tokens(memory, stage, left, length)
+            shown = _printed(memory, stage, left, length, usable)
+            rows += [np.where(stage.held, one, np.inf) for one in (usable, shown)]
         found.append(tuple(rows))
-    pools, sds, means, lows, highs = (np.stack(column) for column in zip(*found, strict=True))
+    pools, sds, means, print_mean, lows, print_low, highs, print_high = (
+        np.stack(column) for column in zip(*found, strict=True)
+    )
     # a stage without a growing cache (recurrent layers only) limits by its bytes
     order = np.where(np.isfinite(means), means, np.inf)
     ranked = np.where(np.stack([stage.held for stage in memory.stages]), pools, np.inf)
@@ -260,7 +415,10 @@ def kv_pool(
     pick = (stage_index, np.arange(stage_index.size))
     least = [np.where(np.isfinite(one.min(axis=0)), one.min(axis=0), 0.0) * dp for one in (means, lows, highs)]
     fits = (ranked.min(axis=0) > 0) & (least[0] > 0)
-    return KvPool(pools[pick], least[0] * fits, least[1], least[2], sds[pick], stage_index, fits)
+    said = [np.where(np.isfinite(one.min(axis=0)), one.min(axis=0), 0.0) for one in (print_mean, print_low, print_high)]
+    return KvPool(
+        pools[pick], least[0] * fits, least[1], least[2], sds[pick], stage_index, fits, said[0] * fits, *said[1:]
+    )
 
 
 def requests_that_fit(

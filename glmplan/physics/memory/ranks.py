@@ -6,19 +6,30 @@ Ranks that hold the same are counted once: all tensor-parallel ranks of a pipeli
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
+from glmplan.facts.engines.loading import ExpertKernel
 from glmplan.facts.engines.memory import MemoryRule, pipeline_layers
 from glmplan.facts.formats import weight_format
 from glmplan.facts.schema.model import Checkpoint, ModelSpec
-from glmplan.physics.blocks.activations import activation_bytes, logit_bytes
+from glmplan.physics.blocks.activations import activation_bytes
 from glmplan.physics.blocks.features import is_indexed
 from glmplan.physics.blocks.kinds import mixer_of
 from glmplan.physics.blocks.stack import vocabulary_tensors
 from glmplan.physics.blocks.storage import Segment, segments, tensor_format
 from glmplan.physics.blocks.tensor import Tensor
+from glmplan.physics.memory.loaded import (
+    HeldTensor,
+    allocated_bytes,
+    expert_padding,
+    kept_format,
+    rotary_table_bytes,
+    rounding_bytes,
+)
+from glmplan.physics.memory.pages import CachedLayers
+from glmplan.physics.memory.profiling import TrialStep, is_dense, peak_bytes
 from glmplan.physics.memory.settings import MemorySettings
 from glmplan.physics.points import Layout
 
@@ -38,7 +49,8 @@ class StageMemory:
     layers : array
         Layers on it, MTP layers included, [-]
     weights : dict of str to array
-        Weights by tensor class; ``mtp`` for draft layers, ``absorbed`` for second copies of up-projections, [B]
+        Weights by tensor class; ``mtp`` for draft layers, ``absorbed`` for second copies of up-projections,
+        ``rotary`` for tables of positions, ``rounding`` for what an allocator adds, [B]
     host : array
         Weights of this rank that stay in host memory, [B]
     per_token : array
@@ -49,6 +61,8 @@ class StageMemory:
         Cache for each sequence, whatever its length, [B]
     activation : array
         Peak of activations and logits, [B]
+    kinds : tuple of CachedLayers
+        Its layers by what they cache; empty where one of them keeps what no page holds.
     """
 
     index: int
@@ -60,6 +74,7 @@ class StageMemory:
     windows: tuple[tuple[int, np.ndarray], ...]
     state: np.ndarray
     activation: np.ndarray
+    kinds: tuple[CachedLayers, ...] = ()
 
     @property
     def weight_bytes(self) -> np.ndarray:
@@ -104,8 +119,14 @@ class RankMemory:
         Whether the model caches index keys (then cache blocks are the larger ones).
     experts : int
         Routed experts of a layer, [-]
+    budget : numeric
+        Tokens of a step, [token]
+    estimates_graphs : bool
+        Whether an engine that takes its estimate of CUDA graphs from the pool makes one for this model.
     smaller, larger : float
         Shares by which the weights may be smaller or larger than computed (ends of a 90 % interval), [-]
+    tower : tuple of int or None
+        Layers and width of the vision tower as the config names them, [-]; None without a tower.
     """
 
     layout: Layout
@@ -116,6 +137,9 @@ class RankMemory:
     experts: int
     smaller: float = 0.0
     larger: float = 0.0
+    budget: np.ndarray | float = 0.0
+    estimates_graphs: bool = True
+    tower: tuple[int | None, int | None] | None = None
 
     @property
     def weights(self) -> np.ndarray:
@@ -183,8 +207,9 @@ def rank_memory(
     -----
     The first stage holds the embedding, the last one the head (with a tied one: a copy) and the MTP layers, which share
     both. The vocabulary is padded. Latent caches are the same on all TP ranks and only split by DCP; KV heads are
-    repeated when TP exceeds them. Not modelled: padding of expert widths by some kernels, page sizes that vLLM unifies
-    for hybrid models, copies that loaders forget to free.
+    repeated when TP exceeds them. Kernels pad experts, and what an allocator adds counts where the engine counts it
+    (`glmplan.physics.memory.loaded`). Not modelled: padding of scales, page sizes that vLLM unifies for hybrid models,
+    copies that loaders forget to free.
 
     Examples
     --------
@@ -207,7 +232,7 @@ def rank_memory(
     deepest = int(depths[-1])
     parts = segments(model, checkpoint, mtp=mtp)
     offloaded = (1.0 if rule.host_experts else 0.0) if settings.offloaded is None else settings.offloaded
-    held = [_segment_weights(part, degrees, settings, offloaded) for part in parts]
+    held = [_segment_weights(model.name, part, degrees, settings, offloaded) for part in parts]
     stages = []
     for index in range(deepest):
         counts = np.array([[_within(part, edges, index) for part in parts] for edges in bounds])[where]
@@ -216,7 +241,20 @@ def rank_memory(
     sparse = settings.layout.index_keys and is_indexed(model)
     experts = max((t.copies for part in parts for t in part.tensors if t.shard == "experts"), default=0)
     drafts = mtp and model.draft_layers is not None
-    return RankMemory(named, tuple(stages), settings, drafts, sparse, experts, checkpoint.smaller, checkpoint.larger)
+    trial = rule.profiling_of(settings.version, dense=is_dense(model)) if rule.profiling else None
+    return RankMemory(
+        named,
+        tuple(stages),
+        settings,
+        drafts,
+        sparse,
+        experts,
+        checkpoint.smaller,
+        checkpoint.larger,
+        settings.budget(memory),
+        trial is None or trial.estimates_graphs,
+        (model.tower_layers, model.tower_width) if model.extra_parameters else None,
+    )
 
 
 def _within(part: Segment, edges: np.ndarray, stage: int) -> int:
@@ -229,30 +267,52 @@ def _within(part: Segment, edges: np.ndarray, stage: int) -> int:
 
 
 def _segment_weights(
-    part: Segment, degrees: _Degrees, settings: MemorySettings, offloaded: float
+    model: str, part: Segment, degrees: _Degrees, settings: MemorySettings, offloaded: float
 ) -> tuple[dict[str, np.ndarray], np.ndarray]:
     """Weights of one layer on a rank, by class, and those in host memory."""
+    held, host = _held_tensors(model, part, degrees, settings, offloaded)
+    zero = np.zeros_like(degrees.tp)
     found: dict[str, np.ndarray] = {}
-    host = np.zeros_like(degrees.tp)
+    draft = part.name == "mtp"
+    for one in held:
+        name = "mtp" if draft else one.tensor.tensor_class
+        found[name] = found.get(name, zero) + one.size
+    rule, mixer = settings.rule, mixer_of(part.kind)
+    if rule.absorbed_copy and mixer.absorbed_values:
+        copies = mixer.absorbed_values * weight_format("bf16").bytes
+        found["absorbed"] = copies / np.minimum(degrees.tp, mixer.heads)
+    more = rounding_bytes(held, rule.loading)
+    if np.any(more):
+        name = "mtp" if draft else "rounding"
+        found[name] = found.get(name, zero) + more
+    return found, host
+
+
+def _held_tensors(
+    model: str, part: Segment, degrees: _Degrees, settings: MemorySettings, offloaded: float
+) -> tuple[list[HeldTensor], np.ndarray]:
+    """Every tensor of one layer as a rank's accelerator keeps it, and the bytes that stay in host memory."""
+    loading = settings.rule.loading
+    kernels: dict[str, ExpertKernel | None] = {}
     shares: dict[tuple[object, ...], np.ndarray] = {}
-    mixer = mixer_of(part.kind)
-    left_out = not settings.indexer and mixer.indexed
-    for tensor, form in zip(part.tensors, part.formats, strict=True):
+    left_out = not settings.indexer and mixer_of(part.kind).indexed
+    held, host = [], np.zeros_like(degrees.tp)
+    for tensor, stored in zip(part.tensors, part.formats, strict=True):
         if left_out and tensor.tensor_class == "indexer":
             continue
         key = (tensor.shard, tensor.units, tensor.copies if tensor.shard == "experts" else 1)
         if key not in shares:
             shares[key] = degrees.share(tensor)
+        form = kept_format(loading, model, tensor, stored)
         size = tensor.parameters * form.bytes * shares[key]
-        if tensor.tensor_class == "routed_experts" and offloaded:
+        if tensor.tensor_class == "routed_experts":
+            if form.name not in kernels:
+                kernels[form.name] = settings.expert_kernel(form.name)
+            size = size * expert_padding(tensor, kernels[form.name], degrees.tp * degrees.dp / degrees.ep)
             host = host + offloaded * size
             size = (1.0 - offloaded) * size
-        name = "mtp" if part.name == "mtp" else tensor.tensor_class
-        found[name] = found.get(name, np.zeros_like(degrees.tp)) + size
-    if settings.rule.absorbed_copy and mixer.absorbed_values:
-        copies = mixer.absorbed_values * weight_format("bf16").bytes
-        found["absorbed"] = copies / np.minimum(degrees.tp, mixer.heads)
-    return found, host
+        held.append(HeldTensor(tensor, form, size))
+    return held, host
 
 
 def _stage(
@@ -290,13 +350,55 @@ def _stage(
         )
         activation = np.maximum(activation, np.where(count > 0, widest, 0.0))
     _add_vocabulary(weights, model, checkpoint, degrees, rule, index == 0, last)
+    _add_rotary(weights, model, parts, counts, rule)
     if model.draft_head is not None and "mtp" in weights:  # which has an output head of its own
         own = np.ceil(model.vocabulary / degrees.tp) * model.hidden * weight_format("bf16").bytes
         weights["mtp"] = weights["mtp"] + np.where(last, own, 0.0)
-    logits = logit_bytes(model.vocabulary, settings.requests(memory, degrees.tp))
-    activation = activation + np.where(last, logits, 0.0)
+    forward = activation
+    activation = peak_bytes(
+        rule.profiling_of(settings.version, dense=is_dense(model)) if rule.profiling else None,
+        model,
+        activation,
+        TrialStep(settings.budget(memory) + zero, settings.requests(memory, degrees.tp) + zero, last, "mtp" in weights),
+    )
+    if rule.step_logits:
+        computed = _step_buffer(model, rule.step_logits, settings.budget(memory), last)
+        activation = np.maximum(forward, computed)
     ordered = tuple(sorted(windows.items()))
-    return StageMemory(index, exists, counts.sum(axis=1), weights, host, per_token, ordered, state, activation)
+    kinds = _kinds(parts, counts, degrees, kv, settings) if ordered or state.any() else ()
+    return StageMemory(index, exists, counts.sum(axis=1), weights, host, per_token, ordered, state, activation, kinds)
+
+
+def _kinds(
+    parts: tuple[Segment, ...], counts: np.ndarray, degrees: _Degrees, kv: str, settings: MemorySettings
+) -> tuple[CachedLayers, ...]:
+    """The layers of a stage by what they cache on a rank."""
+    drafted = settings.drafted(any(part.name == "mtp" for part in parts))
+    found: dict[tuple[float, ...], CachedLayers] = {}
+    for number, part in enumerate(parts):
+        mixer = mixer_of(part.kind)
+        cache = mixer.cache(kv, settings.layout)
+        if cache.per_token and cache.in_window:
+            return ()
+        if part.name == "mtp" and not settings.rule.draft_cache_in_pool:
+            continue
+        pages = {tp: mixer.state_page(tp=int(tp), draft_tokens=int(drafted)) for tp in np.unique(degrees.tp)}
+        each = cache.per_token + cache.in_window
+        if not each and not any(pages.values()):
+            continue
+        key = (each, cache.window or 0, cache.units, *pages.values())
+        if key in found:
+            found[key] = replace(found[key], count=found[key].count + counts[:, number])
+            continue
+        state = np.array([pages[tp] for tp in degrees.tp])
+        token = each / np.minimum(degrees.tp, cache.units)
+        found[key] = CachedLayers(counts[:, number].astype(float), token, cache.window, state)
+    return tuple(found.values())
+
+
+def _step_buffer(model: ModelSpec, value: float, tokens: np.ndarray, last: np.ndarray) -> np.ndarray:
+    """Compute buffer of engines that reserve logits for every token of a step: states and logits, [B]"""
+    return value * tokens * np.where(last, model.hidden + model.vocabulary, model.hidden)
 
 
 def _add_vocabulary(
@@ -319,8 +421,32 @@ def _add_vocabulary(
             held = tensor.parameters * size * on_last
         else:
             copies = embedding if tensor.tensor_class == "embedding" else on_last
-            held = np.ceil(padded / degrees.tp) * tensor.columns * size * copies
+            alone = np.ceil(padded / degrees.tp) * tensor.columns * size
+            held = alone * copies
+            if rule.loading.allocator != "files":
+                rounded = allocated_bytes(alone, reserved=rule.loading.allocator == "reserved")
+                weights["rounding"] = weights.get("rounding", zero) + (rounded - alone) * copies
         weights[tensor.tensor_class] = weights.get(tensor.tensor_class, zero) + held
-    if model.extra_parameters and first:
-        extra = model.extra_parameters * weight_format("bf16").bytes / degrees.tp
+    if model.extra_parameters and first and rule.loading.tower:
+        whole = model.extra_replicated
+        extra = (whole + (model.extra_parameters - whole) / degrees.tp) * weight_format("bf16").bytes
         weights["other"] = weights.get("other", zero) + extra
+
+
+def _add_rotary(
+    weights: dict[str, np.ndarray],
+    model: ModelSpec,
+    parts: tuple[Segment, ...],
+    counts: np.ndarray,
+    rule: MemoryRule,
+) -> None:
+    """Tables of rotary positions: one on every stage that has a layer of their width."""
+    widths: dict[int, np.ndarray] = {}
+    for number, part in enumerate(parts):
+        if rotary := mixer_of(part.kind).rotary_values:
+            here = counts[:, number] > 0
+            widths[rotary] = widths.get(rotary, np.zeros_like(here)) | here
+    for rotary, here in widths.items():
+        size = rotary_table_bytes([rotary], model.max_context, rule.loading, multimodal=model.multimodal_positions)
+        if size:
+            weights["rotary"] = weights.get("rotary", np.zeros(here.shape)) + np.where(here, size, 0.0)

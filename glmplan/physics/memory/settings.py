@@ -6,7 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from glmplan.facts.catalogue.accelerators import load_accelerator
 from glmplan.facts.engines.defaults import block_tokens, engine_defaults
+from glmplan.facts.engines.loading import ExpertKernel
 from glmplan.facts.engines.memory import MemoryRule, load_memory_rule
 from glmplan.facts.schema.engine_running import CacheLayout
 from glmplan.physics.blocks.cache import (
@@ -42,9 +44,15 @@ class MemorySettings:
         CUDA graphs captured, [-]; None takes vLLM's default of 51 sizes, 0 means eager.
     offloaded : float or None
         Share of the routed experts that stays in host memory, [-]
+    draft_tokens : float or None
+        Tokens drafted for each step (``num_speculative_tokens``), [token]; None is one where a draft head is loaded.
+    longest : numeric or None
+        Longest request (``max_model_len``), [token]; None takes the length that is asked about.
     indexer : bool
         Whether the indexer of sparse attention is loaded and its keys are cached; False where an engine patched to
         attend densely leaves it out.
+    experts_backend : str or None
+        Kernel of the routed experts (``--moe-backend``), as the log names it; None takes what the engine chooses.
     """
 
     engine: str = "vllm"
@@ -56,6 +64,9 @@ class MemorySettings:
     graphs: np.ndarray | float | None = None
     offloaded: float | None = None
     indexer: bool = True
+    experts_backend: str | None = None
+    draft_tokens: float | None = None
+    longest: np.ndarray | float | None = None
 
     @property
     def layout(self) -> CacheLayout:
@@ -95,9 +106,23 @@ class MemorySettings:
         few, many = (self.default(name, memory, degree) or 512.0 for degree in (1, 4))
         return np.where(np.asarray(tp) < 4, few, many)
 
+    def drafted(self, drafts: bool) -> float:
+        """Tokens drafted for each step, [token]; 0 without a draft head."""
+        if not drafts:
+            return 0.0
+        return 1.0 if self.draft_tokens is None else self.draft_tokens
+
     def block(self, sparse: bool) -> float:
         """Tokens of a block of the cache, [token], where keys of an indexer are cached or not."""
         return float(block_tokens(self.engine, sparse=sparse))
+
+    def expert_kernel(self, form: str) -> ExpertKernel | None:
+        """The kernel that pads routed experts of a weight format, chosen by version and part; None where none pads."""
+        silicon = None
+        if self.accelerator is not None:
+            silicon = load_accelerator(self.accelerator).compute_capability
+        backend = self.experts_backend
+        return self.rule.loading.kernel(form, version=self.version, silicon=silicon, backend=backend)
 
     @property
     def graphs_in_pool(self) -> bool:

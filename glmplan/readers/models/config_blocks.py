@@ -68,10 +68,20 @@ def grouped_query(
         heads=heads,
         kv_heads=kv_heads,
         head_dim=head_dim,
+        rotary_dim=_rotary_dim(fields, head_dim),
         window=window,
         qk_norm=qk_norm,
         qkv_bias=fields.flag("attention_bias") if qkv_bias is None else qkv_bias,
     )
+
+
+def _rotary_dim(fields: ConfigFields, head_dim: int) -> int | None:
+    """Values of a head that rotary positions turn, where the config says that it is not the whole head."""
+    stated = fields.optional("rotary_dim")
+    scaling = fields.raw("rope_parameters") or {}
+    share = fields.raw("partial_rotary_factor") or (scaling.get("partial_rotary_factor") if scaling else None)
+    found = stated or (int(head_dim * float(share)) if share else None)
+    return None if found == head_dim else found
 
 
 def sparse_layers(fields: ConfigFields, count: int) -> list[bool]:

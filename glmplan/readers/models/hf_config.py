@@ -19,7 +19,7 @@ from glmplan.readers.models.config_fields import ConfigFields
 from glmplan.readers.models.grouped_architectures import GROUPED_READERS
 from glmplan.readers.models.hybrid_architectures import HYBRID_READERS
 from glmplan.readers.models.latent_architectures import LATENT_READERS
-from glmplan.readers.models.vision import vision_parameters
+from glmplan.readers.models.vision import projector_parameters, tower_shape, vision_parameters
 from glmplan.readers.models.windowed_architectures import WINDOWED_READERS
 
 __all__ = ["READERS", "REFUSED", "model_from_config", "read_hf_config", "read_json"]
@@ -186,6 +186,10 @@ def model_from_config(
             stack=stack,
             mtp=anatomy.mtp,
             extra_parameters=extra,
+            extra_replicated=projector_parameters(config),
+            tower_layers=tower_shape(config)[0] if extra else None,
+            tower_width=tower_shape(config)[1] if extra else None,
+            multimodal_positions=_multimodal_positions(text),
             extra_note=extra_note,
             source=source or f"config.json read from {Path(file).name if file else 'memory'}",
         )
@@ -194,6 +198,13 @@ def model_from_config(
         raise SpecError(str(first["msg"]), file=file, field=".".join(map(str, first["loc"]))) from None
     checkpoint: Checkpoint = checkpoint_from_config(spec, config, quantization, file=file, source=source)
     return spec.model_copy(update={"checkpoints": (checkpoint,), "default_checkpoint": checkpoint.name})
+
+
+def _multimodal_positions(text: ConfigFields) -> bool:
+    """Whether rotary positions have time, height and width."""
+    if str(text.raw("model_type", "")).startswith("qwen3_vl"):  # transformers gives it sections where the file does not
+        return True
+    return any("mrope_section" in (text.raw(name) or {}) for name in ("rope_scaling", "rope_parameters"))
 
 
 def _model_type(top: ConfigFields, text: ConfigFields) -> str:

@@ -94,7 +94,8 @@ def _nemotron_h(fields: ConfigFields) -> Anatomy:
         )
         kinds["mamba"] = LayerKind(mixer=mixer, norms=1)
     if "attention" in blocks:
-        kinds["attention"] = LayerKind(mixer=grouped_query(fields), norms=1)
+        # these attend without positions (transformers, modeling_nemotron_h.py)
+        kinds["attention"] = LayerKind(mixer=grouped_query(fields).model_copy(update={"rotary_dim": 0}), norms=1)
     if "mlp" in blocks:
         kinds["mlp"] = LayerKind(ffn=(DenseFfn(inner=fields.whole("intermediate_size"), gated=False),), norms=1)
     if "moe" in blocks:

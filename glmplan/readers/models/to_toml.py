@@ -31,10 +31,11 @@ def model_toml(model: ModelSpec) -> str:
     >>> model_toml(load_model("llama-3.1-8b")).splitlines()[0]
     'name = "llama-3.1-8b"'
     """
-    tables = ("layers", "mtp", "published", "checkpoints", "disagreements", "extra_note", "extra_parameters", "source")
+    last = ("extra_parameters", "extra_replicated", "tower_layers", "tower_width", "extra_note", "source")
+    tables = ("layers", "mtp", "published", "checkpoints", "disagreements", *last)
     content = _plain(model)
     lines = [f"{key} = {_value(value)}" for key, value in content.items() if key not in tables]
-    for key in ("extra_parameters", "extra_note", "source"):
+    for key in last:
         if key in content:
             lines.append(f"{key} = {_value(content[key])}")
     if "disagreements" in content:

@@ -1,6 +1,6 @@
-"""Weights of vision towers, counted only where the config spells the shapes out (Qwen3-VL, Qwen3.5).
+"""Weights of vision towers, counted only where the config spells the shapes out (Qwen3-VL, Qwen3.5, Kimi-K2.5).
 
-The count follows the `modeling_qwen3_vl.py` of Hugging Face transformers.
+The counts follow the `modeling_qwen3_vl.py` of Hugging Face transformers and vLLM's `kimi_k25_vit.py`.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["vision_parameters"]
+__all__ = ["projector_parameters", "tower_shape", "vision_parameters"]
 
 _QWEN = (
     "depth",
@@ -20,6 +20,17 @@ _QWEN = (
     "patch_size",
     "spatial_merge_size",
     "temporal_patch_size",
+)
+
+#: MoonViT, all of which must be said; patches are RGB
+_MOON = (
+    "vt_hidden_size",
+    "vt_intermediate_size",
+    "vt_num_hidden_layers",
+    "patch_size",
+    "init_pos_emb_height",
+    "init_pos_emb_width",
+    "text_hidden_size",
 )
 
 
@@ -46,9 +57,11 @@ def vision_parameters(config: Mapping[str, Any]) -> tuple[int, str | None]:
     vision = config.get("vision_config")
     if not isinstance(vision, Mapping):
         return 0, None
+    if (moon := _moon_shape(vision)) is not None:
+        total = _moon_tower(moon) + projector_parameters(config)
+        return total, f"vision tower of {total / 1e6:,.1f} M weights, kept in BF16, counted from its shapes"
     shape = [vision.get(name) for name in _QWEN]
-    whole = all(isinstance(value, int) and not isinstance(value, bool) and value > 0 for value in shape)
-    if not whole or not str(vision.get("model_type", "")).startswith("qwen3"):
+    if not _whole(shape) or not str(vision.get("model_type", "")).startswith("qwen3"):
         return 0, "vision tower not counted: the config does not tell all its shapes"
     depth, hidden, channels, inner, positions, out, patch, merge, frames = (int(value or 0) for value in shape)
     embed = channels * frames * patch * patch * hidden + hidden + positions * hidden
@@ -59,3 +72,74 @@ def vision_parameters(config: Mapping[str, Any]) -> tuple[int, str | None]:
     deep = len(stacked) if isinstance(stacked, list) else 0
     total = embed + depth * layer + merger + 2 * hidden + deep * (merger + 2 * wide)
     return total, f"vision tower of {total / 1e6:,.1f} M weights, kept in BF16, counted from its shapes"
+
+
+def projector_parameters(config: Mapping[str, Any]) -> int:
+    """Count the weights of a vision tower that engines keep whole on every tensor-parallel rank.
+
+    Parameters
+    ----------
+    config : mapping
+        Content of `config.json`.
+
+    Returns
+    -------
+    int
+        The projector of Kimi-K2.5, [-]; 0 of towers that are cut as a whole.
+
+    Examples
+    --------
+    >>> projector_parameters({})
+    0
+    """
+    vision = config.get("vision_config")
+    moon = _moon_shape(vision) if isinstance(vision, Mapping) else None
+    if moon is None:
+        return 0
+    hidden, text = moon[0], moon[-1]
+    joined = 4 * hidden
+    return 2 * hidden + joined * joined + joined + joined * text + text
+
+
+def tower_shape(config: Mapping[str, Any]) -> tuple[int | None, int | None]:
+    """Read layers and width of a vision tower under the names that engines look for.
+
+    Parameters
+    ----------
+    config : mapping
+        Content of `config.json`.
+
+    Returns
+    -------
+    int or None, int or None
+        `num_hidden_layers` and `hidden_size`, or those of MoonViT; None where the config has other names, [-]
+
+    Examples
+    --------
+    >>> tower_shape({"vision_config": {"depth": 27, "hidden_size": 1152}})
+    (None, 1152)
+    """
+    vision = config.get("vision_config")
+    if not isinstance(vision, Mapping):
+        return None, None
+    layers = vision.get("num_hidden_layers", vision.get("vt_num_hidden_layers"))
+    width = vision.get("hidden_size", vision.get("vt_hidden_size"))
+    return (layers if _whole([layers]) else None), (width if _whole([width]) else None)
+
+
+def _whole(values: list[Any]) -> bool:
+    return all(isinstance(value, int) and not isinstance(value, bool) and value > 0 for value in values)
+
+
+def _moon_shape(vision: Mapping[str, Any]) -> list[int] | None:
+    shape = [vision.get(name) for name in _MOON]
+    known = (
+        _whole(shape) and vision.get("mm_projector_type") == "patchmerger" and vision.get("merge_kernel_size") == [2, 2]
+    )
+    return [int(value or 0) for value in shape] if known else None
+
+
+def _moon_tower(shape: list[int]) -> int:
+    hidden, inner, depth, patch, high, wide = shape[:6]
+    layer = 4 * hidden * hidden + 4 * hidden + 2 * hidden * inner + inner + hidden + 4 * hidden
+    return depth * layer + 3 * patch * patch * hidden + hidden + high * wide * hidden + 2 * hidden

@@ -119,6 +119,7 @@ def _mimo_v2(fields: ConfigFields) -> Anatomy:
         kv_heads=fields.whole("swa_num_key_value_heads"),
         head_dim=fields.whole("swa_head_dim"),
         v_head_dim=fields.whole("swa_v_head_dim"),
+        rotary_dim=full.rotary_dim,
         window=fields.whole("sliding_window"),
         sinks=fields.flag("add_swa_attention_sink_bias"),
     )

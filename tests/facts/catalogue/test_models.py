@@ -68,7 +68,7 @@ def test_list_shows_every_model(capsys):
 def test_show_prints_parameters_cache_sizes_and_disagreements(capsys):
     code, out, _ = run(capsys, "show", "glm-5.1")
     assert code == 0
-    for text in ("743.91 B", "40.83 B", "100,152", "62,252", "1,507.73", "715 GB (+5.8%)", "7168"):
+    for text in ("743.91 B", "40.83 B", "100,152", "62,252", "1,507.73", "434 GiB (-0.0%)", "7168"):
         assert text in out
     code, out, _ = run(capsys, "show", "glm-5.1-nvfp4", "--format", "json")
     facts = json.loads(out)

@@ -45,7 +45,7 @@ def test_weights_equal_start_up_logs_of_other_models() -> None:
     # Llama-3-8B BF16: 14.96 GiB on one part, 7.48 on two (https://github.com/vllm-project/vllm/pull/10511)
     assert held("minimax-m2.5", "fp8", tp=4).weights[0] / GIB == pytest.approx(53.75, rel=0.02)
     assert held("qwen3-235b-a22b", "fp8", tp=4).weights[0] / GIB == pytest.approx(55.19, rel=0.02)
-    model = load_model("llama-3.1-8b")
+    model = load_model("llama-3.1-8b").model_copy(update={"max_context": 8192})
     llama = rank_memory(model, uniform_checkpoint("bf16"), layout=Layout(tp=np.array([1, 2])), kv="bf16")
     assert (llama.weights / GIB).round(2).tolist() == [14.96, 7.48]
 

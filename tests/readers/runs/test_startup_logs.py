@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from glmplan.measure.memory_comparison import MemoryPrediction, beside
+from glmplan.measure.memory_comparison import beside
+from glmplan.prediction.start_memory import Span, StartMemory
 from glmplan.readers.runs.importers import import_file, import_text
 
 SHARED = Path(__file__).parents[3].parent / "shared"
@@ -124,10 +125,41 @@ def test_a_log_that_ends_early_says_what_is_missing():
     assert [problem.field for problem in found.problems] == ["kv_tokens"]
 
 
+TRIAL_RUN = (
+    VLLM
+    + """(Worker_TP0 pid=1) INFO [gpu_model_runner.py:1] Estimated CUDA graph memory: 0.75 GiB total
+(Worker_TP0 pid=1) INFO [gpu_worker.py:1] Free memory on device cuda:0 (78.66/79.19 GiB) on startup. Desired GPU memory utilization is (0.9, 71.27 GiB). Actual usage is 14.08 GiB for weight, 1.97 GiB for peak activation, 0.07 GiB for non-torch memory, and 0.67 GiB for CUDAGraph memory.
+"""
+)
+
+
+def test_what_the_trial_run_took_is_read():
+    log = import_text(TRIAL_RUN).logged
+    found = (log.activations, log.outside_torch, log.graph_estimate, log.total)
+    assert found == tuple(size * GIB for size in (1.97, 0.07, 0.75, 79.19))
+
+
+def test_the_difference_of_a_pool_is_the_sum_of_its_parts():
+    log = import_text(TRIAL_RUN).logged
+    log.kv_pool, log.weights, log.memory_utilization = 50.0 * GIB, 20.0 * GIB, 0.9
+    parts = {"share": 71.0, "weights": -19.5, "activations": -2.0, "outside_torch": -0.1, "graph_estimate": -0.75}
+    sizes = {name: size * GIB for name, size in parts.items()}
+    pool = sum(sizes.values())
+    weights = Span(19.5 * GIB, 19 * GIB, 20 * GIB)
+    found = StartMemory("bf16", weights, 2 * GIB, Span(pool, pool, pool), parts=sizes | {"rest": 0.0})
+    line = next(one for one in beside(log, found) if one.what == "KV pool of a rank")
+    total, _, named = line.cause.partition(" GiB: ")
+    assert float(total) == pytest.approx(pool / GIB - 50.0, abs=0.005)
+    assert sum(float(one.split()[0]) for one in named.split(", ")) == pytest.approx(float(total), abs=0.03)
+    assert "+0.50 weights" in named and "-0.27 memory of the part" in named
+
+
 def test_predicted_and_logged_stand_side_by_side():
-    lines = {line.what: line for line in beside(import_text(VLLM).logged, MemoryPrediction(kv_tokens=655360 * 1.1))}
+    half = 2.0**29
+    found = StartMemory("bf16", Span(40 * half, 39 * half, 41 * half), half, tokens=Span(655360 * 1.1, 6e5, 8e5))
+    lines = {line.what: line for line in beside(import_text(VLLM).logged, found)}
     assert lines["KV pool"].difference == pytest.approx(0.1)
-    assert lines["weights on a rank"].predicted is None and lines["weights on a rank"].difference is None
+    assert lines["KV pool of a rank"].predicted is None and lines["KV pool of a rank"].difference is None
     assert lines["KV cache of a token on a rank"].logged == pytest.approx(40 * GIB / 655360)
 
 

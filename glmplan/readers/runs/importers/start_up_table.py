@@ -37,6 +37,9 @@ class LoggedStart:
     draft, outside_torch, graph_estimate, total, free : float or None
         Weights of a draft model that the log gives apart; memory outside torch; the engine's estimate of graphs;
         memory of the part; free before weights, [B]
+    unstated : frozenset of str
+        Settings that somebody may have set and the source does not tell, as in `glmplan.prediction.settings.Settings`;
+        what is empty in a whole log was left to the engine, for engines print what they are told.
     not_scored : str
         Why no prediction is held against it; empty where one is.
     note : str
@@ -58,6 +61,7 @@ class LoggedStart:
     graph_estimate: float | None
     total: float | None
     free: float | None
+    unstated: frozenset[str]
     not_scored: str
     note: str
 
@@ -78,7 +82,7 @@ _NUMBERS = {
 #: column [GiB] → field of `StartupLog` [B]
 _BYTES = {"weights_gib": "weights", "pool_gib": "kv_pool", "graphs_gib": "graphs", "activation_gib": "activations"}
 #: column → field of `StartupLog`, text
-_TEXT = {"engine_version": "version", "checkpoint": "model", "kv_cache": "kv_cache"}
+_TEXT = {"engine_version": "version", "checkpoint": "model", "kv_cache": "kv_cache", "moe_backend": "moe_backend"}
 _LAYOUT = ("tp", "pp", "dp", "ep", "dcp")
 
 
@@ -152,6 +156,7 @@ def _start(row: dict[str, str], file: Path) -> LoggedStart:
         graph_estimate=size("graph_estimate_gib"),
         total=size("total_gib"),
         free=size("free_gib"),
+        unstated=frozenset(row["unstated"].split()),
         not_scored=row["not_scored"],
         note=row["note"],
     )

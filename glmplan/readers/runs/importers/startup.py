@@ -50,6 +50,10 @@ class StartupLog:
         Memory of captured graphs, [B]
     activations : float or None
         Peak of activations or the compute buffer, [B]
+    outside_torch, graph_estimate : float or None
+        Memory outside torch; what the engine expects graphs to take before it captures them, [B]
+    total : float or None
+        Memory of the part as the engine sees it, [B]
     memory_utilization : float or None
         Share of memory the engine may use, [-]
     max_context : float or None
@@ -86,6 +90,9 @@ class StartupLog:
     kv_tokens: float | None = None
     graphs: float | None = None
     activations: float | None = None
+    outside_torch: float | None = None
+    graph_estimate: float | None = None
+    total: float | None = None
     memory_utilization: float | None = None
     max_context: float | None = None
     max_concurrency: float | None = None
@@ -139,21 +146,15 @@ class StartupLog:
             "cuda_graphs": None if self.graphs is None else "yes",
             "speculative": self.speculative,
             "phase": "memory",
+            "memory_fraction": self.memory_utilization,
+            "max_num_seqs": self.max_sequences,
+            "max_num_batched_tokens": self.max_batched_tokens,
+            "max_model_len": self.max_context,
             "kv_pool_tokens": self.kv_tokens,
             "weights_gib_per_accelerator": None if self.weights is None else self.weights / GIB,
             "notes": notes(
                 f"{self.engine} startup log",
                 self.accelerator,
-                *(
-                    f"{label} {value:g}"
-                    for label, value in (
-                        ("memory utilization", self.memory_utilization),
-                        ("max context", self.max_context),
-                        ("max sequences", self.max_sequences),
-                        ("token budget", self.max_batched_tokens),
-                    )
-                    if value is not None
-                ),
                 *(
                     f"{label} {value / GIB:.2f} GiB"
                     for label, value in (("KV pool", self.kv_pool), ("graphs", self.graphs))

@@ -39,6 +39,16 @@ _SETTINGS = (
     ("max_sequences", r"max_num_seqs'?[=:] ?(\d+)"),
     ("max_batched_tokens", r"max_num_batched_tokens'?[=:] ?(\d+)"),
 )
+#: what the log says of memory beside weights and pool, in GiB; old versions say GB and mean the same
+_SIZES = (
+    ("activations", r"activation peak memory takes ([\d.]+) ?Gi?B"),
+    ("activations", r"([\d.]+) GiB for peak activation"),
+    ("outside_torch", r"non_torch_memory takes ([\d.]+) ?Gi?B"),
+    ("outside_torch", r"([\d.]+) GiB for non-torch memory"),
+    ("graph_estimate", r"Estimated CUDA graph memory: ([\d.]+) GiB"),
+    ("total", r"total_gpu_memory \(([\d.]+) ?Gi?B\)"),
+    ("total", r"Free memory on device \S*\s?\([\d.]+/([\d.]+) GiB\)"),
+)
 
 
 def read(source: Source) -> Imported:
@@ -99,8 +109,9 @@ def read(source: Source) -> Imported:
             log.put("graphs", float(match[1]) * GIB, line, "max")
     for line, match in matches(text, r"CUDA graph memory: PIECEWISE=(\d+).*?FULL=(\d+)"):
         log.put("graph_count", float(match[1]) + float(match[2]), line)
-    for line, match in matches(text, r"activation peak memory takes ([\d.]+) ?Gi?B"):
-        log.put("activations", float(match[1]) * GIB, line, "max")
+    for name, pattern in _SIZES:
+        for line, match in matches(text, pattern):
+            log.put(name, float(match[1]) * GIB, line, "max")
     for name, pattern in _SETTINGS:
         for line, match in matches(text, pattern):
             log.put(name, float(match[1]), line)

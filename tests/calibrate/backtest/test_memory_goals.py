@@ -1,0 +1,65 @@
+"""What memory is promised to be, held against every start-up log that ships: by source, one vote each.
+
+The goals are those of released engines on discrete cards whose source tells the settings. Unified memory (free memory
+differs from launch to launch), NVLink of compute capability 10 (one source) and images of the community are kept apart.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from glmplan.calibrate.backtest.memory import score_starts
+
+#: quantity → median and 90th percentile over sources: [-] of weights and tokens, [GiB] of the pool, which has no second
+GOALS = {"weights": (0.005, 0.02), "pool": (0.5, float("inf")), "tokens": (0.02, 0.06)}
+#: between which the 90 % interval shall cover [-]
+COVERAGE = (0.87, 0.93)
+
+
+@pytest.fixture(scope="module")
+def scores():
+    return score_starts()
+
+
+@pytest.mark.parametrize("quantity", GOALS)
+def test_errors_of_memory_are_within_the_goals(scores, quantity):
+    found, (median, p90) = scores.score(quantity), GOALS[quantity]
+    assert found.sources >= 8
+    assert found.median <= median
+    assert found.p90 <= p90
+
+
+@pytest.mark.parametrize("quantity", GOALS)
+def test_the_interval_of_memory_covers_what_it_says(scores, quantity):
+    # in whole per cent, as the goal is told
+    assert round(scores.score(quantity).coverage, 2) >= COVERAGE[0]
+
+
+@pytest.mark.parametrize("quantity", GOALS)
+def test_no_single_source_carries_the_goals(scores, quantity):
+    median, _ = GOALS[quantity]
+    origins = {one.origin for one in scores.errors if one.kind == "stock" and one.quantity == quantity}
+    assert max(scores.score(quantity, without=one).median for one in origins) <= median
+
+
+@pytest.mark.parametrize(
+    "quantity",
+    [
+        "weights",
+        "pool",
+        pytest.param(
+            "tokens",
+            marks=pytest.mark.xfail(
+                strict=True, reason="covers 96 %: the interval of the pool, over eight sources only"
+            ),
+        ),
+    ],
+)
+def test_the_interval_of_memory_is_no_wider_than_it_says(scores, quantity):
+    assert round(scores.score(quantity).coverage, 2) <= COVERAGE[1]
+
+
+def test_a_log_that_tells_no_settings_lies_inside_an_interval_that_spans_them(scores):
+    found, told = scores.score("pool", kinds=("open",)), scores.score("pool")
+    assert found.logs >= 4 and found.coverage >= COVERAGE[0]
+    assert found.width > told.width

@@ -1,0 +1,127 @@
+"""What a launch is told reaches memory and steps by one record, whoever tells it."""
+
+from __future__ import annotations
+
+import pytest
+
+from glmplan.errors import SpecError
+from glmplan.plan.question import Words, read_words
+from glmplan.plan.ranking import deployment_of
+from glmplan.plan.search import solve
+from glmplan.prediction.from_row import memory_of, question_of
+from glmplan.prediction.from_row_memory import MemoryAnswer
+from glmplan.prediction.settings import Settings
+from glmplan.prediction.usual_settings import usual_ends
+from glmplan.readers.runs.table import run_from_row
+
+ROW = {
+    "id": "a", "model": "llama-3.1-8b", "accelerator": "h100-sxm", "accelerator_count": "1", "engine": "vllm",
+    "engine_version": "0.19.0", "phase": "memory", "input_tokens": "2000", "output_tokens": "500",
+}  # fmt: skip
+TOLD = {"memory_fraction": "0.85", "max_num_seqs": "64", "max_num_batched_tokens": "4096"}
+
+
+def pool(**cells: str) -> MemoryAnswer:
+    found = memory_of(question_of(run_from_row({**ROW, **cells})))
+    assert found is not None
+    return found
+
+
+def test_the_columns_of_a_table_reach_the_pool():
+    # 0.05 of 79.2 GiB more at 131,072 B a token: 32,440 tokens
+    more = pool(**{**TOLD, "memory_fraction": "0.9"}).pool_tokens - pool(**TOLD).pool_tokens
+    assert more == pytest.approx(0.05 * 79.2 * 2**30 / 131072, rel=0.01)
+    # fewer requests to sample and fewer tokens in the trial run leave more
+    assert (
+        pool(**{**TOLD, "max_num_seqs": "1024", "max_num_batched_tokens": "16384"}).pool_tokens
+        < pool(**TOLD).pool_tokens
+    )
+
+
+def test_a_running_limit_is_what_the_server_was_told_but_requests_that_ran_are_not():
+    limited = {name: cell for name, cell in TOLD.items() if name != "max_num_seqs"}
+    assert pool(**limited, running_limit="64") == pool(**TOLD)
+    ranks = question_of(run_from_row({**ROW, "running_limit": "64", "dp": "4", "accelerator_count": "4"}))
+    assert ranks.deployment.settings.max_num_seqs == 16
+    seen = question_of(run_from_row({**ROW, "notes": "waves of 12", "concurrency": "64"}))
+    assert seen.load.max_requests == 12
+    assert seen.deployment.settings.max_num_seqs is None
+
+
+def test_what_a_row_tells_of_steps_reaches_its_load():
+    load = question_of(run_from_row({**ROW, **TOLD, "phase": "serving", "concurrency": "128"})).load
+    assert (load.budget, load.max_requests) == (4096, 64)
+
+
+def test_a_share_of_the_memory_above_one_is_refused_by_name():
+    with pytest.raises(SpecError, match="memory_fraction: 1.9 must be above 0 and at most 1"):
+        question_of(run_from_row({**ROW, "memory_fraction": "1.9"}))
+
+
+def test_settings_that_nobody_tells_widen_the_interval_to_what_is_usual():
+    told, silent = pool(**TOLD, notes=""), pool()
+    assert silent.pool_high - silent.pool_low > 1.5 * (told.pool_high - told.pool_low)
+    fraction = usual_ends("vllm", "memory_fraction")
+    assert fraction is not None
+    for end in fraction:
+        usual = pool(memory_fraction=f"{end}").pool_tokens
+        assert silent.pool_low <= usual <= silent.pool_high
+    # a narrower interval for each setting that is told
+    steps = (silent, pool(memory_fraction="0.9"), pool(**{**TOLD, "memory_fraction": "0.9"}))
+    widths = [one.pool_high - one.pool_low for one in steps]
+    assert widths == sorted(widths, reverse=True)
+
+
+def test_a_draft_layer_is_loaded_only_when_drafting():
+    row = {"model": "glm-5.1", "accelerator": "rtx-pro-6000-ws", "accelerator_count": "8", "tp": "8",
+           "checkpoint": "GLM-5.1-NVFP4-MTP", "weights": "nvfp4"}  # fmt: skip
+    plain, drafting = pool(**row, speculative="none"), pool(**row, speculative="mtp-3")
+    assert drafting.weights_gib - plain.weights_gib > 0.5
+
+
+@pytest.mark.parametrize("draft", [0, 3])
+def test_a_plan_and_a_row_of_one_launch_have_one_pool(draft):
+    words = Words(
+        "glm-5.1-nvfp4", "8xrtx-pro-6000-ws", engine="vllm", engine_version="0.19.0", tp=8, kv="fp8", mtp=draft,
+        input=2000, output=500, memory_fraction=0.93, max_num_seqs=32, max_num_batched_tokens=4096,
+    )  # fmt: skip
+    best = solve(read_words(words)).best
+    row = {"id": "a", "model": "glm-5.1", "accelerator": "rtx-pro-6000-ws", "accelerator_count": "8", "tp": "8",
+           "weights": "nvfp4", "kv_cache": "fp8", "engine": "vllm", "engine_version": "0.19.0", "phase": "memory",
+           "input_tokens": "2000", "output_tokens": "500", "memory_fraction": "0.93", "max_num_seqs": "32",
+           "max_num_batched_tokens": "4096", "speculative": f"mtp-{draft}" if draft else "none"}  # fmt: skip
+    found = memory_of(question_of(run_from_row(row)))
+    assert (found.pool_tokens, found.pool_low, found.pool_high) == pytest.approx(
+        (best.pool, best.pool_low, best.pool_high)
+    )
+
+
+def test_a_plan_tells_its_deployment_what_it_was_told():
+    words = Words("llama-3.1-8b", "1xh100-sxm", memory_fraction=0.85, max_num_seqs=64, max_num_batched_tokens=4096,
+                  max_model_len=8192, attention_backend="triton_attn")  # fmt: skip
+    asked = read_words(words)
+    found = deployment_of(asked, solve(asked).best.terms)
+    assert found.settings == Settings(0.85, 64, 4096, 8192, "triton_attn")
+    assert (found.defaults.budget, found.defaults.places) == (4096, 64)
+    assert found.structure.attention.backend == "triton_attn"
+    assert (asked.full_request, asked.longest_request) == (8192, 8192)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ({"max_num_seqs": 0}, "--max-num-seqs: 0 must be at least 1"),
+        ({"max_num_seqs": 64, "max_num_batched_tokens": 32}, "--max-num-batched-tokens: 32 is below --max-num-seqs 64"),
+        ({"max_model_len": 4096, "context": 8192}, "--context: 8192 is beyond --max-model-len 4,096"),
+        ({"max_model_len": 2048, "input": 2048, "output": 128}, "beyond --max-model-len"),
+    ],
+)
+def test_settings_that_contradict_each_other_are_refused(words, message):
+    with pytest.raises(SpecError, match=message):
+        read_words(Words("llama-3.1-8b", "1xh100-sxm", **words))
+
+
+def test_a_backend_without_a_rule_is_said_to_have_none():
+    asked = read_words(Words("llama-3.1-8b", "1xh100-sxm", attention_backend="fa9"))
+    assert any("attention backend fa9: no rule" in one for one in asked.assumed)
+    assert not any("attention backend" in one for one in read_words(Words("llama-3.1-8b", "1xh100-sxm")).assumed)
