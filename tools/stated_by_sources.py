@@ -135,6 +135,7 @@ def _lotto(row: Row) -> Row:
         if "spec-mtp" in name:
             found["speculative"] = "mtp steps=4 draft=5"  # --spec-type draft-mtp --spec-draft-n-max 4
             found |= withhold(row | found, ("itl_p50_ms",), "a gap between chunks of several drafted tokens")
+            found["unusable"] = "no figure is left: gaps between chunks of drafts, and cached prompts"
         if layout := re.search(r"topo-tp(\d)-pp(\d)-dp(\d)-i(\d)", name):
             tp, pp, dp, copies = map(int, layout.groups())
             found |= {"tp": str(tp), "pp": str(pp), "dp": str(dp * copies)}
