@@ -43,6 +43,8 @@ _SHARES = ("memory_fraction", "reserve_share", "batch_wait_share")
 _FLAGS = ("whole_prompts", "cuda_graphs")
 _DAY = re.compile(r"\d{4}-\d{2}-\d{2}")
 _LOAD = re.compile(r"(\d+)/(\d+):(\d+(?:,\d+)*)")
+#: a chain of any length: longer than every launch has [token]
+_ANY = 1 << 20
 #: alternatives that are looked at, the most common first [-]
 _MOST = 6
 
@@ -457,7 +459,7 @@ def draft_lengths(campaign: str, asked: Asked) -> tuple[int, ...]:
     ...               measured_on="2026-02-10", input_tokens=1024, output_tokens=1024, concurrency=4))
     (3,)
     """
-    found = _found(campaign, replace(asked, draft_tokens=asked.draft_tokens or 1))
+    found = _found(campaign, replace(asked, draft_tokens=_ANY))
     return tuple(sorted({int(one.amount("draft_tokens") or 0) for one in found} - {0}))
 
 
