@@ -63,7 +63,7 @@ def still_there(entries: Sequence[_Entry]) -> tuple[_Entry, ...]:
     ...     len(still_there(rules))
     1
     """
-    return tuple(one for one in entries if stands(one.get(FIELD, ())))
+    return tuple(one for one in entries if stands(one.get(FIELD, ()))) if _OUT.get() else tuple(entries)
 
 
 def stands(names: Sequence[str]) -> bool:

@@ -35,7 +35,7 @@ LATER, REFUSED = "later", "refused"
 #: shares of the dated runs that a fit has seen, by day: what is measured after is predicted [-]
 _SHARES = (0.5, 0.65, 0.8)
 #: fewest runs of either side [-]
-_FEWEST = 40
+_FEWEST = 10
 _HEAD = ("way", "run", "figure", "error", "knowledge", "note")
 
 

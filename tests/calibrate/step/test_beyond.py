@@ -1,0 +1,43 @@
+"""Errors on later runs and on refused ones: who is predicted, from what, and that they come back as written."""
+
+from __future__ import annotations
+
+import pytest
+
+from glmplan.calibrate.backtest.beyond import later_scores, refused_scores
+from glmplan.calibrate.step.beyond import FILE, LATER, REFUSED, Beyond, read_beyond, write_beyond
+from glmplan.errors import SpecError
+from glmplan.readers.runs.ledger import day_of
+
+ROWS = (
+    Beyond(LATER, "a", "tpot_mean_ms", 0.1, "pair", "2026-03-01"),
+    Beyond(REFUSED, "b", "ttft_mean_ms", -0.2, "group", "trust D: a claim"),
+)
+
+
+def test_later_runs_are_later_than_all_that_their_fit_has_seen(small_fit):
+    found = small_fit[0]
+    day = {question.run.id: day_of(question.run) for question in found.design.questions}
+    later = [one for one in found.beyond if one.way == LATER]
+    assert later
+    assert all(day[one.run] > one.note for one in later)
+    scores = later_scores(found.beyond, [question.run for question in found.design.questions])
+    assert sum(one.score.count for one in scores) == len(later)
+
+
+def test_errors_beyond_come_back_as_they_were_written(tmp_path):
+    assert read_beyond(write_beyond(ROWS, tmp_path / FILE)) == ROWS
+    assert read_beyond(tmp_path / "none") == ()
+
+
+def test_a_class_of_knowledge_that_nobody_knows_is_refused(tmp_path):
+    file = write_beyond([Beyond(LATER, "a", "tpot_mean_ms", 0.1, "hearsay", "")], tmp_path / FILE)
+    with pytest.raises(SpecError, match="glmplan calibrate"):
+        read_beyond(file)
+
+
+def test_refused_rows_are_scored_together_and_by_reason():
+    scores = refused_scores(ROWS)
+    assert [(why, figure) for why, figure, _ in scores] == [("all", "TTFT"), ("trust D", "TTFT")]
+    # measured in 0.82 of the predicted time: predicted 22 % too slow
+    assert scores[0][2].bias == pytest.approx(0.2214, abs=1e-4)
