@@ -262,6 +262,9 @@ def write_spreads(spreads: Spreads, file: str | Path, *, head: Iterable[str] = (
         "# Spread of an effect: factor of its level times that of its column; of a factor on whole steps, `scale` of",
         "# its level. Each as [value, standard error of its logarithm]; docs/physics/calibration.md says which are",
         "# chosen (error 0) and what all others are drawn towards.",
+        "",
+        "# What a load that a table does not state adds to the noise, [-]",
+        f"guessed_load = {spreads.guessed_load:.3g}",
     ]
     for kind in ("level", "column", "scale"):
         lines += ["", f"[{kind}]"]
@@ -271,11 +274,6 @@ def write_spreads(spreads: Spreads, file: str | Path, *, head: Iterable[str] = (
     lines += ["", "# Scale of Student's t, [-]", "[noise]"]
     for name, value in sorted(spreads.noise.items()):
         lines.append(f'"{name}" = [{value:.3g}, {spreads.noise_error.get(name, 0.0):.2f}]')
-    lines += [
-        "",
-        "# What a load that a table does not state adds to it, [-]",
-        f"guessed_load = {spreads.guessed_load:.3g}",
-    ]
     path = Path(file)
     write_atomically(path, "\n".join([*lines, ""]))
     return path
