@@ -17,7 +17,7 @@ from glmplan.calibrate.step.joint_fit import Solution, summed
 from glmplan.calibrate.step.marginal import estimate
 from glmplan.calibrate.step.observations import Design
 from glmplan.calibrate.step.own_site import site_errors
-from glmplan.calibrate.step.predictive import spreads_for_left_out
+from glmplan.calibrate.step.predictive import with_set_spreads
 from glmplan.calibrate.step.spreads import write_spreads
 from glmplan.facts.files import write_atomically
 from glmplan.prediction.effects import COLUMNS, LEVELS
@@ -78,11 +78,7 @@ def calibrate(design: Design, *, progress: Callable[[str, int, int], None] | Non
             # how many rounds there will be is known when they are over
             progress(f"spreads of all runs, moved by {moved:.2f} of their errors", done, done + 1)
 
-    def score_done(done: int, score: float) -> None:
-        if progress is not None:
-            progress(f"spreads for groups left out, score {score:.0f}", done, done + 1)
-
-    solution = spreads_for_left_out(design, estimate(design, progress=round_done), progress=score_done)
+    solution = with_set_spreads(design, estimate(design, progress=round_done))
     unseen = np.zeros((len(design.questions), len(COLUMNS)))
 
     def keep(out: np.ndarray, found: Solution) -> None:
