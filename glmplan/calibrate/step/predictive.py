@@ -13,18 +13,14 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from glmplan.calibrate.step.crossvalidate import left_out_with
 from glmplan.calibrate.step.joint_fit import FREEDOM, Solution, linearised, prior_deviation, prior_mean, solve
-from glmplan.calibrate.step.marginal import factor_errors
 from glmplan.calibrate.step.normal import Normal, reweighted
 from glmplan.calibrate.step.observations import Design
 from glmplan.calibrate.step.spreads import FACTORS, factor_table, spread_of_effects, start
 from glmplan.prediction.effects import COLUMNS, LEVELS
 
-__all__ = ["Blocks", "blocks_of", "learn_spreads", "score_left_out", "spreads_for_left_out"]
+__all__ = ["Blocks", "blocks_of", "learn_spreads", "score_left_out", "with_set_spreads"]
 
-#: ways of leaving out that count, each as much as the other: what was never measured is mostly one of them
-_WAYS = ("group", "model")
 #: rows of one sweep scatter by 3 % around a curve of their own, but that curve is not the form of a step, which misses
 #: some ten percent of it: figures are not trusted more than that [-]
 _FORM = 0.10
@@ -159,32 +155,25 @@ def _score_block(
     return float(score), wide @ (turn.T @ (by_variance[:, None] * turn)) @ wide + both + both.T, by_pull
 
 
-def spreads_for_left_out(
-    design: Design, solution: Solution, *, progress: Callable[[int, float], None] | None = None
-) -> Solution:
-    """Find the spreads that predict groups and models best that the fit has not seen.
+def with_set_spreads(design: Design, solution: Solution) -> Solution:
+    """Fit with estimated noise and the spreads that were set.
 
     Parameters
     ----------
     design : Design
         The runs.
     solution : Solution
-        Fit by marginal likelihood: its noise is taken over, its spreads are not.
-    progress : callable, optional
-        Called with the number of scores and the last one.
+        Fit by marginal likelihood: its noise is taken over, its spreads are not, since they predict groups left out
+        worse.
 
     Returns
     -------
     Solution
-        Effects of the highest posterior density under these spreads; standard errors of the spreads are those of the
-        marginal likelihood around them.
+        Effects of the highest posterior density under these spreads.
     """
     noise = {name: max(value, _FORM) for name, value in solution.spreads.noise.items()}
-    begin = replace(solution.spreads, logarithm=start().logarithm, noise=noise)
-    first = solve(design, begin, use=solution.root > 0.0, start=solution.effects, enough=_NEAR)
-    names = [left_out_with(design.questions, way)[design.observation_run] for way in _WAYS]
-    found = learn_spreads(design, first, [blocks_of(one, first.root > 0.0) for one in names], progress=progress)
-    return replace(found, spreads=replace(found.spreads, error=factor_errors(design, found)))
+    spreads = replace(start(), noise=noise, noise_error=solution.spreads.noise_error)
+    return solve(design, spreads, use=solution.root > 0.0)
 
 
 def learn_spreads(

@@ -18,7 +18,7 @@ from glmplan.calibrate.step.joint_fit import Solution
 from glmplan.calibrate.step.marginal import estimate
 from glmplan.calibrate.step.observations import Design
 from glmplan.calibrate.step.own_site import site_errors
-from glmplan.calibrate.step.predictive import spreads_for_left_out
+from glmplan.calibrate.step.predictive import with_set_spreads
 from glmplan.calibrate.step.spreads import write_spreads
 from glmplan.calibrate.step.unseen import AsFitted, Fit
 from glmplan.facts.files import write_atomically
@@ -94,12 +94,8 @@ def calibrate(
             # how many rounds there will be is known when they are over
             progress(f"spreads of all runs, moved by {moved:.2f} of their errors", done, done + 1)
 
-    def score_done(done: int, score: float) -> None:
-        if progress is not None:
-            progress(f"spreads for groups left out, score {score:.0f}", done, done + 1)
-
     if fit is None:
-        solution = spreads_for_left_out(design, estimate(design, progress=round_done), progress=score_done)
+        solution = with_set_spreads(design, estimate(design, progress=round_done))
     else:
         solution = fit(design)
     again = AsFitted(solution.spreads)
