@@ -155,9 +155,12 @@ def _memory_of(asked: _Asked, settings: MemorySettings, unstated: frozenset[str]
         return value, low, high
 
     try:
-        return MemoryAnswer(float(_ranks_of(asked, settings).weights[0]) / GIB, *spanned(tokens, settings, unstated))
+        value, low, high = spanned(tokens, settings, unstated)
+        weights = float(_ranks_of(asked, settings).weights[0]) / GIB
     except GlmplanError:
         return None
+    # nobody sets a server so that it holds no request
+    return MemoryAnswer(weights, value, max(low, min(length, value)), high)
 
 
 @lru_cache(maxsize=1024)

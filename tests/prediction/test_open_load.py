@@ -29,22 +29,22 @@ def value(found, name):
 
 def test_requests_that_are_rare_are_answered_as_those_of_one_user():
     rare, one = answer(0.02), answer(concurrency=1.0)
-    assert value(rare, "tpot_ms") == pytest.approx(value(one, "tpot_ms"), rel=0.02)
-    assert value(rare, "ttft_ms") == pytest.approx(value(one, "ttft_ms"), rel=0.1)
+    assert value(rare, "tpot_mean_ms") == pytest.approx(value(one, "tpot_mean_ms"), rel=0.02)
+    assert value(rare, "ttft_mean_ms") == pytest.approx(value(one, "ttft_mean_ms"), rel=0.1)
     assert value(rare, "output_tokens_per_s") == pytest.approx(0.02 * 256.0, rel=0.15)
 
 
 def test_requests_that_all_but_come_at_once_are_answered_as_a_crowd():
     flood, crowd = answer(1e4), answer(concurrency=200.0)
-    for name in ("ttft_ms", "tpot_ms", "output_tokens_per_s"):
+    for name in ("ttft_mean_ms", "tpot_mean_ms", "output_tokens_per_s"):
         assert value(flood, name) == pytest.approx(value(crowd, name), rel=0.2)
 
 
 def test_more_arrivals_never_speed_up_an_answer_and_what_is_served_is_what_arrives_until_the_steps_fall_behind():
     found = [answer(rate) for rate in (1.0, 4.0, 16.0, 64.0)]
-    steps = [value(one, "tpot_ms") for one in found]
+    steps = [value(one, "tpot_mean_ms") for one in found]
     assert steps == sorted(steps)
-    assert value(found[3], "ttft_ms") > 1.5 * value(found[0], "ttft_ms")
+    assert value(found[3], "ttft_mean_ms") > 1.5 * value(found[0], "ttft_mean_ms")
     served = [value(one, "output_tokens_per_s") / 256.0 for one in found]
     assert served[0] == pytest.approx(1.0, rel=0.15) and served[1] == pytest.approx(4.0, rel=0.15)
     assert served[3] < 64.0
