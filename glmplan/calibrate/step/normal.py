@@ -2,7 +2,7 @@
 
 Runs of one cell (the same key on every level) share their effects, so that all of their figures together say as much
 as one triangle of at most 21 rows. With ``n`` such rows the posterior of tens of thousands of effects needs one matrix
-of ``n`` by ``n`` (the matrix inversion lemma): a Cholesky factor gives the effects that fit best, the determinant, and
+of ``n`` by ``n`` (the matrix inversion lemma): a Cholesky factor gives the effects that fit best and,
 with its inverse the covariance of whatever is asked.
 
 Effects stand in one table here, (keys, 21), the keys of all levels one after the other.
@@ -19,7 +19,7 @@ import numpy as np
 from glmplan.calibrate.step.observations import Design
 from glmplan.prediction.effects import COLUMNS, LEVELS
 
-__all__ = ["Cells", "Normal", "cells_of", "normal_equations", "reweighted"]
+__all__ = ["Cells", "Normal", "cells_of", "normal_equations"]
 
 #: singular value of what a cell says, in deviations of the prior by deviations of the noise, below which a direction
 #: is left out: it knows the prior better by less than a part in a thousand million [-]
@@ -243,23 +243,6 @@ class Normal:
 
         return np.asarray(cho_solve((self.factor, True), values, check_finite=False))
 
-    def half_solve(self, values: np.ndarray) -> np.ndarray:
-        """Transposed inverse of the Cholesky factor times something: white noise becomes what `solve` makes of figures.
-
-        Parameters
-        ----------
-        values : (n, k) array
-            [-]
-
-        Returns
-        -------
-        (n, k) array
-            [-]
-        """
-        from scipy.linalg import solve_triangular
-
-        return np.asarray(solve_triangular(self.factor, values, lower=True, trans="T", check_finite=False))
-
     def posterior_times(self, gradient: np.ndarray) -> np.ndarray:
         """Posterior covariance of the effects over their spread, times something.
 
@@ -274,11 +257,6 @@ class Normal:
             ``(I + MᵀM)⁻¹`` of it, without that matrix, [-]
         """
         return gradient - self.backward(self.solve(self.forward(gradient)))
-
-    @property
-    def log_determinant(self) -> float:
-        """Logarithm of the determinant of the covariance of the rows, [-]"""
-        return 2.0 * float(np.log(np.diag(self.factor)).sum())
 
     @cached_property
     def inverse(self) -> np.ndarray:
@@ -360,24 +338,6 @@ def normal_equations(cells: Cells, slope: np.ndarray, sigma: np.ndarray, *, leas
         parts.append(size[says, None] * right[says] / own)
     cell = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
     return _factored(cells, cell, tuple(turns), np.concatenate(parts), sigma)
-
-
-def reweighted(normal: Normal, sigma: np.ndarray) -> Normal:
-    """The same combined rows under another prior.
-
-    Parameters
-    ----------
-    normal : Normal
-        Equations.
-    sigma : (keys, 21) array
-        Prior standard deviation of every effect, [-]
-
-    Returns
-    -------
-    Normal
-        Directions that were left out stay left out.
-    """
-    return _factored(normal.cells, normal.cell, normal.turns, normal.rows, sigma)
 
 
 def _factored(

@@ -2,7 +2,7 @@
 
 A spread is the standard deviation of the effects of one level in one column. It is a product of a factor of the level
 and one of the column; a factor on whole steps has a spread of its own on every level. Noise is a scale for each kind of
-figure and protocol, estimated by `glmplan.calibrate.step.marginal`.
+figure and protocol, estimated by `glmplan.calibrate.step.noise`.
 """
 
 from __future__ import annotations

@@ -53,12 +53,11 @@ def test_one_step_from_anywhere_is_the_exact_ridge_step(fitted):
     np.testing.assert_allclose(found.ravel(), step, atol=1e-7 * np.abs(step).max() + 1e-9)
 
 
-def test_determinant_leverage_and_transpose_are_those_of_the_dense_matrix(fitted):
+def test_leverage_and_transpose_are_those_of_the_dense_matrix(fitted):
     design, solution = fitted
     matrix, z, _ = dense(design, solution)
     normal = linearised(design, solution)
     posterior = np.linalg.inv(matrix.T @ matrix + np.eye(len(z)))
-    assert normal.log_determinant == pytest.approx(-np.linalg.slogdet(posterior)[1], rel=1e-6)
     np.testing.assert_allclose(normal.leverages(), np.einsum("ij,jk,ik->i", matrix, posterior, matrix), atol=1e-5)
     assert 0.0 <= normal.leverages().min() <= normal.leverages().max() <= 1.0
     rng = np.random.default_rng(3)
