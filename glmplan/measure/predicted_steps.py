@@ -69,7 +69,9 @@ def _deployment_of_files(facts: Mapping[str, Any], served: ServerFacts) -> tuple
     engine = str(said or STAND_IN)
     if choice.exact_bytes is None:
         checkpoint = read_by(choice.model, checkpoint, engine)
-    kv = kv_name(str(facts.get("kv_cache") or "")) or default_kv(checkpoint, engine)
+    kv = kv_name(str(facts.get("kv_cache") or "")) or default_kv(
+        checkpoint, engine, model=choice.model, accelerator=part
+    )
     deployment = deploy(choice.model, checkpoint, part, kv=kv, engine=engine, layout=layout)
     return deployment, [*([] if said else [f"engine {engine}"]), f"kv {kv}", f"machine {part.full_name}"]
 

@@ -82,7 +82,8 @@ def solve(asked: Asked, *, options: frozenset[str] = frozenset(), quick: bool = 
     obstacles = Obstacles(asked, options)
     found, left_out = layouts(asked)
     ranks = Ranks(asked, found)
-    preferred, kv_why = (asked.kv, "asked for") if asked.kv else cache_choice(asked.checkpoint, asked.engine)
+    chosen = cache_choice(asked.checkpoint, asked.engine, model=asked.model, accelerator=asked.machine.accelerator)
+    preferred, kv_why = (asked.kv, "asked for") if asked.kv else chosen
     ranked = _ranked(asked, obstacles, ranks, preferred, quick)
     smaller = load_engine(asked.engine).small_cache(asked.machine.accelerator)
     saves = smaller and kv_format(smaller).bytes < kv_format(preferred).bytes

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
 from functools import cached_property
 from math import gcd
 
@@ -14,7 +15,7 @@ from glmplan.facts.formats import kv_format
 from glmplan.facts.schema.accelerator import Accelerator
 from glmplan.facts.schema.model import Checkpoint, ModelSpec
 from glmplan.physics.blocks.cache import cache_layout
-from glmplan.physics.blocks.features import mixers_of
+from glmplan.physics.blocks.features import is_indexed, mixers_of
 from glmplan.physics.kernels.fits import kernel_release
 from glmplan.physics.network.groups import LayoutLinks, links_of_layout
 from glmplan.physics.offload.hosted_steps import Offload
@@ -272,7 +273,7 @@ def deploy(
         dp=dp,
         ep=ep,
         dcp=dcp,
-        kv=default_kv(checkpoint, engine) if kv is None else kv,
+        kv=default_kv(checkpoint, engine, model=model, accelerator=accelerator) if kv is None else kv,
         engine=engine,
         sparse=runs_sparse(accelerator, None) if sparse is None else sparse,
         link=link,
@@ -280,7 +281,9 @@ def deploy(
     )
 
 
-def cache_choice(checkpoint: Checkpoint, engine: str) -> tuple[str, str]:
+def cache_choice(
+    checkpoint: Checkpoint, engine: str, *, model: ModelSpec | None = None, accelerator: Accelerator | None = None
+) -> tuple[str, str]:
     """Format of the KV cache when nobody names one, and why.
 
     Parameters
@@ -289,12 +292,16 @@ def cache_choice(checkpoint: Checkpoint, engine: str) -> tuple[str, str]:
         How the weights are stored.
     engine : str
         The engine; of one that no file describes only the checkpoint is asked.
+    model : ModelSpec, optional
+        The model, of which some engines choose otherwise if it has an indexer.
+    accelerator : Accelerator, optional
+        The part, by whose compute capability they do.
 
     Returns
     -------
     str, str
-        What the checkpoint says if the engine has it, else what quantised weights bring with them, else the engine's
-        first format; the reason in words.
+        What the engine takes for models with an indexer on such a part, else what the checkpoint says if the engine
+        has it, else what quantised weights bring with them, else the engine's first format; the reason in words.
 
     Examples
     --------
@@ -304,8 +311,16 @@ def cache_choice(checkpoint: Checkpoint, engine: str) -> tuple[str, str]:
     ('fp8', 'the checkpoint says so')
     >>> cache_choice(glm.checkpoint("fp8"), "vllm"), cache_choice(glm.checkpoint("fp8"), "trtllm")
     (('bf16', 'the default of vllm'), ('fp8', 'trtllm takes it with quantised weights'))
+    >>> from glmplan.facts.catalogue.accelerators import load_accelerator
+    >>> cache_choice(glm.checkpoint("fp8"), "sglang", model=glm, accelerator=load_accelerator("b200-sxm"))
+    ('fp8', 'sglang takes it for sparse attention on compute capability 10.0')
     """
     formats = load_engine(engine).cache_formats if engine_known(engine) else ()
+    silicon = (accelerator.compute_capability if accelerator is not None else None) or ""
+    if silicon and model is not None and is_indexed(model):
+        for one in formats:
+            if any(fnmatchcase(silicon, pattern) for pattern in one.indexed_on):
+                return one.format, f"{engine} takes it for sparse attention on compute capability {silicon}"
     stated = checkpoint.kv_default
     if stated and (not formats or any(one.format == stated for one in formats)):
         return stated, "the checkpoint says so"
@@ -316,7 +331,9 @@ def cache_choice(checkpoint: Checkpoint, engine: str) -> tuple[str, str]:
     return (formats[0].format, f"the default of {engine}") if formats else ("bf16", "nothing says otherwise")
 
 
-def default_kv(checkpoint: Checkpoint, engine: str) -> str:
+def default_kv(
+    checkpoint: Checkpoint, engine: str, *, model: ModelSpec | None = None, accelerator: Accelerator | None = None
+) -> str:
     """Format of the KV cache when nobody names one, see `cache_choice`.
 
     Parameters
@@ -325,6 +342,10 @@ def default_kv(checkpoint: Checkpoint, engine: str) -> str:
         How the weights are stored.
     engine : str
         The engine.
+    model : ModelSpec, optional
+        The model.
+    accelerator : Accelerator, optional
+        The part.
 
     Returns
     -------
@@ -337,7 +358,7 @@ def default_kv(checkpoint: Checkpoint, engine: str) -> str:
     >>> default_kv(load_model("glm-5.1").checkpoint("nvfp4"), "vllm")
     'fp8'
     """
-    return cache_choice(checkpoint, engine)[0]
+    return cache_choice(checkpoint, engine, model=model, accelerator=accelerator)[0]
 
 
 def _packs_latents(engine: str) -> bool:

@@ -174,7 +174,9 @@ def launched(
     )
     if graphs:
         settings = replace(settings, graphs=log.graph_count)
-    kv = kv_name((log.kv_cache or "").replace("torch.", "")) or default_kv(checkpoint, log.engine)
+    kv = kv_name((log.kv_cache or "").replace("torch.", "")) or default_kv(
+        checkpoint, log.engine, model=model, accelerator=part
+    )
     return _ranks(log, model, checkpoint, part, settings, kv), kv
 
 

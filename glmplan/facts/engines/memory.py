@@ -96,6 +96,12 @@ class ProfilingRun:
         Versions that it holds for; `until` is the first that it no longer holds for.
     dense : bool
         Whether it holds only for models without experts and recurrent layers.
+    latent_context : float
+        Most tokens whose keys and values the trial expands from their latents besides those of the step, [token]
+    latent_requests : float
+        How many of the longest requests it would expand if that were no more, [-]
+    latent_sparse : bool
+        Whether it does so for sparse attention, too.
     estimates_graphs : bool
         Whether these versions, where they take an estimate of CUDA graphs from the pool, do so in this trial.
     note : str
@@ -108,6 +114,9 @@ class ProfilingRun:
     since: str | None = None
     until: str | None = None
     dense: bool = False
+    latent_context: float = 0.0
+    latent_requests: float = 8.0
+    latent_sparse: bool = False
     estimates_graphs: bool = True
     note: str = ""
 

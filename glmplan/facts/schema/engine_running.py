@@ -20,6 +20,8 @@ class CacheFormat(Frozen):
     The first of an engine is what it takes when nobody says. `written` is how the engine's own option names it; None
     needs no option. `when_short`: a plan that lacks room takes it, on a part that multiplies in `silicon`.
     `quantised`: weights that are stored in fewer than 16 bits bring it with them where their checkpoint does not say.
+    `indexed_on`: compute capabilities, patterns allowed, on which models with an indexer take it, whatever their
+    checkpoint says.
     """
 
     format: str
@@ -28,6 +30,7 @@ class CacheFormat(Frozen):
     silicon: Precision | None = None
     when_short: bool = False
     quantised: bool = False
+    indexed_on: tuple[str, ...] = ()
     note: str | None = None
     source: str
 

@@ -104,6 +104,11 @@ class CompressedMixer:
         return self.block.rope_dim
 
     @property
+    def expanded_values(self) -> int:
+        """Entries are attended as they are cached, [-]"""
+        return 0
+
+    @property
     def absorbed_values(self) -> int:
         """Keys and values have no up-projections, [-]"""
         return 0

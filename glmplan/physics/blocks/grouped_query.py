@@ -79,6 +79,11 @@ class GroupedQueryMixer:
         return self.block.head_dim if self.block.rotary_dim is None else self.block.rotary_dim
 
     @property
+    def expanded_values(self) -> int:
+        """Keys and values are cached as they are, [-]"""
+        return 0
+
+    @property
     def absorbed_values(self) -> int:
         """There are no up-projections of a latent, [-]"""
         return 0

@@ -118,6 +118,11 @@ class LatentMixer:
         return self.block.rope_dim
 
     @property
+    def expanded_values(self) -> int:
+        """Keys and values of all heads, up-projected from one latent, [-]"""
+        return self.block.heads * (self.block.nope_dim + self.block.v_dim)
+
+    @property
     def absorbed_values(self) -> int:
         """Up-projection of keys and values, [-]"""
         return self.block.heads * (self.block.nope_dim + self.block.v_dim) * self.block.kv_rank

@@ -195,6 +195,10 @@ class Mixer(Protocol):
         """Values of a head that rotary positions turn, [-]; 0 without positions"""
 
     @property
+    def expanded_values(self) -> int:
+        """Values of a token of context that prompts expand from what is cached, split by heads, [-]; 0 if none"""
+
+    @property
     def absorbed_values(self) -> int:
         """Values of the second copy that some engines keep of up-projections they absorb, split by heads, [-]"""
 
@@ -363,6 +367,7 @@ class NoMixer:
     packed_fp8: bool = False
     heads: int = 0
     extra_launches: float = 0.0
+    expanded_values: int = 0
     absorbed_values: int = 0
     rotary_values: int = 0
 

@@ -86,6 +86,11 @@ class RecurrentMixer:
         return 0
 
     @property
+    def expanded_values(self) -> int:
+        """No keys are cached, [-]"""
+        return 0
+
+    @property
     def absorbed_values(self) -> int:
         """There are no up-projections of a latent, [-]"""
         return 0

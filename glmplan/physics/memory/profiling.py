@@ -18,8 +18,9 @@ from glmplan.facts.engines.memory import ProfilingRun
 from glmplan.facts.schema.model import ModelSpec
 from glmplan.physics.blocks.activations import logit_bytes
 from glmplan.physics.blocks.kinds import feed_forwards_of, mixer_of
+from glmplan.physics.blocks.mixer import Mixer
 
-__all__ = ["TrialStep", "is_dense", "peak_bytes"]
+__all__ = ["TrialStep", "expanded_context_bytes", "is_dense", "peak_bytes"]
 
 #: bytes of an activation [B]
 _VALUE_BYTES = 2.0
@@ -68,6 +69,52 @@ def is_dense(model: ModelSpec) -> bool:
         if mixer_of(kind).state_bytes() or any(one.routed is not None for one in feed_forwards_of(kind)):
             return False
     return True
+
+
+def expanded_context_bytes(
+    run: ProfilingRun | None, mixer: Mixer, *, tp: np.ndarray, longest: np.ndarray | float, sparse: bool
+) -> np.ndarray | float:
+    """Keys and values that latent attention expands of a context in the trial run, as the worst case of a prompt.
+
+    Parameters
+    ----------
+    run : ProfilingRun or None
+        The engine's trial run.
+    mixer : Mixer
+        The layer's attention.
+    tp : (n,) array
+        Tensor-parallel degree, which splits the heads, [-]
+    longest : numeric
+        Longest request, [token]
+    sparse : bool
+        Whether it attends sparsely, which older trial runs leave out.
+
+    Returns
+    -------
+    (n,) array
+        [B]; 0 where nothing is expanded. Not modelled: rounding to whole pages.
+
+    References
+    ----------
+    .. [1] vllm-project/vllm, vllm/model_executor/layers/attention/mla_attention.py (forward_impl without metadata).
+
+    Examples
+    --------
+    GLM-5.1 on two ranks: 65,536 tokens, 32 heads, 192 + 256 values of 2 B, 1.75 GiB.
+
+    >>> from glmplan.facts.catalogue.models import load_model
+    >>> from glmplan.facts.engines.memory import load_memory_rule
+    >>> from glmplan.physics.blocks.kinds import mixer_of
+    >>> glm, run = load_model("glm-5.1"), load_memory_rule("vllm").profiling_of("0.19.0", dense=False)
+    >>> latent = mixer_of(glm.layers[glm.layer_names[0]])
+    >>> found = expanded_context_bytes(run, latent, tp=np.array([2.0]), longest=131072.0, sparse=False)
+    >>> float(found[0]) / 2**30
+    1.75
+    """
+    if run is None or not mixer.expanded_values or (sparse and not run.latent_sparse):
+        return 0.0
+    tokens = np.minimum(run.latent_requests * np.asarray(longest, dtype=float), run.latent_context)
+    return _VALUE_BYTES * tokens * mixer.expanded_values / np.minimum(tp, mixer.heads)
 
 
 def peak_bytes(run: ProfilingRun | None, model: ModelSpec, forward: np.ndarray, step: TrialStep) -> np.ndarray:

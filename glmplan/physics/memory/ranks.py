@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from glmplan.facts.engines.loading import ExpertKernel
-from glmplan.facts.engines.memory import MemoryRule, pipeline_layers
+from glmplan.facts.engines.memory import MemoryRule, ProfilingRun, pipeline_layers
 from glmplan.facts.formats import weight_format
 from glmplan.facts.schema.model import Checkpoint, ModelSpec
 from glmplan.physics.blocks.activations import activation_bytes
@@ -29,7 +29,7 @@ from glmplan.physics.memory.loaded import (
     rounding_bytes,
 )
 from glmplan.physics.memory.pages import CachedLayers
-from glmplan.physics.memory.profiling import TrialStep, is_dense, peak_bytes
+from glmplan.physics.memory.profiling import TrialStep, expanded_context_bytes, is_dense, peak_bytes
 from glmplan.physics.memory.settings import MemorySettings
 from glmplan.physics.points import Layout
 
@@ -345,10 +345,7 @@ def _stage(
         if cache.window is not None:
             windows[cache.window] = windows.get(cache.window, zero) + share * cache.in_window / degrees.dcp
         state = state + share * cache.state
-        widest = activation_bytes(
-            (part.kind,), model.hidden, tokens=settings.budget(memory), tp=degrees.tp, dp=degrees.dp, ep=degrees.ep
-        )
-        activation = np.maximum(activation, np.where(count > 0, widest, 0.0))
+        activation = np.maximum(activation, np.where(count > 0, _pass(model, part, degrees, settings, memory), 0.0))
     _add_vocabulary(weights, model, checkpoint, degrees, rule, index == 0, last)
     _add_rotary(weights, model, parts, counts, rule)
     if model.draft_head is not None and "mtp" in weights:  # which has an output head of its own
@@ -356,7 +353,7 @@ def _stage(
         weights["mtp"] = weights["mtp"] + np.where(last, own, 0.0)
     forward = activation
     activation = peak_bytes(
-        rule.profiling_of(settings.version, dense=is_dense(model)) if rule.profiling else None,
+        _trial(model, settings),
         model,
         activation,
         TrialStep(settings.budget(memory) + zero, settings.requests(memory, degrees.tp) + zero, last, "mtp" in weights),
@@ -367,6 +364,29 @@ def _stage(
     ordered = tuple(sorted(windows.items()))
     kinds = _kinds(parts, counts, degrees, kv, settings) if ordered or state.any() else ()
     return StageMemory(index, exists, counts.sum(axis=1), weights, host, per_token, ordered, state, activation, kinds)
+
+
+def _trial(model: ModelSpec, settings: MemorySettings) -> ProfilingRun | None:
+    """The engine's trial run of a model; None where no source says what it holds."""
+    rule = settings.rule
+    return rule.profiling_of(settings.version, dense=is_dense(model)) if rule.profiling else None
+
+
+def _pass(
+    model: ModelSpec, part: Segment, degrees: _Degrees, settings: MemorySettings, memory: float | None
+) -> np.ndarray:
+    """What a pass holds at one layer, [B]"""
+    tokens = settings.budget(memory)
+    widest = activation_bytes((part.kind,), model.hidden, tokens=tokens, tp=degrees.tp, dp=degrees.dp, ep=degrees.ep)
+    mixer = mixer_of(part.kind)
+    longest = model.max_context if settings.longest is None else settings.longest
+    sparse = mixer.indexed and settings.indexer
+    context = expanded_context_bytes(_trial(model, settings), mixer, tp=degrees.tp, longest=longest, sparse=sparse)
+    if not np.any(context):
+        return widest
+    # in place of keys and values of the step's own tokens
+    values = mixer.activation_values(degrees.tp) - mixer.expanded_values / degrees.tp
+    return np.maximum(widest, 2.0 * tokens * (2.0 * model.hidden + values) + context)
 
 
 def _kinds(
