@@ -75,7 +75,6 @@ def predictions_per_second() -> None:
         kv="fp8",
         engine="vllm",
         release=None,
-        graphs=True,
         draft_tokens=0,
         acceptance=None,
         sparse=runs_sparse(part, None),

@@ -187,7 +187,7 @@ def budget_of(row: dict[str, str], dp: int) -> tuple[tuple[float, ...] | None, b
         if most is not None and not any(found[1:]) and not any(most[1:]):
             found = min(found, most)
         # SGLang divides the chunk among ranks with attention of their own
-        found = tuple(one // dp if place == 0 else one / dp for place, one in enumerate(found))
+        found = (found[0] // dp, found[1] / dp, found[2] / dp, found[3] / dp)
     return found, whole
 
 
@@ -299,12 +299,13 @@ def main(path: str) -> None:
     """Read the launches and write the table."""
     with Path(path).open(encoding="utf-8", newline="") as stream:
         launches = list(csv.DictReader(stream))
-    entries, left = [], Counter()
+    entries: list[dict[str, str]] = []
+    left: Counter[str] = Counter()
     for row in launches:
         try:
             entries += entries_of(row)
-        except LeftOut as reason:
-            left[str(reason)] += 1
+        except LeftOut as why:
+            left[str(why)] += 1
     kept = merged(entries)
     out = io.StringIO()
     writer = csv.DictWriter(out, COLUMNS, lineterminator="\n")
