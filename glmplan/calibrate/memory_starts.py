@@ -132,7 +132,7 @@ def outside_of(start: LoggedStart, fit: MemoryFit) -> Vote | None:
         seen = replace(seen, total=start.total)
     computed = float(kv_pool(memory, seen, fit=bare).bytes[0]) + float(memory.weights[0]) - float(log.weights or 0.0)
     several = int(np.atleast_1d(memory.layout.accelerators)[0]) > 1
-    classes: tuple[str, ...] = outside_classes(seen, sparse=memory.sparse) if several else ("single",)
+    classes: tuple[str, ...] = outside_classes(seen, indexed=memory.indexed) if several else ("single",)
     return Vote(
         start.id,
         start.origin,
@@ -167,7 +167,7 @@ def outside_of_row(row: MemoryObservation, fit: MemoryFit) -> Vote | None:
     origin = row.source.split(" ")[0] if row.source.startswith("http") else row.source
     seen = part_memory(load_accelerator(text["part"]), fit=fit) if "part" in text else None
     if row.kind == "outside" and seen is not None:
-        kinds: tuple[str, ...] = (outside_classes(seen, sparse=False)[0], "several")
+        kinds: tuple[str, ...] = (outside_classes(seen, indexed=False)[0], "several")
         return Vote(row.id, origin, text["engine"], kinds, number["context_gib"] * GIB)
     if row.kind != "pool" or seen is None or not _tried(text["engine"]) or not row.used:
         return None
@@ -180,7 +180,7 @@ def outside_of_row(row: MemoryObservation, fit: MemoryFit) -> Vote | None:
         if peaks[0] != peaks[1]:
             return None
     several = int(number["tp"]) > 1
-    classes: tuple[str, ...] = outside_classes(seen, sparse=memory.sparse) if several else ("single",)
+    classes: tuple[str, ...] = outside_classes(seen, indexed=memory.indexed) if several else ("single",)
     # the remainder of a row is what its context leaves, which an engine of known trial run does not count apart
     context = fit.context[seen.link if several else "single"].mean
     kinds = (classes[0], "several") if several else classes

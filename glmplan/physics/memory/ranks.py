@@ -125,6 +125,8 @@ class RankMemory:
         Whether an engine that takes its estimate of CUDA graphs from the pool makes one for this model.
     smaller, larger : float
         Shares by which the weights may be smaller or larger than computed (ends of a 90 % interval), [-]
+    indexed : bool
+        Whether the model has an indexer, cached or left out.
     tower : tuple of int or None
         Layers and width of the vision tower as the config names them, [-]; None without a tower.
     """
@@ -139,6 +141,7 @@ class RankMemory:
     larger: float = 0.0
     budget: np.ndarray | float = 0.0
     estimates_graphs: bool = True
+    indexed: bool = False
     tower: tuple[int | None, int | None] | None = None
 
     @property
@@ -241,7 +244,7 @@ def rank_memory(
     sparse = settings.layout.index_keys and is_indexed(model)
     experts = max((t.copies for part in parts for t in part.tensors if t.shard == "experts"), default=0)
     drafts = mtp and model.draft_layers is not None
-    trial = rule.profiling_of(settings.version, dense=is_dense(model)) if rule.profiling else None
+    trial = _trial(model, settings)
     return RankMemory(
         named,
         tuple(stages),
@@ -249,10 +252,10 @@ def rank_memory(
         drafts,
         sparse,
         experts,
-        checkpoint.smaller,
-        checkpoint.larger,
+        *_apart(model, checkpoint, parts, degrees, settings, stages),
         settings.budget(memory),
         trial is None or trial.estimates_graphs,
+        is_indexed(model),
         (model.tower_layers, model.tower_width) if model.extra_parameters else None,
     )
 
@@ -264,6 +267,41 @@ def _within(part: Segment, edges: np.ndarray, stage: int) -> int:
     last = stage == len(edges) - 2
     upper = np.inf if last else edges[stage + 1]
     return sum(edges[stage] <= layer < upper for layer in part.layers)
+
+
+def _apart(
+    model: ModelSpec,
+    checkpoint: Checkpoint,
+    parts: tuple[Segment, ...],
+    degrees: _Degrees,
+    settings: MemorySettings,
+    stages: list[StageMemory],
+) -> tuple[float, float]:
+    """Shares by which the weights may be smaller or larger: of the files, and by padding that no source tells, [-]
+
+    The widest padding of a layer counts for all of its experts.
+    """
+    smaller, larger = 0.0, 0.0
+    for part in parts:
+        for tensor, stored in zip(part.tensors, part.formats, strict=True):
+            if tensor.tensor_class != "routed_experts":
+                continue
+            form = kept_format(settings.rule.loading, model.name, tensor, stored).name
+            possible = settings.possible_kernels(form)
+            if not possible:
+                continue
+            cut = degrees.tp * degrees.dp / degrees.ep
+            taken = expert_padding(tensor, settings.expert_kernel(form), cut)
+            others = [expert_padding(tensor, one, cut) / taken - 1.0 for one in possible]
+            larger = max(larger, *(float(np.max(one)) for one in others))
+            smaller = max(smaller, float(np.max(1.0 - 1.0 / np.asarray(taken))))
+    if not (smaller or larger):
+        return checkpoint.smaller, checkpoint.larger
+    share = max(
+        float(np.max(stage.weights.get("routed_experts", 0.0) / np.maximum(stage.weight_bytes, 1.0)))
+        for stage in stages
+    )
+    return float(np.hypot(checkpoint.smaller, share * smaller)), float(np.hypot(checkpoint.larger, share * larger))
 
 
 def _segment_weights(
