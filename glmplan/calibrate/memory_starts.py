@@ -24,7 +24,7 @@ from glmplan.calibrate.memory import (
     pool_remainder,
     row_memory,
 )
-from glmplan.calibrate.memory_weights import loaded_shares
+from glmplan.calibrate.memory_weights import loaded_shares, loaded_votes, share_without
 from glmplan.errors import GlmplanError
 from glmplan.facts.catalogue.accelerators import load_accelerator
 from glmplan.facts.engines.memory import load_memory_rule, memory_engines
@@ -303,7 +303,7 @@ def _by_engine(votes: list[Vote]) -> dict[str, dict[str, Spread]]:
 def left_out_sources(
     starts: Iterable[LoggedStart], rows: Iterable[MemoryObservation], fit: MemoryFit
 ) -> dict[str, MemoryFit]:
-    """Fit these terms without each source in turn.
+    """Fit these terms and the interval of the weights without each source in turn, older rows of it included.
 
     Parameters
     ----------
@@ -319,11 +319,21 @@ def left_out_sources(
     dict of str to MemoryFit
         Source → the fit that has not seen it.
     """
-    logs, others = list(starts), list(rows)
-    return {
-        origin: launch_terms([one for one in logs if one.origin != origin], others, fit)[0]
-        for origin in sorted({one.origin for one in logs if _tried(one.log.engine)})
-    }
+    logs = list(starts)
+    _, votes = launch_terms(logs, rows, fit)
+    loads = loaded_votes(logs)
+    found = {}
+    for origin in sorted({one.origin for one in logs}):
+        terms = {name: _by_engine([vote for vote in chosen if vote.origin != origin]) for name, chosen in votes.items()}
+        loaded = {engine: share_without(chosen, origin) for engine, chosen in loads.items()}
+        found[origin] = replace(
+            fit,
+            outside=terms["outside"],
+            estimate=terms["estimate"],
+            captured=terms["captured"],
+            loaded={engine: share for engine, share in loaded.items() if share is not None},
+        )
+    return found
 
 
 def fit_starts(

@@ -54,6 +54,7 @@ WIDE = {
     "Loader.__init__": "what the steps of a ladder share, by name",
     "Request.__init__": "fields of a request, written out because a dataclass is slower",
     "advance": ONE_LOOP,
+    "predict_start": "what a start was told, and the observed terms that calibration leaves out, by name",
     # reading and drawing
     "import_runs": "the options of a command, each used once",
     "command": "the options of a command, each used once",
