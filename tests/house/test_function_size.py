@@ -40,7 +40,6 @@ WIDE = {
     "_stage": QUANTITIES,
     "_add_vocabulary": QUANTITIES,
     # what decides is said in many words
-    "_memory_of": "the key under which the memory of a server is kept",
     "deploy": SETTINGS,
     "engine_default": "a setting and the conditions under which a default holds",
     "_amount": "a line of a table: what a column is",

@@ -20,6 +20,7 @@ from glmplan.physics.blocks.kinds import mixer_of
 from glmplan.physics.blocks.stack import vocabulary_tensors
 from glmplan.physics.blocks.storage import Segment, segments, tensor_format
 from glmplan.physics.blocks.tensor import Tensor
+from glmplan.physics.memory.encoder import with_encoder
 from glmplan.physics.memory.loaded import (
     HeldTensor,
     allocated_bytes,
@@ -396,6 +397,8 @@ def _stage(
         activation,
         TrialStep(settings.budget(memory) + zero, settings.requests(memory, degrees.tp) + zero, last, "mtp" in weights),
     )
+    if rule.profiling and index == 0 and _trial(model, settings) is not None:
+        activation = with_encoder(model, activation, tokens=settings.budget(memory) + zero, tp=degrees.tp)
     if rule.step_logits:
         computed = _step_buffer(model, rule.step_logits, settings.budget(memory), last)
         activation = np.maximum(forward, computed)
