@@ -1,8 +1,8 @@
 """What the encoder of images takes of the trial run by which an engine sizes its KV cache pool.
 
-vLLM runs the tower on as many of the largest images as a step's budget of encoder tokens holds, at least one, and keeps
-what comes out while it runs the language model's pass and sampler [1]_. The tower itself peaks where it interpolates its
-table of positions, which every rank does whole, or in a layer [2]_.
+vLLM runs the tower on as many of the largest images as a step's budget of encoder tokens holds, at least one, and
+keeps what comes out while it runs the language model's pass and sampler [1]_. The tower itself peaks where it
+interpolates its table of positions, which every rank does whole, or in a layer [2]_.
 
 References
 ----------
@@ -21,8 +21,8 @@ __all__ = ["encoder_peak", "with_encoder"]
 
 #: bytes of an activation [B]
 _VALUE_BYTES = 2.0
-#: widths of the tower that live at once for a patch while positions are interpolated: its embedding, four corners of the
-#: table, their sum, and the sum in another order [-]
+#: widths of the tower that live at once for a patch while positions are interpolated: its embedding, four corners of
+#: the table, their sum, and the sum in another order [-]
 _INTERPOLATED = 7.0
 #: and in a layer: the residual and what was normed [-]
 _IN_LAYER = 2.0

@@ -69,7 +69,7 @@ def test_no_single_source_carries_the_goals(scores, quantity):
         "pool",
         pytest.param(
             "tokens",
-            marks=pytest.mark.xfail(strict=True, reason="covers 96 %: the pool's interval, over eight sources"),
+            marks=pytest.mark.xfail(strict=True, reason="covers all: the pool's interval, over eight sources"),
         ),
     ],
 )
