@@ -118,7 +118,7 @@ def share_without(votes: Iterable[tuple[str, str, float]], origin: str = "") -> 
     Parameters
     ----------
     votes : iterable of (str, str, float)
-        What `loaded_votes` finds.
+        Source, log and share [-], as `loaded_votes` finds them.
     origin : str, optional
         The source that is left out.
 

@@ -11,16 +11,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from glmplan.facts.engines.loading import ExpertKernel
-from glmplan.facts.engines.memory import MemoryRule, ProfilingRun, pipeline_layers
+from glmplan.facts.engines.memory import MemoryRule, pipeline_layers
 from glmplan.facts.formats import weight_format
 from glmplan.facts.schema.model import Checkpoint, ModelSpec
-from glmplan.physics.blocks.activations import activation_bytes
 from glmplan.physics.blocks.features import is_indexed
 from glmplan.physics.blocks.kinds import mixer_of
 from glmplan.physics.blocks.stack import vocabulary_tensors
 from glmplan.physics.blocks.storage import Segment, segments, tensor_format
 from glmplan.physics.blocks.tensor import Tensor
-from glmplan.physics.memory.encoder import with_encoder
 from glmplan.physics.memory.loaded import (
     HeldTensor,
     allocated_bytes,
@@ -29,8 +27,10 @@ from glmplan.physics.memory.loaded import (
     rotary_table_bytes,
     rounding_bytes,
 )
+from glmplan.physics.memory.padding import padding_apart
 from glmplan.physics.memory.pages import CachedLayers
-from glmplan.physics.memory.profiling import TrialStep, expanded_context_bytes, is_dense, peak_bytes
+from glmplan.physics.memory.passes import PassStep, pass_bytes, stage_peak, trial_run
+from glmplan.physics.memory.profiling import TrialStep
 from glmplan.physics.memory.settings import MemorySettings
 from glmplan.physics.points import Layout
 
@@ -245,7 +245,7 @@ def rank_memory(
     sparse = settings.layout.index_keys and is_indexed(model)
     experts = max((t.copies for part in parts for t in part.tensors if t.shard == "experts"), default=0)
     drafts = mtp and model.draft_layers is not None
-    trial = _trial(model, settings)
+    trial = trial_run(model, settings)
     return RankMemory(
         named,
         tuple(stages),
@@ -253,7 +253,7 @@ def rank_memory(
         drafts,
         sparse,
         experts,
-        *_apart(model, checkpoint, parts, degrees, settings, stages),
+        *_apart(model.name, checkpoint, parts, degrees, settings, stages),
         settings.budget(memory),
         trial is None or trial.estimates_graphs,
         is_indexed(model),
@@ -271,37 +271,17 @@ def _within(part: Segment, edges: np.ndarray, stage: int) -> int:
 
 
 def _apart(
-    model: ModelSpec,
+    model: str,
     checkpoint: Checkpoint,
     parts: tuple[Segment, ...],
     degrees: _Degrees,
     settings: MemorySettings,
     stages: list[StageMemory],
 ) -> tuple[float, float]:
-    """Shares by which the weights may be smaller or larger: of the files, and by padding that no source tells, [-]
-
-    The widest padding of a layer counts for all of its experts.
-    """
-    smaller, larger = 0.0, 0.0
-    for part in parts:
-        for tensor, stored in zip(part.tensors, part.formats, strict=True):
-            if tensor.tensor_class != "routed_experts":
-                continue
-            form = kept_format(settings.rule.loading, model.name, tensor, stored).name
-            possible = settings.possible_kernels(form)
-            if not possible:
-                continue
-            cut = degrees.tp * degrees.dp / degrees.ep
-            taken = expert_padding(tensor, settings.expert_kernel(form), cut)
-            others = [expert_padding(tensor, one, cut) / taken - 1.0 for one in possible]
-            larger = max(larger, *(float(np.max(one)) for one in others))
-            smaller = max(smaller, float(np.max(1.0 - 1.0 / np.asarray(taken))))
-    if not (smaller or larger):
-        return checkpoint.smaller, checkpoint.larger
-    share = max(
-        float(np.max(stage.weights.get("routed_experts", 0.0) / np.maximum(stage.weight_bytes, 1.0)))
-        for stage in stages
-    )
+    """Shares by which the weights may be smaller or larger: of the files, and by padding that no source tells, [-]"""
+    smaller, larger = padding_apart(model, parts, degrees.tp * degrees.dp / degrees.ep, settings)
+    held = ((stage.weights.get("routed_experts", 0.0), np.maximum(stage.weight_bytes, 1.0)) for stage in stages)
+    share = max(float(np.max(experts / every)) for experts, every in held) if smaller or larger else 0.0
     return float(np.hypot(checkpoint.smaller, share * smaller)), float(np.hypot(checkpoint.larger, share * larger))
 
 
@@ -372,6 +352,7 @@ def _stage(
     weights: dict[str, np.ndarray] = {}
     host, per_token, state, activation = zero, zero, zero, zero
     windows: dict[int, np.ndarray] = {}
+    run, each = trial_run(model, settings), PassStep(settings.budget(memory), degrees.tp, degrees.dp, degrees.ep)
     for number, part in enumerate(parts):
         count = counts[:, number]
         for name, size in held[number][0].items():
@@ -384,50 +365,20 @@ def _stage(
         if cache.window is not None:
             windows[cache.window] = windows.get(cache.window, zero) + share * cache.in_window / degrees.dcp
         state = state + share * cache.state
-        activation = np.maximum(activation, np.where(count > 0, _pass(model, part, degrees, settings, memory), 0.0))
+        widest = pass_bytes(model, part.kind, run, settings, each)
+        activation = np.maximum(activation, np.where(count > 0, widest, 0.0))
     _add_vocabulary(weights, model, checkpoint, degrees, rule, index == 0, last)
     _add_rotary(weights, model, parts, counts, rule)
     if model.draft_head is not None and "mtp" in weights:  # which has an output head of its own
         own = np.ceil(model.vocabulary / degrees.tp) * model.hidden * weight_format("bf16").bytes
         weights["mtp"] = weights["mtp"] + np.where(last, own, 0.0)
-    forward = activation
-    activation = peak_bytes(
-        _trial(model, settings),
-        model,
-        activation,
-        TrialStep(settings.budget(memory) + zero, settings.requests(memory, degrees.tp) + zero, last, "mtp" in weights),
+    step = TrialStep(
+        settings.budget(memory) + zero, settings.requests(memory, degrees.tp) + zero, last, "mtp" in weights
     )
-    if rule.profiling and index == 0 and _trial(model, settings) is not None:
-        activation = with_encoder(model, activation, tokens=settings.budget(memory) + zero, tp=degrees.tp)
-    if rule.step_logits:
-        computed = _step_buffer(model, rule.step_logits, settings.budget(memory), last)
-        activation = np.maximum(forward, computed)
+    activation = stage_peak(model, activation, settings, step, tp=degrees.tp, first=index == 0)
     ordered = tuple(sorted(windows.items()))
     kinds = _kinds(parts, counts, degrees, kv, settings) if ordered or state.any() else ()
     return StageMemory(index, exists, counts.sum(axis=1), weights, host, per_token, ordered, state, activation, kinds)
-
-
-def _trial(model: ModelSpec, settings: MemorySettings) -> ProfilingRun | None:
-    """The engine's trial run of a model; None where no source says what it holds."""
-    rule = settings.rule
-    return rule.profiling_of(settings.version, dense=is_dense(model)) if rule.profiling else None
-
-
-def _pass(
-    model: ModelSpec, part: Segment, degrees: _Degrees, settings: MemorySettings, memory: float | None
-) -> np.ndarray:
-    """What a pass holds at one layer, [B]"""
-    tokens = settings.budget(memory)
-    widest = activation_bytes((part.kind,), model.hidden, tokens=tokens, tp=degrees.tp, dp=degrees.dp, ep=degrees.ep)
-    mixer = mixer_of(part.kind)
-    longest = model.max_context if settings.longest is None else settings.longest
-    sparse = mixer.indexed and settings.indexer
-    context = expanded_context_bytes(_trial(model, settings), mixer, tp=degrees.tp, longest=longest, sparse=sparse)
-    if not np.any(context):
-        return widest
-    # in place of keys and values of the step's own tokens
-    values = mixer.activation_values(degrees.tp) - mixer.expanded_values / degrees.tp
-    return np.maximum(widest, 2.0 * tokens * (2.0 * model.hidden + values) + context)
 
 
 def _kinds(
@@ -455,11 +406,6 @@ def _kinds(
         token = each / np.minimum(degrees.tp, cache.units)
         found[key] = CachedLayers(counts[:, number].astype(float), token, cache.window, pages[where])
     return tuple(found.values())
-
-
-def _step_buffer(model: ModelSpec, value: float, tokens: np.ndarray, last: np.ndarray) -> np.ndarray:
-    """Compute buffer of engines that reserve logits for every token of a step: states and logits, [B]"""
-    return value * tokens * np.where(last, model.hidden + model.vocabulary, model.hidden)
 
 
 def _add_vocabulary(

@@ -151,7 +151,8 @@ class MemorySettings:
         silicon = self.accelerator and load_accelerator(self.accelerator).compute_capability
         if self.expert_kernel(form) is not None and (self.experts_backend is not None or silicon):
             return ()
-        if load_engine(self.engine).running.reads != "safetensors":
+        running = load_engine(self.engine).running
+        if running is None or running.reads != "safetensors":
             return ()
 
         def fitting(engines: tuple[str, ...]) -> tuple[ExpertKernel, ...]:
