@@ -24,7 +24,7 @@ from glmplan.calibrate.memory import (
     pool_remainder,
     row_memory,
 )
-from glmplan.calibrate.memory_weights import loaded_shares
+from glmplan.calibrate.memory_weights import loaded_shares, loaded_votes, share_without
 from glmplan.errors import GlmplanError
 from glmplan.facts.catalogue.accelerators import load_accelerator
 from glmplan.facts.engines.memory import load_memory_rule, memory_engines
@@ -132,7 +132,7 @@ def outside_of(start: LoggedStart, fit: MemoryFit) -> Vote | None:
         seen = replace(seen, total=start.total)
     computed = float(kv_pool(memory, seen, fit=bare).bytes[0]) + float(memory.weights[0]) - float(log.weights or 0.0)
     several = int(np.atleast_1d(memory.layout.accelerators)[0]) > 1
-    classes: tuple[str, ...] = outside_classes(seen, sparse=memory.sparse) if several else ("single",)
+    classes: tuple[str, ...] = outside_classes(seen, indexed=memory.indexed) if several else ("single",)
     return Vote(
         start.id,
         start.origin,
@@ -167,7 +167,7 @@ def outside_of_row(row: MemoryObservation, fit: MemoryFit) -> Vote | None:
     origin = row.source.split(" ")[0] if row.source.startswith("http") else row.source
     seen = part_memory(load_accelerator(text["part"]), fit=fit) if "part" in text else None
     if row.kind == "outside" and seen is not None:
-        kinds: tuple[str, ...] = (outside_classes(seen, sparse=False)[0], "several")
+        kinds: tuple[str, ...] = (outside_classes(seen, indexed=False)[0], "several")
         return Vote(row.id, origin, text["engine"], kinds, number["context_gib"] * GIB)
     if row.kind != "pool" or seen is None or not _tried(text["engine"]) or not row.used:
         return None
@@ -180,7 +180,7 @@ def outside_of_row(row: MemoryObservation, fit: MemoryFit) -> Vote | None:
         if peaks[0] != peaks[1]:
             return None
     several = int(number["tp"]) > 1
-    classes: tuple[str, ...] = outside_classes(seen, sparse=memory.sparse) if several else ("single",)
+    classes: tuple[str, ...] = outside_classes(seen, indexed=memory.indexed) if several else ("single",)
     # the remainder of a row is what its context leaves, which an engine of known trial run does not count apart
     context = fit.context[seen.link if several else "single"].mean
     kinds = (classes[0], "several") if several else classes
@@ -303,7 +303,7 @@ def _by_engine(votes: list[Vote]) -> dict[str, dict[str, Spread]]:
 def left_out_sources(
     starts: Iterable[LoggedStart], rows: Iterable[MemoryObservation], fit: MemoryFit
 ) -> dict[str, MemoryFit]:
-    """Fit these terms without each source in turn.
+    """Fit these terms and the interval of the weights without each source in turn, older rows of it included.
 
     Parameters
     ----------
@@ -319,11 +319,21 @@ def left_out_sources(
     dict of str to MemoryFit
         Source → the fit that has not seen it.
     """
-    logs, others = list(starts), list(rows)
-    return {
-        origin: launch_terms([one for one in logs if one.origin != origin], others, fit)[0]
-        for origin in sorted({one.origin for one in logs if _tried(one.log.engine)})
-    }
+    logs = list(starts)
+    _, votes = launch_terms(logs, rows, fit)
+    loads = loaded_votes(logs)
+    found = {}
+    for origin in sorted({one.origin for one in logs}):
+        terms = {name: _by_engine([vote for vote in chosen if vote.origin != origin]) for name, chosen in votes.items()}
+        loaded = {engine: share_without(chosen, origin) for engine, chosen in loads.items()}
+        found[origin] = replace(
+            fit,
+            outside=terms["outside"],
+            estimate=terms["estimate"],
+            captured=terms["captured"],
+            loaded={engine: share for engine, share in loaded.items() if share is not None},
+        )
+    return found
 
 
 def fit_starts(

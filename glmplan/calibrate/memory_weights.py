@@ -17,7 +17,7 @@ from glmplan.prediction.from_row_memory import checkpoint_of, model_of
 from glmplan.prediction.start_memory import launched
 from glmplan.readers.runs.importers.start_up_table import LoggedStart
 
-__all__ = ["loaded_share", "loaded_shares", "logged_over_computed"]
+__all__ = ["loaded_share", "loaded_shares", "loaded_votes", "logged_over_computed", "share_without"]
 
 #: of the logs, each source with one vote, that the interval holds [-]
 _INSIDE = 0.9
@@ -107,15 +107,57 @@ def loaded_shares(starts: Iterable[LoggedStart]) -> tuple[dict[str, LoadedShare]
     dict of str to list of str
         Engine → the logs that it rests on.
     """
-    seen: dict[str, dict[str, list[float]]] = {}
-    logs: dict[str, list[str]] = {}
+    votes = loaded_votes(starts)
+    found = {engine: share for engine in votes if (share := share_without(votes[engine])) is not None}
+    return found, {engine: [one for _, one, _ in votes[engine]] for engine in found}
+
+
+def share_without(votes: Iterable[tuple[str, str, float]], origin: str = "") -> LoadedShare | None:
+    """The interval of the weights of one engine, a source left out.
+
+    Parameters
+    ----------
+    votes : iterable of (str, str, float)
+        Source, log and share [-], as `loaded_votes` finds them.
+    origin : str, optional
+        The source that is left out.
+
+    Returns
+    -------
+    LoadedShare or None
+        None with fewer than three sources.
+
+    Examples
+    --------
+    >>> share_without([("a", "1", 0.02), ("b", "2", 0.01), ("c", "3", 0.0)], "a") is None
+    True
+    """
+    by: dict[str, list[float]] = {}
+    for source, _, value in votes:
+        if source != origin:
+            by.setdefault(source, []).append(value)
+    return loaded_share(by.values()) if len(by) >= _LEAST_SOURCES else None
+
+
+def loaded_votes(starts: Iterable[LoggedStart]) -> dict[str, list[tuple[str, str, float]]]:
+    """What every log says of loaded weights.
+
+    Parameters
+    ----------
+    starts : iterable of LoggedStart
+        The logs.
+
+    Returns
+    -------
+    dict of str to list of (str, str, float)
+        Engine, sorted → source, log and the share by which its weights exceed the computed ones, [-]
+    """
+    found: dict[str, list[tuple[str, str, float]]] = {}
     for start in starts:
         try:
             value = logged_over_computed(start)
         except GlmplanError:
             continue
         if value is not None:
-            seen.setdefault(start.log.engine, {}).setdefault(start.origin, []).append(value)
-            logs.setdefault(start.log.engine, []).append(start.id)
-    found = {engine: loaded_share(by.values()) for engine, by in sorted(seen.items()) if len(by) >= _LEAST_SOURCES}
-    return found, {engine: logs[engine] for engine in found}
+            found.setdefault(start.log.engine, []).append((start.origin, start.id, value))
+    return dict(sorted(found.items()))

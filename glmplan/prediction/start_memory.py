@@ -11,7 +11,7 @@ from glmplan.facts.catalogue.names import kv_name
 from glmplan.facts.schema.accelerator import Accelerator
 from glmplan.facts.schema.model import Checkpoint, ModelSpec
 from glmplan.physics.memory import MemorySettings, RankMemory, kv_pool, part_memory, rank_memory
-from glmplan.physics.memory.observed import load_memory_fit
+from glmplan.physics.memory.observed import MemoryFit, load_memory_fit
 from glmplan.physics.memory.pool import PoolTerms, pool_terms, weights_interval
 from glmplan.physics.points import Layout
 from glmplan.prediction.deployment import default_kv
@@ -207,6 +207,7 @@ def predict_start(
     *,
     graphs: bool = True,
     unstated: Collection[str] = (),
+    fit: MemoryFit | None = None,
 ) -> StartMemory:
     """Predict the memory of an engine start from its settings; what it said of its memory is not looked at.
 
@@ -224,6 +225,8 @@ def predict_start(
         Whether graphs are captured.
     unstated : collection of str, optional
         Settings that the log does not tell and somebody may have set: the intervals span what is usual.
+    fit : MemoryFit, optional
+        Observed terms; those in `calibration` if not given.
 
     Returns
     -------
@@ -249,29 +252,30 @@ def predict_start(
     >>> round(found.weights.value / 2**30, 2), found.kv
     (14.99, 'bf16')
     """
+    fit = fit or load_memory_fit()
     held, kv = launched(log, model, checkpoint, part, graphs=graphs)
     rule = held.settings.rule
     first = held.weights[0]
     if not rule.draft_in_pool:
         first = max(float((stage.weight_bytes - stage.weights.get("mtp", 0.0))[0]) for stage in held.stages)
-    smaller, larger = weights_interval(held, load_memory_fit())
+    smaller, larger = weights_interval(held, fit)
     weights = Span(float(first), float(first * (1.0 - smaller)), float(first * (1.0 + larger)))
     peak = max(float(stage.activation[0]) for stage in held.stages)
     if part is None:
         return StartMemory(kv, weights, peak)
-    seen, fit = part_memory(part), load_memory_fit()
+    seen = part_memory(part, fit=fit)
     longest = log.max_context or float(model.max_context)
-    pool = kv_pool(held, seen, context=longest)
+    pool = kv_pool(held, seen, context=longest, fit=fit)
     terms = pool_terms(held, held.stages[int(pool.stage[0])], seen, fit)
 
     def sizes(settings: MemorySettings) -> tuple[float, float, float]:
-        told = kv_pool(_ranks(log, model, checkpoint, part, settings, kv), seen, context=longest)
+        told = kv_pool(_ranks(log, model, checkpoint, part, settings, kv), seen, context=longest, fit=fit)
         value = float(told.bytes[0])
         low, high = (QUANTILE_90 * float(terms.deviation(side)[0]) for side in (-1.0, 1.0))
         return value, value - low, value + high
 
     def tokens(settings: MemorySettings) -> tuple[float, float, float]:
-        told = kv_pool(_ranks(log, model, checkpoint, part, settings, kv), seen, context=longest)
+        told = kv_pool(_ranks(log, model, checkpoint, part, settings, kv), seen, context=longest, fit=fit)
         return float(told.printed[0]), float(told.printed_low[0]), float(told.printed_high[0])
 
     captured = float(terms.graphs[0])

@@ -40,7 +40,6 @@ WIDE = {
     "_stage": QUANTITIES,
     "_add_vocabulary": QUANTITIES,
     # what decides is said in many words
-    "_memory_of": "the key under which the memory of a server is kept",
     "deploy": SETTINGS,
     "engine_default": "a setting and the conditions under which a default holds",
     "_amount": "a line of a table: what a column is",
@@ -54,6 +53,7 @@ WIDE = {
     "Loader.__init__": "what the steps of a ladder share, by name",
     "Request.__init__": "fields of a request, written out because a dataclass is slower",
     "advance": ONE_LOOP,
+    "predict_start": "what a start was told, and the observed terms that calibration leaves out, by name",
     # reading and drawing
     "import_runs": "the options of a command, each used once",
     "command": "the options of a command, each used once",

@@ -51,14 +51,17 @@ def test_glm_51_fp8_needs_eight_b200():
     assert plan("glm-5.1-fp8", "4xb200-sxm").verdict == "does_not_fit"
 
 
-@pytest.mark.parametrize("kv", ["bf16", "fp8"])
-def test_glm_51_fp8_on_eight_h200_is_short_of_cache_at_64_users_of_9k(kv):
-    """64 × 9,216 tokens are 589,824; BF16 takes 100 kB a token on every TP rank."""
-    answer = plan("glm-5.1-fp8", "8xh200-sxm", tp="8", users="64", input="8192", output="1024", kv=kv)
+@pytest.mark.parametrize(("kv", "users"), [("bf16", 64), ("fp8", 72)])
+def test_glm_51_fp8_on_eight_h200_is_short_of_cache_at_users_of_9k(kv, users):
+    """0.92 × 139.91 GiB leave 36 beside 89.0 of weights, 1.0 of the sampler, 0.86 outside torch and 1.38 for graphs.
+
+    64 × 9,216 tokens are 589,824 and BF16 takes 100 kB a token on every TP rank; 72 are 663,552 and FP8 takes 61 kB.
+    """
+    answer = plan("glm-5.1-fp8", "8xh200-sxm", tp="8", users=str(users), input="8192", output="1024", kv=kv)
     assert answer.verdict == "tight"
-    assert answer.holding.held < 64
-    assert answer.users[0].running < 64
-    assert "of the 64 requests" in answer.headline
+    assert answer.holding.held < users
+    assert answer.users[0].running < users
+    assert f"of the {users} requests" in answer.headline
 
 
 def test_the_layout_chosen_for_eight_h200_holds_them():
@@ -69,9 +72,9 @@ def test_the_layout_chosen_for_eight_h200_holds_them():
 
 
 def test_a_cache_that_holds_all_in_the_mean_only_says_so():
-    answer = plan("glm-5.1-fp8", "8xh200-sxm", kv="bf16", users="56", input="8192", output="1024")
+    answer = plan("glm-5.1-fp8", "8xh200-sxm", kv="bf16", users="74", input="8192", output="1024")
     assert answer.verdict == "tight"
-    assert answer.holding.held_low < 56 <= answer.holding.held
+    assert answer.holding.held_low < 74 <= answer.holding.held
     assert f"in the mean, but only {answer.holding.held_low:,.0f} at the low end" in answer.headline
 
 

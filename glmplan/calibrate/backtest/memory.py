@@ -7,10 +7,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from glmplan.calibrate.memory import observations
+from glmplan.calibrate.memory_starts import left_out_sources
 from glmplan.errors import GlmplanError
 from glmplan.facts.catalogue.accelerators import load_accelerator
 from glmplan.facts.catalogue.names import own_images
 from glmplan.facts.schema.accelerator import Accelerator
+from glmplan.physics.memory.observed import MemoryFit, load_memory_fit
 from glmplan.prediction.comparison import relative_error
 from glmplan.prediction.from_row_memory import checkpoint_of, model_of
 from glmplan.prediction.start_memory import Span, predict_start
@@ -180,13 +183,15 @@ def kind_of_start(start: LoggedStart, part: Accelerator | None) -> str:
     return "image" if "/" in version and not version.startswith(own_images()) else "stock"
 
 
-def score_starts(starts: Iterable[LoggedStart] | None = None) -> StartScores:
+def score_starts(starts: Iterable[LoggedStart] | None = None, *, left_out: bool = False) -> StartScores:
     """Predict the memory of logged starts and hold it against the logs.
 
     Parameters
     ----------
     starts : iterable of LoggedStart, optional
         The logs; those that ship by default.
+    left_out : bool, optional
+        Whether each log is predicted with terms that were fitted without its source.
 
     Returns
     -------
@@ -201,23 +206,28 @@ def score_starts(starts: Iterable[LoggedStart] | None = None) -> StartScores:
     """
     errors: list[LoggedError] = []
     left: dict[str, str] = {}
-    for start in start_up_logs() if starts is None else starts:
+    logs = start_up_logs() if starts is None else list(starts)
+    fits: dict[str, MemoryFit] = {}
+    if left_out:
+        rows = [row for row in observations() if row.used]
+        fits = left_out_sources(start_up_logs(), rows, load_memory_fit())
+    for start in logs:
         if start.not_scored or start.model is None:
             left[start.id] = start.not_scored or f"{start.log.model} is not in the catalogue"
             continue
         try:
-            errors += _errors(start)
+            errors += _errors(start, fits.get(start.origin))
         except GlmplanError as error:
             left[start.id] = str(error)
     return StartScores(tuple(errors), left)
 
 
-def _errors(start: LoggedStart) -> list[LoggedError]:
+def _errors(start: LoggedStart, fit: MemoryFit | None) -> list[LoggedError]:
     log = start.log
     part = load_accelerator(start.accelerator) if start.accelerator else None
     model = model_of(start.model or "")
     checkpoint = checkpoint_of(model.name, start.weights, None, log.engine)
-    found = predict_start(log, model, checkpoint, part, graphs=start.graphs, unstated=start.unstated)
+    found = predict_start(log, model, checkpoint, part, graphs=start.graphs, unstated=start.unstated, fit=fit)
     kind = kind_of_start(start, part)
     pairs: tuple[tuple[str, float | None, Span | None, float], ...] = (
         ("weights", log.weights, found.weights, GIB),

@@ -363,6 +363,11 @@ class ModelSpec(_Record):
     extra_replicated: int = Field(0, ge=0, description="those of them that every TP rank holds whole, [-]")
     tower_layers: PositiveInt | None = None
     tower_width: PositiveInt | None = None
+    tower_inner: int = Field(0, ge=0, description="inner width of the tower's feed-forward, [-]; 0 where not known")
+    tower_patch_values: int = Field(0, ge=0, description="values of a patch as it enters the tower, [-]")
+    tower_patches: int = Field(0, ge=0, description="patches of the largest image that its processor makes, [-]")
+    tower_merge: PositiveInt = Field(1, description="patches that make one token, [-]")
+    tower_output: int = Field(0, ge=0, description="values of a token as it leaves the tower, [-]")
     extra_note: str | None = None
     multimodal_positions: bool = Field(False, description="positions have time, height and width (M-RoPE)")
     checkpoints: tuple[Checkpoint, ...] = ()

@@ -134,7 +134,7 @@ def _observed(fit: MemoryFit, memory: RankMemory, part: PartMemory) -> _Beside:
     trial = memory.settings.rule.profiling_of(memory.settings.version, dense=True)
     if engine in fit.outside and trial is not None and part.link != "unified":
         seen = fit.outside[engine]
-        several = seen[next(one for one in outside_classes(part, sparse=memory.sparse) if one in seen)]
+        several = seen[next(one for one in outside_classes(part, indexed=memory.indexed) if one in seen)]
         context = np.where(alone, seen["single"].mean, several.mean)
         return _Beside(context, np.where(alone, seen["single"].sd, several.sd) ** 2, Spread(0.0, 0.0, 0))
     single = fit.context["single"]
@@ -147,15 +147,15 @@ def _observed(fit: MemoryFit, memory: RankMemory, part: PartMemory) -> _Beside:
     return _Beside(context, variance, fit.remainder.get(engine, others))
 
 
-def outside_classes(part: PartMemory, *, sparse: bool) -> tuple[str, ...]:
+def outside_classes(part: PartMemory, *, indexed: bool) -> tuple[str, ...]:
     """Kinds of launches on several accelerators by what they take outside the trial run, the narrowest first.
 
     Parameters
     ----------
     part : PartMemory
         The accelerator.
-    sparse : bool
-        Whether the model caches index keys.
+    indexed : bool
+        Whether the model has an indexer.
 
     Returns
     -------
@@ -164,18 +164,19 @@ def outside_classes(part: PartMemory, *, sparse: bool) -> tuple[str, ...]:
 
     Notes
     -----
-    Sparse models over PCIe run on images of the community, which hold arenas of their own kernels. Where accelerators
+    Models with an indexer run on images of the community over PCIe, sparsely with kernels and arenas of their own or
+    densely with the indexer patched out; all logs are of the first. Where accelerators
     reach each other's memory over PCIe, the communicators hold buffers there; where they cannot, in host memory. NVLink
     of compute capability 10 has the all-reduce work spaces of FlashInfer.
 
     Examples
     --------
-    >>> outside_classes(PartMemory(80e9, 79e9, 0.0, "nvlink", capability="10.3"), sparse=False)
+    >>> outside_classes(PartMemory(80e9, 79e9, 0.0, "nvlink", capability="10.3"), indexed=False)
     ('nvlink-10', 'nvlink', 'several')
     """
     link = part.link
     if link == "pcie":
-        link = "pcie-sparse" if sparse else "pcie-peer" if part.peer_to_peer else "pcie"
+        link = "pcie-sparse" if indexed else "pcie-peer" if part.peer_to_peer else "pcie"
     elif link == "nvlink" and part.capability.startswith("10."):
         link = "nvlink-10"
     return tuple(dict.fromkeys((link, part.link, "several")))

@@ -11,10 +11,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from glmplan.facts.engines.loading import ExpertKernel
-from glmplan.facts.engines.memory import MemoryRule, ProfilingRun, pipeline_layers
+from glmplan.facts.engines.memory import MemoryRule, pipeline_layers
 from glmplan.facts.formats import weight_format
 from glmplan.facts.schema.model import Checkpoint, ModelSpec
-from glmplan.physics.blocks.activations import activation_bytes
 from glmplan.physics.blocks.features import is_indexed
 from glmplan.physics.blocks.kinds import mixer_of
 from glmplan.physics.blocks.stack import vocabulary_tensors
@@ -28,8 +27,10 @@ from glmplan.physics.memory.loaded import (
     rotary_table_bytes,
     rounding_bytes,
 )
+from glmplan.physics.memory.padding import padding_apart
 from glmplan.physics.memory.pages import CachedLayers
-from glmplan.physics.memory.profiling import TrialStep, expanded_context_bytes, is_dense, peak_bytes
+from glmplan.physics.memory.passes import PassStep, pass_bytes, stage_peak, trial_run
+from glmplan.physics.memory.profiling import TrialStep
 from glmplan.physics.memory.settings import MemorySettings
 from glmplan.physics.points import Layout
 
@@ -125,6 +126,8 @@ class RankMemory:
         Whether an engine that takes its estimate of CUDA graphs from the pool makes one for this model.
     smaller, larger : float
         Shares by which the weights may be smaller or larger than computed (ends of a 90 % interval), [-]
+    indexed : bool
+        Whether the model has an indexer, cached or left out.
     tower : tuple of int or None
         Layers and width of the vision tower as the config names them, [-]; None without a tower.
     """
@@ -139,6 +142,7 @@ class RankMemory:
     larger: float = 0.0
     budget: np.ndarray | float = 0.0
     estimates_graphs: bool = True
+    indexed: bool = False
     tower: tuple[int | None, int | None] | None = None
 
     @property
@@ -241,7 +245,7 @@ def rank_memory(
     sparse = settings.layout.index_keys and is_indexed(model)
     experts = max((t.copies for part in parts for t in part.tensors if t.shard == "experts"), default=0)
     drafts = mtp and model.draft_layers is not None
-    trial = rule.profiling_of(settings.version, dense=is_dense(model)) if rule.profiling else None
+    trial = trial_run(model, settings)
     return RankMemory(
         named,
         tuple(stages),
@@ -249,10 +253,10 @@ def rank_memory(
         drafts,
         sparse,
         experts,
-        checkpoint.smaller,
-        checkpoint.larger,
+        *_apart(model.name, checkpoint, parts, degrees, settings, stages),
         settings.budget(memory),
         trial is None or trial.estimates_graphs,
+        is_indexed(model),
         (model.tower_layers, model.tower_width) if model.extra_parameters else None,
     )
 
@@ -264,6 +268,21 @@ def _within(part: Segment, edges: np.ndarray, stage: int) -> int:
     last = stage == len(edges) - 2
     upper = np.inf if last else edges[stage + 1]
     return sum(edges[stage] <= layer < upper for layer in part.layers)
+
+
+def _apart(
+    model: str,
+    checkpoint: Checkpoint,
+    parts: tuple[Segment, ...],
+    degrees: _Degrees,
+    settings: MemorySettings,
+    stages: list[StageMemory],
+) -> tuple[float, float]:
+    """Shares by which the weights may be smaller or larger: of the files, and by padding that no source tells, [-]"""
+    smaller, larger = padding_apart(model, parts, degrees.tp * degrees.dp / degrees.ep, settings)
+    held = ((stage.weights.get("routed_experts", 0.0), np.maximum(stage.weight_bytes, 1.0)) for stage in stages)
+    share = max(float(np.max(experts / every)) for experts, every in held) if smaller or larger else 0.0
+    return float(np.hypot(checkpoint.smaller, share * smaller)), float(np.hypot(checkpoint.larger, share * larger))
 
 
 def _segment_weights(
@@ -333,6 +352,7 @@ def _stage(
     weights: dict[str, np.ndarray] = {}
     host, per_token, state, activation = zero, zero, zero, zero
     windows: dict[int, np.ndarray] = {}
+    run, each = trial_run(model, settings), PassStep(settings.budget(memory), degrees.tp, degrees.dp, degrees.ep)
     for number, part in enumerate(parts):
         count = counts[:, number]
         for name, size in held[number][0].items():
@@ -345,48 +365,20 @@ def _stage(
         if cache.window is not None:
             windows[cache.window] = windows.get(cache.window, zero) + share * cache.in_window / degrees.dcp
         state = state + share * cache.state
-        activation = np.maximum(activation, np.where(count > 0, _pass(model, part, degrees, settings, memory), 0.0))
+        widest = pass_bytes(model, part.kind, run, settings, each)
+        activation = np.maximum(activation, np.where(count > 0, widest, 0.0))
     _add_vocabulary(weights, model, checkpoint, degrees, rule, index == 0, last)
     _add_rotary(weights, model, parts, counts, rule)
     if model.draft_head is not None and "mtp" in weights:  # which has an output head of its own
         own = np.ceil(model.vocabulary / degrees.tp) * model.hidden * weight_format("bf16").bytes
         weights["mtp"] = weights["mtp"] + np.where(last, own, 0.0)
-    forward = activation
-    activation = peak_bytes(
-        _trial(model, settings),
-        model,
-        activation,
-        TrialStep(settings.budget(memory) + zero, settings.requests(memory, degrees.tp) + zero, last, "mtp" in weights),
+    step = TrialStep(
+        settings.budget(memory) + zero, settings.requests(memory, degrees.tp) + zero, last, "mtp" in weights
     )
-    if rule.step_logits:
-        computed = _step_buffer(model, rule.step_logits, settings.budget(memory), last)
-        activation = np.maximum(forward, computed)
+    activation = stage_peak(model, activation, settings, step, tp=degrees.tp, first=index == 0)
     ordered = tuple(sorted(windows.items()))
     kinds = _kinds(parts, counts, degrees, kv, settings) if ordered or state.any() else ()
     return StageMemory(index, exists, counts.sum(axis=1), weights, host, per_token, ordered, state, activation, kinds)
-
-
-def _trial(model: ModelSpec, settings: MemorySettings) -> ProfilingRun | None:
-    """The engine's trial run of a model; None where no source says what it holds."""
-    rule = settings.rule
-    return rule.profiling_of(settings.version, dense=is_dense(model)) if rule.profiling else None
-
-
-def _pass(
-    model: ModelSpec, part: Segment, degrees: _Degrees, settings: MemorySettings, memory: float | None
-) -> np.ndarray:
-    """What a pass holds at one layer, [B]"""
-    tokens = settings.budget(memory)
-    widest = activation_bytes((part.kind,), model.hidden, tokens=tokens, tp=degrees.tp, dp=degrees.dp, ep=degrees.ep)
-    mixer = mixer_of(part.kind)
-    longest = model.max_context if settings.longest is None else settings.longest
-    sparse = mixer.indexed and settings.indexer
-    context = expanded_context_bytes(_trial(model, settings), mixer, tp=degrees.tp, longest=longest, sparse=sparse)
-    if not np.any(context):
-        return widest
-    # in place of keys and values of the step's own tokens
-    values = mixer.activation_values(degrees.tp) - mixer.expanded_values / degrees.tp
-    return np.maximum(widest, 2.0 * tokens * (2.0 * model.hidden + values) + context)
 
 
 def _kinds(
@@ -414,11 +406,6 @@ def _kinds(
         token = each / np.minimum(degrees.tp, cache.units)
         found[key] = CachedLayers(counts[:, number].astype(float), token, cache.window, pages[where])
     return tuple(found.values())
-
-
-def _step_buffer(model: ModelSpec, value: float, tokens: np.ndarray, last: np.ndarray) -> np.ndarray:
-    """Compute buffer of engines that reserve logits for every token of a step: states and logits, [B]"""
-    return value * tokens * np.where(last, model.hidden + model.vocabulary, model.hidden)
 
 
 def _add_vocabulary(

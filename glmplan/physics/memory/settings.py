@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 
 import numpy as np
 
 from glmplan.facts.catalogue.accelerators import load_accelerator
 from glmplan.facts.engines.defaults import block_tokens, engine_defaults
 from glmplan.facts.engines.loading import ExpertKernel
-from glmplan.facts.engines.memory import MemoryRule, load_memory_rule
+from glmplan.facts.engines.memory import MemoryRule, load_memory_rule, memory_engines
+from glmplan.facts.engines.walls import load_engine
 from glmplan.facts.schema.engine_running import CacheLayout
 from glmplan.physics.blocks.cache import (
     cache_layout,
@@ -123,6 +125,46 @@ class MemorySettings:
             silicon = load_accelerator(self.accelerator).compute_capability
         backend = self.experts_backend
         return self.rule.loading.kernel(form, version=self.version, silicon=silicon, backend=backend)
+
+    def possible_kernels(self, form: str) -> tuple[ExpertKernel, ...]:
+        """Kernels of routed experts that may pad a weight format where no source says which one runs.
+
+        Parameters
+        ----------
+        form : str
+            Weight format of the experts.
+
+        Returns
+        -------
+        tuple of ExpertKernel
+            Empty where the kernel is known, where no engine pads the format, and for engines that keep the experts of
+            their own files; those of other engines where nobody says how this one pads.
+
+        Examples
+        --------
+        >>> MemorySettings(engine="vllm", accelerator="h100-sxm").possible_kernels("mxfp4")
+        ()
+        >>> found = MemorySettings(engine="trtllm", accelerator="b200-sxm").possible_kernels("mxfp4")
+        >>> sorted({one.backend for one in found})
+        ['flashinfer_cutlass', 'flashinfer_mxfp4', 'flashinfer_trtllm', 'marlin']
+        """
+        silicon = self.accelerator and load_accelerator(self.accelerator).compute_capability
+        if self.expert_kernel(form) is not None and (self.experts_backend is not None or silicon):
+            return ()
+        running = load_engine(self.engine).running
+        if running is None or running.reads != "safetensors":
+            return ()
+
+        def fitting(engines: tuple[str, ...]) -> tuple[ExpertKernel, ...]:
+            return tuple(
+                one
+                for engine in engines
+                for one in load_memory_rule(engine).loading.expert_kernels
+                if form in one.formats
+                and (not one.silicon or not silicon or any(fnmatchcase(silicon, each) for each in one.silicon))
+            )
+
+        return fitting((self.engine,)) or fitting(memory_engines())
 
     @property
     def graphs_in_pool(self) -> bool:

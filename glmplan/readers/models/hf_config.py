@@ -19,7 +19,7 @@ from glmplan.readers.models.config_fields import ConfigFields
 from glmplan.readers.models.grouped_architectures import GROUPED_READERS
 from glmplan.readers.models.hybrid_architectures import HYBRID_READERS
 from glmplan.readers.models.latent_architectures import LATENT_READERS
-from glmplan.readers.models.vision import projector_parameters, tower_shape, vision_parameters
+from glmplan.readers.models.vision import projector_parameters, tower_shape, tower_trial, vision_parameters
 from glmplan.readers.models.windowed_architectures import WINDOWED_READERS
 
 __all__ = ["READERS", "REFUSED", "model_from_config", "read_hf_config", "read_json"]
@@ -189,6 +189,7 @@ def model_from_config(
             extra_replicated=projector_parameters(config),
             tower_layers=tower_shape(config)[0] if extra else None,
             tower_width=tower_shape(config)[1] if extra else None,
+            **tower_trial(config),
             multimodal_positions=_multimodal_positions(text),
             extra_note=extra_note,
             source=source or f"config.json read from {Path(file).name if file else 'memory'}",

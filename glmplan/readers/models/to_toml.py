@@ -31,7 +31,8 @@ def model_toml(model: ModelSpec) -> str:
     >>> model_toml(load_model("llama-3.1-8b")).splitlines()[0]
     'name = "llama-3.1-8b"'
     """
-    last = ("extra_parameters", "extra_replicated", "tower_layers", "tower_width", "extra_note", "source")
+    tower = ("tower_layers", "tower_width", "tower_inner", "tower_patch_values", "tower_patches", "tower_merge")
+    last = ("extra_parameters", "extra_replicated", *tower, "tower_output", "extra_note", "source")
     tables = ("layers", "mtp", "published", "checkpoints", "disagreements", *last)
     content = _plain(model)
     lines = [f"{key} = {_value(value)}" for key, value in content.items() if key not in tables]

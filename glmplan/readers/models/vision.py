@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["projector_parameters", "tower_shape", "vision_parameters"]
+__all__ = ["projector_parameters", "tower_shape", "tower_trial", "vision_parameters"]
 
 _QWEN = (
     "depth",
@@ -125,6 +125,46 @@ def tower_shape(config: Mapping[str, Any]) -> tuple[int | None, int | None]:
     layers = vision.get("num_hidden_layers", vision.get("vt_num_hidden_layers"))
     width = vision.get("hidden_size", vision.get("vt_hidden_size"))
     return (layers if _whole([layers]) else None), (width if _whole([width]) else None)
+
+
+#: largest image of Qwen3-VL and Qwen3.5 [pixel]: `longest_edge` of their preprocessor_config.json, which counts pixels
+_LARGEST_IMAGE = 4096 * 4096
+
+
+def tower_trial(config: Mapping[str, Any]) -> dict[str, int]:
+    """Read the shapes by which an engine's trial run of a tower is sized.
+
+    Parameters
+    ----------
+    config : mapping
+        Content of `config.json`.
+
+    Returns
+    -------
+    dict of str to int
+        Fields of `ModelSpec`; empty where the config does not tell all of them or its processor is not known.
+
+    Examples
+    --------
+    >>> tower_trial({"vision_config": {"depth": 27, "hidden_size": 1152}})
+    {}
+    """
+    vision = config.get("vision_config")
+    if not isinstance(vision, Mapping) or not str(vision.get("model_type", "")).startswith("qwen3"):
+        return {}
+    shape = [vision.get(name) for name in _QWEN]
+    if not _whole(shape):
+        return {}
+    _, _, channels, inner, _, out, patch, merge, frames = (int(value or 0) for value in shape)
+    stacked = vision.get("deepstack_visual_indexes")
+    deep = len(stacked) if isinstance(stacked, list) else 0
+    return {
+        "tower_inner": inner,
+        "tower_patch_values": channels * frames * patch * patch,
+        "tower_patches": _LARGEST_IMAGE // patch**2,
+        "tower_merge": merge * merge,
+        "tower_output": out * (1 + deep),
+    }
 
 
 def _whole(values: list[Any]) -> bool:

@@ -196,3 +196,30 @@ def test_a_mistake_in_the_section_of_loading_is_named() -> None:
         wrong = {"backend": "a", "formats": ["mxfp5"], "inner": 1, "hidden": 1, "source": "test"}
         read_loading({"expert_kernels": [wrong]}, file="here.toml")
     assert read_loading(None, file="here.toml") == Loading()
+
+
+@pytest.mark.parametrize(
+    ("engine", "part", "backend", "known"),
+    [
+        ("vllm", "h100-sxm", None, True),
+        ("vllm", None, None, False),
+        ("vllm", "h100-sxm", "emulation", False),
+        ("sglang", "b200-sxm", None, True),
+        ("sglang", "h100-sxm", None, False),
+        ("trtllm", "b200-sxm", None, False),
+        ("llama.cpp", "h100-sxm", None, True),
+    ],
+)
+def test_weights_span_every_padding_where_no_source_says_which_kernel_runs(engine, part, backend, known):
+    model = load_model("gpt-oss-120b")
+    settings = MemorySettings(engine=engine, accelerator=part, experts_backend=backend)
+    memory = rank_memory(model, model.checkpoint("mxfp4"), layout=Layout(tp=2), kv="bf16", settings=settings)
+    assert (memory.smaller == memory.larger == 0.0) is known
+    if not known:
+        # Marlin on two ranks: 1440 to 1536 and 2880 to 3072, of experts that are 94 % of the weights
+        held = float(memory.weights[0])
+        bare = MemorySettings(engine="llama.cpp")
+        stored = rank_memory(model, model.checkpoint("mxfp4"), layout=Layout(tp=2), kv="bf16", settings=bare)
+        widest = float(stored.weights[0]) * (1 + 0.93 * (1536 * 3072 / (1440 * 2880) - 1))
+        assert held * (1 + memory.larger) >= widest
+        assert held * (1 - memory.smaller) <= float(stored.weights[0]) * 1.01

@@ -9,8 +9,9 @@ import pytest
 
 from glmplan.facts.catalogue.models import load_model
 from glmplan.facts.engines.memory import load_memory_rule
+from glmplan.physics.blocks.kinds import mixer_of
 from glmplan.physics.memory import MemorySettings, rank_memory
-from glmplan.physics.memory.profiling import TrialStep, is_dense, peak_bytes
+from glmplan.physics.memory.profiling import TrialStep, expanded_context_bytes, is_dense, peak_bytes
 from glmplan.physics.points import Layout
 
 GIB = 2.0**30
@@ -107,3 +108,20 @@ def test_an_engine_of_unknown_trial_run_is_summed():
 
 def test_dense_is_what_has_neither_experts_nor_states():
     assert [is_dense(load_model(one)) for one in ("qwen3-32b", "glm-5.1", "qwen3.5-27b")] == [True, False, False]
+
+
+@pytest.mark.parametrize(("tp", "longest", "tokens"), [(2, None, 65536), (8, None, 65536), (2, 4096, 32768)])
+def test_a_trial_run_expands_a_context_of_latents_to_the_heads_of_a_rank(tp, longest, tokens):
+    # vllm mla_attention.py: torch.empty((min(8 x max_model_len, 64k), heads, nope + v)); GLM-5.1: 64 heads of 192 + 256
+    model = load_model("glm-5.1")
+    run = load_memory_rule("vllm").profiling_of("0.19.0", dense=False)
+    latent = mixer_of(model.layers[model.layer_names[0]])
+    length = model.max_context if longest is None else longest
+    found = expanded_context_bytes(run, latent, tp=np.array([tp]), longest=length, sparse=False)
+    assert found[0] == tokens * 64 / tp * (192 + 256) * 2
+    assert expanded_context_bytes(run, latent, tp=np.array([tp]), longest=length, sparse=True) == 0.0
+    newer = load_memory_rule("vllm").profiling_of("0.29.0", dense=False)
+    assert expanded_context_bytes(newer, latent, tp=np.array([tp]), longest=length, sparse=True)[0] == found[0]
+    llama = load_model("llama-3.1-8b")
+    plain = mixer_of(llama.layers[llama.layer_names[0]])
+    assert expanded_context_bytes(run, plain, tp=np.array([tp]), longest=length, sparse=False) == 0.0

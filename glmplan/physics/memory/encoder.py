@@ -1,0 +1,100 @@
+"""What the encoder of images takes of the trial run by which an engine sizes its KV cache pool.
+
+vLLM runs the tower on as many of the largest images as a step's budget of encoder tokens holds, at least one, and
+keeps what comes out while it runs the language model's pass and sampler [1]_. The tower itself peaks where it
+interpolates its table of positions, which every rank does whole, or in a layer [2]_.
+
+References
+----------
+.. [1] vllm-project/vllm, vllm/v1/worker/gpu_model_runner.py (profile_run), vllm/multimodal/encoder_budget.py,
+   vllm/v1/core/encoder_cache_manager.py (compute_mm_encoder_budget).
+.. [2] vllm-project/vllm, vllm/model_executor/models/qwen3_vl.py (fast_pos_embed_interpolate, forward).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from glmplan.facts.schema.model import ModelSpec
+
+__all__ = ["encoder_peak", "with_encoder"]
+
+#: bytes of an activation [B]
+_VALUE_BYTES = 2.0
+#: widths of the tower that live at once for a patch while positions are interpolated: its embedding, four corners of
+#: the table, their sum, and the sum in another order [-]
+_INTERPOLATED = 7.0
+#: and in a layer: the residual and what was normed [-]
+_IN_LAYER = 2.0
+#: inner widths of a layer, before and after the activation function [-]
+_INNER = 2.0
+
+
+def encoder_peak(model: ModelSpec, *, tokens: np.ndarray, tp: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Peak of the tower's own run, and what it leaves for the language model.
+
+    Parameters
+    ----------
+    model : ModelSpec
+        The model.
+    tokens : (n,) array
+        Tokens of a step, [token]
+    tp : (n,) array
+        Tensor-parallel degree, [-]
+
+    Returns
+    -------
+    (n,) array, (n,) array
+        Peak, and embeddings kept, [B]; 0 for models without a tower whose shapes are known.
+
+    Notes
+    -----
+    Not modelled: videos, which vLLM 0.11.0 profiled at up to 14 frames of the largest image and newer versions below
+    one image; the copy of the four corners in 0.11.0; towers that interpolate by one kernel; attention's own buffers.
+
+    Examples
+    --------
+    Qwen3.5-27B on four ranks: 65,536 patches of 1,536 values and 7 widths of 1,152; 16,384 embeddings of 5,120.
+
+    >>> from glmplan.facts.catalogue.models import load_model
+    >>> peak, kept = encoder_peak(load_model("qwen3.5-27b"), tokens=np.array([2048.0]), tp=np.array([4.0]))
+    >>> round(float(peak[0]) / 2**30, 2), round(float(kept[0]) / 2**30, 2)
+    (1.17, 0.16)
+    """
+    zero = np.zeros_like(np.asarray(tokens, dtype=float) + tp)
+    if not (model.tower_patches and model.tower_width and model.tower_inner):
+        return zero, zero
+    image = model.tower_patches / model.tower_merge
+    items = np.maximum(np.floor(np.asarray(tokens, dtype=float) / image), 1.0)
+    layer = _IN_LAYER * model.tower_width + _INNER * model.tower_inner / tp
+    widest = model.tower_patch_values + np.maximum(_INTERPOLATED * model.tower_width, layer)
+    kept = _VALUE_BYTES * items * image * model.tower_output
+    return _VALUE_BYTES * items * model.tower_patches * widest, kept + zero
+
+
+def with_encoder(model: ModelSpec, peak: np.ndarray, *, tokens: np.ndarray, tp: np.ndarray) -> np.ndarray:
+    """Peak of a trial run of a model whose tower is tried, too.
+
+    Parameters
+    ----------
+    model : ModelSpec
+        The model.
+    peak : (n,) array
+        Of pass and sampler of the language model, [B]
+    tokens, tp : (n,) array
+        Tokens of a step [token] and tensor-parallel degree [-]
+
+    Returns
+    -------
+    (n,) array
+        The larger of the tower's own peak and the language model's with the embeddings beside it, [B]
+
+    Examples
+    --------
+    >>> from glmplan.facts.catalogue.models import load_model
+    >>> text, one = load_model("llama-3.1-8b"), np.ones(1)
+    >>> with_encoder(text, 5.0 * one, tokens=2048.0 * one, tp=one).tolist()
+    [5.0]
+    """
+    own, kept = encoder_peak(model, tokens=tokens, tp=tp)
+    return np.maximum(own, peak + kept)

@@ -1,0 +1,154 @@
+"""What a pass of the trial run holds at one kind of layer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from glmplan.facts.engines.memory import ProfilingRun
+from glmplan.facts.schema.model import LayerKind, ModelSpec
+from glmplan.physics.blocks.activations import activation_bytes
+from glmplan.physics.blocks.kinds import mixer_of
+from glmplan.physics.memory.encoder import with_encoder
+from glmplan.physics.memory.profiling import TrialStep, expanded_context_bytes, is_dense, peak_bytes
+from glmplan.physics.memory.settings import MemorySettings
+
+__all__ = ["PassStep", "pass_bytes", "stage_peak", "trial_run"]
+
+#: bytes of an activation [B]
+_VALUE_BYTES = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class PassStep:
+    """A step on some layouts.
+
+    Attributes
+    ----------
+    tokens : numeric
+        Tokens of the step on one data-parallel rank, [token]
+    tp, dp, ep : (n,) array
+        Parallel degrees, [-]
+    """
+
+    tokens: np.ndarray | float
+    tp: np.ndarray
+    dp: np.ndarray
+    ep: np.ndarray
+
+
+def trial_run(model: ModelSpec, settings: MemorySettings) -> ProfilingRun | None:
+    """The engine's trial run of a model.
+
+    Parameters
+    ----------
+    model : ModelSpec
+        The model.
+    settings : MemorySettings
+        The launch.
+
+    Returns
+    -------
+    ProfilingRun or None
+        None where no source says what it holds.
+
+    Examples
+    --------
+    >>> from glmplan.facts.catalogue.models import load_model
+    >>> trial_run(load_model("llama-3.1-8b"), MemorySettings(version="0.11.0")).sampler
+    38
+    """
+    rule = settings.rule
+    return rule.profiling_of(settings.version, dense=is_dense(model)) if rule.profiling else None
+
+
+def pass_bytes(
+    model: ModelSpec, kind: LayerKind, run: ProfilingRun | None, settings: MemorySettings, step: PassStep
+) -> np.ndarray:
+    """What a pass holds at one kind of layer.
+
+    Parameters
+    ----------
+    model : ModelSpec
+        The model.
+    kind : LayerKind
+        The layer.
+    run : ProfilingRun or None
+        The engine's trial run.
+    settings : MemorySettings
+        The launch.
+    step : PassStep
+        The step.
+
+    Returns
+    -------
+    (n,) array
+        [B]
+
+    Notes
+    -----
+    Where the trial expands a context of latents, that stands in place of keys and values of the step's own tokens.
+
+    Examples
+    --------
+    GLM-5.1 attending densely on two ranks: 1.75 GiB of context beside states and queries.
+
+    >>> from glmplan.facts.catalogue.models import load_model
+    >>> glm, told = load_model("glm-5.1"), MemorySettings(version="0.19.0", indexer=False)
+    >>> one = np.ones(1)
+    >>> held = pass_bytes(glm, glm.layers[glm.layer_names[-1]], trial_run(glm, told), told,
+    ...                   PassStep(8192.0, 2 * one, one, one))
+    >>> round(float(held[0]) / 2**30, 2)
+    2.42
+    """
+    widest = activation_bytes((kind,), model.hidden, tokens=step.tokens, tp=step.tp, dp=step.dp, ep=step.ep)
+    mixer = mixer_of(kind)
+    longest = model.max_context if settings.longest is None else settings.longest
+    sparse = mixer.indexed and settings.indexer
+    context = expanded_context_bytes(run, mixer, tp=step.tp, longest=longest, sparse=sparse)
+    if not np.any(context):
+        return widest
+    values = mixer.activation_values(step.tp) - mixer.expanded_values / step.tp
+    return np.maximum(widest, _VALUE_BYTES * step.tokens * (2.0 * model.hidden + values) + context)
+
+
+def stage_peak(
+    model: ModelSpec, forward: np.ndarray, settings: MemorySettings, step: TrialStep, *, tp: np.ndarray, first: bool
+) -> np.ndarray:
+    """Peak of the activations of one pipeline stage: pass, sampler and, on the first stage, the image tower.
+
+    Parameters
+    ----------
+    model : ModelSpec
+        The model.
+    forward : (n,) array
+        What a pass holds at the widest layer of the stage, [B]
+    settings : MemorySettings
+        The launch.
+    step : TrialStep
+        The step.
+    tp : (n,) array
+        Tensor-parallel degree, [-]
+    first : bool
+        Whether the stage is the first, which has the tower.
+
+    Returns
+    -------
+    (n,) array
+        [B]; of engines that reserve states and logits for every token of a step, that buffer if it is larger.
+
+    Examples
+    --------
+    >>> from glmplan.facts.catalogue.models import load_model
+    >>> one, told = np.ones(1), MemorySettings(version="0.11.0")
+    >>> step = TrialStep(8192.0 * one, 1024.0 * one, one > 0)
+    >>> round(float(stage_peak(load_model("llama-3.1-8b"), 9e8 * one, told, step, tp=one, first=True)[0]) / 2**30, 2)
+    4.72
+    """
+    run = trial_run(model, settings)
+    if settings.rule.step_logits:
+        width = np.where(step.last, model.hidden + model.vocabulary, model.hidden)
+        return np.maximum(forward, settings.rule.step_logits * step.tokens * width)
+    peak = peak_bytes(run, model, forward, step)
+    return with_encoder(model, peak, tokens=step.tokens, tp=tp) if first and run is not None else peak
