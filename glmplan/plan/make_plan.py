@@ -117,6 +117,8 @@ def answer_of(asked: Asked) -> FitAnswer:
         launch_context=told,
         printed=best.printed(told),
         users=rows,
+        user_rate=first.alone,
+        total_rate=first.many,
         safe=without_danger(safe, hazards),
         binding=binding_words(rows),
         warnings=_by_severity((*hazard_warnings(hazards), *_warnings(solution, rows))),
