@@ -18,6 +18,7 @@ __all__ = [
     "fit_text",
     "launch_lines",
     "missing_words",
+    "nearest_change",
     "nearest_words",
     "title_words",
 ]
@@ -204,6 +205,22 @@ def change_numbers(answer: AnswerRecord, change: Change) -> str:
     return (": " + ", ".join(words)) if words else ""
 
 
+def nearest_change(answer: AnswerRecord) -> Change:
+    """Find the nearest plan that works.
+
+    Parameters
+    ----------
+    answer : AnswerRecord
+        An answer with changes.
+
+    Returns
+    -------
+    Change
+        The first change with which the model fits; where there is none the first of all.
+    """
+    return next((one for one in answer.changes if one.verdict == "fits"), answer.changes[0])
+
+
 def nearest_words(answer: AnswerRecord) -> str:
     """Write the nearest plan that works, with its numbers.
 
@@ -215,9 +232,9 @@ def nearest_words(answer: AnswerRecord) -> str:
     Returns
     -------
     str
-        The first change with which the model fits; where there is none the first of all.
+        What it is, its layout and its numbers.
     """
-    nearest = next((one for one in answer.changes if one.verdict == "fits"), answer.changes[0])
+    nearest = nearest_change(answer)
     return f"{nearest.what}, {nearest.layout}{change_numbers(answer, nearest)}"
 
 

@@ -119,6 +119,7 @@ def answer_of(asked: Asked) -> FitAnswer:
         users=rows,
         user_rate=first.alone,
         total_rate=first.many,
+        one_user=rows[0] if rows[0].users == 1 else user_table(asked.but(users=(1,)), best, found)[0],
         safe=without_danger(safe, hazards),
         binding=binding_words(rows),
         warnings=_by_severity((*hazard_warnings(hazards), *_warnings(solution, rows))),

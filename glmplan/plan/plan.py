@@ -265,6 +265,8 @@ class AnswerRecord:
     user_rate, total_rate : float
         Tokens per second of one user, and of the typical number together, which changes are compared with, [token/s];
         0 when not computed
+    one_user : UserRow or None
+        The row of one user, also where the table has none; None when no speed is known.
     safe : Safe or None
         Safe number of users; None when no speed is known.
     binding : str
@@ -307,6 +309,7 @@ class AnswerRecord:
     users: tuple[UserRow, ...] = ()
     user_rate: float = 0.0
     total_rate: float = 0.0
+    one_user: UserRow | None = None
     safe: Safe | None = None
     binding: str = ""
     runners: tuple[RunnerUp, ...] = ()
