@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -13,12 +13,12 @@ from glmplan.units import GIB
 if TYPE_CHECKING:
     from glmplan.physics.memory.budget import MemoryBudget
     from glmplan.plan.capacity import Holding
-    from glmplan.plan.plan import AnswerRecord, UserRow
+    from glmplan.plan.plan import AnswerRecord
     from glmplan.prediction.predict import Figure
 
 __all__ = ["memory_table", "safe_limits", "users_table"]
 
-#: columns below which the widest table leaves one of its columns out, and a second one [-]
+#: columns that the widest table needs, and those below which there is no room for a bar [-]
 _WIDE, _NARROW = 97, 80
 #: marks of a bar, and of one where the page is narrower than usual [-]
 _BAR, _SHORT_BAR = 32, 12
@@ -61,7 +61,12 @@ def memory_table(answer: AnswerRecord, width: int) -> str:
     for places, row in shown:
         name = f"card {places[0]}" if len(places) == 1 else f"cards {places[0]}-{places[-1]}"
         bar = f"[{_bar(row, marks)}] " * bool(marks)
-        out += f"  {name:11} {bar}{_parts(row, _request(answer, holding, places[0]) if lacks else None)}\n"
+        out += paragraph(
+            width,
+            f"{name:11} {bar}{_parts(row, _request(answer, holding, places[0]) if lacks else None)}",
+            "  ",
+            " " * 14,
+        )
     if len(groups) > len(shown):
         out += f"  … and {len(rows) - shown[-1][0][-1] - 1} more\n"
     if marks:
@@ -141,14 +146,15 @@ def users_table(answer: AnswerRecord, width: int) -> str:
     Returns
     -------
     str
-        The table; below 97 columns without the running requests, below 80 without the contexts too.
+        The table; below 97 columns without the running requests, and without the columns that there is no room for:
+        first the contexts, then the first token.
     """
     asked = answer.asked
     title = f"Users at once, each with {asked.input_tokens:,} tokens in and {asked.output_tokens:,} out (90 % interval)"
     columns = _columns(answer, width)
     out = paragraph(width, title, "") + "  users" + "".join(f"{one.title:>{one.width}}" for one in columns) + "\n"
-    for row in answer.users:
-        out += f"  {row.users:5}" + "".join(f"{one.cell(row):>{one.width}}" for one in columns) + "\n"
+    for place, row in enumerate(answer.users):
+        out += f"  {row.users:5}" + "".join(f"{one.cells[place]:>{one.width}}" for one in columns) + "\n"
     waiting = [row for row in answer.users if row.running < row.users]
     if waiting:
         why = "the cache is full" if answer.holding and answer.holding.held < waiting[0].users else "the engine's limit"
@@ -171,33 +177,42 @@ def _shorter(parts: list[str]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Column:
-    """A column after the number of users: its title, how wide it is, and what stands in it."""
+    """A column after the number of users: its title, how wide it is, and a cell for each row."""
 
     title: str
     width: int
-    cell: Callable[[UserRow], str]
+    cells: list[str]
 
 
 def _columns(answer: AnswerRecord, width: int) -> list[_Column]:
     """The columns that there is room for: a value and its interval are never parted."""
-    room = 2 if width >= _WIDE else 1 if width >= _NARROW else 0
-    # for each room: a value, then the intervals of a time, of a rate for each and of a rate in all [-]
-    value, wait, each, total = ((6, 10, 10, 11), (7, 11, 10, 12), (8, 13, 12, 13))[room]
-    columns = [_Column("running", 9, lambda row: str(row.running))] if room == 2 else []
-    if any(row.ttft is not None for row in answer.users):
-        columns.append(_Column("first token, s", value + 1 + wait, lambda row: _cell(row.ttft, wait)))
-    title = "tok/s for each" if room else "tok/s each"
-    columns.append(_Column(title, value + 1 + each, lambda row: _cell(row.user_rate, each)))
-    columns.append(_Column("tok/s in all", value + 2 + total, lambda row: _cell(row.total_rate, total)))
-    if room:
-        columns.append(_Column("context each", 12 + room, lambda row: f"{row.context:,}"))
+    rows, wide = answer.users, width >= _WIDE
+    columns = [
+        _figures("tok/s for each" if wide else "tok/s each", [row.user_rate for row in rows], (21, 8, 12), wide),
+        _figures("tok/s in all", [row.total_rate for row in rows], (23, 9, 13), wide),
+    ]
+    if any(row.ttft is not None for row in rows):
+        columns.insert(0, _figures("first token, s", [row.ttft for row in rows], (22, 8, 13), wide))
+    contexts = _Column("context each", 14, [f"{row.context:,}" for row in rows])
+    if wide:
+        return [_Column("running", 9, [str(row.running) for row in rows]), *columns, contexts]
+    if 7 + sum(one.width for one in (*columns, contexts)) <= width:
+        return [*columns, contexts]
+    while len(columns) > 1 and 7 + sum(one.width for one in columns) > width:
+        columns.pop(0)
     return columns
 
 
-def _cell(figure: Figure | None, width: int) -> str:
-    if figure is None:
-        return f"- {'':{width}}"
-    return f"{number(figure.value)} {_range(figure):>{width}}"
+def _figures(title: str, figures: Sequence[Figure | None], sizes: tuple[int, int, int], wide: bool) -> _Column:
+    """A column of figures in columns of fixed width (all, value, interval), or where it is narrow in what they need."""
+    values = ["-" if one is None else number(one.value) for one in figures]
+    spans = ["" if one is None else _range(one) for one in figures]
+    size, value, interval = sizes
+    if not wide:
+        value, interval = max(map(len, values)), max(map(len, spans))
+        size = max(value + 1 + interval, len(title)) + 2
+    cells = [f"{one:>{value}} {other:>{interval}}" for one, other in zip(values, spans, strict=True)]
+    return _Column(title, size, cells)
 
 
 def _range(figure: Figure) -> str:

@@ -276,15 +276,19 @@ def launch_lines(answer: AnswerRecord, width: int) -> list[str]:
     answer : AnswerRecord
         An answer with a command.
     width : int
-        Columns, which no line exceeds unless one flag does, [-]
+        Columns, which no line exceeds unless one word does, [-]
 
     Returns
     -------
     list of str
-        Lines; a flag and its value stay together, and a long first word is broken at its own flags.
+        Lines; a flag and its value stay together where there is room for both.
     """
-    words = [f"--{part}" if number else part for word in answer.command[:1]
-             for number, part in enumerate(word.split(" --"))] + list(answer.command[1:])  # fmt: skip
+    words: list[str] = []
+    for group in answer.command:
+        for place, part in enumerate(group.split(" --")):
+            flag = f"--{part}" if place else part
+            # what stands after its indent and before its backslash
+            words += flag.split(" ", 1) if flag.startswith("--") and len(flag) + 6 > width else [flag]
     lines = [f"  {words[0]}"]
     for word in words[1:]:
         if len(lines[-1]) + len(word) + 3 > width:

@@ -113,7 +113,7 @@ class _Screen:
 
     def _cut(self, text: str, most: int, first: str = "  ", later: str = "    ") -> list[str]:
         """A text in at most so many lines."""
-        lines = wrapped(text, self.width, first, later)
+        lines = list(wrapped(text, self.width, first, later))
         if len(lines) <= most:
             return lines
         last = lines[most - 1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from textwrap import TextWrapper
 from typing import TYPE_CHECKING
 
@@ -59,7 +60,8 @@ def span(figure: Figure) -> str:
     return f"{number(figure.value)} ({number(figure.low)} to {number(figure.high)})"
 
 
-def wrapped(text: str, width: int, first: str = "  ", later: str = "    ") -> list[str]:
+@lru_cache(maxsize=256)
+def wrapped(text: str, width: int, first: str = "  ", later: str = "    ") -> tuple[str, ...]:
     """Wrap a text.
 
     Parameters
@@ -73,18 +75,18 @@ def wrapped(text: str, width: int, first: str = "  ", later: str = "    ") -> li
 
     Returns
     -------
-    list of str
+    tuple of str
         Lines.
 
     Examples
     --------
     >>> wrapped("weights, cache and more", 14)
-    ['  weights,', '    cache and', '    more']
+    ('  weights,', '    cache and', '    more')
     """
     wrapper = TextWrapper(
         width, initial_indent=first, subsequent_indent=later, break_on_hyphens=False, break_long_words=True
     )
-    return wrapper.wrap(text)
+    return tuple(wrapper.wrap(text))
 
 
 def paragraph(width: int, text: str, first: str = "  ", later: str = "    ") -> str:
