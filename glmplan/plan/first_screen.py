@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from glmplan.facts.catalogue.models import model_names
 from glmplan.plan.answer_text import (
     change_numbers,
     context_words,
@@ -36,7 +34,7 @@ _VERDICT_COLOURS = {"fits": 32, "tight": 33, "does_not_fit": 31, "unknown": 33}
 _LIMIT_COLOUR, _ERROR_COLOUR = 33, 31
 #: severities of what must be put right before the engine starts, and of paths that only cost speed
 _FIRST, _SLOWER = ("danger", "error"), ("fallback", "slow")
-_MANY = {"warning": "warnings", "note": "notes"}
+_MANY = {"warning": "warnings", "note": "notes", "memory": "on memory", "quality": "on quality"}
 #: lines that each part has at least: of a text, of each entry of a list (`error`), or entries (`errors`) [-]
 _LEAST = {
     "title": 1, "verdict": 2, "limit": 1, "reason": 1, "nearest": 2, "assumed": 1, "users": 1, "memory": 1, "basis": 0,
@@ -44,7 +42,7 @@ _LEAST = {
 }  # fmt: skip
 #: what parts get of the lines that are left, the most useful first
 _MORE = (
-    ("verdict", 3), ("errors", 3), ("changes", 3), ("assumed", 2), ("memory", 2), ("error", 2), ("change", 2),
+    ("verdict", 3), ("errors", 3), ("changes", 3), ("change", 2), ("memory", 2), ("assumed", 2), ("error", 2),
     ("note", 2), ("asks", 2), ("nearest", 3), ("limit", 2), ("users", 2), ("reason", 3), ("title", 2), ("basis", 1),
     ("assumed", 3), ("asks", 3), ("gaps", 1), ("basis", 2), ("error", 3), ("note", 3), ("assumed", 5),
 )  # fmt: skip
@@ -179,11 +177,12 @@ class _Screen:
         if answer.safe is not None:
             mean = f" ({answer.safe.expected:,} in the mean)" if answer.safe.expected != answer.safe.users else ""
             yield from self._row("safe users", f"{answer.safe.users:,}{mean}", 1)
-        if all_users := next((row for row in answer.users if row.users == typical_users(answer.asked)), None):
+        many = typical_users(answer.asked)
+        if all_users := next((row for row in answer.users if row.users == many > 1), None):
             running = f"; {all_users.running:,} run at once" if all_users.running < all_users.users else ""
             each = f", {span(all_users.user_rate)} each" if all_users.user_rate else ""
             text = f"{span(all_users.total_rate)} tok/s in all{each}{running}"
-            yield from self._row(f"{all_users.users:,} user{'s' * (all_users.users > 1)}", text, self.room["users"])
+            yield from self._row(f"{many:,} users", text, self.room["users"])
         if answer.users:
             yield from self._row("context", context_words(answer), 1)
         if answer.ranks:
@@ -285,10 +284,12 @@ def _asks(answer: AnswerRecord) -> list[str]:
         return ["a TOML file of the part with what you know of it (--on FILE)"]
     if answer.verdict == "does_not_fit":
         works = [one for one in best_changes(answer) if one.ask]
-        return [f"the same with {works[0].ask}"] if works else []
-    own = ["--input, --output"] * (not asked.lengths_given) + ["--users"] * (not asked.users_given)
-    words = [f"your own {' and '.join(own)}"] if own else []
-    if answer.command and asked.model.name in model_names():
-        name, on = f"{asked.model.name}-{asked.checkpoint.name}", shlex.quote(asked.machine.text)
-        words.append(f"a promise: glmplan safe {name} --on {on} --slo 'ttft p95 < 2 s'")
+        other = "another machine (--on), other weights (--weights)"
+        return [f"the same with {works[0].ask}" if works else other]
+    own = ["--input", "--output"] * (not asked.lengths_given) + ["--users"] * (not asked.users_given)
+    words = [f"your own {' and '.join([', '.join(own[:-1])] * (len(own) > 1) + own[-1:])}"] if own else []
+    # the same words, for what was typed is part of the question; these two are what the other command finds
+    found = [f"--{name}" for name, given in (("users", asked.users_given), ("context", asked.context)) if given]
+    instead = f" instead of {' and '.join(found)}" if found else ""
+    words.append(f"a promise: the same to glmplan safe, with --slo 'ttft p95 < 2 s'{instead}")
     return [*words, "the arithmetic: --explain"]
