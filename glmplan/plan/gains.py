@@ -96,20 +96,22 @@ def gain_words(answer: AnswerRecord, change: Change) -> str:
     Returns
     -------
     str
-        Speeds with the change and shares against the plan as asked, then the cache.
+        Verdict and layout where they are others, speeds with the change and shares against the plan as asked, then the
+        cache.
 
     Notes
     -----
     Shares are of means. Requests are those of the asked length that the low end of the cache pool holds.
     """
     users = typical_users(answer.asked)
-    words = [change.verdict.replace("_", " ")] * (change.verdict != answer.verdict)
+    assert answer.holding is not None
+    words = [change.verdict] * (change.verdict != answer.verdict)
+    words += [change.layout] * (change.layout != answer.holding.terms.name and change.name != "layout")
     pairs = [("one user", change.user_rate, answer.user_rate)]
     pairs += [(f"{users} users", change.total_rate, answer.total_rate)] * (users > 1)
     for name, after, before in pairs:
         if after and before:
             words.append(f"{name} {number(after)} tok/s ({_share(after, before):+.0%})")
-    assert answer.holding is not None
     held = _share(change.held, answer.holding.held_low)
     if abs(held) >= LEAST_GAIN and math.isfinite(change.held):
         words.append(f"room for {change.held:,.0f} requests ({held:+.0%})")
