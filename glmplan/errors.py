@@ -94,7 +94,8 @@ class SpecError(GlmplanError, ValueError):
         choices: Iterable[str] = (),
     ) -> None:
         self.message, self.file, self.field, self.value = message, file, field, value
-        self.choices = list(choices)
+        # a set has an order of its own in every process
+        self.choices = sorted(choices) if isinstance(choices, set | frozenset) else list(choices)
         where = ": ".join(str(part) for part in (file, field) if part is not None)
         what = f"{value!r} {message}" if value is not None else message
         text = f"{where}: {what}" if where else what

@@ -44,7 +44,7 @@ def cli_page() -> str:
         "# Command line",
         NOTE,
         'Exit codes: 0 for an answer (also "does not fit"), 2 for bad input, 1 for a failed check, 130 after Ctrl-C. '
-        "`--help` after any command prints the same.\n",
+        "`-h` after any command prints the same, `--version` the version.\n",
     ]
     parts += _group_lines(application(COMMANDS, importlib.import_module), ("glmplan",), "")
     return "\n".join(parts)

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from glmplan.cli import options as o
-from glmplan.cli.forms import Form
+from glmplan.cli.forms import Form, Section
+from glmplan.cli.screen import has_colours, width
 
-__all__ = ["QuestionOptions", "command"]
+if TYPE_CHECKING:
+    from glmplan.plan import FitAnswer
+
+__all__ = ["QuestionOptions", "ViewOptions", "command"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +44,19 @@ class QuestionOptions:
     launch: o.LaunchOptions = o.LaunchOptions()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ViewOptions:
+    """What of the answer is shown, and how."""
+
+    form: o.Format = Form.text
+    full: Annotated[bool, typer.Option("--full", help="The whole page instead of the first screen.")] = False
+    section: Annotated[
+        list[Section] | None,
+        typer.Option(help="Parts of the page: memory, users, layouts, changes, warnings, start, basis; repeatable."),
+    ] = None
+    explain: Annotated[bool, typer.Option("--explain", help="Show the arithmetic.")] = False
+
+
 @o.with_options()
 def command(
     model: o.AnyModel,
@@ -48,8 +66,7 @@ def command(
     calibration: Annotated[
         Path | None, typer.Option(help="Calibration of your site, from `glmplan calibrate --from … --save`.")
     ] = None,
-    form: o.Format = Form.text,
-    explain: Annotated[bool, typer.Option("--explain", help="Show the arithmetic.")] = False,
+    view: ViewOptions = ViewOptions(),
 ) -> None:
     """Say whether a model fits a machine, how fast it is for one and for many, what binds and what to change."""
     import gc
@@ -59,26 +76,49 @@ def command(
     from glmplan.plan import Words, fit_answer
     from glmplan.prediction.own_site import measured_elsewhere, site_calibration
 
+    _check(view)
     words = Words(model=model, on=on, **o.given(question))
     with site_calibration(calibration):
         answer = fit_answer(words)
         elsewhere = measured_elsewhere(answer.deployment) if calibration and answer.deployment else ""
     if elsewhere:
         typer.echo(f"note: {elsewhere}", err=True)
-    if form is Form.json:
-        from glmplan.report.fit_json import fit_json
-
-        text = fit_json(answer)
-    elif form is Form.text:
-        from glmplan.plan.answer_text import fit_text
-
-        text = fit_text(answer)
-    else:
-        from glmplan.report.fit_tables import fit_csv, fit_markdown
-
-        text = fit_csv(answer) if form is Form.csv else fit_markdown(answer)
-    typer.echo(text, nl=False)
-    if explain and form in (Form.text, Form.md):
+    typer.echo(_written(answer, view), nl=False)
+    if view.explain and view.form in (Form.text, Form.md):
         from glmplan.report.fit_explain import fit_explanation
 
         typer.echo(fit_explanation(answer), nl=False)
+
+
+def _written(answer: FitAnswer, view: ViewOptions) -> str:
+    if view.form is Form.json:
+        from glmplan.report.fit_json import fit_json
+
+        return fit_json(answer)
+    if view.form is not Form.text:
+        from glmplan.report.fit_tables import fit_csv, fit_markdown
+
+        return fit_csv(answer) if view.form is Form.csv else fit_markdown(answer)
+    from glmplan.plan.answer_text import fit_sections, fit_text
+
+    if view.full:
+        return fit_text(answer, width())
+    if not view.section:
+        from glmplan.plan.first_screen import first_screen
+
+        return first_screen(answer, width(), colour=has_colours(sys.stdout))
+    found = fit_sections(answer, width())
+    none = "not in this answer: {}; it has " + ", ".join(found) + "\n"
+    asked = dict.fromkeys(one.value for one in view.section)
+    return "\n".join(found.get(name) or none.format(name) for name in asked)
+
+
+def _check(view: ViewOptions) -> None:
+    """Refuse words that cannot both be meant, before anything is computed."""
+    from glmplan.errors import SpecError
+
+    for name, given in (("--full", view.full), ("--section", bool(view.section))):
+        if given and view.form is not Form.text:
+            raise SpecError(f"is of the text only, not of --format {view.form.value}, which is whole", field=name)
+    if view.full and view.section:
+        raise SpecError("is a part of what --full prints: give one of them", field="--section")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-__all__ = ["Form"]
+__all__ = ["Form", "Section"]
 
 
 class Form(StrEnum):
@@ -14,3 +14,15 @@ class Form(StrEnum):
     json = "json"
     csv = "csv"
     md = "md"
+
+
+class Section(StrEnum):
+    """Parts of the page of `glmplan fit`, in their order; `tests/cli` holds them against the page's own."""
+
+    memory = "memory"
+    users = "users"
+    layouts = "layouts"
+    changes = "changes"
+    warnings = "warnings"
+    start = "start"
+    basis = "basis"

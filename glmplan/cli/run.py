@@ -9,6 +9,7 @@ from types import ModuleType
 
 import typer
 
+from glmplan.cli.screen import error_words
 from glmplan.errors import GlmplanError, Infeasible
 
 __all__ = ["application", "run"]
@@ -36,7 +37,13 @@ def application(
         The application.
     """
     app = typer.Typer(
-        help=_HELP, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None
+        help=_HELP,
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        rich_markup_mode=None,
+        # groups and commands below take these over
+        context_settings={"help_option_names": ["-h", "--help"]},
     )
 
     @app.callback()
@@ -76,7 +83,7 @@ def run(arguments: list[str], commands: Mapping[str, tuple[str, str]], load: Cal
     SystemExit
         0 for an answer, 2 for bad input, 1 for a failed check, 130 after Ctrl-C.
     """
-    if arguments[:1] == ["--version"]:
+    if "--version" in arguments:
         from importlib.metadata import version
 
         print(version("glmplan"))
@@ -89,7 +96,7 @@ def run(arguments: list[str], commands: Mapping[str, tuple[str, str]], load: Cal
         print(answer)
         raise SystemExit(0) from None
     except GlmplanError as error:
-        print(f"glmplan: {error}", file=sys.stderr)
+        print(error_words(error), file=sys.stderr)
         raise SystemExit(2) from None
     except KeyboardInterrupt:
         print("glmplan: interrupted", file=sys.stderr)

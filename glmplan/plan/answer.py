@@ -14,7 +14,7 @@ __all__ = ["FitAnswer"]
 class FitAnswer(AnswerRecord):
     """The whole answer of `fit`; its fields are those of `glmplan.plan.plan.AnswerRecord`.
 
-    ``repr`` is one line, ``print`` shows the page of `glmplan fit`, ``to_frame`` gives its tables.
+    ``repr`` is one line, ``print`` shows the page of `glmplan fit --full`, ``to_frame`` gives its tables.
     """
 
     def __repr__(self) -> str:

@@ -10,6 +10,7 @@ from glmplan.facts.engines.memory import load_memory_rule
 from glmplan.facts.engines.walls import engine_names, load_engine
 from glmplan.facts.formats import kv_format
 from glmplan.facts.schema.model import Checkpoint
+from glmplan.plan.engine_limits import Terms
 from glmplan.plan.offloaded import experts_on_host
 from glmplan.plan.plan import Change
 from glmplan.plan.question import DEFAULT_ENGINE, Asked
@@ -76,7 +77,7 @@ def changes_of(solution: Solution) -> tuple[Change, ...]:
     return tuple(found)
 
 
-def _change(name: str, what: str, solution: Solution, note: str = "", place: int = 0) -> Change:
+def _change(name: str, what: str, ask: str, solution: Solution, note: str = "", place: int = 0) -> Change:
     one = solution.ranked[place]
     holding = one.holding
     return Change(
@@ -90,6 +91,8 @@ def _change(name: str, what: str, solution: Solution, note: str = "", place: int
         user_rate=one.alone,
         total_rate=one.many,
         note=note,
+        ask=ask,
+        knowledge=one.knowledge,
     )
 
 
@@ -114,7 +117,7 @@ def _engines(solution: Solution) -> Iterator[Change]:
             continue
         other = _try(asked.but(engine=engine, engine_version=None))
         if other is not None and other.best.terms.blocked is None:
-            yield _change("engine", f"{engine} instead of {asked.engine}", other)
+            yield _change("engine", f"{engine} instead of {asked.engine}", f"--engine {engine}", other)
 
 
 def _shorter(solution: Solution) -> Iterator[Change]:
@@ -131,7 +134,10 @@ def _shorter(solution: Solution) -> Iterator[Change]:
     other = _try(asked.but(context=length, input_tokens=inputs), solution.options)
     if other is not None:
         held = f"such requests that fit at once: {other.best.held_low:,.0f} instead of {best.held_low:,.0f}"
-        yield _change("context", f"context {length:,} instead of {asked.full_request:,}", other, held)
+        words = f"--context {length}"
+        if asked.lengths_given and inputs != asked.input_tokens:
+            words += f" --input {inputs}"
+        yield _change("context", f"context {length:,} instead of {asked.full_request:,}", words, other, held)
 
 
 def _cache(solution: Solution) -> Iterator[Change]:
@@ -146,7 +152,7 @@ def _cache(solution: Solution) -> Iterator[Change]:
         return
     if other.best.terms.kv != wanted:
         return
-    yield _change("kv", f"{wanted.upper()} cache instead of {kv.upper()}", other)
+    yield _change("kv", f"{wanted.upper()} cache instead of {kv.upper()}", f"--kv {wanted}", other)
 
 
 def _kernels(solution: Solution) -> Iterator[Change]:
@@ -157,7 +163,8 @@ def _kernels(solution: Solution) -> Iterator[Change]:
         return
     other = _try(solution.asked, frozenset(options))
     if other is not None:
-        yield _change("kernels", "a community build with sparse attention kernels", other, note=walls[0].fixed_by or "")
+        note = walls[0].fixed_by or ""
+        yield _change("kernels", "a community build with sparse attention kernels", "", other, note)
 
 
 def _drafting(solution: Solution) -> Iterator[Change]:
@@ -173,9 +180,11 @@ def _drafting(solution: Solution) -> Iterator[Change]:
     if drafting is None or other.ranked[drafting].holding.verdict == "does_not_fit":
         refused = next((wall for wall in other.best.terms.walls if wall.instead.mtp == 0), None)
         note = f"refused: {refused.title}" if refused else "no room for the draft layers"
-        yield Change("mtp", "3 drafted tokens (MTP)", "does_not_fit", other.best.terms.name, 0, 0, 0, 0, 0, note)
+        yield Change(
+            "mtp", "3 drafted tokens (MTP)", "does_not_fit", other.best.terms.name, 0, 0, 0, 0, 0, note, "--mtp 3"
+        )
         return
-    yield _change("mtp", "3 drafted tokens (MTP)", other, "acceptance depends on the text", place=drafting)
+    yield _change("mtp", "3 drafted tokens (MTP)", "--mtp 3", other, "acceptance depends on the text", place=drafting)
 
 
 def _other_layout(solution: Solution) -> Iterator[Change]:
@@ -187,7 +196,19 @@ def _other_layout(solution: Solution) -> Iterator[Change]:
     enough = [n for n in places if solution.ranked[n].holding.held_low >= asked.users[-1]]
     if enough or places:
         place = enough[0] if enough else max(places, key=lambda n: solution.ranked[n].holding.held_low)
-        yield _change("layout", f"{solution.ranked[place].holding.terms.name} instead", solution, place=place)
+        terms = solution.ranked[place].holding.terms
+        yield _change("layout", f"{terms.name} instead", _degrees(asked, terms), solution, place=place)
+
+
+def _degrees(asked: Asked, terms: Terms) -> str:
+    """The options that ask for a layout; empty for a part of a machine that was named."""
+    machine = asked.machine
+    words = [f"--on {terms.accelerators}x{machine.accelerator.name}"] * (terms.accelerators != machine.count)
+    if words and machine.named:
+        return ""
+    degrees = {"ep": terms.ep, "dcp": terms.dcp}
+    words += [f"--tp {terms.tp}", f"--pp {terms.pp}", f"--dp {terms.dp}"]
+    return " ".join(words + [f"--{name} {degree}" for name, degree in degrees.items() if degree > 1])
 
 
 def _fewer(solution: Solution) -> Iterator[Change]:
@@ -199,8 +220,9 @@ def _fewer(solution: Solution) -> Iterator[Change]:
     if not places:
         return
     place = min(places, key=lambda n: (solution.ranked[n].holding.terms.accelerators, n))
-    number = solution.ranked[place].holding.terms.accelerators
-    yield _change("fewer", f"the fewest that hold it: {number}", solution, place=place)
+    terms = solution.ranked[place].holding.terms
+    what = f"the fewest that hold it: {terms.accelerators}"
+    yield _change("fewer", what, _degrees(solution.asked, terms), solution, place=place)
 
 
 def _more(solution: Solution, verdict: str) -> Iterator[Change]:
@@ -208,7 +230,8 @@ def _more(solution: Solution, verdict: str) -> Iterator[Change]:
     asked = solution.asked
     if experts_on_host(asked):
         return  # the host stays what it is
-    if any((asked.tp, asked.pp, asked.dp)):
+    degrees = any((asked.tp, asked.pp, asked.dp))
+    if degrees:
         asked = asked.but(tp=None, pp=None, dp=None, ep=None)
     count = asked.machine.count
     trials = [count + 1] if verdict == "fits" else [count + 1, count + 2, count + 3, count + 4, 2 * count, 4 * count]
@@ -224,7 +247,9 @@ def _more(solution: Solution, verdict: str) -> Iterator[Change]:
         if number == count + 1 or _CLASS[after] < _CLASS[verdict]:
             if number == count + 1 and verdict != "fits" and _CLASS[after] >= _CLASS[verdict]:
                 continue
-            yield _change("accelerators", f"{number} × {machine.accelerator.name}", other)
+            name = machine.accelerator.name
+            # with degrees typed too, they would have to go: no words to add say that
+            yield _change("accelerators", f"{number} × {name}", f"--on {number}x{name}" * (not degrees), other)
         if after == "fits":
             return
 
@@ -252,7 +277,7 @@ def _smaller_checkpoints(solution: Solution, verdict: str) -> Iterator[Change]:
     for one in sorted(smaller, key=_bits, reverse=True)[:4]:
         other = _try(asked.but(checkpoint=one), solution.options)
         if other is not None and _CLASS[verdict_of(other.asked, other.ranked[0])] < _CLASS[verdict]:
-            yield _change("checkpoint", f"{asked.model.name} {one.name}", other)
+            yield _change("checkpoint", f"{asked.model.name} {one.name}", f"--weights {one.name}", other)
             return
 
 
@@ -270,7 +295,8 @@ def _relatives(solution: Solution, verdict: str) -> Iterator[Change]:
             continue
         other = _try(asked.but(model=model, checkpoint=checkpoint), solution.options)
         if other is not None and _CLASS[verdict_of(other.asked, other.ranked[0])] <= min(_CLASS[verdict], 1):
-            yield _change("model", f"{name} {checkpoint.name} (pruned: fewer experts, other quality)", other)
+            what = f"{name} {checkpoint.name} (pruned: fewer experts, other quality)"
+            yield _change("model", what, f"{name}-{checkpoint.name}", other)
             return
 
 

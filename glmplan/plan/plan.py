@@ -173,6 +173,11 @@ class Change:
         Tokens per second of one user, and of the typical number together, [token/s]; 0 when not computed
     note : str
         What else to know.
+    ask : str
+        The words that ask for it: options to put in the question, or the model to name instead; empty where the
+        question has no words for it.
+    knowledge : str
+        Class of what its speeds rest on; empty when they are not computed.
     """
 
     name: str
@@ -185,6 +190,8 @@ class Change:
     user_rate: float
     total_rate: float
     note: str = ""
+    ask: str = ""
+    knowledge: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,6 +262,11 @@ class AnswerRecord:
         Longest sequence that the engine is told, [token]
     users : tuple of UserRow
         The table over users.
+    user_rate, total_rate : float
+        Tokens per second of one user, and of the typical number together, which changes are compared with, [token/s];
+        0 when not computed
+    one_user : UserRow or None
+        The row of one user, also where the table has none; None when no speed is known.
     safe : Safe or None
         Safe number of users; None when no speed is known.
     binding : str
@@ -295,6 +307,9 @@ class AnswerRecord:
     context_low: int = 0
     launch_context: int = 0
     users: tuple[UserRow, ...] = ()
+    user_rate: float = 0.0
+    total_rate: float = 0.0
+    one_user: UserRow | None = None
     safe: Safe | None = None
     binding: str = ""
     runners: tuple[RunnerUp, ...] = ()
@@ -365,6 +380,8 @@ class AnswerRecord:
                 "one_user_tokens_per_s": one.user_rate,
                 "total_tokens_per_s": one.total_rate,
                 "note": one.note,
+                "ask": one.ask,
+                "knowledge": one.knowledge,
             }
             for one in self.changes
         ]

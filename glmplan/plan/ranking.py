@@ -58,6 +58,8 @@ class Scored:
         Why it was not chosen; empty for the chosen one.
     unknown : str
         The fact without which its speed cannot be given; empty where there is none.
+    knowledge : str
+        Class of what its speeds rest on; empty when they are not computed.
     """
 
     holding: Holding
@@ -65,6 +67,7 @@ class Scored:
     many: float
     why: str = ""
     unknown: str = ""
+    knowledge: str = ""
 
 
 def matrix_rate_known(asked: Asked) -> bool:
@@ -295,7 +298,7 @@ def rank_layouts(asked: Asked, holdings: list[Holding]) -> list[Scored]:
     for place in order:
         one = speeds.get(place, _Speed())
         why = "" if place == best else unknown.get(place) or _why(asked, holdings, speeds, place, best)
-        ranked.append(Scored(holdings[place], one.alone, one.many, why, unknown.get(place, "")))
+        ranked.append(Scored(holdings[place], one.alone, one.many, why, unknown.get(place, ""), one.knowledge))
     return ranked
 
 
@@ -312,6 +315,7 @@ class _Speed:
     alone_low: float = 0.0
     many: float = 0.0
     many_low: float = 0.0
+    knowledge: str = ""
 
 
 def _speeds(asked: Asked, holdings: list[Holding]) -> tuple[dict[int, _Speed], dict[int, str]]:
@@ -335,7 +339,8 @@ def _speeds(asked: Asked, holdings: list[Holding]) -> tuple[dict[int, _Speed], d
         # answers of a single token have no further one: what is waited for is the first
         token = alone["tpot"] if "tpot" in alone else alone["ttft"]
         used = holdings[place].terms.accelerators / asked.machine.count
-        speeds[place] = _Speed(1.0 / token.value, used / token.high, rate.value, used * rate.low)
+        known = found[2 * number + 1].knowledge
+        speeds[place] = _Speed(1.0 / token.value, used / token.high, rate.value, used * rate.low, known)
     return speeds, unknown
 
 

@@ -14,9 +14,9 @@ from glmplan.physics.memory.pool import pool_terms
 from glmplan.physics.points import StepPoints
 from glmplan.physics.step.time import COMPONENTS, PARAMETERS, step_time
 from glmplan.physics.step.work import SLOTS, step_work
-from glmplan.plan.answer_text import WIDTH, number
 from glmplan.plan.capacity import Holding
 from glmplan.plan.question import Asked
+from glmplan.plan.text import WIDTH, number
 from glmplan.prediction.effects import keys_of, load_effects
 from glmplan.prediction.step_models import runs_on_accelerators, step_model_of, step_parameters
 from glmplan.units import GIB

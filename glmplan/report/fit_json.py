@@ -140,6 +140,8 @@ def _change(one: Change) -> dict[str, Any]:
         "one_user_tokens_per_s": _rounded(one.user_rate),
         "total_tokens_per_s": _rounded(one.total_rate),
         "note": one.note,
+        "ask": one.ask,
+        "knowledge": one.knowledge,
     }
 
 

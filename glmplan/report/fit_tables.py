@@ -6,9 +6,10 @@ import csv
 import io
 from typing import TYPE_CHECKING
 
-from glmplan.plan.answer_text import fit_text, number
+from glmplan.plan.answer_text import fit_text
 from glmplan.plan.memory_plan import MEMORY_COLUMNS, memory_rows
 from glmplan.plan.plan import USER_FIGURES, user_rows
+from glmplan.plan.text import number
 from glmplan.units import GIB
 
 if TYPE_CHECKING:

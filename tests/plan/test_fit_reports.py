@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from glmplan.plan import Words, fit_answer
-from glmplan.plan.answer_text import WIDTH, fit_text, number
+from glmplan.plan.answer_text import fit_text
 from glmplan.plan.memory_plan import MEMORY_COLUMNS
+from glmplan.plan.text import WIDTH, number
 from glmplan.report.fit_explain import fit_explanation
 from glmplan.report.fit_json import SCHEMA, fit_json
 from glmplan.report.fit_tables import CSV_COLUMNS, fit_csv, fit_markdown

@@ -18,6 +18,7 @@ __all__ = [
     "accelerator_aliases",
     "accelerator_names",
     "load_accelerator",
+    "nearest_accelerators",
     "refused_accelerators",
     "split_count",
 ]
@@ -135,12 +136,39 @@ def _read(file: Path) -> Accelerator:
     return validated(Accelerator, {"name": file.stem, **content}, file)
 
 
+def nearest_accelerators(name: str, count: int = 5) -> list[str]:
+    """Return the parts whose names or aliases look most like a name.
+
+    Parameters
+    ----------
+    name : str
+        What was asked for.
+    count : int, optional
+        How many to return at most, [-]
+
+    Returns
+    -------
+    list of str
+        Names of parts: first those that the name is the beginning of, then those that look like it; in each group the
+        most alike first, in an order that is always the same.
+
+    Examples
+    --------
+    >>> nearest_accelerators("a100", 1), nearest_accelerators("h20-sxm", 1)
+    (['a100-80gb-sxm'], ['h20-96gb'])
+    """
+    names = {**{name: name for name in accelerator_names()}, **accelerator_aliases()}
+    key = plain_name(name)
+    begun = [one for one in names if key and one.startswith(f"{key}-")]
+    matches = [*nearest(key, begun, len(names), alike=0.0), *nearest(key, names, 8)]
+    return list(dict.fromkeys(names[match] for match in matches))[:count]
+
+
 def _unknown(text: str, stem: str) -> UnknownName:
     reason = refused_accelerators().get(stem)
     if reason is not None:
         return UnknownName(f"is refused: {reason}", value=text)
-    names = {**{name: name for name in accelerator_names()}, **accelerator_aliases()}
-    close = list(dict.fromkeys(names[match] for match in nearest(stem, names, 8)))[:5]
+    close = nearest_accelerators(stem)
     hint = f"nearest: {', '.join(close)}" if close else "see `glmplan hardware list`"
     return UnknownName(f"is not a known accelerator; {hint}", value=text)
 

@@ -7,7 +7,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from glmplan.errors import SpecError, UnknownName, nearest
-from glmplan.facts.catalogue.accelerators import accelerator_names, load_accelerator, split_count
+from glmplan.facts.catalogue.accelerators import (
+    accelerator_names,
+    load_accelerator,
+    nearest_accelerators,
+    split_count,
+)
 from glmplan.facts.files import read_toml
 from glmplan.facts.folders import aliases_in, data_folder, names_in, plain_name
 
@@ -168,11 +173,29 @@ def load_machine(text: str | Path) -> Host:
     try:
         return implied_host(load_accelerator(part), count)
     except UnknownName as error:
-        if count > 1 or "refused" in str(error):
+        if "refused" in str(error):
             raise
-        close = nearest(plain, [*host_names(), *accelerator_names()])
+        raise _not_found(name, part, count) from None
+
+
+def _not_found(name: str, part: str, count: int) -> UnknownName:
+    """The error of a machine that is not known: what was meant, as it would be typed."""
+    plain = plain_name(part)
+    if count > 1 and plain in (*host_names(), *host_aliases()):
+        host = load_host(part)
+        meant = f"{count * host.accelerator_count}x{host.accelerator}"
+        return UnknownName(f"counts a host, and only parts are counted; the parts of {count}: {meant}", value=name)
+    parts = nearest_accelerators(plain)
+    if part != name:
+        # a count was typed, so a part was meant
+        close = [f"{count}x{one}" if count > 1 else one for one in parts]
         hint = f"nearest: {', '.join(close)}" if close else "see `glmplan hardware list`"
-        raise UnknownName(f"is not a known host or accelerator; {hint}", value=name) from None
+        return UnknownName(f"is not a known accelerator; {hint}", value=part)
+    hosts = nearest(plain, [*host_names(), *host_aliases()])
+    begun = [one for one in parts if one.startswith(f"{plain}-")]
+    close = list(dict.fromkeys([*begun, *(host_aliases().get(one, one) for one in hosts), *parts]))[:5]
+    hint = f"nearest: {', '.join(close)}" if close else "see `glmplan hardware list`"
+    return UnknownName(f"is not a known host or accelerator; {hint}", value=name)
 
 
 def implied_host(accelerator: Accelerator | str, count: int) -> Host:

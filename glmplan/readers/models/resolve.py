@@ -121,14 +121,28 @@ def _from_catalogue(key: str, text: str) -> ModelChoice:
             named = named or (model, tail)
     if named is not None:
         model, tail = named
-        choices = [*(one.name for one in model.checkpoints), *COMMON_FORMATS]
-        close = ", ".join(nearest(tail, choices) or choices[:12])
+        choices = {*(one.name for one in model.checkpoints), *COMMON_FORMATS}
+        close = ", ".join(nearest(tail, choices))
+        if not close:
+            # no format was meant: a release that the catalogue has not, and nothing is substituted for it
+            raise _not_in_catalogue(text, key, model.name)
         raise UnknownName(
             f"names {model.name}, but {tail!r} is neither one of its checkpoints nor a weight format; nearest: {close}",
             field="model",
             value=text,
         )
-    raise UnknownName("is not a model of the catalogue, nor a file", field="model", value=text, choices=known)
+    raise _not_in_catalogue(text, key)
+
+
+def _not_in_catalogue(text: str, key: str, begins: str = "") -> UnknownName:
+    """The error of a model that is not known, with the entries of the catalogue that may be meant."""
+    aliases = model_aliases()
+    found = [begins] * bool(begins) + nearest(key, [*model_names(), *aliases])
+    close = list(dict.fromkeys(aliases.get(one, one) for one in found))[:5]
+    hint = f"nearest: {', '.join(close)}" if close else "see `glmplan models list`, or give its config.json"
+    error = UnknownName(f"is not a model of the catalogue, nor a file; {hint}", field="model", value=text)
+    error.choices = close
+    return error
 
 
 def _from_files(path: Path) -> ModelChoice:

@@ -1,0 +1,109 @@
+"""What pages of an answer are written with: widths, wrapped lines, numbers, and the words of verdicts and limits."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from textwrap import TextWrapper
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from glmplan.prediction.predict import Figure
+
+__all__ = ["LEAST_WIDTH", "LIMITS", "VERDICTS", "WIDTH", "number", "paragraph", "span", "wrapped"]
+
+#: columns of a page where nobody says how wide it is [-]
+WIDTH = 100
+#: columns below which no page is made [-]
+LEAST_WIDTH = 60
+VERDICTS = {"fits": "FITS", "tight": "TIGHT", "does_not_fit": "DOES NOT FIT", "unknown": "UNKNOWN"}
+LIMITS = {"kv": "KV", "tpot": "TPOT", "queue": "queue", "hazard": "hazard"}
+
+
+def number(value: float) -> str:
+    """Write a number with three significant digits, thousands apart.
+
+    Parameters
+    ----------
+    value : float
+        The number, [-]
+
+    Returns
+    -------
+    str
+        Its text.
+
+    Examples
+    --------
+    >>> number(0.02871), number(27.08), number(1234.5)
+    ('0.0287', '27.1', '1,234')
+    """
+    if value >= 100:
+        return f"{value:,.0f}"
+    if value >= 10:
+        return f"{value:.1f}"
+    return f"{value:.2f}" if value >= 0.1 else f"{value:.3g}"
+
+
+def span(figure: Figure) -> str:
+    """Write a figure with its interval.
+
+    Parameters
+    ----------
+    figure : Figure
+        The figure, in any unit.
+
+    Returns
+    -------
+    str
+        Value, low and high end.
+    """
+    return f"{number(figure.value)} ({number(figure.low)} to {number(figure.high)})"
+
+
+@lru_cache(maxsize=256)
+def wrapped(text: str, width: int, first: str = "  ", later: str = "    ") -> tuple[str, ...]:
+    """Wrap a text.
+
+    Parameters
+    ----------
+    text : str
+        The text.
+    width : int
+        Columns, [-]
+    first, later : str, optional
+        What the first line begins with, and each further one.
+
+    Returns
+    -------
+    tuple of str
+        Lines.
+
+    Examples
+    --------
+    >>> wrapped("weights, cache and more", 14)
+    ('  weights,', '    cache and', '    more')
+    """
+    wrapper = TextWrapper(
+        width, initial_indent=first, subsequent_indent=later, break_on_hyphens=False, break_long_words=True
+    )
+    return tuple(wrapper.wrap(text))
+
+
+def paragraph(width: int, text: str, first: str = "  ", later: str = "    ") -> str:
+    """Wrap a text into lines with an end each.
+
+    Parameters
+    ----------
+    width : int
+        Columns, [-]
+    text : str
+        The text.
+    first, later : str, optional
+        What the first line begins with, and each further one.
+
+    Returns
+    -------
+    str
+        Lines.
+    """
+    return "\n".join(wrapped(text, width, first, later)) + "\n"
