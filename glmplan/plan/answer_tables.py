@@ -126,8 +126,7 @@ def _request(answer: AnswerRecord, holding: Holding, place: int) -> float:
 def _parts(row: MemoryBudget, request: float | None) -> str:
     weights, cache = sum(row.weights.values()) / GIB, row.cache / GIB
     # the same sum as in the headline: a request counts, not the weights alone
-    pool = row.cache or row.usable - row.total
-    short = 0.0 if request is None else (request - pool) / GIB
+    short = 0.0 if request is None else (request - row.pool) / GIB
     text = f"weights {weights:5.1f}  other {_other(row) / GIB:4.1f}" + (f"  cache {cache:5.1f}" if cache else "")
     host = f"  host {row.host / GIB:.0f}" if row.host else ""
     return text + (f"  short {short:.1f}" if short > 0.05 else "") + host

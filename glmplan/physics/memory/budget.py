@@ -26,6 +26,8 @@ class MemoryBudget:
         Weights by tensor class.
     activation, graphs, communication, reserve : float
         Peak of activations; CUDA graphs; context and communication buffers; what engines take beyond.
+    pool : float
+        What the engine's rule leaves for the cache; negative where nothing is left.
     cache : float
         KV cache pool, 0 when nothing is left.
     per_token, state : float
@@ -44,6 +46,7 @@ class MemoryBudget:
     graphs: float
     communication: float
     reserve: float
+    pool: float
     cache: float
     per_token: float
     state: float
@@ -127,6 +130,7 @@ def budget_rows(
                 label="",
                 weights=weights,
                 **used,
+                pool=float(terms.pool[point]),
                 cache=cache,
                 per_token=float(stage.per_token[point]),
                 state=float(stage.state[point]),
