@@ -59,7 +59,7 @@ def answers(cases: list[Case], effects: Effects) -> list[dict[str, float]]:
 @pytest.mark.parametrize(
     # the fit of accelerators holds this server in its form; processors start from kernels of their own form
     ("part", "engine", "weights", "near"),
-    [("h100-sxm", "vllm", "bf16", 0.02), ("epyc-9004", "llama.cpp", "q8_0", 0.06)],
+    [("h100-sxm", "vllm", "bf16", 0.02), ("epyc-9004", "llama.cpp", "q8_0", 0.10)],
 )
 def test_two_steps_bring_the_others_of_a_server_that_is_slower_or_faster(part, engine, weights, near, factor):
     cases = ladder_on(part, engine, weights)

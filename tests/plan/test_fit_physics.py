@@ -26,8 +26,8 @@ def test_pipeline_stages_do_not_make_one_user_faster():
     pairs = [(tp, pp) for tp, pp in speed if pp > 1 and (tp, 1) in speed]
     assert len(pairs) >= 3
     for tp, pp in pairs:
-        # layouts that were measured have fitted effects of their own, a few per cent
-        assert speed[tp, pp] <= speed[tp, 1] * 1.05
+        # layouts that were measured have fitted effects of their own, which those with more stages do not have
+        assert speed[tp, pp] <= speed[tp, 1] * 1.15
 
 
 @pytest.mark.parametrize("model", ["glm-5.1-nvfp4", "qwen3-235b-a22b-fp8", "gemma-3-27b", "nemotron-nano-9b-v2"])

@@ -88,7 +88,7 @@ def step_work(structure: StepWork, *, layout: Layout, points: StepPoints) -> dic
     >>> one = np.array([1.0])
     >>> points = StepPoints(one, one * 1000, one * 0, one * 0)
     >>> round(float(step_work(structure, layout=Layout(), points=points)["gemm_bytes"][0]) * 1e3, 1)  # ms
-    5.2
+    5.4
     """
     tp = np.asarray(layout.tp, dtype=float)
     pp = np.asarray(layout.pp, dtype=float)

@@ -97,12 +97,12 @@ def write_gemm(root: Path, version: str, rows: int, *, seconds: np.ndarray | Non
     pq.write_table(pa.table(columns), folder / "gemm_perf.parquet")
 
 
-def test_the_newest_full_version_is_read(tmp_path):
+def test_every_full_version_is_read_the_oldest_first(tmp_path):
     for version, rows in (("0.9.0", 448), ("0.10.2", 448), ("0.11.0", 120)):
         write_gemm(tmp_path, version, rows)
-    (campaign,) = campaigns(tmp_path, "h200_sxm")
-    assert campaign.engine == "vllm 0.10.2"
-    assert campaign.points == 448
+    found = list(campaigns(tmp_path, "h200_sxm"))
+    assert [campaign.engine for campaign in found] == ["vllm 0.9.0", "vllm 0.10.2"]
+    assert [campaign.points for campaign in found] == [448, 448]
 
 
 def test_a_table_that_timed_the_host_is_left_out_with_the_reason(tmp_path):
