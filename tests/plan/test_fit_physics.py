@@ -16,6 +16,10 @@ def solution(model="glm-5.1-nvfp4", on=SIX, **words):
     return solve(read_words(Words(model, on, **words)))
 
 
+@pytest.mark.xfail(
+    reason="the effect of a measured layout stays with it: the same with stages is 11 % faster (206 against 185 tok/s)",
+    strict=True,
+)
 def test_pipeline_stages_do_not_make_one_user_faster():
     found = solution("llama-3.1-8b", "8xh100-sxm")
     speed = {
@@ -26,8 +30,8 @@ def test_pipeline_stages_do_not_make_one_user_faster():
     pairs = [(tp, pp) for tp, pp in speed if pp > 1 and (tp, 1) in speed]
     assert len(pairs) >= 3
     for tp, pp in pairs:
-        # layouts that were measured have fitted effects of their own, which those with more stages do not have
-        assert speed[tp, pp] <= speed[tp, 1] * 1.15
+        # layouts that were measured have fitted effects of their own, a few per cent
+        assert speed[tp, pp] <= speed[tp, 1] * 1.05
 
 
 @pytest.mark.parametrize("model", ["glm-5.1-nvfp4", "qwen3-235b-a22b-fp8", "gemma-3-27b", "nemotron-nano-9b-v2"])

@@ -75,6 +75,7 @@ def test_hazards_of_named_machines_have_numbers_and_a_source(host):
     assert found and all(one.effect and one.do and one.source for one in found)
 
 
+@pytest.mark.xfail(reason="1.36 times as slow, in intervals equally wide, since the fit of 2026-11-22", strict=True)
 def test_what_was_measured_behind_a_wall_of_unknown_price_is_not_measured_without_it():
     # DeepSeek-V3 on B300 was measured with SGLang 0.5.10 only, whose prompts its campaign reported as a bug
     struck, later = (
@@ -85,5 +86,5 @@ def test_what_was_measured_behind_a_wall_of_unknown_price_is_not_measured_withou
     assert name in {one.name for one in struck.warnings}
     eight = [next(one for one in answer.users if one.users == 8) for answer in (struck, later)]
     wait = [one.ttft for one in eight]
-    assert wait[0].value > 1.3 * wait[1].value
-    assert wait[1].high / wait[1].low > 0.95 * wait[0].high / wait[0].low
+    assert wait[0].value > 1.5 * wait[1].value
+    assert wait[1].high / wait[1].low > 1.2 * wait[0].high / wait[0].low
