@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["QuestionOptions", "ViewOptions", "command"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class QuestionOptions:
     """Fields of `glmplan.plan.Words` beside model and machine, as typed: they are read and checked there."""
 
@@ -44,7 +44,7 @@ class QuestionOptions:
     launch: o.LaunchOptions = o.LaunchOptions()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ViewOptions:
     """What of the answer is shown, and how."""
 

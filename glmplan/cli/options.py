@@ -108,7 +108,7 @@ Seed = Annotated[int, typer.Option(help="Seed; the same seed gives the same byte
 Format = Annotated[Form, typer.Option("--format", help="What is printed.")]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TargetOptions:
     """What is served on what; not needed with a step time of one's own."""
 
@@ -116,7 +116,7 @@ class TargetOptions:
     on: On = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TrafficOptions:
     """Fields of `Traffic`."""
 
@@ -133,7 +133,7 @@ class TrafficOptions:
     tool_wait: ToolWait = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class LayoutOptions:
     """Version, formats and layout."""
 
@@ -147,7 +147,7 @@ class LayoutOptions:
     dcp: Dcp = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class LaunchOptions:
     """Fields of `glmplan.prediction.settings.Settings`: what the engine is told at its start."""
 
@@ -158,7 +158,7 @@ class LaunchOptions:
     attention_backend: AttentionBackend = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class DeploymentOptions:
     """Fields of `glmplan.plan.question.Words`."""
 
@@ -169,7 +169,7 @@ class DeploymentOptions:
     launch: LaunchOptions = LaunchOptions()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class SchedulerOptions:
     """Fields of `EngineSettings` beside those that decide memory too."""
 
@@ -181,7 +181,7 @@ class SchedulerOptions:
     prefill_replicas: PrefillReplicas = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ServiceOptions:
     """A service to simulate: how it is deployed, its cache pool, its step time and its scheduler."""
 

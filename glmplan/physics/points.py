@@ -9,7 +9,7 @@ import numpy as np
 __all__ = ["Layout", "StepPoints"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Layout:
     """How a model is spread: every field is a number or an (n,) array.
 
@@ -44,7 +44,7 @@ class Layout:
         return self.tp * self.dp
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class StepPoints:
     """What one engine step holds: every field is an (n,) array.
 

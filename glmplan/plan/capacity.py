@@ -8,7 +8,7 @@ import numpy as np
 
 from glmplan.physics.memory.budget import MemoryBudget, budget_rows
 from glmplan.physics.memory.part import PartMemory, part_memory
-from glmplan.physics.memory.pool import KvPool, kv_pool, largest_context, requests_that_fit
+from glmplan.physics.memory.pool import KvPool, kv_pool, largest_context, requests_that_fit, stage_pools
 from glmplan.physics.memory.ranks import RankMemory, rank_memory
 from glmplan.physics.memory.settings import MemorySettings
 from glmplan.physics.points import Layout
@@ -187,7 +187,7 @@ def _ranks(asked: Asked, found: list[tuple[int, int, int, int, int]], terms: Ter
     )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class _Arrays:
     """`Holding` of every layout; (n,) arrays."""
 
@@ -224,8 +224,9 @@ class _Arrays:
 
 def _arrays(asked: Asked, memory: RankMemory, part: PartMemory) -> _Arrays:
     length = float(asked.user_tokens)
-    pool = kv_pool(memory, part, context=length)
-    longest, longest_low = largest_context(memory, part), largest_context(memory, part, quantile=LOW)
+    pools = stage_pools(memory, part)
+    pool = kv_pool(memory, part, context=length, pools=pools)
+    longest, longest_low = (largest_context(memory, part, quantile=one, pools=pools) for one in (0.0, LOW))
     full = float(asked.full_request)
     need = np.max([np.where(stage.held, stage.request_bytes(full), 0.0) for stage in memory.stages], axis=0)
     return _Arrays(
@@ -234,8 +235,8 @@ def _arrays(asked: Asked, memory: RankMemory, part: PartMemory) -> _Arrays:
         pool=pool,
         longest=longest,
         longest_low=longest_low,
-        held=requests_that_fit(memory, part, length),
-        held_low=requests_that_fit(memory, part, length, quantile=LOW),
+        held=requests_that_fit(memory, part, length, pools=pools),
+        held_low=requests_that_fit(memory, part, length, quantile=LOW, pools=pools),
         short=_short(need, pool.bytes, longest, asked.full_request),
         short_low=_short(need, pool.bytes + LOW * pool.sd, longest_low, asked.full_request),
     )
@@ -271,7 +272,8 @@ def contexts_of(asked: Asked, holding: Holding, users: tuple[int, ...], *, quant
     limit = asked.longest_request
     # a set, because `np.unique` imports the masked arrays of numpy, which takes longer than the rest of this function
     grid = np.array(sorted({*np.geomspace(64, limit, 160).astype(int).tolist(), limit}), dtype=float)
-    counts = requests_that_fit(alone, holding.part, grid, quantile=quantile)
+    pools = stage_pools(alone, holding.part)
+    counts = requests_that_fit(alone, holding.part, grid, quantile=quantile, pools=pools)
     found = []
     for number in users:
         fits = np.flatnonzero(counts >= number)
@@ -283,7 +285,8 @@ def contexts_of(asked: Asked, holding: Holding, users: tuple[int, ...], *, quant
             found.append(limit)
             continue
         fine = np.linspace(grid[last], grid[last + 1], 33)
-        inside = np.flatnonzero(requests_that_fit(alone, holding.part, fine, quantile=quantile) >= number)
+        held = requests_that_fit(alone, holding.part, fine, quantile=quantile, pools=pools)
+        inside = np.flatnonzero(held >= number)
         found.append(int(fine[inside[-1]]) // 64 * 64 if len(inside) else int(grid[last]))
     return found
 

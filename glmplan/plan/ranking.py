@@ -6,7 +6,6 @@ import math
 from dataclasses import dataclass, replace
 
 from glmplan.errors import UnknownFact
-from glmplan.physics.offload.one_memory_steps import runs_on_one_memory
 from glmplan.physics.points import Layout
 from glmplan.plan.capacity import Holding
 from glmplan.plan.engine_limits import Terms
@@ -176,7 +175,7 @@ def deployment_of(asked: Asked, terms: Terms) -> Deployment:
         If a link that its groups cross is not known, or weights stay on a host whose rates are not known.
     """
     part = asked.machine.accelerator
-    if not _prompts_timed(asked) and not runs_on_one_memory(part):
+    if not _prompts_timed(asked) and not part.runs_on_one_memory:
         part = part.model_copy(update={"peak": {"bf16": _NO_LIMIT}})
     return deploy(
         asked.model,

@@ -17,7 +17,7 @@ from glmplan.serving.closed_loop import ClosedLoop, StepMix, closed_loop_mix
 __all__ = ["Observable", "Observables", "observables"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Observable:
     """One figure as a sum over steps: `scale` × Σ weights × step time, or for a rate `scale` over that sum.
 
@@ -36,7 +36,7 @@ class Observable:
     rate: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Observables:
     """Kinds of step of a run and every figure on them.
 

@@ -12,7 +12,7 @@ from glmplan.facts.schema.accelerator import Accelerator
 from glmplan.facts.schema.model import Checkpoint, ModelSpec
 from glmplan.physics.memory import MemorySettings, RankMemory, kv_pool, part_memory, rank_memory
 from glmplan.physics.memory.observed import MemoryFit, load_memory_fit
-from glmplan.physics.memory.pool import PoolTerms, pool_terms, weights_interval
+from glmplan.physics.memory.pool import PoolTerms, stage_pools, weights_interval
 from glmplan.physics.points import Layout
 from glmplan.prediction.deployment import default_kv
 from glmplan.prediction.settings import Settings
@@ -266,7 +266,7 @@ def predict_start(
     seen = part_memory(part, fit=fit)
     longest = log.max_context or float(model.max_context)
     pool = kv_pool(held, seen, context=longest, fit=fit)
-    terms = pool_terms(held, held.stages[int(pool.stage[0])], seen, fit)
+    terms = stage_pools(held, seen, fit)[int(pool.stage[0])]
 
     def sizes(settings: MemorySettings) -> tuple[float, float, float]:
         told = kv_pool(_ranks(log, model, checkpoint, part, settings, kv), seen, context=longest, fit=fit)

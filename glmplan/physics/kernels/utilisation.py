@@ -46,7 +46,7 @@ Array = Any  # a float or an array of floats; arrays broadcast
 _TINY = 1e-30
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class KernelWork:
     """What one launch of a kernel has to do. Every field is a number or an array; arrays broadcast.
 

@@ -20,7 +20,7 @@ __all__ = ["PassStep", "pass_bytes", "stage_peak", "trial_run"]
 _VALUE_BYTES = 2.0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class PassStep:
     """A step on some layouts.
 

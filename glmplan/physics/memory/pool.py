@@ -25,8 +25,8 @@ __all__ = [
     "kv_pool",
     "largest_context",
     "outside_classes",
-    "pool_terms",
     "requests_that_fit",
+    "stage_pools",
     "weights_interval",
 ]
 
@@ -34,7 +34,7 @@ __all__ = [
 DEFAULT_GRAPHS = 51
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class KvPool:
     """KV cache pool of a layout; every field is an (n,) array.
 
@@ -69,7 +69,7 @@ class KvPool:
     printed_high: np.ndarray
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class PoolTerms:
     """What a stage's rank holds besides weights and cache, and what the engine's rule leaves; (n,) arrays.
 
@@ -118,13 +118,23 @@ class PoolTerms:
         return np.sqrt(self.variance + (self.less if quantile < 0 else self.more))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class _Beside:
     """What a launch takes beside weights and activations: means (n,) [B] and their variance (n,) [B²]."""
 
     context: np.ndarray
     variance: np.ndarray
     remainder: Spread
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Launch:
+    """What all stages of a launch share: see `_observed`, `_fraction`, `_graphs` and `weights_interval`."""
+
+    beside: _Beside
+    fraction: np.ndarray
+    graphs: tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
+    weights: tuple[float, float]
 
 
 def _observed(fit: MemoryFit, memory: RankMemory, part: PartMemory) -> _Beside:
@@ -261,31 +271,50 @@ def _fraction(memory: RankMemory, part: PartMemory) -> np.ndarray:
     return np.asarray(1.0 if default is None else default)
 
 
-def pool_terms(memory: RankMemory, stage: StageMemory, part: PartMemory, fit: MemoryFit) -> PoolTerms:
-    """Apply the engine's rule to one stage.
+def stage_pools(memory: RankMemory, part: PartMemory, fit: MemoryFit | None = None) -> tuple[PoolTerms, ...]:
+    """Apply the engine's rule to every stage.
 
     Parameters
     ----------
     memory : RankMemory
         All ranks.
-    stage : StageMemory
-        The stage.
     part : PartMemory
         The accelerator's memory.
-    fit : MemoryFit
-        Observed terms.
+    fit : MemoryFit, optional
+        Observed terms; those in `calibration` if not given.
 
     Returns
     -------
-    PoolTerms
-        The pool and what stands beside it.
+    tuple of PoolTerms
+        The pool of each stage and what stands beside it, in the order of ``memory.stages``.
+
+    Examples
+    --------
+    >>> from glmplan.facts.catalogue.models import load_model
+    >>> from glmplan.physics.memory.ranks import rank_memory
+    >>> from glmplan.physics.points import Layout
+    >>> llama = load_model("llama-3.1-8b")
+    >>> held = rank_memory(llama, llama.checkpoint("bf16"), layout=Layout(pp=2), kv="bf16")
+    >>> first, last = stage_pools(held, PartMemory(80 * 2**30, 79.2 * 2**30, 0.0, "pcie"))
+    >>> bool(first.pool[0] > last.pool[0])  # which has the sampler
+    True
     """
+    fit = fit or load_memory_fit()
+    launch = _Launch(
+        _observed(fit, memory, part),
+        _fraction(memory, part),
+        _graphs(fit, memory),
+        weights_interval(memory, fit),
+    )
+    return tuple(_stage_pool(memory, stage, part, launch) for stage in memory.stages)
+
+
+def _stage_pool(memory: RankMemory, stage: StageMemory, part: PartMemory, launch: _Launch) -> PoolTerms:
     rule = memory.settings.rule
-    beside = _observed(fit, memory, part)
+    beside, fraction = launch.beside, launch.fraction
     context, context_variance, remainder = beside.context, beside.variance, beside.remainder
     zero = np.zeros_like(stage.per_token)
-    fraction = _fraction(memory, part)
-    graphs, graphs_sd, estimate, estimate_sd = _graphs(fit, memory)
+    graphs, graphs_sd, estimate, estimate_sd = launch.graphs
     weights = stage.weight_bytes
     if not rule.draft_in_pool:
         weights = weights - stage.weights.get("mtp", zero)
@@ -310,8 +339,7 @@ def pool_terms(memory: RankMemory, stage: StageMemory, part: PartMemory, fit: Me
         limit = part.total - rule.free_target + zero
         pool = limit - weights - stage.activation - context - remainder.mean
         variance = total_variance + known + remainder.sd**2
-    loaded = weights_interval(memory, fit)
-    less, more = ((share * side * weights / QUANTILE_90) ** 2 for side in reversed(loaded))
+    less, more = ((share * side * weights / QUANTILE_90) ** 2 for side in reversed(launch.weights))
     return PoolTerms(
         context + zero, remainder.mean + zero, graphs, limit, pool, variance, less, more, graphs_sd, estimate
     )
@@ -354,6 +382,7 @@ def kv_pool(
     *,
     context: np.ndarray | float = 32768.0,
     fit: MemoryFit | None = None,
+    pools: tuple[PoolTerms, ...] | None = None,
 ) -> KvPool:
     """KV cache pool that the engine makes.
 
@@ -367,6 +396,8 @@ def kv_pool(
         Context of a request, which matters only for models with sliding windows or recurrent states, [token]
     fit : MemoryFit, optional
         Observed terms; those in `calibration` if not given.
+    pools : tuple of PoolTerms, optional
+        `stage_pools` of this memory where they are there already; then `fit` is not asked.
 
     Returns
     -------
@@ -393,12 +424,10 @@ def kv_pool(
     >>> kv_pool(held, small).fits.tolist()
     [False, True]
     """
-    fit = fit or load_memory_fit()
     length = np.asarray(context, dtype=float)
     dp = np.asarray(memory.layout.dp, dtype=float)
     found: list[tuple[np.ndarray, ...]] = []
-    for stage in memory.stages:
-        terms = pool_terms(memory, stage, part, fit)
+    for stage, terms in zip(memory.stages, pools or stage_pools(memory, part, fit), strict=True):
         rows = [terms.pool, terms.deviation(-1.0)]
         for shift in (0.0, -QUANTILE_90, QUANTILE_90):
             left = terms.pool + shift * terms.deviation(shift)
@@ -406,19 +435,19 @@ def kv_pool(
             printed = _printed(memory, stage, left, length, usable)
             rows += [np.where(stage.held, one, np.inf) for one in (usable, printed)]
         found.append(tuple(rows))
-    pools, sds, means, print_mean, lows, print_low, highs, print_high = (
+    rooms, sds, means, print_mean, lows, print_low, highs, print_high = (
         np.stack(column) for column in zip(*found, strict=True)
     )
     # a stage without a growing cache (recurrent layers only) limits by its bytes
     order = np.where(np.isfinite(means), means, np.inf)
-    ranked = np.where(np.stack([stage.held for stage in memory.stages]), pools, np.inf)
+    ranked = np.where(np.stack([stage.held for stage in memory.stages]), rooms, np.inf)
     stage_index = np.lexsort((ranked, order), axis=0)[0]
     pick = (stage_index, np.arange(stage_index.size))
     least = [np.where(np.isfinite(one.min(axis=0)), one.min(axis=0), 0.0) * dp for one in (means, lows, highs)]
     fits = (ranked.min(axis=0) > 0) & (least[0] > 0)
     said = [np.where(np.isfinite(one.min(axis=0)), one.min(axis=0), 0.0) for one in (print_mean, print_low, print_high)]
     return KvPool(
-        pools[pick], least[0] * fits, least[1], least[2], sds[pick], stage_index, fits, said[0] * fits, *said[1:]
+        rooms[pick], least[0] * fits, least[1], least[2], sds[pick], stage_index, fits, said[0] * fits, *said[1:]
     )
 
 
@@ -429,6 +458,7 @@ def requests_that_fit(
     *,
     fit: MemoryFit | None = None,
     quantile: float = 0.0,
+    pools: tuple[PoolTerms, ...] | None = None,
 ) -> np.ndarray:
     """Requests of a given context that the pool holds at once, all data-parallel ranks together.
 
@@ -444,6 +474,8 @@ def requests_that_fit(
         Observed terms.
     quantile : float, optional
         Standard deviations to add to the pool; ``-QUANTILE_90`` is the low end of the 90 % interval, [-]
+    pools : tuple of PoolTerms, optional
+        `stage_pools` of this memory where they are there already; then `fit` is not asked.
 
     Returns
     -------
@@ -464,13 +496,11 @@ def requests_that_fit(
     >>> bool(requests_that_fit(held, big, 8192.0)[0] > 4 * requests_that_fit(held, big, 40960.0)[0])
     True
     """
-    fit = fit or load_memory_fit()
     block = memory.settings.block(memory.sparse)
     wide = block * np.asarray(memory.layout.dcp, dtype=float)
     whole = np.ceil(np.asarray(context, dtype=float) / wide) * wide
     least = np.full_like(np.asarray(memory.layout.tp, dtype=float), np.inf)
-    for stage in memory.stages:
-        terms = pool_terms(memory, stage, part, fit)
+    for stage, terms in zip(memory.stages, pools or stage_pools(memory, part, fit), strict=True):
         pool = np.maximum(terms.pool + quantile * terms.deviation(quantile), 0.0)
         size = stage.request_bytes(whole)
         count = np.where(size > 0, np.floor(pool / np.where(size > 0, size, 1.0)), np.inf)
@@ -479,7 +509,12 @@ def requests_that_fit(
 
 
 def largest_context(
-    memory: RankMemory, part: PartMemory, *, fit: MemoryFit | None = None, quantile: float = 0.0
+    memory: RankMemory,
+    part: PartMemory,
+    *,
+    fit: MemoryFit | None = None,
+    quantile: float = 0.0,
+    pools: tuple[PoolTerms, ...] | None = None,
 ) -> np.ndarray:
     """Longest request that one data-parallel rank's pool holds alone; the model's own limit is not applied.
 
@@ -493,6 +528,8 @@ def largest_context(
         Observed terms.
     quantile : float, optional
         Standard deviations to add to the pool, [-]
+    pools : tuple of PoolTerms, optional
+        `stage_pools` of this memory where they are there already; then `fit` is not asked.
 
     Returns
     -------
@@ -513,12 +550,10 @@ def largest_context(
     >>> bool(largest_context(held, big)[0] == kv_pool(held, big).tokens[0])
     True
     """
-    fit = fit or load_memory_fit()
     block = memory.settings.block(memory.sparse)
     wide = block * np.asarray(memory.layout.dcp, dtype=float)
     least = np.full_like(wide + np.asarray(memory.layout.tp, dtype=float), np.inf)
-    for stage in memory.stages:
-        terms = pool_terms(memory, stage, part, fit)
+    for stage, terms in zip(memory.stages, pools or stage_pools(memory, part, fit), strict=True):
         room = terms.pool + quantile * terms.deviation(quantile) - stage.state
         # the cache of a request is the least of lines, one for each set of windows that are full: the longest
         # context is the largest that any of the lines allows

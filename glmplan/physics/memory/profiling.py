@@ -26,7 +26,7 @@ __all__ = ["TrialStep", "expanded_context_bytes", "is_dense", "peak_bytes"]
 _VALUE_BYTES = 2.0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class TrialStep:
     """The step by which an engine sizes its pool; arrays are (n,).
 
