@@ -55,12 +55,11 @@ def test_a_known_model_is_not_predicted_worse_than_an_unknown_one(found, figure)
     assert alone.p90 <= unknown.p90
 
 
-@pytest.mark.parametrize("known", KNOWLEDGE)
-def test_groups_of_every_class_of_knowledge_are_covered(found, known):
-    score = found.classes.get(known)
-    if score is None or score.groups < 15:
-        pytest.skip("too few groups to say")
-    assert score.coverage >= 0.87
+def test_groups_of_every_class_of_knowledge_are_covered(found):
+    # of fewer than 15 groups nothing can be said
+    scores = {known: score for known in KNOWLEDGE if (score := found.classes.get(known)) and score.groups >= 15}
+    assert len(scores) >= len(KNOWLEDGE) - 1
+    assert {known: score.coverage for known, score in scores.items() if score.coverage < 0.87} == {}
 
 
 def test_runs_after_a_fit_and_refused_ones_are_on_the_page():
