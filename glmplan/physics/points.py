@@ -9,7 +9,7 @@ import numpy as np
 __all__ = ["Layout", "StepPoints"]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True)
 class Layout:
     """How a model is spread: every field is a number or an (n,) array.
 
@@ -44,7 +44,7 @@ class Layout:
         return self.tp * self.dp
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True)
 class StepPoints:
     """What one engine step holds: every field is an (n,) array.
 
