@@ -24,7 +24,7 @@ __all__ = [
     "PoolTerms",
     "kv_pool",
     "largest_context",
-    "outside_classes",
+    "launch_kinds",
     "pool_terms",
     "requests_that_fit",
     "weights_interval",
@@ -133,10 +133,8 @@ def _observed(fit: MemoryFit, memory: RankMemory, part: PartMemory) -> _Beside:
     engine = memory.settings.engine
     trial = memory.settings.rule.profiling_of(memory.settings.version, dense=True)
     if engine in fit.outside and trial is not None and part.link != "unified":
-        seen = fit.outside[engine]
-        several = seen[next(one for one in outside_classes(part, indexed=memory.indexed) if one in seen)]
-        context = np.where(alone, seen["single"].mean, several.mean)
-        return _Beside(context, np.where(alone, seen["single"].sd, several.sd) ** 2, Spread(0.0, 0.0, 0))
+        context, sd = _by_kind(memory, part, fit.outside[engine])
+        return _Beside(context, sd**2, Spread(0.0, 0.0, 0))
     single = fit.context["single"]
     linked = single if part.link == "unified" else fit.context.get(part.link, fit.context["pcie"])
     context = np.where(alone, single.mean, linked.mean)
@@ -147,37 +145,46 @@ def _observed(fit: MemoryFit, memory: RankMemory, part: PartMemory) -> _Beside:
     return _Beside(context, variance, fit.remainder.get(engine, others))
 
 
-def outside_classes(part: PartMemory, *, indexed: bool) -> tuple[str, ...]:
-    """Kinds of launches on several accelerators by what they take outside the trial run, the narrowest first.
+def launch_kinds(part: PartMemory, *, several: bool, indexed: bool) -> tuple[str, ...]:
+    """Kinds of launches by what only a launch shows of their memory, the narrowest first.
 
     Parameters
     ----------
     part : PartMemory
         The accelerator.
+    several : bool
+        Whether the launch is on several of them.
     indexed : bool
         Whether the model has an indexer.
 
     Returns
     -------
     tuple of str
-        Keys of `MemoryFit.outside`; the last one is always there.
+        Keys of `MemoryFit.outside`, `MemoryFit.estimate` and `MemoryFit.captured`; the last one is always there.
 
     Notes
     -----
     Models with an indexer run on images of the community over PCIe, sparsely with kernels and arenas of their own or
     densely with the indexer patched out; all logs are of the first. Where accelerators
-    reach each other's memory over PCIe, the communicators hold buffers there; where they cannot, in host memory. NVLink
-    of compute capability 10 has the all-reduce work spaces of FlashInfer.
+    reach each other's memory over PCIe, the communicators hold buffers there; where they cannot, in host memory. On
+    compute capability 10 attention, experts and all-reduce run on FlashInfer's kernels with work spaces of their own.
+    Where host and accelerator share one memory, what is free changes with the host's own, and so does what an engine
+    makes of the difference.
 
     Examples
     --------
-    >>> outside_classes(PartMemory(80e9, 79e9, 0.0, "nvlink", capability="10.3"), indexed=False)
-    ('nvlink-10', 'nvlink', 'several')
+    >>> one = PartMemory(80e9, 79e9, 0.0, "nvlink", capability="10.3")
+    >>> launch_kinds(one, several=True, indexed=False), launch_kinds(one, several=False, indexed=False)
+    (('nvlink-10', 'nvlink', 'several'), ('single-10', 'single'))
     """
+    flashinfer = part.link == "nvlink" and part.capability.startswith("10.")
+    if not several:
+        own = "single-10" if flashinfer else "single-unified" if part.link == "unified" else "single"
+        return tuple(dict.fromkeys((own, "single")))
     link = part.link
     if link == "pcie":
         link = "pcie-sparse" if indexed else "pcie-peer" if part.peer_to_peer else "pcie"
-    elif link == "nvlink" and part.capability.startswith("10."):
+    elif flashinfer:
         link = "nvlink-10"
     return tuple(dict.fromkeys((link, part.link, "several")))
 
@@ -213,14 +220,17 @@ def weights_interval(memory: RankMemory, fit: MemoryFit) -> tuple[float, float]:
     return float(np.hypot(memory.smaller, apart)), float(np.hypot(memory.larger, apart))
 
 
-def _by_number(memory: RankMemory, seen: dict[str, Spread]) -> tuple[np.ndarray, np.ndarray]:
-    """Mean and standard deviation for one accelerator or several, for each layout."""
+def _by_kind(memory: RankMemory, part: PartMemory, seen: dict[str, Spread]) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and standard deviation of what was seen of each layout's kind of launch."""
     alone = np.asarray(memory.layout.accelerators) == 1
-    single, several = seen["single"], seen["several"]
-    return np.where(alone, single.mean, several.mean), np.where(alone, single.sd, several.sd)
+    one, more = (
+        seen[next(kind for kind in launch_kinds(part, several=several, indexed=memory.indexed) if kind in seen)]
+        for several in (False, True)
+    )
+    return np.where(alone, one.mean, more.mean), np.where(alone, one.sd, more.sd)
 
 
-def _graphs(fit: MemoryFit, memory: RankMemory) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+def _graphs(fit: MemoryFit, memory: RankMemory, part: PartMemory) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Graphs captured and what the engine takes from the pool for them, each with its standard deviation.
 
     Both hardly depend on how many sizes are captured where they were observed for the engine itself.
@@ -231,13 +241,13 @@ def _graphs(fit: MemoryFit, memory: RankMemory) -> tuple[np.ndarray, np.ndarray,
     count = count * settings.rule.captures_graphs
     captured, captured_sd = fit.graph.mean * count, fit.graph.sd * count
     if settings.engine in fit.captured:
-        mean, sd = _by_number(memory, fit.captured[settings.engine])
+        mean, sd = _by_kind(memory, part, fit.captured[settings.engine])
         captured, captured_sd = np.where(count > 0, mean, 0.0), np.where(count > 0, sd, 0.0)
     if not (settings.graphs_in_pool and memory.estimates_graphs):
         return captured, captured_sd, zero, zero
     if settings.engine not in fit.estimate:
         return captured, captured_sd, captured, captured_sd
-    mean, sd = _by_number(memory, fit.estimate[settings.engine])
+    mean, sd = _by_kind(memory, part, fit.estimate[settings.engine])
     return captured, captured_sd, np.where(count > 0, mean, 0.0), np.where(count > 0, sd, 0.0)
 
 
@@ -285,7 +295,7 @@ def pool_terms(memory: RankMemory, stage: StageMemory, part: PartMemory, fit: Me
     context, context_variance, remainder = beside.context, beside.variance, beside.remainder
     zero = np.zeros_like(stage.per_token)
     fraction = _fraction(memory, part)
-    graphs, graphs_sd, estimate, estimate_sd = _graphs(fit, memory)
+    graphs, graphs_sd, estimate, estimate_sd = _graphs(fit, memory, part)
     weights = stage.weight_bytes
     if not rule.draft_in_pool:
         weights = weights - stage.weights.get("mtp", zero)
