@@ -30,6 +30,7 @@ from glmplan.facts.catalogue.accelerators import load_accelerator
 from glmplan.facts.engines.memory import load_memory_rule, memory_engines
 from glmplan.facts.files import write_atomically
 from glmplan.facts.folders import data_folder
+from glmplan.physics.memory.encoder import tower_is_known
 from glmplan.physics.memory.observed import MemoryFit, Spread
 from glmplan.physics.memory.part import PartMemory, part_memory
 from glmplan.physics.memory.pool import kv_pool, launch_kinds
@@ -101,8 +102,8 @@ def outside_of(start: LoggedStart, fit: MemoryFit) -> Vote | None:
     Returns
     -------
     Vote or None
-        None for other engines, parts with one memory for CPU and accelerator, parts that are no CUDA devices, models
-        whose image tower is profiled too, and logs that lack the pool, the weights or the engine's estimate of graphs.
+        None for other engines, parts that are no CUDA devices, models whose image tower is tried and of unknown
+        shapes, and logs that lack the pool, the weights or the engine's estimate of graphs.
 
     Raises
     ------
@@ -115,7 +116,7 @@ def outside_of(start: LoggedStart, fit: MemoryFit) -> Vote | None:
         return None
     part, model = load_accelerator(start.accelerator or ""), model_of(start.model or "")
     cuda = (part.compute_capability or "")[:1].isdigit()
-    if part.unified_memory or not cuda or (model.extra_parameters and start.multimodal):
+    if not cuda or (model.extra_parameters and start.multimodal and not tower_is_known(model)):
         return None
     checkpoint = checkpoint_of(model.name, start.weights, None, log.engine)
     memory, _ = launched(log, model, checkpoint, part, graphs=start.graphs)

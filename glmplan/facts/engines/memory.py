@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from fnmatch import fnmatchcase
 from functools import cache
 from typing import Any, Literal
 
@@ -26,6 +27,7 @@ __all__ = [
     "MemoryRule",
     "Paging",
     "ProfilingRun",
+    "Workspace",
     "load_memory_rule",
     "memory_engines",
     "pipeline_layers",
@@ -149,6 +151,33 @@ class Paging:
 
 
 @dataclass(frozen=True, slots=True)
+class Workspace:
+    """Buffers of one kernel of routed experts: two rows for each routed copy of a token of a step.
+
+    One row is as wide as what goes into the experts or into their second matrix, the other as what goes in or what
+    comes out of the first, whichever is wider. The engine keeps them from the trial run on.
+
+    Attributes
+    ----------
+    backend : str
+        The kernel as the engine's log names it.
+    formats, silicon : tuple of str
+        Weight formats of the experts and compute capabilities, patterns allowed, for which the engine chooses it.
+    source : str
+        Where it is from.
+    since, until : str or None
+        Versions that it holds for.
+    """
+
+    backend: str
+    formats: tuple[str, ...]
+    silicon: tuple[str, ...]
+    source: str
+    since: str | None = None
+    until: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class MemoryRule:
     """The memory rule of one engine.
 
@@ -190,6 +219,8 @@ class MemoryRule:
         The trial run by version, oldest first; empty where no source says what it holds.
     paging : tuple of Paging
         Pages by version, oldest first; empty where kinds of layers do not share pages.
+    workspaces : tuple of Workspace
+        Buffers of kernels of routed experts, as far as a source tells them.
     source : str
         Where it is from.
     """
@@ -212,6 +243,7 @@ class MemoryRule:
     loading: Loading = AS_STORED
     profiling: tuple[ProfilingRun, ...] = ()
     paging: tuple[Paging, ...] = ()
+    workspaces: tuple[Workspace, ...] = ()
 
     def profiling_of(self, version: str | None, *, dense: bool) -> ProfilingRun | None:
         """The trial run of a version.
@@ -258,6 +290,40 @@ class MemoryRule:
         found = [one for one in self.paging if _in_versions(one, version)]
         return found[-1] if found else None
 
+    def workspace_of(
+        self, form: str, *, version: str | None, silicon: str | None, backend: str | None
+    ) -> Workspace | None:
+        """Buffers that a version keeps for routed experts of a format.
+
+        Parameters
+        ----------
+        form : str
+            Weight format of the experts.
+        version : str or None
+            Version of the engine; None means the newest.
+        silicon : str or None
+            Compute capability of the part.
+        backend : str or None
+            The kernel that the launch asks for; None means what the engine chooses.
+
+        Returns
+        -------
+        Workspace or None
+            None where no source tells them, or the part is not known.
+
+        Examples
+        --------
+        >>> rule = load_memory_rule("vllm")
+        >>> [rule.workspace_of("bf16", version=one, silicon="8.0", backend=None) is None for one in ("0.11.0", None)]
+        [True, False]
+        """
+        for one in self.workspaces:
+            chosen = any(fnmatchcase(silicon or "", each) for each in one.silicon)
+            asked = backend is None or backend.lower().startswith(one.backend)
+            if form in one.formats and chosen and asked and _in_versions(one, version):
+                return one
+        return None
+
     def default(
         self, name: str, *, version: str | None, memory: float | None, accelerator: str | None, tp: int = 1
     ) -> float | None:
@@ -299,7 +365,7 @@ class MemoryRule:
         return float(found)
 
 
-def _in_versions(entry: ProfilingRun | Paging, version: str | None) -> bool:
+def _in_versions(entry: ProfilingRun | Paging | Workspace, version: str | None) -> bool:
     """Whether an entry holds for a version; the newest is after every bound."""
     from glmplan.facts.schema.engine import version_key
 
@@ -364,6 +430,7 @@ def load_memory_rule(engine: str) -> MemoryRule:
     content["loading"] = read_loading(content.get("loading"), file=file)
     content["profiling"] = tuple(ProfilingRun(**one) for one in content.get("profiling", ()))
     content["paging"] = tuple(Paging(**one) for one in content.get("paging", ()))
+    content["workspaces"] = tuple(Workspace(**one) for one in content.get("workspaces", ()))
     if "free_target" in content:
         content["free_target"] = parse_quantity(content["free_target"], "bytes")
     unknown = sorted(set(content) - {one.name for one in fields(MemoryRule)})

@@ -17,7 +17,7 @@ import numpy as np
 
 from glmplan.facts.schema.model import ModelSpec
 
-__all__ = ["encoder_peak", "with_encoder"]
+__all__ = ["encoder_peak", "tower_is_known", "with_encoder"]
 
 #: bytes of an activation [B]
 _VALUE_BYTES = 2.0
@@ -28,6 +28,27 @@ _INTERPOLATED = 7.0
 _IN_LAYER = 2.0
 #: inner widths of a layer, before and after the activation function [-]
 _INNER = 2.0
+
+
+def tower_is_known(model: ModelSpec) -> bool:
+    """Whether the shapes of a model's image tower are known.
+
+    Parameters
+    ----------
+    model : ModelSpec
+        The model.
+
+    Returns
+    -------
+    bool
+
+    Examples
+    --------
+    >>> from glmplan.facts.catalogue.models import load_model
+    >>> [tower_is_known(load_model(name)) for name in ("qwen3.5-27b", "llama-3.1-8b")]
+    [True, False]
+    """
+    return bool(model.tower_patches and model.tower_width and model.tower_inner)
 
 
 def encoder_peak(model: ModelSpec, *, tokens: np.ndarray, tp: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -62,7 +83,7 @@ def encoder_peak(model: ModelSpec, *, tokens: np.ndarray, tp: np.ndarray) -> tup
     (1.17, 0.16)
     """
     zero = np.zeros_like(np.asarray(tokens, dtype=float) + tp)
-    if not (model.tower_patches and model.tower_width and model.tower_inner):
+    if not tower_is_known(model):
         return zero, zero
     image = model.tower_patches / model.tower_merge
     items = np.maximum(np.floor(np.asarray(tokens, dtype=float) / image), 1.0)

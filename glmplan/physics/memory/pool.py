@@ -132,7 +132,7 @@ def _observed(fit: MemoryFit, memory: RankMemory, part: PartMemory) -> _Beside:
     alone = np.asarray(memory.layout.accelerators) == 1
     engine = memory.settings.engine
     trial = memory.settings.rule.profiling_of(memory.settings.version, dense=True)
-    if engine in fit.outside and trial is not None and part.link != "unified":
+    if engine in fit.outside and trial is not None:
         context, sd = _by_kind(memory, part, fit.outside[engine])
         return _Beside(context, sd**2, Spread(0.0, 0.0, 0))
     single = fit.context["single"]
@@ -182,6 +182,8 @@ def launch_kinds(part: PartMemory, *, several: bool, indexed: bool) -> tuple[str
         own = "single-10" if flashinfer else "single-unified" if part.link == "unified" else "single"
         return tuple(dict.fromkeys((own, "single")))
     link = part.link
+    if link == "unified":
+        return (link, "single-unified", "several")
     if link == "pcie":
         link = "pcie-sparse" if indexed else "pcie-peer" if part.peer_to_peer else "pcie"
     elif flashinfer:

@@ -32,6 +32,7 @@ from glmplan.physics.memory.pages import CachedLayers
 from glmplan.physics.memory.passes import PassStep, pass_bytes, stage_peak, trial_run
 from glmplan.physics.memory.profiling import TrialStep
 from glmplan.physics.memory.settings import MemorySettings
+from glmplan.physics.memory.workspaces import expert_workspace_bytes, pass_with_workspace
 from glmplan.physics.points import Layout
 
 __all__ = ["RankMemory", "StageMemory", "rank_memory"]
@@ -350,7 +351,7 @@ def _stage(
     zero = np.zeros_like(degrees.tp)
     exists, last = degrees.pp > index, degrees.pp == index + 1
     weights: dict[str, np.ndarray] = {}
-    host, per_token, state, activation = zero, zero, zero, zero
+    host, per_token, state, activation, kept = zero, zero, zero, zero, zero
     windows: dict[int, np.ndarray] = {}
     run, each = trial_run(model, settings), PassStep(settings.budget(memory), degrees.tp, degrees.dp, degrees.ep)
     for number, part in enumerate(parts):
@@ -366,19 +367,30 @@ def _stage(
             windows[cache.window] = windows.get(cache.window, zero) + share * cache.in_window / degrees.dcp
         state = state + share * cache.state
         widest = pass_bytes(model, part.kind, run, settings, each)
+        buffers = expert_workspace_bytes(
+            part.kind, model.hidden, form=_experts_format(part), settings=settings, step=each
+        )
+        if np.any(buffers):
+            widest = np.maximum(widest, pass_with_workspace(part.kind, model.hidden, np.asarray(buffers), each))
+            kept = np.maximum(kept, np.where(count > 0, buffers, 0.0))
         activation = np.maximum(activation, np.where(count > 0, widest, 0.0))
     _add_vocabulary(weights, model, checkpoint, degrees, rule, index == 0, last)
     _add_rotary(weights, model, parts, counts, rule)
     if model.draft_head is not None and "mtp" in weights:  # which has an output head of its own
         own = np.ceil(model.vocabulary / degrees.tp) * model.hidden * weight_format("bf16").bytes
         weights["mtp"] = weights["mtp"] + np.where(last, own, 0.0)
-    step = TrialStep(
-        settings.budget(memory) + zero, settings.requests(memory, degrees.tp) + zero, last, "mtp" in weights
-    )
+    requests = settings.requests(memory, degrees.tp) + zero
+    step = TrialStep(settings.budget(memory) + zero, requests, last, "mtp" in weights, kept)
     activation = stage_peak(model, activation, settings, step, tp=degrees.tp, first=index == 0)
     ordered = tuple(sorted(windows.items()))
     kinds = _kinds(parts, counts, degrees, kv, settings) if ordered or state.any() else ()
     return StageMemory(index, exists, counts.sum(axis=1), weights, host, per_token, ordered, state, activation, kinds)
+
+
+def _experts_format(part: Segment) -> str:
+    """Weight format of a segment's routed experts; empty where it has none."""
+    stored = zip(part.tensors, part.formats, strict=True)
+    return next((form.name for tensor, form in stored if tensor.tensor_class == "routed_experts"), "")
 
 
 def _kinds(

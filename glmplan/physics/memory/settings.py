@@ -10,7 +10,7 @@ import numpy as np
 from glmplan.facts.catalogue.accelerators import load_accelerator
 from glmplan.facts.engines.defaults import block_tokens, engine_defaults
 from glmplan.facts.engines.loading import ExpertKernel
-from glmplan.facts.engines.memory import MemoryRule, load_memory_rule, memory_engines
+from glmplan.facts.engines.memory import MemoryRule, Workspace, load_memory_rule, memory_engines
 from glmplan.facts.engines.walls import load_engine
 from glmplan.facts.schema.engine_running import CacheLayout
 from glmplan.physics.blocks.cache import (
@@ -125,6 +125,14 @@ class MemorySettings:
             silicon = load_accelerator(self.accelerator).compute_capability
         backend = self.experts_backend
         return self.rule.loading.kernel(form, version=self.version, silicon=silicon, backend=backend)
+
+    def workspace(self, form: str) -> Workspace | None:
+        """Buffers that the kernel of routed experts of a weight format keeps; None where no source tells them."""
+        rule = self.rule
+        if not rule.workspaces or self.accelerator is None:
+            return None
+        silicon = load_accelerator(self.accelerator).compute_capability
+        return rule.workspace_of(form, version=self.version, silicon=silicon, backend=self.experts_backend)
 
     def possible_kernels(self, form: str) -> tuple[ExpertKernel, ...]:
         """Kernels of routed experts that may pad a weight format where no source says which one runs.
