@@ -201,8 +201,8 @@ def _memory(answer: FitAnswer) -> dict[str, Any] | None:
         "printed_tokens": dict(zip(("value", "low", "high"), map(_count, answer.printed), strict=False)) or None,
         "requests_held": _count(holding.held),
         "requests_held_low": _count(holding.held_low),
-        "short_gib": _rounded(max(holding.short, 0.0) / GIB),
-        "short_gib_low": _rounded(max(holding.short_low, 0.0) / GIB),
+        "short_gib": _rounded(max(holding.lacking, 0.0) / GIB),
+        "short_gib_low": _rounded(max(holding.short_low, holding.over, 0.0) / GIB),
         "ranks": [
             {
                 "rank": number,

@@ -55,6 +55,9 @@ class KvPool:
     printed, printed_low, printed_high : array
         Tokens that the engine prints as the size of its cache at start, and their 90 % interval, of one data-parallel
         rank as an engine process prints it; another number than `tokens` where windows or states share pages, [token]
+    over : array
+        By how much the fullest rank with its pool and everything that runs beside it holds more than its memory; 0 or
+        less where it does not, [B]
     """
 
     bytes: np.ndarray
@@ -67,6 +70,7 @@ class KvPool:
     printed: np.ndarray
     printed_low: np.ndarray
     printed_high: np.ndarray
+    over: np.ndarray
 
 
 @dataclass(frozen=True, slots=True)
@@ -417,8 +421,11 @@ def kv_pool(
             usable = _tokens(memory, stage, left, length)
             printed = _printed(memory, stage, left, length, usable)
             rows += [np.where(stage.held, one, np.inf) for one in (usable, printed)]
+        beside = terms.context + np.maximum(terms.remainder, 0.0) + terms.graphs + stage.activation
+        held = stage.weight_bytes + beside + np.maximum(terms.pool, 0.0)
+        rows.append(np.where(stage.held, held - part.total, -np.inf))
         found.append(tuple(rows))
-    pools, sds, means, print_mean, lows, print_low, highs, print_high = (
+    pools, sds, means, print_mean, lows, print_low, highs, print_high, over = (
         np.stack(column) for column in zip(*found, strict=True)
     )
     # a stage without a growing cache (recurrent layers only) limits by its bytes
@@ -430,8 +437,9 @@ def kv_pool(
     fits = (ranked.min(axis=0) > 0) & (least[0] > 0)
     said = [np.where(np.isfinite(one.min(axis=0)), one.min(axis=0), 0.0) for one in (print_mean, print_low, print_high)]
     return KvPool(
-        pools[pick], least[0] * fits, least[1], least[2], sds[pick], stage_index, fits, said[0] * fits, *said[1:]
-    )
+        pools[pick], least[0] * fits, least[1], least[2], sds[pick], stage_index, fits, said[0] * fits, *said[1:],
+        over.max(axis=0),
+    )  # fmt: skip
 
 
 def requests_that_fit(
