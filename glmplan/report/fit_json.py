@@ -213,6 +213,7 @@ def _memory(answer: FitAnswer) -> dict[str, Any] | None:
                 "weights_total_gib_high": _rounded(sum(row.weights.values()) * (1.0 + held.larger) / GIB),
                 "activation_gib": _rounded(row.activation / GIB),
                 "graphs_gib": _rounded(row.graphs / GIB),
+                "graph_estimate_gib": _rounded(row.graph_estimate / GIB),
                 "communication_gib": _rounded(row.communication / GIB),
                 "reserve_gib": _rounded(row.reserve / GIB),
                 "cache_gib": _rounded(row.cache / GIB),

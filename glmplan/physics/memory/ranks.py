@@ -367,11 +367,9 @@ def _stage(
             windows[cache.window] = windows.get(cache.window, zero) + share * cache.in_window / degrees.dcp
         state = state + share * cache.state
         widest = pass_bytes(model, part.kind, run, settings, each)
-        buffers = expert_workspace_bytes(
-            part.kind, model.hidden, form=_experts_format(part), settings=settings, step=each
-        )
+        buffers = expert_workspace_bytes(part, model.hidden, settings=settings, step=each)
         if np.any(buffers):
-            widest = np.maximum(widest, pass_with_workspace(part.kind, model.hidden, np.asarray(buffers), each))
+            widest = np.maximum(widest, pass_with_workspace(part.kind, model.hidden, buffers, each))
             kept = np.maximum(kept, np.where(count > 0, buffers, 0.0))
         activation = np.maximum(activation, np.where(count > 0, widest, 0.0))
     _add_vocabulary(weights, model, checkpoint, degrees, rule, index == 0, last)
@@ -385,12 +383,6 @@ def _stage(
     ordered = tuple(sorted(windows.items()))
     kinds = _kinds(parts, counts, degrees, kv, settings) if ordered or state.any() else ()
     return StageMemory(index, exists, counts.sum(axis=1), weights, host, per_token, ordered, state, activation, kinds)
-
-
-def _experts_format(part: Segment) -> str:
-    """Weight format of a segment's routed experts; empty where it has none."""
-    stored = zip(part.tensors, part.formats, strict=True)
-    return next((form.name for tensor, form in stored if tensor.tensor_class == "routed_experts"), "")
 
 
 def _kinds(

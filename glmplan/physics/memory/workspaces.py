@@ -15,6 +15,7 @@ import numpy as np
 from glmplan.facts.schema.model import LayerKind
 from glmplan.physics.blocks.feed_forward import inner_rows
 from glmplan.physics.blocks.kinds import feed_forwards_of
+from glmplan.physics.blocks.storage import Segment
 from glmplan.physics.memory.passes import PassStep
 from glmplan.physics.memory.settings import MemorySettings
 
@@ -25,18 +26,16 @@ _VALUE_BYTES = 2.0
 
 
 def expert_workspace_bytes(
-    kind: LayerKind, hidden: int, *, form: str, settings: MemorySettings, step: PassStep
+    part: Segment, hidden: int, *, settings: MemorySettings, step: PassStep
 ) -> np.ndarray | float:
-    """Buffers of the routed experts of a kind of layer.
+    """Buffers of the routed experts of layers that are alike.
 
     Parameters
     ----------
-    kind : LayerKind
-        The layer.
+    part : Segment
+        The layers, with the formats of their tensors.
     hidden : int
         Hidden size, [-]
-    form : str
-        Weight format of its routed experts; empty where there are none.
     settings : MemorySettings
         The launch.
     step : PassStep
@@ -57,17 +56,20 @@ def expert_workspace_bytes(
     Qwen3-30B-A3B on one card: 8,192 tokens visit 8 experts, two rows of 2,048 values of 2 B each, 0.5 GiB.
 
     >>> from glmplan.facts.catalogue.models import load_model
+    >>> from glmplan.physics.blocks.storage import segments
     >>> model, one = load_model("qwen3-30b-a3b"), np.ones(1)
     >>> told = MemorySettings(version="0.22.1", accelerator="h100-sxm")
-    >>> found = expert_workspace_bytes(model.layers[model.layer_names[0]], model.hidden, form="fp8-block",
+    >>> found = expert_workspace_bytes(segments(model, model.checkpoint("fp8"), mtp=False)[0], model.hidden,
     ...                                settings=told, step=PassStep(8192.0, one, one, one))
     >>> float(found[0]) / 2**30
     0.5
     """
+    stored = zip(part.tensors, part.formats, strict=True)
+    form = next((form.name for tensor, form in stored if tensor.tensor_class == "routed_experts"), "")
     if not form or settings.workspace(form) is None:
         return 0.0
     found: np.ndarray | float = 0.0
-    for block in feed_forwards_of(kind):
+    for block in feed_forwards_of(part.kind):
         if (mixture := block.routed) is None:
             continue
         width = float(mixture.latent or hidden)
@@ -78,7 +80,7 @@ def expert_workspace_bytes(
     return found
 
 
-def pass_with_workspace(kind: LayerKind, hidden: int, kept: np.ndarray, step: PassStep) -> np.ndarray:
+def pass_with_workspace(kind: LayerKind, hidden: int, kept: np.ndarray | float, step: PassStep) -> np.ndarray:
     """What a pass holds at routed experts with such buffers: hidden states, residual, output and shared experts beside.
 
     Parameters
@@ -102,4 +104,4 @@ def pass_with_workspace(kind: LayerKind, hidden: int, kept: np.ndarray, step: Pa
         if (mixture := block.routed) is not None and mixture.shared:
             inner = (mixture.shared_inner or mixture.inner) / (step.tp * step.dp / step.ep)
             shared = np.maximum(shared, mixture.shared * inner_rows(mixture.gated) * inner)
-    return kept + _VALUE_BYTES * np.asarray(step.tokens) * (3.0 * hidden + shared)
+    return np.asarray(kept + _VALUE_BYTES * np.asarray(step.tokens) * (3.0 * hidden + shared))
