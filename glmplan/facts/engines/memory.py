@@ -106,6 +106,8 @@ class ProfilingRun:
         Whether it does so for sparse attention, too.
     estimates_graphs : bool
         Whether these versions, where they take an estimate of CUDA graphs from the pool, do so in this trial.
+    video_frames : float
+        Most frames of the largest image that the trial of a video holds; 0 where it holds no more than one image, [-]
     note : str
         How the bytes are derived.
     """
@@ -120,6 +122,7 @@ class ProfilingRun:
     latent_requests: float = 8.0
     latent_sparse: bool = False
     estimates_graphs: bool = True
+    video_frames: float = 0.0
     note: str = ""
 
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from glmplan.facts.schema.model import ModelSpec
 
-__all__ = ["encoder_peak", "tower_is_known", "with_encoder"]
+__all__ = ["encoder_peak", "tower_is_known", "video_images", "with_encoder"]
 
 #: bytes of an activation [B]
 _VALUE_BYTES = 2.0
@@ -51,7 +51,39 @@ def tower_is_known(model: ModelSpec) -> bool:
     return bool(model.tower_patches and model.tower_width and model.tower_inner)
 
 
-def encoder_peak(model: ModelSpec, *, tokens: np.ndarray, tp: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def video_images(model: ModelSpec, *, longest: np.ndarray | float, frames: float) -> np.ndarray | float:
+    """Images that the largest video of a trial run is worth, two frames each.
+
+    Parameters
+    ----------
+    model : ModelSpec
+        The model.
+    longest : numeric
+        Longest request, which an image and the video share, [token]
+    frames : float
+        Most frames that the engine tries, of the size of the largest image; 0 where it tries no more than one image, [-]
+
+    Returns
+    -------
+    numeric
+        At least one, [-]
+
+    Examples
+    --------
+    >>> from glmplan.facts.catalogue.models import load_model
+    >>> model = load_model("qwen3-vl-30b-a3b")
+    >>> [float(video_images(model, longest=n, frames=14)) for n in (32768.0, 65536.0, 262144.0)]
+    [1.0, 3.0, 7.0]
+    """
+    if not frames or not tower_is_known(model):
+        return 1.0
+    image = model.tower_patches / model.tower_merge
+    return np.clip(np.floor(np.asarray(longest, dtype=float) / image) - 1.0, 1.0, frames // 2)
+
+
+def encoder_peak(
+    model: ModelSpec, *, tokens: np.ndarray, tp: np.ndarray, video: np.ndarray | float = 1.0
+) -> tuple[np.ndarray, np.ndarray]:
     """Peak of the tower's own run, and what it leaves for the language model.
 
     Parameters
@@ -62,6 +94,8 @@ def encoder_peak(model: ModelSpec, *, tokens: np.ndarray, tp: np.ndarray) -> tup
         Tokens of a step, [token]
     tp : (n,) array
         Tensor-parallel degree, [-]
+    video : numeric, optional
+        Images that the largest video tried is worth, [-]
 
     Returns
     -------
@@ -70,8 +104,7 @@ def encoder_peak(model: ModelSpec, *, tokens: np.ndarray, tp: np.ndarray) -> tup
 
     Notes
     -----
-    Not modelled: videos, which vLLM 0.11.0 profiled at up to 14 frames of the largest image and newer versions below
-    one image; the copy of the four corners in 0.11.0; towers that interpolate by one kernel; attention's own buffers.
+    Videos are larger than an image in vLLM 0.11.0 only, newer versions try them below one image. Not modelled: the copy of the four corners in 0.11.0; towers that interpolate by one kernel; attention's own buffers.
 
     Examples
     --------
@@ -86,14 +119,16 @@ def encoder_peak(model: ModelSpec, *, tokens: np.ndarray, tp: np.ndarray) -> tup
     if not tower_is_known(model):
         return zero, zero
     image = model.tower_patches / model.tower_merge
-    items = np.maximum(np.floor(np.asarray(tokens, dtype=float) / image), 1.0)
+    items = np.maximum(np.floor(np.asarray(tokens, dtype=float) / image), video)
     layer = _IN_LAYER * model.tower_width + _INNER * model.tower_inner / tp
     widest = model.tower_patch_values + np.maximum(_INTERPOLATED * model.tower_width, layer)
     kept = _VALUE_BYTES * items * image * model.tower_output
     return _VALUE_BYTES * items * model.tower_patches * widest, kept + zero
 
 
-def with_encoder(model: ModelSpec, peak: np.ndarray, *, tokens: np.ndarray, tp: np.ndarray) -> np.ndarray:
+def with_encoder(
+    model: ModelSpec, peak: np.ndarray, *, tokens: np.ndarray, tp: np.ndarray, video: np.ndarray | float = 1.0
+) -> np.ndarray:
     """Peak of a trial run of a model whose tower is tried, too.
 
     Parameters
@@ -104,6 +139,8 @@ def with_encoder(model: ModelSpec, peak: np.ndarray, *, tokens: np.ndarray, tp: 
         Of pass and sampler of the language model, [B]
     tokens, tp : (n,) array
         Tokens of a step [token] and tensor-parallel degree [-]
+    video : numeric, optional
+        Images that the largest video tried is worth, [-]
 
     Returns
     -------
@@ -117,5 +154,5 @@ def with_encoder(model: ModelSpec, peak: np.ndarray, *, tokens: np.ndarray, tp: 
     >>> with_encoder(text, 5.0 * one, tokens=2048.0 * one, tp=one).tolist()
     [5.0]
     """
-    own, kept = encoder_peak(model, tokens=tokens, tp=tp)
+    own, kept = encoder_peak(model, tokens=tokens, tp=tp, video=video)
     return np.maximum(own, peak + kept)
