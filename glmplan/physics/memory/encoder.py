@@ -61,7 +61,8 @@ def video_images(model: ModelSpec, *, longest: np.ndarray | float, frames: float
     longest : numeric
         Longest request, which an image and the video share, [token]
     frames : float
-        Most frames that the engine tries, of the size of the largest image; 0 where it tries no more than one image, [-]
+        Most frames that the engine tries, each as large as the largest image; 0 where it tries no video above an image,
+        [-]
 
     Returns
     -------
@@ -104,7 +105,8 @@ def encoder_peak(
 
     Notes
     -----
-    Videos are larger than an image in vLLM 0.11.0 only, newer versions try them below one image. Not modelled: the copy of the four corners in 0.11.0; towers that interpolate by one kernel; attention's own buffers.
+    Videos are larger than an image in vLLM 0.11.0 only, newer versions try them below one. Not modelled: the copy of
+    the four corners in 0.11.0; towers that interpolate by one kernel; attention's own buffers.
 
     Examples
     --------

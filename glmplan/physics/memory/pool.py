@@ -236,7 +236,9 @@ def _by_kind(memory: RankMemory, part: PartMemory, seen: dict[str, Spread]) -> t
     return np.where(alone, one.mean, more.mean), np.where(alone, one.sd, more.sd)
 
 
-def _graphs(fit: MemoryFit, memory: RankMemory, part: PartMemory) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+def _graphs(
+    fit: MemoryFit, memory: RankMemory, part: PartMemory
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Graphs captured and what the engine takes from the pool for them, each with its standard deviation.
 
     Both hardly depend on how many sizes are captured where they were observed for the engine itself.

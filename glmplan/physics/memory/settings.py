@@ -53,6 +53,9 @@ class MemorySettings:
     indexer : bool
         Whether the indexer of sparse attention is loaded and its keys are cached; False where an engine patched to
         attend densely leaves it out.
+    graphs_taken : bool or None
+        Whether the launch takes its estimate of CUDA graphs from the pool; None means what its version does. Builds
+        between releases carry the number of the release before.
     experts_backend : str or None
         Kernel of the routed experts (``--moe-backend``), as the log names it; None takes what the engine chooses.
     """
@@ -69,6 +72,7 @@ class MemorySettings:
     experts_backend: str | None = None
     draft_tokens: float | None = None
     longest: np.ndarray | float | None = None
+    graphs_taken: bool | None = None
 
     @property
     def layout(self) -> CacheLayout:
@@ -134,6 +138,14 @@ class MemorySettings:
         silicon = load_accelerator(self.accelerator).compute_capability
         return rule.workspace_of(form, version=self.version, silicon=silicon, backend=self.experts_backend)
 
+    def copied_scales(self, form: str, *, certain: bool = True) -> float:
+        """What second copies of the scales of routed experts take for each weight, for certain or perhaps, [bit]"""
+        loading = self.rule.loading
+        if not loading.scale_copies or self.accelerator is None:
+            return 0.0
+        silicon = load_accelerator(self.accelerator).compute_capability
+        return loading.copied(form, version=self.version, silicon=silicon, certain=certain)
+
     def possible_kernels(self, form: str) -> tuple[ExpertKernel, ...]:
         """Kernels of routed experts that may pad a weight format where no source says which one runs.
 
@@ -176,5 +188,7 @@ class MemorySettings:
 
     @property
     def graphs_in_pool(self) -> bool:
-        """Whether this version takes CUDA graphs from the pool."""
+        """Whether this launch takes its estimate of CUDA graphs from the pool."""
+        if self.graphs_taken is not None:
+            return self.graphs_taken
         return bool(self.default("graphs_in_pool", None))
