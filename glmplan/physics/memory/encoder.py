@@ -118,12 +118,13 @@ def encoder_peak(
     (1.17, 0.16)
     """
     zero = np.zeros_like(np.asarray(tokens, dtype=float) + tp)
-    if not tower_is_known(model):
+    width, inner = model.tower_width, model.tower_inner
+    if not (model.tower_patches and width and inner):
         return zero, zero
     image = model.tower_patches / model.tower_merge
     items = np.maximum(np.floor(np.asarray(tokens, dtype=float) / image), video)
-    layer = _IN_LAYER * model.tower_width + _INNER * model.tower_inner / tp
-    widest = model.tower_patch_values + np.maximum(_INTERPOLATED * model.tower_width, layer)
+    layer = _IN_LAYER * width + _INNER * inner / tp
+    widest = model.tower_patch_values + np.maximum(_INTERPOLATED * width, layer)
     kept = _VALUE_BYTES * items * image * model.tower_output
     return _VALUE_BYTES * items * model.tower_patches * widest, kept + zero
 

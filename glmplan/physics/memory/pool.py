@@ -439,8 +439,8 @@ def kv_pool(
     fits = (ranked.min(axis=0) > 0) & (least[0] > 0)
     said = [np.where(np.isfinite(one.min(axis=0)), one.min(axis=0), 0.0) for one in (print_mean, print_low, print_high)]
     return KvPool(
-        pools[pick], least[0] * fits, least[1], least[2], sds[pick], stage_index, fits, said[0] * fits, *said[1:],
-        over.max(axis=0),
+        pools[pick], least[0] * fits, least[1], least[2], sds[pick], stage_index, fits, said[0] * fits, said[1],
+        said[2], over.max(axis=0),
     )  # fmt: skip
 
 
