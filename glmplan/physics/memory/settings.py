@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from functools import cache
 
 import numpy as np
 
@@ -19,6 +20,13 @@ from glmplan.physics.blocks.cache import (
 from glmplan.units import GIB
 
 __all__ = ["MemorySettings"]
+
+
+@cache
+def _silicon(accelerator: str) -> str | None:
+    """Compute capability of a part, which is asked for every kind of layer."""
+    return load_accelerator(accelerator).compute_capability
+
 
 #: stands for a data-centre part where the memory is not given [B]
 _LARGE = 80.0 * GIB
@@ -124,9 +132,7 @@ class MemorySettings:
 
     def expert_kernel(self, form: str) -> ExpertKernel | None:
         """The kernel that pads routed experts of a weight format, chosen by version and part; None where none pads."""
-        silicon = None
-        if self.accelerator is not None:
-            silicon = load_accelerator(self.accelerator).compute_capability
+        silicon = None if self.accelerator is None else _silicon(self.accelerator)
         backend = self.experts_backend
         return self.rule.loading.kernel(form, version=self.version, silicon=silicon, backend=backend)
 
@@ -135,7 +141,7 @@ class MemorySettings:
         rule = self.rule
         if not rule.workspaces or self.accelerator is None:
             return None
-        silicon = load_accelerator(self.accelerator).compute_capability
+        silicon = _silicon(self.accelerator)
         return rule.workspace_of(form, version=self.version, silicon=silicon, backend=self.experts_backend)
 
     def copied_scales(self, form: str, *, certain: bool = True) -> float:
@@ -143,7 +149,7 @@ class MemorySettings:
         loading = self.rule.loading
         if not loading.scale_copies or self.accelerator is None:
             return 0.0
-        silicon = load_accelerator(self.accelerator).compute_capability
+        silicon = _silicon(self.accelerator)
         return loading.copied(form, version=self.version, silicon=silicon, certain=certain)
 
     def possible_kernels(self, form: str) -> tuple[ExpertKernel, ...]:
@@ -168,7 +174,7 @@ class MemorySettings:
         >>> sorted({one.backend for one in found})
         ['flashinfer_cutlass', 'flashinfer_mxfp4', 'flashinfer_trtllm', 'marlin']
         """
-        silicon = self.accelerator and load_accelerator(self.accelerator).compute_capability
+        silicon = self.accelerator and _silicon(self.accelerator)
         if self.expert_kernel(form) is not None and (self.experts_backend is not None or silicon):
             return ()
         running = load_engine(self.engine).running
