@@ -204,6 +204,8 @@ class MemoryRule:
         held for the requests that are sampled, [B]
     captures_graphs : bool
         Whether steps are captured as graphs that hold memory of their own.
+    graphs_before_pool : bool
+        Whether they are captured before the engine looks what is free for its pool.
     vocabulary_multiple : int
         The vocabulary is padded to a multiple of it, [-]
     absorbed_copy : bool
@@ -242,6 +244,7 @@ class MemoryRule:
     free_target: float = 0.0
     step_logits: float = 0.0
     captures_graphs: bool = False
+    graphs_before_pool: bool = False
     host_experts: bool = False
     loading: Loading = AS_STORED
     profiling: tuple[ProfilingRun, ...] = ()

@@ -322,8 +322,9 @@ def pool_terms(memory: RankMemory, stage: StageMemory, part: PartMemory, fit: Me
     elif rule.pool == "after_load":
         limit = free
         share = fraction
-        pool = fraction * (free - weights - stage.activation - remainder.mean)
-        variance = fraction**2 * (total_variance + known + remainder.sd**2)
+        before = rule.graphs_before_pool
+        pool = fraction * (free - weights - stage.activation - remainder.mean - before * graphs)
+        variance = fraction**2 * (total_variance + known + remainder.sd**2 + before * graphs_sd**2)
     else:
         limit = part.total - rule.free_target + zero
         pool = limit - weights - stage.activation - context - remainder.mean
