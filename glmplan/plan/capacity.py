@@ -50,6 +50,9 @@ class Holding:
         What one full-length request lacks on the rank that limits; 0 or less when it fits, [B]
     short_low : float
         The same at the low end of the pool, [B]
+    over : float
+        By how much the fullest rank with its pool and what runs beside it holds more than its memory, as where a
+        launch is told too large a share; 0 or less where it does not, [B]
     """
 
     terms: Terms
@@ -67,11 +70,17 @@ class Holding:
     held_low: float
     short: float
     short_low: float
+    over: float = 0.0
+
+    @property
+    def lacking(self) -> float:
+        """What the rank that limits lacks, for one full-length request or for what runs beside the pool, [B]"""
+        return max(self.short, self.over)
 
     @property
     def verdict(self) -> str:
         """``fits``, ``tight`` (one full-length request fits only at the mean) or ``does_not_fit``."""
-        if self.short > 0:
+        if self.lacking > 0:
             return "does_not_fit"
         return "tight" if self.short_low > 0 else "fits"
 
@@ -219,6 +228,7 @@ class _Arrays:
             held_low=float(self.held_low[place]),
             short=float(self.short[place]),
             short_low=float(self.short_low[place]),
+            over=float(pool.over[place]),
         )
 
 

@@ -283,7 +283,7 @@ def rank_layouts(asked: Asked, holdings: list[Holding]) -> list[Scored]:
             outside = terms.tp * terms.dp > asked.machine.per_node
             return (_UNKNOWN, float(outside), terms.pp, terms.dp, terms.ep, -one.pool)
         if classes[place] >= _UNKNOWN or place not in speeds:
-            return (classes[place], max(one.short, 0.0), -one.pool, terms.pp, terms.dp, terms.ep)
+            return (classes[place], max(one.lacking, 0.0), -one.pool, terms.pp, terms.dp, terms.ep)
         fast = speeds[place]
         rank = 0.0 if place in near else 1.0 if place in quick else 2.0
         # among equals in throughput: steps of 5 % for one user, then fewer stages, then fewer degrees
@@ -348,7 +348,7 @@ def _why(asked: Asked, holdings: list[Holding], speeds: dict[int, _Speed], place
     if one.terms.blocked is not None:
         return f"does not run: {one.terms.blocked.title}"
     if one.verdict == "does_not_fit":
-        return f"{one.short / GIB:.1f} GiB short on each card of stage {one.stage}"
+        return f"{one.lacking / GIB:.1f} GiB short on each card of stage {one.stage}"
     if one.verdict == "tight" and best.verdict == "fits":
         return "one full-length request fits only if the engine takes no more than its mean"
     if place not in speeds or first not in speeds:

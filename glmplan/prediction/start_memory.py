@@ -172,6 +172,7 @@ def launched(
         accelerator=part.name if part is not None else None,
         draft_tokens=drafted_of_log(log),
     )
+    settings = replace(settings, graphs_taken=log.graphs_taken)
     if graphs:
         settings = replace(settings, graphs=log.graph_count)
     kv = kv_name((log.kv_cache or "").replace("torch.", "")) or default_kv(
@@ -264,6 +265,8 @@ def predict_start(
     if part is None:
         return StartMemory(kv, weights, peak)
     seen = part_memory(part, fit=fit)
+    if log.total is not None:  # the machine's own, whatever the launch makes of it
+        seen = replace(seen, total=log.total, total_sd=0.0)
     longest = log.max_context or float(model.max_context)
     pool = kv_pool(held, seen, context=longest, fit=fit)
     terms = stage_pools(held, seen, fit)[int(pool.stage[0])]

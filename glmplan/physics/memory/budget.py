@@ -26,6 +26,8 @@ class MemoryBudget:
         Weights by tensor class.
     activation, graphs, communication, reserve : float
         Peak of activations; CUDA graphs; context and communication buffers; what engines take beyond.
+    graph_estimate : float
+        What the engine leaves out of the pool for graphs before it captures them; no part of the sum.
     pool : float
         What the engine's rule leaves for the cache; negative where nothing is left.
     cache : float
@@ -46,6 +48,7 @@ class MemoryBudget:
     graphs: float
     communication: float
     reserve: float
+    graph_estimate: float
     pool: float
     cache: float
     per_token: float
@@ -128,6 +131,7 @@ def budget_rows(
                 label="",
                 weights=weights,
                 **used,
+                graph_estimate=float(terms.estimate[point]),
                 pool=float(terms.pool[point]),
                 cache=cache,
                 per_token=float(stage.per_token[point]),

@@ -24,7 +24,7 @@ __all__ = [
     "PoolTerms",
     "kv_pool",
     "largest_context",
-    "outside_classes",
+    "launch_kinds",
     "requests_that_fit",
     "stage_pools",
     "weights_interval",
@@ -55,6 +55,9 @@ class KvPool:
     printed, printed_low, printed_high : array
         Tokens that the engine prints as the size of its cache at start, and their 90 % interval, of one data-parallel
         rank as an engine process prints it; another number than `tokens` where windows or states share pages, [token]
+    over : array
+        By how much the fullest rank with its pool and everything that runs beside it holds more than its memory; 0 or
+        less where it does not, [B]
     """
 
     bytes: np.ndarray
@@ -67,6 +70,7 @@ class KvPool:
     printed: np.ndarray
     printed_low: np.ndarray
     printed_high: np.ndarray
+    over: np.ndarray
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -142,11 +146,9 @@ def _observed(fit: MemoryFit, memory: RankMemory, part: PartMemory) -> _Beside:
     alone = np.asarray(memory.layout.accelerators) == 1
     engine = memory.settings.engine
     trial = memory.settings.rule.profiling_of(memory.settings.version, dense=True)
-    if engine in fit.outside and trial is not None and part.link != "unified":
-        seen = fit.outside[engine]
-        several = seen[next(one for one in outside_classes(part, indexed=memory.indexed) if one in seen)]
-        context = np.where(alone, seen["single"].mean, several.mean)
-        return _Beside(context, np.where(alone, seen["single"].sd, several.sd) ** 2, Spread(0.0, 0.0, 0))
+    if engine in fit.outside and trial is not None:
+        context, sd = _by_kind(memory, part, fit.outside[engine])
+        return _Beside(context, sd**2, Spread(0.0, 0.0, 0))
     single = fit.context["single"]
     linked = single if part.link == "unified" else fit.context.get(part.link, fit.context["pcie"])
     context = np.where(alone, single.mean, linked.mean)
@@ -157,37 +159,48 @@ def _observed(fit: MemoryFit, memory: RankMemory, part: PartMemory) -> _Beside:
     return _Beside(context, variance, fit.remainder.get(engine, others))
 
 
-def outside_classes(part: PartMemory, *, indexed: bool) -> tuple[str, ...]:
-    """Kinds of launches on several accelerators by what they take outside the trial run, the narrowest first.
+def launch_kinds(part: PartMemory, *, several: bool, indexed: bool) -> tuple[str, ...]:
+    """Kinds of launches by what only a launch shows of their memory, the narrowest first.
 
     Parameters
     ----------
     part : PartMemory
         The accelerator.
+    several : bool
+        Whether the launch is on several of them.
     indexed : bool
         Whether the model has an indexer.
 
     Returns
     -------
     tuple of str
-        Keys of `MemoryFit.outside`; the last one is always there.
+        Keys of `MemoryFit.outside`, `MemoryFit.estimate` and `MemoryFit.captured`; the last one is always there.
 
     Notes
     -----
     Models with an indexer run on images of the community over PCIe, sparsely with kernels and arenas of their own or
     densely with the indexer patched out; all logs are of the first. Where accelerators
-    reach each other's memory over PCIe, the communicators hold buffers there; where they cannot, in host memory. NVLink
-    of compute capability 10 has the all-reduce work spaces of FlashInfer.
+    reach each other's memory over PCIe, the communicators hold buffers there; where they cannot, in host memory. On
+    compute capability 10 attention, experts and all-reduce run on FlashInfer's kernels with work spaces of their own.
+    Where host and accelerator share one memory, what is free changes with the host's own, and so does what an engine
+    makes of the difference.
 
     Examples
     --------
-    >>> outside_classes(PartMemory(80e9, 79e9, 0.0, "nvlink", capability="10.3"), indexed=False)
-    ('nvlink-10', 'nvlink', 'several')
+    >>> one = PartMemory(80e9, 79e9, 0.0, "nvlink", capability="10.3")
+    >>> launch_kinds(one, several=True, indexed=False), launch_kinds(one, several=False, indexed=False)
+    (('nvlink-10', 'nvlink', 'several'), ('single-10', 'single'))
     """
+    flashinfer = part.link == "nvlink" and part.capability.startswith("10.")
+    if not several:
+        own = "single-10" if flashinfer else "single-unified" if part.link == "unified" else "single"
+        return tuple(dict.fromkeys((own, "single")))
     link = part.link
+    if link == "unified":
+        return (link, "single-unified", "several")
     if link == "pcie":
         link = "pcie-sparse" if indexed else "pcie-peer" if part.peer_to_peer else "pcie"
-    elif link == "nvlink" and part.capability.startswith("10."):
+    elif flashinfer:
         link = "nvlink-10"
     return tuple(dict.fromkeys((link, part.link, "several")))
 
@@ -223,14 +236,19 @@ def weights_interval(memory: RankMemory, fit: MemoryFit) -> tuple[float, float]:
     return float(np.hypot(memory.smaller, apart)), float(np.hypot(memory.larger, apart))
 
 
-def _by_number(memory: RankMemory, seen: dict[str, Spread]) -> tuple[np.ndarray, np.ndarray]:
-    """Mean and standard deviation for one accelerator or several, for each layout."""
+def _by_kind(memory: RankMemory, part: PartMemory, seen: dict[str, Spread]) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and standard deviation of what was seen of each layout's kind of launch."""
     alone = np.asarray(memory.layout.accelerators) == 1
-    single, several = seen["single"], seen["several"]
-    return np.where(alone, single.mean, several.mean), np.where(alone, single.sd, several.sd)
+    one, more = (
+        seen[next(kind for kind in launch_kinds(part, several=several, indexed=memory.indexed) if kind in seen)]
+        for several in (False, True)
+    )
+    return np.where(alone, one.mean, more.mean), np.where(alone, one.sd, more.sd)
 
 
-def _graphs(fit: MemoryFit, memory: RankMemory) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+def _graphs(
+    fit: MemoryFit, memory: RankMemory, part: PartMemory
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Graphs captured and what the engine takes from the pool for them, each with its standard deviation.
 
     Both hardly depend on how many sizes are captured where they were observed for the engine itself.
@@ -241,13 +259,13 @@ def _graphs(fit: MemoryFit, memory: RankMemory) -> tuple[np.ndarray, np.ndarray,
     count = count * settings.rule.captures_graphs
     captured, captured_sd = fit.graph.mean * count, fit.graph.sd * count
     if settings.engine in fit.captured:
-        mean, sd = _by_number(memory, fit.captured[settings.engine])
+        mean, sd = _by_kind(memory, part, fit.captured[settings.engine])
         captured, captured_sd = np.where(count > 0, mean, 0.0), np.where(count > 0, sd, 0.0)
     if not (settings.graphs_in_pool and memory.estimates_graphs):
         return captured, captured_sd, zero, zero
     if settings.engine not in fit.estimate:
         return captured, captured_sd, captured, captured_sd
-    mean, sd = _by_number(memory, fit.estimate[settings.engine])
+    mean, sd = _by_kind(memory, part, fit.estimate[settings.engine])
     return captured, captured_sd, np.where(count > 0, mean, 0.0), np.where(count > 0, sd, 0.0)
 
 
@@ -303,7 +321,7 @@ def stage_pools(memory: RankMemory, part: PartMemory, fit: MemoryFit | None = No
     launch = _Launch(
         _observed(fit, memory, part),
         _fraction(memory, part),
-        _graphs(fit, memory),
+        _graphs(fit, memory, part),
         weights_interval(memory, fit),
     )
     return tuple(_stage_pool(memory, stage, part, launch) for stage in memory.stages)
@@ -333,8 +351,9 @@ def _stage_pool(memory: RankMemory, stage: StageMemory, part: PartMemory, launch
     elif rule.pool == "after_load":
         limit = free
         share = fraction
-        pool = fraction * (free - weights - stage.activation - remainder.mean)
-        variance = fraction**2 * (total_variance + known + remainder.sd**2)
+        before = rule.graphs_before_pool
+        pool = fraction * (free - weights - stage.activation - remainder.mean - before * graphs)
+        variance = fraction**2 * (total_variance + known + remainder.sd**2 + before * graphs_sd**2)
     else:
         limit = part.total - rule.free_target + zero
         pool = limit - weights - stage.activation - context - remainder.mean
@@ -434,8 +453,11 @@ def kv_pool(
             usable = _tokens(memory, stage, left, length)
             printed = _printed(memory, stage, left, length, usable)
             rows += [np.where(stage.held, one, np.inf) for one in (usable, printed)]
+        beside = terms.context + np.maximum(terms.remainder, 0.0) + terms.graphs + stage.activation
+        held = stage.weight_bytes + beside + np.maximum(terms.pool, 0.0)
+        rows.append(np.where(stage.held, held - part.total, -np.inf))
         found.append(tuple(rows))
-    rooms, sds, means, print_mean, lows, print_low, highs, print_high = (
+    rooms, sds, means, print_mean, lows, print_low, highs, print_high, over = (
         np.stack(column) for column in zip(*found, strict=True)
     )
     # a stage without a growing cache (recurrent layers only) limits by its bytes
@@ -447,8 +469,9 @@ def kv_pool(
     fits = (ranked.min(axis=0) > 0) & (least[0] > 0)
     said = [np.where(np.isfinite(one.min(axis=0)), one.min(axis=0), 0.0) for one in (print_mean, print_low, print_high)]
     return KvPool(
-        rooms[pick], least[0] * fits, least[1], least[2], sds[pick], stage_index, fits, said[0] * fits, *said[1:]
-    )
+        rooms[pick], least[0] * fits, least[1], least[2], sds[pick], stage_index, fits, said[0] * fits, said[1],
+        said[2], over.max(axis=0),
+    )  # fmt: skip
 
 
 def requests_that_fit(

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from glmplan.facts.engines.memory import pipeline_layers
+from glmplan.facts.engines.memory import ProfilingRun, pipeline_layers
 from glmplan.facts.formats import weight_format
 from glmplan.facts.schema.model import Checkpoint, ModelSpec
 from glmplan.physics.blocks.features import is_indexed
@@ -23,6 +23,7 @@ from glmplan.physics.memory.passes import PassStep, pass_bytes, stage_peak, tria
 from glmplan.physics.memory.profiling import TrialStep
 from glmplan.physics.memory.settings import MemorySettings
 from glmplan.physics.memory.weights import Degrees, add_rotary, add_vocabulary, layer_weights
+from glmplan.physics.memory.workspaces import expert_workspace_bytes, pass_with_workspace
 from glmplan.physics.points import Layout
 
 __all__ = ["RankMemory", "StageMemory", "rank_memory"]
@@ -151,7 +152,7 @@ class RankMemory:
 class _Layer:
     """One layer of a segment on a rank, (n,) arrays [B]: weights by class and in host memory, cache, what a pass holds.
 
-    `in_window` are bytes for each token of a `window` [token], `state` for each sequence.
+    `in_window` are bytes for each token of a `window` [token], `state` for each sequence; `buffers` stay after passes.
     """
 
     part: Segment
@@ -162,6 +163,7 @@ class _Layer:
     in_window: np.ndarray
     state: np.ndarray
     activation: np.ndarray
+    buffers: np.ndarray | float
 
 
 def rank_memory(
@@ -240,7 +242,7 @@ def rank_memory(
             degrees,
             settings,
             weights=layer_weights(model.name, part, degrees, settings, offloaded),
-            activation=pass_bytes(model, part.kind, trial, settings, step),
+            passing=_passing(model, part, trial, settings, step),
         )
         for part in parts
     ]
@@ -298,7 +300,7 @@ def _layer(
     settings: MemorySettings,
     *,
     weights: tuple[dict[str, np.ndarray], np.ndarray],
-    activation: np.ndarray,
+    passing: tuple[np.ndarray, np.ndarray | float],
 ) -> _Layer:
     cache = mixer_of(part.kind).cache(kv, settings.layout)
     cached = 0.0 if part.name == "mtp" and not settings.rule.draft_cache_in_pool else 1.0
@@ -306,12 +308,23 @@ def _layer(
     return _Layer(
         part,
         *weights,
-        per_token=share * cache.per_token / degrees.dcp,
-        window=cache.window,
-        in_window=share * cache.in_window / degrees.dcp,
-        state=share * cache.state,
-        activation=activation,
+        share * cache.per_token / degrees.dcp,
+        cache.window,
+        share * cache.in_window / degrees.dcp,
+        share * cache.state,
+        *passing,
     )
+
+
+def _passing(
+    model: ModelSpec, part: Segment, run: ProfilingRun | None, settings: MemorySettings, step: PassStep
+) -> tuple[np.ndarray, np.ndarray | float]:
+    """What a pass holds at one layer, and the buffers of its experts, which stay."""
+    widest = pass_bytes(model, part.kind, run, settings, step)
+    buffers = expert_workspace_bytes(part, model.hidden, settings=settings, step=step)
+    if np.any(buffers):
+        widest = np.maximum(widest, pass_with_workspace(part.kind, model.hidden, buffers, step))
+    return widest, buffers
 
 
 def _stage(
@@ -329,7 +342,7 @@ def _stage(
     zero = np.zeros_like(degrees.tp)
     exists, last = degrees.pp > index, degrees.pp == index + 1
     weights: dict[str, np.ndarray] = {}
-    host, per_token, state, activation = zero, zero, zero, zero
+    host, per_token, state, activation, kept = zero, zero, zero, zero, zero
     windows: dict[int, np.ndarray] = {}
     for one, count in zip(held, counts.T, strict=True):
         for name, size in one.weights.items():
@@ -340,14 +353,14 @@ def _stage(
             windows[one.window] = windows.get(one.window, zero) + count * one.in_window
         state = state + count * one.state
         activation = np.maximum(activation, np.where(count > 0, one.activation, 0.0))
+        kept = np.maximum(kept, np.where(count > 0, one.buffers, 0.0))
     add_vocabulary(weights, model, checkpoint, degrees, settings.rule, (index == 0, last))
     add_rotary(weights, model, parts, counts, settings.rule)
     if model.draft_head is not None and "mtp" in weights:  # which has an output head of its own
         own = np.ceil(model.vocabulary / degrees.tp) * model.hidden * weight_format("bf16").bytes
         weights["mtp"] = weights["mtp"] + np.where(last, own, 0.0)
-    step = TrialStep(
-        settings.budget(memory) + zero, settings.requests(memory, degrees.tp) + zero, last, "mtp" in weights
-    )
+    requests = settings.requests(memory, degrees.tp) + zero
+    step = TrialStep(settings.budget(memory) + zero, requests, last, "mtp" in weights, kept)
     activation = stage_peak(model, activation, settings, step, tp=degrees.tp, first=index == 0)
     ordered = tuple(sorted(windows.items()))
     kinds = _kinds(parts, counts, degrees, kv, settings) if ordered or state.any() else ()

@@ -131,6 +131,7 @@ def _held_tensors(
             if form.name not in kernels:
                 kernels[form.name] = settings.expert_kernel(form.name)
             size = size * expert_padding(tensor, kernels[form.name], degrees.tp * degrees.dp / degrees.ep)
+            size = size * (1.0 + settings.copied_scales(form.name) / form.bits)
             host = host + offloaded * size
             size = (1.0 - offloaded) * size
         held.append(HeldTensor(tensor, form, size))
