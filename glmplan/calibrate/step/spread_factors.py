@@ -20,7 +20,7 @@ from glmplan.calibrate.step.observations import Design
 from glmplan.calibrate.step.spreads import SHARED, Spreads
 from glmplan.readers.runs.figures import FIGURES
 
-__all__ = ["LeftOutScore", "choose_factors", "solve_with_spreads"]
+__all__ = ["LeftOutScore", "choose_factors", "left_out_score", "solve_with_spreads"]
 
 #: step of the search in the logarithm of a factor, and the hyperprior's deviation of it around one [-]
 _STEP, _OPEN = 0.35, 1.0
