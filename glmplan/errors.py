@@ -30,6 +30,9 @@ __all__ = [
     "nearest",
 ]
 
+#: letters of a wrong value that are shown
+_LONGEST = 300
+
 
 def nearest(name: str, choices: Iterable[str], count: int = 5, *, alike: float = 0.45) -> list[str]:
     """Return the choices that look most like a name, best first.
@@ -56,6 +59,15 @@ def nearest(name: str, choices: Iterable[str], count: int = 5, *, alike: float =
     ['h200-sxm']
     """
     return difflib.get_close_matches(name.lower(), sorted(set(choices)), n=count, cutoff=alike)
+
+
+def _shown(value: object) -> str:
+    """A value as it is written in Python, cut where it is long: what is wrong may be a whole file."""
+    try:
+        text = repr(value)
+    except ValueError:  # a number of more digits than Python writes
+        text = "a number of thousands of digits"
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
 
 
 class GlmplanError(Exception):
@@ -97,7 +109,7 @@ class SpecError(GlmplanError, ValueError):
         # a set has an order of its own in every process
         self.choices = sorted(choices) if isinstance(choices, set | frozenset) else list(choices)
         where = ": ".join(str(part) for part in (file, field) if part is not None)
-        what = f"{value!r} {message}" if value is not None else message
+        what = f"{_shown(value)} {message}" if value is not None else message
         text = f"{where}: {what}" if where else what
         if self.choices:
             close = nearest(str(value), self.choices) if value is not None else []

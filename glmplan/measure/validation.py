@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
+import os
 from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from glmplan.errors import SpecError
+from glmplan.facts.files import read_json
 from glmplan.measure.ladder import LadderPlan
 from glmplan.measure.load_records import Arrival, Lengths
 from glmplan.readers.runs.columns import COLUMNS, column_value, ignored_columns
@@ -205,7 +206,7 @@ def deployment_facts(
         choice = resolve_model(model)
         # files stay paths: what they hold is in no catalogue
         named = {"model": choice.model.name, "weights": choice.checkpoint.name}
-        facts |= {"model": model} if Path(model).exists() else named
+        facts |= {"model": model} if os.path.exists(model) else named
     if on is not None:
         from glmplan.measure.predicted_memory import parts_of
 
@@ -237,12 +238,7 @@ def ignored_in_plan(path: Path) -> str:
 
 
 def _read_plan(path: Path) -> Any:
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise SpecError(f"cannot be read: {error.strerror}", file=path) from None
-    except ValueError as error:
-        raise SpecError(f"is not JSON: {error}", file=path) from None
+    return read_json(path)
 
 
 def _of_fit(value: Any) -> bool:

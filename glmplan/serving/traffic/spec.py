@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from glmplan.errors import SpecError
 from glmplan.facts.files import read_toml
-from glmplan.units import parse_quantity
+from glmplan.units import finite_number, parse_quantity
 
 __all__ = ["Traffic", "parse_traffic"]
 
@@ -106,8 +106,8 @@ class Traffic(BaseModel):
         if not isinstance(value, str):
             return value
         try:
-            return float(value.removesuffix("/s"))
-        except ValueError:
+            return finite_number(value.removesuffix("/s"), "rate")
+        except SpecError:
             return parse_quantity(value, "seconds")
 
     @model_validator(mode="after")
@@ -154,10 +154,7 @@ class Traffic(BaseModel):
 
 
 def _amount(text: str, field: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        raise SpecError("is not a number", field=field, value=text) from None
+    return finite_number(text, field)
 
 
 def parse_traffic(spec: str, **lengths: Any) -> Traffic:
