@@ -14,6 +14,10 @@ from glmplan.cli.screen import say
 
 #: steps of the ladder when none are given
 _USERS = "1,2,4,8"
+#: longest prompt and answer that a live server is asked for [token], and longest time of anything [s]
+_MOST_TOKENS, _DAY = 10_000_000, 86_400.0
+#: requests a second that one client can offer [1/s]
+_MOST_RATE = 10_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,13 +43,21 @@ class LadderOptions:
         str | None, typer.Option(help="Traffic as in `simulate`: closed:8, poisson:2/s, trace:FILE.")
     ] = None
     rates: Annotated[str | None, typer.Option(help="Steps of an open loop, in requests a second: 0.5,1,2.")] = None
-    input: Annotated[int, typer.Option("--input", min=1, help="Length of the prompts [token].")] = 1024
-    output: Annotated[int, typer.Option("--output", min=1, help="Length of the answers [token].")] = 256
+    input: Annotated[int, typer.Option("--input", min=1, max=_MOST_TOKENS, help="Length of the prompts [token].")] = (
+        1024
+    )
+    output: Annotated[int, typer.Option("--output", min=1, max=_MOST_TOKENS, help="Length of the answers [token].")] = (
+        256
+    )
     jitter: Annotated[float, typer.Option(min=0, max=0.99, help="Lengths from 1 - jitter to 1 times these.")] = 0.0
-    shared_prefix: Annotated[int, typer.Option(min=0, help="Tokens that all prompts begin with.")] = 0
-    seconds: Annotated[float, typer.Option("--seconds-per-step", min=0.5, help="Counted time of a step [s].")] = 20.0
-    requests: Annotated[int | None, typer.Option(min=1, help="Requests of a step, instead of a time.")] = None
-    longest: Annotated[float, typer.Option(min=1, help="Limit of one step [s].")] = 300.0
+    shared_prefix: Annotated[int, typer.Option(min=0, max=_MOST_TOKENS, help="Tokens that all prompts begin with.")] = 0
+    seconds: Annotated[
+        float, typer.Option("--seconds-per-step", min=0.5, max=_DAY, help="Counted time of a step [s].")
+    ] = 20.0
+    requests: Annotated[
+        int | None, typer.Option(min=1, max=10_000_000, help="Requests of a step, instead of a time.")
+    ] = None
+    longest: Annotated[float, typer.Option(min=1, max=_DAY, help="Limit of one step [s].")] = 300.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,10 +71,10 @@ class ClientOptions:
     falling: Annotated[
         float, typer.Option(min=0, max=1, help="Stop when a step has less than this share of the best throughput.")
     ] = 0.7
-    timeout: Annotated[float, typer.Option(min=0.1, help="Longest wait for a first token [s].")] = 300.0
-    stall: Annotated[float, typer.Option(min=0.1, help="Longest wait between tokens [s].")] = 60.0
+    timeout: Annotated[float, typer.Option(min=0.1, max=_DAY, help="Longest wait for a first token [s].")] = 300.0
+    stall: Annotated[float, typer.Option(min=0.1, max=_DAY, help="Longest wait between tokens [s].")] = 60.0
     insecure: Annotated[bool, typer.Option(help="Do not check the server's certificate.")] = False
-    seed: Annotated[int, typer.Option(help="Seed of prompts, lengths and arrivals.")] = 0
+    seed: Annotated[int, typer.Option(min=0, help="Seed of prompts, lengths and arrivals.")] = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,13 +210,15 @@ def _predicted(record: Any, known: dict[str, Any], calibrate_on: tuple[int, ...]
 
 def _rates(text: str) -> tuple[float, ...]:
     from glmplan.errors import SpecError
+    from glmplan.units import finite_number
 
     try:
-        found = tuple(sorted(float(part.removesuffix("/s")) for part in text.split(",")))
-    except ValueError:
+        found = tuple(sorted(finite_number(part.strip().removesuffix("/s"), "--rates") for part in text.split(",")))
+    except SpecError:
         found = ()
-    if not found or found[0] <= 0:
-        raise SpecError("is not a list of rates such as 0.5,1,2", field="--rates", value=text)
+    if not found or found[0] <= 0 or found[-1] > _MOST_RATE:
+        words = f"is not a list of rates such as 0.5,1,2, of {_MOST_RATE:,} at most"
+        raise SpecError(words, field="--rates", value=text)
     return found
 
 

@@ -1,4 +1,4 @@
-"""The command against server processes that do harm: it ends, it tells, it keeps secrets, and it measures nothing false."""
+"""The command against server processes that do harm: it ends, it tells, it keeps secrets, and nothing is false."""
 
 import csv
 import json
@@ -95,7 +95,6 @@ def test_before_the_ladder_nothing_is_endless(tmp_path, habit):
     with hostile(habit) as url:
         process = started(url, tmp_path / "run", *QUICK)
         _, complained = process.communicate(timeout=HANGS)
-        _, _, usage = os.wait4(-1, os.WNOHANG) if False else (0, 0, None)
     assert process.returncode in (0, 1, 2), complained.decode()
     assert b"Traceback" not in complained and time.monotonic() - begin < HANGS / 2
     if habit == "endless-first":
@@ -151,7 +150,8 @@ def test_pages_and_chunks_that_make_no_sense_are_counted_and_the_ladder_goes_on(
     record = json.loads((tmp_path / "run" / "record.json").read_text())
     assert [step["level"] for step in record["steps"]] == [1, 2] and record["facts"]["layout"] == {}
     found = outcomes(tmp_path / "run")
-    assert {"done", "malformed", "throttled"} <= set(found) and "unforeseen" not in found
+    assert {"done", "malformed"} <= set(found) and "unforeseen" not in found
+    assert '"throttled"' in everything
     assert all(sum(step["outcomes"].values()) == 24 for step in record["steps"]) and code == 0
 
 
@@ -160,10 +160,12 @@ def test_counts_that_cannot_be_make_the_row_unusable_with_the_reason(tmp_path, h
     with hostile(habit) as url:
         code, said, _, _ = validated(url, tmp_path / "run", *QUICK)
     rows = list(csv.DictReader((tmp_path / "run" / "runs.csv").open()))
-    assert code == 1 and why in said and len(rows) == 2
+    assert code == 1 and why in " ".join(said.split()) and len(rows) == 2
     for row in rows:
         assert why in row["unusable"]
-        assert not [name for name, cell in row.items() if cell and ("per_s" in name or name.startswith(("ttft", "tpot")))]
+        assert not [
+            name for name, cell in row.items() if cell and ("per_s" in name or name.startswith(("ttft", "tpot")))
+        ]
 
 
 def test_a_page_of_a_proxy_is_malformed_and_not_empty(tmp_path):

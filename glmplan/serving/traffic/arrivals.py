@@ -12,6 +12,9 @@ from glmplan.facts.files import read_table
 from glmplan.serving.traffic.spec import Traffic
 from glmplan.units import finite_number
 
+#: longest prompt or answer that is drawn, far beyond any context [token]
+_LONGEST = 1 << 31
+
 __all__ = ["Chunk", "arrival_times", "draw_lengths", "request_chunks"]
 
 
@@ -95,7 +98,7 @@ def draw_lengths(traffic: Traffic) -> Callable[[int, np.random.Generator], tuple
         if cv:
             sigma = np.sqrt(np.log1p(cv * cv))
             drawn = generator.lognormal(np.log(nominal) - sigma * sigma / 2, sigma, count)
-            return np.maximum(1, np.rint(drawn)).astype(np.int64)
+            return np.clip(np.rint(drawn), 1, _LONGEST).astype(np.int64)
         least = max(1, int(round(nominal * (1 - traffic.jitter))))
         return generator.integers(least, nominal + 1, count)
 
