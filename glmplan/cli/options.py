@@ -93,9 +93,11 @@ PrefixCaching = Annotated[bool | None, typer.Option(help="Whether equal heads of
 Admission = Annotated[
     str | None, typer.Option(help="chunk, no-evict, max-utilization, estimate or slot; the engine's own by default.")
 ]
-Replicas = Annotated[int | None, typer.Option(min=1, help="Data-parallel copies behind a router.")]
+Replicas = Annotated[int | None, typer.Option(min=1, max=10_000, help="Data-parallel copies behind a router.")]
 Routing = Annotated[str | None, typer.Option(help="round-robin, least-loaded or prefix-aware.")]
-PrefillReplicas = Annotated[int | None, typer.Option(min=0, help="Replicas that only prefill and hand over.")]
+PrefillReplicas = Annotated[
+    int | None, typer.Option(min=0, max=10_000, help="Replicas that only prefill and hand over.")
+]
 TransferBandwidth = Annotated[
     str | None, typer.Option("--transfer", help="Bandwidth of the hand-over, such as '50 GB/s'.")
 ]

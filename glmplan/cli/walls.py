@@ -10,6 +10,7 @@ import typer
 
 from glmplan.cli import options as o
 from glmplan.cli.forms import Form
+from glmplan.cli.screen import say
 
 if TYPE_CHECKING:
     from glmplan.facts.schema.engine import Wall
@@ -74,7 +75,7 @@ def command(
     )
     rows = [_row(wall, "stands") for wall in walls_for(plan)]
     rows += [] if shown.certain else [_row(wall, "possible") for wall in possible_walls(plan)]
-    typer.echo(_shown(rows, shown.form, f"{model} on {on}, {engine} {layout.engine_version or ''}".rstrip()), nl=False)
+    say(_shown(rows, shown.form, f"{model} on {on}, {engine} {layout.engine_version or ''}".rstrip()), end="")
 
 
 def _model(text: str) -> tuple[Any, str | None]:

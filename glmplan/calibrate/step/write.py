@@ -20,7 +20,7 @@ from glmplan.calibrate.step.own_site import site_errors
 from glmplan.calibrate.step.spread_factors import solve_with_spreads
 from glmplan.calibrate.step.spreads import write_spreads
 from glmplan.calibrate.step.unseen import AsFitted, Fit
-from glmplan.facts.files import write_atomically
+from glmplan.facts.files import read_text, write_atomically
 from glmplan.prediction.effects import COLUMNS, LEVELS
 
 __all__ = ["Calibrated", "calibrate", "write_fit"]
@@ -196,6 +196,6 @@ def write_fit(found: Calibrated, folder: Path) -> list[Path]:
     write_atomically(written[-1], "\n".join(lines))
     for file in set(folder.glob("*.toml")) - set(written):
         # an engine of which no run is left
-        if file.read_text(encoding="utf-8").startswith(_WRITTEN):
+        if read_text(file).startswith(_WRITTEN):
             file.unlink()
     return written
