@@ -16,6 +16,7 @@ from glmplan.facts.formats import weight_format
 from glmplan.facts.schema.model import Checkpoint, ModelSpec
 from glmplan.physics.blocks.features import is_indexed
 from glmplan.physics.blocks.kinds import mixer_of
+from glmplan.physics.blocks.lookup import TABLE
 from glmplan.physics.blocks.stack import vocabulary_tensors
 from glmplan.physics.blocks.storage import Segment, segments, tensor_format
 from glmplan.physics.blocks.tensor import Tensor
@@ -324,6 +325,9 @@ def _held_tensors(
             shares[key] = degrees.share(tensor)
         form = kept_format(loading, model, tensor, stored)
         size = tensor.parameters * form.bytes * shares[key]
+        if tensor.name == TABLE and settings.tables_on_host:
+            host = host + size
+            continue
         if tensor.tensor_class == "routed_experts":
             if form.name not in kernels:
                 kernels[form.name] = settings.expert_kernel(form.name)
