@@ -21,7 +21,7 @@ __all__ = ["Obstacles", "Terms", "layout_name"]
 _FORCED = ("error", "fallback")
 #: options that follow from the machine and the layout, see `glmplan.facts.engines.conditions.host_options`
 _FROM_HOST = frozenset({"dual-socket", "pcie-switch", "display-on-the-fabric", "force-p2p", "nccl-xml"})
-_SEVERITIES = ("error", "fallback", "quality", "memory", "slow")
+_SEVERITIES = ("error", "unknown", "fallback", "quality", "memory", "slow")
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +110,7 @@ class Obstacles:
         self.asked = asked
         named = f"{asked.settings.attention_backend.lower()}-attention-backend"
         self.options = options = options | ({named} & set(OPTIONS))
-        version = asked.engine_version
+        version = asked.runs_as
         self.base = conditions_of(
             asked.machine.host,
             asked.model,
@@ -225,7 +225,8 @@ class Obstacles:
         """
         asked = self.asked
         patched = "sparse" if "sm120-sparse-mla" in self.options else ""
-        sparse = runs_sparse(asked.machine.accelerator, f"{asked.settings.attention_backend} {patched}")
+        backend = f"{asked.settings.attention_backend} {patched}"
+        sparse = runs_sparse(asked.machine.accelerator, backend, engine=asked.engine, version=asked.runs_as)
         indexer = keeps_indexer(asked.engine, sparse)
         return Terms(*layout, kv=kv, graphs=asked.settings.graphs, mtp=asked.mtp, sparse=sparse, indexer=indexer)
 

@@ -25,6 +25,7 @@ __all__ = [
     "kernel_rule",
     "latent_prompt_kernel",
     "sparse_capabilities",
+    "sparse_since",
 ]
 
 #: format in the kernel fits → bytes of an activation inside its product [B], precision that computes
@@ -347,6 +348,39 @@ def latent_prompt_kernel(engine: str, silicon: str) -> str:
     ('prefill-attention', 'latent-prefill')
     """
     return _said("latent_prompts", "runs_as", engine, silicon) or "latent-prefill"
+
+
+@cache
+def sparse_since(engine: str, capability: str) -> str | None:
+    """First release of an engine with sparse latent attention on silicon for which no library publishes kernels.
+
+    Parameters
+    ----------
+    engine : str
+        The engine.
+    capability : str
+        Compute capability.
+
+    Returns
+    -------
+    str or None
+        Its version; None where no release is known.
+
+    Raises
+    ------
+    SpecError
+        If an entry of `hardware_db/kernels.toml` is wrong.
+
+    Examples
+    --------
+    >>> sparse_since("vllm", "12.0"), sparse_since("vllm", "8.0")
+    ('0.24.0', None)
+    """
+    file = data_folder("hardware_db") / "kernels.toml"
+    for entry in read_entries(file, "sparse_latent_release", {"engine", "compute_capability", "since", "note"}):
+        if entry["engine"] == engine and capability in entry["compute_capability"]:
+            return str(entry["since"])
+    return None
 
 
 @cache

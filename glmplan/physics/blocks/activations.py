@@ -49,8 +49,9 @@ def activation_bytes(
     Notes
     -----
     Counted: hidden states and residual (each of its streams); then the wider of the attention transient and the
-    feed-forward transient. The experts hold a row for each routed copy of a token: input or output, and between the two matrices; with data
-    parallelism the tokens of all ranks. Not modelled: kernel work spaces, fragmentation, sequence parallelism.
+    feed-forward transient. The experts hold a row for each routed copy of a token: input or output, and between the two
+    matrices; with data parallelism the tokens of all ranks. Not modelled: kernel work spaces, fragmentation, sequence
+    parallelism.
 
     Examples
     --------

@@ -89,8 +89,10 @@ class LatentMixer:
 
     @property
     def features(self) -> frozenset[str]:
-        """Latent attention, and sparse attention with an indexer."""
-        return frozenset({"mla", "dsa"} if self.block.indexer else {"mla"})
+        """Latent attention, sparse attention with an indexer, and whether that goes without rotary positions."""
+        if self.block.indexer is None:
+            return frozenset({"mla"})
+        return frozenset({"mla", "dsa"} if self.block.rope_dim else {"mla", "dsa", "nope-dsa"})
 
     @property
     def indexed(self) -> bool:
