@@ -276,11 +276,13 @@ class MtpSpec(_Record):
     `own_embedding` says that the files store a second embedding and head for them (DeepSeek-V3, GLM-4.5). With `block`
     they are the stages of a block drafter (DSpark): one pass through all of them drafts up to `block` tokens. It starts
     from `joined` states of the model and chooses tokens with a table of `markov_rank` values for each token before.
+    `method` is how engines call this way of drafting.
     """
 
     layers: PositiveInt
     layer: str
     own_embedding: bool = False
+    method: str = "mtp"
     block: PositiveInt | None = None
     joined: PositiveInt | None = None
     markov_rank: int = Field(0, ge=0)
