@@ -51,7 +51,9 @@ Turns = Annotated[int | None, typer.Option(min=1, help="Mean turns of a session.
 ToolWait = Annotated[str | None, typer.Option(help="Mean pause between the turns of a session.")]
 
 EngineName = Annotated[str | None, typer.Option(help="vllm, sglang, trtllm or llama.cpp.")]
-EngineVersion = Annotated[str | None, typer.Option(help="Version of the engine.")]
+EngineVersion = Annotated[
+    str | None, typer.Option(help="Version of the engine; latest, the default of fit, is the newest known.")
+]
 Weights = Annotated[str | None, typer.Option(help="Format of the weights.")]
 Kv = Annotated[str | None, typer.Option(help="Format of the KV cache.")]
 Tp = Annotated[int | None, typer.Option(min=1, help="Tensor parallel degree.")]

@@ -54,12 +54,12 @@ def command(
     """List what an engine cannot do with a model on a machine, what it does instead, and what to do."""
     from glmplan.facts.catalogue.hosts import load_machine
     from glmplan.facts.engines.conditions import conditions_of
-    from glmplan.facts.engines.walls import possible_walls, walls_for
-    from glmplan.facts.schema.engine import version_key
+    from glmplan.facts.engines.releases import known_version
+    from glmplan.facts.engines.walls import load_engine, possible_walls, walls_for
     from glmplan.physics.blocks.features import model_features
 
     if layout.engine_version is not None:
-        version_key(layout.engine_version)
+        layout.engine_version = known_version(engine, layout.engine_version) or load_engine(engine).newest
     spec, named = _model(model)
     plan = conditions_of(
         load_machine(on),

@@ -2,7 +2,8 @@
 
 The bits are arithmetic on the published block layouts, not measurements:
 
-- FP8 with 128 × 128 blocks: 8 bit + one FP32 scale a block (DeepSeek-V3 report, arXiv 2412.19437).
+- FP8 with 128 × 128 blocks: 8 bit + one FP32 scale a block (DeepSeek-V3 report, arXiv 2412.19437); with 32 × 32 blocks
+  one E8M0 scale (DeepSeek-V4.1, `weight_block_size` of its config.json).
 - NVFP4: 4 bit + one FP8 scale for 16 values; MXFP4: 4 bit + one E8M0 scale for 32 (OCP Microscaling 1.0).
 - INT4 group quantisation: 4 bit + an FP16 scale for each group, AWQ and GPTQ also a 4-bit zero point.
 - GGUF types: the block structures of ggml (`ggml-common.h`), the same as `gguf.GGML_QUANT_SIZES`.
@@ -68,6 +69,7 @@ WEIGHT_FORMATS: dict[str, WeightFormat] = _formats(
     ("f16", 16, "bf16"),
     ("fp8", 8, "fp8"),
     ("fp8-block", 8 + 32 / 128**2, "fp8"),
+    ("fp8-block32", 8 + 8 / 32**2, "fp8"),
     ("int8", 8, "int8"),
     ("nvfp4", 4 + 8 / 16, "fp4"),
     ("mxfp4", 4 + 8 / 32, "fp4"),

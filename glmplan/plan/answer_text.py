@@ -90,7 +90,7 @@ def title_words(answer: AnswerRecord) -> str:
     title = f"{asked.model.name} {asked.checkpoint.name} on {machine.count} × {machine.accelerator.full_name}"
     if machine.named:
         title += f" ({machine.host.name})"
-    version = f" {asked.engine_version}" if asked.engine_version else ""
+    version = f" {asked.runs_as}" if asked.runs_as else ""
     return f"{title}, {asked.engine}{version}"
 
 
@@ -262,7 +262,7 @@ def _warnings(answer: AnswerRecord, width: int) -> str:
         text += (
             "; measured" + one.effect.split("measured", 1)[1] if one.kind == "wall" and "measured" in one.effect else ""
         )
-        told = one.kind == "hazard" or one.severity in ("error", "memory", "quality")
+        told = one.kind == "hazard" or one.severity in ("error", "memory", "quality", "unknown")
         text += f". Do: {one.do}" if one.do and told else ""
         out += paragraph(width, text, "  ", "      ")
     return out

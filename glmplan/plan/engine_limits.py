@@ -24,7 +24,7 @@ _FORCED = ("error", "fallback")
 _FROM_HOST = frozenset({"dual-socket", "pcie-switch", "display-on-the-fabric", "force-p2p", "nccl-xml"})
 #: numbers of a layout and of its load that walls may ask for
 _OF_LAYOUT = ("tp", "pp", "dp", "ep", "dcp", "count", "mtp", "users")
-_SEVERITIES = ("error", "fallback", "quality", "memory", "slow")
+_SEVERITIES = ("error", "unknown", "fallback", "quality", "memory", "slow")
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +113,7 @@ class Obstacles:
         self.asked = asked
         named = f"{asked.settings.attention_backend.lower()}-attention-backend"
         self.options = options = options | ({named} & set(OPTIONS))
-        version = asked.engine_version
+        version = asked.runs_as
         found = conditions_of(
             asked.machine.host,
             asked.model,
@@ -235,7 +235,8 @@ class Obstacles:
         """
         asked = self.asked
         patched = "sparse" if "sm120-sparse-mla" in self.options else ""
-        sparse = runs_sparse(asked.machine.accelerator, f"{asked.settings.attention_backend} {patched}")
+        backend = f"{asked.settings.attention_backend} {patched}"
+        sparse = runs_sparse(asked.machine.accelerator, backend, engine=asked.engine, version=asked.runs_as)
         indexer = keeps_indexer(asked.engine, sparse)
         return Terms(*layout, kv=kv, graphs=asked.settings.graphs, mtp=asked.mtp, sparse=sparse, indexer=indexer)
 

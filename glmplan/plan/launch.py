@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 
+from glmplan.facts.engines.kernels import sparse_capabilities, sparse_words
 from glmplan.facts.engines.walls import load_engine
+from glmplan.physics.blocks.features import is_indexed
 from glmplan.plan.capacity import Holding
 from glmplan.plan.question import Asked
+from glmplan.plan.recipe_words import with_recipe
 
 __all__ = ["launch_command"]
 
@@ -47,7 +50,7 @@ def launch_command(asked: Asked, holding: Holding, context: int) -> tuple[tuple[
         "ktransformers": _ktransformers,
         "mlx": _mlx,
     }
-    return makers[asked.engine](asked, holding, context)
+    return with_recipe(asked, holding, *makers[asked.engine](asked, holding, context))
 
 
 def _repository(asked: Asked) -> tuple[str, list[str]]:
@@ -57,6 +60,13 @@ def _repository(asked: Asked) -> tuple[str, list[str]]:
     if found:
         return found, []
     return "PATH_TO_WEIGHTS", [f"no published files of {asked.model.name} {asked.checkpoint.name} are known: put yours"]
+
+
+def _sparse_words(asked: Asked, sparse: bool) -> tuple[str, ...]:
+    """What sparse attention has to be asked for with on silicon for which the release brings kernels of its own."""
+    part = asked.machine.accelerator
+    runs = sparse and is_indexed(asked.model) and part.compute_capability not in sparse_capabilities()
+    return sparse_words(asked.engine, part.compute_capability or "") if runs else ()
 
 
 def _cache_words(asked: Asked, kv: str) -> tuple[str, ...]:
@@ -89,15 +99,24 @@ def _vllm(asked: Asked, holding: Holding, context: int) -> tuple[tuple[str, ...]
     words += [f"--data-parallel-size {terms.dp}"] * (terms.dp > 1)
     words += ["--enable-expert-parallel"] * (terms.ep > 1)
     words += [f"--decode-context-parallel-size {terms.dcp}"] * (terms.dcp > 1)
-    words += [f"--kv-cache-dtype {kv}" for kv in _cache_words(asked, terms.kv)]
+    asked_for = _sparse_words(asked, terms.sparse)
+    words += asked_for or [f"--kv-cache-dtype {kv}" for kv in _cache_words(asked, terms.kv)]
     words += [f"--max-model-len {context}"] * (context < asked.model.max_context)
     words += _told(
         asked, ("--gpu-memory-utilization", "--max-num-seqs", "--max-num-batched-tokens", "--attention-backend")
     )
     words += ["--enforce-eager"] * (not terms.graphs)
+    running = load_engine(asked.engine).running
+    if running is not None and running.host_tables and any(kind.lookup for kind in asked.model.layers.values()):
+        words.append(running.host_tables)
+        notes.append("the tables of n-grams lie in host memory")
     if terms.mtp:
-        head = asked.model.draft_head
-        method = {"method": "mtp"} if head is None else {"method": "eagle3", "model": head.repository}
+        head, own = asked.model.draft_head, asked.model.mtp
+        method = (
+            {"method": own.method if own is not None else "mtp"}
+            if head is None
+            else {"method": "eagle3", "model": head.repository}
+        )
         config = json.dumps(method | {"num_speculative_tokens": terms.mtp}, separators=(",", ":"))
         words.append(f"--speculative-config '{config}'")
     return tuple(words), tuple(notes)
@@ -113,6 +132,7 @@ def _sglang(asked: Asked, holding: Holding, context: int) -> tuple[tuple[str, ..
     words += [f"--dp-size {terms.dp} --enable-dp-attention"] * (terms.dp > 1)
     words += [f"--ep-size {terms.ep}"] * (terms.ep > 1)
     words += [f"--kv-cache-dtype {kv}" for kv in _cache_words(asked, terms.kv)]
+    words += _sparse_words(asked, terms.sparse)
     words += [f"--context-length {context}"] * (context < asked.model.max_context)
     names = ("--mem-fraction-static", "--max-running-requests", "--chunked-prefill-size", "--attention-backend")
     words += _told(asked, names, ranks=terms.dp)

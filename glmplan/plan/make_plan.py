@@ -27,7 +27,7 @@ __all__ = ["answer_of", "fit_answer"]
 
 #: runners-up that are listed
 _LISTED = 5
-_SEVERITIES = ("danger", "error", "warning", "memory", "quality", "fallback", "slow", "note")
+_SEVERITIES = ("danger", "error", "warning", "memory", "unknown", "quality", "fallback", "slow", "note")
 
 
 def fit_answer(words: Words) -> FitAnswer:

@@ -9,6 +9,7 @@ from pathlib import Path
 from glmplan.errors import SpecError
 from glmplan.facts.engines.defaults import EngineDefaults, engine_defaults
 from glmplan.facts.engines.kernels import attention_known
+from glmplan.facts.engines.releases import known_version
 from glmplan.facts.engines.walls import engine_names, load_engine
 from glmplan.facts.formats import KV_FORMATS
 from glmplan.facts.schema.model import Checkpoint, ModelSpec
@@ -105,7 +106,7 @@ class Asked:
     machine : Machine
         On what.
     engine, engine_version : str, str or None
-        Engine and its version.
+        Engine and its version; None for the newest that evidence covers.
     kv : str or None
         KV cache format.
     tp, pp, dp, ep, dcp : int or None
@@ -190,8 +191,13 @@ class Asked:
         return self.settings.packing(found)
 
     @property
+    def runs_as(self) -> str | None:
+        """Version whose walls and options hold: the one that was named, else the newest that evidence covers."""
+        return self.engine_version or load_engine(self.engine).newest
+
+    @property
     def release(self) -> tuple[int, ...] | None:
-        """Engine version as numbers."""
+        """Engine version that was named, as numbers; speeds of no release in particular where none was."""
         from glmplan.facts.catalogue.names import engine_release
 
         return engine_release(self.engine_version) if self.engine_version else None
@@ -272,7 +278,7 @@ def read_words(words: Words) -> Asked:
         raise SpecError(f"is beyond --max-model-len {longest:,}", field="--context", value=context)
     inputs, outputs = _lengths(words, context, longest, choice.model, assumed)
     mtp, acceptance = _drafting(words, choice.model, assumed)
-    version = _version(words.engine_version)
+    version = _version(words.engine_version, engine, assumed)
     users = _users(words.users)
     if words.users is None:
         assumed.append("users " + ", ".join(map(str, users)))
@@ -302,16 +308,16 @@ def read_words(words: Words) -> Asked:
     return asked
 
 
-def _version(given: object) -> str | None:
+def _version(given: object, engine: str, assumed: list[str]) -> str | None:
     text = _text("--engine-version", given)
-    if text is not None:
-        from glmplan.facts.schema.engine import version_key
-
-        try:
-            version_key(text)
-        except SpecError as error:
-            raise SpecError(error.message, field="--engine-version", value=text) from None
-    return text
+    try:
+        version = known_version(engine, text)
+    except SpecError as error:
+        raise SpecError(error.message, field="--engine-version", value=text) from None
+    newest = load_engine(engine).newest
+    if version is None and newest is not None:
+        assumed.append(f"{engine} {newest}: the newest release that evidence covers")
+    return version
 
 
 def _flag(field: str, given: object) -> bool:

@@ -8,9 +8,10 @@ from functools import cached_property
 from math import gcd
 from typing import TYPE_CHECKING
 
+from glmplan.errors import SpecError
 from glmplan.facts.catalogue.hosts import implied_host
 from glmplan.facts.engines.defaults import UNKNOWN_ENGINE, EngineDefaults, engine_defaults, engine_known
-from glmplan.facts.engines.kernels import attention_rule, sparse_capabilities
+from glmplan.facts.engines.kernels import attention_rule, sparse_capabilities, sparse_since
 from glmplan.facts.engines.walls import engine_names, load_engine
 from glmplan.facts.formats import kv_format
 from glmplan.facts.schema.accelerator import Accelerator
@@ -373,7 +374,9 @@ def _family(silicon: str) -> str:
     return silicon.partition(".")[0] if silicon[:1].isdigit() else ""
 
 
-def runs_sparse(accelerator: Accelerator, backend: str | None) -> bool:
+def runs_sparse(
+    accelerator: Accelerator, backend: str | None, *, engine: str = "", version: str | tuple[int, ...] | None = None
+) -> bool:
     """Whether an indexed model attends sparsely on a part.
 
     Parameters
@@ -382,16 +385,41 @@ def runs_sparse(accelerator: Accelerator, backend: str | None) -> bool:
         The part.
     backend : str or None
         Attention backend where it is known; a community sparse kernel names itself ``nsa`` or ``sparse``.
+    engine : str, optional
+        The engine, which may bring kernels of its own.
+    version : str or tuple of int, optional
+        Its version; where it is not said, or cannot be ordered, it brings none.
 
     Returns
     -------
     bool
         False means dense attention: correct, but all keys are read.
+
+    Examples
+    --------
+    >>> from glmplan.facts.catalogue.accelerators import load_accelerator
+    >>> part = load_accelerator("rtx-pro-6000-ws")
+    >>> [runs_sparse(part, None, engine="vllm", version=one) for one in ("0.19.0", "0.33.0", None)]
+    [False, True, False]
     """
-    said = (backend or "").lower()
+    said, capability = (backend or "").lower(), accelerator.compute_capability
     if "dense" in said or "off" in said:
         return False
-    return "nsa" in said or "sparse" in said or accelerator.compute_capability in sparse_capabilities()
+    if "nsa" in said or "sparse" in said or capability in sparse_capabilities():
+        return True
+    since = sparse_since(engine, capability) if capability and version else None
+    return since is not None and _reaches(version, since)
+
+
+def _reaches(version: str | tuple[int, ...] | None, since: str) -> bool:
+    """Whether a version is at least another; one that cannot be ordered is not."""
+    from glmplan.facts.schema.engine import version_key
+
+    try:
+        text = version if isinstance(version, str) else ".".join(str(number) for number in version or ())
+        return version_key(text) >= version_key(since)
+    except SpecError:
+        return False
 
 
 def keeps_indexer(engine: str, sparse: bool) -> bool:

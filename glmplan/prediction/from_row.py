@@ -195,7 +195,7 @@ def _question(run: Run, settings: CampaignSettings | None = None) -> Question:
         settings=settings_of_row(run, campaign, dp, _expert_kernels(run, engine, model, max(verify, draft) + 1.0)),
         draft_tokens=max(verify, draft),
         acceptance=speculation.acceptance_length,
-        sparse=runs_sparse(accelerator, run.attention_backend),
+        sparse=runs_sparse(accelerator, run.attention_backend, engine=engine, version=run.engine_release),
         # how the accelerators are divided into servers is still to be found
         offload=offload_of(engine, host, tp * pp * dp),
         link=_links(run, host) if divided else _links(run, host, tp=tp, pp=pp, dp=dp, dcp=dcp),

@@ -108,7 +108,7 @@ def _question(answer: FitAnswer) -> dict[str, Any]:
         "accelerator": asked.machine.accelerator.name,
         "accelerator_count": asked.machine.count,
         "engine": asked.engine,
-        "engine_version": asked.engine_version,
+        "engine_version": asked.runs_as,
         "context_tokens": asked.context,
         "input_tokens": asked.input_tokens,
         "output_tokens": asked.output_tokens,

@@ -133,7 +133,7 @@ def refusal(kind: str, name: str) -> str | None:
 
     Examples
     --------
-    >>> refusal("models", "inkling")
+    >>> refusal("models", "smallthinker-21b")
     'no cited config with its shapes'
     """
     refused = refused_accelerators() if kind == "accelerators" else _names()["refused"]["models"]

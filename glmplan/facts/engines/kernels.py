@@ -25,6 +25,8 @@ __all__ = [
     "kernel_rule",
     "latent_prompt_kernel",
     "sparse_capabilities",
+    "sparse_since",
+    "sparse_words",
 ]
 
 #: format in the kernel fits → bytes of an activation inside its product [B], precision that computes
@@ -347,6 +349,69 @@ def latent_prompt_kernel(engine: str, silicon: str) -> str:
     ('prefill-attention', 'latent-prefill')
     """
     return _said("latent_prompts", "runs_as", engine, silicon) or "latent-prefill"
+
+
+@cache
+def sparse_since(engine: str, capability: str) -> str | None:
+    """First release of an engine with sparse latent attention on silicon for which no library publishes kernels.
+
+    Parameters
+    ----------
+    engine : str
+        The engine.
+    capability : str
+        Compute capability.
+
+    Returns
+    -------
+    str or None
+        Its version; None where no release is known.
+
+    Raises
+    ------
+    SpecError
+        If an entry of `hardware_db/kernels.toml` is wrong.
+
+    Examples
+    --------
+    >>> sparse_since("vllm", "12.0"), sparse_since("vllm", "8.0")
+    ('0.24.0', None)
+    """
+    found = _sparse_release(engine, capability)
+    return None if found is None else str(found["since"])
+
+
+def sparse_words(engine: str, capability: str) -> tuple[str, ...]:
+    """Options with which such a release is asked for sparse attention.
+
+    Parameters
+    ----------
+    engine : str
+        The engine.
+    capability : str
+        Compute capability.
+
+    Returns
+    -------
+    tuple of str
+        One for each option; empty where no release is known.
+
+    Examples
+    --------
+    >>> sparse_words("vllm", "12.0")
+    ('--kv-cache-dtype fp8_ds_mla',)
+    """
+    found = _sparse_release(engine, capability)
+    return () if found is None else tuple(str(one) for one in found["told"])
+
+
+def _sparse_release(engine: str, capability: str) -> dict[str, Any] | None:
+    file = data_folder("hardware_db") / "kernels.toml"
+    fields = {"engine", "compute_capability", "since", "told", "note"}
+    for entry in read_entries(file, "sparse_latent_release", fields):
+        if entry["engine"] == engine and capability in entry["compute_capability"]:
+            return entry
+    return None
 
 
 @cache

@@ -33,7 +33,7 @@ __all__ = [
 
 Verdict = Literal["stands", "possible", "absent"]
 
-_SEVERITIES = ("error", "fallback", "quality", "memory", "slow")
+_SEVERITIES = ("error", "unknown", "fallback", "quality", "memory", "slow")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

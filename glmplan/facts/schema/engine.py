@@ -23,6 +23,7 @@ __all__ = [
     "Effect",
     "Engine",
     "Instead",
+    "Release",
     "Scheduling",
     "Severity",
     "UnnamedVersion",
@@ -32,7 +33,8 @@ __all__ = [
     "version_key",
 ]
 
-Severity = Literal["error", "fallback", "slow", "quality", "memory"]
+#: ``unknown``: nobody published whether it works
+Severity = Literal["error", "fallback", "slow", "quality", "memory", "unknown"]
 
 #: fields of `When` that hold a condition on a number
 _NUMBERS = ("tp", "pp", "dp", "ep", "dcp", "count", "mtp", "context", "users", "memory_fraction")
@@ -184,7 +186,7 @@ class Instead(Frozen):
 
     attention: Literal["dense"] | None = None
     indexer: Literal["dropped"] | None = None
-    kv: Literal["bf16"] | None = None
+    kv: Literal["bf16", "fp8"] | None = None
     graphs: Literal[False] | None = None
     mtp: int | None = Field(default=None, ge=0)
     ep: Literal[1] | None = None
@@ -269,6 +271,21 @@ class Default(Frozen):
         return text
 
 
+class Release(Frozen):
+    """A release of an engine that evidence covers: a wheel that was read, a recipe, a start-up log, measured runs."""
+
+    version: str
+    date: str = Field(pattern=r"^20\d\d-\d\d(-\d\d)?$")
+    note: str | None = None
+    source: str
+
+    @field_validator("version")
+    @classmethod
+    def _is_a_version(cls, version: str) -> str:
+        version_key(version)
+        return version
+
+
 class UnnamedVersion(Frozen):
     """The version that a server counts as which was measured before a day and whose version nobody wrote down."""
 
@@ -322,6 +339,19 @@ class Engine(Frozen):
     cache: CacheLayout | None = None
     cache_formats: tuple[CacheFormat, ...] = ()
     unnamed_versions: tuple[UnnamedVersion, ...] = ()
+    releases: tuple[Release, ...] = ()
+
+    @model_validator(mode="after")
+    def _releases_are_ordered(self) -> Engine:
+        keys = [version_key(one.version) for one in self.releases]
+        if keys != sorted(keys):
+            raise SpecError("are not ordered, oldest first", field="releases")
+        return self
+
+    @property
+    def newest(self) -> str | None:
+        """Newest release that evidence covers; None where the engine names none."""
+        return self.releases[-1].version if self.releases else None
 
     @model_validator(mode="after")
     def _ids_are_unique(self) -> Engine:

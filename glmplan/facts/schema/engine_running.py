@@ -45,13 +45,15 @@ class CacheFormat(Frozen):
 class CacheLayout(Frozen):
     """How an engine lays out its cache.
 
-    `packed_latent`: FP8 latents of sparse attention are stored as ``fp8_ds_mla``. `index_keys`: the keys of the sparse
+    `packed_latent`: FP8 latents of sparse attention are stored as ``fp8_ds_mla``; `packed_rotary`: rotary values that
+    the packed form has room for whether a model has them or not. `index_keys`: the keys of the sparse
     indexer are cached. `dense_drops_indexer`: attending densely for want of kernels leaves the indexer out: its
     weights, its keys and the packed form of the latent. `united_pages`: in models with recurrent layers, blocks of
     attention grow until their page is as large as a recurrent state.
     """
 
     packed_latent: bool
+    packed_rotary: int = 0
     index_keys: bool
     dense_drops_indexer: bool = False
     united_pages: bool = False
@@ -68,10 +70,12 @@ class Running(Frozen):
     `reads`: the form of the weight files it starts from. `whole_layers`: it deals whole layers to its devices and
     splits matrices only when told to. `divided_experts`: the experts may be dealt over a divisor of the ranks, else
     over all of them. `one_process`: HTTP server, tokenizer and scheduler are threads of one compiled process.
+    `host_tables`: the option with which tables of n-grams lie in host memory; None keeps them on the devices.
     """
 
     reads: Literal["safetensors", "gguf", "mlx"]
     whole_layers: bool = False
     divided_experts: bool = False
     one_process: bool = False
+    host_tables: str | None = None
     source: str

@@ -13,6 +13,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt, model_validator
 
 from glmplan.facts.formats import kv_format, weight_format
+from glmplan.facts.schema.beside import HyperConnections, LookupTable
 from glmplan.units import parse_quantity
 
 __all__ = [
@@ -51,11 +52,13 @@ TensorClass = Literal[
     "router",
     "norm",
     "mtp_projection",
+    "streams",
+    "lookup",
     "other",
 ]
 
 #: a class of tensors, or one tensor by its name within the layer where it differs from its class (``self_attn.o_proj``)
-TensorKey = TensorClass | Annotated[str, Field(pattern=r"^(self_attn|mlp|linear_attn|mixer)\.[\w.]+$")]
+TensorKey = TensorClass | Annotated[str, Field(pattern=r"^(self_attn|mlp|linear_attn|mixer|lookup|draft)\.[\w.]+$")]
 
 
 class _Record(BaseModel):
@@ -66,12 +69,22 @@ class Indexer(_Record):
     """The indexer of sparse attention: scores keys, keeps the `topk` best for each query [token].
 
     `reads_from_previous` layers reuse the indices of the layer before and have neither weights nor key cache (GLM-5.2).
+    `pool` tokens share one key, which is made of theirs by a gate (GLM-5.3-Flash). With `shared_keys` the layer scores
+    the keys of an earlier layer and keeps none; with `from_latent` its keys are made of the cached entries and not of
+    the hidden state; `candidates` is how many keys it scores at most, chosen by an earlier layer [token]
+    (DeepSeek-V4.1). With `from_hidden` its queries are made of the hidden state, which it normalises, also where the
+    attention has a latent for queries (Mistral-Large-4).
     """
 
     heads: PositiveInt
     head_dim: PositiveInt
     topk: PositiveInt
     reads_from_previous: bool = False
+    pool: PositiveInt = 1
+    shared_keys: bool = False
+    from_latent: bool = False
+    from_hidden: bool = False
+    candidates: PositiveInt | None = None
 
 
 class GroupedQuery(_Record):
@@ -81,6 +94,8 @@ class GroupedQuery(_Record):
     learned value for each head (gpt-oss), `qk_norm_wide` norms over all heads together (MiniMax), `shared_kv` layers
     read the cache of an earlier layer and hold none (Gemma), `indexer` one that chooses blocks of keys (MiniMax-M3),
     `rotary_dim` how many values of a head rotary positions turn (the whole head if not given, 0 without positions).
+    `relative` is how many values of a head weigh the distance of a key, of `relative_extent` tokens at most [token],
+    and `convolution` the tokens that a short convolution over keys and one over values see (Inkling).
     """
 
     kind: Literal["grouped_query"] = "grouped_query"
@@ -99,20 +114,31 @@ class GroupedQuery(_Record):
     key_is_value: bool = False
     rotary_dim: int | None = Field(None, ge=0)
     indexer: Indexer | None = None
+    relative: PositiveInt | None = None
+    relative_extent: PositiveInt | None = None
+    convolution: int = Field(0, ge=0)
 
 
 class LatentAttention(_Record):
-    """Multi-head latent attention (MLA), with DeepSeek sparse attention where it has an indexer."""
+    """Multi-head latent attention (MLA), with DeepSeek sparse attention where it has an indexer.
+
+    `rope_dim` 0 is attention without positions (GLM-5.3-Flash). `shared_kv` layers read the latents of an earlier layer
+    and hold none; `scaled` ones scale the scores of each head (both Mistral-Large-4); `sinks` is one learned value for
+    each head (Hy4).
+    """
 
     kind: Literal["latent"] = "latent"
     heads: PositiveInt
     q_rank: PositiveInt | None = None
     kv_rank: PositiveInt
     nope_dim: PositiveInt
-    rope_dim: PositiveInt
+    rope_dim: int = Field(ge=0)
     v_dim: PositiveInt
     indexer: Indexer | None = None
     out_gate: bool = False
+    shared_kv: bool = False
+    scaled: bool = False
+    sinks: bool = False
 
 
 class CompressedAttention(_Record):
@@ -122,6 +148,9 @@ class CompressedAttention(_Record):
     [token]; with a `ratio` above 0 also one for each `ratio` tokens, pooled by a compressor whose windows overlap with
     the one before (`overlapping`) or not. An `indexer`, whose keys are pooled alike, keeps the `topk` best of them;
     without one all are read. The output goes through `out_groups` projections of `out_rank` values each.
+
+    DeepSeek-V4.1 pools without positions inside a window (`positions` false), at ratio 1 without a gate, and reads in
+    most layers the entries of an earlier one (`shared_kv`): those have no compressor and cache only their window.
     """
 
     kind: Literal["compressed"] = "compressed"
@@ -134,6 +163,8 @@ class CompressedAttention(_Record):
     window: PositiveInt
     ratio: int = Field(0, ge=0)
     overlapping: bool = False
+    positions: bool = True
+    shared_kv: bool = False
     indexer: Indexer | None = None
 
     @model_validator(mode="after")
@@ -178,7 +209,9 @@ _BUSIEST_FIFTH = {"bias": 0.35, "batch-loss": 0.65}
 class ExpertsFfn(_Record):
     """A mixture of experts: `topk` of `experts` for each token, and shared ones that every token visits.
 
-    `latent` is the width the routed experts work in where it is not the hidden size (Nemotron-3 Super).
+    `latent` is the width the routed experts work in where it is not the hidden size (Nemotron-3 Super). With
+    `hash_vocabulary` a table of so many tokens says which experts each visits (the first layers of DeepSeek-V4).
+    `routed_shared` says that the router weighs the shared experts too (Inkling).
     `busiest_fifth` is the share of the routed tokens that the busiest fifth of the experts receives; 0.2 is even. It
     was published for DeepSeek-V3 and R1 (0.3 to 0.4) and Qwen3-235B (0.65), on CNN Dailymail and OpenOrca
     (https://github.com/ai-dynamo/aiconfigurator docs/POWER_LAW_DISTRIBUTION.md at 39880852). Where nobody published it,
@@ -197,6 +230,8 @@ class ExpertsFfn(_Record):
     bias: bool = False
     router_bias: bool = False
     latent: PositiveInt | None = None
+    hash_vocabulary: int = Field(0, ge=0)
+    routed_shared: bool = False
     balanced_by: Literal["bias", "batch-loss"] | None = None
     busiest_fifth: float = Field(
         default_factory=lambda given: _BUSIEST_FIFTH.get(given.get("balanced_by"), 0.5), ge=0.2, lt=1.0
@@ -217,22 +252,40 @@ Ffn = Annotated[DenseFfn | ExpertsFfn, Field(discriminator="kind")]
 
 
 class LayerKind(_Record):
-    """One kind of layer: at most one token mixer and any number of feed-forward blocks side by side."""
+    """One kind of layer: at most one token mixer and any number of feed-forward blocks side by side.
+
+    `streams` are its hyper-connections, `lookup` a table that it reads, `decode_only` says that a prompt skips the
+    layer: its mixer reads what earlier layers cached, so that only the last tokens of a prompt need it (the decoder of
+    DeepSeek-V4.1). `gates` counts vectors as wide as the hidden size that are no norms (Muse-Spark), `convolution` the
+    tokens that a short convolution after the mixer and one after the feed-forward part see (Inkling).
+    """
 
     mixer: Mixer | None = None
     ffn: tuple[Ffn, ...] = ()
     norms: int = Field(2, ge=0, description="RMS norms as wide as the hidden size")
+    streams: HyperConnections | None = None
+    lookup: LookupTable | None = None
+    decode_only: bool = False
+    gates: int = Field(0, ge=0)
+    convolution: int = Field(0, ge=0)
 
 
 class MtpSpec(_Record):
     """Multi-token-prediction layers that a checkpoint carries: `layers` layers of kind `layer`.
 
-    `own_embedding` says that the files store a second embedding and head for them (DeepSeek-V3, GLM-4.5).
+    `own_embedding` says that the files store a second embedding and head for them (DeepSeek-V3, GLM-4.5). With `block`
+    they are the stages of a block drafter (DSpark): one pass through all of them drafts up to `block` tokens. It starts
+    from `joined` states of the model and chooses tokens with a table of `markov_rank` values for each token before.
+    `method` is how engines call this way of drafting.
     """
 
     layers: PositiveInt
     layer: str
     own_embedding: bool = False
+    method: str = "mtp"
+    block: PositiveInt | None = None
+    joined: PositiveInt | None = None
+    markov_rank: int = Field(0, ge=0)
 
 
 class DraftHead(_Record):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from glmplan.facts.schema.model import LayerKind
-from glmplan.physics.blocks.kinds import feed_forwards_of, mixer_of
+from glmplan.physics.blocks.kinds import feed_forwards_of, mixer_of, streams_of
 
 __all__ = ["LOGIT_BYTES", "activation_bytes", "logit_bytes"]
 
@@ -48,9 +48,10 @@ def activation_bytes(
 
     Notes
     -----
-    Counted: hidden states and residual; then the wider of the attention transient and the feed-forward transient. The
-    experts hold a row for each routed copy of a token: input or output, and between the two matrices; with data
-    parallelism the tokens of all ranks. Not modelled: kernel work spaces, fragmentation, sequence parallelism.
+    Counted: hidden states and residual (each of its streams); then the wider of the attention transient and the
+    feed-forward transient. The experts hold a row for each routed copy of a token: input or output, and between the two
+    matrices; with data parallelism the tokens of all ranks. Not modelled: kernel work spaces, fragmentation, sequence
+    parallelism.
 
     Examples
     --------
@@ -61,11 +62,13 @@ def activation_bytes(
     """
     split, replicas, expert = (np.asarray(one, dtype=float) for one in (tp, dp, ep))
     widest = np.zeros_like(split * replicas)
+    streams = 1
     for kind in kinds:
         widest = np.maximum(widest, mixer_of(kind).activation_values(split))
         for block in feed_forwards_of(kind):
             widest = np.maximum(widest, block.activation_values(hidden, tp=split, dp=replicas, ep=expert))
-    return _VALUE_BYTES * np.asarray(tokens, dtype=float) * (2.0 * hidden + widest)
+        streams = max(streams, streams_of(kind).streams)
+    return _VALUE_BYTES * np.asarray(tokens, dtype=float) * ((1.0 + streams) * hidden + widest)
 
 
 def logit_bytes(vocabulary: int, requests: np.ndarray | float) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Compressed attention (DeepSeek-V4): a short window, and one entry for every few earlier tokens.
+"""Compressed attention (DeepSeek-V4, V4.1): a short window, and one entry for every few earlier tokens.
 
 Each layer attends to the last `window` tokens and, with a `ratio`, to entries that a compressor pools of all tokens
 before: with an indexer to the `topk` best of one for 4 tokens (compressed sparse attention, CSA), without to all of one
@@ -9,11 +9,19 @@ Caches, as vLLM keeps them [2]_: in FP8 an entry takes 584 B (448 values, 64 rot
 padding) and an index key 132 B; a compressor keeps key and score of the tokens that it has not pooled yet in FP32. A
 sequence of a million tokens of DeepSeek-V4-Pro takes 9.62 GiB if all is BF16 [3]_.
 
+DeepSeek-V4.1 pools 2 tokens or none, and nearly all its layers read the entries of an earlier layer, chosen among them
+by an indexer of their own or by that of an earlier layer. It was trained to keep them in FP4: 288 B an entry (a scale
+for 16 values), 68 B an index key (one for 32), and 528 B a token of the window in FP8, which makes 890 B a token for
+the four layers that keep entries [4]_.
+
 No table of kernels holds such attention: its kernels take the rule of thumb of kernels that nobody measured.
 
 .. [1] huggingface/transformers, src/transformers/models/deepseek_v4/modular_deepseek_v4.py (tensors).
 .. [2] vllm-project/vllm, vllm/models/deepseek_v4/compressor.py (states, 132 B), vllm/v1/kv_cache_interface.py (584 B).
 .. [3] https://vllm.ai/blog/deepseek-v4
+.. [4] https://huggingface.co/deepseek-ai/DeepSeek-V4.1-Flash README.md ("890 bytes per token"), inference/kernel.py
+   (`fp4_act_quant`); vllm-project/recipes, models/deepseek-ai/DeepSeek-V4.1-Flash.yaml; tensors:
+   vllm-project/vllm, vllm/models/deepseek_v41.
 """
 
 from __future__ import annotations
@@ -34,6 +42,8 @@ __all__ = ["CompressedMixer"]
 
 #: values that share a scale of one byte in the packed form, and bytes that scales are padded to
 _SCALED, _PADDED = 64, 8
+#: with entries in FP4: bytes of an index key's value with its share of a scale for 32, and of a value in the window [B]
+_FP4_INDEX, _FP4_WINDOW = 4.25 / 8, 1.0 + 1 / 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +79,12 @@ class CompressedMixer:
     def words(self) -> str:
         """Heads, window, how many tokens an entry stands for, and what is chosen."""
         block = self.block
-        pooled = f", one entry for {block.ratio} tokens" if block.ratio else ""
-        chosen = f", top-{block.indexer.topk:,} of an indexer" if block.indexer is not None else ""
+        many = f"one entry for {block.ratio} tokens" if block.ratio > 1 else "an entry for each token"
+        pooled = f", {'reads ' if block.shared_kv else ''}{many}" if block.ratio else ""
+        pooled += " of an earlier layer" if block.shared_kv else ""
+        index, chosen = block.indexer, ""
+        if index is not None:
+            chosen = ", those chosen before" if index.reads_from_previous else f", top-{index.topk:,} of an indexer"
         return f"compressed attention, {block.heads} heads of {block.head_dim}, window {block.window:,}{pooled}{chosen}"
 
     @property
@@ -121,8 +135,21 @@ class CompressedMixer:
     @property
     def cache_values(self) -> float:
         """Values that each token adds to what never leaves the cache, index keys included, [-]"""
-        index = self.block.indexer.head_dim if self.block.indexer is not None else 0
+        if self.block.shared_kv:
+            return 0.0
+        index = self.block.indexer.head_dim if self._own_keys and self.block.indexer is not None else 0
         return (self.block.head_dim + index) * self.entries_per_token
+
+    @property
+    def _own_keys(self) -> bool:
+        """Whether the layer makes and caches index keys."""
+        index = self.block.indexer
+        return index is not None and not index.shared_keys and not index.reads_from_previous
+
+    @property
+    def _scores(self) -> bool:
+        """Whether the layer has an indexer that scores keys, its own or those of an earlier layer."""
+        return self.block.indexer is not None and not self.block.indexer.reads_from_previous
 
     @property
     def packed_bytes(self) -> float:
@@ -152,12 +179,18 @@ class CompressedMixer:
                    splits_input=True),
             Tensor("self_attn.sinks", "norm", heads, 1, shard="replicated", matmul=False),
         ]  # fmt: skip
-        if block.ratio:
+        if block.ratio and not block.shared_kv:
             found += self._compressor("self_attn.compressor", "latent_down", block.head_dim, hidden)
         index = block.indexer
-        if index is not None:
+        if index is not None and self._scores:
             queries, name = index.heads * index.head_dim, "self_attn.compressor.indexer"
-            found += self._compressor(name, "indexer", index.head_dim, hidden)
+            if self._own_keys and index.from_latent:
+                found += [
+                    Tensor(f"{name}.wk", "indexer", index.head_dim, block.head_dim, shard="replicated"),
+                    Tensor(f"{name}.k_norm", "norm", index.head_dim, 1, shard="replicated", matmul=False),
+                ]
+            elif self._own_keys:
+                found += self._compressor(name, "indexer", index.head_dim, hidden)
             found += [
                 Tensor(f"{name}.q_b_proj", "indexer", queries, block.q_rank, shard="replicated"),
                 Tensor(f"{name}.weights_proj", "indexer", index.heads, hidden, shard="replicated"),
@@ -166,45 +199,56 @@ class CompressedMixer:
 
     def _compressor(self, name: str, tensor_class: str, head_dim: int, hidden: int) -> list[Tensor]:
         """Keys and gates of a compressor, twice as wide where windows overlap; its position bias and norm."""
-        wide = head_dim * (2 if self.block.overlapping else 1)
-        return [
-            Tensor(f"{name}.kv_proj", tensor_class, wide, hidden, shard="replicated"),
-            Tensor(f"{name}.gate_proj", tensor_class, wide, hidden, shard="replicated"),
-            Tensor(f"{name}.position_bias", "norm", self.block.ratio, wide, shard="replicated", matmul=False),
-            Tensor(f"{name}.kv_norm", "norm", head_dim, 1, shard="replicated", matmul=False),
-        ]
+        block, wide = self.block, head_dim * (2 if self.block.overlapping else 1)
+        found = [Tensor(f"{name}.kv_proj", tensor_class, wide, hidden, shard="replicated")]
+        if block.ratio > 1:  # one token alone needs no gate
+            found.append(Tensor(f"{name}.gate_proj", tensor_class, wide, hidden, shard="replicated"))
+        if block.positions:
+            found.append(Tensor(f"{name}.position_bias", "norm", block.ratio, wide, shard="replicated", matmul=False))
+        found.append(Tensor(f"{name}.kv_norm", "norm", head_dim, 1, shard="replicated", matmul=False))
+        return found
 
     def activation_values(self, tp: np.ndarray) -> np.ndarray:
         """Queries and results of the heads, the groups' outputs, keys, gates and index queries."""
         block, index = self.block, self.block.indexer
-        wide = 2 * (2 if block.overlapping else 1) if block.ratio else 0
+        wide = 2 * (2 if block.overlapping else 1) if block.ratio and not block.shared_kv else 0
         down = block.q_rank + block.head_dim * (1 + wide)
         scored = index.head_dim * (index.heads + wide) if index is not None else 0
         split = 2 * block.heads * block.head_dim + block.out_groups * block.out_rank
         return down + scored + split / np.minimum(tp, block.out_groups)
 
     def cache(self, kv: str, layout: CacheLayout) -> LayerCache:
-        """Entries of the last tokens, compressed ones, index keys in FP8, and what is not pooled yet."""
-        entry = self.block.head_dim * kv_format(kv).bytes
+        """Entries of the last tokens, compressed ones, index keys in FP8, and what is not pooled yet.
+
+        With entries in FP4 the index keys are too, and the window stays in FP8.
+        """
+        block, narrow = self.block, kv.lower() == "nvfp4"
+        entry = block.head_dim * kv_format(kv).bytes
         if layout.packed_latent and kv.lower() == "fp8":
             entry = self.packed_bytes
-        held = entry + (self._index_bytes if layout.index_keys else 0)
+        index = block.indexer.head_dim * _FP4_INDEX if narrow and block.indexer is not None else self._index_bytes
+        held = 0.0 if block.shared_kv else entry
+        if layout.index_keys and self._own_keys:
+            held += index
         return LayerCache(
             per_token=held * self.entries_per_token,
-            in_window=entry,
-            window=self.block.window,
+            in_window=block.head_dim * _FP4_WINDOW if narrow else entry,
+            window=block.window,
             state=self.state_bytes(),
         )
 
     @property
     def _index_bytes(self) -> int:
+        """One index key in FP8, of this layer or of the one whose keys it scores, [B]"""
         return index_key_bytes(self.block.indexer.head_dim) if self.block.indexer is not None else 0
 
     def state_bytes(self, *, state: float = 4.0, conv: float = 2.0) -> float:
         """Key and score of each token of the windows that are not pooled yet."""
         block, index = self.block, self.block.indexer
+        if block.shared_kv or (block.ratio <= 1 and not block.overlapping):
+            return 0.0
         overlap = 2 if block.overlapping else 1
-        width = block.head_dim + (index.head_dim if index is not None else 0)
+        width = block.head_dim + (index.head_dim if index is not None and not index.from_latent else 0)
         return state * (overlap * block.ratio) * (2 * overlap * width)
 
     def state_page(self, *, tp: int, draft_tokens: int) -> float:
@@ -270,14 +314,15 @@ class CompressedMixer:
             decode=(CoreKernel("compressed-decode", decode, "keys", gathered),),
             prompt=(CoreKernel("compressed-prefill", prompt),),
             exchange=(gathered * wide, gathered * wide),
-            index=self._scan(step) if block.indexer is not None else None,
+            index=self._scan(step) if self._scores else None,
         )
 
     def _scan(self, step: CoreStep) -> IndexScan:
-        """The indexer scores every compressed key for every query, on each rank the same."""
+        """The indexer scores every compressed key for every query, on each rank the same; or those chosen before."""
         tokens, dcp = step.tokens, step.degrees.dcp
-        pooled, keys = tokens.context * self.entries_per_token, tokens.keys * self.entries_per_token
         index = self.block.indexer
+        most = float(index.candidates) if index is not None and index.candidates else np.inf
+        pooled, keys = (np.minimum(one * self.entries_per_token, most) for one in (tokens.context, tokens.keys))
         flop = 2.0 * index.heads * index.head_dim if index is not None else 0.0
         return IndexScan(
             decode_bytes=tokens.requests * pooled * self._index_bytes / dcp,

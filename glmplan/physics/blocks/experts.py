@@ -72,9 +72,13 @@ class ExpertsBlock:
             found.append(Tensor("mlp.shared_expert_gate", "router", 1, hidden, shard="replicated"))
         if block.latent:
             found.append(Tensor("mlp.latent_in_out", "shared_experts", 2 * block.latent, hidden, shard="replicated"))
-        found.append(Tensor("mlp.gate", "router", block.experts, hidden, shard="replicated"))
+        routed_to = block.experts + (block.shared if block.routed_shared else 0)
+        found.append(Tensor("mlp.gate", "router", routed_to, hidden, shard="replicated"))
         if block.router_bias:
             found.append(Tensor("mlp.gate.bias", "norm", block.experts, 1, shard="replicated", matmul=False))
+        if block.hash_vocabulary:
+            table = block.hash_vocabulary * block.topk
+            found.append(Tensor("mlp.gate.tid2eid", "norm", table, 1, shard="replicated", matmul=False))
         return tuple(found)
 
     def activation_values(self, hidden: int, *, tp: np.ndarray, dp: np.ndarray, ep: np.ndarray) -> np.ndarray:

@@ -138,6 +138,15 @@ class GroupedQueryMixer:
             ]
         if block.sinks:
             found.append(Tensor("self_attn.sinks", "norm", block.heads, 1, shard="replicated", matmul=False))
+        if block.relative:
+            each, extent = block.heads * block.relative, block.relative * (block.relative_extent or 0)
+            found += [
+                Tensor("self_attn.r_proj", "attention", each, hidden, shard="heads", units=block.heads),
+                Tensor("self_attn.relative", "norm", extent, 1, shard="replicated", matmul=False),
+            ]
+        if block.convolution:
+            found.append(Tensor("self_attn.kv_conv", "norm", block.convolution * (k + v), 1, shard="heads",
+                                units=block.kv_heads, matmul=False))  # fmt: skip
         return tuple(found)
 
     def activation_values(self, tp: np.ndarray) -> np.ndarray:
@@ -152,7 +161,7 @@ class GroupedQueryMixer:
         Those stay in BF16, one head for all (MiniMax-M3, llama.cpp pull request 24908).
         """
         block = self.block
-        index = 2.0 * block.indexer.head_dim if block.indexer is not None else 0.0
+        index = 2.0 * block.indexer.head_dim / block.indexer.pool if block.indexer is not None else 0.0
         held = self.cache_values * kv_format(kv).bytes + index
         if block.window is None:
             return LayerCache(per_token=held, units=block.kv_heads)

@@ -24,11 +24,13 @@ from glmplan.physics.blocks.dense import DenseBlock
 from glmplan.physics.blocks.experts import ExpertsBlock
 from glmplan.physics.blocks.feed_forward import FeedForward
 from glmplan.physics.blocks.grouped_query import GroupedQueryMixer
+from glmplan.physics.blocks.hyper import HyperBlock
 from glmplan.physics.blocks.latent import LatentMixer
+from glmplan.physics.blocks.lookup import LookupBlock
 from glmplan.physics.blocks.mixer import Mixer, NoMixer
 from glmplan.physics.blocks.recurrent import RecurrentMixer
 
-__all__ = ["feed_forward_of", "feed_forwards_of", "mixer_of", "routed_of"]
+__all__ = ["feed_forward_of", "feed_forwards_of", "lookup_of", "mixer_of", "routed_of", "streams_of"]
 
 
 def mixer_of(kind: LayerKind) -> Mixer:
@@ -122,3 +124,45 @@ def routed_of(kind: LayerKind) -> ExpertsFfn | None:
         Its first block that routes tokens; None without one.
     """
     return next((one.routed for one in feed_forwards_of(kind) if one.routed is not None), None)
+
+
+def streams_of(kind: LayerKind) -> HyperBlock:
+    """Return what answers for the residual streams of a layer.
+
+    Parameters
+    ----------
+    kind : LayerKind
+        The layer.
+
+    Returns
+    -------
+    HyperBlock
+        One that holds nothing for a layer with one stream.
+
+    Examples
+    --------
+    >>> streams_of(LayerKind()).streams
+    1
+    """
+    return HyperBlock(kind.streams)
+
+
+def lookup_of(kind: LayerKind) -> LookupBlock:
+    """Return what answers for the table that a layer looks up.
+
+    Parameters
+    ----------
+    kind : LayerKind
+        The layer.
+
+    Returns
+    -------
+    LookupBlock
+        One that holds nothing for a layer without.
+
+    Examples
+    --------
+    >>> lookup_of(LayerKind()).table_values
+    0
+    """
+    return LookupBlock(kind.lookup)

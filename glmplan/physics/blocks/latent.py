@@ -89,8 +89,10 @@ class LatentMixer:
 
     @property
     def features(self) -> frozenset[str]:
-        """Latent attention, and sparse attention with an indexer."""
-        return frozenset({"mla", "dsa"} if self.block.indexer else {"mla"})
+        """Latent attention, sparse attention with an indexer, and whether that goes without rotary positions."""
+        if self.block.indexer is None:
+            return frozenset({"mla"})
+        return frozenset({"mla", "dsa"} if self.block.rope_dim else {"mla", "dsa", "nope-dsa"})
 
     @property
     def indexed(self) -> bool:
@@ -141,10 +143,15 @@ class LatentMixer:
         return self.block.nope_dim + self.block.rope_dim, self.block.v_dim
 
     @property
-    def index_bytes(self) -> int:
-        """Index keys that the cache keeps for each token in this layer, [B]; 0 without an indexer of its own."""
+    def index_bytes(self) -> float:
+        """Index keys that the cache keeps for each token in this layer, [B]; 0 without an indexer of its own.
+
+        Where tokens are pooled, several share one.
+        """
         index = self.block.indexer
-        return 0 if index is None or index.reads_from_previous else index_key_bytes(index.head_dim)
+        if index is None or index.reads_from_previous:
+            return 0
+        return index_key_bytes(index.head_dim) if index.pool == 1 else index_key_bytes(index.head_dim) / index.pool
 
     def cut_problem(self, tp: int, model: str) -> str | None:
         """Every rank holds the one latent; heads alone decide."""
@@ -166,9 +173,12 @@ class LatentMixer:
         kv_up = heads * (block.nope_dim + block.v_dim)
         kv_down = block.kv_rank + block.rope_dim
         out = heads * block.v_dim
+        if not block.shared_kv:
+            found += [
+                Tensor("self_attn.kv_a_proj_with_mqa", "latent_down", kv_down, hidden, shard="replicated"),
+                Tensor("self_attn.kv_a_layernorm", "norm", block.kv_rank, 1, shard="replicated", matmul=False),
+            ]
         found += [
-            Tensor("self_attn.kv_a_proj_with_mqa", "latent_down", kv_down, hidden, shard="replicated"),
-            Tensor("self_attn.kv_a_layernorm", "norm", block.kv_rank, 1, shard="replicated", matmul=False),
             Tensor("self_attn.kv_b_proj", "attention", kv_up, block.kv_rank, shard="heads", units=heads),
             Tensor("self_attn.o_proj", "attention", hidden, out, shard="heads", units=heads, splits_input=True),
         ]
@@ -176,13 +186,26 @@ class LatentMixer:
             found.append(Tensor("self_attn.g_proj", "attention", out, hidden, shard="heads", units=heads))
         index = block.indexer
         if index is not None and not index.reads_from_previous:
-            queries, reads = index.heads * index.head_dim, block.q_rank or hidden
+            queries, reads = index.heads * index.head_dim, hidden if index.from_hidden else block.q_rank or hidden
             found += [
                 Tensor("self_attn.indexer.wq_b", "indexer", queries, reads, shard="replicated"),
                 Tensor("self_attn.indexer.wk", "indexer", index.head_dim, hidden, shard="replicated"),
                 Tensor("self_attn.indexer.weights_proj", "indexer", index.heads, hidden, shard="replicated"),
                 Tensor("self_attn.indexer.k_norm", "indexer", 2 * index.head_dim, 1, shard="replicated", matmul=False),
             ]
+            if index.from_hidden:
+                found.append(
+                    Tensor("self_attn.indexer.q_norm", "norm", 2 * hidden, 1, shard="replicated", matmul=False)
+                )
+            if index.pool > 1:
+                bias = index.pool * index.head_dim
+                found += [
+                    Tensor("self_attn.indexer.pool_gate", "indexer", index.head_dim, hidden, shard="replicated"),
+                    Tensor("self_attn.indexer.pool_bias", "norm", bias, 1, shard="replicated", matmul=False),
+                ]
+        each = heads * (block.sinks + 2 * block.scaled)
+        if each:
+            found.append(Tensor("self_attn.sinks_scales", "norm", each, 1, shard="replicated", matmul=False))
         return tuple(found)
 
     def activation_values(self, tp: np.ndarray) -> np.ndarray:
@@ -197,7 +220,8 @@ class LatentMixer:
         block = self.block
         held = self.absorbed_widths[0] * kv_format(kv).bytes
         if self.packed_fp8 and layout.packed_latent and kv.lower() == "fp8":
-            held = block.kv_rank + 4.0 * -(-block.kv_rank // 128) + 2.0 * block.rope_dim
+            held = block.kv_rank + 4.0 * -(-block.kv_rank // 128) + 2.0 * max(block.rope_dim, layout.packed_rotary)
+        held = 0.0 if block.shared_kv else held
         if layout.index_keys:
             held += self.index_bytes
         return LayerCache(per_token=held)
@@ -271,7 +295,7 @@ class LatentMixer:
         index = self.block.indexer
         if index is None or index.reads_from_previous:
             return np.zeros_like(np.asarray(context, dtype=float))
-        return 2.0 * index.heads * index.head_dim * np.asarray(context, dtype=float)
+        return 2.0 * index.heads * index.head_dim / index.pool * np.asarray(context, dtype=float)
 
     def core(self, step: CoreStep) -> Core:
         """Absorbed attention of decoding requests, expanded attention of prompts, and the scores of the indexer.

@@ -171,7 +171,7 @@ class Mixer(Protocol):
     def features(self) -> frozenset[str]:
         """What walls of engines ask for.
 
-        Of ``gqa``, ``window``, ``mla``, ``dsa``, ``csa``, ``recurrent``, ``gdn`` and ``mamba``.
+        Of ``gqa``, ``window``, ``mla``, ``dsa``, ``nope-dsa``, ``csa``, ``recurrent``, ``gdn`` and ``mamba``.
         """
 
     @property

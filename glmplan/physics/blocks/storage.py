@@ -6,13 +6,15 @@ from dataclasses import dataclass
 
 from glmplan.facts.formats import WeightFormat, weight_format
 from glmplan.facts.schema.model import Checkpoint, LayerKind, ModelSpec
-from glmplan.physics.blocks.stack import layer_tensors, mtp_tensors, vocabulary_tensors
+from glmplan.physics.blocks.stack import draft_once_tensors, layer_tensors, mtp_tensors, vocabulary_tensors
 from glmplan.physics.blocks.tensor import Tensor
 
 __all__ = ["Segment", "checkpoint_bytes", "segments", "tensor_format", "uniform_checkpoint"]
 
 #: classes that quantised checkpoints leave alone unless they say otherwise
-_KEPT_WIDE = ("embedding", "head", "norm", "router", "mtp_projection")
+_KEPT_WIDE = ("embedding", "head", "norm", "router", "mtp_projection", "streams")
+#: classes that stay in BF16 unless a checkpoint names them
+_NAMED_ONLY = ("norm", "streams")
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +107,7 @@ def tensor_format(checkpoint: Checkpoint, tensor: Tensor, layer: int | None) -> 
     """
     if checkpoint.file_bits_per_weight is not None:
         return weight_format(f"bpw:{checkpoint.file_bits_per_weight}")
-    default = "bf16" if tensor.tensor_class == "norm" else checkpoint.default
+    default = "bf16" if tensor.tensor_class in _NAMED_ONLY else checkpoint.default
     name = checkpoint.formats.get(tensor.name) or checkpoint.formats.get(tensor.tensor_class, default)
     if layer is not None:
         for exception in checkpoint.exceptions:
@@ -138,11 +140,14 @@ def segments(model: ModelSpec, checkpoint: Checkpoint, *, mtp: bool = False) -> 
     like: dict[tuple[str, tuple[bool, ...]], tuple[str, tuple[str, ...]]] = {}
 
     def add(name: str, kind: LayerKind, layer: int) -> None:
-        alike = (name, tuple(layer in exception.layers for exception in checkpoint.exceptions))
+        # what a block drafter holds once lies with its first stage
+        once = name == "mtp" and layer == len(model.layer_names)
+        alike = (name, (once, *(layer in exception.layers for exception in checkpoint.exceptions)))
         if alike not in like:
             # a draft head is a checkpoint of its own
             stored = uniform_checkpoint("bf16") if name == "mtp" and model.mtp is None else checkpoint
             tensors = mtp_tensors(model) if name == "mtp" else layer_tensors(kind, model.hidden)
+            tensors += draft_once_tensors(model) if once else ()
             formats = tuple(tensor_format(stored, tensor, layer) for tensor in tensors)
             like[alike] = (name, tuple(one.name for one in formats))
             parts[like[alike]] = (kind, tensors, formats)

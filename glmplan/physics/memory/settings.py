@@ -93,6 +93,14 @@ class MemorySettings:
         """The engine's memory rule."""
         return load_memory_rule(self.engine)
 
+    @property
+    def tables_on_host(self) -> bool:
+        """Whether tables of n-grams lie in host memory: where the engine has an option for it, plans take it."""
+        if self.engine not in memory_engines():
+            return False
+        running = load_engine(self.engine).running
+        return running is not None and running.host_tables is not None
+
     def default(self, name: str, memory: float | None, tp: int = 1) -> float | None:
         """The engine's default for one of the names in `MemoryRule.defaults`, on a part with some memory [B]."""
         return self.rule.default(name, version=self.version, memory=memory, accelerator=self.accelerator, tp=tp)

@@ -11,6 +11,7 @@ from glmplan.facts.engines.memory import MemoryRule
 from glmplan.facts.formats import weight_format
 from glmplan.facts.schema.model import Checkpoint, ModelSpec
 from glmplan.physics.blocks.kinds import mixer_of
+from glmplan.physics.blocks.lookup import TABLE
 from glmplan.physics.blocks.stack import vocabulary_tensors
 from glmplan.physics.blocks.storage import Segment, tensor_format
 from glmplan.physics.blocks.tensor import Tensor
@@ -127,6 +128,9 @@ def _held_tensors(
             shares[key] = degrees.share(tensor)
         form = kept_format(loading, model, tensor, stored)
         size = tensor.parameters * form.bytes * shares[key]
+        if tensor.name == TABLE and settings.tables_on_host:
+            host = host + size
+            continue
         if tensor.tensor_class == "routed_experts":
             if form.name not in kernels:
                 kernels[form.name] = settings.expert_kernel(form.name)

@@ -170,8 +170,13 @@ class StepWork:
         return tuple((part, _products(*_run(part, once=False))) for part in self._drafting)
 
     @cached_property
+    def drafts_in_blocks(self) -> bool:
+        """Whether one pass through the layers that draft proposes all tokens of a step."""
+        return self.model.mtp is not None and self.model.mtp.block is not None
+
+    @cached_property
     def joined(self) -> tuple[Product, ...]:
-        """The projection that a draft head runs once a step."""
+        """The projection that a draft head or a block drafter runs once a step."""
         return tuple(one for part in self._drafting for one in _products(*_run(part, once=True)))
 
     @cached_property
@@ -275,9 +280,13 @@ def _collective(part: str, family: str, engine: str, release: tuple[int, ...] | 
     return found.params
 
 
+#: projections of the states that drafting starts from
+_JOINED = ("fc", "draft.main_proj")
+
+
 def _run(part: Segment, *, once: bool) -> tuple[tuple[Tensor, ...], tuple[WeightFormat, ...]]:
     """Tensors of a drafting layer that run once a step, or in every draft pass, with their formats."""
-    kept = [(t, form) for t, form in zip(part.tensors, part.formats, strict=True) if (t.name == "fc") == once]
+    kept = [(t, form) for t, form in zip(part.tensors, part.formats, strict=True) if (t.name in _JOINED) == once]
     return tuple(t for t, _ in kept), tuple(form for _, form in kept)
 
 

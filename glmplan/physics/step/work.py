@@ -13,7 +13,7 @@ import numpy as np
 
 from glmplan.facts.schema.model import ExpertsFfn, LayerKind
 from glmplan.physics.blocks.experts import busiest_rank
-from glmplan.physics.blocks.kinds import mixer_of, routed_of
+from glmplan.physics.blocks.kinds import mixer_of, routed_of, streams_of
 from glmplan.physics.kernels.counts import expert_work, gemm_work
 from glmplan.physics.kernels.slots import Degrees, Tokens, add_kernel
 from glmplan.physics.kernels.utilisation import KernelWork
@@ -113,17 +113,21 @@ def step_work(structure: StepWork, *, layout: Layout, points: StepPoints) -> dic
 
     everyone = np.maximum(n / pp, np.minimum(n, 1.0))
     step = Tokens(requests, requests * verify, prompt, everyone * verify + prefill / pp, context, keys, shared)
+    # some layers only read what earlier ones cached of a prompt
+    decoding_only = replace(step, prompt=zero, everywhere=everyone * verify)
     for part, products in structure.main:
-        _add_layers(total, structure, part.kind, part.count, products, step, degrees)
+        _add_layers(total, structure, part.kind, part.count, products,
+                    decoding_only if part.kind.decode_only else step, degrees)  # fmt: skip
     _add_products(total, structure, structure.head, step.decode, step.decode, degrees, None)
     total["host"] += 1.0
     total["request"] += step.decode * len(structure.model.layer_names)
     if structure.draft:
-        # each draft pass reads the MTP layers and the head once, for one token a request
-        passes = float(structure.draft_tokens)
+        # each draft pass reads the layers that draft and the head once: for one token a request, or for a block
+        block = float(structure.draft_tokens) if structure.drafts_in_blocks else 1.0
+        passes = float(structure.draft_tokens) / block
         one = Tokens(requests * passes, requests * passes, zero, everyone * passes, context, zero, shared)
         once = {name: zero.copy() for name in SLOTS}
-        single = Tokens(requests, requests, zero, everyone, context, zero, shared)
+        single = Tokens(requests, requests * block, zero, everyone * block, context, zero, shared)
         for part, products in structure.draft:
             _add_layers(once, structure, part.kind, part.count, products, single, degrees)
         _add_products(once, structure, structure.head, single.decode, single.decode, degrees, None)
@@ -132,7 +136,8 @@ def step_work(structure: StepWork, *, layout: Layout, points: StepPoints) -> dic
         decoding = np.minimum(one.requests, 1.0)
         for name in SLOTS:
             total[name] += passes * once[name] * decoding
-    handed = (step.decode + prompt) * structure.model.hidden * 2.0
+    streams = streams_of(structure.model.layers[structure.model.layer_names[0]]).streams
+    handed = (step.decode + prompt) * structure.model.hidden * 2.0 * streams
     latency, payload = over_links(structure, "hand_over", hand_over_seconds, handed, pp)
     total["collective"] += latency
     total["collective_bytes"] += payload
@@ -157,7 +162,8 @@ def _add_layers(
     layer["layer"] = layer["layer"] + 1.0
     layer["moe_layer"] = layer["moe_layer"] + (1.0 if experts else 0.0)
     layer["state_layer"] = layer["state_layer"] + mixer_of(kind).extra_launches
-    layer["activation"] = tokens * hidden * 2.0 / part.bandwidth
+    # a pass over the hidden states is one over all residual streams
+    layer["activation"] = tokens * hidden * 2.0 * streams_of(kind).streams / part.bandwidth
     # one all-reduce after the mixer and one after the feed-forward part, each over the ranks that share the layer
     if kind.mixer is not None:
         _add_reduce(layer, structure, "tensor", tokens, degrees.tp)

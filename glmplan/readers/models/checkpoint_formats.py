@@ -16,7 +16,7 @@ from glmplan.readers.models.quantization import QuantisationRules, read_rules
 __all__ = ["checkpoint_from_config", "checkpoint_from_rules", "module_name"]
 
 #: classes that tools leave in BF16 unless they list them
-_KEPT = ("embedding", "head", "router", "norm", "mtp_projection")
+_KEPT = ("embedding", "head", "router", "norm", "mtp_projection", "streams")
 _EXPERT = {"gate_proj": "w1", "down_proj": "w2", "up_proj": "w3"}
 _FUSED = {
     "gate_up_proj": "gate_proj",
@@ -145,11 +145,13 @@ def checkpoint_from_rules(model: ModelSpec, rules: QuantisationRules, *, source:
     for layer, rows, prefixes in _layers(model, prefix):
         table[layer] = {}
         for tensor in rows:
-            if not tensor.matmul:
+            if not tensor.matmul and tensor.tensor_class != "lookup":
                 continue
             gated = not (model.family == "nemotron" and tensor.name.endswith("gate_up_proj") and not _gated(model))
             module = module_name(tensor, model.family, gated=gated)
             form = _format(rules, [one + module for one in prefixes], tensor.tensor_class)
+            if tensor.tensor_class == "routed_experts":
+                form = rules.expert_format(layer) or form
             table[layer][tensor.name] = form
             tensors[tensor.name] = tensor
             weight[tensor.name, form] += tensor.parameters
@@ -158,8 +160,9 @@ def checkpoint_from_rules(model: ModelSpec, rules: QuantisationRules, *, source:
         formats[kind] = _format(rules, [name if kind == "head" else f"{prefix}{name}"], kind)
     usual = _usual(weight, tensors, formats)
     default = _most((form, count) for (_, form), count in weight.items() if form != "bf16")
+    default = default if rules.experts is None or rules.expert_layers else rules.base
     exceptions = _exceptions(table, tensors, usual)
-    short = {"fp8-block": "fp8", "int4-g32": "int4", "int4-g64": "int4", "int4-g128": "int4"}
+    short = {"fp8-block": "fp8", "fp8-block32": "fp8", "int4-g32": "int4", "int4-g64": "int4", "int4-g128": "int4"}
     return Checkpoint(
         name=short.get(default, default),
         default=default,

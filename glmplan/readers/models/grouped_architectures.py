@@ -74,6 +74,18 @@ def _glm4_moe(fields: ConfigFields) -> Anatomy:
     return Anatomy("glm", layers, mtp=mtp_spec(fields, "sparse", own_embedding=True))
 
 
+def _hy_v3(fields: ConfigFields) -> Anatomy:
+    inner = fields.whole("moe_intermediate_size")
+    experts = experts_block(
+        fields, experts=("num_experts",), inner="moe_intermediate_size", router_bias=True, shared_inner=inner,
+        shared=fields.whole("num_shared_experts", default=0, minimum=0),
+    )  # fmt: skip
+    sparse = sparse_layers(fields, fields.whole("num_hidden_layers"))
+    mixer = grouped_query(fields, qk_norm=True)
+    layers = _mixed(sparse, mixer, DenseFfn(inner=fields.whole("intermediate_size")), experts)
+    return Anatomy("hunyuan", layers, mtp=mtp_spec(fields, "sparse", own_embedding=False))
+
+
 def _minimax_m2(fields: ConfigFields) -> Anatomy:
     experts = experts_block(
         fields, experts=("num_local_experts",), inner="intermediate_size",
@@ -152,6 +164,7 @@ GROUPED_READERS: dict[str, Callable[[ConfigFields], Anatomy]] = {
     "qwen3_vl_moe_text": _qwen_moe,
     "mixtral": _mixtral,
     "glm4_moe": _glm4_moe,
+    "hy_v3": _hy_v3,
     "minimax_m2": _minimax_m2,
     "minimax_m3": _minimax_m3,
     "minimax_m3_vl": _minimax_m3,

@@ -20,20 +20,17 @@ from glmplan.readers.models.config_fields import ConfigFields
 from glmplan.readers.models.grouped_architectures import GROUPED_READERS
 from glmplan.readers.models.hybrid_architectures import HYBRID_READERS
 from glmplan.readers.models.latent_architectures import LATENT_READERS
+from glmplan.readers.models.stream_architectures import STREAM_READERS
 from glmplan.readers.models.vision import projector_parameters, tower_shape, tower_trial, vision_parameters
 from glmplan.readers.models.windowed_architectures import WINDOWED_READERS
 
 __all__ = ["READERS", "REFUSED", "model_from_config", "read_hf_config", "read_json"]
 
 #: model_type of the language part → reader
-READERS = {**GROUPED_READERS, **WINDOWED_READERS, **LATENT_READERS, **HYBRID_READERS}
+READERS = {**GROUPED_READERS, **WINDOWED_READERS, **LATENT_READERS, **HYBRID_READERS, **STREAM_READERS}
 
 #: model_types that are refused, with the reason
 REFUSED = {
-    "deepseek_v4": "hyper-connections (hc_mult) and experts chosen by a hash of the token (num_hash_layers) have "
-    "weights and kernels that are not modelled",
-    "deepseek_ref": "a copy of DeepSeek-V4's config: hyper-connections (hc_mult) and experts chosen by a hash of the "
-    "token (num_hash_layers) have weights and kernels that are not modelled",
     "lfm2_moe": "short convolutions in place of attention are not modelled",
 }
 

@@ -10,23 +10,65 @@ from glmplan.readers.models.anatomy import Anatomy
 from glmplan.readers.models.config_blocks import sparse_layers
 from glmplan.readers.models.config_fields import ConfigFields
 
-__all__ = ["LATENT_READERS"]
+__all__ = ["LATENT_READERS", "latent_attention", "routed_experts"]
 
 
-def _latent(fields: ConfigFields, indexer: Indexer | None = None, *, out_gate: bool = False) -> LatentAttention:
+def latent_attention(
+    fields: ConfigFields, indexer: Indexer | None = None, *, out_gate: bool = False
+) -> LatentAttention:
+    """Read latent attention from the fields that all such configs spell alike.
+
+    Parameters
+    ----------
+    fields : ConfigFields
+        The config.
+    indexer : Indexer, optional
+        What chooses the keys.
+    out_gate : bool, optional
+        Whether a gate as wide as the output stands behind it.
+
+    Returns
+    -------
+    LatentAttention
+        The attention of a layer; `qk_rope_head_dim` 0 is attention without positions.
+
+    Raises
+    ------
+    SpecError
+        If a field is missing or wrong.
+    """
     return LatentAttention(
         heads=fields.whole("num_attention_heads"),
         q_rank=fields.optional("q_lora_rank"),
         kv_rank=fields.whole("kv_lora_rank"),
         nope_dim=fields.whole("qk_nope_head_dim"),
-        rope_dim=fields.whole("qk_rope_head_dim"),
+        rope_dim=fields.whole("qk_rope_head_dim", minimum=0),
         v_dim=fields.whole("v_head_dim"),
         indexer=indexer,
         out_gate=out_gate,
     )
 
 
-def _routed(fields: ConfigFields, *, latent: int | None = None) -> ExpertsFfn:
+def routed_experts(fields: ConfigFields, *, latent: int | None = None) -> ExpertsFfn:
+    """Read the experts from the fields that DeepSeek-V3 and its heirs spell alike.
+
+    Parameters
+    ----------
+    fields : ConfigFields
+        The config.
+    latent : int, optional
+        Width the experts work in where it is not the hidden size, [-]
+
+    Returns
+    -------
+    ExpertsFfn
+        The mixture.
+
+    Raises
+    ------
+    SpecError
+        If a field is missing or wrong.
+    """
     count = fields.whole("n_routed_experts", "num_experts")
     if fields.whole("num_experts", default=count) != count:
         raise SpecError(f"disagrees with n_routed_experts {count}", file=fields.file, field="num_experts")
@@ -53,7 +95,7 @@ def _deepseek(family: str, *, own_embedding: bool, sparse_attention: bool = Fals
     def read(fields: ConfigFields) -> Anatomy:
         count = fields.whole("num_hidden_layers")
         dense = DenseFfn(inner=fields.whole("intermediate_size"))
-        experts = _routed(fields)
+        experts = routed_experts(fields)
         indexers: list[Indexer | None] = [None] * count
         if sparse_attention:
             full = Indexer(
@@ -74,7 +116,7 @@ def _deepseek(family: str, *, own_embedding: bool, sparse_attention: bool = Fals
         for sparse, indexer in zip(sparse_layers(fields, count), indexers, strict=True):
             name = "sparse" if sparse else "dense"
             name += "_shared_index" if indexer is not None and indexer.reads_from_previous else ""
-            kind = LayerKind(mixer=_latent(fields, indexer), ffn=(experts if sparse else dense,))
+            kind = LayerKind(mixer=latent_attention(fields, indexer), ffn=(experts if sparse else dense,))
             layers.append((name, kind))
         mtp = None
         found = fields.optional("num_nextn_predict_layers")
@@ -103,8 +145,8 @@ def _kimi_linear(fields: ConfigFields) -> Anatomy:
         flavour="kimi_delta", key_heads=heads, key_dim=head_dim, value_heads=heads, value_dim=head_dim,
         conv_kernel=linear.whole("short_conv_kernel_size"),
     )  # fmt: skip
-    attention = _latent(fields, out_gate=fields.flag("mla_use_output_gate"))
-    experts = _routed(fields, latent=fields.optional("routed_expert_hidden_size"))
+    attention = latent_attention(fields, out_gate=fields.flag("mla_use_output_gate"))
+    experts = routed_experts(fields, latent=fields.optional("routed_expert_hidden_size"))
     dense = DenseFfn(inner=fields.whole("intermediate_size"))
     layers = []
     for layer, sparse in enumerate(sparse_layers(fields, count)):

@@ -93,6 +93,10 @@ class QuantisationRules:
         Target patterns and their format (compressed-tensors with several groups).
     kv : str or None
         Format of the KV cache that the checkpoint asks for.
+    experts : str or None
+        Format of the routed experts where the config states it apart (`expert_dtype`).
+    expert_layers : dict of str to str
+        Format of the routed experts of single layers, by ``layers.N``.
     """
 
     base: str
@@ -100,6 +104,8 @@ class QuantisationRules:
     listed: dict[str, str] | None = None
     groups: list[tuple[list[str], str]] = field(default_factory=list)
     kv: str | None = None
+    experts: str | None = None
+    expert_layers: dict[str, str] = field(default_factory=dict)
     _by_layer: dict[str, list[str]] = field(default_factory=dict)
     _general: list[str] = field(default_factory=list)
 
@@ -150,6 +156,30 @@ class QuantisationRules:
                 return form
         return "bf16" if self.groups else self.base
 
+    def expert_format(self, layer: int) -> str | None:
+        """Return the format of the routed experts of a layer where the config states it apart.
+
+        Parameters
+        ----------
+        layer : int
+            Number of the layer, [-]
+
+        Returns
+        -------
+        str or None
+            Weight format; None where the rules for modules decide.
+
+        Examples
+        --------
+        >>> QuantisationRules("fp8-block", experts="mxfp4", expert_layers={"layers.0": "nvfp4"}).expert_format(0)
+        'nvfp4'
+        """
+        return self.expert_layers.get(f"layers.{layer}", self.experts)
+
+
+#: `expert_dtype` → weight format; FP4 is stored with a scale for 32 values
+_EXPERT_TYPES = {"fp4": "mxfp4"}
+
 
 def read_rules(
     config: Mapping[str, Any], hf_quant: Mapping[str, Any] | None, *, file: str | Path | None = None
@@ -192,11 +222,11 @@ def read_rules(
     method = str(content.get("quant_method") or ("modelopt" if content.get("quant_algo") else "")).lower()
     excluded = _strings(content, ("modules_to_not_convert", "exclude_modules", "ignore", "ignored_layers"), file)
     kv = _kv(content)
-    if content.get("quant_algo"):
+    experts = content.get("expert_dtype") or config.get("expert_dtype")
+    if content.get("quant_algo") and not (method == "fp8" and experts):
         return _modelopt(content, excluded, kv, file)
     if method == "fp8":
-        block = content.get("weight_block_size")
-        return QuantisationRules("fp8-block" if block else "fp8", excluded, kv=kv)
+        return _fp8(content, excluded, kv, experts, file)
     if method == "mxfp4":
         return QuantisationRules("mxfp4", excluded, kv=kv)
     if method == "compressed-tensors":
@@ -256,6 +286,27 @@ def _modelopt(
         for name, entry in listed.items()
     }
     return QuantisationRules("bf16", excluded, listed=formats, kv=kv)
+
+
+def _fp8(
+    content: Mapping[str, Any], excluded: list[str], kv: str | None, experts: Any, file: str | Path | None
+) -> QuantisationRules:
+    """FP8, whole or in blocks; with experts that another tool may have stored otherwise, layer by layer."""
+    block = content.get("weight_block_size")
+    base = "fp8-block32" if block == [32, 32] else "fp8-block" if block or experts else "fp8"
+    if not experts:
+        return QuantisationRules(base, excluded, kv=kv)
+    if experts not in _EXPERT_TYPES:
+        raise SpecError("is not a format that glmplan knows", file=file, field="expert_dtype", value=experts,
+                        choices=_EXPERT_TYPES)  # fmt: skip
+    again = {
+        str(name).removesuffix(".ffn.experts"): _algorithm(entry.get("quant_algo"), file)
+        for name, entry in (content.get("quantized_layers") or {}).items()
+        if isinstance(entry, Mapping)
+    }
+    # what the other tool left alone stays in FP8 and is no list of modules in BF16
+    return QuantisationRules(base, [] if again else excluded, kv=kv, experts=_EXPERT_TYPES[experts],
+                             expert_layers=again)  # fmt: skip
 
 
 def _compressed(

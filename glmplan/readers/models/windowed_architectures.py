@@ -1,4 +1,4 @@
-"""Architectures that mix full attention with windows: gpt-oss, Gemma 3 and 4, Llama 4, MiMo-V2, Step.
+"""Architectures that mix full attention with windows: gpt-oss, Gemma 3 and 4, Llama 4, MiMo-V2, Step, Muse, Inkling.
 
 Which fields mean what is read from the `configuration_*.py` and `modeling_*.py` files of Hugging Face transformers.
 """
@@ -148,12 +148,72 @@ def _step(fields: ConfigFields) -> Anatomy:
     return Anatomy("step", layers, mtp=mtp_spec(fields, "full_dense", own_embedding=False))
 
 
+def _gated_windows(fields: ConfigFields, count: int) -> list[tuple[str, GroupedQuery]]:
+    """Attention of the Muse models: gated, windows beside full layers without positions; norms have no weights."""
+    turned = fields.listing("layer_rope_theta", count) if fields.has("layer_rope_theta") else [1] * count
+    found = []
+    for window, theta in zip(layer_windows(fields, count), turned, strict=True):
+        more: dict[str, object] = {"gated": True} | ({} if theta else {"rotary_dim": 0})
+        mixer = grouped_query(fields, window=window).model_copy(update=more)
+        found.append(("sliding" if window else "full", mixer))
+    return found
+
+
+def _muse_glimmer(fields: ConfigFields) -> Anatomy:
+    ffn = DenseFfn(inner=fields.whole("intermediate_size"))
+    mixers = _gated_windows(fields, fields.whole("num_hidden_layers"))
+    return Anatomy("muse", [(name, LayerKind(mixer=mixer, ffn=(ffn,), norms=4)) for name, mixer in mixers])
+
+
+def _muse_spark(fields: ConfigFields) -> Anatomy:
+    count = fields.whole("num_hidden_layers")
+    fields.listing("mlp_layer_types", count, ("sparse",))
+    experts = experts_block(fields, experts=("num_local_experts",), inner="moe_intermediate_size", router_bias=True)
+    experts = experts.model_copy(update={"latent": fields.whole("moe_hidden_size")})
+    layers = [
+        (name, LayerKind(mixer=mixer, ffn=(experts,), norms=4, gates=2))
+        for name, mixer in _gated_windows(fields, count)
+    ]
+    return Anatomy("muse", layers)
+
+
+def _inkling(fields: ConfigFields) -> Anatomy:
+    count, sparse_from = fields.whole("num_hidden_layers"), fields.whole("dense_mlp_idx", minimum=0)
+    local = set(fields.raw("local_layer_ids", []))
+    convolution = fields.whole("sconv_kernel_size", "conv_kernel_size")
+    # the routed width stands under `intermediate_size` where the dense one has a name of its own
+    dense = DenseFfn(inner=fields.whole("dense_intermediate_size"))
+    inner, shared = fields.whole("intermediate_size"), fields.whole("n_shared_experts")
+    experts = experts_block(fields, experts=("n_routed_experts",), inner="intermediate_size", shared=shared,
+                            shared_inner=inner, router_bias=True)  # fmt: skip
+    experts = experts.model_copy(update={"routed_shared": True})
+    fields.whole("moe_intermediate_size", default=inner)
+    relative = {"relative": fields.whole("d_rel"), "convolution": convolution, "qk_norm": True, "rotary_dim": 0}
+    window = fields.whole("sliding_window_size")
+    full = grouped_query(fields).model_copy(update=relative | {"relative_extent": fields.whole("rel_extent")})
+    sliding = GroupedQuery(
+        heads=fields.whole("swa_num_attention_heads"), kv_heads=fields.whole("swa_num_key_value_heads"),
+        head_dim=fields.whole("swa_head_dim"), window=window, **relative, relative_extent=window,
+    )  # fmt: skip
+    layers = []
+    for layer in range(count):
+        name = f"{'sliding' if layer in local else 'full'}_{'dense' if layer < sparse_from else 'sparse'}"
+        ffn = dense if layer < sparse_from else experts
+        mixer = sliding if layer in local else full
+        layers.append((name, LayerKind(mixer=mixer, ffn=(ffn,), convolution=convolution)))
+    return Anatomy("inkling", layers)
+
+
 #: model_type → reader
 WINDOWED_READERS: dict[str, Callable[[ConfigFields], Anatomy]] = {
     "gpt_oss": _gpt_oss,
     "gemma3_text": _gemma3,
     "gemma4_text": _gemma4,
     "llama4_text": _llama4,
+    "inkling_text": _inkling,
+    "mimo_v2": _mimo_v2,
     "mimo_v2_flash": _mimo_v2,
+    "muse_glimmer_text": _muse_glimmer,
+    "muse_spark_text": _muse_spark,
     "step3p7": _step,
 }

@@ -35,6 +35,7 @@ NVLINK = links_of_layout(load_machine("hgx-h100-8"), tp=8)
 V4 = {"heads": 64, "head_dim": 512, "rope_dim": 64, "q_rank": 1024, "out_groups": 8, "out_rank": 1024, "window": 128}
 MLA = {"heads": 64, "q_rank": 2048, "kv_rank": 512, "nope_dim": 192, "rope_dim": 64, "v_dim": 256}
 STATE = {"key_heads": 16, "key_dim": 128, "value_heads": 64, "value_dim": 128}
+V41 = Indexer(heads=32, head_dim=128, topk=512, from_latent=True)
 MIXERS = {
     "none": None,
     "gqa": GroupedQuery(heads=64, kv_heads=8, head_dim=128),
@@ -48,6 +49,18 @@ MIXERS = {
         **V4, ratio=4, overlapping=True, indexer=Indexer(heads=64, head_dim=128, topk=512)
     ),
     "v4 hca": CompressedAttention(**V4, ratio=128),
+    "v4.1 full": CompressedAttention(**V4, ratio=2, positions=False, indexer=V41),
+    "v4.1 reindex": CompressedAttention(
+        **V4, ratio=1, positions=False, shared_kv=True,
+        indexer=V41.model_copy(update={"shared_keys": True, "candidates": 16384}),
+    ),
+    "v4.1 reuse": CompressedAttention(
+        **V4, ratio=1, positions=False, shared_kv=True,
+        indexer=V41.model_copy(update={"shared_keys": True, "reads_from_previous": True}),
+    ),
+    "pooled": LatentAttention(**MLA | {"rope_dim": 0}, indexer=Indexer(heads=32, head_dim=128, topk=2048, pool=4)),
+    "shared latent": LatentAttention(**MLA, shared_kv=True, scaled=True, sinks=True),
+    "relative": GroupedQuery(heads=64, kv_heads=8, head_dim=128, relative=16, relative_extent=512, convolution=4),
     "gated delta": Recurrent(flavour="gated_delta", **STATE),
     "mamba": Recurrent(flavour="mamba2", **STATE),
     "kimi delta": Recurrent(flavour="kimi_delta", **STATE),

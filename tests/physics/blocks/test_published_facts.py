@@ -9,11 +9,37 @@ from __future__ import annotations
 import pytest
 
 from glmplan.facts.catalogue.models import load_model, model_aliases, model_names
-from glmplan.physics.blocks.cache import model_cache_bytes_per_token
+from glmplan.physics.blocks.cache import cache_layout, model_cache_bytes_per_token, model_state_bytes
+from glmplan.physics.blocks.kinds import mixer_of
 from glmplan.physics.blocks.stack import model_parameters
 from glmplan.physics.blocks.storage import checkpoint_bytes
 from glmplan.report.model_page import published_bytes
 
+# name: language model alone, as transformers 5.23.0 counts it on an empty device from the same shapes (the bias of a
+# router and the table of a hash are no parameters there)
+TRANSFORMERS = {
+    "deepseek-v4-flash": 284332230231,
+    "deepseek-v4-pro": 1572997179491,
+    "glm-5.3-flash": 313326799870,
+    "hy3": 295033528320,
+    "hy4-preview": 769907389085,
+    "inkling": 947025547842,
+    "mistral-large-4-1t-a52b": 1050118202880,
+    "muse-glimmer-30b": 27854780928,
+    "muse-spark-open-816b-a42b": 819990536192,
+    "qwen3.8-flash-next": 176943899520,
+}
+# totals that publishers and parameter counters print to four digits, MTP layers and towers included, in billions
+FOUR_DIGITS = {
+    "deepseek-v4-pro": 1600.8,
+    "deepseek-v4.1-flash": 763.2,
+    "glm-5.3": 753.3,
+    "glm-5.3-flash": 321.3,
+    "hy3": 298.8,
+    "muse-glimmer-30b": 29.8,
+    "qwen3.8-2.4t-a95b": 2446.2,
+    "qwen3.8-flash-next": 180.0,
+}
 # name: total, MTP layers, active (no embedding), KV bytes a token in BF16 without index keys
 TABLE = {
     "glm-4.5": (352797829024, 3988069792, 32856319904, 376832),
@@ -80,6 +106,30 @@ def test_parameters_and_cache_of_a_model_are_those_of_its_config(name):
     assert model_cache_bytes_per_token(model, "int8", "llama.cpp") == kv / 2
 
 
+@pytest.mark.parametrize("name", TRANSFORMERS)
+def test_weights_of_a_language_model_are_those_that_transformers_builds(name):
+    assert model_parameters(load_model(name)).total == pytest.approx(TRANSFORMERS[name], rel=1e-5)
+
+
+@pytest.mark.parametrize("name", FOUR_DIGITS)
+def test_totals_with_mtp_and_towers_agree_with_published_ones_within_a_thousandth(name):
+    model = load_model(name)
+    count = model_parameters(model)
+    whole = count.total + count.mtp + count.mtp_vocabulary + model.extra_parameters
+    assert whole / 1e9 == pytest.approx(FOUR_DIGITS[name], rel=1e-3)
+
+
+def test_deepseek_v4_1_multiplies_half_as_many_weights_with_a_prompt_as_with_an_answer():
+    # "8B active per prompt token and 16B per output token" and "196.6B parameters" of tables:
+    # vllm-project/recipes models/deepseek-ai/DeepSeek-V4.1-Flash.yaml
+    count = model_parameters(load_model("deepseek-v4.1-flash"))
+    head = 129280 * 5120
+    assert count.active / 1e9 == pytest.approx(16.0, abs=0.5)
+    assert (count.active_prompt - head) / 1e9 == pytest.approx(8.0, abs=0.5)
+    assert count.looked_up / 1e9 == pytest.approx(196.6, abs=0.1)
+    assert model_parameters(load_model("glm-5.3")).active_prompt == model_parameters(load_model("glm-5.3")).active
+
+
 @pytest.mark.parametrize("name", ON_DISK)
 def test_a_second_embedding_and_head_make_the_count_on_disk(name):
     model = load_model(name)
@@ -129,6 +179,22 @@ def test_glm_5_1_caches_what_running_servers_print():
     assert model_cache_bytes_per_token(glm, "fp8", "vllm", mtp=True) == pytest.approx(19.12 * 2**30 / 329792, rel=1e-3)
     # NVIDIA-NeMo/RL issue 3502: 21 of the 78 layers of GLM-5.2 run an indexer
     assert model_cache_bytes_per_token(load_model("glm-5.2"), "bf16", "sglang") == 92628
+
+
+def test_caches_of_compressed_and_pooled_models_are_those_that_their_makers_state():
+    # "890 bytes per token" (model card): four layers keep 288 + 68 B an entry, three of them one for two tokens; the
+    # window of each of the 40 layers takes 528 B a token
+    v41 = load_model("deepseek-v4.1-flash")
+    layout = cache_layout("vllm")
+    held = [mixer_of(v41.layers[name]).cache("nvfp4", layout) for name in v41.layer_names]
+    assert sum(one.per_token for one in held) == 890
+    assert {one.in_window for one in held} == {528}
+    # 656 B of packed latent although there are no rotary values, and a key of 132 B for four tokens, in 11 layers
+    # (vllm-project/vllm issue 53906); BF16 latents alone take 11 x 1,024 B
+    glm = load_model("glm-5.3-flash")
+    assert model_cache_bytes_per_token(glm, "fp8", "vllm") == 11 * (656 + 33)
+    assert model_cache_bytes_per_token(glm, "bf16", "llama.cpp") == 11 * 1024
+    assert model_state_bytes(glm, conv_bytes=0) == 34 * 64 * 128 * 128 * 4
 
 
 def test_nvfp4_of_glm_5_and_glm_5_1_keep_different_classes_in_bf16():

@@ -20,7 +20,15 @@ from glmplan.readers.models.anatomy import spell_stack
 from glmplan.readers.models.hf_config import READERS, model_from_config, read_hf_config
 from glmplan.readers.models.quantization import pattern_matches
 from glmplan.readers.models.to_toml import model_toml
-from tests.readers.models.configs import GLM_5_1, GLM_5_1_NVFP4, GLM_5_2, LLAMA
+from tests.readers.models.configs import (
+    DEEPSEEK_V4,
+    DEEPSEEK_V4_1,
+    GLM_5_1,
+    GLM_5_1_NVFP4,
+    GLM_5_2,
+    GLM_NEXT,
+    LLAMA,
+)
 
 SHARED = Path(__file__).parents[3].parent / "shared" / "facts" / "configs"
 
@@ -139,9 +147,60 @@ def test_a_known_architecture_with_foreign_parts_is_not_read_as_plain_attention(
         model_from_config({**LLAMA, **extra}, name="x")
 
 
-def test_deepseek_v4_is_refused_with_the_reason():
-    with pytest.raises(UnknownArchitecture, match="hc_mult.*num_hash_layers"):
-        model_from_config({"model_type": "deepseek_v4", "architectures": ["DeepseekV4ForCausalLM"]}, name="x")
+def test_compressed_layers_of_deepseek_v4_are_read_with_hash_routing_and_streams():
+    model = model_from_config(DEEPSEEK_V4, name="v4")
+    assert model.stack == "window_hash csa_hash (hca csa)*2"
+    first, last = (model.layers[name] for name in (model.layer_names[0], model.layer_names[-1]))
+    assert first.ffn[0].hash_vocabulary == 1000
+    assert not first.ffn[0].router_bias
+    assert last.ffn[0].hash_vocabulary == 0
+    assert last.streams.streams == 4
+    assert (last.mixer.ratio, last.mixer.overlapping, last.mixer.indexer.topk) == (4, True, 32)
+    assert model.mtp.layers == 1
+    assert model.layers[model.mtp.layer].mixer.ratio == 0
+    assert model.checkpoints[0].formats["routed_experts"] == "mxfp4"
+    assert model.checkpoints[0].default == "fp8-block"
+
+
+def test_layers_of_deepseek_v4_1_share_entries_and_indices_and_end_prompts():
+    model = model_from_config(DEEPSEEK_V4_1, name="v41")
+    kinds = [model.layers[name] for name in model.layer_names]
+    assert [kind.mixer.shared_kv for kind in kinds] == [False, False, True, False, True, True]
+    assert [kind.mixer.indexer.reads_from_previous for kind in kinds[1:]] == [False, True, False, True, False]
+    assert kinds[5].mixer.indexer.shared_keys
+    assert kinds[5].mixer.indexer.candidates == 8 * 4
+    assert [kind.decode_only for kind in kinds] == [False] * 4 + [True] * 2
+    assert kinds[0].lookup.rows == 640
+    assert kinds[0].lookup.reads == 3 * 2
+    assert (model.mtp.block, model.mtp.layers, model.layers["draft"].ffn[0].experts) == (5, 3, 4)
+
+
+def test_linear_layers_and_pooled_keys_of_the_heir_of_glm_5_1_are_read():
+    model = model_from_config(GLM_NEXT, name="next")
+    full = model.layers["full_sparse"].mixer
+    assert (full.rope_dim, full.indexer.pool) == (0, 4)
+    assert model.layers["linear_dense"].mixer.flavour == "kimi_delta"
+    assert model.stack == "linear_dense linear_sparse*2 full_sparse"
+
+
+@pytest.mark.parametrize(
+    ("config", "field", "value"),
+    [
+        (DEEPSEEK_V4, "compress_ratios", [0, 4, 64, 4, 128, 4]),
+        (DEEPSEEK_V4, "num_key_value_heads", 2),
+        (DEEPSEEK_V4_1, "compress_ratios", [0, 2, 2, 4, 1, 1]),
+        (GLM_NEXT, "layer_types", ["linear_attention", "linear_attention", "mamba", "deepseek_sparse_attention"]),
+        (GLM_NEXT, "indexer_types", ["full", "shared", "full", "full"]),
+    ],
+)
+def test_what_is_not_known_of_a_new_architecture_is_refused_with_its_field(config, field, value):
+    with pytest.raises(SpecError, match=field):
+        model_from_config({**config, field: value}, name="x")
+
+
+def test_streams_of_an_architecture_that_is_not_known_to_have_them_are_refused():
+    with pytest.raises(UnknownArchitecture, match="hc_mult"):
+        model_from_config({**LLAMA, "hc_mult": 4}, name="x")
 
 
 def test_heads_that_do_not_divide_are_refused():

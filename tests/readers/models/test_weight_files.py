@@ -210,7 +210,7 @@ def test_names_resolve_to_model_and_checkpoint(text, model, checkpoint):
     assert (choice.model.name, choice.checkpoint.name) == (model, checkpoint)
 
 
-@pytest.mark.parametrize("text", ["glm-6", "glm-5.3-nvfp4", "glm-5.1-nvfp5", "qwen3-236b", "inkling", "gpt-oss"])
+@pytest.mark.parametrize("text", ["glm-6", "glm-5.4-nvfp4", "glm-5.1-nvfp5", "qwen3-236b", "inklings", "gpt-oss"])
 def test_unknown_names_are_refused_and_nothing_is_substituted(text):
     with pytest.raises(UnknownName):
         resolve_model(text)

@@ -1,0 +1,87 @@
+"""What a launch command takes from the recipe for its model, part and release, and whether the release knows it."""
+
+from __future__ import annotations
+
+import shlex
+
+from glmplan.facts.engines.recipes import (
+    Recipe,
+    best_recipe,
+    known_flags,
+    option_groups,
+    option_name,
+    options_of_plans,
+)
+from glmplan.plan.capacity import Holding
+from glmplan.plan.question import Asked
+
+__all__ = ["recipe_for", "with_recipe"]
+
+
+def recipe_for(asked: Asked, cards: int) -> Recipe | None:
+    """Return the recipe nearest to a plan.
+
+    Parameters
+    ----------
+    asked : Asked
+        The question.
+    cards : int
+        Cards of the plan, [-]
+
+    Returns
+    -------
+    Recipe or None
+        As `best_recipe` chooses it.
+    """
+    return best_recipe(
+        asked.model.name, engine=asked.engine, version=asked.runs_as, accelerator=asked.machine.accelerator.name,
+        checkpoint=asked.checkpoint.repository, cards=cards,
+    )  # fmt: skip
+
+
+def with_recipe(
+    asked: Asked, holding: Holding, words: tuple[str, ...], notes: tuple[str, ...]
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Add what the recipe for the model says beside what the plan decides.
+
+    Parameters
+    ----------
+    asked : Asked
+        The question.
+    holding : Holding
+        The chosen layout.
+    words, notes : tuple of str
+        The command of the plan, and what to know about it.
+
+    Returns
+    -------
+    tuple of str, tuple of str
+        Both with what the recipe adds. Options that the release does not know are left out and named.
+    """
+    recipe = recipe_for(asked, holding.terms.accelerators)
+    if recipe is None:
+        return words, notes
+    decided, of_model = options_of_plans(asked.engine)
+    own_part = recipe.accelerator == asked.machine.accelerator.name
+    said = {option_name(one) for group in words for one in option_groups(group)}
+    release, names = known_flags(asked.engine, asked.runs_as) or ("", frozenset())
+    added, unknown = [], []
+    for group in option_groups(recipe.flags):
+        name = option_name(group)
+        if name in decided | said or not (own_part or name in of_model):
+            continue
+        plain = name.partition(".")[0]
+        if names and not {plain, plain.replace("--no-", "--", 1)} & names:
+            unknown.append(name)
+            continue
+        added.append(_quoted(group))
+    notes += (f"options beside the plan's: {recipe.source}, for {recipe.accelerator}",) if added else ()
+    notes += (f"set {recipe.env} (the same recipe)",) if recipe.env and own_part else ()
+    notes += (f"left out, unknown to {asked.engine} {release}: {', '.join(unknown)}",) if unknown else ()
+    return (*words, *added), notes
+
+
+def _quoted(group: str) -> str:
+    """The value of an option as a shell needs it."""
+    name, _, value = group.partition(" ")
+    return f"{name} {value if not value or value.startswith(chr(39)) else shlex.quote(value)}".rstrip()
