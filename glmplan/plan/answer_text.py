@@ -194,12 +194,12 @@ def change_numbers(answer: AnswerRecord, change: Change) -> str:
     str
         After a colon; empty where nothing was computed.
     """
-    from glmplan.plan.ranking import typical_users
+    from glmplan.plan.ranking import shown_users
 
     words = []
     if change.user_rate:
         words.append(f"{number(change.user_rate)} tok/s for one user")
-        words.append(f"{number(change.total_rate)} for {typical_users(answer.asked)}")
+        words.append(f"{number(change.total_rate)} for {shown_users(answer.asked)}")
     if change.pool_tokens:
         words.append(f"pool {change.pool_tokens:,.0f} tokens")
     return (": " + ", ".join(words)) if words else ""

@@ -67,6 +67,7 @@ class Question(TypedDict, total=False):
     dp: int | str | None
     ep: int | str | None
     dcp: int | str | None
+    replicas: int | str | None
     context: int | str | None
     input: int | str | None
     output: int | str | None

@@ -14,7 +14,7 @@ from glmplan.plan.engine_limits import Terms
 from glmplan.plan.offloaded import experts_on_host
 from glmplan.plan.plan import Change
 from glmplan.plan.question import DEFAULT_ENGINE, Asked
-from glmplan.plan.ranking import Scored
+from glmplan.plan.ranking import Scored, shown_rate
 from glmplan.plan.search import Solution, solve
 from glmplan.readers.models.checkpoints import checkpoint_for
 
@@ -89,7 +89,7 @@ def _change(name: str, what: str, ask: str, solution: Solution, note: str = "", 
         pool_low=holding.pool_low,
         held=holding.held_low,
         user_rate=one.alone,
-        total_rate=one.many,
+        total_rate=shown_rate(solution.asked, one),
         note=note,
         ask=ask,
         knowledge=one.knowledge,
@@ -206,7 +206,7 @@ def _degrees(asked: Asked, terms: Terms) -> str:
     words = [f"--on {terms.accelerators}x{machine.accelerator.name}"] * (terms.accelerators != machine.count)
     if words and machine.named:
         return ""
-    degrees = {"ep": terms.ep, "dcp": terms.dcp}
+    degrees = {"ep": terms.ep, "dcp": terms.dcp, "replicas": terms.replicas}
     words += [f"--tp {terms.tp}", f"--pp {terms.pp}", f"--dp {terms.dp}"]
     return " ".join(words + [f"--{name} {degree}" for name, degree in degrees.items() if degree > 1])
 

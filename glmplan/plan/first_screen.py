@@ -19,7 +19,7 @@ from glmplan.plan.answer_text import (
 from glmplan.plan.capacity import stage_ranks
 from glmplan.plan.gains import LEAST_GAIN, best_changes, gain_words
 from glmplan.plan.plan import AnswerRecord, UserRow, Warn
-from glmplan.plan.ranking import typical_users
+from glmplan.plan.ranking import shown_users
 from glmplan.plan.text import LEAST_WIDTH, LIMITS, VERDICTS, WIDTH, span, wrapped
 from glmplan.units import GIB
 
@@ -177,7 +177,7 @@ class _Screen:
         if answer.safe is not None:
             mean = f" ({answer.safe.expected:,} in the mean)" if answer.safe.expected != answer.safe.users else ""
             yield from self._row("safe users", f"{answer.safe.users:,}{mean}", 1)
-        many = typical_users(answer.asked)
+        many = shown_users(answer.asked)
         if all_users := next((row for row in answer.users if row.users == many > 1), None):
             running = f"; {all_users.running:,} run at once" if all_users.running < all_users.users else ""
             each = f", {span(all_users.user_rate)} each" if all_users.user_rate else ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from glmplan.plan.ranking import typical_users
+from glmplan.plan.ranking import shown_users
 from glmplan.plan.text import number
 from glmplan.prediction.effects import KNOWN_AS
 
@@ -103,7 +103,7 @@ def gain_words(answer: AnswerRecord, change: Change) -> str:
     -----
     Shares are of means. Requests are those of the asked length that the low end of the cache pool holds.
     """
-    users = typical_users(answer.asked)
+    users = shown_users(answer.asked)
     assert answer.holding is not None
     words = [change.verdict] * (change.verdict != answer.verdict)
     words += [change.layout] * (change.layout != answer.holding.terms.name and change.name != "layout")

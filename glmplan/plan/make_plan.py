@@ -104,12 +104,14 @@ def answer_of(asked: Asked) -> FitAnswer:
     }
     if verdict == "does_not_fit" or "memory_bandwidth" in missing or first.alone == 0.0:
         return FitAnswer(**common, warnings=_warnings(solution, ()))  # type: ignore[arg-type]
-    found = predictions_of(asked, best, grid_of(asked, best))
+    grid = grid_of(asked, best)
+    found = predictions_of(asked, best, tuple(sorted({*grid, *asked.users})))
     rows = user_table(asked, best, found)
     told = _launch_context(asked, best)
     command, notes = launch_command(asked, best, told)
     one, deployment = found[asked.users[0]], deployment_of(asked, best.terms)
-    safe = safe_users(asked, best, found)
+    # of the same numbers of users whichever rows are asked for: between them times are interpolated
+    safe = safe_users(asked, best, {number: found[number] for number in grid})
     hazards = hazards_of(asked, best, users=safe.users, longest=told)
     return FitAnswer(
         **common,  # type: ignore[arg-type]
@@ -118,7 +120,7 @@ def answer_of(asked: Asked) -> FitAnswer:
         printed=best.printed(told),
         users=rows,
         user_rate=first.alone,
-        total_rate=first.many,
+        total_rate=rows[-1].total_rate.value if asked.users_given else first.many,
         one_user=rows[0] if rows[0].users == 1 else user_table(asked.but(users=(1,)), best, found)[0],
         safe=without_danger(safe, hazards),
         binding=binding_words(rows),
@@ -179,7 +181,7 @@ def _cards(best: Holding) -> str:
     ranks = stage_ranks(best.terms, best.stage)
     if best.terms.accelerators == 1:
         return "the card"
-    if len(ranks) == best.terms.accelerators:
+    if len(ranks) == best.terms.server:
         return "each card"
     shown = ", ".join(map(str, ranks[:8])) + (" …" if len(ranks) > 8 else "")
     return f"each of cards {shown} (stage {best.stage})" if len(ranks) > 1 else f"card {shown} (stage {best.stage})"
@@ -187,6 +189,8 @@ def _cards(best: Holding) -> str:
 
 def _headline(solution: Solution, verdict: str) -> str:
     asked, best = solution.asked, solution.best
+    idle = asked.machine.count - best.terms.accelerators
+    left = f"; {idle} of {asked.machine.count} accelerators stay idle" if idle else ""
     if best.terms.blocked is not None:
         return f"does not run with {asked.engine}: {best.terms.blocked.title}"
     length = f"{asked.full_request:,} tokens"
@@ -195,17 +199,20 @@ def _headline(solution: Solution, verdict: str) -> str:
         return f"does not fit: {lack} in the best layout, {best.terms.name}"
     if verdict == "tight" and best.verdict == "tight":
         lack = f"{best.short_low / GIB:.1f} GiB short on {_cards(best)}"
-        return f"tight: one request of {length} fits in the mean, but is {lack} if the engine takes more than usual"
+        return (
+            f"tight: one request of {length} fits in the mean, but is {lack} if the engine takes more than usual{left}"
+        )
     if verdict == "tight":
         users = asked.users[-1]
         if best.held >= users:
             few = f"only {best.held_low:,.0f} at the low end"
-            return f"tight: the cache holds the {users} requests of {asked.user_tokens:,} tokens in the mean, but {few}"
+            held = f"the {users} requests of {asked.user_tokens:,} tokens"
+            return f"tight: the cache holds {held} in the mean, but {few}{left}"
         said = f"holds {best.held:,.0f} of the {users} requests of {asked.user_tokens:,} tokens"
         low = f" ({best.held_low:,.0f} at the low end)" if best.held_low < best.held else ""
-        return f"tight: the cache {said}{low}; the others wait"
+        return f"tight: the cache {said}{low}; the others wait{left}"
     spare = max(best.pool_bytes, 0.0) / GIB
-    return f"fits with {best.terms.name}: {spare:.1f} GiB for the cache on {_cards(best)}, the fullest"
+    return f"fits with {best.terms.name}: {spare:.1f} GiB for the cache on {_cards(best)}, the fullest{left}"
 
 
 def _reasons(solution: Solution, verdict: str) -> tuple[str, ...]:

@@ -87,7 +87,9 @@ def inputs_of(asked: Asked, best: Holding, deployment: Deployment) -> ServingInp
     if not step_model_of(deployment).times_prompts:
         name = deployment.accelerator.full_name
         raise UnknownFact(f"no matrix rate of {name} is published: requests with prompts cannot be simulated")
-    found = predict(deployment, load_of(asked, deployment, best.pool, typical_users(asked)))
+    servers = best.terms.replicas
+    found = predict(deployment, load_of(asked, deployment, best.pool, typical_users(asked), servers))
+    pool = best.pool / servers
     # how sure a step is: of answers of a single token their only one, the first, says it
     figure = found.figures["tpot"] if "tpot" in found.figures else found.figures["ttft"]
     defaults = asked.defaults
@@ -95,19 +97,18 @@ def inputs_of(asked: Asked, best: Holding, deployment: Deployment) -> ServingInp
     settings = scheduler_settings(
         defaults.scheduler,
         max_num_batched_tokens=defaults.budget * deployment.dp,
-        max_num_seqs=min(
-            defaults.places * deployment.dp, defaults.budget * deployment.dp // (1 + drafted), int(best.pool)
-        ),
+        max_num_seqs=min(defaults.places * deployment.dp, defaults.budget * deployment.dp // (1 + drafted), int(pool)),
         max_model_len=asked.settings.max_model_len or asked.context or asked.model.max_context,
         acceptance=Acceptance.of_mean(drafted, deployment.tokens_per_step) if drafted else None,
+        replicas=servers,
     )
     return ServingInputs(
         step_seconds=step_seconds(deployment),
         # every rank hands over its own part, copies of a latent included
         pool=KvPool(
-            int(best.pool),
+            int(pool),
             block_tokens(asked.engine, sparse=best.memory.sparse),
-            best.pool_bytes / best.pool * best.terms.accelerators,
+            best.pool_bytes / pool * best.terms.server,
         ),
         settings=settings,
         front_end=front_end_seconds(deployment, asked.input_tokens),

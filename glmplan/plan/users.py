@@ -58,7 +58,7 @@ def predictions_of(asked: Asked, holding: Holding, counts: tuple[int, ...]) -> d
 
 
 def grid_of(asked: Asked, holding: Holding) -> tuple[int, ...]:
-    """Numbers of users that are predicted: those asked for, and powers of two as far as the safe number may lie.
+    """Numbers of users that are predicted: powers of two as far as the safe number may lie, whichever are asked for.
 
     Parameters
     ----------
@@ -74,7 +74,7 @@ def grid_of(asked: Asked, holding: Holding) -> tuple[int, ...]:
     """
     most = int(max(min(holding.held, _most_requests(asked, holding), _MOST), 1))
     powers = {1 << bit for bit in range(most.bit_length())}
-    return tuple(sorted({*asked.users, *powers, most, 1}))
+    return tuple(sorted({*powers, most, 1}))
 
 
 def user_table(asked: Asked, holding: Holding, found: dict[int, Prediction]) -> tuple[UserRow, ...]:
@@ -117,7 +117,7 @@ def user_table(asked: Asked, holding: Holding, found: dict[int, Prediction]) -> 
 
 
 def _most_requests(asked: Asked, holding: Holding) -> int:
-    return asked.defaults.places * holding.terms.dp
+    return asked.defaults.places * holding.terms.dp * holding.terms.replicas
 
 
 def _running(asked: Asked, holding: Holding) -> float:

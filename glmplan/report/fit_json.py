@@ -170,6 +170,7 @@ def _plan(answer: FitAnswer) -> dict[str, Any] | None:
         "dp": terms.dp,
         "ep": terms.ep,
         "dcp": terms.dcp,
+        "replicas": terms.replicas,
         "accelerators": terms.accelerators,
         "kv": terms.kv,
         "kv_why": answer.kv_why,
