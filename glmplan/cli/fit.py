@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -41,7 +40,7 @@ class QuestionOptions:
     acceptance: Annotated[
         str | None, typer.Option(help="Chance of a drafted token (up to 1), or tokens gained in a step (above 1).")
     ] = None
-    eager: Annotated[bool, typer.Option("--eager", help="Without CUDA graphs.")] = False
+    eager: o.Eager = False
     launch: o.LaunchOptions = o.LaunchOptions()
 
 
@@ -64,9 +63,7 @@ def command(
     on: Annotated[str, typer.Option(help="NxACCELERATOR, a host name or a TOML file.")],
     question: QuestionOptions,
     *,
-    calibration: Annotated[
-        Path | None, typer.Option(help="Calibration of your site, from `glmplan calibrate --from … --save`.")
-    ] = None,
+    calibration: o.Calibration = None,
     view: ViewOptions = ViewOptions(),
 ) -> None:
     """Say whether a model fits a machine, how fast it is for one and for many, what binds and what to change."""

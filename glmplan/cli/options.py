@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Callable, Iterator
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from functools import wraps
+from pathlib import Path
 from typing import Annotated, Any, get_type_hints
 
 import typer
@@ -49,6 +50,7 @@ Ramp = Annotated[str | None, typer.Option(help="Time over which users start; all
 SharedPrefix = Annotated[int | None, typer.Option(min=0, help="Tokens at the head of each prompt that are the same.")]
 Turns = Annotated[int | None, typer.Option(min=1, help="Mean turns of a session.")]
 ToolWait = Annotated[str | None, typer.Option(help="Mean pause between the turns of a session.")]
+Start = Annotated[int | None, typer.Option(min=0, help="Tokens of its own that a session begins with.")]
 
 EngineName = Annotated[str | None, typer.Option(help="vllm, sglang, trtllm or llama.cpp.")]
 EngineVersion = Annotated[str | None, typer.Option(help="Version of the engine.")]
@@ -59,6 +61,11 @@ Pp = Annotated[int | None, typer.Option(min=1, help="Pipeline stages.")]
 Dp = Annotated[int | None, typer.Option(min=1, help="Attention data parallel degree.")]
 Ep = Annotated[int | None, typer.Option(min=1, help="Expert parallel degree.")]
 Dcp = Annotated[int | None, typer.Option(min=1, help="Decode context parallel degree.")]
+Context = Annotated[int | None, typer.Option(min=1, help="Longest sequence that must fit, in tokens.")]
+Eager = Annotated[bool, typer.Option("--eager", help="Without CUDA graphs.")]
+Calibration = Annotated[
+    Path | None, typer.Option(help="Calibration of your site, from `glmplan calibrate --from … --save`.")
+]
 Mtp = Annotated[int | None, typer.Option(min=0, help="Drafted tokens for each step; 0 for none.")]
 AcceptanceLength = Annotated[
     float | None, typer.Option(help="Chance of a drafted token (up to 1), or tokens gained in a step (above 1).")
@@ -93,7 +100,7 @@ PrefixCaching = Annotated[bool | None, typer.Option(help="Whether equal heads of
 Admission = Annotated[
     str | None, typer.Option(help="chunk, no-evict, max-utilization, estimate or slot; the engine's own by default.")
 ]
-Replicas = Annotated[int | None, typer.Option(min=1, help="Data-parallel copies behind a router.")]
+Replicas = Annotated[int | None, typer.Option(min=1, help="Servers of the layout behind a router.")]
 Routing = Annotated[str | None, typer.Option(help="round-robin, least-loaded or prefix-aware.")]
 PrefillReplicas = Annotated[int | None, typer.Option(min=0, help="Replicas that only prefill and hand over.")]
 TransferBandwidth = Annotated[
@@ -131,6 +138,7 @@ class TrafficOptions:
     shared_prefix: SharedPrefix = None
     turns: Turns = None
     tool_wait: ToolWait = None
+    start: Start = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,9 +172,12 @@ class DeploymentOptions:
 
     engine: EngineName = None
     layout: LayoutOptions = LayoutOptions()
+    context: Context = None
+    eager: Eager = False
     mtp: Mtp = None
     acceptance: AcceptanceLength = None
     launch: LaunchOptions = LaunchOptions()
+    calibration: Calibration = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

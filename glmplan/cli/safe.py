@@ -42,18 +42,15 @@ def command(
     search: SearchOptions,
 ) -> None:
     """Find the most users and the highest request rate that keep a promise with 95 % probability."""
-    from glmplan.cli.service import described_service, described_traffic
-    from glmplan.serving.safe_load import safe_load, speed_factors
+    from glmplan.cli.service import described_services
+    from glmplan.serving.safe_load import safe_load
     from glmplan.serving.traffic.promises import parse_slo
 
     targets = parse_slo(slo)
-    kinds = [described_traffic(spec, shape) for spec in ([traffic] if traffic else ["closed:1", "poisson:1/s"])]
-    described = described_service(target, service, kinds[0])
-    factors = speed_factors(described.low, described.high)
-    found = [
-        safe_load(described.service, kind, targets, factors=factors, most=search.most, seed=search.seed)
-        for kind in kinds
-    ]
+    specs = [traffic] if traffic else ["closed:1", "poisson:1/s"]
+    described, kinds = described_services(target, service, shape, *specs)
+    draws = described.draws()
+    found = [safe_load(described.service, kind, targets, **draws, most=search.most, seed=search.seed) for kind in kinds]
     if search.plot is not None:
         from glmplan.serving.charts import safe_page
 

@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike
 from glmplan.errors import DoesNotFit, SpecError, UnknownFact
 from glmplan.physics.points import StepPoints
 from glmplan.plan.answer import FitAnswer
+from glmplan.plan.arriving import traffic_of
 from glmplan.plan.capacity import Holding
 from glmplan.plan.make_plan import fit_answer
 from glmplan.plan.memory_plan import MemoryPlan
@@ -30,11 +31,11 @@ from glmplan.prediction.own_site import site_calibration
 from glmplan.prediction.predict import Prediction
 from glmplan.prediction.step_models import step_model_of
 from glmplan.serving.engine.settings import EngineSettings
-from glmplan.serving.safe_load import SafeLoad, safe_load, speed_factors
+from glmplan.serving.safe_load import SafeLoad, safe_load
 from glmplan.serving.simulate import Outcome
 from glmplan.serving.simulate import simulate as simulate_service
 from glmplan.serving.traffic.promises import parse_slo
-from glmplan.serving.traffic.spec import Traffic, parse_traffic
+from glmplan.serving.traffic.spec import Traffic
 from glmplan.units import given_text
 
 __all__ = [
@@ -100,6 +101,7 @@ class Arrivals(TypedDict, total=False):
     shared_prefix: int
     turns: int
     tool_wait: float | str
+    start: int
 
 
 class Planned(Protocol):
@@ -426,10 +428,7 @@ def _arriving(planned: Planned, traffic: str | Traffic, arrivals: Mapping[str, A
     for name in arrivals:
         if name not in Arrivals.__annotations__:
             raise SpecError("is not an argument", field="argument", value=name, choices=Arrivals.__annotations__)
-    asked = planned.asked
-    return parse_traffic(
-        given_text(traffic, "traffic"), **{"input": asked.input_tokens, "output": asked.output_tokens, **arrivals}
-    )
+    return traffic_of(planned.asked, given_text(traffic, "traffic"), **arrivals)
 
 
 def _described(planned: Planned, traffic: Traffic, settings: Mapping[str, Any] | None) -> Described:
@@ -556,5 +555,11 @@ def safe(
     with _python_words():
         arriving = _arriving(planned, traffic, arrivals)
         described = _described(planned, arriving, settings)
-        factors = speed_factors(described.low, described.high)
-        return safe_load(described.service, arriving, parse_slo(slo), factors=factors, most=most, seed=seed)
+        return safe_load(
+            described.service,
+            arriving,
+            parse_slo(slo),
+            **described.draws(),
+            most=most,
+            seed=seed,
+        )

@@ -134,6 +134,8 @@ class Asked:
         What the files of the model say.
     calibration : str or None
         A site's calibration, which whoever predicts applies.
+    cached_tokens : int
+        Tokens of a prompt that the conversation held before, so that their keys are found again, [token]
     """
 
     model: ModelSpec
@@ -160,6 +162,7 @@ class Asked:
     assumed: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     calibration: str | None = None
+    cached_tokens: int = 0
 
     @property
     def request_tokens(self) -> int:

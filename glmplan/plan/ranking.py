@@ -215,14 +215,21 @@ def load_of(asked: Asked, deployment: Deployment, pool: float, users: int, repli
     Load
         The load of one server, whose rates are those of all; without a matrix rate of the part only its decoding.
     """
-    busy = min(replicas, users)
+    busy, packing, cached = min(replicas, users), deployment.defaults, asked.cached_tokens
+    places = packing.places * deployment.dp
+    if cached:
+        # what was in the conversation before takes its place in the pool, and none of the prompt's time
+        each = asked.input_tokens + packing.reserve * asked.output_tokens
+        places = max(min(places, int(pool / replicas // each)), 1)
     load = user_load(
-        deployment.defaults,
+        packing,
         ranks=deployment.dp,
         tokens_per_step=deployment.tokens_per_step,
         users=users / busy,
-        input_tokens=asked.input_tokens,
+        input_tokens=asked.input_tokens - cached,
         output_tokens=asked.output_tokens,
+        context=float(cached),
+        max_requests=places,
         pool_tokens=pool / replicas,
         replicas=busy,
     )
@@ -304,9 +311,10 @@ def rank_layouts(asked: Asked, holdings: list[Holding]) -> list[Scored]:
     first, then fewer stages), and these before those that do not. Speeds are compared at the low end of their
     intervals, so that a layout that was measured beats one that is only thought to be a little faster, and they count
     by the share of the accelerators in use. Pipeline stages inside one scale-up domain (NVLink, Infinity Fabric) come
-    after layouts without stages that use as many accelerators [1]_. A layout is a candidate if one user gets at least 70 % of the best such
-    speed; of the candidates within 10 % of the largest throughput at the typical number of users, the one that is
-    fastest for one user is chosen, in steps of 5 %; of those alike the one with the fewest stages and degrees.
+    after layouts without stages that use as many accelerators [1]_. A layout is a candidate if one user gets at least
+    70 % of the best such speed; of the candidates within 10 % of the largest throughput at the typical number of users,
+    the one that is fastest for one user is chosen, in steps of 5 %; of those alike the one with the fewest stages and
+    degrees.
 
     References
     ----------
@@ -353,7 +361,7 @@ def rank_layouts(asked: Asked, holdings: list[Holding]) -> list[Scored]:
 
 
 def _needless_stages(asked: Asked, holdings: list[Holding], classes: list[int]) -> dict[int, str]:
-    """Layouts with stages inside one scale-up domain, where one without stages uses as many accelerators, and why not."""
+    """Layouts with stages inside one scale-up domain where one without uses as many accelerators, and why not."""
     scale_up = asked.machine.host.scale_up
     if scale_up is None or scale_up.topology == "bridge" or asked.pp:
         return {}

@@ -19,13 +19,13 @@ from glmplan.serving.traffic.drafting import Acceptance
 __all__ = ["inputs_of", "serving_inputs"]
 
 
-def serving_inputs(words: Words) -> ServingInputs:
+def serving_inputs(question: Words | Asked) -> ServingInputs:
     """Plan a deployment as `fit` does and describe it to the simulator.
 
     Parameters
     ----------
-    words : Words
-        The question as typed.
+    question : Words or Asked
+        The question as typed, or as it was read.
 
     Returns
     -------
@@ -47,14 +47,13 @@ def serving_inputs(words: Words) -> ServingInputs:
     >>> inputs.settings.scheduler, inputs.low < 1 < inputs.high
     ('vllm', True)
     """
-    asked = read_words(words)
+    asked = question if isinstance(question, Asked) else read_words(question)
     with site_calibration(asked.calibration):
         solution = solve(asked)
         best = solution.best
         if best.verdict == "does_not_fit":
-            raise DoesNotFit(
-                f"{asked.model.name} {asked.checkpoint.name} does not fit {words.on}: `glmplan fit` shows what is short"
-            )
+            what = f"{asked.model.name} {asked.checkpoint.name}"
+            raise DoesNotFit(f"{what} does not fit {asked.machine.text}: `glmplan fit` shows what is short")
         if solution.ranked[0].alone == 0.0:
             raise UnknownFact(
                 f"the speed of {asked.machine.accelerator.name} is not published: nothing can be simulated"
@@ -91,7 +90,8 @@ def inputs_of(asked: Asked, best: Holding, deployment: Deployment) -> ServingInp
     found = predict(deployment, load_of(asked, deployment, best.pool, typical_users(asked), servers))
     pool = best.pool / servers
     # how sure a step is: of answers of a single token their only one, the first, says it
-    figure = found.figures["tpot"] if "tpot" in found.figures else found.figures["ttft"]
+    first = found.figures["ttft"]
+    figure = found.figures.get("tpot", first)
     defaults = asked.defaults
     drafted = deployment.draft_tokens
     settings = scheduler_settings(
@@ -114,5 +114,9 @@ def inputs_of(asked: Asked, best: Holding, deployment: Deployment) -> ServingInp
         front_end=front_end_seconds(deployment, asked.input_tokens),
         low=figure.low / figure.value,
         high=figure.high / figure.value,
+        first_low=found.first_later * first.low / first.value,
+        first_high=found.first_later * first.high / first.value,
+        pool_low=best.pool_low / best.pool,
+        pool_high=best.pool_high / best.pool,
         basis=f"{best.terms.name}, {asked.engine}, KV cache {best.terms.kv}; {found.basis}",
     )

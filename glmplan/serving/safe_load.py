@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import NormalDist
 from typing import TYPE_CHECKING
 
@@ -26,7 +26,9 @@ from glmplan.units import finite_number, whole_number
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["LoadPoint", "SafeLoad", "load_curve", "safe_load", "speed_factors"]
+    from glmplan.serving.engine.settings import KvPool
+
+__all__ = ["LoadPoint", "SafeLoad", "load_curve", "room_factors", "safe_load", "speed_factors"]
 
 _DRAWS = 20
 _ENOUGH = 4  # passes in a row from the slow end
@@ -127,14 +129,52 @@ def speed_factors(low: float, high: float, count: int = _DRAWS, coverage: float 
     return tuple(middle * math.exp(sigma * normal.inv_cdf(1 - (i + 0.5) / count)) for i in range(count))
 
 
-def _variants(service: Service, factors: Sequence[float], tables: Sequence[StepTable]) -> list[Service]:
-    """Services from the slowest to the fastest."""
+def room_factors(low: float, high: float, count: int = _DRAWS, coverage: float = 0.9) -> tuple[float, ...]:
+    """Equal parts of a normal spread of the room for keys and values.
+
+    Parameters
+    ----------
+    low, high : float
+        Interval of the pool relative to its prediction, [-]
+    count : int, optional
+        Parts, [-]
+    coverage : float, optional
+        Probability that the interval covers, [-]
+
+    Returns
+    -------
+    tuple of float
+        The middle of each part, smallest first; none below zero, [-]
+
+    Examples
+    --------
+    >>> [round(f, 3) for f in room_factors(0.8, 1.2, 3)]
+    [0.882, 1.0, 1.118]
+    """
+    normal = NormalDist()
+    end = normal.inv_cdf(0.5 + coverage / 2)
+    parts = (normal.inv_cdf((i + 0.5) / count) / end for i in range(count))
+    return tuple(max(1.0 + one * ((1.0 - low) if one < 0 else (high - 1.0)), 0.0) for one in parts)
+
+
+def _variants(
+    service: Service, factors: Sequence[float], rooms: Sequence[float], tables: Sequence[StepTable]
+) -> list[Service]:
+    """Services from the slowest with the smallest pool to the fastest with the largest."""
     if not tables:
-        return [service.scaled(factor) if factor != 1 else service for factor in sorted(factors, reverse=True)]
+        found = [service.scaled(factor) if factor != 1 else service for factor in sorted(factors, reverse=True)]
+        pools = [_pool(service, room) for room in rooms] or [service.pool] * len(found)
+        return [Service(one.table, pool, one.settings, one.front_end) for one, pool in zip(found, pools, strict=True)]
     middle = service.table.max_requests // 2 or 1
     order = sorted(tables, key=lambda table: -float(table.decode[middle, len(table.context) // 2]))
     chosen = [order[int((i + 0.5) * len(order) / _DRAWS)] for i in range(_DRAWS)]
     return [Service(table, service.pool, service.settings, service.front_end) for table in chosen]
+
+
+def _pool(service: Service, room: float) -> KvPool:
+    """The pool with more or less room; at least a block."""
+    pool = service.pool
+    return replace(pool, tokens=max(int(pool.tokens * room), pool.block_size))
 
 
 def safe_load(
@@ -143,6 +183,8 @@ def safe_load(
     targets: tuple[Target, ...],
     *,
     factors: Sequence[float] = (1.0,) * _DRAWS,
+    waits: Sequence[float] = (),
+    rooms: Sequence[float] = (),
     tables: Sequence[StepTable] = (),
     most: float | None = None,
     seed: int = 0,
@@ -159,6 +201,10 @@ def safe_load(
         The promise.
     factors : sequence of float, optional
         Step times relative to the prediction, as `speed_factors` makes them, [-]
+    waits : sequence of float, optional
+        Times to the first token relative to what steps alone say, one for each factor; the factors by default, [-]
+    rooms : sequence of float, optional
+        Room of the pool relative to the prediction, smallest first, one for each factor, [-]
     tables : sequence of StepTable, optional
         Step tables drawn from the prediction's interval, instead of factors.
     most : float, optional
@@ -178,8 +224,9 @@ def safe_load(
 
     Notes
     -----
-    Loads are compared under the same random numbers. Closed loops are judged after their start-up burst. Rates are
-    found to 1 %.
+    The slowest draw also has the latest first tokens and the smallest pool: as careful as the limits of a plan, each of
+    which holds at its own bad end. Loads are compared under the same random numbers. Closed loops are judged after
+    their start-up burst. Rates are found to 1 %.
 
     Examples
     --------
@@ -196,12 +243,13 @@ def safe_load(
         raise SpecError("must be more than zero", field="--most", value=most)
     whole_number(seed, "--seed", least=0)
     whole = traffic.users is not None
-    variants = _variants(service, factors, tables)
+    variants = _variants(service, factors, rooms, tables)
+    late = [one / factor for factor, one in sorted(zip(factors, waits, strict=True), reverse=True)] if waits else []
     seen: dict[float, LoadPoint] = {}
 
     def at(load: float) -> LoadPoint:
         if load not in seen:
-            seen[load] = _judge(variants, traffic.at_load(load), targets, load, seed)
+            seen[load] = _judge(variants, traffic.at_load(load), targets, load, seed, late)
         return seen[load]
 
     alone = simulate(service, Traffic(kind="closed", users=1, input=traffic.input, output=traffic.output), requests=1)
@@ -236,8 +284,15 @@ def _bracket(at: Callable[[float], LoadPoint], start: float, most: float | None)
     return low, high
 
 
-def _judge(variants: list[Service], traffic: Traffic, targets: tuple[Target, ...], load: float, seed: int) -> LoadPoint:
-    """Try a load on services from the slowest to the fastest until it is settled."""
+def _judge(
+    variants: list[Service],
+    traffic: Traffic,
+    targets: tuple[Target, ...],
+    load: float,
+    seed: int,
+    late: Sequence[float],
+) -> LoadPoint:
+    """Try a load on services from the slowest to the fastest until it is settled; first tokens come `late`, [-]"""
     allowed = math.floor(len(variants) * 0.05 + 1e-9)
     failures, passes, last, broken = 0, 0, {}, ""
     warm = traffic.users if traffic.users is not None else 200
@@ -246,6 +301,9 @@ def _judge(variants: list[Service], traffic: Traffic, targets: tuple[Target, ...
         summary = simulate(
             service, traffic, requests=count, warmup=warm, seed=seed * 1000 + number, fast=False, targets=targets
         ).summary
+        if late:
+            # what is not known of first tokens beyond what is not known of steps
+            summary |= {name: late[number] * each for name, each in summary.items() if name.startswith("ttft_")}
         problem = _problem(summary, targets)
         if problem:
             failures, passes = failures + 1, 0

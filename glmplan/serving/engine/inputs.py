@@ -29,6 +29,10 @@ class ServingInputs:
         Time between the arrival of a request and its arrival at the engine, at the nominal prompt length, [s]
     low, high : float, optional
         90 % interval of the step time relative to its prediction, [-]
+    first_low, first_high : float, optional
+        90 % interval of the time to the first token relative to what its steps alone say, [-]
+    pool_low, pool_high : float, optional
+        90 % interval of the pool relative to its prediction, [-]
     basis : str, optional
         What the prediction rests on, in words.
     """
@@ -39,4 +43,8 @@ class ServingInputs:
     front_end: float = 0.0
     low: float = 1.0
     high: float = 1.0
+    first_low: float = 1.0
+    first_high: float = 1.0
+    pool_low: float = 1.0
+    pool_high: float = 1.0
     basis: str = ""

@@ -198,7 +198,7 @@ def _sessions(traffic: Traffic, count: int, generator: np.random.Generator, acce
         nonlocal session
         session += 1
         left[session] = int(generator.geometric(1 / traffic.turns)) - 1
-        return turn(at, session, 0, system)
+        return turn(at, session, 0, system + traffic.start)
 
     def after(request: Request, now: float) -> Request | None:
         rest = left.get(request.session, 0)

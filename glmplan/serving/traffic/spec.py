@@ -64,6 +64,8 @@ class Traffic(BaseModel):
         Mean number of turns of a session, [-]
     tool_wait : float, optional
         Mean pause between the turns of a session, [s]
+    start : int, optional
+        Tokens of its own that a session begins with: files, a task, [token]
 
     Raises
     ------
@@ -98,6 +100,7 @@ class Traffic(BaseModel):
     shared_prefix: int = Field(default=0, ge=0)
     turns: int = Field(default=8, ge=1)
     tool_wait: float = Field(default=5.0, ge=0, allow_inf_nan=False)
+    start: int = Field(default=0, ge=0)
 
     @field_validator("rate", "on", "off", "think", "ramp", "tool_wait", mode="before")
     @classmethod
