@@ -109,7 +109,6 @@ TransferBandwidth = Annotated[
 
 
 _PROMISE = typer.Option(help="Promise, such as 'ttft p95 < 2 s, tpot p95 < 50 ms'.")
-Slo = Annotated[str, _PROMISE]
 OptionalSlo = Annotated[str | None, _PROMISE]
 Seed = Annotated[int, typer.Option(help="Seed; the same seed gives the same bytes.")]
 Format = Annotated[Form, typer.Option("--format", help="What is printed.")]

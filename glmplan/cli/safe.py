@@ -31,9 +31,9 @@ class SearchOptions:
 
 @o.with_options(without=("ramp",))
 def command(
-    slo: o.Slo,
     target: o.TargetOptions,
     *,
+    slo: Annotated[str | None, typer.Option(help="Promise, such as 'ttft p95 < 2 s'; that of fit by default.")] = None,
     traffic: Annotated[
         str | None, typer.Option(help="Kind of traffic, as in simulate; users and Poisson arrivals by default.")
     ] = None,
@@ -43,13 +43,16 @@ def command(
 ) -> None:
     """Find the most users and the highest request rate that keep a promise with 95 % probability."""
     from glmplan.cli.service import described_services
+    from glmplan.errors import SpecError
     from glmplan.serving.safe_load import safe_load
     from glmplan.serving.traffic.promises import parse_slo
 
-    targets = parse_slo(slo)
     specs = [traffic] if traffic else ["closed:1", "poisson:1/s"]
     described, kinds = described_services(target, service, shape, *specs)
-    draws = described.draws()
+    slo = slo or described.promise
+    if not slo:
+        raise SpecError("is needed with --step-time", field="--slo")
+    targets, draws = parse_slo(slo), described.draws()
     found = [safe_load(described.service, kind, targets, **draws, most=search.most, seed=search.seed) for kind in kinds]
     if search.plot is not None:
         from glmplan.serving.charts import safe_page
@@ -99,4 +102,4 @@ def _show(found: list[SafeLoad], form: Form, basis: str, slo: str) -> None:
         middle, end = (" | ", " |") if form is Form.md else (": ", "")
         print(f"{bar}{answer.load:.4g} {answer.unit}{middle}{answer.reason}{end}")
     if form is Form.text:
-        print(f"with 95 % probability over arrivals and the interval of the step time ({basis})")
+        print(f"{slo}, with 95 % probability over arrivals and the interval of the step time ({basis})")

@@ -162,19 +162,23 @@ def _predicted(
     """The service as `fit` plans and glmplan predicts it."""
     from glmplan.plan.arriving import asked_under, traffic_of
     from glmplan.plan.question import Words
+    from glmplan.plan.ranking import deployment_of, predicted
     from glmplan.plan.service import service_of
-    from glmplan.plan.simulator_inputs import serving_inputs
+    from glmplan.plan.simulator_inputs import chosen, inputs_of
+    from glmplan.plan.users import usual_promise
     from glmplan.prediction.own_site import site_calibration
 
     words = Words(model, on, **given(options.deployment), replicas=scheduler.pop("replicas", None))
     asked = asked_under(words, kinds[0])
     kinds = [traffic_of(asked, one) for one in kinds]
     with site_calibration(asked.calibration):
+        best = chosen(asked)
         found = service_of(
-            serving_inputs(asked),
+            inputs_of(asked, best, deployment_of(asked, best.terms)),
             kinds[0],
             kv_tokens=options.kv_tokens,
             block_size=options.block_size,
             scheduler=scheduler,
         )
-    return found, kinds
+        promise = usual_promise(predicted(asked, [(best, 1)])[0])
+    return replace(found, promise=promise), kinds

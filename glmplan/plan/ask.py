@@ -21,11 +21,11 @@ from glmplan.plan.capacity import Holding
 from glmplan.plan.make_plan import fit_answer
 from glmplan.plan.memory_plan import MemoryPlan
 from glmplan.plan.question import Asked, Words, read_words, users_at_once
-from glmplan.plan.ranking import deployment_of, predicted, speed_known
-from glmplan.plan.search import solve
+from glmplan.plan.ranking import deployment_of, predicted
 from glmplan.plan.service import Described, service_of
-from glmplan.plan.simulator_inputs import inputs_of
+from glmplan.plan.simulator_inputs import chosen, inputs_of
 from glmplan.plan.step_times import StepTimes
+from glmplan.plan.users import usual_promise
 from glmplan.prediction.deployment import Deployment
 from glmplan.prediction.own_site import site_calibration
 from glmplan.prediction.predict import Prediction
@@ -245,11 +245,7 @@ def deployment(model: str, on: str, **question: Unpack[Question]) -> Deployed:
     with _python_words():
         asked = read_words(_words(model, on, question))
     with site_calibration(asked.calibration):
-        best = solve(asked).best
-        if best.verdict == "does_not_fit":
-            raise DoesNotFit(f"{asked.model.name} {asked.checkpoint.name} does not fit {on}: `fit` says what is short")
-        if not speed_known(asked):
-            raise UnknownFact(f"the speed of {asked.machine.accelerator.name} is not published")
+        best = chosen(asked)
         return Deployed(asked, best, deployment_of(asked, best.terms))
 
 
@@ -431,6 +427,13 @@ def _arriving(planned: Planned, traffic: str | Traffic, arrivals: Mapping[str, A
     return traffic_of(planned.asked, given_text(traffic, "traffic"), **arrivals)
 
 
+def _promise(planned: Planned) -> str:
+    """What `fit` holds for usable."""
+    holding, _ = _known(planned)
+    with site_calibration(planned.asked.calibration):
+        return usual_promise(predicted(planned.asked, [(holding, 1)])[0])
+
+
 def _described(planned: Planned, traffic: Traffic, settings: Mapping[str, Any] | None) -> Described:
     holding, found = _known(planned)
     known = tuple(one.name for one in fields(EngineSettings))
@@ -505,7 +508,7 @@ def simulate(
 
 def safe(
     planned: Planned,
-    slo: str,
+    slo: str = "",
     *,
     traffic: str | Traffic = "closed:1",
     most: float | None = None,
@@ -519,8 +522,8 @@ def safe(
     ----------
     planned : Planned
         A `Deployed`, or the answer of `fit`.
-    slo : str
-        The promise, such as ``ttft p95 < 2 s, tpot p95 < 50 ms``.
+    slo : str, optional
+        The promise, such as ``ttft p95 < 2 s, tpot p95 < 50 ms``; that of `fit` by default.
     traffic : str or Traffic, optional
         Kind of load: users of a closed loop by default, ``poisson:1/s`` for a rate.
     most : float, optional
@@ -558,7 +561,7 @@ def safe(
         return safe_load(
             described.service,
             arriving,
-            parse_slo(slo),
+            parse_slo(slo or _promise(planned)),
             **described.draws(),
             most=most,
             seed=seed,

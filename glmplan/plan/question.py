@@ -291,7 +291,7 @@ def read_words(words: Words) -> Asked:
         engine=engine,
         engine_version=version,
         kv=kv,
-        **degrees,
+        **degrees,  # type: ignore[arg-type]
         context=context,
         input_tokens=inputs,
         output_tokens=outputs,

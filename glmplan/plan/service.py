@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypedDict
 
 from glmplan.serving.engine.inputs import ServingInputs
 from glmplan.serving.engine.step_table import StepTable
@@ -12,10 +12,18 @@ from glmplan.serving.safe_load import room_factors, speed_factors
 from glmplan.serving.simulate import Service
 from glmplan.serving.traffic.spec import Traffic
 
-__all__ = ["Described", "service_of"]
+__all__ = ["Described", "Draws", "service_of"]
 
 #: contexts of recorded requests for which step times are tabulated; longer ones are extrapolated [token]
 _LONGEST_RECORDED = 262_144
+
+
+class Draws(TypedDict):
+    """What is not known of a machine, as `glmplan.serving.safe_load.safe_load` takes it, [-]"""
+
+    factors: Sequence[float]
+    waits: Sequence[float]
+    rooms: Sequence[float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +42,8 @@ class Described:
         90 % interval of the time to the first token relative to what its steps alone say, [-]
     room : tuple of float
         90 % interval of the pool relative to its prediction, [-]
+    promise : str
+        What `fit` holds for usable; empty for a step time of one's own.
     """
 
     service: Service
@@ -42,13 +52,14 @@ class Described:
     basis: str
     first: tuple[float, float] = (1.0, 1.0)
     room: tuple[float, float] = (1.0, 1.0)
+    promise: str = ""
 
-    def draws(self) -> dict[str, Sequence[float]]:
+    def draws(self) -> Draws:
         """What is not known of the machine, in equal parts from the worst to the best.
 
         Returns
         -------
-        dict
+        Draws
             Arguments ``factors``, ``waits`` and ``rooms`` of `glmplan.serving.safe_load.safe_load`, [-]
         """
         return {

@@ -16,7 +16,7 @@ from glmplan.serving.engine.inputs import ServingInputs
 from glmplan.serving.engine.settings import KvPool, scheduler_settings
 from glmplan.serving.traffic.drafting import Acceptance
 
-__all__ = ["inputs_of", "serving_inputs"]
+__all__ = ["chosen", "inputs_of", "serving_inputs"]
 
 
 def serving_inputs(question: Words | Asked) -> ServingInputs:
@@ -49,16 +49,40 @@ def serving_inputs(question: Words | Asked) -> ServingInputs:
     """
     asked = question if isinstance(question, Asked) else read_words(question)
     with site_calibration(asked.calibration):
-        solution = solve(asked)
-        best = solution.best
-        if best.verdict == "does_not_fit":
-            what = f"{asked.model.name} {asked.checkpoint.name}"
-            raise DoesNotFit(f"{what} does not fit {asked.machine.text}: `glmplan fit` shows what is short")
-        if solution.ranked[0].alone == 0.0:
-            raise UnknownFact(
-                f"the speed of {asked.machine.accelerator.name} is not published: nothing can be simulated"
-            )
+        best = chosen(asked)
         return inputs_of(asked, best, deployment_of(asked, best.terms))
+
+
+def chosen(asked: Asked) -> Holding:
+    """Choose the layout of a question as `fit` does, where it can be asked for times.
+
+    Parameters
+    ----------
+    asked : Asked
+        The question.
+
+    Returns
+    -------
+    Holding
+        The best layout that fits.
+
+    Raises
+    ------
+    DoesNotFit
+        If no layout holds one request of the asked length, or the engine does not run the model on the part.
+    UnknownFact
+        If no speed of the layout can be computed.
+    """
+    solution = solve(asked)
+    best, what = solution.best, f"{asked.model.name} {asked.checkpoint.name}"
+    if best.terms.blocked is not None:
+        raise DoesNotFit(f"{what} does not run with {asked.engine}: {best.terms.blocked.title}")
+    if best.verdict == "does_not_fit":
+        raise DoesNotFit(f"{what} does not fit {asked.machine.text}: `glmplan fit` shows what is short")
+    if solution.ranked[0].alone == 0.0:
+        why = solution.ranked[0].unknown or f"the speed of {asked.machine.accelerator.name} is not published"
+        raise UnknownFact(f"{why}: nothing can be predicted")
+    return best
 
 
 def inputs_of(asked: Asked, best: Holding, deployment: Deployment) -> ServingInputs:
