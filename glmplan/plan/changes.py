@@ -14,8 +14,9 @@ from glmplan.plan.engine_limits import Terms
 from glmplan.plan.offloaded import experts_on_host
 from glmplan.plan.plan import Change
 from glmplan.plan.question import DEFAULT_ENGINE, Asked
-from glmplan.plan.ranking import Scored, shown_rate
+from glmplan.plan.ranking import Scored
 from glmplan.plan.search import Solution, solve
+from glmplan.plan.simulated import shown_rate
 from glmplan.readers.models.checkpoints import checkpoint_for
 
 __all__ = ["changes_of", "verdict_of"]

@@ -12,8 +12,9 @@ from glmplan.plan.hazard_warnings import hazard_warnings, hazards_of, without_da
 from glmplan.plan.launch import launch_command
 from glmplan.plan.plan import RunnerUp, Warn
 from glmplan.plan.question import Asked, Words, read_words
-from glmplan.plan.ranking import Scored, deployment_of, matrix_rate_known, speed_known
+from glmplan.plan.ranking import Scored, deployment_of, matrix_rate_known, shown_users, speed_known
 from glmplan.plan.search import Solution, solve
+from glmplan.plan.simulated import simulated_rows
 from glmplan.plan.users import binding_words, grid_of, predictions_of, safe_users, user_table
 from glmplan.prediction.own_site import site_calibration
 from glmplan.prediction.step_models import runs_on_accelerators
@@ -106,7 +107,7 @@ def answer_of(asked: Asked) -> FitAnswer:
         return FitAnswer(**common, warnings=_warnings(solution, ()))  # type: ignore[arg-type]
     grid = grid_of(asked, best)
     found = predictions_of(asked, best, tuple(sorted({*grid, *asked.users})))
-    rows = user_table(asked, best, found)
+    rows = simulated_rows(asked, best, user_table(asked, best, found))
     told = _launch_context(asked, best)
     command, notes = launch_command(asked, best, told)
     one, deployment = found[asked.users[0]], deployment_of(asked, best.terms)
@@ -120,7 +121,7 @@ def answer_of(asked: Asked) -> FitAnswer:
         printed=best.printed(told),
         users=rows,
         user_rate=first.alone,
-        total_rate=rows[-1].total_rate.value if asked.users_given else first.many,
+        total_rate=next(row.total_rate.value for row in rows if row.users == shown_users(asked)),
         one_user=rows[0] if rows[0].users == 1 else user_table(asked.but(users=(1,)), best, found)[0],
         safe=without_danger(safe, hazards),
         binding=binding_words(rows),

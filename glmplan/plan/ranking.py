@@ -28,7 +28,6 @@ __all__ = [
     "matrix_rate_known",
     "predicted",
     "rank_layouts",
-    "shown_rate",
     "shown_users",
     "speed_known",
     "typical_users",
@@ -268,27 +267,6 @@ def shown_users(asked: Asked) -> int:
     return asked.users[-1] if asked.users_given else typical_users(asked)
 
 
-def shown_rate(asked: Asked, one: Scored) -> float:
-    """Throughput of a layout for the users that an answer tells of.
-
-    Parameters
-    ----------
-    asked : Asked
-        The question.
-    one : Scored
-        The layout.
-
-    Returns
-    -------
-    float
-        Of all `shown_users` together; 0 when no speed was computed, [token/s]
-    """
-    users = shown_users(asked)
-    if users == typical_users(asked) or not one.alone:
-        return one.many
-    return predicted(asked, [(one.holding, users)])[0].figures["output_rate"].value
-
-
 def rank_layouts(asked: Asked, holdings: list[Holding]) -> list[Scored]:
     """Order layouts, the best first, and say why each of the others lost.
 
@@ -404,7 +382,8 @@ def _speeds(asked: Asked, holdings: list[Holding]) -> tuple[dict[int, _Speed], d
         except UnknownFact as error:
             unknown[place] = str(error)
             continue
-        cases += [(one, 1), (one, typical_users(asked))]
+        # users whom the cache does not hold wait: more than it holds gain nothing
+        cases += [(one, 1), (one, max(min(typical_users(asked), int(one.held)), 1))]
         owners.append(place)
     found = predicted(asked, cases)
     speeds = {}
