@@ -99,7 +99,9 @@ class DecodingBatch:
         self._estimate = SharedEstimate(settings.first_ratio) if settings.admission == "estimate" else None
         self._full = False  # SGLang's flag: no request is admitted until one leaves
         self._ahead = settings.async_scheduling
-        self._begun = 0.0  # start of the step that was made last: what came later is not in the next one, if it is ahead
+        self._begun = (
+            0.0  # start of the step that was made last: what came later is not in the next one, if it is ahead
+        )
         self._unseen: deque[tuple[float, Request]] = deque()  # those who came later, and when
         self._last_decode = 0.0  # end of the last step in which requests decoded
         self._pieces: list[tuple[float, int, float, float]] = []  # start, steps, seconds of the first, growth

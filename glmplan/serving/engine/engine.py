@@ -91,34 +91,28 @@ class SkippingEngine(DecodingBatch):
 
     def adopt(
         self,
-        now: float,
+        clock: tuple[float, float],
         step: int,
         running: list[tuple[Request, int]],
-        partial: Request | None,
-        rest: int,
-        *,
-        begun: float,
-        late: tuple[int, int] = (0, 0),
+        partial: tuple[Request, int] | None,
+        late: tuple[int, int],
     ) -> None:
         """Take over a replica that was simulated elsewhere.
 
         Parameters
         ----------
-        now : float
-            The time, [s]
+        clock : tuple of float
+            The time, and the start of the step that was made last, [s]
         step : int
             Decode steps made, [-]
         running : list of tuple
             Decoding requests in the order of admission, and the step after which each is done.
-        partial : Request or None
-            The request whose prompt is partly computed.
-        rest : int
-            Tokens of that prompt that are still to be computed, [token]
-        begun : float
-            Start of the step that was made last, [s]
+        partial : tuple or None
+            The request whose prompt is partly computed, and its tokens that are still to be computed, [token]
         late : tuple of int
-            Places and blocks that it freed, [-]
+            Places and blocks that the last step freed, [-]
         """
+        now, begun = clock
         self.now = self.end = self._last_decode = now
         self._begun, size = begun, self._size
         self._late_places, self._late_blocks = late
@@ -128,11 +122,11 @@ class SkippingEngine(DecodingBatch):
             self._join(request)
             self._total += (step - self._step) * self.growth
         self._step = step
-        self._partial = partial
         if partial is not None:
-            partial.done = partial.prompt - rest
-            self.free -= -(-partial.done // size)
-            self._promised += self._peak(partial)
+            self._partial, rest = partial
+            self._partial.done = self._partial.prompt - rest
+            self.free -= -(-self._partial.done // size)
+            self._promised += self._peak(self._partial)
         self.free -= sum(self._blocks(request) for request, _ in running)
         self._promised += sum(self._peak(request) for request, _ in running)
 

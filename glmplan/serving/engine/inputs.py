@@ -22,7 +22,7 @@ class ServingInputs:
         Keyword arguments `decode_requests`, `decode_context`, `prefill_tokens`, `prefill_context` as arrays; returns
         the time of each mixed step, of one replica and of one micro-batch with pipeline stages, [s]
     pool : KvPool
-        Room for keys and values on one replica.
+        Room for keys and values on one replica. Each data-parallel rank is a replica.
     settings : EngineSettings
         Scheduler and limits of the engine.
     front_end : float, optional

@@ -240,9 +240,8 @@ class PlainRun:
             request.started, request.first = started[i], first[i]
             made.append(request)
         running = [(made[i], last[i]) for i in sorted(last)]
-        now, begun = self._clock
-        left = made[partial] if partial >= 0 else None
-        engine.adopt(now, step, running, left, rest, begun=begun, late=(late[0], late[1]))
+        left = (made[partial], rest) if partial >= 0 else None
+        engine.adopt((self._clock[0], self._clock[1]), step, running, left, (late[0], late[1]))
         return engine, iter(made[q:released] if self._users is not None else made[q:])
 
     @property

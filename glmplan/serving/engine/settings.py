@@ -239,6 +239,10 @@ def scheduler_settings(scheduler: str, **changes: object) -> EngineSettings:
         "max_num_seqs": defaults.max_requests,
         "admission": defaults.admission,
         "prefill_first": defaults.prefill_first,
+        "prefix_caching": defaults.prefix_caching,
+        "async_scheduling": defaults.ahead,
+        "reserve_full_isl": defaults.whole_prompt,
+        "routing": defaults.routing,
     }
     given |= {key: value for key, value in changes.items() if value is not None}
     acceptance, budget = given.get("acceptance"), given["max_num_batched_tokens"]

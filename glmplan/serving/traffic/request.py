@@ -85,7 +85,7 @@ class Request:
         self.done = self.base = self.private = 0
         self.pins: dict[object, int] = {}
         self.joined = self.key = self.token = self.most = -1
-        self.lost = -1.0  # when a preempted request had got its last token
+        self.lost = self.since = -1.0  # when a preempted request had got its last token; when it began to decode
 
     def restart(self) -> None:
         """Forget what an engine holds for it: before the first engine, and when handed to the next."""

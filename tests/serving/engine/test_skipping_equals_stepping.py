@@ -135,7 +135,9 @@ def test_every_finish_time_agrees_to_a_nanosecond(
     tokens=st.integers(2000, 8000),
     ahead=st.booleans(),
 )
-@example(seed=19958399, rate=20.0, routing="least-loaded", prefillers=2, tokens=2000, ahead=False)  # a prompt overtaken by keys
+@example(
+    seed=19958399, rate=20.0, routing="least-loaded", prefillers=2, tokens=2000, ahead=False
+)  # a prompt overtaken by keys
 def test_replicas_and_disaggregation_agree_too(seed, rate, routing, prefillers, tokens, ahead):
     engine_settings = EngineSettings(
         max_num_batched_tokens=512,
