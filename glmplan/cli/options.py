@@ -83,25 +83,43 @@ StepTimeOption = Annotated[
     ),
 ]
 
-MaxNumSeqs = Annotated[int | None, typer.Option(min=1, help="Requests that run at once; slots in llama.cpp.")]
+MaxNumSeqs = Annotated[
+    int | None, typer.Option(min=1, help="Requests that run at once on a data-parallel rank; slots in llama.cpp.")
+]
 MaxBatchedTokens = Annotated[
     int | None,
     typer.Option(
         "--max-num-batched-tokens",
         "--max-batched-tokens",
         min=1,
-        help="Token budget of a step (chunked_prefill_size, max_num_tokens, n_batch).",
+        help="Token budget of a step of a data-parallel rank (chunked_prefill_size, max_num_tokens, n_batch).",
     ),
 ]
 AttentionBackend = Annotated[str | None, typer.Option(help="Attention kernels, as the engine names them.")]
 MaxModelLen = Annotated[int | None, typer.Option(min=1, help="Longest prompt and answer together.")]
 ChunkedPrefill = Annotated[bool | None, typer.Option(help="Whether prompts are spread over steps.")]
-PrefixCaching = Annotated[bool | None, typer.Option(help="Whether equal heads of prompts are found again.")]
+PrefixCaching = Annotated[
+    bool | None, typer.Option(help="Whether equal heads of prompts are found again; the engine's own by default.")
+]
+AsyncScheduling = Annotated[
+    bool | None, typer.Option(help="Whether a step is formed while the last one runs; the engine's own by default.")
+]
+ReserveFullIsl = Annotated[
+    bool | None, typer.Option(help="Whether a whole prompt must fit before it is begun; the engine's own by default.")
+]
+Conservativeness = Annotated[
+    float | None, typer.Option(help="Multiplies the room kept for answers under way (SGLang).")
+]
+PrefillMaxRequests = Annotated[int | None, typer.Option(min=1, help="Prompts that may share a step (SGLang).")]
+Order = Annotated[str | None, typer.Option(help="Who waits first: fcfs, or lpm for the longest cached prefix.")]
 Admission = Annotated[
     str | None, typer.Option(help="chunk, no-evict, max-utilization, estimate or slot; the engine's own by default.")
 ]
 Replicas = Annotated[int | None, typer.Option(min=1, help="Servers of the layout behind a router.")]
-Routing = Annotated[str | None, typer.Option(help="round-robin, least-loaded or prefix-aware.")]
+Routing = Annotated[
+    str | None,
+    typer.Option(help="round-robin, least-loaded, prefix-aware or affinity; over data-parallel ranks and replicas."),
+]
 PrefillReplicas = Annotated[int | None, typer.Option(min=0, help="Replicas that only prefill and hand over.")]
 TransferBandwidth = Annotated[
     str | None, typer.Option("--transfer", help="Bandwidth of the hand-over, such as '50 GB/s'.")
@@ -186,6 +204,11 @@ class SchedulerOptions:
     chunked_prefill: ChunkedPrefill = None
     prefix_caching: PrefixCaching = None
     admission: Admission = None
+    async_scheduling: AsyncScheduling = None
+    reserve_full_isl: ReserveFullIsl = None
+    schedule_conservativeness: Conservativeness = None
+    prefill_max_requests: PrefillMaxRequests = None
+    order: Order = None
     replicas: Replicas = None
     routing: Routing = None
     prefill_replicas: PrefillReplicas = None

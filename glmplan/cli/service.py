@@ -133,6 +133,9 @@ def _with_own_step_time(options: ServiceOptions, scheduler: dict[str, Any], per_
         raise SpecError("is needed with --step-time", field="--kv-tokens")
     engine, launch = options.deployment.engine, options.deployment.launch
     scheduler |= {name: getattr(launch, name) for name in _STEPS}
+    ranks = options.deployment.layout.dp or 1
+    for name in ("replicas", "prefill_replicas"):
+        scheduler[name] = ranks * scheduler[name] if name in scheduler else ranks if name == "replicas" else 0
     settings = scheduler_settings(
         engine or _SCHEDULER, **scheduler, acceptance=_acceptance(options.deployment.mtp, options.deployment.acceptance)
     )

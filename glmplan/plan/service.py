@@ -97,6 +97,8 @@ def service_of(
     """
     settings, pool = inputs.settings, inputs.pool
     changes = dict(scheduler or {})
+    ranks = inputs.ranks  # copies that are asked for are copies of all data-parallel ranks
+    changes |= {name: changes[name] * ranks for name in ("replicas", "prefill_replicas") if name in changes}
     budget = changes.get("max_num_batched_tokens")
     if budget is not None and "max_num_seqs" not in changes:
         changes["max_num_seqs"] = max(1, min(settings.max_num_seqs, budget // settings.tokens_per_decode))

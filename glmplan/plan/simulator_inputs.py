@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+import numpy as np
+
 from glmplan.errors import DoesNotFit, UnknownFact
-from glmplan.facts.engines.defaults import block_tokens
+from glmplan.facts.engines.defaults import block_tokens, engine_defaults
+from glmplan.facts.schema.model import Recurrent
 from glmplan.plan.capacity import Holding
 from glmplan.plan.question import Asked, Words, read_words
 from glmplan.plan.ranking import deployment_of, load_of, typical_users
@@ -30,7 +35,8 @@ def serving_inputs(question: Words | Asked) -> ServingInputs:
     Returns
     -------
     ServingInputs
-        The best layout that fits, as one engine: its step time spreads requests over attention groups and stages.
+        The best layout that fits, as one engine for each data-parallel rank: the step time of a rank is that of all of
+        them with as much to do each, and spreads requests over stages.
 
     Raises
     ------
@@ -112,27 +118,35 @@ def inputs_of(asked: Asked, best: Holding, deployment: Deployment) -> ServingInp
         raise UnknownFact(f"no matrix rate of {name} is published: requests with prompts cannot be simulated")
     servers = best.terms.replicas
     found = predict(deployment, load_of(asked, deployment, best.pool, typical_users(asked), servers))
-    pool = best.pool / servers
     # how sure a step is: of answers of a single token their only one, the first, says it
     first = found.figures["ttft"]
     figure = found.figures.get("tpot", first)
-    defaults = asked.defaults
+    defaults, ranks = asked.defaults, deployment.dp
+    pool = best.pool / (servers * ranks)
     drafted = deployment.draft_tokens
+    budget = defaults.budget
+    if defaults.divided and asked.settings.max_num_batched_tokens is None:
+        budget = max(budget // ranks, 1)
     settings = scheduler_settings(
         defaults.scheduler,
-        max_num_batched_tokens=defaults.budget * deployment.dp,
-        max_num_seqs=min(defaults.places * deployment.dp, defaults.budget * deployment.dp // (1 + drafted), int(pool)),
+        max_num_batched_tokens=budget,
+        max_num_seqs=max(min(defaults.places, budget // (1 + drafted), int(pool)), 1),
         max_model_len=asked.settings.max_model_len or asked.context or asked.model.max_context,
         acceptance=Acceptance.of_mean(drafted, deployment.tokens_per_step) if drafted else None,
-        replicas=servers,
+        replicas=ranks * servers,
+        routing=defaults.routing,
+        prefix_caching=_reuses(asked),
+        async_scheduling=defaults.ahead and deployment.pp == 1,
+        reserve_full_isl=defaults.whole_prompt,
+        schedule_conservativeness=defaults.rank_conservativeness if ranks > 1 else 1.0,
     )
     return ServingInputs(
-        step_seconds=step_seconds(deployment),
+        step_seconds=_of_rank(step_seconds(deployment), ranks),
         # every rank hands over its own part, copies of a latent included
         pool=KvPool(
             int(pool),
             block_tokens(asked.engine, sparse=best.memory.sparse),
-            best.pool_bytes / pool * best.terms.server,
+            best.pool_bytes / best.pool * best.terms.accelerators,
         ),
         settings=settings,
         front_end=front_end_seconds(deployment, asked.input_tokens),
@@ -142,5 +156,38 @@ def inputs_of(asked: Asked, best: Holding, deployment: Deployment) -> ServingInp
         first_high=found.first_later * first.high / first.value,
         pool_low=best.pool_low / best.pool,
         pool_high=best.pool_high / best.pool,
+        ranks=ranks,
         basis=f"{best.terms.name}, {asked.engine}, KV cache {best.terms.kv}; {found.basis}",
     )
+
+
+def _reuses(asked: Asked) -> bool:
+    """Whether the engine finds blocks of this model again when nothing is told."""
+    part = asked.machine.accelerator
+    recurrent = any(isinstance(kind.mixer, Recurrent) for kind in asked.model.layers.values())
+    found = engine_defaults(
+        asked.engine, version=asked.engine_version, accelerator=part.name, memory=part.memory, recurrent=recurrent
+    )
+    return found.prefix_caching
+
+
+def _of_rank(together: Callable[..., np.ndarray], ranks: int) -> Callable[..., np.ndarray]:
+    """Time of the step of one data-parallel rank, when the others have as much to do."""
+    if ranks == 1:
+        return together
+
+    def alone(
+        *,
+        decode_requests: np.ndarray,
+        decode_context: np.ndarray,
+        prefill_tokens: np.ndarray,
+        prefill_context: np.ndarray,
+    ) -> np.ndarray:
+        return together(
+            decode_requests=np.asarray(decode_requests) * ranks,
+            decode_context=decode_context,
+            prefill_tokens=np.asarray(prefill_tokens) * ranks,
+            prefill_context=prefill_context,
+        )
+
+    return alone

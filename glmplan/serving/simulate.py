@@ -257,6 +257,7 @@ def simulate(
                         piece.records["arrival"] = piece.records["arrival"] - service.front_end
                     meter.records(piece.records)
                     meter.segments(piece.segments)
+                    meter.stalls(piece.stalls)
                     if writer is not None:
                         writer.write(piece.records)
                     if keep:
@@ -419,11 +420,15 @@ def _served(cluster: Cluster, source: Source) -> Iterator[Served]:
 
     def flush() -> Served:
         rows: list[float] = []
+        gaps: list[float] = []
         for engine in cluster.engines:
             if isinstance(engine, SkippingEngine):
                 rows += engine.segments
+                gaps += engine.stalls
                 engine.segments.clear()
-        return Served(finished.take(), np.array(rows, dtype=float).reshape(-1, 8).T.copy())
+                engine.stalls.clear()
+        segments, stalls = np.array(rows, dtype=float).reshape(-1, 8), np.array(gaps, dtype=float).reshape(-1, 2)
+        return Served(finished.take(), segments.T.copy(), stalls.T.copy())
 
     stream, more = cluster.run(source.arrivals, source.after), True
     while more:

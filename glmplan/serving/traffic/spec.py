@@ -133,8 +133,8 @@ class Traffic(BaseModel):
 
     @property
     def plain(self) -> bool:
-        """Whether requests have no content in common and users do not pause."""
-        return self.kind not in ("sessions", "trace") and not (self.think or self.shared_prefix)
+        """Whether requests have no content in common, and come in the order in which they are read."""
+        return self.kind not in ("sessions", "trace") and not (self.think or self.shared_prefix or self.ramp)
 
     def at_load(self, load: float) -> Traffic:
         """The same traffic with another number of users or another rate.
