@@ -14,6 +14,7 @@ from glmplan.cli.screen import has_colours, width
 
 if TYPE_CHECKING:
     from glmplan.plan import FitAnswer
+    from glmplan.serving.traffic.spec import Traffic
 
 __all__ = ["QuestionOptions", "ViewOptions", "command"]
 
@@ -63,6 +64,8 @@ def command(
     on: Annotated[str, typer.Option(help="NxACCELERATOR, a host name or a TOML file.")],
     question: QuestionOptions,
     *,
+    traffic: Annotated[str | None, typer.Option(help="What arrives, as in simulate: the plan is simulated.")] = None,
+    shape: o.ShapeOptions = o.ShapeOptions(),
     calibration: o.Calibration = None,
     view: ViewOptions = ViewOptions(),
 ) -> None:
@@ -77,7 +80,7 @@ def command(
     _check(view)
     words = Words(model=model, on=on, **o.given(question))
     with site_calibration(calibration):
-        answer = fit_answer(words)
+        answer = fit_answer(words, _traffic(traffic, question, shape))
         elsewhere = measured_elsewhere(answer.deployment) if calibration and answer.deployment else ""
     if elsewhere:
         typer.echo(f"note: {elsewhere}", err=True)
@@ -86,6 +89,19 @@ def command(
         from glmplan.report.fit_explain import fit_explanation
 
         typer.echo(fit_explanation(answer), nl=False)
+
+
+def _traffic(spec: str | None, question: QuestionOptions, shape: o.ShapeOptions) -> Traffic | None:
+    """What arrives; its lengths are those of the question."""
+    from glmplan.errors import SpecError
+    from glmplan.plan.arriving import read_traffic
+
+    said = o.given(shape)
+    if spec is not None:
+        return read_traffic(spec, input=question.input, output=question.output, **said)
+    if said:
+        raise SpecError("is of traffic: give --traffic too", field="--" + next(iter(said)).replace("_", "-"))
+    return None
 
 
 def _written(answer: FitAnswer, view: ViewOptions) -> str:

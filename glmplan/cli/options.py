@@ -19,6 +19,7 @@ __all__ = [
     "LayoutOptions",
     "SchedulerOptions",
     "ServiceOptions",
+    "ShapeOptions",
     "TargetOptions",
     "TrafficOptions",
     "given",
@@ -141,11 +142,9 @@ class TargetOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TrafficOptions:
-    """Fields of `Traffic`."""
+class ShapeOptions:
+    """Fields of `Traffic` beside its lengths."""
 
-    input: Input = None
-    output: Output = None
     jitter: Jitter = None
     input_cv: InputCv = None
     output_cv: OutputCv = None
@@ -156,6 +155,15 @@ class TrafficOptions:
     turns: Turns = None
     tool_wait: ToolWait = None
     start: Start = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrafficOptions:
+    """Fields of `Traffic`."""
+
+    input: Input = None
+    output: Output = None
+    shape: ShapeOptions = ShapeOptions()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from glmplan.cli.options import given
@@ -103,7 +103,7 @@ def described_services(
     from glmplan.serving.traffic.spec import parse_traffic
     from glmplan.units import parse_quantity
 
-    said = {field.name: getattr(shape, field.name) for field in fields(shape)}
+    said = given(shape)
     kinds = [parse_traffic(spec, **said) for spec in specs]
     scheduler = given(options.scheduler)
     if options.transfer is not None:

@@ -13,8 +13,9 @@ from glmplan.plan.question import Asked, Words, read_words
 from glmplan.serving.traffic.arrivals import draw_lengths
 from glmplan.serving.traffic.spec import Traffic, parse_traffic
 from glmplan.serving.traffic.traces import read_trace
+from glmplan.units import whole_number
 
-__all__ = ["asked_under", "mean_request", "traffic_of"]
+__all__ = ["asked_under", "mean_request", "read_traffic", "traffic_of", "traffic_words"]
 
 #: requests of a trace, and draws of a file of lengths, that the mean request is taken from [-]
 _LOOKED_AT = 20_000
@@ -104,6 +105,9 @@ def asked_under(words: Words, traffic: Traffic | None) -> Asked:
     """
     if traffic is None:
         return read_words(words)
+    if words.users is None and traffic.users is not None:
+        # the rows of a table that tell most: one user alone, and those that were named
+        return asked_under(replace(words, users=sorted({1, traffic.users})), traffic).but(users_given=False)
     if not (traffic.kind in ("trace", "sessions") or traffic.lengths):
         stated = {name: getattr(traffic, name) for name in ("input", "output") if name in traffic.model_fields_set}
         return read_words(replace(words, **stated)).but(cached_tokens=traffic.shared_prefix)
@@ -120,6 +124,38 @@ def asked_under(words: Words, traffic: Traffic | None) -> Asked:
         lengths_given=True,
         assumed=tuple(text for text in plain.assumed if not text.endswith("put tokens")),
     )
+
+
+def read_traffic(spec: str, *, input: object = None, output: object = None, **fields: Any) -> Traffic:
+    """Read traffic with the lengths of a question, typed or as numbers.
+
+    Parameters
+    ----------
+    spec : str
+        As `parse_traffic` takes it.
+    input, output : int or str, optional
+        Lengths, [token]; None leaves them open.
+    **fields
+        Further fields of `Traffic`; None is left out.
+
+    Returns
+    -------
+    Traffic
+        The spec.
+
+    Raises
+    ------
+    SpecError
+        If the traffic or a length is wrong.
+
+    Examples
+    --------
+    >>> read_traffic("sessions:20", input="4000").output
+    1000
+    """
+    lengths = {"input": input, "output": output}
+    whole = {name: whole_number(one, f"--{name}") for name, one in lengths.items() if one is not None}
+    return parse_traffic(spec, **whole, **fields)
 
 
 def traffic_of(asked: Asked, spec: str | Traffic, **fields: Any) -> Traffic:
@@ -153,3 +189,34 @@ def traffic_of(asked: Asked, spec: str | Traffic, **fields: Any) -> Traffic:
     missing = {"input": asked.input_tokens, "output": asked.output_tokens}
     missing = {name: tokens for name, tokens in missing.items() if name not in found.model_fields_set}
     return Traffic.model_validate(found.model_dump(exclude_unset=True) | missing) if missing else found
+
+
+def traffic_words(traffic: Traffic) -> str:
+    """Say what arrives.
+
+    Parameters
+    ----------
+    traffic : Traffic
+        The spec.
+
+    Returns
+    -------
+    str
+        Its kind, how many or how fast, and the mean request.
+
+    Examples
+    --------
+    >>> traffic_words(parse_traffic("sessions:20", start=60000, turns=12, input=4000, output=1000))
+    '20 sessions at once of 12 turns, from 60,000 tokens to 120,000; 4,000 new tokens and 1,000 answered in a turn'
+    """
+    if traffic.kind == "trace":
+        return f"the trace {traffic.file}" + f", {traffic.speed:g} times as fast" * (traffic.speed != 1.0)
+    lengths = f"{traffic.input:,} tokens in and {traffic.output:,} out"
+    if traffic.kind == "sessions":
+        many = f"{traffic.users} sessions at once" if traffic.users else f"{traffic.rate:g} sessions/s"
+        first = traffic.shared_prefix + traffic.start
+        last = first + traffic.turns * (traffic.input + traffic.output)
+        turn = f"{traffic.input:,} new tokens and {traffic.output:,} answered in a turn"
+        return f"{many} of {traffic.turns} turns, from {first:,} tokens to {last:,}; {turn}"
+    many = f"{traffic.users} users" if traffic.users else f"{traffic.rate:g} requests/s ({traffic.kind})"
+    return f"{many}, {lengths}"

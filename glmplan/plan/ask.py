@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike
 from glmplan.errors import DoesNotFit, SpecError, UnknownFact
 from glmplan.physics.points import StepPoints
 from glmplan.plan.answer import FitAnswer
-from glmplan.plan.arriving import traffic_of
+from glmplan.plan.arriving import read_traffic, traffic_of
 from glmplan.plan.capacity import Holding
 from glmplan.plan.make_plan import fit_answer
 from glmplan.plan.memory_plan import MemoryPlan
@@ -177,7 +177,7 @@ def _words(model: str, on: str, question: Mapping[str, Any]) -> Words:
     return Words(model, on, **question)
 
 
-def fit(model: str, on: str, **question: Unpack[Question]) -> FitAnswer:
+def fit(model: str, on: str, *, traffic: str | Traffic | None = None, **question: Unpack[Question]) -> FitAnswer:
     """Say whether a model fits a machine, how fast it is, for how many users, what binds and what to change.
 
     Parameters
@@ -186,6 +186,9 @@ def fit(model: str, on: str, **question: Unpack[Question]) -> FitAnswer:
         A catalogue name, name-format, ``config.json``, folder or GGUF file.
     on : str
         ``NxACCELERATOR``, a host name or a TOML file.
+    traffic : str or Traffic, optional
+        What arrives, as `simulate` takes it: the plan is made for its mean request and simulated under it
+        (``.runs``, with what would serve it better).
     **question
         Anything of `Question`: engine and what it is told, layout, lengths [token], users, drafting, calibration.
 
@@ -207,7 +210,10 @@ def fit(model: str, on: str, **question: Unpack[Question]) -> FitAnswer:
     ('fits', 'TP2×PP3')
     """
     with _python_words():
-        return fit_answer(_words(model, on, question))
+        words = _words(model, on, question)
+        if traffic is not None and not isinstance(traffic, Traffic):
+            traffic = read_traffic(given_text(traffic, "traffic"), input=words.input, output=words.output)
+        return fit_answer(words, traffic)
 
 
 def deployment(model: str, on: str, **question: Unpack[Question]) -> Deployed:

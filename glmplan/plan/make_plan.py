@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from glmplan.plan.answer import FitAnswer
+from glmplan.plan.arriving import asked_under, traffic_of, traffic_words
 from glmplan.plan.capacity import Holding, stage_ranks
 from glmplan.plan.changes import changes_of, verdict_of
 from glmplan.plan.engine_limits import Obstacles
@@ -15,6 +16,7 @@ from glmplan.plan.question import Asked, Words, read_words
 from glmplan.plan.ranking import Scored, deployment_of, matrix_rate_known, shown_users, speed_known
 from glmplan.plan.search import Solution, solve
 from glmplan.plan.simulated import simulated_rows
+from glmplan.plan.traffic_changes import runs_under
 from glmplan.plan.users import binding_words, grid_of, predictions_of, safe_users, user_table
 from glmplan.prediction.own_site import site_calibration
 from glmplan.prediction.step_models import runs_on_accelerators
@@ -23,6 +25,7 @@ from glmplan.units import GIB
 if TYPE_CHECKING:
     from glmplan.facts.schema.engine import Wall
     from glmplan.prediction.deployment import Deployment
+    from glmplan.serving.traffic.spec import Traffic
 
 __all__ = ["answer_of", "fit_answer"]
 
@@ -31,13 +34,15 @@ _LISTED = 5
 _SEVERITIES = ("danger", "error", "warning", "memory", "quality", "fallback", "slow", "note")
 
 
-def fit_answer(words: Words) -> FitAnswer:
+def fit_answer(words: Words, traffic: Traffic | None = None) -> FitAnswer:
     """Answer a question: will it run, how fast, for how many, what binds, what to change.
 
     Parameters
     ----------
     words : Words
         The question as typed.
+    traffic : Traffic, optional
+        What arrives: the plan is made for its mean request and simulated under it.
 
     Returns
     -------
@@ -57,18 +62,20 @@ def fit_answer(words: Words) -> FitAnswer:
     >>> fit_answer(Words("glm-5.1-nvfp4", "4xrtx-pro-6000-ws")).verdict
     'does_not_fit'
     """
-    asked = read_words(words)
+    asked = asked_under(words, traffic) if traffic is not None else read_words(words)
     with site_calibration(asked.calibration):
-        return answer_of(asked)
+        return answer_of(asked, None if traffic is None else traffic_of(asked, traffic))
 
 
-def answer_of(asked: Asked) -> FitAnswer:
+def answer_of(asked: Asked, traffic: Traffic | None = None) -> FitAnswer:
     """Answer a question that has been read.
 
     Parameters
     ----------
     asked : Asked
         The question.
+    traffic : Traffic, optional
+        What arrives.
 
     Returns
     -------
@@ -101,13 +108,14 @@ def answer_of(asked: Asked) -> FitAnswer:
         "runners": tuple(_runner_up(one) for one in solution.ranked[1 : 1 + _LISTED]),
         "others": max(len(solution.ranked) - 1 - _LISTED, 0),
         "left_out": solution.left_out,
-        "changes": changes_of(solution),
+        # under named traffic each change is simulated, see `runs_under`
+        "changes": () if traffic is not None and first.alone and verdict != "does_not_fit" else changes_of(solution),
     }
     if verdict == "does_not_fit" or "memory_bandwidth" in missing or first.alone == 0.0:
         return FitAnswer(**common, warnings=_warnings(solution, ()))  # type: ignore[arg-type]
     grid = grid_of(asked, best)
     found = predictions_of(asked, best, tuple(sorted({*grid, *asked.users})))
-    rows = simulated_rows(asked, best, user_table(asked, best, found))
+    rows = simulated_rows(asked, best, user_table(asked, best, found), traffic)
     told = _launch_context(asked, best)
     command, notes = launch_command(asked, best, told)
     one, deployment = found[asked.users[0]], deployment_of(asked, best.terms)
@@ -131,6 +139,8 @@ def answer_of(asked: Asked) -> FitAnswer:
         basis=one.basis,
         knowledge=one.knowledge,
         fits=(_fit_file(deployment), "calibration/fits/memory.toml"),
+        traffic=traffic_words(traffic) if traffic is not None else "",
+        runs=runs_under(solution, traffic) if traffic is not None and rows[0].ttft is not None else (),
     )
 
 

@@ -226,6 +226,8 @@ class TrafficRun:
         Preemptions for each request, [-]
     full : float
         Largest share of the cache in use, [-]
+    knowledge : str
+        Class of what its step times rest on.
     """
 
     what: str
@@ -243,6 +245,7 @@ class TrafficRun:
     cached_low: float
     preempted: float
     full: float
+    knowledge: str = ""
 
 
 @dataclass(frozen=True, slots=True)

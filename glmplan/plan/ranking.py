@@ -262,9 +262,10 @@ def shown_users(asked: Asked) -> int:
     Returns
     -------
     int
-        The most that were asked for; those for whom layouts are compared if none were, [-]
+        The most that were asked for or named as traffic; those for whom layouts are compared if none were, [-]
     """
-    return asked.users[-1] if asked.users_given else typical_users(asked)
+    usual = typical_users(asked)
+    return usual if usual in asked.users and not asked.users_given else asked.users[-1]
 
 
 def rank_layouts(asked: Asked, holdings: list[Holding]) -> list[Scored]:

@@ -1,7 +1,7 @@
 """What a plan does where steady sums do not reach: users that the cache does not hold, and traffic that was named.
 
-The simulator runs the plan itself, for a bounded number of requests, three times: as predicted, and at both ends of what
-is not known of it.
+The simulator runs the plan itself, for a bounded number of requests, three times: as predicted, and at both ends of
+what is not known of it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ __all__ = ["beyond_steady", "shown_rate", "simulated_rows", "traffic_run"]
 #: requests of a simulated row for each user, as many as a steady prediction counts, and at most [-]
 _EACH, _MOST = 4, 1200
 #: requests of named traffic: for each user and at most; of rates and of traces at most [-]
-_EACH_TURN, _OPEN = 20, 600
+_EACH_TURN, _OPEN = 16, 600
 #: share of the requests that fill an empty server and are not counted [-]
 _WARM = 0.2
 
@@ -117,7 +117,7 @@ def shown_rate(asked: Asked, one: Scored) -> float:
 def _closed(asked: Asked, holding: Holding, traffic: Traffic | None = None) -> tuple[Described, Traffic, float]:
     """A plan as the simulator sees it, users who send what was asked, and the least room for one of them."""
     lengths = {"input": asked.input_tokens, "output": asked.output_tokens}
-    closed = Traffic(kind="closed", users=1, **lengths)  # type: ignore[arg-type]
+    closed = Traffic(kind="closed", users=1, **lengths)
     if traffic is not None and traffic.kind == "sessions" and traffic.users is not None:
         closed = traffic
     described = service_of(inputs_of(asked, holding, deployment_of(asked, holding.terms)), closed)
@@ -181,7 +181,7 @@ def _simulated(row: UserRow, runs: _Runs) -> UserRow:
 
 def traffic_run(
     asked: Asked,
-    holding: Holding,
+    scored: Scored,
     traffic: Traffic,
     *,
     what: str = "",
@@ -196,7 +196,7 @@ def traffic_run(
     ----------
     asked : Asked
         The question.
-    holding : Holding
+    scored : Scored
         The layout.
     traffic : Traffic
         What arrives.
@@ -219,6 +219,7 @@ def traffic_run(
     UnknownFact
         If prompts cannot be timed on the part.
     """
+    holding = scored.holding
     inputs = inputs_of(asked, holding, deployment_of(asked, holding.terms))
     if pool != 1.0:
         inputs = replace(inputs, pool=replace(inputs.pool, tokens=int(inputs.pool.tokens * pool)))
@@ -244,4 +245,5 @@ def traffic_run(
         cached_low=min((one.get("cached_share", 0.0) for one in (found.slow, found.quick)), default=0.0),
         preempted=middle["preemptions"] / max(middle["requests"], 1),
         full=middle["kv_occupancy_max"],
+        knowledge=scored.knowledge,
     )
