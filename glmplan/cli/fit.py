@@ -43,6 +43,7 @@ class QuestionOptions:
     ] = None
     eager: o.Eager = False
     launch: o.LaunchOptions = o.LaunchOptions()
+    calibration: o.Calibration = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +67,6 @@ def command(
     *,
     traffic: Annotated[str | None, typer.Option(help="What arrives, as in simulate: the plan is simulated.")] = None,
     shape: o.ShapeOptions = o.ShapeOptions(),
-    calibration: o.Calibration = None,
     view: ViewOptions = ViewOptions(),
 ) -> None:
     """Say whether a model fits a machine, how fast it is for one and for many, what binds and what to change."""
@@ -79,9 +79,9 @@ def command(
 
     _check(view)
     words = Words(model=model, on=on, **o.given(question))
-    with site_calibration(calibration):
-        answer = fit_answer(words, _traffic(traffic, question, shape))
-        elsewhere = measured_elsewhere(answer.deployment) if calibration and answer.deployment else ""
+    answer = fit_answer(words, _traffic(traffic, question, shape))
+    with site_calibration(question.calibration):
+        elsewhere = measured_elsewhere(answer.deployment) if question.calibration and answer.deployment else ""
     if elsewhere:
         typer.echo(f"note: {elsewhere}", err=True)
     typer.echo(_written(answer, view), nl=False)

@@ -43,9 +43,10 @@ _LEAST = {
 }  # fmt: skip
 #: what parts get of the lines that are left, the most useful first
 _MORE = (
-    ("verdict", 3), ("traffic", 2), ("errors", 3), ("changes", 3), ("change", 2), ("traffic", 3), ("memory", 2), ("assumed", 2), ("error", 2),
-    ("note", 2), ("asks", 2), ("nearest", 3), ("limit", 2), ("users", 2), ("reason", 3), ("title", 2), ("basis", 1),
-    ("assumed", 3), ("asks", 3), ("gaps", 1), ("basis", 2), ("error", 3), ("note", 3), ("assumed", 5),
+    ("verdict", 3), ("traffic", 2), ("errors", 3), ("changes", 3), ("change", 2), ("traffic", 3), ("memory", 2),
+    ("assumed", 2), ("error", 2), ("note", 2), ("asks", 2), ("nearest", 3), ("limit", 2), ("users", 2), ("reason", 3),
+    ("title", 2), ("basis", 1), ("assumed", 3), ("asks", 3), ("gaps", 1), ("basis", 2), ("error", 3), ("note", 3),
+    ("assumed", 5),
 )  # fmt: skip
 
 
