@@ -35,10 +35,10 @@ _DRAWS = 20
 _FOLLOWED = (1, 0, 3, 5, 8, 11, 14, 16, 19)
 _SLOW = NormalDist().inv_cdf(0.95)
 _CLOSE = 0.01  # rates are found to this share
-#: services that are tried where loads are searched, and in the end; how many of those may fail
-_TRIED, _COUNTED, _ALLOWED = 12, 60, 5
-#: loads about a first answer at which they are tried, [-]; margins that are near enough to say where they vanish
-_AROUND, _NEAR = (0.75, 0.87, 1.0, 1.15), 1.2
+#: services that are counted at the answer; how many of these may fail, and how many if a pool runs over
+_COUNTED, _ALLOWED, _THRASHED = 60, 5, 3
+#: loads about a first and a second answer at which services are tried, [-], and how many; margins that are near enough
+_AROUND, _NEAR = (((0.75, 1.0, 1.3), 8), ((0.85, 0.95, 1.05), 20)), 1.2
 _LARGEST = 1e6  # the largest load that is looked at
 
 
@@ -343,7 +343,7 @@ class _Search:
             return found
         # a pool runs over at once: no margin tells beforehand, so that services are counted
         found = float(math.floor(found)) if self.whole else found
-        while found >= 1e-6 and self.failures(found, _DRAWS, 1) > 1:
+        while found >= 1e-6 and self.failures(found, _COUNTED, _THRASHED) > _THRASHED:
             found = found - 1 if self.whole else found * (1 - _CLOSE)
         return max(found, 0.0)
 
@@ -366,22 +366,27 @@ class _Search:
         middle = self.edge(min(1, len(self.variants) - 1), start)
         if middle <= 0:
             return 0.0
-        loads = [middle * share for share in _AROUND]
+        for around, count in _AROUND:
+            found = self._margins(middle, around, count)
+            middle = min(found if found is not None else middle, self.limit)
+        found = float(math.floor(middle + 1e-9)) if self.whole else middle
+        while found > (0 if self.whole else 1e-6) and self.failures(found, _COUNTED, _ALLOWED) > _ALLOWED:
+            found = found - 1 if self.whole else found * 0.97
+        return max(found, 0.0)
+
+    def _margins(self, middle: float, around: Sequence[float], count: int) -> float | None:
+        """Where margins vanish for 95 of 100 services, from so many of them at loads about one."""
+        loads = [middle * share for share in around]
         loads = sorted({float(max(round(load), 1)) if self.whole else load for load in loads if load <= self.limit})
         normal, rows = NormalDist(), []
         for load in loads:
-            for number in range(_TRIED):
-                which = number * len(self.variants) // _TRIED
+            for number in range(count):
+                which = number * len(self.variants) // count
                 margin = self.at(which, load).margin
                 if abs(margin) < _NEAR:
                     place = normal.inv_cdf(1 - (which + 0.5) / len(self.variants))
                     rows.append((margin, 1.0, math.log(load), place))
-        found = _where_margins_vanish(np.array(rows), loads)
-        found = min(found if found is not None else middle, self.limit)
-        found = float(math.floor(found + 1e-9)) if self.whole else found
-        while found > (0 if self.whole else 1e-6) and self.failures(found, _COUNTED, _ALLOWED) > _ALLOWED:
-            found = found - 1 if self.whole else found * 0.97
-        return max(found, 0.0)
+        return _where_margins_vanish(np.array(rows), loads)
 
     def answer(self, load: float, service: Service) -> SafeLoad:
         """Say what was found."""
@@ -399,7 +404,9 @@ class _Search:
         shown: float = int(safe) if self.whole else safe
         broken = [one for one in points if one.load > safe and one.broken]
         if safe >= self.limit or not broken:
-            return SafeLoad(shown, self.unit, "", f"nothing breaks up to {safe:g} {self.unit}{self.why_limited}", points)
+            return SafeLoad(
+                shown, self.unit, "", f"nothing breaks up to {safe:g} {self.unit}{self.why_limited}", points
+            )
         return SafeLoad(shown, self.unit, broken[0].broken, _why(broken[0], service, self.unit), points)
 
 
