@@ -11,6 +11,7 @@ import numpy as np
 
 from glmplan.errors import SpecError
 from glmplan.serving.traffic.spec import Traffic
+from glmplan.serving.traffic.trace_lines import read_lines
 
 __all__ = ["Chunk", "arrival_times", "draw_lengths", "request_chunks"]
 
@@ -37,14 +38,13 @@ class Chunk:
 def _length_file(path: str) -> tuple[np.ndarray, np.ndarray]:
     """Lengths of a CSV with `input_tokens` and `output_tokens`."""
     try:
-        with Path(path).open(newline="") as stream:
-            reader = csv.DictReader(stream)
-            for column in ("input_tokens", "output_tokens"):
-                if column not in (reader.fieldnames or []):
-                    raise SpecError("is missing", file=path, field=column, choices=reader.fieldnames or [])
-            rows = [(row["input_tokens"], row["output_tokens"]) for row in reader]
-    except OSError as error:
-        raise SpecError(f"cannot be read: {error.strerror}", file=path) from None
+        reader = csv.DictReader(read_lines(Path(path)))
+        for column in ("input_tokens", "output_tokens"):
+            if column not in (reader.fieldnames or []):
+                raise SpecError("is missing", file=path, field=column, choices=reader.fieldnames or [])
+        rows = [(row["input_tokens"], row["output_tokens"]) for row in reader]
+    except csv.Error as error:
+        raise SpecError(f"is no CSV: {error}", file=path, field=f"line {reader.line_num}") from None
     try:
         table = np.array(rows, dtype=float)
     except ValueError:

@@ -12,7 +12,10 @@ from glmplan.errors import SpecError
 from glmplan.facts.files import read_toml
 from glmplan.units import parse_quantity
 
-__all__ = ["Traffic", "parse_traffic"]
+__all__ = ["MOST_USERS", "Traffic", "parse_traffic"]
+
+#: users that are simulated at most: each is a request in memory [-]
+MOST_USERS = 10_000_000
 
 _KINDS = ("closed", "poisson", "gamma", "onoff", "daily", "trace", "sessions")
 
@@ -81,7 +84,7 @@ class Traffic(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     kind: Literal["closed", "poisson", "gamma", "onoff", "daily", "trace", "sessions"]
-    users: int | None = Field(default=None, ge=1)
+    users: int | None = Field(default=None, ge=1, le=MOST_USERS)
     rate: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     cv: float = Field(default=2.0, gt=0, allow_inf_nan=False)
     on: float = Field(default=10.0, gt=0, allow_inf_nan=False)
@@ -121,6 +124,8 @@ class Traffic(BaseModel):
             raise ValueError(f"rate: {self.kind} needs a rate, as in {self.kind}:2.5/s")
         if self.kind == "sessions" and (self.users is None) == (self.rate is None):
             raise ValueError("users: sessions need either users (sessions:16) or a rate (sessions:0.5/s)")
+        if self.kind == "trace" and self.users is not None and self.rate is not None:
+            raise ValueError("users: conversations begin either by users or by a rate")
         if self.kind == "trace" and not self.file:
             raise ValueError("file: a trace needs its file, as in trace:FILE")
         if self.jitter and (self.input_cv or self.output_cv):
@@ -149,7 +154,7 @@ class Traffic(BaseModel):
         Traffic
             The changed spec.
         """
-        if self.kind == "trace":
+        if self.kind == "trace" and self.users is None and self.rate is None:
             return self.model_copy(update={"speed": float(load)})
         if self.users is not None:
             return self.model_copy(update={"users": max(1, round(load))})

@@ -1,0 +1,184 @@
+"""Lines of a trace file, and numbers in them; whatever is wrong is told with its line and what was expected."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from glmplan.errors import SpecError
+
+__all__ = ["json_rows", "read_lines", "seconds_of", "whole_of"]
+
+
+def read_lines(file: Path) -> Iterator[str]:
+    """Read a text file line by line.
+
+    Parameters
+    ----------
+    file : path
+        The file.
+
+    Yields
+    ------
+    str
+        Lines with their ends.
+
+    Raises
+    ------
+    SpecError
+        If it cannot be read or a line is no UTF-8; names the line.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> file = Path(tempfile.mkdtemp()) / "t.csv"
+    >>> _ = file.write_bytes(b"a\\n\\xff\\n")
+    >>> lines = read_lines(file)
+    >>> next(lines)
+    'a\\n'
+    >>> try:
+    ...     next(lines)
+    ... except SpecError as error:
+    ...     print(error.message)
+    is not UTF-8 text
+    """
+    try:
+        with file.open("rb") as stream:
+            for number, raw in enumerate(stream, 1):
+                try:
+                    yield raw.decode("utf-8-sig" if number == 1 else "utf-8")
+                except UnicodeDecodeError as error:
+                    broken = raw[error.start : error.start + 4]
+                    raise SpecError("is not UTF-8 text", file=file, field=f"line {number}", value=broken) from None
+    except OSError as error:
+        raise SpecError(f"cannot be read: {error.strerror}", file=file) from None
+
+
+def json_rows(file: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Read JSON lines, or the entries of a JSON array.
+
+    Parameters
+    ----------
+    file : path
+        The file.
+
+    Yields
+    ------
+    tuple
+        Line, or place in the array, and what stands there.
+
+    Raises
+    ------
+    SpecError
+        If a line is no JSON object; names the line.
+    """
+    lines = read_lines(file)
+    first = next((line for line in lines if line.strip()), "")
+    if first.lstrip().startswith("["):
+        text = first + "".join(lines)
+        try:
+            entries = json.loads(text)
+        except json.JSONDecodeError as error:
+            raise SpecError(f"is no JSON: {error.msg}", file=file, field=f"line {error.lineno}") from None
+        for place, entry in enumerate(entries, 1):
+            yield place, _object(entry, file, place)
+        return
+    for number, line in enumerate(read_lines(file), 1):
+        if not line.strip():
+            continue
+        try:
+            entry = json.loads(line)
+        except json.JSONDecodeError as error:
+            raise SpecError(f"is no JSON: {error.msg}", file=file, field=f"line {number}") from None
+        yield number, _object(entry, file, number)
+
+
+def _object(entry: object, file: Path, line: int) -> dict[str, Any]:
+    if not isinstance(entry, dict):
+        raise SpecError("is no JSON object, as {...}", file=file, field=f"line {line}", value=str(entry)[:40])
+    return entry
+
+
+def whole_of(value: object, file: Path, line: int, column: str) -> int:
+    """Read a number of tokens.
+
+    Parameters
+    ----------
+    value : object
+        What stands there.
+    file : path
+        The file, for the message.
+    line : int
+        Its line, [-]
+    column : str
+        Its column.
+
+    Returns
+    -------
+    int
+        [token]
+
+    Raises
+    ------
+    SpecError
+        If it is no whole number of at least 0.
+
+    Examples
+    --------
+    >>> whole_of("12", Path("t.csv"), 2, "input_tokens")
+    12
+    """
+    try:
+        number = float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        number = math.nan
+    if not math.isfinite(number) or number < 0 or number != int(number):
+        raise SpecError("is not a whole number of tokens", file=file, field=f"line {line}: {column}", value=value)
+    return int(number)
+
+
+def seconds_of(value: object, file: Path, line: int, column: str) -> float:
+    """Read a moment or a duration.
+
+    Parameters
+    ----------
+    value : object
+        Seconds, or a date with a time.
+    file : path
+        The file, for the message.
+    line : int
+        Its line, [-]
+    column : str
+        Its column.
+
+    Returns
+    -------
+    float
+        [s]; of a date those since 1970.
+
+    Raises
+    ------
+    SpecError
+        If it is neither.
+
+    Examples
+    --------
+    >>> seconds_of("1970-01-01 00:01:00.0000000", Path("t.csv"), 2, "TIMESTAMP")
+    60.0
+    """
+    try:
+        number = float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        try:
+            # Azure writes seven decimals, one more than datetime reads
+            moment = datetime.fromisoformat(str(value).strip()[:26])
+            number = (moment.replace(tzinfo=None) - datetime(1970, 1, 1)).total_seconds()
+        except (AttributeError, TypeError, ValueError):
+            number = math.nan
+    if not math.isfinite(number):
+        raise SpecError("is neither seconds nor a date", file=file, field=f"line {line}: {column}", value=value)
+    return number
