@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -16,6 +15,7 @@ from glmplan.errors import printable
 
 if TYPE_CHECKING:
     from glmplan.plan import FitAnswer
+    from glmplan.serving.traffic.spec import Traffic
 
 __all__ = ["QuestionOptions", "ViewOptions", "command"]
 
@@ -33,6 +33,7 @@ class QuestionOptions:
     dp: Annotated[str | None, typer.Option(help="Attention data parallel degree.")] = None
     ep: Annotated[str | None, typer.Option(help="Expert parallel degree.")] = None
     dcp: Annotated[str | None, typer.Option(help="Decode context parallel degree.")] = None
+    replicas: Annotated[str | None, typer.Option(help="Servers of that layout behind a router.")] = None
     context: Annotated[str | None, typer.Option(help="Longest sequence that must fit, in tokens.")] = None
     input: Annotated[str | None, typer.Option(help="Prompt of a request, in tokens.")] = None
     output: Annotated[str | None, typer.Option(help="Answer of a request, in tokens.")] = None
@@ -41,8 +42,9 @@ class QuestionOptions:
     acceptance: Annotated[
         str | None, typer.Option(help="Chance of a drafted token (up to 1), or tokens gained in a step (above 1).")
     ] = None
-    eager: Annotated[bool, typer.Option("--eager", help="Without CUDA graphs.")] = False
+    eager: o.Eager = False
     launch: o.LaunchOptions = o.LaunchOptions()
+    calibration: o.Calibration = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -64,9 +66,8 @@ def command(
     on: Annotated[str, typer.Option(help="NxACCELERATOR, a host name or a TOML file.")],
     question: QuestionOptions,
     *,
-    calibration: Annotated[
-        Path | None, typer.Option(help="Calibration of your site, from `glmplan calibrate --from … --save`.")
-    ] = None,
+    traffic: Annotated[str | None, typer.Option(help="What arrives, as in simulate: the plan is simulated.")] = None,
+    shape: o.ShapeOptions = o.ShapeOptions(),
     view: ViewOptions = ViewOptions(),
 ) -> None:
     """Say whether a model fits a machine, how fast it is for one and for many, what binds and what to change."""
@@ -79,9 +80,9 @@ def command(
 
     _check(view)
     words = Words(model=model, on=on, **o.given(question))
-    with site_calibration(calibration):
-        answer = fit_answer(words)
-        elsewhere = measured_elsewhere(answer.deployment) if calibration and answer.deployment else ""
+    answer = fit_answer(words, _traffic(traffic, question, shape))
+    with site_calibration(question.calibration):
+        elsewhere = measured_elsewhere(answer.deployment) if question.calibration and answer.deployment else ""
     if elsewhere:
         say(f"note: {elsewhere}", err=True)
     say(_written(answer, view), end="")
@@ -89,6 +90,19 @@ def command(
         from glmplan.report.fit_explain import fit_explanation
 
         say(fit_explanation(answer), end="")
+
+
+def _traffic(spec: str | None, question: QuestionOptions, shape: o.ShapeOptions) -> Traffic | None:
+    """What arrives; its lengths are those of the question."""
+    from glmplan.errors import SpecError
+    from glmplan.plan.arriving import read_traffic
+
+    said = o.given(shape)
+    if spec is not None:
+        return read_traffic(spec, input=question.input, output=question.output, **said)
+    if said:
+        raise SpecError("is of traffic: give --traffic too", field="--" + next(iter(said)).replace("_", "-"))
+    return None
 
 
 def _written(answer: FitAnswer, view: ViewOptions) -> str:

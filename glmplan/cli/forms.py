@@ -20,6 +20,7 @@ class Section(StrEnum):
     """Parts of the page of `glmplan fit`, in their order; `tests/cli` holds them against the page's own."""
 
     memory = "memory"
+    traffic = "traffic"
     users = "users"
     layouts = "layouts"
     changes = "changes"

@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Callable, Iterator
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from functools import wraps
+from pathlib import Path
 from typing import Annotated, Any, get_type_hints
 
 import typer
@@ -18,6 +19,7 @@ __all__ = [
     "LayoutOptions",
     "SchedulerOptions",
     "ServiceOptions",
+    "ShapeOptions",
     "TargetOptions",
     "TrafficOptions",
     "given",
@@ -49,6 +51,7 @@ Ramp = Annotated[str | None, typer.Option(help="Time over which users start; all
 SharedPrefix = Annotated[int | None, typer.Option(min=0, help="Tokens at the head of each prompt that are the same.")]
 Turns = Annotated[int | None, typer.Option(min=1, help="Mean turns of a session.")]
 ToolWait = Annotated[str | None, typer.Option(help="Mean pause between the turns of a session.")]
+Start = Annotated[int | None, typer.Option(min=0, help="Tokens of its own that a session begins with.")]
 
 EngineName = Annotated[str | None, typer.Option(help="vllm, sglang, trtllm or llama.cpp.")]
 EngineVersion = Annotated[
@@ -61,6 +64,11 @@ Pp = Annotated[int | None, typer.Option(min=1, help="Pipeline stages.")]
 Dp = Annotated[int | None, typer.Option(min=1, help="Attention data parallel degree.")]
 Ep = Annotated[int | None, typer.Option(min=1, help="Expert parallel degree.")]
 Dcp = Annotated[int | None, typer.Option(min=1, help="Decode context parallel degree.")]
+Context = Annotated[int | None, typer.Option(min=1, help="Longest sequence that must fit, in tokens.")]
+Eager = Annotated[bool, typer.Option("--eager", help="Without CUDA graphs.")]
+Calibration = Annotated[
+    Path | None, typer.Option(help="Calibration of your site, from `glmplan calibrate --from … --save`.")
+]
 Mtp = Annotated[int | None, typer.Option(min=0, help="Drafted tokens for each step; 0 for none.")]
 AcceptanceLength = Annotated[
     float | None, typer.Option(help="Chance of a drafted token (up to 1), or tokens gained in a step (above 1).")
@@ -78,25 +86,43 @@ StepTimeOption = Annotated[
     ),
 ]
 
-MaxNumSeqs = Annotated[int | None, typer.Option(min=1, help="Requests that run at once; slots in llama.cpp.")]
+MaxNumSeqs = Annotated[
+    int | None, typer.Option(min=1, help="Requests that run at once on a data-parallel rank; slots in llama.cpp.")
+]
 MaxBatchedTokens = Annotated[
     int | None,
     typer.Option(
         "--max-num-batched-tokens",
         "--max-batched-tokens",
         min=1,
-        help="Token budget of a step (chunked_prefill_size, max_num_tokens, n_batch).",
+        help="Token budget of a step of a data-parallel rank (chunked_prefill_size, max_num_tokens, n_batch).",
     ),
 ]
 AttentionBackend = Annotated[str | None, typer.Option(help="Attention kernels, as the engine names them.")]
 MaxModelLen = Annotated[int | None, typer.Option(min=1, help="Longest prompt and answer together.")]
 ChunkedPrefill = Annotated[bool | None, typer.Option(help="Whether prompts are spread over steps.")]
-PrefixCaching = Annotated[bool | None, typer.Option(help="Whether equal heads of prompts are found again.")]
+PrefixCaching = Annotated[
+    bool | None, typer.Option(help="Whether equal heads of prompts are found again; the engine's own by default.")
+]
+AsyncScheduling = Annotated[
+    bool | None, typer.Option(help="Whether a step is formed while the last one runs; the engine's own by default.")
+]
+ReserveFullIsl = Annotated[
+    bool | None, typer.Option(help="Whether a whole prompt must fit before it is begun; the engine's own by default.")
+]
+Conservativeness = Annotated[
+    float | None, typer.Option(help="Multiplies the room kept for answers under way (SGLang).")
+]
+PrefillMaxRequests = Annotated[int | None, typer.Option(min=1, help="Prompts that may share a step (SGLang).")]
+Order = Annotated[str | None, typer.Option(help="Who waits first: fcfs, or lpm for the longest cached prefix.")]
 Admission = Annotated[
     str | None, typer.Option(help="chunk, no-evict, max-utilization, estimate or slot; the engine's own by default.")
 ]
-Replicas = Annotated[int | None, typer.Option(min=1, max=10_000, help="Data-parallel copies behind a router.")]
-Routing = Annotated[str | None, typer.Option(help="round-robin, least-loaded or prefix-aware.")]
+Replicas = Annotated[int | None, typer.Option(min=1, max=10_000, help="Servers of the layout behind a router.")]
+Routing = Annotated[
+    str | None,
+    typer.Option(help="round-robin, least-loaded, prefix-aware or affinity; over data-parallel ranks and replicas."),
+]
 PrefillReplicas = Annotated[
     int | None, typer.Option(min=0, max=10_000, help="Replicas that only prefill and hand over.")
 ]
@@ -106,7 +132,6 @@ TransferBandwidth = Annotated[
 
 
 _PROMISE = typer.Option(help="Promise, such as 'ttft p95 < 2 s, tpot p95 < 50 ms'.")
-Slo = Annotated[str, _PROMISE]
 OptionalSlo = Annotated[str | None, _PROMISE]
 Seed = Annotated[int, typer.Option(help="Seed; the same seed gives the same bytes.")]
 Format = Annotated[Form, typer.Option("--format", help="What is printed.")]
@@ -121,11 +146,9 @@ class TargetOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class TrafficOptions:
-    """Fields of `Traffic`."""
+class ShapeOptions:
+    """Fields of `Traffic` beside its lengths."""
 
-    input: Input = None
-    output: Output = None
     jitter: Jitter = None
     input_cv: InputCv = None
     output_cv: OutputCv = None
@@ -135,6 +158,16 @@ class TrafficOptions:
     shared_prefix: SharedPrefix = None
     turns: Turns = None
     tool_wait: ToolWait = None
+    start: Start = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class TrafficOptions:
+    """Fields of `Traffic`."""
+
+    input: Input = None
+    output: Output = None
+    shape: ShapeOptions = ShapeOptions()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -168,9 +201,12 @@ class DeploymentOptions:
 
     engine: EngineName = None
     layout: LayoutOptions = LayoutOptions()
+    context: Context = None
+    eager: Eager = False
     mtp: Mtp = None
     acceptance: AcceptanceLength = None
     launch: LaunchOptions = LaunchOptions()
+    calibration: Calibration = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -180,6 +216,11 @@ class SchedulerOptions:
     chunked_prefill: ChunkedPrefill = None
     prefix_caching: PrefixCaching = None
     admission: Admission = None
+    async_scheduling: AsyncScheduling = None
+    reserve_full_isl: ReserveFullIsl = None
+    schedule_conservativeness: Conservativeness = None
+    prefill_max_requests: PrefillMaxRequests = None
+    order: Order = None
     replicas: Replicas = None
     routing: Routing = None
     prefill_replicas: PrefillReplicas = None

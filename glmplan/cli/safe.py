@@ -32,9 +32,9 @@ class SearchOptions:
 
 @o.with_options(without=("ramp",))
 def command(
-    slo: o.Slo,
     target: o.TargetOptions,
     *,
+    slo: Annotated[str | None, typer.Option(help="Promise, such as 'ttft p95 < 2 s'; that of fit by default.")] = None,
     traffic: Annotated[
         str | None, typer.Option(help="Kind of traffic, as in simulate; users and Poisson arrivals by default.")
     ] = None,
@@ -43,18 +43,18 @@ def command(
     search: SearchOptions,
 ) -> None:
     """Find the most users and the highest request rate that keep a promise with 95 % probability."""
-    from glmplan.cli.service import described_service, described_traffic
-    from glmplan.serving.safe_load import safe_load, speed_factors
+    from glmplan.cli.service import described_services
+    from glmplan.errors import SpecError
+    from glmplan.serving.safe_load import safe_load
     from glmplan.serving.traffic.promises import parse_slo
 
-    targets = parse_slo(slo)
-    kinds = [described_traffic(spec, shape) for spec in ([traffic] if traffic else ["closed:1", "poisson:1/s"])]
-    described = described_service(target, service, kinds[0])
-    factors = speed_factors(described.low, described.high)
-    found = [
-        safe_load(described.service, kind, targets, factors=factors, most=search.most, seed=search.seed)
-        for kind in kinds
-    ]
+    specs = [traffic] if traffic else ["closed:1", "poisson:1/s"]
+    described, kinds = described_services(target, service, shape, *specs)
+    slo = slo or described.promise
+    if not slo:
+        raise SpecError("is needed with --step-time", field="--slo")
+    targets, draws = parse_slo(slo), described.draws()
+    found = [safe_load(described.service, kind, targets, **draws, most=search.most, seed=search.seed) for kind in kinds]
     if search.plot is not None:
         from glmplan.serving.charts import safe_page
 
@@ -103,4 +103,4 @@ def _show(found: list[SafeLoad], form: Form, basis: str, slo: str) -> None:
         middle, end = (" | ", " |") if form is Form.md else (": ", "")
         say(f"{bar}{answer.load:.4g} {answer.unit}{middle}{answer.reason}{end}")
     if form is Form.text:
-        say(f"with 95 % probability over arrivals and the interval of the step time ({basis})")
+        say(f"{slo}, with 95 % probability over arrivals and the interval of the step time ({basis})")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from glmplan.cli.options import given
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from glmplan.serving.traffic.drafting import Acceptance
     from glmplan.serving.traffic.spec import Traffic
 
-__all__ = ["described_service", "described_traffic", "measured_step_time"]
+__all__ = ["described_services", "measured_step_time"]
 
 #: scheduler of a step time of one's own when no engine is named, which the answer says
 _SCHEDULER = "vllm"
@@ -71,28 +71,10 @@ def measured_step_time(text: str) -> dict[str, float]:
     return found
 
 
-def described_traffic(spec: str, options: TrafficOptions) -> Traffic:
-    """Read the traffic and its options.
-
-    Parameters
-    ----------
-    spec : str
-        As `parse_traffic` takes it.
-    options : TrafficOptions
-        Further fields.
-
-    Returns
-    -------
-    Traffic
-        The spec.
-    """
-    from glmplan.serving.traffic.spec import parse_traffic
-
-    return parse_traffic(spec, **{field.name: getattr(options, field.name) for field in fields(options)})
-
-
-def described_service(target: TargetOptions, options: ServiceOptions, traffic: Traffic) -> Described:
-    """Build the service to simulate.
+def described_services(
+    target: TargetOptions, options: ServiceOptions, shape: TrafficOptions, *specs: str
+) -> tuple[Described, list[Traffic]]:
+    """Build the service to simulate, and the traffic that arrives at it.
 
     Parameters
     ----------
@@ -100,13 +82,17 @@ def described_service(target: TargetOptions, options: ServiceOptions, traffic: T
         Model and machine; not needed with a step time of one's own.
     options : ServiceOptions
         Deployment, cache pool, step time and scheduler.
-    traffic : Traffic
-        What arrives; bounds the contexts for which step times are tabulated.
+    shape : TrafficOptions
+        Further fields of the traffic.
+    *specs : str
+        Kinds of traffic, as `parse_traffic` takes them; the first decides the plan.
 
     Returns
     -------
     Described
         The service and its interval.
+    list of Traffic
+        One for each spec; lengths that it leaves open are those of the question.
 
     Raises
     ------
@@ -114,22 +100,25 @@ def described_service(target: TargetOptions, options: ServiceOptions, traffic: T
         If something needed is missing or wrong.
     """
     from glmplan.serving.engine.settings import TransferLink
+    from glmplan.serving.traffic.spec import parse_traffic
     from glmplan.units import parse_quantity
 
+    said = given(shape)
+    kinds = [parse_traffic(spec, **said) for spec in specs]
     scheduler = given(options.scheduler)
     if options.transfer is not None:
         scheduler["link"] = TransferLink(parse_quantity(options.transfer, "bytes per second"))
     per_token = parse_quantity(options.kv_bytes, "bytes") if options.kv_bytes is not None else None
     if options.step_time is not None:
-        return _with_own_step_time(options, scheduler, per_token)
+        return _with_own_step_time(options, scheduler, per_token), kinds
     if target.model is None or target.on is None:
         missing = "MODEL" if target.model is None else "--on"
         raise SpecError("is needed unless --step-time gives the step time", field=missing)
-    found = _predicted(target.model, target.on, options, scheduler, traffic)
-    if per_token is None:
-        return found
-    service = replace(found.service, pool=replace(found.service.pool, bytes_per_token=per_token))
-    return replace(found, service=service)
+    found, kinds = _predicted(target.model, target.on, options, scheduler, kinds)
+    if per_token is not None:
+        service = replace(found.service, pool=replace(found.service.pool, bytes_per_token=per_token))
+        found = replace(found, service=service)
+    return found, kinds
 
 
 def _with_own_step_time(options: ServiceOptions, scheduler: dict[str, Any], per_token: float | None) -> Described:
@@ -144,6 +133,9 @@ def _with_own_step_time(options: ServiceOptions, scheduler: dict[str, Any], per_
         raise SpecError("is needed with --step-time", field="--kv-tokens")
     engine, launch = options.deployment.engine, options.deployment.launch
     scheduler |= {name: getattr(launch, name) for name in _STEPS}
+    ranks = options.deployment.layout.dp or 1
+    for name in ("replicas", "prefill_replicas"):
+        scheduler[name] = ranks * scheduler[name] if name in scheduler else ranks if name == "replicas" else 0
     settings = scheduler_settings(
         engine or _SCHEDULER, **scheduler, acceptance=_acceptance(options.deployment.mtp, options.deployment.acceptance)
     )
@@ -167,19 +159,29 @@ def _acceptance(drafted: int | None, mean: float | None) -> Acceptance | None:
     return Acceptance.of_mean(drafted, mean) if mean > 1 else Acceptance(drafted, mean)
 
 
-def _predicted(model: str, on: str, options: ServiceOptions, scheduler: dict[str, Any], traffic: Traffic) -> Described:
-    """The service as glmplan predicts it."""
+def _predicted(
+    model: str, on: str, options: ServiceOptions, scheduler: dict[str, Any], kinds: list[Traffic]
+) -> tuple[Described, list[Traffic]]:
+    """The service as `fit` plans and glmplan predicts it."""
+    from glmplan.plan.arriving import asked_under, traffic_of
     from glmplan.plan.question import Words
+    from glmplan.plan.ranking import deployment_of, predicted
     from glmplan.plan.service import service_of
-    from glmplan.plan.simulator_inputs import serving_inputs
+    from glmplan.plan.simulator_inputs import chosen, inputs_of
+    from glmplan.plan.users import usual_promise
+    from glmplan.prediction.own_site import site_calibration
 
-    asked = given(options.deployment)
-    if traffic.kind not in ("trace", "sessions") and not traffic.lengths:
-        asked |= {"input": traffic.input, "output": traffic.output}
-    return service_of(
-        serving_inputs(Words(model, on, **asked)),
-        traffic,
-        kv_tokens=options.kv_tokens,
-        block_size=options.block_size,
-        scheduler=scheduler,
-    )
+    words = Words(model, on, **given(options.deployment), replicas=scheduler.pop("replicas", None))
+    asked = asked_under(words, kinds[0])
+    kinds = [traffic_of(asked, one) for one in kinds]
+    with site_calibration(asked.calibration):
+        best = chosen(asked)
+        found = service_of(
+            inputs_of(asked, best, deployment_of(asked, best.terms)),
+            kinds[0],
+            kv_tokens=options.kv_tokens,
+            block_size=options.block_size,
+            scheduler=scheduler,
+        )
+        promise = usual_promise(predicted(asked, [(best, 1)])[0])
+    return replace(found, promise=promise), kinds

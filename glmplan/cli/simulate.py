@@ -52,13 +52,12 @@ def command(
     run: RunOptions,
 ) -> None:
     """Simulate a service under traffic: times that users see, throughput, batch, KV cache."""
-    from glmplan.cli.service import described_service, described_traffic
+    from glmplan.cli.service import described_services
     from glmplan.serving.simulate import simulate
     from glmplan.serving.traffic.promises import parse_slo
 
     targets = parse_slo(slo) if slo else ()
-    arriving = described_traffic(traffic, shape)
-    described = described_service(target, service, arriving)
+    described, [arriving] = described_services(target, service, shape, traffic)
     requests = run.requests
     if requests is None:
         requests = 10 * arriving.users if arriving.kind == "closed" and arriving.users else 1000

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from glmplan.plan.answer_tables import memory_table, safe_limits, users_table
 from glmplan.plan.text import LIMITS, VERDICTS, WIDTH, number, paragraph, span
+from glmplan.plan.traffic_text import traffic_section
 
 if TYPE_CHECKING:
     from glmplan.plan.plan import AnswerRecord, Change
@@ -24,7 +25,7 @@ __all__ = [
 ]
 
 #: parts of the page after its head, in their order
-SECTIONS = ("memory", "users", "layouts", "changes", "warnings", "start", "basis")
+SECTIONS = ("memory", "traffic", "users", "layouts", "changes", "warnings", "start", "basis")
 
 
 def fit_text(answer: AnswerRecord, width: int = WIDTH) -> str:
@@ -62,6 +63,7 @@ def fit_sections(answer: AnswerRecord, width: int = WIDTH) -> dict[str, str]:
     """
     parts = {
         "memory": memory_table(answer, width) if answer.ranks else "",
+        "traffic": traffic_section(answer, width) if answer.runs else "",
         "users": users_table(answer, width) + "\n" + safe_limits(answer, width) if answer.users else "",
         "layouts": _runners(answer, width) if answer.runners or answer.left_out else "",
         "changes": _changes(answer, width) if answer.changes else "",
@@ -194,12 +196,12 @@ def change_numbers(answer: AnswerRecord, change: Change) -> str:
     str
         After a colon; empty where nothing was computed.
     """
-    from glmplan.plan.ranking import typical_users
+    from glmplan.plan.ranking import shown_users
 
     words = []
     if change.user_rate:
         words.append(f"{number(change.user_rate)} tok/s for one user")
-        words.append(f"{number(change.total_rate)} for {typical_users(answer.asked)}")
+        words.append(f"{number(change.total_rate)} for {shown_users(answer.asked)}")
     if change.pool_tokens:
         words.append(f"pool {change.pool_tokens:,.0f} tokens")
     return (": " + ", ".join(words)) if words else ""

@@ -16,25 +16,26 @@ from numpy.typing import ArrayLike
 from glmplan.errors import DoesNotFit, SpecError, UnknownFact
 from glmplan.physics.points import StepPoints
 from glmplan.plan.answer import FitAnswer
+from glmplan.plan.arriving import read_traffic, traffic_of
 from glmplan.plan.capacity import Holding
 from glmplan.plan.make_plan import fit_answer
 from glmplan.plan.memory_plan import MemoryPlan
 from glmplan.plan.question import Asked, Words, read_words, users_at_once
-from glmplan.plan.ranking import deployment_of, predicted, speed_known
-from glmplan.plan.search import solve
+from glmplan.plan.ranking import deployment_of, predicted
 from glmplan.plan.service import Described, service_of
-from glmplan.plan.simulator_inputs import inputs_of
+from glmplan.plan.simulator_inputs import chosen, inputs_of
 from glmplan.plan.step_times import StepTimes
+from glmplan.plan.users import usual_promise
 from glmplan.prediction.deployment import Deployment
 from glmplan.prediction.own_site import site_calibration
 from glmplan.prediction.predict import Prediction
 from glmplan.prediction.step_models import step_model_of
 from glmplan.serving.engine.settings import EngineSettings
-from glmplan.serving.safe_load import SafeLoad, safe_load, speed_factors
+from glmplan.serving.safe_load import SafeLoad, safe_load
 from glmplan.serving.simulate import Outcome
 from glmplan.serving.simulate import simulate as simulate_service
 from glmplan.serving.traffic.promises import parse_slo
-from glmplan.serving.traffic.spec import Traffic, parse_traffic
+from glmplan.serving.traffic.spec import Traffic
 from glmplan.units import given_text
 
 __all__ = [
@@ -67,6 +68,7 @@ class Question(TypedDict, total=False):
     dp: int | str | None
     ep: int | str | None
     dcp: int | str | None
+    replicas: int | str | None
     context: int | str | None
     input: int | str | None
     output: int | str | None
@@ -99,6 +101,7 @@ class Arrivals(TypedDict, total=False):
     shared_prefix: int
     turns: int
     tool_wait: float | str
+    start: int
 
 
 class Planned(Protocol):
@@ -174,7 +177,7 @@ def _words(model: str, on: str, question: Mapping[str, Any]) -> Words:
     return Words(model, on, **question)
 
 
-def fit(model: str, on: str, **question: Unpack[Question]) -> FitAnswer:
+def fit(model: str, on: str, *, traffic: str | Traffic | None = None, **question: Unpack[Question]) -> FitAnswer:
     """Say whether a model fits a machine, how fast it is, for how many users, what binds and what to change.
 
     Parameters
@@ -183,6 +186,9 @@ def fit(model: str, on: str, **question: Unpack[Question]) -> FitAnswer:
         A catalogue name, name-format, ``config.json``, folder or GGUF file.
     on : str
         ``NxACCELERATOR``, a host name or a TOML file.
+    traffic : str or Traffic, optional
+        What arrives, as `simulate` takes it: the plan is made for its mean request and simulated under it
+        (``.runs``, with what would serve it better).
     **question
         Anything of `Question`: engine and what it is told, layout, lengths [token], users, drafting, calibration.
 
@@ -204,7 +210,10 @@ def fit(model: str, on: str, **question: Unpack[Question]) -> FitAnswer:
     ('fits', 'TP2×PP3')
     """
     with _python_words():
-        return fit_answer(_words(model, on, question))
+        words = _words(model, on, question)
+        if traffic is not None and not isinstance(traffic, Traffic):
+            traffic = read_traffic(given_text(traffic, "traffic"), input=words.input, output=words.output)
+        return fit_answer(words, traffic)
 
 
 def deployment(model: str, on: str, **question: Unpack[Question]) -> Deployed:
@@ -242,11 +251,7 @@ def deployment(model: str, on: str, **question: Unpack[Question]) -> Deployed:
     with _python_words():
         asked = read_words(_words(model, on, question))
     with site_calibration(asked.calibration):
-        best = solve(asked).best
-        if best.verdict == "does_not_fit":
-            raise DoesNotFit(f"{asked.model.name} {asked.checkpoint.name} does not fit {on}: `fit` says what is short")
-        if not speed_known(asked):
-            raise UnknownFact(f"the speed of {asked.machine.accelerator.name} is not published")
+        best = chosen(asked)
         return Deployed(asked, best, deployment_of(asked, best.terms))
 
 
@@ -425,10 +430,14 @@ def _arriving(planned: Planned, traffic: str | Traffic, arrivals: Mapping[str, A
     for name in arrivals:
         if name not in Arrivals.__annotations__:
             raise SpecError("is not an argument", field="argument", value=name, choices=Arrivals.__annotations__)
-    asked = planned.asked
-    return parse_traffic(
-        given_text(traffic, "traffic"), **{"input": asked.input_tokens, "output": asked.output_tokens, **arrivals}
-    )
+    return traffic_of(planned.asked, given_text(traffic, "traffic"), **arrivals)
+
+
+def _promise(planned: Planned) -> str:
+    """What `fit` holds for usable."""
+    holding, _ = _known(planned)
+    with site_calibration(planned.asked.calibration):
+        return usual_promise(predicted(planned.asked, [(holding, 1)])[0])
 
 
 def _described(planned: Planned, traffic: Traffic, settings: Mapping[str, Any] | None) -> Described:
@@ -505,7 +514,7 @@ def simulate(
 
 def safe(
     planned: Planned,
-    slo: str,
+    slo: str = "",
     *,
     traffic: str | Traffic = "closed:1",
     most: float | None = None,
@@ -519,8 +528,8 @@ def safe(
     ----------
     planned : Planned
         A `Deployed`, or the answer of `fit`.
-    slo : str
-        The promise, such as ``ttft p95 < 2 s, tpot p95 < 50 ms``.
+    slo : str, optional
+        The promise, such as ``ttft p95 < 2 s, tpot p95 < 50 ms``; that of `fit` by default.
     traffic : str or Traffic, optional
         Kind of load: users of a closed loop by default, ``poisson:1/s`` for a rate.
     most : float, optional
@@ -555,5 +564,11 @@ def safe(
     with _python_words():
         arriving = _arriving(planned, traffic, arrivals)
         described = _described(planned, arriving, settings)
-        factors = speed_factors(described.low, described.high)
-        return safe_load(described.service, arriving, parse_slo(slo), factors=factors, most=most, seed=seed)
+        return safe_load(
+            described.service,
+            arriving,
+            parse_slo(slo or _promise(planned)),
+            **described.draws(),
+            most=most,
+            seed=seed,
+        )

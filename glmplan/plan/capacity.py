@@ -37,7 +37,7 @@ class Holding:
     part : PartMemory
         The accelerator's memory.
     pool, pool_low, pool_high : float
-        Tokens of the cache pool in requests of the asked length and their 90 % interval, [token]
+        Tokens of the cache pool in requests of the asked length and their 90 % interval, all servers together, [token]
     pool_bytes : float
         Pool of the rank that limits; negative when weights alone are too much, [B]
     stage : int
@@ -45,7 +45,7 @@ class Holding:
     context, context_low : float
         Longest request that the pool holds alone, mean and low end; the model's limit is not applied, [token]
     held, held_low : float
-        Requests of the asked length that the pool holds, mean and low end, [-]
+        Requests of the asked length that the pool holds, mean and low end, all servers together, [-]
     short : float
         What one full-length request lacks on the rank that limits; 0 or less when it fits, [B]
     short_low : float
@@ -144,7 +144,7 @@ class Ranks:
         Holding
             Its memory.
         """
-        layout = (terms.tp, terms.pp, terms.dp, terms.ep, terms.dcp)
+        layout = terms.layout
         if layout not in self.found:
             self.found.append(layout)
             self._memory.clear()
@@ -211,21 +211,21 @@ class _Arrays:
     short_low: np.ndarray
 
     def at(self, place: int, terms: Terms) -> Holding:
-        pool = self.pool
+        pool, servers = self.pool, terms.replicas
         return Holding(
             terms=terms,
             memory=self.memory,
             point=place,
             part=self.part,
-            pool=float(pool.tokens[place]),
-            pool_low=max(float(pool.tokens_low[place]), 0.0),
-            pool_high=float(pool.tokens_high[place]),
+            pool=servers * float(pool.tokens[place]),
+            pool_low=servers * max(float(pool.tokens_low[place]), 0.0),
+            pool_high=servers * float(pool.tokens_high[place]),
             pool_bytes=float(pool.bytes[place]),
             stage=int(pool.stage[place]),
             context=float(self.longest[place]),
             context_low=float(self.longest_low[place]),
-            held=float(self.held[place]),
-            held_low=float(self.held_low[place]),
+            held=servers * float(self.held[place]),
+            held_low=servers * float(self.held_low[place]),
             short=float(self.short[place]),
             short_low=float(self.short_low[place]),
             over=float(pool.over[place]),
@@ -268,7 +268,7 @@ def contexts_of(asked: Asked, holding: Holding, users: tuple[int, ...], *, quant
     holding : Holding
         The layout.
     users : tuple of int
-        Numbers of users, [-]
+        Numbers of users, spread evenly over the servers, [-]
     quantile : float, optional
         Standard deviations to add to the pool, [-]
 
@@ -278,14 +278,14 @@ def contexts_of(asked: Asked, holding: Holding, users: tuple[int, ...], *, quant
         Tokens, 0 when not even the shortest fits, [token]
     """
     terms = holding.terms
-    alone = _ranks(asked, [(terms.tp, terms.pp, terms.dp, terms.ep, terms.dcp)], terms)
+    alone = _ranks(asked, [terms.layout], terms)
     limit = asked.longest_request
     # a set, because `np.unique` imports the masked arrays of numpy, which takes longer than the rest of this function
     grid = np.array(sorted({*np.geomspace(64, limit, 160).astype(int).tolist(), limit}), dtype=float)
     pools = stage_pools(alone, holding.part)
     counts = requests_that_fit(alone, holding.part, grid, quantile=quantile, pools=pools)
     found = []
-    for number in users:
+    for number in (-(-one // terms.replicas) for one in users):
         fits = np.flatnonzero(counts >= number)
         if not len(fits):
             found.append(0)
@@ -314,7 +314,8 @@ def stage_ranks(terms: Terms, stage: int) -> tuple[int, ...]:
     Returns
     -------
     tuple of int
-        Ranks as engines count them: tensor-parallel ranks are neighbours, then stages, then replicas, [-]
+        Ranks of a server as engines count them: tensor-parallel ranks are neighbours, then stages, then attention in
+        data parallel, [-]
     """
     first = [(replica * terms.pp + stage) * terms.tp for replica in range(terms.dp)]
     return tuple(rank for begin in first for rank in range(begin, begin + terms.tp))

@@ -16,9 +16,10 @@ from glmplan.plan.plan import Change
 from glmplan.plan.question import DEFAULT_ENGINE, Asked
 from glmplan.plan.ranking import Scored
 from glmplan.plan.search import Solution, solve
+from glmplan.plan.simulated import shown_rate
 from glmplan.readers.models.checkpoints import checkpoint_for
 
-__all__ = ["changes_of", "verdict_of"]
+__all__ = ["changes_of", "degrees_words", "verdict_of"]
 
 _CLASS = {"fits": 0, "tight": 1, "does_not_fit": 2}
 #: most machines that are looked at when more accelerators are needed
@@ -89,7 +90,7 @@ def _change(name: str, what: str, ask: str, solution: Solution, note: str = "", 
         pool_low=holding.pool_low,
         held=holding.held_low,
         user_rate=one.alone,
-        total_rate=one.many,
+        total_rate=shown_rate(solution.asked, one),
         note=note,
         ask=ask,
         knowledge=one.knowledge,
@@ -197,16 +198,16 @@ def _other_layout(solution: Solution) -> Iterator[Change]:
     if enough or places:
         place = enough[0] if enough else max(places, key=lambda n: solution.ranked[n].holding.held_low)
         terms = solution.ranked[place].holding.terms
-        yield _change("layout", f"{terms.name} instead", _degrees(asked, terms), solution, place=place)
+        yield _change("layout", f"{terms.name} instead", degrees_words(asked, terms), solution, place=place)
 
 
-def _degrees(asked: Asked, terms: Terms) -> str:
+def degrees_words(asked: Asked, terms: Terms) -> str:
     """The options that ask for a layout; empty for a part of a machine that was named."""
     machine = asked.machine
     words = [f"--on {terms.accelerators}x{machine.accelerator.name}"] * (terms.accelerators != machine.count)
     if words and machine.named:
         return ""
-    degrees = {"ep": terms.ep, "dcp": terms.dcp}
+    degrees = {"ep": terms.ep, "dcp": terms.dcp, "replicas": terms.replicas}
     words += [f"--tp {terms.tp}", f"--pp {terms.pp}", f"--dp {terms.dp}"]
     return " ".join(words + [f"--{name} {degree}" for name, degree in degrees.items() if degree > 1])
 
@@ -222,7 +223,7 @@ def _fewer(solution: Solution) -> Iterator[Change]:
     place = min(places, key=lambda n: (solution.ranked[n].holding.terms.accelerators, n))
     terms = solution.ranked[place].holding.terms
     what = f"the fewest that hold it: {terms.accelerators}"
-    yield _change("fewer", what, _degrees(solution.asked, terms), solution, place=place)
+    yield _change("fewer", what, degrees_words(solution.asked, terms), solution, place=place)
 
 
 def _more(solution: Solution, verdict: str) -> Iterator[Change]:

@@ -8,7 +8,10 @@ from glmplan.physics.blocks.features import mixers_of, routed_blocks
 from glmplan.prediction.deployment import heads_of
 from glmplan.readers.machines.resolve import Machine
 
-__all__ = ["check_layout", "experts_of", "heads_problem"]
+__all__ = ["DEGREES", "check_layout", "experts_of", "heads_problem"]
+
+#: degrees of a layout, and how many servers of it share the machine
+DEGREES = ("tp", "pp", "dp", "ep", "dcp", "replicas")
 
 
 def heads_problem(model: ModelSpec, tp: int) -> str | None:
@@ -68,7 +71,7 @@ def check_layout(
     machine : Machine
         The machine.
     given : dict of str to (int or None)
-        ``tp``, ``pp``, ``dp``, ``ep``, ``dcp`` as asked for, [-]; None is left to the plan.
+        `DEGREES` as asked for, [-]; None is left to the plan.
     divided_experts : bool, optional
         Whether the engine may deal the experts over a divisor of the ranks.
 
@@ -78,7 +81,7 @@ def check_layout(
         If a degree does not divide what it must, or more accelerators are asked for than there are.
     """
     count = machine.count
-    tp, pp, dp, ep, dcp = (given[name] or 1 for name in ("tp", "pp", "dp", "ep", "dcp"))
+    tp, pp, dp, ep, dcp, replicas = (given[name] or 1 for name in DEGREES)
     problem = heads_problem(model, tp)
     if problem:
         good = [one for one in range(1, max(count, 2 * tp) + 1) if not heads_problem(model, one)]
@@ -86,16 +89,19 @@ def check_layout(
         raise SpecError(f"{problem}; nearest: {', '.join(map(str, close))}", field="--tp", value=tp)
     if pp > len(model.layer_names):
         raise SpecError(f"is more than the {len(model.layer_names)} layers of {model.name}", field="--pp", value=pp)
-    asked = f"tp {tp} × pp {pp} × dp {dp}"
-    if tp * pp * dp > count:
+    asked = f"tp {tp} × pp {pp} × dp {dp}" + f" × {replicas} replicas" * (replicas > 1)
+    used = tp * pp * dp * replicas
+    if used > count:
         raise SpecError(
-            f"takes {tp * pp * dp} accelerators and {machine.text} has {count}; lower --tp, --pp or --dp",
+            f"takes {used} accelerators and {machine.text} has {count}; lower --tp, --pp, --dp or --replicas",
             field="layout",
             value=asked,
         )
-    if given["tp"] and given["pp"] and given["dp"] and tp * pp * dp < count:
+    # servers of a layout fill the machine, unless their number was given
+    idle = used < count if given["replicas"] else count % used
+    if given["tp"] and given["pp"] and given["dp"] and idle:
         raise SpecError(
-            f"takes {tp * pp * dp} of the {count} accelerators of {machine.text}; raise a degree, or ask for fewer",
+            f"takes {used} of the {count} accelerators of {machine.text}; raise a degree, or ask for fewer",
             field="layout",
             value=asked,
         )

@@ -34,7 +34,7 @@ class Terms:
     Attributes
     ----------
     tp, pp, dp, ep, dcp : int
-        Layout, [-]
+        Layout of one server, [-]
     kv : str
         KV cache format.
     graphs : bool
@@ -49,6 +49,8 @@ class Terms:
         Walls that stand, the hardest first.
     blocked : Wall or None
         A wall that nothing lifts.
+    replicas : int
+        Servers of this layout, each with its own accelerators, behind a router, [-]
     """
 
     tp: int
@@ -63,39 +65,52 @@ class Terms:
     indexer: bool = True
     walls: tuple[Wall, ...] = ()
     blocked: Wall | None = None
+    replicas: int = 1
+
+    @property
+    def server(self) -> int:
+        """Accelerators of one server, [-]"""
+        return self.tp * self.pp * self.dp
 
     @property
     def accelerators(self) -> int:
         """Accelerators used, [-]"""
-        return self.tp * self.pp * self.dp
+        return self.server * self.replicas
+
+    @property
+    def layout(self) -> tuple[int, int, int, int, int]:
+        """The degrees of one server, [-]"""
+        return self.tp, self.pp, self.dp, self.ep, self.dcp
 
     @property
     def name(self) -> str:
         """The layout in words."""
-        return layout_name(self.tp, self.pp, self.dp, self.ep, self.dcp)
+        return layout_name(*self.layout, self.replicas)
 
 
-def layout_name(tp: int, pp: int, dp: int = 1, ep: int = 1, dcp: int = 1) -> str:
+def layout_name(tp: int, pp: int, dp: int = 1, ep: int = 1, dcp: int = 1, replicas: int = 1) -> str:
     """Write a layout: TP and PP always, the others where they are more than one.
 
     Parameters
     ----------
     tp, pp, dp, ep, dcp : int
         Degrees, [-]
+    replicas : int
+        Servers of that layout, [-]
 
     Returns
     -------
     str
-        As in ``TP2×PP3``.
+        As in ``TP2×PP3``, and of several servers ``2 × TP2×PP3``.
 
     Examples
     --------
-    >>> layout_name(2, 3), layout_name(1, 1, 8, 8)
-    ('TP2×PP3', 'TP1×PP1×DP8 EP8')
+    >>> layout_name(2, 3), layout_name(1, 1, 8, 8), layout_name(4, 1, replicas=2)
+    ('TP2×PP3', 'TP1×PP1×DP8 EP8', '2 × TP4×PP1')
     """
     more = "".join(f"×{word}{degree}" for word, degree in (("DP", dp),) if degree > 1)
     apart = "".join(f" {word}{degree}" for word, degree in (("EP", ep), ("DCP", dcp)) if degree > 1)
-    return f"TP{tp}×PP{pp}{more}{apart}"
+    return f"{replicas} × " * (replicas > 1) + f"TP{tp}×PP{pp}{more}{apart}"
 
 
 class Obstacles:
@@ -152,7 +167,7 @@ class Obstacles:
         return replace(
             self.base,
             options=self.options | host_options(self.asked.machine.host, terms.tp),
-            count=terms.accelerators,
+            count=terms.server,
             tp=terms.tp,
             pp=terms.pp,
             dp=terms.dp,
@@ -218,7 +233,7 @@ class Obstacles:
         ordered = sorted(met.values(), key=lambda wall: _SEVERITIES.index(wall.severity))
         return replace(terms, walls=tuple(ordered), blocked=blocked)
 
-    def wanted(self, layout: tuple[int, int, int, int, int], kv: str) -> Terms:
+    def wanted(self, layout: tuple[int, int, int, int, int], kv: str, replicas: int = 1) -> Terms:
         """What a layout would run with if there were no walls.
 
         Parameters
@@ -227,6 +242,8 @@ class Obstacles:
             tp, pp, dp, ep, dcp, [-]
         kv : str
             KV cache format.
+        replicas : int, optional
+            Servers of the layout, [-]
 
         Returns
         -------
@@ -238,7 +255,15 @@ class Obstacles:
         backend = f"{asked.settings.attention_backend} {patched}"
         sparse = runs_sparse(asked.machine.accelerator, backend, engine=asked.engine, version=asked.runs_as)
         indexer = keeps_indexer(asked.engine, sparse)
-        return Terms(*layout, kv=kv, graphs=asked.settings.graphs, mtp=asked.mtp, sparse=sparse, indexer=indexer)
+        return Terms(
+            *layout,
+            kv=kv,
+            graphs=asked.settings.graphs,
+            mtp=asked.mtp,
+            sparse=sparse,
+            indexer=indexer,
+            replicas=replicas,
+        )
 
 
 def _instead(wall: Wall, terms: Terms, mtp_given: bool, ep_given: bool) -> Terms:

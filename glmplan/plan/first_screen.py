@@ -19,8 +19,9 @@ from glmplan.plan.answer_text import (
 from glmplan.plan.capacity import stage_ranks
 from glmplan.plan.gains import LEAST_GAIN, best_changes, gain_words
 from glmplan.plan.plan import AnswerRecord, UserRow, Warn
-from glmplan.plan.ranking import typical_users
+from glmplan.plan.ranking import shown_users
 from glmplan.plan.text import LEAST_WIDTH, LIMITS, VERDICTS, WIDTH, span, wrapped
+from glmplan.plan.traffic_text import change_words, run_rows
 from glmplan.units import GIB
 
 __all__ = ["MOST_LINES", "first_screen"]
@@ -37,14 +38,16 @@ _FIRST, _SLOWER = ("danger", "error"), ("fallback", "slow")
 _MANY = {"warning": "warnings", "note": "notes", "memory": "on memory", "quality": "on quality"}
 #: lines that each part has at least: of a text, of each entry of a list (`error`), or entries (`errors`) [-]
 _LEAST = {
-    "title": 1, "verdict": 2, "limit": 1, "reason": 1, "nearest": 2, "assumed": 1, "users": 1, "memory": 1, "basis": 0,
-    "errors": 1, "error": 1, "changes": 1, "change": 1, "note": 0, "asks": 1, "gaps": 0,
+    "title": 1, "traffic": 1, "verdict": 2, "limit": 1, "reason": 1, "nearest": 2, "assumed": 1, "users": 1,
+    "memory": 1,
+    "basis": 0, "errors": 1, "error": 1, "changes": 1, "change": 1, "note": 0, "asks": 1, "gaps": 0,
 }  # fmt: skip
 #: what parts get of the lines that are left, the most useful first
 _MORE = (
-    ("verdict", 3), ("errors", 3), ("changes", 3), ("change", 2), ("memory", 2), ("assumed", 2), ("error", 2),
-    ("note", 2), ("asks", 2), ("nearest", 3), ("limit", 2), ("users", 2), ("reason", 3), ("title", 2), ("basis", 1),
-    ("assumed", 3), ("asks", 3), ("gaps", 1), ("basis", 2), ("error", 3), ("note", 3), ("assumed", 5),
+    ("verdict", 3), ("traffic", 2), ("errors", 3), ("changes", 3), ("change", 2), ("traffic", 3), ("memory", 2),
+    ("assumed", 2), ("error", 2), ("note", 2), ("asks", 2), ("nearest", 3), ("limit", 2), ("users", 2), ("reason", 3),
+    ("title", 2), ("basis", 1), ("assumed", 3), ("asks", 3), ("gaps", 1), ("basis", 2), ("error", 3), ("note", 3),
+    ("assumed", 5),
 )  # fmt: skip
 
 
@@ -172,13 +175,17 @@ class _Screen:
 
     def _numbers(self) -> Iterator[str]:
         answer = self.answer
+        if answer.runs:
+            yield from self._row("traffic", answer.traffic, 2)
+            for label, text in run_rows(answer.runs[0]):
+                yield from self._row(label, text, self.room["traffic"])
         if (one := answer.one_user) is not None:
             yield from self._row("one user", f"{self._speed(one)}{self._wait(one)}", 1)
         if answer.safe is not None:
             mean = f" ({answer.safe.expected:,} in the mean)" if answer.safe.expected != answer.safe.users else ""
             yield from self._row("safe users", f"{answer.safe.users:,}{mean}", 1)
-        many = typical_users(answer.asked)
-        if all_users := next((row for row in answer.users if row.users == many > 1), None):
+        many = shown_users(answer.asked)
+        if not answer.runs and (all_users := next((row for row in answer.users if row.users == many > 1), None)):
             running = f"; {all_users.running:,} run at once" if all_users.running < all_users.users else ""
             each = f", {span(all_users.user_rate)} each" if all_users.user_rate else ""
             text = f"{span(all_users.total_rate)} tok/s in all{each}{running}"
@@ -241,6 +248,9 @@ class _Screen:
 
     def _changes(self) -> Iterator[str]:
         answer = self.answer
+        if answer.runs:
+            yield from self._under_traffic()
+            return
         if not answer.changes:
             return
         works = answer.verdict == "does_not_fit"
@@ -260,6 +270,19 @@ class _Screen:
         elif rest:
             less = "others" if works else "less gain or less evidence"
             yield from self._cut(f"{less}: {rest} (--section changes)", 1)
+
+    def _under_traffic(self) -> Iterator[str]:
+        """What would serve the named traffic better, each simulated."""
+        plan, *others = self.answer.runs
+        shown = others[: self.room["changes"]]
+        if not shown:
+            yield from self._cut("No change that was looked at brings an answer 5 % sooner", 1, "")
+            return
+        yield "What would change it most under this traffic, each simulated"
+        for one in shown:
+            yield from self._cut(change_words(plan, one), self.room["change"])
+        if len(others) > len(shown):
+            yield from self._cut(f"others: {len(others) - len(shown)} (--section traffic)", 1)
 
     def _start(self) -> Iterator[str]:
         answer = self.answer

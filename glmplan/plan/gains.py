@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from glmplan.plan.ranking import typical_users
+from glmplan.plan.ranking import shown_users
 from glmplan.plan.text import number
 from glmplan.prediction.effects import KNOWN_AS
 
 if TYPE_CHECKING:
     from glmplan.plan.plan import AnswerRecord, Change
 
-__all__ = ["LEAST_GAIN", "best_changes", "gain_of", "gain_words"]
+__all__ = ["LEAST_GAIN", "as_well_known", "best_changes", "gain_of", "gain_words"]
 
 #: smallest gain that is worth a change of the plan: less is within what a repeated run differs by [-]
 LEAST_GAIN = 0.05
@@ -48,8 +48,19 @@ def _share(after: float, before: float) -> float:
     return after / before - 1.0 if before > 0 else 0.0
 
 
-def _as_well_known(change: str, plan: str) -> bool:
-    """Whether the speeds of a change rest on as much as those of the plan; classes are written from most to least."""
+def as_well_known(change: str, plan: str) -> bool:
+    """Whether the speeds of a change rest on as much as those of the plan.
+
+    Parameters
+    ----------
+    change, plan : str
+        Classes of what is known, of `glmplan.prediction.effects.KNOWN_AS`, which writes them from most to least.
+
+    Returns
+    -------
+    bool
+        Whether they are of the same class, or the change's of a better one.
+    """
     order = list(KNOWN_AS)
     return change == plan or (change in order and plan in order and order.index(change) <= order.index(plan))
 
@@ -78,7 +89,7 @@ def best_changes(answer: AnswerRecord, most: int = 3) -> tuple[Change, ...]:
     found = [
         (gain, one)
         for gain, one in gains
-        if gain >= LEAST_GAIN and (gain == math.inf or _as_well_known(one.knowledge, answer.knowledge))
+        if gain >= LEAST_GAIN and (gain == math.inf or as_well_known(one.knowledge, answer.knowledge))
     ]
     return tuple(one for _, one in sorted(found, key=lambda pair: -pair[0])[:most])
 
@@ -103,7 +114,7 @@ def gain_words(answer: AnswerRecord, change: Change) -> str:
     -----
     Shares are of means. Requests are those of the asked length that the low end of the cache pool holds.
     """
-    users = typical_users(answer.asked)
+    users = shown_users(answer.asked)
     assert answer.holding is not None
     words = [change.verdict] * (change.verdict != answer.verdict)
     words += [change.layout] * (change.layout != answer.holding.terms.name and change.name != "layout")

@@ -50,7 +50,12 @@ def launch_command(asked: Asked, holding: Holding, context: int) -> tuple[tuple[
         "ktransformers": _ktransformers,
         "mlx": _mlx,
     }
-    return with_recipe(asked, holding, *makers[asked.engine](asked, holding, context))
+    words, notes = with_recipe(asked, holding, *makers[asked.engine](asked, holding, context))
+    terms = holding.terms
+    if terms.replicas > 1:
+        own = f"{terms.server} accelerators" if terms.server > 1 else "one accelerator"
+        notes = (f"start it {terms.replicas} times, each on {own} of its own, behind a router", *notes)
+    return words, notes
 
 
 def _repository(asked: Asked) -> tuple[str, list[str]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from glmplan.plan.answer import FitAnswer
+from glmplan.plan.arriving import asked_under, traffic_of, traffic_words
 from glmplan.plan.capacity import Holding, stage_ranks
 from glmplan.plan.changes import changes_of, verdict_of
 from glmplan.plan.engine_limits import Obstacles
@@ -12,8 +13,10 @@ from glmplan.plan.hazard_warnings import hazard_warnings, hazards_of, without_da
 from glmplan.plan.launch import launch_command
 from glmplan.plan.plan import RunnerUp, Warn
 from glmplan.plan.question import Asked, Words, read_words
-from glmplan.plan.ranking import Scored, deployment_of, matrix_rate_known, speed_known
+from glmplan.plan.ranking import Scored, deployment_of, matrix_rate_known, shown_users, speed_known
 from glmplan.plan.search import Solution, solve
+from glmplan.plan.simulated import simulated_rows
+from glmplan.plan.traffic_changes import runs_under
 from glmplan.plan.users import binding_words, grid_of, predictions_of, safe_users, user_table
 from glmplan.prediction.own_site import site_calibration
 from glmplan.prediction.step_models import runs_on_accelerators
@@ -22,6 +25,7 @@ from glmplan.units import GIB
 if TYPE_CHECKING:
     from glmplan.facts.schema.engine import Wall
     from glmplan.prediction.deployment import Deployment
+    from glmplan.serving.traffic.spec import Traffic
 
 __all__ = ["answer_of", "fit_answer"]
 
@@ -30,13 +34,15 @@ _LISTED = 5
 _SEVERITIES = ("danger", "error", "warning", "memory", "unknown", "quality", "fallback", "slow", "note")
 
 
-def fit_answer(words: Words) -> FitAnswer:
+def fit_answer(words: Words, traffic: Traffic | None = None) -> FitAnswer:
     """Answer a question: will it run, how fast, for how many, what binds, what to change.
 
     Parameters
     ----------
     words : Words
         The question as typed.
+    traffic : Traffic, optional
+        What arrives: the plan is made for its mean request and simulated under it.
 
     Returns
     -------
@@ -56,18 +62,20 @@ def fit_answer(words: Words) -> FitAnswer:
     >>> fit_answer(Words("glm-5.1-nvfp4", "4xrtx-pro-6000-ws")).verdict
     'does_not_fit'
     """
-    asked = read_words(words)
+    asked = asked_under(words, traffic) if traffic is not None else read_words(words)
     with site_calibration(asked.calibration):
-        return answer_of(asked)
+        return answer_of(asked, None if traffic is None else traffic_of(asked, traffic))
 
 
-def answer_of(asked: Asked) -> FitAnswer:
+def answer_of(asked: Asked, traffic: Traffic | None = None) -> FitAnswer:
     """Answer a question that has been read.
 
     Parameters
     ----------
     asked : Asked
         The question.
+    traffic : Traffic, optional
+        What arrives.
 
     Returns
     -------
@@ -100,16 +108,19 @@ def answer_of(asked: Asked) -> FitAnswer:
         "runners": tuple(_runner_up(one) for one in solution.ranked[1 : 1 + _LISTED]),
         "others": max(len(solution.ranked) - 1 - _LISTED, 0),
         "left_out": solution.left_out,
-        "changes": changes_of(solution),
+        # under named traffic each change is simulated, see `runs_under`
+        "changes": () if traffic is not None and first.alone and verdict != "does_not_fit" else changes_of(solution),
     }
     if verdict == "does_not_fit" or "memory_bandwidth" in missing or first.alone == 0.0:
         return FitAnswer(**common, warnings=_warnings(solution, ()))  # type: ignore[arg-type]
-    found = predictions_of(asked, best, grid_of(asked, best))
-    rows = user_table(asked, best, found)
+    grid = grid_of(asked, best)
+    found = predictions_of(asked, best, tuple(sorted({*grid, *asked.users})))
+    rows = simulated_rows(asked, best, user_table(asked, best, found), traffic)
     told = _launch_context(asked, best)
     command, notes = launch_command(asked, best, told)
     one, deployment = found[asked.users[0]], deployment_of(asked, best.terms)
-    safe = safe_users(asked, best, found)
+    # of the same numbers of users whichever rows are asked for: between them times are interpolated
+    safe = safe_users(asked, best, {number: found[number] for number in grid})
     hazards = hazards_of(asked, best, users=safe.users, longest=told)
     return FitAnswer(
         **common,  # type: ignore[arg-type]
@@ -118,7 +129,7 @@ def answer_of(asked: Asked) -> FitAnswer:
         printed=best.printed(told),
         users=rows,
         user_rate=first.alone,
-        total_rate=first.many,
+        total_rate=next(row.total_rate.value for row in rows if row.users == shown_users(asked)),
         one_user=rows[0] if rows[0].users == 1 else user_table(asked.but(users=(1,)), best, found)[0],
         safe=without_danger(safe, hazards),
         binding=binding_words(rows),
@@ -128,6 +139,8 @@ def answer_of(asked: Asked) -> FitAnswer:
         basis=one.basis,
         knowledge=one.knowledge,
         fits=(_fit_file(deployment), "calibration/fits/memory.toml"),
+        traffic=traffic_words(traffic) if traffic is not None else "",
+        runs=runs_under(solution, traffic) if traffic is not None and rows[0].ttft is not None else (),
     )
 
 
@@ -179,7 +192,7 @@ def _cards(best: Holding) -> str:
     ranks = stage_ranks(best.terms, best.stage)
     if best.terms.accelerators == 1:
         return "the card"
-    if len(ranks) == best.terms.accelerators:
+    if len(ranks) == best.terms.server:
         return "each card"
     shown = ", ".join(map(str, ranks[:8])) + (" …" if len(ranks) > 8 else "")
     return f"each of cards {shown} (stage {best.stage})" if len(ranks) > 1 else f"card {shown} (stage {best.stage})"
@@ -187,6 +200,8 @@ def _cards(best: Holding) -> str:
 
 def _headline(solution: Solution, verdict: str) -> str:
     asked, best = solution.asked, solution.best
+    idle = asked.machine.count - best.terms.accelerators
+    left = f"; {idle} of {asked.machine.count} accelerators stay idle" if idle else ""
     if best.terms.blocked is not None:
         return f"does not run with {asked.engine}: {best.terms.blocked.title}"
     length = f"{asked.full_request:,} tokens"
@@ -198,17 +213,20 @@ def _headline(solution: Solution, verdict: str) -> str:
         return f"does not fit: {lack} in the best layout, {best.terms.name}"
     if verdict == "tight" and best.verdict == "tight":
         lack = f"{best.short_low / GIB:.1f} GiB short on {_cards(best)}"
-        return f"tight: one request of {length} fits in the mean, but is {lack} if the engine takes more than usual"
+        return (
+            f"tight: one request of {length} fits in the mean, but is {lack} if the engine takes more than usual{left}"
+        )
     if verdict == "tight":
         users = asked.users[-1]
         if best.held >= users:
             few = f"only {best.held_low:,.0f} at the low end"
-            return f"tight: the cache holds the {users} requests of {asked.user_tokens:,} tokens in the mean, but {few}"
+            held = f"the {users} requests of {asked.user_tokens:,} tokens"
+            return f"tight: the cache holds {held} in the mean, but {few}{left}"
         said = f"holds {best.held:,.0f} of the {users} requests of {asked.user_tokens:,} tokens"
         low = f" ({best.held_low:,.0f} at the low end)" if best.held_low < best.held else ""
-        return f"tight: the cache {said}{low}; the others wait"
+        return f"tight: the cache {said}{low}; the others wait{left}"
     spare = max(best.pool_bytes, 0.0) / GIB
-    return f"fits with {best.terms.name}: {spare:.1f} GiB for the cache on {_cards(best)}, the fullest"
+    return f"fits with {best.terms.name}: {spare:.1f} GiB for the cache on {_cards(best)}, the fullest{left}"
 
 
 def _reasons(solution: Solution, verdict: str) -> tuple[str, ...]:

@@ -17,7 +17,7 @@ from glmplan.readers.runs.figures import FIGURES
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["AnswerRecord", "Change", "Limit", "RunnerUp", "Safe", "UserRow", "Warn", "user_rows"]
+__all__ = ["AnswerRecord", "Change", "Limit", "RunnerUp", "Safe", "TrafficRun", "UserRow", "Warn", "user_rows"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +44,10 @@ class UserRow:
         What lies outside of what was measured; empty if nothing.
     shares : dict of str to float
         Shares of the decode step by component, [-]
+    simulated : bool
+        Whether the simulator answers, because the cache does not hold so many requests.
+    preempted : float
+        Preemptions for each request, of a simulated row, [-]
     """
 
     users: int
@@ -55,6 +59,8 @@ class UserRow:
     context: int
     outside: str
     shares: dict[str, float]
+    simulated: bool = False
+    preempted: float = 0.0
 
     def figures(self) -> dict[str, Figure | None]:
         """Return the figures as tables write them.
@@ -195,6 +201,54 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True)
+class TrafficRun:
+    """What a plan, or a change of it, does under named traffic, by the simulator.
+
+    Attributes
+    ----------
+    what, ask : str
+        What is otherwise than in the plan, and the words that ask for it; empty for the plan itself.
+    layout, kv : str
+        Layout and format of the cache.
+    requests, rejected : int
+        Requests that were counted, and that were turned away, [-]
+    ttft, tpot, e2e : Figure
+        Means with their ends, [s]
+    ttft_p95 : float
+        [s]
+    total_rate : Figure
+        Tokens per second of all together, [token/s]
+    cached : float or None
+        Share of the prompt tokens that were found in the cache; None where nothing is kept, [-]
+    cached_low : float
+        The smaller of the shares at both ends, [-]
+    preempted : float
+        Preemptions for each request, [-]
+    full : float
+        Largest share of the cache in use, [-]
+    knowledge : str
+        Class of what its step times rest on.
+    """
+
+    what: str
+    ask: str
+    layout: str
+    kv: str
+    requests: int
+    rejected: int
+    ttft: Figure
+    ttft_p95: float
+    tpot: Figure
+    e2e: Figure
+    total_rate: Figure
+    cached: float | None
+    cached_low: float
+    preempted: float
+    full: float
+    knowledge: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Warn:
     """Something to know before buying or starting.
 
@@ -291,6 +345,11 @@ class AnswerRecord:
         Class of what was measured.
     fits : tuple of str
         Files of fits that were used.
+    traffic : str
+        Named traffic in words; empty where none was named.
+    runs : tuple of TrafficRun
+        The plan under named traffic, then what would change it most; empty where none was named or nothing can be
+        simulated.
     """
 
     asked: Asked
@@ -322,6 +381,8 @@ class AnswerRecord:
     basis: str = ""
     knowledge: str = ""
     fits: tuple[str, ...] = ()
+    traffic: str = ""
+    runs: tuple[TrafficRun, ...] = ()
 
     def to_frame(self, table: str = "users") -> pd.DataFrame:
         """A table of the answer: ``users``, ``memory``, ``layouts``, ``changes`` or ``warnings``.
@@ -410,6 +471,7 @@ def user_rows(users: tuple[UserRow, ...]) -> list[dict[str, Any]]:
         for name, figure in one.figures().items():
             for end, value in (("", "value"), ("_low", "low"), ("_high", "high")):
                 row[f"{name}{end}"] = None if figure is None else getattr(figure, value)
-        row |= {"context_each_tokens": one.context, "out_of_domain": one.outside}
+        row |= {"context_each_tokens": one.context, "out_of_domain": one.outside, "simulated": one.simulated}
+        row["preemptions_per_request"] = one.preempted
         rows.append(row)
     return rows

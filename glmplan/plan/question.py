@@ -13,7 +13,7 @@ from glmplan.facts.engines.releases import known_version
 from glmplan.facts.engines.walls import engine_names, load_engine
 from glmplan.facts.formats import KV_FORMATS
 from glmplan.facts.schema.model import Checkpoint, ModelSpec
-from glmplan.plan.degrees import check_layout
+from glmplan.plan.degrees import DEGREES, check_layout
 from glmplan.prediction.settings import Settings
 from glmplan.readers.machines.resolve import Machine, resolve_machine
 from glmplan.readers.models.checkpoints import checkpoint_for, read_by, remarks_on
@@ -29,12 +29,15 @@ __all__ = [
     "Words",
     "read_words",
     "users_at_once",
+    "usual_users",
 ]
 
 #: request that is taken when no lengths are given: a chat turn with some history [token]
 DEFAULT_INPUT, DEFAULT_OUTPUT = 2048, 512
 #: users of the table when none are given [-]
 DEFAULT_USERS = (1, 4, 8, 16, 32, 64, 128)
+#: users for whom plans are compared: at least so many, and so many for each accelerator of larger machines [-]
+_USUAL_USERS, _USUAL_EACH = 32, 4
 #: engines that a plan takes when none is named, which the answer says: for GGUF files and processors, for MLX files and
 #: Apple silicon, and for all else the one with most measurements
 _GGUF_ENGINE, _MLX_ENGINE, DEFAULT_ENGINE = "llama.cpp", "mlx", "vllm"
@@ -53,8 +56,8 @@ class Words:
         Model and machine.
     weights, kv, engine, engine_version : str or None
         Formats and engine.
-    tp, pp, dp, ep, dcp : str or None
-        Layout.
+    tp, pp, dp, ep, dcp, replicas : str or None
+        Layout, and servers of that layout.
     context, input, output : str or None
         Lengths.
     users : str or None
@@ -80,6 +83,7 @@ class Words:
     dp: int | str | None = None
     ep: int | str | None = None
     dcp: int | str | None = None
+    replicas: int | str | None = None
     context: int | str | None = None
     input: int | str | None = None
     output: int | str | None = None
@@ -109,8 +113,8 @@ class Asked:
         Engine and its version; None for the newest that evidence covers.
     kv : str or None
         KV cache format.
-    tp, pp, dp, ep, dcp : int or None
-        Layout, [-]
+    tp, pp, dp, ep, dcp, replicas : int or None
+        Layout, and servers of that layout, [-]
     context : int or None
         Longest sequence that must fit, [token]
     input_tokens, output_tokens : int
@@ -131,6 +135,8 @@ class Asked:
         What the files of the model say.
     calibration : str or None
         A site's calibration, which whoever predicts applies.
+    cached_tokens : int
+        Tokens of a prompt that the conversation held before, so that their keys are found again, [token]
     """
 
     model: ModelSpec
@@ -144,6 +150,7 @@ class Asked:
     dp: int | None
     ep: int | None
     dcp: int | None
+    replicas: int | None
     context: int | None
     input_tokens: int
     output_tokens: int
@@ -156,6 +163,7 @@ class Asked:
     assumed: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     calibration: str | None = None
+    cached_tokens: int = 0
 
     @property
     def request_tokens(self) -> int:
@@ -267,7 +275,7 @@ def read_words(words: Words) -> Asked:
         checkpoint = read_by(choice.model, checkpoint, engine)
         assumed += remarks_on(choice.model, checkpoint)
     kv = _kv(_text("--kv", words.kv), engine)
-    layout = [_whole(f"--{name}", getattr(words, name)) for name in ("tp", "pp", "dp", "ep", "dcp")]
+    degrees = {name: _whole(f"--{name}", getattr(words, name)) for name in DEGREES}
     context = _whole("--context", words.context)
     if context is not None and context > choice.model.max_context:
         message = f"is beyond the {choice.model.max_context:,} tokens that {choice.model.name} can read"
@@ -279,10 +287,9 @@ def read_words(words: Words) -> Asked:
     inputs, outputs = _lengths(words, context, longest, choice.model, assumed)
     mtp, acceptance = _drafting(words, choice.model, assumed)
     version = _version(words.engine_version, engine, assumed)
-    users = _users(words.users)
+    users = _users(words.users, machine)
     if words.users is None:
         assumed.append("users " + ", ".join(map(str, users)))
-    degrees = dict(zip(("tp", "pp", "dp", "ep", "dcp"), layout, strict=True))
     asked = Asked(
         model=choice.model,
         checkpoint=checkpoint,
@@ -290,7 +297,7 @@ def read_words(words: Words) -> Asked:
         engine=engine,
         engine_version=version,
         kv=kv,
-        **degrees,
+        **degrees,  # type: ignore[arg-type]
         context=context,
         input_tokens=inputs,
         output_tokens=outputs,
@@ -420,9 +427,9 @@ def _lengths(
     return inputs, outputs
 
 
-def _users(given: object) -> tuple[int, ...]:
+def _users(given: object, machine: Machine) -> tuple[int, ...]:
     if given is None:
-        return DEFAULT_USERS
+        return tuple(sorted({*DEFAULT_USERS, usual_users(machine)}))
     if isinstance(given, str):
         words: list[object] = [*given.split(",")] if given.strip() else []
     else:
@@ -430,6 +437,27 @@ def _users(given: object) -> tuple[int, ...]:
     if not words:
         raise SpecError("is empty; write numbers, as in 1,4,8", field="--users", value=given)
     return tuple(sorted({users_at_once(word, "--users") for word in words}))
+
+
+def usual_users(machine: Machine) -> int:
+    """Users for whom layouts of a machine are compared, whichever rows of a table are asked for.
+
+    Parameters
+    ----------
+    machine : Machine
+        The machine.
+
+    Returns
+    -------
+    int
+        32, and on machines of 16 accelerators or more the power of two at or below four for each of them, [-]
+
+    Examples
+    --------
+    >>> usual_users(resolve_machine("8xh200-sxm")), usual_users(resolve_machine("gb200-nvl72"))
+    (32, 256)
+    """
+    return max(_USUAL_USERS, 1 << ((_USUAL_EACH * machine.count).bit_length() - 1))
 
 
 def users_at_once(given: object, field: str) -> int:

@@ -10,7 +10,7 @@ from glmplan.physics.points import Layout
 from glmplan.plan.capacity import Holding
 from glmplan.plan.engine_limits import Terms
 from glmplan.plan.offloaded import experts_on_host
-from glmplan.plan.question import Asked
+from glmplan.plan.question import Asked, usual_users
 from glmplan.prediction.deployment import Deployment, deploy
 from glmplan.prediction.hosted import offload_of
 from glmplan.prediction.load import Load
@@ -21,13 +21,13 @@ from glmplan.units import GIB
 __all__ = [
     "FLOOR",
     "NEAR",
-    "TYPICAL",
     "Scored",
     "deployment_of",
     "load_of",
     "matrix_rate_known",
     "predicted",
     "rank_layouts",
+    "shown_users",
     "speed_known",
     "typical_users",
 ]
@@ -36,8 +36,6 @@ __all__ = [
 FLOOR = 0.7
 #: layouts within this share of the largest throughput count as equal [-]
 NEAR = 0.9
-#: users for whom throughput is compared when none are asked for [-]
-TYPICAL = 32
 #: stands for a matrix rate that nobody published: products then take no time [FLOP/s]
 _NO_LIMIT = 1e30
 
@@ -141,7 +139,7 @@ def predicted(asked: Asked, cases: list[tuple[Holding, int]]) -> list[Prediction
     rows = []
     for holding, users in cases:
         deployment = deployments.setdefault(id(holding), deployment_of(asked, holding.terms))
-        rows.append((deployment, load_of(asked, deployment, holding.pool, users), None))
+        rows.append((deployment, load_of(asked, deployment, holding.pool, users, holding.terms.replicas), None))
     found = predict_many(rows) if rows else []
     if not _prompts_timed(asked):
         return [_decoding_only(one) for one in found]
@@ -167,7 +165,7 @@ def deployment_of(asked: Asked, terms: Terms) -> Deployment:
     Returns
     -------
     Deployment
-        What is predicted.
+        What is predicted: one server of the layout.
 
     Raises
     ------
@@ -190,11 +188,11 @@ def deployment_of(asked: Asked, terms: Terms) -> Deployment:
         acceptance=asked.acceptance if terms.mtp == asked.mtp else None,
         sparse=terms.sparse,
         link=asked.machine.links(tp=terms.tp, pp=terms.pp, dp=terms.dp, dcp=terms.dcp),
-        offload=offload_of(asked.engine, asked.machine.host, terms.accelerators),
+        offload=offload_of(asked.engine, asked.machine.host, terms.server),
     )
 
 
-def load_of(asked: Asked, deployment: Deployment, pool: float, users: int) -> Load:
+def load_of(asked: Asked, deployment: Deployment, pool: float, users: int, replicas: int = 1) -> Load:
     """The load that a number of users make.
 
     Parameters
@@ -204,29 +202,40 @@ def load_of(asked: Asked, deployment: Deployment, pool: float, users: int) -> Lo
     deployment : Deployment
         What serves them.
     pool : float
-        Cache pool, [token]
+        Cache pool of all servers together, [token]
     users : int
         Users, each sending the next request when the last is answered, [-]
+    replicas : int, optional
+        Servers, over which users are spread evenly, [-]
 
     Returns
     -------
     Load
-        The load; without a matrix rate of the part only its decoding.
+        The load of one server, whose rates are those of all; without a matrix rate of the part only its decoding.
     """
+    busy, packing, cached = min(replicas, users), deployment.defaults, asked.cached_tokens
+    places = packing.places * deployment.dp
+    if cached:
+        # what was in the conversation before takes its place in the pool, and none of the prompt's time
+        each = asked.input_tokens + packing.reserve * asked.output_tokens
+        places = max(min(places, int(pool / replicas // each)), 1)
     load = user_load(
-        deployment.defaults,
+        packing,
         ranks=deployment.dp,
         tokens_per_step=deployment.tokens_per_step,
-        users=users,
-        input_tokens=asked.input_tokens,
+        users=users / busy,
+        input_tokens=asked.input_tokens - cached,
         output_tokens=asked.output_tokens,
-        pool_tokens=pool,
+        context=float(cached),
+        max_requests=places,
+        pool_tokens=pool / replicas,
+        replicas=busy,
     )
     return load.decoding() if deployment.accelerator.peak.get("bf16") == _NO_LIMIT else load
 
 
 def typical_users(asked: Asked) -> int:
-    """Users for whom the throughput of layouts is compared.
+    """Users for whom the throughput of layouts is compared: of the machine, not of the rows that were asked for.
 
     Parameters
     ----------
@@ -236,9 +245,26 @@ def typical_users(asked: Asked) -> int:
     Returns
     -------
     int
-        The most that were asked for; 32 if none were, [-]
+        As `glmplan.plan.question.usual_users` says, [-]
     """
-    return asked.users[-1] if asked.users_given else TYPICAL
+    return usual_users(asked.machine)
+
+
+def shown_users(asked: Asked) -> int:
+    """Users whose throughput an answer and its changes tell.
+
+    Parameters
+    ----------
+    asked : Asked
+        The question.
+
+    Returns
+    -------
+    int
+        The most that were asked for or named as traffic; those for whom layouts are compared if none were, [-]
+    """
+    usual = typical_users(asked)
+    return usual if usual in asked.users and not asked.users_given else asked.users[-1]
 
 
 def rank_layouts(asked: Asked, holdings: list[Holding]) -> list[Scored]:
@@ -262,16 +288,25 @@ def rank_layouts(asked: Asked, holdings: list[Holding]) -> list[Scored]:
     mean, these before those that would but whose speed no known fact gives (of these groups within one machine come
     first, then fewer stages), and these before those that do not. Speeds are compared at the low end of their
     intervals, so that a layout that was measured beats one that is only thought to be a little faster, and they count
-    by the share of the accelerators in use. A layout is a candidate if one user gets at least 70 % of the best such
-    speed; of the candidates within 10 % of the largest throughput at the typical number of users, the one that is
-    fastest for one user is chosen, in steps of 5 %; of those alike the one with the fewest stages and degrees.
+    by the share of the accelerators in use. Pipeline stages inside one scale-up domain (NVLink, Infinity Fabric) come
+    after layouts without stages that use as many accelerators [1]_. A layout is a candidate if one user gets at least
+    70 % of the best such speed; of the candidates within 10 % of the largest throughput at the typical number of users,
+    the one that is fastest for one user is chosen, in steps of 5 %; of those alike the one with the fewest stages and
+    degrees.
+
+    References
+    ----------
+    .. [1] vLLM, "Parallelism and Scaling": tensor parallelism within a node, stages over nodes, for links without
+       NVLink or for a number of accelerators that does not divide.
+       https://docs.vllm.ai/en/latest/serving/parallelism_scaling/
     """
     speeds, unknown = _speeds(asked, holdings)
     classes = [
         _BLOCKED if one.terms.blocked is not None else _UNKNOWN if place in unknown else _CLASS[one.verdict]
         for place, one in enumerate(holdings)
     ]
-    peers = [place for place in speeds if classes[place] == min(classes)]
+    staged = _needless_stages(asked, holdings, classes)
+    peers = [place for place in speeds if classes[place] == min(classes) and place not in staged]
     best_alone = max((speeds[place].alone_low for place in peers), default=0.0)
     quick = [place for place in peers if speeds[place].alone_low >= FLOOR * best_alone]
     best_many = max((speeds[place].many_low for place in quick), default=0.0)
@@ -285,7 +320,7 @@ def rank_layouts(asked: Asked, holdings: list[Holding]) -> list[Scored]:
         if classes[place] >= _UNKNOWN or place not in speeds:
             return (classes[place], max(one.lacking, 0.0), -one.pool, terms.pp, terms.dp, terms.ep)
         fast = speeds[place]
-        rank = 0.0 if place in near else 1.0 if place in quick else 2.0
+        rank = 3.0 if place in staged else 0.0 if place in near else 1.0 if place in quick else 2.0
         # among equals in throughput: steps of 5 % for one user, then fewer stages, then fewer degrees
         step = -round(math.log(max(fast.alone_low, 1e-9)) / math.log(1.05))
         first = (step, 0.0) if place in near else (-fast.many_low, -fast.alone_low)
@@ -296,9 +331,27 @@ def rank_layouts(asked: Asked, holdings: list[Holding]) -> list[Scored]:
     ranked = []
     for place in order:
         one = speeds.get(place, _Speed())
-        why = "" if place == best else unknown.get(place) or _why(asked, holdings, speeds, place, best)
+        why = "" if place == best else unknown.get(place) or staged.get(place, "")
+        if place != best and not why:
+            why = _why(asked, holdings, speeds, place, best)
         ranked.append(Scored(holdings[place], one.alone, one.many, why, unknown.get(place, ""), one.knowledge))
     return ranked
+
+
+def _needless_stages(asked: Asked, holdings: list[Holding], classes: list[int]) -> dict[int, str]:
+    """Layouts with stages inside one scale-up domain where one without uses as many accelerators, and why not."""
+    scale_up = asked.machine.host.scale_up
+    if scale_up is None or scale_up.topology == "bridge" or asked.pp:
+        return {}
+    whole = {place for place, one in enumerate(holdings) if one.terms.pp == 1}
+    found = {}
+    for place, one in enumerate(holdings):
+        if one.terms.pp == 1 or one.terms.server > asked.machine.per_node or classes[place] >= _UNKNOWN:
+            continue
+        same = (holdings[n].terms.accelerators for n in whole if classes[n] <= classes[place])
+        if max(same, default=0) >= one.terms.accelerators:
+            found[place] = f"stages within one {scale_up.kind} domain gain nothing where it fits without"
+    return found
 
 
 #: layouts that fit come before those that do not, and those of unknown speed between them
@@ -329,7 +382,8 @@ def _speeds(asked: Asked, holdings: list[Holding]) -> tuple[dict[int, _Speed], d
         except UnknownFact as error:
             unknown[place] = str(error)
             continue
-        cases += [(one, 1), (one, typical_users(asked))]
+        # users whom the cache does not hold wait: more than it holds gain nothing
+        cases += [(one, 1), (one, max(min(typical_users(asked), int(one.held)), 1))]
         owners.append(place)
     found = predicted(asked, cases)
     speeds = {}

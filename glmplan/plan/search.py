@@ -8,7 +8,7 @@ from glmplan.facts.engines.walls import load_engine
 from glmplan.facts.formats import kv_format
 from glmplan.plan.capacity import Holding, Ranks
 from glmplan.plan.engine_limits import Obstacles, Terms
-from glmplan.plan.layouts import layouts
+from glmplan.plan.layouts import layouts, servers_of
 from glmplan.plan.question import Asked
 from glmplan.plan.ranking import Scored, rank_layouts, speed_known
 from glmplan.prediction.deployment import cache_choice
@@ -87,9 +87,9 @@ def solve(asked: Asked, *, options: frozenset[str] = frozenset(), quick: bool = 
     ranked = _ranked(asked, obstacles, ranks, preferred, quick)
     smaller = load_engine(asked.engine).small_cache(asked.machine.accelerator)
     saves = smaller and kv_format(smaller).bytes < kv_format(preferred).bytes
-    if asked.kv is None and saves and _wants_more(asked, ranked[0]):
+    if asked.kv is None and saves and ranked[0].holding.verdict != "fits":
         other = _ranked(asked, obstacles, ranks, smaller, quick)
-        if _is_better(asked, other[0], ranked[0]):
+        if _is_better(other[0], ranked[0]):
             ranked, kv_why, preferred = other, f"{preferred.upper()} does not hold what was asked", smaller
     if (terms := ranked[0].holding.terms).kv != preferred:
         forced = next((wall.title for wall in terms.walls if wall.instead.kv == terms.kv), "a limit of the engine")
@@ -98,7 +98,7 @@ def solve(asked: Asked, *, options: frozenset[str] = frozenset(), quick: bool = 
 
 
 def _ranked(asked: Asked, obstacles: Obstacles, ranks: Ranks, kv: str, quick: bool) -> list[Scored]:
-    wanted = [obstacles.wanted(layout, kv) for layout in ranks.found]
+    wanted = [obstacles.wanted(layout, kv, servers_of(asked, layout)) for layout in ranks.found]
     if quick:
         # graphs and draft layers take memory: looked at without them, no layout is lost that fits in the end
         light = [ranks.hold(replace(terms, graphs=False, mtp=0)) for terms in wanted]
@@ -110,13 +110,7 @@ def _ranked(asked: Asked, obstacles: Obstacles, ranks: Ranks, kv: str, quick: bo
     return rank_layouts(asked, [ranks.hold(terms) for terms in settled.values()])
 
 
-def _wants_more(asked: Asked, first: Scored) -> bool:
-    if first.holding.verdict != "fits":
-        return True
-    return asked.users_given and first.holding.held_low < asked.users[-1]
-
-
-def _is_better(asked: Asked, other: Scored, first: Scored) -> bool:
+def _is_better(other: Scored, first: Scored) -> bool:
     classes = {"fits": 0, "tight": 1, "does_not_fit": 2}
     before, after = classes[first.holding.verdict], classes[other.holding.verdict]
     return after < before or (after == before < 2 and other.holding.held_low > first.holding.held_low)

@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypedDict
 
 from glmplan.serving.engine.inputs import ServingInputs
 from glmplan.serving.engine.step_table import StepTable
+from glmplan.serving.safe_load import room_factors, speed_factors
 from glmplan.serving.simulate import Service
 from glmplan.serving.traffic.spec import Traffic
 
-__all__ = ["Described", "service_of"]
+__all__ = ["Described", "Draws", "service_of"]
 
 #: contexts of recorded requests for which step times are tabulated; longer ones are extrapolated [token]
 _LONGEST_RECORDED = 262_144
+
+
+class Draws(TypedDict):
+    """What is not known of a machine, as `glmplan.serving.safe_load.safe_load` takes it, [-]"""
+
+    factors: Sequence[float]
+    waits: Sequence[float]
+    rooms: Sequence[float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,12 +38,35 @@ class Described:
         90 % interval of the step time relative to its prediction, [-]
     basis : str
         What the step time rests on.
+    first : tuple of float
+        90 % interval of the time to the first token relative to what its steps alone say, [-]
+    room : tuple of float
+        90 % interval of the pool relative to its prediction, [-]
+    promise : str
+        What `fit` holds for usable; empty for a step time of one's own.
     """
 
     service: Service
     low: float
     high: float
     basis: str
+    first: tuple[float, float] = (1.0, 1.0)
+    room: tuple[float, float] = (1.0, 1.0)
+    promise: str = ""
+
+    def draws(self) -> Draws:
+        """What is not known of the machine, in equal parts from the worst to the best.
+
+        Returns
+        -------
+        Draws
+            Arguments ``factors``, ``waits`` and ``rooms`` of `glmplan.serving.safe_load.safe_load`, [-]
+        """
+        return {
+            "factors": speed_factors(self.low, self.high),
+            "waits": speed_factors(*self.first),
+            "rooms": room_factors(*self.room),
+        }
 
 
 def service_of(
@@ -65,6 +97,8 @@ def service_of(
     """
     settings, pool = inputs.settings, inputs.pool
     changes = dict(scheduler or {})
+    ranks = inputs.ranks  # copies that are asked for are copies of all data-parallel ranks
+    changes |= {name: changes[name] * ranks for name in ("replicas", "prefill_replicas") if name in changes}
     budget = changes.get("max_num_batched_tokens")
     if budget is not None and "max_num_seqs" not in changes:
         changes["max_num_seqs"] = max(1, min(settings.max_num_seqs, budget // settings.tokens_per_decode))
@@ -72,6 +106,7 @@ def service_of(
     if kv_tokens is not None or block_size is not None:
         pool = replace(pool, tokens=kv_tokens or pool.tokens, block_size=block_size or pool.block_size)
     longest = 4 * (traffic.input + traffic.output) * (traffic.turns if traffic.kind == "sessions" else 1)
+    longest += traffic.start + traffic.shared_prefix
     if traffic.kind == "trace" or traffic.lengths:
         longest = _LONGEST_RECORDED
     table = StepTable.tabulate(
@@ -80,4 +115,11 @@ def service_of(
         max_context=max(1024, min(settings.max_model_len, pool.tokens, longest)),
         max_prefill=settings.max_num_batched_tokens,
     )
-    return Described(Service(table, pool, settings, inputs.front_end), inputs.low, inputs.high, inputs.basis)
+    return Described(
+        Service(table, pool, settings, inputs.front_end),
+        inputs.low,
+        inputs.high,
+        inputs.basis,
+        (inputs.first_low, inputs.first_high),
+        (inputs.pool_low, inputs.pool_high),
+    )

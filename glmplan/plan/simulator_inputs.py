@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+import numpy as np
+
 from glmplan.errors import DoesNotFit, UnknownFact
-from glmplan.facts.engines.defaults import block_tokens
+from glmplan.facts.engines.defaults import block_tokens, engine_defaults
+from glmplan.facts.schema.model import Recurrent
 from glmplan.plan.capacity import Holding
 from glmplan.plan.question import Asked, Words, read_words
 from glmplan.plan.ranking import deployment_of, load_of, typical_users
@@ -16,21 +21,22 @@ from glmplan.serving.engine.inputs import ServingInputs
 from glmplan.serving.engine.settings import KvPool, scheduler_settings
 from glmplan.serving.traffic.drafting import Acceptance
 
-__all__ = ["inputs_of", "serving_inputs"]
+__all__ = ["chosen", "inputs_of", "serving_inputs"]
 
 
-def serving_inputs(words: Words) -> ServingInputs:
+def serving_inputs(question: Words | Asked) -> ServingInputs:
     """Plan a deployment as `fit` does and describe it to the simulator.
 
     Parameters
     ----------
-    words : Words
-        The question as typed.
+    question : Words or Asked
+        The question as typed, or as it was read.
 
     Returns
     -------
     ServingInputs
-        The best layout that fits, as one engine: its step time spreads requests over attention groups and stages.
+        The best layout that fits, as one engine for each data-parallel rank: the step time of a rank is that of all of
+        them with as much to do each, and spreads requests over stages.
 
     Raises
     ------
@@ -47,19 +53,42 @@ def serving_inputs(words: Words) -> ServingInputs:
     >>> inputs.settings.scheduler, inputs.low < 1 < inputs.high
     ('vllm', True)
     """
-    asked = read_words(words)
+    asked = question if isinstance(question, Asked) else read_words(question)
     with site_calibration(asked.calibration):
-        solution = solve(asked)
-        best = solution.best
-        if best.verdict == "does_not_fit":
-            raise DoesNotFit(
-                f"{asked.model.name} {asked.checkpoint.name} does not fit {words.on}: `glmplan fit` shows what is short"
-            )
-        if solution.ranked[0].alone == 0.0:
-            raise UnknownFact(
-                f"the speed of {asked.machine.accelerator.name} is not published: nothing can be simulated"
-            )
+        best = chosen(asked)
         return inputs_of(asked, best, deployment_of(asked, best.terms))
+
+
+def chosen(asked: Asked) -> Holding:
+    """Choose the layout of a question as `fit` does, where it can be asked for times.
+
+    Parameters
+    ----------
+    asked : Asked
+        The question.
+
+    Returns
+    -------
+    Holding
+        The best layout that fits.
+
+    Raises
+    ------
+    DoesNotFit
+        If no layout holds one request of the asked length, or the engine does not run the model on the part.
+    UnknownFact
+        If no speed of the layout can be computed.
+    """
+    solution = solve(asked)
+    best, what = solution.best, f"{asked.model.name} {asked.checkpoint.name}"
+    if best.terms.blocked is not None:
+        raise DoesNotFit(f"{what} does not run with {asked.engine}: {best.terms.blocked.title}")
+    if best.verdict == "does_not_fit":
+        raise DoesNotFit(f"{what} does not fit {asked.machine.text}: `glmplan fit` shows what is short")
+    if solution.ranked[0].alone == 0.0:
+        why = solution.ranked[0].unknown or f"the speed of {asked.machine.accelerator.name} is not published"
+        raise UnknownFact(f"{why}: nothing can be predicted")
+    return best
 
 
 def inputs_of(asked: Asked, best: Holding, deployment: Deployment) -> ServingInputs:
@@ -87,25 +116,35 @@ def inputs_of(asked: Asked, best: Holding, deployment: Deployment) -> ServingInp
     if not step_model_of(deployment).times_prompts:
         name = deployment.accelerator.full_name
         raise UnknownFact(f"no matrix rate of {name} is published: requests with prompts cannot be simulated")
-    found = predict(deployment, load_of(asked, deployment, best.pool, typical_users(asked)))
+    servers = best.terms.replicas
+    found = predict(deployment, load_of(asked, deployment, best.pool, typical_users(asked), servers))
     # how sure a step is: of answers of a single token their only one, the first, says it
-    figure = found.figures["tpot"] if "tpot" in found.figures else found.figures["ttft"]
-    defaults = asked.defaults
+    first = found.figures["ttft"]
+    figure = found.figures.get("tpot", first)
+    defaults, ranks = asked.defaults, deployment.dp
+    pool = best.pool / (servers * ranks)
     drafted = deployment.draft_tokens
+    budget = defaults.budget
+    if defaults.divided and asked.settings.max_num_batched_tokens is None:
+        budget = max(budget // ranks, 1)
     settings = scheduler_settings(
         defaults.scheduler,
-        max_num_batched_tokens=defaults.budget * deployment.dp,
-        max_num_seqs=min(
-            defaults.places * deployment.dp, defaults.budget * deployment.dp // (1 + drafted), int(best.pool)
-        ),
+        max_num_batched_tokens=budget,
+        max_num_seqs=max(min(defaults.places, budget // (1 + drafted), int(pool)), 1),
         max_model_len=asked.settings.max_model_len or asked.context or asked.model.max_context,
         acceptance=Acceptance.of_mean(drafted, deployment.tokens_per_step) if drafted else None,
+        replicas=ranks * servers,
+        routing=defaults.routing,
+        prefix_caching=_reuses(asked),
+        async_scheduling=defaults.ahead and deployment.pp == 1,
+        reserve_full_isl=defaults.whole_prompt,
+        schedule_conservativeness=defaults.rank_conservativeness if ranks > 1 else 1.0,
     )
     return ServingInputs(
-        step_seconds=step_seconds(deployment),
+        step_seconds=_of_rank(step_seconds(deployment), ranks),
         # every rank hands over its own part, copies of a latent included
         pool=KvPool(
-            int(best.pool),
+            int(pool),
             block_tokens(asked.engine, sparse=best.memory.sparse),
             best.pool_bytes / best.pool * best.terms.accelerators,
         ),
@@ -113,5 +152,42 @@ def inputs_of(asked: Asked, best: Holding, deployment: Deployment) -> ServingInp
         front_end=front_end_seconds(deployment, asked.input_tokens),
         low=figure.low / figure.value,
         high=figure.high / figure.value,
+        first_low=found.first_later * first.low / first.value,
+        first_high=found.first_later * first.high / first.value,
+        pool_low=best.pool_low / best.pool,
+        pool_high=best.pool_high / best.pool,
+        ranks=ranks,
         basis=f"{best.terms.name}, {asked.engine}, KV cache {best.terms.kv}; {found.basis}",
     )
+
+
+def _reuses(asked: Asked) -> bool:
+    """Whether the engine finds blocks of this model again when nothing is told."""
+    part = asked.machine.accelerator
+    recurrent = any(isinstance(kind.mixer, Recurrent) for kind in asked.model.layers.values())
+    found = engine_defaults(
+        asked.engine, version=asked.engine_version, accelerator=part.name, memory=part.memory, recurrent=recurrent
+    )
+    return found.prefix_caching
+
+
+def _of_rank(together: Callable[..., np.ndarray], ranks: int) -> Callable[..., np.ndarray]:
+    """Time of the step of one data-parallel rank, when the others have as much to do."""
+    if ranks == 1:
+        return together
+
+    def alone(
+        *,
+        decode_requests: np.ndarray,
+        decode_context: np.ndarray,
+        prefill_tokens: np.ndarray,
+        prefill_context: np.ndarray,
+    ) -> np.ndarray:
+        return together(
+            decode_requests=np.asarray(decode_requests) * ranks,
+            decode_context=decode_context,
+            prefill_tokens=np.asarray(prefill_tokens) * ranks,
+            prefill_context=prefill_context,
+        )
+
+    return alone

@@ -20,6 +20,7 @@ __all__ = [
     "predictions_of",
     "safe_users",
     "user_table",
+    "usual_promise",
 ]
 
 #: slowest speed that a reader accepts: 10 tokens per second [s]
@@ -58,7 +59,7 @@ def predictions_of(asked: Asked, holding: Holding, counts: tuple[int, ...]) -> d
 
 
 def grid_of(asked: Asked, holding: Holding) -> tuple[int, ...]:
-    """Numbers of users that are predicted: those asked for, and powers of two as far as the safe number may lie.
+    """Numbers of users that are predicted: powers of two as far as the safe number may lie, whichever are asked for.
 
     Parameters
     ----------
@@ -74,7 +75,7 @@ def grid_of(asked: Asked, holding: Holding) -> tuple[int, ...]:
     """
     most = int(max(min(holding.held, _most_requests(asked, holding), _MOST), 1))
     powers = {1 << bit for bit in range(most.bit_length())}
-    return tuple(sorted({*asked.users, *powers, most, 1}))
+    return tuple(sorted({*powers, most, 1}))
 
 
 def user_table(asked: Asked, holding: Holding, found: dict[int, Prediction]) -> tuple[UserRow, ...]:
@@ -117,7 +118,7 @@ def user_table(asked: Asked, holding: Holding, found: dict[int, Prediction]) -> 
 
 
 def _most_requests(asked: Asked, holding: Holding) -> int:
-    return asked.defaults.places * holding.terms.dp
+    return asked.defaults.places * holding.terms.dp * holding.terms.replicas
 
 
 def _running(asked: Asked, holding: Holding) -> float:
@@ -174,7 +175,7 @@ def safe_users(asked: Asked, holding: Holding, found: dict[int, Prediction]) -> 
         queue = seats
         if ttfts[0] is not None:
             waits = np.array([getattr(one, end) for one in ttfts if one is not None])
-            queue = min(seats, _largest(counts, waits, max(TARGET_TTFT, 3.0 * waits[0])))
+            queue = min(seats, _largest(counts, waits, _longest_wait(waits[0])))
         limits[end] = {"kv": kv, "queue": queue}
         if tpots[0] is not None:
             gaps = np.array([getattr(one, end) for one in tpots if one is not None])
@@ -197,6 +198,38 @@ def safe_users(asked: Asked, holding: Holding, found: dict[int, Prediction]) -> 
         limits=tuple(Limit(name, int(bad[name]), words[name]) for name in order),
         target_tpot=TARGET_TPOT,
     )
+
+
+def _longest_wait(alone: float) -> float:
+    """Longest wait for a first token that counts as usable, by what one user alone waits, [s]"""
+    return max(TARGET_TTFT, 3.0 * alone)
+
+
+def usual_promise(alone: Prediction) -> str:
+    """The promise under which `safe_users` counts, as `glmplan safe --slo` takes it.
+
+    Parameters
+    ----------
+    alone : Prediction
+        Of one user.
+
+    Returns
+    -------
+    str
+        Means of the first token, where prompts can be timed, and of each further one.
+
+    Examples
+    --------
+    >>> figures = {"ttft": Figure(4.0, 3.0, 5.0), "tpot": Figure(0.02, 0.01, 0.03)}
+    >>> usual_promise(Prediction(figures, {}, 1.0, "", "", ""))
+    'ttft mean < 12 s, tpot mean < 100 ms'
+    """
+    words = []
+    if (first := alone.figures.get("ttft")) is not None:
+        words.append(f"ttft mean < {_longest_wait(first.value):.4g} s")
+    if "tpot" in alone.figures:
+        words.append(f"tpot mean < {TARGET_TPOT * 1e3:g} ms")
+    return ", ".join(words)
 
 
 def binding_words(rows: tuple[UserRow, ...]) -> str:

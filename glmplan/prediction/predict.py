@@ -119,6 +119,8 @@ class Prediction:
         The same in words.
     out_of_domain : str
         What lies outside of what was measured; empty if nothing.
+    first_later : float
+        How many times later the first token comes than its steps alone say: prompts that meet others wait longer, [-]
     """
 
     figures: dict[str, Figure]
@@ -127,6 +129,7 @@ class Prediction:
     knowledge: str
     basis: str
     out_of_domain: str
+    first_later: float = 1.0
 
     def to_frame(self) -> pd.DataFrame:
         """One row for each figure, in the unit that its column in a table of runs has, with its 90 % interval."""
@@ -352,12 +355,13 @@ def _prediction(
 ) -> Prediction:
     seconds = step.seconds
     figures = {}
+    later = float(np.exp(load.waiting * known.ttft_scale))
     for name, figure in seen.figures.items():
         kind = INTERVAL_KINDS[name]
         low, high = known.ends[kind]
         total = float(figure.weights @ seconds) * float(np.exp(known.shifts.get(kind, 0.0)))
         if name.startswith("ttft"):
-            total *= float(np.exp(load.waiting * known.ttft_scale))
+            total *= later
         if total <= 0:
             continue
         if figure.rate:
@@ -370,4 +374,4 @@ def _prediction(
     spent = weights * seconds
     mean = spent @ step.shares / max(float(spent.sum()), 1e-300)
     parts = {name: float(sum(mean[place] for place in places)) for name, places in components.items()}
-    return Prediction(figures, parts, seen.running, known.knowledge, known.basis, known.outside)
+    return Prediction(figures, parts, seen.running, known.knowledge, known.basis, known.outside, later)

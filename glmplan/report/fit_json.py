@@ -9,7 +9,7 @@ from glmplan.units import GIB
 
 if TYPE_CHECKING:
     from glmplan.plan.answer import FitAnswer
-    from glmplan.plan.plan import Change, RunnerUp, UserRow, Warn
+    from glmplan.plan.plan import Change, RunnerUp, TrafficRun, UserRow, Warn
     from glmplan.prediction.predict import Figure
 
 __all__ = ["SCHEMA", "fit_json", "fit_record"]
@@ -82,6 +82,8 @@ def fit_record(answer: FitAnswer) -> dict[str, Any]:
             "model_max_tokens": asked.model.max_context,
         },
         "users": [_user(row) for row in answer.users],
+        "traffic": answer.traffic or None,
+        "runs": [_run(one) for one in answer.runs],
         "safe": _safe(answer),
         "binding": answer.binding,
         "runners_up": [_runner(one) for one in answer.runners],
@@ -170,6 +172,7 @@ def _plan(answer: FitAnswer) -> dict[str, Any] | None:
         "dp": terms.dp,
         "ep": terms.ep,
         "dcp": terms.dcp,
+        "replicas": terms.replicas,
         "accelerators": terms.accelerators,
         "kv": terms.kv,
         "kv_why": answer.kv_why,
@@ -237,6 +240,29 @@ def _user(row: UserRow) -> dict[str, Any]:
         "context_each_tokens": row.context,
         "step_shares": {name: _rounded(share) for name, share in row.shares.items()},
         "out_of_domain": row.outside,
+        "simulated": row.simulated,
+        "preemptions_per_request": _rounded(row.preempted),
+    }
+
+
+def _run(one: TrafficRun) -> dict[str, Any]:
+    return {
+        "what": one.what,
+        "ask": one.ask,
+        "layout": one.layout,
+        "kv": one.kv,
+        "requests": one.requests,
+        "rejected": one.rejected,
+        "ttft_mean_ms": _figure(one.ttft, 1e3),
+        "ttft_p95_ms": _rounded(one.ttft_p95 * 1e3),
+        "tpot_mean_ms": _figure(one.tpot, 1e3),
+        "e2e_mean_ms": _figure(one.e2e, 1e3),
+        "output_tokens_per_s": _figure(one.total_rate),
+        "cached_share": None if one.cached is None else _rounded(one.cached),
+        "cached_share_low": _rounded(one.cached_low),
+        "preemptions_per_request": _rounded(one.preempted),
+        "kv_occupancy_max": _rounded(one.full),
+        "knowledge": one.knowledge,
     }
 
 

@@ -23,7 +23,7 @@ CSV_COLUMNS: tuple[str, ...] = (
     "model", "checkpoint", "accelerator", "accelerator_count", "engine", "verdict", "layout", "kv", "users", "running",
     *(f"{name}{end}" for name in USER_FIGURES for end in ("", "_low", "_high")),
     "context_each_tokens", "kv_pool_tokens", "kv_pool_tokens_low", "kv_pool_tokens_high", "safe_users", "basis",
-    "out_of_domain", "kv_why", "rank", *MEMORY_COLUMNS,
+    "out_of_domain", "simulated", "preemptions_per_request", "kv_why", "rank", *MEMORY_COLUMNS,
 )  # fmt: skip
 
 

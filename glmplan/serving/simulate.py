@@ -33,10 +33,12 @@ from glmplan.units import whole_number
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["LARGEST", "Outcome", "Service", "simulate"]
+__all__ = ["LARGEST", "MOST_REQUESTS", "Outcome", "Service", "simulate"]
 
-#: seeds and numbers of requests have 64 bits [-]
+#: seeds have 64 bits [-]
 LARGEST = (1 << 64) - 1
+#: requests that are simulated at most: minutes of the plain loop; a trace is replayed whole under any number [-]
+MOST_REQUESTS = 200_000_000
 
 _FLUSH = 4096
 _CHUNK = 16_384
@@ -232,7 +234,7 @@ def simulate(
     >>> round(outcome.summary["tpot_mean_ms"], 6), round(outcome.summary["e2e_mean_ms"], 6)
     (10.0, 110.0)
     """
-    whole_number(requests, "--requests", most=LARGEST)  # a trace is replayed whole under any number
+    whole_number(requests, "--requests", most=LARGEST if traffic.kind == "trace" else MOST_REQUESTS)
     whole_number(replications, "--replications")
     whole_number(seed, "--seed", least=0, most=LARGEST)
     if whole_number(warmup, "--warmup", least=0) >= requests:
@@ -257,6 +259,7 @@ def simulate(
                         piece.records["arrival"] = piece.records["arrival"] - service.front_end
                     meter.records(piece.records)
                     meter.segments(piece.segments)
+                    meter.stalls(piece.stalls)
                     if writer is not None:
                         writer.write(piece.records)
                     if keep:
@@ -419,11 +422,15 @@ def _served(cluster: Cluster, source: Source) -> Iterator[Served]:
 
     def flush() -> Served:
         rows: list[float] = []
+        gaps: list[float] = []
         for engine in cluster.engines:
             if isinstance(engine, SkippingEngine):
                 rows += engine.segments
+                gaps += engine.stalls
                 engine.segments.clear()
-        return Served(finished.take(), np.array(rows, dtype=float).reshape(-1, 8).T.copy())
+                engine.stalls.clear()
+        segments, stalls = np.array(rows, dtype=float).reshape(-1, 8), np.array(gaps, dtype=float).reshape(-1, 2)
+        return Served(finished.take(), segments.T.copy(), stalls.T.copy())
 
     stream, more = cluster.run(source.arrivals, source.after), True
     while more:

@@ -205,6 +205,17 @@ class Meter:
         if self._accepted > 1:
             itl.add(np.zeros(len(made)), made * (self._accepted - 1))
 
+    def stalls(self, columns: np.ndarray) -> None:
+        """Count gaps between tokens that are longer than a step: prompts of others ran between, or a preemption did.
+
+        Parameters
+        ----------
+        columns : ndarray
+            Length [s], and how many; a negative number takes back what runs of equal steps have counted, [-]
+        """
+        if columns.shape[1]:
+            self.times["itl"].add(columns[0], columns[1])
+
     def summary(self, rejected: int = 0, found: bool = False) -> dict[str, float]:
         """All statistics by name.
 

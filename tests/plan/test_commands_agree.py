@@ -129,6 +129,7 @@ def _draw(generator: np.random.Generator) -> Words:
         tp=str(tp),
         pp=str(pp),
         dp=str(dp),
+        replicas="1",
         ep=one((None, "1")),
         input="1024",
         output="256",

@@ -79,7 +79,7 @@ def test_hazards_of_named_machines_have_numbers_and_a_source(host):
 def test_what_was_measured_behind_a_wall_of_unknown_price_is_not_measured_without_it():
     # DeepSeek-V3 on B300 was measured with SGLang 0.5.10 only, whose prompts its campaign reported as a bug
     struck, later = (
-        fit_answer(Words("deepseek-v3-nvfp4", "dgx-b300-8", engine="sglang", engine_version=version))
+        fit_answer(Words("deepseek-v3-nvfp4", "dgx-b300-8", engine="sglang", engine_version=version, replicas="1"))
         for version in ("0.5.10", "0.5.14")
     )
     name = "sglang-deepseek-prompts-on-b300"

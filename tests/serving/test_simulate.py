@@ -35,15 +35,20 @@ def _rows(path):
 @settings(max_examples=25, deadline=None)
 @given(
     seed=st.integers(0, 10**6),
-    kind=st.sampled_from(["closed:40", "poisson:4/s", "gamma:3/s,cv=3", "onoff:2/s"]),
+    kind=st.sampled_from(["closed:40", "closed:40,ramp=2", "poisson:4/s", "gamma:3/s,cv=3", "onoff:2/s"]),
     tokens=st.sampled_from([3000, 9000, 40_000, 1_000_000]),
     seqs=st.integers(1, 64),
     budget=st.sampled_from([64, 500, 8192]),
+    changes=st.fixed_dictionaries(
+        dict.fromkeys(("async_scheduling", "prefix_caching", "reserve_full_isl"), st.booleans())
+    ),
 )
-def test_the_plain_loop_gives_the_times_of_the_step_by_step_engine(tmp_path_factory, seed, kind, tokens, seqs, budget):
+def test_the_plain_loop_gives_the_times_of_the_step_by_step_engine(
+    tmp_path_factory, seed, kind, tokens, seqs, budget, changes
+):
     folder = tmp_path_factory.mktemp("records")
     traffic = parse_traffic(kind, input=300, output=100, input_cv=1.0, output_cv=0.8)
-    service = _service(tokens, max_num_seqs=seqs, max_num_batched_tokens=budget)
+    service = _service(tokens, max_num_seqs=seqs, max_num_batched_tokens=budget, **changes)
     # one chunk of lengths for both forms: 200 requests are fewer than either draws at once
     first = simulate(service, traffic, requests=200, seed=seed, records=folder / "a.csv")
     second = simulate(service, traffic, requests=200, seed=seed, records=folder / "b.csv", reference=True)
@@ -57,11 +62,12 @@ def test_the_plain_loop_gives_the_times_of_the_step_by_step_engine(tmp_path_fact
             assert one[column] == other[column]
 
 
-@pytest.mark.parametrize("kind", ["closed:30", "poisson:3/s"])
-def test_the_compiled_loop_writes_the_same_records(tmp_path, kind):
+@pytest.mark.parametrize("kind", ["closed:30", "closed:80", "poisson:3/s"])
+@pytest.mark.parametrize("ahead", [False, True])
+def test_the_compiled_loop_writes_the_same_records(tmp_path, kind, ahead):
     traffic = parse_traffic(kind, jitter=0.3)
     for name, fast in (("a.csv", False), ("b.csv", True)):
-        simulate(_service(), traffic, requests=20_000, seed=3, fast=fast, records=tmp_path / name)
+        simulate(_service(async_scheduling=ahead), traffic, requests=20_000, seed=3, fast=fast, records=tmp_path / name)
     one, other = _rows(tmp_path / "a.csv"), _rows(tmp_path / "b.csv")
     assert [r["request"] for r in one] == [r["request"] for r in other]
     assert max(abs(float(a["finish_s"]) - float(b["finish_s"])) for a, b in zip(one, other, strict=True)) < 1e-6

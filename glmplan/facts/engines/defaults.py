@@ -58,6 +58,18 @@ class EngineDefaults:
         Requests that a launch may ask for, of an engine that is told how many to run at once; 0 of others, [-]
     scheduler, admission : str
         Schedulers and admission rules of the simulator that come nearest, see `glmplan.serving.engine.settings`.
+    prefix_caching : bool
+        Whether blocks of earlier requests are found again.
+    ahead : bool
+        Whether a step is formed while the one before it runs.
+    whole_prompt : bool
+        Whether a whole prompt must fit in the cache before its first chunk is computed.
+    routing : str
+        Which data-parallel rank takes a request.
+    divided : bool
+        Whether `budget`, unless it is told, is that of all attention ranks together.
+    rank_conservativeness : float
+        By what the reserve of admission is multiplied with several attention ranks, [-]
     """
 
     budget: int
@@ -70,6 +82,12 @@ class EngineDefaults:
     most_requests: int = 0
     scheduler: str = "vllm"
     admission: str = "chunk"
+    prefix_caching: bool = False
+    ahead: bool = False
+    whole_prompt: bool = False
+    routing: str = "round-robin"
+    divided: bool = False
+    rank_conservativeness: float = 1.0
 
     @property
     def places(self) -> int:
@@ -106,7 +124,12 @@ def engine_known(engine: str) -> bool:
 
 @lru_cache(maxsize=1024)
 def engine_defaults(
-    engine: str, *, version: str | None = None, accelerator: str = "", memory: float | None = None
+    engine: str,
+    *,
+    version: str | None = None,
+    accelerator: str = "",
+    memory: float | None = None,
+    recurrent: bool = False,
 ) -> EngineDefaults:
     """How an engine packs requests into steps on a part.
 
@@ -120,6 +143,8 @@ def engine_defaults(
         Catalogue name of the part.
     memory : float, optional
         Memory of the part; a large one by default, [B]
+    recurrent : bool, optional
+        Whether the model has layers that keep a state, [-]
 
     Returns
     -------
@@ -147,13 +172,17 @@ def engine_defaults(
         raise UnknownFact(f"{engine}: no source says how it packs requests into steps")
     room = _LARGE if memory is None else memory
 
-    def number(setting: str | None) -> int:
-        if setting is None:
-            return 0
-        found = engine_default(
-            rule.defaults_of or engine, setting, version=version, memory=room, accelerator=accelerator
+    def found(setting: str) -> int | float | str | bool:
+        source = rule.defaults_of or engine
+        return engine_default(
+            source, setting, version=version, memory=room, accelerator=accelerator, recurrent=recurrent
         )
-        return int(found)
+
+    def number(setting: str | None) -> int:
+        return 0 if setting is None else int(found(setting))
+
+    def switch(setting: str | None) -> bool:
+        return setting is not None and bool(found(setting))
 
     return EngineDefaults(
         budget=number(rule.tokens_per_step),
@@ -166,6 +195,12 @@ def engine_defaults(
         most_requests=rule.most_requests or 0,
         scheduler=rule.scheduler,
         admission=rule.admission,
+        prefix_caching=switch(rule.prefix_caching),
+        ahead=switch(rule.ahead),
+        whole_prompt=switch(rule.whole_prompt),
+        routing=str(found(rule.routing)) if rule.routing else "round-robin",
+        divided=rule.divided,
+        rank_conservativeness=rule.rank_conservativeness,
     )
 
 
@@ -212,6 +247,7 @@ def engine_default(
     accelerator: str | None = None,
     tp: int = 1,
     sparse: bool = False,
+    recurrent: bool = False,
 ) -> int | float | str | bool:
     """Return the default of a setting.
 
@@ -231,6 +267,8 @@ def engine_default(
         TP degree, [-]
     sparse : bool, optional
         Whether the model keeps the keys of an indexer, [-]
+    recurrent : bool, optional
+        Whether the model has layers that keep a state, [-]
 
     Returns
     -------
@@ -254,14 +292,20 @@ def engine_default(
     512
     """
     for entry in load_engine(engine).defaults:
-        if entry.setting == setting and _holds(entry, version, memory, accelerator, tp, sparse):
+        if entry.setting == setting and _holds(entry, version, memory, accelerator, tp, (sparse, recurrent)):
             return entry.value
     raise UnknownFact(f"{engine}: no source says what {setting} is when it is not given")
 
 
 def _holds(
-    entry: Default, version: str | None, memory: float | None, accelerator: str | None, tp: int, sparse: bool = False
+    entry: Default,
+    version: str | None,
+    memory: float | None,
+    accelerator: str | None,
+    tp: int,
+    model: tuple[bool, bool] = (False, False),
 ) -> bool:
+    """Whether a default holds; `model` says whether its attention is sparse and whether layers keep a state."""
     from glmplan.facts.schema.engine import number_test, version_key
 
     if version is None:
@@ -277,7 +321,10 @@ def _holds(
         return False
     if entry.tp is not None and not number_test(entry.tp, tp):
         return False
+    sparse, recurrent = model
     if entry.sparse is not None and entry.sparse != sparse:
+        return False
+    if entry.recurrent is not None and entry.recurrent != recurrent:
         return False
     name = plain_name(accelerator or "")
     if entry.accelerators and not any(fnmatchcase(name, pattern) for pattern in entry.accelerators):

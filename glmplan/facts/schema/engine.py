@@ -247,7 +247,7 @@ class Default(Frozen):
     """What an engine takes for a setting that nobody gives.
 
     The memory and TP bounds and the patterns of names say on which parts; `sparse` whether it holds for models whose
-    sparse attention keeps an indexer's keys, or for the others.
+    sparse attention keeps an indexer's keys, `recurrent` for those with layers that keep a state, or for the others.
     """
 
     setting: str
@@ -258,6 +258,7 @@ class Default(Frozen):
     memory_below: Bytes | None = None
     tp: str | None = None
     sparse: bool | None = None
+    recurrent: bool | None = None
     accelerators: tuple[str, ...] = ()
     without_accelerators: tuple[str, ...] = ()
     note: str | None = None
@@ -310,6 +311,12 @@ class Scheduling(Frozen):
     before a request is admitted [-], `late` the steps that have begun when the next prompt of a closed loop arrives
     [-]. `most_requests` is the most that a launch can ask for, of an engine that is always told how many requests to
     run at once [-].
+
+    `prefix_caching`, `ahead`, `whole_prompt` and `routing` name settings too: whether blocks are found again, whether a
+    step is formed while the one before it runs, whether a whole prompt must fit before its first chunk is computed, and
+    which data-parallel rank takes a request. Without a name there is no such thing. `divided` says that
+    the default tokens of a step are those of all attention ranks together, and `rank_conservativeness` by what the
+    reserve of admission is multiplied with several ranks [-].
     """
 
     scheduler: Literal["vllm", "sglang", "trtllm", "llama.cpp"]
@@ -324,6 +331,12 @@ class Scheduling(Frozen):
     reserve: float = Field(default=0.5, gt=0, le=1)
     late: int = Field(default=1, ge=0)
     most_requests: int | None = Field(default=None, ge=1)
+    prefix_caching: str | None = None
+    ahead: str | None = None
+    whole_prompt: str | None = None
+    routing: str | None = None
+    divided: bool = False
+    rank_conservativeness: float = Field(default=1.0, gt=0)
     source: str
 
 

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from glmplan.serving.engine.prefix_cache import PrefixCache
 from glmplan.serving.engine.settings import EngineSettings, KvPool
 from glmplan.serving.traffic.request import Request
 
-__all__ = ["RECHECK_STEPS", "SharedEstimate", "block_period", "generated", "held_blocks", "why_rejected"]
-
-#: A request that SGLang's estimate keeps waiting is looked at again after this many decode steps, [-]
-RECHECK_STEPS = 16
+__all__ = ["SharedEstimate", "block_period", "by_longest_prefix", "generated", "held_blocks", "why_rejected"]
 
 #: SGLang: longest answer the estimate reckons with, [token]; the share of its first ratio that it decays to, [-];
 #: decode steps the decay takes, [-]; steps of decoding that it provides for after a retraction, [-]
 _CLIP, _FLOOR, _DECAY_STEPS, _RETRACT_STEPS = 4096, 0.14, 600, 20
+#: SGLang: most requests that are put in order of their prefix, [-]; tokens of a prefix that count as common, [token]
+_SORTED, _COMMON = 128, 32
 
 
 def block_period(block_size: int, growth: float) -> int:
@@ -122,6 +122,60 @@ def why_rejected(request: Request, pool: KvPool, settings: EngineSettings, perio
     if not settings.chunked_prefill and tokens - 1 > settings.max_num_batched_tokens * settings.pipeline_stages:
         return "may exceed the token budget, which must hold prompt and answer without chunked prefill"
     return None
+
+
+def by_longest_prefix(waiting: Iterable[Request], cache: PrefixCache, block_size: int) -> list[Request]:
+    """Put waiting requests into SGLang's order `lpm`: the longest cached prefix first.
+
+    Of those that share a prefix which is not cached yet the first goes before, the others go last, to find it later.
+
+    Parameters
+    ----------
+    waiting : iterable of Request
+        The queue, at most 128 of which are sorted; a longer one stays as it is.
+    cache : PrefixCache
+        What is cached.
+    block_size : int
+        Tokens of a block, [token]
+
+    Returns
+    -------
+    list of Request
+        The queue in the order in which it is admitted.
+
+    References
+    ----------
+    .. [1] SGLang 0.5.9, `python/sglang/srt/managers/schedule_policy.py` (SchedulePolicy._compute_prefix_matches,
+       _sort_by_longest_prefix, _determine_active_policy).
+
+    Examples
+    --------
+    >>> first, second, other = (Request(i, 0.0, 100, 1, runs=((name, 100),)) for i, name in enumerate("aab"))
+    >>> [r.number for r in by_longest_prefix([first, second, other], PrefixCache(16), 16)]
+    [0, 2, 1]
+    """
+    queue = list(waiting)
+    if len(queue) > _SORTED:
+        return queue
+    heads: dict[tuple[object, ...], int] = {}
+    keys: dict[int, float] = {}
+    for request in queue:
+        found = cache.match(request)[0] * block_size
+        keys[request.number] = -found
+        if found > _COMMON:
+            continue
+        common, names = 0, tuple(name for name, _ in request.runs)
+        for place, (_, tokens) in enumerate(request.runs, 1):
+            known = heads.get(names[:place], 0)
+            common += min(known, tokens)
+            if known != tokens:
+                break
+        if common >= _COMMON:
+            keys[request.number] = 1.0
+            continue
+        for place, (_, tokens) in enumerate(request.runs, 1):
+            heads[names[:place]] = max(heads.get(names[:place], 0), tokens)
+    return sorted(queue, key=lambda request: keys[request.number])
 
 
 class SharedEstimate:

@@ -11,7 +11,7 @@ import math
 from collections import deque
 from heapq import heappop, heappush
 
-from glmplan.serving.engine.admission import RECHECK_STEPS, SharedEstimate, block_period, held_blocks
+from glmplan.serving.engine.admission import SharedEstimate, block_period, held_blocks
 from glmplan.serving.engine.prefix_cache import PrefixCache
 from glmplan.serving.engine.settings import EngineSettings, KvPool
 from glmplan.serving.engine.step_clock import StepClock
@@ -80,6 +80,9 @@ class DecodingBatch:
         #: runs of equal steps, eight numbers each in one row: start, steps, seconds of the first, growth, decoding
         #: requests, contexts, prompts, blocks
         self.segments: list[float] = []
+        #: gaps between tokens that are not one step long, as length and count in turn; a negative count takes back what
+        #: the runs say of them
+        self.stalls: list[float] = []
         self._size = size = pool.block_size
         # `held_blocks` by the tokens in the last block of a prompt: steps behind it, blocks beyond the full ones
         phases = [odd * self.period // size for odd in range(size)]
@@ -93,7 +96,14 @@ class DecodingBatch:
         self._promises = settings.admission == "no-evict"
         self._promised = 0  # blocks that running requests will hold at their ends, under no-evict
         self._changed = True  # whether admission may come out differently than last time
-        self._estimate = SharedEstimate(settings.new_token_ratio) if settings.admission == "estimate" else None
+        self._estimate = SharedEstimate(settings.first_ratio) if settings.admission == "estimate" else None
+        self._full = False  # SGLang's flag: no request is admitted until one leaves
+        self._ahead = settings.async_scheduling
+        self._begun = (
+            0.0  # start of the step that was made last: what came later is not in the next one, if it is ahead
+        )
+        self._unseen: deque[tuple[float, Request]] = deque()  # those who came later, and when
+        self._last_decode = 0.0  # end of the last step in which requests decoded
         self._pieces: list[tuple[float, int, float, float]] = []  # start, steps, seconds of the first, growth
         self._steps = 0  # steps of the planned run; 0 for a single step with prompt tokens
         self._taken = 0  # blocks that its steps take after the first
@@ -123,7 +133,7 @@ class DecodingBatch:
             running[token] = request
             for later in [other for other in running if other > token]:
                 running[later] = running.pop(later)
-        request.joined = step
+        request.joined, request.since = step, self.now
         phase, blocks = self._starts[prompt % size]
         request.key = key = (step - phase) % period
         request.most = prompt // size + blocks + (phase + left - 1) // period
@@ -161,7 +171,7 @@ class DecodingBatch:
                 self.free += blocks
                 kept += min(computed // size, blocks)
         if finished:
-            self._changed = True
+            self._changed, self._full = True, False
         if kept and cache is not None:
             cache.keep(kept)
 
@@ -187,7 +197,7 @@ class DecodingBatch:
 
     def _leave(self, request: Request, blocks: int, computed: int, done: bool) -> None:
         """Give back the blocks of a request, for good or until it comes back."""
-        self._changed = True
+        self._changed, self._full = True, False
         if self._promises:
             self._promised -= self._peak(request)
         cache = self.cache
@@ -215,10 +225,10 @@ class DecodingBatch:
             heappop(heap)
         k = (heap[0] >> _SHIFT) - step
         if self.waiting:
-            if self._changed:
-                k = 1  # a preemption has just freed blocks: admission is tried again at the next step
-            elif self._estimate is not None:
-                k = min(k, RECHECK_STEPS - step % RECHECK_STEPS)
+            if self._changed and not self._full:
+                k = 1  # blocks have just been freed: admission is tried again at the next step
+        elif self._unseen and n < self.settings.max_num_seqs:
+            k = 1
         taken = self._growth(step + 1, k - 1) if k > 1 else 0
         if taken > room:
             low, high, taken = 1, k, 0  # the first step has its blocks; find the last that still gets them
@@ -285,11 +295,35 @@ class DecodingBatch:
             cache.evict(cache.evictable - free)
         return cache.match(request)[0]
 
+    def _count_stalls(self) -> None:
+        """Note the gaps that end with the first step of a run before which requests waited for prompts of others."""
+        at, here, seconds, slope = self._pieces[0]
+        before, late = self._last_decode, []
+        for request in reversed(self._running.values()):
+            if request.since < before:
+                break
+            late.append(at - request.since)
+        waited = [gap for gap in late if gap > 0]
+        others = len(self._running) - len(late)
+        if not waited and not others:
+            return
+        if here > 1:  # the first step for itself, so that what is taken back is what it says
+            self._pieces[:1] = [(at, 1, seconds, 0.0), (at + seconds, here - 1, seconds + slope, slope)]
+        for gap in waited:
+            self.stalls += (seconds + gap, 1, seconds, -1)
+        if others:
+            self.stalls += (seconds + at - before, others, seconds, -others)
+
     def _commit_run(self) -> None:
         """End a run of decode steps."""
         n, total, steps, growth = len(self._running), self._total, self._steps, self.growth
         self.free -= self._taken
         used, segments = self._pool_blocks - self.free, self.segments
+        if self._last_decode < self.now:
+            self._count_stalls()
+        self._last_decode = self.end
+        at, here, seconds, slope = self._pieces[-1]
+        self._begun = at + (here - 1) * seconds + slope * ((here - 1) * (here - 2) / 2)
         for at, here, seconds, slope in self._pieces:
             segments += (at, here, seconds, slope, n, total, 0, used)
             total += here * n * growth

@@ -55,6 +55,7 @@ class Cluster:
         self.decoders = self.engines[settings.prefill_replicas :]
         self.rejected: dict[str, int] = {}
         self._turns = {True: 0, False: 0}
+        self._homes: dict[tuple[int, bool], int] = {}  # where the turns of a session go
         self._link_free = 0.0
         self._number = 0
         # requests up to this length need no closer look: half the room of a slot or pool, and no other limit
@@ -228,6 +229,12 @@ class Cluster:
             best = max(range(len(among)), key=lambda i: (found[i], -among[i].load))
             if found[best] and among[best].load <= 2 * least + 4:
                 return among[best].replica
+        if routing == "affinity" and request.session >= 0:
+            # the router keeps no more than the replica of each session; the first turn goes to the least loaded
+            here = (request.session, among is self.prefillers)
+            if here not in self._homes:
+                self._homes[here] = min(among, key=lambda engine: engine.load).replica
+            return self._homes[here]
         if routing == "round-robin":
             turn = self._turns[among is self.prefillers]
             self._turns[among is self.prefillers] = turn + 1

@@ -7,7 +7,9 @@ one token (by the mean acceptance length with speculation); k steps take `k·t +
 
 from __future__ import annotations
 
-from glmplan.serving.engine.admission import RECHECK_STEPS, generated
+from collections import deque
+
+from glmplan.serving.engine.admission import by_longest_prefix, generated
 from glmplan.serving.engine.batch import DecodingBatch
 from glmplan.serving.engine.settings import EngineSettings, KvPool
 from glmplan.serving.engine.step_table import StepTable
@@ -45,11 +47,14 @@ class SkippingEngine(DecodingBatch):
         self._chunks: list[tuple[Request, int]] = []  # prompt tokens of the planned step
         self._tokens, self._weight = 0, 0.0  # how many these are, and the keys they attend together
         self._beside = 0  # decoding requests in the planned step with prompt tokens
+        self._late_places = self._late_blocks = 0  # what the last step freed, which a step formed ahead does not know
+        self._whole, self._sorts = settings.reserve_full_isl, settings.order == "lpm"
+        self._together = settings.prefill_max_requests or settings.max_num_seqs  # prompts in one step
 
     @property
     def load(self) -> int:
         """Requests waiting or running, [-]"""
-        return len(self.waiting) + self._busy
+        return len(self.waiting) + len(self._unseen) + self._busy
 
     @property
     def _busy(self) -> int:
@@ -66,44 +71,62 @@ class SkippingEngine(DecodingBatch):
             The time, [s]
         """
         request.replica = self.replica
+        if self.end == _NEVER:
+            self.now = max(self.now, now)
+        elif self._ahead:
+            self._unseen.append((now, request))
+            if self._steps and len(self._unseen) == 1 and self._may_be_next and now < self.end:
+                self._cut(now)
+            return
+        elif self._steps and self._may_be_next and now < self.end:
+            self._cut(now)
         if not self.waiting:
             self._changed = True
         self.waiting.append(request)
-        if self.end == _NEVER:
-            self.now = max(self.now, now)
-        elif self._steps and len(self.waiting) == 1 and self._busy < self._most and now < self.end:
-            self._cut(now)
+
+    @property
+    def _may_be_next(self) -> bool:
+        """Whether a request that comes now has nobody before it and finds a place."""
+        return not self.waiting and self._busy < self._most
 
     def adopt(
-        self, now: float, step: int, running: list[tuple[Request, int]], partial: Request | None, rest: int
+        self,
+        clock: tuple[float, float],
+        step: int,
+        running: list[tuple[Request, int]],
+        partial: tuple[Request, int] | None,
+        late: tuple[int, int],
     ) -> None:
         """Take over a replica that was simulated elsewhere.
 
         Parameters
         ----------
-        now : float
-            The time, [s]
+        clock : tuple of float
+            The time, and the start of the step that was made last, [s]
         step : int
             Decode steps made, [-]
         running : list of tuple
             Decoding requests in the order of admission, and the step after which each is done.
-        partial : Request or None
-            The request whose prompt is partly computed.
-        rest : int
-            Tokens of that prompt that are still to be computed, [token]
+        partial : tuple or None
+            The request whose prompt is partly computed, and its tokens that are still to be computed, [token]
+        late : tuple of int
+            Places and blocks that the last step freed, [-]
         """
-        self.now, size = now, self._size
+        now, begun = clock
+        self.now = self.end = self._last_decode = now
+        self._begun, size = begun, self._size
+        self._late_places, self._late_blocks = late
         for request, last in running:
             self._step = last - request.left
             request.done = request.prompt
             self._join(request)
             self._total += (step - self._step) * self.growth
         self._step = step
-        self._partial = partial
         if partial is not None:
-            partial.done = partial.prompt - rest
-            self.free -= -(-partial.done // size)
-            self._promised += self._peak(partial)
+            self._partial, rest = partial
+            self._partial.done = self._partial.prompt - rest
+            self.free -= -(-self._partial.done // size)
+            self._promised += self._peak(self._partial)
         self.free -= sum(self._blocks(request) for request, _ in running)
         self._promised += sum(self._peak(request) for request, _ in running)
 
@@ -116,6 +139,8 @@ class SkippingEngine(DecodingBatch):
             When it ends; infinite if there is nothing to do, [s]
         """
         self._steps, preemptions = 0, self.preemptions
+        if self._ahead:
+            self._look()
         if self._adopts:
             self._admit_ready()
         decoding, pending = len(self._running), self.waiting or self._partial is not None
@@ -132,6 +157,9 @@ class SkippingEngine(DecodingBatch):
                     self._fill(self._budget - decoding * self._each)
             else:
                 self._grow()
+        if self._late_places:
+            self._changed |= bool(self.waiting)
+            self._late_places = self._late_blocks = 0
         if self._chunks:
             self._beside = beside = 0 if self._prefill_first else decoding
             self.end = self.now + self.clock.mixed(beside, self._total, self._tokens, self._weight)
@@ -142,6 +170,16 @@ class SkippingEngine(DecodingBatch):
             if self.waiting and self.preemptions > preemptions:
                 self.plan()
         return self.end
+
+    def _look(self) -> None:
+        """Queue those who were there when the last step began, as the next one is formed then; all if nothing runs."""
+        unseen, waiting, idle = self._unseen, self.waiting, not self._running and self._partial is None
+        if idle:
+            self._late_places = self._late_blocks = 0
+        while unseen and (idle or unseen[0][0] <= self._begun):
+            if not waiting:
+                self._changed = True
+            waiting.append(unseen.popleft()[1])
 
     def commit(self) -> list[Request]:
         """Make what was planned happen.
@@ -157,7 +195,12 @@ class SkippingEngine(DecodingBatch):
         else:
             self._commit_step(finished)
         if self._heap and self._heap[0] >> 32 <= self._step:
+            free = self.free
             self._complete(finished)
+            if self._ahead:
+                self._late_blocks += self.free - free
+        if self._ahead:
+            self._late_places = len(finished)
         return finished
 
     # -- prompts ------------------------------------------------------------------------------------------------------
@@ -178,15 +221,19 @@ class SkippingEngine(DecodingBatch):
             self._partial = None
             budget -= take
         self._tokens, self._weight, busy, estimate = tokens, weight, len(self._running) + len(chunks), self._estimate
-        if not waiting or not (self._changed or not busy or (estimate and self._step % RECHECK_STEPS == 0)):
+        if not waiting or (busy and (self._full or not self._changed)):
             return
-        room, cache, most, now = 0.0, self.cache, self._most, self.now
+        room, cache, now, late = 0.0, self.cache, self.now, self._late_blocks
+        most = min(self._most - self._late_places, len(self._running) + self._together)
         if estimate:
-            room = self.free * size
+            room = (self.free - late) * size
             room -= estimate.outstanding(self._running.values(), self._step, self.growth)
             room -= sum(r.prompt - r.done + estimate.answer(r.left, self.growth) for r, _ in chunks)
         self._changed = False
         reserves, adopts = self._promises or estimate is not None, self._adopts
+        if self._sorts and cache is not None and len(waiting) > 1:
+            self._settle()
+            waiting = self.waiting = deque(by_longest_prefix(waiting, cache, size))
         while waiting and budget > 0 and busy < most:
             request = waiting[0]
             if adopts and request.kv_ready:
@@ -194,7 +241,7 @@ class SkippingEngine(DecodingBatch):
             hit, held, rest = 0, 0, request.prompt
             names: list[tuple[object, int]] | None = None
             if cache is not None and (request.runs or request.preemptions):
-                if not request.runs and -(-min(rest, budget) // size) > self.free:
+                if not request.runs and -(-min(rest, budget) // size) > self.free - late:
                     break  # what is found takes as much of the free blocks as it saves
                 self._settle()
                 hit, names = cache.match(request)
@@ -204,13 +251,15 @@ class SkippingEngine(DecodingBatch):
             if take < rest and not self.settings.chunked_prefill:
                 break
             need = -(-take // size)  # what is found ends at a block, so blocks start with the rest
-            if need > self.free - held:
+            if (-(-rest // size) if self._whole else need) > self.free - held - late:
+                self._full = estimate is not None
                 break
             if reserves:
                 if self._promised + self._peak(request) > self._pool_blocks:
                     break
                 cost = rest + estimate.answer(request.left, self.growth) if estimate else 0.0
                 if estimate and cost >= room and busy:
+                    self._full = True
                     break
                 self._promised += self._peak(request)
                 room -= cost
@@ -250,9 +299,12 @@ class SkippingEngine(DecodingBatch):
     def _commit_step(self, finished: list[Request]) -> None:
         """End a step with prompt tokens; tell the requests whose first token was the last."""
         start, now, n, total = self.now, self.end, self._beside, self._total
-        self.now = now
+        self.now, self._begun = now, start
         chunks, self._chunks = self._chunks, []
         self._changed = True  # of budget and cached content
+        self._late_blocks = 0
+        if n or not self._running:
+            self._last_decode = now
         if n:
             self._step += 1
             self._total += n * self.growth
@@ -265,6 +317,8 @@ class SkippingEngine(DecodingBatch):
                 continue
             if request.first < 0:
                 request.first = now
+            elif request.lost >= 0:
+                self.stalls += (now - request.lost, 1)
             if len(request.runs) > 1 and self.cache is not None:
                 blocks = -(-request.prompt // self._size)
                 self._settle()
@@ -274,7 +328,9 @@ class SkippingEngine(DecodingBatch):
             if request.left:
                 self._join(request)
             else:
+                free = self.free
                 self._leave(request, -(-request.prompt // self._size), request.prompt, True)
+                self._late_blocks += self.free - free if self._ahead else 0
                 request.finish = now
                 finished.append(request)
         used = self._pool_blocks - self.free
@@ -306,6 +362,7 @@ class SkippingEngine(DecodingBatch):
             self._partial = None
             self._leave(request, -(-request.done // self._size), request.done, False)
         else:
+            request.lost = max(self._last_decode, request.since)
             blocks, written = self._blocks(request), generated(request, self._step)
             request.left -= self._step - request.joined + 1
             self._separate(request)
@@ -314,4 +371,7 @@ class SkippingEngine(DecodingBatch):
             if self._estimate is not None:
                 self._estimate.retracted(self._running.values(), self._step)
         request.done, request.token = 0, -1
-        self.waiting.appendleft(request)
+        if self._estimate is not None:
+            self.waiting.append(request)
+        else:
+            self.waiting.appendleft(request)

@@ -22,13 +22,19 @@ class ServingInputs:
         Keyword arguments `decode_requests`, `decode_context`, `prefill_tokens`, `prefill_context` as arrays; returns
         the time of each mixed step, of one replica and of one micro-batch with pipeline stages, [s]
     pool : KvPool
-        Room for keys and values on one replica.
+        Room for keys and values on one replica. Each data-parallel rank is a replica.
     settings : EngineSettings
         Scheduler and limits of the engine.
     front_end : float, optional
         Time between the arrival of a request and its arrival at the engine, at the nominal prompt length, [s]
     low, high : float, optional
         90 % interval of the step time relative to its prediction, [-]
+    first_low, first_high : float, optional
+        90 % interval of the time to the first token relative to what its steps alone say, [-]
+    pool_low, pool_high : float, optional
+        90 % interval of the pool relative to its prediction, [-]
+    ranks : int, optional
+        Data-parallel ranks of one server: the replicas of `settings` are the ranks of all servers, [-]
     basis : str, optional
         What the prediction rests on, in words.
     """
@@ -39,4 +45,9 @@ class ServingInputs:
     front_end: float = 0.0
     low: float = 1.0
     high: float = 1.0
+    first_low: float = 1.0
+    first_high: float = 1.0
+    pool_low: float = 1.0
+    pool_high: float = 1.0
+    ranks: int = 1
     basis: str = ""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from heapq import heapify
 from itertools import chain
@@ -32,10 +32,14 @@ class Served:
     segments : ndarray
         Start [s], steps, seconds of the first [s], growth [s], decoding requests, their contexts [token],
         prompt tokens, blocks in use (−1 where not counted).
+    stalls : ndarray
+        Gaps between tokens that are not one step long [s], and how many; a negative number takes back what the runs say
+        of them, [-]
     """
 
     records: dict[str, np.ndarray]
     segments: np.ndarray
+    stalls: np.ndarray = field(default_factory=lambda: np.zeros((2, 0)))
 
 
 @cache
@@ -107,8 +111,8 @@ class PlainRun:
             self._tables = tuple(a.tolist() for a in self._tables)
         self._loop = compiled() if fast else None
         self._settings, self._pool, self._users, self._lag = settings, pool, users, lag
-        self._state = [0, 0, 0, 0, 0, 0, -1, 0]
-        self._clock = [0.0]
+        self._state = [0, 0, 0, 0, 0, 0, -1, 0, 0, 0]
+        self._clock = [0.0, 0.0]
         self._heap: list[int] = []
         self._number = np.zeros(0, dtype=np.int64)
         self._columns = [np.zeros(0)] + [np.zeros(0, dtype=np.int64)] * 2 + [np.zeros(0)] * 3
@@ -166,6 +170,7 @@ class PlainRun:
             closed,
             more,
             self._lag,
+            int(settings.async_scheduling),
         )
         if self._loop is None:
             columns = [c.tolist() for c in self._columns]
@@ -226,7 +231,7 @@ class PlainRun:
             The engine in the state of this run, and requests that have arrived or will, in order.
         """
         engine = SkippingEngine(table, self._pool, self._settings)
-        q, released, step, _, _, _, partial, rest = self._state
+        q, released, step, _, _, _, partial, rest, *late = self._state
         arrival, inputs, outputs, started, first, _ = (c.tolist() for c in self._columns)
         last = {entry & ((1 << 32) - 1): entry >> 32 for entry in self._heap}
         made = []
@@ -235,7 +240,8 @@ class PlainRun:
             request.started, request.first = started[i], first[i]
             made.append(request)
         running = [(made[i], last[i]) for i in sorted(last)]
-        engine.adopt(self._clock[0], step, running, made[partial] if partial >= 0 else None, rest)
+        left = (made[partial], rest) if partial >= 0 else None
+        engine.adopt((self._clock[0], self._clock[1]), step, running, left, (late[0], late[1]))
         return engine, iter(made[q:released] if self._users is not None else made[q:])
 
     @property

@@ -35,12 +35,14 @@ def advance(columns: Any, segments: Any, heap: Any, tables: Any, limits: Any, st
         Context knots, decode seconds, their slopes, prefill knots, extra seconds, key knots, attention seconds.
     limits : tuple
         Token budget [token], requests at once, blocks, block size, whether a finish releases the next request, whether
-        further requests can be read, time of the front end before a released request is seen [s].
+        further requests can be read, time of the front end before a released request is seen [s], 1 if a step is formed
+        while the one before it runs (else 0).
     state : sequence of int
         Next request, released requests [-], decode steps made, decoding requests, sum of contexts, reserved blocks,
-        partly prefilled request and its tokens to go; read and written back.
+        partly prefilled request and its tokens to go, places and blocks that the last step freed and a step formed
+        ahead does not know; read and written back.
     clock : sequence of float
-        The time; read and written back, [s]
+        The time, and the start of the step that was made last; read and written back, [s]
 
     Returns
     -------
@@ -54,17 +56,21 @@ def advance(columns: Any, segments: Any, heap: Any, tables: Any, limits: Any, st
     """
     arrival, inputs, outputs, started, first, finish = columns
     knots, decode, slopes, prefill, extra, keys, attention = tables
-    budget, seqs, blocks, size, closed, more, lag = limits
-    q, released, step, n, total, held, partial, rest = state
-    now, code = clock[0], DONE
+    budget, seqs, blocks, size, closed, more, lag, ahead = limits
+    q, released, step, n, total, held, partial, rest, late, freed = state
+    now, begun, code = clock[0], clock[1], DONE
     capacity, last_knot, last_prefill, last_key = len(arrival), len(knots) - 2, len(prefill) - 2, len(keys) - 2
     i = j = m = 0
     while True:
         if more and (released if closed else q) + seqs > capacity:
             code = MORE
             break
-        if partial >= 0 or (q < released and n < seqs and arrival[q] <= now):
-            room, tokens, weight, busy = budget - n, 0, 0.0, n
+        if n == 0 and partial < 0:
+            late = freed = 0
+            begun = now
+        seen = begun if ahead else now
+        if partial >= 0 or (q < released and n + late < seqs and arrival[q] <= seen):
+            room, tokens, weight, busy = budget - n, 0, 0.0, n + late
             start = up_to = q
             before, before_rest, tight = partial, rest, False
             if partial >= 0:
@@ -78,10 +84,10 @@ def advance(columns: Any, segments: Any, heap: Any, tables: Any, limits: Any, st
                 if rest == 0:
                     up_to = start + 1
                     partial = -1
-            while room > 0 and busy < seqs and q < released and arrival[q] <= now:
+            while room > 0 and busy < seqs and q < released and arrival[q] <= seen:
                 length = inputs[q]
                 need = (length + outputs[q] - 2) // size + 1
-                if held + need > blocks:
+                if held + freed + need > blocks:
                     tight = True
                     break
                 held += need
@@ -130,7 +136,9 @@ def advance(columns: Any, segments: Any, heap: Any, tables: Any, limits: Any, st
             left = one[m] + y * (one[m + 1] - one[m])
             seconds += row[i] + x * (row[i + 1] - row[i]) + left + x * (two[m] + y * (two[m + 1] - two[m]) - left)
             segments.append((now, 1, seconds, 0.0, n, total, tokens))
+            begun = now
             now += seconds
+            late = freed = 0
             if n:
                 step += 1
                 total += n
@@ -144,6 +152,8 @@ def advance(columns: Any, segments: Any, heap: Any, tables: Any, limits: Any, st
                 else:
                     finish[start] = now
                     held -= (inputs[start] - 1) // size + 1
+                    late += ahead
+                    freed += ahead * ((inputs[start] - 1) // size + 1)
                     if closed and released < capacity:
                         arrival[released] = now + lag
                         released += 1
@@ -151,6 +161,10 @@ def advance(columns: Any, segments: Any, heap: Any, tables: Any, limits: Any, st
         elif n:
             k = (heap[0] >> _SHIFT) - step
             coming = arrival[q] if q < released and n < seqs else math.inf
+            if late and coming <= seen:
+                k = 1
+                coming = math.inf
+            late = freed = 0
             while k:
                 mean = total / n
                 while j < last_knot and mean >= knots[j + 1]:
@@ -164,13 +178,19 @@ def advance(columns: Any, segments: Any, heap: Any, tables: Any, limits: Any, st
                     here = max(int(math.ceil(knots[j + 1] - mean)), 1)
                 span = here * seconds + slope * (here * (here - 1) * 0.5)
                 if now + span >= coming:
-                    gap, linear = coming - now, seconds - slope * 0.5
-                    steps = max(int(2 * gap / (linear + math.sqrt(max(linear * linear + 2 * slope * gap, 0.0)))) - 1, 1)
-                    while steps < here and steps * seconds + slope * (steps * (steps - 1) * 0.5) < gap:
-                        steps += 1
-                    k = here = steps
+                    steps = 0
+                    if coming > now:
+                        gap, linear = coming - now, seconds - slope * 0.5
+                        root = math.sqrt(max(linear * linear + 2 * slope * gap, 0.0))
+                        steps = max(int(2 * gap / (linear + root)) - 1, 1)
+                        while steps < here and steps * seconds + slope * (steps * (steps - 1) * 0.5) < gap:
+                            steps += 1
+                    k = min(k, steps + ahead)
+                    here = min(here, k)
+                    coming = math.inf
                     span = here * seconds + slope * (here * (here - 1) * 0.5)
                 segments.append((now, here, seconds, slope, n, total, 0))
+                begun = now + (here - 1) * seconds + slope * ((here - 1) * (here - 2) * 0.5)
                 now += span
                 step += here
                 total += n * here
@@ -186,10 +206,13 @@ def advance(columns: Any, segments: Any, heap: Any, tables: Any, limits: Any, st
             length = inputs[start] + outputs[start]
             total -= length
             held -= (length - 2) // size + 1
+            late += ahead
+            freed += ahead * ((length - 2) // size + 1)
             if closed and released < capacity:
                 arrival[released] = now + lag
                 released += 1
-    clock[0] = now
+    clock[0], clock[1] = now, begun
     state[0], state[1], state[2], state[3] = q, released, step, n
     state[4], state[5], state[6], state[7] = total, held, partial, rest
+    state[8], state[9] = late, freed
     return code

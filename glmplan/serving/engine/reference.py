@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections import deque
 
-from glmplan.serving.engine.admission import RECHECK_STEPS, SharedEstimate, block_period, generated, held_blocks
+from glmplan.serving.engine.admission import SharedEstimate, block_period, by_longest_prefix, generated, held_blocks
 from glmplan.serving.engine.prefix_cache import PrefixCache
 from glmplan.serving.engine.settings import EngineSettings, KvPool
 from glmplan.serving.engine.step_clock import StepClock
@@ -49,13 +49,16 @@ class SteppingEngine:
         self.step = 0
         self.work: list[tuple[Request, int]] = []
         self.decoding: list[Request] = []
-        self.estimate = SharedEstimate(settings.new_token_ratio)
-        self.changed = True
+        self.estimate = SharedEstimate(settings.first_ratio)
+        self.full = False  # SGLang's flag: no request is admitted until one leaves
+        self.unseen: deque[tuple[float, Request]] = deque()  # those who came after the last step had begun
+        self.begun = 0.0
+        self.late_places = self.late_blocks = 0  # what the last step freed
 
     @property
     def load(self) -> int:
         """Requests waiting or running, [-]"""
-        return len(self.waiting) + len(self.running)
+        return len(self.waiting) + len(self.unseen) + len(self.running)
 
     @property
     def used(self) -> int:
@@ -74,10 +77,12 @@ class SteppingEngine:
             The time, [s]
         """
         request.replica = self.replica
-        self.changed |= not self.waiting
-        self.waiting.append(request)
         if self.end == math.inf:
             self.now = max(self.now, now)
+        elif self.settings.async_scheduling:
+            self.unseen.append((now, request))
+            return
+        self.waiting.append(request)
 
     def found(self, request: Request, now: float) -> int:
         """Look a prompt up in the prefix cache.
@@ -105,6 +110,10 @@ class SteppingEngine:
             When it ends; infinite if there is nothing to do, [s]
         """
         self.work, self.decoding, preemptions = [], [], self.preemptions
+        if not self.running:
+            self.late_places = self.late_blocks = 0
+        while self.unseen and (not self.running or self.unseen[0][0] <= self.begun):
+            self.waiting.append(self.unseen.popleft()[1])
         self._admit_ready()
         if self.settings.prefill_first:
             self._prefill(self.settings.max_num_batched_tokens * self.settings.pipeline_stages)
@@ -130,7 +139,7 @@ class SteppingEngine:
         list of Request
             Requests that finished, at `now`.
         """
-        self.now = self.end
+        self.begun, self.now = self.now, self.end
         finished, ended = [], []
         if self.decoding:
             self.step += 1
@@ -139,7 +148,7 @@ class SteppingEngine:
             self.context[request.number] += self.growth
             if self.step - request.joined == request.left:
                 ended.append(request)
-        self.changed |= bool(self.work)
+        self.late_blocks = 0
         for request, take in self.work:
             request.done += take
             if request.done < request.prompt:
@@ -152,14 +161,21 @@ class SteppingEngine:
                 request.base = self.held[request.number] - request.private
             self._start(request)
             if request.left == 0:
-                self._leave(request, request.prompt)
+                self._finish(request, request.prompt)
                 finished.append(request)
         for request in ended:
-            self._leave(request, request.input + request.output - 1)
+            self._finish(request, request.input + request.output - 1)
             finished.append(request)
         for request in finished:
             request.finish = self.now
+        self.late_places = len(finished) if self.settings.async_scheduling else 0
         return finished
+
+    def _finish(self, request: Request, computed: int) -> None:
+        before = self._available()
+        self._leave(request, computed)
+        if self.settings.async_scheduling:
+            self.late_blocks += self._available() - before
 
     def _start(self, request: Request) -> None:
         request.joined = self.step
@@ -216,10 +232,13 @@ class SteppingEngine:
             if self.settings.admission == "estimate":
                 self.estimate.retracted([r for r in self.running if r.joined >= 0], self.step)
         request.done = 0
-        self.waiting.appendleft(request)
+        if self.settings.admission == "estimate":
+            self.waiting.append(request)
+        else:
+            self.waiting.appendleft(request)
 
     def _leave(self, request: Request, computed: int) -> None:
-        self.changed = True
+        self.full = False
         self.running.remove(request)
         request.private = self.held.pop(request.number) - request.base
         self.context.pop(request.number, None)
@@ -242,14 +261,17 @@ class SteppingEngine:
             self.work.append((request, take))
             budget -= take
         estimate = settings.admission == "estimate"
-        if estimate and not (self.changed or self.step % RECHECK_STEPS == 0 or not self.running):
+        if self.full and self.running:
             return
         decoding = [r for r in self.running if r.joined >= 0]
-        room = self._available() * size - self.estimate.outstanding(decoding, self.step, self.growth)
+        late = self.late_blocks
+        most = min(settings.max_num_seqs - self.late_places,
+                   len(decoding) + (settings.prefill_max_requests or settings.max_num_seqs))  # fmt: skip
+        room = (self._available() - late) * size - self.estimate.outstanding(decoding, self.step, self.growth)
         room -= sum(r.prompt - r.done + self.estimate.answer(r.left, self.growth) for r, _ in self.work)
-        if self.waiting:
-            self.changed = False
-        while self.waiting and budget > 0 and len(self.running) < settings.max_num_seqs:
+        if settings.order == "lpm" and self.cache is not None:
+            self.waiting = deque(by_longest_prefix(self.waiting, self.cache, size))
+        while self.waiting and budget > 0 and len(self.running) < most:
             request = self.waiting[0]
             if request.kv_ready:
                 return
@@ -259,7 +281,9 @@ class SteppingEngine:
             if take < rest and not settings.chunked_prefill:
                 return
             need = -(-(hit * size + take) // size) - hit
-            if need > self._available() - (self.cache.idle_blocks(names) if self.cache is not None else 0):
+            whole = -(-rest // size) if settings.reserve_full_isl else need
+            if whole > self._available() - late - (self.cache.idle_blocks(names) if self.cache is not None else 0):
+                self.full = estimate
                 return
             if settings.admission == "no-evict":
                 promised = sum(held_blocks(r.input, r.steps, size, self.period) for r in [*self.running, request])
@@ -268,6 +292,7 @@ class SteppingEngine:
             if estimate:
                 cost = rest + self.estimate.answer(request.left, self.growth)
                 if cost >= room and self.running:
+                    self.full = True
                     return
                 room -= cost
             self.waiting.popleft()

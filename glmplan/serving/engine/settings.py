@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 from glmplan.errors import SpecError
@@ -14,7 +15,8 @@ __all__ = ["SCHEDULERS", "EngineSettings", "KvPool", "TransferLink", "scheduler_
 SCHEDULERS: tuple[str, ...] = ("vllm", "sglang", "trtllm", "llama.cpp")
 
 _ADMISSIONS = ("chunk", "no-evict", "max-utilization", "estimate", "slot")
-_ROUTINGS = ("round-robin", "least-loaded", "prefix-aware")
+_ROUTINGS = ("round-robin", "least-loaded", "prefix-aware", "affinity")
+_ORDERS = ("fcfs", "lpm")
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,13 +113,24 @@ class EngineSettings:
     replicas : int, optional
         Data-parallel copies, each with its own pool, [-]
     routing : str, optional
-        `round-robin`, `least-loaded` or `prefix-aware`.
+        `round-robin`, `least-loaded`, `prefix-aware` (where most of the prompt is cached) or `affinity` (every turn of
+        a session goes where its first one went, single requests to the least loaded).
     prefill_replicas : int, optional
         Of the replicas, how many only prefill and hand over (disaggregation), [-]
     max_model_len : int, optional
         Longest prompt plus answer, [token]
     new_token_ratio : float, optional
         SGLang: the share of outstanding output that admission starts with, [-]
+    schedule_conservativeness : float, optional
+        SGLang: multiplies that share, which is never more than 1, [-]
+    prefill_max_requests : int, optional
+        SGLang: requests whose prompts may share a step; no limit by default, [-]
+    order : str, optional
+        Who of those that wait is next: `fcfs`, or `lpm` (SGLang: the longest cached prefix).
+    async_scheduling : bool, optional
+        Whether a step is formed while the one before it runs: whoever arrives meanwhile waits one more step.
+    reserve_full_isl : bool, optional
+        vLLM: whether blocks for the whole prompt must be free before its first chunk is computed.
 
     Raises
     ------
@@ -146,6 +159,11 @@ class EngineSettings:
     max_model_len: int = 2**31
     new_token_ratio: float = 0.7
     link: TransferLink | None = field(default=None)
+    schedule_conservativeness: float = 1.0
+    prefill_max_requests: int | None = None
+    order: str = "fcfs"
+    async_scheduling: bool = False
+    reserve_full_isl: bool = False
 
     def __post_init__(self) -> None:
         for name in ("max_num_batched_tokens", "max_num_seqs", "pipeline_stages", "replicas", "max_model_len"):
@@ -153,7 +171,10 @@ class EngineSettings:
         check_whole(self.prefill_replicas, "prefill_replicas", 0)
         if self.replicas > _MOST_REPLICAS:
             raise SpecError(f"is too large: at most {_MOST_REPLICAS:,}", field="--replicas", value=self.replicas)
-        for name, choices in (("scheduler", SCHEDULERS), ("admission", _ADMISSIONS), ("routing", _ROUTINGS)):
+        if self.prefill_max_requests is not None:
+            check_whole(self.prefill_max_requests, "prefill_max_requests")
+        known = {"scheduler": SCHEDULERS, "admission": _ADMISSIONS, "routing": _ROUTINGS, "order": _ORDERS}
+        for name, choices in known.items():
             if getattr(self, name) not in choices:
                 raise SpecError("is not known", field=name, value=getattr(self, name), choices=choices)
         if self.max_num_batched_tokens * self.pipeline_stages < self.max_num_seqs * self.tokens_per_decode:
@@ -166,6 +187,14 @@ class EngineSettings:
             raise SpecError("must leave a replica to decode", field="prefill_replicas", value=self.prefill_replicas)
         if not 0 < self.new_token_ratio <= 1:
             raise SpecError("must be above 0 and at most 1", field="new_token_ratio", value=self.new_token_ratio)
+        if not 0 < self.schedule_conservativeness < math.inf:
+            value = self.schedule_conservativeness
+            raise SpecError("must be a number above 0", field="schedule_conservativeness", value=value)
+
+    @property
+    def first_ratio(self) -> float:
+        """SGLang: the share of outstanding output that admission starts with, conservativeness included, [-]"""
+        return min(self.new_token_ratio * self.schedule_conservativeness, 1.0)
 
     @property
     def tokens_per_decode(self) -> int:
@@ -174,11 +203,11 @@ class EngineSettings:
 
     @property
     def plain(self) -> bool:
-        """Whether the short form of the simulator covers this engine."""
+        """Whether the short form of the simulator covers this engine, for traffic without common content."""
         return (
             self.admission in ("chunk", "max-utilization", "slot")
             and self.chunked_prefill
-            and not (self.prefill_first or self.prefix_caching or self.acceptance)
+            and not (self.prefill_first or self.acceptance)
             and self.pipeline_stages == self.replicas == 1
         )
 
@@ -216,6 +245,10 @@ def scheduler_settings(scheduler: str, **changes: object) -> EngineSettings:
         "max_num_seqs": defaults.max_requests,
         "admission": defaults.admission,
         "prefill_first": defaults.prefill_first,
+        "prefix_caching": defaults.prefix_caching,
+        "async_scheduling": defaults.ahead,
+        "reserve_full_isl": defaults.whole_prompt,
+        "routing": defaults.routing,
     }
     given |= {key: value for key, value in changes.items() if value is not None}
     acceptance, budget = given.get("acceptance"), given["max_num_batched_tokens"]

@@ -43,6 +43,7 @@ class Request:
         "key",
         "kv_ready",
         "left",
+        "lost",
         "most",
         "number",
         "output",
@@ -54,6 +55,7 @@ class Request:
         "runs",
         "session",
         "shareable",
+        "since",
         "started",
         "steps",
         "token",
@@ -83,6 +85,7 @@ class Request:
         self.done = self.base = self.private = 0
         self.pins: dict[object, int] = {}
         self.joined = self.key = self.token = self.most = -1
+        self.lost = self.since = -1.0  # when a preempted request had got its last token; when it began to decode
 
     def restart(self) -> None:
         """Forget what an engine holds for it: before the first engine, and when handed to the next."""

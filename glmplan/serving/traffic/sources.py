@@ -8,7 +8,9 @@ from itertools import chain, repeat
 
 import numpy as np
 
+from glmplan.errors import SpecError
 from glmplan.serving.traffic.arrivals import arrival_times, draw_lengths, request_chunks
+from glmplan.serving.traffic.conversations import conversation_form, read_conversations
 from glmplan.serving.traffic.drafting import Acceptance
 from glmplan.serving.traffic.request import Request
 from glmplan.serving.traffic.spec import Traffic
@@ -73,6 +75,8 @@ def request_source(
     if lag:
         source = request_source(traffic, count, generator, acceptance)
         return Source(_late(source.arrivals, lag), _late_after(source.after, lag) if source.after else None)
+    if traffic.kind == "trace" and conversation_form(str(traffic.file)):
+        return _conversations(traffic, count, generator, acceptance)
     if traffic.kind == "trace":
         return Source(_replayed(traffic, count, generator, acceptance), None)
     if traffic.kind == "sessions":
@@ -167,6 +171,53 @@ def _replayed(
         yield request
 
 
+def _conversations(
+    traffic: Traffic, count: int, generator: np.random.Generator, acceptance: Acceptance | None
+) -> Source:
+    """Recorded conversations: a turn begins when the answer before has ended and its pause is over."""
+    recorded = read_conversations(str(traffic.file), traffic.output)
+    waiting = iter(enumerate(recorded))
+    issued = 0
+
+    def turn(at: float, who: int, number: int) -> Request | None:
+        nonlocal issued
+        if issued >= count:
+            return None
+        one = recorded[who].turns[number]
+        steps = _steps(np.array([one.output_tokens]), acceptance, generator)[0]
+        issued += 1
+        runs = ((("session", who), one.input_tokens),)
+        return Request(issued - 1, at, one.input_tokens, one.output_tokens, steps, runs, who, number)
+
+    def begin(at: float) -> Request | None:
+        who, _ = next(waiting, (-1, None))
+        return turn(at, who, 0) if who >= 0 else None
+
+    def after(request: Request, now: float) -> Request | None:
+        turns = recorded[request.session].turns
+        if request.finish >= 0 and request.turn + 1 < len(turns):
+            return turn(now + turns[request.turn + 1].wait / traffic.speed, request.session, request.turn + 1)
+        return begin(now) if traffic.users is not None else None
+
+    def arrivals() -> Iterator[Request]:
+        if traffic.users is not None:
+            yield from filter(None, (begin(traffic.ramp * user / traffic.users) for user in range(traffic.users)))
+            return
+        if traffic.rate is None and any(one.start is None for one in recorded):
+            raise SpecError(
+                "does not say when conversations begin: give users or a rate, as in trace:FILE,users=16",
+                file=str(traffic.file),
+            )
+        times = arrival_times(traffic, generator) if traffic.rate is not None else None
+        for one in recorded:
+            request = begin(float(times(1)[0]) if times else (one.start or 0.0) / traffic.speed)
+            if request is None:
+                return
+            yield request
+
+    return Source(arrivals(), after)
+
+
 def _sessions(traffic: Traffic, count: int, generator: np.random.Generator, acceptance: Acceptance | None) -> Source:
     """Agents: each turn sends the whole conversation so far and some new tokens, then waits for a tool."""
     lengths = draw_lengths(traffic)
@@ -198,7 +249,7 @@ def _sessions(traffic: Traffic, count: int, generator: np.random.Generator, acce
         nonlocal session
         session += 1
         left[session] = int(generator.geometric(1 / traffic.turns)) - 1
-        return turn(at, session, 0, system)
+        return turn(at, session, 0, system + traffic.start)
 
     def after(request: Request, now: float) -> Request | None:
         rest = left.get(request.session, 0)

@@ -12,7 +12,10 @@ from glmplan.errors import SpecError
 from glmplan.facts.files import read_toml
 from glmplan.units import finite_number, parse_quantity
 
-__all__ = ["Traffic", "parse_traffic"]
+__all__ = ["MOST_USERS", "Traffic", "parse_traffic"]
+
+#: users that are simulated at most: each is a request in memory [-]
+MOST_USERS = 1_000_000
 
 _KINDS = ("closed", "poisson", "gamma", "onoff", "daily", "trace", "sessions")
 
@@ -23,8 +26,8 @@ _OFFICE_DAY: tuple[float, ...] = (
     *(1.7, 1.8, 1.9, 1.9, 1.7, 1.4, 1.1, 0.9, 0.7, 0.6, 0.5, 0.4),
 )
 
-#: users and agents at once [-], tokens of a request [token], times [s] and spreads [-] beyond which nothing is meant
-_MOST_USERS, _MOST_TOKENS, _LONGEST, _MOST_CV = 1_000_000, 1 << 31, 1e9, 100.0
+#: tokens of a request [token], times [s] and spreads [-] beyond which nothing is meant
+_MOST_TOKENS, _LONGEST, _MOST_CV = 1 << 31, 1e9, 100.0
 
 
 class Traffic(BaseModel):
@@ -67,6 +70,8 @@ class Traffic(BaseModel):
         Mean number of turns of a session, [-]
     tool_wait : float, optional
         Mean pause between the turns of a session, [s]
+    start : int, optional
+        Tokens of its own that a session begins with: files, a task, [token]
 
     Raises
     ------
@@ -82,7 +87,7 @@ class Traffic(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     kind: Literal["closed", "poisson", "gamma", "onoff", "daily", "trace", "sessions"]
-    users: int | None = Field(default=None, ge=1, le=_MOST_USERS)
+    users: int | None = Field(default=None, ge=1, le=MOST_USERS)
     rate: float | None = Field(default=None, ge=1e-9, le=1e9, allow_inf_nan=False)
     cv: float = Field(default=2.0, ge=1e-3, le=_MOST_CV, allow_inf_nan=False)
     on: float = Field(default=10.0, ge=1e-6, le=_LONGEST, allow_inf_nan=False)
@@ -101,6 +106,7 @@ class Traffic(BaseModel):
     shared_prefix: int = Field(default=0, ge=0, le=_MOST_TOKENS)
     turns: int = Field(default=8, ge=1, le=100_000)
     tool_wait: float = Field(default=5.0, ge=0, le=_LONGEST, allow_inf_nan=False)
+    start: int = Field(default=0, ge=0, le=_MOST_TOKENS)
 
     @field_validator("rate", "on", "off", "think", "ramp", "tool_wait", mode="before")
     @classmethod
@@ -121,6 +127,8 @@ class Traffic(BaseModel):
             raise ValueError(f"rate: {self.kind} needs a rate, as in {self.kind}:2.5/s")
         if self.kind == "sessions" and (self.users is None) == (self.rate is None):
             raise ValueError("users: sessions need either users (sessions:16) or a rate (sessions:0.5/s)")
+        if self.kind == "trace" and self.users is not None and self.rate is not None:
+            raise ValueError("users: conversations begin either by users or by a rate")
         if self.kind == "trace" and not self.file:
             raise ValueError("file: a trace needs its file, as in trace:FILE")
         if self.jitter and (self.input_cv or self.output_cv):
@@ -133,8 +141,8 @@ class Traffic(BaseModel):
 
     @property
     def plain(self) -> bool:
-        """Whether requests have no content in common and users do not pause."""
-        return self.kind not in ("sessions", "trace") and not (self.think or self.shared_prefix)
+        """Whether requests have no content in common, and come in the order in which they are read."""
+        return self.kind not in ("sessions", "trace") and not (self.think or self.shared_prefix or self.ramp)
 
     def at_load(self, load: float) -> Traffic:
         """The same traffic with another number of users or another rate.
@@ -149,7 +157,7 @@ class Traffic(BaseModel):
         Traffic
             The changed spec.
         """
-        if self.kind == "trace":
+        if self.kind == "trace" and self.users is None and self.rate is None:
             return self.model_copy(update={"speed": float(load)})
         if self.users is not None:
             return self.model_copy(update={"users": max(1, round(load))})

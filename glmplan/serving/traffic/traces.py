@@ -15,14 +15,12 @@ from __future__ import annotations
 import csv
 import math
 from collections.abc import Iterator
-from datetime import datetime
 from pathlib import Path
-from typing import Any
 
 from glmplan.errors import SpecError
-from glmplan.facts.files import parse_json, text_lines, understood
+from glmplan.facts.files import text_lines, understood
 from glmplan.serving.traffic.request import Request
-from glmplan.units import finite_number
+from glmplan.serving.traffic.trace_lines import json_rows, seconds_of, whole_of
 
 __all__ = ["read_trace"]
 
@@ -34,31 +32,6 @@ _FORMS = {
 }
 
 _MOONCAKE_BLOCK = 512
-
-
-def _whole(value: object, file: Path, line: int, column: str) -> int:
-    try:
-        number = finite_number(value, column)
-    except SpecError:
-        number = math.nan
-    if not math.isfinite(number) or number < 0 or number != int(number):
-        raise SpecError("is not a whole number of tokens", file=file, field=f"line {line}: {column}", value=value)
-    return int(number)
-
-
-def _seconds(value: str, file: Path, line: int, column: str) -> float:
-    try:
-        number = finite_number(value, column)
-    except SpecError:
-        try:
-            # Azure writes seven decimals, one more than datetime reads
-            moment = datetime.fromisoformat(value.strip()[:26])
-            number = (moment.replace(tzinfo=None) - datetime(1970, 1, 1)).total_seconds()
-        except (AttributeError, TypeError, ValueError):
-            number = math.nan
-    if not math.isfinite(number):
-        raise SpecError("is neither seconds nor a date", file=file, field=f"line {line}: {column}", value=value)
-    return number
 
 
 def read_trace(path: str | Path, speed: float = 1.0) -> Iterator[Request]:
@@ -93,9 +66,8 @@ def read_trace(path: str | Path, speed: float = 1.0) -> Iterator[Request]:
     file = Path(path)
     start = last = -math.inf
     number = 0
-    stream = text_lines(file)
     with understood(file, "trace"):
-        rows = _mooncake(stream, file) if file.suffix in (".jsonl", ".json") else _csv(stream, file)
+        rows = _mooncake(file) if file.suffix in (".jsonl", ".json") else _csv(file)
         for line, arrival, inputs, outputs, runs, session, shareable in rows:
             if start == -math.inf:
                 start = arrival
@@ -118,9 +90,16 @@ def read_trace(path: str | Path, speed: float = 1.0) -> Iterator[Request]:
 _Row = tuple[int, float, int, int, tuple[tuple[object, int], ...], int, int | None]
 
 
-def _csv(stream: Any, file: Path) -> Iterator[_Row]:
-    reader = csv.DictReader(stream)
-    names = reader.fieldnames or []
+def _csv(file: Path) -> Iterator[_Row]:
+    reader = csv.DictReader(text_lines(file))
+    try:
+        names = reader.fieldnames or []
+        yield from _rows(reader, list(names), file)
+    except csv.Error as error:
+        raise SpecError(f"is no CSV: {error}", file=file, field=f"line {reader.line_num}") from None
+
+
+def _rows(reader: csv.DictReader[str], names: list[str], file: Path) -> Iterator[_Row]:
     form = next((f for f in _FORMS.values() if f[0] in names and f[1] in names and f[2] in names), None)
     if form is None:
         expected = "; ".join(",".join(c for c in f[:3] if c) for f in _FORMS.values())
@@ -131,9 +110,9 @@ def _csv(stream: Any, file: Path) -> Iterator[_Row]:
     assert at and inputs and outputs
     numbers: dict[str, int] = {}
     for line, row in enumerate(reader, 2):
-        length = _whole(row[inputs], file, line, inputs)
+        length = whole_of(row[inputs], file, line, inputs)
         name = (row.get(session) or "").strip() if session else ""
-        shared = _whole(row[prefix], file, line, prefix) if prefix and row.get(prefix) else None
+        shared = whole_of(row[prefix], file, line, prefix) if prefix and row.get(prefix) else None
         who = numbers.setdefault(name, len(numbers)) if name else -1
         runs: tuple[tuple[object, int], ...] = ()
         if name:
@@ -142,32 +121,33 @@ def _csv(stream: Any, file: Path) -> Iterator[_Row]:
             runs = (("prefix", min(shared, length)), (("line", line), length - min(shared, length)))
         yield (
             line,
-            _seconds(row[at], file, line, at),
+            seconds_of(row[at], file, line, at),
             length,
-            _whole(row[outputs], file, line, outputs),
+            whole_of(row[outputs], file, line, outputs),
             runs,
             who,
             shared if name else None,
         )
 
 
-def _mooncake(stream: Any, file: Path) -> Iterator[_Row]:
-    for line, text in enumerate(stream, 1):
-        if not text.strip():
-            continue
+def _mooncake(file: Path) -> Iterator[_Row]:
+    for line, row in json_rows(file):
         try:
-            row = parse_json(text, file=file, field=f"line {line}")
             at, hashes = row["timestamp"], row.get("hash_ids", [])
             inputs, outputs = row["input_length"], row["output_length"]
-        except (KeyError, TypeError, AttributeError) as error:
-            raise SpecError(f"is not a Mooncake row: {error!r}", file=file, field=f"line {line}") from None
-        length, runs, left = _whole(inputs, file, line, "input_length"), [], 0
+            names = [("block", name) for name in hashes]
+        except (KeyError, TypeError) as error:
+            expected = '{"timestamp": ..., "input_length": ..., "output_length": ..., "hash_ids": [...]}'
+            raise SpecError(
+                f"is not a Mooncake row ({error!r}): expected {expected}", file=file, field=f"line {line}"
+            ) from None
+        length, runs = whole_of(inputs, file, line, "input_length"), []
         left = length
-        for name in hashes:
+        for name in names:
             part = min(_MOONCAKE_BLOCK, left)
-            runs.append((("block", name), part))
+            runs.append((name, part))
             left -= part
         if left:
             runs.append((("line", line), left))
-        seconds = _seconds(at, file, line, "timestamp") / 1000
-        yield line, seconds, length, _whole(outputs, file, line, "output_length"), tuple(runs), -1, None
+        seconds = seconds_of(at, file, line, "timestamp") / 1000
+        yield line, seconds, length, whole_of(outputs, file, line, "output_length"), tuple(runs), -1, None

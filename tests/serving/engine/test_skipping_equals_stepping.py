@@ -92,16 +92,25 @@ SCHEDULERS = st.sampled_from(["vllm", "sglang", "trtllm", "max-utilization", "un
     sessions=st.sampled_from([0, 0, 5]),
     draft=st.sampled_from([None, None, Acceptance(3, 0.7)]),
     table=st.sampled_from(["affine", "tabulated"]),
+    ahead=st.booleans(),
+    whole=st.booleans(),
+    together=st.sampled_from([None, None, 1, 3]),
+    order=st.sampled_from(["fcfs", "fcfs", "lpm"]),
 )
 def test_every_finish_time_agrees_to_a_nanosecond(
-    seed, count, rate, scheduler, seqs, budget, tokens, block, stages, sessions, draft, table
-):
+    seed, count, rate, scheduler, seqs, budget, tokens, block, stages, sessions, draft, table, ahead, whole, together,
+    order,
+):  # fmt: skip
     changes = {
         "max_num_batched_tokens": budget,
         "max_num_seqs": seqs,
         "pipeline_stages": stages,
         "acceptance": draft,
         "prefix_caching": bool(sessions),
+        "async_scheduling": ahead,
+        "reserve_full_isl": whole,
+        "prefill_max_requests": together,
+        "order": order,
     }
     if scheduler == "max-utilization":
         engine_settings = scheduler_settings("trtllm", admission="max-utilization", **changes)
@@ -124,15 +133,19 @@ def test_every_finish_time_agrees_to_a_nanosecond(
     routing=st.sampled_from(["round-robin", "least-loaded"]),
     prefillers=st.integers(0, 2),
     tokens=st.integers(2000, 8000),
+    ahead=st.booleans(),
 )
-@example(seed=19958399, rate=20.0, routing="least-loaded", prefillers=2, tokens=2000)  # a prompt overtaken by keys
-def test_replicas_and_disaggregation_agree_too(seed, rate, routing, prefillers, tokens):
+@example(
+    seed=19958399, rate=20.0, routing="least-loaded", prefillers=2, tokens=2000, ahead=False
+)  # a prompt overtaken by keys
+def test_replicas_and_disaggregation_agree_too(seed, rate, routing, prefillers, tokens, ahead):
     engine_settings = EngineSettings(
         max_num_batched_tokens=512,
         max_num_seqs=16,
         replicas=4,
         routing=routing,
         prefill_replicas=prefillers,
+        async_scheduling=ahead,
         link=TransferLink(bandwidth=1e9, latency=1e-3),
     )
     pool = KvPool(tokens, 16, bytes_per_token=100_000)
@@ -143,14 +156,15 @@ def test_replicas_and_disaggregation_agree_too(seed, rate, routing, prefillers, 
 @given(
     seed=st.integers(0, 10**9),
     replicas=st.integers(2, 4),
-    routing=st.sampled_from(["prefix-aware", "prefix-aware", "least-loaded", "round-robin"]),
+    routing=st.sampled_from(["prefix-aware", "prefix-aware", "least-loaded", "round-robin", "affinity"]),
     users=st.integers(0, 12),
     wait=st.sampled_from([0.0, 0.4, 3.0]),
     tokens=st.sampled_from([1500, 3000, 9000]),
     draft=st.sampled_from([None, Acceptance(3, 0.7)]),
+    ahead=st.booleans(),
 )
-@example(seed=27875, replicas=2, routing="prefix-aware", users=11, wait=0.4, tokens=1500, draft=None)
-def test_conversations_on_replicas_agree_too(seed, replicas, routing, users, wait, tokens, draft):
+@example(seed=27875, replicas=2, routing="prefix-aware", users=11, wait=0.4, tokens=1500, draft=None, ahead=False)
+def test_conversations_on_replicas_agree_too(seed, replicas, routing, users, wait, tokens, draft, ahead):
     """Where a turn goes depends on what each cache holds when it arrives, in the middle of a run as well."""
     engine_settings = EngineSettings(
         max_num_batched_tokens=512,
@@ -159,6 +173,7 @@ def test_conversations_on_replicas_agree_too(seed, replicas, routing, users, wai
         routing=routing,
         prefix_caching=True,
         acceptance=draft,
+        async_scheduling=ahead,
     )
     load = {"users": users} if users else {"rate": 1.5}
     traffic = Traffic(
@@ -179,7 +194,8 @@ def test_conversations_on_replicas_agree_too(seed, replicas, routing, users, wai
 
 
 @pytest.mark.parametrize("think", [0.0, 0.7])
-def test_a_closed_loop_agrees(think):
+@pytest.mark.parametrize("ahead", [False, True])
+def test_a_closed_loop_agrees(think, ahead):
     def after():
         lengths = iter(_requests(5, 200, 0, 0, None))
 
@@ -193,7 +209,7 @@ def test_a_closed_loop_agrees(think):
         return next_request
 
     pool = KvPool(4000, 16)
-    chosen = EngineSettings(max_num_batched_tokens=512, max_num_seqs=32)
+    chosen = EngineSettings(max_num_batched_tokens=512, max_num_seqs=32, async_scheduling=ahead)
     cluster, done = _both(AFFINE, pool, chosen, lambda: _requests(1, 24, 0, 0, None), after)
     assert cluster.preemptions > 0
     assert len(done) + sum(cluster.rejected.values()) == 224

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -9,6 +12,9 @@ from glmplan.errors import SpecError
 from glmplan.serving.traffic.sources import request_source
 from glmplan.serving.traffic.spec import Traffic, parse_traffic
 from glmplan.serving.traffic.traces import read_trace
+
+
+DATA = Path(__file__).parents[2] / "data"
 
 
 def _requests(traffic, count, seed=0):
@@ -182,6 +188,108 @@ def test_a_line_that_is_not_a_mooncake_row_is_told(tmp_path):
     file.write_text('{"timestamp": 0, "input_length": 5, "output_length": 5}\n{"time": 1}\n')
     with pytest.raises(SpecError, match="line 2"):
         list(read_trace(file))
+
+
+# two conversations: the first of two turns, with 1.5 s between the first answer and the second prompt
+CONVERSATIONS = {
+    "own.csv": "session,arrival_s,wait_s,input_tokens,output_tokens\na,0,0,100,10\nb,2,0,50,5\na,,1.5,130,12\n",
+    "mooncake.jsonl": '{"session_id": "a", "timestamp": 0, "input_length": 100, "output_length": 10}\n'
+    '{"session_id": "b", "timestamp": 2000, "input_length": 50, "output_length": 5}\n'
+    '{"session_id": "a", "delay": 1500, "input_length": 130, "output_length": 12}\n',
+    "export.jsonl": "".join(
+        json.dumps(
+            {
+                "metadata": {
+                    "conversation_id": who,
+                    "request_start_ns": int(start * 1e9),
+                    "request_end_ns": int(end * 1e9),
+                },
+                "metrics": {"usage_prompt_tokens": {"value": inputs}, "usage_completion_tokens": {"value": outputs}},
+            }
+        )
+        + "\n"
+        for who, start, end, inputs, outputs in (("a", 10, 11, 100, 10), ("b", 12, 13, 50, 5), ("a", 12.5, 14, 130, 12))
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CONVERSATIONS)
+def test_a_turn_begins_when_the_answer_before_has_ended_and_its_pause_is_over(tmp_path, name):
+    file = tmp_path / name
+    file.write_text(CONVERSATIONS[name])
+    source = request_source(parse_traffic(f"trace:{file}"), 10, np.random.default_rng(0))
+    first, other = source.arrivals
+    assert [(r.arrival, r.input, r.output) for r in (first, other)] == [(0, 100, 10), (2, 50, 5)]
+    first.finish = 7.0  # however long it takes here
+    follow = source.after(first, 7.0)
+    assert (follow.arrival, follow.input, follow.output, follow.turn) == (8.5, 130, 12, 1)
+    assert follow.runs[0][0] == first.runs[0][0]
+    other.finish = 9.0
+    assert source.after(other, 9.0) is None
+
+
+def test_conversations_of_share_gpt_need_users_or_a_rate_and_count_four_characters_a_token(tmp_path):
+    said = [{"from": "human", "value": "x" * 400}, {"from": "gpt", "value": "y" * 40}, {"from": "human", "value": "z" * 80},
+            {"from": "gpt", "value": "y" * 20}]  # fmt: skip
+    file = tmp_path / "share.json"
+    file.write_text(json.dumps([{"id": "a", "conversations": said}, {"id": "b", "conversations": said[:2]}]))
+    with pytest.raises(SpecError, match="users or a rate"):
+        _requests(parse_traffic(f"trace:{file}"), 5)
+    source = request_source(parse_traffic(f"trace:{file},users=1"), 5, np.random.default_rng(0))
+    (first,) = source.arrivals
+    assert (first.input, first.output) == (100, 10)
+    first.finish = 1.0
+    second = source.after(first, 1.0)
+    assert (second.arrival, second.input, second.output) == (1.0, 130, 5)
+    second.finish = 2.0
+    assert source.after(second, 2.0).session == 1
+
+
+def test_turns_of_aiperf_hold_their_pauses_in_milliseconds(tmp_path):
+    file = tmp_path / "turns.jsonl"
+    turns = [{"text": "a" * 40, "timestamp": 500}, {"text": "b" * 8, "delay": 250, "output_length": 9}]
+    file.write_text(json.dumps({"session_id": "a", "turns": turns}))
+    source = request_source(parse_traffic(f"trace:{file}", output=20), 5, np.random.default_rng(0))
+    (first,) = source.arrivals
+    assert (first.arrival, first.input, first.output) == (0.5, 10, 20)
+    first.finish = 3.0
+    assert [getattr(source.after(first, 3.0), name) for name in ("arrival", "input", "output")] == [3.25, 32, 9]
+
+
+def test_a_run_that_aiperf_measured_is_replayed():
+    file = DATA / "clients" / "aiperf__llamacpp" / "profile_export.jsonl"
+    made = _requests(parse_traffic(f"trace:{file}"), 50)
+    assert len(made) == 12 and made[0].arrival == 0.0
+    assert {(r.input > 32, r.output) for r in made} == {(True, 32)}
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("t.csv", b"arrival_s,input_tokens,output_tokens\n0,5,5\n1,\xff\xfe,5\n", ["line 3", "UTF-8"]),
+        ("t.jsonl", b'{"timestamp": 0, "input_length": 5, "output_length": 5}\n\xff\n', ["line 2", "UTF-8"]),
+        ("t.jsonl", b'{"timestamp": 0, "input_length": 5, "output_length": 5}\n[1]\n', ["line 2", "object"]),
+        ("t.jsonl", b'{"timestamp": 0, "input_length": 5, "output_length": 5}\n{\n', ["line 2", "JSON"]),
+        ("t.json", b'[{"id": 1, "conversations": [{"from": "human"}]}]', ["line 1", "value", "expected"]),
+        ("t.json", b'[{"id": 1, "conversations": 3}]', ["line 1", "conversations", "expected"]),
+        ("t.jsonl", b'{"session_id": "a", "turns": [{"txt": 1}]}', ["line 1", "text", "expected"]),
+        ("t.jsonl", b'{"metadata": {}, "metrics": {}}', ["line 1", "seconds"]),
+        ("t.json", b"[", ["line 1", "JSON"]),
+    ],
+)
+def test_a_broken_file_is_told_with_its_line_and_what_was_expected(tmp_path, name, content, words):
+    file = tmp_path / name
+    file.write_bytes(content)
+    with pytest.raises(SpecError) as error:
+        _requests(parse_traffic(f"trace:{file},users=2"), 9)
+    for word in [name, *words]:
+        assert word in str(error.value)
+
+
+@pytest.mark.parametrize("spec", ["closed:1000000000", "sessions:1000000000"])
+def test_more_users_than_can_be_simulated_are_refused_with_the_count(spec):
+    with pytest.raises(SpecError, match="1000000000"):
+        parse_traffic(spec)
 
 
 def test_a_session_sends_the_conversation_so_far():

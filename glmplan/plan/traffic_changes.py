@@ -1,0 +1,130 @@
+"""A plan under named traffic, and what would change it: each change is planned and simulated as the plan is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from glmplan.errors import GlmplanError
+from glmplan.facts.engines.walls import load_engine
+from glmplan.facts.formats import kv_format
+from glmplan.plan.gains import LEAST_GAIN, as_well_known
+from glmplan.plan.plan import TrafficRun
+from glmplan.plan.search import Solution, solve
+from glmplan.plan.simulated import traffic_run
+from glmplan.serving.traffic.spec import Traffic
+
+__all__ = ["gain_under", "runs_under"]
+
+#: preemptions for each request from which fewer requests at once are looked at [-]
+_THRASH = 0.01
+#: other layouts that are simulated, and changes that are listed [-]
+_LAYOUTS, _LISTED = 2, 5
+#: how many times larger a cache stands for "a larger pool" [-]
+_LARGER = 2.0
+
+
+def gain_under(plan: TrafficRun, change: TrafficRun) -> float:
+    """How much better traffic is served with a change.
+
+    Parameters
+    ----------
+    plan, change : TrafficRun
+        Both under the same traffic.
+
+    Returns
+    -------
+    float
+        Share by which a whole answer comes sooner in the mean; below zero where it comes later, [-]
+    """
+    if change.rejected > plan.rejected or not change.e2e.value:
+        return -1.0
+    return plan.e2e.value / change.e2e.value - 1.0
+
+
+def runs_under(solution: Solution, traffic: Traffic) -> tuple[TrafficRun, ...]:
+    """Simulate a plan under traffic, then everything that may serve it better.
+
+    Parameters
+    ----------
+    solution : Solution
+        The plan.
+    traffic : Traffic
+        What arrives.
+
+    Returns
+    -------
+    tuple of TrafficRun
+        The plan, then the changes that gain `LEAST_GAIN` at least, those on evidence as good before the others and of
+        each the largest gain first; empty where nothing can be simulated.
+    """
+    asked = solution.asked
+    try:
+        plan = traffic_run(asked, solution.ranked[0], traffic)
+    except GlmplanError:
+        return ()
+    found = [one for one in _changed(solution, traffic, plan) if gain_under(plan, one) >= LEAST_GAIN]
+    # on evidence as good as the plan's before those on less
+    found.sort(key=lambda one: (not as_well_known(one.knowledge, plan.knowledge), -gain_under(plan, one)))
+    return (plan, *found[:_LISTED])
+
+
+def _changed(solution: Solution, traffic: Traffic, plan: TrafficRun) -> Iterator[TrafficRun]:
+    asked, best = solution.asked, solution.best
+    terms = best.terms
+    engine = load_engine(asked.engine)
+    small = engine.small_cache(asked.machine.accelerator)
+    if small and kv_format(small).bytes < kv_format(terms.kv).bytes:
+        other = _solved(solution, kv=small)
+        if other is not None and other.best.terms.kv == small:
+            yield traffic_run(
+                other.asked, other.ranked[0], traffic, ends=False,
+                what=f"{small.upper()} cache instead of {terms.kv.upper()}", ask=f"--kv {small}",
+            )  # fmt: skip
+    yield from _layouts(solution, traffic)
+    if plan.preempted > _THRASH:
+        ranks = terms.dp * terms.replicas
+        seats = max(int(best.held * asked.user_tokens / asked.request_tokens / ranks), 1)
+        yield traffic_run(
+            asked.but(settings=replace(asked.settings, max_num_seqs=seats)), solution.ranked[0], traffic, ends=False,
+            what=f"{seats} requests at once on each rank", ask=f"--max-num-seqs {seats}",
+        )  # fmt: skip
+    if plan.full > 0.5:
+        yield traffic_run(
+            asked,
+            solution.ranked[0],
+            traffic,
+            pool=_LARGER,
+            ends=False,
+            what="a cache twice as large, whatever holds it",
+            ask="",
+        )
+    try:
+        machine = asked.machine.with_count(2 * asked.machine.count)
+    except GlmplanError:
+        return
+    other = _solved(solution, machine=machine, tp=None, pp=None, dp=None, ep=None, replicas=None)
+    if other is not None:
+        name = f"{machine.count} × {machine.accelerator.name}"
+        yield traffic_run(other.asked, other.ranked[0], traffic, ends=False, what=name, ask=f"--on {machine.text}")
+
+
+def _solved(solution: Solution, **changes: object) -> Solution | None:
+    try:
+        found = solve(solution.asked.but(**changes), options=solution.options, quick=True)
+    except GlmplanError:
+        return None
+    return found if found.best.verdict != "does_not_fit" and found.ranked[0].alone else None
+
+
+def _layouts(solution: Solution, traffic: Traffic) -> Iterator[TrafficRun]:
+    """Layouts with a larger cache than the chosen one, the largest first."""
+    from glmplan.plan.changes import degrees_words
+
+    asked, best = solution.asked, solution.best
+    others = [one for one in solution.ranked[1:] if one.alone and one.holding.held > best.held]
+    for one in sorted(others, key=lambda one: -one.holding.held)[:_LAYOUTS]:
+        terms = one.holding.terms
+        ask = degrees_words(asked, terms)
+        if ask:
+            yield traffic_run(asked, one, traffic, ends=False, what=f"{terms.name} instead", ask=ask)

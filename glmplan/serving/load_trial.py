@@ -1,0 +1,233 @@
+"""One try of a load: does a simulated service keep its promise, by how much, and what is the most that it can serve."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from glmplan.serving.simulate import Service, simulate
+from glmplan.serving.traffic.arrivals import arrival_times, draw_lengths
+from glmplan.serving.traffic.promises import Target
+from glmplan.serving.traffic.spec import Traffic
+
+__all__ = ["OPEN", "OVERLOAD", "Trial", "capacity", "places", "spread_of_arrivals", "try_load"]
+
+#: kinds of traffic whose arrivals do not wait for answers
+OPEN = ("poisson", "gamma", "onoff", "daily")
+#: what is broken where more arrives than is served
+OVERLOAD = "overload"
+
+_THRASH = 0.05  # preemptions for each request from which the pool thrashes
+_FAR = 3.0  # a margin that says no more than "far away"
+_SETTLED = 1500  # requests of an open stream that are judged
+_MOST_USERS = 1024  # users of the closed loop that finds what can be served
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """What one simulated service did under one load.
+
+    Parameters
+    ----------
+    load : float
+        Users, [-], rate, [1/s], or speed of a trace, [-]
+    margin : float
+        Logarithm of the worst statistic over its bound: below 0 the promise is kept, [-]
+    broken : str
+        The target that is missed by the largest factor, `kv thrash`, `overload` or `requests do not fit`, or empty.
+    summary : dict
+        Statistics, in the units of their names.
+    surplus : float
+        Logarithm of the tokens per second that arrived, by chance, over those that arrive in the mean, [-]
+    """
+
+    load: float
+    margin: float
+    broken: str
+    summary: dict[str, float]
+    surplus: float = 0.0
+
+
+def places(service: Service) -> int:
+    """Requests that run at once on all replicas.
+
+    Parameters
+    ----------
+    service : Service
+        The service.
+
+    Returns
+    -------
+    int
+        [-]
+
+    Examples
+    --------
+    >>> from glmplan.serving.engine.settings import EngineSettings, KvPool
+    >>> from glmplan.serving.engine.step_table import StepTable
+    >>> places(Service(StepTable.affine(base=0.01), KvPool(1000), EngineSettings(max_num_seqs=8, replicas=2)))
+    16
+    """
+    settings = service.settings
+    return settings.max_num_seqs * (settings.replicas - settings.prefill_replicas)
+
+
+def capacity(service: Service, traffic: Traffic) -> float:
+    """Requests, or sessions, that the service can finish in a second when as many wait as it can take.
+
+    Parameters
+    ----------
+    service : Service
+        The service.
+    traffic : Traffic
+        What arrives; its lengths are used.
+
+    Returns
+    -------
+    float
+        [1/s]; 0 if no request fits.
+
+    Examples
+    --------
+    >>> from glmplan.serving.engine.settings import EngineSettings, KvPool
+    >>> from glmplan.serving.engine.step_table import StepTable
+    >>> service = Service(StepTable.affine(base=0.01), KvPool(10**6), EngineSettings(max_num_seqs=4))
+    >>> round(capacity(service, Traffic(kind="poisson", rate=1, input=16, output=100)), 2)  # 4 requests in 101 steps
+    3.96
+    """
+    held = service.pool.tokens * service.settings.replicas / (traffic.input + traffic.output / 2)
+    users = int(min(2 * max(min(places(service), held), 1), _MOST_USERS))
+    changes: dict[str, object] = {"users": users, "rate": None, "ramp": 0.0}
+    if traffic.kind != "sessions":
+        changes |= {"kind": "closed", "think": 0.0}
+    # lengths that are all alike make waves, whose crests are not what is served in the mean
+    saturated = traffic.model_copy(update=changes)
+    rows = simulate(service, saturated, requests=6 * users, keep=True, fast=False).requests
+    if rows is None or len(rows["finish"]) < 4 * users:
+        return 0.0
+    ends = np.sort(rows["finish"])
+    first, last = users, len(ends) - users
+    served = float((last - first) / (ends[last - 1] - ends[first - 1]))
+    return served / traffic.turns if traffic.kind == "sessions" else served
+
+
+def try_load(
+    service: Service,
+    traffic: Traffic,
+    targets: tuple[Target, ...],
+    load: float,
+    seed: int,
+    *,
+    most: float = math.inf,
+    late: float = 1.0,
+) -> Trial:
+    """Simulate one load and compare what users see with what they are promised.
+
+    Parameters
+    ----------
+    service : Service
+        The service.
+    traffic : Traffic
+        What arrives; see `Traffic.at_load`.
+    targets : tuple of Target
+        The promise.
+    load : float
+        Users, [-], rate, [1/s], or speed of a trace, [-]
+    seed : int
+        Seed, [-]
+    most : float, optional
+        What the service can serve at most, [1/s]
+    late : float, optional
+        How many times later first tokens come than steps alone say, [-]
+
+    Returns
+    -------
+    Trial
+        Statistics and margin.
+
+    Notes
+    -----
+    The start-up burst of a closed loop is not judged, nor the first 200 arrivals of a stream: what is promised is the
+    steady state.
+
+    Examples
+    --------
+    >>> from glmplan.serving.engine.settings import EngineSettings, KvPool
+    >>> from glmplan.serving.engine.step_table import StepTable
+    >>> from glmplan.serving.traffic.promises import parse_slo
+    >>> service = Service(StepTable.affine(base=0.01, per_request=0.001), KvPool(10**6), EngineSettings())
+    >>> traffic = Traffic(kind="closed", users=1, input=16, output=64)
+    >>> try_load(service, traffic, parse_slo("tpot p95 < 30 ms"), 100, 0).broken
+    'tpot p95 < 30 ms'
+    """
+    at = traffic.at_load(load)
+    if at.users is not None:
+        warm = at.users
+        count = warm + max(400, min(6 * warm, max(2000, 2 * warm)))
+    else:
+        warm = 200
+        count = warm + _SETTLED
+    if load >= most:
+        return Trial(load, min(math.log(load / most) + 0.01, _FAR), OVERLOAD, {"requests": 0.0})
+    outcome = simulate(service, at, requests=count, warmup=warm, seed=seed, fast=False, keep=at.kind in OPEN)
+    summary = outcome.summary
+    summary |= {name: late * each for name, each in summary.items() if name.startswith("ttft_")}
+    margin, broken = _margin(summary, targets)
+    surplus = 0.0
+    if outcome.requests is not None and at.kind in OPEN:
+        rows = outcome.requests
+        offered = float(rows["output_tokens"].sum()) / max(float(rows["arrival"].max()), 1e-9)
+        surplus = math.log(offered / (load * _mean_output(at)))
+    return Trial(load, margin, broken, outcome.summary, surplus)
+
+
+def _margin(summary: dict[str, float], targets: tuple[Target, ...]) -> tuple[float, str]:
+    """Logarithm of the worst statistic over its bound, and which it is where it is missed."""
+    if not summary["requests"]:
+        return _FAR, "requests do not fit"
+    worst, name = -_FAR, ""
+    for target in targets:
+        value = summary[target.name] / (target.bound * 1000)
+        over = math.log(value) if value > 0 else -_FAR if value == 0 else _FAR
+        if over > worst:
+            worst, name = over, str(target)
+    share = summary["preemptions"] / summary["requests"]
+    if share > _THRASH:
+        return min(max(worst, math.log(share / _THRASH)), _FAR), "kv thrash"
+    return min(worst, _FAR), name if worst > 0 else ""
+
+
+def _mean_output(traffic: Traffic) -> float:
+    """Length of an answer in the mean, [token]"""
+    _, outputs = draw_lengths(traffic)(4096, np.random.default_rng(0))
+    return float(outputs.mean())
+
+
+def spread_of_arrivals(traffic: Traffic) -> float:
+    """Standard deviation of the logarithm of what arrives while a load is judged, of an open stream.
+
+    Parameters
+    ----------
+    traffic : Traffic
+        The stream.
+
+    Returns
+    -------
+    float
+        [-]; 0 of other traffic.
+
+    Examples
+    --------
+    >>> round(spread_of_arrivals(Traffic(kind="poisson", rate=2.0)), 2)
+    0.02
+    """
+    if traffic.kind not in OPEN:
+        return 0.0
+    generator, found = np.random.default_rng(0), []
+    for _ in range(100):
+        _, outputs = draw_lengths(traffic)(_SETTLED, generator)
+        span = float(arrival_times(traffic, generator)(_SETTLED)[-1])
+        found.append(math.log(float(outputs.sum()) / span))
+    return float(np.std(found))

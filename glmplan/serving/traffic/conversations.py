@@ -1,0 +1,259 @@
+"""Recorded conversations, whose turns begin when the answer before has ended and the user or a tool has taken its time.
+
+References
+----------
+.. [1] ShareGPT, https://huggingface.co/datasets/anon8231489123/ShareGPT_Vicuna_unfiltered (a JSON array of
+   `conversations`, each turn with `from` and `value`).
+.. [2] AIPerf, https://github.com/ai-dynamo/aiperf docs/tutorials/custom-dataset.md (JSON lines with `session_id` and
+   `turns`, each with `text`, `delay` [ms] and `timestamp` [ms]; Mooncake rows with `session_id` and `delay`), and its
+   `profile_export.jsonl` (`metadata`, `metrics`).
+.. [3] OpenAI, "What are tokens and how to count them", https://help.openai.com/en/articles/4936856 (one token is about
+   four characters of English).
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from glmplan.errors import SpecError
+from glmplan.facts.files import text_lines
+from glmplan.serving.traffic.trace_lines import json_rows, seconds_of, whole_of
+
+__all__ = ["CHARACTERS", "Conversation", "Turn", "conversation_form", "read_conversations"]
+
+#: characters of a token where a file holds text and no counts, [-]
+CHARACTERS = 4.0
+#: roles whose turns are answers
+_ANSWERS = ("gpt", "assistant", "chatgpt", "bard", "bing", "model")
+#: columns of a table of our own: a turn begins so long after the answer before
+_OWN = ("session", "wait_s", "input_tokens", "output_tokens")
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One request of a conversation.
+
+    Parameters
+    ----------
+    wait : float
+        Time between the end of the answer before and this turn, [s]
+    input_tokens : int
+        Whole prompt, earlier turns included, [token]
+    output_tokens : int
+        Answer, [token]
+    """
+
+    wait: float
+    input_tokens: int
+    output_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """The turns of one user.
+
+    Parameters
+    ----------
+    start : float or None
+        When the first turn arrives; None where the file does not say, [s]
+    turns : tuple of Turn
+        The turns, in order.
+    """
+
+    start: float | None
+    turns: tuple[Turn, ...]
+
+
+def conversation_form(path: str | Path) -> str:
+    """Which form of conversations a file has.
+
+    Parameters
+    ----------
+    path : path
+        The file.
+
+    Returns
+    -------
+    str
+        Its form by the names in its first entry; empty if it holds no conversations.
+
+    Raises
+    ------
+    SpecError
+        If the file cannot be read, or its first line is no JSON object.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> file = Path(tempfile.mkdtemp()) / "t.jsonl"
+    >>> _ = file.write_text('{"session_id": "a", "turns": [{"text": "Hello"}]}')
+    >>> conversation_form(file)
+    'AIPerf multi-turn'
+    """
+    file = Path(path)
+    if file.suffix not in (".json", ".jsonl"):
+        head = next(text_lines(file), "").strip().split(",")
+        return "own table" if set(_OWN) <= set(head) else ""
+    _, first = next(json_rows(file), (1, {}))
+    for name, key in (("ShareGPT", "conversations"), ("AIPerf multi-turn", "turns"), ("AIPerf export", "metadata")):
+        if key in first:
+            return name
+    return "Mooncake sessions" if "session_id" in first and "input_length" in first else ""
+
+
+def read_conversations(path: str | Path, answer: int = 512) -> list[Conversation]:
+    """Read recorded conversations.
+
+    Parameters
+    ----------
+    path : path
+        A file of one of the forms of `conversation_form`.
+    answer : int, optional
+        Length of an answer where a data set only holds prompts, [token]
+
+    Returns
+    -------
+    list of Conversation
+        Those with at least one turn, in the order of their start.
+
+    Raises
+    ------
+    SpecError
+        If an entry is not of the form of the first; names the line and what is expected there.
+
+    Notes
+    -----
+    Where a file holds text, a token is taken for four characters [3]_: lengths are then good to some tens of per cent.
+    The table of our own has the columns `session,wait_s,input_tokens,output_tokens` and may have `arrival_s`, which
+    counts in the first row of a session.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> file = Path(tempfile.mkdtemp()) / "t.jsonl"
+    >>> _ = file.write_text('{"session_id": "a", "turns": [{"text": "Hello world!"}, {"text": "More", "delay": 500}]}')
+    >>> [(turn.wait, turn.input_tokens) for turn in read_conversations(file)[0].turns]
+    [(0.0, 3), (0.5, 516)]
+    >>> [turn.input_tokens for turn in read_conversations(file, answer=100)[0].turns]
+    [3, 104]
+    """
+    file, form = Path(path), conversation_form(path)
+    readers: dict[str, Callable[[Path], Iterable[Conversation]]] = {
+        "own table": _own,
+        "ShareGPT": _sharegpt,
+        "AIPerf multi-turn": partial(_multi_turn, answer=answer),
+        "AIPerf export": _export,
+        "Mooncake sessions": _mooncake,
+    }
+    if form not in readers:
+        raise SpecError("holds no conversations of a known form", file=file, choices=tuple(readers))
+    found = [one for one in readers[form](file) if one.turns]
+    if not found:
+        raise SpecError("holds no requests", file=file)
+    return sorted(found, key=lambda one: one.start or 0.0)
+
+
+def _tokens(text: str) -> int:
+    return max(round(len(text) / CHARACTERS), 1)
+
+
+def _part(entry: Any, key: str, kind: type, file: Path, line: int, expected: str) -> Any:
+    """A value of an entry that has to be there."""
+    value = entry.get(key) if isinstance(entry, dict) else None
+    if not isinstance(value, kind):
+        raise SpecError(f"is missing: expected {expected}", file=file, field=f"line {line}: {key}")
+    return value
+
+
+def _sharegpt(file: Path) -> Iterator[Conversation]:
+    for line, entry in json_rows(file):
+        said = _part(entry, "conversations", list, file, line, '[{"from": "human", "value": "..."}, ...]')
+        turns, context, prompt = [], 0, 0
+        for one in said:
+            text = _part(one, "value", str, file, line, "the text of a turn")
+            if str(one.get("from")) not in _ANSWERS:
+                prompt += _tokens(text)
+            elif prompt:
+                answer = _tokens(text)
+                turns.append(Turn(0.0, context + prompt, answer))
+                context, prompt = context + prompt + answer, 0
+        yield Conversation(None, tuple(turns))
+
+
+def _multi_turn(file: Path, answer: int) -> Iterator[Conversation]:
+    for line, entry in json_rows(file):
+        said = _part(entry, "turns", list, file, line, '[{"text": "..."}, ...]')
+        turns, context, start = [], 0, None
+        for place, one in enumerate(said):
+            texts = one.get("texts") if isinstance(one, dict) else None
+            text = " ".join(texts) if isinstance(texts, list) else _part(one, "text", str, file, line, "a prompt")
+            if place == 0 and one.get("timestamp") is not None:
+                start = seconds_of(one["timestamp"], file, line, "timestamp") / 1000
+            wait = seconds_of(one.get("delay") or 0.0, file, line, "delay") / 1000
+            length = whole_of(one.get("output_length") or answer, file, line, "output_length")
+            turns.append(Turn(wait, context + _tokens(text), max(length, 1)))
+            context = turns[-1].input_tokens + turns[-1].output_tokens
+        yield Conversation(start, tuple(turns))
+
+
+def _export(file: Path) -> Iterator[Conversation]:
+    """Requests that AIPerf measured, each with its beginning and end."""
+    sent: dict[str, list[tuple[float, float, int, int]]] = {}
+    for line, entry in json_rows(file):
+        about = _part(entry, "metadata", dict, file, line, "who sent the request, and when")
+        found = _part(entry, "metrics", dict, file, line, "what was measured")
+        if entry.get("error") or about.get("was_cancelled"):
+            continue
+        begin, end = (seconds_of(about.get(f"request_{when}_ns"), file, line, when) / 1e9 for when in ("start", "end"))
+        prompt = found.get("usage_prompt_tokens") or found.get("input_sequence_length")
+        answer = found.get("usage_completion_tokens") or found.get("output_sequence_length")
+        lengths = (
+            whole_of(_part({key: one}, key, dict, file, line, '{"value": 512}').get("value"), file, line, key)
+            for key, one in (("usage_prompt_tokens", prompt), ("usage_completion_tokens", answer))
+        )
+        inputs, outputs = lengths
+        if inputs and outputs:
+            sent.setdefault(str(about.get("conversation_id")), []).append((begin, end, inputs, outputs))
+    first = min((turns[0][0] for turns in sent.values()), default=0.0)
+    for turns in sent.values():
+        turns.sort()
+        ends = [turns[0][0], *(turn[1] for turn in turns)]
+        made = (Turn(max(turn[0] - end, 0.0), turn[2], turn[3]) for turn, end in zip(turns, ends, strict=False))
+        yield Conversation(turns[0][0] - first, tuple(made))
+
+
+def _own(file: Path) -> Iterator[Conversation]:
+    turns: dict[str, list[Turn]] = {}
+    starts: dict[str, float | None] = {}
+    for line, row in enumerate(csv.DictReader(text_lines(file)), 2):
+        who, at = str(row["session"]), row.get("arrival_s")
+        if who not in turns:
+            starts[who] = seconds_of(at, file, line, "arrival_s") if at else None
+        wait = seconds_of(row["wait_s"] or 0.0, file, line, "wait_s")
+        lengths = [whole_of(row[name], file, line, name) for name in _OWN[2:]]
+        if min(lengths) > 0:
+            turns.setdefault(who, []).append(Turn(max(wait, 0.0), *lengths))
+    for who, made in turns.items():
+        yield Conversation(starts[who], tuple(made))
+
+
+def _mooncake(file: Path) -> Iterator[Conversation]:
+    turns: dict[str, list[Turn]] = {}
+    starts: dict[str, float | None] = {}
+    for line, entry in json_rows(file):
+        who = str(_part(entry, "session_id", object, file, line, "the name of the session"))
+        inputs = whole_of(entry.get("input_length"), file, line, "input_length")
+        outputs = whole_of(entry.get("output_length"), file, line, "output_length")
+        wait = seconds_of(entry.get("delay") or 0.0, file, line, "delay") / 1000
+        if who not in turns:
+            at = entry.get("timestamp")
+            starts[who] = None if at is None else seconds_of(at, file, line, "timestamp") / 1000
+        if inputs and outputs:
+            turns.setdefault(who, []).append(Turn(wait, inputs, outputs))
+    for who, made in turns.items():
+        yield Conversation(starts[who], tuple(made))

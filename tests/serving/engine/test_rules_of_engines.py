@@ -1,0 +1,231 @@
+"""The rules by which engines form their steps, each on a case small enough to be worked out by hand.
+
+Steps take 10 ms, and a prompt token 0.1 ms, so that every time below is a sum of whole steps.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from glmplan.facts.engines.defaults import engine_defaults
+from glmplan.plan.question import Words
+from glmplan.plan.simulator_inputs import serving_inputs
+from glmplan.serving.engine.cluster import Cluster
+from glmplan.serving.engine.engine import SkippingEngine
+from glmplan.serving.engine.reference import SteppingEngine
+from glmplan.serving.engine.settings import EngineSettings, KvPool, scheduler_settings
+from glmplan.serving.engine.step_table import StepTable
+from glmplan.serving.simulate import Service, simulate
+from glmplan.serving.traffic.request import Request
+from glmplan.serving.traffic.spec import parse_traffic
+
+TABLE = StepTable.affine(base=0.01, per_prefill_token=1e-4, max_requests=2048)
+BOTH = pytest.mark.parametrize("engine", [SkippingEngine, SteppingEngine])
+
+
+def _serve(settings, made, engine=SkippingEngine, *, tokens=100_000, block=16):
+    cluster = Cluster(TABLE, KvPool(tokens, block), settings, engine)
+    return cluster, {r.number: r for r in cluster.run(made)}
+
+
+# vLLM V1 with async_scheduling (vllm/v1/engine/core.py step_with_batch_queue, batch queue of two): step k + 1 is formed
+# when step k - 1 has ended, while step k runs
+@BOTH
+@pytest.mark.parametrize(("ahead", "first"), [(False, 0.06), (True, 0.07)])
+def test_a_request_that_comes_during_a_step_waits_one_more_when_steps_are_formed_ahead(engine, ahead, first):
+    settings = EngineSettings(async_scheduling=ahead)
+    # request 0: prompt until 0.02 s, then steps of 10 ms; request 1 comes in the step from 0.03 to 0.04 s
+    _, done = _serve(settings, [Request(0, 0.0, 100, 20), Request(1, 0.035, 100, 3)], engine)
+    assert done[0].first == pytest.approx(0.02)
+    # its own step of 20 ms begins at 0.04 s, or at 0.05 s
+    assert done[1].first == pytest.approx(first)
+    assert done[1].started == pytest.approx(first - 0.02)
+
+
+@BOTH
+def test_an_idle_engine_starts_a_request_at_once_also_when_steps_are_formed_ahead(engine):
+    settings = EngineSettings(async_scheduling=True)
+    _, done = _serve(settings, [Request(0, 0.0, 100, 2), Request(1, 1.0, 100, 2)], engine)
+    assert done[1].first == pytest.approx(1.02)
+
+
+@BOTH
+@pytest.mark.parametrize(("ahead", "started"), [(False, 0.04), (True, 0.05)])
+def test_a_place_that_a_step_freed_is_taken_one_step_later_when_steps_are_formed_ahead(engine, ahead, started):
+    settings = EngineSettings(async_scheduling=ahead, max_num_seqs=2)
+    # requests 0 and 1: prompts until 0.03 s; request 0 ends at 0.04 s, and only then a place is known to be free
+    made = [Request(0, 0.0, 100, 2), Request(1, 0.0, 100, 20), Request(2, 0.0, 100, 2)]
+    _, done = _serve(settings, made, engine)
+    assert done[0].finish == pytest.approx(0.04)
+    assert done[2].started == pytest.approx(started)
+
+
+# vLLM since 0.19.0: scheduler_reserve_full_isl (v1/core/kv_cache_manager.py allocate_slots, full_sequence_must_fit)
+@BOTH
+def test_a_prompt_that_does_not_fit_whole_is_not_begun(engine):
+    # 20 blocks; request 0 holds 13 of them and request 1 needs 10 in chunks of 4
+    def made():
+        return [Request(0, 0.0, 200, 8), Request(1, 0.001, 160, 2)]
+
+    chunked, eager = _serve(EngineSettings(max_num_batched_tokens=65, max_num_seqs=2), made(), engine, tokens=320)
+    whole, patient = _serve(
+        EngineSettings(max_num_batched_tokens=65, max_num_seqs=2, reserve_full_isl=True), made(), engine, tokens=320
+    )
+    assert chunked.preemptions > 0 and eager[1].started < eager[0].finish
+    assert whole.preemptions == 0
+    assert patient[1].started == pytest.approx(patient[0].finish)
+
+
+@BOTH
+def test_a_preempted_request_finds_its_blocks_again(engine):
+    def made():
+        return [Request(0, 0.0, 100, 100), Request(1, 0.0, 100, 100)]
+
+    _, forgets = _serve(EngineSettings(), made(), engine, tokens=320)
+    _, finds = _serve(EngineSettings(prefix_caching=True), made(), engine, tokens=320)
+    assert forgets[1].preemptions == finds[1].preemptions == 1
+    # request 0 takes the rest of the pool, block by block, and then of the 8 full blocks that request 1 left behind
+    assert forgets[1].cached == 0 < finds[1].cached < 160
+    assert finds[1].finish < forgets[1].finish
+
+
+# SGLang: get_next_batch_to_run runs new prompts before decoding, alone in their step
+def test_the_gap_between_two_tokens_holds_the_prompts_that_ran_in_it():
+    settings = scheduler_settings("sglang", async_scheduling=False)
+    cluster, done = _serve(settings, [Request(0, 0.0, 100, 4), Request(1, 0.025, 400, 3)])
+    # request 0: first token at 0.02 s, second at 0.03 s; the prompt of request 1 runs until 0.08 s; then both decode
+    assert done[0].finish == pytest.approx(0.10)
+    assert done[1].first == pytest.approx(0.08)
+    (one,) = cluster.engines
+    rows = np.array(one.segments).reshape(-1, 8)
+    total = {}
+    for length, count in [*rows[:, [2, 4]], *np.array(one.stalls).reshape(-1, 2)]:
+        total[round(length, 9)] = total.get(round(length, 9), 0) + count
+    # 10 ms: request 0 twice, request 1 twice; 60 ms: request 0 once
+    assert {length: count for length, count in total.items() if count} == {0.01: 4, 0.06: 1}
+
+
+@pytest.mark.parametrize("scheduler", ["vllm", "sglang", "trtllm"])
+@pytest.mark.parametrize(("tokens", "users"), [(1_000_000, "poisson:3/s"), (6000, "closed:20"), (9000, "sessions:9")])
+def test_the_gaps_between_tokens_add_up_to_the_time_between_first_and_last(scheduler, tokens, users):
+    table = StepTable.affine(base=0.01, per_request=1e-4, per_prefill_token=1e-4, max_requests=64)
+    service = Service(table, KvPool(tokens), scheduler_settings(scheduler, max_num_seqs=64))
+    found = simulate(service, parse_traffic(users, input=300, output=80, jitter=0.5), requests=300, keep=True)
+    rows = found.requests
+    decoded = float((rows["finish"] - rows["first"]).sum())
+    gaps = float((rows["output_tokens"] - 1).sum())
+    assert found.summary["itl_mean_ms"] == pytest.approx(1000 * decoded / gaps, rel=1e-6)
+
+
+# SGLang 0.5.9 schedule_policy.py (add_one_req: prefill_max_requests)
+@BOTH
+@pytest.mark.parametrize(("limit", "last"), [(None, 0.04), (1, 0.06)])
+def test_prompts_that_may_share_a_step_are_limited(engine, limit, last):
+    settings = scheduler_settings("sglang", async_scheduling=False, prefill_max_requests=limit)
+    _, done = _serve(settings, [Request(i, 0.0, 100, 5) for i in range(3)], engine)
+    # one step of 40 ms, or three of 20 ms
+    assert done[2].first == pytest.approx(last)
+
+
+# SGLang 0.5.9 scheduler.py: init_new_token_ratio = min(0.7 x schedule_conservativeness, 1)
+@BOTH
+def test_a_conservative_schedule_keeps_more_room_for_answers(engine):
+    def admitted(conservativeness):
+        settings = scheduler_settings(
+            "sglang", schedule_conservativeness=conservativeness, async_scheduling=False, prefix_caching=False
+        )
+        _, done = _serve(
+            settings, [Request(0, 0.0, 100, 500), Request(1, 0.015, 100, 100)], engine, tokens=600, block=1
+        )
+        return done[1].started < done[0].finish
+
+    # 500 tokens are free beside request 0, which may write 500 more: 350 are kept at 0.7, 105 at 0.3 x 0.7; request 1
+    # needs 100 + 100
+    assert EngineSettings(schedule_conservativeness=2.0).first_ratio == 1.0
+    assert admitted(0.3)
+    assert not admitted(1.0)
+
+
+# SGLang 0.5.9 schedule_policy.py (_sort_by_longest_prefix)
+@BOTH
+def test_the_longest_cached_prefix_goes_first(engine):
+    def order(policy):
+        settings = scheduler_settings("sglang", order=policy, prefix_caching=True, max_num_seqs=1)
+        made = [
+            Request(0, 0.0, 200, 20, runs=(("a", 160), ("x", 40))),
+            Request(1, 0.01, 200, 2, runs=(("b", 160), ("y", 40))),
+            Request(2, 0.02, 200, 2, runs=(("a", 160), ("z", 40))),
+        ]
+        _, done = _serve(settings, made, engine)
+        return sorted(done, key=lambda number: done[number].started)
+
+    assert order("fcfs") == [0, 1, 2]
+    assert order("lpm") == [0, 2, 1]
+
+
+def test_a_session_stays_where_it_began_under_affinity():
+    settings = EngineSettings(replicas=4, routing="affinity", prefix_caching=True, max_num_seqs=64)
+    service = Service(TABLE, KvPool(60_000), settings)
+    found = simulate(service, parse_traffic("sessions:12", input=600, turns=12), requests=400, keep=True).requests
+    for who in set(found["session"].tolist()):
+        assert len(set(found["replica"][found["session"] == who].tolist())) == 1
+    assert len(set(found["replica"].tolist())) == 4
+
+
+def _plan(engine, ranks, **words):
+    return serving_inputs(
+        Words("deepseek-v3.1", "8xh200-sxm", engine=engine, tp=str(8 // ranks), dp=str(ranks), **words)
+    )
+
+
+# vLLM: each data-parallel rank is an engine core with its own scheduler, so limits hold for each; SGLang 0.5.9
+# server_args.py (_handle_data_parallelism) divides its default chunk by the ranks and takes 0.3 of the reserve
+@pytest.mark.parametrize(("engine", "budget", "conservativeness"), [("vllm", 8192, 1.0), ("sglang", 1024, 0.3)])
+def test_a_data_parallel_rank_has_its_own_limits_and_pool(engine, budget, conservativeness):
+    one, eight = _plan(engine, 1), _plan(engine, 8)
+    assert one.settings.replicas == 1 and eight.settings.replicas == 8
+    assert one.settings.max_num_batched_tokens == 8192
+    assert eight.settings.max_num_batched_tokens == budget
+    assert eight.settings.schedule_conservativeness == conservativeness
+    told = _plan(engine, 8, max_num_batched_tokens="4096", max_num_seqs="32")
+    assert (told.settings.max_num_batched_tokens, told.settings.max_num_seqs) == (4096, 32)
+    # a step of a rank is as long as one of all ranks with eight times the requests
+    at = {"decode_context": np.array([1000.0]), "prefill_tokens": np.zeros(1), "prefill_context": np.zeros(1)}
+    assert eight.step_seconds(decode_requests=np.array([4.0]), **at) > 0
+
+
+def test_agents_on_eight_ranks_find_their_turns_only_where_they_were():
+    """Twenty agents of eight turns: what is found again is said by who decides where a turn goes."""
+
+    def found(routing):
+        settings = scheduler_settings("vllm", replicas=8, routing=routing, max_num_seqs=64)
+        service = Service(TABLE, KvPool(400_000), settings)
+        return simulate(service, parse_traffic("sessions:20", input=4000), requests=600).summary["cached_share"]
+
+    shares = {name: found(name) for name in ("round-robin", "least-loaded", "prefix-aware", "affinity")}
+    # with one rank in eight the right one by chance, most of a conversation is computed again
+    assert shares["round-robin"] < 0.45 and shares["least-loaded"] < 0.45
+    assert shares["affinity"] > 0.7
+    assert shares["prefix-aware"] == pytest.approx(shares["affinity"], abs=0.03)
+
+
+@pytest.mark.parametrize(
+    ("engine", "version", "caching", "ahead", "whole"),
+    [
+        ("vllm", "0.11.0", True, False, False),
+        ("vllm", "0.14.0", True, True, False),
+        ("vllm", "0.19.0", True, True, True),
+        ("sglang", "0.5.9", True, True, False),
+        ("trtllm", "1.0.0", True, False, False),
+        ("llama.cpp", None, False, False, False),
+    ],
+)
+def test_what_an_engine_does_on_its_own_is_that_of_its_version(engine, version, caching, ahead, whole):
+    found = engine_defaults(engine, version=version)
+    assert (found.prefix_caching, found.ahead, found.whole_prompt) == (caching, ahead, whole)
+
+
+def test_a_hybrid_model_reuses_blocks_in_vllm_since_0_26():
+    found = [engine_defaults("vllm", version=one, recurrent=True).prefix_caching for one in ("0.25.0", "0.26.0")]
+    assert found == [False, True]
