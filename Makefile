@@ -18,7 +18,7 @@ export OMP_NUM_THREADS := 1
 export PYTHONUTF8 := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check mutate docs bench validate-demo validate-vllm clean
+.PHONY: help setup demo test check mutate fuzz docs bench validate-demo validate-vllm clean
 
 help:  ## List what there is.
 	@sed -n 's/^\([a-z-]*\):.*  ## /\1\t/p' Makefile | expand -t 16
@@ -55,6 +55,9 @@ check: $(READY_DEV)  ## Lint, types, generated pages fresh, measured memory besi
 
 mutate: $(READY_DEV)  ## Break one formula at a time and see whether the tests near it notice.
 	@$(RUN) tools/mutate.py
+
+fuzz: $(READY_DEV)  ## Give 10,000 broken files to the readers; each must be refused in words, in bounded time and memory.
+	@$(RUN) tools/fuzz.py
 
 docs: $(READY_DEV)  ## Write the generated pages again.
 	$(RUN) tools/docs.py

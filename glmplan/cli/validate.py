@@ -229,24 +229,11 @@ def _climb(endpoint: Any, ladder: Any, client: ClientOptions, report: ReportOpti
     from rich.progress import BarColumn, Progress, TextColumn
 
     from glmplan.cli.screen import console
-    from glmplan.errors import SpecError
     from glmplan.measure.client import Patience
     from glmplan.measure.guard import Limits
-    from glmplan.measure.journal import Journal
     from glmplan.measure.ladder import climb
 
-    out = report.out
-    path = None if out is None else out / "journal.jsonl"
-    earlier: list[dict[str, Any]] = []
-    begun = path is not None and os.path.exists(path) and os.path.getsize(path) > 0
-    if report.resume and not begun:
-        raise SpecError("has no journal to go on with", field="--resume", value=str(out))
-    if begun and not report.resume:
-        raise SpecError("holds a run already; choose another folder or give --resume", field="--out", value=str(out))
-    # it locks the folder, so nobody writes to what is read here
-    journal = Journal(path, endpoint.outside)
-    if report.resume and path is not None:
-        earlier = Journal.read(path)
+    journal, earlier = _journal(endpoint, report)
     ended_by = 0
     progress = Progress(
         TextColumn("{task.description}", markup=False),
@@ -298,6 +285,23 @@ def _climb(endpoint: Any, ladder: Any, client: ClientOptions, report: ReportOpti
     finally:
         journal.close()
     return record, journal, ended_by
+
+
+def _journal(endpoint: Any, report: ReportOptions) -> tuple[Any, list[dict[str, Any]]]:
+    """The journal of a run, locked, and the lines of the run to go on with."""
+    from glmplan.errors import SpecError
+    from glmplan.measure.journal import Journal
+
+    out = report.out
+    path = None if out is None else out / "journal.jsonl"
+    begun = path is not None and os.path.exists(path) and os.path.getsize(path) > 0
+    if report.resume and not begun:
+        raise SpecError("has no journal to go on with", field="--resume", value=str(out))
+    if begun and not report.resume:
+        raise SpecError("holds a run already; choose another folder or give --resume", field="--out", value=str(out))
+    # it locks the folder, so nobody writes to what is read here
+    journal = Journal(path, endpoint.outside)
+    return journal, Journal.read(path) if report.resume and path is not None else []
 
 
 def _keep(out: Path, files: dict[str, str]) -> bool:

@@ -14,7 +14,7 @@ from glmplan.measure.outside import Outside
 __all__ = ["Journal"]
 
 #: a line of a request has some 200 B, so this holds ten million [B]
-_LARGEST = 2 * 2**30
+_LARGEST = 1 << 31
 
 
 class Journal:

@@ -113,7 +113,10 @@ def open_prediction(question: Question, closed: Prediction) -> Prediction:
     as_users = replace(load, concurrency=float(round(in_flight)))
     users = predict(question.deployment, as_users, measured_on=run.measured_on)
     waiting = _waiting(question, as_users)
-    step = users.figures["tpot"]
+    step = users.figures.get("tpot")
+    if step is None:
+        # answers of one token have no later ones that tell how far steps may be off
+        step = users.figures["ttft"]
     ends = [played(one / step.value) for one in (step.low, step.high)]
     figures = {}
     for statistic, (name, unit) in _STATISTICS.items():

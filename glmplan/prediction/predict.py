@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -25,7 +25,7 @@ from glmplan.prediction.known import Known, known_by_bytes, known_by_engine, kno
 from glmplan.prediction.load import Load
 from glmplan.prediction.observables import Observables, observables
 from glmplan.prediction.step_models import runs_on_accelerators, step_model_of, step_parameters
-from glmplan.prediction.step_table import step_tables
+from glmplan.prediction.step_table import least_of, step_tables
 from glmplan.readers.runs.figures import INTERVAL_KINDS, PREDICTED
 
 if TYPE_CHECKING:
@@ -53,11 +53,14 @@ class Figure:
     ----------
     value, low, high : float
         In base units: [s] or [token/s]
+    best : float or None
+        What the part allows at best: no end of an interval beats it; None where no bound is known.
     """
 
     value: float
     low: float
     high: float
+    best: float | None = field(default=None, repr=False, compare=False)
 
     def scaled(self, factor: float) -> Figure:
         """The figure in other units.
@@ -72,7 +75,8 @@ class Figure:
         Figure
             The scaled figure.
         """
-        return Figure(self.value * factor, self.low * factor, self.high * factor)
+        best = None if self.best is None else self.best * factor
+        return Figure(self.value * factor, self.low * factor, self.high * factor, best)
 
     def reaching(self, others: Iterable[float]) -> Figure:
         """The figure with an interval for what it would be if something that is not known were otherwise.
@@ -97,7 +101,12 @@ class Figure:
         apart = [0.0, *(math.log(one / self.value) for one in others if one > 0.0)]
         low = -math.hypot(math.log(self.low / self.value), min(apart))
         high = math.hypot(math.log(self.high / self.value), max(apart))
-        return Figure(self.value, self.value * math.exp(low), self.value * math.exp(high))
+        ends = [self.value * math.exp(low), self.value * math.exp(high)]
+        if self.best is not None and self.best <= self.value:
+            ends[0] = max(ends[0], self.best)
+        elif self.best is not None:
+            ends[1] = min(ends[1], self.best)
+        return Figure(self.value, ends[0], ends[1], best=self.best)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -279,6 +288,7 @@ def predict_many(
 def _on_accelerators(cases: list[tuple[Deployment, Load, str | None]], effects: Effects | None) -> list[Prediction]:
     found: list[Prediction | None] = [None] * len(cases)
     seen = [observables(load) for _, load, _ in cases]
+    least = least_of([d for d, _, _ in cases], [one.points for one in seen])
     fronts = [_front(one, load) for one, (_, load, _) in zip(seen, cases, strict=True)]
     for members, table in step_tables([d for d, _, _ in cases], [one.points for one in seen], fronts):
         fit = effects or load_effects(cases[members[0]][0].engine)
@@ -296,6 +306,7 @@ def _on_accelerators(cases: list[tuple[Deployment, Load, str | None]], effects: 
             found[member] = _prediction(
                 seen[member], load, StepTime(step.seconds[rows], step.shares[rows]), GPU_COMPONENTS,
                 known_by_engine(deployment, load, keys[number], levels, float(total[TTFT_SCALE]), fit),
+                least[member],
             )  # fmt: skip
     return [one for one in found if one is not None]
 
@@ -351,8 +362,14 @@ def _only(seen: Observables, kept: np.ndarray) -> Observables:
 
 
 def _prediction(
-    seen: Observables, load: Load, step: StepTime, components: Mapping[str, tuple[int, ...]], known: Known
+    seen: Observables,
+    load: Load,
+    step: StepTime,
+    components: Mapping[str, tuple[int, ...]],
+    known: Known,
+    least: np.ndarray | None = None,
 ) -> Prediction:
+    """The figures of steps; `least` is the time that each takes at least, which no end of an interval beats [s]"""
     seconds = step.seconds
     figures = {}
     later = float(np.exp(load.waiting * known.ttft_scale))
@@ -364,12 +381,14 @@ def _prediction(
             total *= later
         if total <= 0:
             continue
-        if figure.rate:
-            value = figure.scale / total
-            figures[name] = Figure(value, value * float(np.exp(-high)), value * float(np.exp(-low)))
-        else:
-            value = figure.scale * total
-            figures[name] = Figure(value, value * float(np.exp(low)), value * float(np.exp(high)))
+        # how long prompts wait for each other is a model and no bound
+        bounded = least is not None and (not name.startswith("ttft") or load.waiting == 0.0)
+        bound = float(figure.weights @ least) if bounded and least is not None else 0.0
+        fast, slow = (max(total * float(np.exp(end)), bound) for end in (low, high))
+        total = max(total, bound)
+        times = (total, slow, fast, bound) if figure.rate else (total, fast, slow, bound)
+        value, *ends, best = (figure.scale / one if figure.rate and one else figure.scale * one for one in times)
+        figures[name] = Figure(value, ends[0], ends[1], best=best if bound else None)
     weights = seen.figures["tpot"].weights if "tpot" in seen.figures else np.ones(len(seconds))
     spent = weights * seconds
     mean = spent @ step.shares / max(float(spent.sum()), 1e-300)

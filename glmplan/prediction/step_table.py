@@ -14,11 +14,13 @@ import numpy as np
 from glmplan.physics.network.groups import LinksByPoint
 from glmplan.physics.points import Layout, StepPoints
 from glmplan.physics.step.front_end import front_work, prompt_launches
+from glmplan.physics.step.limits import least_seconds
 from glmplan.physics.step.model import FrontPoints
+from glmplan.physics.step.structure import StepWork
 from glmplan.physics.step.work import SLOTS, step_work
 from glmplan.prediction.deployment import Deployment
 
-__all__ = ["alike", "step_tables"]
+__all__ = ["alike", "least_of", "step_tables"]
 
 
 def alike(deployment: Deployment) -> tuple[object, ...]:
@@ -70,12 +72,42 @@ def step_tables(
         )
 
 
-def _table(deployments: list[Deployment], points: list[StepPoints], fronts: list[FrontPoints]) -> np.ndarray:
+def least_of(deployments: Sequence[Deployment], points: Sequence[StepPoints]) -> list[np.ndarray]:
+    """Time that the kinds of step of many deployments take at least.
+
+    Parameters
+    ----------
+    deployments : sequence of Deployment
+        The deployments.
+    points : sequence of StepPoints
+        The kinds of step of each.
+
+    Returns
+    -------
+    list of (n,) arrays
+        As `glmplan.physics.step.limits.least_seconds` bounds them, [s]
+    """
+    groups: dict[tuple[object, ...], list[int]] = {}
+    for place, deployment in enumerate(deployments):
+        groups.setdefault(alike(deployment), []).append(place)
+    found: list[np.ndarray] = [np.zeros(0)] * len(deployments)
+    for members in groups.values():
+        some = [deployments[m] for m in members]
+        structure, layout, rows = _rows(some, [points[m] for m in members])
+        ends = np.cumsum([len(points[m].decode_requests) for m in members])[:-1]
+        least = least_seconds(structure, layout=layout, points=rows)
+        for member, part in zip(members, np.split(least, ends), strict=True):
+            found[member] = part
+    return found
+
+
+def _rows(deployments: list[Deployment], points: list[StepPoints]) -> tuple[StepWork, Layout, StepPoints]:
+    """What deployments that are alike have in common, and their points one after the other, with degrees and links."""
     structure, sizes = deployments[0].structure, [len(one.decode_requests) for one in points]
-    layouts = tuple(dict.fromkeys(one.link for one in deployments))
-    if len(layouts) > 1:
-        of = np.repeat([layouts.index(one.link) for one in deployments], sizes)
-        structure = replace(structure, link=LinksByPoint(layouts, of))
+    links = tuple(dict.fromkeys(one.link for one in deployments))
+    if len(links) > 1:
+        of = np.repeat([links.index(one.link) for one in deployments], sizes)
+        structure = replace(structure, link=LinksByPoint(links, of))
 
     def column(name: str) -> np.ndarray:
         return np.concatenate([np.broadcast_to(getattr(one, name), n) for one, n in zip(points, sizes, strict=True)])
@@ -83,17 +115,15 @@ def _table(deployments: list[Deployment], points: list[StepPoints], fronts: list
     def degree(name: str) -> np.ndarray:
         return np.repeat([float(getattr(one, name)) for one in deployments], sizes)
 
-    work = step_work(
-        structure,
-        layout=Layout(tp=degree("tp"), pp=degree("pp"), dp=degree("dp"), ep=degree("ep"), dcp=degree("dcp")),
-        points=StepPoints(
-            column("decode_requests"),
-            column("decode_context"),
-            column("prefill_tokens"),
-            column("prefill_context"),
-            column("decode_shared"),
-        ),
-    )
+    layout = Layout(tp=degree("tp"), pp=degree("pp"), dp=degree("dp"), ep=degree("ep"), dcp=degree("dcp"))
+    names = ("decode_requests", "decode_context", "prefill_tokens", "prefill_context", "decode_shared")
+    return structure, layout, StepPoints(*(column(name) for name in names))
+
+
+def _table(deployments: list[Deployment], points: list[StepPoints], fronts: list[FrontPoints]) -> np.ndarray:
+    sizes = [len(one.decode_requests) for one in points]
+    structure, layout, rows = _rows(deployments, points)
+    work = step_work(structure, layout=layout, points=rows)
     launches = [
         prompt_launches(structure, replayed=front.pass_tokens <= one.graph_tokens)
         for one, front in zip(deployments, fronts, strict=True)

@@ -22,7 +22,7 @@ from glmplan.readers.runs.columns import COLUMNS
 from glmplan.readers.runs.record import Run
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md", *sorted((ROOT / "docs").rglob("*.md"))]
 #: a block marked ```console is run line by line: `$ ` starts a command, what follows is its output (not compared)
 BLOCK = re.compile(r"^```console\n(.*?)^```", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\((?!https?:|mailto:|#)([^)#\s]+)")

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 
 import numpy as np
 
-from glmplan.facts.engines.kernels import KernelRule
 from glmplan.physics.blocks.features import routed_blocks
-from glmplan.physics.kernels.utilisation import KernelParams
-from glmplan.physics.step.structure import StepWork
+from glmplan.physics.step.limits import BOUND, Perfect
 from glmplan.physics.step.work import step_work
 from glmplan.prediction.from_row import Question
 from glmplan.prediction.observables import observables
@@ -27,19 +25,8 @@ _POSSIBLE_TOGETHER, _POSSIBLE_ROUTED = 0.9, 0.6
 #: and where an estimated KV pool, not the stated requests in flight, decides how many run: nine estimates in ten are
 #: less than 1.65 times the pool, so that at least so large a share of the requests runs [-]
 _POSSIBLE_POOL = 0.6
-#: how many times faster than its memory a part's cache is at most: the largest of the kernel fits [-]
-_CACHE = 8.0
 #: where so many rows of one table are impossible, and so large a share, the others share what nobody stated [-]
 _SEVERAL, _OFTEN = 3, 1 / 3
-#: kernel times that the data sheet bounds
-_BOUND = ("gemm_bytes", "gemm_flop", "expert_bytes", "expert_flop", "cache", "prefill_attention")
-
-
-class _Perfect(StepWork):
-    """Kernels that reach the data sheet: no launch, all of the bandwidth and of the FLOP rate."""
-
-    def kernel(self, kernel: str, form: str | KernelRule) -> KernelParams:
-        return KernelParams(floor=0.0, bandwidth=1.0, flop=1.0, sharpness=32.0, cache_gain=_CACHE, cache_bytes=np.inf)
 
 
 def fastest_seconds(question: Question, figure: str) -> float | None:
@@ -61,10 +48,8 @@ def fastest_seconds(question: Question, figure: str) -> float | None:
     total = found.figures.get(COMPARED[figure].predicted)
     if total is None:
         return None
-    given = question.deployment.structure
-    perfect = _Perfect(**{one.name: getattr(given, one.name) for one in fields(StepWork)})
-    work = step_work(perfect, layout=question.deployment.layout, points=found.points)
-    seconds = np.sum([work[slot] for slot in _BOUND], axis=0)
+    work = step_work(Perfect.of(question.deployment.structure), layout=question.deployment.layout, points=found.points)
+    seconds = np.sum([work[slot] for slot in BOUND], axis=0)
     return float(total.weights @ seconds) / (total.scale if total.rate else 1.0)
 
 
