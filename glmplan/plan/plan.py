@@ -289,6 +289,8 @@ class AnswerRecord:
         What the speeds rest on.
     knowledge : str
         Class of what was measured.
+    evidence : str
+        Whether the model was served on the part by the engine, one of `glmplan.plan.evidence.EVIDENCE` at its beginning.
     fits : tuple of str
         Files of fits that were used.
     """
@@ -321,6 +323,7 @@ class AnswerRecord:
     command_notes: tuple[str, ...] = ()
     basis: str = ""
     knowledge: str = ""
+    evidence: str = ""
     fits: tuple[str, ...] = ()
 
     def to_frame(self, table: str = "users") -> pd.DataFrame:
