@@ -15,10 +15,12 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable
 from pathlib import Path
 
 __all__ = [
+    "CONTROLS",
     "DoesNotFit",
     "GlmplanError",
     "Infeasible",
@@ -28,7 +30,11 @@ __all__ = [
     "UnknownFact",
     "UnknownName",
     "nearest",
+    "printable",
 ]
+
+#: letters of a wrong value that are shown
+_LONGEST = 300
 
 
 def nearest(name: str, choices: Iterable[str], count: int = 5, *, alike: float = 0.45) -> list[str]:
@@ -56,6 +62,48 @@ def nearest(name: str, choices: Iterable[str], count: int = 5, *, alike: float =
     ['h200-sxm']
     """
     return difflib.get_close_matches(name.lower(), sorted(set(choices)), n=count, cutoff=alike)
+
+
+#: control characters, the invisible ones that turn or join text, and half characters
+CONTROLS = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff]")
+
+
+def printable(text: object) -> str:
+    """Write a text so that a terminal shows it and does nothing else.
+
+    Parameters
+    ----------
+    text : object
+        A text, perhaps out of a file or from a server.
+
+    Returns
+    -------
+    str
+        The text; control characters but ends of lines and tabs are written as in Python.
+
+    Examples
+    --------
+    >>> printable("red " + chr(27) + "[31m") == "red " + chr(92) + "x1b[31m"
+    True
+    """
+    words = str(text)
+    return words if words.isascii() and words.isprintable() else CONTROLS.sub(_written, words)
+
+
+def _written(found: re.Match[str]) -> str:
+    letter = found[0]
+    if letter in "\n\t":
+        return letter
+    return f"\\x{ord(letter):02x}" if ord(letter) < 256 else f"\\u{ord(letter):04x}"
+
+
+def _shown(value: object) -> str:
+    """A value as it is written in Python, cut where it is long: what is wrong may be a whole file."""
+    try:
+        text = repr(value)
+    except ValueError:  # a number of more digits than Python writes
+        text = "a number of thousands of digits"
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
 
 
 class GlmplanError(Exception):
@@ -97,12 +145,12 @@ class SpecError(GlmplanError, ValueError):
         # a set has an order of its own in every process
         self.choices = sorted(choices) if isinstance(choices, set | frozenset) else list(choices)
         where = ": ".join(str(part) for part in (file, field) if part is not None)
-        what = f"{value!r} {message}" if value is not None else message
+        what = f"{_shown(value)} {message}" if value is not None else message
         text = f"{where}: {what}" if where else what
         if self.choices:
             close = nearest(str(value), self.choices) if value is not None else []
             text += f"; nearest: {', '.join(close)}" if close else f"; choices: {', '.join(self.choices[:40])}"
-        super().__init__(text)
+        super().__init__(printable(text))
 
 
 class UnknownName(SpecError):

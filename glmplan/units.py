@@ -79,7 +79,9 @@ DIMENSIONS: dict[str, dict[str, tuple[int, float]]] = {
     "USD per joule": {"USD/J": (0, 1.0), "USD/kWh": (-3, 1 / 3600), "USD/MWh": (-6, 1 / 3600)},
 }  # fmt: skip
 
-_TEXT = re.compile(r"\s*([+-]?)(\d+(?:_\d+)*(?:\.\d+)?|\.\d+)(?:[eE]([+-]?\d+))?\s*(\S*)\s*")
+#: letters of the longest number or quantity that makes sense
+_LONGEST = 100
+_TEXT = re.compile(r"\s*([+-]?)(\d+(?:_\d+)*(?:\.\d+)?|\.\d+)(?:[eE]([+-]?\d+))?\s*(\S*)\s*", re.ASCII)
 
 
 def parse_quantity(text: object, dimension: str, *, signed: bool = False) -> float:
@@ -120,7 +122,7 @@ def parse_quantity(text: object, dimension: str, *, signed: bool = False) -> flo
     base = next(iter(units))
     if not isinstance(text, str):
         raise SpecError(f"must be text with its unit, as in '1 {base}'", value=text)
-    found = _TEXT.fullmatch(text)
+    found = _TEXT.fullmatch(text) if len(text) <= _LONGEST else None
     if found is None:
         word = text.strip().lower().lstrip("+-")
         reason = "is not a finite number" if word.startswith(("nan", "inf")) else "is not a number with a unit"
@@ -171,7 +173,7 @@ def whole_number(value: object, field: str, *, least: int = 1, most: int = 1 << 
     glmplan.errors.SpecError: tp: 2.0 is not a whole number
     """
     try:
-        if isinstance(value, bool):
+        if isinstance(value, bool) or _is_odd(value):
             raise TypeError
         found = int(value.strip().replace("_", "")) if isinstance(value, str) else operator.index(value)  # type: ignore[arg-type]
     except (ValueError, TypeError):
@@ -209,10 +211,10 @@ def finite_number(value: object, field: str) -> float:
     0.9
     """
     try:
-        if isinstance(value, bool | bytes):
+        if isinstance(value, bool | bytes) or _is_odd(value):
             raise TypeError
         found = float(value)  # type: ignore[arg-type]
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, OverflowError):
         raise _not("a number", value, field) from None
     if not math.isfinite(found):
         raise SpecError("is not a finite number", field=field, value=value)
@@ -248,6 +250,11 @@ def given_text(value: object, field: str) -> str:
     if not isinstance(value, str):
         raise _not("text", value, field)
     return value
+
+
+def _is_odd(value: object) -> bool:
+    """Whether a text has digits of another script, which Python counts with, or more than any number needs."""
+    return isinstance(value, str) and (not value.isascii() or len(value) > _LONGEST)
 
 
 def _not(what: str, value: object, field: str) -> SpecError:

@@ -7,12 +7,12 @@ never below a floor for what one observation cannot show.
 
 from __future__ import annotations
 
-import csv
 import math
 from dataclasses import dataclass
 from pathlib import Path
 
 from glmplan.errors import SpecError
+from glmplan.facts.files import read_rows
 from glmplan.facts.folders import data_folder
 from glmplan.physics.memory.observed import MemoryFit, Spread
 from glmplan.physics.memory.ranks import RankMemory
@@ -85,19 +85,18 @@ def observations(path: str | Path | None = None) -> list[MemoryObservation]:
     """
     file = Path(path) if path is not None else data_folder("calibration") / "memory" / "engine-logs.csv"
     found = []
-    with open(file, newline="", encoding="utf-8") as stream:
-        for row in csv.DictReader(stream):
-            if not row.get("source"):
-                raise SpecError("has no source", file=file, field=row.get("id"))
-            numbers = {}
-            for name, value in row.items():
-                if value and name not in (*_TEXT, "id", "kind", "source", "used"):
-                    try:
-                        numbers[name] = float(value)
-                    except ValueError:
-                        raise SpecError("is not a number", file=file, field=name, value=value) from None
-            text = {name: row[name] for name in _TEXT if row.get(name)}
-            found.append(MemoryObservation(row["id"], row["kind"], row["source"], row["used"] == "yes", text, numbers))
+    for row in read_rows(file):
+        if not row.get("source"):
+            raise SpecError("has no source", file=file, field=row.get("id"))
+        numbers = {}
+        for name, value in row.items():
+            if value and name not in (*_TEXT, "id", "kind", "source", "used"):
+                try:
+                    numbers[name] = float(value)
+                except ValueError:
+                    raise SpecError("is not a number", file=file, field=name, value=value) from None
+        text = {name: row[name] for name in _TEXT if row.get(name)}
+        found.append(MemoryObservation(row["id"], row["kind"], row["source"], row["used"] == "yes", text, numbers))
     return found
 
 

@@ -30,9 +30,11 @@ from glmplan.facts.catalogue.accelerators import load_accelerator
 from glmplan.facts.engines.memory import load_memory_rule, memory_engines
 from glmplan.facts.files import write_atomically
 from glmplan.facts.folders import data_folder
+from glmplan.physics.memory.encoder import tower_is_known
 from glmplan.physics.memory.observed import MemoryFit, Spread
-from glmplan.physics.memory.part import part_memory
-from glmplan.physics.memory.pool import kv_pool, outside_classes
+from glmplan.physics.memory.part import PartMemory, part_memory
+from glmplan.physics.memory.pool import kv_pool, launch_kinds
+from glmplan.physics.memory.settings import MemorySettings
 from glmplan.prediction.from_row_memory import checkpoint_of, model_of
 from glmplan.prediction.start_memory import launched
 from glmplan.readers.runs.importers.start_up_table import LoggedStart, start_up_logs
@@ -100,8 +102,8 @@ def outside_of(start: LoggedStart, fit: MemoryFit) -> Vote | None:
     Returns
     -------
     Vote or None
-        None for other engines, parts with one memory for CPU and accelerator, parts that are no CUDA devices, models
-        whose image tower is profiled too, and logs that lack the pool, the weights or the engine's estimate of graphs.
+        None for other engines, parts that are no CUDA devices, models whose image tower is tried and of unknown
+        shapes, and logs that lack the pool, the weights or the engine's estimate of graphs.
 
     Raises
     ------
@@ -114,7 +116,7 @@ def outside_of(start: LoggedStart, fit: MemoryFit) -> Vote | None:
         return None
     part, model = load_accelerator(start.accelerator or ""), model_of(start.model or "")
     cuda = (part.compute_capability or "")[:1].isdigit()
-    if part.unified_memory or not cuda or (model.extra_parameters and start.multimodal):
+    if not cuda or (model.extra_parameters and start.multimodal and not tower_is_known(model)):
         return None
     checkpoint = checkpoint_of(model.name, start.weights, None, log.engine)
     memory, _ = launched(log, model, checkpoint, part, graphs=start.graphs)
@@ -132,14 +134,14 @@ def outside_of(start: LoggedStart, fit: MemoryFit) -> Vote | None:
         seen = replace(seen, total=start.total)
     computed = float(kv_pool(memory, seen, fit=bare).bytes[0]) + float(memory.weights[0]) - float(log.weights or 0.0)
     several = int(np.atleast_1d(memory.layout.accelerators)[0]) > 1
-    classes: tuple[str, ...] = outside_classes(seen, indexed=memory.indexed) if several else ("single",)
-    return Vote(
-        start.id,
-        start.origin,
-        log.engine,
-        (classes[0], "several") if several else classes,
-        computed - float(log.kv_pool or 0.0),
-    )
+    kinds = _counted(seen, several=several, indexed=memory.indexed)
+    return Vote(start.id, start.origin, log.engine, kinds, computed - float(log.kv_pool or 0.0))
+
+
+def _counted(part: PartMemory, *, several: bool, indexed: bool) -> tuple[str, ...]:
+    """Kinds of launches that a log counts for: its own, and for several accelerators also what others fall back on."""
+    own = launch_kinds(part, several=several, indexed=indexed)[0]
+    return (own, "several") if several else (own,)
 
 
 def outside_of_row(row: MemoryObservation, fit: MemoryFit) -> Vote | None:
@@ -167,7 +169,7 @@ def outside_of_row(row: MemoryObservation, fit: MemoryFit) -> Vote | None:
     origin = row.source.split(" ")[0] if row.source.startswith("http") else row.source
     seen = part_memory(load_accelerator(text["part"]), fit=fit) if "part" in text else None
     if row.kind == "outside" and seen is not None:
-        kinds: tuple[str, ...] = (outside_classes(seen, indexed=False)[0], "several")
+        kinds = _counted(seen, several=True, indexed=False)
         return Vote(row.id, origin, text["engine"], kinds, number["context_gib"] * GIB)
     if row.kind != "pool" or seen is None or not _tried(text["engine"]) or not row.used:
         return None
@@ -180,10 +182,9 @@ def outside_of_row(row: MemoryObservation, fit: MemoryFit) -> Vote | None:
         if peaks[0] != peaks[1]:
             return None
     several = int(number["tp"]) > 1
-    classes: tuple[str, ...] = outside_classes(seen, indexed=memory.indexed) if several else ("single",)
     # the remainder of a row is what its context leaves, which an engine of known trial run does not count apart
     context = fit.context[seen.link if several else "single"].mean
-    kinds = (classes[0], "several") if several else classes
+    kinds = _counted(seen, several=several, indexed=memory.indexed)
     return Vote(row.id, origin, text["engine"], kinds, pool_remainder(row, fit) + context)
 
 
@@ -213,15 +214,25 @@ def outside_votes(starts: Iterable[LoggedStart], rows: Iterable[MemoryObservatio
     return [vote for vote in found if vote is not None]
 
 
-def _graph_votes(starts: Iterable[LoggedStart], told: Callable[[LoggedStart], float | None]) -> list[Vote]:
-    """What launches say of their graphs; a negative figure is memory given back meanwhile and says nothing."""
+def _graph_votes(
+    starts: Iterable[LoggedStart], told: Callable[[LoggedStart], float | None], *, taken: bool
+) -> list[Vote]:
+    """What launches say of their graphs; a negative figure is memory given back meanwhile and says nothing.
+
+    ``taken``: only of releases that take their estimate from the pool, for what older ones print is another reckoning.
+    """
     found = []
     for start in starts:
         value, log = told(start), start.log
         if not _tried(log.engine) or value is None or value <= 0.0 or not start.graphs:
             continue
+        if taken and not MemorySettings(engine=log.engine, version=log.version).graphs_in_pool:
+            continue
         several = (log.tp or 1) * (log.pp or 1) * (log.dp or 1) > 1
-        found.append(Vote(start.id, start.origin, log.engine, ("several" if several else "single",), value))
+        kinds: tuple[str, ...] = ("several",) if several else ("single",)
+        if start.accelerator:
+            kinds = _counted(part_memory(load_accelerator(start.accelerator)), several=several, indexed=False)
+        found.append(Vote(start.id, start.origin, log.engine, kinds, value))
     return found
 
 
@@ -287,8 +298,8 @@ def launch_terms(
     logs = list(starts)
     votes = {
         "outside": outside_votes(logs, rows, fit),
-        "estimate": _graph_votes(logs, lambda start: start.graph_estimate),
-        "captured": _graph_votes(logs, lambda start: start.log.graphs),
+        "estimate": _graph_votes(logs, lambda start: start.graph_estimate, taken=True),
+        "captured": _graph_votes(logs, lambda start: start.log.graphs, taken=False),
     }
     terms = {name: _by_engine(chosen) for name, chosen in votes.items()}
     found = replace(fit, outside=terms["outside"], estimate=terms["estimate"], captured=terms["captured"])

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
 
 from glmplan.errors import GlmplanError
+from glmplan.facts.files import read_rows
 from glmplan.facts.folders import data_folder
 from glmplan.physics.offload.time import OffloadFit, OffloadWork
 from glmplan.prediction.observables import Observable, Observables, observables
@@ -87,9 +87,8 @@ def hybrid_runs() -> list[Run]:
         for run in read_runs(folder / "measurements" / name)
         if run.offload or name == "ktransformers.csv"
     ]
-    with open(folder / "offload" / "reports.csv", newline="", encoding="utf-8") as stream:
-        for row in csv.DictReader(stream):
-            rows.append(run_from_row({**row, "accelerator": "cpu-gpu-hybrid", "protocol": "hybrid"}))
+    for row in read_rows(folder / "offload" / "reports.csv"):
+        rows.append(run_from_row({**row, "accelerator": "cpu-gpu-hybrid", "protocol": "hybrid"}))
     return rows
 
 

@@ -10,6 +10,7 @@ import typer
 
 from glmplan.cli.forms import Form
 from glmplan.cli.options import Format
+from glmplan.cli.screen import say
 
 __all__ = ["command"]
 
@@ -42,7 +43,7 @@ def command(
 
         with bar("predicting with both fits") as progress:
             moves = moved(against, fit, progress=progress)
-        typer.echo(moved_text(moves) if form is Form.text else moved_table(moves, form), nl=False)
+        say(moved_text(moves) if form is Form.text else moved_table(moves, form), end="")
         return
     from glmplan.calibrate.backtest.accuracy import accuracy
     from glmplan.calibrate.backtest.accuracy_page import (
@@ -72,13 +73,13 @@ def command(
         beyond = read_beyond(fit / BEYOND if fit is not None else None)
     found = accuracy(errors, constants=constants, beyond=beyond)
     write = {Form.text: accuracy_text, Form.json: accuracy_json, Form.csv: accuracy_csv, Form.md: accuracy_page}
-    typer.echo(write[form](found), nl=False)
+    say(write[form](found), end="")
     docs = data_folder("calibration").parent / "docs"
     if page is None and docs.is_dir() and fit is None:
         page = docs / "accuracy.md"
     if page is not None:
         for file in write_accuracy_page(found, page):
-            typer.echo(f"written: {file}", err=True)
+            say(f"written: {file}", err=True)
 
 
 def _holdout(page: Path | None) -> None:
@@ -102,12 +103,12 @@ def _holdout(page: Path | None) -> None:
             _, held = split_held_out(load_measurements())
             day = datetime.date.today().isoformat()
             lines = holdout_lines(found, held, date=day, commit=_commit(root))
-    typer.echo(holdout_page(lines), nl=False)
+    say(holdout_page(lines), end="")
     if page is None and (root / "docs").is_dir():
         page = root / "docs" / "accuracy-holdout.md"
     if page is not None:
         for file in record_holdout(lines, page):
-            typer.echo(f"written: {file}", err=True)
+            say(f"written: {file}", err=True)
 
 
 def _commit(root: Path) -> str:

@@ -9,6 +9,8 @@ from typing import Annotated
 
 import typer
 
+from glmplan.cli.screen import say
+
 __all__ = ["command"]
 
 
@@ -60,7 +62,7 @@ def command(
                 out, without_holdout=without_holdout, processes=os.cpu_count() or 1, progress=progress
             )
     for file in written:
-        typer.echo(str(file))
+        say(str(file))
 
 
 def _site(runs: Path, save: Path | None) -> None:
@@ -72,9 +74,9 @@ def _site(runs: Path, save: Path | None) -> None:
 
     found = calibrate_site(read_table(runs))
     for name, reason in found.refused:
-        typer.echo(f"not used: {name}: {reason}", err=True)
+        say(f"not used: {name}: {reason}", err=True)
     before, after = (100 * float(np.median(np.abs(np.expm1(-one)))) for one in (found.before, found.after))
-    typer.echo(f"{len(found.used)} runs used, {len(found.refused)} not used")
-    typer.echo(f"median error of these runs: {before:.1f} % with the shipped fit, {after:.1f} % with the site's")
+    say(f"{len(found.used)} runs used, {len(found.refused)} not used")
+    say(f"median error of these runs: {before:.1f} % with the shipped fit, {after:.1f} % with the site's")
     if save is not None:
-        typer.echo(f"written: {write_site(found, save)}")
+        say(f"written: {write_site(found, save)}")

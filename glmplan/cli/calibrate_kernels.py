@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from glmplan.cli.screen import console
+
 __all__ = ["run"]
 
 
@@ -30,7 +32,6 @@ def run(accelerators: Sequence[str] = (), out: Path | None = None, page: Path | 
     SpecError
         If the tables are not installed or a part has none.
     """
-    from rich.console import Console
     from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
     from glmplan.calibrate.kernels.all_parts import calibrate_kernels, write_kernel_fits
@@ -44,7 +45,7 @@ def run(accelerators: Sequence[str] = (), out: Path | None = None, page: Path | 
         if name not in PARTS.values():
             raise SpecError("has no kernel tables", field="--accelerator", value=name, choices=PARTS.values())
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+    with Progress(*columns, console=console(stderr=True), transient=True) as progress:
         task = progress.add_task("reading")
         found = calibrate_kernels(accelerators, progress=lambda what: progress.update(task, description=what))
     calibration = data_folder("calibration")

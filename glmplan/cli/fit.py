@@ -11,7 +11,8 @@ import typer
 
 from glmplan.cli import options as o
 from glmplan.cli.forms import Form, Section
-from glmplan.cli.screen import has_colours, width
+from glmplan.cli.screen import has_colours, painted, say, width
+from glmplan.errors import printable
 
 if TYPE_CHECKING:
     from glmplan.plan import FitAnswer
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["QuestionOptions", "ViewOptions", "command"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class QuestionOptions:
     """Fields of `glmplan.plan.Words` beside model and machine, as typed: they are read and checked there."""
 
@@ -44,7 +45,7 @@ class QuestionOptions:
     launch: o.LaunchOptions = o.LaunchOptions()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ViewOptions:
     """What of the answer is shown, and how."""
 
@@ -82,12 +83,12 @@ def command(
         answer = fit_answer(words)
         elsewhere = measured_elsewhere(answer.deployment) if calibration and answer.deployment else ""
     if elsewhere:
-        typer.echo(f"note: {elsewhere}", err=True)
-    typer.echo(_written(answer, view), nl=False)
+        say(f"note: {elsewhere}", err=True)
+    say(_written(answer, view), end="")
     if view.explain and view.form in (Form.text, Form.md):
         from glmplan.report.fit_explain import fit_explanation
 
-        typer.echo(fit_explanation(answer), nl=False)
+        say(fit_explanation(answer), end="")
 
 
 def _written(answer: FitAnswer, view: ViewOptions) -> str:
@@ -106,7 +107,11 @@ def _written(answer: FitAnswer, view: ViewOptions) -> str:
     if not view.section:
         from glmplan.plan.first_screen import first_screen
 
-        return first_screen(answer, width(), colour=has_colours(sys.stdout))
+        text = first_screen(answer, width())
+        # colours only where nothing out of a file could pass for one
+        if has_colours(sys.stdout) and text == printable(text):
+            return painted(first_screen(answer, width(), colour=True))
+        return text
     found = fit_sections(answer, width())
     none = "not in this answer: {}; it has " + ", ".join(found) + "\n"
     asked = dict.fromkeys(one.value for one in view.section)

@@ -9,6 +9,8 @@ from typing import Annotated, Any
 
 import typer
 
+from glmplan.cli.screen import say
+
 app = typer.Typer(help="List, show, check, import, probe and draw hardware.", no_args_is_help=True)
 
 
@@ -52,9 +54,9 @@ def list_hardware(
     accelerators = accelerator_rows() if kind is not Kind.hosts else []
     hosts = host_rows() if kind is not Kind.accelerators else []
     if form is Form.json:
-        typer.echo(json.dumps({"accelerators": accelerators, "hosts": hosts}, indent=2))
+        say(json.dumps({"accelerators": accelerators, "hosts": hosts}, indent=2))
     else:
-        typer.echo(list_text(accelerators, hosts))
+        say(list_text(accelerators, hosts))
 
 
 @app.command("show")
@@ -68,11 +70,11 @@ def show_hardware(
 
     record = resolve_hardware(name)
     if form is Form.toml:
-        typer.echo(record_toml(record), nl=False)
+        say(record_toml(record), end="")
     elif form is Form.json:
-        typer.echo(json.dumps(record.model_dump(mode="json", exclude_none=True), indent=2))
+        say(json.dumps(record.model_dump(mode="json", exclude_none=True), indent=2))
     else:
-        typer.echo(record_text(record))
+        say(record_text(record))
 
 
 @app.command("check")
@@ -87,8 +89,8 @@ def check_file(
         raise SpecError("is not a TOML file", value=str(file))
     record = resolve_hardware(str(file))
     for line in check_notes(record):
-        typer.echo(f"note: {line}")
-    typer.echo(f"{file}: {record.name}: no mistakes found")
+        say(f"note: {line}")
+    say(f"{file}: {record.name}: no mistakes found")
 
 
 @app.command("import")
@@ -107,7 +109,7 @@ def import_dumps(
 
     dumps = [read_dump(file) for file in files]
     for dump in dumps:
-        typer.echo(f"{dump.file}: {dump.tool}", err=True)
+        say(f"{dump.file}: {dump.tool}", err=True)
     if accelerator is not None:
         from glmplan.facts.catalogue.accelerators import load_accelerator
 
@@ -123,18 +125,18 @@ def _hand_over(record: Any, out: Path | None, form: Form) -> None:
     from glmplan.report.hardware_page import record_text
 
     for line in getattr(record, "assumptions", ()):
-        typer.echo(f"assumed: {line}", err=True)
+        say(f"assumed: {line}", err=True)
     for line in getattr(record, "unknown", ()):
-        typer.echo(f"unknown: {line}", err=True)
+        say(f"unknown: {line}", err=True)
     if out is not None:
         write_atomically(out, record_toml(record))
-        typer.echo(str(out))
+        say(str(out))
     elif form is Form.json:
-        typer.echo(json.dumps(record.model_dump(mode="json", exclude_none=True), indent=2))
+        say(json.dumps(record.model_dump(mode="json", exclude_none=True), indent=2))
     elif form is Form.text:
-        typer.echo(record_text(record))
+        say(record_text(record))
     else:
-        typer.echo(record_toml(record), nl=False)
+        say(record_toml(record), end="")
 
 
 @app.command("probe")
@@ -150,14 +152,14 @@ def probe(
     from glmplan.readers.machines.to_toml import record_toml
 
     found = probe_machine(
-        name=out.stem if out else name, seconds=seconds, progress=lambda line: typer.echo(f"{line} …", err=True)
+        name=out.stem if out else name, seconds=seconds, progress=lambda line: say(f"{line} …", err=True)
     )
     if found.part is not None:
         if out is not None:
             write_atomically(out.with_name(f"{found.part.name}.toml"), record_toml(found.part))
-            typer.echo(str(out.with_name(f"{found.part.name}.toml")))
+            say(str(out.with_name(f"{found.part.name}.toml")))
         elif form is Form.toml:
-            typer.echo(f"# {found.part.name}.toml\n{record_toml(found.part)}\n# {found.host.name}.toml")
+            say(f"# {found.part.name}.toml\n{record_toml(found.part)}\n# {found.host.name}.toml")
     _hand_over(found.host, out, form)
 
 
@@ -188,7 +190,7 @@ def draw(
         raise SpecError("must be given for a picture", field="--out")
     drawing = draw_text(host, placement) + "\n" if form is Picture.text else draw_svg(host, placement)
     if out is None:
-        typer.echo(drawing, nl=False)
+        say(drawing, end="")
     else:
         write_atomically(out, svg_to_png(drawing) if form is Picture.png else drawing)
-        typer.echo(str(out))
+        say(str(out))

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from glmplan.cli.options import AnyModel
+from glmplan.cli.screen import say
 
 __all__ = ["Form", "app", "check_file", "import_model", "list_models", "show_model"]
 
@@ -38,15 +39,13 @@ def list_models(
 
     rows = models().rows
     if form is Form.json:
-        typer.echo(json.dumps(rows, indent=2))
+        say(json.dumps(rows, indent=2))
         return
-    typer.echo(
-        f"{'model':32} {'total B':>9} {'active B':>9} {'layers':>6} {'KV B/token':>10} {'context':>9}  checkpoints"
-    )
+    say(f"{'model':32} {'total B':>9} {'active B':>9} {'layers':>6} {'KV B/token':>10} {'context':>9}  checkpoints")
     for row in rows:
         names: Any = row["checkpoints"]
         shown = ", ".join(names[:4]) + (f" +{len(names) - 4}" if len(names) > 4 else "")
-        typer.echo(
+        say(
             f"{row['name']:32} {row['total_b']:9.2f} {row['active_b']:9.2f} {row['layers']:6} "
             f"{row['kv_bytes_per_token_bf16']:10,.0f} {row['max_context']:9}  {shown}"
         )
@@ -64,11 +63,11 @@ def show_model(
 
     choice = resolve_model(name)
     if form is Form.toml:
-        typer.echo(model_toml(choice.model), nl=False)
+        say(model_toml(choice.model), end="")
     elif form is Form.json:
-        typer.echo(json.dumps(model_facts(choice), indent=2))
+        say(json.dumps(model_facts(choice), indent=2))
     else:
-        typer.echo(model_text(choice))
+        say(model_text(choice))
 
 
 @app.command("check")
@@ -82,8 +81,8 @@ def check_file(
     # a bare name is a file here, never a model of the catalogue
     choice = resolve_model(str(file if file.is_absolute() else Path.cwd() / file))
     for line in disagreements_of(choice):
-        typer.echo(f"note: {line}")
-    typer.echo(f"{file}: {choice.model.name} is a model of {len(choice.model.layer_names)} layers; no mistakes found")
+        say(f"note: {line}")
+    say(f"{file}: {choice.model.name} is a model of {len(choice.model.layer_names)} layers; no mistakes found")
 
 
 @app.command("import")
@@ -105,13 +104,13 @@ def import_model(
     if name is not None:
         choice = replace(choice, model=choice.model.model_copy(update={"name": name}))
     for note in choice.notes:
-        typer.echo(f"note: {note}", err=True)
+        say(f"note: {note}", err=True)
     if out is not None:
         write_atomically(out, model_toml(choice.model))
-        typer.echo(str(out))
+        say(str(out))
     elif form is Form.json:
-        typer.echo(json.dumps(model_facts(choice), indent=2))
+        say(json.dumps(model_facts(choice), indent=2))
     elif form is Form.text:
-        typer.echo(model_text(choice))
+        say(model_text(choice))
     else:
-        typer.echo(model_toml(choice.model), nl=False)
+        say(model_toml(choice.model), end="")

@@ -51,7 +51,9 @@ Turns = Annotated[int | None, typer.Option(min=1, help="Mean turns of a session.
 ToolWait = Annotated[str | None, typer.Option(help="Mean pause between the turns of a session.")]
 
 EngineName = Annotated[str | None, typer.Option(help="vllm, sglang, trtllm or llama.cpp.")]
-EngineVersion = Annotated[str | None, typer.Option(help="Version of the engine; latest, the default of fit, is the newest known.")]
+EngineVersion = Annotated[
+    str | None, typer.Option(help="Version of the engine; latest, the default of fit, is the newest known.")
+]
 Weights = Annotated[str | None, typer.Option(help="Format of the weights.")]
 Kv = Annotated[str | None, typer.Option(help="Format of the KV cache.")]
 Tp = Annotated[int | None, typer.Option(min=1, help="Tensor parallel degree.")]
@@ -93,9 +95,11 @@ PrefixCaching = Annotated[bool | None, typer.Option(help="Whether equal heads of
 Admission = Annotated[
     str | None, typer.Option(help="chunk, no-evict, max-utilization, estimate or slot; the engine's own by default.")
 ]
-Replicas = Annotated[int | None, typer.Option(min=1, help="Data-parallel copies behind a router.")]
+Replicas = Annotated[int | None, typer.Option(min=1, max=10_000, help="Data-parallel copies behind a router.")]
 Routing = Annotated[str | None, typer.Option(help="round-robin, least-loaded or prefix-aware.")]
-PrefillReplicas = Annotated[int | None, typer.Option(min=0, help="Replicas that only prefill and hand over.")]
+PrefillReplicas = Annotated[
+    int | None, typer.Option(min=0, max=10_000, help="Replicas that only prefill and hand over.")
+]
 TransferBandwidth = Annotated[
     str | None, typer.Option("--transfer", help="Bandwidth of the hand-over, such as '50 GB/s'.")
 ]
@@ -108,7 +112,7 @@ Seed = Annotated[int, typer.Option(help="Seed; the same seed gives the same byte
 Format = Annotated[Form, typer.Option("--format", help="What is printed.")]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TargetOptions:
     """What is served on what; not needed with a step time of one's own."""
 
@@ -116,7 +120,7 @@ class TargetOptions:
     on: On = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TrafficOptions:
     """Fields of `Traffic`."""
 
@@ -133,7 +137,7 @@ class TrafficOptions:
     tool_wait: ToolWait = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class LayoutOptions:
     """Version, formats and layout."""
 
@@ -147,7 +151,7 @@ class LayoutOptions:
     dcp: Dcp = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class LaunchOptions:
     """Fields of `glmplan.prediction.settings.Settings`: what the engine is told at its start."""
 
@@ -158,7 +162,7 @@ class LaunchOptions:
     attention_backend: AttentionBackend = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class DeploymentOptions:
     """Fields of `glmplan.plan.question.Words`."""
 
@@ -169,7 +173,7 @@ class DeploymentOptions:
     launch: LaunchOptions = LaunchOptions()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class SchedulerOptions:
     """Fields of `EngineSettings` beside those that decide memory too."""
 
@@ -181,7 +185,7 @@ class SchedulerOptions:
     prefill_replicas: PrefillReplicas = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ServiceOptions:
     """A service to simulate: how it is deployed, its cache pool, its step time and its scheduler."""
 

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from glmplan.cli.screen import say
+
 __all__ = ["command"]
 
 
@@ -29,8 +31,8 @@ def command(
         rows = predict_runs(table, progress=progress)
     text = rows_as_csv(rows)
     if out is None:
-        typer.echo(text, nl=False)
+        say(text, end="")
         return
     write_atomically(out, text)
     unanswered = sum(1 for row in rows if row.error)
-    typer.echo(f"{len(rows)} rows, {unanswered} without an answer (see the column `error`): {out}", err=True)
+    say(f"{len(rows)} rows, {unanswered} without an answer (see the column `error`): {out}", err=True)

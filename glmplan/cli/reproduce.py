@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from glmplan.cli.screen import say
+
 if TYPE_CHECKING:
     from glmplan.prediction.reproduce import Reproduction
     from glmplan.readers.runs.record import Run
@@ -35,30 +37,30 @@ def command(
     if as_json:
         import json
 
-        typer.echo(json.dumps(_record(found), indent=2))
+        say(json.dumps(_record(found), indent=2))
         return
-    typer.echo(f"{found.run.id}: {found.verdict}")
-    typer.echo(f"rests on: {found.basis}" + (f"; assumed {', '.join(found.assumed)}" if found.assumed else ""))
-    typer.echo("")
+    say(f"{found.run.id}: {found.verdict}")
+    say(f"rests on: {found.basis}" + (f"; assumed {', '.join(found.assumed)}" if found.assumed else ""))
+    say("")
     for one in found.compared:
         figure = one.predicted
-        typer.echo(
+        say(
             f"  {one.column:32} measured {one.measured:10.4g}   predicted {figure.value:10.4g} "
             f"({figure.low:.4g} to {figure.high:.4g})   {100 * one.difference:+6.1f} %   {one.verdict}"
         )
     if not found.explanations:
         if found.verdict != "reproduced":
-            typer.echo("\nno single condition explains the figures better")
+            say("\nno single condition explains the figures better")
         return
-    typer.echo("\ncould explain it, likeliest first (gain: how many times likelier the figures are):")
+    say("\ncould explain it, likeliest first (gain: how many times likelier the figures are):")
     import math
 
     for place, explanation in enumerate(found.explanations, 1):
         gain = math.exp(min(explanation.gain, 50.0))
         moved = ", ".join(f"{name} {value:.4g}" for name, value in explanation.figures.items())
-        typer.echo(f"  {place}. {explanation.name} (gain {gain:.3g}): {explanation.what}")
-        typer.echo(f"     then: {moved}")
-        typer.echo(f"     check: {explanation.check}")
+        say(f"  {place}. {explanation.name} (gain {gain:.3g}): {explanation.what}")
+        say(f"     then: {moved}")
+        say(f"     check: {explanation.check}")
 
 
 def _find(name: str, table: Path | None) -> Run:

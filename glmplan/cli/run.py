@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Callable, Mapping
 from types import ModuleType
 
 import typer
 
-from glmplan.cli.screen import error_words
+from glmplan.cli.screen import error_words, say, speak_any_language
 from glmplan.errors import GlmplanError, Infeasible
 
 __all__ = ["application", "run"]
 
+#: digits of other scripts, which Python would count with
+_ODD_DIGITS = re.compile(r"(?![0-9])\d")
 _HELP = "Plan and simulate the serving of large language models: what fits, how fast, for how many users, what breaks."
 
 
@@ -81,8 +84,13 @@ def run(arguments: list[str], commands: Mapping[str, tuple[str, str]], load: Cal
     Raises
     ------
     SystemExit
-        0 for an answer, 2 for bad input, 1 for a failed check, 130 after Ctrl-C.
+        0 for an answer, 2 for bad input, 1 for a failed check, 128 and the number of the signal that ended it.
     """
+    speak_any_language()
+    odd = next((word for word in arguments if not word.isascii() and _ODD_DIGITS.search(word)), None)
+    if odd is not None and not os.path.exists(odd):
+        print(error_words(f"{odd!r} has digits that are not 0 to 9"), file=sys.stderr)
+        raise SystemExit(2)
     if "--version" in arguments:
         from importlib.metadata import version
 
@@ -93,7 +101,7 @@ def run(arguments: list[str], commands: Mapping[str, tuple[str, str]], load: Cal
     try:
         app(args=arguments, prog_name="glmplan", standalone_mode=True)
     except Infeasible as answer:
-        print(answer)
+        say(answer)
         raise SystemExit(0) from None
     except GlmplanError as error:
         print(error_words(error), file=sys.stderr)

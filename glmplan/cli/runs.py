@@ -9,6 +9,8 @@ from typing import Annotated, Any
 
 import typer
 
+from glmplan.cli.screen import console, say
+
 app = typer.Typer(help="Import other tools' benchmark results and engines' startup logs.", no_args_is_help=True)
 
 #: columns that are printed
@@ -61,11 +63,11 @@ def import_runs(
         try:
             found = import_file(file, facts={"campaign": campaign or file.stem, "source": file.name, **known})
         except SpecError as error:
-            typer.echo(f"error: {error}", err=True)
+            say(f"error: {error}", err=True)
             unusable += 1
             continue
         for problem in found.problems:
-            typer.echo(f"warning: {file}: {problem}", err=True)
+            say(f"warning: {file}: {problem}", err=True)
         rows += found.rows
         if found.logged is not None:
             logs.append((file, found.logged))
@@ -81,7 +83,7 @@ def import_runs(
         write_atomically(out, table_csv(rows))
     _print(rows, comparisons, form)
     if out is not None and rows:
-        typer.echo(f"{len(rows)} runs written to {out}", err=True)
+        say(f"{len(rows)} runs written to {out}", err=True)
     if unusable:
         raise typer.Exit(2)
 
@@ -97,21 +99,20 @@ def _print(rows: list[dict[str, Any]], comparisons: list[tuple[Path, Any]], form
     from glmplan.readers.runs.importers import table_csv
 
     if form is Form.csv:
-        typer.echo(table_csv(rows), nl=False)
+        say(table_csv(rows), end="")
         return
     if form is Form.json:
         shown = [
             {"file": str(file), "why_not": found.why_not, "lines": [_line(line) for line in found.lines]}
             for file, found in comparisons
         ]
-        typer.echo(json.dumps({"runs": rows, "memory": shown}, indent=2))
+        say(json.dumps({"runs": rows, "memory": shown}, indent=2))
         return
-    from rich.console import Console
     from rich.table import Table
 
-    console = Console()
-    if console.width < _WIDTH:
-        console = Console(width=_WIDTH)
+    screen = console()
+    if screen.width < _WIDTH:
+        screen = console(columns=_WIDTH)
     runs = Table(box=None)
     used = [COLUMNS[name] for name in _SHOWN if any(name in row for row in rows)]
     for one in used:
@@ -119,9 +120,9 @@ def _print(rows: list[dict[str, Any]], comparisons: list[tuple[Path, Any]], form
     for row in rows:
         runs.add_row(*(_cell(row.get(one.name)) for one in used))
     if rows:
-        console.print(runs)
+        screen.print(runs)
     for file, found in comparisons:
-        console.print(f"\n{file.name}: memory, logged and predicted")
+        screen.print(f"\n{file.name}: memory, logged and predicted")
         memory = Table(box=None)
         for title in ("what", "logged", "predicted", "90 %", "difference", "line"):
             memory.add_column(title, justify="left" if title == "what" else "right")
@@ -131,20 +132,20 @@ def _print(rows: list[dict[str, Any]], comparisons: list[tuple[Path, Any]], form
             sides = (_cell(line.logged), "" if line.predicted is None else f"{line.predicted:{digits}}")
             ends = "" if line.low is None else f"{line.low:{digits}}-{line.high:{digits}}"
             memory.add_row(
-                f"{line.what} {f'[{line.unit}]' if line.unit else ''}".replace("[", r"\["),
+                f"{line.what} {f'[{line.unit}]' if line.unit else ''}",
                 *sides,
                 ends,
                 difference,
                 str(line.line or ""),
             )
-        console.print(memory)
+        screen.print(memory)
         for line in found.lines:
             if line.cause:
-                console.print(f"  {line.what}: {line.cause}", highlight=False)
+                screen.print(f"  {line.what}: {line.cause}")
         for said in found.notes:
-            console.print(f"  {said}", highlight=False)
+            screen.print(f"  {said}")
         if found.why_not:
-            console.print(f"  no prediction: {found.why_not}", highlight=False)
+            screen.print(f"  no prediction: {found.why_not}")
 
 
 def _line(line: Any) -> dict[str, Any]:

@@ -12,6 +12,7 @@ import typer
 
 from glmplan.cli import options as o
 from glmplan.cli.forms import Form
+from glmplan.cli.screen import say
 
 if TYPE_CHECKING:
     from glmplan.serving.safe_load import SafeLoad
@@ -88,18 +89,18 @@ def _show(found: list[SafeLoad], form: Form, basis: str, slo: str) -> None:
                 "reason": answer.reason,
                 "points": points,
             }
-        print(json.dumps(content, indent=2))
+        say(json.dumps(content, indent=2))
         return
     if form is Form.csv:
-        print("unit,safe,breaks_first,reason")
+        say("unit,safe,breaks_first,reason")
         for answer in found:
-            print(f'{answer.unit},{answer.load:g},"{answer.breaks_first}","{answer.reason}"')
+            say(f'{answer.unit},{answer.load:g},"{answer.breaks_first}","{answer.reason}"')
         return
     bar = "| " if form is Form.md else ""
     if form is Form.md:
-        print("| safe load | what breaks first |\n|---|---|")
+        say("| safe load | what breaks first |\n|---|---|")
     for answer in found:
         middle, end = (" | ", " |") if form is Form.md else (": ", "")
-        print(f"{bar}{answer.load:.4g} {answer.unit}{middle}{answer.reason}{end}")
+        say(f"{bar}{answer.load:.4g} {answer.unit}{middle}{answer.reason}{end}")
     if form is Form.text:
-        print(f"with 95 % probability over arrivals and the interval of the step time ({basis})")
+        say(f"with 95 % probability over arrivals and the interval of the step time ({basis})")

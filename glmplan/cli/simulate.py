@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 import math
 import sys
@@ -14,6 +15,7 @@ import typer
 
 from glmplan.cli import options as o
 from glmplan.cli.forms import Form
+from glmplan.cli.screen import console, say
 
 if TYPE_CHECKING:
     from glmplan.serving.simulate import Outcome
@@ -93,10 +95,9 @@ class _Progress:
     def __enter__(self) -> Any:
         if not 100_000 <= self._total < _WHOLE_TRACE or not sys.stderr.isatty():
             return None
-        from rich.console import Console
         from rich.progress import Progress
 
-        self._bar = Progress(console=Console(stderr=True), transient=True)
+        self._bar = Progress(console=console(stderr=True), transient=True)
         self._bar.start()
         task = self._bar.add_task("requests", total=self._total)
         return lambda count: self._bar.advance(task, count) if self._bar else None
@@ -138,14 +139,16 @@ def _show(outcome: Outcome, form: Form, targets: tuple[Target, ...], basis: str)
         content |= {"rejected_because": outcome.rejected, "basis": basis, "interrupted": outcome.interrupted}
         if targets:
             content["slo"] = {str(t): bool(summary[t.name] <= t.bound * 1000) for t in targets}
-        print(json.dumps(content, indent=2))
+        say(json.dumps(content, indent=2))
         return
     if form is Form.csv:
-        writer = csv.writer(sys.stdout, lineterminator="\n")
+        table = io.StringIO()
+        writer = csv.writer(table, lineterminator="\n")
         writer.writerow(summary)
         writer.writerow([value if _clean(value) is not None else "" for value in summary.values()])
+        say(table.getvalue(), end="")
         return
-    print(
+    say(
         outcome_text(
             summary,
             intervals=outcome.intervals,
@@ -157,4 +160,4 @@ def _show(outcome: Outcome, form: Form, targets: tuple[Target, ...], basis: str)
         end="",
     )
     if outcome.interrupted:
-        print("interrupted: these are the requests that had finished", file=sys.stderr)
+        say("interrupted: these are the requests that had finished", err=True)

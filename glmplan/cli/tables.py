@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import typer
+from glmplan.cli.screen import say
 
 if TYPE_CHECKING:
     from glmplan.readers.runs.record import Runs
@@ -35,5 +35,5 @@ def read_table(path: Path) -> Runs:
 
     found = read_runs(path)
     for warning in found.warnings:
-        typer.echo(f"warning: {warning}", err=True)
+        say(f"warning: {warning}", err=True)
     return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -9,9 +10,14 @@ from typing import Annotated, Any
 import typer
 
 from glmplan.cli.options import with_options
+from glmplan.cli.screen import say
 
 #: steps of the ladder when none are given
 _USERS = "1,2,4,8"
+#: longest prompt and answer that a live server is asked for [token], and longest time of anything [s]
+_MOST_TOKENS, _DAY = 10_000_000, 86_400.0
+#: requests a second that one client can offer [1/s]
+_MOST_RATE = 10_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,13 +43,21 @@ class LadderOptions:
         str | None, typer.Option(help="Traffic as in `simulate`: closed:8, poisson:2/s, trace:FILE.")
     ] = None
     rates: Annotated[str | None, typer.Option(help="Steps of an open loop, in requests a second: 0.5,1,2.")] = None
-    input: Annotated[int, typer.Option("--input", min=1, help="Length of the prompts [token].")] = 1024
-    output: Annotated[int, typer.Option("--output", min=1, help="Length of the answers [token].")] = 256
+    input: Annotated[int, typer.Option("--input", min=1, max=_MOST_TOKENS, help="Length of the prompts [token].")] = (
+        1024
+    )
+    output: Annotated[int, typer.Option("--output", min=1, max=_MOST_TOKENS, help="Length of the answers [token].")] = (
+        256
+    )
     jitter: Annotated[float, typer.Option(min=0, max=0.99, help="Lengths from 1 - jitter to 1 times these.")] = 0.0
-    shared_prefix: Annotated[int, typer.Option(min=0, help="Tokens that all prompts begin with.")] = 0
-    seconds: Annotated[float, typer.Option("--seconds-per-step", min=0.5, help="Counted time of a step [s].")] = 20.0
-    requests: Annotated[int | None, typer.Option(min=1, help="Requests of a step, instead of a time.")] = None
-    longest: Annotated[float, typer.Option(min=1, help="Limit of one step [s].")] = 300.0
+    shared_prefix: Annotated[int, typer.Option(min=0, max=_MOST_TOKENS, help="Tokens that all prompts begin with.")] = 0
+    seconds: Annotated[
+        float, typer.Option("--seconds-per-step", min=0.5, max=_DAY, help="Counted time of a step [s].")
+    ] = 20.0
+    requests: Annotated[
+        int | None, typer.Option(min=1, max=10_000_000, help="Requests of a step, instead of a time.")
+    ] = None
+    longest: Annotated[float, typer.Option(min=1, max=_DAY, help="Limit of one step [s].")] = 300.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,10 +71,10 @@ class ClientOptions:
     falling: Annotated[
         float, typer.Option(min=0, max=1, help="Stop when a step has less than this share of the best throughput.")
     ] = 0.7
-    timeout: Annotated[float, typer.Option(min=0.1, help="Longest wait for a first token [s].")] = 300.0
-    stall: Annotated[float, typer.Option(min=0.1, help="Longest wait between tokens [s].")] = 60.0
+    timeout: Annotated[float, typer.Option(min=0.1, max=_DAY, help="Longest wait for a first token [s].")] = 300.0
+    stall: Annotated[float, typer.Option(min=0.1, max=_DAY, help="Longest wait between tokens [s].")] = 60.0
     insecure: Annotated[bool, typer.Option(help="Do not check the server's certificate.")] = False
-    seed: Annotated[int, typer.Option(help="Seed of prompts, lengths and arrivals.")] = 0
+    seed: Annotated[int, typer.Option(min=0, help="Seed of prompts, lengths and arrivals.")] = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,23 +99,24 @@ def command(server: ServedOptions, asked: LadderOptions, client: ClientOptions, 
 
     The API key is taken from GLMPLAN_API_KEY or OPENAI_API_KEY and never written anywhere.
     """
-    from glmplan.errors import SpecError
+    from glmplan.measure.client import Endpoint
     from glmplan.measure.explanations import likely_causes
     from glmplan.measure.record_table import record_csv, record_json
     from glmplan.measure.validation import deployment_facts, ignored_in_plan, parse_share
     from glmplan.measure.validation_page import compared_json, html_page
     from glmplan.measure.verdict import consistent, worst
 
-    if not server.url.startswith(("http://", "https://")):
-        raise SpecError("is not an address such as http://host:8000/v1", field="--url", value=server.url or "(missing)")
+    endpoint = Endpoint(server.url, server.served or "", client.chat, verify=not client.insecure)
     by_interval = report.fail_over == "interval"
     bound = parse_share(report.fail_over) if report.fail_over is not None and not by_interval else None
     ladder = _ladder(asked, client.seed)
     known = deployment_facts(model=server.model, on=server.on, plan=server.plan, pairs=server.facts or [])
     ignored = ignored_in_plan(server.plan) if server.plan is not None else ""
     if ignored:
-        typer.echo(f"warning: {server.plan}: ignored, as no column of a run has this name: {ignored}", err=True)
-    record, journal = _climb(server, ladder, client, report)
+        say(f"warning: {server.plan}: ignored, as no column of a run has this name: {ignored}", err=True)
+    record, journal, ended_by = _climb(endpoint, ladder, client, report)
+    # what was measured is on the disk before anything is computed from it
+    kept = report.out is None or _keep(report.out, {"record.json": record_json(record)})
     compared, said, pool = _compared(record, known, report.calibrate_on)
     causes = likely_causes(
         record, compared, predicted_pool=pool, speculative=known.get("speculative", "none") != "none"
@@ -109,17 +124,22 @@ def command(server: ServedOptions, asked: LadderOptions, client: ClientOptions, 
     text = record_json(record, compared_json(compared, causes, pool))
     if report.out is not None:
         page = html_page(record, compared, causes)
-        _keep(report.out, {"record.json": text, "runs.csv": record_csv(record, known), "report.html": page})
+        files = {"record.json": text, "runs.csv": record_csv(record, known), "report.html": endpoint.outside.blot(page)}
+        kept = _keep(report.out, files) and kept
     if report.as_json:
-        typer.echo(text, nl=False)
+        say(text, end="")
     else:
         _print(record, compared, causes, said, report.out)
     if journal.faults:
-        typer.echo(f"warning: {journal.faults} writes of the journal failed: {journal.last_fault}", err=True)
+        say(f"warning: {journal.faults} writes of the journal failed: {journal.last_fault}", err=True)
     if record.stopped:
-        typer.echo(f"stopped early: {record.stopped}", err=True)
-    if record.stopped == "ended by the user":
-        raise typer.Exit(130)
+        say(f"stopped early: {record.stopped}", err=True)
+    if ended_by:
+        raise typer.Exit(128 + ended_by)
+    if record.faulty:
+        say("the ladder is not whole: see the faults above" if record.steps else "nothing was measured", err=True)
+    if record.faulty or not kept or journal.unwritten:
+        raise typer.Exit(1)
     if bound is not None and (not compared or worst(compared) > bound) or by_interval and not consistent(compared):
         raise typer.Exit(1)
 
@@ -154,6 +174,8 @@ def _compared(record: Any, known: dict[str, Any], calibrate_on: str | None) -> t
 
     if not (known.get("model") and known.get("accelerator")):
         return [], "no prediction: give MODEL and --on, or --plan", None
+    if not record.steps:
+        return [], "no prediction: no step was measured", None
     try:
         steps, assumed, pool = _predicted(record, known, parse_users(calibrate_on) if calibrate_on else ())
         said = f"predicted for {known['model']} on {known['accelerator']}: {'; '.join(assumed)}"
@@ -188,25 +210,27 @@ def _predicted(record: Any, known: dict[str, Any], calibrate_on: tuple[int, ...]
 
 def _rates(text: str) -> tuple[float, ...]:
     from glmplan.errors import SpecError
+    from glmplan.units import finite_number
 
     try:
-        found = tuple(sorted(float(part.removesuffix("/s")) for part in text.split(",")))
-    except ValueError:
+        found = tuple(sorted(finite_number(part.strip().removesuffix("/s"), "--rates") for part in text.split(",")))
+    except SpecError:
         found = ()
-    if not found or found[0] <= 0:
-        raise SpecError("is not a list of rates such as 0.5,1,2", field="--rates", value=text)
+    if not found or found[0] <= 0 or found[-1] > _MOST_RATE:
+        words = f"is not a list of rates such as 0.5,1,2, of {_MOST_RATE:,} at most"
+        raise SpecError(words, field="--rates", value=text)
     return found
 
 
-def _climb(server: ServedOptions, ladder: Any, client: ClientOptions, report: ReportOptions) -> Any:
+def _climb(endpoint: Any, ladder: Any, client: ClientOptions, report: ReportOptions) -> Any:
     import asyncio
     import signal
 
-    from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn
 
+    from glmplan.cli.screen import console
     from glmplan.errors import SpecError
-    from glmplan.measure.client import Endpoint, Patience
+    from glmplan.measure.client import Patience
     from glmplan.measure.guard import Limits
     from glmplan.measure.journal import Journal
     from glmplan.measure.ladder import climb
@@ -214,18 +238,21 @@ def _climb(server: ServedOptions, ladder: Any, client: ClientOptions, report: Re
     out = report.out
     path = None if out is None else out / "journal.jsonl"
     earlier: list[dict[str, Any]] = []
-    if report.resume:
-        if path is None or not path.exists():
-            raise SpecError("has no journal to go on with", field="--resume", value=str(out))
-        earlier = Journal.read(path)
-    elif path is not None and path.exists() and path.stat().st_size:
+    begun = path is not None and os.path.exists(path) and os.path.getsize(path) > 0
+    if report.resume and not begun:
+        raise SpecError("has no journal to go on with", field="--resume", value=str(out))
+    if begun and not report.resume:
         raise SpecError("holds a run already; choose another folder or give --resume", field="--out", value=str(out))
-    journal = Journal(path)
+    # it locks the folder, so nobody writes to what is read here
+    journal = Journal(path, endpoint.outside)
+    if report.resume and path is not None:
+        earlier = Journal.read(path)
+    ended_by = 0
     progress = Progress(
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
-        TextColumn("{task.fields[figures]}"),
-        console=Console(stderr=True),
+        TextColumn("{task.fields[figures]}", markup=False),
+        console=console(stderr=True),
         disable=report.as_json,
         transient=True,
     )
@@ -234,12 +261,17 @@ def _climb(server: ServedOptions, ladder: Any, client: ClientOptions, report: Re
         stop = asyncio.Event()
         loop = asyncio.get_running_loop()
 
-        def end() -> None:
-            # the first Ctrl-C ends the measuring and keeps the record; a second one ends the program
+        def end(by: int) -> None:
+            # the first signal ends the measuring and keeps the record; a second one ends the program
+            nonlocal ended_by
+            ended_by = by
             stop.set()
-            loop.remove_signal_handler(signal.SIGINT)
+            for one in endings:
+                loop.remove_signal_handler(one)
 
-        loop.add_signal_handler(signal.SIGINT, end)
+        endings = [one for one in (getattr(signal, name, None) for name in ("SIGINT", "SIGTERM", "SIGHUP")) if one]
+        for one in endings:
+            loop.add_signal_handler(one, end, int(one))
         task = progress.add_task("asking the server", total=1.0, figures="")
 
         def look(level: float, now: Any) -> None:
@@ -249,7 +281,7 @@ def _climb(server: ServedOptions, ladder: Any, client: ClientOptions, report: Re
             progress.update(task, description=f"{level:g} {unit}, {now.state}", completed=now.share, figures=shown)
 
         return await climb(
-            Endpoint(server.url, server.served or "", client.chat, verify=not client.insecure),
+            endpoint,
             ladder,
             journal=journal,
             stop=stop,
@@ -265,31 +297,35 @@ def _climb(server: ServedOptions, ladder: Any, client: ClientOptions, report: Re
             record = asyncio.run(run())
     finally:
         journal.close()
-    return record, journal
+    return record, journal, ended_by
 
 
-def _keep(out: Path, files: dict[str, str]) -> None:
+def _keep(out: Path, files: dict[str, str]) -> bool:
+    """Write files; whether all of them could be written."""
     from glmplan.errors import SpecError
     from glmplan.facts.files import write_atomically
 
+    whole = True
     for name, content in files.items():
         try:
             write_atomically(out / name, content)
         except SpecError as error:
-            typer.echo(f"warning: {error}", err=True)
+            whole = False
+            say(f"warning: {error}", err=True)
             if name == "runs.csv":
                 # what was measured must not be lost because a disk is full
-                typer.echo(content, err=True)
+                say(content, err=True)
+    return whole
 
 
 def _print(record: Any, compared: Any, causes: Any, said: str, out: Path | None) -> None:
-    from rich.console import Console
     from rich.table import Table
 
+    from glmplan.cli.screen import console as screen
     from glmplan.measure.validation_page import standing
     from glmplan.readers.runs.figures import FIGURES
 
-    console = Console(highlight=False)
+    console = screen()
     facts = record.facts
     server = " ".join(filter(None, (facts.engine or "unknown engine", facts.version)))
     pool = f", KV pool {facts.kv_tokens:,.0f} tokens" if facts.kv_tokens else ""

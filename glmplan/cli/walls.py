@@ -10,6 +10,7 @@ import typer
 
 from glmplan.cli import options as o
 from glmplan.cli.forms import Form
+from glmplan.cli.screen import say
 
 if TYPE_CHECKING:
     from glmplan.facts.schema.engine import Wall
@@ -57,8 +58,9 @@ def command(
     from glmplan.facts.engines.walls import load_engine, possible_walls, walls_for
     from glmplan.physics.blocks.features import model_features
 
-    if layout.engine_version is not None:
-        layout.engine_version = known_version(engine, layout.engine_version) or load_engine(engine).newest
+    version = layout.engine_version
+    if version is not None:
+        version = known_version(engine, version) or load_engine(engine).newest
     spec, named = _model(model)
     plan = conditions_of(
         load_machine(on),
@@ -66,7 +68,7 @@ def command(
         engine=engine,
         features=model_features(spec),
         options=frozenset(use.options or ()),
-        **{"weights": named} | o.given(layout),
+        **{"weights": named} | o.given(layout) | {"engine_version": version},
         context=use.context,
         users=use.users,
         mtp=use.mtp,
@@ -74,7 +76,7 @@ def command(
     )
     rows = [_row(wall, "stands") for wall in walls_for(plan)]
     rows += [] if shown.certain else [_row(wall, "possible") for wall in possible_walls(plan)]
-    typer.echo(_shown(rows, shown.form, f"{model} on {on}, {engine} {layout.engine_version or ''}".rstrip()), nl=False)
+    say(_shown(rows, shown.form, f"{model} on {on}, {engine} {version or ''}".rstrip()), end="")
 
 
 def _model(text: str) -> tuple[Any, str | None]:

@@ -1,18 +1,543 @@
-"""Reading TOML with errors that name the file, and writing files so that a crash never leaves half of one."""
+"""The one door for files: reading within limits, errors that name file, place and remedy, writing in one step.
+
+Whatever glmplan reads comes from somebody else. Through this door a file is regular, no larger than it may be (also
+once unpacked), text in UTF-8, JSON of bounded depth with numbers of bounded length; everything else is a `SpecError`.
+`tests/house` checks that no other module opens files for reading.
+"""
 
 from __future__ import annotations
 
 import os
+import re
+import stat
 import tempfile
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
-import rtoml
+from glmplan.errors import GlmplanError, SpecError
 
-from glmplan.errors import SpecError
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
-__all__ = ["read_entries", "read_toml", "write_atomically"]
+__all__ = [
+    "MOST_OF_A_FILE",
+    "MOST_OF_RUNS",
+    "open_file",
+    "parse_json",
+    "read_bytes",
+    "read_entries",
+    "read_json",
+    "read_log",
+    "read_packed",
+    "read_rows",
+    "read_table",
+    "read_text",
+    "read_toml",
+    "text_lines",
+    "understood",
+    "write_atomically",
+]
+
+#: what a config, a table of facts or a dump may hold at most; the largest that are published have a few MB [B]
+MOST_OF_A_FILE = 64 * 2**20
+#: what a file of runs or a log may hold at most, unpacked: as JSON it takes some twenty times that in memory [B]
+MOST_OF_RUNS = 128 * 2**20
+#: longest line of a trace, read one after another [B]
+_LONGEST_LINE = 2**20
+#: depth of JSON: published configs and results have ten levels at most [-]
+_DEEPEST = 64
+#: digits of a whole number: those of 64 bits have 20 [-]
+_DIGITS = 25
+_LONG_NUMBER = re.compile(rf"[0-9]{{{_DIGITS + 1}}}")
+#: digits of other scripts
+_OTHER_DIGITS = re.compile(r"(?![0-9])\d")
+#: half of a pair that makes one character: no text can hold it
+_HALF = re.compile(
+    r"\\u[dD][89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F])|(?<!\\u[dD][89abAB]..)\\u[dD][c-fC-F][0-9a-fA-F]{2}"
+)
+_PIECE = 2**20
+
+#: what reading foreign content may raise in the standard library and in parsers
+_FOREIGN = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError, EOFError, MemoryError)
+
+
+@contextmanager
+def understood(file: str | Path, what: str = "file") -> Iterator[None]:
+    """Turn whatever a reader trips over into an error that names the file.
+
+    Parameters
+    ----------
+    file : path
+        The file that is being read.
+    what : str, optional
+        What it should be.
+
+    Yields
+    ------
+    None
+        While the file is being read.
+
+    Raises
+    ------
+    SpecError
+        Instead of any error of the standard library; errors of glmplan pass as they are.
+
+    Examples
+    --------
+    >>> with understood("a.json", "table"):
+    ...     int("x")
+    Traceback (most recent call last):
+    glmplan.errors.SpecError: a.json: cannot be understood as a table (invalid literal for int() with base 10: 'x'); ...
+    """
+    try:
+        yield
+    except GlmplanError:
+        raise
+    except OSError as error:
+        raise _unreadable(error, file) from None
+    except Exception as error:
+        if not isinstance(error, _FOREIGN) and type(error).__module__.partition(".")[0] not in (
+            "_csv",
+            "struct",
+            "zlib",
+        ):
+            raise
+        said = f"{error}"[:160] or type(error).__name__
+        words = f"cannot be understood as a {what} ({said}); check that it is whole and what it should be"
+        raise SpecError(words, file=file) from error
+
+
+@contextmanager
+def open_file(path: str | Path) -> Iterator[tuple[BinaryIO, int]]:
+    """Open a regular file for reading; never waits for a pipe or a device.
+
+    Parameters
+    ----------
+    path : path
+        The file.
+
+    Yields
+    ------
+    (stream, int)
+        The file and how much it holds, [B]
+
+    Raises
+    ------
+    SpecError
+        If it is not there, is no regular file, or cannot be read.
+
+    Examples
+    --------
+    >>> with open_file("/dev/null") as (stream, size):
+    ...     pass
+    Traceback (most recent call last):
+    glmplan.errors.SpecError: /dev/null: is no regular file: write its content to a file and give that
+    """
+    handle = None
+    try:
+        # without waiting: opening a pipe that nobody writes to would hang
+        handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0))
+        about = os.fstat(handle)
+        if stat.S_ISDIR(about.st_mode):
+            raise SpecError("is a folder; a file is needed", file=path)
+        if not stat.S_ISREG(about.st_mode):
+            raise SpecError("is no regular file: write its content to a file and give that", file=path)
+        with os.fdopen(handle, "rb") as stream:
+            handle = None
+            yield stream, about.st_size
+    except OSError as error:
+        raise _unreadable(error, path) from None
+    except ValueError as error:
+        if isinstance(error, GlmplanError) or "null" not in str(error):
+            raise
+        raise SpecError("is no name of a file", file=repr(str(path))) from None
+    finally:
+        if handle is not None:
+            os.close(handle)
+
+
+def _unreadable(error: OSError, path: str | Path) -> SpecError:
+    shown = str(path) if len(str(path)) < 300 else f"{str(path)[:100]}…"
+    return SpecError(f"cannot be read: {error.strerror or error}", file=shown)
+
+
+def read_bytes(path: str | Path, *, most: int = MOST_OF_A_FILE) -> bytes:
+    """Read a whole file of bounded size.
+
+    Parameters
+    ----------
+    path : path
+        The file.
+    most : int, optional
+        What it may hold at most, [B]
+
+    Returns
+    -------
+    bytes
+        Its content.
+
+    Raises
+    ------
+    SpecError
+        If it cannot be read or holds more, whatever its size was said to be.
+
+    Examples
+    --------
+    >>> read_bytes("/proc/version" if Path("/proc/version").exists() else __file__)[:0]
+    b''
+    """
+    with open_file(path) as (stream, size):
+        if size > most:
+            raise _too_large(path, most)
+        # files that the kernel makes say that they hold nothing, and files grow: what counts is what is read
+        found = stream.read(size + 1)
+        while len(found) > size and (more := stream.read(_PIECE)):
+            found += more
+            if len(found) > most:
+                raise _too_large(path, most)
+    return found
+
+
+def _too_large(path: str | Path, most: int, how: str = "holds") -> SpecError:
+    return SpecError(f"{how} more than {most >> 20} MiB, the most that is read; split it or take a part", file=path)
+
+
+def read_packed(path: str | Path, *, most: int = MOST_OF_RUNS) -> bytes:
+    """Read a whole file that may be compressed with gzip.
+
+    Parameters
+    ----------
+    path : path
+        The file.
+    most : int, optional
+        What it may hold at most, unpacked, [B]
+
+    Returns
+    -------
+    bytes
+        Its content, unpacked.
+
+    Raises
+    ------
+    SpecError
+        If it cannot be read, is cut off, broken, or unpacks to more.
+
+    Examples
+    --------
+    >>> import gzip, pathlib, tempfile
+    >>> file = pathlib.Path(tempfile.mkdtemp()) / "a.gz"
+    >>> write_atomically(file, gzip.compress(b"inside"))
+    >>> read_packed(file)
+    b'inside'
+    """
+    data = read_bytes(path, most=most)
+    if not data.startswith(b"\x1f\x8b"):
+        return data
+    import zlib
+
+    found = bytearray()
+    try:
+        # one packed part after another, as gzip allows; zeros may fill the end
+        while data.strip(b"\0"):
+            part = zlib.decompressobj(wbits=31)
+            found += part.decompress(data, most + 1 - len(found))
+            if len(found) > most:
+                raise _too_large(path, most, "unpacks to")
+            if not part.eof:
+                raise SpecError("is a gzip file that is cut off: copy it again", file=path)
+            data = part.unused_data
+    except zlib.error:
+        raise SpecError("is a gzip file that is broken: copy it again", file=path) from None
+    return bytes(found)
+
+
+def read_text(path: str | Path, *, most: int = MOST_OF_A_FILE) -> str:
+    """Read a text in UTF-8; a mark of the byte order at its begin is left out.
+
+    Parameters
+    ----------
+    path : path
+        The file.
+    most : int, optional
+        What it may hold at most, [B]
+
+    Returns
+    -------
+    str
+        The text, its line ends as they are.
+
+    Raises
+    ------
+    SpecError
+        If it cannot be read, holds more, or is no UTF-8; the message names the place.
+
+    Examples
+    --------
+    >>> import pathlib, tempfile
+    >>> file = pathlib.Path(tempfile.mkdtemp()) / "a.txt"
+    >>> write_atomically(file, b"caf\\xe9")
+    >>> read_text(file)
+    Traceback (most recent call last):
+    glmplan.errors.SpecError: ...: is not text in UTF-8 (line 1, byte 4): save it as UTF-8
+    """
+    data = read_bytes(path, most=most)
+    try:
+        return _plain_digits(data.decode("utf-8-sig"))
+    except UnicodeDecodeError as error:
+        raise _no_text(path, data, error.start) from None
+
+
+def _plain_digits(text: str) -> str:
+    """Take the digits of other scripts out: Python counts with them, the programs that wrote these files do not."""
+    return text if text.isascii() else _OTHER_DIGITS.sub("\ufffd", text)
+
+
+def _no_text(path: str | Path, data: bytes, place: int, line: int = 0) -> SpecError:
+    line = line or 1 + data.count(b"\n", 0, place)
+    column = place - data.rfind(b"\n", 0, place)
+    return SpecError(f"is not text in UTF-8 (line {line}, byte {column}): save it as UTF-8", file=path)
+
+
+def read_log(path: str | Path, *, most: int = MOST_OF_RUNS) -> str:
+    """Read what a tool printed, plain or compressed with gzip; bytes that are no UTF-8 become U+FFFD.
+
+    Parameters
+    ----------
+    path : path
+        The file.
+    most : int, optional
+        What it may hold at most, unpacked, [B]
+
+    Returns
+    -------
+    str
+        The text.
+
+    Raises
+    ------
+    SpecError
+        If it cannot be read, is cut off, broken, or unpacks to more.
+
+    Examples
+    --------
+    >>> import pathlib, tempfile
+    >>> file = pathlib.Path(tempfile.mkdtemp()) / "a.log"
+    >>> write_atomically(file, b"caf\\xe9")
+    >>> read_log(file) == "caf\\ufffd"
+    True
+    """
+    return _plain_digits(read_packed(path, most=most).decode("utf-8-sig", errors="replace"))
+
+
+def text_lines(path: str | Path) -> Iterator[str]:
+    """Read a text line by line, however long it is; each line is bounded.
+
+    Parameters
+    ----------
+    path : path
+        The file.
+
+    Yields
+    ------
+    str
+        Lines with their ends.
+
+    Raises
+    ------
+    SpecError
+        If it cannot be read, is no UTF-8, or a line is longer than 1 MiB.
+
+    Examples
+    --------
+    >>> import pathlib, tempfile
+    >>> file = pathlib.Path(tempfile.mkdtemp()) / "a.txt"
+    >>> write_atomically(file, "a\\nb")
+    >>> list(text_lines(file))
+    ['a\\n', 'b']
+    """
+    with open_file(path) as (stream, _):
+        number = 0
+        while line := stream.readline(_LONGEST_LINE + 1):
+            number += 1
+            if len(line) > _LONGEST_LINE:
+                raise SpecError(f"line {number} is longer than 1 MiB; a line holds one record", file=path)
+            try:
+                yield _plain_digits(line.decode("utf-8-sig" if number == 1 else "utf-8"))
+            except UnicodeDecodeError as error:
+                raise _no_text(path, line, error.start, number) from None
+
+
+def read_table(path: str | Path, *, most: int = MOST_OF_RUNS) -> list[list[str]]:
+    """Read the cells of a CSV.
+
+    Parameters
+    ----------
+    path : path
+        The file.
+    most : int, optional
+        What it may hold at most, [B]
+
+    Returns
+    -------
+    list of list of str
+        Its lines, the header first.
+
+    Raises
+    ------
+    SpecError
+        If it cannot be read, holds more, or is no CSV in UTF-8.
+
+    Examples
+    --------
+    >>> import pathlib, tempfile
+    >>> file = pathlib.Path(tempfile.mkdtemp()) / "a.csv"
+    >>> write_atomically(file, "a,b\\n1,2\\n")
+    >>> read_table(file)
+    [['a', 'b'], ['1', '2']]
+    """
+    import csv
+    import io
+
+    rows = csv.reader(io.StringIO(read_text(path, most=most), newline=""))
+    try:
+        return list(rows)
+    except csv.Error as error:
+        raise SpecError(f"line {rows.line_num} is not a line of a CSV: {error}", file=path) from None
+
+
+def read_rows(path: str | Path, *, most: int = MOST_OF_RUNS) -> list[dict[str, str]]:
+    """Read a CSV as rows by the names of its header.
+
+    Parameters
+    ----------
+    path : path
+        The file.
+    most : int, optional
+        What it may hold at most, [B]
+
+    Returns
+    -------
+    list of dict
+        One row for each line that is not empty; cells beyond a short line are empty.
+
+    Raises
+    ------
+    SpecError
+        If it cannot be read, holds more, is no CSV in UTF-8, or a line has more cells than the header.
+
+    Examples
+    --------
+    >>> import pathlib, tempfile
+    >>> file = pathlib.Path(tempfile.mkdtemp()) / "a.csv"
+    >>> write_atomically(file, "a,b\\n1,2\\n")
+    >>> read_rows(file)
+    [{'a': '1', 'b': '2'}]
+    """
+    header, *lines = read_table(path, most=most) or [[]]
+    for number, line in enumerate(lines, 2):
+        if len(line) > len(header):
+            raise SpecError(f"line {number} has {len(line)} cells below {len(header)} columns", file=path)
+    return [dict(zip(header, line + [""] * (len(header) - len(line)), strict=True)) for line in lines if line]
+
+
+def parse_json(text: str | bytes, *, file: str | Path | None = None, field: str | None = None) -> Any:
+    """Read JSON that somebody else wrote.
+
+    Parameters
+    ----------
+    text : str or bytes
+        The JSON.
+    file : path, optional
+        Where it came from, for messages.
+    field : str, optional
+        The place in it.
+
+    Returns
+    -------
+    object
+        Its value: at most 64 levels deep, whole numbers of at most 25 digits, no half characters.
+
+    Raises
+    ------
+    SpecError
+        If it is no such JSON.
+
+    Examples
+    --------
+    >>> parse_json('{"tp": 8}')
+    {'tp': 8}
+    >>> parse_json("[" * 100_000, file="a.json")
+    Traceback (most recent call last):
+    glmplan.errors.SpecError: a.json: is not JSON that can be read: it is nested deeper than 64 levels
+    """
+    import json
+
+    def bad(why: str) -> SpecError:
+        return SpecError(f"is not JSON that can be read: {why}", file=file, field=field)
+
+    if isinstance(text, bytes):
+        try:
+            text = text.decode("utf-8-sig")
+        except UnicodeDecodeError as error:
+            raise bad(f"byte {error.start} is not UTF-8: save it as UTF-8") from None
+    text = _plain_digits(text)
+    # a hook for each number would be slow, so only where one is suspiciously long
+    hook: Callable[[str], int] | None = _number_of_bounded_length if _LONG_NUMBER.search(text) else None
+    if "\\u" in text:
+        text = _HALF.sub(r"\\ufffd", text)
+    try:
+        value = json.loads(text, parse_int=hook)
+    except RecursionError:
+        raise bad(f"it is nested deeper than {_DEEPEST} levels") from None
+    except ValueError as error:
+        raise bad(str(error)[:200]) from None
+    level, depth = [value] if isinstance(value, dict | list) else [], 0
+    while level:
+        depth += 1
+        if depth > _DEEPEST:
+            raise bad(f"it is nested deeper than {_DEEPEST} levels")
+        inside = (one.values() if isinstance(one, dict) else one for one in level)
+        level = [one for held in inside for one in held if isinstance(one, dict | list)]
+    return value
+
+
+def _number_of_bounded_length(digits: str) -> int:
+    if len(digits.lstrip("-")) > _DIGITS:
+        raise ValueError(f"a number has {len(digits)} digits; {_DIGITS} are the most that are read")
+    return int(digits)
+
+
+def read_json(path: str | Path, *, most: int = MOST_OF_A_FILE) -> Any:
+    """Read a file of JSON.
+
+    Parameters
+    ----------
+    path : path
+        The file.
+    most : int, optional
+        What it may hold at most, [B]
+
+    Returns
+    -------
+    object
+        Its value, as from `parse_json`.
+
+    Raises
+    ------
+    SpecError
+        If it cannot be read, holds more, or is no JSON.
+
+    Examples
+    --------
+    >>> import pathlib, tempfile
+    >>> file = pathlib.Path(tempfile.mkdtemp()) / "a.json"
+    >>> write_atomically(file, "[1]")
+    >>> read_json(file)
+    [1]
+    """
+    return parse_json(read_text(path, most=most), file=path)
 
 
 def read_toml(path: str | Path) -> dict[str, Any]:
@@ -41,12 +566,12 @@ def read_toml(path: str | Path) -> dict[str, Any]:
     >>> read_toml(file)
     {'memory': '96 GiB'}
     """
+    import rtoml
+
+    text = read_text(path)
     try:
-        with open(path, encoding="utf-8") as stream:
-            return rtoml.load(stream)
-    except OSError as error:
-        raise SpecError(f"cannot be read: {error.strerror}", file=path) from None
-    except (rtoml.TomlParsingError, UnicodeDecodeError) as error:
+        return rtoml.loads(text)
+    except (rtoml.TomlParsingError, RecursionError, ValueError) as error:
         raise SpecError(f"is not valid TOML: {error}", file=path) from None
 
 
@@ -114,7 +639,7 @@ def write_atomically(path: str | Path, content: str | bytes) -> None:
     'whole'
     """
     path = Path(path)
-    data = content.encode() if isinstance(content, str) else content
+    data = content.encode(errors="backslashreplace") if isinstance(content, str) else content
     temporary = None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -12,6 +12,7 @@ from pathlib import Path
 import rtoml
 
 from glmplan.errors import SpecError
+from glmplan.facts.files import read_bytes
 
 __all__ = ["aliases_in", "data_folder", "fits_folder", "fits_in", "names_in", "plain_name"]
 
@@ -155,7 +156,7 @@ def aliases_in(folder: Path) -> dict[str, str]:
     """
     aliases: dict[str, str] = {}
     for name in names_in(folder):
-        found = _ALIASES.search((folder / f"{name}.toml").read_bytes())
+        found = _ALIASES.search(read_bytes(folder / f"{name}.toml"))
         if found:
             line = f"aliases = {found[1].decode()}"
             aliases.update({plain_name(alias): name for alias in rtoml.loads(line)["aliases"]})

@@ -3,39 +3,41 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
-import os
+import re
 import ssl
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
+from math import isfinite
 from typing import Any
+from urllib.parse import unquote, urlsplit, urlunsplit
 
 import httpx
 
+from glmplan.errors import SpecError
+from glmplan.measure.outside import Outside, api_key
 from glmplan.measure.request_result import Outcome, RequestRecord
 from glmplan.measure.server_sent_events import Chunk, EventParser, MalformedStream, read_chunk
+from glmplan.units import finite_number
 
-__all__ = ["Client", "Endpoint", "Patience", "Prompt", "api_key"]
+__all__ = ["Client", "Endpoint", "Patience", "Prompt", "most_prompt_tokens"]
 
 #: A prompt is text, or token numbers where the server takes them.
 Prompt = str | list[int]
 
-_KEYS = ("GLMPLAN_API_KEY", "OPENAI_API_KEY")
 _RESENT = 2
 _STREAMS_OF_A_POOL = 16
-
-
-def api_key() -> str | None:
-    """Return the API key from the environment; it goes into a header and nowhere else.
-
-    Returns
-    -------
-    str or None
-        The key.
-    """
-    return next((os.environ[name] for name in _KEYS if os.environ.get(name)), None)
+#: what a page may hold [B], and how long it may take [s]
+_LARGEST_PAGE, _PAGE_SECONDS = 8 * 2**20, 10.0
+#: what is read of a refusal [B]
+_REFUSAL = 4096
+#: chunks with text beyond those asked for, after which an answer counts as one without end [-]
+_MUCH_MORE = 64
+#: tokens of a prompt beyond those sent that a template may add [token]
+_TEMPLATE = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +58,13 @@ class Endpoint:
         Ask for `usage` in the stream.
     verify : bool, optional
         Check the server's certificate.
+    login : str, optional
+        User and password, `user:password`; taken out of the address if they stand there.
+
+    Raises
+    ------
+    SpecError
+        If the address is none; the message does not hold the password.
     """
 
     url: str
@@ -64,6 +73,33 @@ class Endpoint:
     ignore_eos: bool = True
     stream_usage: bool = True
     verify: bool = True
+    login: str = field(default="", repr=False)
+
+    def __post_init__(self) -> None:
+        try:
+            parts = urlsplit(self.url.strip())
+            login, _, place = parts.netloc.rpartition("@")
+            bare = urlunsplit(parts._replace(netloc=place))
+            known = parts.scheme in ("http", "https") and bool(httpx.URL(bare).host) and parts.port != 0
+        except (ValueError, TypeError, httpx.InvalidURL):
+            known, bare, login = False, "", ""
+        if not known:
+            shown = re.sub(r"[^/]*@", "***@", self.url) or "(missing)"
+            raise SpecError("is not an address such as http://host:8000/v1", field="--url", value=shown)
+        if parts.query or parts.fragment:
+            raise SpecError("ends in a query or a fragment, which would go lost", field="--url", value=parts.netloc)
+        object.__setattr__(self, "url", bare)
+        object.__setattr__(self, "login", unquote(login) or self.login)
+
+    def told(self) -> dict[str, Any]:
+        """Return what a record may hold of it: everything but the login."""
+        return {one.name: getattr(self, one.name) for one in fields(self) if one.name != "login"}
+
+    @property
+    def outside(self) -> Outside:
+        """What keeps the key and the login out of all that is kept of this server."""
+        user, _, password = self.login.partition(":")
+        return Outside(filter(None, (api_key(), self.login, password or user)))
 
     @property
     def root(self) -> str:
@@ -111,6 +147,8 @@ class Patience:
         The longest `Retry-After` that is waited for, all waits of one request together, [s]
     throttled : int, optional
         How often a request is sent again after 429 or 503, [-]
+    whole : float, optional
+        For a whole answer, however steadily it comes; in the ladder the limit of the step bounds it, [s]
     """
 
     connect: float = 10.0
@@ -118,6 +156,7 @@ class Patience:
     stall: float = 60.0
     throttle: float = 30.0
     throttled: int = 3
+    whole: float = float("inf")
 
 
 class _Throttled(Exception):
@@ -142,10 +181,12 @@ class Client:
         self, endpoint: Endpoint, patience: Patience | None = None, *, clock: Callable[[], float] = time.perf_counter
     ) -> None:
         self.endpoint, self.patience, self.clock = endpoint, patience or Patience(), clock
-        self._key = api_key()
+        self.outside = endpoint.outside
         headers = {"Accept-Encoding": "identity", "User-Agent": "glmplan"}
-        if self._key:
-            headers["Authorization"] = f"Bearer {self._key}"
+        if endpoint.login:
+            headers["Authorization"] = f"Basic {base64.b64encode(endpoint.login.encode()).decode()}"
+        elif key := api_key():
+            headers["Authorization"] = f"Bearer {key}"
         context = httpx.create_ssl_context(verify=endpoint.verify)
         self._new: Callable[[], httpx.AsyncClient] = lambda: httpx.AsyncClient(
             headers=headers,
@@ -169,21 +210,45 @@ class Client:
         for pool in self._pools:
             await pool.aclose()
 
-    def without_key(self, text: object) -> str:
-        """Return a text in which the API key, if it stands there, is blotted out.
+    async def page(self, address: str, *, body: Any = None, seconds: float = _PAGE_SECONDS) -> tuple[int, bytes]:
+        """Ask for a page, bounded in time and size.
 
         Parameters
         ----------
-        text : object
-            Anything that will be shown or written.
+        address : str
+            Its address.
+        body : object, optional
+            JSON to send with it; without it the page is only asked for.
+        seconds : float, optional
+            Limit from sending to the last byte, [s]
 
         Returns
         -------
-        str
-            The text.
+        (int, bytes)
+            Status, [-], and content.
+
+        Raises
+        ------
+        httpx.HTTPError, OSError, TimeoutError
+            If there is no answer in time.
+        MalformedStream
+            If it holds more than 8 MiB, or is packed although that was not asked for.
         """
-        words = str(text)
-        return words.replace(self._key, "***") if self._key else words
+        content = None if body is None else json.dumps(body).encode()
+        headers = {} if body is None else {"Content-Type": "application/json"}
+        method = "GET" if body is None else "POST"
+        held = bytearray()
+        async with (
+            asyncio.timeout(seconds),
+            self.http.stream(method, address, content=content, headers=headers) as response,
+        ):
+            if response.headers.get("content-encoding", "identity").lower() not in ("", "identity"):
+                raise MalformedStream("the page is packed, which was not asked for")
+            async for received in response.aiter_raw():
+                held += received
+                if len(held) > _LARGEST_PAGE:
+                    raise MalformedStream(f"the page holds more than {_LARGEST_PAGE >> 20} MiB")
+            return response.status_code, bytes(held)
 
     async def send(
         self,
@@ -228,14 +293,26 @@ class Client:
                     continue
             except (httpx.HTTPError, httpx.InvalidURL, ssl.SSLError, OSError, TimeoutError, MalformedStream) as error:
                 record.outcome = self._why(error, record)
-                record.detail = self.without_key(f"{type(error).__name__}: {error}")[:300]
+                record.detail = self._said(error)
                 if record.outcome is Outcome.LOST and not record.status and record.retries < _RESENT:
                     # a kept-alive connection that the server had closed: nothing was received, so send again
                     record.retries += 1
                     continue
+            except Exception as error:
+                # whatever else a server can make of this client is a fault with a name, never the end of the ladder
+                record.outcome, record.detail = Outcome.UNFORESEEN, self._said(error)
             if record.outcome is not Outcome.DONE:
                 record.e2e = max(self.clock() - record.start, record.e2e)
             return record
+
+    def _said(self, error: BaseException) -> str:
+        """An error in words; what a server sent stands at its end, blotted before it is cut."""
+        got = (
+            f", got {self.outside.clean(error.got.decode(errors='replace'), 80)!r}"
+            if isinstance(error, MalformedStream) and error.got
+            else ""
+        )
+        return self.outside.clean(f"{type(error).__name__}: {error}") + got
 
     def _why(self, error: BaseException, record: RequestRecord) -> Outcome:
         if isinstance(error, MalformedStream | httpx.DecodingError | httpx.LocalProtocolError):
@@ -275,23 +352,32 @@ class Client:
         last = record.start
         usage: Chunk | None = None
         finished = False
-        async with asyncio.timeout(limit) as watch, self._open(content) as response:
+        async with (
+            asyncio.timeout(self.patience.whole if isfinite(self.patience.whole) else None),
+            asyncio.timeout(limit) as watch,
+            self._open(content) as response,
+        ):
             record.status = response.status_code
             if response.status_code != 200:
                 await self._refused(response, record)
                 return
+            kind = response.headers.get("content-type", "").lower()
+            if "html" in kind or response.headers.get("content-encoding", "identity").lower() not in ("", "identity"):
+                raise MalformedStream(f"expected server-sent events, got the type {self.outside.clean(kind, 60)!r}")
             parser = EventParser()
             async for chunk, now in self._chunks(response, parser):
                 if chunk is None:
                     finished = True
                     break
                 if chunk.error:
-                    record.outcome, record.detail = Outcome.FAILED, self.without_key(chunk.error)
+                    record.outcome, record.detail = Outcome.FAILED, self.outside.clean(chunk.error)
                     return
                 if chunk.has_token:
                     # a limit between chunks, not between bytes: a trickle of bytes must not keep a stream alive
                     watch.reschedule(loop.time() + self.patience.stall)
                     record.chunks += 1
+                    if record.chunks > 4 * asked + _MUCH_MORE:
+                        raise MalformedStream(f"the answer goes on after {record.chunks} chunks for {asked} tokens")
                     if record.chunks == 1:
                         record.ttft = now - record.start
                     else:
@@ -335,27 +421,60 @@ class Client:
         said = b""
         async for received in response.aiter_raw():
             said += received
-            if len(said) > 2000:
+            if len(said) > _REFUSAL:
                 break
         if response.status_code in (429, 503):
             raise _Throttled(response.status_code, _retry_after(response.headers.get("retry-after")))
         rejected = 300 <= response.status_code < 500
         record.outcome = Outcome.REJECTED if rejected else Outcome.FAILED
-        record.detail = self.without_key(f"HTTP {response.status_code} {said.decode(errors='replace')}")[:300]
+        record.detail = self.outside.clean(f"HTTP {response.status_code} {said[:_REFUSAL].decode(errors='replace')}")
 
 
 def _count(record: RequestRecord, usage: Chunk | None, asked: int) -> None:
-    """Decide how many tokens there were. A chunk holds one token or more, so fewer tokens than chunks is impossible."""
+    """Decide how many tokens there were. A chunk holds one token or more, so fewer tokens than chunks is impossible.
+
+    More chunks than tokens asked for are impossible too, but for one that ends the answer, and so are prompts of far
+    more tokens than were sent: then nobody knows what was measured, and `doubt` says why.
+    """
     if usage is None or usage.completion_tokens is None:
         record.output_tokens, record.counted_by = record.chunks, "chunks"
     elif not record.chunks - 1 <= usage.completion_tokens <= max(asked, 1) or usage.completion_tokens < 1:
         record.output_tokens, record.counted_by = record.chunks, "chunks, usage is wrong"
     else:
         record.output_tokens = usage.completion_tokens
-    if usage is not None and (usage.prompt_tokens or 0) > 0:
-        record.input_tokens = usage.prompt_tokens or 0
-    if usage is not None and (usage.cached_tokens or 0) > 0:
-        record.cached_tokens = usage.cached_tokens or 0
+    if record.chunks > asked + 1:
+        record.doubt = f"{record.chunks} chunks with text for {asked} tokens"
+    prompt, cached = (usage.prompt_tokens or 0, usage.cached_tokens or 0) if usage is not None else (0, 0)
+    if prompt > most_prompt_tokens(record.input_tokens):
+        told = f"{prompt:,}" if prompt < 10**12 else "10¹² or more"
+        record.doubt = f"usage tells of {told} prompt tokens where {record.input_tokens:,} were sent"
+    elif prompt > 0:
+        record.input_tokens = prompt
+    if 0 < cached <= record.input_tokens:
+        record.cached_tokens = cached
+    elif cached > record.input_tokens and not record.doubt:
+        record.doubt = "usage tells of more cached tokens than the prompt has"
+
+
+def most_prompt_tokens(sent: int) -> float:
+    """Return what a prompt can have in tokens at most, the server's template included.
+
+    Parameters
+    ----------
+    sent : int
+        Tokens that were sent, as counted with the server's tokenizer; 0 where that is not known, [token]
+
+    Returns
+    -------
+    float
+        Bound, [token]
+
+    Examples
+    --------
+    >>> most_prompt_tokens(64)
+    144.0
+    """
+    return 1.25 * sent + _TEMPLATE if sent > 0 else 1e9
 
 
 def _retry_after(header: str | None) -> float:
@@ -363,14 +482,15 @@ def _retry_after(header: str | None) -> float:
     if header is None:
         return 1.0
     try:
-        return max(float(header), 0.0)
-    except ValueError:
+        wait = finite_number(header.strip(), "Retry-After")
+    except SpecError:
         from email.utils import parsedate_to_datetime
 
         try:
-            return max(parsedate_to_datetime(header).timestamp() - time.time(), 0.0)
-        except ValueError:
+            wait = parsedate_to_datetime(header).timestamp() - time.time()
+        except (ValueError, TypeError, OverflowError, IndexError, OSError):
             return 1.0
+    return max(wait, 0.0)
 
 
 def _is_local(url: str) -> bool:

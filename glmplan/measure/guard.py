@@ -53,11 +53,14 @@ class Guard:
     ----------
     reason : str
         Why it stopped; empty as long as all is well.
+    by_fault : bool
+        Whether it stopped for faults, and not because the load had become too much.
     """
 
     def __init__(self, limits: Limits | None = None) -> None:
         self.limits = limits or Limits()
         self.reason = ""
+        self.by_fault = False
         self._last: deque[Outcome] = deque(maxlen=self.limits.window)
         self._ttfts: deque[float] = deque(maxlen=self.limits.window)
         self._late = self._gone = 0
@@ -97,7 +100,7 @@ class Guard:
         elif faults >= max(3, limits.error_rate * limits.window) or self._all_fail(faults):
             self._stop(f"{faults} of the last {len(self._last)} requests failed, the last: {record.outcome}")
         elif len(self._ttfts) >= 5 and sorted(self._ttfts)[len(self._ttfts) // 2] > limits.ttft:
-            self._stop(f"the median TTFT is above {limits.ttft:g} s")
+            self._stop(f"the median TTFT is above {limits.ttft:g} s", fault=False)
         return not self.reason
 
     def step(self, throughput: float) -> bool:
@@ -114,7 +117,9 @@ class Guard:
             Whether to go on to a higher step.
         """
         if throughput < self.limits.falling * self._best:
-            self._stop(f"throughput falls: {throughput:.0f} tok/s after {self._best:.0f} tok/s at fewer users")
+            self._stop(
+                f"throughput falls: {throughput:.0f} tok/s after {self._best:.0f} tok/s at fewer users", fault=False
+            )
         self._best = max(self._best, throughput)
         return not self.reason
 
@@ -138,5 +143,6 @@ class Guard:
     def _all_fail(self, faults: int) -> bool:
         return faults == len(self._last) >= 5
 
-    def _stop(self, reason: str) -> None:
-        self.reason = self.reason or reason
+    def _stop(self, reason: str, *, fault: bool = True) -> None:
+        if not self.reason:
+            self.reason, self.by_fault = reason, fault

@@ -8,8 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from glmplan.errors import SpecError
+from glmplan.facts.files import open_file, parse_json, read_bytes
+from glmplan.measure.outside import Outside
 
 __all__ = ["Journal"]
+
+#: a line of a request has some 200 B, so this holds ten million [B]
+_LARGEST = 2 * 2**30
 
 
 class Journal:
@@ -21,6 +26,13 @@ class Journal:
     ----------
     path : path or None
         The file; None keeps nothing.
+    outside : Outside, optional
+        Keeps secrets, control characters and numbers that are none out of every line.
+
+    Raises
+    ------
+    SpecError
+        If the file cannot be written, or another run is writing it.
 
     Attributes
     ----------
@@ -40,14 +52,16 @@ class Journal:
     [{'kind': 'step', 'users': 4}]
     """
 
-    def __init__(self, path: Path | None) -> None:
+    def __init__(self, path: Path | None, outside: Outside | None = None) -> None:
         self.path, self.faults, self.last_fault = path, 0, ""
+        self._outside = outside or Outside()
         self._unwritten: list[bytes] = []
         self._handle: int | None = None
         if path is not None:
             try:
                 path.parent.mkdir(parents=True, exist_ok=True)
                 self._handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+                self._lock(path)
                 self._end_torn_line(path)
             except OSError as error:
                 raise SpecError(f"cannot be written: {error.strerror}", file=path) from None
@@ -68,7 +82,8 @@ class Journal:
             Its figures; must be JSON.
         """
         if self._handle is not None:
-            self._unwritten.append(json.dumps({"kind": kind, **values}).encode() + b"\n")
+            line = self._outside.plain({"kind": kind, **values})
+            self._unwritten.append(json.dumps(line, allow_nan=False).encode() + b"\n")
             self._try()
 
     def sync(self) -> None:
@@ -107,18 +122,15 @@ class Journal:
         SpecError
             If the file cannot be read or another line than the last is broken.
         """
-        try:
-            lines = path.read_bytes().split(b"\n")
-        except OSError as error:
-            raise SpecError(f"cannot be read: {error.strerror}", file=path) from None
+        lines = read_bytes(path, most=_LARGEST).split(b"\n")
         found: list[dict[str, Any]] = []
         torn = 0
         for number, line in enumerate(lines, 1):
             if not line.strip():
                 continue
             try:
-                value = json.loads(line)
-            except ValueError:
+                value = parse_json(line)
+            except SpecError:
                 value = None
             if isinstance(value, dict) and "kind" in value:
                 found.append(value)
@@ -156,7 +168,25 @@ class Journal:
     def _end_torn_line(self, path: Path) -> None:
         """Give a line torn by a crash an end, so that what follows stands on lines of its own."""
         if path.is_file() and path.stat().st_size and self._handle is not None:
-            with open(path, "rb") as stream:
-                stream.seek(-1, os.SEEK_END)
+            with open_file(path) as (stream, size):
+                stream.seek(size - 1)
                 if stream.read(1) != b"\n":
                     os.write(self._handle, b"\n")
+
+    def _lock(self, path: Path) -> None:
+        """Keep other runs out for as long as this one has the file open; a run that was killed leaves no lock."""
+        try:
+            import fcntl
+        except ImportError:  # a system without such locks
+            return
+        assert self._handle is not None
+        try:
+            fcntl.flock(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(self._handle)
+            self._handle = None
+            raise SpecError(
+                "is being written by another run: wait for it, or choose another folder", file=path
+            ) from None
+        except OSError as error:
+            self._note(error)  # a file system without locks: the run goes on, and says so

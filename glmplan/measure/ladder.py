@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,6 +22,11 @@ from glmplan.measure.request_result import Outcome
 from glmplan.measure.server_facts import ServerFacts, changed, read_gauges, read_server
 
 __all__ = ["LadderPlan", "LadderRecord", "StepResult", "climb", "named_endpoint", "suited_endpoint"]
+
+#: time to get to know a server besides its first answers [s]
+_MEETING = 900.0
+#: answers whose counts cannot be, above which a step says nothing [-]
+_DOUBTFUL = 0.01
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +93,8 @@ class StepResult:
         Accelerators of this host over the step.
     notes : list of str
         What to know about it.
+    unusable : str
+        Why its figures mean nothing; empty where they do.
     """
 
     level: float
@@ -101,6 +108,7 @@ class StepResult:
     server: dict[str, float] = field(default_factory=dict)
     cards: dict[str, Any] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    unusable: str = ""
 
     @property
     def faults(self) -> int:
@@ -132,6 +140,8 @@ class LadderRecord:
         Failed attempts to write the journal, [-]
     started : str
         Date and time.
+    faulty : bool
+        Whether faults of the server ended it, or no step measured anything.
     """
 
     endpoint: Endpoint
@@ -143,6 +153,7 @@ class LadderRecord:
     stopped: str = ""
     journal_faults: int = 0
     started: str = ""
+    faulty: bool = False
 
 
 def named_endpoint(endpoint: Endpoint, facts: ServerFacts) -> Endpoint:
@@ -255,7 +266,9 @@ async def climb(
     settings = {"url": endpoint.url, "model": endpoint.model, "chat": endpoint.chat, **plan.settings()}
     record.steps = _done_before(earlier, settings)
     async with Client(endpoint, patience) as client:
-        maker = await _meet(client, record, journal, tokenizer, None if earlier else settings)
+        maker = await _unless(stop, _meet(client, record, journal, tokenizer, None if earlier else settings), client)
+        if maker is None:
+            return _ended(record, guard, stop, journal)
         level = 0.0
         loader = Loader(
             client, maker, plan.lengths, guard=guard, journal=journal, stop=stop, seed=plan.seed,
@@ -276,7 +289,8 @@ async def climb(
                 _tell_from_counters(step)
                 step.cards = cards.summary()
                 step.complete = not stop.is_set() and not guard.reason
-                guard.step(step.figures.get("output_tokens_per_s", 0.0))
+                if not step.unusable:
+                    guard.step(step.figures.get("output_tokens_per_s", 0.0))
                 record.steps.append(step)
                 journal.write("step", **dataclasses.asdict(step))
                 journal.sync()
@@ -284,12 +298,37 @@ async def climb(
             watch.cancel()
             await asyncio.gather(watch, return_exceptions=True)
             await loader.leave()
+    return _ended(record, guard, stop, journal)
+
+
+def _ended(record: LadderRecord, guard: Guard, stop: asyncio.Event, journal: Journal) -> LadderRecord:
+    """Close a record, however it ended."""
     record.stopped = guard.reason or ("ended by the user" if stop.is_set() else "")
+    measured = any(step.figures.get("num_requests") and not step.unusable for step in record.steps)
+    record.faulty = guard.by_fault or (not measured and not stop.is_set())
     journal.write("end", stopped=record.stopped)
     journal.sync()
     record.journal_faults = journal.faults
     record.steps.sort(key=lambda step: step.level)
     return record
+
+
+async def _unless(stop: asyncio.Event, meeting: Coroutine[Any, Any, PromptMaker], client: Client) -> PromptMaker | None:
+    """Get to know a server within bounds; None where the user ends it before."""
+    patience = client.patience
+    limit = _MEETING + 4 * (patience.first_token + patience.stall)
+    task, ending = asyncio.create_task(meeting), asyncio.create_task(stop.wait())
+    try:
+        await asyncio.wait((task, ending), timeout=limit, return_when=asyncio.FIRST_COMPLETED)
+        if task.done():
+            return task.result()
+        if ending.done():
+            return None
+        raise NoServer(f"tells nothing of use within {limit:.0f} s", field="--url", value=client.endpoint.url)
+    finally:
+        for one in (task, ending):
+            one.cancel()
+        await asyncio.gather(task, ending, return_exceptions=True)
 
 
 async def _meet(
@@ -299,10 +338,13 @@ async def _meet(
     plan = record.plan
     record.facts = await read_server(client)
     client.endpoint = endpoint = named_endpoint(record.endpoint, record.facts)
+    # a first answer that never ends must not keep us; in the ladder the limit of a step does that
+    calm, client.patience = client.patience, _first_answers(client.patience)
     record.endpoint = await suited_endpoint(client)
     if not record.endpoint.ignore_eos:
         journal.write("note", text="the server rejects ignore_eos: answers may be shorter than asked")
     maker = await prepare_prompts(client, tokenizer=tokenizer)
+    client.patience = calm
     record.prompts = maker.method
     most = max([*plan.users, 1]) if plan.users else 32
     overhead = await measure_overhead(min(most, 512), chat=endpoint.chat, together=plan.requests is not None)
@@ -313,16 +355,23 @@ async def _meet(
     return maker
 
 
+def _first_answers(patience: Patience) -> Patience:
+    return dataclasses.replace(patience, whole=patience.first_token + patience.stall)
+
+
 def _steps(plan: LadderPlan, loader: Loader) -> list[tuple[float, Callable[[], Any]]]:
+    def arriving(arrivals: tuple[Arrival, ...]) -> Callable[[], Any]:
+        return lambda: loader.arrivals(arrivals, longest=plan.longest)
+
+    def using(users: int) -> Callable[[], Any]:
+        if plan.requests is not None:
+            count = plan.requests
+            return lambda: loader.requests(users, count=count, longest=plan.longest)
+        return lambda: loader.until_steady(users, seconds=plan.seconds, longest=plan.longest)
+
     if plan.schedules:
-        return [(rate, lambda a=arrivals: loader.arrivals(a)) for rate, arrivals in plan.schedules]  # type: ignore[misc]
-    if plan.requests is not None:
-        count = plan.requests
-        return [(users, lambda u=users: loader.requests(u, count=count)) for users in sorted(plan.users)]  # type: ignore[misc]
-    return [
-        (users, lambda u=users: loader.until_steady(u, seconds=plan.seconds, longest=plan.longest))  # type: ignore[misc]
-        for users in sorted(plan.users)
-    ]
+        return [(rate, arriving(arrivals)) for rate, arrivals in plan.schedules]
+    return [(users, using(users)) for users in sorted(plan.users)]
 
 
 def _result(level: float, measured: Measured, plan: LadderPlan) -> StepResult:
@@ -358,6 +407,15 @@ def _result(level: float, measured: Measured, plan: LadderPlan) -> StepResult:
         step.notes.append(f"the client sent up to {tally.late_p99():.2f} s late")
     if not measured.steady:
         step.notes.append("no steady state within the time")
+    if tally.doubtful:
+        reason = f"{tally.doubtful} of {tally.done} answers cannot be: {tally.doubt}"
+        step.notes.append(reason)
+        if tally.doubtful > _DOUBTFUL * tally.done:
+            # counts that cannot be say nothing of times per token either: what was measured stays in the journal
+            step.unusable = reason
+            kept = ("concurrency", "concurrency_effective", "request_rate_per_s", "wall_s", "num_requests")
+            step.figures = {name: value for name, value in figures.items() if name in kept}
+            step.errors = {}
     return step
 
 

@@ -19,12 +19,17 @@ from glmplan.measure.steady import TokenClock, is_steady, transient_end
 
 __all__ = ["Loader"]
 
+
 #: How often a step is looked at, [s]
 _TICK = 0.1
 #: Unfinished requests of an open loop beyond which no more are sent: the server has long lost.
 _MOST_OPEN = 4096
 #: Tokens in a bin of the rate whose steadiness is tested, [token]
 _LEAST = 4.0
+
+
+def _over(longest: float) -> str:
+    return f"still going on when the {longest:g} s of the step were over"
 
 
 class Loader:
@@ -78,6 +83,7 @@ class Loader:
         self._finished: list[int] = []
         self._mixed: float | None = None  # when every user had ended a first request
         self._ttft = 0.0
+        self._overdue = ""  # why what is still going on is a fault, once the time of the step is over
 
     async def until_steady(self, users: int, *, seconds: float, longest: float) -> Measured:
         """Keep a number of users going until the load is steady, then count for some seconds.
@@ -127,9 +133,13 @@ class Loader:
             # stopped before it was steady: what there is counts, and says so
             self._measured.steady = False
             self._count_from(0.0)
+        if self._now() >= longest and not self._measured.everything.done:
+            self._overdue = _over(longest)
+            await self.leave()
+        self._fail_loudly(self._users)
         return self._end(self._window, self._now())
 
-    async def requests(self, users: int, *, count: int) -> Measured:
+    async def requests(self, users: int, *, count: int, longest: float = math.inf) -> Measured:
         """Send a number of requests, at most so many at once, all users starting together, and count them all.
 
         Parameters
@@ -138,6 +148,8 @@ class Loader:
             Requests in flight, [-]
         count : int
             Requests in all, [-]
+        longest : float, optional
+            Time for the whole step; what is unfinished then is a fault, [s]
 
         Returns
         -------
@@ -149,16 +161,18 @@ class Loader:
         self._asked = count
         self._finished = [0] * users
         self._users = [asyncio.create_task(self._user(n, limited=True)) for n in range(min(users, count))]
-        await self._watch(self._users, count)
+        await self._watch(self._users, count, longest)
         return self._end(0.0, self._now())
 
-    async def arrivals(self, schedule: Sequence[Arrival]) -> Measured:
+    async def arrivals(self, schedule: Sequence[Arrival], *, longest: float = math.inf) -> Measured:
         """Send requests at given times, whatever is still in flight, and count them all.
 
         Parameters
         ----------
         schedule : sequence of Arrival
             Requests in order of time.
+        longest : float, optional
+            Time for the whole step; what is unfinished then is a fault, [s]
 
         Returns
         -------
@@ -170,11 +184,11 @@ class Loader:
         tasks: list[asyncio.Task[None]] = []
         sender = asyncio.create_task(self._send_on_time(schedule, tasks))
         self._users = tasks
-        await self._watch([sender], len(schedule))
+        await self._watch([sender], len(schedule), longest)
         sender.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await sender
-        await self._watch(tasks, len(schedule))
+        await self._watch(tasks, len(schedule), longest)
         return self._end(0.0, self._now())
 
     async def leave(self) -> None:
@@ -190,7 +204,7 @@ class Loader:
         self._begin = self.client.clock()
         self._clock, self._measured, self._waiting = TokenClock(bin=bin), Measured(), None
         self._window, self._until, self._mixed = 0.0, float("inf"), None
-        self._open_time, self._open_since = 0.0, self._begin
+        self._open_time, self._open_since, self._overdue = 0.0, self._begin, ""
 
     def _now(self) -> float:
         return self.client.clock() - self._begin
@@ -198,21 +212,30 @@ class Loader:
     def _ended(self) -> bool:
         return self.stop.is_set() or bool(self.guard.reason)
 
-    async def _watch(self, tasks: list[asyncio.Task[None]], count: int) -> None:
+    async def _watch(self, tasks: list[asyncio.Task[None]], count: int, longest: float) -> None:
         while not self._ended() and any(not task.done() for task in tasks):
+            if self._now() >= longest:
+                self._overdue = _over(longest)
+                break
             done = sum(self._measured.everything.outcomes.values())
             self._show(done / max(count, 1), "measuring")
             await asyncio.wait([task for task in tasks if not task.done()], timeout=_TICK)
-        if self._ended():
+        if self._ended() or self._overdue:
             for task in tasks:
                 task.cancel()
-        for result in await asyncio.gather(*tasks, return_exceptions=True):
-            if isinstance(result, Exception):
-                raise result
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._fail_loudly(tasks)
+
+    def _fail_loudly(self, tasks: list[asyncio.Task[None]]) -> None:
+        """Count what ended a task that should have gone on: nothing dies silently."""
+        for task in tasks:
+            if task.done() and not task.cancelled() and (error := task.exception()) is not None:
+                said = self.client.outside.clean(f"{type(error).__name__}: {error}")
+                self._take(RequestRecord(self._now(), Outcome.UNFORESEEN, detail=said))
 
     async def _user(self, number: int, *, limited: bool = False, share: float = 1.0) -> None:
         pause = 0.1
-        while not self._ended():
+        while not self._ended() and not self._overdue:
             if limited:
                 if self._asked <= 0:
                     return
@@ -244,17 +267,22 @@ class Loader:
         await self._one(arrival.input_tokens, arrival.output_tokens, due=arrival.at)
 
     async def _one(self, input_tokens: int, output_tokens: int, due: float | None = None) -> RequestRecord:
-        prompt = self.maker.make(input_tokens, self._chance, shared=self.lengths.shared)
         late = max(self._now() - due, 0.0) if due is not None else 0.0
         sent = self.client.clock()
         self._count_open(+1)
         record = RequestRecord(sent, Outcome.CANCELLED, input_tokens=input_tokens)
         try:
+            prompt = self.maker.make(input_tokens, self._chance, shared=self.lengths.shared)
             record = await self.client.send(prompt, output_tokens, prompt_tokens=input_tokens, on_chunk=self._chunk)
+        except Exception as error:
+            record.outcome = Outcome.UNFORESEEN
+            record.detail = self.client.outside.clean(f"{type(error).__name__}: {error}")
         finally:
             self._count_open(-1)
             if record.outcome is Outcome.CANCELLED:
                 record.e2e = self.client.clock() - sent
+                if self._overdue:
+                    record.outcome, record.detail = Outcome.UNFINISHED, self._overdue
             record.late = late
             record.start -= self._begin
             self._take(record)
@@ -300,7 +328,7 @@ class Loader:
             "out": record.output_tokens,
             "outcome": str(record.outcome),
         }
-        for name in ("retries", "throttled", "cached_tokens", "detail"):
+        for name in ("retries", "throttled", "cached_tokens", "detail", "doubt"):
             if getattr(record, name):
                 values[name] = getattr(record, name)
         if record.counted_by != "usage":

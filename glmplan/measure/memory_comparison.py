@@ -142,7 +142,8 @@ def _cause(log: StartupLog, found: StartMemory, name: str) -> str:
         silent = [option for option, said in asked if said is None]
         return f"the log does not tell {' and '.join(silent)}: the engine's defaults" if silent else ""
     if name == "graph_estimate" and not found.parts[name]:
-        return "this version estimates it and does not take it from the pool"
+        why = "the launch" if log.graphs_taken is False else "this version"
+        return f"{why} estimates it and does not take it from the pool"
     if name in ("outside_torch", "graph_estimate", "graphs"):
         return "the mean of other launches: no formula gives it"
     if name == "weights":

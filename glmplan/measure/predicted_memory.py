@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from glmplan.errors import GlmplanError
@@ -139,7 +139,7 @@ def _model(name: str, quantization: str | None) -> Any:
     from glmplan.readers.models.resolve import resolve_model
     from glmplan.readers.runs.importers.startup import weights_of_method
 
-    text = name.strip().rstrip("/").rpartition("/")[2] if not Path(name).exists() else name
+    text = name.strip().rstrip("/").rpartition("/")[2] if not os.path.exists(name) else name
     tried = [text]
     while (cut := tried[-1].rpartition("-"))[2].lower() in _WITHOUT_MEANING and cut[0]:
         tried.append(cut[0])

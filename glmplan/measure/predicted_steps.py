@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -62,7 +63,7 @@ def _deployment_of_files(facts: Mapping[str, Any], served: ServerFacts) -> tuple
         part = _this_machine()
     else:
         part = load_accelerator(Path(where) if where.endswith(".toml") else where)
-    weights = facts.get("weights") if not Path(str(facts["model"])).exists() else None
+    weights = facts.get("weights") if not os.path.exists(str(facts["model"])) else None
     checkpoint = choice.checkpoint if weights is None else checkpoint_for(choice.model, str(weights))
     layout = Layout(*(int(float(facts.get(name) or 1)) for name in ("tp", "pp", "dp", "ep", "dcp")))
     said = facts.get("engine") or served.engine
@@ -118,7 +119,7 @@ def ladder_cases(
         If the deployment does not hold together.
     """
     model, part = str(facts.get("model")), str(facts.get("accelerator"))
-    if Path(model).exists() or part == "this-machine" or part.endswith(".toml"):
+    if os.path.exists(model) or part == "this-machine" or part.endswith(".toml"):
         deployment, assumed = _deployment_of_files(facts, served)
     else:
         deployment, assumed = _deployment_of_names(facts)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import random
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -9,6 +11,7 @@ from dataclasses import dataclass
 import httpx
 
 from glmplan.errors import SpecError
+from glmplan.facts.files import parse_json
 from glmplan.measure.client import Client, Prompt
 from glmplan.measure.request_result import Outcome
 
@@ -24,6 +27,12 @@ _WORDS = (
     "only", "its", "over", "also", "new", "after", "first", "man", "well", "two", "may", "way", "our", "work",
 )
 # fmt: on
+
+
+#: tokens that a server may put around a prompt: the longest default prompts of published templates have some thousand
+_TEMPLATE = 8192
+#: how long learning the lengths may take by one way; twelve words are asked for in requests of one token [s]
+_PATIENCE = 300.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,9 +123,11 @@ async def prepare_prompts(client: Client, *, tokenizer: str | None = None) -> Pr
         ("measured", lambda text: _measured(client, text)),
     ]
     for method, count in ways:
-        maker = await _learn(client, count, method)
-        if maker is not None:
-            return maker
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_PATIENCE):
+                maker = await _learn(client, count, method)
+            if maker is not None:
+                return maker
     raise SpecError("tells no prompt length, neither by a tokenizer page nor in usage; give --tokenizer", field="--url")
 
 
@@ -154,16 +165,18 @@ async def _learn(client: Client, count: Callable[[str], Awaitable[int | None]], 
 async def _served(client: Client, text: str) -> int | None:
     for body in ({"model": client.endpoint.model, "prompt": text}, {"content": text}):
         try:
-            answer = await client.http.post(f"{client.endpoint.root}/tokenize", json=body, timeout=10.0)
-            value = answer.json() if answer.status_code == 200 else None
-        except (httpx.HTTPError, ValueError):
+            status, content = await client.page(f"{client.endpoint.root}/tokenize", body=body)
+            value = parse_json(content) if status == 200 else None
+        except (httpx.HTTPError, OSError, TimeoutError, ValueError):
             return None
         if not isinstance(value, dict):
             continue
         tokens, count = value.get("tokens"), value.get("count")
-        if isinstance(count, int) and count > 0:
+        # a token is a byte at least, and a template is short
+        most = len(text.encode()) + _TEMPLATE
+        if isinstance(count, int) and not isinstance(count, bool) and 0 < count <= most:
             return count
-        if isinstance(tokens, list) and tokens:
+        if isinstance(tokens, list) and 0 < len(tokens) <= most:
             return len(tokens)
     return None
 
@@ -171,7 +184,8 @@ async def _served(client: Client, text: str) -> int | None:
 async def _measured(client: Client, text: str) -> int | None:
     record = await client.send(text, 1)
     answered = record.outcome in (Outcome.DONE, Outcome.EMPTY)
-    return record.input_tokens if answered and record.input_tokens > 0 else None
+    known = answered and 0 < record.input_tokens <= len(text.encode()) + _TEMPLATE
+    return record.input_tokens if known else None
 
 
 def _local(path: str) -> Callable[[str], Awaitable[int | None]]:

@@ -44,6 +44,7 @@ def record_rows(record: LadderRecord, facts: Mapping[str, Any] | None = None) ->
     }
     lengths = record.plan.lengths
     rows = []
+    outside = record.endpoint.outside
     for step in record.steps:
         if not step.figures.get("num_requests"):
             continue
@@ -59,10 +60,11 @@ def record_rows(record: LadderRecord, facts: Mapping[str, Any] | None = None) ->
             "kv_pool_tokens": None if served.kv_tokens is None else _rounded(served.kv_tokens),
             "running_limit": None if served.max_sequences is None else _rounded(served.max_sequences),
             "trust": "B",
+            "unusable": step.unusable or None,
             "source": "glmplan validate",
             "notes": _notes(record, step),
         }
-        rows.append({column: row[column] for column in COLUMNS if row.get(column) is not None})
+        rows.append({column: outside.plain(row[column]) for column in COLUMNS if row.get(column) is not None})
     return rows
 
 
@@ -97,11 +99,11 @@ def record_json(record: LadderRecord, compared: Any = None) -> str:
     Returns
     -------
     str
-        JSON. It holds no API key, for the record never held one.
+        JSON. It holds no key, no NaN and no infinity.
     """
     value = {
         "started": record.started,
-        "endpoint": dataclasses.asdict(record.endpoint),
+        "endpoint": record.endpoint.told(),
         "plan": record.plan.settings(),
         "facts": dataclasses.asdict(record.facts),
         "overhead": None if record.overhead is None else dataclasses.asdict(record.overhead),
@@ -111,7 +113,7 @@ def record_json(record: LadderRecord, compared: Any = None) -> str:
         "steps": [dataclasses.asdict(step) for step in record.steps],
         "compared": compared,
     }
-    return json.dumps(value, indent=2) + "\n"
+    return json.dumps(record.endpoint.outside.plain(value), indent=2, allow_nan=False) + "\n"
 
 
 def _notes(record: LadderRecord, step: Any) -> str:

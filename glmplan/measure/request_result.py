@@ -21,6 +21,8 @@ class Outcome(StrEnum):
     FAILED = "failed"  # a 5xx, or an error inside the stream
     MALFORMED = "malformed"  # not the protocol
     TLS = "tls"  # no trust, or no TLS
+    UNFINISHED = "unfinished"  # still going on when the time of the step was over
+    UNFORESEEN = "unforeseen"  # an error of the client that nobody thought of; its detail names it
     EMPTY = "empty"  # a whole answer without one token
     CANCELLED = "cancelled"  # by the user or by the guard; not the server's fault
 
@@ -62,6 +64,8 @@ class RequestRecord:
         HTTP status; 0 if there was none, [-]
     detail : str
         What went wrong, in words.
+    doubt : str
+        Why its counts cannot be, in words.
     gaps : list of float
         Times between chunks; emptied once they are in the statistics, [s]
     """
@@ -80,6 +84,7 @@ class RequestRecord:
     late: float = 0.0
     status: int = 0
     detail: str = ""
+    doubt: str = ""
     gaps: list[float] = field(default_factory=list)
 
     @property

@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import math
 import re
 from dataclasses import dataclass, field
 from typing import Any
 
 import httpx
 
-from glmplan.errors import NoServer
+from glmplan.errors import NoServer, SpecError
+from glmplan.facts.files import parse_json
 from glmplan.measure.client import Client
+from glmplan.measure.server_sent_events import MalformedStream
 
 __all__ = ["ServerFacts", "changed", "parse_metrics", "read_gauges", "read_server"]
 
 _LINE = re.compile(r"^([A-Za-z_:][\w:]*)(?:\{(.*)\})?\s+([-+0-9.eE]+|[+-]?Inf|NaN)(?:\s+\d+)?\s*$")
+#: counts beyond this are none [-]; no deployment has more parts, no list names more models that anybody reads
+_MOST, _MOST_PARTS, _MODELS = 1e15, 1 << 16, 1000
+#: how long all pages together may take [s]
+_PATIENCE = 30.0
 _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 #: our name → the metrics of the engines; the first that is there counts
 _GAUGES: dict[str, tuple[str, ...]] = {
@@ -97,9 +106,16 @@ def parse_metrics(text: str) -> list[tuple[str, dict[str, str], float]]:
     found = []
     for line in text.splitlines():
         match = _LINE.match(line)
-        if match:
-            found.append((match[1], dict(_LABEL.findall(match[2] or "")), float(match[3])))
+        if match and math.isfinite(value := _number(match[3])):
+            found.append((match[1], dict(_LABEL.findall(match[2] or "")), value))
     return found
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
 
 
 def _gauges(samples: list[tuple[str, dict[str, str], float]]) -> dict[str, float]:
@@ -107,7 +123,7 @@ def _gauges(samples: list[tuple[str, dict[str, str], float]]) -> dict[str, float
     for name, _, value in samples:
         # several engine ranks report the same counter: their sum is the server's
         sums[name] = sums.get(name, 0.0) + value
-    return {ours: sums[n] for ours, names in _GAUGES.items() for n in names[::-1] if n in sums}
+    return {ours: sums[n] for ours, names in _GAUGES.items() for n in names[::-1] if abs(sums.get(n, math.inf)) < _MOST}
 
 
 async def read_gauges(client: Client) -> dict[str, float]:
@@ -168,23 +184,37 @@ async def read_server(client: Client) -> ServerFacts:
     """
     pages: dict[str, Any] = {}
     try:
-        await client.http.get(f"{client.endpoint.url.rstrip('/')}/models", timeout=10.0)
-    except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:
-        why = client.without_key(f"{type(error).__name__}: {error}")
+        await client.page(f"{client.endpoint.url.rstrip('/')}/models")
+    except MalformedStream:
+        pass  # a page that is no use to us; that there is a server is all that was asked
+    except (httpx.HTTPError, httpx.InvalidURL, OSError, TimeoutError) as error:
+        why = client.outside.clean(f"{type(error).__name__}: {error}")
         raise NoServer(f"answers nothing: {why}", field="--url", value=client.endpoint.url) from None
-    for path in ("/v1/models", "/metrics", "/get_server_info", "/server_info", "/props", "/slots", "/version"):
-        page = await _page(client, path)
-        if page is not None:
-            pages[path] = page
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(_PATIENCE):
+            for path in ("/v1/models", "/metrics", "/get_server_info", "/server_info", "/props", "/slots", "/version"):
+                page = await _page(client, path)
+                if page is not None:
+                    pages[path] = page
+    return _facts(client, pages)
+
+
+def _facts(client: Client, pages: dict[str, Any]) -> ServerFacts:
+    """What the pages say, as far as it can be."""
+
+    def text(*values: Any) -> str | None:
+        found = next((v for v in values if isinstance(v, str) and v), None)
+        return None if found is None else client.outside.clean(found)
+
     metrics = pages.get("/metrics")
     samples = parse_metrics(metrics) if isinstance(metrics, str) else []
     listed = pages.get("/v1/models")
-    entries = [e for e in (listed or {}).get("data", []) if isinstance(e, dict)] if isinstance(listed, dict) else []
+    data = listed.get("data") if isinstance(listed, dict) else None
+    entries = [e for e in data[:_MODELS] if isinstance(e, dict)] if isinstance(data, list) else []
     mine = next((e for e in entries if e.get("id") == client.endpoint.model), entries[0] if entries else {})
     info = pages.get("/get_server_info") or pages.get("/server_info")
     info = info if isinstance(info, dict) else {}
-    props = pages.get("/props") if isinstance(pages.get("/props"), dict) else {}
-    assert isinstance(props, dict)
+    props: dict[str, Any] = held if isinstance(held := pages.get("/props"), dict) else {}
     settings = props.get("default_generation_settings")
     settings = settings if isinstance(settings, dict) else {}
     slots = pages.get("/slots") if isinstance(pages.get("/slots"), list) else []
@@ -198,17 +228,17 @@ async def read_server(client: Client) -> ServerFacts:
         kv_tokens = per_slot * (sequences or 1)
     return ServerFacts(
         engine=engine,
-        version=_text(
+        version=text(
             info.get("version"),
             props.get("build_info"),
             (version or {}).get("version") if isinstance(version, dict) else None,
         ),
-        model=_text(mine.get("root"), info.get("model_path"), props.get("model_path"), mine.get("id")),
-        models=tuple(str(e.get("id")) for e in entries),
+        model=text(mine.get("root"), info.get("model_path"), props.get("model_path"), mine.get("id")),
+        models=tuple(client.outside.clean(e.get("id")) for e in entries),
         max_context=_first(mine.get("max_model_len"), info.get("context_length"), per_slot),
         kv_tokens=kv_tokens,
         max_sequences=sequences,
-        layout={ours: int(info[theirs]) for ours, theirs in _SIZES.items() if isinstance(info.get(theirs), int)},
+        layout={ours: info[theirs] for ours, theirs in _SIZES.items() if _is_degree(info.get(theirs))},
         pages=tuple(pages),
         gauges=_gauges(samples),
     )
@@ -220,20 +250,26 @@ _SIZES = {"tp": "tp_size", "pp": "pp_size", "dp": "dp_size", "ep": "ep_size"}
 async def _page(client: Client, path: str) -> Any:
     for again in (True, False):
         try:
-            answer = await client.http.get(client.endpoint.root + path, timeout=10.0)
+            status, content = await client.page(client.endpoint.root + path)
             break
+        except (TimeoutError, MalformedStream):
+            return None
         except (httpx.HTTPError, OSError):
             # a server may close a kept-alive connection just as it is used again
             if not again:
                 return None
-    if answer.status_code != 200 or len(answer.content) > 8 * 2**20:
+    if status != 200:
         return None
     if path == "/metrics":
-        return answer.text
+        return content.decode(errors="replace")
     try:
-        return answer.json()
-    except ValueError:
+        return parse_json(content)
+    except SpecError:
         return None
+
+
+def _is_degree(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= _MOST_PARTS
 
 
 def _engine(mine: dict[str, Any], samples: list[Any], info: dict[str, Any], props: dict[str, Any]) -> str | None:
@@ -248,15 +284,9 @@ def _engine(mine: dict[str, Any], samples: list[Any], info: dict[str, Any], prop
 
 
 def _blocks(cache: dict[str, str]) -> float | None:
-    try:
-        return float(cache["num_gpu_blocks"]) * float(cache["block_size"])
-    except (KeyError, ValueError):
-        return None
+    return _first(_number(cache.get("num_gpu_blocks", "")) * _number(cache.get("block_size", "")))
 
 
 def _first(*values: Any) -> float | None:
-    return next((float(v) for v in values if isinstance(v, int | float) and not isinstance(v, bool) and v > 0), None)
-
-
-def _text(*values: Any) -> str | None:
-    return next((v for v in values if isinstance(v, str) and v), None)
+    numbers = (v for v in values if isinstance(v, int | float) and not isinstance(v, bool))
+    return next((float(v) for v in numbers if 0 < v < _MOST), None)

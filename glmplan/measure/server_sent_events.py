@@ -9,11 +9,28 @@ from typing import Any
 
 __all__ = ["Chunk", "EventParser", "MalformedStream", "read_chunk"]
 
+#: a line, or the lines of one event [B]
 _LONGEST = 4 * 2**20
+#: other lines of the protocol
+_FIELDS = (b":", b"event:", b"id:", b"retry:")
+#: letters of an error that are looked at
+_MOST_SAID = 1 << 14
 
 
 class MalformedStream(ValueError):
-    """Bytes that are not server-sent events of this protocol."""
+    """Bytes that are not server-sent events of this protocol.
+
+    Parameters
+    ----------
+    message : str
+        What was expected.
+    got : bytes, optional
+        What came instead, as it came; whoever shows it blots out secrets first.
+    """
+
+    def __init__(self, message: str, got: bytes = b"") -> None:
+        super().__init__(message)
+        self.got = got
 
 
 class EventParser:
@@ -26,11 +43,12 @@ class EventParser:
     ([b'one'], [b'two'])
     """
 
-    __slots__ = ("_data", "_rest")
+    __slots__ = ("_data", "_held", "_rest")
 
     def __init__(self) -> None:
         self._rest = b""
         self._data: list[bytes] = []
+        self._held = 0
 
     def feed(self, received: bytes) -> Iterator[bytes]:
         """Take bytes and yield the data of every event that is now whole.
@@ -55,11 +73,14 @@ class EventParser:
             line = line.rstrip(b"\r")
             if line.startswith(b"data:"):
                 self._data.append(line[6:] if line[5:6] == b" " else line[5:])
+                self._held += len(line)
+                if self._held > _LONGEST:
+                    raise MalformedStream(f"one event is longer than {_LONGEST} bytes")
             elif not line and self._data:
                 yield b"\n".join(self._data)
-                self._data = []
-            elif line and not line.startswith((b":", b"event:", b"id:", b"retry:")):
-                raise MalformedStream(f"expected a server-sent event, got {line[:60]!r}")
+                self._data, self._held = [], 0
+            elif line and not line.startswith(_FIELDS):
+                raise MalformedStream("expected a server-sent event", line)
         if len(self._rest) > _LONGEST:
             raise MalformedStream(f"one line is longer than {_LONGEST} bytes")
 
@@ -68,6 +89,8 @@ class EventParser:
         line = self._rest.rstrip(b"\r")
         if line.startswith(b"data:"):
             self._data.append(line[5:].lstrip(b" "))
+        elif line and not line.startswith(_FIELDS):
+            raise MalformedStream("expected a server-sent event", line)
         return [b"\n".join(self._data)] if self._data else []
 
 
@@ -127,19 +150,19 @@ def read_chunk(data: bytes) -> Chunk:
     try:
         value = json.loads(data)
     except (ValueError, RecursionError):
-        raise MalformedStream(f"expected JSON, got {data[:60]!r}") from None
+        raise MalformedStream("expected JSON", data) from None
     if not isinstance(value, dict):
-        raise MalformedStream(f"expected an object, got {data[:60]!r}")
+        raise MalformedStream("expected an object", data)
     if value.get("error"):
         error = value["error"]
         words = error.get("message", error) if isinstance(error, dict) else error
-        return Chunk(False, True, error=str(words)[:300])
+        return Chunk(False, True, error=str(words)[:_MOST_SAID])
     choices = value.get("choices")
     if choices is None and "usage" not in value and "timings" not in value:
-        raise MalformedStream(f"expected 'choices', got {data[:60]!r}")
+        raise MalformedStream("expected 'choices'", data)
     choice = choices[0] if isinstance(choices, list) and choices else {}
     if not isinstance(choice, dict):
-        raise MalformedStream(f"expected a choice, got {data[:60]!r}")
+        raise MalformedStream("expected a choice", data)
     finished = choice.get("finish_reason") is not None
     usage = value.get("usage")
     prompt, answer, cached = _usage(usage if isinstance(usage, dict) else {})

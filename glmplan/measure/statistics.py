@@ -34,7 +34,8 @@ class Tally:
     def __init__(self) -> None:
         self.outcomes: Counter[str] = Counter()
         self.counted_by: Counter[str] = Counter()
-        self.retries = self.throttled = 0
+        self.retries = self.throttled = self.doubtful = 0
+        self.doubt = ""
         self.input_tokens = self.output_tokens = self.cached_tokens = self.chunks = 0
         self._ttft, self._tpot, self._e2e, self._late = array("d"), array("d"), array("d"), array("d")
         self._gaps = np.zeros(_BINS, dtype=np.int64)
@@ -64,6 +65,9 @@ class Tally:
         if record.outcome is not Outcome.DONE:
             return
         self.counted_by[record.counted_by] += 1
+        if record.doubt:
+            self.doubtful += 1
+            self.doubt = self.doubt or record.doubt
         self.input_tokens += record.input_tokens
         self.output_tokens += record.output_tokens
         self.cached_tokens += record.cached_tokens

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-import json
+import os
 from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from glmplan.errors import SpecError
+from glmplan.facts.files import read_json
 from glmplan.measure.ladder import LadderPlan
 from glmplan.measure.load_records import Arrival, Lengths
 from glmplan.readers.runs.columns import COLUMNS, column_value, ignored_columns
 from glmplan.serving.traffic.spec import Traffic
+from glmplan.units import finite_number, whole_number
 
 __all__ = ["deployment_facts", "ignored_in_plan", "ladder_plan", "parse_share", "parse_users"]
 
 #: A step of an open loop holds at least so many requests, else its means say nothing.
 _FEWEST = 20
+#: streams that one client keeps open, and requests that are planned before a step begins [-]
+_MOST_USERS, _MOST_PLANNED = 10_000, 10_000_000
 
 
 def parse_users(text: str) -> tuple[int, ...]:
@@ -45,16 +49,17 @@ def parse_users(text: str) -> tuple[int, ...]:
     """
     try:
         if "-" in text:
-            low, high = (int(part) for part in text.split("-"))
+            low, high = (whole_number(part, "--users", most=_MOST_USERS) for part in text.split("-"))
             levels = [low]
             while 0 < levels[-1] < high:
                 levels.append(min(2 * levels[-1], high))
         else:
-            levels = sorted({int(part) for part in text.split(",")})
+            levels = sorted({whole_number(part, "--users", most=_MOST_USERS) for part in text.split(",")})
     except ValueError:
         levels = []
     if not levels or levels[0] < 1:
-        raise SpecError("is not a list of whole numbers such as 1,2,4 or 1-64", field="--users", value=text)
+        words = f"is not a list of whole numbers such as 1,2,4 or 1-64, of {_MOST_USERS:,} at most"
+        raise SpecError(words, field="--users", value=text)
     return tuple(levels)
 
 
@@ -125,6 +130,8 @@ def _schedule(traffic: Traffic, seconds: float, requests: int | None, seed: int)
     from glmplan.serving.traffic.arrivals import request_chunks
 
     count = requests or max(round((traffic.rate or 1.0) * seconds), _FEWEST)
+    if count > _MOST_PLANNED:
+        raise SpecError(f"asks for {count:,} requests in a step: at most {_MOST_PLANNED:,}", field="--rates")
     found = []
     for chunk in request_chunks(traffic, count, np.random.default_rng(seed)):
         assert chunk.arrival is not None
@@ -157,8 +164,8 @@ def parse_share(text: str) -> float:
     (0.2, 0.2)
     """
     try:
-        found = float(text[:-1]) / 100 if text.endswith("%") else float(text)
-    except ValueError:
+        found = finite_number(text.removesuffix("%"), "--fail-over") / (100 if text.endswith("%") else 1)
+    except SpecError:
         found = -1.0
     if not 0 <= found < float("inf"):
         raise SpecError("is not a share such as 20%", field="--fail-over", value=text)
@@ -205,7 +212,7 @@ def deployment_facts(
         choice = resolve_model(model)
         # files stay paths: what they hold is in no catalogue
         named = {"model": choice.model.name, "weights": choice.checkpoint.name}
-        facts |= {"model": model} if Path(model).exists() else named
+        facts |= {"model": model} if os.path.exists(model) else named
     if on is not None:
         from glmplan.measure.predicted_memory import parts_of
 
@@ -237,12 +244,7 @@ def ignored_in_plan(path: Path) -> str:
 
 
 def _read_plan(path: Path) -> Any:
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise SpecError(f"cannot be read: {error.strerror}", file=path) from None
-    except ValueError as error:
-        raise SpecError(f"is not JSON: {error}", file=path) from None
+    return read_json(path)
 
 
 def _of_fit(value: Any) -> bool:

@@ -8,7 +8,7 @@ import numpy as np
 
 from glmplan.physics.memory.budget import MemoryBudget, budget_rows
 from glmplan.physics.memory.part import PartMemory, part_memory
-from glmplan.physics.memory.pool import KvPool, kv_pool, largest_context, requests_that_fit
+from glmplan.physics.memory.pool import KvPool, kv_pool, largest_context, requests_that_fit, stage_pools
 from glmplan.physics.memory.ranks import RankMemory, rank_memory
 from glmplan.physics.memory.settings import MemorySettings
 from glmplan.physics.points import Layout
@@ -50,6 +50,9 @@ class Holding:
         What one full-length request lacks on the rank that limits; 0 or less when it fits, [B]
     short_low : float
         The same at the low end of the pool, [B]
+    over : float
+        By how much the fullest rank with its pool and what runs beside it holds more than its memory, as where a
+        launch is told too large a share; 0 or less where it does not, [B]
     """
 
     terms: Terms
@@ -67,11 +70,17 @@ class Holding:
     held_low: float
     short: float
     short_low: float
+    over: float = 0.0
+
+    @property
+    def lacking(self) -> float:
+        """What the rank that limits lacks, for one full-length request or for what runs beside the pool, [B]"""
+        return max(self.short, self.over)
 
     @property
     def verdict(self) -> str:
         """``fits``, ``tight`` (one full-length request fits only at the mean) or ``does_not_fit``."""
-        if self.short > 0:
+        if self.lacking > 0:
             return "does_not_fit"
         return "tight" if self.short_low > 0 else "fits"
 
@@ -187,7 +196,7 @@ def _ranks(asked: Asked, found: list[tuple[int, int, int, int, int]], terms: Ter
     )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class _Arrays:
     """`Holding` of every layout; (n,) arrays."""
 
@@ -219,13 +228,15 @@ class _Arrays:
             held_low=float(self.held_low[place]),
             short=float(self.short[place]),
             short_low=float(self.short_low[place]),
+            over=float(pool.over[place]),
         )
 
 
 def _arrays(asked: Asked, memory: RankMemory, part: PartMemory) -> _Arrays:
     length = float(asked.user_tokens)
-    pool = kv_pool(memory, part, context=length)
-    longest, longest_low = largest_context(memory, part), largest_context(memory, part, quantile=LOW)
+    pools = stage_pools(memory, part)
+    pool = kv_pool(memory, part, context=length, pools=pools)
+    longest, longest_low = (largest_context(memory, part, quantile=one, pools=pools) for one in (0.0, LOW))
     full = float(asked.full_request)
     need = np.max([np.where(stage.held, stage.request_bytes(full), 0.0) for stage in memory.stages], axis=0)
     return _Arrays(
@@ -234,8 +245,8 @@ def _arrays(asked: Asked, memory: RankMemory, part: PartMemory) -> _Arrays:
         pool=pool,
         longest=longest,
         longest_low=longest_low,
-        held=requests_that_fit(memory, part, length),
-        held_low=requests_that_fit(memory, part, length, quantile=LOW),
+        held=requests_that_fit(memory, part, length, pools=pools),
+        held_low=requests_that_fit(memory, part, length, quantile=LOW, pools=pools),
         short=_short(need, pool.bytes, longest, asked.full_request),
         short_low=_short(need, pool.bytes + LOW * pool.sd, longest_low, asked.full_request),
     )
@@ -271,7 +282,8 @@ def contexts_of(asked: Asked, holding: Holding, users: tuple[int, ...], *, quant
     limit = asked.longest_request
     # a set, because `np.unique` imports the masked arrays of numpy, which takes longer than the rest of this function
     grid = np.array(sorted({*np.geomspace(64, limit, 160).astype(int).tolist(), limit}), dtype=float)
-    counts = requests_that_fit(alone, holding.part, grid, quantile=quantile)
+    pools = stage_pools(alone, holding.part)
+    counts = requests_that_fit(alone, holding.part, grid, quantile=quantile, pools=pools)
     found = []
     for number in users:
         fits = np.flatnonzero(counts >= number)
@@ -283,7 +295,8 @@ def contexts_of(asked: Asked, holding: Holding, users: tuple[int, ...], *, quant
             found.append(limit)
             continue
         fine = np.linspace(grid[last], grid[last + 1], 33)
-        inside = np.flatnonzero(requests_that_fit(alone, holding.part, fine, quantile=quantile) >= number)
+        held = requests_that_fit(alone, holding.part, fine, quantile=quantile, pools=pools)
+        inside = np.flatnonzero(held >= number)
         found.append(int(fine[inside[-1]]) // 64 * 64 if len(inside) else int(grid[last]))
     return found
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from glmplan.facts.engines.conditions import conditions_of, host_options
@@ -21,6 +22,8 @@ __all__ = ["Obstacles", "Terms", "layout_name"]
 _FORCED = ("error", "fallback")
 #: options that follow from the machine and the layout, see `glmplan.facts.engines.conditions.host_options`
 _FROM_HOST = frozenset({"dual-socket", "pcie-switch", "display-on-the-fabric", "force-p2p", "nccl-xml"})
+#: numbers of a layout and of its load that walls may ask for
+_OF_LAYOUT = ("tp", "pp", "dp", "ep", "dcp", "count", "mtp", "users")
 _SEVERITIES = ("error", "unknown", "fallback", "quality", "memory", "slow")
 
 
@@ -111,7 +114,7 @@ class Obstacles:
         named = f"{asked.settings.attention_backend.lower()}-attention-backend"
         self.options = options = options | ({named} & set(OPTIONS))
         version = asked.runs_as
-        self.base = conditions_of(
+        found = conditions_of(
             asked.machine.host,
             asked.model,
             engine=asked.engine,
@@ -121,12 +124,14 @@ class Obstacles:
             weights=_weights_name(asked),
             context=asked.full_request if asked.context else None,
         )
+        self.base = replace(found, memory_fraction=asked.settings.memory_fraction)
         every = (*load_engine(asked.engine).walls, *load_engine("any").walls)
         loose = replace(self.base, count=None, options=options)
         # what the model, the part and the version already decide need not be asked again for every layout
         alive = [wall for wall in every if judge(wall, loose) != "absent"]
-        self.always = [wall for wall in alive if not _varies(wall) and judge(wall, self.base) == "stands"]
-        self.sometimes = [wall for wall in alive if _varies(wall)]
+        self.always = [wall for wall in alive if not _varying(wall) and judge(wall, self.base) == "stands"]
+        self.sometimes = [(wall, attrgetter(*_varying(wall))) for wall in alive if _varying(wall)]
+        self.judged: dict[tuple[str, object], bool] = {}
         self.known: dict[Conditions, tuple[Wall, ...]] = {}
 
     def conditions(self, terms: Terms, *, users: int = 1) -> Conditions:
@@ -157,7 +162,6 @@ class Obstacles:
             graphs=terms.graphs,
             mtp=terms.mtp,
             users=users,
-            memory_fraction=self.asked.settings.memory_fraction,
         )
 
     def standing(self, terms: Terms, *, users: int = 1) -> tuple[Wall, ...]:
@@ -177,7 +181,13 @@ class Obstacles:
         """
         given = self.conditions(terms, users=users)
         if given not in self.known:
-            found = [*self.always, *(wall for wall in self.sometimes if judge(wall, given) == "stands")]
+            found = list(self.always)
+            for wall, asks in self.sometimes:
+                key = (wall.id, asks(given))
+                if key not in self.judged:
+                    self.judged[key] = judge(wall, given) == "stands"
+                if self.judged[key]:
+                    found.append(wall)
             self.known[given] = tuple(sorted(found, key=lambda wall: _SEVERITIES.index(wall.severity)))
         return self.known[given]
 
@@ -248,12 +258,13 @@ def _instead(wall: Wall, terms: Terms, mtp_given: bool, ep_given: bool) -> Terms
     return terms
 
 
-def _varies(wall: Wall) -> bool:
-    """Whether a wall depends on what differs between the layouts of one question."""
+def _varying(wall: Wall) -> tuple[str, ...]:
+    """Fields of the conditions that a wall asks for and that differ between the layouts of one question."""
     when = wall.when
-    return any(
-        (when.tp, when.pp, when.dp, when.ep, when.dcp, when.count, when.mtp, when.users, when.kv, when.options)
-    ) or when.graphs is not None or bool(set(when.unless) & _FROM_HOST)  # fmt: skip
+    found = [field for field in (*_OF_LAYOUT, "kv", "graphs") if getattr(when, field) not in (None, ())]
+    if when.options or set(when.unless) & _FROM_HOST:
+        found.append("options")
+    return tuple(found)
 
 
 def _final(wall: Wall) -> bool:

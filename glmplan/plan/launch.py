@@ -112,7 +112,11 @@ def _vllm(asked: Asked, holding: Holding, context: int) -> tuple[tuple[str, ...]
         notes.append("the tables of n-grams lie in host memory")
     if terms.mtp:
         head, own = asked.model.draft_head, asked.model.mtp
-        method = {"method": own.method if own is not None else "mtp"} if head is None else {"method": "eagle3", "model": head.repository}
+        method = (
+            {"method": own.method if own is not None else "mtp"}
+            if head is None
+            else {"method": "eagle3", "model": head.repository}
+        )
         config = json.dumps(method | {"num_speculative_tokens": terms.mtp}, separators=(",", ":"))
         words.append(f"--speculative-config '{config}'")
     return tuple(words), tuple(notes)

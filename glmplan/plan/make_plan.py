@@ -194,6 +194,9 @@ def _headline(solution: Solution, verdict: str) -> str:
     if best.terms.blocked is not None:
         return f"does not run with {asked.engine}: {best.terms.blocked.title}"
     length = f"{asked.full_request:,} tokens"
+    if verdict == "does_not_fit" and best.short <= 0:
+        lack = f"graphs and activations lack {best.over / GIB:.1f} GiB beside the pool on {_cards(best)}"
+        return f"does not fit: {lack} in the best layout, {best.terms.name}; give the launch a smaller share of memory"
     if verdict == "does_not_fit":
         lack = f"{best.short / GIB:.1f} GiB short on {_cards(best)} for one request of {length}"
         return f"does not fit: {lack} in the best layout, {best.terms.name}"

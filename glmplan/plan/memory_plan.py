@@ -17,8 +17,8 @@ __all__ = ["MEMORY_COLUMNS", "MemoryPlan", "memory_rows"]
 
 #: columns of a rank's memory beside its label, in order
 MEMORY_COLUMNS: tuple[str, ...] = (
-    "weights_gib", "weights_by_class_gib", "activation_gib", "graphs_gib", "communication_gib", "reserve_gib",
-    "cache_gib", "host_gib", "total_gib", "usable_gib", "capacity_gib", "cache_bytes_per_token",
+    "weights_gib", "weights_by_class_gib", "activation_gib", "graphs_gib", "graph_estimate_gib", "communication_gib",
+    "reserve_gib", "cache_gib", "host_gib", "total_gib", "usable_gib", "capacity_gib", "cache_bytes_per_token",
     "state_bytes_per_sequence",
 )  # fmt: skip
 
@@ -43,6 +43,7 @@ def memory_rows(ranks: tuple[MemoryBudget, ...]) -> list[dict[str, Any]]:
             "weights_by_class_gib": "; ".join(f"{name} {size / GIB:.3f}" for name, size in rank.weights.items()),
             "activation_gib": rank.activation / GIB,
             "graphs_gib": rank.graphs / GIB,
+            "graph_estimate_gib": rank.graph_estimate / GIB,
             "communication_gib": rank.communication / GIB,
             "reserve_gib": rank.reserve / GIB,
             "cache_gib": rank.cache / GIB,

@@ -6,7 +6,6 @@ import math
 from dataclasses import dataclass, replace
 
 from glmplan.errors import UnknownFact
-from glmplan.physics.offload.one_memory_steps import runs_on_one_memory
 from glmplan.physics.points import Layout
 from glmplan.plan.capacity import Holding
 from glmplan.plan.engine_limits import Terms
@@ -176,7 +175,7 @@ def deployment_of(asked: Asked, terms: Terms) -> Deployment:
         If a link that its groups cross is not known, or weights stay on a host whose rates are not known.
     """
     part = asked.machine.accelerator
-    if not _prompts_timed(asked) and not runs_on_one_memory(part):
+    if not _prompts_timed(asked) and not part.runs_on_one_memory:
         part = part.model_copy(update={"peak": {"bf16": _NO_LIMIT}})
     return deploy(
         asked.model,
@@ -284,7 +283,7 @@ def rank_layouts(asked: Asked, holdings: list[Holding]) -> list[Scored]:
             outside = terms.tp * terms.dp > asked.machine.per_node
             return (_UNKNOWN, float(outside), terms.pp, terms.dp, terms.ep, -one.pool)
         if classes[place] >= _UNKNOWN or place not in speeds:
-            return (classes[place], max(one.short, 0.0), -one.pool, terms.pp, terms.dp, terms.ep)
+            return (classes[place], max(one.lacking, 0.0), -one.pool, terms.pp, terms.dp, terms.ep)
         fast = speeds[place]
         rank = 0.0 if place in near else 1.0 if place in quick else 2.0
         # among equals in throughput: steps of 5 % for one user, then fewer stages, then fewer degrees
@@ -349,7 +348,7 @@ def _why(asked: Asked, holdings: list[Holding], speeds: dict[int, _Speed], place
     if one.terms.blocked is not None:
         return f"does not run: {one.terms.blocked.title}"
     if one.verdict == "does_not_fit":
-        return f"{one.short / GIB:.1f} GiB short on each card of stage {one.stage}"
+        return f"{one.lacking / GIB:.1f} GiB short on each card of stage {one.stage}"
     if one.verdict == "tight" and best.verdict == "fits":
         return "one full-length request fits only if the engine takes no more than its mean"
     if place not in speeds or first not in speeds:

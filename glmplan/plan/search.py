@@ -102,7 +102,7 @@ def _ranked(asked: Asked, obstacles: Obstacles, ranks: Ranks, kv: str, quick: bo
     if quick:
         # graphs and draft layers take memory: looked at without them, no layout is lost that fits in the end
         light = [ranks.hold(replace(terms, graphs=False, mtp=0)) for terms in wanted]
-        wanted = [terms for terms, one in zip(wanted, light, strict=True) if one.short <= 0] or wanted[:1]
+        wanted = [terms for terms, one in zip(wanted, light, strict=True) if one.lacking <= 0] or wanted[:1]
     settled: dict[str, Terms] = {}
     for terms in wanted:
         terms = obstacles.settle(terms, mtp_given=asked.mtp > 0, ep_given=asked.ep is not None)

@@ -6,10 +6,11 @@ from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from functools import cached_property
 from math import gcd
+from typing import TYPE_CHECKING
 
+from glmplan.errors import SpecError
 from glmplan.facts.catalogue.hosts import implied_host
 from glmplan.facts.engines.defaults import UNKNOWN_ENGINE, EngineDefaults, engine_defaults, engine_known
-from glmplan.errors import SpecError
 from glmplan.facts.engines.kernels import attention_rule, sparse_capabilities, sparse_since
 from glmplan.facts.engines.walls import engine_names, load_engine
 from glmplan.facts.formats import kv_format
@@ -19,11 +20,13 @@ from glmplan.physics.blocks.cache import cache_layout
 from glmplan.physics.blocks.features import is_indexed, mixers_of
 from glmplan.physics.kernels.fits import kernel_release
 from glmplan.physics.network.groups import LayoutLinks, links_of_layout
-from glmplan.physics.offload.hosted_steps import Offload
 from glmplan.physics.points import Layout
 from glmplan.physics.step.acceptance import acceptance_prior
 from glmplan.physics.step.structure import Part, StepWork
 from glmplan.prediction.settings import Settings
+
+if TYPE_CHECKING:
+    from glmplan.physics.offload.hosted_steps import Offload
 
 __all__ = ["Deployment", "cache_choice", "default_kv", "deploy", "heads_of", "keeps_indexer", "runs_sparse"]
 

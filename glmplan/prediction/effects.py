@@ -248,7 +248,7 @@ def log_parameters(effects: np.ndarray) -> np.ndarray:
     return found
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Effects:
     """Fitted effects: for each level a table from key to a row of `COLUMNS`.
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from glmplan.facts.engines.memory import load_memory_rule, memory_engines
 from glmplan.facts.schema.host import Host
-from glmplan.physics.offload.hosted_steps import Offload
-from glmplan.physics.offload.time import Placement, host_side
+
+if TYPE_CHECKING:
+    from glmplan.physics.offload.hosted_steps import Offload
 
 __all__ = ["keeps_experts_on_host", "offload_of"]
 
@@ -61,4 +64,7 @@ def offload_of(engine: str, host: Host, cards: int) -> Offload | None:
     """
     if not keeps_experts_on_host(engine):
         return None
+    from glmplan.physics.offload.hosted_steps import Offload
+    from glmplan.physics.offload.time import Placement, host_side
+
     return Offload(Placement(1.0, "experts"), host_side(host, min(cards, host.accelerators_per_node)))

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from glmplan.physics.offload.time import OffloadFit, load_offload_fit
 from glmplan.prediction.deployment import Deployment
 from glmplan.prediction.effects import KNOWN_AS, LEVELS, Effects, knowledge_class
 from glmplan.prediction.intervals import features_of, interval_of
 from glmplan.prediction.load import Load
 from glmplan.units import QUANTILE_90
+
+if TYPE_CHECKING:
+    from glmplan.physics.offload.time import OffloadFit
 
 __all__ = ["KINDS", "Known", "known_by_bytes", "known_by_engine", "known_of_offloading"]
 
@@ -127,6 +130,8 @@ def known_of_offloading(
     Known
         Class, words, intervals and what the machine's own runs taught.
     """
+    from glmplan.physics.offload.time import load_offload_fit
+
     fit = fit or load_offload_fit()
     ends, shifts = {}, {}
     for kind, of in (("decode", "decode"), ("ttft", "prefill"), ("prefill", "prefill")):
@@ -159,6 +164,8 @@ def known_by_bytes(deployment: Deployment, load: Load, *, fit: OffloadFit | None
     Known
         Class, words and intervals; of decoding alone.
     """
+    from glmplan.physics.offload.time import load_offload_fit
+
     fit = fit or load_offload_fit()
     low, high = fit.intervals["unified"]
     outside = f"no matrix rate of {deployment.accelerator.full_name} is published: prompts are not timed"

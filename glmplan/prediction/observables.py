@@ -17,7 +17,7 @@ from glmplan.serving.closed_loop import ClosedLoop, StepMix, closed_loop_mix
 __all__ = ["Observable", "Observables", "observables"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Observable:
     """One figure as a sum over steps: `scale` × Σ weights × step time, or for a rate `scale` over that sum.
 
@@ -36,7 +36,7 @@ class Observable:
     rate: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Observables:
     """Kinds of step of a run and every figure on them.
 
@@ -207,7 +207,8 @@ def _serving(load: Load) -> Observables:
     zero, one = np.zeros(1), np.ones(1)
     depth = load.context + (load.input_tokens if load.prefix_cached else 0.0)
     per_request = mix.answer_tokens
-    wall = np.append(mix.wall, requests * 0.0)
+    # a user's next request passes the front end while the others' are served: alone it waits, among many it is hidden
+    wall = np.append(mix.wall, requests / concurrency)
     figures = {
         "ttft": Observable(np.append(mix.ttft, 1.0)),
         "ttft_p50": Observable(np.append(mix.ttft_median, 1.0)),

@@ -12,7 +12,7 @@ from glmplan.facts.schema.accelerator import Accelerator
 from glmplan.facts.schema.model import Checkpoint, ModelSpec
 from glmplan.physics.memory import MemorySettings, RankMemory, kv_pool, part_memory, rank_memory
 from glmplan.physics.memory.observed import MemoryFit, load_memory_fit
-from glmplan.physics.memory.pool import PoolTerms, pool_terms, weights_interval
+from glmplan.physics.memory.pool import PoolTerms, stage_pools, weights_interval
 from glmplan.physics.points import Layout
 from glmplan.prediction.deployment import default_kv
 from glmplan.prediction.settings import Settings
@@ -172,6 +172,7 @@ def launched(
         accelerator=part.name if part is not None else None,
         draft_tokens=drafted_of_log(log),
     )
+    settings = replace(settings, graphs_taken=log.graphs_taken)
     if graphs:
         settings = replace(settings, graphs=log.graph_count)
     kv = kv_name((log.kv_cache or "").replace("torch.", "")) or default_kv(
@@ -264,9 +265,11 @@ def predict_start(
     if part is None:
         return StartMemory(kv, weights, peak)
     seen = part_memory(part, fit=fit)
+    if log.total is not None:  # the machine's own, whatever the launch makes of it
+        seen = replace(seen, total=log.total, total_sd=0.0)
     longest = log.max_context or float(model.max_context)
     pool = kv_pool(held, seen, context=longest, fit=fit)
-    terms = pool_terms(held, held.stages[int(pool.stage[0])], seen, fit)
+    terms = stage_pools(held, seen, fit)[int(pool.stage[0])]
 
     def sizes(settings: MemorySettings) -> tuple[float, float, float]:
         told = kv_pool(_ranks(log, model, checkpoint, part, settings, kv), seen, context=longest, fit=fit)

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 
 from glmplan.errors import UnknownFact
-from glmplan.physics.offload.hosted_steps import HostedSteps
-from glmplan.physics.offload.one_memory_steps import OneMemorySteps, runs_on_one_memory
-from glmplan.physics.offload.time import OffloadFit, load_offload_fit
 from glmplan.physics.step.gpu import GpuSteps
 from glmplan.physics.step.model import StepModel
 from glmplan.physics.step.time import PARAMETERS
 from glmplan.prediction.deployment import Deployment
 from glmplan.prediction.effects import Effects, keys_of, load_effects, log_parameters
 from glmplan.prediction.load import Load
+
+if TYPE_CHECKING:
+    from glmplan.physics.offload.time import OffloadFit
 
 __all__ = ["check_answerable", "runs_on_accelerators", "step_model_of", "step_parameters"]
 
@@ -35,7 +37,7 @@ def runs_on_accelerators(deployment: Deployment) -> bool:
     bool
         False with weights in host memory, and on machines with one memory whose matrix rate nobody published.
     """
-    return deployment.offload is None and not runs_on_one_memory(deployment.accelerator)
+    return deployment.offload is None and not deployment.accelerator.runs_on_one_memory
 
 
 def check_answerable(deployment: Deployment, load: Load) -> None:
@@ -122,9 +124,15 @@ def step_model_of(
     d = deployment
     tokens = 1.0 + d.draft_tokens
     if d.offload is not None:
+        from glmplan.physics.offload.hosted_steps import HostedSteps
+        from glmplan.physics.offload.time import load_offload_fit
+
         fit = constants or load_offload_fit()
         return HostedSteps(d.model, d.checkpoint, d.offload, d.accelerator, d.count, fit, d.kv, tokens)
-    if runs_on_one_memory(d.accelerator):
+    if d.accelerator.runs_on_one_memory:
+        from glmplan.physics.offload.one_memory_steps import OneMemorySteps
+        from glmplan.physics.offload.time import load_offload_fit
+
         fit = constants or load_offload_fit()
         return OneMemorySteps(d.model, d.checkpoint, d.accelerator, fit, d.kv, tokens)
     effects = effects or load_effects(d.engine)

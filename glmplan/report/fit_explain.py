@@ -9,8 +9,7 @@ import numpy as np
 
 from glmplan.physics.blocks.stack import model_parameters
 from glmplan.physics.blocks.storage import checkpoint_bytes
-from glmplan.physics.memory.observed import load_memory_fit
-from glmplan.physics.memory.pool import pool_terms
+from glmplan.physics.memory.pool import stage_pools
 from glmplan.physics.points import StepPoints
 from glmplan.physics.step.time import COMPONENTS, PARAMETERS, step_time
 from glmplan.physics.step.work import SLOTS, step_work
@@ -121,7 +120,7 @@ def _cache(asked: Asked, holding: Holding) -> str:
 
 def _pool(asked: Asked, holding: Holding) -> str:
     stage = holding.memory.stages[holding.stage]
-    terms = pool_terms(holding.memory, stage, holding.part, load_memory_fit())
+    terms = stage_pools(holding.memory, holding.part)[holding.stage]
     place = holding.point
     weights = float(stage.weight_bytes[place])
     limit, pool = float(terms.limit[place]), float(terms.pool[place])

@@ -202,8 +202,8 @@ def _memory(answer: FitAnswer) -> dict[str, Any] | None:
         "printed_tokens": dict(zip(("value", "low", "high"), map(_count, answer.printed), strict=False)) or None,
         "requests_held": _count(holding.held),
         "requests_held_low": _count(holding.held_low),
-        "short_gib": _rounded(max(holding.short, 0.0) / GIB),
-        "short_gib_low": _rounded(max(holding.short_low, 0.0) / GIB),
+        "short_gib": _rounded(max(holding.lacking, 0.0) / GIB),
+        "short_gib_low": _rounded(max(holding.short_low, holding.over, 0.0) / GIB),
         "ranks": [
             {
                 "rank": number,
@@ -214,6 +214,7 @@ def _memory(answer: FitAnswer) -> dict[str, Any] | None:
                 "weights_total_gib_high": _rounded(sum(row.weights.values()) * (1.0 + held.larger) / GIB),
                 "activation_gib": _rounded(row.activation / GIB),
                 "graphs_gib": _rounded(row.graphs / GIB),
+                "graph_estimate_gib": _rounded(row.graph_estimate / GIB),
                 "communication_gib": _rounded(row.communication / GIB),
                 "reserve_gib": _rounded(row.reserve / GIB),
                 "cache_gib": _rounded(row.cache / GIB),

@@ -82,7 +82,7 @@ class ClosedLoop:
     gather_tokens: int = 1 << 60
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class StepMix:
     """Kinds of step of a run, with the weight of each in what is measured.
 

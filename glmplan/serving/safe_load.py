@@ -137,6 +137,10 @@ def _variants(service: Service, factors: Sequence[float], tables: Sequence[StepT
     return [Service(table, service.pool, service.settings, service.front_end) for table in chosen]
 
 
+#: a rate below which nothing is safe: less than one request in a week [1/s]
+_LOWEST = 1e-6
+
+
 def safe_load(
     service: Service,
     traffic: Traffic,
@@ -195,6 +199,17 @@ def safe_load(
     if most is not None and finite_number(most, "--most") <= 0:
         raise SpecError("must be more than zero", field="--most", value=most)
     whole_number(seed, "--seed", least=0)
+    if (
+        traffic.output == 1
+        and not traffic.output_cv
+        and not traffic.lengths
+        and traffic.kind not in ("trace", "sessions")
+    ):
+        single = next((one for one in targets if one.metric in ("tpot", "itl")), None)
+        if single is not None:
+            raise SpecError(
+                "is about the tokens after the first: answers of one token have none", field="--slo", value=str(single)
+            )
     whole = traffic.users is not None
     variants = _variants(service, factors, tables)
     seen: dict[float, LoadPoint] = {}
@@ -207,7 +222,7 @@ def safe_load(
     alone = simulate(service, Traffic(kind="closed", users=1, input=traffic.input, output=traffic.output), requests=1)
     start = 1000 / alone.summary["e2e_mean_ms"] if alone.summary["requests"] else 1.0
     low, high = _bracket(at, 1.0 if whole or traffic.kind == "trace" else start, most)
-    while high - low > (1 if whole else 0.01 * high):
+    while high - low > (1 if whole else 0.01 * high) and high > _LOWEST:
         middle = (low + high) / 2 if not whole else (low + high) // 2
         low, high = (middle, high) if at(middle).safe else (low, middle)
     points = tuple(seen[load] for load in sorted(seen))

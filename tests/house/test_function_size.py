@@ -38,7 +38,6 @@ WIDE = {
     "_add_layers": QUANTITIES,
     "_add_products": QUANTITIES,
     "_stage": QUANTITIES,
-    "_add_vocabulary": QUANTITIES,
     # what decides is said in many words
     "deploy": SETTINGS,
     "engine_default": "a setting and the conditions under which a default holds",

@@ -388,11 +388,14 @@ def test_a_server_that_rejects_ignore_eos_is_asked_without_it():
     assert not record.endpoint.ignore_eos and record.steps[0].figures["num_requests"] == 3
 
 
-def ladder(tmp_path, url, plan, **options):
+async def ladder(tmp_path, url, plan, **options):
     journal = Journal(tmp_path / "journal.jsonl")
-    return climb(
-        Endpoint(url, "m"), plan, journal=journal, stop=asyncio.Event(), patience=QUICK, limits=CALM, **options
-    )
+    try:
+        return await climb(
+            Endpoint(url, "m"), plan, journal=journal, stop=asyncio.Event(), patience=QUICK, limits=CALM, **options
+        )
+    finally:
+        journal.close()
 
 
 def test_a_ladder_keeps_each_step_and_resumes_after_a_crash(tmp_path):

@@ -72,7 +72,7 @@ def test_the_layout_chosen_for_eight_h200_holds_them():
 
 
 def test_a_cache_that_holds_all_in_the_mean_only_says_so():
-    asked = {"kv": "bf16", "input": "8192", "output": "1024"}
+    asked = {"kv": "bf16", "input": "8192", "output": "1024", "tp": "2", "dp": "4"}
     plans = ((users, plan("glm-5.1-fp8", "8xh200-sxm", users=str(users), **asked)) for users in range(72, 128, 2))
     users, answer = next((users, answer) for users, answer in plans if answer.verdict != "fits")
     assert answer.verdict == "tight"

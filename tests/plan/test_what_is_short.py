@@ -16,7 +16,7 @@ GIB = 2**30
     "words",
     [
         Words("llama-3.1-70b", "8xh100-sxm", tp="1", pp="1", dp="8"),  # weights alone are too much
-        Words("llama-3.1-8b", "1xrtx-4090", context="100000"),  # weights fit, the request does not
+        Words("llama-3.1-8b", "1xrtx-4090", context="120000"),  # weights fit, the request does not
         Words("glm-5.1-nvfp4", "6xrtx-pro-6000-ws", tp="1", pp="5"),  # one stage of several is the fullest
         Words("gpt-oss-120b", "1xrtx-4090", context="4096"),  # sliding windows
     ],

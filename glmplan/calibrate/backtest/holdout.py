@@ -23,7 +23,7 @@ from glmplan.calibrate.step.observations import Design, build_design
 from glmplan.calibrate.step.unseen import unseen
 from glmplan.calibrate.step.write import Calibrated
 from glmplan.errors import SpecError
-from glmplan.facts.files import write_atomically
+from glmplan.facts.files import read_table, write_atomically
 from glmplan.prediction.effects import KNOWLEDGE
 from glmplan.readers.runs.figures import COMPARED
 from glmplan.readers.runs.holdout import group_key, is_held_out
@@ -202,7 +202,7 @@ def read_holdout(file: str | Path) -> tuple[HoldoutLine, ...]:
     path = Path(file)
     if not path.exists():
         return ()
-    rows = list(csv.reader(io.StringIO(path.read_text(encoding="utf-8"))))
+    rows = read_table(path)
     names = tuple(one.name for one in fields(HoldoutLine))
     if not rows or tuple(rows[0]) != names:
         raise SpecError("is not a table of scores on held-out groups", file=path)

@@ -169,14 +169,14 @@ def kind_of_start(start: LoggedStart, part: Accelerator | None) -> str:
     Returns
     -------
     str
-        ``open`` where the source does not tell all settings, ``unified`` where host and accelerator share one memory,
+        ``unified`` where host and accelerator share one memory, ``open`` where the source does not tell all settings,
         ``blackwell-nvlink`` for linked parts of compute capability 10, ``image`` for an image that is not the
         engine's own, ``stock`` for a released engine on discrete cards.
     """
-    if start.unstated:
-        return "open"
     if part is not None and part.unified_memory:
         return "unified"
+    if start.unstated:
+        return "open"
     if part is not None and part.link_kind == "nvlink" and (part.compute_capability or "").startswith("10."):
         return "blackwell-nvlink"
     version = start.log.version or ""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import csv
 from functools import lru_cache
 
+from glmplan.facts.files import read_rows
 from glmplan.facts.folders import data_folder
 
 __all__ = ["LEDGERS", "read_transfers"]
@@ -32,5 +32,4 @@ def read_transfers(name: str) -> tuple[dict[str, str], ...]:
     >>> len(read_transfers("pcie-topologies.csv"))
     622
     """
-    with open(data_folder("calibration") / "measurements" / name, newline="", encoding="utf-8") as stream:
-        return tuple(csv.DictReader(stream))
+    return tuple(read_rows(data_folder("calibration") / "measurements" / name))

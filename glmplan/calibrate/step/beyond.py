@@ -20,7 +20,7 @@ from glmplan.calibrate.step.joint_fit import Solution
 from glmplan.calibrate.step.observations import Design, design_unchecked
 from glmplan.calibrate.step.unseen import Fit, alone, unseen
 from glmplan.errors import GlmplanError, SpecError
-from glmplan.facts.files import write_atomically
+from glmplan.facts.files import read_packed, write_atomically
 from glmplan.facts.folders import fits_folder
 from glmplan.prediction.effects import KNOWLEDGE
 from glmplan.prediction.from_row import question_of
@@ -203,7 +203,7 @@ def read_beyond(file: str | Path | None = None) -> tuple[Beyond, ...]:
     path = Path(file) if file is not None else fits_folder() / "step" / FILE
     if not path.exists():
         return ()
-    rows = list(csv.reader(io.StringIO(gzip.decompress(path.read_bytes()).decode())))
+    rows = list(csv.reader(io.StringIO(read_packed(path).decode())))
     if not rows or tuple(rows[0]) != _HEAD or any(row[4] not in KNOWLEDGE for row in rows[1:]):
         raise SpecError("is not a file of errors beyond cross-validation: run `glmplan calibrate`", file=path)
     return tuple(

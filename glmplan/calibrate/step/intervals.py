@@ -31,6 +31,17 @@ _ENOUGH_GROUPS = 15
 _LEAST_ERROR = 0.01
 _SWEEPS = 8
 _KINDS = ("decode", "ttft", "prefill")
+#: classes that know all that a class knows, and more: it is at least as wide as they. Whether a model was measured on
+#: the engine, and whether the part was in this format, are two things; neither tells more than the other
+_MORE_KNOWN: dict[str, tuple[str, ...]] = {
+    "group": ("configuration",),
+    "pair": ("group",),
+    "format": ("pair",),
+    "accelerator": ("pair",),
+    "model": ("format",),
+    "engine": ("accelerator", "model"),
+    "nothing": ("engine",),
+}
 
 
 @dataclass(frozen=True)
@@ -221,12 +232,15 @@ def _bases(left: _Left) -> dict[str, dict[str, tuple[float, float]]]:
             shapes[name] = _shape(left.scaled[mine], left.group[mine])
             own = alike & of if (alike & of).any() else mine
             wide[name] = max(_stretch(left.scaled[rows], left.group[rows], shapes[name]) for rows in (own, mine))
-        last = tuple(wide["configuration"] * end for end in shapes["configuration"])
-        for name in KNOWLEDGE:
-            if name != "configuration":
-                stretch = _class_stretch(left, alike, name, shapes["others"], wide["others"])
-                last = (min(stretch * shapes["others"][0], last[0]), max(stretch * shapes["others"][1], last[1]))
-            base[name][one] = (round(last[0], 4), round(last[1], 4))
+        low, high = (wide["configuration"] * end for end in shapes["configuration"])
+        base["configuration"][one] = (round(low, 4), round(high, 4))
+        for name, better in _MORE_KNOWN.items():
+            stretch = _class_stretch(left, alike, name, shapes["others"], wide["others"])
+            low, high = (round(stretch * end, 4) for end in shapes["others"])
+            base[name][one] = (
+                min(low, *(base[more][one][0] for more in better)),
+                max(high, *(base[more][one][1] for more in better)),
+            )
     return base
 
 
@@ -256,8 +270,8 @@ def fit_intervals(errors: Sequence[Errors], scored: Scored, *, use: np.ndarray |
     Returns
     -------
     Intervals
-        Base intervals and factors. Less knowledge never gives a narrower base, and a factor narrows only where the
-        groups that it would narrow stay covered.
+        Base intervals and factors. A class that knows less than another never has a narrower base, and a factor narrows
+        only where the groups that it would narrow stay covered.
 
     References
     ----------

@@ -13,7 +13,7 @@ import numpy as np
 from glmplan.calibrate.step.crossvalidate import MODES, Errors
 from glmplan.calibrate.step.write import Calibrated
 from glmplan.errors import SpecError
-from glmplan.facts.files import write_atomically
+from glmplan.facts.files import read_packed, write_atomically
 from glmplan.facts.folders import fits_folder
 from glmplan.prediction.effects import KNOWLEDGE
 
@@ -114,7 +114,7 @@ def read_left_out(file: str | Path | None = None) -> LeftOut:
     """
     path = Path(file) if file is not None else fits_folder() / "step" / FILE
     try:
-        rows = list(csv.reader(io.StringIO(gzip.decompress(path.read_bytes()).decode())))
+        rows = list(csv.reader(io.StringIO(read_packed(path).decode())))
     except OSError as error:
         why = error.strerror or str(error)
         raise SpecError(f"cannot be read: {why}; `glmplan calibrate` writes it", file=path) from None

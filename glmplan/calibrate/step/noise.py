@@ -35,13 +35,23 @@ _ROWS_OF_PRIOR = 5.0
 _FORM = 0.10
 
 
-def solve_with_noise(design: Design, *, progress: Callable[[int, float], None] | None = None) -> Solution:
+def solve_with_noise(
+    design: Design,
+    spreads: Spreads | None = None,
+    *,
+    start: tuple[np.ndarray, ...] | None = None,
+    progress: Callable[[int, float], None] | None = None,
+) -> Solution:
     """Fit the effects with the noise that the figures show.
 
     Parameters
     ----------
     design : Design
         The runs.
+    spreads : Spreads, optional
+        Spreads of the effects, and the noise to begin with; by default those before anything was estimated.
+    start : tuple of (keys, 21) array, optional
+        Effects to begin with; the prior mean by default, [log s] or [-]
     progress : callable, optional
         Called with the round and how far the noise of a class moved, in logarithms.
 
@@ -60,10 +70,10 @@ def solve_with_noise(design: Design, *, progress: Callable[[int, float], None] |
     .. [1] K. L. Lange, R. J. A. Little, J. M. G. Taylor, "Robust Statistical Modeling Using the t Distribution",
        JASA 84 (1989): the scale of Student's t by expectation and maximisation.
     """
-    spreads, names = start_spreads(), noise_class(design)
+    spreads, names = start_spreads() if spreads is None else spreads, noise_class(design)
     classes = np.unique(names)
     spreads = replace(spreads, noise=dict(zip(classes.tolist(), spreads.noise_of(classes).tolist(), strict=True)))
-    start, moved = None, np.inf
+    moved = np.inf
     for round_ in range(_MOST_ROUNDS):
         solution = solve(design, spreads, start=start, enough=_NEAR)
         start = solution.effects

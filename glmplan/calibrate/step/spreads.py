@@ -1,7 +1,8 @@
 """Spreads of the effects and noise of the figures: what the joint fit estimates before the effects themselves.
 
 A spread is the standard deviation of the effects of one level in one column. It is a product of a factor of the level
-and one of the column; a factor on whole steps has a spread of its own on every level. Noise is a scale for each kind of
+and one of the column; a factor on whole steps has a spread of its own on every level. Levels that stand for the same
+thing share one more factor, estimated by `glmplan.calibrate.step.spread_factors`. Noise is a scale for each kind of
 figure and protocol, estimated by `glmplan.calibrate.step.noise`.
 """
 
@@ -20,6 +21,7 @@ from glmplan.prediction.effects import COLUMNS, LEVELS, REFERENCES, SCALE
 
 __all__ = [
     "FACTORS",
+    "SHARED",
     "Factor",
     "Spreads",
     "factor_table",
@@ -30,8 +32,8 @@ __all__ = [
     "write_spreads",
 ]
 
-#: centres of the hyperprior, which are also what ships: values set by hand for an earlier search. Estimates from the
-#: runs predicted groups left out worse (docs/physics/calibration.md), so these stay until an estimate is better [-]
+#: centres of the hyperprior: values set by hand for an earlier search, which the factors of `SHARED` correct. Estimates
+#: of each from the runs predicted groups left out worse (docs/physics/calibration.md) [-]
 _LEVEL = {
     "all": 0.6,
     "engine": 0.2,
@@ -95,6 +97,15 @@ _OPEN, _COLUMN_OPEN = 1.0, 0.7
 #: one key cannot tell the spread of its level: left free it grows until the fit no longer ends. Of what a wall costs
 #: nothing is known but its order
 _FIXED = ("all", "engine_wall")
+#: levels whose spreads are estimated by one factor: they say how far engines, parts, models, and a model on a part
+#: differ. How far a wall reaches is free
+SHARED: dict[str, tuple[str, ...]] = {
+    "all": ("all",),
+    "engine": ("engine", "engine_draft", "engine_experts", "engine_attention", "engine_kind", "engine_format"),
+    "part": ("engine_silicon", "engine_accelerator", "engine_silicon_kind", "engine_accelerator_format"),
+    "model": ("model", "engine_model"),
+    "pair": ("engine_campaign", "group", "configuration", "release"),
+}
 #: levels that stand for a part of the engine only: what they can change
 _LEVEL_COLUMNS = {
     "engine_experts": ("moe_layer_seconds", "activation_slowdown", "expert_fixed_slowdown", "expert_bytes_slowdown",
@@ -201,6 +212,10 @@ class Spreads:
         Standard error of the logarithms; of the hyperprior where nothing was estimated, [-]
     noise_error : mapping of str to float
         Standard error of the logarithm of each noise, [-]
+    factor : mapping of str to float
+        Factor on the spreads of the levels of each of `SHARED`; 1 where none is given, [-]
+    factor_error : mapping of str to float
+        Standard error of its logarithm; none where nothing was estimated, [-]
     """
 
     logarithm: np.ndarray
@@ -208,11 +223,14 @@ class Spreads:
     guessed_load: float = _GUESSED_LOAD
     error: np.ndarray = field(default_factory=lambda: np.array([factor.open for factor in FACTORS]))
     noise_error: Mapping[str, float] = field(default_factory=dict)
+    factor: Mapping[str, float] = field(default_factory=dict)
+    factor_error: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def effect(self) -> np.ndarray:
         """Prior standard deviation of an effect, (levels, columns), [-]"""
-        return spread_of_effects(self.logarithm)
+        shared = {level: self.factor.get(name, 1.0) for name, levels in SHARED.items() for level in levels}
+        return spread_of_effects(self.logarithm) * np.array([[shared.get(level, 1.0)] for level in LEVELS])
 
     def noise_of(self, names: np.ndarray) -> np.ndarray:
         """Noise of figures by the name of their class.
@@ -309,8 +327,9 @@ def write_spreads(spreads: Spreads, file: str | Path, *, head: Iterable[str] = (
     lines = [
         *head,
         "# Spread of an effect: factor of its level times that of its column; of a factor on whole steps, `scale` of",
-        "# its level. Each as [value, standard error of its logarithm]; docs/physics/calibration.md says which are",
-        "# chosen (error 0) and what all others are drawn towards.",
+        "# its level; all times `shared` of its levels. Each as [value, standard error of its logarithm]. Shared",
+        "# factors are estimated from what is left out; all others are chosen, and how far off they may be is a",
+        "# judgement (0: fixed), see docs/physics/calibration.md.",
         "",
         "# What a load that a table does not state adds to the noise, [-]",
         f"guessed_load = {spreads.guessed_load:.3g}",
@@ -320,6 +339,13 @@ def write_spreads(spreads: Spreads, file: str | Path, *, head: Iterable[str] = (
         for factor, value, error in zip(FACTORS, spreads.logarithm, spreads.error, strict=True):
             if factor.kind == kind:
                 lines.append(f"{factor.name} = [{np.exp(value):.3g}, {error:.2f}]")
+    lines += [
+        "",
+        "# Of all engines together, of what differs by engine, by part, by model, by model and part",
+        "[shared]",
+    ]
+    for name in SHARED:
+        lines.append(f"{name} = [{spreads.factor.get(name, 1.0):.3g}, {spreads.factor_error.get(name, _OPEN):.2f}]")
     lines += ["", "# Scale of Student's t, [-]", "[noise]"]
     for name, value in sorted(spreads.noise.items()):
         lines.append(f'"{name}" = [{value:.3g}, {spreads.noise_error.get(name, 0.0):.2f}]')

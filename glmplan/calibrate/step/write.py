@@ -15,12 +15,12 @@ from glmplan.calibrate.step.crossvalidate import MODES, Errors, cross_validate
 from glmplan.calibrate.step.domain import domains_of
 from glmplan.calibrate.step.intervals import Intervals, fit_intervals, scored_of, site_intervals
 from glmplan.calibrate.step.joint_fit import Solution
-from glmplan.calibrate.step.noise import solve_with_noise
 from glmplan.calibrate.step.observations import Design
 from glmplan.calibrate.step.own_site import site_errors
+from glmplan.calibrate.step.spread_factors import solve_with_spreads
 from glmplan.calibrate.step.spreads import write_spreads
 from glmplan.calibrate.step.unseen import AsFitted, Fit
-from glmplan.facts.files import write_atomically
+from glmplan.facts.files import read_text, write_atomically
 from glmplan.prediction.effects import COLUMNS, LEVELS
 
 __all__ = ["Calibrated", "calibrate", "write_fit"]
@@ -88,13 +88,13 @@ def calibrate(
         The fit.
     """
 
-    def round_done(done: int, moved: float) -> None:
+    def round_done(what: str, done: int, said: float) -> None:
         if progress is not None:
             # how many rounds there will be is known when they are over
-            progress(f"effects and noise of all runs, moved by {moved:.2f}", done, done + 1)
+            progress(f"{what} {said:.2f}", done, done + 1)
 
     if fit is None:
-        solution = solve_with_noise(design, progress=round_done)
+        solution = solve_with_spreads(design, progress=round_done)
     else:
         solution = fit(design)
     again = AsFitted(solution.spreads)
@@ -196,6 +196,6 @@ def write_fit(found: Calibrated, folder: Path) -> list[Path]:
     write_atomically(written[-1], "\n".join(lines))
     for file in set(folder.glob("*.toml")) - set(written):
         # an engine of which no run is left
-        if file.read_text(encoding="utf-8").startswith(_WRITTEN):
+        if read_text(file).startswith(_WRITTEN):
             file.unlink()
     return written

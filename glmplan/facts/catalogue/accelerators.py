@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from functools import cache
 from pathlib import Path
@@ -113,7 +114,7 @@ def load_accelerator(name: str | Path) -> Accelerator:
         return _read(Path(text))
     stem = plain_name(text)
     file = _folder() / f"{stem}.toml"
-    if not stem or "/" in stem or not file.is_file():
+    if not stem or "/" in stem or not os.path.isfile(file):
         target = accelerator_aliases().get(stem)
         if target is None:
             raise _unknown(text, stem)

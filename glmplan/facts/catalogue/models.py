@@ -6,14 +6,16 @@ read without parsing the rest.
 
 from __future__ import annotations
 
+import os
 from functools import lru_cache
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
 import rtoml
 
 from glmplan.errors import UnknownName
-from glmplan.facts.files import read_toml
+from glmplan.facts.files import read_toml, text_lines
 from glmplan.facts.folders import data_folder
 from glmplan.facts.schema.model import ModelSpec
 from glmplan.facts.schema.validation import validated
@@ -89,12 +91,7 @@ def model_aliases() -> dict[str, str]:
 
 def _head(path: Path) -> dict[str, Any]:
     """Read what stands before the first table of a file."""
-    lines = []
-    with path.open(encoding="utf-8") as stream:
-        for line in stream:
-            if line.startswith("["):
-                break
-            lines.append(line)
+    lines = list(takewhile(lambda line: not line.startswith("["), text_lines(path)))
     try:
         return rtoml.loads("".join(lines))
     except rtoml.TomlParsingError:
@@ -133,7 +130,7 @@ def load_model(name: str) -> ModelSpec:
     key = model_key(given_text(name, "model"))
     folder = data_folder("model_specs")
     path = folder / f"{key}.toml"
-    if "\\" not in key and path.is_file():
+    if "\\" not in key and os.path.isfile(path):
         return load_model_file(path)
     aliases = model_aliases()
     if key in aliases:

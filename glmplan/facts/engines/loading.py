@@ -14,7 +14,7 @@ from typing import Any, Literal
 from glmplan.errors import SpecError
 from glmplan.facts.formats import WeightFormat, weight_format
 
-__all__ = ["AS_STORED", "ExpertKernel", "KeptWide", "Loading", "read_loading"]
+__all__ = ["AS_STORED", "ExpertKernel", "KeptWide", "Loading", "ScaleCopy", "read_loading"]
 
 #: what "weights" means in an engine's log: ``files`` the tensors themselves, ``allocated`` what PyTorch's allocator
 #: gave out for them, ``reserved`` what it took from the driver
@@ -80,6 +80,35 @@ class KeptWide:
 
 
 @dataclass(frozen=True, slots=True)
+class ScaleCopy:
+    """A second copy of the scales of routed experts that an engine keeps.
+
+    Attributes
+    ----------
+    formats : tuple of str
+        Weight formats of the experts.
+    silicon : tuple of str
+        Compute capabilities, patterns allowed.
+    bits : float
+        What the copy takes for each weight, [bit]
+    source : str
+        Where it is from.
+    certain : bool
+        Whether every build of these versions keeps it; otherwise only the interval of the weights knows it.
+    since, until : str or None
+        Versions of the engine: from, and up to but not including.
+    """
+
+    formats: tuple[str, ...]
+    silicon: tuple[str, ...]
+    bits: float
+    source: str
+    certain: bool = True
+    since: str | None = None
+    until: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Loading:
     """What one engine makes of the tensors of a checkpoint.
 
@@ -95,6 +124,8 @@ class Loading:
         Kernels of routed experts that pad, in the order in which the engine prefers them.
     kept_wide : tuple of KeptWide
         Tensors kept in another format.
+    scale_copies : tuple of ScaleCopy
+        Second copies of scales.
     tower : bool
         Whether the vision tower is loaded with the model.
     source : str
@@ -106,6 +137,7 @@ class Loading:
     multimodal_positions: int = 1
     expert_kernels: tuple[ExpertKernel, ...] = ()
     kept_wide: tuple[KeptWide, ...] = ()
+    scale_copies: tuple[ScaleCopy, ...] = ()
     tower: bool = True
     source: str = ""
 
@@ -156,6 +188,48 @@ class Loading:
             if one.chosen and (not one.silicon or not silicon or any(fnmatchcase(silicon, s) for s in one.silicon)):
                 return one
         return None
+
+    def copied(self, form: str, *, version: str | None, silicon: str | None, certain: bool) -> float:
+        """What second copies of scales take for each weight of routed experts.
+
+        Parameters
+        ----------
+        form : str
+            Weight format of the experts.
+        version : str or None
+            Version of the engine; None means the newest.
+        silicon : str or None
+            Compute capability of the part; None has none.
+        certain : bool
+            Whether to tell what is kept for certain, or what may be kept.
+
+        Returns
+        -------
+        float
+            [bit]
+
+        Examples
+        --------
+        >>> from glmplan.facts.engines.memory import load_memory_rule
+        >>> rule = load_memory_rule("sglang").loading
+        >>> [rule.copied("nvfp4", version=None, silicon=one, certain=True) for one in ("9.0", "10.0")]
+        [0.5, 0.0]
+        """
+        from glmplan.facts.schema.engine import version_key
+
+        for one in self.scale_copies:
+            if form not in one.formats or one.certain != certain:
+                continue
+            if not any(fnmatchcase(silicon or "", each) for each in one.silicon):
+                continue
+            if version is None and one.until:
+                continue
+            if version is not None and one.since and version_key(version) < version_key(one.since):
+                continue
+            if version is not None and one.until and version_key(version) >= version_key(one.until):
+                continue
+            return one.bits
+        return 0.0
 
     def kept(self, model: str, tensor_class: str) -> WeightFormat | None:
         """Format in which a class of tensors of a model is kept, if not as the files hold it.
@@ -208,8 +282,9 @@ def read_loading(content: Mapping[str, Any] | None, *, file: object) -> Loading:
     try:
         kernels = tuple(ExpertKernel(**_tuples(one)) for one in rest.pop("expert_kernels", ()))
         wide = tuple(KeptWide(**_tuples(one)) for one in rest.pop("kept_wide", ()))
+        copies = tuple(ScaleCopy(**_tuples(one)) for one in rest.pop("scale_copies", ()))
         rotary = weight_format(rest.pop("rotary")).bytes if "rotary" in rest else 0.0
-        found = Loading(**rest, rotary_bytes=rotary, expert_kernels=kernels, kept_wide=wide)
+        found = Loading(**rest, rotary_bytes=rotary, expert_kernels=kernels, kept_wide=wide, scale_copies=copies)
     except TypeError as error:
         raise SpecError(f"has a field that is not known: {error}", file=str(file), field="loading") from None
     for name in {form for one in found.expert_kernels for form in one.formats} | {

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from fnmatch import fnmatchcase
 from functools import cache
 from typing import Any, Literal
 
@@ -26,6 +27,7 @@ __all__ = [
     "MemoryRule",
     "Paging",
     "ProfilingRun",
+    "Workspace",
     "load_memory_rule",
     "memory_engines",
     "pipeline_layers",
@@ -104,6 +106,8 @@ class ProfilingRun:
         Whether it does so for sparse attention, too.
     estimates_graphs : bool
         Whether these versions, where they take an estimate of CUDA graphs from the pool, do so in this trial.
+    video_frames : float
+        Most frames of the largest image that the trial of a video holds; 0 where it holds no more than one image, [-]
     note : str
         How the bytes are derived.
     """
@@ -118,6 +122,7 @@ class ProfilingRun:
     latent_requests: float = 8.0
     latent_sparse: bool = False
     estimates_graphs: bool = True
+    video_frames: float = 0.0
     note: str = ""
 
 
@@ -149,6 +154,33 @@ class Paging:
 
 
 @dataclass(frozen=True, slots=True)
+class Workspace:
+    """Buffers of one kernel of routed experts: two rows for each routed copy of a token of a step.
+
+    One row is as wide as what goes into the experts or into their second matrix, the other as what goes in or what
+    comes out of the first, whichever is wider. The engine keeps them from the trial run on.
+
+    Attributes
+    ----------
+    backend : str
+        The kernel as the engine's log names it.
+    formats, silicon : tuple of str
+        Weight formats of the experts and compute capabilities, patterns allowed, for which the engine chooses it.
+    source : str
+        Where it is from.
+    since, until : str or None
+        Versions that it holds for.
+    """
+
+    backend: str
+    formats: tuple[str, ...]
+    silicon: tuple[str, ...]
+    source: str
+    since: str | None = None
+    until: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class MemoryRule:
     """The memory rule of one engine.
 
@@ -172,6 +204,8 @@ class MemoryRule:
         held for the requests that are sampled, [B]
     captures_graphs : bool
         Whether steps are captured as graphs that hold memory of their own.
+    graphs_before_pool : bool
+        Whether they are captured before the engine looks what is free for its pool.
     vocabulary_multiple : int
         The vocabulary is padded to a multiple of it, [-]
     absorbed_copy : bool
@@ -190,6 +224,8 @@ class MemoryRule:
         The trial run by version, oldest first; empty where no source says what it holds.
     paging : tuple of Paging
         Pages by version, oldest first; empty where kinds of layers do not share pages.
+    workspaces : tuple of Workspace
+        Buffers of kernels of routed experts, as far as a source tells them.
     source : str
         Where it is from.
     """
@@ -208,10 +244,12 @@ class MemoryRule:
     free_target: float = 0.0
     step_logits: float = 0.0
     captures_graphs: bool = False
+    graphs_before_pool: bool = False
     host_experts: bool = False
     loading: Loading = AS_STORED
     profiling: tuple[ProfilingRun, ...] = ()
     paging: tuple[Paging, ...] = ()
+    workspaces: tuple[Workspace, ...] = ()
 
     def profiling_of(self, version: str | None, *, dense: bool) -> ProfilingRun | None:
         """The trial run of a version.
@@ -258,6 +296,40 @@ class MemoryRule:
         found = [one for one in self.paging if _in_versions(one, version)]
         return found[-1] if found else None
 
+    def workspace_of(
+        self, form: str, *, version: str | None, silicon: str | None, backend: str | None
+    ) -> Workspace | None:
+        """Buffers that a version keeps for routed experts of a format.
+
+        Parameters
+        ----------
+        form : str
+            Weight format of the experts.
+        version : str or None
+            Version of the engine; None means the newest.
+        silicon : str or None
+            Compute capability of the part.
+        backend : str or None
+            The kernel that the launch asks for; None means what the engine chooses.
+
+        Returns
+        -------
+        Workspace or None
+            None where no source tells them, or the part is not known.
+
+        Examples
+        --------
+        >>> rule = load_memory_rule("vllm")
+        >>> [rule.workspace_of("bf16", version=one, silicon="8.0", backend=None) is None for one in ("0.11.0", None)]
+        [True, False]
+        """
+        for one in self.workspaces:
+            chosen = any(fnmatchcase(silicon or "", each) for each in one.silicon)
+            asked = backend is None or backend.lower().startswith(one.backend)
+            if form in one.formats and chosen and asked and _in_versions(one, version):
+                return one
+        return None
+
     def default(
         self, name: str, *, version: str | None, memory: float | None, accelerator: str | None, tp: int = 1
     ) -> float | None:
@@ -299,7 +371,7 @@ class MemoryRule:
         return float(found)
 
 
-def _in_versions(entry: ProfilingRun | Paging, version: str | None) -> bool:
+def _in_versions(entry: ProfilingRun | Paging | Workspace, version: str | None) -> bool:
     """Whether an entry holds for a version; the newest is after every bound."""
     from glmplan.facts.schema.engine import version_key
 
@@ -364,6 +436,7 @@ def load_memory_rule(engine: str) -> MemoryRule:
     content["loading"] = read_loading(content.get("loading"), file=file)
     content["profiling"] = tuple(ProfilingRun(**one) for one in content.get("profiling", ()))
     content["paging"] = tuple(Paging(**one) for one in content.get("paging", ()))
+    content["workspaces"] = tuple(Workspace(**one) for one in content.get("workspaces", ()))
     if "free_target" in content:
         content["free_target"] = parse_quantity(content["free_target"], "bytes")
     unknown = sorted(set(content) - {one.name for one in fields(MemoryRule)})

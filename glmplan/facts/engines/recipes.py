@@ -119,6 +119,7 @@ def best_recipe(
     >>> best_recipe("glm-5.1", engine="vllm", version="0.11.0", accelerator="h200-sxm") is None
     True
     """
+
     def rank(one: Recipe) -> tuple[Any, ...]:
         apart = abs((one.cards or 0) - cards)
         return one.accelerator == accelerator, one.checkpoint == checkpoint, one.verified, -apart, one.date

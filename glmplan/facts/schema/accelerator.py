@@ -279,6 +279,21 @@ class Accelerator(Frozen):
         return "pcie" if self.pcie_generation is not None or self.scaleup == "pcie" else None
 
     @property
+    def runs_on_one_memory(self) -> bool:
+        """Whether the part has one memory with its processor, and no published matrix rate.
+
+        Such parts are answered for decoding, by bytes. Those whose matrix rate is known (Strix Halo, DGX Spark) are
+        answered as accelerators: their kernels and engines were measured, which tells more than bytes do.
+
+        Examples
+        --------
+        >>> from glmplan.facts.catalogue.accelerators import load_accelerator
+        >>> [load_accelerator(one).runs_on_one_memory for one in ("m3-ultra", "ryzen-ai-max-395", "h100-sxm")]
+        [True, False, False]
+        """
+        return self.unified_memory and not self.peak and self.memory_bandwidth is not None
+
+    @property
     def sm(self) -> int | None:
         """Compute capability as NVIDIA tools write it (12.0 → 120), [-]; None for other vendors."""
         if self.compute_capability is None or "." not in self.compute_capability:

@@ -54,7 +54,7 @@ class LayerCache:
     units: int = 1
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class CoreStep:
     """What the core of a layer computes in one step on one rank, and what the engine decides about it.
 
@@ -95,7 +95,7 @@ class CoreStep:
     family: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class CoreKernel:
     """One kernel of a core.
 
@@ -118,7 +118,7 @@ class CoreKernel:
     readers: Array = 1.0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class IndexScan:
     """The scores of an indexer over all keys, on each rank the same, at the peaks of the part.
 
@@ -135,7 +135,7 @@ class IndexScan:
     prompt_flop: np.ndarray
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Core:
     """The core of a mixer in one step: what it does beside the products with its weights.
 

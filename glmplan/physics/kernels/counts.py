@@ -54,14 +54,15 @@ def gemm_work(m: Array, n: Array, k: Array, *, weight_bytes: float, activation_b
     >>> work.flop, work.side_bytes
     (33554432.0, 0.0)
     """
-    quantised = float(activation_bytes < _BF16)
+    inputs, columns = m * k, n / _TILE
+    quantised = activation_bytes < _BF16
     return KernelWork(
-        flop=2.0 * m * n * k,
-        bytes=n * k * weight_bytes + m * k * activation_bytes + m * n * _BF16,
+        flop=2.0 * inputs * n,
+        bytes=n * k * weight_bytes + inputs * activation_bytes + m * n * _BF16,
         rows=m,
-        tiles=(m / _TILE + 1) * (n / _TILE),
-        streams=n / _TILE,
-        side_bytes=quantised * m * k * (_BF16 + activation_bytes),
+        tiles=(m / _TILE + 1) * columns,
+        streams=columns,
+        side_bytes=inputs * (_BF16 + activation_bytes) if quantised else 0.0,
     )
 
 

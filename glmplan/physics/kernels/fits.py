@@ -10,6 +10,7 @@ from functools import cache, lru_cache
 from typing import Any
 
 from glmplan.errors import SpecError
+from glmplan.facts.files import read_text
 from glmplan.facts.folders import data_folder
 from glmplan.physics.kernels.utilisation import CollectiveParams, KernelParams
 
@@ -171,7 +172,7 @@ def kernel_fits(accelerator: str) -> tuple[KernelFit, ...]:
     if not file.is_file():
         return ()
     # The rows are written so that TOML and JSON read them alike, and JSON is read fifty times faster.
-    _, marker, rows = file.read_text(encoding="utf-8").partition("\nfits = ")
+    _, marker, rows = read_text(file).partition("\nfits = ")
     if not marker:
         raise SpecError("has no fits; run `glmplan calibrate kernels`", file=file)
     return tuple(read_fit(row, pooled=accelerator == "priors") for row in json.loads(rows))

@@ -11,7 +11,7 @@ from glmplan.physics.kernels.utilisation import KernelParams, KernelWork, kernel
 __all__ = ["Degrees", "Tokens", "add_kernel"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Degrees:
     """How many ranks share what.
 
@@ -31,7 +31,7 @@ class Degrees:
     dcp: np.ndarray
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Tokens:
     """What a step computes.
 

@@ -46,7 +46,7 @@ Array = Any  # a float or an array of floats; arrays broadcast
 _TINY = 1e-30
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class KernelWork:
     """What one launch of a kernel has to do. Every field is a number or an array; arrays broadcast.
 
@@ -244,16 +244,18 @@ def kernel_terms(
     [2.0, 31.25, 0.0]
     """
     p = params
-    compute = work.flop * (1 + p.rows_half / work.rows) * (1 + p.tiles_half / work.tiles) / p.flop / peak_flop
-    memory = work.bytes * (1 + p.streams_half / work.streams) / p.bandwidth / peak_bandwidth
+    padding = 1 + p.rows_half / work.rows
+    compute = work.flop * padding * (1 + p.tiles_half / work.tiles) / (p.flop * peak_flop)
+    memory = work.bytes * (1 + p.streams_half / work.streams) / (p.bandwidth * peak_bandwidth)
     memory = np.maximum(memory, work.block_bytes / p.block + work.block_keys * p.key)
-    top = np.maximum(np.maximum(compute, memory), _TINY)
-    x, y = (compute / top) ** p.sharpness, (memory / top) ** p.sharpness
-    both = np.maximum(x + y, _TINY)  # at least 1 where there is anything to do
-    joint = top * both ** (1.0 / p.sharpness) / both
-    side = work.side_bytes / p.side / peak_bandwidth
-    useful = joint * x / (1 + p.rows_half / work.rows)
-    return p.floor + p.group * work.groups, joint * y + side + (joint * x - useful), useful
+    # of the powers that are joined the larger one, divided by itself, is 1
+    larger = np.maximum(compute, memory)
+    smaller = (np.minimum(compute, memory) / np.maximum(larger, _TINY)) ** p.sharpness
+    both = 1.0 + smaller
+    joint = larger * both ** (1.0 / p.sharpness)
+    useful = joint * np.where(compute >= memory, 1.0, smaller) / (both * padding)
+    side = work.side_bytes / (p.side * peak_bandwidth)
+    return p.floor + p.group * work.groups, joint - useful + side, useful
 
 
 @dataclass(frozen=True, slots=True)
@@ -358,7 +360,8 @@ def collective_terms(
     """
     p = params
     several = np.minimum(ranks - 1.0, 1.0)
-    share = bytes_ / (link_bandwidth * (2.0 / np.maximum(ranks, 2.0)) ** p.crowding)
+    crowded = (2.0 / np.maximum(ranks, 2.0)) ** p.crowding if p.crowding else 1.0
+    share = bytes_ / (link_bandwidth * crowded)
     one_shot = (ranks - 1.0) * share / max(p.one_shot, 1e-9)
     two_shot = p.two_shot_setup + 2.0 * (ranks - 1.0) / ranks * share / p.two_shot
     return several * (p.latency + p.hop * np.maximum(ranks - 2.0, 0.0)), several * np.minimum(one_shot, two_shot)

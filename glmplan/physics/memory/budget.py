@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from glmplan.physics.memory.observed import MemoryFit, load_memory_fit
+from glmplan.physics.memory.observed import MemoryFit
 from glmplan.physics.memory.part import PartMemory
-from glmplan.physics.memory.pool import pool_terms
+from glmplan.physics.memory.pool import stage_pools
 from glmplan.physics.memory.ranks import RankMemory
 
 __all__ = ["MemoryBudget", "budget_rows"]
@@ -26,6 +26,8 @@ class MemoryBudget:
         Weights by tensor class.
     activation, graphs, communication, reserve : float
         Peak of activations; CUDA graphs; context and communication buffers; what engines take beyond.
+    graph_estimate : float
+        What the engine leaves out of the pool for graphs before it captures them; no part of the sum.
     pool : float
         What the engine's rule leaves for the cache; negative where nothing is left.
     cache : float
@@ -46,6 +48,7 @@ class MemoryBudget:
     graphs: float
     communication: float
     reserve: float
+    graph_estimate: float
     pool: float
     cache: float
     per_token: float
@@ -111,11 +114,9 @@ def budget_rows(
     >>> [row.label for row in budget_rows(held, PartMemory(80 * 2**30, 79.2 * 2**30, 0.0, "pcie"))]
     ['stage 0', 'stage 1']
     """
-    fit = fit or load_memory_fit()
     tp, pp, dp, ep = (int(np.atleast_1d(getattr(memory.layout, name))[point]) for name in ("tp", "pp", "dp", "ep"))
     rows = []
-    for stage in memory.stages[:pp]:
-        terms = pool_terms(memory, stage, part, fit)
+    for stage, terms in zip(memory.stages[:pp], stage_pools(memory, part, fit)[:pp], strict=True):
         weights = {name: float(size[point]) for name, size in stage.weights.items() if size[point] > 0}
         used = {
             "activation": float(stage.activation[point]),
@@ -130,6 +131,7 @@ def budget_rows(
                 label="",
                 weights=weights,
                 **used,
+                graph_estimate=float(terms.estimate[point]),
                 pool=float(terms.pool[point]),
                 cache=cache,
                 per_token=float(stage.per_token[point]),

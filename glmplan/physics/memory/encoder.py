@@ -17,7 +17,7 @@ import numpy as np
 
 from glmplan.facts.schema.model import ModelSpec
 
-__all__ = ["encoder_peak", "with_encoder"]
+__all__ = ["encoder_peak", "tower_is_known", "video_images", "with_encoder"]
 
 #: bytes of an activation [B]
 _VALUE_BYTES = 2.0
@@ -30,7 +30,61 @@ _IN_LAYER = 2.0
 _INNER = 2.0
 
 
-def encoder_peak(model: ModelSpec, *, tokens: np.ndarray, tp: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def tower_is_known(model: ModelSpec) -> bool:
+    """Whether the shapes of a model's image tower are known.
+
+    Parameters
+    ----------
+    model : ModelSpec
+        The model.
+
+    Returns
+    -------
+    bool
+
+    Examples
+    --------
+    >>> from glmplan.facts.catalogue.models import load_model
+    >>> [tower_is_known(load_model(name)) for name in ("qwen3.5-27b", "llama-3.1-8b")]
+    [True, False]
+    """
+    return bool(model.tower_patches and model.tower_width and model.tower_inner)
+
+
+def video_images(model: ModelSpec, *, longest: np.ndarray | float, frames: float) -> np.ndarray | float:
+    """Images that the largest video of a trial run is worth, two frames each.
+
+    Parameters
+    ----------
+    model : ModelSpec
+        The model.
+    longest : numeric
+        Longest request, which an image and the video share, [token]
+    frames : float
+        Most frames that the engine tries, each as large as the largest image; 0 where it tries no video above an image,
+        [-]
+
+    Returns
+    -------
+    numeric
+        At least one, [-]
+
+    Examples
+    --------
+    >>> from glmplan.facts.catalogue.models import load_model
+    >>> model = load_model("qwen3-vl-30b-a3b")
+    >>> [float(video_images(model, longest=n, frames=14)) for n in (32768.0, 65536.0, 262144.0)]
+    [1.0, 3.0, 7.0]
+    """
+    if not frames or not tower_is_known(model):
+        return 1.0
+    image = model.tower_patches / model.tower_merge
+    return np.clip(np.floor(np.asarray(longest, dtype=float) / image) - 1.0, 1.0, frames // 2)
+
+
+def encoder_peak(
+    model: ModelSpec, *, tokens: np.ndarray, tp: np.ndarray, video: np.ndarray | float = 1.0
+) -> tuple[np.ndarray, np.ndarray]:
     """Peak of the tower's own run, and what it leaves for the language model.
 
     Parameters
@@ -41,6 +95,8 @@ def encoder_peak(model: ModelSpec, *, tokens: np.ndarray, tp: np.ndarray) -> tup
         Tokens of a step, [token]
     tp : (n,) array
         Tensor-parallel degree, [-]
+    video : numeric, optional
+        Images that the largest video tried is worth, [-]
 
     Returns
     -------
@@ -49,8 +105,8 @@ def encoder_peak(model: ModelSpec, *, tokens: np.ndarray, tp: np.ndarray) -> tup
 
     Notes
     -----
-    Not modelled: videos, which vLLM 0.11.0 profiled at up to 14 frames of the largest image and newer versions below
-    one image; the copy of the four corners in 0.11.0; towers that interpolate by one kernel; attention's own buffers.
+    Videos are larger than an image in vLLM 0.11.0 only, newer versions try them below one. Not modelled: the copy of
+    the four corners in 0.11.0; towers that interpolate by one kernel; attention's own buffers.
 
     Examples
     --------
@@ -62,17 +118,20 @@ def encoder_peak(model: ModelSpec, *, tokens: np.ndarray, tp: np.ndarray) -> tup
     (1.17, 0.16)
     """
     zero = np.zeros_like(np.asarray(tokens, dtype=float) + tp)
-    if not (model.tower_patches and model.tower_width and model.tower_inner):
+    width, inner = model.tower_width, model.tower_inner
+    if not (model.tower_patches and width and inner):
         return zero, zero
     image = model.tower_patches / model.tower_merge
-    items = np.maximum(np.floor(np.asarray(tokens, dtype=float) / image), 1.0)
-    layer = _IN_LAYER * model.tower_width + _INNER * model.tower_inner / tp
-    widest = model.tower_patch_values + np.maximum(_INTERPOLATED * model.tower_width, layer)
+    items = np.maximum(np.floor(np.asarray(tokens, dtype=float) / image), video)
+    layer = _IN_LAYER * width + _INNER * inner / tp
+    widest = model.tower_patch_values + np.maximum(_INTERPOLATED * width, layer)
     kept = _VALUE_BYTES * items * image * model.tower_output
     return _VALUE_BYTES * items * model.tower_patches * widest, kept + zero
 
 
-def with_encoder(model: ModelSpec, peak: np.ndarray, *, tokens: np.ndarray, tp: np.ndarray) -> np.ndarray:
+def with_encoder(
+    model: ModelSpec, peak: np.ndarray, *, tokens: np.ndarray, tp: np.ndarray, video: np.ndarray | float = 1.0
+) -> np.ndarray:
     """Peak of a trial run of a model whose tower is tried, too.
 
     Parameters
@@ -83,6 +142,8 @@ def with_encoder(model: ModelSpec, peak: np.ndarray, *, tokens: np.ndarray, tp: 
         Of pass and sampler of the language model, [B]
     tokens, tp : (n,) array
         Tokens of a step [token] and tensor-parallel degree [-]
+    video : numeric, optional
+        Images that the largest video tried is worth, [-]
 
     Returns
     -------
@@ -96,5 +157,5 @@ def with_encoder(model: ModelSpec, peak: np.ndarray, *, tokens: np.ndarray, tp: 
     >>> with_encoder(text, 5.0 * one, tokens=2048.0 * one, tp=one).tolist()
     [5.0]
     """
-    own, kept = encoder_peak(model, tokens=tokens, tp=tp)
+    own, kept = encoder_peak(model, tokens=tokens, tp=tp, video=video)
     return np.maximum(own, peak + kept)

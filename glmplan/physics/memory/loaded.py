@@ -22,7 +22,7 @@ _MIB = 2**20
 _SMALLEST, _OWN_SEGMENT, _SEGMENT, _SPLIT = 512, 10 * _MIB, 2 * _MIB, _MIB
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class HeldTensor:
     """One tensor on a rank.
 

@@ -65,10 +65,9 @@ class MemoryFit:
         What an engine takes beyond weights, activations and context, by engine; ``pooled`` for others, [B]
     outside : dict of str to dict of str to Spread
         What an engine whose trial run is known takes beside it, in place of context and remainder, by engine and then
-        ``single`` for one accelerator, for several a name of `glmplan.physics.memory.pool.outside_classes`, [B]
+        kind of launch (`glmplan.physics.memory.pool.launch_kinds`), [B]
     estimate : dict of str to dict of str to Spread
-        What an engine estimates of its CUDA graphs before it makes its pool, by engine and then ``single`` or
-        ``several`` accelerators, [B]
+        What an engine takes from its pool for CUDA graphs before it captures them, likewise, [B]
     captured : dict of str to dict of str to Spread
         What its captured graphs take, likewise, [B]
     loaded : dict of str to LoadedShare

@@ -1,4 +1,4 @@
-"""How far the experts of a rank may be from what is computed where no source says which kernel pads them."""
+"""How far the experts of a rank may be from what is computed where no source says how they are padded or copied."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from glmplan.facts.formats import weight_format
 from glmplan.physics.blocks.storage import Segment
 from glmplan.physics.memory.loaded import expert_padding, kept_format
 from glmplan.physics.memory.settings import MemorySettings
@@ -32,8 +33,8 @@ def padding_apart(
     Returns
     -------
     float, float
-        Down to what the files hold, up to the widest padding that a source tells of the format, [-]; 0 where the kernel
-        is known. The widest padding of a matrix counts for all of them.
+        Down to what the files hold, up to the widest padding that a source tells of the format or a second copy of the
+        scales that some builds keep, [-]; 0 where the kernel is known. The widest padding of a matrix counts for all.
 
     Examples
     --------
@@ -55,6 +56,7 @@ def padding_apart(
             if tensor.tensor_class != "routed_experts":
                 continue
             form = kept_format(settings.rule.loading, model, tensor, stored).name
+            larger = max(larger, settings.copied_scales(form, certain=False) / weight_format(form).bits)
             possible = settings.possible_kernels(form)
             if not possible:
                 continue

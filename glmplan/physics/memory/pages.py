@@ -27,7 +27,7 @@ _NEARLY_EQUAL = 1.5
 _ALIGNED = 16.0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class CachedLayers:
     """Layers of one stage that keep the same; arrays are (n,).
 
@@ -49,7 +49,7 @@ class CachedLayers:
     state: np.ndarray
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class PagedLaunch:
     """What a launch is told that decides what it prints; arrays are (n,).
 

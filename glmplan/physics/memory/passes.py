@@ -10,7 +10,7 @@ from glmplan.facts.engines.memory import ProfilingRun
 from glmplan.facts.schema.model import LayerKind, ModelSpec
 from glmplan.physics.blocks.activations import activation_bytes
 from glmplan.physics.blocks.kinds import mixer_of
-from glmplan.physics.memory.encoder import with_encoder
+from glmplan.physics.memory.encoder import video_images, with_encoder
 from glmplan.physics.memory.profiling import TrialStep, expanded_context_bytes, is_dense, peak_bytes
 from glmplan.physics.memory.settings import MemorySettings
 
@@ -20,7 +20,7 @@ __all__ = ["PassStep", "pass_bytes", "stage_peak", "trial_run"]
 _VALUE_BYTES = 2.0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class PassStep:
     """A step on some layouts.
 
@@ -151,4 +151,8 @@ def stage_peak(
         width = np.where(step.last, model.hidden + model.vocabulary, model.hidden)
         return np.maximum(forward, settings.rule.step_logits * step.tokens * width)
     peak = peak_bytes(run, model, forward, step)
-    return with_encoder(model, peak, tokens=step.tokens, tp=tp) if first and run is not None else peak
+    if not first or run is None:
+        return peak
+    longest = model.max_context if settings.longest is None else settings.longest
+    video = video_images(model, longest=longest, frames=run.video_frames)
+    return with_encoder(model, peak, tokens=step.tokens, tp=tp, video=video)

@@ -24,9 +24,9 @@ __all__ = [
     "PoolTerms",
     "kv_pool",
     "largest_context",
-    "outside_classes",
-    "pool_terms",
+    "launch_kinds",
     "requests_that_fit",
+    "stage_pools",
     "weights_interval",
 ]
 
@@ -34,7 +34,7 @@ __all__ = [
 DEFAULT_GRAPHS = 51
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class KvPool:
     """KV cache pool of a layout; every field is an (n,) array.
 
@@ -55,6 +55,9 @@ class KvPool:
     printed, printed_low, printed_high : array
         Tokens that the engine prints as the size of its cache at start, and their 90 % interval, of one data-parallel
         rank as an engine process prints it; another number than `tokens` where windows or states share pages, [token]
+    over : array
+        By how much the fullest rank with its pool and everything that runs beside it holds more than its memory; 0 or
+        less where it does not, [B]
     """
 
     bytes: np.ndarray
@@ -67,9 +70,10 @@ class KvPool:
     printed: np.ndarray
     printed_low: np.ndarray
     printed_high: np.ndarray
+    over: np.ndarray
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class PoolTerms:
     """What a stage's rank holds besides weights and cache, and what the engine's rule leaves; (n,) arrays.
 
@@ -118,7 +122,7 @@ class PoolTerms:
         return np.sqrt(self.variance + (self.less if quantile < 0 else self.more))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class _Beside:
     """What a launch takes beside weights and activations: means (n,) [B] and their variance (n,) [B²]."""
 
@@ -127,16 +131,24 @@ class _Beside:
     remainder: Spread
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Launch:
+    """What all stages of a launch share: see `_observed`, `_fraction`, `_graphs` and `weights_interval`."""
+
+    beside: _Beside
+    fraction: np.ndarray
+    graphs: tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
+    weights: tuple[float, float]
+
+
 def _observed(fit: MemoryFit, memory: RankMemory, part: PartMemory) -> _Beside:
     """Context and buffers of each layout, and the remainder of the engine."""
     alone = np.asarray(memory.layout.accelerators) == 1
     engine = memory.settings.engine
     trial = memory.settings.rule.profiling_of(memory.settings.version, dense=True)
-    if engine in fit.outside and trial is not None and part.link != "unified":
-        seen = fit.outside[engine]
-        several = seen[next(one for one in outside_classes(part, indexed=memory.indexed) if one in seen)]
-        context = np.where(alone, seen["single"].mean, several.mean)
-        return _Beside(context, np.where(alone, seen["single"].sd, several.sd) ** 2, Spread(0.0, 0.0, 0))
+    if engine in fit.outside and trial is not None:
+        context, sd = _by_kind(memory, part, fit.outside[engine])
+        return _Beside(context, sd**2, Spread(0.0, 0.0, 0))
     single = fit.context["single"]
     linked = single if part.link == "unified" else fit.context.get(part.link, fit.context["pcie"])
     context = np.where(alone, single.mean, linked.mean)
@@ -147,37 +159,48 @@ def _observed(fit: MemoryFit, memory: RankMemory, part: PartMemory) -> _Beside:
     return _Beside(context, variance, fit.remainder.get(engine, others))
 
 
-def outside_classes(part: PartMemory, *, indexed: bool) -> tuple[str, ...]:
-    """Kinds of launches on several accelerators by what they take outside the trial run, the narrowest first.
+def launch_kinds(part: PartMemory, *, several: bool, indexed: bool) -> tuple[str, ...]:
+    """Kinds of launches by what only a launch shows of their memory, the narrowest first.
 
     Parameters
     ----------
     part : PartMemory
         The accelerator.
+    several : bool
+        Whether the launch is on several of them.
     indexed : bool
         Whether the model has an indexer.
 
     Returns
     -------
     tuple of str
-        Keys of `MemoryFit.outside`; the last one is always there.
+        Keys of `MemoryFit.outside`, `MemoryFit.estimate` and `MemoryFit.captured`; the last one is always there.
 
     Notes
     -----
     Models with an indexer run on images of the community over PCIe, sparsely with kernels and arenas of their own or
     densely with the indexer patched out; all logs are of the first. Where accelerators
-    reach each other's memory over PCIe, the communicators hold buffers there; where they cannot, in host memory. NVLink
-    of compute capability 10 has the all-reduce work spaces of FlashInfer.
+    reach each other's memory over PCIe, the communicators hold buffers there; where they cannot, in host memory. On
+    compute capability 10 attention, experts and all-reduce run on FlashInfer's kernels with work spaces of their own.
+    Where host and accelerator share one memory, what is free changes with the host's own, and so does what an engine
+    makes of the difference.
 
     Examples
     --------
-    >>> outside_classes(PartMemory(80e9, 79e9, 0.0, "nvlink", capability="10.3"), indexed=False)
-    ('nvlink-10', 'nvlink', 'several')
+    >>> one = PartMemory(80e9, 79e9, 0.0, "nvlink", capability="10.3")
+    >>> launch_kinds(one, several=True, indexed=False), launch_kinds(one, several=False, indexed=False)
+    (('nvlink-10', 'nvlink', 'several'), ('single-10', 'single'))
     """
+    flashinfer = part.link == "nvlink" and part.capability.startswith("10.")
+    if not several:
+        own = "single-10" if flashinfer else "single-unified" if part.link == "unified" else "single"
+        return tuple(dict.fromkeys((own, "single")))
     link = part.link
+    if link == "unified":
+        return (link, "single-unified", "several")
     if link == "pcie":
         link = "pcie-sparse" if indexed else "pcie-peer" if part.peer_to_peer else "pcie"
-    elif link == "nvlink" and part.capability.startswith("10."):
+    elif flashinfer:
         link = "nvlink-10"
     return tuple(dict.fromkeys((link, part.link, "several")))
 
@@ -213,14 +236,19 @@ def weights_interval(memory: RankMemory, fit: MemoryFit) -> tuple[float, float]:
     return float(np.hypot(memory.smaller, apart)), float(np.hypot(memory.larger, apart))
 
 
-def _by_number(memory: RankMemory, seen: dict[str, Spread]) -> tuple[np.ndarray, np.ndarray]:
-    """Mean and standard deviation for one accelerator or several, for each layout."""
+def _by_kind(memory: RankMemory, part: PartMemory, seen: dict[str, Spread]) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and standard deviation of what was seen of each layout's kind of launch."""
     alone = np.asarray(memory.layout.accelerators) == 1
-    single, several = seen["single"], seen["several"]
-    return np.where(alone, single.mean, several.mean), np.where(alone, single.sd, several.sd)
+    one, more = (
+        seen[next(kind for kind in launch_kinds(part, several=several, indexed=memory.indexed) if kind in seen)]
+        for several in (False, True)
+    )
+    return np.where(alone, one.mean, more.mean), np.where(alone, one.sd, more.sd)
 
 
-def _graphs(fit: MemoryFit, memory: RankMemory) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+def _graphs(
+    fit: MemoryFit, memory: RankMemory, part: PartMemory
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Graphs captured and what the engine takes from the pool for them, each with its standard deviation.
 
     Both hardly depend on how many sizes are captured where they were observed for the engine itself.
@@ -231,13 +259,13 @@ def _graphs(fit: MemoryFit, memory: RankMemory) -> tuple[np.ndarray, np.ndarray,
     count = count * settings.rule.captures_graphs
     captured, captured_sd = fit.graph.mean * count, fit.graph.sd * count
     if settings.engine in fit.captured:
-        mean, sd = _by_number(memory, fit.captured[settings.engine])
+        mean, sd = _by_kind(memory, part, fit.captured[settings.engine])
         captured, captured_sd = np.where(count > 0, mean, 0.0), np.where(count > 0, sd, 0.0)
     if not (settings.graphs_in_pool and memory.estimates_graphs):
         return captured, captured_sd, zero, zero
     if settings.engine not in fit.estimate:
         return captured, captured_sd, captured, captured_sd
-    mean, sd = _by_number(memory, fit.estimate[settings.engine])
+    mean, sd = _by_kind(memory, part, fit.estimate[settings.engine])
     return captured, captured_sd, np.where(count > 0, mean, 0.0), np.where(count > 0, sd, 0.0)
 
 
@@ -261,31 +289,50 @@ def _fraction(memory: RankMemory, part: PartMemory) -> np.ndarray:
     return np.asarray(1.0 if default is None else default)
 
 
-def pool_terms(memory: RankMemory, stage: StageMemory, part: PartMemory, fit: MemoryFit) -> PoolTerms:
-    """Apply the engine's rule to one stage.
+def stage_pools(memory: RankMemory, part: PartMemory, fit: MemoryFit | None = None) -> tuple[PoolTerms, ...]:
+    """Apply the engine's rule to every stage.
 
     Parameters
     ----------
     memory : RankMemory
         All ranks.
-    stage : StageMemory
-        The stage.
     part : PartMemory
         The accelerator's memory.
-    fit : MemoryFit
-        Observed terms.
+    fit : MemoryFit, optional
+        Observed terms; those in `calibration` if not given.
 
     Returns
     -------
-    PoolTerms
-        The pool and what stands beside it.
+    tuple of PoolTerms
+        The pool of each stage and what stands beside it, in the order of ``memory.stages``.
+
+    Examples
+    --------
+    >>> from glmplan.facts.catalogue.models import load_model
+    >>> from glmplan.physics.memory.ranks import rank_memory
+    >>> from glmplan.physics.points import Layout
+    >>> llama = load_model("llama-3.1-8b")
+    >>> held = rank_memory(llama, llama.checkpoint("bf16"), layout=Layout(pp=2), kv="bf16")
+    >>> first, last = stage_pools(held, PartMemory(80 * 2**30, 79.2 * 2**30, 0.0, "pcie"))
+    >>> bool(first.pool[0] > last.pool[0])  # which has the sampler
+    True
     """
+    fit = fit or load_memory_fit()
+    launch = _Launch(
+        _observed(fit, memory, part),
+        _fraction(memory, part),
+        _graphs(fit, memory, part),
+        weights_interval(memory, fit),
+    )
+    return tuple(_stage_pool(memory, stage, part, launch) for stage in memory.stages)
+
+
+def _stage_pool(memory: RankMemory, stage: StageMemory, part: PartMemory, launch: _Launch) -> PoolTerms:
     rule = memory.settings.rule
-    beside = _observed(fit, memory, part)
+    beside, fraction = launch.beside, launch.fraction
     context, context_variance, remainder = beside.context, beside.variance, beside.remainder
     zero = np.zeros_like(stage.per_token)
-    fraction = _fraction(memory, part)
-    graphs, graphs_sd, estimate, estimate_sd = _graphs(fit, memory)
+    graphs, graphs_sd, estimate, estimate_sd = launch.graphs
     weights = stage.weight_bytes
     if not rule.draft_in_pool:
         weights = weights - stage.weights.get("mtp", zero)
@@ -304,14 +351,14 @@ def pool_terms(memory: RankMemory, stage: StageMemory, part: PartMemory, fit: Me
     elif rule.pool == "after_load":
         limit = free
         share = fraction
-        pool = fraction * (free - weights - stage.activation - remainder.mean)
-        variance = fraction**2 * (total_variance + known + remainder.sd**2)
+        before = rule.graphs_before_pool
+        pool = fraction * (free - weights - stage.activation - remainder.mean - before * graphs)
+        variance = fraction**2 * (total_variance + known + remainder.sd**2 + before * graphs_sd**2)
     else:
         limit = part.total - rule.free_target + zero
         pool = limit - weights - stage.activation - context - remainder.mean
         variance = total_variance + known + remainder.sd**2
-    loaded = weights_interval(memory, fit)
-    less, more = ((share * side * weights / QUANTILE_90) ** 2 for side in reversed(loaded))
+    less, more = ((share * side * weights / QUANTILE_90) ** 2 for side in reversed(launch.weights))
     return PoolTerms(
         context + zero, remainder.mean + zero, graphs, limit, pool, variance, less, more, graphs_sd, estimate
     )
@@ -354,6 +401,7 @@ def kv_pool(
     *,
     context: np.ndarray | float = 32768.0,
     fit: MemoryFit | None = None,
+    pools: tuple[PoolTerms, ...] | None = None,
 ) -> KvPool:
     """KV cache pool that the engine makes.
 
@@ -367,6 +415,8 @@ def kv_pool(
         Context of a request, which matters only for models with sliding windows or recurrent states, [token]
     fit : MemoryFit, optional
         Observed terms; those in `calibration` if not given.
+    pools : tuple of PoolTerms, optional
+        `stage_pools` of this memory where they are there already; then `fit` is not asked.
 
     Returns
     -------
@@ -393,33 +443,35 @@ def kv_pool(
     >>> kv_pool(held, small).fits.tolist()
     [False, True]
     """
-    fit = fit or load_memory_fit()
     length = np.asarray(context, dtype=float)
     dp = np.asarray(memory.layout.dp, dtype=float)
     found: list[tuple[np.ndarray, ...]] = []
-    for stage in memory.stages:
-        terms = pool_terms(memory, stage, part, fit)
+    for stage, terms in zip(memory.stages, pools or stage_pools(memory, part, fit), strict=True):
         rows = [terms.pool, terms.deviation(-1.0)]
         for shift in (0.0, -QUANTILE_90, QUANTILE_90):
             left = terms.pool + shift * terms.deviation(shift)
             usable = _tokens(memory, stage, left, length)
             printed = _printed(memory, stage, left, length, usable)
             rows += [np.where(stage.held, one, np.inf) for one in (usable, printed)]
+        beside = terms.context + np.maximum(terms.remainder, 0.0) + terms.graphs + stage.activation
+        held = stage.weight_bytes + beside + np.maximum(terms.pool, 0.0)
+        rows.append(np.where(stage.held, held - part.total, -np.inf))
         found.append(tuple(rows))
-    pools, sds, means, print_mean, lows, print_low, highs, print_high = (
+    rooms, sds, means, print_mean, lows, print_low, highs, print_high, over = (
         np.stack(column) for column in zip(*found, strict=True)
     )
     # a stage without a growing cache (recurrent layers only) limits by its bytes
     order = np.where(np.isfinite(means), means, np.inf)
-    ranked = np.where(np.stack([stage.held for stage in memory.stages]), pools, np.inf)
+    ranked = np.where(np.stack([stage.held for stage in memory.stages]), rooms, np.inf)
     stage_index = np.lexsort((ranked, order), axis=0)[0]
     pick = (stage_index, np.arange(stage_index.size))
     least = [np.where(np.isfinite(one.min(axis=0)), one.min(axis=0), 0.0) * dp for one in (means, lows, highs)]
     fits = (ranked.min(axis=0) > 0) & (least[0] > 0)
     said = [np.where(np.isfinite(one.min(axis=0)), one.min(axis=0), 0.0) for one in (print_mean, print_low, print_high)]
     return KvPool(
-        pools[pick], least[0] * fits, least[1], least[2], sds[pick], stage_index, fits, said[0] * fits, *said[1:]
-    )
+        rooms[pick], least[0] * fits, least[1], least[2], sds[pick], stage_index, fits, said[0] * fits, said[1],
+        said[2], over.max(axis=0),
+    )  # fmt: skip
 
 
 def requests_that_fit(
@@ -429,6 +481,7 @@ def requests_that_fit(
     *,
     fit: MemoryFit | None = None,
     quantile: float = 0.0,
+    pools: tuple[PoolTerms, ...] | None = None,
 ) -> np.ndarray:
     """Requests of a given context that the pool holds at once, all data-parallel ranks together.
 
@@ -444,6 +497,8 @@ def requests_that_fit(
         Observed terms.
     quantile : float, optional
         Standard deviations to add to the pool; ``-QUANTILE_90`` is the low end of the 90 % interval, [-]
+    pools : tuple of PoolTerms, optional
+        `stage_pools` of this memory where they are there already; then `fit` is not asked.
 
     Returns
     -------
@@ -464,13 +519,11 @@ def requests_that_fit(
     >>> bool(requests_that_fit(held, big, 8192.0)[0] > 4 * requests_that_fit(held, big, 40960.0)[0])
     True
     """
-    fit = fit or load_memory_fit()
     block = memory.settings.block(memory.sparse)
     wide = block * np.asarray(memory.layout.dcp, dtype=float)
     whole = np.ceil(np.asarray(context, dtype=float) / wide) * wide
     least = np.full_like(np.asarray(memory.layout.tp, dtype=float), np.inf)
-    for stage in memory.stages:
-        terms = pool_terms(memory, stage, part, fit)
+    for stage, terms in zip(memory.stages, pools or stage_pools(memory, part, fit), strict=True):
         pool = np.maximum(terms.pool + quantile * terms.deviation(quantile), 0.0)
         size = stage.request_bytes(whole)
         count = np.where(size > 0, np.floor(pool / np.where(size > 0, size, 1.0)), np.inf)
@@ -479,7 +532,12 @@ def requests_that_fit(
 
 
 def largest_context(
-    memory: RankMemory, part: PartMemory, *, fit: MemoryFit | None = None, quantile: float = 0.0
+    memory: RankMemory,
+    part: PartMemory,
+    *,
+    fit: MemoryFit | None = None,
+    quantile: float = 0.0,
+    pools: tuple[PoolTerms, ...] | None = None,
 ) -> np.ndarray:
     """Longest request that one data-parallel rank's pool holds alone; the model's own limit is not applied.
 
@@ -493,6 +551,8 @@ def largest_context(
         Observed terms.
     quantile : float, optional
         Standard deviations to add to the pool, [-]
+    pools : tuple of PoolTerms, optional
+        `stage_pools` of this memory where they are there already; then `fit` is not asked.
 
     Returns
     -------
@@ -513,12 +573,10 @@ def largest_context(
     >>> bool(largest_context(held, big)[0] == kv_pool(held, big).tokens[0])
     True
     """
-    fit = fit or load_memory_fit()
     block = memory.settings.block(memory.sparse)
     wide = block * np.asarray(memory.layout.dcp, dtype=float)
     least = np.full_like(wide + np.asarray(memory.layout.tp, dtype=float), np.inf)
-    for stage in memory.stages:
-        terms = pool_terms(memory, stage, part, fit)
+    for stage, terms in zip(memory.stages, pools or stage_pools(memory, part, fit), strict=True):
         room = terms.pool + quantile * terms.deviation(quantile) - stage.state
         # the cache of a request is the least of lines, one for each set of windows that are full: the longest
         # context is the largest that any of the lines allows

@@ -26,7 +26,7 @@ __all__ = ["TrialStep", "expanded_context_bytes", "is_dense", "peak_bytes"]
 _VALUE_BYTES = 2.0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class TrialStep:
     """The step by which an engine sizes its pool; arrays are (n,).
 
@@ -38,12 +38,15 @@ class TrialStep:
         Whether the stage is the last one, which samples.
     drafts : bool
         Whether draft layers are loaded.
+    kept : numeric
+        Buffers that kernels keep after the pass, [B]
     """
 
     tokens: np.ndarray
     requests: np.ndarray
     last: np.ndarray
     drafts: bool = False
+    kept: np.ndarray | float = 0.0
 
 
 def is_dense(model: ModelSpec) -> bool:
@@ -139,9 +142,10 @@ def peak_bytes(run: ProfilingRun | None, model: ModelSpec, forward: np.ndarray, 
     Notes
     -----
     vLLM's compiled layers write their output over their input, so the pass holds one hidden state less than `forward`.
-    The sampler runs while the hidden states of the step are still there. Checked against the start-up logs of
+    The sampler runs while the hidden states of the step are still there, and what kernels keep
+    (`glmplan.physics.memory.workspaces`). Checked against the start-up logs of
     `calibration/memory`: MiniMax-M2.5 on four ranks with expert parallelism takes 86.5 kB for each further token of the
-    step, this gives 86.0 kB. Not modelled: work spaces of kernels (DeepGEMM pads the rows of each expert to 128), image
+    step, this gives 86.0 kB. Not modelled: other work spaces of kernels, image
     and audio encoders.
 
     Examples
@@ -159,4 +163,4 @@ def peak_bytes(run: ProfilingRun | None, model: ModelSpec, forward: np.ndarray, 
     rows = np.minimum(step.requests, step.tokens)
     each = run.drafting if step.drafts else run.sampler
     sampler = hidden * (step.tokens + rows) + each * model.vocabulary * rows
-    return np.maximum(forward - hidden * step.tokens, np.where(step.last, sampler, 0.0))
+    return np.maximum(forward - hidden * step.tokens, np.where(step.last, sampler, 0.0) + step.kept)

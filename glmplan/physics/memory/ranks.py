@@ -6,39 +6,30 @@ Ranks that hold the same are counted once: all tensor-parallel ranks of a pipeli
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from glmplan.facts.engines.loading import ExpertKernel
-from glmplan.facts.engines.memory import MemoryRule, pipeline_layers
+from glmplan.facts.engines.memory import ProfilingRun, pipeline_layers
 from glmplan.facts.formats import weight_format
 from glmplan.facts.schema.model import Checkpoint, ModelSpec
 from glmplan.physics.blocks.features import is_indexed
 from glmplan.physics.blocks.kinds import mixer_of
-from glmplan.physics.blocks.lookup import TABLE
-from glmplan.physics.blocks.stack import vocabulary_tensors
-from glmplan.physics.blocks.storage import Segment, segments, tensor_format
-from glmplan.physics.blocks.tensor import Tensor
-from glmplan.physics.memory.loaded import (
-    HeldTensor,
-    allocated_bytes,
-    expert_padding,
-    kept_format,
-    rotary_table_bytes,
-    rounding_bytes,
-)
+from glmplan.physics.blocks.storage import Segment, segments
 from glmplan.physics.memory.padding import padding_apart
 from glmplan.physics.memory.pages import CachedLayers
 from glmplan.physics.memory.passes import PassStep, pass_bytes, stage_peak, trial_run
 from glmplan.physics.memory.profiling import TrialStep
 from glmplan.physics.memory.settings import MemorySettings
+from glmplan.physics.memory.weights import Degrees, add_rotary, add_vocabulary, layer_weights
+from glmplan.physics.memory.workspaces import expert_workspace_bytes, pass_with_workspace
 from glmplan.physics.points import Layout
 
 __all__ = ["RankMemory", "StageMemory", "rank_memory"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class StageMemory:
     """The fullest rank of one pipeline stage; every field is an (n,) array unless said otherwise.
 
@@ -103,7 +94,7 @@ class StageMemory:
         return total
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class RankMemory:
     """Memory of all ranks of some layouts.
 
@@ -157,16 +148,22 @@ class RankMemory:
         return np.max([np.where(stage.held, stage.per_token, 0.0) for stage in self.stages], axis=0)
 
 
-@dataclass(frozen=True)
-class _Degrees:
-    tp: np.ndarray
-    pp: np.ndarray
-    dp: np.ndarray
-    ep: np.ndarray
-    dcp: np.ndarray
+@dataclass(frozen=True, slots=True, eq=False)
+class _Layer:
+    """One layer of a segment on a rank, (n,) arrays [B]: weights by class and in host memory, cache, what a pass holds.
 
-    def share(self, tensor: Tensor) -> np.ndarray:
-        return tensor.share(tp=self.tp, ep=self.ep, expert_ranks=self.tp * self.dp)
+    `in_window` are bytes for each token of a `window` [token], `state` for each sequence; `buffers` stay after passes.
+    """
+
+    part: Segment
+    weights: dict[str, np.ndarray]
+    host: np.ndarray
+    per_token: np.ndarray
+    window: int | None
+    in_window: np.ndarray
+    state: np.ndarray
+    activation: np.ndarray
+    buffers: np.ndarray | float
 
 
 def rank_memory(
@@ -231,22 +228,32 @@ def rank_memory(
     rule = settings.rule
     names = ("tp", "pp", "dp", "ep", "dcp")
     every = np.broadcast_arrays(*(np.asarray(getattr(layout, name), dtype=float) for name in names))
-    degrees = _Degrees(*(np.atleast_1d(one) for one in every))
+    degrees = Degrees(*(np.atleast_1d(one) for one in every))
     depths, where = np.unique(degrees.pp.astype(int), return_inverse=True)
     bounds = [np.cumsum((0, *pipeline_layers(len(model.layer_names), int(depth), rule.pipeline))) for depth in depths]
     deepest = int(depths[-1])
     parts = segments(model, checkpoint, mtp=mtp)
     offloaded = (1.0 if rule.host_experts else 0.0) if settings.offloaded is None else settings.offloaded
-    held = [_segment_weights(model.name, part, degrees, settings, offloaded) for part in parts]
+    trial, step = trial_run(model, settings), PassStep(settings.budget(memory), degrees.tp, degrees.dp, degrees.ep)
+    held = [
+        _layer(
+            part,
+            kv,
+            degrees,
+            settings,
+            weights=layer_weights(model.name, part, degrees, settings, offloaded),
+            passing=_passing(model, part, trial, settings, step),
+        )
+        for part in parts
+    ]
     stages = []
     for index in range(deepest):
         counts = np.array([[_within(part, edges, index) for part in parts] for edges in bounds])[where]
-        stages.append(_stage(model, checkpoint, index, counts, parts, held, degrees, kv, settings, memory))
+        stages.append(_stage(model, checkpoint, index, counts, held, degrees, kv, settings, memory))
     named = Layout(*(one.astype(int) for one in (degrees.tp, degrees.pp, degrees.dp, degrees.ep, degrees.dcp)))
     sparse = settings.layout.index_keys and is_indexed(model)
     experts = max((t.copies for part in parts for t in part.tensors if t.shard == "experts"), default=0)
     drafts = mtp and model.draft_layers is not None
-    trial = trial_run(model, settings)
     return RankMemory(
         named,
         tuple(stages),
@@ -268,14 +275,14 @@ def _within(part: Segment, edges: np.ndarray, stage: int) -> int:
         return 0
     last = stage == len(edges) - 2
     upper = np.inf if last else edges[stage + 1]
-    return sum(edges[stage] <= layer < upper for layer in part.layers)
+    return bisect_left(part.layers, upper) - bisect_left(part.layers, edges[stage])  # their numbers rise
 
 
 def _apart(
     model: str,
     checkpoint: Checkpoint,
     parts: tuple[Segment, ...],
-    degrees: _Degrees,
+    degrees: Degrees,
     settings: MemorySettings,
     stages: list[StageMemory],
 ) -> tuple[float, float]:
@@ -286,56 +293,38 @@ def _apart(
     return float(np.hypot(checkpoint.smaller, share * smaller)), float(np.hypot(checkpoint.larger, share * larger))
 
 
-def _segment_weights(
-    model: str, part: Segment, degrees: _Degrees, settings: MemorySettings, offloaded: float
-) -> tuple[dict[str, np.ndarray], np.ndarray]:
-    """Weights of one layer on a rank, by class, and those in host memory."""
-    held, host = _held_tensors(model, part, degrees, settings, offloaded)
-    zero = np.zeros_like(degrees.tp)
-    found: dict[str, np.ndarray] = {}
-    draft = part.name == "mtp"
-    for one in held:
-        name = "mtp" if draft else one.tensor.tensor_class
-        found[name] = found.get(name, zero) + one.size
-    rule, mixer = settings.rule, mixer_of(part.kind)
-    if rule.absorbed_copy and mixer.absorbed_values:
-        copies = mixer.absorbed_values * weight_format("bf16").bytes
-        found["absorbed"] = copies / np.minimum(degrees.tp, mixer.heads)
-    more = rounding_bytes(held, rule.loading)
-    if np.any(more):
-        name = "mtp" if draft else "rounding"
-        found[name] = found.get(name, zero) + more
-    return found, host
+def _layer(
+    part: Segment,
+    kv: str,
+    degrees: Degrees,
+    settings: MemorySettings,
+    *,
+    weights: tuple[dict[str, np.ndarray], np.ndarray],
+    passing: tuple[np.ndarray, np.ndarray | float],
+) -> _Layer:
+    cache = mixer_of(part.kind).cache(kv, settings.layout)
+    cached = 0.0 if part.name == "mtp" and not settings.rule.draft_cache_in_pool else 1.0
+    share = cached / np.minimum(degrees.tp, cache.units)
+    return _Layer(
+        part,
+        *weights,
+        share * cache.per_token / degrees.dcp,
+        cache.window,
+        share * cache.in_window / degrees.dcp,
+        share * cache.state,
+        *passing,
+    )
 
 
-def _held_tensors(
-    model: str, part: Segment, degrees: _Degrees, settings: MemorySettings, offloaded: float
-) -> tuple[list[HeldTensor], np.ndarray]:
-    """Every tensor of one layer as a rank's accelerator keeps it, and the bytes that stay in host memory."""
-    loading = settings.rule.loading
-    kernels: dict[str, ExpertKernel | None] = {}
-    shares: dict[tuple[object, ...], np.ndarray] = {}
-    left_out = not settings.indexer and mixer_of(part.kind).indexed
-    held, host = [], np.zeros_like(degrees.tp)
-    for tensor, stored in zip(part.tensors, part.formats, strict=True):
-        if left_out and tensor.tensor_class == "indexer":
-            continue
-        key = (tensor.shard, tensor.units, tensor.copies if tensor.shard == "experts" else 1)
-        if key not in shares:
-            shares[key] = degrees.share(tensor)
-        form = kept_format(loading, model, tensor, stored)
-        size = tensor.parameters * form.bytes * shares[key]
-        if tensor.name == TABLE and settings.tables_on_host:
-            host = host + size
-            continue
-        if tensor.tensor_class == "routed_experts":
-            if form.name not in kernels:
-                kernels[form.name] = settings.expert_kernel(form.name)
-            size = size * expert_padding(tensor, kernels[form.name], degrees.tp * degrees.dp / degrees.ep)
-            host = host + offloaded * size
-            size = (1.0 - offloaded) * size
-        held.append(HeldTensor(tensor, form, size))
-    return held, host
+def _passing(
+    model: ModelSpec, part: Segment, run: ProfilingRun | None, settings: MemorySettings, step: PassStep
+) -> tuple[np.ndarray, np.ndarray | float]:
+    """What a pass holds at one layer, and the buffers of its experts, which stay."""
+    widest = pass_bytes(model, part.kind, run, settings, step)
+    buffers = expert_workspace_bytes(part, model.hidden, settings=settings, step=step)
+    if np.any(buffers):
+        widest = np.maximum(widest, pass_with_workspace(part.kind, model.hidden, buffers, step))
+    return widest, buffers
 
 
 def _stage(
@@ -343,42 +332,35 @@ def _stage(
     checkpoint: Checkpoint,
     index: int,
     counts: np.ndarray,
-    parts: tuple[Segment, ...],
-    held: list[tuple[dict[str, np.ndarray], np.ndarray]],
-    degrees: _Degrees,
+    held: list[_Layer],
+    degrees: Degrees,
     kv: str,
     settings: MemorySettings,
     memory: float | None,
 ) -> StageMemory:
-    rule = settings.rule
+    parts = tuple(one.part for one in held)
     zero = np.zeros_like(degrees.tp)
     exists, last = degrees.pp > index, degrees.pp == index + 1
     weights: dict[str, np.ndarray] = {}
-    host, per_token, state, activation = zero, zero, zero, zero
+    host, per_token, state, activation, kept = zero, zero, zero, zero, zero
     windows: dict[int, np.ndarray] = {}
-    run, each = trial_run(model, settings), PassStep(settings.budget(memory), degrees.tp, degrees.dp, degrees.ep)
-    for number, part in enumerate(parts):
-        count = counts[:, number]
-        for name, size in held[number][0].items():
+    for one, count in zip(held, counts.T, strict=True):
+        for name, size in one.weights.items():
             weights[name] = weights.get(name, zero) + count * size
-        host = host + count * held[number][1]
-        cache = mixer_of(part.kind).cache(kv, settings.layout)
-        cached = 0.0 if part.name == "mtp" and not rule.draft_cache_in_pool else 1.0
-        share = cached * count / np.minimum(degrees.tp, cache.units)
-        per_token = per_token + share * cache.per_token / degrees.dcp
-        if cache.window is not None:
-            windows[cache.window] = windows.get(cache.window, zero) + share * cache.in_window / degrees.dcp
-        state = state + share * cache.state
-        widest = pass_bytes(model, part.kind, run, settings, each)
-        activation = np.maximum(activation, np.where(count > 0, widest, 0.0))
-    _add_vocabulary(weights, model, checkpoint, degrees, rule, index == 0, last)
-    _add_rotary(weights, model, parts, counts, rule)
+        host = host + count * one.host
+        per_token = per_token + count * one.per_token
+        if one.window is not None:
+            windows[one.window] = windows.get(one.window, zero) + count * one.in_window
+        state = state + count * one.state
+        activation = np.maximum(activation, np.where(count > 0, one.activation, 0.0))
+        kept = np.maximum(kept, np.where(count > 0, one.buffers, 0.0))
+    add_vocabulary(weights, model, checkpoint, degrees, settings.rule, (index == 0, last))
+    add_rotary(weights, model, parts, counts, settings.rule)
     if model.draft_head is not None and "mtp" in weights:  # which has an output head of its own
         own = np.ceil(model.vocabulary / degrees.tp) * model.hidden * weight_format("bf16").bytes
         weights["mtp"] = weights["mtp"] + np.where(last, own, 0.0)
-    step = TrialStep(
-        settings.budget(memory) + zero, settings.requests(memory, degrees.tp) + zero, last, "mtp" in weights
-    )
+    requests = settings.requests(memory, degrees.tp) + zero
+    step = TrialStep(settings.budget(memory) + zero, requests, last, "mtp" in weights, kept)
     activation = stage_peak(model, activation, settings, step, tp=degrees.tp, first=index == 0)
     ordered = tuple(sorted(windows.items()))
     kinds = _kinds(parts, counts, degrees, kv, settings) if ordered or state.any() else ()
@@ -386,7 +368,7 @@ def _stage(
 
 
 def _kinds(
-    parts: tuple[Segment, ...], counts: np.ndarray, degrees: _Degrees, kv: str, settings: MemorySettings
+    parts: tuple[Segment, ...], counts: np.ndarray, degrees: Degrees, kv: str, settings: MemorySettings
 ) -> tuple[CachedLayers, ...]:
     """The layers of a stage by what they cache on a rank."""
     drafted = int(settings.drafted(any(part.name == "mtp" for part in parts)))
@@ -410,54 +392,3 @@ def _kinds(
         token = each / np.minimum(degrees.tp, cache.units)
         found[key] = CachedLayers(counts[:, number].astype(float), token, cache.window, pages[where])
     return tuple(found.values())
-
-
-def _add_vocabulary(
-    weights: dict[str, np.ndarray],
-    model: ModelSpec,
-    checkpoint: Checkpoint,
-    degrees: _Degrees,
-    rule: MemoryRule,
-    first: bool,
-    last: np.ndarray,
-) -> None:
-    zero = np.zeros_like(degrees.tp)
-    padded = -(-model.vocabulary // rule.vocabulary_multiple) * rule.vocabulary_multiple
-    on_last = np.where(last, 1.0, 0.0)
-    # the embedding stands on the first stage; a tied head needs a copy of it on the last
-    embedding = zero + 1.0 if first else on_last * model.tied_embedding
-    for tensor in vocabulary_tensors(model):
-        size = tensor_format(checkpoint, tensor, None).bytes
-        if tensor.tensor_class == "norm":
-            held = tensor.parameters * size * on_last
-        else:
-            copies = embedding if tensor.tensor_class == "embedding" else on_last
-            alone = np.ceil(padded / degrees.tp) * tensor.columns * size
-            held = alone * copies
-            if rule.loading.allocator != "files":
-                rounded = allocated_bytes(alone, reserved=rule.loading.allocator == "reserved")
-                weights["rounding"] = weights.get("rounding", zero) + (rounded - alone) * copies
-        weights[tensor.tensor_class] = weights.get(tensor.tensor_class, zero) + held
-    if model.extra_parameters and first and rule.loading.tower:
-        whole = model.extra_replicated
-        extra = (whole + (model.extra_parameters - whole) / degrees.tp) * weight_format("bf16").bytes
-        weights["other"] = weights.get("other", zero) + extra
-
-
-def _add_rotary(
-    weights: dict[str, np.ndarray],
-    model: ModelSpec,
-    parts: tuple[Segment, ...],
-    counts: np.ndarray,
-    rule: MemoryRule,
-) -> None:
-    """Tables of rotary positions: one on every stage that has a layer of their width."""
-    widths: dict[int, np.ndarray] = {}
-    for number, part in enumerate(parts):
-        if rotary := mixer_of(part.kind).rotary_values:
-            here = counts[:, number] > 0
-            widths[rotary] = widths.get(rotary, np.zeros_like(here)) | here
-    for rotary, here in widths.items():
-        size = rotary_table_bytes([rotary], model.max_context, rule.loading, multimodal=model.multimodal_positions)
-        if size:
-            weights["rotary"] = weights.get("rotary", np.zeros(here.shape)) + np.where(here, size, 0.0)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from functools import cache
 
 import numpy as np
 
 from glmplan.facts.catalogue.accelerators import load_accelerator
 from glmplan.facts.engines.defaults import block_tokens, engine_defaults
 from glmplan.facts.engines.loading import ExpertKernel
-from glmplan.facts.engines.memory import MemoryRule, load_memory_rule, memory_engines
+from glmplan.facts.engines.memory import MemoryRule, Workspace, load_memory_rule, memory_engines
 from glmplan.facts.engines.walls import load_engine
 from glmplan.facts.schema.engine_running import CacheLayout
 from glmplan.physics.blocks.cache import (
@@ -19,6 +20,13 @@ from glmplan.physics.blocks.cache import (
 from glmplan.units import GIB
 
 __all__ = ["MemorySettings"]
+
+
+@cache
+def _silicon(accelerator: str) -> str | None:
+    """Compute capability of a part, which is asked for every kind of layer."""
+    return load_accelerator(accelerator).compute_capability
+
 
 #: stands for a data-centre part where the memory is not given [B]
 _LARGE = 80.0 * GIB
@@ -53,6 +61,9 @@ class MemorySettings:
     indexer : bool
         Whether the indexer of sparse attention is loaded and its keys are cached; False where an engine patched to
         attend densely leaves it out.
+    graphs_taken : bool or None
+        Whether the launch takes its estimate of CUDA graphs from the pool; None means what its version does. Builds
+        between releases carry the number of the release before.
     experts_backend : str or None
         Kernel of the routed experts (``--moe-backend``), as the log names it; None takes what the engine chooses.
     """
@@ -69,6 +80,7 @@ class MemorySettings:
     experts_backend: str | None = None
     draft_tokens: float | None = None
     longest: np.ndarray | float | None = None
+    graphs_taken: bool | None = None
 
     @property
     def layout(self) -> CacheLayout:
@@ -128,11 +140,25 @@ class MemorySettings:
 
     def expert_kernel(self, form: str) -> ExpertKernel | None:
         """The kernel that pads routed experts of a weight format, chosen by version and part; None where none pads."""
-        silicon = None
-        if self.accelerator is not None:
-            silicon = load_accelerator(self.accelerator).compute_capability
+        silicon = None if self.accelerator is None else _silicon(self.accelerator)
         backend = self.experts_backend
         return self.rule.loading.kernel(form, version=self.version, silicon=silicon, backend=backend)
+
+    def workspace(self, form: str) -> Workspace | None:
+        """Buffers that the kernel of routed experts of a weight format keeps; None where no source tells them."""
+        rule = self.rule
+        if not rule.workspaces or self.accelerator is None:
+            return None
+        silicon = _silicon(self.accelerator)
+        return rule.workspace_of(form, version=self.version, silicon=silicon, backend=self.experts_backend)
+
+    def copied_scales(self, form: str, *, certain: bool = True) -> float:
+        """What second copies of the scales of routed experts take for each weight, for certain or perhaps, [bit]"""
+        loading = self.rule.loading
+        if not loading.scale_copies or self.accelerator is None:
+            return 0.0
+        silicon = _silicon(self.accelerator)
+        return loading.copied(form, version=self.version, silicon=silicon, certain=certain)
 
     def possible_kernels(self, form: str) -> tuple[ExpertKernel, ...]:
         """Kernels of routed experts that may pad a weight format where no source says which one runs.
@@ -156,7 +182,7 @@ class MemorySettings:
         >>> sorted({one.backend for one in found})
         ['flashinfer_cutlass', 'flashinfer_mxfp4', 'flashinfer_trtllm', 'marlin']
         """
-        silicon = self.accelerator and load_accelerator(self.accelerator).compute_capability
+        silicon = self.accelerator and _silicon(self.accelerator)
         if self.expert_kernel(form) is not None and (self.experts_backend is not None or silicon):
             return ()
         running = load_engine(self.engine).running
@@ -176,5 +202,7 @@ class MemorySettings:
 
     @property
     def graphs_in_pool(self) -> bool:
-        """Whether this version takes CUDA graphs from the pool."""
+        """Whether this launch takes its estimate of CUDA graphs from the pool."""
+        if self.graphs_taken is not None:
+            return self.graphs_taken
         return bool(self.default("graphs_in_pool", None))

@@ -6,13 +6,12 @@ rows of the ledger, one with it and one without.
 
 from __future__ import annotations
 
-import csv
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING
 
 from glmplan.errors import SpecError
-from glmplan.facts.files import read_toml
+from glmplan.facts.files import read_rows, read_toml
 from glmplan.facts.folders import data_folder
 
 if TYPE_CHECKING:
@@ -93,8 +92,7 @@ def named_conditions() -> tuple[Condition, ...]:
 @cache
 def _ledger() -> dict[str, dict[str, str]]:
     ledger = data_folder("calibration") / "measurements" / "pcie-topologies.csv"
-    with open(ledger, newline="", encoding="utf-8") as stream:
-        return {row["id"]: row for row in csv.DictReader(stream)}
+    return {row["id"]: row for row in read_rows(ledger)}
 
 
 def measured_cost(condition: Condition) -> list[MeasuredCost]:

@@ -56,7 +56,7 @@ class LayoutLinks:
         return ((getattr(self, group), slice(None)),)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class LinksByPoint:
     """The links of points whose layouts cross different ones.
 

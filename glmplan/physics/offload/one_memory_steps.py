@@ -21,35 +21,12 @@ if TYPE_CHECKING:
     from glmplan.facts.schema.accelerator import Accelerator
     from glmplan.facts.schema.model import Checkpoint, ModelSpec
 
-__all__ = ["OneMemorySteps", "OneMemoryWork", "one_memory_costs", "one_memory_work", "runs_on_one_memory"]
+__all__ = ["OneMemorySteps", "OneMemoryWork", "one_memory_costs", "one_memory_work"]
 
 _COMPONENTS = {"launch": (0,), "weights": (1,), "cache": (2,)}
 
 
-def runs_on_one_memory(part: Accelerator) -> bool:
-    """Whether a part has one memory with its processor, and no published matrix rate.
-
-    Parameters
-    ----------
-    part : Accelerator
-        The part.
-
-    Returns
-    -------
-    bool
-        Such parts are answered for decoding, by bytes. Those whose matrix rate is known (Strix Halo, DGX Spark) are
-        answered as accelerators: their kernels and engines were measured, which tells more than bytes do.
-
-    Examples
-    --------
-    >>> from glmplan.facts.catalogue.accelerators import load_accelerator
-    >>> [runs_on_one_memory(load_accelerator(name)) for name in ("m3-ultra", "ryzen-ai-max-395", "h100-sxm")]
-    [True, False, False]
-    """
-    return part.unified_memory and not part.peak and part.memory_bandwidth is not None
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class OneMemoryWork:
     """What decides the time of steps; fields are (n,) arrays.
 

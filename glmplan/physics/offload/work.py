@@ -49,7 +49,7 @@ class Placement:
             raise SpecError("must lie between 0 and 1", field="share", value=self.share)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class OffloadWork:
     """Work of a step, split between host and accelerators; fields are (n,) arrays unless said otherwise.
 

@@ -113,7 +113,7 @@ def branches(draft_tokens: int, verify_tokens: int) -> float:
     return float(np.log(max(verify_tokens / (draft_tokens + 1.0), 1.0)))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class _Prior:
     """The fit: effects by name, their covariance, spreads of what is unknown, what is left, and the decay."""
 

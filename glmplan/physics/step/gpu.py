@@ -22,7 +22,7 @@ GPU_COMPONENTS: dict[str, tuple[int, ...]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class GpuSteps:
     """Steps of one deployment on accelerators.
 

@@ -19,7 +19,7 @@ from glmplan.physics.step.time import StepTime
 __all__ = ["FrontPoints", "StepModel", "step_times"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class FrontPoints:
     """Work of the front end outside of steps; rows with any hold no step.
 

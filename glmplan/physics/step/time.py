@@ -36,7 +36,7 @@ COMPONENTS: dict[str, tuple[str, ...]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class StepTime:
     """A step time and what it is made of.
 

@@ -156,7 +156,7 @@ def _add_layers(
     part, hidden = structure.part, structure.model.hidden
     tokens = step.decode + step.prompt
     experts = routed_of(kind)
-    layer: dict[str, np.ndarray] = {name: np.zeros_like(tokens) for name in SLOTS}
+    layer: dict[str, np.ndarray] = dict(zip(SLOTS, np.zeros((len(SLOTS), *tokens.shape)), strict=True))
     _add_products(layer, structure, products, tokens, step.everywhere, degrees, experts)
     add_attention(layer, structure, kind, step, degrees)
     layer["layer"] = layer["layer"] + 1.0

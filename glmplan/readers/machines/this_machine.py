@@ -6,16 +6,22 @@ Linux is read through /proc and /sys, so that no tool has to be there; NVIDIA ac
 
 from __future__ import annotations
 
+import contextlib
+import os
 import platform
 import re
 import shutil
+import signal
 import subprocess
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
 from typing import Any
 
+from glmplan.errors import SpecError
+from glmplan.facts.files import read_text
 from glmplan.facts.schema.accelerator import Accelerator
 from glmplan.facts.schema.host import Host
 from glmplan.facts.schema.validation import validated
@@ -58,11 +64,42 @@ class Probe:
     rates: CpuRates | None
 
 
+#: how long a tool may take [s], and what it may say [B]
+_PATIENCE, _MOST_SAID = 10.0, 1 << 20
+
+
 def _first(path: Path) -> str | None:
     try:
-        return path.read_text().strip()
-    except OSError:
+        return read_text(path).strip()
+    except SpecError:
         return None
+
+
+def _said_by(tool: str) -> str:
+    """What a tool prints; nothing where it fails or does not end."""
+
+    def end() -> None:
+        # with all that it started: whoever holds its output open would keep us waiting
+        with contextlib.suppress(OSError):
+            os.killpg(process.pid, signal.SIGKILL)
+
+    where = subprocess.DEVNULL
+    try:
+        process = subprocess.Popen(
+            [tool], stdin=where, stdout=subprocess.PIPE, stderr=where, env={"LC_ALL": "C"}, start_new_session=True
+        )
+    except OSError:
+        return ""
+    with process:
+        assert process.stdout is not None
+        patience = threading.Timer(_PATIENCE, end)
+        patience.start()
+        said = process.stdout.read(_MOST_SAID + 1)
+        patience.cancel()
+        if len(said) > _MOST_SAID:
+            end()
+    # who was ended has no return code of zero
+    return said.decode(errors="replace") if process.returncode == 0 else ""
 
 
 def read_cpu() -> CpuFacts:
@@ -80,9 +117,9 @@ def read_cpu() -> CpuFacts:
     """
     tool = shutil.which("lscpu")
     if tool:
-        done = subprocess.run([tool], capture_output=True, text=True, check=False, env={"LC_ALL": "C"})
-        if done.returncode == 0 and "CPU(s):" in done.stdout:
-            return read_lscpu(done.stdout, "lscpu")
+        said = _said_by(tool)
+        if "CPU(s):" in said:
+            return read_lscpu(said, "lscpu")
     text = _first(Path("/proc/cpuinfo")) or ""
     packages = set(re.findall(r"^physical id\s*:\s*(\d+)", text, re.M))
     cores = re.search(r"^cpu cores\s*:\s*(\d+)", text, re.M)

@@ -5,11 +5,15 @@ Keys as in the GGUF specification (https://github.com/ggml-org/ggml/blob/master/
 
 from __future__ import annotations
 
+import math
+import os
 import re
+import struct
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from glmplan.errors import SpecError, UnknownArchitecture
+from glmplan.facts.files import open_file, understood
 from glmplan.facts.schema.model import Checkpoint, ModelSpec
 from glmplan.physics.blocks.stack import model_parameters
 from glmplan.readers.models.hf_config import model_from_config
@@ -86,7 +90,7 @@ def read_gguf(path: str | Path) -> tuple[dict[str, Any], tuple[StoredTensor, ...
     files = [path]
     if match:
         names = [f"{match[1]}-{number:05d}-of-{match[3]}.gguf" for number in range(1, int(match[3]) + 1)]
-        missing = [name for name in names if not (path.parent / name).is_file()]
+        missing = [name for name in names if not os.path.isfile(path.parent / name)]
         if missing:
             raise SpecError(f"parts are missing: {', '.join(missing[:8])}", file=path)
         files = [path.parent / name for name in names]
@@ -99,41 +103,123 @@ def read_gguf(path: str | Path) -> tuple[dict[str, Any], tuple[StoredTensor, ...
     return metadata, tuple(tensors)
 
 
-def _read_one(path: Path) -> tuple[dict[str, Any], list[StoredTensor]]:
-    from gguf import GGUFReader, GGUFValueType
+#: type of a value → its form in `struct`; 8 is a text, 9 an array
+_VALUES = {0: "<B", 1: "<b", 2: "<H", 3: "<h", 4: "<I", 5: "<i", 6: "<f", 7: "<?", 10: "<Q", 11: "<q", 12: "<d"}
+_STRING, _ARRAY = 8, 9
+#: entries beyond which of an array only the length is kept: vocabularies [-]
+_SHORT = 512
+#: a header is read as far as this; the largest published ones have some 20 MB of vocabulary [B]
+_LONGEST = 256 * 2**20
+#: tensors and fields of a file at most, dimensions of a tensor [-]
+_MOST, _DIMENSIONS = 1 << 20, 4
 
-    if not path.is_file():
-        raise SpecError("cannot be read: no such file", file=path)
-    try:
-        reader = GGUFReader(path)
+
+class _Header:
+    """Reads one value after another, never beyond what the file holds."""
+
+    def __init__(self, stream: BinaryIO, size: int, path: Path) -> None:
+        self.stream, self.path, self.left = stream, path, min(size, _LONGEST)
+
+    def bad(self, why: str) -> SpecError:
+        return SpecError(f"is not a GGUF file that can be read: {why}", file=self.path)
+
+    def take(self, count: int) -> bytes:
+        """The next so many bytes."""
+        if count > self.left:
+            raise self.bad(f"{count:,} bytes are announced where at most {self.left:,} are left")
+        self.left -= count
+        found = self.stream.read(count)
+        if len(found) < count:
+            raise self.bad("it is cut off")
+        return found
+
+    def number(self, form: str) -> Any:
+        return struct.unpack(form, self.take(struct.calcsize(form)))[0]
+
+    def text(self) -> str:
+        return self.take(self.number("<Q")).decode(errors="replace")
+
+    def value(self, kind: int) -> Any:
+        """A value; of a long array its length alone."""
+        if kind == _STRING:
+            return self.text()
+        if kind in _VALUES:
+            return self.number(_VALUES[kind])
+        if kind != _ARRAY:
+            raise self.bad(f"{kind} is no type of a value")
+        inside, count = self.number("<I"), self.number("<Q")
+        if inside == _ARRAY:
+            raise self.bad("it has arrays of arrays, which no program writes")
+        if inside not in (_STRING, *_VALUES):
+            raise self.bad(f"{inside} is no type of a value")
+        width = 8 if inside == _STRING else struct.calcsize(_VALUES[inside])
+        if count * width > self.left:
+            raise self.bad(f"an array of {count:,} is announced where {self.left:,} bytes are left")
+        if count <= _SHORT:
+            return [self.value(inside) for _ in range(count)]
+        if inside == _STRING:
+            for _ in range(count):
+                self.take(self.number("<Q"))
+        else:
+            self.take(count * width)
+        return _Length(count)
+
+
+class _Length(int):
+    """Length of an array whose entries are not kept."""
+
+
+def _read_one(path: Path) -> tuple[dict[str, Any], list[StoredTensor]]:
+    with open_file(path) as (stream, size), understood(path, "GGUF file"):
+        header = _Header(stream, size, path)
+        if header.take(4) != b"GGUF" or header.number("<I") not in (2, 3):
+            raise header.bad("it does not begin as one of version 2 or 3 does")
+        tensors, fields = header.number("<Q"), header.number("<Q")
+        if max(tensors, fields) > _MOST:
+            raise header.bad(f"it announces {tensors:,} tensors and {fields:,} fields")
         metadata: dict[str, Any] = {}
-        for name, field in reader.fields.items():
-            if field.types and field.types[0] == GGUFValueType.ARRAY and len(field.data) > 512:
-                metadata[f"{name}.length"] = len(field.data)
+        for _ in range(fields):
+            name = header.text()
+            value = header.value(header.number("<I"))
+            if isinstance(value, _Length):
+                metadata[f"{name}.length"] = int(value)
             else:
-                metadata[name] = field.contents()
-        rows = [
-            StoredTensor(
-                name=str(tensor.name),
-                kind=tensor.tensor_type.name,
-                shape=tuple(int(width) for width in tensor.shape),
-                bytes=int(tensor.n_bytes),
-                file=path.name,
-            )
-            for tensor in reader.tensors
-        ]
-    except (
-        ValueError,
-        IndexError,
-        KeyError,
-        OverflowError,
-        TypeError,
-        UnicodeDecodeError,
-        OSError,
-        MemoryError,
-    ) as error:
-        raise SpecError(f"is not a GGUF file that can be read: {error}", file=path) from None
-    return metadata, rows
+                metadata[name] = value
+        rows = [_tensor(header) for _ in range(tensors)]
+        align = metadata.get("general.alignment", 32)
+        if not isinstance(align, int) or not 1 <= align <= 1 << 20:
+            raise header.bad(f"general.alignment is {align!r}")
+        begin = -(-stream.tell() // align) * align
+        _within(header, rows, size - begin)
+        return metadata, [tensor for tensor, _ in rows]
+
+
+def _tensor(header: _Header) -> tuple[StoredTensor, int]:
+    """One tensor of the list, and where its data begins, [B]"""
+    from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
+
+    name, dimensions = header.text(), header.number("<I")
+    if dimensions > _DIMENSIONS:
+        raise header.bad(f"{name} has {dimensions} dimensions")
+    shape = tuple(header.number("<Q") for _ in range(dimensions))
+    kind = GGMLQuantizationType(header.number("<I"))
+    block, held = GGML_QUANT_SIZES[kind]
+    count = math.prod(shape)
+    if count % block:
+        raise header.bad(f"{name} has {count:,} values, which is no whole number of blocks of {kind.name}")
+    stored = StoredTensor(name=name, kind=kind.name, shape=shape, bytes=count // block * held, file=header.path.name)
+    return stored, header.number("<Q")
+
+
+def _within(header: _Header, rows: list[tuple[StoredTensor, int]], data: int) -> None:
+    """Refuse tensors that lie over each other or beyond the end."""
+    end, before = 0, ""
+    for tensor, start in sorted(rows, key=lambda row: row[1]):
+        if start < end:
+            raise header.bad(f"{tensor.name} lies over {before}")
+        end, before = start + tensor.bytes, tensor.name
+    if end > max(data, 0):
+        raise header.bad(f"{before} lies beyond its end: the download is incomplete")
 
 
 def read_gguf_model(path: str | Path, *, name: str | None = None) -> tuple[ModelSpec, tuple[StoredTensor, ...]]:

@@ -5,7 +5,7 @@ Each architecture is a reader of its own; an unknown one is never read as plain 
 
 from __future__ import annotations
 
-import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from glmplan.errors import SpecError, UnknownArchitecture
+from glmplan.facts import files
 from glmplan.facts.schema.model import Checkpoint, LayerKind, ModelSpec
 from glmplan.readers.models.anatomy import spell_stack
 from glmplan.readers.models.config_fields import ConfigFields
@@ -34,7 +35,6 @@ REFUSED = {
 }
 
 #: the largest config that is read [B]
-_LARGEST = 64 * 2**20
 
 
 def read_json(path: str | Path) -> dict[str, Any]:
@@ -64,16 +64,7 @@ def read_json(path: str | Path) -> dict[str, Any]:
     {'hidden_size': 6144}
     """
     path = Path(path)
-    try:
-        if path.stat().st_size > _LARGEST:
-            raise SpecError("is larger than 64 MiB; that is not a config", file=path)
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise SpecError(f"cannot be read: {error.strerror}", file=path) from None
-    except UnicodeDecodeError:
-        raise SpecError("is not text in UTF-8", file=path) from None
-    except (json.JSONDecodeError, RecursionError) as error:
-        raise SpecError(f"is not valid JSON: {error}", file=path) from None
+    content = files.read_json(path)
     if not isinstance(content, dict):
         raise SpecError("is not a JSON object", file=path)
     return content
@@ -102,11 +93,11 @@ def read_hf_config(path: str | Path, *, name: str | None = None) -> ModelSpec:
         If the file or a field is wrong.
     """
     path = Path(path)
-    if path.is_dir():
+    if os.path.isdir(path):
         path = path / "config.json"
     config = read_json(path)
     beside = path.with_name(path.name.removesuffix("config.json") + "hf_quant_config.json")
-    quantization = read_json(beside) if path.name.endswith("config.json") and beside.is_file() else None
+    quantization = read_json(beside) if path.name.endswith("config.json") and os.path.isfile(beside) else None
     return model_from_config(config, name=name or _name(path, config), file=path, quantization=quantization)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -68,13 +69,13 @@ def resolve_model(text: str) -> ModelChoice:
     text = text.strip()
     if not text:
         raise SpecError("is empty", field="model")
-    path = Path(text).expanduser()
-    if path.suffix in (".json", ".gguf", ".toml", ".safetensors") or (path.is_dir() and _is_path(text)):
+    path = Path(os.path.expanduser(text))
+    if path.suffix in (".json", ".gguf", ".toml", ".safetensors") or (os.path.isdir(path) and _is_path(text)):
         return _from_files(path)
     try:
         return _from_catalogue(model_key(text), text)
     except UnknownName:
-        if path.exists():
+        if os.path.exists(path):
             return _from_files(path)
         raise
 
@@ -146,7 +147,7 @@ def _not_in_catalogue(text: str, key: str, begins: str = "") -> UnknownName:
 
 
 def _from_files(path: Path) -> ModelChoice:
-    if not path.exists():
+    if not os.path.exists(path):
         raise SpecError("does not exist", field="model", value=str(path))
     if path.suffix == ".toml":
         model = load_model_file(path)

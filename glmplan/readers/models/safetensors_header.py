@@ -6,15 +6,16 @@ The format: 8 bytes with the length of the header, the header as JSON, then the 
 
 from __future__ import annotations
 
-import json
 import math
 import re
 import struct
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 from glmplan.errors import SpecError
+from glmplan.facts.files import open_file, parse_json, read_json, understood
 
 __all__ = ["StoredTensor", "bytes_by_class", "class_of", "read_safetensors"]
 
@@ -113,20 +114,19 @@ def _missing(names: list[str], where: Path) -> None:
 
 
 def _indexed(index: Path) -> tuple[StoredTensor, ...]:
+    content = read_json(index)
     try:
-        content = json.loads(index.read_text(encoding="utf-8"))
         shards = content["weight_map"]
         names = sorted(set(shards.values()))
         if not names or not all(isinstance(name, str) for name in names):
             raise TypeError
-    except OSError as error:
-        raise SpecError(f"cannot be read: {error.strerror}", file=index) from None
     except (ValueError, KeyError, TypeError, AttributeError):
         raise SpecError("is not an index of safetensors files: it has no weight_map of names", file=index) from None
     outside = [name for name in names if Path(name).name != name]
     if outside:
         raise SpecError("names a file outside its folder", file=index, field="weight_map", value=outside[0])
-    absent = [name for name in names if not (index.parent / name).is_file()]
+    with understood(index, "index of safetensors files"):
+        absent = [name for name in names if not (index.parent / name).is_file()]
     if absent:
         _missing(absent, index)
     tensors = tuple(tensor for name in names for tensor in _read_one(index.parent / name))
@@ -137,30 +137,38 @@ def _indexed(index: Path) -> tuple[StoredTensor, ...]:
 
 
 def _read_one(path: Path) -> tuple[StoredTensor, ...]:
-    try:
-        size = path.stat().st_size
-        with path.open("rb") as stream:
-            head = stream.read(8)
-            length = struct.unpack("<Q", head)[0] if len(head) == 8 else 0
-            if not 2 <= length <= min(_LONGEST, size - 8):
-                raise SpecError("is not a safetensors file: the length of its header is wrong", file=path)
-            header = json.loads(stream.read(length))
-    except OSError as error:
-        raise SpecError(f"cannot be read: {error.strerror}", file=path) from None
-    except (ValueError, RecursionError) as error:
-        if isinstance(error, SpecError):
-            raise
-        raise SpecError("is not a safetensors file: its header is not JSON", file=path) from None
+    with open_file(path) as (stream, size):
+        head = stream.read(8)
+        length = struct.unpack("<Q", head)[0] if len(head) == 8 else 0
+        if not 2 <= length <= min(_LONGEST, size - 8):
+            raise SpecError("is not a safetensors file: the length of its header is wrong", file=path)
+        try:
+            header = parse_json(stream.read(length))
+        except SpecError as error:
+            raise SpecError(f"is not a safetensors file: its header {error.message}", file=path) from None
     if not isinstance(header, dict):
         raise SpecError("is not a safetensors file: its header is not an object", file=path)
     header.pop("__metadata__", None)
-    return tuple(_tensor(name, entry, path, size - 8 - length) for name, entry in header.items())
+    with understood(path, "safetensors file"):
+        places = sorted((*_place(name, entry, path), name) for name, entry in header.items())
+        for (_, end, before), (start, _, name) in pairwise(places):
+            if start < end:
+                raise SpecError(f"lies over {before}: each byte belongs to one tensor", file=path, field=name)
+        return tuple(_tensor(name, entry, path, size - 8 - length) for name, entry in header.items())
+
+
+def _place(name: str, entry: object, path: Path) -> tuple[int, int]:
+    """Where a tensor begins and ends in the data, [B]"""
+    offsets = entry.get("data_offsets") if isinstance(entry, dict) else None
+    if not (isinstance(offsets, list) and len(offsets) == 2 and all(type(one) is int for one in offsets)):
+        raise SpecError("has no two whole offsets in the header", file=path, field=name, value=offsets)
+    return offsets[0], offsets[1]
 
 
 def _tensor(name: str, entry: object, path: Path, data: int) -> StoredTensor:
     try:
         kind, shape, (start, end) = entry["dtype"], tuple(entry["shape"]), entry["data_offsets"]  # type: ignore[index]
-        fits = 0 <= start <= end and all(isinstance(width, int) and width >= 0 for width in shape)
+        fits = 0 <= start <= end and all(type(width) is int and 0 <= width < 2**48 for width in shape)
     except (KeyError, TypeError, ValueError):
         raise SpecError("has a damaged entry in the header", file=path, field=name) from None
     if kind not in _BITS:

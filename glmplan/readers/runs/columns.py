@@ -85,6 +85,8 @@ class Column:
         4.0
         """
         try:
+            if not text.isascii():
+                raise ValueError
             value = float(text)
         except ValueError:
             raise ValueError(f"{text!r} is not a number") from None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
@@ -11,7 +10,7 @@ from functools import cache
 from typing import Any
 
 from glmplan.errors import SpecError
-from glmplan.facts.files import read_toml
+from glmplan.facts.files import read_rows, read_toml
 from glmplan.facts.folders import data_folder
 from glmplan.readers.runs.columns import COLUMNS
 from glmplan.readers.runs.record import Run
@@ -181,8 +180,6 @@ def load_acceptance() -> list[Acceptance]:
     ['', 'eagle3', 'mtp']
     """
     path = data_folder("calibration") / "measurements" / "acceptance.csv"
-    with open(path, newline="", encoding="utf-8") as stream:
-        rows = list(csv.DictReader(stream))
     return [
         Acceptance(
             run=row["run"] or None,
@@ -197,7 +194,7 @@ def load_acceptance() -> list[Acceptance]:
             basis=row["basis"],
             source=row["source"],
         )
-        for row in rows
+        for row in read_rows(path)
     ]
 
 

@@ -6,7 +6,6 @@ default, which is an answer. What no launch covers, and what launches that fit e
 
 from __future__ import annotations
 
-import csv
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from glmplan.errors import SpecError
+from glmplan.facts.files import read_table
 from glmplan.facts.folders import data_folder
 
 __all__ = ["COLUMNS", "SETTINGS", "Asked", "Launch", "Launched", "alternatives", "draft_lengths", "launched",
@@ -233,8 +233,7 @@ def read_launches(path: str | Path) -> tuple[Launch, ...]:
 
 
 def _rows(path: Path) -> list[list[str]]:
-    with path.open(encoding="utf-8", newline="") as stream:
-        header, *rows = csv.reader(stream)
+    header, *rows = read_table(path) or [[]]
     if tuple(header) != COLUMNS:
         raise SpecError("has other columns than a table of launches", file=path, field=",".join(header))
     return rows

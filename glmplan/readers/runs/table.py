@@ -21,6 +21,7 @@ from glmplan.facts.catalogue.names import (
     weights_name,
 )
 from glmplan.facts.engines.memory import stated_fraction
+from glmplan.facts.files import read_table, understood
 from glmplan.facts.formats import KV_FORMATS
 from glmplan.readers.runs.columns import ALIASES, COLUMNS, ignored_columns, nearest_column
 from glmplan.readers.runs.figures import FIGURES
@@ -305,14 +306,9 @@ def read_runs(path: str | Path) -> Runs:
     "ignored, as no column of a run has this name: 'mine'"
     """
     path = Path(path)
-    try:
-        with open(path, newline="", encoding="utf-8-sig") as stream:
-            lines = list(csv.reader(stream))
-    except OSError as error:
-        raise SpecError(f"cannot be read: {error.strerror}", file=path) from None
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise SpecError(f"is not a CSV table in UTF-8: {error}", file=path) from None
-    return _runs_of(path, lines)
+    lines = read_table(path)
+    with understood(path, "table of runs"):
+        return _runs_of(path, lines)
 
 
 def runs_of_frame(frame: pd.DataFrame, name: str = "frame") -> Runs:

@@ -76,6 +76,10 @@ class TransferLink:
             raise SpecError("needs a positive bandwidth and no negative latency", field="link", value=self.bandwidth)
 
 
+#: copies behind one router, each of which is simulated [-]
+_MOST_REPLICAS = 10_000
+
+
 @dataclass(frozen=True, slots=True)
 class EngineSettings:
     """How the engine forms its steps.
@@ -147,6 +151,8 @@ class EngineSettings:
         for name in ("max_num_batched_tokens", "max_num_seqs", "pipeline_stages", "replicas", "max_model_len"):
             check_whole(getattr(self, name), name)
         check_whole(self.prefill_replicas, "prefill_replicas", 0)
+        if self.replicas > _MOST_REPLICAS:
+            raise SpecError(f"is too large: at most {_MOST_REPLICAS:,}", field="--replicas", value=self.replicas)
         for name, choices in (("scheduler", SCHEDULERS), ("admission", _ADMISSIONS), ("routing", _ROUTINGS)):
             if getattr(self, name) not in choices:
                 raise SpecError("is not known", field=name, value=getattr(self, name), choices=choices)

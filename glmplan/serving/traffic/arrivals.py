@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
 from glmplan.errors import SpecError
+from glmplan.facts.files import read_table
 from glmplan.serving.traffic.spec import Traffic
+from glmplan.units import finite_number
+
+#: longest prompt or answer that is drawn, far beyond any context [token]
+_LONGEST = 1 << 31
 
 __all__ = ["Chunk", "arrival_times", "draw_lengths", "request_chunks"]
 
@@ -36,23 +39,23 @@ class Chunk:
 
 def _length_file(path: str) -> tuple[np.ndarray, np.ndarray]:
     """Lengths of a CSV with `input_tokens` and `output_tokens`."""
-    try:
-        with Path(path).open(newline="") as stream:
-            reader = csv.DictReader(stream)
-            for column in ("input_tokens", "output_tokens"):
-                if column not in (reader.fieldnames or []):
-                    raise SpecError("is missing", file=path, field=column, choices=reader.fieldnames or [])
-            rows = [(row["input_tokens"], row["output_tokens"]) for row in reader]
-    except OSError as error:
-        raise SpecError(f"cannot be read: {error.strerror}", file=path) from None
-    try:
-        table = np.array(rows, dtype=float)
-    except ValueError:
-        raise SpecError("holds a length that is not a number", file=path) from None
+    header, *lines = read_table(path) or [[]]
+    places = []
+    for column in ("input_tokens", "output_tokens"):
+        if column not in header:
+            raise SpecError("is missing", file=path, field=column, choices=header)
+        places.append(header.index(column))
+    rows = []
+    for number, line in enumerate(lines, 2):
+        try:
+            rows += [[finite_number(line[place], header[place]) for place in places]] if line else []
+        except (IndexError, SpecError):
+            raise SpecError("holds a length that is not a finite number", file=path, field=f"line {number}") from None
+    table = np.array(rows, dtype=float)
     if not len(table):
         raise SpecError("holds no requests", file=path)
-    if not np.all(np.isfinite(table)) or np.any(table < 1):
-        bad = int(np.argmax(~np.isfinite(table).all(axis=1) | (table < 1).any(axis=1)))
+    if np.any(table < 1):
+        bad = int(np.argmax((table < 1).any(axis=1)))
         raise SpecError("is not a length of at least 1", file=path, field=f"line {bad + 2}", value=rows[bad])
     return table[:, 0].astype(np.int64), table[:, 1].astype(np.int64)
 
@@ -95,7 +98,7 @@ def draw_lengths(traffic: Traffic) -> Callable[[int, np.random.Generator], tuple
         if cv:
             sigma = np.sqrt(np.log1p(cv * cv))
             drawn = generator.lognormal(np.log(nominal) - sigma * sigma / 2, sigma, count)
-            return np.maximum(1, np.rint(drawn)).astype(np.int64)
+            return np.clip(np.rint(drawn), 1, _LONGEST).astype(np.int64)
         least = max(1, int(round(nominal * (1 - traffic.jitter))))
         return generator.integers(least, nominal + 1, count)
 

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from glmplan.errors import SpecError
 from glmplan.facts.files import read_toml
-from glmplan.units import parse_quantity
+from glmplan.units import finite_number, parse_quantity
 
 __all__ = ["Traffic", "parse_traffic"]
 
@@ -22,6 +22,9 @@ _OFFICE_DAY: tuple[float, ...] = (
     *(0.3, 0.25, 0.2, 0.2, 0.25, 0.3, 0.5, 0.8, 1.3, 1.7, 1.9, 1.9),
     *(1.7, 1.8, 1.9, 1.9, 1.7, 1.4, 1.1, 0.9, 0.7, 0.6, 0.5, 0.4),
 )
+
+#: users and agents at once [-], tokens of a request [token], times [s] and spreads [-] beyond which nothing is meant
+_MOST_USERS, _MOST_TOKENS, _LONGEST, _MOST_CV = 1_000_000, 1 << 31, 1e9, 100.0
 
 
 class Traffic(BaseModel):
@@ -79,25 +82,25 @@ class Traffic(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     kind: Literal["closed", "poisson", "gamma", "onoff", "daily", "trace", "sessions"]
-    users: int | None = Field(default=None, ge=1)
-    rate: float | None = Field(default=None, gt=0, allow_inf_nan=False)
-    cv: float = Field(default=2.0, gt=0, allow_inf_nan=False)
-    on: float = Field(default=10.0, gt=0, allow_inf_nan=False)
-    off: float = Field(default=30.0, gt=0, allow_inf_nan=False)
+    users: int | None = Field(default=None, ge=1, le=_MOST_USERS)
+    rate: float | None = Field(default=None, ge=1e-9, le=1e9, allow_inf_nan=False)
+    cv: float = Field(default=2.0, ge=1e-3, le=_MOST_CV, allow_inf_nan=False)
+    on: float = Field(default=10.0, ge=1e-6, le=_LONGEST, allow_inf_nan=False)
+    off: float = Field(default=30.0, ge=1e-6, le=_LONGEST, allow_inf_nan=False)
     profile: tuple[float, ...] = _OFFICE_DAY
     file: str | None = None
-    speed: float = Field(default=1.0, gt=0, allow_inf_nan=False)
-    input: int = Field(default=1024, ge=1)
-    output: int = Field(default=512, ge=1)
+    speed: float = Field(default=1.0, ge=1e-9, le=1e9, allow_inf_nan=False)
+    input: int = Field(default=1024, ge=1, le=_MOST_TOKENS)
+    output: int = Field(default=512, ge=1, le=_MOST_TOKENS)
     jitter: float = Field(default=0.0, ge=0, lt=1)
-    input_cv: float = Field(default=0.0, ge=0, allow_inf_nan=False)
-    output_cv: float = Field(default=0.0, ge=0, allow_inf_nan=False)
+    input_cv: float = Field(default=0.0, ge=0, le=_MOST_CV, allow_inf_nan=False)
+    output_cv: float = Field(default=0.0, ge=0, le=_MOST_CV, allow_inf_nan=False)
     lengths: str | None = None
-    think: float = Field(default=0.0, ge=0, allow_inf_nan=False)
-    ramp: float = Field(default=0.0, ge=0, allow_inf_nan=False)
-    shared_prefix: int = Field(default=0, ge=0)
-    turns: int = Field(default=8, ge=1)
-    tool_wait: float = Field(default=5.0, ge=0, allow_inf_nan=False)
+    think: float = Field(default=0.0, ge=0, le=_LONGEST, allow_inf_nan=False)
+    ramp: float = Field(default=0.0, ge=0, le=_LONGEST, allow_inf_nan=False)
+    shared_prefix: int = Field(default=0, ge=0, le=_MOST_TOKENS)
+    turns: int = Field(default=8, ge=1, le=100_000)
+    tool_wait: float = Field(default=5.0, ge=0, le=_LONGEST, allow_inf_nan=False)
 
     @field_validator("rate", "on", "off", "think", "ramp", "tool_wait", mode="before")
     @classmethod
@@ -106,8 +109,8 @@ class Traffic(BaseModel):
         if not isinstance(value, str):
             return value
         try:
-            return float(value.removesuffix("/s"))
-        except ValueError:
+            return finite_number(value.removesuffix("/s"), "rate")
+        except SpecError:
             return parse_quantity(value, "seconds")
 
     @model_validator(mode="after")
@@ -154,10 +157,7 @@ class Traffic(BaseModel):
 
 
 def _amount(text: str, field: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        raise SpecError("is not a number", field=field, value=text) from None
+    return finite_number(text, field)
 
 
 def parse_traffic(spec: str, **lengths: Any) -> Traffic:

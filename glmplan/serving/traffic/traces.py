@@ -13,7 +13,6 @@ References
 from __future__ import annotations
 
 import csv
-import json
 import math
 from collections.abc import Iterator
 from datetime import datetime
@@ -21,7 +20,9 @@ from pathlib import Path
 from typing import Any
 
 from glmplan.errors import SpecError
+from glmplan.facts.files import parse_json, text_lines, understood
 from glmplan.serving.traffic.request import Request
+from glmplan.units import finite_number
 
 __all__ = ["read_trace"]
 
@@ -37,8 +38,8 @@ _MOONCAKE_BLOCK = 512
 
 def _whole(value: object, file: Path, line: int, column: str) -> int:
     try:
-        number = float(value)  # type: ignore[arg-type]
-    except (TypeError, ValueError):
+        number = finite_number(value, column)
+    except SpecError:
         number = math.nan
     if not math.isfinite(number) or number < 0 or number != int(number):
         raise SpecError("is not a whole number of tokens", file=file, field=f"line {line}: {column}", value=value)
@@ -47,8 +48,8 @@ def _whole(value: object, file: Path, line: int, column: str) -> int:
 
 def _seconds(value: str, file: Path, line: int, column: str) -> float:
     try:
-        number = float(value)
-    except (TypeError, ValueError):
+        number = finite_number(value, column)
+    except SpecError:
         try:
             # Azure writes seven decimals, one more than datetime reads
             moment = datetime.fromisoformat(value.strip()[:26])
@@ -90,13 +91,10 @@ def read_trace(path: str | Path, speed: float = 1.0) -> Iterator[Request]:
     [(0.0, 374, 44)]
     """
     file = Path(path)
-    try:
-        stream = file.open(newline="", encoding="utf-8-sig")
-    except OSError as error:
-        raise SpecError(f"cannot be read: {error.strerror}", file=file) from None
     start = last = -math.inf
     number = 0
-    with stream:
+    stream = text_lines(file)
+    with understood(file, "trace"):
         rows = _mooncake(stream, file) if file.suffix in (".jsonl", ".json") else _csv(stream, file)
         for line, arrival, inputs, outputs, runs, session, shareable in rows:
             if start == -math.inf:
@@ -158,10 +156,10 @@ def _mooncake(stream: Any, file: Path) -> Iterator[_Row]:
         if not text.strip():
             continue
         try:
-            row = json.loads(text)
+            row = parse_json(text, file=file, field=f"line {line}")
             at, hashes = row["timestamp"], row.get("hash_ids", [])
             inputs, outputs = row["input_length"], row["output_length"]
-        except (json.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
+        except (KeyError, TypeError, AttributeError) as error:
             raise SpecError(f"is not a Mooncake row: {error!r}", file=file, field=f"line {line}") from None
         length, runs, left = _whole(inputs, file, line, "input_length"), [], 0
         left = length

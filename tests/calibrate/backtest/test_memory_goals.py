@@ -62,22 +62,26 @@ def test_no_single_source_carries_the_goals(scores, quantity):
     assert max(scores.score(quantity, without=one).median for one in origins) <= median
 
 
-@pytest.mark.parametrize(
-    "quantity",
-    [
-        "weights",
-        "pool",
-        pytest.param(
-            "tokens",
-            marks=pytest.mark.xfail(strict=True, reason="covers all: the pool's interval, over eight sources"),
-        ),
-    ],
-)
-def test_the_interval_of_memory_is_no_wider_than_it_says(scores, quantity):
+@pytest.mark.parametrize("quantity", ["weights", "pool"])
+def test_the_interval_of_memory_is_no_wider_than_it_says(scores, unseen, quantity):
     assert round(scores.score(quantity).coverage, 2) <= COVERAGE[1]
+    assert round(unseen.score(quantity).coverage, 2) <= COVERAGE[1]
+
+
+def test_the_interval_of_the_tokens_is_that_of_the_pool(scores):
+    """Eight of the ten sources log tokens; the one that lies outside of its pool's interval logs none."""
+    by = {(one.id, one.quantity): one for one in scores.errors if one.kind == "stock"}
+    outside = {one.origin for one in by.values() if one.quantity == "pool" and not one.inside}
+    for (name, quantity), tokens in by.items():
+        if quantity != "tokens":
+            continue
+        pool = by[name, "pool"]
+        wide = [(one.high - one.low) / one.predicted for one in (pool, tokens)]
+        assert wide[1] == pytest.approx(wide[0], rel=0.05) and tokens.origin not in outside
+    assert len(outside) == 1
 
 
 def test_a_log_that_tells_no_settings_lies_inside_an_interval_that_spans_them(scores):
     found, told = scores.score("pool", kinds=("open",)), scores.score("pool")
-    assert found.logs >= 4 and found.coverage >= COVERAGE[0]
+    assert found.logs >= 2 and found.coverage >= COVERAGE[0]
     assert found.width > told.width

@@ -55,12 +55,11 @@ def test_a_known_model_is_not_predicted_worse_than_an_unknown_one(found, figure)
     assert alone.p90 <= unknown.p90
 
 
-@pytest.mark.parametrize("known", KNOWLEDGE)
-def test_groups_of_every_class_of_knowledge_are_covered(found, known):
-    score = found.classes.get(known)
-    if score is None or score.groups < 15:
-        pytest.skip("too few groups to say")
-    assert score.coverage >= 0.87
+def test_groups_of_every_class_of_knowledge_are_covered(found):
+    # of fewer than 15 groups nothing can be said
+    scores = {known: score for known in KNOWLEDGE if (score := found.classes.get(known)) and score.groups >= 15}
+    assert len(scores) > 4
+    assert {known: score.coverage for known, score in scores.items() if score.coverage < 0.87} == {}
 
 
 def test_runs_after_a_fit_and_refused_ones_are_on_the_page():
@@ -74,21 +73,24 @@ def test_nine_in_ten_left_out_figures_lie_in_intervals_made_without_them(found, 
     assert np.mean(found.table.inside[mode]) >= 0.87
 
 
-@pytest.mark.xfail(reason="95 to 97 %: groups count once, and no class narrows without evidence", strict=True)
-@pytest.mark.parametrize("mode", ["random", "group", "model", "accelerator"])
-def test_intervals_are_no_wider_than_nine_in_ten_need(found, mode):
-    assert np.mean(found.table.inside[mode]) <= 0.93
+# large groups are known better than small ones, so that 95 to 97 % of the rows lie inside where 90 % of the groups do
+_WIDE = pytest.param("accelerator", marks=pytest.mark.xfail(reason="94 % of groups, goal 93 %", strict=True))
 
 
-# MI300X left out is covered in 79 % since its groups see their part of the mesh (docs/physics/calibration.md); whoever
-# brings it back over 80 % must take the mark away
-_MISSED = [
-    pytest.param(mode, marks=pytest.mark.xfail(reason=f"mi300x left out: {said}, goal 80 %", strict=True))
-    for mode, said in (("group", "79 %"), ("accelerator", "70 %"))
-]
+@pytest.mark.parametrize("mode", ["random", "group", "model", _WIDE])
+def test_intervals_are_no_wider_than_nine_groups_in_ten_need(found, mode):
+    table = found.table
+    score = groups_score(table.by_group(mode, ~np.isnan(table.predicted[mode])))
+    assert score.groups > 150
+    assert 0.87 <= score.coverage <= 0.93
 
 
-@pytest.mark.parametrize("mode", ["random", "model", *_MISSED])
+# MI300X left out with its group is covered in 80 %, as a part in 70 % (docs/physics/calibration.md); whoever brings it
+# over 80 % there must take the mark away
+_MISSED = pytest.param("accelerator", marks=pytest.mark.xfail(reason="mi300x left out: 70 %, goal 80 %", strict=True))
+
+
+@pytest.mark.parametrize("mode", ["random", "group", "model", _MISSED])
 def test_no_large_group_is_left_with_intervals_that_are_too_narrow(found, mode):
     [goal] = [one for one in found.goals if one.name.startswith(f"least coverage of a large group, {mode}:")]
     assert goal.met

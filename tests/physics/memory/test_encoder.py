@@ -32,6 +32,20 @@ def test_a_step_of_more_tokens_tries_more_images():
     assert kept[0] == 2 * 16384 * 4 * 2048
 
 
+def test_the_first_release_tries_a_video_as_long_as_the_longest_request_holds():
+    model = load_model("qwen3-vl-30b-a3b")
+
+    def peak(version: str, longest: float) -> float:
+        told = MemorySettings(version=version, max_requests=1, token_budget=2048, longest=longest)
+        held = rank_memory(model, model.checkpoint("bf16"), layout=Layout(tp=2), kv="bf16", settings=told)
+        return float(held.stages[0].activation[0])
+
+    image = peak("0.11.1", 65536.0)
+    # an image and the video share the request; seven images are 14 frames, and more are not tried
+    assert [peak("0.11.0", 16384.0 * n) / image for n in (1, 2, 3, 4, 16)] == [1.0, 1.0, 2.0, 3.0, 7.0]
+    assert peak("0.19.0", 262144.0) == image
+
+
 def test_pass_and_sampler_run_beside_what_the_tower_left():
     model = load_model("qwen3.5-27b")
     peak, kept = encoder_peak(model, tokens=2048 * ONE, tp=4 * ONE)

@@ -1,12 +1,15 @@
 """Startup logs of vLLM, SGLang and llama.cpp: lines written after the formats of the engines."""
 
 # ruff: noqa: E501 (lines as long as the engines write them)
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from glmplan.facts.catalogue.accelerators import load_accelerator
+from glmplan.facts.catalogue.models import load_model
 from glmplan.measure.memory_comparison import beside
-from glmplan.prediction.start_memory import Span, StartMemory
+from glmplan.prediction.start_memory import Span, StartMemory, predict_start
 from glmplan.readers.runs.importers import import_file, import_text
 
 SHARED = Path(__file__).parents[3].parent / "shared"
@@ -137,6 +140,21 @@ def test_what_the_trial_run_took_is_read():
     log = import_text(TRIAL_RUN).logged
     found = (log.activations, log.outside_torch, log.graph_estimate, log.total)
     assert found == tuple(size * GIB for size in (1.97, 0.07, 0.75, 79.19))
+
+
+@pytest.mark.parametrize(("said", "taken"), [("enabled (default since v0.21.0).", True), ("disabled (VLLM_", False)])
+def test_a_log_says_whether_its_estimate_of_graphs_is_taken_from_the_pool(said, taken):
+    # builds between releases carry the number of the release before
+    log = import_text(
+        TRIAL_RUN + f"(Worker pid=1) INFO [gpu_worker.py:455] CUDA graph memory profiling is {said}"
+    ).logged
+    assert log.graphs_taken is taken
+    assert import_text(TRIAL_RUN).logged.graphs_taken is None
+    llama = load_model("llama-3.1-8b")
+    for version in ("0.19.0", "0.22.0"):
+        told = replace(log, version=version, memory_utilization=0.9)
+        found = predict_start(told, llama, llama.checkpoint("bf16"), load_accelerator("h100-sxm"))
+        assert (found.parts["graph_estimate"] < 0.0) is taken
 
 
 def test_the_difference_of_a_pool_is_the_sum_of_its_parts():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from glmplan.errors import SpecError
+from glmplan.facts.files import MOST_OF_A_FILE, read_log, understood
 from glmplan.readers.machines.dumps import cpu, nvidia, pci, rocm
 
 __all__ = ["Dump", "read_dump"]
@@ -77,17 +77,13 @@ def read_dump(file: str | Path) -> Dump:
     'numactl -H'
     """
     path = Path(file)
-    try:
-        data = path.read_bytes()
-        data = gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data
-    except (OSError, EOFError) as error:
-        raise SpecError(f"cannot be read: {getattr(error, 'strerror', None) or error}", file=path) from None
-    text = _ESCAPES.sub("", data.decode(errors="replace")).replace("\r\n", "\n")
+    text = _ESCAPES.sub("", read_log(path, most=MOST_OF_A_FILE)).replace("\r\n", "\n")
     if not text.strip():
         raise SpecError("is empty", file=path)
     if re.match(r"\s*pid, process_name", text):
         raise SpecError("lists processes (--query-compute-apps), which says nothing of the machine", file=path)
     for tool, sign, reader in _READERS:
         if sign.search(text):
-            return Dump(str(path), tool, reader(text, str(path)))
+            with understood(path, f"dump of {tool}"):
+                return Dump(str(path), tool, reader(text, str(path)))
     raise SpecError(f"is none of the dumps that can be read: {', '.join(tool for tool, _, _ in _READERS)}", file=path)

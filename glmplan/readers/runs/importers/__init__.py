@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from glmplan.errors import SpecError
+from glmplan.facts.files import read_log, understood
 from glmplan.readers.runs.columns import COLUMNS, ignored_columns, nearest_column
 from glmplan.readers.runs.importers import (
     aiperf,
@@ -105,6 +106,12 @@ def import_text(text: str, *, name: str = "", facts: Mapping[str, Any] | None = 
     source = Source(name, _ANSI.sub("", text.removeprefix("\ufeff")))
     if not source.text.strip():
         raise SpecError("is empty; expected a benchmark's result or a startup log", file=name or None)
+    with understood(name or "text", "benchmark's result"):
+        return _read(source, name, facts or {})
+
+
+def _read(source: Source, name: str, facts: Mapping[str, Any]) -> Imported:
+    """Find out the kind of a text and read it."""
     kind = next((kind for kind in _READERS if kind.recognise(source)), None)
     if kind is None:
         beside = next((why for mark, why in _BESIDE.items() if mark in source.text), None) or _table(source.text)
@@ -114,7 +121,7 @@ def import_text(text: str, *, name: str = "", facts: Mapping[str, Any] | None = 
     if not found.rows and found.logged is None:
         shown = "; ".join(str(problem) for problem in found.problems[:5]) or "it holds no finished run"
         raise SpecError(f"looks like {kind.name}, but no record of it can be used: {shown}", file=name or None)
-    rows = [_finish(row, facts or {}) for row in found.rows]
+    rows = [_finish(row, facts) for row in found.rows]
     return Imported(kind.name, rows, found.problems, found.logged)
 
 
@@ -148,18 +155,7 @@ def import_file(path: str | Path, *, facts: Mapping[str, Any] | None = None) -> 
     SpecError
         If the file cannot be read, is of no known kind, or holds nothing usable.
     """
-    import gzip
-    import zlib
-
-    try:
-        data = Path(path).read_bytes()
-        if data.startswith(b"\x1f\x8b"):
-            data = gzip.decompress(data)
-    except (EOFError, zlib.error, gzip.BadGzipFile):
-        raise SpecError("is a gzip file that is cut off or broken", file=path) from None
-    except OSError as error:
-        raise SpecError(f"cannot be read: {error.strerror}", file=path) from None
-    return import_text(data.decode("utf-8", errors="replace"), name=str(path), facts=facts)
+    return import_text(read_log(path), name=str(path), facts=facts)
 
 
 def _finish(row: Mapping[str, Any], facts: Mapping[str, Any]) -> dict[str, Any]:

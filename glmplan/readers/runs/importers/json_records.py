@@ -61,6 +61,7 @@ def _values(text: str, start: int, base_line: int) -> tuple[list[Document], list
     problems: list[Problem] = []
     gap = re.compile(r"[\s,\x00\ufeff]*")
     position, counted, line = start, start, base_line
+    whole = len(text.rstrip())
     while True:
         position = gap.match(text, position).end()  # type: ignore[union-attr]
         line, counted = line + text.count("\n", counted, position), position
@@ -68,9 +69,9 @@ def _values(text: str, start: int, base_line: int) -> tuple[list[Document], list
             return found, problems, position
         try:
             value, end = decoder.raw_decode(text, position)
-        except (json.JSONDecodeError, RecursionError) as error:
+        except (ValueError, RecursionError) as error:
             at = getattr(error, "pos", position)
-            cut = at >= len(text.rstrip()) or str(error).startswith("Unterminated string")
+            cut = at >= whole or str(error).startswith("Unterminated string")
             found_line = line + text.count("\n", position, at)
             why = f"found {text[at : at + 20]!r}" + (f" on line {found_line}" if found_line != line else "")
             why = "the record is cut off" if cut else why

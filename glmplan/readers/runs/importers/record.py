@@ -7,6 +7,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 from glmplan.readers.runs.importers.json_records import Document, Problem, array_elements, documents
@@ -23,6 +24,11 @@ __all__ = [
     "milliseconds",
     "row_identifier",
 ]
+
+#: content beyond which rows are named by its digest [character]
+_LONG = 1 << 16
+#: what no time, size or count reaches
+_LARGEST = 1e300
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,8 +209,8 @@ class Fields:
             if value is None or value == "":
                 continue
             try:
-                found = float(value) if not isinstance(value, bool | list | dict) else math.nan
-            except (TypeError, ValueError):
+                found = _float(value)
+            except (TypeError, ValueError, OverflowError):
                 found = math.nan
             if not math.isnan(found):
                 return found
@@ -246,7 +252,9 @@ class Fields:
         """Return a list of numbers; empty if it is missing or holds anything else."""
         value = self.value.get(key)
         if isinstance(value, Sequence) and not isinstance(value, str):
-            kept = [float(v) for v in value if isinstance(v, int | float) and not isinstance(v, bool)]
+            kept = [
+                float(v) for v in value if isinstance(v, int | float) and not isinstance(v, bool) and abs(v) < 1e300
+            ]
             if len(kept) == len(value):
                 return kept
             self.problems.append(Problem(self.line, self.prefix + key, "expected a list of numbers"))
@@ -258,6 +266,12 @@ class Fields:
         for key in keys:
             value, prefix = (value.get(key) if isinstance(value, Mapping) else None) or {}, f"{prefix}{key}."
         return Fields(value if isinstance(value, Mapping) else {}, self.line, self.problems, prefix)
+
+
+def _float(value: Any) -> float:
+    if isinstance(value, bool | list | dict) or (isinstance(value, str) and not value.isascii()):
+        raise ValueError
+    return float(value)
 
 
 def _short(value: Any) -> str:
@@ -306,4 +320,12 @@ def row_identifier(content: str, index: int) -> str:
     >>> row_identifier("abc", 0)
     'imp-af933b6265'
     """
-    return "imp-" + hashlib.sha256(f"{index}:{content}".encode()).hexdigest()[:10]
+    if len(content) > _LONG:
+        # a long file is not gone through again for each of its rows
+        content = _digest(content)
+    return "imp-" + hashlib.sha256(f"{index}:{content}".encode(errors="replace")).hexdigest()[:10]
+
+
+@lru_cache(maxsize=1)
+def _digest(content: str) -> str:
+    return hashlib.sha256(content.encode(errors="replace")).hexdigest()

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import csv
 from dataclasses import dataclass
 from pathlib import Path
 
 from glmplan.errors import SpecError
+from glmplan.facts.files import read_rows
 from glmplan.facts.folders import data_folder
 from glmplan.readers.runs.importers.startup import StartupLog
 from glmplan.units import GIB
@@ -111,8 +111,7 @@ def start_up_logs(path: str | Path | None = None) -> list[LoggedStart]:
     (99, True)
     """
     file = Path(path) if path is not None else data_folder("calibration") / "memory" / "start-up-logs.csv"
-    with open(file, newline="", encoding="utf-8") as stream:
-        return [_start(row, file) for row in csv.DictReader(stream)]
+    return [_start(row, file) for row in read_rows(file)]
 
 
 def _start(row: dict[str, str], file: Path) -> LoggedStart:

@@ -66,6 +66,8 @@ class StartupLog:
         Token budget of one step, [token]
     graph_count : float or None
         Graphs captured, [-]
+    graphs_taken : bool or None
+        Whether the launch takes its estimate of CUDA graphs from the pool, where the log says so.
     lines : dict of str to int
         Where each of these stands.
     """
@@ -99,6 +101,7 @@ class StartupLog:
     max_sequences: float | None = None
     max_batched_tokens: float | None = None
     graph_count: float | None = None
+    graphs_taken: bool | None = None
     lines: dict[str, int] = field(default_factory=dict)
 
     def put(self, name: str, value: Any, line: int, keep: str = "first") -> None:

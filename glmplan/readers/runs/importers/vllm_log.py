@@ -109,6 +109,8 @@ def read(source: Source) -> Imported:
             log.put("graphs", float(match[1]) * GIB, line, "max")
     for line, match in matches(text, r"CUDA graph memory: PIECEWISE=(\d+).*?FULL=(\d+)"):
         log.put("graph_count", float(match[1]) + float(match[2]), line)
+    for line, match in matches(text, r"CUDA graph memory profiling is (enabled|disabled)"):
+        log.put("graphs_taken", match[1] == "enabled", line)
     for name, pattern in _SIZES:
         for line, match in matches(text, pattern):
             log.put(name, float(match[1]) * GIB, line, "max")
