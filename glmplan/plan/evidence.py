@@ -1,4 +1,4 @@
-"""Whether a model was ever served on a part by an engine: measured, measured elsewhere, told by a recipe, or by nobody."""
+"""Whether a model was ever served on a part by an engine: measured, measured elsewhere, in a recipe, or by nobody."""
 
 from __future__ import annotations
 

@@ -290,7 +290,7 @@ class AnswerRecord:
     knowledge : str
         Class of what was measured.
     evidence : str
-        Whether the model was served on the part by the engine, one of `glmplan.plan.evidence.EVIDENCE` at its beginning.
+        Whether the model was served on the part by the engine; begins with one of `glmplan.plan.evidence.EVIDENCE`.
     fits : tuple of str
         Files of fits that were used.
     """
