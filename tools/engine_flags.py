@@ -70,10 +70,12 @@ def main() -> None:
         version, modules, names = read_wheel(given.engine, wheel)
         before = max((key for key in kept if version_key(key) < version_key(version)), key=version_key, default=None)
         old = set(kept[before]["flags"]) if before else set()
-        print(f"{given.engine} {version}: {len(names)} options; new since {before}: {' '.join(sorted(set(names) - old))}")
+        new = " ".join(sorted(set(names) - old))
+        print(f"{given.engine} {version}: {len(names)} options; new since {before}: {new}")
         print(f"  gone since {before}: {' '.join(sorted(old - set(names)))}")
         project = {"trtllm": "tensorrt-llm"}.get(given.engine, given.engine)
-        source = f"https://pypi.org/project/{project}/{version}/ ({', '.join(modules[:3])}{' ...' * (len(modules) > 3)})"
+        where = ", ".join(modules[:3]) + " ..." * (len(modules) > 3)
+        source = f"https://pypi.org/project/{project}/{version}/ ({where})"
         kept[version] = {"version": version, "source": source, "flags": names}
     text = "# Options of the server by release, names only: written by tools/engine_flags.py\n"
     for version in sorted(kept, key=version_key):

@@ -4,8 +4,8 @@ python tools/recipes.py recipes.csv
 
 The snapshot is a table with the columns recipe, checkpoint, accelerator, verified, engine, min_version, precision,
 gpus_or_tp, mode, recommended, flags, env, date and source, one row for each command (vllm-project/recipes run through
-its own command-synthesis.js, the SGLang cookbook, TensorRT-LLM examples/configs). Kept are rows of models and parts that
-the catalogue has, one for each engine, checkpoint, part and number of cards: the recommended one, else the first.
+its own command-synthesis.js, the SGLang cookbook, TensorRT-LLM examples/configs). Kept are rows of models and parts
+that the catalogue has, one for each engine, checkpoint, part and number of cards: the recommended one, else the first.
 """
 
 from __future__ import annotations

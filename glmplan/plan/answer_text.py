@@ -310,6 +310,8 @@ def _command(answer: AnswerRecord, width: int) -> str:
 
 def _rests(answer: AnswerRecord, width: int) -> str:
     out = "It rests on\n"
+    if answer.evidence:
+        out += paragraph(width, f"this model on this part with {answer.asked.engine}: {answer.evidence}")
     if answer.basis:
         out += paragraph(width, f"speeds: {answer.basis} ({', '.join(answer.fits[:1])})")
     if answer.ranks:

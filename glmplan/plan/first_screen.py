@@ -195,7 +195,7 @@ class _Screen:
         if answer.ranks:
             yield from self._row("memory", self._memory(), self.room["memory"])
         if answer.basis and self.room["basis"]:
-            yield from self._row("rests on", answer.basis, self.room["basis"])
+            yield from self._row("rests on", f"{answer.evidence}; {answer.basis}", self.room["basis"])
 
     def _speed(self, row: UserRow) -> str:
         """The rate of one of the users; of answers of a single token there is none."""

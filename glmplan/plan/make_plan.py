@@ -9,6 +9,7 @@ from glmplan.plan.arriving import asked_under, traffic_of, traffic_words
 from glmplan.plan.capacity import Holding, stage_ranks
 from glmplan.plan.changes import changes_of, verdict_of
 from glmplan.plan.engine_limits import Obstacles
+from glmplan.plan.evidence import evidence_words
 from glmplan.plan.hazard_warnings import hazard_warnings, hazards_of, without_danger
 from glmplan.plan.launch import launch_command
 from glmplan.plan.plan import RunnerUp, Warn
@@ -138,6 +139,9 @@ def answer_of(asked: Asked, traffic: Traffic | None = None) -> FitAnswer:
         command_notes=notes,
         basis=one.basis,
         knowledge=one.knowledge,
+        evidence=evidence_words(
+            asked, one.knowledge, by_host=not runs_on_accelerators(deployment), cards=best.terms.accelerators
+        ),
         fits=(_fit_file(deployment), "calibration/fits/memory.toml"),
         traffic=traffic_words(traffic) if traffic is not None else "",
         runs=runs_under(solution, traffic) if traffic is not None and rows[0].ttft is not None else (),

@@ -343,6 +343,8 @@ class AnswerRecord:
         What the speeds rest on.
     knowledge : str
         Class of what was measured.
+    evidence : str
+        Whether the model was served on the part by the engine; begins with one of `glmplan.plan.evidence.EVIDENCE`.
     fits : tuple of str
         Files of fits that were used.
     traffic : str
@@ -380,6 +382,7 @@ class AnswerRecord:
     command_notes: tuple[str, ...] = ()
     basis: str = ""
     knowledge: str = ""
+    evidence: str = ""
     fits: tuple[str, ...] = ()
     traffic: str = ""
     runs: tuple[TrafficRun, ...] = ()

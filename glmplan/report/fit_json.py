@@ -95,6 +95,7 @@ def fit_record(answer: FitAnswer) -> dict[str, Any]:
         "assumed": list(asked.assumed),
         "basis": answer.basis,
         "knowledge": answer.knowledge,
+        "evidence": answer.evidence,
         "fits": list(answer.fits),
     }
 

@@ -108,7 +108,7 @@ def test_degrees_that_are_no_powers_of_two_are_looked_at_where_the_heads_divide(
 
 
 def test_what_was_asked_for_stays():
-    found = solution(tp="1", pp="6", kv="bf16", eager=True)
+    found = solution(tp="1", pp="6", kv="bf16", eager=True, engine_version="0.19.0")
     assert all((one.holding.terms.tp, one.holding.terms.pp) == (1, 6) for one in found.ranked)
     assert found.best.terms.kv == "bf16" and not found.best.terms.graphs
 
@@ -122,9 +122,9 @@ def test_the_chosen_layout_is_predicted_with_its_own_pool():
 
 
 def test_changes_are_computed_as_a_plan_of_their_own_would_be():
-    answer = fit_answer(Words("glm-5.1-nvfp4", SIX))
+    answer = fit_answer(Words("glm-5.1-nvfp4", SIX, engine_version="0.19.0"))
     change = next(one for one in answer.changes if one.name == "kv")
-    alone = fit_answer(Words("glm-5.1-nvfp4", SIX, kv="bf16"))
+    alone = fit_answer(Words("glm-5.1-nvfp4", SIX, kv="bf16", engine_version="0.19.0"))
     assert change.pool_tokens == alone.holding.pool
     assert change.user_rate == pytest.approx(alone.users[0].user_rate.value)
 

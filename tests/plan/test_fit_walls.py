@@ -18,7 +18,7 @@ def test_an_engine_that_never_runs_the_model_on_the_silicon_does_not_fit_and_ano
 
 
 def test_an_error_that_a_patch_lifts_is_a_warning_with_what_to_do():
-    answer = fit_answer(Words("glm-5.1-nvfp4", "6xrtx-pro-6000-ws"))
+    answer = fit_answer(Words("glm-5.1-nvfp4", "6xrtx-pro-6000-ws", engine_version="0.19.0"))
     wall = next(one for one in answer.warnings if one.name == "vllm-glm-moe-dsa-unknown-to-transformers")
     assert wall.severity == "error" and "transformers" in wall.do
     assert answer.verdict == "fits"
@@ -31,18 +31,33 @@ def test_trouble_of_the_machine_is_no_verdict_on_the_model():
 
 
 def test_sparse_attention_that_the_silicon_lacks_is_planned_dense_and_a_build_with_it_is_computed():
-    answer = fit_answer(Words("glm-5.1-nvfp4", "6xrtx-pro-6000-ws"))
+    answer = fit_answer(Words("glm-5.1-nvfp4", "6xrtx-pro-6000-ws", engine_version="0.19.0"))
     assert answer.holding.terms.sparse is False
     change = next(one for one in answer.changes if one.name == "kernels")
     assert change.user_rate > 0 and change.pool_tokens > 0
+
+
+@pytest.mark.parametrize("version", [None, "latest", "0.24.0", "0.33.0"])
+def test_six_cards_serve_sparsely_with_the_releases_that_have_the_kernels(version):
+    answer = fit_answer(Words("glm-5.1-nvfp4", "6xrtx-pro-6000-ws", engine_version=version))
+    terms = answer.holding.terms
+    assert terms.sparse and terms.indexer and terms.graphs and terms.kv == "fp8"
+    assert answer.verdict == "fits" and answer.safe.users > 0
+    names = {one.name: one for one in answer.warnings}
+    assert "vllm-no-sparse-mla-on-sm120" not in names
+    # what nobody has run is said
+    assert names["vllm-sparse-mla-on-sm120-in-stages"].severity == "unknown"
 
 
 def test_a_dense_fallback_takes_the_memory_of_what_the_engine_keeps():
     def per_token(answer):
         return answer.holding.memory.per_token[answer.holding.point]
 
-    dropped = fit_answer(Words("glm-5.1-nvfp4", "8xrtx-pro-6000-ws", engine="vllm", kv="fp8", tp="8", pp="1"))
-    kept = fit_answer(Words("glm-5.1-nvfp4", "8xrtx-pro-6000-ws", engine="sglang", kv="bf16", tp="8", pp="1"))
+    def plan(engine, version, kv):
+        words = {"engine": engine, "engine_version": version, "kv": kv, "tp": "8", "pp": "1"}
+        return fit_answer(Words("glm-5.1-nvfp4", "8xrtx-pro-6000-ws", **words))
+
+    dropped, kept = plan("vllm", "0.19.0", "fp8"), plan("sglang", "0.5.10", "bf16")
     assert not dropped.holding.terms.indexer and per_token(dropped) == 78 * 576
     # SGLang goes on allocating index keys: 100,152 B a token with BF16 latents, as measured
     assert kept.holding.terms.indexer and per_token(kept) == 100_152

@@ -12,7 +12,7 @@ def command(model, on, **words):
 
 
 def test_vllm_gets_layout_cache_and_eager_mode():
-    text = command("glm-5.1-nvfp4", "6xrtx-pro-6000-ws")
+    text = command("glm-5.1-nvfp4", "6xrtx-pro-6000-ws", engine_version="0.19.0")
     assert text.startswith("vllm serve nvidia/GLM-5.1-NVFP4 ")
     for flag in ("--tensor-parallel-size 2", "--pipeline-parallel-size 3", "--kv-cache-dtype fp8", "--enforce-eager"):
         assert flag in text

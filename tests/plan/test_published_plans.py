@@ -13,7 +13,7 @@ def plan(model, on, **words):
 
 def test_glm_51_nvfp4_fits_six_96_gb_cards_at_tp2_pp3():
     """Field report of April 2026: GLM-5.1 NVFP4 on six RTX PRO 6000, TP 2 PP 3, in service for days."""
-    answer = plan("glm-5.1-nvfp4", "6xrtx-pro-6000-ws")
+    answer = plan("glm-5.1-nvfp4", "6xrtx-pro-6000-ws", engine_version="0.19.0")
     assert answer.verdict == "fits"
     terms = answer.holding.terms
     assert (terms.tp, terms.pp, terms.dp) == (2, 3, 1)

@@ -1,6 +1,6 @@
 """Published recipes: which release of an engine serves which checkpoint on which part, with which options.
 
-One file for each model, `hardware_db/recipes/<model>.csv`, read when asked for, written by `tools/recipes.py`.
+One file for each model, `hardware_db/recipes/<model>.csv`, read only when asked for; `tools/recipes.py` writes it.
 The names of the options of a release stand in `hardware_db/engines/flags` (`tools/engine_flags.py`).
 """
 

@@ -138,8 +138,8 @@ def _deepseek_v41(fields: ConfigFields) -> Anatomy:
         own = {"experts": fields.whole("dspark_n_routed_experts"), "topk": fields.whole("dspark_num_experts_per_tok")}
         extra["draft"] = LayerKind(mixer=_compressed(fields), ffn=(experts.model_copy(update=own),), streams=streams)
         joined = len(fields.raw("dspark_target_layer_ids", []))
-        mtp = MtpSpec(layers=stages, layer="draft", method="dspark", block=fields.whole("dspark_block_size"),
-                      joined=joined, markov_rank=fields.whole("dspark_markov_rank"))  # fmt: skip
+        rank, block = fields.whole("dspark_markov_rank"), fields.whole("dspark_block_size")
+        mtp = MtpSpec(layers=stages, layer="draft", method="dspark", block=block, joined=joined, markov_rank=rank)
     return Anatomy("deepseek", _named(layers, names), extra=extra, mtp=mtp)
 
 

@@ -1,0 +1,72 @@
+"""Whether a model was ever served on a part by an engine: measured, measured elsewhere, in a recipe, or by nobody."""
+
+from __future__ import annotations
+
+import csv
+from functools import cache
+
+from glmplan.facts.folders import data_folder
+from glmplan.plan.question import Asked
+from glmplan.plan.recipe_words import recipe_for
+
+__all__ = ["EVIDENCE", "evidence_words"]
+
+#: the four answers, from most to least
+EVIDENCE: tuple[str, ...] = ("measured", "measured on another part", "recipe only", "nobody ran it")
+#: class of what the fit knows (`glmplan.prediction.effects.KNOWLEDGE`) → place in `EVIDENCE`; others are not measured
+_MEASURED = {"site": 0, "configuration": 0, "group": 0, "pair": 1, "format": 1, "model": 1}
+#: published runs of models that are held in part or whole by the memory of a host
+_HOSTED = ("ktransformers", "llama-cpp-strix-halo", "other-public")
+
+
+def evidence_words(asked: Asked, knowledge: str, *, by_host: bool, cards: int) -> str:
+    """Say what is known of a model on a part with an engine, whatever the layout.
+
+    Parameters
+    ----------
+    asked : Asked
+        The question.
+    knowledge : str
+        Class of what the fit of the step time knows.
+    by_host : bool
+        Whether the speeds come from runs of hosts, whose fit has no classes.
+    cards : int
+        Cards of the plan, [-]
+
+    Returns
+    -------
+    str
+        One of `EVIDENCE`, and of a recipe where it stands.
+    """
+    part = asked.machine.accelerator.name
+    place = _of_host(asked) if by_host else _MEASURED.get(knowledge)
+    if place is not None:
+        return EVIDENCE[place]
+    recipe = recipe_for(asked, cards)
+    if recipe is None:
+        return EVIDENCE[3]
+    if recipe.accelerator != part:
+        return f"{EVIDENCE[3]}; a recipe for {recipe.accelerator} stands in {recipe.source}"
+    run = "its publisher ran it" if recipe.verified else "not said to be run"
+    return f"{EVIDENCE[2]} ({run}): {recipe.source}"
+
+
+def _of_host(asked: Asked) -> int | None:
+    """Place in `EVIDENCE` by the published runs of hosts, None where they have not the model."""
+    parts = _measured_on_hosts().get((asked.engine, asked.model.name))
+    if parts is None:
+        return None
+    return 0 if asked.machine.accelerator.name in parts else 1
+
+
+@cache
+def _measured_on_hosts() -> dict[tuple[str, str], frozenset[str]]:
+    """Engine and model → parts of its runs."""
+    found: dict[tuple[str, str], set[str]] = {}
+    for name in _HOSTED:
+        file = data_folder("calibration") / "measurements" / f"{name}.csv"
+        if file.is_file():
+            with file.open(encoding="utf-8", newline="") as stream:
+                for row in csv.DictReader(stream):
+                    found.setdefault((row["engine"], row["model"]), set()).add(row["accelerator"])
+    return {key: frozenset(parts) for key, parts in found.items()}

@@ -1,0 +1,46 @@
+"""Each answer says whether the model was ever served on the part by the engine, and where a recipe stands."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from glmplan.errors import GlmplanError
+from glmplan.plan import Words, fit_answer
+from glmplan.plan.answer_text import fit_text
+from glmplan.plan.evidence import EVIDENCE
+from glmplan.plan.first_screen import first_screen
+from glmplan.plan.question import read_words
+from glmplan.report.fit_json import fit_json
+
+
+@pytest.mark.parametrize(
+    ("model", "on", "engine", "said"),
+    [
+        ("glm-5.1-nvfp4", "6xrtx-pro-6000-ws", "vllm", "measured"),
+        ("gpt-oss-120b", "2xl40s", "vllm", "measured on another part"),
+        ("qwen3.8-2.4t-a95b-nvfp4", "8xb300-sxm", "vllm", "recipe only (its publisher ran it)"),
+        ("muse-glimmer-30b", "2xl40s", "vllm", "nobody ran it"),
+    ],
+)
+def test_one_of_four_answers_stands_on_the_first_screen_and_in_every_form(model, on, engine, said):
+    answer = fit_answer(Words(model, on, engine=engine))
+    assert answer.evidence.startswith(said) and answer.evidence.startswith(EVIDENCE)
+    assert " ".join(answer.evidence.split()) in " ".join(fit_text(answer, 400).split())
+    assert said.partition(" (")[0] in " ".join(first_screen(answer, 100).split())
+    assert json.loads(fit_json(answer))["evidence"] == answer.evidence
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang", "trtllm", "ktransformers"])
+def test_a_purchase_is_planned_with_the_newest_release_that_evidence_covers(engine):
+    asked = read_words(Words("glm-5.1-fp8", "8xh200-sxm", engine=engine))
+    latest = read_words(Words("glm-5.1-fp8", "8xh200-sxm", engine=engine, engine_version="latest"))
+    assert asked.runs_as == latest.runs_as is not None
+    assert any(asked.runs_as in text and "evidence" in text for text in asked.assumed)
+
+
+@pytest.mark.parametrize(("engine", "nearest"), [("vllm", "0.33.0"), ("sglang", "0.5.23")])
+def test_a_release_beyond_all_evidence_is_refused_with_the_nearest(engine, nearest):
+    with pytest.raises(GlmplanError, match=nearest):
+        read_words(Words("glm-5.1-fp8", "8xh200-sxm", engine=engine, engine_version="9999.0"))
