@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from glmplan.cli.options import with_options
+from glmplan.cli.options import Calibration, with_options
 
 #: steps of the ladder when none are given
 _USERS = "1,2,4,8"
@@ -77,6 +77,7 @@ class ReportOptions:
         typer.Option(help="Exit with 1 when a figure differs by more: 20%; or `interval`: by more than chance allows."),
     ] = None
     as_json: Annotated[bool, typer.Option("--json", help="Print the record as JSON.")] = False
+    calibration: Calibration = None
 
 
 @with_options()
@@ -91,6 +92,7 @@ def command(server: ServedOptions, asked: LadderOptions, client: ClientOptions, 
     from glmplan.measure.validation import deployment_facts, ignored_in_plan, parse_share
     from glmplan.measure.validation_page import compared_json, html_page
     from glmplan.measure.verdict import consistent, worst
+    from glmplan.prediction.own_site import site_calibration
 
     if not server.url.startswith(("http://", "https://")):
         raise SpecError("is not an address such as http://host:8000/v1", field="--url", value=server.url or "(missing)")
@@ -102,7 +104,8 @@ def command(server: ServedOptions, asked: LadderOptions, client: ClientOptions, 
     if ignored:
         typer.echo(f"warning: {server.plan}: ignored, as no column of a run has this name: {ignored}", err=True)
     record, journal = _climb(server, ladder, client, report)
-    compared, said, pool = _compared(record, known, report.calibrate_on)
+    with site_calibration(report.calibration):
+        compared, said, pool = _compared(record, known, report.calibrate_on)
     causes = likely_causes(
         record, compared, predicted_pool=pool, speculative=known.get("speculative", "none") != "none"
     )
