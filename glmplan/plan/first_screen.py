@@ -264,8 +264,8 @@ class _Screen:
             ask = f", {one.ask}" if one.ask.startswith("--") and not one.ask.startswith("--on") else ""
             yield from self._cut(f"{one.what}{ask}{numbers}", self.room["change"])
         if not shown and not works:
-            text = f"No change gains {LEAST_GAIN:.0%} on evidence as good; looked at: {rest} (--section changes)"
-            yield from self._cut(text, 1, "")
+            more = f"; on less: {rest} (--section changes)" if rest else ""
+            yield from self._cut(f"No change gains {LEAST_GAIN:.0%} on evidence as good{more}", 1, "")
         elif rest:
             less = "others" if works else "less gain or less evidence"
             yield from self._cut(f"{less}: {rest} (--section changes)", 1)
