@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from glmplan.cli import options as o
 from glmplan.cli.screen import say
 
 __all__ = ["command"]
@@ -15,6 +16,7 @@ __all__ = ["command"]
 def command(
     runs: Annotated[Path, typer.Option(help="Table of runs, CSV in the column form of calibration/measurements.")],
     out: Annotated[Path | None, typer.Option(help="File to write; printed if left out.")] = None,
+    calibration: o.Calibration = None,
 ) -> None:
     """Predict every row of a table of runs.
 
@@ -24,10 +26,11 @@ def command(
     from glmplan.cli.progress import bar
     from glmplan.cli.tables import read_table
     from glmplan.facts.files import write_atomically
+    from glmplan.prediction.own_site import site_calibration
     from glmplan.prediction.table import predict_runs, rows_as_csv
 
     table = read_table(runs)
-    with bar("predicting") as progress:
+    with site_calibration(calibration), bar("predicting") as progress:
         rows = predict_runs(table, progress=progress)
     text = rows_as_csv(rows)
     if out is None:

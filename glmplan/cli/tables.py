@@ -14,7 +14,7 @@ __all__ = ["read_table"]
 
 
 def read_table(path: Path) -> Runs:
-    """Read a table of runs and say on the error stream what of it is ignored.
+    """Read a table of runs and say on the error stream what of it is ignored or taken for granted.
 
     Parameters
     ----------
@@ -31,9 +31,10 @@ def read_table(path: Path) -> Runs:
     SpecError
         If it is no table of runs.
     """
+    from glmplan.readers.runs.known_names import with_known_names
     from glmplan.readers.runs.table import read_runs
 
-    found = read_runs(path)
+    found = with_known_names(read_runs(path))
     for warning in found.warnings:
         say(f"warning: {warning}", err=True)
     return found

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from glmplan.cli.options import with_options
+from glmplan.cli.options import Calibration, with_options
 from glmplan.cli.screen import say
 
 #: steps of the ladder when none are given
@@ -91,6 +91,7 @@ class ReportOptions:
         typer.Option(help="Exit with 1 when a figure differs by more: 20%; or `interval`: by more than chance allows."),
     ] = None
     as_json: Annotated[bool, typer.Option("--json", help="Print the record as JSON.")] = False
+    calibration: Calibration = None
 
 
 @with_options()
@@ -105,6 +106,7 @@ def command(server: ServedOptions, asked: LadderOptions, client: ClientOptions, 
     from glmplan.measure.validation import deployment_facts, ignored_in_plan, parse_share
     from glmplan.measure.validation_page import compared_json, html_page
     from glmplan.measure.verdict import consistent, worst
+    from glmplan.prediction.own_site import site_calibration
 
     endpoint = Endpoint(server.url, server.served or "", client.chat, verify=not client.insecure)
     by_interval = report.fail_over == "interval"
@@ -117,7 +119,8 @@ def command(server: ServedOptions, asked: LadderOptions, client: ClientOptions, 
     record, journal, ended_by = _climb(endpoint, ladder, client, report)
     # what was measured is on the disk before anything is computed from it
     kept = report.out is None or _keep(report.out, {"record.json": record_json(record)})
-    compared, said, pool = _compared(record, known, report.calibrate_on)
+    with site_calibration(report.calibration):
+        compared, said, pool = _compared(record, known, report.calibrate_on)
     causes = likely_causes(
         record, compared, predicted_pool=pool, speculative=known.get("speculative", "none") != "none"
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from glmplan.plan.answer_tables import memory_table, safe_limits, users_table
+from glmplan.plan.gains import evidence_words
 from glmplan.plan.text import LIMITS, VERDICTS, WIDTH, number, paragraph, span
 from glmplan.plan.traffic_text import traffic_section
 
@@ -137,7 +138,8 @@ def missing_words(answer: AnswerRecord) -> str:
         What the answer cannot give.
     """
     if not answer.users:
-        return "no speed can be given"
+        # the speeds of other plans stand beside it
+        return "no speed of this plan can be given"
     if answer.users[0].ttft is not None:
         return "the accelerators count by their memory only"
     return "the speeds are those of memory alone: an upper bound for many users; prefill and TTFT are unknown"
@@ -245,7 +247,8 @@ def _changes(answer: AnswerRecord, width: int) -> str:
     for one in answer.changes:
         verdict = VERDICTS[one.verdict].lower()
         layout = f" {one.layout}" if one.name != "layout" else ""
-        note = f" ({one.note})" if one.note else ""
+        said = [text for text in (one.note, evidence_words(answer, one)) if text]
+        note = f" ({'; '.join(said)})" if said else ""
         out += paragraph(
             width,
             f"{one.what}: {verdict}{layout}{change_numbers(answer, one).replace(':', ',', 1)}{note}",

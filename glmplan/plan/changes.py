@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 
 from glmplan.errors import GlmplanError
 from glmplan.facts.catalogue.models import load_model, model_names
@@ -16,14 +17,16 @@ from glmplan.plan.plan import Change
 from glmplan.plan.question import DEFAULT_ENGINE, Asked
 from glmplan.plan.ranking import Scored
 from glmplan.plan.search import Solution, solve
-from glmplan.plan.simulated import shown_rate
+from glmplan.plan.simulated import shown_rate, steady_rate
 from glmplan.readers.models.checkpoints import checkpoint_for
 
-__all__ = ["changes_of", "degrees_words", "verdict_of"]
+__all__ = ["Looked", "changes_of", "degrees_words", "verdict_of"]
 
 _CLASS = {"fits": 0, "tight": 1, "does_not_fit": 2}
-#: most machines that are looked at when more accelerators are needed
+#: most machines that are looked at when more accelerators are needed, or fewer
 _TRIALS = 8
+#: smallest gain that is worth another layout [-]
+_LEAST = 0.05
 
 
 def verdict_of(asked: Asked, first: Scored) -> str:
@@ -49,52 +52,94 @@ def verdict_of(asked: Asked, first: Scored) -> str:
     return holding.verdict
 
 
-def changes_of(solution: Solution) -> tuple[Change, ...]:
+def changes_of(solution: Solution, *, engines: bool = False) -> tuple[Looked, ...]:
     """Compute what would change the answer.
 
     Parameters
     ----------
     solution : Solution
         The plan as asked.
+    engines : bool, optional
+        Whether other engines are looked at too; they are where the plan does not fit, or rests on no run of its own
+        part and model.
 
     Returns
     -------
-    tuple of Change
-        Changes in the order of their use: nearest first.
+    tuple of Looked
+        Changes in the order of their use: nearest first; each once.
     """
     asked, first = solution.asked, solution.ranked[0]
     verdict = verdict_of(asked, first)
-    found: list[Change] = []
     if first.holding.terms.blocked is not None:
-        return tuple(_engines(solution))
-    found += _shorter(solution)
-    for make in (_cache, _kernels, _drafting, _other_layout):
+        return _once((*_other_checkpoints(solution), *_engines(solution)))
+    found: list[Looked] = list(_shorter(solution))
+    for make in (_cache, _kernels, _drafting, _other_layouts):
         found += list(make(solution))
     if verdict == "fits":
         found += _fewer(solution)
     found += _more(solution, verdict)
     found += _smaller_checkpoints(solution, verdict)
     found += _relatives(solution, verdict)
-    return tuple(found)
+    if engines or verdict != "fits" or (first.alone and first.knowledge not in _MEASURED):
+        found += _engines(solution)
+    return _once(found)
 
 
-def _change(name: str, what: str, ask: str, solution: Solution, note: str = "", place: int = 0) -> Change:
-    one = solution.ranked[place]
+#: classes in which the model was measured on the part
+_MEASURED = ("site", "configuration", "group")
+
+
+def _once(found: Iterable[Looked]) -> tuple[Looked, ...]:
+    """Changes of which no two ask for the same."""
+    seen: dict[str, Looked] = {}
+    for one in found:
+        seen.setdefault(one.change.ask or one.change.what, one)
+    return tuple(seen.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Looked:
+    """A change that was looked at, with the plan that it comes to.
+
+    Attributes
+    ----------
+    change : Change
+        Its figures; the rate of many users is that of steady sums.
+    asked : Asked
+        The question with it.
+    scored : Scored or None
+        Its best layout; None where it is refused.
+    """
+
+    change: Change
+    asked: Asked
+    scored: Scored | None
+
+    def told(self) -> Change:
+        """The change with what running its plan prints: where the cache does not hold the users, simulated."""
+        if self.scored is None or not self.scored.alone:
+            return self.change
+        return replace(self.change, total_rate=shown_rate(self.asked, self.scored))
+
+
+def _change(name: str, what: str, ask: str, solution: Solution, note: str = "", place: int = 0) -> Looked:
+    asked, one = solution.asked, solution.ranked[place]
     holding = one.holding
-    return Change(
+    change = Change(
         name=name,
         what=what,
-        verdict=verdict_of(solution.asked, one),
+        verdict=verdict_of(asked, one),
         layout=holding.terms.name,
         pool_tokens=holding.pool,
         pool_low=holding.pool_low,
         held=holding.held_low,
         user_rate=one.alone,
-        total_rate=shown_rate(solution.asked, one),
+        total_rate=steady_rate(asked, one),
         note=note,
         ask=ask,
         knowledge=one.knowledge,
     )
+    return Looked(change, asked, one)
 
 
 def _try(asked: Asked, options: frozenset[str] = frozenset()) -> Solution | None:
@@ -107,21 +152,60 @@ def _try(asked: Asked, options: frozenset[str] = frozenset()) -> Solution | None
     return found
 
 
-def _engines(solution: Solution) -> Iterator[Change]:
-    """Another engine, where the one asked for does not run the model on the part."""
-    asked = solution.asked
+def _engines(solution: Solution) -> Iterator[Looked]:
+    """Other engines: those that read the same files, and those with files of their own in the catalogue."""
+    asked, kept = solution.asked, solution.asked.checkpoint
     mine = load_engine(asked.engine).running
+    free = all(getattr(asked, name) is None for name in ("kv", "dcp")) and not asked.settings.attention_backend
     for engine in sorted(engine_names(), key=lambda name: (name != DEFAULT_ENGINE, name)):
         running = load_engine(engine).running
-        same_files = mine is not None and running is not None and mine.reads == running.reads
-        if engine == asked.engine or not same_files or load_memory_rule(engine).host_experts:
+        if engine == asked.engine or running is None or load_memory_rule(engine).host_experts or not free:
             continue
-        other = _try(asked.but(engine=engine, engine_version=None))
-        if other is not None and other.best.terms.blocked is None:
-            yield _change("engine", f"{engine} instead of {asked.engine}", f"--engine {engine}", other)
+        same_files = mine is not None and mine.reads == running.reads
+        weights = kept if same_files else _own_files(asked, engine)
+        if weights is None:
+            continue
+        other = _try(asked.but(engine=engine, engine_version=None, checkpoint=weights))
+        if other is None or other.best.terms.blocked is not None:
+            continue
+        words = f"--engine {engine}" + f" --weights {weights.name}" * (weights.name != kept.name)
+        files = "" if same_files else f" with {weights.name}"
+        yield _change("engine", f"{engine} instead of {asked.engine}{files}", words, other)
 
 
-def _shorter(solution: Solution) -> Iterator[Change]:
+def _own_files(asked: Asked, engine: str) -> Checkpoint | None:
+    """The largest checkpoint that only an engine with files of its own reads, no larger than the plan's."""
+    running, part = load_engine(engine).running, asked.machine.accelerator
+    if running is None or (running.reads == _APPLE_FILES) != (part.vendor == "Apple"):
+        return None
+    fits = [one for one in asked.model.checkpoints if _form(one) == running.reads]
+    return max((one for one in fits if _bits(one) <= _bits(asked.checkpoint) + 0.1), key=_bits, default=None)
+
+
+#: files of engines that run on Apple silicon alone
+_APPLE_FILES = "mlx"
+
+
+def _form(checkpoint: Checkpoint) -> str:
+    """In which files a checkpoint is published, as engines say what they read."""
+    if checkpoint.name.startswith(_APPLE_FILES):
+        return _APPLE_FILES
+    return "gguf" if checkpoint.file_bits_per_weight is not None else "safetensors"
+
+
+def _other_checkpoints(solution: Solution) -> Iterator[Looked]:
+    """Another checkpoint in the same files, where the engine does not run the one asked for: the nearest in size."""
+    asked = solution.asked
+    others = [one for one in asked.model.checkpoints if one.name != asked.checkpoint.name]
+    same = [one for one in others if _form(one) == _form(asked.checkpoint)]
+    for one in sorted(same, key=lambda one: abs(_bits(one) - _bits(asked.checkpoint)))[:4]:
+        other = _try(asked.but(checkpoint=one), solution.options)
+        if other is not None and other.best.terms.blocked is None and other.best.verdict != "does_not_fit":
+            yield _change("checkpoint", f"{asked.model.name} {one.name}", f"--weights {one.name}", other)
+            return
+
+
+def _shorter(solution: Solution) -> Iterator[Looked]:
     """A shorter context: the longest that is sure where the asked one is not, else half of it."""
     asked, best = solution.asked, solution.best
     if best.verdict == "fits":
@@ -141,7 +225,7 @@ def _shorter(solution: Solution) -> Iterator[Change]:
         yield _change("context", f"context {length:,} instead of {asked.full_request:,}", words, other, held)
 
 
-def _cache(solution: Solution) -> Iterator[Change]:
+def _cache(solution: Solution) -> Iterator[Looked]:
     asked, kv = solution.asked, solution.best.terms.kv
     engine = load_engine(asked.engine)
     wide = engine.default_cache
@@ -156,7 +240,7 @@ def _cache(solution: Solution) -> Iterator[Change]:
     yield _change("kv", f"{wanted.upper()} cache instead of {kv.upper()}", f"--kv {wanted}", other)
 
 
-def _kernels(solution: Solution) -> Iterator[Change]:
+def _kernels(solution: Solution) -> Iterator[Looked]:
     """A build with sparse kernels, where a wall makes the model attend densely."""
     walls = [wall for wall in solution.best.terms.walls if wall.instead.attention == "dense"]
     options = {option for wall in walls for option in wall.when.unless if option.endswith("sparse-mla")}
@@ -168,7 +252,7 @@ def _kernels(solution: Solution) -> Iterator[Change]:
         yield _change("kernels", "a community build with sparse attention kernels", "", other, note)
 
 
-def _drafting(solution: Solution) -> Iterator[Change]:
+def _drafting(solution: Solution) -> Iterator[Looked]:
     asked = solution.asked
     if asked.model.mtp is None or asked.mtp or not asked.checkpoint.includes_mtp or experts_on_host(asked):
         return
@@ -181,23 +265,31 @@ def _drafting(solution: Solution) -> Iterator[Change]:
     if drafting is None or other.ranked[drafting].holding.verdict == "does_not_fit":
         refused = next((wall for wall in other.best.terms.walls if wall.instead.mtp == 0), None)
         note = f"refused: {refused.title}" if refused else "no room for the draft layers"
-        yield Change(
+        refusal = Change(
             "mtp", "3 drafted tokens (MTP)", "does_not_fit", other.best.terms.name, 0, 0, 0, 0, 0, note, "--mtp 3"
         )
+        yield Looked(refusal, other.asked, None)
         return
     yield _change("mtp", "3 drafted tokens (MTP)", "--mtp 3", other, "acceptance depends on the text", place=drafting)
 
 
-def _other_layout(solution: Solution) -> Iterator[Change]:
-    """The layout with the largest pool, where the pool is what is short."""
+def _other_layouts(solution: Solution) -> Iterator[Looked]:
+    """The layout that holds all users, where the chosen one does not; the one fastest for one user, and for many."""
     asked = solution.asked
-    if not asked.users_given or solution.best.held_low >= asked.users[-1]:
-        return
     places = [n for n, one in enumerate(solution.ranked) if n and one.holding.verdict != "does_not_fit" and one.alone]
-    enough = [n for n in places if solution.ranked[n].holding.held_low >= asked.users[-1]]
-    if enough or places:
-        place = enough[0] if enough else max(places, key=lambda n: solution.ranked[n].holding.held_low)
-        terms = solution.ranked[place].holding.terms
+    if not places:
+        return
+    ranked = solution.ranked
+    wanted = [max(places, key=lambda n: ranked[n].alone), max(places, key=lambda n: ranked[n].many)]
+    if asked.users_given and solution.best.held_low < asked.users[-1]:
+        enough = [n for n in places if ranked[n].holding.held_low >= asked.users[-1]]
+        wanted.insert(0, enough[0] if enough else max(places, key=lambda n: ranked[n].holding.held_low))
+    for place in dict.fromkeys(wanted):
+        one, terms = ranked[place], ranked[place].holding.terms
+        more = max(one.alone / max(ranked[0].alone, 1e-9), one.many / max(ranked[0].many, 1e-9))
+        # a layout that is not needed for its cache must be worth its words
+        if (place != wanted[0] or len(wanted) < 3) and more < 1.0 + _LEAST:
+            continue
         yield _change("layout", f"{terms.name} instead", degrees_words(asked, terms), solution, place=place)
 
 
@@ -212,21 +304,34 @@ def degrees_words(asked: Asked, terms: Terms) -> str:
     return " ".join(words + [f"--{name} {degree}" for name, degree in degrees.items() if degree > 1])
 
 
-def _fewer(solution: Solution) -> Iterator[Change]:
-    used = solution.best.terms.accelerators
-    places = [
-        n for n, one in enumerate(solution.ranked)
-        if verdict_of(solution.asked, one) == "fits" and one.alone and one.holding.terms.accelerators < used
-    ]  # fmt: skip
-    if not places:
+def _fewer(solution: Solution) -> Iterator[Looked]:
+    """The smallest number of accelerators that holds what was asked."""
+    asked, used = solution.asked, solution.best.terms.accelerators
+    if experts_on_host(asked) or any(getattr(asked, name) for name in ("tp", "pp", "dp", "ep", "dcp", "replicas")):
         return
-    place = min(places, key=lambda n: (solution.ranked[n].holding.terms.accelerators, n))
-    terms = solution.ranked[place].holding.terms
-    what = f"the fewest that hold it: {terms.accelerators}"
-    yield _change("fewer", what, degrees_words(solution.asked, terms), solution, place=place)
+    need = asked.users[-1] if asked.users_given else 0
+    servers = [
+        one.holding.terms.server
+        for one in solution.ranked
+        if one.holding.verdict == "fits" and one.alone and one.holding.held_low >= need * one.holding.terms.replicas
+    ]
+    least = min(servers, default=used)
+    # of many accelerators not every number was looked at: those below the least that was
+    trials = [*range(max(least // 2 + 1, least - _TRIALS), least), least] if asked.machine.count > 16 else [least]
+    for number in trials:
+        if number >= used:
+            return
+        try:
+            machine = asked.machine.with_count(number)
+        except GlmplanError:
+            continue
+        other = _try(asked.but(machine=machine), solution.options)
+        if other is not None and verdict_of(other.asked, other.ranked[0]) == "fits":
+            yield _change("fewer", f"the fewest that hold it: {number}", f"--on {machine.text}", other)
+            return
 
 
-def _more(solution: Solution, verdict: str) -> Iterator[Change]:
+def _more(solution: Solution, verdict: str) -> Iterator[Looked]:
     """One accelerator more, and the smallest number that fits."""
     asked = solution.asked
     if experts_on_host(asked):
@@ -263,26 +368,24 @@ def _bits(checkpoint: Checkpoint) -> float:
     return weight_format(checkpoint.formats.get("routed_experts") or checkpoint.default).bits
 
 
-def _smaller_checkpoints(solution: Solution, verdict: str) -> Iterator[Change]:
-    """The largest checkpoint of the same model that fits, where the one asked for does not."""
-    if verdict == "fits":
-        return
+def _smaller_checkpoints(solution: Solution, verdict: str) -> Iterator[Looked]:
+    """The largest smaller checkpoint of the same model that fits, or that is faster where the one asked for fits."""
     asked = solution.asked
     mine = _bits(asked.checkpoint)
-    files = asked.checkpoint.file_bits_per_weight is not None
     smaller = [
-        one
-        for one in asked.model.checkpoints
-        if _bits(one) < 0.97 * mine and (one.file_bits_per_weight is not None) == files
+        one for one in asked.model.checkpoints if _bits(one) < 0.97 * mine and _form(one) == _form(asked.checkpoint)
     ]
-    for one in sorted(smaller, key=_bits, reverse=True)[:4]:
+    for one in sorted(smaller, key=_bits, reverse=True)[: 1 if verdict == "fits" else 4]:
         other = _try(asked.but(checkpoint=one), solution.options)
-        if other is not None and _CLASS[verdict_of(other.asked, other.ranked[0])] < _CLASS[verdict]:
+        if other is None or other.best.terms.blocked is not None:
+            continue
+        after = _CLASS[verdict_of(other.asked, other.ranked[0])]
+        if after < _CLASS[verdict] or after == _CLASS["fits"] == _CLASS[verdict]:
             yield _change("checkpoint", f"{asked.model.name} {one.name}", f"--weights {one.name}", other)
             return
 
 
-def _relatives(solution: Solution, verdict: str) -> Iterator[Change]:
+def _relatives(solution: Solution, verdict: str) -> Iterator[Looked]:
     """The largest pruned version of the same model in the catalogue that fits."""
     asked = solution.asked
     names = [name for name in model_names() if name.startswith(f"{asked.model.name}-reap")]

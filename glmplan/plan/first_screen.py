@@ -39,8 +39,7 @@ _MANY = {"warning": "warnings", "note": "notes", "memory": "on memory", "quality
 #: lines that each part has at least: of a text, of each entry of a list (`error`), or entries (`errors`) [-]
 _LEAST = {
     "title": 1, "traffic": 1, "verdict": 2, "limit": 1, "reason": 1, "nearest": 2, "assumed": 1, "users": 1,
-    "memory": 1,
-    "basis": 0, "errors": 1, "error": 1, "changes": 1, "change": 1, "note": 0, "asks": 1, "gaps": 0,
+    "memory": 1, "basis": 0, "errors": 1, "error": 1, "changes": 1, "change": 1, "note": 0, "asks": 1, "gaps": 0,
 }  # fmt: skip
 #: what parts get of the lines that are left, the most useful first
 _MORE = (
@@ -265,8 +264,8 @@ class _Screen:
             ask = f", {one.ask}" if one.ask.startswith("--") and not one.ask.startswith("--on") else ""
             yield from self._cut(f"{one.what}{ask}{numbers}", self.room["change"])
         if not shown and not works:
-            text = f"No change gains {LEAST_GAIN:.0%} on evidence as good; looked at: {rest} (--section changes)"
-            yield from self._cut(text, 1, "")
+            more = f"; on less: {rest} (--section changes)" if rest else ""
+            yield from self._cut(f"No change gains {LEAST_GAIN:.0%} on evidence as good{more}", 1, "")
         elif rest:
             less = "others" if works else "less gain or less evidence"
             yield from self._cut(f"{less}: {rest} (--section changes)", 1)

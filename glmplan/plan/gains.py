@@ -12,7 +12,15 @@ from glmplan.prediction.effects import KNOWN_AS
 if TYPE_CHECKING:
     from glmplan.plan.plan import AnswerRecord, Change
 
-__all__ = ["LEAST_GAIN", "as_well_known", "best_changes", "gain_of", "gain_words"]
+__all__ = [
+    "LEAST_GAIN",
+    "as_well_known",
+    "best_changes",
+    "evidence_words",
+    "gain_of",
+    "gain_words",
+    "worth_telling",
+]
 
 #: smallest gain that is worth a change of the plan: less is within what a repeated run differs by [-]
 LEAST_GAIN = 0.05
@@ -94,6 +102,49 @@ def best_changes(answer: AnswerRecord, most: int = 3) -> tuple[Change, ...]:
     return tuple(one for _, one in sorted(found, key=lambda pair: -pair[0])[:most])
 
 
+def worth_telling(answer: AnswerRecord) -> tuple[Change, ...]:
+    """The changes of a plan that are worth their words, the largest gain first.
+
+    Parameters
+    ----------
+    answer : AnswerRecord
+        The plan as asked, with all changes that were computed.
+
+    Returns
+    -------
+    tuple of Change
+        Those that gain `LEAST_GAIN` at least, the largest gain first; fewer accelerators, which save, after them. Where
+        the plan does not fit, the changes with which it does, in the order in which they were computed.
+    """
+    if answer.verdict == "does_not_fit":
+        return tuple(one for one in answer.changes if one.verdict != "does_not_fit")
+    if answer.holding is None or not answer.user_rate:
+        return answer.changes
+    gains = [(gain_of(answer, one), one) for one in answer.changes if one.name != "fewer"]
+    found = sorted((pair for pair in gains if pair[0] >= LEAST_GAIN), key=lambda pair: -pair[0])
+    return (*(one for _, one in found), *(one for one in answer.changes if one.name == "fewer"))
+
+
+def evidence_words(answer: AnswerRecord, change: Change) -> str:
+    """Say what the speeds of a change rest on, where that is something else than for the plan.
+
+    Parameters
+    ----------
+    answer : AnswerRecord
+        The plan as asked.
+    change : Change
+        A change of it.
+
+    Returns
+    -------
+    str
+        The class of what was measured; empty where it is the plan's.
+    """
+    if not change.knowledge or change.knowledge == answer.knowledge:
+        return ""
+    return KNOWN_AS.get(change.knowledge, "")
+
+
 def gain_words(answer: AnswerRecord, change: Change) -> str:
     """Say what a change gains and what it costs.
 
@@ -126,4 +177,5 @@ def gain_words(answer: AnswerRecord, change: Change) -> str:
     held = _share(change.held, answer.holding.held_low)
     if abs(held) >= LEAST_GAIN and math.isfinite(change.held):
         words.append(f"room for {change.held:,.0f} requests ({held:+.0%})")
-    return ", ".join(words)
+    evidence = evidence_words(answer, change)
+    return ", ".join(words) + f"; {evidence}" * bool(evidence)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from glmplan.plan.answer import FitAnswer
 from glmplan.plan.arriving import asked_under, traffic_of, traffic_words
 from glmplan.plan.capacity import Holding, stage_ranks
-from glmplan.plan.changes import changes_of, verdict_of
+from glmplan.plan.changes import Looked, changes_of, verdict_of
 from glmplan.plan.engine_limits import Obstacles
 from glmplan.plan.evidence import evidence_words
+from glmplan.plan.gains import worth_telling
 from glmplan.plan.hazard_warnings import hazard_warnings, hazards_of, without_danger
 from glmplan.plan.launch import launch_command
 from glmplan.plan.plan import RunnerUp, Warn
@@ -109,11 +111,10 @@ def answer_of(asked: Asked, traffic: Traffic | None = None) -> FitAnswer:
         "runners": tuple(_runner_up(one) for one in solution.ranked[1 : 1 + _LISTED]),
         "others": max(len(solution.ranked) - 1 - _LISTED, 0),
         "left_out": solution.left_out,
-        # under named traffic each change is simulated, see `runs_under`
-        "changes": () if traffic is not None and first.alone and verdict != "does_not_fit" else changes_of(solution),
     }
     if verdict == "does_not_fit" or "memory_bandwidth" in missing or first.alone == 0.0:
-        return FitAnswer(**common, warnings=_warnings(solution, ()))  # type: ignore[arg-type]
+        answer = FitAnswer(**common, warnings=_warnings(solution, ()))  # type: ignore[arg-type]
+        return _told(answer, changes_of(solution))
     grid = grid_of(asked, best)
     found = predictions_of(asked, best, tuple(sorted({*grid, *asked.users})))
     rows = simulated_rows(asked, best, user_table(asked, best, found), traffic)
@@ -123,7 +124,9 @@ def answer_of(asked: Asked, traffic: Traffic | None = None) -> FitAnswer:
     # of the same numbers of users whichever rows are asked for: between them times are interpolated
     safe = safe_users(asked, best, {number: found[number] for number in grid})
     hazards = hazards_of(asked, best, users=safe.users, longest=told)
-    return FitAnswer(
+    # under named traffic each change is simulated, see `runs_under`
+    looked = () if traffic is not None and rows[0].ttft is not None else changes_of(solution, engines=not safe.users)
+    answer = FitAnswer(
         **common,  # type: ignore[arg-type]
         deployment=deployment,
         launch_context=told,
@@ -146,6 +149,15 @@ def answer_of(asked: Asked, traffic: Traffic | None = None) -> FitAnswer:
         traffic=traffic_words(traffic) if traffic is not None else "",
         runs=runs_under(solution, traffic) if traffic is not None and rows[0].ttft is not None else (),
     )
+    return _told(answer, looked)
+
+
+def _told(answer: FitAnswer, looked: tuple[Looked, ...]) -> FitAnswer:
+    """The answer with the changes that are worth their words, each with what running its plan prints."""
+    found = {id(one.change): one for one in looked}
+    first = worth_telling(replace(answer, changes=tuple(one.change for one in looked)))
+    told = replace(answer, changes=tuple(found[id(one)].told() for one in first))
+    return replace(told, changes=worth_telling(told))
 
 
 def _runner_up(one: Scored) -> RunnerUp:

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from glmplan.errors import UnknownFact
 from glmplan.plan.capacity import Holding
 from glmplan.plan.plan import TrafficRun, UserRow
 from glmplan.plan.question import Asked
@@ -21,7 +22,7 @@ from glmplan.prediction.predict import Figure
 from glmplan.serving.simulate import Service, simulate
 from glmplan.serving.traffic.spec import Traffic
 
-__all__ = ["beyond_steady", "shown_rate", "simulated_rows", "traffic_run"]
+__all__ = ["beyond_steady", "shown_rate", "simulated_rows", "steady_rate", "traffic_run"]
 
 #: requests of a simulated row for each user, as many as a steady prediction counts, and at most [-]
 _EACH, _MOST = 4, 1200
@@ -85,8 +86,8 @@ def _runs(
     return _Runs(*found) if ends else _Runs(*found * 3)
 
 
-def shown_rate(asked: Asked, one: Scored) -> float:
-    """Throughput of a layout for the users that an answer tells of.
+def steady_rate(asked: Asked, one: Scored) -> float:
+    """Throughput of a layout by steady sums, for the users that an answer tells of.
 
     Parameters
     ----------
@@ -98,18 +99,36 @@ def shown_rate(asked: Asked, one: Scored) -> float:
     Returns
     -------
     float
-        Of all `glmplan.plan.ranking.shown_users` together, simulated where the cache does not hold them; 0 when no
-        speed was computed, [token/s]
+        Of all `glmplan.plan.ranking.shown_users` together; 0 when no speed was computed, [token/s]
+    """
+    users = shown_users(asked)
+    if not one.alone or (users == typical_users(asked) and users <= one.holding.held):
+        return one.many
+    return predicted(asked, [(one.holding, users)])[0].figures["output_rate"].value
+
+
+def shown_rate(asked: Asked, one: Scored) -> float:
+    """Throughput of a layout as a table over users has it: simulated where the cache does not hold them.
+
+    Parameters
+    ----------
+    asked : Asked
+        The question.
+    one : Scored
+        The layout.
+
+    Returns
+    -------
+    float
+        As `steady_rate`, [token/s]
     """
     users, holding = shown_users(asked), one.holding
-    if not one.alone:
-        return 0.0
-    steady = predicted(asked, [(holding, users)])[0] if users != typical_users(asked) or users > holding.held else None
-    if steady is None:
-        return one.many
-    if "ttft" not in steady.figures or not beyond_steady(asked, holding, users):
-        return steady.figures["output_rate"].value
-    described, closed, least = _closed(asked, holding)
+    if not one.alone or not beyond_steady(asked, holding, users):
+        return steady_rate(asked, one)
+    try:
+        described, closed, least = _closed(asked, holding)
+    except UnknownFact:
+        return steady_rate(asked, one)
     runs = _runs(described, closed.at_load(users), _requests(users), 0, least, ends=False)
     return runs.middle["output_tokens_per_s"]
 

@@ -19,6 +19,7 @@ from glmplan.prediction.predict import Figure, Prediction, predict_many
 from glmplan.prediction.step_models import check_answerable, runs_on_accelerators
 from glmplan.prediction.usable_rows import why_unknown
 from glmplan.readers.runs.figures import ANSWERS
+from glmplan.readers.runs.known_names import known_names
 from glmplan.readers.runs.record import Run
 from glmplan.readers.runs.table import runs_of_frame
 
@@ -162,7 +163,7 @@ def predict_table(runs: pd.DataFrame) -> pd.DataFrame:
     table = runs_of_frame(runs)
     for warning in table.warnings:
         warnings.warn(warning, stacklevel=2)
-    return frame_of((_record(row) for row in predict_runs(table)), COLUMNS)
+    return frame_of((_record(row) for row in predict_runs(known_names(run) for run in table)), COLUMNS)
 
 
 def _record(row: RowPrediction) -> dict[str, object]:

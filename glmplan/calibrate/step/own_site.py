@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -192,7 +192,27 @@ def calibrate_site(runs: Iterable[Run], *, effects: Callable[[str], Effects] = l
     .. [1] Maximum a posteriori of a linear-Gaussian model around its optimum: C. E. Rasmussen, C. K. I. Williams,
        "Gaussian Processes for Machine Learning", MIT Press 2006, section 2.1.
     """
-    return update_site(build_design(runs), effects=effects)
+    return update_site(build_design([_in_flight(run) for run in runs]), effects=effects)
+
+
+def _in_flight(run: Run) -> Run:
+    """A row that gives a rate instead of users, with the requests in flight that its own times imply.
+
+    Little's law: as many are in flight as arrive in a second times the seconds that each stays (J. D. C. Little,
+    "A proof for the queuing formula L = λW", Operations Research 9, 1961).
+    """
+    rate, seen = run.request_rate_per_s, run.observed
+    if run.concurrency is not None or not rate or not np.isfinite(rate) or "concurrency_effective" in seen:
+        return run
+    outputs = run.output_tokens or 0.0
+    stays = seen.get("e2e_mean_ms")
+    if stays is None and {"ttft_mean_ms", "tpot_mean_ms"} <= set(seen):
+        stays = seen["ttft_mean_ms"] + seen["tpot_mean_ms"] * max(outputs - 1.0, 0.0)
+    if stays is None:
+        return run
+    # what was answered, where it is told: a server that falls behind answers less than arrives
+    answered = seen["output_tokens_per_s"] / outputs if outputs and "output_tokens_per_s" in seen else rate
+    return replace(run, observed={**seen, "concurrency_effective": min(rate, answered) * stays * 1e-3})
 
 
 def update_site(whole: Design, *, effects: Callable[[str], Effects] = load_effects) -> SiteFit:

@@ -1,0 +1,114 @@
+"""`fit` sees what the simulator sees: users whom the cache does not hold, and traffic that is named."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+import glmplan
+from glmplan.cli import main
+from glmplan.errors import SpecError
+from glmplan.plan.first_screen import MOST_LINES, first_screen
+from glmplan.plan.simulated import beyond_steady
+from glmplan.serving.traffic.spec import parse_traffic
+
+#: 20 engineers with coding agents: from 60,000 tokens to 120,000 in a session, four tokens read for each written
+ENGINEERS = parse_traffic("sessions:20", start=60_000, turns=12, input=4000, output=1000)
+
+
+@pytest.fixture(scope="module")
+def agents():
+    return glmplan.fit("glm-5.1-nvfp4", on="8xrtx-pro-6000-ws", traffic=ENGINEERS)
+
+
+def test_users_whom_the_cache_does_not_hold_are_simulated():
+    """GLM-5.1 on eight cards, 20 users x 90k; before 0.19 vLLM began prompts that did not fit, and preempted."""
+    question = {"input": 90_000, "output": 1000, "users": (1, 4, 20)}
+    old, new = (
+        glmplan.fit("glm-5.1-nvfp4", on="8xrtx-pro-6000-ws", engine_version=version, **question)
+        for version in ("0.11.0", "0.19.0")
+    )
+    for answer in (old, new):
+        one, few, many = answer.users
+        assert not one.simulated and not few.simulated and many.simulated
+        assert beyond_steady(answer.asked, answer.holding, 20) and not beyond_steady(answer.asked, answer.holding, 4)
+        # five times the users get hardly more together than four do
+        assert many.total_rate.value < 1.2 * few.total_rate.value
+        assert many.ttft.low <= many.ttft.value <= many.ttft.high
+        assert answer.to_frame("users").simulated.tolist() == [False, False, True]
+    assert old.users[-1].preempted > 0.1 and new.users[-1].preempted == 0.0
+
+
+def test_a_simulated_row_is_what_simulate_says_of_the_same_plan():
+    question = {"input": 2048, "output": 512}
+    answer = glmplan.fit("llama-3.1-8b", on="1xrtx-4090", users=64, **question)
+    [row] = answer.users
+    found = glmplan.simulate(answer, "closed:64", requests=4 * 64).summary
+    assert row.simulated
+    # the same schedule; first tokens also come later by what the fit learnt of them
+    assert row.total_rate.value == pytest.approx(found["output_tokens_per_s"], rel=1e-6)
+    assert row.tpot.value == pytest.approx(found["tpot_mean_ms"] * 1e-3, rel=1e-6)
+    assert row.preempted == pytest.approx(found["preemptions"] / found["requests"])
+
+
+def test_named_traffic_is_answered_in_one_command_with_its_cache_hits_and_what_a_larger_cache_changes(agents):
+    plan, *others = agents.runs
+    assert "20 sessions at once" in agents.traffic and "120,000" in agents.traffic
+    assert 0.0 <= plan.cached_low <= plan.cached <= 1.0
+    larger = [one for one in others if one.what.startswith("a cache twice as large")]
+    assert larger and larger[0].cached >= plan.cached and larger[0].e2e.value < plan.e2e.value
+    screen = first_screen(agents)
+    assert len(screen.splitlines()) <= MOST_LINES
+    assert "found in the cache" in screen and "whole answer" in screen
+
+
+def test_the_plan_of_named_traffic_is_what_simulate_runs_under_it(agents):
+    planned = glmplan.simulate(agents, ENGINEERS, requests=60)
+    assert planned.summary["requests"] == 60
+    assert agents.asked.cached_tokens > 0.9 * agents.asked.input_tokens - 4000
+
+
+def test_changes_under_traffic_gain_five_percent_and_those_on_less_evidence_come_last(agents):
+    from glmplan.plan.gains import LEAST_GAIN, as_well_known
+    from glmplan.plan.traffic_changes import gain_under
+
+    plan, *others = agents.runs
+    gains = [gain_under(plan, one) for one in others]
+    assert all(gain >= LEAST_GAIN for gain in gains)
+    known = [as_well_known(one.knowledge, plan.knowledge) for one in others]
+    assert known == sorted(known, reverse=True)
+    sure = [gain for gain, good in zip(gains, known, strict=True) if good]
+    assert sure == sorted(sure, reverse=True)
+
+
+def test_a_change_under_traffic_is_what_fit_says_when_it_is_asked_for():
+    traffic = parse_traffic("sessions:8", start=20_000, turns=6, input=2000, output=500)
+    answer = glmplan.fit("llama-3.1-8b", on="1xh100-sxm", traffic=traffic)
+    plan, *others = answer.runs
+    typed = [one for one in others if one.ask.startswith("--kv")]
+    for one in typed:
+        again = glmplan.fit("llama-3.1-8b", on="1xh100-sxm", traffic=traffic, kv=one.kv).runs[0]
+        assert again.e2e.value == pytest.approx(one.e2e.value, rel=1e-9)
+    assert plan.requests > 0
+
+
+def test_fit_takes_traffic_as_the_others_do(capsys):
+    words = ["fit", "llama-3.1-8b", "--on", "1xh100-sxm", "--traffic", "sessions:4", "--start", "8000", "--turns", "4"]
+    with pytest.raises(SystemExit):
+        main([*words, "--input", "1000", "--output", "100", "--format", "json"])
+    found = json.loads(capsys.readouterr().out)
+    assert found["traffic"].startswith("4 sessions at once of 4 turns, from 8,000 tokens")
+    assert found["runs"][0]["requests"] > 0
+
+
+def test_the_shape_of_traffic_needs_traffic(capsys):
+    with pytest.raises(SystemExit) as caught:
+        main(["fit", "llama-3.1-8b", "--on", "1xh100-sxm", "--turns", "4"])
+    assert caught.value.code == 2
+    assert "--traffic" in capsys.readouterr().err
+
+
+def test_a_length_that_is_none_is_refused_under_traffic():
+    with pytest.raises(SpecError, match="input"):
+        glmplan.fit("llama-3.1-8b", on="1xh100-sxm", traffic="sessions:4", input="many")
