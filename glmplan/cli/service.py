@@ -144,7 +144,9 @@ def _with_own_step_time(options: ServiceOptions, scheduler: dict[str, Any], per_
         raise SpecError("is needed with --step-time", field="--kv-tokens")
     engine, launch = options.deployment.engine, options.deployment.launch
     scheduler |= {name: getattr(launch, name) for name in _STEPS}
-    ranks = options.deployment.layout.dp or 1
+    ranks, stages = options.deployment.layout.dp or 1, options.deployment.layout.pp or 1
+    if options.deployment.mtp and stages > 1:
+        raise SpecError("speculative decoding does not work over pipeline stages", field="--mtp with --pp", value=stages)
     for name in ("replicas", "prefill_replicas"):
         scheduler[name] = ranks * scheduler[name] if name in scheduler else ranks if name == "replicas" else 0
     settings = scheduler_settings(

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from glmplan.errors import DoesNotFit, UnknownFact
+from glmplan.errors import DoesNotFit, SpecError, UnknownFact
 from glmplan.facts.engines.defaults import block_tokens, engine_defaults
 from glmplan.facts.schema.model import Recurrent
 from glmplan.plan.capacity import Holding
@@ -60,6 +60,13 @@ def serving_inputs(words: Words) -> ServingInputs:
         if best.verdict == "does_not_fit":
             raise DoesNotFit(
                 f"{asked.model.name} {asked.checkpoint.name} does not fit {words.on}: `glmplan fit` shows what is short"
+            )
+        if asked.mtp > best.terms.mtp:
+            raise SpecError(
+                f"is not run by {asked.engine} here, which would draft {best.terms.mtp} tokens: `glmplan fit` names the "
+                "limit, --mtp 0 simulates without",
+                field="--mtp",
+                value=asked.mtp,
             )
         if solution.ranked[0].alone == 0.0:
             raise UnknownFact(

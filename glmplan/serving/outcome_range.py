@@ -74,12 +74,8 @@ def outcome_range(
     ranges = {}
     for name, value in summary.items():
         draws = np.array([one[name] for one in found if name in one])
-        if (
-            len(draws) < _DRAWS
-            or not name.endswith(("_ms", "_per_s", *_SHARES))
-            or not np.all(np.isfinite(draws))
-            or not math.isfinite(value)
-        ):
+        shown = name.endswith(("_ms", "_per_s", *_SHARES))
+        if not shown or len(draws) < _DRAWS or not np.isfinite([*draws, value]).all():
             continue
         if name in _SHARES:
             half = _Z90 * float(draws.std(ddof=1))
