@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
 __all__ = ["SearchOptions", "command"]
 
+#: what a search begins with where no number is typed
+_BEGINNINGS = {"closed": "1", "sessions": "1"} | dict.fromkeys(("poisson", "gamma", "onoff", "daily"), "1/s")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchOptions:
@@ -35,7 +38,8 @@ def command(
     target: o.TargetOptions,
     *,
     traffic: Annotated[
-        str | None, typer.Option(help="Kind of traffic, as in simulate; users and Poisson arrivals by default.")
+        str | None,
+        typer.Option(help="Kind of traffic, as in simulate, also without its number; users and Poisson by default."),
     ] = None,
     shape: o.TrafficOptions,
     service: o.ServiceOptions,
@@ -47,7 +51,8 @@ def command(
     from glmplan.serving.traffic.promises import parse_slo
 
     targets = parse_slo(slo)
-    kinds = [described_traffic(spec, shape) for spec in ([traffic] if traffic else ["closed:1", "poisson:1/s"])]
+    specs = [_with_number(traffic)] if traffic else ["closed:1", "poisson:1/s"]
+    kinds = [described_traffic(spec, shape) for spec in specs]
     described = described_service(target, service, kinds[0])
     factors = speed_factors(described.low, described.high)
     found = [
@@ -60,6 +65,14 @@ def command(
         title = f"{target.model or 'own step time'} on {target.on or 'own machine'}: {slo}"
         safe_page(found[0], targets, search.plot, title=title)
     _show(found, search.form, described.basis, slo)
+
+
+def _with_number(spec: str) -> str:
+    """The traffic with a number to begin with, which is what is searched."""
+    kind, comma, rest = spec.partition(",")
+    if ":" in kind or kind not in _BEGINNINGS:
+        return spec
+    return f"{kind}:{_BEGINNINGS[kind]}{comma}{rest}"
 
 
 def _row(answer: SafeLoad) -> dict[str, Any]:

@@ -63,8 +63,8 @@ def serving_inputs(words: Words) -> ServingInputs:
             )
         if asked.mtp > best.terms.mtp:
             raise SpecError(
-                f"is not run by {asked.engine} here, which would draft {best.terms.mtp} tokens: `glmplan fit` names the "
-                "limit, --mtp 0 simulates without",
+                f"is not run by {asked.engine} here, which would draft {best.terms.mtp} tokens: `glmplan fit` names "
+                "the limit, --mtp 0 simulates without",
                 field="--mtp",
                 value=asked.mtp,
             )
