@@ -114,6 +114,12 @@ Conservativeness = Annotated[
     float | None, typer.Option(help="Multiplies the room kept for answers under way (SGLang).")
 ]
 PrefillMaxRequests = Annotated[int | None, typer.Option(min=1, help="Prompts that may share a step (SGLang).")]
+HostTokens = Annotated[
+    int | None, typer.Option(min=0, help="Copies of cached tokens in host memory, for each replica (hicache, LMCache).")
+]
+HostBandwidth = Annotated[
+    str | None, typer.Option(help="Bandwidth over which they come back to a replica, such as '50 GB/s'.")
+]
 Order = Annotated[str | None, typer.Option(help="Who waits first: fcfs, or lpm for the longest cached prefix.")]
 Admission = Annotated[
     str | None, typer.Option(help="chunk, no-evict, max-utilization, estimate or slot; the engine's own by default.")
@@ -221,6 +227,7 @@ class SchedulerOptions:
     schedule_conservativeness: Conservativeness = None
     prefill_max_requests: PrefillMaxRequests = None
     order: Order = None
+    host_tokens: HostTokens = None
     replicas: Replicas = None
     routing: Routing = None
     prefill_replicas: PrefillReplicas = None
@@ -237,6 +244,7 @@ class ServiceOptions:
     step_time: StepTimeOption = None
     scheduler: SchedulerOptions = SchedulerOptions()
     transfer: TransferBandwidth = None
+    host_bandwidth: HostBandwidth = None
 
 
 def given(options: Any) -> dict[str, Any]:

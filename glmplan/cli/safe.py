@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
 __all__ = ["SearchOptions", "command"]
 
+#: what a search begins with where no number is typed
+_BEGINNINGS = {"closed": "1", "sessions": "1"} | dict.fromkeys(("poisson", "gamma", "onoff", "daily"), "1/s")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchOptions:
@@ -36,7 +39,8 @@ def command(
     *,
     slo: Annotated[str | None, typer.Option(help="Promise, such as 'ttft p95 < 2 s'; that of fit by default.")] = None,
     traffic: Annotated[
-        str | None, typer.Option(help="Kind of traffic, as in simulate; users and Poisson arrivals by default.")
+        str | None,
+        typer.Option(help="Kind of traffic, as in simulate, also without its number; users and Poisson by default."),
     ] = None,
     shape: o.TrafficOptions,
     service: o.ServiceOptions,
@@ -48,7 +52,7 @@ def command(
     from glmplan.serving.safe_load import safe_load
     from glmplan.serving.traffic.promises import parse_slo
 
-    specs = [traffic] if traffic else ["closed:1", "poisson:1/s"]
+    specs = [_with_number(traffic)] if traffic else ["closed:1", "poisson:1/s"]
     described, kinds = described_services(target, service, shape, *specs)
     slo = slo or described.promise
     if not slo:
@@ -61,6 +65,14 @@ def command(
         title = f"{target.model or 'own step time'} on {target.on or 'own machine'}: {slo}"
         safe_page(found[0], targets, search.plot, title=title)
     _show(found, search.form, described.basis, slo)
+
+
+def _with_number(spec: str) -> str:
+    """The traffic with a number to begin with, which is what is searched."""
+    kind, comma, rest = spec.partition(",")
+    if ":" in kind or kind not in _BEGINNINGS:
+        return spec
+    return f"{kind}:{_BEGINNINGS[kind]}{comma}{rest}"
 
 
 def _row(answer: SafeLoad) -> dict[str, Any]:

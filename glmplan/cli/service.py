@@ -108,6 +108,10 @@ def described_services(
     scheduler = given(options.scheduler)
     if options.transfer is not None:
         scheduler["link"] = TransferLink(parse_quantity(options.transfer, "bytes per second"))
+    if options.host_bandwidth is not None:
+        scheduler["host_link"] = TransferLink(parse_quantity(options.host_bandwidth, "bytes per second"))
+    elif scheduler.get("host_tokens"):
+        raise SpecError("is needed with --host-tokens, as in '50 GB/s'", field="--host-bandwidth")
     per_token = parse_quantity(options.kv_bytes, "bytes") if options.kv_bytes is not None else None
     if options.step_time is not None:
         return _with_own_step_time(options, scheduler, per_token), kinds
@@ -133,7 +137,11 @@ def _with_own_step_time(options: ServiceOptions, scheduler: dict[str, Any], per_
         raise SpecError("is needed with --step-time", field="--kv-tokens")
     engine, launch = options.deployment.engine, options.deployment.launch
     scheduler |= {name: getattr(launch, name) for name in _STEPS}
-    ranks = options.deployment.layout.dp or 1
+    ranks, stages = options.deployment.layout.dp or 1, options.deployment.layout.pp or 1
+    if options.deployment.mtp and stages > 1:
+        raise SpecError(
+            "speculative decoding does not work over pipeline stages", field="--mtp with --pp", value=stages
+        )
     for name in ("replicas", "prefill_replicas"):
         scheduler[name] = ranks * scheduler[name] if name in scheduler else ranks if name == "replicas" else 0
     settings = scheduler_settings(
@@ -141,8 +149,8 @@ def _with_own_step_time(options: ServiceOptions, scheduler: dict[str, Any], per_
     )
     times = measured_step_time(options.step_time)
     table = StepTable.affine(**times, max_requests=max(1024, settings.max_num_seqs))
-    if options.transfer is not None and per_token is None:
-        raise SpecError("is needed with --transfer and --step-time", field="--kv-bytes-per-token")
+    if (options.transfer or options.host_bandwidth) and per_token is None:
+        raise SpecError("is needed with --transfer or --host-bandwidth and --step-time", field="--kv-bytes-per-token")
     pool = KvPool(options.kv_tokens, options.block_size or 16, per_token or 0.0)
     basis = "the step time given" + ("" if engine else f", scheduled as {_SCHEDULER} does")
     return Described(Service(table, pool, settings), 1.0, 1.0, basis)

@@ -7,6 +7,7 @@ import io
 import json
 import math
 import sys
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 __all__ = ["RunOptions", "command"]
 
 _WHOLE_TRACE = 1 << 40
+#: time after which a run shows how far it is [s]
+_PATIENCE = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +41,9 @@ class RunOptions:
     seed: o.Seed = 0
     records: Annotated[Path | None, typer.Option(help="One record of each request, .csv or .parquet.")] = None
     plot: Annotated[Path | None, typer.Option(help="Charts as an HTML page.")] = None
+    ranges: Annotated[
+        bool, typer.Option(help="Whether the interval of the step time and other seeds are simulated too.")
+    ] = True
     form: o.Format = Form.text
 
 
@@ -53,6 +59,7 @@ def command(
 ) -> None:
     """Simulate a service under traffic: times that users see, throughput, batch, KV cache."""
     from glmplan.cli.service import described_services
+    from glmplan.serving.outcome_range import outcome_range
     from glmplan.serving.simulate import simulate
     from glmplan.serving.traffic.promises import parse_slo
 
@@ -63,7 +70,8 @@ def command(
         requests = 10 * arriving.users if arriving.kind == "closed" and arriving.users else 1000
         if arriving.kind == "trace":
             requests = _WHOLE_TRACE
-    with _Progress(requests * run.replications) as progress:
+    ranges: dict[str, tuple[float, float]] = {}
+    with _Progress(None if requests == _WHOLE_TRACE else requests * run.replications) as progress:
         outcome = simulate(
             described.service,
             arriving,
@@ -76,10 +84,19 @@ def command(
             timeline=run.plot is not None,
             progress=progress,
         )
+        if run.ranges and not outcome.interrupted and outcome.summary["requests"]:
+            ranges = outcome_range(
+                described.service,
+                arriving,
+                outcome.summary,
+                interval=(described.low, described.high),
+                requests=requests,
+                seed=run.seed,
+            )
     if run.plot is not None and not outcome.interrupted:
         title = f"{target.model or 'own step time'} on {target.on or 'own machine'}"
         _plot(described.service, arriving, outcome, run.plot, title)
-    _show(outcome, run.form, targets, described.basis)
+    _show(outcome, run.form, targets, described.basis, ranges)
     if outcome.interrupted:
         raise typer.Exit(130)
 
@@ -87,19 +104,26 @@ def command(
 class _Progress:
     """A bar on standard error for runs that last; silent where nobody looks."""
 
-    def __init__(self, total: int) -> None:
-        self._total = total
+    def __init__(self, total: int | None) -> None:
+        self._total, self._done = total, 0
+        self._start = time.monotonic()
         self._bar: Any = None
+        self._task: Any = None
 
     def __enter__(self) -> Any:
-        if not 100_000 <= self._total < _WHOLE_TRACE or not sys.stderr.isatty():
-            return None
-        from rich.progress import Progress
+        return self._advance if sys.stderr.isatty() else None
 
-        self._bar = Progress(console=console(stderr=True), transient=True)
-        self._bar.start()
-        task = self._bar.add_task("requests", total=self._total)
-        return lambda count: self._bar.advance(task, count) if self._bar else None
+    def _advance(self, count: int) -> None:
+        self._done += count
+        if self._bar is None and time.monotonic() - self._start > _PATIENCE:
+            from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+            columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+            self._bar = Progress(*columns, console=console(stderr=True), transient=True)
+            self._bar.start()
+            self._task = self._bar.add_task("requests", total=self._total)
+        if self._bar is not None:
+            self._bar.update(self._task, completed=self._done)
 
     def __exit__(self, *_: object) -> None:
         if self._bar is not None:
@@ -127,7 +151,13 @@ def _clean(value: float) -> float | None:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _show(outcome: Outcome, form: Form, targets: tuple[Target, ...], basis: str) -> None:
+def _show(
+    outcome: Outcome,
+    form: Form,
+    targets: tuple[Target, ...],
+    basis: str,
+    ranges: dict[str, tuple[float, float]],
+) -> None:
     from glmplan.serving.outcome_text import outcome_text
 
     summary = outcome.summary
@@ -135,6 +165,8 @@ def _show(outcome: Outcome, form: Form, targets: tuple[Target, ...], basis: str)
         content: dict[str, Any] = {name: _clean(value) for name, value in summary.items()}
         if outcome.intervals:
             content["intervals"] = {name: [_clean(x) for x in pair] for name, pair in outcome.intervals.items()}
+        if ranges:
+            content["ranges"] = {name: [_clean(x) for x in pair] for name, pair in ranges.items()}
         content |= {"rejected_because": outcome.rejected, "basis": basis, "interrupted": outcome.interrupted}
         if targets:
             content["slo"] = {str(t): bool(summary[t.name] <= t.bound * 1000) for t in targets}
@@ -155,6 +187,7 @@ def _show(outcome: Outcome, form: Form, targets: tuple[Target, ...], basis: str)
             targets=targets,
             basis=basis,
             markdown=form is Form.md,
+            ranges=ranges,
         ),
         end="",
     )

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from glmplan.errors import DoesNotFit, UnknownFact
+from glmplan.errors import DoesNotFit, SpecError, UnknownFact
 from glmplan.facts.engines.defaults import block_tokens, engine_defaults
 from glmplan.facts.schema.model import Recurrent
 from glmplan.plan.capacity import Holding
@@ -56,6 +56,13 @@ def serving_inputs(question: Words | Asked) -> ServingInputs:
     asked = question if isinstance(question, Asked) else read_words(question)
     with site_calibration(asked.calibration):
         best = chosen(asked)
+        if asked.mtp > best.terms.mtp:
+            raise SpecError(
+                f"is not run by {asked.engine} here, which would draft {best.terms.mtp} tokens: `glmplan fit` names "
+                "the limit, --mtp 0 simulates without",
+                field="--mtp",
+                value=asked.mtp,
+            )
         return inputs_of(asked, best, deployment_of(asked, best.terms))
 
 

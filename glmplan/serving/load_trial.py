@@ -36,7 +36,7 @@ class Trial:
     margin : float
         Logarithm of the worst statistic over its bound: below 0 the promise is kept, [-]
     broken : str
-        The target that is missed by the largest factor, `kv thrash`, `overload` or `requests do not fit`, or empty.
+        The target that is missed by most, `kv thrash`, `overload` or `requests do not fit`; empty if none.
     summary : dict
         Statistics, in the units of their names.
     surplus : float

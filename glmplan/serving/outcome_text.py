@@ -13,6 +13,15 @@ __all__ = ["outcome_text"]
 
 _STATISTICS = ("mean", "p50", "p90", "p95", "p99")
 _INTERVALS = ("ttft_mean_ms", "tpot_mean_ms", "output_tokens_per_s")
+_RANGED = {
+    "ttft_mean_ms": "ttft mean [ms]",
+    "ttft_p95_ms": "ttft p95 [ms]",
+    "tpot_mean_ms": "tpot mean [ms]",
+    "tpot_p95_ms": "tpot p95 [ms]",
+    "e2e_mean_ms": "e2e mean [ms]",
+    "output_tokens_per_s": "output tokens/s",
+    "cached_share": "found in the prefix cache",
+}
 
 
 def outcome_text(
@@ -23,6 +32,7 @@ def outcome_text(
     targets: tuple[Target, ...] = (),
     basis: str = "",
     markdown: bool = False,
+    ranges: Mapping[str, tuple[float, float]] | None = None,
 ) -> str:
     """Write what a simulation found.
 
@@ -40,6 +50,8 @@ def outcome_text(
         What the step time rests on.
     markdown : bool, optional
         Whether times are a Markdown table.
+    ranges : mapping, optional
+        90 % ranges over the interval of the step time and over seeds.
 
     Returns
     -------
@@ -63,9 +75,18 @@ def outcome_text(
         if name in intervals:
             low, high = intervals[name]
             lines.append(f"{name} between {low:,.2f} and {high:,.2f} (95 % over replications)")
+    if ranges:
+        lines += ["", "90 % of the interval of the step time and of seeds lie between:"]
+        for name, title in _RANGED.items():
+            if name in ranges and math.isfinite(summary.get(name, math.nan)):
+                lines.append(f"  {title:<26}" + "".join(f"{_figure(name, end):>13}" for end in ranges[name]))
     if basis:
         lines.append(f"step time: {basis}")
     return "\n".join(lines) + "\n"
+
+
+def _figure(name: str, value: float) -> str:
+    return f"{value:.0%}" if name.endswith("_share") else f"{value:,.1f}"
 
 
 def _load(summary: Mapping[str, float]) -> list[str]:

@@ -42,6 +42,7 @@ _COUNTED, _ALLOWED, _THRASHED = 60, 5, 3
 #: loads about a first and a second answer at which services are tried, [-], and how many; margins that are near enough
 _AROUND, _NEAR = (((0.75, 1.0, 1.3), 8), ((0.85, 0.95, 1.05), 20)), 1.2
 _LARGEST = 1e6  # the largest load that is looked at
+_DRAWN = 10_000  # most users that a curve shows
 
 
 @dataclass(frozen=True, slots=True)
@@ -526,7 +527,7 @@ def load_curve(
     loads : ndarray
         Users, [-], or rates, [1/s]
     requests : int, optional
-        Requests at each load, [-]
+        Requests at each load; at most four times as many where users are many, [-]
     seed : int, optional
         Seed, [-]
 
@@ -539,6 +540,9 @@ def load_curve(
     for load in loads:
         at = traffic.at_load(float(load))
         warm = at.users or requests // 10
-        outcome = simulate(service, at, requests=max(requests, 5 * warm), warmup=warm, seed=seed, fast=False)
+        if warm > _DRAWN:
+            continue  # a burst of so many users says nothing about a steady load, and takes long
+        count = warm + max(requests, min(4 * warm, 4 * requests))
+        outcome = simulate(service, at, requests=count, warmup=warm, seed=seed, fast=False)
         rows.append({"load": float(load), **outcome.summary})
     return rows

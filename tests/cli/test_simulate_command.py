@@ -183,3 +183,26 @@ def test_a_small_budget_alone_lowers_the_requests_at_once(glmplan, capsys):
     )
     assert code == 0
     assert json.loads(out)["batch_max"] <= 100
+
+
+def test_a_simulation_says_its_range_over_step_times_and_seeds(glmplan, capsys):
+    words = ("simulate", "llama-3.1-8b", "--on", "h200-sxm", "--traffic", "closed:8", "--output", "64")
+    found = json.loads(glmplan(capsys, *words, "--format", "json")[1])
+    low, high = found["ranges"]["tpot_mean_ms"]
+    assert low < found["tpot_mean_ms"] < high
+    own = json.loads(glmplan(capsys, "simulate", "--traffic", "poisson:2/s", *OWN, "--format", "json")[1])
+    narrow = own["ranges"]["tpot_mean_ms"]
+    # a step time that is told leaves the seeds, the predicted one has its interval besides
+    assert 1 < narrow[1] / narrow[0] < high / low
+    out = glmplan(capsys, *words)[1]
+    assert "90 %" in out and f"{low:,.1f}" in out
+    assert "ranges" not in json.loads(glmplan(capsys, *words, "--no-ranges", "--format", "json")[1])
+
+
+@pytest.mark.parametrize(
+    "words", [["--traffic", "closed:1000000000"], ["--traffic", "poisson:1/s", "--requests", "1000000000"]]
+)
+def test_a_billion_is_refused_with_the_count(glmplan, capsys, words):
+    code, out, err = glmplan(capsys, "simulate", *words, *OWN)
+    assert code == 2 and out == ""
+    assert "1000000000" in err.replace(",", "").replace("_", "")

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import math
+
+import numpy as np
 import pytest
 
 from glmplan.errors import SpecError
 from glmplan.serving.engine.settings import EngineSettings, KvPool
 from glmplan.serving.engine.step_table import StepTable
+from glmplan.serving.load_trial import capacity, try_load
 from glmplan.serving.safe_load import safe_load, speed_factors
 from glmplan.serving.simulate import Service, simulate
 from glmplan.serving.traffic.promises import parse_slo
@@ -68,6 +72,57 @@ def test_a_promise_that_one_user_breaks_is_answered_with_nothing():
     found = safe_load(SERVICE, parse_traffic("closed:1"), parse_slo("tpot p95 < 1 ms"))
     assert found.load == 0
     assert found.breaks_first == "tpot p95 < 1 ms"
+
+
+@pytest.mark.parametrize(
+    ("kind", "slo", "words"),
+    [
+        # nothing that is promised grows with the queue, so that what is served is the end
+        ("poisson:1/s", "tpot p95 < 1 s", "queue grows without end"),
+        ("poisson:1/s", "itl p99 < 10 s, tpot mean < 5 s", "queue grows without end"),
+        ("gamma:1/s,cv=3", "ttft p95 < 1000 s", "queue grows without end"),
+        ("closed:1", "tpot p95 < 1 s", "64 places"),
+        ("sessions:1,input=600", "tpot p95 < 1 s", "64 places"),
+        ("sessions:1/s,input=600", "tpot p95 < 1 s", "queue grows without end"),
+    ],
+)
+def test_every_promise_comes_to_an_end(kind, slo, words):
+    service = Service(TABLE, KvPool(4_000_000), EngineSettings(max_num_seqs=64, prefix_caching=True))
+    found = safe_load(service, parse_traffic(kind, jitter=0.2), parse_slo(slo))
+    assert found.load > 0
+    assert words in found.reason
+
+
+def test_what_is_served_at_most_is_no_more_than_arithmetic_allows():
+    # 64 requests of 512 tokens in steps of 12.3 + 64 x 0.11 ms, and the prompts beside them
+    service = Service(TABLE, KvPool(4_000_000), EngineSettings(max_num_seqs=64))
+    step = 0.0123 + 64 * 1.1e-4 + 64 * 1280 * 1.3e-8
+    prompts = 64 * (1024 * 1.7e-5 + 1024**2 / 2 * 1.9e-9)
+    bound = 64 / (511 * step + prompts)
+    assert capacity(service, parse_traffic("poisson:1/s")) == pytest.approx(bound, rel=0.03)
+
+
+@pytest.mark.parametrize(
+    ("kind", "slo", "pool"),
+    [
+        ("closed:1", "ttft p95 < 2 s, tpot p95 < 40 ms", 400_000),
+        ("poisson:1/s", "ttft p95 < 2 s, tpot p95 < 40 ms", 400_000),
+        ("sessions:1,input=2000", "e2e p95 < 30 s", 200_000),
+    ],
+)
+def test_the_answer_keeps_its_95_percent_and_does_not_hang_on_the_seed(kind, slo, pool):
+    service = Service(TABLE, KvPool(pool), EngineSettings(prefix_caching=True))
+    traffic, targets, factors = parse_traffic(kind, jitter=0.2), parse_slo(slo), speed_factors(0.8, 1.25)
+    loads = [safe_load(service, traffic, targets, factors=factors, seed=seed).load for seed in range(3)]
+    # how many agents fit is seen from some hundred conversations only
+    apart = 3 if traffic.kind == "sessions" else max(1, 0.03 * max(loads))
+    assert max(loads) - min(loads) <= apart
+    spread, generator = math.log(1.25 / 0.8) / (2 * 1.645), np.random.default_rng(1)
+    others = [service.scaled(math.exp(spread * generator.standard_normal())) for _ in range(60)]
+    kept = [try_load(one, traffic, targets, loads[0], 9000 + i).margin <= 0 for i, one in enumerate(others)]
+    assert sum(kept) >= 54  # 57 of 60 in the mean
+    more = [try_load(one, traffic, targets, 1.25 * loads[0], 9000 + i).margin <= 0 for i, one in enumerate(others)]
+    assert sum(more) < 54
 
 
 def test_a_limit_from_outside_is_not_exceeded():

@@ -4,11 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from glmplan.serving.engine.host_tier import HostTier
 from glmplan.serving.engine.prefix_cache import PrefixCache
 from glmplan.serving.engine.settings import EngineSettings, KvPool
 from glmplan.serving.traffic.request import Request
 
-__all__ = ["SharedEstimate", "block_period", "by_longest_prefix", "generated", "held_blocks", "why_rejected"]
+__all__ = [
+    "SharedEstimate",
+    "block_period",
+    "by_longest_prefix",
+    "cache_of",
+    "generated",
+    "held_blocks",
+    "loading_seconds",
+    "why_rejected",
+]
 
 #: SGLang: longest answer the estimate reckons with, [token]; the share of its first ratio that it decays to, [-];
 #: decode steps the decay takes, [-]; steps of decoding that it provides for after a retraction, [-]
@@ -122,6 +132,63 @@ def why_rejected(request: Request, pool: KvPool, settings: EngineSettings, perio
     if not settings.chunked_prefill and tokens - 1 > settings.max_num_batched_tokens * settings.pipeline_stages:
         return "may exceed the token budget, which must hold prompt and answer without chunked prefill"
     return None
+
+
+def cache_of(pool: KvPool, settings: EngineSettings) -> PrefixCache | None:
+    """The prefix cache that an engine begins with.
+
+    Parameters
+    ----------
+    pool : KvPool
+        Room on one replica.
+    settings : EngineSettings
+        Its settings.
+
+    Returns
+    -------
+    PrefixCache or None
+        Empty; None if the engine keeps nothing.
+
+    Examples
+    --------
+    >>> cache_of(KvPool(64), EngineSettings()) is None
+    True
+    """
+    if not settings.prefix_caching:
+        return None
+    blocks = settings.host_tokens // pool.block_size
+    return PrefixCache(pool.block_size, HostTier(blocks) if blocks else None)
+
+
+def loading_seconds(blocks: int, pool: KvPool, settings: EngineSettings) -> float:
+    """Time in which blocks come back from host memory.
+
+    Parameters
+    ----------
+    blocks : int
+        How many, [-]
+    pool : KvPool
+        Room on one replica.
+    settings : EngineSettings
+        Its settings.
+
+    Returns
+    -------
+    float
+        [s]
+
+    Examples
+    --------
+    >>> from glmplan.serving.engine.settings import TransferLink
+    >>> link = TransferLink(bandwidth=1e9)
+    >>> settings = EngineSettings(prefix_caching=True, host_tokens=100, host_link=link)
+    >>> loading_seconds(10, KvPool(1000, 16, bytes_per_token=1e5), settings)
+    0.016
+    """
+    link = settings.host_link
+    if link is None or not blocks:
+        return 0.0
+    return link.latency + blocks * pool.block_size * pool.bytes_per_token / link.bandwidth
 
 
 def by_longest_prefix(waiting: Iterable[Request], cache: PrefixCache, block_size: int) -> list[Request]:

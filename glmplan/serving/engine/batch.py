@@ -11,8 +11,7 @@ import math
 from collections import deque
 from heapq import heappop, heappush
 
-from glmplan.serving.engine.admission import SharedEstimate, block_period, held_blocks
-from glmplan.serving.engine.prefix_cache import PrefixCache
+from glmplan.serving.engine.admission import SharedEstimate, block_period, cache_of, held_blocks
 from glmplan.serving.engine.settings import EngineSettings, KvPool
 from glmplan.serving.engine.step_clock import StepClock
 from glmplan.serving.engine.step_table import StepTable
@@ -73,7 +72,7 @@ class DecodingBatch:
         self.clock = StepClock(table, settings.pipeline_stages)
         self.growth = round(settings.acceptance.mean * 1024) / 1024 if settings.acceptance else 1.0
         self.period = block_period(pool.block_size, self.growth)
-        self.cache = PrefixCache(pool.block_size) if settings.prefix_caching else None
+        self.cache = cache_of(pool, settings)
         #: blocks that no running request holds; idle content of the prefix cache lies in them until they are taken
         self.free = self._pool_blocks = pool.blocks
         self.now, self.end = 0.0, _NEVER

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from glmplan.serving.engine.admission import by_longest_prefix, generated
+from glmplan.serving.engine.admission import by_longest_prefix, generated, loading_seconds
 from glmplan.serving.engine.batch import DecodingBatch
 from glmplan.serving.engine.settings import EngineSettings, KvPool
 from glmplan.serving.engine.step_table import StepTable
@@ -46,6 +46,7 @@ class SkippingEngine(DecodingBatch):
         self._partial: Request | None = None
         self._chunks: list[tuple[Request, int]] = []  # prompt tokens of the planned step
         self._tokens, self._weight = 0, 0.0  # how many these are, and the keys they attend together
+        self._loading = 0  # blocks that the planned step loads from host memory
         self._beside = 0  # decoding requests in the planned step with prompt tokens
         self._late_places = self._late_blocks = 0  # what the last step freed, which a step formed ahead does not know
         self._whole, self._sorts = settings.reserve_full_isl, settings.order == "lpm"
@@ -162,7 +163,10 @@ class SkippingEngine(DecodingBatch):
             self._late_places = self._late_blocks = 0
         if self._chunks:
             self._beside = beside = 0 if self._prefill_first else decoding
-            self.end = self.now + self.clock.mixed(beside, self._total, self._tokens, self._weight)
+            seconds = self.clock.mixed(beside, self._total, self._tokens, self._weight)
+            if self._loading:
+                seconds = max(seconds, loading_seconds(self._loading, self.pool, self.settings))
+            self.end = self.now + seconds
         elif self._running:
             self._plan_run()
         else:
@@ -208,6 +212,7 @@ class SkippingEngine(DecodingBatch):
     def _fill(self, budget: int) -> None:
         """Gather prompt tokens for the next step: the rest of a started prompt, then waiting requests in order."""
         size, partial, chunks, waiting, tokens, weight = self._size, self._partial, self._chunks, self.waiting, 0, 0.0
+        self._loading = 0
         if partial is not None:
             take = min(partial.prompt - partial.done, budget)
             need = -(-(partial.done + take) // size) - (-(-partial.done // size))
@@ -238,7 +243,7 @@ class SkippingEngine(DecodingBatch):
             request = waiting[0]
             if adopts and request.kv_ready:
                 break
-            hit, held, rest = 0, 0, request.prompt
+            hit, held, load, rest = 0, 0, 0, request.prompt
             names: list[tuple[object, int]] | None = None
             if cache is not None and (request.runs or request.preemptions):
                 if not request.runs and -(-min(rest, budget) // size) > self.free - late:
@@ -246,28 +251,30 @@ class SkippingEngine(DecodingBatch):
                 self._settle()
                 hit, names = cache.match(request)
                 held = cache.idle_blocks(names)
-                rest -= hit * size
+                load = cache.loadable(request, hit)
+                rest -= (hit + load) * size
             take = rest if rest < budget else budget
             if take < rest and not self.settings.chunked_prefill:
                 break
-            need = -(-take // size)  # what is found ends at a block, so blocks start with the rest
-            if (-(-rest // size) if self._whole else need) > self.free - held - late:
+            need = load - (-take // size)  # what is found ends at a block, so blocks start with the rest
+            if (load - (-rest // size) if self._whole else need) > self.free - held - late:
                 self._full = estimate is not None
                 break
             if reserves:
                 if self._promised + self._peak(request) > self._pool_blocks:
                     break
-                cost = rest + estimate.answer(request.left, self.growth) if estimate else 0.0
+                cost = rest + load * size + estimate.answer(request.left, self.growth) if estimate else 0.0
                 if estimate and cost >= room and busy:
                     self._full = True
                     break
                 self._promised += self._peak(request)
                 room -= cost
             waiting.popleft()
-            if names and cache is not None:
-                cache.hold(request, names)
-                request.base, request.done = hit, hit * size
-                request.cached += hit * size
+            if (names or load) and cache is not None:
+                cache.hold(request, names or [])
+                request.base, request.done = hit, (hit + load) * size
+                request.cached += (hit + load) * size
+                self._loading += load
             self.free -= need + held
             if request.started < 0:
                 request.started = now

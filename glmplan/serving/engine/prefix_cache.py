@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
+from glmplan.serving.engine.host_tier import HostTier
 from glmplan.serving.traffic.request import Request
 
 __all__ = ["PrefixCache"]
@@ -20,6 +21,8 @@ class PrefixCache:
     ----------
     block_size : int
         Tokens of a block; only full blocks are cached, [token]
+    tier : HostTier, optional
+        Copies in host memory.
 
     Examples
     --------
@@ -32,10 +35,10 @@ class PrefixCache:
     (10, [('system', 10)])
     """
 
-    __slots__ = ("_block", "_entries", "_idle", "_nameless", "blocks", "evictable")
+    __slots__ = ("_block", "_entries", "_idle", "_nameless", "_tier", "blocks", "evictable")
 
-    def __init__(self, block_size: int) -> None:
-        self._block = block_size
+    def __init__(self, block_size: int, tier: HostTier | None = None) -> None:
+        self._block, self._tier = block_size, tier
         self._entries: dict[object, list[int]] = {}  # name → [blocks, of them held, holders]
         self._idle: OrderedDict[object, None] = OrderedDict()  # content with blocks nobody holds, oldest use first
         self._nameless: list[int] | None = None  # the entry that `keep` adds to, while it is the newest
@@ -67,6 +70,26 @@ class PrefixCache:
             if blocks:
                 break
         return found, parts
+
+    def loadable(self, request: Request, found: int) -> int:
+        """Blocks behind those that were found that can be loaded from host memory.
+
+        Parameters
+        ----------
+        request : Request
+            The request, with its runs.
+        found : int
+            Blocks that `match` found, [-]
+
+        Returns
+        -------
+        int
+            Blocks, [-]
+        """
+        if self._tier is None:
+            return 0
+        limit = min(request.prompt - 1, request.shareable) // self._block
+        return max(self._tier.found(self._shares(request, request.prompt), limit) - found, 0)
 
     def idle_blocks(self, parts: list[tuple[object, int]]) -> int:
         """Blocks that would stop being evictable if these parts were held.
@@ -178,7 +201,10 @@ class PrefixCache:
         private, pins = request.private, request.pins
         request.pins, request.private = {}, 0
         self._nameless = None
-        for name, blocks in reversed(self._shares(request, tokens)):
+        shares = self._shares(request, tokens)
+        if self._tier is not None:
+            self._tier.store(shares)
+        for name, blocks in reversed(shares):
             entry = self._entries.get(name)
             added = min(blocks - (entry[0] if entry else 0), private)
             if added > 0:

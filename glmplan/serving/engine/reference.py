@@ -9,8 +9,15 @@ from __future__ import annotations
 import math
 from collections import deque
 
-from glmplan.serving.engine.admission import SharedEstimate, block_period, by_longest_prefix, generated, held_blocks
-from glmplan.serving.engine.prefix_cache import PrefixCache
+from glmplan.serving.engine.admission import (
+    SharedEstimate,
+    block_period,
+    by_longest_prefix,
+    cache_of,
+    generated,
+    held_blocks,
+    loading_seconds,
+)
 from glmplan.serving.engine.settings import EngineSettings, KvPool
 from glmplan.serving.engine.step_clock import StepClock
 from glmplan.serving.engine.step_table import StepTable
@@ -39,7 +46,7 @@ class SteppingEngine:
         self.clock = StepClock(table, settings.pipeline_stages)
         self.growth = round(settings.acceptance.mean * 1024) / 1024 if settings.acceptance else 1.0
         self.period = block_period(pool.block_size, self.growth)
-        self.cache = PrefixCache(pool.block_size) if settings.prefix_caching else None
+        self.cache = cache_of(pool, settings)
         self.waiting: deque[Request] = deque()
         self.running: list[Request] = []  # in the order of admission, partly prefilled ones included
         self.held: dict[int, int] = {}  # request number → blocks, those found in the cache included
@@ -54,6 +61,7 @@ class SteppingEngine:
         self.unseen: deque[tuple[float, Request]] = deque()  # those who came after the last step had begun
         self.begun = 0.0
         self.late_places = self.late_blocks = 0  # what the last step freed
+        self.loading = 0  # blocks that the step loads from host memory
 
     @property
     def load(self) -> int:
@@ -109,7 +117,7 @@ class SteppingEngine:
         float
             When it ends; infinite if there is nothing to do, [s]
         """
-        self.work, self.decoding, preemptions = [], [], self.preemptions
+        self.work, self.decoding, self.loading, preemptions = [], [], 0, self.preemptions
         if not self.running:
             self.late_places = self.late_blocks = 0
         while self.unseen and (not self.running or self.unseen[0][0] <= self.begun):
@@ -128,7 +136,8 @@ class SteppingEngine:
         tokens = sum(take for _, take in self.work)
         keys = sum(take * (r.done + (take + 1) / 2) for r, take in self.work)
         total = sum(self.context[r.number] for r in self.decoding)
-        self.end = self.now + self.clock.mixed(len(self.decoding), total, tokens, keys)
+        seconds = self.clock.mixed(len(self.decoding), total, tokens, keys)
+        self.end = self.now + max(seconds, loading_seconds(self.loading, self.pool, self.settings))
         return self.end
 
     def commit(self) -> list[Request]:
@@ -276,12 +285,13 @@ class SteppingEngine:
             if request.kv_ready:
                 return
             hit, names = self.cache.match(request) if self.cache is not None else (0, [])
-            rest = request.prompt - hit * size
+            load = self.cache.loadable(request, hit) if self.cache is not None else 0
+            rest = request.prompt - (hit + load) * size
             take = min(rest, budget)
             if take < rest and not settings.chunked_prefill:
                 return
-            need = -(-(hit * size + take) // size) - hit
-            whole = -(-rest // size) if settings.reserve_full_isl else need
+            need = load - (-take // size)
+            whole = load - (-rest // size) if settings.reserve_full_isl else need
             if whole > self._available() - late - (self.cache.idle_blocks(names) if self.cache is not None else 0):
                 self.full = estimate
                 return
@@ -290,7 +300,7 @@ class SteppingEngine:
                 if promised > self.pool.blocks:
                     return
             if estimate:
-                cost = rest + self.estimate.answer(request.left, self.growth)
+                cost = rest + load * size + self.estimate.answer(request.left, self.growth)
                 if cost >= room and self.running:
                     self.full = True
                     return
@@ -298,8 +308,9 @@ class SteppingEngine:
             self.waiting.popleft()
             if self.cache is not None:
                 self.cache.hold(request, names)
-                request.cached += hit * size
-            request.base, request.done = hit, hit * size
+                request.cached += (hit + load) * size
+            self.loading += load
+            request.base, request.done = hit, (hit + load) * size
             self._make_room(need)
             self.held[request.number] = hit + need
             self.running.append(request)

@@ -131,6 +131,10 @@ class EngineSettings:
         Whether a step is formed while the one before it runs: whoever arrives meanwhile waits one more step.
     reserve_full_isl : bool, optional
         vLLM: whether blocks for the whole prompt must be free before its first chunk is computed.
+    host_tokens : int, optional
+        Copies of cached tokens that host memory holds for each replica; needs prefix caching, [token]
+    host_link : TransferLink, optional
+        The link over which they come back; a step waits for what it loads.
 
     Raises
     ------
@@ -164,6 +168,8 @@ class EngineSettings:
     order: str = "fcfs"
     async_scheduling: bool = False
     reserve_full_isl: bool = False
+    host_tokens: int = 0
+    host_link: TransferLink | None = field(default=None)
 
     def __post_init__(self) -> None:
         for name in ("max_num_batched_tokens", "max_num_seqs", "pipeline_stages", "replicas", "max_model_len"):
@@ -171,6 +177,9 @@ class EngineSettings:
         check_whole(self.prefill_replicas, "prefill_replicas", 0)
         if self.replicas > _MOST_REPLICAS:
             raise SpecError(f"is too large: at most {_MOST_REPLICAS:,}", field="--replicas", value=self.replicas)
+        check_whole(self.host_tokens, "host_tokens", 0)
+        if self.host_tokens and (self.host_link is None or not self.prefix_caching):
+            raise SpecError("needs a link and prefix caching", field="host_tokens", value=self.host_tokens)
         if self.prefill_max_requests is not None:
             check_whole(self.prefill_max_requests, "prefill_max_requests")
         known = {"scheduler": SCHEDULERS, "admission": _ADMISSIONS, "routing": _ROUTINGS, "order": _ORDERS}

@@ -14,7 +14,7 @@ from glmplan.plan.simulator_inputs import serving_inputs
 from glmplan.serving.engine.cluster import Cluster
 from glmplan.serving.engine.engine import SkippingEngine
 from glmplan.serving.engine.reference import SteppingEngine
-from glmplan.serving.engine.settings import EngineSettings, KvPool, scheduler_settings
+from glmplan.serving.engine.settings import EngineSettings, KvPool, TransferLink, scheduler_settings
 from glmplan.serving.engine.step_table import StepTable
 from glmplan.serving.simulate import Service, simulate
 from glmplan.serving.traffic.request import Request
@@ -162,6 +162,25 @@ def test_the_longest_cached_prefix_goes_first(engine):
 
     assert order("fcfs") == [0, 1, 2]
     assert order("lpm") == [0, 2, 1]
+
+
+# SGLang 0.5.9 hiradix_cache.py: what is thrown out of the pool still lies in host memory and is loaded back
+@BOTH
+def test_what_was_thrown_out_comes_back_over_the_link_of_the_host(engine):
+    link = TransferLink(bandwidth=1e9)
+
+    def served(host):
+        settings = EngineSettings(prefix_caching=True, host_tokens=host, host_link=link)
+        made = [Request(i, float(i), 200, 2, runs=((name, 200),)) for i, name in enumerate("aba")]
+        cluster = Cluster(TABLE, KvPool(256, 16, bytes_per_token=100_000), settings, engine)
+        return {r.number: r for r in cluster.run(made)}[2]
+
+    # b takes 13 of the 16 blocks, so that 3 of the 12 full ones of a are left
+    without, with_host = served(0), served(1000)
+    assert without.cached == 3 * 16 and with_host.cached == 12 * 16
+    assert without.first - without.arrival == pytest.approx(0.01 + 152 * 1e-4)
+    # nine blocks of 1.6 MB over 1 GB/s take longer than the step of 8 tokens
+    assert with_host.first - with_host.arrival == pytest.approx(9 * 16 * 1e5 / 1e9)
 
 
 def test_a_session_stays_where_it_began_under_affinity():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, example, given, settings
@@ -96,10 +98,11 @@ SCHEDULERS = st.sampled_from(["vllm", "sglang", "trtllm", "max-utilization", "un
     whole=st.booleans(),
     together=st.sampled_from([None, None, 1, 3]),
     order=st.sampled_from(["fcfs", "fcfs", "lpm"]),
+    host=st.sampled_from([0, 2000, 50_000]),
 )
 def test_every_finish_time_agrees_to_a_nanosecond(
     seed, count, rate, scheduler, seqs, budget, tokens, block, stages, sessions, draft, table, ahead, whole, together,
-    order,
+    order, host,
 ):  # fmt: skip
     changes = {
         "max_num_batched_tokens": budget,
@@ -118,7 +121,11 @@ def test_every_finish_time_agrees_to_a_nanosecond(
         engine_settings = scheduler_settings("vllm", chunked_prefill=False, **changes)
     else:
         engine_settings = scheduler_settings(scheduler, **changes)
-    pool = KvPool(tokens, block)
+    if host and sessions:
+        engine_settings = replace(
+            engine_settings, host_tokens=host, host_link=TransferLink(bandwidth=1e9, latency=1e-3)
+        )
+    pool = KvPool(tokens, block, bytes_per_token=100_000)
     chosen = AFFINE if table == "affine" else TABULATED
     cluster, done = _both(chosen, pool, engine_settings, lambda: _requests(seed, count, rate, sessions, draft))
     assert len(done) + sum(cluster.rejected.values()) == count
@@ -162,9 +169,12 @@ def test_replicas_and_disaggregation_agree_too(seed, rate, routing, prefillers, 
     tokens=st.sampled_from([1500, 3000, 9000]),
     draft=st.sampled_from([None, Acceptance(3, 0.7)]),
     ahead=st.booleans(),
+    host=st.sampled_from([0, 4000, 100_000]),
 )
-@example(seed=27875, replicas=2, routing="prefix-aware", users=11, wait=0.4, tokens=1500, draft=None, ahead=False)
-def test_conversations_on_replicas_agree_too(seed, replicas, routing, users, wait, tokens, draft, ahead):
+@example(
+    seed=27875, replicas=2, routing="prefix-aware", users=11, wait=0.4, tokens=1500, draft=None, ahead=False, host=0
+)
+def test_conversations_on_replicas_agree_too(seed, replicas, routing, users, wait, tokens, draft, ahead, host):
     """Where a turn goes depends on what each cache holds when it arrives, in the middle of a run as well."""
     engine_settings = EngineSettings(
         max_num_batched_tokens=512,
@@ -174,6 +184,8 @@ def test_conversations_on_replicas_agree_too(seed, replicas, routing, users, wai
         prefix_caching=True,
         acceptance=draft,
         async_scheduling=ahead,
+        host_tokens=host,
+        host_link=TransferLink(bandwidth=1e10),
     )
     load = {"users": users} if users else {"rate": 1.5}
     traffic = Traffic(
@@ -189,7 +201,7 @@ def test_conversations_on_replicas_agree_too(seed, replicas, routing, users, wai
         sources.append(source())
         return sources[-1].arrivals
 
-    cluster, done = _both(AFFINE, KvPool(tokens, 16), engine_settings, arrivals, lambda: sources[-1].after)
+    cluster, done = _both(AFFINE, KvPool(tokens, 16, 1e5), engine_settings, arrivals, lambda: sources[-1].after)
     assert len(done) + sum(cluster.rejected.values()) == 60
 
 

@@ -13,7 +13,6 @@ from glmplan.serving.traffic.sources import request_source
 from glmplan.serving.traffic.spec import Traffic, parse_traffic
 from glmplan.serving.traffic.traces import read_trace
 
-
 DATA = Path(__file__).parents[2] / "data"
 
 
@@ -229,8 +228,8 @@ def test_a_turn_begins_when_the_answer_before_has_ended_and_its_pause_is_over(tm
 
 
 def test_conversations_of_share_gpt_need_users_or_a_rate_and_count_four_characters_a_token(tmp_path):
-    said = [{"from": "human", "value": "x" * 400}, {"from": "gpt", "value": "y" * 40}, {"from": "human", "value": "z" * 80},
-            {"from": "gpt", "value": "y" * 20}]  # fmt: skip
+    parts = (("human", 400), ("gpt", 40), ("human", 80), ("gpt", 20))
+    said = [{"from": who, "value": "x" * length} for who, length in parts]
     file = tmp_path / "share.json"
     file.write_text(json.dumps([{"id": "a", "conversations": said}, {"id": "b", "conversations": said[:2]}]))
     with pytest.raises(SpecError, match="users or a rate"):
