@@ -26,18 +26,20 @@ SHAPES = (
 
 
 def refresh(config: Path, name: str) -> str:
-    """Write one model and return its name."""
+    """Write one model; return its name and which of its shapes changed."""
     found = read_hf_config(config, name=name)
     path = data_folder("model_specs") / f"{name}.toml"
     repository = config.name.removesuffix("_config.json").replace("--", "/", 1)
     if path.is_file():
         known = load_model_file(path)
+        changed = [field for field in SHAPES if getattr(found, field) != getattr(known, field)]
         found = known.model_copy(update={field: getattr(found, field) for field in SHAPES})
     else:
+        changed = ["new"]
         source = f"https://huggingface.co/{repository} config.json"
         found = found.model_copy(update={"hugging_face": repository, "source": source})
     write_atomically(path, model_toml(found))
-    return name
+    return f"{name}: {', '.join(changed) or 'unchanged'}"
 
 
 def main(arguments: list[str]) -> int:

@@ -1,0 +1,58 @@
+"""Every option of a launch command is in the published list of the release that the command is for."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from glmplan.facts.engines.recipes import known_flags, option_name
+from glmplan.plan import Words, fit_answer
+
+#: words of a plan that bring options of their own
+CASES = (
+    ("glm-5.1-nvfp4", "6xrtx-pro-6000-ws", {}),
+    ("glm-5.1-fp8", "8xh200-sxm", {"tp": "8", "mtp": "3", "memory_fraction": "0.9", "max_num_seqs": 64}),
+    ("glm-5.1-fp8", "8xb200-sxm", {"tp": "8", "dcp": "2", "kv": "fp8"}),
+    ("deepseek-v3", "8xh200-sxm", {"tp": "1", "dp": "8", "ep": "8"}),
+    ("deepseek-v4-flash", "4xb200-sxm", {}),
+    ("gpt-oss-120b", "1xh100-sxm", {}),
+    ("qwen3.8-flash-next", "8xh200-sxm", {}),
+    ("inkling", "8xb300-sxm", {}),
+    ("llama-3.1-70b", "4xl40s", {"context": "32768", "users": "8", "eager": True}),
+)
+
+
+def options_in(command):
+    """Names of options outside of quoted values."""
+    text = re.sub(r"'[^']*'|\"[^\"]*\"|\{[^}]*\}", "VALUE", " ".join(command))
+    return {option_name(word) for word in text.split() if word.startswith("--")}
+
+
+@pytest.mark.parametrize(
+    ("engine", "version"), [("vllm", "0.24.0"), ("vllm", "0.33.0"), ("sglang", "0.5.10"), ("sglang", "0.5.23")]
+)
+@pytest.mark.parametrize(("model", "on", "words"), CASES, ids=[f"{case[0]} {case[1]}" for case in CASES])
+def test_a_release_knows_every_option_of_its_command(engine, version, model, on, words):
+    answer = fit_answer(Words(model, on, engine=engine, engine_version=version, **words))
+    if not answer.command:
+        assert answer.verdict == "does_not_fit"
+        return
+    if any(one.name.startswith(f"{engine}-{model}") and one.name.endswith("-since") for one in answer.warnings):
+        return  # the release does not know the model, and the answer says so
+    release, names = known_flags(engine, version)
+    assert release == version
+    found = options_in(answer.command)
+    assert found, answer.command
+    unknown = {one for one in found if not {one, one.partition(".")[0], one.replace("--no-", "--", 1)} & names}
+    assert not unknown, f"{' '.join(answer.command)}: {engine} {version} knows no {unknown}"
+
+
+def test_the_recipe_of_the_model_brings_its_parsers():
+    command = " ".join(fit_answer(Words("glm-5.1-fp8", "8xh200-sxm", engine="vllm")).command)
+    assert "--tool-call-parser glm47" in command and "--reasoning-parser glm45" in command
+
+
+def test_the_cache_of_sparse_cards_is_told_by_the_name_that_the_engine_has_for_it():
+    answer = fit_answer(Words("glm-5.1-nvfp4", "6xrtx-pro-6000-ws", engine_version="0.33.0"))
+    assert "--kv-cache-dtype fp8_ds_mla" in " ".join(answer.command)
