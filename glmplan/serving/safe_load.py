@@ -37,10 +37,11 @@ _DRAWS = 20
 _FOLLOWED = (1, 0, 3, 5, 8, 11, 14, 16, 19)
 _SLOW = NormalDist().inv_cdf(0.95)
 _CLOSE = 0.01  # rates are found to this share
-#: services that are counted at the answer; how many of these may fail, and how many if a pool runs over
-_COUNTED, _ALLOWED, _THRASHED = 60, 5, 3
-#: loads about a first and a second answer at which services are tried, [-], and how many; margins that are near enough
-_AROUND, _NEAR = (((0.75, 1.0, 1.3), 8), ((0.85, 0.95, 1.05), 20)), 1.2
+#: services that are counted at the answer, and how many of them may fail: 3 of 60 are 5 %
+_COUNTED, _ALLOWED = 60, 3
+#: loads about a first answer at which services are tried, [-], and how many; margins that are near enough to be fitted
+_AROUND, _TRIED, _NEAR = (0.75, 1.0, 1.3), 8, 1.2
+_STEP = 0.03  # between rates at which services are counted
 _LARGEST = 1e6  # the largest load that is looked at
 _DRAWN = 10_000  # most users that a curve shows
 
@@ -405,8 +406,8 @@ class _Search:
             return found
         # a pool runs over at once: no margin tells beforehand, so that services are counted
         found = float(math.floor(found)) if self.whole else found
-        while found >= 1e-6 and self.failures(found, _COUNTED, _THRASHED) > _THRASHED:
-            found = found - 1 if self.whole else found * (1 - _CLOSE)
+        while found >= 1e-6 and self.failures(found, _COUNTED, _ALLOWED) > _ALLOWED:
+            found = self._next(found, -1)
         return max(found, 0.0)
 
     def _nearest(self, which: int, load: float) -> float:
@@ -428,13 +429,22 @@ class _Search:
         middle = self.edge(min(1, len(self.variants) - 1), start)
         if middle <= 0:
             return 0.0
-        for around, count in _AROUND:
-            found = self._margins(middle, around, count)
-            middle = min(found if found is not None else middle, self.limit)
+        near = self._margins(middle, _AROUND, _TRIED)
+        middle = min(near if near is not None else middle, self.limit)
         found = float(math.floor(middle + 1e-9)) if self.whole else middle
-        while found > (0 if self.whole else 1e-6) and self.failures(found, _COUNTED, _ALLOWED) > _ALLOWED:
-            found = found - 1 if self.whole else found * 0.97
+        kept = found >= (1 if self.whole else 1e-6) and self.failures(found, _COUNTED, _ALLOWED) <= _ALLOWED
+        while kept and (more := self._next(found, 1)) <= self.limit:
+            if self.failures(more, _COUNTED, _ALLOWED) > _ALLOWED:
+                return found
+            found = more
+        while not kept and found >= (1 if self.whole else 1e-6):
+            found = self._next(found, -1)
+            kept = found > 0 and self.failures(found, _COUNTED, _ALLOWED) <= _ALLOWED
         return max(found, 0.0)
+
+    def _next(self, load: float, way: int) -> float:
+        """The load a step above (1) or below (-1)."""
+        return load + way if self.whole else load * (1 + _STEP) ** way
 
     def _margins(self, middle: float, around: Sequence[float], count: int) -> float | None:
         """Where margins vanish for 95 of 100 services, from so many of them at loads about one."""

@@ -107,21 +107,21 @@ def test_what_is_served_at_most_is_no_more_than_arithmetic_allows():
     [
         ("closed:1", "ttft p95 < 2 s, tpot p95 < 40 ms", 400_000),
         ("poisson:1/s", "ttft p95 < 2 s, tpot p95 < 40 ms", 400_000),
-        ("sessions:1,input=2000", "e2e p95 < 30 s", 200_000),
+        ("sessions:1,input=1000,turns=4", "e2e p95 < 20 s", 40_000),
     ],
 )
 def test_the_answer_keeps_its_95_percent_and_does_not_hang_on_the_seed(kind, slo, pool):
     service = Service(TABLE, KvPool(pool), EngineSettings(prefix_caching=True))
     traffic, targets, factors = parse_traffic(kind, jitter=0.2), parse_slo(slo), speed_factors(0.8, 1.25)
-    loads = [safe_load(service, traffic, targets, factors=factors, seed=seed).load for seed in range(3)]
+    loads = [safe_load(service, traffic, targets, factors=factors, seed=seed).load for seed in range(2)]
     # how many agents fit is seen from some hundred conversations only
-    apart = 3 if traffic.kind == "sessions" else max(1, 0.03 * max(loads))
+    apart = 2 if traffic.kind == "sessions" else max(1, 0.03 * max(loads))
     assert max(loads) - min(loads) <= apart
     spread, generator = math.log(1.25 / 0.8) / (2 * 1.645), np.random.default_rng(1)
     others = [service.scaled(math.exp(spread * generator.standard_normal())) for _ in range(60)]
     kept = [try_load(one, traffic, targets, loads[0], 9000 + i).margin <= 0 for i, one in enumerate(others)]
     assert sum(kept) >= 54  # 57 of 60 in the mean
-    more = [try_load(one, traffic, targets, 1.25 * loads[0], 9000 + i).margin <= 0 for i, one in enumerate(others)]
+    more = [try_load(one, traffic, targets, 1.4 * loads[0], 9000 + i).margin <= 0 for i, one in enumerate(others)]
     assert sum(more) < 54
 
 
