@@ -197,7 +197,8 @@ def _other_checkpoints(solution: Solution) -> Iterator[Looked]:
     """Another checkpoint in the same files, where the engine does not run the one asked for: the nearest in size."""
     asked = solution.asked
     others = [one for one in asked.model.checkpoints if one.name != asked.checkpoint.name]
-    same = [one for one in others if _form(one) == _form(asked.checkpoint)]
+    # a file of the same format from somebody else would not run either
+    same = [one for one in others if _form(one) == _form(asked.checkpoint) and _bits(one) != _bits(asked.checkpoint)]
     for one in sorted(same, key=lambda one: abs(_bits(one) - _bits(asked.checkpoint)))[:4]:
         other = _try(asked.but(checkpoint=one), solution.options)
         if other is not None and other.best.terms.blocked is None and other.best.verdict != "does_not_fit":
