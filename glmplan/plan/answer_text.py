@@ -138,8 +138,7 @@ def missing_words(answer: AnswerRecord) -> str:
         What the answer cannot give.
     """
     if not answer.users:
-        # the speeds of other plans stand beside it
-        return "no speed of this plan can be given"
+        return "no speed can be given" + " of this plan" * any(one.user_rate for one in answer.changes)
     if answer.users[0].ttft is not None:
         return "the accelerators count by their memory only"
     return "the speeds are those of memory alone: an upper bound for many users; prefill and TTFT are unknown"

@@ -14,7 +14,7 @@ from glmplan.facts.schema.model import Checkpoint
 from glmplan.plan.engine_limits import Terms
 from glmplan.plan.offloaded import experts_on_host
 from glmplan.plan.plan import Change
-from glmplan.plan.question import DEFAULT_ENGINE, Asked
+from glmplan.plan.question import DEFAULT_ENGINE, MLX_ENGINE, Asked
 from glmplan.plan.ranking import Scored
 from glmplan.plan.search import Solution, solve
 from glmplan.plan.simulated import shown_rate, steady_rate
@@ -24,7 +24,7 @@ __all__ = ["Looked", "changes_of", "degrees_words", "verdict_of"]
 
 _CLASS = {"fits": 0, "tight": 1, "does_not_fit": 2}
 #: most machines that are looked at when more accelerators are needed, or fewer
-_TRIALS = 8
+_TRIALS = 10
 #: smallest gain that is worth another layout [-]
 _LEAST = 0.05
 
@@ -182,8 +182,8 @@ def _own_files(asked: Asked, engine: str) -> Checkpoint | None:
     return max((one for one in fits if _bits(one) <= _bits(asked.checkpoint) + 0.1), key=_bits, default=None)
 
 
-#: files of engines that run on Apple silicon alone
-_APPLE_FILES = "mlx"
+#: files of the engine that runs on Apple silicon alone, which are called as it is
+_APPLE_FILES = MLX_ENGINE
 
 
 def _form(checkpoint: Checkpoint) -> str:
@@ -197,7 +197,8 @@ def _other_checkpoints(solution: Solution) -> Iterator[Looked]:
     """Another checkpoint in the same files, where the engine does not run the one asked for: the nearest in size."""
     asked = solution.asked
     others = [one for one in asked.model.checkpoints if one.name != asked.checkpoint.name]
-    same = [one for one in others if _form(one) == _form(asked.checkpoint)]
+    # a file of the same format from somebody else would not run either
+    same = [one for one in others if _form(one) == _form(asked.checkpoint) and _bits(one) != _bits(asked.checkpoint)]
     for one in sorted(same, key=lambda one: abs(_bits(one) - _bits(asked.checkpoint)))[:4]:
         other = _try(asked.but(checkpoint=one), solution.options)
         if other is not None and other.best.terms.blocked is None and other.best.verdict != "does_not_fit":
@@ -294,7 +295,20 @@ def _other_layouts(solution: Solution) -> Iterator[Looked]:
 
 
 def degrees_words(asked: Asked, terms: Terms) -> str:
-    """The options that ask for a layout; empty for a part of a machine that was named."""
+    """Write the options that ask for a layout.
+
+    Parameters
+    ----------
+    asked : Asked
+        The question.
+    terms : Terms
+        The layout.
+
+    Returns
+    -------
+    str
+        The options; empty for a part of a machine that was named.
+    """
     machine = asked.machine
     words = [f"--on {terms.accelerators}x{machine.accelerator.name}"] * (terms.accelerators != machine.count)
     if words and machine.named:
@@ -340,7 +354,10 @@ def _more(solution: Solution, verdict: str) -> Iterator[Looked]:
     if degrees:
         asked = asked.but(tp=None, pp=None, dp=None, ep=None)
     count = asked.machine.count
-    trials = [count + 1] if verdict == "fits" else [count + 1, count + 2, count + 3, count + 4, 2 * count, 4 * count]
+    trials = (
+        [count + 1] if verdict == "fits" else [*range(count + 1, count + 8), *(count << bit for bit in range(1, 5))]
+    )
+    trials = list(dict.fromkeys(sorted(trials)))
     for number in trials[:_TRIALS]:
         try:
             machine = asked.machine.with_count(number)

@@ -118,8 +118,7 @@ def answer_of(asked: Asked, traffic: Traffic | None = None) -> FitAnswer:
     grid = grid_of(asked, best)
     found = predictions_of(asked, best, tuple(sorted({*grid, *asked.users})))
     rows = simulated_rows(asked, best, user_table(asked, best, found), traffic)
-    told = _launch_context(asked, best)
-    command, notes = launch_command(asked, best, told)
+    command, notes = launch_command(asked, best, told := _launch_context(asked, best))
     one, deployment = found[asked.users[0]], deployment_of(asked, best.terms)
     # of the same numbers of users whichever rows are asked for: between them times are interpolated
     safe = safe_users(asked, best, {number: found[number] for number in grid})

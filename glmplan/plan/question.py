@@ -25,6 +25,7 @@ __all__ = [
     "DEFAULT_INPUT",
     "DEFAULT_OUTPUT",
     "DEFAULT_USERS",
+    "MLX_ENGINE",
     "Asked",
     "Words",
     "read_words",
@@ -40,7 +41,7 @@ DEFAULT_USERS = (1, 4, 8, 16, 32, 64, 128)
 _USUAL_USERS, _USUAL_EACH = 32, 4
 #: engines that a plan takes when none is named, which the answer says: for GGUF files and processors, for MLX files and
 #: Apple silicon, and for all else the one with most measurements
-_GGUF_ENGINE, _MLX_ENGINE, DEFAULT_ENGINE = "llama.cpp", "mlx", "vllm"
+_GGUF_ENGINE, MLX_ENGINE, DEFAULT_ENGINE = "llama.cpp", "mlx", "vllm"
 #: users at once that a plan is asked for at most [-]
 _MOST_USERS = 4096
 _KV_WORDS = {"auto": None, "fp8_e4m3": "fp8", "fp8_e5m2": "fp8", "fp16": "f16", "bfloat16": "bf16", "f8": "fp8"}
@@ -348,11 +349,11 @@ def _engine(words: Words, checkpoint: Checkpoint, machine: Machine, assumed: lis
         return name
     part = machine.accelerator
     if checkpoint.name.startswith("mlx"):
-        engine, why = _MLX_ENGINE, "the weights are in MLX form"
+        engine, why = MLX_ENGINE, "the weights are in MLX form"
     elif checkpoint.file_bits_per_weight is not None or _is_gguf(checkpoint):
         engine, why = _GGUF_ENGINE, "the weights are a GGUF file"
     elif part.vendor == "Apple":
-        engine, why = _MLX_ENGINE, "the part is Apple silicon"
+        engine, why = MLX_ENGINE, "the part is Apple silicon"
     elif part.kind == "cpu-socket":
         engine, why = _GGUF_ENGINE, "the part is a processor"
     else:

@@ -130,7 +130,7 @@ def shown_rate(asked: Asked, one: Scored) -> float:
     except UnknownFact:
         return steady_rate(asked, one)
     runs = _runs(described, closed.at_load(users), _requests(users), 0, least, ends=False)
-    return runs.middle["output_tokens_per_s"]
+    return runs.middle["output_tokens_per_s"] if runs.middle["requests"] else steady_rate(asked, one)
 
 
 def _closed(asked: Asked, holding: Holding, traffic: Traffic | None = None) -> tuple[Described, Traffic, float]:
@@ -139,8 +139,17 @@ def _closed(asked: Asked, holding: Holding, traffic: Traffic | None = None) -> t
     closed = Traffic(kind="closed", users=1, **lengths)
     if traffic is not None and traffic.kind == "sessions" and traffic.users is not None:
         closed = traffic
+    asked = _seated(asked, holding, asked.users[-1])
     described = service_of(inputs_of(asked, holding, deployment_of(asked, holding.terms)), closed)
     return described, closed, described.service.pool.block_size + asked.request_tokens
+
+
+def _seated(asked: Asked, holding: Holding, users: int) -> Asked:
+    """The question with the slots that the launch command tells an engine whose slots share its context evenly."""
+    if asked.settings.max_num_seqs is not None or asked.defaults.admission != "slot":
+        return asked
+    slots = int(max(min(users, holding.held), 1))
+    return asked.but(settings=replace(asked.settings, max_num_seqs=slots))
 
 
 def simulated_rows(
@@ -185,6 +194,8 @@ def _requests(users: int) -> int:
 
 
 def _simulated(row: UserRow, runs: _Runs) -> UserRow:
+    if not runs.middle["requests"]:
+        return row  # none has room: what the steady sums say of waiting is all that is known
     tpot = runs.figure("tpot_mean_ms") if row.tpot is not None else None
     rate = tpot and Figure(1.0 / tpot.value, 1.0 / tpot.high, 1.0 / tpot.low) if tpot and tpot.value else None
     return replace(
@@ -239,6 +250,7 @@ def traffic_run(
         If prompts cannot be timed on the part.
     """
     holding = scored.holding
+    asked = _seated(asked, holding, traffic.users or asked.users[-1])
     inputs = inputs_of(asked, holding, deployment_of(asked, holding.terms))
     if pool != 1.0:
         inputs = replace(inputs, pool=replace(inputs.pool, tokens=int(inputs.pool.tokens * pool)))

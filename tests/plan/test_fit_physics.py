@@ -122,9 +122,9 @@ def test_the_chosen_layout_is_predicted_with_its_own_pool():
 
 
 def test_changes_are_computed_as_a_plan_of_their_own_would_be():
-    answer = fit_answer(Words("glm-5.1-nvfp4", SIX, engine_version="0.19.0"))
+    answer = fit_answer(Words("glm-5.1-nvfp4", SIX, kv="bf16", users="1,128", input="4096", engine_version="0.19.0"))
     change = next(one for one in answer.changes if one.name == "kv")
-    alone = fit_answer(Words("glm-5.1-nvfp4", SIX, kv="bf16", engine_version="0.19.0"))
+    alone = fit_answer(Words("glm-5.1-nvfp4", SIX, kv="fp8", users="1,128", input="4096", engine_version="0.19.0"))
     assert change.pool_tokens == alone.holding.pool
     assert change.user_rate == pytest.approx(alone.users[0].user_rate.value)
 

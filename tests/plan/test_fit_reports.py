@@ -17,6 +17,7 @@ from glmplan.plan.text import WIDTH, number
 from glmplan.report.fit_explain import fit_explanation
 from glmplan.report.fit_json import SCHEMA, fit_json
 from glmplan.report.fit_tables import CSV_COLUMNS, fit_csv, fit_markdown
+from glmplan.serving.traffic.spec import parse_traffic
 
 PAGE = Path(__file__).resolve().parents[2] / "docs/reference/fit-json.md"
 QUESTIONS = {
@@ -36,7 +37,9 @@ QUESTIONS = {
 
 @pytest.fixture(scope="module")
 def answers():
-    return {name: fit_answer(words) for name, words in QUESTIONS.items()}
+    found = {name: fit_answer(words) for name, words in QUESTIONS.items()}
+    traffic = parse_traffic("sessions:4", input=1000, output=100, start=8000, turns=4)
+    return found | {"sessions": fit_answer(Words("llama-3.1-8b", "1xh100-sxm"), traffic)}
 
 
 @pytest.mark.parametrize("name", QUESTIONS)
@@ -97,9 +100,9 @@ def test_every_described_field_exists(answers):
 
 def test_the_schema_has_these_fields_at_the_top(answers):
     assert list(json.loads(fit_json(answers["six cards"]))) == [
-        "schema", "verdict", "headline", "reasons", "unknown", "question", "plan", "memory", "context", "users", "safe",
-        "binding", "runners_up", "left_out", "changes", "warnings", "command", "command_notes", "assumed", "basis",
-        "knowledge", "evidence", "fits",
+        "schema", "verdict", "headline", "reasons", "unknown", "question", "plan", "memory", "context", "users",
+        "traffic", "runs", "safe", "binding", "runners_up", "left_out", "changes", "warnings", "command",
+        "command_notes", "assumed", "basis", "knowledge", "evidence", "fits",
     ]  # fmt: skip
 
 
