@@ -14,6 +14,7 @@ from glmplan.measure.predicted_steps import Case
 from glmplan.measure.verdict import METRICS, PredictedStep
 from glmplan.prediction.from_row import Question
 from glmplan.prediction.predict import predict
+from glmplan.prediction.step_models import runs_on_accelerators
 from glmplan.readers.runs.figures import FIGURES
 from glmplan.readers.runs.record import Run
 from glmplan.units import QUANTILE_90
@@ -51,9 +52,13 @@ def fit_site(cases: Sequence[Case], measured: Sequence[Mapping[str, float]]) -> 
     SpecError
         If no step has a figure that is predicted, or all are faster than can be.
     """
+    if not all(runs_on_accelerators(case.deployment) for case in cases):
+        part = cases[0].deployment.accelerator.full_name
+        words = f"cannot be done on {part}: its steps are timed by bytes alone, which have no effects to fit"
+        raise SpecError(words, field="--calibrate-on")
     try:
         return update_site(_design(cases, measured))
-    except SpecError as error:
+    except GlmplanError as error:
         raise SpecError(str(error), field="--calibrate-on") from None
 
 

@@ -233,3 +233,10 @@ def test_a_count_and_a_name_are_told_apart(text, parts):
 def test_zero_accelerators_are_refused():
     with pytest.raises(SpecError, match="asks for no accelerator"):
         split_count("0xb200-sxm")
+
+
+def test_no_part_can_use_more_memory_than_it_has():
+    for name in accelerator_names():
+        part = load_accelerator(name)
+        if part.memory is not None and part.memory_usable is not None:
+            assert part.memory_usable <= part.memory, name
