@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import re
-from datetime import date
 from typing import Literal
 
 from pydantic import Field, PositiveFloat, field_validator, model_validator
@@ -32,7 +32,7 @@ _TERMS = {
 _DATE = re.compile(r"20\d\d(-\d\d(-\d\d)?)?|undated")
 
 
-def first_day(text: str) -> date | None:
+def first_day(text: str) -> dt.date | None:
     """The first day that a date may mean, so that a price whose day nobody gave counts as old rather than as new.
 
     Parameters
@@ -53,7 +53,7 @@ def first_day(text: str) -> date | None:
     if text == "undated":
         return None
     parts = [int(part) for part in text.split("-")]
-    return date(*(parts + [1, 1])[:3])
+    return dt.date(*(parts + [1, 1])[:3])
 
 
 class Price(Frozen):
@@ -110,7 +110,7 @@ class Price(Frozen):
         """Whether a part's price is of a machine that runs as it is delivered."""
         return self.contains.startswith("whole machine")
 
-    def stale(self, today: date) -> bool:
+    def stale(self, today: dt.date) -> bool:
         """Whether a price is older than `STALE_DAYS`.
 
         Parameters
