@@ -21,6 +21,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "reproduce": ("glmplan.cli.reproduce", "Is a measured run what is predicted, and what explains the difference."),
     "simulate": ("glmplan.cli.simulate", "What users see under traffic: latencies, throughput, batch, KV cache."),
     "safe": ("glmplan.cli.safe", "The most users and the highest rate that keep a promise, and what breaks first."),
+    "sweep": ("glmplan.cli.sweep", "Every combination of models, machines, formats, layouts and loads, as one table."),
     "validate": ("glmplan.cli.validate", "Measure a live server step by step and compare it with the prediction."),
 }
 

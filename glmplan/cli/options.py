@@ -16,6 +16,7 @@ __all__ = [
     "DeploymentOptions",
     "LaunchOptions",
     "LayoutOptions",
+    "MoneyOptions",
     "SchedulerOptions",
     "ServiceOptions",
     "TargetOptions",
@@ -100,6 +101,21 @@ TransferBandwidth = Annotated[
     str | None, typer.Option("--transfer", help="Bandwidth of the hand-over, such as '50 GB/s'.")
 ]
 
+
+Prices = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--price",
+        help="A price of your own: PART=8500, PART:rent=2.1, MODEL:output=3, electricity=0.3, a whole machine "
+        "(8xh200-sxm=300000), with a currency if not USD, or a CSV file. Repeat it for more.",
+    ),
+]
+CostTerms = Annotated[
+    list[str] | None,
+    typer.Option("--term", help="A term of the cost, as in horizon_months=48 or pue=1.2. Repeat it for more."),
+]
+Region = Annotated[str | None, typer.Option(help="Place whose colocation is paid; none by default.")]
+Today = Annotated[str | None, typer.Option(help="Day of the question as YYYY-MM-DD; the day it is by default.")]
 
 _PROMISE = typer.Option(help="Promise, such as 'ttft p95 < 2 s, tpot p95 < 50 ms'.")
 Slo = Annotated[str, _PROMISE]
@@ -192,6 +208,16 @@ class ServiceOptions:
     step_time: StepTimeOption = None
     scheduler: SchedulerOptions = SchedulerOptions()
     transfer: TransferBandwidth = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MoneyOptions:
+    """Prices and terms of a cost; `glmplan.cli.money` reads them."""
+
+    price: Prices = None
+    term: CostTerms = None
+    region: Region = None
+    today: Today = None
 
 
 def given(options: Any) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date
 
 from glmplan.errors import SpecError, UnknownFact
@@ -44,6 +44,21 @@ class Line:
     count: float
     quotation: Quotation | None
     note: str = ""
+
+    def times(self, machines: int) -> Line:
+        """The line of several machines.
+
+        Parameters
+        ----------
+        machines : int
+            How many, [-]
+
+        Returns
+        -------
+        Line
+            The same with a larger count.
+        """
+        return replace(self, count=self.count * machines)
 
 
 @dataclass(frozen=True, slots=True)
