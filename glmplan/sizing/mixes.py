@@ -37,9 +37,9 @@ class StepTable:
     Attributes
     ----------
     points : StepPoints
-        Steps: those that are wanted, then those that are taken off.
+        Steps: those of the table, then those that are taken off, then those of the loads that are looked at.
     minus : (k,) array of int
-        For each entry of the table the step that is taken off it; its own place where none is, [-]
+        For each entry of the table the step that is taken off it; -1 where none is, [-]
     """
 
     points: StepPoints
@@ -78,6 +78,12 @@ class Mixes:
         Output tokens that the rate counts, [token]
     packing : Load
         How the engine packs them, as `packing_key` says it.
+    looked_at : (m,) array of int
+        Loads of which every step is timed, to say how far the table is off, [-]
+    checks : dict of str to (m, n) sparse array
+        Their steps among the points of the table.
+    all_rows : dict of str to sparse array
+        `matrices` before some loads were left out.
     """
 
     users: np.ndarray
@@ -87,6 +93,30 @@ class Mixes:
     matrices: dict[str, sparse.csr_array]
     tokens: np.ndarray
     packing: Load
+    looked_at: np.ndarray
+    checks: dict[str, sparse.csr_array]
+    all_rows: dict[str, sparse.csr_array]
+
+    def error(self, seconds: np.ndarray) -> float:
+        """How far sums over the table are from sums over the steps themselves.
+
+        Parameters
+        ----------
+        seconds : (n,) array
+            Seconds of the points of the table, [s]
+
+        Returns
+        -------
+        float
+            Largest difference of a figure of the loads that are looked at, [-]
+        """
+        column, worst = self.table.values(seconds), 0.0
+        for name in FIGURES:
+            itself = self.checks[name] @ seconds
+            read = self.all_rows[name][self.looked_at] @ column
+            known = itself > 0
+            worst = max(worst, float(np.abs(read[known] / itself[known] - 1.0).max(initial=0.0)))
+        return worst
 
     def at(self, places: np.ndarray) -> Mixes:
         """Some of the loads.
@@ -104,9 +134,9 @@ class Mixes:
         if len(places) == len(self.users):
             return self
         rows = {name: matrix[places] for name, matrix in self.matrices.items()}
-        return Mixes(
-            self.users[places], self.inputs[places], self.outputs[places], self.table, rows, self.tokens[places],
-            self.packing,
+        return replace(
+            self, users=self.users[places], inputs=self.inputs[places], outputs=self.outputs[places], matrices=rows,
+            tokens=self.tokens[places],
         )  # fmt: skip
 
     def load(self, place: int) -> Load:
@@ -186,9 +216,35 @@ def mixes_of(users: np.ndarray, inputs: np.ndarray, outputs: np.ndarray, packing
              ("decode_requests", "decode_context", "prefill_tokens", "prefill_context")}  # fmt: skip
     rows, columns, shares, table = _corners(*nodes.values())
     spread = sparse.csr_array((shares, (rows, columns)), shape=(int(sizes.sum()), len(table.minus)))
-    matrices = {name: _weights(seen, sizes, name) @ spread for name in FIGURES}
+    weights = {name: _weights(seen, sizes, name) for name in FIGURES}
+    matrices = {name: one @ spread for name, one in weights.items()}
     tokens = np.array([one.figures["output_rate"].scale for one in seen])
-    return Mixes(users, inputs, outputs, table, matrices, tokens, packing)
+    looked_at = _looked_at(users * (inputs + outputs), inputs)
+    table, checks = _with_checks(table, nodes, weights, looked_at)
+    return Mixes(users, inputs, outputs, table, matrices, tokens, packing, looked_at, checks, matrices)
+
+
+def _looked_at(work: np.ndarray, inputs: np.ndarray) -> np.ndarray:
+    """Loads of which every step is timed: the corners, and some between them."""
+    order = np.argsort(work, kind="stable")
+    shares = (0.0, 0.25, 0.5, 0.75, 1.0)
+    return np.unique([int(np.argmax(inputs)), *(int(order[round(share * (len(order) - 1))]) for share in shares)])
+
+
+def _with_checks(
+    table: StepTable, nodes: dict[str, np.ndarray], weights: dict[str, sparse.csr_array], looked_at: np.ndarray
+) -> tuple[StepTable, dict[str, sparse.csr_array]]:
+    """The table with the steps of some loads behind it, and what these loads make of them."""
+    picked = {name: one[looked_at] for name, one in weights.items()}
+    used = np.unique(np.concatenate([one.indices for one in picked.values()]))
+    first = len(table.points.decode_requests)
+    columns = [np.concatenate([getattr(table.points, name), nodes[name][used]]) for name in nodes]
+    points = StepPoints(*columns)
+    checks = {}
+    for name, one in picked.items():
+        places = first + np.searchsorted(used, one.indices)
+        checks[name] = sparse.csr_array((one.data, places, one.indptr), shape=(len(looked_at), first + len(used)))
+    return StepTable(points, table.minus), checks
 
 
 def _weights(seen: list[Observables], sizes: np.ndarray, name: str) -> sparse.csr_array:

@@ -8,7 +8,7 @@ import numpy as np
 
 from glmplan.physics.points import StepPoints
 from glmplan.physics.step.model import FrontPoints, StepModel
-from glmplan.physics.step.time import COMPONENTS, PARAMETERS
+from glmplan.physics.step.time import COMPONENTS, PARAMETERS, StepTime
 from glmplan.prediction.deployment import Deployment
 from glmplan.prediction.effects import load_effects
 from glmplan.prediction.known import known_of_points
@@ -72,41 +72,21 @@ def columns_of(deployment: Deployment, mixes: Mixes, *, slower: float = 1.0, exa
     """
     if exact or not runs_on_accelerators(deployment):
         return exact_columns(deployment, [mixes.load(place) for place in range(len(mixes.users))], slower=slower)
-    model = step_model_of(deployment)
-    found = _tabulated(deployment, model, mixes, slower)
-    places = _looked_at(mixes)
-    alone = exact_columns(deployment, [mixes.load(int(place)) for place in places], slower=slower)
-    error = max(_apart(found.figures[name][places], alone.figures[name]) for name in FIGURES)
-    if error > TOLERANCE:
+    found = _tabulated(deployment, step_model_of(deployment), mixes, slower)
+    if found.error > TOLERANCE:
         return exact_columns(deployment, [mixes.load(place) for place in range(len(mixes.users))], slower=slower)
-    return Columns(found.figures, found.knowledge, found.basis, exact=False, error=error)
-
-
-def _looked_at(mixes: Mixes) -> np.ndarray:
-    """Loads that are also computed one by one: the corners, and one between them."""
-    work = mixes.users * (mixes.inputs + mixes.outputs)
-    order = np.argsort(work, kind="stable")
-    chosen = {int(order[0]), int(order[-1]), int(order[len(order) // 2]), int(np.argmax(mixes.inputs))}
-    return np.array(sorted({*chosen, int(order[2 * len(order) // 3])}))
-
-
-def _apart(one: np.ndarray, other: np.ndarray) -> float:
-    known = np.isfinite(one) & np.isfinite(other)
-    return float(np.abs(one[known] / other[known] - 1.0).max(initial=0.0))
+    return found
 
 
 def _tabulated(deployment: Deployment, model: StepModel, mixes: Mixes, slower: float) -> Columns:
-    timed = model.times(mixes.table.points)
-    seconds = timed.seconds
-    if slower != 1.0:
-        seconds = seconds * (1.0 + timed.shares[:, list(_COMPUTE)].sum(axis=1) * (slower - 1.0))
+    seconds, front = _seconds(deployment, model, mixes, slower)
     column = mixes.table.values(seconds)
     fit = load_effects(deployment.engine)
     known = known_of_points(deployment, mixes.users, mixes.inputs, mixes.outputs, fit=fit)
     waits = np.exp(waiting_share(mixes.users) * known.ttft_scale)
     sums = {name: mixes.matrices[name] @ column for name in FIGURES}
     values = {
-        "ttft": (sums["ttft"] + _front(model, deployment, mixes.inputs)) * waits,
+        "ttft": (sums["ttft"] + front) * waits,
         "tpot": np.where(sums["tpot"] > 0, sums["tpot"], np.nan),
         "output_rate": mixes.tokens / sums["output_rate"],
     }
@@ -115,21 +95,39 @@ def _tabulated(deployment: Deployment, model: StepModel, mixes: Mixes, slower: f
         low, high = known.ends[INTERVAL_KINDS[name]]
         ends = (np.exp(-high), np.exp(-low)) if name == "output_rate" else (np.exp(low), np.exp(high))
         figures |= {name: value, f"{name}_low": value * ends[0], f"{name}_high": value * ends[1]}
-    return Columns(figures, known.knowledge, known.basis, exact=False, error=0.0)
+    return Columns(figures, known.knowledge, known.basis, exact=False, error=mixes.error(seconds))
 
 
-def _front(model: StepModel, deployment: Deployment, inputs: np.ndarray) -> np.ndarray:
-    """Seconds of the front end of one request."""
-    lengths, places = np.unique(inputs, return_inverse=True)
-    found = np.empty(len(lengths))
-    # graphs hold the pass of a short prompt, and of no other
-    for short in (True, False):
-        here = (lengths <= deployment.graph_tokens) == short
-        if here.any():
-            zero, one = np.zeros(int(here.sum())), np.ones(int(here.sum()))
-            front = FrontPoints(one, lengths[here].astype(float), float(lengths[here][0]))
-            found[here] = model.times(StepPoints(zero, zero, zero, zero), front).seconds
-    return found[places]
+def _seconds(deployment: Deployment, model: StepModel, mixes: Mixes, slower: float) -> tuple[np.ndarray, np.ndarray]:
+    """Seconds of the steps of the table, and of the front end of one request of each load."""
+    points = mixes.table.points
+    lengths, places = np.unique(mixes.inputs, return_inverse=True)
+    # graphs hold the pass of a short prompt, and of no other: two calls only where there are both
+    short = lengths <= deployment.graph_tokens
+    front, seconds = np.empty(len(lengths)), np.empty(0)
+    for here in (short, ~short):
+        if not here.any():
+            continue
+        steps = points if not len(seconds) else StepPoints(*[np.empty(0)] * 4)
+        timed = _timed(model, steps, lengths[here].astype(float))
+        front[here] = timed.seconds[len(timed.seconds) - int(here.sum()) :]
+        if not len(seconds):
+            count = len(points.decode_requests)
+            seconds = timed.seconds[:count]
+            if slower != 1.0:
+                arithmetic = timed.shares[:count, list(_COMPUTE)].sum(axis=1)
+                seconds = seconds * (1.0 + arithmetic * (slower - 1.0))
+    return seconds, front[places]
+
+
+def _timed(model: StepModel, points: StepPoints, lengths: np.ndarray) -> StepTime:
+    """Steps, and behind them the front end of one request of each length."""
+    count, zero, one = len(points.decode_requests), np.zeros(len(lengths)), np.ones(len(lengths))
+    names = ("decode_requests", "decode_context", "prefill_tokens", "prefill_context")
+    both = StepPoints(*(np.concatenate([getattr(points, name), zero]) for name in names))
+    none = np.zeros(count)
+    front = FrontPoints(np.concatenate([none, one]), np.concatenate([none, lengths]), float(lengths[0]))
+    return model.times(both, front)
 
 
 def exact_columns(deployment: Deployment, loads: list[Load], *, slower: float = 1.0) -> Columns:

@@ -16,7 +16,9 @@ from glmplan.errors import GlmplanError, SpecError, UnknownFact
 from glmplan.facts.schema.accelerator import Accelerator
 from glmplan.facts.tables import frame_of_columns
 from glmplan.physics.memory.pool import requests_that_fit
+from glmplan.physics.memory.ranks import rank_memory
 from glmplan.physics.offload.one_memory_steps import runs_on_one_memory
+from glmplan.physics.points import Layout
 from glmplan.plan.ask import Deployed, deployment
 from glmplan.prediction.load import Load
 from glmplan.readers.machines.resolve import Machine
@@ -367,16 +369,13 @@ def _nothing(sweep: Sweep, number: int, said: dict[str, Any], reason: str) -> Bl
 
 
 def _verdicts(found: Deployed, sweep: Sweep) -> tuple[np.ndarray, np.ndarray]:
-    memory, part, point = found.holding.memory, found.holding.part, found.holding.point
+    asked, terms, part = found.asked, found.holding.terms, found.holding.part
+    memory = rank_memory(
+        asked.model, asked.checkpoint, layout=Layout(terms.tp, terms.pp, terms.dp, terms.ep, terms.dcp), kv=terms.kv,
+        settings=found.holding.memory.settings, mtp=terms.mtp > 0, memory=asked.machine.accelerator.memory,
+    )  # fmt: skip
     lengths, places = np.unique(sweep.inputs + sweep.outputs, return_inverse=True)
-    ends = []
-    for quantile in (0.0, -QUANTILE_90):
-        # the memory of all layouts that were looked at: one length at a time, unless there is only one
-        if np.size(memory.layout.tp) == 1:
-            many = requests_that_fit(memory, part, lengths.astype(float), quantile=quantile)
-        else:
-            many = np.array([requests_that_fit(memory, part, float(n), quantile=quantile)[point] for n in lengths])
-        ends.append(many[places])
+    ends = [requests_that_fit(memory, part, lengths.astype(float), quantile=end)[places] for end in (0.0, -QUANTILE_90)]
     held, low = ends
     seats = found.asked.defaults.places * found.holding.terms.dp
     verdict = np.select(
