@@ -26,7 +26,7 @@ from glmplan.units import finite_number, whole_number
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["LoadPoint", "SafeLoad", "load_curve", "safe_load", "speed_factors"]
+__all__ = ["Kept", "LoadPoint", "SafeLoad", "kept_share", "load_curve", "safe_load", "speed_factors"]
 
 _DRAWS = 20
 _ENOUGH = 4  # passes in a row from the slow end
@@ -220,6 +220,88 @@ def safe_load(
         return SafeLoad(int(low) if whole else low, unit, "", reason, points)
     first = failed[0]
     return SafeLoad(int(low) if whole else low, unit, first.broken, _why(first, service, unit), points)
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """How surely a load keeps a promise.
+
+    Parameters
+    ----------
+    probability : float
+        Share of the simulated services that keep every target, [-]
+    broken : str
+        The target that the fastest service that fails misses most, or `kv thrash`; empty if none fails.
+    summary : dict
+        Statistics of the service in the middle.
+    """
+
+    probability: float
+    broken: str
+    summary: dict[str, float]
+
+
+def kept_share(
+    service: Service, traffic: Traffic, targets: tuple[Target, ...], *, factors: Sequence[float], seed: int = 0
+) -> Kept:
+    """The probability that a load keeps a promise, over arrivals and the interval of the step time.
+
+    Parameters
+    ----------
+    service : Service
+        The service as predicted.
+    traffic : Traffic
+        What arrives.
+    targets : tuple of Target
+        The promise.
+    factors : sequence of float
+        Step times relative to the prediction, as `speed_factors` makes them, [-]
+    seed : int, optional
+        Seed, [-]
+
+    Returns
+    -------
+    Kept
+        Share of the services, and what fails first.
+
+    Raises
+    ------
+    SpecError
+        If no target is given.
+
+    Notes
+    -----
+    The slowest services are tried first; after several in a row that keep the promise the rest is taken to keep it too,
+    as `safe_load` does.
+
+    Examples
+    --------
+    >>> from glmplan.serving.engine.settings import EngineSettings, KvPool
+    >>> from glmplan.serving.traffic.promises import parse_slo
+    >>> service = Service(StepTable.affine(base=0.01, per_request=0.001), KvPool(10**6), EngineSettings())
+    >>> traffic = Traffic(kind="closed", users=10, input=16, output=64)
+    >>> kept_share(service, traffic, parse_slo("tpot p95 < 20.5 ms"), factors=speed_factors(0.8, 1.25)).probability
+    0.55
+    """
+    if not targets:
+        raise SpecError("needs at least one target, as in 'ttft p95 < 2 s'", field="--slo")
+    variants = _variants(service, factors, ())
+    warm = traffic.users if traffic.users is not None else 200
+    count = warm + max(400, 6 * traffic.users if traffic.users is not None else 1500)
+
+    def at(place: int) -> dict[str, float]:
+        return simulate(
+            variants[place], traffic, requests=count, warmup=warm, seed=seed * 1000 + place, fast=False, targets=targets
+        ).summary
+
+    failures, passes, broken = 0, 0, ""
+    for place in range(len(variants)):
+        problem = _problem(at(place), targets)
+        failures, passes = (failures + 1, 0) if problem else (failures, passes + 1)
+        broken = problem or broken
+        if passes >= _ENOUGH:
+            break
+    return Kept(1.0 - failures / len(variants), broken, at(len(variants) // 2))
 
 
 def _bracket(at: Callable[[float], LoadPoint], start: float, most: float | None) -> tuple[float, float]:
