@@ -25,6 +25,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "size": ("glmplan.cli.size", "What to buy or rent for a model, a load and a promise, by cost and probability."),
     "compare": ("glmplan.cli.compare", "Plans side by side, difference by difference, and what causes each."),
     "sensitivity": ("glmplan.cli.sensitivity", "What moves an answer, and how to know it better."),
+    "hybrid": ("glmplan.cli.hybrid", "The cheapest mix of machines and APIs for classes of requests."),
     "validate": ("glmplan.cli.validate", "Measure a live server step by step and compare it with the prediction."),
 }
 

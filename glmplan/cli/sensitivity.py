@@ -64,7 +64,7 @@ def command(
         for row in rows:
             print(
                 "| "
-                + " | ".join(f"{value:.4g}" if isinstance(value, float) else value for value in row.values())
+                + " | ".join(f"{value:.4g}" if isinstance(value, float) else str(value) for value in row.values())
                 + " |"
             )
     else:

@@ -209,8 +209,8 @@ def _evidence(first: Side, other: Side) -> list[str]:
     apart, sure = _apart(one.figures[name], two.figures[name])
     if sure < 0.9:
         lines.append(
-            f"not settled: that {other.name if apart < 0 else first.name} has the smaller {name} is {sure:.0%} probable, "
-            "by the intervals of both"
+            f"not settled: {other.name if apart < 0 else first.name} has the smaller {name} with {sure:.0%} "
+            "probability, by the intervals of both"
         )
     return lines
 

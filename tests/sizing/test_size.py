@@ -1,4 +1,4 @@
-"""`size` answers with the cheapest that keeps the promise, as looking at everything does; more money makes it no worse."""
+"""`size` answers with the cheapest that keeps the promise, as looking at everything does."""
 
 from __future__ import annotations
 
