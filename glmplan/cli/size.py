@@ -14,7 +14,7 @@ from glmplan.cli import options as o
 from glmplan.cli.forms import Form
 
 if TYPE_CHECKING:
-    from glmplan.sizing.size import Sized
+    from glmplan.sizing.size_answer import Sized
 
 __all__ = ["SpendOptions", "Ways", "command"]
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from glmplan.errors import SpecError
 from glmplan.serving.traffic.promises import parse_slo
-from glmplan.sizing.size import Option, Sized
+from glmplan.sizing.size_answer import Option, Sized
 from glmplan.sizing.size_figures import figures_of
 
 __all__ = ["acceptance_test"]

@@ -109,6 +109,8 @@ def best_mix(portfolio: Portfolio, *, scale: float = 1.0) -> Mix:
     >>> mix.machines, round(mix.usd_month)  # one box carries 0.6 of each second's request, the API the rest
     ({'box': 1}, 1946)
     """
+    if lost := _unserved(portfolio):
+        raise Infeasible(lost)
     programme = _programme(portfolio, scale)
     count, free = programme.machines, len(programme.cost) - programme.machines
     upper = np.concatenate([[float(one.most) for one in portfolio.locals], np.full(free, np.inf)])
@@ -123,7 +125,7 @@ def best_mix(portfolio: Portfolio, *, scale: float = 1.0) -> Mix:
         options={"mip_rel_gap": 1e-9},
     )
     if found.x is None:
-        raise Infeasible(_why_not(portfolio, scale))
+        raise Infeasible(_TOO_FEW)
     machines = np.round(found.x[:count]).astype(int)
     return _mix(programme, machines, scale)
 
@@ -175,14 +177,18 @@ def _demand(one: RequestClass, scale: float) -> np.ndarray:
     return day
 
 
-def _why_not(portfolio: Portfolio, scale: float) -> str:
+def _unserved(portfolio: Portfolio) -> str:
+    """The class that nothing serves, and why; empty if there is none."""
     for one in portfolio.classes:
         bought = any(one.name in seller.per_request for seller in portfolio.sellers)
-        carried = [local for local in portfolio.locals if local.carries.get(one.name, 0.0) > 0 and local.most]
+        carried = any(local.carries.get(one.name, 0.0) > 0 and local.most for local in portfolio.locals)
         if not bought and not carried:
-            why = "; ".join(f"{seller.name}: {seller.refused.get(one.name, '')}" for seller in portfolio.sellers)
-            return f"{one.name} can be served by nothing: no machine keeps its promise{'; ' + why if why else ''}"
-    return "the machines that are allowed do not carry what may not go to an API: allow more of them (most)"
+            whys = [f"{seller.name}: {seller.refused.get(one.name, '')}" for seller in portfolio.sellers]
+            return "; ".join([f"{one.name} can be served by nothing: no machine keeps its promise", *whys])
+    return ""
+
+
+_TOO_FEW = "the machines that are allowed do not carry what may not go to an API: allow more of them (most)"
 
 
 def _mix(programme: _Programme, machines: np.ndarray, scale: float) -> Mix:
@@ -199,7 +205,7 @@ def _mix(programme: _Programme, machines: np.ndarray, scale: float) -> Mix:
         method="highs",
     )
     if found.x is None:
-        raise Infeasible(_why_not(portfolio, scale))
+        raise Infeasible(_TOO_FEW)
     rates = found.x.reshape(-1, _DAY)
     duals = -np.asarray(found.ineqlin.marginals).reshape(count, _DAY) if count else np.zeros((0, _DAY))
     time = (programme.capacity[:, free] @ found.x).reshape(count, _DAY) if count else np.zeros((0, _DAY))

@@ -11,7 +11,7 @@ from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, Pos
 from glmplan.errors import SpecError
 from glmplan.facts.files import read_toml
 from glmplan.facts.schema.validation import Frozen, validated
-from glmplan.plan.ask import deployment, safe
+from glmplan.plan.ask import deployment, predict, safe
 from glmplan.readers.machines.resolve import resolve_machine
 from glmplan.readers.models.resolve import resolve_model
 from glmplan.serving.traffic.promises import METRICS, Target, parse_slo
@@ -156,7 +156,8 @@ def read_portfolio(file: str | Path, money: Money) -> Portfolio:
 
     Notes
     -----
-    What a machine carries is the safe rate of `glmplan.safe` of that class alone, with Poisson arrivals. A machine that
+    What a machine carries is the safe rate of `glmplan.safe` of that class alone, with Poisson arrivals; of a class
+    that is promised nothing, the low end of its throughput with as many requests at once as it holds. A machine that
     serves several classes is taken to divide its time among them: neither what they gain from a common batch nor what
     long prompts cost short ones is modelled.
     """
@@ -235,10 +236,13 @@ def _carried(one: _LocalEntry, each: RequestClass) -> float:
     if not one.model or not one.on:
         raise SpecError(f"says neither a model and a machine nor what it carries of {each.name}", field=one.name)
     planned = deployment(one.model, one.on, input=each.input, output=each.output)
-    # whoever promises nothing is served as long as the queue does not grow without end
-    slo = each.slo or "queue p95 < 10 min"
+    if not each.slo:
+        # nothing is promised: as many at once as the machine holds, and what it then does in a second
+        holding = planned.holding
+        most = int(max(min(holding.held_low, planned.asked.defaults.places * holding.terms.dp), 1))
+        return predict(planned, users=min(most, 4096)).figures["output_rate"].low / each.output
     traffic = Traffic(kind="poisson", rate=1.0, input=each.input, output=each.output, shared_prefix=each.cached)
-    return float(safe(planned, slo, traffic=traffic).load)
+    return float(safe(planned, each.slo, traffic=traffic).load)
 
 
 def _seller(one: ApiEntry, classes: tuple[RequestClass, ...], money: Money, file: str | Path) -> Seller:

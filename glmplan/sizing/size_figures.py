@@ -10,7 +10,6 @@ from glmplan.facts.catalogue.prices import Quotation
 from glmplan.plan.ask import step_time
 from glmplan.plan.hazards import hazard_rules
 from glmplan.sizing.cost import (
-    HOURS,
     break_even_month,
     growth_months,
     joules_per_token,
@@ -18,9 +17,9 @@ from glmplan.sizing.cost import (
     token_prices,
     tokens_per_megawatt,
 )
-from glmplan.sizing.size import Option, Sized, watts_at
+from glmplan.sizing.size_answer import Option, Sized, month_tokens, token_rate, watts_at
 
-__all__ = ["circuit_for", "figures_of", "month_tokens"]
+__all__ = ["circuit_for", "figures_of"]
 
 #: tokens of a prompt whose head was seen before that are computed again [token]
 _FRESH = 64.0
@@ -34,31 +33,6 @@ _COSTS = (
     "break_even_million_tokens",
     "break_even_month",
 )
-
-
-def month_tokens(option: Option, found: Sized) -> tuple[float, float]:
-    """Tokens of a month at the load that is promised, times the share of the day that it is there.
-
-    Parameters
-    ----------
-    option : Option
-        The option.
-    found : Sized
-        The answer: its terms.
-
-    Returns
-    -------
-    tuple of (float, float)
-        Prompt tokens and answer tokens, [token]
-    """
-    outputs = _rate(option) * found.money.terms.utilisation * HOURS * 3600
-    traffic = found.asked.traffic
-    return outputs * traffic.input / traffic.output, outputs
-
-
-def _rate(option: Option) -> float:
-    """Answer tokens of all machines in a second, [token/s]"""
-    return option.machines * option.prediction.figures["output_rate"].value
 
 
 def circuit_for(watts: float) -> str:
@@ -169,7 +143,9 @@ def _money(option: Option, found: Sized) -> dict[str, Any]:
     costs["usd_per_million_tokens"] = way.usd / (inputs + outputs) * 1e6
     share, cached = _prompt_shares(option)
     if share is not None:
-        one, other = token_prices(way.usd, _rate(option) * inputs / outputs, _rate(option), share, terms.utilisation)
+        one, other = token_prices(
+            way.usd, token_rate(option) * inputs / outputs, token_rate(option), share, terms.utilisation
+        )
         costs["usd_per_million_input_tokens"], costs["usd_per_million_output_tokens"] = float(one), float(other)
         if cached is not None:
             seconds = per_million(way.usd, 1.0, terms.utilisation)  # a million seconds of all machines
@@ -209,7 +185,7 @@ def _prompt_shares(option: Option) -> tuple[float | None, float | None]:
         ).seconds
     except GlmplanError:
         return None, None
-    rate = _rate(option) / option.machines * inputs / planned.asked.output_tokens
+    rate = token_rate(option) / option.machines * inputs / planned.asked.output_tokens
     return min(rate * float(seconds[0]) / chunk, 1.0), max(float(seconds[1] - seconds[2]), 0.0) / inputs
 
 
@@ -227,7 +203,7 @@ def _against_the_api(option: Option, found: Sized, inputs: float, outputs: float
 
 def _power(option: Option, found: Sized) -> dict[str, Any]:
     wall, cards = watts_at(option, found.money)
-    rate, terms = _rate(option), found.money.terms
+    rate, terms = token_rate(option), found.money.terms
     if wall is None or cards is None:
         return {"kw": None, "circuit": None, "tokens_per_s_per_mw": None, "joules_per_output_token": None}
     machine = option.planned.asked.machine
@@ -256,5 +232,5 @@ def _speed(option: Option) -> dict[str, Any]:
             title = f"{name}_mean_ms" + ("" if end == "value" else f"_{end}")
             found[title] = None if figure is None else 1000 * getattr(figure, end)
         found[f"{name}_p95_ms"] = option.sure.summary.get(f"{name}_p95_ms")
-    found["output_tokens_per_s"] = _rate(option)
+    found["output_tokens_per_s"] = token_rate(option)
     return found

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from glmplan.facts.tables import table_text
-from glmplan.sizing.size import Sized
+from glmplan.sizing.size_answer import Sized
 from glmplan.sizing.size_figures import figures_of
 
 __all__ = ["answer_rows", "size_content", "size_text"]

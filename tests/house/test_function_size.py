@@ -49,6 +49,7 @@ WIDE = {
     "kept": "what a program may say of a promise, by name",
     "ways_of": "what may be said of a purchase or a rent, by name",
     "swept": "what a sweep is told by whoever runs it, by name",
+    "swept_on": "what a sweep is told by whoever runs it, by name",
     "simulate": "what may be asked of a simulation, by name",
     "safe_load": "what may be asked of a search, by name",
     "_pieces": "what `simulate` was asked",

@@ -1,4 +1,4 @@
-"""The cheapest mix: small programmes by hand and by trying all, what sensitive and patient classes mean, the worked example."""
+"""The cheapest mix: programmes by hand and by trying all, sensitive and patient classes, the worked example."""
 
 from __future__ import annotations
 
