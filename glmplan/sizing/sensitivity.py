@@ -73,8 +73,8 @@ def sensitivity(planned: Deployed, money: Money, *, users: int, outcome: str) ->
     Returns
     -------
     tuple of (float, tuple of Move)
-        The outcome with everything at rest [unit of the outcome], and what moves it, the largest first; what moves it not
-        at all is left out.
+        The outcome with everything at rest [unit of the outcome], and what moves it, the largest first; what does not
+        move it is left out.
 
     Raises
     ------
