@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from glmplan.facts.catalogue.hosts import load_host, load_machine
     from glmplan.facts.catalogue.models import load_model
     from glmplan.plan.answer import FitAnswer
-    from glmplan.plan.ask import Deployed, deployment, fit, memory, predict, safe, simulate, step_time
+    from glmplan.plan.ask import Deployed, deployment, fit, kept, memory, predict, safe, simulate, step_time
     from glmplan.plan.listings import Listing, hardware, models
     from glmplan.plan.memory_plan import MemoryPlan
     from glmplan.plan.step_times import StepTimes
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from glmplan.prediction.load import Load
     from glmplan.prediction.predict import Figure, Prediction
     from glmplan.prediction.table import predict_table
-    from glmplan.serving.safe_load import SafeLoad
+    from glmplan.serving.safe_load import Kept, SafeLoad
     from glmplan.serving.simulate import Outcome
 
 __all__ = [
@@ -43,6 +43,7 @@ __all__ = [
     "FitAnswer",
     "GlmplanError",
     "Infeasible",
+    "Kept",
     "Listing",
     "Load",
     "MemoryPlan",
@@ -56,6 +57,7 @@ __all__ = [
     "deployment",
     "fit",
     "hardware",
+    "kept",
     "load_accelerator",
     "load_host",
     "load_machine",
@@ -75,7 +77,7 @@ _PLACES = {
     "glmplan.facts.catalogue.hosts": ("load_host", "load_machine"),
     "glmplan.facts.catalogue.models": ("load_model",),
     "glmplan.plan.ask": (
-        "Deployed", "deployment", "fit", "memory", "predict", "safe", "simulate", "step_time",
+        "Deployed", "deployment", "fit", "kept", "memory", "predict", "safe", "simulate", "step_time",
     ),
     "glmplan.plan.listings": ("Listing", "hardware", "models"),
     "glmplan.plan.memory_plan": ("MemoryPlan",),
@@ -85,7 +87,7 @@ _PLACES = {
     "glmplan.prediction.load": ("Load",),
     "glmplan.prediction.predict": ("Figure", "Prediction"),
     "glmplan.prediction.table": ("predict_table",),
-    "glmplan.serving.safe_load": ("SafeLoad",),
+    "glmplan.serving.safe_load": ("Kept", "SafeLoad"),
     "glmplan.serving.simulate": ("Outcome",),
 }  # fmt: skip
 _MODULE = {name: module for module, names in _PLACES.items() for name in names}

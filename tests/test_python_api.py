@@ -25,10 +25,10 @@ GUIDE = ROOT / "docs/guide/python.md"
 
 #: the promise to programs: a name that goes or comes is a line here and in the changelog
 PUBLIC = [
-    "Deployed", "Deployment", "DoesNotFit", "Figure", "FitAnswer", "GlmplanError", "Infeasible", "Listing", "Load",
-    "MemoryPlan", "Outcome", "Prediction", "SafeLoad", "SpecError", "StepTimes", "UnknownFact", "UnknownName",
-    "deployment", "fit", "hardware", "load_accelerator", "load_host", "load_machine", "load_model", "memory", "models",
-    "predict", "predict_table", "safe", "simulate", "step_time",
+    "Deployed", "Deployment", "DoesNotFit", "Figure", "FitAnswer", "GlmplanError", "Infeasible", "Kept", "Listing",
+    "Load", "MemoryPlan", "Outcome", "Prediction", "SafeLoad", "SpecError", "StepTimes", "UnknownFact", "UnknownName",
+    "deployment", "fit", "hardware", "kept", "load_accelerator", "load_host", "load_machine", "load_model", "memory",
+    "models", "predict", "predict_table", "safe", "simulate", "step_time",
 ]  # fmt: skip
 
 

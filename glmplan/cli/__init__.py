@@ -21,6 +21,11 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "reproduce": ("glmplan.cli.reproduce", "Is a measured run what is predicted, and what explains the difference."),
     "simulate": ("glmplan.cli.simulate", "What users see under traffic: latencies, throughput, batch, KV cache."),
     "safe": ("glmplan.cli.safe", "The most users and the highest rate that keep a promise, and what breaks first."),
+    "sweep": ("glmplan.cli.sweep", "Every combination of models, machines, formats, layouts and loads, as one table."),
+    "size": ("glmplan.cli.size", "What to buy or rent for a model, a load and a promise, by cost and probability."),
+    "compare": ("glmplan.cli.compare", "Plans side by side, difference by difference, and what causes each."),
+    "sensitivity": ("glmplan.cli.sensitivity", "What moves an answer, and how to know it better."),
+    "hybrid": ("glmplan.cli.hybrid", "The cheapest mix of machines and APIs for classes of requests."),
     "validate": ("glmplan.cli.validate", "Measure a live server step by step and compare it with the prediction."),
 }
 

@@ -17,6 +17,7 @@ __all__ = [
     "DeploymentOptions",
     "LaunchOptions",
     "LayoutOptions",
+    "MoneyOptions",
     "SchedulerOptions",
     "ServiceOptions",
     "ShapeOptions",
@@ -137,7 +138,23 @@ TransferBandwidth = Annotated[
 ]
 
 
+Prices = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--price",
+        help="A price of your own: PART=8500, PART:rent=2.1, MODEL:output=3, electricity=0.3, a whole machine "
+        "(8xh200-sxm=300000), with a currency if not USD, or a CSV file. Repeat it for more.",
+    ),
+]
+CostTerms = Annotated[
+    list[str] | None,
+    typer.Option("--term", help="A term of the cost, as in horizon_months=48 or pue=1.2. Repeat it for more."),
+]
+Region = Annotated[str | None, typer.Option(help="Place whose colocation is paid; none by default.")]
+Today = Annotated[str | None, typer.Option(help="Day of the question as YYYY-MM-DD; the day it is by default.")]
+
 _PROMISE = typer.Option(help="Promise, such as 'ttft p95 < 2 s, tpot p95 < 50 ms'.")
+Slo = Annotated[str, _PROMISE]
 OptionalSlo = Annotated[str | None, _PROMISE]
 Seed = Annotated[int, typer.Option(help="Seed; the same seed gives the same bytes.")]
 Format = Annotated[Form, typer.Option("--format", help="What is printed.")]
@@ -245,6 +262,16 @@ class ServiceOptions:
     scheduler: SchedulerOptions = SchedulerOptions()
     transfer: TransferBandwidth = None
     host_bandwidth: HostBandwidth = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MoneyOptions:
+    """Prices and terms of a cost; `glmplan.cli.money` reads them."""
+
+    price: Prices = None
+    term: CostTerms = None
+    region: Region = None
+    today: Today = None
 
 
 def given(options: Any) -> dict[str, Any]:

@@ -31,7 +31,7 @@ from glmplan.prediction.own_site import site_calibration
 from glmplan.prediction.predict import Prediction
 from glmplan.prediction.step_models import step_model_of
 from glmplan.serving.engine.settings import EngineSettings
-from glmplan.serving.safe_load import SafeLoad, safe_load
+from glmplan.serving.safe_load import Kept, SafeLoad, kept_share, safe_load
 from glmplan.serving.simulate import Outcome
 from glmplan.serving.simulate import simulate as simulate_service
 from glmplan.serving.traffic.promises import parse_slo
@@ -45,6 +45,7 @@ __all__ = [
     "Question",
     "deployment",
     "fit",
+    "kept",
     "memory",
     "predict",
     "safe",
@@ -572,3 +573,55 @@ def safe(
             most=most,
             seed=seed,
         )
+
+
+def kept(
+    planned: Planned,
+    slo: str,
+    traffic: str | Traffic,
+    *,
+    seed: int = 0,
+    settings: Mapping[str, Any] | None = None,
+    **arrivals: Unpack[Arrivals],
+) -> Kept:
+    """The probability that a deployment keeps a promise, over arrivals and the interval of the step time.
+
+    Parameters
+    ----------
+    planned : Planned
+        A `Deployed`, or the answer of `fit`.
+    slo : str
+        The promise, such as ``ttft p95 < 2 s, tpot p95 < 50 ms``.
+    traffic : str or Traffic
+        As in `simulate`.
+    seed : int, optional
+        Seed, [-]
+    settings : mapping, optional
+        As in `simulate`.
+    **arrivals
+        As in `simulate`.
+
+    Returns
+    -------
+    Kept
+        Probability, and what breaks first.
+
+    Raises
+    ------
+    SpecError
+        If the promise, the traffic or an argument is wrong.
+    UnknownFact
+        If nothing was planned.
+    DoesNotFit
+        If what was planned does not fit.
+
+    Examples
+    --------
+    >>> d = deployment("llama-3.1-8b", on="1xh100-sxm", input=512, output=64)
+    >>> kept(d, "tpot p95 < 50 ms", "closed:4").probability
+    1.0
+    """
+    with _python_words():
+        arriving = _arriving(planned, traffic, arrivals)
+        described = _described(planned, arriving, settings)
+        return kept_share(described.service, arriving, parse_slo(slo), **described.draws(), seed=seed)

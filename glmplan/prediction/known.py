@@ -9,15 +9,23 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from glmplan.prediction.deployment import Deployment
-from glmplan.prediction.effects import KNOWN_AS, LEVELS, Effects, knowledge_class
-from glmplan.prediction.intervals import features_of, interval_of
+from glmplan.prediction.effects import KNOWN_AS, LEVELS, TTFT_SCALE, Effects, keys_of, knowledge_class
+from glmplan.prediction.intervals import BANDS, PROMPTS, features_of, interval_of
 from glmplan.prediction.load import Load
 from glmplan.units import QUANTILE_90
 
 if TYPE_CHECKING:
     from glmplan.physics.offload.time import OffloadFit
 
-__all__ = ["KINDS", "Known", "known_by_bytes", "known_by_engine", "known_of_offloading"]
+__all__ = [
+    "KINDS",
+    "Known",
+    "KnownPoints",
+    "known_by_bytes",
+    "known_by_engine",
+    "known_of_offloading",
+    "known_of_points",
+]
 
 #: kinds of interval
 KINDS: tuple[str, ...] = ("decode", "ttft", "prefill")
@@ -187,11 +195,88 @@ def _outside(
         for name, value, low, high in zip(
             ("concurrency", "input", "output"), asked, domain[0::2], domain[1::2], strict=True
         ):
-            if value > 0 and (value < 0.5 * low or value > 2.0 * high):
+            beyond = float(_beyond(np.asarray(value), low, high))
+            if beyond:
                 words.append(f"{name} {value:g} outside the measured {low:g}-{high:g}")
-                edge = low if value < low else high
-                widen += _BEYOND * abs(float(np.log(value / max(edge, 1.0))))
+                widen += beyond
     if deployment.pp > 1 and load.bunched == 1.0 and load.concurrency > 1:
         words.append("runs through pipeline stages were measured as bursts only, which stay in one micro-batch")
         widen += _SPREAD_OVER_STAGES
     return widen, "; ".join(words)
+
+
+def _beyond(value: np.ndarray, low: float, high: float) -> np.ndarray:
+    """Half-width to add for values far outside of what was measured, in logarithms."""
+    outside = (value > 0) & ((value < 0.5 * low) | (value > 2.0 * high))
+    edge = np.where(value < low, low, high)
+    ratio = np.where(outside, value, 1.0) / np.where(outside, np.maximum(edge, 1.0), 1.0)
+    return np.where(outside, _BEYOND * np.abs(np.log(ratio)), 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class KnownPoints:
+    """What is known of many loads of one deployment.
+
+    Attributes
+    ----------
+    knowledge, basis : str
+        As in `Known`.
+    ends : mapping of str to tuple of (n,) array
+        As in `Known`, one entry for each load, [-]
+    ttft_scale : float
+        As in `Known`, [-]
+    """
+
+    knowledge: str
+    basis: str
+    ends: Mapping[str, tuple[np.ndarray, np.ndarray]]
+    ttft_scale: float
+
+
+def known_of_points(
+    deployment: Deployment, concurrency: np.ndarray, inputs: np.ndarray, outputs: np.ndarray, *, fit: Effects
+) -> KnownPoints:
+    """What runs of engines tell of many loads of whole requests, with the rules of `known_by_engine`.
+
+    Parameters
+    ----------
+    deployment : Deployment
+        The deployment.
+    concurrency : (n,) array
+        Requests in flight, [-]
+    inputs, outputs : (n,) array
+        Of a request, [token]
+    fit : Effects
+        The fit.
+
+    Returns
+    -------
+    KnownPoints
+        Class, words and intervals.
+    """
+    keys = keys_of(deployment)
+    total, levels = fit.sum_of(keys)
+    at_site = keys[LEVELS.index("configuration")] in fit.site
+    knowledge = "site" if at_site and "site" in fit.intervals else knowledge_class(levels)
+    widen = np.zeros(len(concurrency))
+    domain = fit.domain.get(keys[LEVELS.index("group")])
+    if domain:
+        for values, low, high in zip((concurrency, inputs, outputs), domain[0::2], domain[1::2], strict=True):
+            widen = widen + _beyond(values, low, high)
+    if deployment.pp > 1:
+        widen = widen + np.where(concurrency > 1, _SPREAD_OVER_STAGES, 0.0)
+    bands = np.searchsorted(BANDS, concurrency, side="right") * (len(PROMPTS) + 1)
+    bands = bands + np.searchsorted(PROMPTS, inputs, side="right")
+    kinds = [kind for kind in KINDS if kind in fit.intervals[knowledge]]
+    found = {kind: (np.empty(len(bands)), np.empty(len(bands))) for kind in kinds}
+    for band in np.unique(bands):
+        here = np.flatnonzero(bands == band)
+        load = Load("serving", float(concurrency[here[0]]), float(inputs[here[0]]), 1.0)
+        features = features_of(deployment, load)
+        for kind in kinds:
+            low, high = interval_of(fit, knowledge, kind, features)
+            if kind == "decode":
+                low, high = _drafted(low, high, deployment.acceptance_deviation)
+            found[kind][0][here], found[kind][1][here] = low, high
+    ends = {kind: (low - widen, high + widen) for kind, (low, high) in found.items()}
+    return KnownPoints(knowledge, KNOWN_AS[knowledge], ends, float(total[TTFT_SCALE]))

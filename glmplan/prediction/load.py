@@ -6,12 +6,33 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-__all__ = ["Load"]
+__all__ = ["Load", "waiting_share"]
 
 #: requests in flight from which a prompt always meets others [-]
 _CROWD = 16.0
 #: a chat template and a question: prompts of tables that say "context 0" are not empty [token]
 _SHORTEST_PROMPT = 32.0
+
+
+def waiting_share(concurrency: np.ndarray) -> np.ndarray:
+    """How far a prompt of a server waits for others: nothing alone, all that was learnt from `_CROWD` on.
+
+    Parameters
+    ----------
+    concurrency : array
+        Requests in flight, [-]
+
+    Returns
+    -------
+    array
+        [-]
+
+    Examples
+    --------
+    >>> waiting_share(np.array([1.0, 4.0, 64.0])).tolist()
+    [0.0, 0.5, 1.0]
+    """
+    return np.minimum(np.log2(np.maximum(concurrency, 1.0)) / np.log2(_CROWD), 1.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,8 +133,7 @@ class Load:
     @property
     def waiting(self) -> float:
         """How far a prompt of a server waits for others: nothing alone, all that was learnt from `_CROWD` on, [-]"""
-        doublings = np.log2(max(self.concurrency, 1.0)) / np.log2(_CROWD)
-        return min(float(doublings), 1.0) if self.phase == "serving" else 0.0
+        return float(waiting_share(np.asarray(self.concurrency))) if self.phase == "serving" else 0.0
 
     def decoding(self) -> Load:
         """The decoding of this load alone, where prompts cannot be timed.

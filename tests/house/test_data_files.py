@@ -14,6 +14,7 @@ from glmplan.facts.catalogue.accelerators import accelerator_names, load_acceler
 from glmplan.facts.catalogue.hosts import host_names, load_host
 from glmplan.facts.catalogue.models import load_model_file, model_names
 from glmplan.facts.engines.memory import load_memory_rule, memory_engines
+from glmplan.facts.schema.price import KINDS
 
 #: places that exist on one desk only, and hosts of packages, which an installation chooses for itself
 PRIVATE = re.compile(r"(?i)/work/|pypi|pythonhosted|\.library|\.\./shared|/tmp/|/opt/|/root/|/home/\w")
@@ -89,13 +90,15 @@ def test_every_hazard_has_a_rule_a_case_and_sources(root):
 
 
 def test_every_price_has_a_date_a_part_and_a_source(root):
-    found = list(rows(root / "hardware_db/prices.csv"))
-    assert found
-    for row in found:
-        assert re.fullmatch(r"\d{4}(-\d{2}){0,2}", row["date"]), row
-        assert row["source"].strip(), row
-        assert float(row["usd"]) > 0, row
-        assert row["kind"] in {"buy", "hour", "kWh"}, row
+    paths = sorted((root / "hardware_db/prices").glob("*.csv"))
+    assert [path.stem for path in paths] == sorted(KINDS)
+    for path in paths:
+        found = list(rows(path))
+        assert found, path.name
+        for row in found:
+            assert row["part"].strip() and row["source"].strip() and row["currency"].strip() and row["region"], row
+            assert re.fullmatch(r"\d{4}(-\d{2}){0,2}|undated", row["date"]), row
+            assert float(row["price"]) > 0, row
 
 
 def test_every_measured_row_has_a_source_of_its_own_or_of_its_campaign(root):

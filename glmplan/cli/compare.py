@@ -1,0 +1,73 @@
+"""`glmplan compare`: plans side by side, and what makes them differ."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from glmplan.cli import options as o
+from glmplan.cli.forms import Form
+
+if TYPE_CHECKING:
+    from glmplan.sizing.compare import Compared
+
+__all__ = ["command"]
+
+
+@o.with_options()
+def command(
+    plans: Annotated[list[str], typer.Argument(help="Plans as MODEL@MACHINE, or machines with --model.")],
+    *,
+    model: Annotated[str | None, typer.Option(help="Model of plans that name a machine alone.")] = None,
+    users: Annotated[int, typer.Option(min=1, help="Users at once.")] = 1,
+    input: o.Input = None,
+    output: o.Output = None,
+    deployment: o.DeploymentOptions = o.DeploymentOptions(),
+    money: o.MoneyOptions = o.MoneyOptions(),
+    form: o.Format = Form.text,
+) -> None:
+    """Compare plans with the first of them: speed, memory, power, money, and what causes each difference."""
+    from glmplan.cli.money import read_money
+    from glmplan.errors import SpecError
+    from glmplan.sizing.compare import compared
+
+    questions = []
+    for plan in plans:
+        named, at, machine = plan.partition("@")
+        if not at and model is None:
+            raise SpecError("names no machine and model as in MODEL@MACHINE, and --model is left out", value=plan)
+        questions.append((named, machine) if at else (str(model), plan))
+    said = o.given(deployment) | {name: value for name, value in (("input", input), ("output", output)) if value}
+    paid = read_money(money)
+    _show(compared(questions, paid, users=users, **said), paid.terms.utilisation, form)
+
+
+def _show(found: Compared, utilisation: float, form: Form) -> None:
+    sides = [{"plan": side.name, **side.figures(utilisation)} for side in found.sides]
+    if form is Form.json:
+        content: dict[str, Any] = {"users": found.users, "plans": sides}
+        content["causes"] = {side.name: list(why) for side, why in zip(found.sides[1:], found.causes, strict=True)}
+        print(json.dumps(content, indent=2))
+        return
+    if form is Form.csv:
+        from glmplan.facts.tables import frame_of
+
+        print(frame_of(sides).to_csv(index=False, float_format="%.6g"), end="")
+        return
+    rows = [{"": name, **{side["plan"]: side[name] for side in sides}} for name in sides[0] if name != "plan"]
+    if form is Form.md:
+        names = list(rows[0])
+        print("| " + " | ".join(names) + " |\n" + "|---" * len(names) + "|")
+        for row in rows:
+            print("| " + " | ".join("" if row[name] is None else str(row[name]) for name in names) + " |")
+    else:
+        from glmplan.facts.tables import table_text
+
+        print(f"{found.users} users at once")
+        print(table_text(rows))
+    for side, why in zip(found.sides[1:], found.causes, strict=True):
+        print(f"\n{side.name}, beside {found.sides[0].name}:")
+        for line in why:
+            print(f"  {line}")

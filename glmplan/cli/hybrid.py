@@ -1,0 +1,76 @@
+"""`glmplan hybrid`: the cheapest mix of machines and APIs."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from glmplan.cli import options as o
+from glmplan.cli.forms import Form
+
+if TYPE_CHECKING:
+    from glmplan.sizing.hybrid import Mix
+    from glmplan.sizing.portfolio import Portfolio
+
+__all__ = ["command"]
+
+
+@o.with_options()
+def command(
+    portfolio: Annotated[Path, typer.Argument(help="TOML with [[classes]], [[local]] and [[api]].")],
+    *,
+    money: o.MoneyOptions = o.MoneyOptions(),
+    form: o.Format = Form.text,
+) -> None:
+    """The cheapest mix of machines and APIs that serves all classes, with the worth of one more machine."""
+    from glmplan.cli.money import read_money
+    from glmplan.sizing.hybrid import best_mix, break_even_scale
+    from glmplan.sizing.portfolio import read_portfolio
+
+    read = read_portfolio(portfolio, read_money(money))
+    mix = best_mix(read)
+    scale = break_even_scale(read) if read.locals and read.sellers else None
+    if form is Form.json:
+        print(json.dumps({**asdict(mix), "break_even_scale": scale}, indent=2))
+        return
+    if form in (Form.csv, Form.md):
+        _table(mix, form)
+        return
+    _text(read, mix, scale)
+
+
+def _table(mix: Mix, form: Form) -> None:
+    rows = [(name, server, share) for name, servers in mix.shares.items() for server, share in servers.items()]
+    if form is Form.csv:
+        print("class,server,share")
+        print("\n".join(f"{name},{server},{share:.6g}" for name, server, share in rows))
+        return
+    print("| class | server | share |\n|---|---|---|")
+    print("\n".join(f"| {name} | {server} | {share:.1%} |" for name, server, share in rows))
+
+
+def _text(read: Portfolio, mix: Mix, scale: float | None) -> None:
+    owned = ", ".join(f"{count} × {name}" for name, count in mix.machines.items() if count) or "no machine"
+    print(
+        f"{mix.usd_month:,.0f} USD a month: {owned} for {mix.usd_local:,.0f}, APIs for {sum(mix.usd_api.values()):,.0f}"
+    )
+    for name, servers in mix.shares.items():
+        print(f"  {name}: " + ", ".join(f"{share:.0%} {server}" for server, share in servers.items()))
+    for seller in read.sellers:
+        for name, why in seller.refused.items():
+            print(f"  {name} does not go to {seller.name}: {why}")
+    for local in read.locals:
+        carried = ", ".join(f"{rate:.3g}/s of {name}" for name, rate in local.carries.items())
+        used = mix.used[local.name]
+        busy = f"; used {max(used):.0%} at the peak, {sum(used) / len(used):.0%} over the day" if any(used) else ""
+        print(f"  {local.name}: {local.usd_month:,.0f} USD a month ({local.paid}), carries {carried}{busy}")
+        worth = mix.shadow[local.name]
+        if worth > 0:
+            said = "more than" if worth > local.usd_month else "less than"
+            print(f"    one more would save {worth:,.0f} USD a month at the margin, {said} it costs")
+    if scale is not None:
+        print(f"  the first machine is worth its cost from {scale:.3g} times this volume on")

@@ -1,0 +1,72 @@
+"""`glmplan sensitivity`: what moves an answer."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from glmplan.cli import options as o
+from glmplan.cli.forms import Form
+
+__all__ = ["command"]
+
+
+@o.with_options()
+def command(
+    model: o.RequiredModel,
+    *,
+    on: o.RequiredOn,
+    of: Annotated[str, typer.Option(help="Outcome that is moved.")] = "usd_per_million_output_tokens",
+    users: Annotated[int, typer.Option(min=1, help="Users at once.")] = 8,
+    input: o.Input = None,
+    output: o.Output = None,
+    deployment: o.DeploymentOptions = o.DeploymentOptions(),
+    money: o.MoneyOptions = o.MoneyOptions(),
+    plot: Annotated[Path | None, typer.Option(help="The bars as a chart: .html, .png or .svg.")] = None,
+    form: o.Format = Form.text,
+) -> None:
+    """Move each unknown to the ends of what is known of it: what to measure or ask first stands on top."""
+    from glmplan.cli.money import read_money
+    from glmplan.facts.tables import table_text
+    from glmplan.plan.ask import deployment as planned_for
+    from glmplan.sizing.sensitivity import OUTCOMES, sensitivity
+
+    said = o.given(deployment) | {name: value for name, value in (("input", input), ("output", output)) if value}
+    planned = planned_for(model, on, users=(users,), **said)
+    rest, moves = sensitivity(planned, read_money(money), users=users, outcome=of)
+    unit = OUTCOMES[of]
+    rows = [
+        {
+            "what": one.what,
+            "low": one.at_low,
+            "high": one.at_high,
+            "from": one.low,
+            "to": one.high,
+            "know it by": one.measure,
+        }
+        for one in moves
+    ]
+    if plot is not None:
+        from glmplan.sizing.charts import tornado_chart, write_chart
+
+        write_chart(tornado_chart(rows, title=f"{of} of {model} on {on}", unit=unit), plot)
+    if form is Form.json:
+        print(json.dumps({"outcome": of, "unit": unit, "value": rest, "moves": rows}, indent=2))
+    elif form is Form.csv:
+        from glmplan.facts.tables import frame_of
+
+        print(frame_of(rows).to_csv(index=False, float_format="%.6g"), end="")
+    elif form is Form.md:
+        print("| what | low | high | from | to | know it by |\n|---|---|---|---|---|---|")
+        for row in rows:
+            print(
+                "| "
+                + " | ".join(f"{value:.4g}" if isinstance(value, float) else str(value) for value in row.values())
+                + " |"
+            )
+    else:
+        print(f"{of} of {planned.asked.model.name} on {planned.asked.machine.text}, {users} users: {rest:,.4g} {unit}")
+        print(table_text(rows))

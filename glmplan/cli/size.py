@@ -1,0 +1,128 @@
+"""`glmplan size`: what to buy or rent."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from glmplan.cli import options as o
+from glmplan.cli.forms import Form
+
+if TYPE_CHECKING:
+    from glmplan.sizing.size_answer import Sized
+
+__all__ = ["SpendOptions", "Ways", "command"]
+
+
+class Ways(StrEnum):
+    """Ways to come by a machine."""
+
+    buy = "buy"
+    rent = "rent"
+    any = "any"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpendOptions:
+    """What may be spent, and on what."""
+
+    budget: Annotated[
+        str | None, typer.Option(help="Most to spend, such as 120k: on the purchase, or on rent until the horizon.")
+    ] = None
+    power: Annotated[str | None, typer.Option(help="Most to draw at the wall, such as 3.6kW.")] = None
+    kind: Annotated[Ways, typer.Option(help="Whether to buy or to rent.")] = Ways.any
+    buy: Annotated[bool, typer.Option("--buy", help="The same as --kind buy.")] = False
+    rent: Annotated[bool, typer.Option("--rent", help="The same as --kind rent.")] = False
+    rent_term: Annotated[
+        str | None, typer.Option(help="Term of the rent: on demand, marketplace, spot, 1 year or 3 years.")
+    ] = None
+    only: Annotated[str | None, typer.Option(help="Parts and machines to look at, with commas.")] = None
+    machines: Annotated[int | None, typer.Option(min=1, help="Machines at most; 8 by default.")] = None
+    probability: Annotated[float | None, typer.Option(help="How surely the promise is kept; 0.95 by default.")] = None
+    growth: Annotated[float | None, typer.Option(help="Growth of the load in a month, such as 0.05.")] = None
+
+
+@o.with_options(without=("ramp",))
+def command(
+    slo: o.Slo,
+    *,
+    model: Annotated[str, typer.Option(help="Model: a catalogue name; with a format only that is looked at.")],
+    users: Annotated[int | None, typer.Option(min=1, help="Users at once.")] = None,
+    traffic: Annotated[str | None, typer.Option(help="Kind of traffic, as in simulate, instead of users.")] = None,
+    weights: Annotated[str | None, typer.Option(help="Formats to look at, with commas.")] = None,
+    engine: Annotated[str | None, typer.Option(help="Engines to look at, with commas.")] = None,
+    shape: o.TrafficOptions = o.TrafficOptions(),
+    spend: SpendOptions = SpendOptions(),
+    money: o.MoneyOptions = o.MoneyOptions(),
+    answers: Annotated[int, typer.Option(min=1, help="Answers that are wanted.")] = 5,
+    acceptance_test: Annotated[
+        Path | None, typer.Option(help="Write the acceptance test for the contract of the first answer.")
+    ] = None,
+    form: o.Format = Form.text,
+) -> None:
+    """What to buy or rent for a model, a load and a promise, the cheapest over the horizon first.
+
+    The probability is over arrivals and over the interval of the step time. Paying for each token is an answer too.
+    """
+    from glmplan.cli.money import read_money
+    from glmplan.cli.progress import bar
+    from glmplan.errors import SpecError
+    from glmplan.sizing.size import sized
+    from glmplan.sizing.size_question import read_size
+
+    said = o.given(spend)
+    if spend.buy and spend.rent:
+        raise SpecError("is said beside --rent: --kind any looks at both", field="--buy")
+    ways = "buy" if spend.buy else "rent" if spend.rent else spend.kind.value
+    if spend.kind is not Ways.any and ways != spend.kind.value:
+        raise SpecError(f"contradicts --{ways}", field="--kind", value=spend.kind.value)
+    said = {name: value for name, value in said.items() if name not in ("buy", "rent")} | {"kind": ways}
+    asked = read_size(
+        model, slo, users=users, traffic=traffic, weights=weights, engine=engine, **said, **o.given(shape)
+    )
+    paid = read_money(money)
+    with bar("machines") as progress:
+        found = sized(asked, paid, answers=answers, progress=progress)
+    _show(found, form)
+    if acceptance_test is not None:
+        _contract(found, acceptance_test)
+
+
+def _contract(found: Sized, path: Path) -> None:
+    from glmplan.facts.files import write_atomically
+    from glmplan.sizing.acceptance import acceptance_test
+
+    if not found.options:
+        print("no acceptance test: nothing keeps the promise")
+        return
+    write_atomically(path, acceptance_test(found.options[0], found))
+    print(f"acceptance test: {path}")
+
+
+def _show(found: Sized, form: Form) -> None:
+    from glmplan.sizing.size_text import size_content, size_text
+
+    content = size_content(found)
+    if form is Form.json:
+        print(json.dumps(content, indent=2))
+        return
+    if form is Form.text:
+        print(size_text(found, content))
+        return
+    from glmplan.facts.tables import frame_of
+
+    plain = [
+        {name: value for name, value in row.items() if not isinstance(value, dict | list)} for row in content["options"]
+    ]
+    if form is Form.csv:
+        print(frame_of(plain).to_csv(index=False, float_format="%.6g"), end="")
+        return
+    names = list(plain[0]) if plain else []
+    print("| " + " | ".join(names) + " |\n" + "|---" * len(names) + "|")
+    for row in plain:
+        print("| " + " | ".join("" if row[name] is None else str(row[name]) for name in names) + " |")

@@ -1,0 +1,212 @@
+"""`glmplan sweep`: every combination as one table."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from glmplan.cli import options as o
+from glmplan.cli.forms import Form
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from glmplan.sizing.axes import Sweep
+    from glmplan.sizing.money import Money
+    from glmplan.sizing.sweep import Swept
+
+__all__ = ["AxisOptions", "OutputOptions", "command"]
+
+_LISTED = 20
+
+
+def _axis(words: str, *names: str) -> Any:
+    return Annotated[str | None, typer.Option(*names, help=words)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AxisOptions:
+    """Axes of a sweep, each as a list with commas."""
+
+    model: _axis("Models.") = None  # type: ignore[valid-type]
+    on: _axis("Machines; 1..8xPART for one to eight.") = None  # type: ignore[valid-type]
+    weights: _axis("Formats of the weights.") = None  # type: ignore[valid-type]
+    kv: _axis("Formats of the KV cache.") = None  # type: ignore[valid-type]
+    engine: _axis("Engines.") = None  # type: ignore[valid-type]
+    engine_version: _axis("Versions of the engine.") = None  # type: ignore[valid-type]
+    tp: _axis("Tensor parallel degrees; the plan chooses where none is given.") = None  # type: ignore[valid-type]
+    pp: _axis("Pipeline stages.") = None  # type: ignore[valid-type]
+    dp: _axis("Attention data parallel degrees.") = None  # type: ignore[valid-type]
+    ep: _axis("Expert parallel degrees.") = None  # type: ignore[valid-type]
+    dcp: _axis("Decode context parallel degrees.") = None  # type: ignore[valid-type]
+    mtp: _axis("Drafted tokens for each step.") = None  # type: ignore[valid-type]
+    memory_fraction: _axis("Shares of the memory that the engine may use.") = None  # type: ignore[valid-type]
+    max_num_seqs: _axis("Requests that run at once.") = None  # type: ignore[valid-type]
+    power_limit: _axis("Power limits of an accelerator, such as 450W.") = None  # type: ignore[valid-type]
+    context: _axis("Lengths of prompt and answer together, in tokens.") = None  # type: ignore[valid-type]
+    input: _axis("Prompt lengths; 256..32768*20 for twenty in equal ratios.", "--input") = None  # type: ignore[valid-type]
+    output: _axis("Answer lengths.", "--output") = None  # type: ignore[valid-type]
+    users: _axis("Users at once; 1..64 for all of them.") = None  # type: ignore[valid-type]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutputOptions:
+    """What is written."""
+
+    out: Annotated[Path | None, typer.Option(help="Table to write: .csv, .parquet or .json.")] = None
+    resume: Annotated[bool, typer.Option("--resume", help="Go on where a sweep to the same file was stopped.")] = False
+    frontier: Annotated[str | None, typer.Option(help="Columns of which nothing may be beaten, with commas.")] = None
+    plot: Annotated[Path | None, typer.Option(help="Chart of the frontier: .html, .png or .svg.")] = None
+    exact: Annotated[bool, typer.Option("--exact", help="Time every step instead of reading tables of steps.")] = False
+    most: Annotated[int | None, typer.Option(min=1, help="Points that are allowed.")] = None
+    cluster: Annotated[
+        str | None, typer.Option(help="Dask cluster that computes: local, local:WORKERS or tcp://HOST:PORT.")
+    ] = None
+    alone: Annotated[bool, typer.Option("--or-alone", help="Compute here if the cluster cannot be reached.")] = False
+    form: o.Format = Form.text
+
+
+@o.with_options()
+def command(
+    file: Annotated[Path | None, typer.Argument(help="A TOML file with the axes as lists.")] = None,
+    *,
+    axes: AxisOptions = AxisOptions(),
+    money: o.MoneyOptions = o.MoneyOptions(),
+    output: OutputOptions = OutputOptions(),
+) -> None:
+    """Predict every combination, with intervals and costs; what does not work is kept with its reason.
+
+    Ctrl-C keeps what is done beside the file of --out; --resume goes on from there.
+    """
+    from glmplan.cli.money import read_money
+    from glmplan.sizing.axes import MOST, read_sweep
+    from glmplan.sizing.charts import FORMS
+    from glmplan.sizing.sweep_files import check_table
+
+    sweep = read_sweep(o.given(axes), file=file, most=output.most or MOST)
+    paid = read_money(money)
+    if output.out is not None:
+        check_table(output.out)
+    if output.plot is not None and output.plot.suffix not in FORMS:
+        from glmplan.errors import SpecError
+
+        raise SpecError("is no kind of chart", field="--plot", value=output.plot.suffix, choices=FORMS)
+    found = _computed(sweep, paid, money, output)
+    frame = found.to_frame()
+    if output.out is not None:
+        from glmplan.sizing.sweep_files import write_table
+
+        write_table(frame, output.out)
+    _show(frame, found, paid, output)
+
+
+def _computed(sweep: Sweep, paid: Money, money: o.MoneyOptions, output: OutputOptions) -> Swept:
+    from glmplan.cli.progress import bar
+    from glmplan.errors import SpecError
+    from glmplan.sizing.sweep import Swept, swept
+    from glmplan.sizing.sweep_files import Kept
+
+    words = {"price": money.price, "term": money.term, "region": money.region, "exact": output.exact}
+    kept = Kept(output.out, sweep, words) if output.out is not None else None
+    if output.resume and kept is None:
+        raise SpecError("needs --out, the file of the sweep that was stopped", field="--resume")
+    done = kept.read() if kept is not None and output.resume else []
+    if kept is not None and not done:
+        kept.start()
+    reached = {one.number: one for one in done}
+
+    def keep(block: Any) -> None:
+        reached[block.number] = block
+        if kept is not None:
+            kept.keep(block)
+
+    try:
+        with bar("combinations") as progress:
+            found = _run(swept, sweep, paid, output, done=done, progress=progress, keep=keep)
+    except KeyboardInterrupt:
+        found = Swept(sweep, tuple(reached[number] for number in sorted(reached)))
+        left = f"{len(reached)} of {sweep.structures} combinations are done"
+        after = f"; go on with --resume --out {output.out}" if kept is not None else ""
+        print(f"interrupted: {left}{after}", file=sys.stderr)
+        raise
+    if kept is not None:
+        kept.close()
+    return found
+
+
+def _run(here: Any, sweep: Sweep, paid: Money, output: OutputOptions, **hooks: Any) -> Swept:
+    if output.cluster is None:
+        return here(sweep, money=paid, exact=output.exact, **hooks)
+    from glmplan.errors import SpecError
+    from glmplan.sizing.cluster import swept_on
+
+    try:
+        return swept_on(output.cluster, sweep, money=paid, exact=output.exact, **hooks)
+    except SpecError as error:
+        if not output.alone:
+            raise
+        print(f"{error}; computing here, because of --or-alone", file=sys.stderr)
+        return here(sweep, money=paid, exact=output.exact, **hooks)
+
+
+def _show(frame: pd.DataFrame, found: Swept, paid: Money, output: OutputOptions) -> None:
+    from glmplan.sizing.frontier import frontier
+
+    names = tuple(word.strip() for word in output.frontier.split(",")) if output.frontier else _usual(frame)
+    best = frontier({name: frame[name].to_numpy() for name in frame}, names)
+    if output.plot is not None:
+        from glmplan.sizing.charts import sweep_chart, write_chart
+
+        write_chart(sweep_chart(frame, best, title="nothing beats the circles in " + ", ".join(names)), output.plot)
+    if output.form is not Form.text:
+        _print(frame, output.form)
+        return
+    works = frame["verdict"].isin(("fits", "tight"))
+    print(f"{len(frame):,} points, {int(works.sum()):,} of them possible; nothing beats {int(best.sum()):,} in "
+          f"{', '.join(names)}")  # fmt: skip
+    varied = [name for name, values in found.sweep.axes.items() if len(values) > 1]
+    _list(frame[best], names, varied)
+    wrong = frame.loc[~works, "reason"].value_counts()
+    for reason, count in list(wrong.items())[:_LISTED]:
+        print(f"  not possible at {count:,}: {reason}")
+    for note in paid.terms.notes:
+        print(f"note: {note}")
+    if output.out is not None:
+        print(f"all points: {output.out}")
+
+
+def _usual(frame: pd.DataFrame) -> tuple[str, ...]:
+    """Speed of a user, of all together, and money where it is known."""
+    money = ("usd_month",) if "usd_month" in frame and frame["usd_month"].notna().any() else ()
+    return ("user_tokens_per_s", "output_tokens_per_s", *money)
+
+
+def _list(best: pd.DataFrame, names: tuple[str, ...], varied: list[str]) -> None:
+    from glmplan.facts.tables import table_text
+
+    words = dict.fromkeys(("model", "on", *varied, "layout", "cache", "users", "input_tokens"))
+    shown = [name for name in words if name in best]
+    rows = best.sort_values(list(names), ascending=False).head(_LISTED)
+    columns = list(dict.fromkeys([*shown, "tpot_mean_ms", "ttft_mean_ms", *names, "knowledge"]))
+    print(table_text({name: _plain(row[name]) for name in columns} for row in rows.to_dict("records")))
+    if len(best) > _LISTED:
+        print(f"… and {len(best) - _LISTED:,} more")
+
+
+def _plain(value: Any) -> Any:
+    return value.item() if hasattr(value, "item") else value
+
+
+def _print(frame: pd.DataFrame, form: Form) -> None:
+    if form is Form.csv:
+        frame.to_csv(sys.stdout, index=False, float_format="%.6g")
+    elif form is Form.json:
+        print(frame.to_json(orient="records", double_precision=6, indent=1))
+    else:
+        print("| " + " | ".join(frame.columns) + " |\n" + "|---" * len(frame.columns) + "|")
+        for row in frame.itertuples(index=False):
+            print("| " + " | ".join("" if value is None else str(value) for value in row) + " |")

@@ -1,0 +1,1 @@
+"""What to buy or rent: sweeps, sizes, costs, comparisons and portfolios, on the questions of `glmplan`."""

@@ -1,0 +1,193 @@
+"""What a sweep goes over: words of the command or of a file, read into axes, counted before anything is computed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from glmplan.errors import SpecError
+from glmplan.facts.engines.walls import engine_names
+from glmplan.facts.files import read_toml
+from glmplan.plan.question import DEFAULT_INPUT, DEFAULT_OUTPUT
+from glmplan.readers.machines.resolve import resolve_machine
+from glmplan.readers.models.resolve import resolve_model
+from glmplan.units import finite_number, parse_quantity, whole_number
+
+__all__ = ["MOST", "POINT_AXES", "STRUCTURE_AXES", "Sweep", "read_sweep"]
+
+#: points that a sweep has at most unless it is told otherwise [-]
+MOST = 20_000_000
+#: points in a second, for the time that is told beforehand [1/s]
+_PER_SECOND = 50_000
+#: axes that decide which formula applies: each combination is planned
+STRUCTURE_AXES: tuple[str, ...] = (
+    "model", "on", "weights", "kv", "engine", "engine_version", "tp", "pp", "dp", "ep", "dcp", "mtp", "memory_fraction",
+    "max_num_seqs", "power_limit",
+)  # fmt: skip
+#: axes that are numbers put into it
+POINT_AXES: tuple[str, ...] = ("context", "input", "output", "users")
+_WHOLE = ("tp", "pp", "dp", "ep", "dcp", "mtp", "max_num_seqs", *POINT_AXES)
+_RANGE = re.compile(r"(\d+)\.\.(\d+)(?:\*(\d+))?")
+_COUNTS = re.compile(r"(\d+)\.\.(\d+)x(.+)")
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """Every combination of some values.
+
+    Attributes
+    ----------
+    axes : dict of str to tuple
+        Axis of `STRUCTURE_AXES` → its values; None is what the plan chooses.
+    users, inputs, outputs : (n,) array of int
+        Loads that each combination of the axes is asked for: users [-], prompt and answer of a request [token]
+    """
+
+    axes: dict[str, tuple[Any, ...]]
+    users: np.ndarray
+    inputs: np.ndarray
+    outputs: np.ndarray
+
+    @property
+    def structures(self) -> int:
+        """Combinations of the axes, [-]"""
+        return int(np.prod([len(values) for values in self.axes.values()], dtype=object))
+
+    @property
+    def points(self) -> int:
+        """Combinations of everything, [-]"""
+        return self.structures * len(self.users)
+
+    def combinations(self) -> Iterator[dict[str, Any]]:
+        """Each combination of the axes; the last axis changes fastest."""
+        for values in product(*self.axes.values()):
+            yield dict(zip(self.axes, values, strict=True))
+
+
+def read_sweep(said: Mapping[str, Any], *, file: str | Path | None = None, most: int = MOST) -> Sweep:
+    """Read what a sweep goes over.
+
+    Parameters
+    ----------
+    said : mapping
+        Axis → values: text with commas, ``1..8`` for all whole numbers between, ``1..1024*20`` for twenty in equal
+        ratios, ``1..8xPART`` for machines with one to eight; or a list. None is left out.
+    file : path, optional
+        A TOML file with the same names; what is said beside it takes the place of what it says.
+    most : int, optional
+        Points that are too many, [-]
+
+    Returns
+    -------
+    Sweep
+        Axes and points.
+
+    Raises
+    ------
+    SpecError
+        If an axis is unknown or empty, a name or number cannot be read, lengths contradict each other, or the sweep is
+        too large: says how many points it has and how long they take.
+
+    Examples
+    --------
+    >>> sweep = read_sweep({"model": "glm-5.1-nvfp4", "on": "4..6xrtx-pro-6000-ws", "users": "1..8", "input": 2048})
+    >>> sweep.structures, sweep.points, sweep.axes["on"][0]
+    (3, 24, '4xrtx-pro-6000-ws')
+    """
+    content = dict(read_toml(file)) if file is not None else {}
+    content |= {name: value for name, value in said.items() if value is not None}
+    known = (*STRUCTURE_AXES, *POINT_AXES)
+    for name in content:
+        if name.replace("-", "_") not in known:
+            raise SpecError("is not an axis of a sweep", file=file, value=name, choices=known)
+    values = {name.replace("-", "_"): _values(name.replace("-", "_"), given) for name, given in content.items()}
+    for name in ("model", "on"):
+        if name not in values:
+            raise SpecError("is needed: a sweep goes over at least one", field=f"--{name}")
+    axes = {name: values.get(name, (None,)) for name in STRUCTURE_AXES}
+    _check(axes)
+    sizes = [len(values.get(name, (0,))) for name in (*STRUCTURE_AXES, *POINT_AXES)]
+    count = 1
+    for size in sizes:
+        count *= size
+    if count > most:
+        minutes = count / _PER_SECOND / 60
+        raise SpecError(
+            f"makes {count:,} points, about {minutes:,.0f} minutes on one core: name fewer, or allow them with --most",
+            field="sweep",
+        )
+    return Sweep(axes, *_loads(values))
+
+
+def _values(name: str, given: Any) -> tuple[Any, ...]:
+    field = f"--{name.replace('_', '-')}"
+    parts: list[Any] = []
+    for one in given if isinstance(given, list | tuple) else [given]:
+        parts += [word.strip() for word in one.split(",")] if isinstance(one, str) else [one]
+    found: list[Any] = []
+    for part in parts:
+        if part == "":
+            raise SpecError("holds nothing between commas", field=field, value=given)
+        found += _expanded(name, part, field)
+    if not found:
+        raise SpecError("is empty: name at least one value", field=field, value=given)
+    return tuple(dict.fromkeys(found))
+
+
+def _expanded(name: str, part: Any, field: str) -> list[Any]:
+    if name in _WHOLE:
+        match = _RANGE.fullmatch(part) if isinstance(part, str) else None
+        if match is None:
+            return [whole_number(part, field, least=0 if name == "mtp" else 1)]
+        low, high, count = int(match[1]), int(match[2]), match[3]
+        if high < low or low < (0 if name == "mtp" else 1):
+            raise SpecError("is not a rising range", field=field, value=part)
+        if count is None:
+            return list(range(low, high + 1))
+        return sorted(set(np.geomspace(max(low, 1), high, int(count)).round().astype(int).tolist()))
+    if name == "memory_fraction":
+        return [finite_number(part, field)]
+    if name == "power_limit":
+        text = part if isinstance(part, str) else f"{part} W"
+        return [parse_quantity(text if not text.replace(".", "").isdigit() else f"{text} W", "watts")]
+    if not isinstance(part, str):
+        raise SpecError("is no name", field=field, value=part)
+    match = _COUNTS.fullmatch(part) if name == "on" else None
+    if match is None:
+        return [part]
+    if int(match[2]) < int(match[1]):
+        raise SpecError("is not a rising range", field=field, value=part)
+    return [f"{count}x{match[3]}" for count in range(int(match[1]), int(match[2]) + 1)]
+
+
+def _check(axes: dict[str, tuple[Any, ...]]) -> None:
+    """Names are known; that a combination of known names does not work is an answer of the sweep."""
+    for model in axes["model"]:
+        resolve_model(model)
+    for machine in axes["on"]:
+        resolve_machine(machine)
+    for engine in axes["engine"]:
+        if engine is not None and engine not in engine_names():
+            raise SpecError("is not a known engine", field="--engine", value=engine, choices=engine_names())
+
+
+def _loads(values: Mapping[str, tuple[Any, ...]]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    context, inputs = values.get("context"), values.get("input")
+    if context is not None and inputs is not None:
+        message = "is said beside --input: the context is the prompt with its answer, so one of them follows"
+        raise SpecError(message, field="--context")
+    outputs, users = values.get("output", (DEFAULT_OUTPUT,)), values.get("users", (1,))
+    rows = []
+    for length, output, count in product(context or inputs or (DEFAULT_INPUT,), outputs, users):
+        prompt = length - output if context is not None else length
+        if prompt < 1:
+            raise SpecError(f"is not longer than --output {output}", field="--context", value=length)
+        rows.append((count, prompt, output))
+    table = np.array(rows, dtype=int)
+    return table[:, 0], table[:, 1], table[:, 2]

@@ -1,0 +1,268 @@
+"""Plans side by side, difference by difference, and what causes it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from glmplan.errors import SpecError
+from glmplan.plan.ask import Deployed, deployment, predict, step_time
+from glmplan.prediction.effects import KNOWN_AS
+from glmplan.prediction.predict import Figure, Prediction
+from glmplan.sizing.cost import per_million
+from glmplan.sizing.money import Money, watts_of, ways_of
+
+__all__ = ["Compared", "Side", "causes_of", "compared", "side_of"]
+
+#: parts of a step in words
+_PARTS = {
+    "launch": "launches and host overhead",
+    "weights": "bytes of weights",
+    "compute": "FLOP",
+    "cache": "bytes of the cache",
+    "links": "links between cards",
+    "host": "experts on the processors",
+}
+
+
+@dataclass(frozen=True)
+class Side:
+    """One of the plans.
+
+    Attributes
+    ----------
+    planned : Deployed
+        The plan.
+    prediction : Prediction
+        At the number of users that is compared.
+    parts : dict of str to float
+        Seconds of each part of a decoding step of these users, [s]
+    usd_month : float or None
+        The cheaper of buying and renting, [USD]
+    paid : str
+        Which of them.
+    kw : float or None
+        Draw at the wall, [kW]
+    """
+
+    planned: Deployed
+    prediction: Prediction
+    parts: dict[str, float]
+    usd_month: float | None
+    paid: str
+    kw: float | None
+
+    @property
+    def name(self) -> str:
+        """The plan in words."""
+        asked = self.planned.asked
+        return f"{asked.model.name} {asked.checkpoint.name} on {asked.machine.text}"
+
+    def figures(self, utilisation: float) -> dict[str, Any]:
+        """What is compared.
+
+        Parameters
+        ----------
+        utilisation : float
+            Mean load over the load, for the cost of a token, [-]
+
+        Returns
+        -------
+        dict
+            Name → figure; None where it is not known.
+        """
+        found = self.prediction.figures
+        rate = found["output_rate"].value
+
+        def of(name: str, factor: float) -> float | None:
+            return found[name].value * factor if name in found else None
+
+        usd = None if self.usd_month is None else float(per_million(self.usd_month, rate, utilisation))
+        return {
+            "layout": self.planned.holding.terms.name,
+            "engine": self.planned.asked.engine,
+            "cache": self.planned.holding.terms.kv,
+            "ttft_mean_ms": of("ttft", 1000.0),
+            "tpot_mean_ms": of("tpot", 1000.0),
+            "output_tokens_per_s": rate,
+            "requests_held": self.planned.holding.held,
+            "usd_month": self.usd_month,
+            "paid": self.paid,
+            "usd_per_million_output_tokens": usd,
+            "kw": self.kw,
+            "knowledge": self.prediction.knowledge,
+        }
+
+
+@dataclass(frozen=True)
+class Compared:
+    """Plans side by side.
+
+    Attributes
+    ----------
+    sides : tuple of Side
+        The plans; the first is what the others are compared with.
+    users : int
+        Users at once, [-]
+    causes : tuple of tuple of str
+        For each of the others what makes it differ, in words.
+    """
+
+    sides: tuple[Side, ...]
+    users: int
+    causes: tuple[tuple[str, ...], ...]
+
+
+def side_of(planned: Deployed, users: int, money: Money) -> Side:
+    """Predict a plan and price its machine.
+
+    Parameters
+    ----------
+    planned : Deployed
+        The plan.
+    users : int
+        Users at once, [-]
+    money : Money
+        Prices and terms.
+
+    Returns
+    -------
+    Side
+        The plan with its figures.
+    """
+    asked = planned.asked
+    found = predict(planned, users=users)
+    running = min(float(users), max(planned.holding.held, 1.0))
+    context = asked.input_tokens + asked.output_tokens / 2
+    step = step_time(planned, decode_requests=[running], decode_context=[context])
+    parts = {name: float(share[0] * step.seconds[0]) for name, share in step.shares.items()}
+    ways = ways_of(asked.machine, money)
+    watts, _ = watts_of(asked.machine, money)
+    return Side(planned, found, parts, ways[0].usd, ways[0].paid, None if watts is None else watts / 1000)
+
+
+def causes_of(first: Side, other: Side) -> tuple[str, ...]:
+    """What makes one plan differ from another, the largest cause first.
+
+    Parameters
+    ----------
+    first, other : Side
+        The plans.
+
+    Returns
+    -------
+    tuple of str
+        Sentences: the parts of a step, the queue, the price, and where the evidence differs.
+    """
+    return (*_step_causes(first, other), *_queue(first, other), *_price(first, other), *_evidence(first, other))
+
+
+def _step_causes(first: Side, other: Side) -> list[str]:
+    before, after = sum(first.parts.values()), sum(other.parts.values())
+    whole = after - before
+    if abs(whole) < 0.005 * before:
+        return [f"a decoding step takes the same {1000 * before:.1f} ms"]
+    lines = [f"a decoding step takes {1000 * after:.1f} instead of {1000 * before:.1f} ms"]
+    names = dict.fromkeys([*first.parts, *other.parts])
+    moves = {name: other.parts.get(name, 0.0) - first.parts.get(name, 0.0) for name in names}
+    for name, move in sorted(moves.items(), key=lambda one: -abs(one[1])):
+        if abs(move) >= 0.1 * abs(whole):
+            one, two = 1000 * first.parts.get(name, 0.0), 1000 * other.parts.get(name, 0.0)
+            lines.append(f"  {_PARTS.get(name, name)}: {1000 * move:+.1f} ms ({one:.1f} → {two:.1f})")
+    return lines
+
+
+def _queue(first: Side, other: Side) -> list[str]:
+    lines = []
+    held = [side.planned.holding.held for side in (first, other)]
+    if min(held) < max(held) and abs(math.log(held[1] / held[0])) > 0.2:
+        lines.append(f"the cache pool holds {held[1]:,.0f} instead of {held[0]:,.0f} requests of this length")
+    waits = [side.prediction.figures.get("ttft") for side in (first, other)]
+    if waits[0] is not None and waits[1] is not None and abs(math.log(waits[1].value / waits[0].value)) > 0.05:
+        lines.append(
+            f"the first token comes after {1000 * waits[1].value:,.0f} instead of {1000 * waits[0].value:,.0f} ms"
+        )
+    return lines
+
+
+def _price(first: Side, other: Side) -> list[str]:
+    if first.usd_month is None or other.usd_month is None:
+        missing = [side.name for side in (first, other) if side.usd_month is None]
+        return [f"the price of {' and of '.join(missing)} is not known: costs are not compared"]
+    ratio = other.usd_month / first.usd_month
+    if abs(ratio - 1) < 0.01:
+        return []
+    return [f"a month costs {other.usd_month:,.0f} ({other.paid}) instead of {first.usd_month:,.0f} USD ({first.paid})"]
+
+
+def _evidence(first: Side, other: Side) -> list[str]:
+    """Whether the evidence differs, and whether the figures differ by more than it allows."""
+    lines = []
+    one, two = first.prediction, other.prediction
+    if one.knowledge != two.knowledge:
+        lines.append(f"evidence differs: {KNOWN_AS[one.knowledge]}; against: {KNOWN_AS[two.knowledge]}")
+    name = "tpot" if "tpot" in one.figures and "tpot" in two.figures else "ttft"
+    if name not in one.figures or name not in two.figures:
+        return lines
+    apart, sure = _apart(one.figures[name], two.figures[name])
+    if sure < 0.9:
+        lines.append(
+            f"not settled: {other.name if apart < 0 else first.name} has the smaller {name} with {sure:.0%} "
+            "probability, by the intervals of both"
+        )
+    return lines
+
+
+def _apart(one: Figure, other: Figure) -> tuple[float, float]:
+    """Logarithm of the other over the one, and the probability that its sign is right."""
+    from statistics import NormalDist
+
+    from glmplan.units import QUANTILE_90
+
+    apart = math.log(other.value / one.value)
+    widths = [math.log(figure.high / figure.low) / (2 * QUANTILE_90) for figure in (one, other)]
+    spread = math.hypot(*widths)
+    return apart, NormalDist().cdf(abs(apart) / spread) if spread else 1.0
+
+
+def compared(questions: Sequence[tuple[str, str]], money: Money, *, users: int = 1, **said: Any) -> Compared:
+    """Compare plans.
+
+    Parameters
+    ----------
+    questions : sequence of (str, str)
+        Model and machine of each.
+    money : Money
+        Prices and terms.
+    users : int, optional
+        Users at once, [-]
+    **said
+        What all of them are asked alike, as in `glmplan.fit`.
+
+    Returns
+    -------
+    Compared
+        Sides and causes.
+
+    Raises
+    ------
+    SpecError
+        If there are fewer than two, or a question is wrong.
+    DoesNotFit
+        If a plan does not fit.
+
+    Examples
+    --------
+    >>> from datetime import date
+    >>> from glmplan.sizing.money import money_of
+    >>> money = money_of(today=date(2026, 11, 22))
+    >>> found = compared([("llama-3.1-8b", "1xh100-sxm"), ("llama-3.1-8b", "1xh200-sxm")], money, users=8)
+    >>> found.sides[1].prediction.figures["tpot"].value < found.sides[0].prediction.figures["tpot"].value
+    True
+    """
+    if len(questions) < 2:
+        raise SpecError("needs at least two plans to compare", field="--on")
+    sides = tuple(side_of(deployment(model, on, users=(users,), **said), users, money) for model, on in questions)
+    return Compared(sides, users, tuple(causes_of(sides[0], other) for other in sides[1:]))

@@ -1,0 +1,332 @@
+"""The loads of a sweep as matrices over a grid of engine steps, made once for all machines that pack steps alike.
+
+What a load measures is a weighted sum of step times (`glmplan.prediction.observables`), and its kinds of step do not
+depend on the machine. A step time is tabulated on a grid of decoding requests, their context, prompt tokens and the
+keys that these see; so a figure of a load is one row of a sparse matrix, the same for every machine, times the column
+of that machine's tabulated steps.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from scipy import sparse
+
+from glmplan.facts.engines.defaults import EngineDefaults
+from glmplan.physics.points import StepPoints
+from glmplan.prediction.load import Load
+from glmplan.prediction.observables import Observables, observables
+from glmplan.prediction.user_load import user_load
+
+__all__ = ["FIGURES", "Mixes", "StepTable", "mixes_of", "packing_key"]
+
+#: figures whose weights are kept, and how a rate among them is scaled
+FIGURES: tuple[str, ...] = ("ttft", "tpot", "output_rate")
+#: steps of the grid in an octave: of requests from 16 on, of contexts, of prompt tokens, of keys
+_REQUESTS, _CONTEXTS, _PROMPT, _KEYS = 8, 3, 4, 3
+_ALL_REQUESTS = 16
+#: where the parts of a step are joined [token]
+_CENTRE = 4096.0
+
+
+@dataclass(frozen=True, slots=True)
+class StepTable:
+    """The steps that have to be timed for a machine.
+
+    Attributes
+    ----------
+    points : StepPoints
+        Steps: those of the table, then those that are taken off, then those of the loads that are looked at.
+    minus : (k,) array of int
+        For each entry of the table the step that is taken off it; -1 where none is, [-]
+    """
+
+    points: StepPoints
+    minus: np.ndarray
+
+    def values(self, seconds: np.ndarray) -> np.ndarray:
+        """The column that the matrices of `Mixes` are multiplied with.
+
+        Parameters
+        ----------
+        seconds : (n,) array
+            Seconds of `points`, [s]
+
+        Returns
+        -------
+        (k,) array
+            [s]
+        """
+        first = seconds[: len(self.minus)]
+        return np.where(self.minus >= 0, first - seconds[np.maximum(self.minus, 0)], first)
+
+
+@dataclass(frozen=True, slots=True)
+class Mixes:
+    """Loads as matrices.
+
+    Attributes
+    ----------
+    users, inputs, outputs : (n,) array
+        The loads: users [-], prompt and answer of a request [token]
+    table : StepTable
+        Steps to be timed.
+    matrices : dict of str to (n, k) sparse array
+        Figure of `FIGURES` → steps of each entry of the table, [-]
+    tokens : (n,) array
+        Output tokens that the rate counts, [token]
+    packing : Load
+        How the engine packs them, as `packing_key` says it.
+    looked_at : (m,) array of int
+        Loads of which every step is timed, to say how far the table is off, [-]
+    checks : dict of str to (m, n) sparse array
+        Their steps among the points of the table.
+    all_rows : dict of str to sparse array
+        `matrices` before some loads were left out.
+    """
+
+    users: np.ndarray
+    inputs: np.ndarray
+    outputs: np.ndarray
+    table: StepTable
+    matrices: dict[str, sparse.csr_array]
+    tokens: np.ndarray
+    packing: Load
+    looked_at: np.ndarray
+    checks: dict[str, sparse.csr_array]
+    all_rows: dict[str, sparse.csr_array]
+
+    def error(self, seconds: np.ndarray) -> float:
+        """How far sums over the table are from sums over the steps themselves.
+
+        Parameters
+        ----------
+        seconds : (n,) array
+            Seconds of the points of the table, [s]
+
+        Returns
+        -------
+        float
+            Largest difference of a figure of the loads that are looked at, [-]
+        """
+        column, worst = self.table.values(seconds), 0.0
+        for name in FIGURES:
+            itself = self.checks[name] @ seconds
+            read = self.all_rows[name][self.looked_at] @ column
+            known = itself > 0
+            worst = max(worst, float(np.abs(read[known] / itself[known] - 1.0).max(initial=0.0)))
+        return worst
+
+    def at(self, places: np.ndarray) -> Mixes:
+        """Some of the loads.
+
+        Parameters
+        ----------
+        places : (k,) array of int
+            Which, [-]
+
+        Returns
+        -------
+        Mixes
+            The same table and fewer rows.
+        """
+        if len(places) == len(self.users):
+            return self
+        rows = {name: matrix[places] for name, matrix in self.matrices.items()}
+        return replace(
+            self, users=self.users[places], inputs=self.inputs[places], outputs=self.outputs[places], matrices=rows,
+            tokens=self.tokens[places],
+        )  # fmt: skip
+
+    def load(self, place: int) -> Load:
+        """One of the loads.
+
+        Parameters
+        ----------
+        place : int
+            Which, [-]
+
+        Returns
+        -------
+        Load
+            As `predict` would build it where nobody waits for the cache pool or for a place in the engine.
+        """
+        return _load(self.packing, self.users[place], self.inputs[place], self.outputs[place])
+
+
+def _load(packing: Load, users: float, inputs: float, outputs: float) -> Load:
+    return replace(
+        packing,
+        concurrency=float(users),
+        input_tokens=float(inputs),
+        output_tokens=float(outputs),
+        max_requests=1 << 30,
+    )
+
+
+def packing_key(packing: EngineDefaults, *, ranks: int, tokens_per_step: float) -> Load:
+    """What machines must have in common for their loads to be the same kinds of step.
+
+    Parameters
+    ----------
+    packing : EngineDefaults
+        How the engine packs steps.
+    ranks : int
+        Data-parallel ranks, [-]
+    tokens_per_step : float
+        Tokens that a request gains in a step, [token]
+
+    Returns
+    -------
+    Load
+        Equal for machines that pack alike; places are left out, because a load that needs more is none of a sweep's.
+    """
+    return user_load(packing, users=1, input_tokens=1, output_tokens=1, ranks=ranks, tokens_per_step=tokens_per_step,
+                     max_requests=1)  # fmt: skip
+
+
+def mixes_of(users: np.ndarray, inputs: np.ndarray, outputs: np.ndarray, packing: Load) -> Mixes:
+    """Write loads as matrices.
+
+    Parameters
+    ----------
+    users, inputs, outputs : (n,) array
+        The loads: users [-], prompt and answer of a request [token]
+    packing : Load
+        How the engine packs them, as `packing_key` says it.
+
+    Returns
+    -------
+    Mixes
+        Matrices and the steps to be timed.
+
+    Examples
+    --------
+    >>> from glmplan.facts.engines.defaults import engine_defaults
+    >>> packing = packing_key(engine_defaults("vllm"), ranks=1, tokens_per_step=1.0)
+    >>> mixes = mixes_of(np.array([4]), np.array([1000]), np.array([100]), packing)
+    >>> steps = mixes.table.values(np.ones(len(mixes.table.points.decode_requests)))
+    >>> mixes.matrices["tpot"].shape[0], len(steps) == mixes.matrices["tpot"].shape[1]
+    (1, True)
+    """
+    seen = [observables(_load(packing, *one)) for one in zip(users, inputs, outputs, strict=True)]
+    sizes = np.array([len(one.arrivals) for one in seen])
+    nodes = {name: np.concatenate([getattr(one, name) for one in seen]) for name in
+             ("decode_requests", "decode_context", "prefill_tokens", "prefill_context")}  # fmt: skip
+    rows, columns, shares, table = _corners(*nodes.values())
+    spread = sparse.csr_array((shares, (rows, columns)), shape=(int(sizes.sum()), len(table.minus)))
+    weights = {name: _weights(seen, sizes, name) for name in FIGURES}
+    matrices = {name: one @ spread for name, one in weights.items()}
+    tokens = np.array([one.figures["output_rate"].scale for one in seen])
+    looked_at = _looked_at(users * (inputs + outputs), inputs)
+    table, checks = _with_checks(table, nodes, weights, looked_at)
+    return Mixes(users, inputs, outputs, table, matrices, tokens, packing, looked_at, checks, matrices)
+
+
+def _looked_at(work: np.ndarray, inputs: np.ndarray) -> np.ndarray:
+    """Loads of which every step is timed: the corners, and some between them."""
+    order = np.argsort(work, kind="stable")
+    shares = (0.0, 0.25, 0.5, 0.75, 1.0)
+    return np.unique([int(np.argmax(inputs)), *(int(order[round(share * (len(order) - 1))]) for share in shares)])
+
+
+def _with_checks(
+    table: StepTable, nodes: dict[str, np.ndarray], weights: dict[str, sparse.csr_array], looked_at: np.ndarray
+) -> tuple[StepTable, dict[str, sparse.csr_array]]:
+    """The table with the steps of some loads behind it, and what these loads make of them."""
+    picked = {name: one[looked_at] for name, one in weights.items()}
+    used = np.unique(np.concatenate([one.indices for one in picked.values()]))
+    first = len(table.points.decode_requests)
+    columns = [np.concatenate([getattr(table.points, name), nodes[name][used]]) for name in nodes]
+    points = StepPoints(*columns)
+    checks = {}
+    for name, one in picked.items():
+        places = first + np.searchsorted(used, one.indices)
+        checks[name] = sparse.csr_array((one.data, places, one.indptr), shape=(len(looked_at), first + len(used)))
+    return StepTable(points, table.minus), checks
+
+
+def _weights(seen: list[Observables], sizes: np.ndarray, name: str) -> sparse.csr_array:
+    """Steps of each kind that a figure counts, (loads, nodes)."""
+    parts = [
+        one.figures[name].weights if name in one.figures else np.zeros(n) for one, n in zip(seen, sizes, strict=True)
+    ]
+    ends = np.concatenate([[0], np.cumsum(sizes)])
+    values = np.concatenate(parts)
+    # the last node of each load is the front end, which stands outside of steps
+    values[ends[1:] - 1] = 0.0
+    return sparse.csr_array((values, np.arange(len(values)), ends), shape=(len(seen), len(values)))
+
+
+def _grid(values: np.ndarray, per_octave: int, every: int) -> np.ndarray:
+    """A grid over positive values: all whole numbers up to `every`, then equal steps in logarithms."""
+    most = max(float(values.max(initial=1.0)), every + 1.0)
+    count = int(np.ceil(np.log2(most / every) * per_octave)) + 1
+    fine = np.arange(1.0, every)
+    return np.concatenate([fine, every * 2.0 ** (np.arange(count + 1) / per_octave)])
+
+
+def _cells(values: np.ndarray, grid: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The grid point below each value, and how far it lies towards the next."""
+    low = np.clip(np.searchsorted(grid, values, side="right") - 1, 0, len(grid) - 2)
+    share = np.clip((values - grid[low]) / (grid[low + 1] - grid[low]), 0.0, None)
+    return low, share
+
+
+def _corners(
+    requests: np.ndarray, context: np.ndarray, prompt: np.ndarray, keys: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, StepTable]:
+    """Each step as a sum of steps of the grid: node, entry of the table, share; and the table.
+
+    A step is A(requests, prompt) at a central context + D(requests, context) + P(prompt, keys), the latter two less
+    their value at the centre: attention of decoding requests and of prompts are kernels of their own. Nothing decoding,
+    or no prompt, is a level of its own and not the end of a cell.
+    """
+    grids = (
+        np.concatenate([[0.0], _grid(requests, _REQUESTS, _ALL_REQUESTS)]),
+        _grid(context, _CONTEXTS, 16),
+        np.concatenate([[0.0], _grid(prompt, _PROMPT, 16)]),
+        _grid(keys, _KEYS, 16),
+    )
+    node = np.arange(len(requests))
+    place = [_level(requests, grids[0]), _cells(context, grids[1]), _level(prompt, grids[2]), _cells(keys, grids[3])]
+    decodes, prompts = requests > 0, prompt > 0
+    rows, entries, shares = [], [], []
+    for part, (one, other), where in (
+        (0, (0, 2), np.ones(len(node), dtype=bool)), (1, (0, 1), decodes), (2, (2, 3), prompts)
+    ):  # fmt: skip
+        (low, up), (left, right) = place[one], place[other]
+        for i in (0, 1):
+            for j in (0, 1):
+                share = (up if i else 1.0 - up) * (right if j else 1.0 - right)
+                used = where & (share != 0.0)
+                rows.append(node[used])
+                entries.append(np.stack([np.full(used.sum(), part), (low + i)[used], (left + j)[used]], axis=1))
+                shares.append(share[used])
+    wanted, columns = np.unique(np.concatenate(entries), axis=0, return_inverse=True)
+    return np.concatenate(rows), columns.ravel(), np.concatenate(shares), _table(wanted, grids)
+
+
+def _level(values: np.ndarray, grid: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """As `_cells`, but zero is a level of its own."""
+    low, share = _cells(values, grid[1:])
+    return np.where(values > 0, low + 1, 0), np.where(values > 0, share, 0.0)
+
+
+def _table(wanted: np.ndarray, grids: tuple[np.ndarray, ...]) -> StepTable:
+    part, one, other = wanted.T
+    requests = np.where(part < 2, grids[0][np.minimum(one, len(grids[0]) - 1)], 0.0)
+    context = np.where(part == 1, grids[1][np.minimum(other, len(grids[1]) - 1)], _CENTRE)
+    place = np.where(part == 2, one, other)
+    prompt = np.where(part == 1, 0.0, grids[2][np.minimum(place, len(grids[2]) - 1)])
+    keys = np.where(part == 2, grids[3][np.minimum(other, len(grids[3]) - 1)], _CENTRE)
+    # what is taken off: the same step at the centre
+    off, minus = np.unique(np.stack([requests, prompt], axis=1)[part > 0], axis=0, return_inverse=True)
+    taken = np.full(len(part), -1)
+    taken[part > 0] = len(part) + minus.ravel()
+    columns = [np.concatenate([requests, off[:, 0]]), np.concatenate([context, np.full(len(off), _CENTRE)]),
+               np.concatenate([prompt, off[:, 1]]), np.concatenate([keys, np.full(len(off), _CENTRE)])]  # fmt: skip
+    columns[1] = np.where(columns[0] > 0, columns[1], 0.0)
+    columns[3] = np.where(columns[2] > 0, columns[3], 0.0)
+    return StepTable(StepPoints(*columns), taken)

@@ -1,0 +1,163 @@
+"""Figures of many loads on one deployment, with their intervals, from matrices that all machines share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from glmplan.physics.points import StepPoints
+from glmplan.physics.step.model import FrontPoints, StepModel
+from glmplan.physics.step.time import COMPONENTS, PARAMETERS, StepTime
+from glmplan.prediction.deployment import Deployment
+from glmplan.prediction.effects import load_effects
+from glmplan.prediction.known import known_of_points
+from glmplan.prediction.load import Load, waiting_share
+from glmplan.prediction.predict import Prediction, predict_many
+from glmplan.prediction.step_models import runs_on_accelerators, step_model_of
+from glmplan.readers.runs.figures import INTERVAL_KINDS
+from glmplan.sizing.mixes import FIGURES, Mixes
+
+__all__ = ["TOLERANCE", "Columns", "columns_of", "exact_columns"]
+
+#: how far tables may be from the step time itself before they are not used [-]
+TOLERANCE = 0.001
+_COMPUTE = tuple(PARAMETERS.index(name + "_slowdown") for name in COMPONENTS["compute"])
+_ENDS = ("", "_low", "_high")
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """Figures of loads.
+
+    Attributes
+    ----------
+    figures : dict of str to (n,) array
+        ``ttft``, ``tpot`` [s] and ``output_rate`` [token/s], each with ``_low`` and ``_high`` of its 90 % interval; NaN
+        where there is none
+    knowledge, basis : str
+        What they rest on.
+    exact : bool
+        Whether every step was timed, instead of read from a table.
+    error : float
+        Largest difference between table and step time on the loads that were looked at, [-]
+    """
+
+    figures: dict[str, np.ndarray]
+    knowledge: str
+    basis: str
+    exact: bool
+    error: float
+
+
+def columns_of(deployment: Deployment, mixes: Mixes, *, slower: float = 1.0, exact: bool = False) -> Columns:
+    """Predict many loads on one deployment.
+
+    Parameters
+    ----------
+    deployment : Deployment
+        The deployment.
+    mixes : Mixes
+        The loads, as its engine packs them.
+    slower : float, optional
+        What arithmetic takes longer by under a power limit, [-]
+    exact : bool, optional
+        Time every step instead of reading a table.
+
+    Returns
+    -------
+    Columns
+        What `glmplan.predict` says of each load, within `TOLERANCE`: some loads are computed one by one, and where the
+        table is farther off, all are.
+    """
+    if exact or not runs_on_accelerators(deployment):
+        return exact_columns(deployment, [mixes.load(place) for place in range(len(mixes.users))], slower=slower)
+    found = _tabulated(deployment, step_model_of(deployment), mixes, slower)
+    if found.error > TOLERANCE:
+        return exact_columns(deployment, [mixes.load(place) for place in range(len(mixes.users))], slower=slower)
+    return found
+
+
+def _tabulated(deployment: Deployment, model: StepModel, mixes: Mixes, slower: float) -> Columns:
+    seconds, front = _seconds(deployment, model, mixes, slower)
+    column = mixes.table.values(seconds)
+    fit = load_effects(deployment.engine)
+    known = known_of_points(deployment, mixes.users, mixes.inputs, mixes.outputs, fit=fit)
+    waits = np.exp(waiting_share(mixes.users) * known.ttft_scale)
+    sums = {name: mixes.matrices[name] @ column for name in FIGURES}
+    values = {
+        "ttft": (sums["ttft"] + front) * waits,
+        "tpot": np.where(sums["tpot"] > 0, sums["tpot"], np.nan),
+        "output_rate": mixes.tokens / sums["output_rate"],
+    }
+    figures: dict[str, np.ndarray] = {}
+    for name, value in values.items():
+        low, high = known.ends[INTERVAL_KINDS[name]]
+        ends = (np.exp(-high), np.exp(-low)) if name == "output_rate" else (np.exp(low), np.exp(high))
+        figures |= {name: value, f"{name}_low": value * ends[0], f"{name}_high": value * ends[1]}
+    return Columns(figures, known.knowledge, known.basis, exact=False, error=mixes.error(seconds))
+
+
+def _seconds(deployment: Deployment, model: StepModel, mixes: Mixes, slower: float) -> tuple[np.ndarray, np.ndarray]:
+    """Seconds of the steps of the table, and of the front end of one request of each load."""
+    points = mixes.table.points
+    lengths, places = np.unique(mixes.inputs, return_inverse=True)
+    # graphs hold the pass of a short prompt, and of no other: two calls only where there are both
+    short = lengths <= deployment.graph_tokens
+    front, seconds = np.empty(len(lengths)), np.empty(0)
+    for here in (short, ~short):
+        if not here.any():
+            continue
+        steps = points if not len(seconds) else StepPoints(*[np.empty(0)] * 4)
+        timed = _timed(model, steps, lengths[here].astype(float))
+        front[here] = timed.seconds[len(timed.seconds) - int(here.sum()) :]
+        if not len(seconds):
+            count = len(points.decode_requests)
+            seconds = timed.seconds[:count]
+            if slower != 1.0:
+                arithmetic = timed.shares[:count, list(_COMPUTE)].sum(axis=1)
+                seconds = seconds * (1.0 + arithmetic * (slower - 1.0))
+    return seconds, front[places]
+
+
+def _timed(model: StepModel, points: StepPoints, lengths: np.ndarray) -> StepTime:
+    """Steps, and behind them the front end of one request of each length."""
+    count, zero, one = len(points.decode_requests), np.zeros(len(lengths)), np.ones(len(lengths))
+    names = ("decode_requests", "decode_context", "prefill_tokens", "prefill_context")
+    both = StepPoints(*(np.concatenate([getattr(points, name), zero]) for name in names))
+    none = np.zeros(count)
+    front = FrontPoints(np.concatenate([none, one]), np.concatenate([none, lengths]), float(lengths[0]))
+    return model.times(both, front)
+
+
+def exact_columns(deployment: Deployment, loads: list[Load], *, slower: float = 1.0) -> Columns:
+    """Predict loads one by one.
+
+    Parameters
+    ----------
+    deployment : Deployment
+        The deployment.
+    loads : list of Load
+        The loads.
+    slower : float, optional
+        What arithmetic takes longer by under a power limit, [-]
+
+    Returns
+    -------
+    Columns
+        What `glmplan.prediction.predict` says.
+    """
+    found = predict_many([(deployment, load, None) for load in loads])
+    figures = {
+        name + end: np.array([_figure(one, name, end, slower) for one in found]) for name in FIGURES for end in _ENDS
+    }
+    return Columns(figures, found[0].knowledge, found[0].basis, exact=True, error=0.0)
+
+
+def _figure(found: Prediction, name: str, end: str, slower: float) -> float:
+    one = found.figures.get(name)
+    if one is None:
+        return float("nan")
+    value: float = getattr(one, end[1:] or "value")
+    longer = 1.0 + found.shares.get("compute", 0.0) * (slower - 1.0)
+    return value / longer if name == "output_rate" else value * longer

@@ -1,0 +1,341 @@
+"""What to buy or rent for a model, a load and a promise: machines by cost, with the probability of keeping it.
+
+Machines are looked at from the cheapest on. Of each the largest load is found that keeps the promise (`glmplan.safe`),
+and from it how many are needed; the search ends when even one machine of the next costs more than what was found.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from heapq import heappop, heappush
+
+from glmplan.errors import GlmplanError
+from glmplan.physics.blocks.storage import checkpoint_bytes
+from glmplan.plan.ask import Deployed, deployment, kept, predict, safe
+from glmplan.prediction.predict import Prediction
+from glmplan.readers.models.checkpoints import checkpoint_for
+from glmplan.serving.safe_load import Kept
+from glmplan.serving.traffic.promises import parse_slo
+from glmplan.serving.traffic.spec import Traffic
+from glmplan.sizing.candidates import Candidate, candidates, within
+from glmplan.sizing.money import Money, Way, ways_of
+from glmplan.sizing.offers import cheapest_offer, offers_of
+from glmplan.sizing.size_answer import Option, Paid, Sized, month_tokens
+from glmplan.sizing.size_question import SizeQuestion
+
+__all__ = ["kept_by", "sized"]
+
+#: how far beyond the load headroom is looked for [-]
+_BEYOND = 4
+#: users of one machine that the engine is planned for at most when nobody says [-]
+_MOST_USERS = 4096
+#: users for whom the layout is chosen where the load is a rate [-]
+_TYPICAL = 32
+#: how far a promised percentile may lie below the predicted mean, before a machine is left out unsimulated [-]
+_SLACK = 1.1
+#: machines that are looked at for the next cheaper answer [-]
+_NEAR = 4
+
+
+@dataclass(frozen=True)
+class _Unit:
+    """One machine in one format with one engine, planned."""
+
+    candidate: Candidate
+    planned: Deployed
+    least: float
+    most: float
+
+
+@dataclass
+class _Search:
+    """What is known while machines are looked at."""
+
+    asked: SizeQuestion
+    money: Money
+    answers: int
+    options: list[Option]
+    unpriced: list[Option]
+    failed: list[tuple[_Unit, int, float, str]]
+    left_out: Counter[str]
+    looked_at: int = 0
+
+    def bound(self) -> float:
+        """What a month may cost and still be among the answers, [USD]"""
+        costs = sorted(one.way.usd for one in self.options if one.way.usd is not None)
+        return costs[self.answers - 1] if len(costs) >= self.answers else math.inf
+
+
+def sized(
+    asked: SizeQuestion,
+    money: Money,
+    *,
+    answers: int = 5,
+    every: bool = False,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> Sized:
+    """Find what to buy or rent.
+
+    Parameters
+    ----------
+    asked : SizeQuestion
+        The question.
+    money : Money
+        Prices and terms.
+    answers : int, optional
+        How many are wanted, [-]
+    every : bool, optional
+        Look at every machine instead of ending the search when the answers are sure; for tests.
+    progress : callable, optional
+        Called with machines looked at and in all, [-]
+
+    Returns
+    -------
+    Sized
+        The answer; also "nothing" is one.
+
+    Examples
+    --------
+    >>> from datetime import date
+    >>> from glmplan.sizing.money import money_of
+    >>> from glmplan.sizing.size_question import read_size
+    >>> asked = read_size("llama-3.1-8b", "tpot p95 < 50 ms", users=4, only="rtx-5090,l40s", input=500, output=100)
+    >>> found = sized(asked, money_of(today=date(2026, 11, 22)), answers=1)
+    >>> found.options[0].planned.asked.machine.text
+    '1xrtx-5090'
+    """
+    search = _Search(asked, money, answers, [], [], [], Counter())
+    listed, no_price = candidates(asked, money)
+    units: list[tuple[float, int, _Unit]] = []
+    place, total = 0, len(listed)
+    while units or place < total:
+        least = math.inf if place == total else _month(listed[place])
+        # plan the next machine, unless one that is planned may cost less than even one of it
+        if place < total and (not units or least <= units[0][0]):
+            if least > search.bound() and not every:
+                search.left_out["one machine alone costs more than the answers"] += total - place
+                place = total
+                continue
+            for unit in _planned(search, listed[place]):
+                heappush(units, (unit.least, search.looked_at + len(units), unit))
+            place += 1
+            progress(place, total)
+            continue
+        cost, _, unit = heappop(units)
+        if cost > search.bound() and not every:
+            search.left_out["costs more than the answers even if all goes well"] += 1 + len(units)
+            units = []
+            continue
+        _judge(search, unit)
+    options = sorted(search.options, key=_order)[:answers]
+    unpriced = sorted(search.unpriced, key=lambda one: (one.accelerators, one.name))[:answers]
+    found = Sized(asked, money, tuple(options), tuple(unpriced), cheaper=_cheaper(search, options),
+                  left_out=dict(search.left_out), looked_at=search.looked_at, no_price=no_price)  # fmt: skip
+    found = replace(found, options=tuple(_with_headroom(one, asked) for one in options))
+    paid, missing = _per_token(found)
+    return replace(found, per_token=paid, per_token_missing=missing)
+
+
+def _with_headroom(one: Option, asked: SizeQuestion) -> Option:
+    """The option with the largest load that it carries, also beyond what was asked for."""
+    found = safe(one.planned, asked.slo, traffic=asked.traffic, most=_BEYOND * asked.load / one.machines)
+    carried = max(found.load * one.machines, asked.load)
+    breaks = found.breaks_first or one.sure.broken
+    return replace(one, carried=carried, breaks_first=breaks, beyond=not found.breaks_first)
+
+
+def _month(one: Candidate) -> float:
+    """The cheapest month of one machine; what has no price comes last but is looked at."""
+    return math.inf if one.least is None else one.least
+
+
+def _order(one: Option) -> tuple[float, float, float, str]:
+    """Cheaper first; for the same money what is surer, then what carries more."""
+    return one.way.usd or math.inf, -one.sure.probability, -one.carried, one.name
+
+
+def _planned(search: _Search, one: Candidate) -> Iterator[_Unit]:
+    """Plan a machine in every format and with every engine."""
+    asked = search.asked
+    if not any(within(asked, way, one.watts, search.money) for way in one.ways):
+        search.left_out["beyond the budget or the power"] += 1
+        return
+    memory = one.machine.accelerator.memory
+    for word in asked.weights:
+        size = checkpoint_bytes(asked.spec, checkpoint_for(asked.spec, word))
+        if memory is not None and size > memory * one.machine.count:
+            search.left_out["the weights are larger than the memory"] += 1
+            continue
+        for engine in asked.engines:
+            search.looked_at += 1
+            try:
+                unit = _plan(search, one, word, engine)
+            except GlmplanError as error:
+                search.left_out[_short(str(error))] += 1
+                continue
+            if unit is not None:
+                yield unit
+
+
+def _short(reason: str) -> str:
+    """A reason without the machine that it names."""
+    return "does not fit" if "does not fit" in reason else reason
+
+
+def _plan(search: _Search, one: Candidate, word: str, engine: str | None) -> _Unit | None:
+    asked, traffic = search.asked, search.asked.traffic
+    users = min(traffic.users or _TYPICAL, _MOST_USERS)
+    planned = deployment(
+        asked.model, one.machine.text, weights=word, engine=engine, input=traffic.input, output=traffic.output,
+        users=(users,),
+    )  # fmt: skip
+    if planned.holding.terms.blocked is not None:
+        search.left_out[f"does not run: {planned.holding.terms.blocked.title}"] += 1
+        return None
+    most = _at_best(planned, asked)
+    if not most:
+        search.left_out["too slow for the promise even with one user"] += 1
+        return None
+    needed = math.ceil(asked.load / most - 1e-9)
+    if needed > asked.most_machines:
+        search.left_out["more machines than are allowed"] += 1
+        search.failed.append((_Unit(one, planned, 0.0, most), asked.most_machines, 0.0, ""))
+        return None
+    return _Unit(one, planned, needed * _month(one), most)
+
+
+def _at_best(planned: Deployed, asked: SizeQuestion) -> float:
+    """Load that one machine carries at best: as long as the means keep what is promised of worse.
+
+    A machine that keeps a promise with 95 % probability keeps it at its predicted mean; and no percentile above the
+    median is promised that the mean may miss by more than `_SLACK`.
+    """
+    targets = [one for one in parse_slo(asked.slo) if one.statistic != "p50" and one.metric in ("ttft", "tpot")]
+    most = int(min(_BEYOND * asked.load, _MOST_USERS)) if asked.unit == "users" else 1
+
+    def holds(users: int) -> bool:
+        figures = predict(planned, users=users).figures
+        kept = (figures[one.metric].value <= _SLACK * one.bound for one in targets if one.metric in figures)
+        return all(kept)
+
+    if not holds(1):
+        return 0.0
+    if asked.unit != "users" or asked.traffic.kind != "closed" or asked.traffic.think or holds(most):
+        return math.inf
+    low, high = 1, most
+    while high - low > max(1, low // 8):
+        middle = (low + high) // 2
+        low, high = (middle, high) if holds(middle) else (low, middle)
+    return float(high)
+
+
+def _judge(search: _Search, unit: _Unit) -> None:
+    """How many of a machine carry the load, found by simulation."""
+    asked, one, planned = search.asked, unit.candidate, unit.planned
+    most = asked.load if asked.unit != "users" else max(min(asked.load, unit.most), 1)
+    found = safe(planned, asked.slo, traffic=asked.traffic, most=most)
+    needed = math.ceil(asked.load / found.load - 1e-9) if found.load else asked.most_machines + 1
+    sure = None
+    while needed <= asked.most_machines:
+        sure = kept_by(planned, asked, needed)
+        if sure.probability >= asked.probability:
+            break
+        needed += 1
+    if sure is None or needed > asked.most_machines:
+        search.left_out["too slow, too small or too unsure for the promise"] += 1
+        search.failed.append((unit, asked.most_machines, found.load, found.breaks_first))
+        return
+    watts = None if one.watts is None else needed * one.watts
+    affordable = [way for way in _ways(search, one, needed) if within(asked, way, watts, search.money)]
+    search.failed.append((unit, needed - 1, found.load, found.breaks_first))
+    if not affordable:
+        search.left_out["beyond the budget or the power"] += 1
+        return
+    option = Option(
+        planned, needed, affordable[0], watts, max(found.load * needed, asked.load), sure,
+        found.breaks_first or sure.broken, _predicted(planned, asked, needed), beyond=not found.breaks_first,
+    )  # fmt: skip
+    (search.options if option.way.usd is not None else search.unpriced).append(option)
+
+
+def _ways(search: _Search, one: Candidate, machines: int) -> tuple[Way, ...]:
+    if machines == 1:
+        return one.ways
+    asked = search.asked
+    return ways_of(one.machine, search.money, machines=machines, kinds=asked.kinds, rent_term=asked.rent_term)
+
+
+def _share(traffic: Traffic, machines: int) -> Traffic:
+    """The load of one of several machines."""
+    if traffic.users is not None:
+        return traffic.at_load(math.ceil(traffic.users / machines))
+    return traffic.at_load((traffic.rate or 0.0) / machines)
+
+
+def kept_by(planned: Deployed, asked: SizeQuestion, machines: int) -> Kept:
+    """The probability that machines with equal shares of the load keep the promise.
+
+    Parameters
+    ----------
+    planned : Deployed
+        One of the machines.
+    asked : SizeQuestion
+        Load and promise.
+    machines : int
+        How many, [-]
+
+    Returns
+    -------
+    Kept
+        That of the machine with the largest share; all have the same step time, right or wrong.
+    """
+    return kept(planned, asked.slo, _share(asked.traffic, machines))
+
+
+def _predicted(planned: Deployed, asked: SizeQuestion, machines: int) -> Prediction:
+    users = _share(asked.traffic, machines).users
+    if users is None:
+        # a rate has no users: as many as are in the machine at once, which the simulation says
+        summary = kept_by(planned, asked, machines).summary
+        users = max(round(summary.get("batch_mean", 1.0)), 1)
+    return predict(planned, users=min(users, _MOST_USERS))
+
+
+def _cheaper(search: _Search, options: list[Option]) -> Option | None:
+    """Of the machines that cost less than the first answer, what keeps the promise most probably."""
+    least = min((one.way.usd for one in options if one.way.usd is not None), default=math.inf)
+    below = []
+    for unit, most, carried, breaks in search.failed:
+        for machines in range(most, 0, -1):
+            watts = None if unit.candidate.watts is None else machines * unit.candidate.watts
+            ways = [way for way in _ways(search, unit.candidate, machines) if way.usd is not None and way.usd < least]
+            ways = [way for way in ways if within(search.asked, way, watts, search.money)]
+            if ways:
+                below.append((ways[0].usd or 0.0, unit, machines, ways[0], watts, carried, breaks))
+                break
+    near = sorted(below, key=lambda row: (-row[0], row[1].planned.asked.machine.text))[:_NEAR]
+    judged = []
+    for _, unit, machines, way, watts, carried, breaks in near:
+        sure = kept_by(unit.planned, search.asked, machines)
+        at_load = _predicted(unit.planned, search.asked, machines)
+        judged.append(
+            Option(unit.planned, machines, way, watts, carried * machines, sure, breaks or sure.broken, at_load)
+        )
+    return max(judged, key=lambda one: (one.sure.probability, one.carried, one.way.usd), default=None)
+
+
+def _per_token(found: Sized) -> tuple[Paid | None, str]:
+    """The bill of a month for what the first answer, or the next cheaper one, would produce."""
+    first = next(iter((*found.options, *found.unpriced)), found.cheaper)
+    try:
+        offers = offers_of(found.asked.spec.name, found.money.prices, today=found.money.today)
+    except GlmplanError as error:
+        return None, str(error)
+    if first is None:
+        return None, "the tokens of a month are not known: no machine carries the load"
+    inputs, outputs = month_tokens(first, found)
+    best = cheapest_offer(offers, inputs, outputs)
+    return Paid(best, inputs, outputs, best.bill(inputs, outputs)), ""

@@ -1,0 +1,236 @@
+"""The figures of an option, each under one name, for every form of the answer."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from glmplan.errors import GlmplanError
+from glmplan.facts.catalogue.prices import Quotation
+from glmplan.plan.ask import step_time
+from glmplan.plan.hazards import hazard_rules
+from glmplan.sizing.cost import (
+    break_even_month,
+    growth_months,
+    joules_per_token,
+    per_million,
+    token_prices,
+    tokens_per_megawatt,
+)
+from glmplan.sizing.size_answer import Option, Sized, month_tokens, token_rate, watts_at
+
+__all__ = ["circuit_for", "figures_of"]
+
+#: tokens of a prompt whose head was seen before that are computed again [token]
+_FRESH = 64.0
+#: costs that need a price
+_COSTS = (
+    "usd_per_million_tokens",
+    "usd_per_million_input_tokens",
+    "usd_per_million_output_tokens",
+    "usd_per_million_cached_tokens",
+    "api_usd_month",
+    "break_even_million_tokens",
+    "break_even_month",
+)
+
+
+def circuit_for(watts: float) -> str:
+    """The smallest ordinary circuit that carries a draw for hours.
+
+    Parameters
+    ----------
+    watts : float
+        Draw at the wall, [W]
+
+    Returns
+    -------
+    str
+        Its rating in words, or how many of the largest are needed.
+
+    Examples
+    --------
+    >>> circuit_for(2000.0), circuit_for(9000.0)
+    ('16 A at 230 V', '2 × 32 A at 230 V')
+    """
+    rule = hazard_rules()["circuit"]
+    share = float(rule.thresholds["continuous"])
+    ratings = sorted((rating * share, name) for name, rating in rule.ratings.items())
+    for most, name in ratings:
+        if watts <= most:
+            return name
+    most, name = ratings[-1]
+    return f"{math.ceil(watts / most)} × {name}"
+
+
+def figures_of(option: Option, found: Sized) -> dict[str, Any]:
+    """Everything that is known of an option.
+
+    Parameters
+    ----------
+    option : Option
+        The option.
+    found : Sized
+        The answer.
+
+    Returns
+    -------
+    dict
+        Name → figure; None where it is not known. Money is USD, times are ms, power kW.
+    """
+    asked, planned = found.asked, option.planned
+    figures = {
+        "machine": planned.asked.machine.text,
+        "machines": option.machines,
+        "accelerators": option.accelerators,
+        "weights": planned.asked.checkpoint.name,
+        "engine": planned.asked.engine,
+        "layout": planned.holding.terms.name,
+        "cache": planned.holding.terms.kv,
+        "paid": option.way.paid,
+        **_money(option, found),
+        "probability": option.sure.probability,
+        "keeps": option.sure.probability >= asked.probability,
+        "breaks_first": option.breaks_first,
+        f"carries_{_unit(asked.unit)}": option.carried,
+        f"breaks_at_{_unit(asked.unit)}": None if option.beyond else _next(option.carried, asked.unit),
+        "headroom": option.carried / asked.load - 1.0,
+        "months_until_outgrown": _finite(growth_months(asked.load, option.carried, asked.growth)),
+        **_power(option, found),
+        **_speed(option),
+        "hazards": [],
+        "walls": [],
+        "knowledge": option.prediction.knowledge,
+        "evidence": option.prediction.basis,
+        "outside": option.prediction.out_of_domain,
+    }
+    return figures
+
+
+def _unit(unit: str) -> str:
+    return unit.replace("/", "_per_").replace(" ", "_")
+
+
+def _next(carried: float, unit: str) -> float:
+    """The load at which the promise breaks: one user more, or the rate itself, found to 1 %."""
+    return carried + 1 if unit == "users" else carried
+
+
+def _finite(value: Any) -> float | None:
+    number = float(value)
+    return number if math.isfinite(number) else None
+
+
+def _money(option: Option, found: Sized) -> dict[str, Any]:
+    way, terms = option.way, found.money.terms
+    inputs, outputs = month_tokens(option, found)
+    costs: dict[str, Any] = {
+        "usd_purchase": way.purchase.value if way.purchase is not None else None,
+        "usd_month": way.usd,
+        "usd_month_low": way.low,
+        "usd_month_high": way.high,
+        "usd_horizon": None if way.usd is None else way.usd * terms.horizon_months,
+        "month_lines": {} if way.month is None else {name: float(_number(one)) for name, one in way.month.lines},
+        "price_missing": way.missing,
+        "price_stale": list(way.stale),
+        "price_sources": _sources(option),
+        "million_input_tokens_month": inputs / 1e6,
+        "million_output_tokens_month": outputs / 1e6,
+    }
+    costs |= dict.fromkeys(_COSTS)
+    if way.usd is None:
+        return costs
+    costs["usd_per_million_tokens"] = way.usd / (inputs + outputs) * 1e6
+    share, cached = _prompt_shares(option)
+    if share is not None:
+        one, other = token_prices(
+            way.usd, token_rate(option) * inputs / outputs, token_rate(option), share, terms.utilisation
+        )
+        costs["usd_per_million_input_tokens"], costs["usd_per_million_output_tokens"] = float(one), float(other)
+        if cached is not None:
+            seconds = per_million(way.usd, 1.0, terms.utilisation)  # a million seconds of all machines
+            costs["usd_per_million_cached_tokens"] = float(seconds) * cached / option.machines
+    return costs | _against_the_api(option, found, inputs, outputs)
+
+
+def _number(value: Any) -> Any:
+    return getattr(value, "item", lambda: value)()
+
+
+def _sources(option: Option) -> dict[str, Any]:
+    """How many sources each line rests on: one source alone is a risk of the price, not of the machine."""
+    lines = option.way.purchase.lines if option.way.purchase is not None else ()
+    return {line.name: _said(line.quotation) for line in lines}
+
+
+def _said(quotation: Quotation | None) -> dict[str, Any] | None:
+    if quotation is None:
+        return None
+    return {"usd": quotation.value, "low": quotation.low, "high": quotation.high, "stale": quotation.stale,
+            "dates": list(quotation.dates), "sources": sorted({one.source for one in quotation.entries})}  # fmt: skip
+
+
+def _prompt_shares(option: Option) -> tuple[float | None, float | None]:
+    """Share of the time that prompts take, and seconds of one machine for a cached prompt token."""
+    planned = option.planned
+    inputs = float(planned.asked.input_tokens)
+    budget = float(planned.deployment.defaults.budget)
+    chunk = min(inputs, budget)
+    fresh = min(_FRESH, inputs)
+    try:
+        seconds = step_time(
+            planned,
+            prefill_tokens=[chunk, fresh, fresh],
+            prefill_context=[max(inputs / 2, 1.0), max(inputs, 1.0), fresh / 2],
+        ).seconds
+    except GlmplanError:
+        return None, None
+    rate = token_rate(option) / option.machines * inputs / planned.asked.output_tokens
+    return min(rate * float(seconds[0]) / chunk, 1.0), max(float(seconds[1] - seconds[2]), 0.0) / inputs
+
+
+def _against_the_api(option: Option, found: Sized, inputs: float, outputs: float) -> dict[str, Any]:
+    paid, way = found.per_token, option.way
+    if paid is None or way.usd is None:
+        return {}
+    bill = paid.offer.bill(inputs, outputs)
+    price = bill / (inputs + outputs) * 1e6
+    costs: dict[str, Any] = {"api_usd_month": bill, "break_even_million_tokens": way.usd / price}
+    if way.purchase is not None and way.month is not None and way.purchase.value is not None:
+        costs["break_even_month"] = _finite(break_even_month(way.purchase.value, way.month.running, bill))
+    return costs
+
+
+def _power(option: Option, found: Sized) -> dict[str, Any]:
+    wall, cards = watts_at(option, found.money)
+    rate, terms = token_rate(option), found.money.terms
+    if wall is None or cards is None:
+        return {"kw": None, "circuit": None, "tokens_per_s_per_mw": None, "joules_per_output_token": None}
+    machine = option.planned.asked.machine
+    full, _ = watts_at(option, _at_its_limit(found))
+    return {
+        "kw": wall / 1000,
+        "kw_at_its_limit": None if full is None else full / 1000,
+        "circuit": None if full is None else circuit_for(full / option.machines),
+        "power_limit_w": machine.accelerator.tdp,
+        "tokens_per_s_per_mw": float(tokens_per_megawatt(rate, wall, terms.pue)),
+        "joules_per_output_token": float(joules_per_token(cards, rate)),
+    }
+
+
+def _at_its_limit(found: Sized) -> Any:
+    from dataclasses import replace
+
+    return replace(found.money, terms=found.money.terms.but(power_share=1.0))
+
+
+def _speed(option: Option) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name in ("ttft", "tpot"):
+        figure = option.prediction.figures.get(name)
+        for end in ("value", "low", "high"):
+            title = f"{name}_mean_ms" + ("" if end == "value" else f"_{end}")
+            found[title] = None if figure is None else 1000 * getattr(figure, end)
+        found[f"{name}_p95_ms"] = option.sure.summary.get(f"{name}_p95_ms")
+    found["output_tokens_per_s"] = token_rate(option)
+    return found

@@ -1,0 +1,236 @@
+"""The answer of `size` as text: what to buy, why it is sure, what the next cheaper one would miss."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from glmplan.facts.tables import table_text
+from glmplan.sizing.size_answer import Sized
+from glmplan.sizing.size_figures import figures_of
+
+__all__ = ["answer_rows", "size_content", "size_text"]
+
+#: machines without a price that are named
+_NAMED = 12
+
+
+def answer_rows(found: Sized) -> list[dict[str, Any]]:
+    """Every option with all its figures, the answers first.
+
+    Parameters
+    ----------
+    found : Sized
+        The answer.
+
+    Returns
+    -------
+    list of dict
+        Figures of `figures_of` with ``rank`` and ``role``.
+    """
+    rows = []
+    for role, options in (("answer", found.options), ("price missing", found.unpriced),
+                          ("next cheaper", (found.cheaper,) if found.cheaper else ())):  # fmt: skip
+        for rank, option in enumerate(options, start=1):
+            figures = figures_of(option, found)
+            figures |= _warned(option, found)
+            rows.append({"rank": rank, "role": role, **figures})
+    return rows
+
+
+def _warned(option: Any, found: Sized) -> dict[str, Any]:
+    """Hazards and walls of one machine under its share of the load."""
+    from glmplan.plan.ask import fit
+
+    asked = option.planned.asked
+    traffic = found.asked.traffic
+    users = -(-(traffic.users or 1) // option.machines)
+    terms = option.planned.holding.terms
+    said = {name: getattr(terms, name) for name in ("tp", "pp", "dp", "ep", "dcp")}
+    if terms.accelerators != asked.machine.count:
+        said = {}
+    answer = fit(found.asked.model, asked.machine.text, weights=asked.checkpoint.name, engine=asked.engine,
+                 users=(users,), input=traffic.input, output=traffic.output, **said)  # fmt: skip
+    words: dict[str, list[dict[str, str]]] = {"hazards": [], "walls": []}
+    for one in answer.warnings:
+        words["hazards" if one.kind == "hazard" else "walls"].append(
+            {"severity": one.severity, "name": one.name, "title": one.title, "effect": one.effect, "do": one.do}
+        )
+    return words
+
+
+def size_content(found: Sized) -> dict[str, Any]:
+    """The answer with a name for every figure.
+
+    Parameters
+    ----------
+    found : Sized
+        The answer.
+
+    Returns
+    -------
+    dict
+        Plain values.
+    """
+    asked, terms = found.asked, found.money.terms
+    paid = found.per_token
+    return {
+        "model": asked.spec.name,
+        "load": asked.load,
+        "unit": asked.unit,
+        "slo": asked.slo,
+        "input_tokens": asked.traffic.input,
+        "output_tokens": asked.traffic.output,
+        "budget_usd": asked.budget,
+        "power_limit_kw": None if asked.power is None else asked.power / 1000,
+        "probability_wanted": asked.probability,
+        "currency": terms.currency,
+        "terms": {name: getattr(terms, name) for name in terms.__slots__ if name != "notes"},
+        "options": answer_rows(found),
+        "per_token": None
+        if paid is None
+        else {
+            "seller": paid.offer.seller,
+            "usd_month": paid.usd,
+            "usd_per_million_input_tokens": paid.offer.input,
+            "usd_per_million_output_tokens": paid.offer.output,
+            "usd_per_million_cached_tokens": paid.offer.cached,
+            "million_input_tokens_month": paid.inputs / 1e6,
+            "million_output_tokens_month": paid.outputs / 1e6,
+            "date": paid.offer.date,
+            "stale": paid.offer.stale,
+            "source": paid.offer.source,
+        },
+        "per_token_missing": found.per_token_missing,
+        "left_out": found.left_out,
+        "no_price": list(found.no_price),
+        "looked_at": found.looked_at,
+        "notes": list(terms.notes),
+    }
+
+
+def size_text(found: Sized, content: dict[str, Any]) -> str:
+    """The answer in lines.
+
+    Parameters
+    ----------
+    found : Sized
+        The answer.
+    content : dict
+        What `size_content` made of it.
+
+    Returns
+    -------
+    str
+        A page.
+    """
+    asked = found.asked
+    load = f"{asked.load:g} {asked.unit} of {asked.traffic.input:,} + {asked.traffic.output:,} tokens"
+    lines = [f"{asked.spec.name} for {load}, {asked.slo}, kept with {asked.probability:.0%} probability"]
+    rows = [row for row in content["options"] if row["role"] != "next cheaper"]
+    if rows:
+        lines += ["", table_text(_short(row, asked.unit) for row in rows), "", *_first(rows[0], asked.unit)]
+    else:
+        lines.append("nothing that may be bought or rented keeps this promise")
+    lines += _cheaper(content)
+    lines += _per_token(content, rows)
+    lines += _left_out(content)
+    return "\n".join(lines)
+
+
+def _key(unit: str) -> str:
+    return unit.replace("/", "_per_")
+
+
+def _short(row: dict[str, Any], unit: str) -> dict[str, Any]:
+    price = row["usd_per_million_output_tokens"]
+    return {
+        "machines": f"{row['machines']} × {row['machine']}",
+        "weights": row["weights"],
+        "layout": row["layout"],
+        "paid": row["paid"],
+        "usd": row["usd_purchase"],
+        "usd/month": row["usd_month"],
+        "probability": f"{row['probability']:.2f}",
+        "breaks at": row[f"breaks_at_{_key(unit)}"] or f"over {row[f'carries_{_key(unit)}']:g}",
+        "usd/M out": price,
+        "kW": row["kw"],
+        "evidence": row["knowledge"],
+    }
+
+
+def _first(row: dict[str, Any], unit: str) -> list[str]:
+    carried = row[f"carries_{_key(unit)}"]
+    lines = [
+        f"first: {row['machines']} × {row['machine']}, {row['weights']}, {row['layout']}, {row['engine']}; "
+        f"carries {carried:g} {unit}, {row['headroom']:.0%} more than asked; then breaks "
+        f"{row['breaks_first'] or 'nothing that was looked at'}",
+        f"  a token in {_span(row, 'tpot')}, the first one in {_span(row, 'ttft')}; rests on: {row['evidence']}",
+    ]
+    if row["month_lines"]:
+        parts = ", ".join(f"{name} {value:,.0f}" for name, value in row["month_lines"].items() if value)
+        lines.append(f"  a month: {parts} (low {row['usd_month_low']:,.0f}, high {row['usd_month_high']:,.0f})")
+    if row["kw"] is not None:
+        lines.append(
+            f"  power: {row['kw']:.1f} kW while it serves, {row['kw_at_its_limit']:.1f} at its limit: each machine on "
+            f"{row['circuit']}; {row['joules_per_output_token']:.2f} J for a token"
+        )
+    if row["months_until_outgrown"] is not None:
+        lines.append(f"  outgrown after {row['months_until_outgrown']:.0f} months")
+    lines += [f"  {one['severity']}: {one['title']}" for one in (*row["hazards"], *row["walls"])[:6]]
+    lines += [f"  price stale: {text}" for text in row["price_stale"]]
+    lines += [f"  price missing: {row['price_missing']}"] if row["price_missing"] else []
+    lines += [
+        f"  one source alone for the price of {name}"
+        for name, said in row["price_sources"].items()
+        if said is not None and len(said["sources"]) == 1
+    ]
+    return lines
+
+
+def _span(row: dict[str, Any], name: str) -> str:
+    value = row[f"{name}_mean_ms"]
+    if value is None:
+        return "an unknown time"
+    return f"{value:,.0f} ms ({row[f'{name}_mean_ms_low']:,.0f} to {row[f'{name}_mean_ms_high']:,.0f})"
+
+
+def _cheaper(content: dict[str, Any]) -> list[str]:
+    lines = []
+    for row in content["options"]:
+        if row["role"] == "next cheaper":
+            lines.append(
+                f"next cheaper: {row['machines']} × {row['machine']}, {row['weights']}, {row['paid']}, "
+                f"{row['usd_month']:,.0f} USD a month: keeps it with probability {row['probability']:.2f} only; "
+                f"it misses {row['breaks_first'] or 'it'}"
+            )
+    return lines
+
+
+def _per_token(content: dict[str, Any], rows: list[dict[str, Any]]) -> list[str]:
+    paid = content["per_token"]
+    if paid is None:
+        return [f"per token: {content['per_token_missing']}"]
+    cheaper = all(row["usd_month"] is None or row["usd_month"] > paid["usd_month"] for row in rows)
+    inputs, outputs = paid["million_input_tokens_month"], paid["million_output_tokens_month"]
+    lines = [
+        f"per token: {paid['usd_month']:,.0f} USD a month at {paid['seller']} for {inputs:,.0f} M tokens in and "
+        f"{outputs:,.0f} M out, whose speed nobody promises" + (": keep paying for each token" if cheaper else "")
+    ]
+    first = rows[0] if rows else None
+    if first and first["break_even_million_tokens"] is not None:
+        month = first["break_even_month"]
+        after = f", and the purchase has paid for itself after {month:.0f} months" if month is not None else ""
+        lines.append(
+            f"  from {first['break_even_million_tokens']:,.0f} M tokens a month on the first is cheaper{after}"
+        )
+    return lines
+
+
+def _left_out(content: dict[str, Any]) -> list[str]:
+    rows = sorted((content["left_out"] or {}).items(), key=lambda one: -one[1])
+    lines = [f"left out: {count} because {reason}" for reason, count in rows[:6]]
+    unpriced = content["no_price"]
+    if unpriced:
+        more = " …" if len(unpriced) > _NAMED else ""
+        lines.append(f"no price is known of {', '.join(unpriced[:_NAMED])}{more}: give one with --price MACHINE=NUMBER")
+    return lines + [f"note: {note}" for note in content["notes"]]

@@ -1,0 +1,451 @@
+"""Every combination of models, machines, formats, layouts and loads: planned once each, predicted as columns.
+
+Combinations that decide which formula applies are walked over; the loads of each are columns. What does not work keeps
+its rows, with the reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from glmplan.errors import GlmplanError, SpecError, UnknownFact
+from glmplan.facts.schema.accelerator import Accelerator
+from glmplan.facts.tables import frame_of_columns
+from glmplan.physics.memory.pool import requests_that_fit
+from glmplan.physics.memory.ranks import rank_memory
+from glmplan.physics.points import Layout
+from glmplan.plan.ask import Deployed, deployment
+from glmplan.prediction.load import Load
+from glmplan.readers.machines.resolve import Machine
+from glmplan.sizing.axes import Sweep
+from glmplan.sizing.cost import joules_per_token, per_million
+from glmplan.sizing.mixes import Mixes, mixes_of, packing_key
+from glmplan.sizing.money import Money, watts_of, ways_of
+from glmplan.sizing.points import Columns, columns_of
+from glmplan.units import QUANTILE_90
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["FIGURES", "Block", "Swept", "blocks_of", "money_facts", "power_slowdown", "swept"]
+
+#: columns of figures: in base units
+FIGURES: tuple[str, ...] = (
+    *("ttft", "ttft_low", "ttft_high", "tpot", "tpot_low", "tpot_high"),
+    *("output_rate", "output_rate_low", "output_rate_high"),
+)
+#: figure → its column, and what base units are multiplied by
+_TITLES = {
+    "ttft": ("ttft_mean_ms", 1000.0),
+    "tpot": ("tpot_mean_ms", 1000.0),
+    "output_rate": ("output_tokens_per_s", 1.0),
+}
+#: verdicts of a point
+_FITS, _TIGHT, _POOL, _PLACES, _LENGTH, _NOT = range(6)
+_VERDICTS = ("fits", "tight", "does_not_fit", "does_not_fit", "does_not_fit", "not_possible")
+
+
+@dataclass(frozen=True)
+class Block:
+    """One combination of the axes and its loads.
+
+    Attributes
+    ----------
+    number : int
+        Its place in the sweep, [-]
+    said : dict
+        Values of the axes.
+    facts : dict
+        What the plan chose and what it rests on: layout, formats, counts, money [USD], power [W].
+    verdict : (n,) array of int
+        Verdict of each load.
+    held : (n,) array
+        Requests of each length that the cache pool holds, [-]
+    figures : dict of str to (n,) array
+        `FIGURES`, NaN where a load is not possible.
+    reason : str
+        Why nothing works; empty if something does.
+    """
+
+    number: int
+    said: dict[str, Any]
+    facts: dict[str, Any]
+    verdict: np.ndarray
+    held: np.ndarray
+    figures: dict[str, np.ndarray]
+    reason: str = ""
+
+
+@dataclass(frozen=True, repr=False)
+class Swept:
+    """A sweep and what came out.
+
+    Attributes
+    ----------
+    sweep : Sweep
+        The question.
+    blocks : tuple of Block
+        One for each combination that was reached, in the order of the question.
+    """
+
+    sweep: Sweep
+    blocks: tuple[Block, ...]
+
+    @property
+    def whole(self) -> bool:
+        """Whether every combination was reached."""
+        return len(self.blocks) == self.sweep.structures
+
+    def __repr__(self) -> str:
+        return f"<Swept {len(self.blocks)} of {self.sweep.structures} combinations × {len(self.sweep.users)} loads>"
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row for each combination and load; times in ms, rates in token/s, money in USD, watts in W.
+
+        Returns
+        -------
+        pandas.DataFrame
+            The rows, in the order of the question.
+        """
+        loads = len(self.sweep.users)
+        said = {name: values for name, values in self.sweep.axes.items() if values != (None,)}
+        names = list(dict.fromkeys(name for one in self.blocks for name in one.facts))
+        columns: dict[str, Any] = {}
+        for name in said:
+            columns[name] = np.repeat(np.array([one.said[name] for one in self.blocks], dtype=object), loads)
+        for name, values in (("users", self.sweep.users), ("input_tokens", self.sweep.inputs),
+                             ("output_tokens", self.sweep.outputs)):  # fmt: skip
+            columns[name] = np.tile(values, len(self.blocks))
+        verdicts = self._joined(lambda one: one.verdict)
+        columns["verdict"] = np.array(_VERDICTS, dtype=object)[verdicts.astype(int)]
+        for name, (title, factor) in _TITLES.items():
+            for end in ("", "_low", "_high"):
+                columns[title + end] = self._joined(_figure(name + end)) * factor
+        columns["user_tokens_per_s"] = 1.0 / self._joined(lambda one: one.figures["tpot"])
+        columns["requests_held"] = self._joined(lambda one: one.held)
+        for name in names:
+            if name not in columns:
+                columns[name] = np.repeat(np.array([one.facts.get(name) for one in self.blocks], dtype=object), loads)
+        columns |= self._costs()
+        columns["reason"] = self._reasons(verdicts.astype(int))
+        return frame_of_columns(columns)
+
+    def _joined(self, of: Callable[[Block], np.ndarray]) -> np.ndarray:
+        return np.concatenate([of(one) for one in self.blocks]) if self.blocks else np.empty(0)
+
+    def _costs(self) -> dict[str, np.ndarray]:
+        """Money and energy of a token at each load."""
+        loads = len(self.sweep.users)
+        rate = self._joined(lambda one: one.figures["output_rate"])
+
+        def each(name: str) -> np.ndarray:
+            return np.repeat(np.array([one.facts.get(name) or np.nan for one in self.blocks], dtype=float), loads)
+
+        return {
+            "usd_per_million_output_tokens": per_million(each("usd_month"), rate, each("utilisation")),
+            "joules_per_output_token": joules_per_token(each("accelerator_w"), rate),
+        }
+
+    def _reasons(self, verdicts: np.ndarray) -> np.ndarray:
+        loads = len(self.sweep.users)
+        found = np.full(len(verdicts), "", dtype=object)
+        for place in np.flatnonzero(verdicts > _FITS):
+            block, load = self.blocks[place // loads], int(place % loads)
+            found[place] = _reason(block, int(verdicts[place]), load, self.sweep)
+        return found
+
+
+def _figure(name: str) -> Callable[[Block], np.ndarray]:
+    return lambda block: block.figures[name]
+
+
+def _reason(block: Block, verdict: int, load: int, sweep: Sweep) -> str:
+    users, held = int(sweep.users[load]), block.held[load]
+    length = int(sweep.inputs[load] + sweep.outputs[load])
+    if verdict == _NOT:
+        return block.reason
+    if verdict == _LENGTH:
+        return f"{length:,} tokens are beyond the {block.facts['longest']:,} that the model can read"
+    if verdict == _PLACES:
+        return f"the engine runs {block.facts['places']} requests at once, {users} are asked for"
+    many = f"the cache pool holds {held:,.1f} of {users} requests of {length:,} tokens"
+    return f"{many} in the mean, fewer at its low end" if verdict == _TIGHT else many
+
+
+def power_slowdown(part: Accelerator, limit: float | None) -> float:
+    """What arithmetic takes longer by under a power limit.
+
+    Parameters
+    ----------
+    part : Accelerator
+        The part.
+    limit : float or None
+        Power limit, [W]
+
+    Returns
+    -------
+    float
+        Matrix rate at the rating over that under the limit, between measured limits in straight lines, [-]
+
+    Raises
+    ------
+    UnknownFact
+        If nobody measured the part under that limit.
+    SpecError
+        If the limit is above the rating.
+
+    Examples
+    --------
+    >>> from glmplan.facts.catalogue.accelerators import load_accelerator
+    >>> part = load_accelerator("rtx-pro-6000-ws")
+    >>> round(power_slowdown(part, 300.0), 3), power_slowdown(part, None)
+    (1.813, 1.0)
+    """
+    if limit is None or part.tdp is None or limit == part.tdp:
+        return 1.0
+    if limit > part.tdp:
+        raise SpecError(f"is above the {part.tdp:g} W of {part.name}", field="--power-limit", value=limit)
+    sweep = sorted(part.power_sweep, key=lambda one: one.power)
+    if not sweep or limit < sweep[0].power or part.tdp > sweep[-1].power:
+        raise UnknownFact(f"nobody measured {part.name} under a limit of {limit:g} W")
+    powers, rates = [one.power for one in sweep], [one.rate for one in sweep]
+    return float(np.interp(part.tdp, powers, rates) / np.interp(limit, powers, rates))
+
+
+@dataclass
+class _Shared:
+    """What blocks of a sweep have in common."""
+
+    sweep: Sweep
+    money: Money | None
+    exact: bool = False
+    mixes: dict[Load, Mixes] = field(default_factory=dict)
+    planned: dict[tuple[Any, ...], Deployed | str] = field(default_factory=dict)
+
+    def plan(self, said: dict[str, Any]) -> Deployed | str:
+        """The plan of a combination, or why there is none; combinations that differ in power alone share it."""
+        key = tuple(value for name, value in said.items() if name != "power_limit")
+        if key not in self.planned:
+            if len(self.planned) > 1:
+                self.planned.clear()
+            self.planned[key] = self._plan({name: value for name, value in said.items() if name != "power_limit"})
+        return self.planned[key]
+
+    def _plan(self, said: dict[str, Any]) -> Deployed | str:
+        words: Any = {name: value for name, value in said.items() if value is not None and name not in ("model", "on")}
+        lengths = self.sweep.inputs + self.sweep.outputs
+        wrong = ""
+        # the longest request decides the layout; where it does not fit, the shortest
+        for place in dict.fromkeys((int(np.argmax(lengths)), int(np.argmin(lengths)))):
+            words |= {"input": int(self.sweep.inputs[place]), "output": int(self.sweep.outputs[place])}
+            words["users"] = (int(self.sweep.users.max()),)
+            try:
+                found = deployment(said["model"], said["on"], **words)
+                blocked = found.holding.terms.blocked
+                return found if blocked is None else f"does not run: {blocked.title}"
+            except GlmplanError as error:
+                wrong = wrong or str(error)
+        return wrong
+
+
+def blocks_of(
+    sweep: Sweep,
+    numbers: Iterable[int] | None = None,
+    *,
+    money: Money | None = None,
+    exact: bool = False,
+) -> Iterator[Block]:
+    """Compute combinations of a sweep, one after the other.
+
+    Parameters
+    ----------
+    sweep : Sweep
+        The question.
+    numbers : iterable of int, optional
+        Places of the combinations; all by default, [-]
+    money : Money, optional
+        Prices and terms; without them money is left out.
+    exact : bool, optional
+        Time every step instead of reading tables.
+
+    Yields
+    ------
+    Block
+        Each combination.
+    """
+    shared = _Shared(sweep, money, exact)
+    wanted = None if numbers is None else set(numbers)
+    for number, said in enumerate(sweep.combinations()):
+        if wanted is None or number in wanted:
+            yield _block(shared, number, said)
+
+
+def swept(
+    sweep: Sweep,
+    *,
+    money: Money | None = None,
+    exact: bool = False,
+    done: Sequence[Block] = (),
+    progress: Callable[[int, int], None] = lambda done, total: None,
+    keep: Callable[[Block], None] = lambda block: None,
+) -> Swept:
+    """Compute a sweep.
+
+    Parameters
+    ----------
+    sweep : Sweep
+        The question.
+    money : Money, optional
+        Prices and terms; without them money is left out.
+    exact : bool, optional
+        Time every step instead of reading tables.
+    done : sequence of Block, optional
+        Combinations that an earlier run computed.
+    progress : callable, optional
+        Called with combinations done and in all, [-]
+    keep : callable, optional
+        Called with each new block.
+
+    Returns
+    -------
+    Swept
+        What came out.
+
+    Examples
+    --------
+    >>> from glmplan.sizing.axes import read_sweep
+    >>> found = swept(read_sweep({"model": "llama-3.1-8b", "on": "1xh100-sxm", "users": "1,8", "input": 1000}))
+    >>> frame = found.to_frame()
+    >>> len(frame), frame["verdict"].tolist()
+    (2, ['fits', 'fits'])
+    """
+    blocks = {one.number: one for one in done}
+    left = [number for number in range(sweep.structures) if number not in blocks]
+    progress(len(blocks), sweep.structures)
+    for block in blocks_of(sweep, left, money=money, exact=exact):
+        blocks[block.number] = block
+        keep(block)
+        progress(len(blocks), sweep.structures)
+    return Swept(sweep, tuple(blocks[number] for number in sorted(blocks)))
+
+
+def _block(shared: _Shared, number: int, said: dict[str, Any]) -> Block:
+    sweep = shared.sweep
+    found = shared.plan(said)
+    if isinstance(found, str):
+        return _nothing(sweep, number, said, found)
+    part = found.asked.machine.accelerator
+    try:
+        slower = power_slowdown(part, said["power_limit"])
+    except GlmplanError as error:
+        return _nothing(sweep, number, said, str(error))
+    verdict, held = _verdicts(found, sweep)
+    figures = {name: np.full(len(sweep.users), np.nan) for name in FIGURES}
+    facts = _facts(found, said)
+    possible = np.flatnonzero(verdict <= _TIGHT)
+    if len(possible):
+        try:
+            columns = _columns(shared, found, possible, slower)
+        except UnknownFact as error:
+            return _nothing(sweep, number, said, str(error))
+        for name, values in columns.figures.items():
+            figures[name][possible] = values
+        facts |= {"knowledge": columns.knowledge}
+    if shared.money is not None:
+        facts |= money_facts(found.asked.machine, shared.money, said["power_limit"])
+    return Block(number, said, facts, verdict, held, figures)
+
+
+def _nothing(sweep: Sweep, number: int, said: dict[str, Any], reason: str) -> Block:
+    empty = np.full(len(sweep.users), np.nan)
+    return Block(
+        number, said, {}, np.full(len(sweep.users), _NOT), empty, {name: empty.copy() for name in FIGURES}, reason
+    )
+
+
+def _verdicts(found: Deployed, sweep: Sweep) -> tuple[np.ndarray, np.ndarray]:
+    asked, terms, part = found.asked, found.holding.terms, found.holding.part
+    memory = rank_memory(
+        asked.model, asked.checkpoint, layout=Layout(terms.tp, terms.pp, terms.dp, terms.ep, terms.dcp), kv=terms.kv,
+        settings=found.holding.memory.settings, mtp=terms.mtp > 0, memory=asked.machine.accelerator.memory,
+    )  # fmt: skip
+    lengths, places = np.unique(sweep.inputs + sweep.outputs, return_inverse=True)
+    ends = [requests_that_fit(memory, part, lengths.astype(float), quantile=end)[places] for end in (0.0, -QUANTILE_90)]
+    held, low = ends
+    seats = found.asked.defaults.places * found.holding.terms.dp
+    verdict = np.select(
+        [lengths[places] > found.asked.model.max_context, held < sweep.users, sweep.users > seats, low < sweep.users],
+        [_LENGTH, _POOL, _PLACES, _TIGHT],
+        _FITS,
+    )
+    return verdict, held
+
+
+def _columns(shared: _Shared, found: Deployed, possible: np.ndarray, slower: float) -> Columns:
+    sweep, deployed = shared.sweep, found.deployment
+    packing, ranks, gain = deployed.defaults, deployed.dp, deployed.tokens_per_step
+    if deployed.accelerator.runs_on_one_memory or deployed.offload is not None:
+        from glmplan.plan.ranking import load_of
+        from glmplan.sizing.points import exact_columns
+
+        loads = [
+            load_of(found.asked.but(input_tokens=int(sweep.inputs[n]), output_tokens=int(sweep.outputs[n])), deployed,
+                    found.holding.pool, int(sweep.users[n]))
+            for n in possible
+        ]  # fmt: skip
+        return exact_columns(deployed, loads, slower=slower)
+    key = packing_key(packing, ranks=ranks, tokens_per_step=gain)
+    if key not in shared.mixes:
+        shared.mixes[key] = mixes_of(sweep.users, sweep.inputs, sweep.outputs, key)
+    mixes = shared.mixes[key]
+    return columns_of(deployed, mixes.at(possible), slower=slower, exact=shared.exact)
+
+
+def _facts(found: Deployed, said: dict[str, Any]) -> dict[str, Any]:
+    terms, asked = found.holding.terms, found.asked
+    return {
+        "accelerators": asked.machine.count,
+        "accelerators_used": terms.accelerators,
+        "checkpoint": asked.checkpoint.name,
+        "engine_chosen": asked.engine,
+        "layout": terms.name,
+        "cache": terms.kv,
+        "places": asked.defaults.places * terms.dp,
+        "longest": asked.model.max_context,
+    }
+
+
+def money_facts(machine: Machine, money: Money, limit: float | None) -> dict[str, Any]:
+    """Power and money of a machine for a month.
+
+    Parameters
+    ----------
+    machine : Machine
+        The machine.
+    money : Money
+        Prices and terms.
+    limit : float or None
+        Power limit of each accelerator, [W]
+
+    Returns
+    -------
+    dict
+        ``usd_purchase``, ``usd_month``, ``paid``, ``wall_w``, ``accelerator_w``, ``utilisation`` and ``price_missing``;
+        None where a price or a rating is not known. The month is the cheaper one of buying and renting.
+    """
+    ways = ways_of(machine, money, limit=limit)
+    wall, cards = watts_of(machine, money, limit)
+    bought = next(way.purchase for way in ways if way.purchase is not None)
+    return {
+        "wall_w": wall,
+        "accelerator_w": cards,
+        "utilisation": money.terms.utilisation,
+        "usd_purchase": bought.value,
+        "usd_month": ways[0].usd,
+        "paid": ways[0].paid if ways[0].usd is not None else "",
+        "price_missing": "" if ways[0].usd is not None else "; ".join(way.missing for way in ways),
+    }

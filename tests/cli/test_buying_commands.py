@@ -1,0 +1,95 @@
+"""The commands of a buyer: what they print in each form, and one clear line for what is wrong."""
+
+from __future__ import annotations
+
+import csv
+import json
+
+import pytest
+
+from glmplan.cli import main
+
+DAY = ("--today", "2026-11-22")
+SWEEP = ("sweep", "--model", "llama-3.1-8b", "--on", "1xh100-sxm,1xrtx-5090", "--users", "1,9", "--input", "500", *DAY)
+ASKED = (
+    "--model",
+    "llama-3.1-8b",
+    "--users",
+    "3",
+    "--slo",
+    "tpot p95 < 50 ms",
+    "--input",
+    "500",
+    "--output",
+    "100",
+    *DAY,
+)
+
+
+def said(capsys, *words, code=0):
+    with pytest.raises(SystemExit) as ended:
+        main(list(words))
+    found = capsys.readouterr()
+    assert ended.value.code == code, found.err
+    return found.out if code == 0 else found.err
+
+
+def test_a_sweep_prints_its_frontier_and_writes_every_point(capsys, tmp_path):
+    out = tmp_path / "a.csv"
+    page = said(capsys, *SWEEP, "--out", str(out), "--plot", str(tmp_path / "a.html"))
+    assert "4 points, 4 of them possible" in page
+    rows = list(csv.DictReader(out.open()))
+    assert len(rows) == 4 and float(rows[0]["tpot_mean_ms"]) > 0
+    assert "vega" in (tmp_path / "a.html").read_text()
+    assert not (tmp_path / "a.csv.parts").exists()
+
+
+@pytest.mark.parametrize("form", ["json", "csv", "md"])
+def test_a_sweep_prints_all_its_points_in_other_forms(capsys, form):
+    page = said(capsys, *SWEEP, "--format", form)
+    if form == "json":
+        assert [row["users"] for row in json.loads(page)] == [1, 9, 1, 9]
+    else:
+        assert page.count("1xrtx-5090") == 2
+
+
+def test_a_size_names_its_figures_in_json_and_writes_the_acceptance_test(capsys, tmp_path):
+    page = said(capsys, "size", *ASKED, "--only", "1xrtx-5090", "--format", "json")
+    [first] = json.loads(page)["options"]
+    assert first["usd_purchase"] > 0 and 0 <= first["probability"] <= 1
+    out = tmp_path / "test.md"
+    assert "acceptance test" in said(capsys, "size", *ASKED, "--only", "1xrtx-5090", "--acceptance-test", str(out))
+    assert "glmplan validate llama-3.1-8b" in out.read_text()
+
+
+def test_comparisons_and_sensitivities_are_printed_as_json(capsys):
+    plans = ("llama-3.1-8b@1xh100-sxm", "llama-3.1-8b@1xl40s")
+    found = json.loads(said(capsys, "compare", *plans, "--users", "4", "--format", "json", *DAY))
+    assert len(found["plans"]) == 2 and len(found["causes"]) == 1
+    words = ("sensitivity", "llama-3.1-8b", "--on", "1xrtx-5090", "--of", "usd_month", "--format", "json", *DAY)
+    assert json.loads(said(capsys, *words))["moves"]
+
+
+@pytest.mark.parametrize(
+    ("words", "wrong"),
+    [
+        ((*SWEEP, "--resume"), "needs --out"),
+        ((*SWEEP, "--out", "a.xlsx"), ".csv"),
+        ((*SWEEP, "--plot", "a.gif"), ".svg"),
+        ((*SWEEP, "--frontier", "speed"), "user_tokens_per_s"),
+        ((*SWEEP, "--most", "3"), "makes 4 points"),
+        ((*SWEEP, "--cluster", "tcp:/nowhere"), "cluster"),
+        (("sweep", "nowhere.toml"), "nowhere.toml"),
+        (("sweep", "--model", "llama-3.1-8b"), "--on"),
+        ((*SWEEP[:-1], "yesterday"), "--today"),
+        (("size", *ASKED, "--buy", "--rent"), "--kind any"),
+        (("size", *ASKED, "--price", "rtx-5090=cheap"), "not a number"),
+        (("size", *ASKED, "--term", "pu=1"), "nearest: pue"),
+        (("size", *ASKED, "--region", "dalas"), "nearest: dallas"),
+        (("compare", "1xh100-sxm", "1xl40s", *DAY), "MODEL@MACHINE"),
+        (("hybrid", "nowhere.toml"), "nowhere.toml"),
+    ],
+)
+def test_what_is_wrong_is_one_line_that_names_it(capsys, words, wrong):
+    text = said(capsys, *words, code=2)
+    assert wrong in text and "Traceback" not in text

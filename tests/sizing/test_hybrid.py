@@ -1,0 +1,159 @@
+"""The cheapest mix: programmes by hand and by trying all, sensitive and patient classes, the worked example."""
+
+from __future__ import annotations
+
+from datetime import date
+from itertools import product
+from pathlib import Path
+
+import pytest
+
+from glmplan.errors import Infeasible, SpecError
+from glmplan.sizing.hybrid import best_mix, break_even_scale
+from glmplan.sizing.money import money_of
+from glmplan.sizing.portfolio import Local, Portfolio, RequestClass, Seller, read_portfolio
+
+MONEY = money_of(today=date(2026, 11, 22))
+MONTH = 730 * 3600
+FLAT, DAY = (1.0,) * 24, (0.0,) * 12 + (2.0,) * 12
+EXAMPLE = Path(__file__).resolve().parents[2] / "docs/guide/examples/portfolio.toml"
+
+
+def chat(rate=1.0, profile=FLAT, **said):
+    said = {"name": "chat", "requests_per_day": 86_400 * rate, "input": 1000, "output": 100, "profile": profile} | said
+    return RequestClass(**said)
+
+
+def test_trying_every_number_of_machines_finds_no_cheaper_mix():
+    classes = (chat(0.9, DAY), chat(0.5, name="agents", batchable=True), chat(0.3, name="secret", sensitive=True))
+    carries = [{"chat": 0.8, "agents": 0.5, "secret": 0.4}, {"chat": 0.3, "agents": 0.6, "secret": 0.3}]
+    locals_ = (Local("large", 900.0, "buy", 3, carries[0]), Local("small", 400.0, "buy", 3, carries[1]))
+    seller = Seller("api", {"chat": 8e-4, "agents": 5e-4}, {"secret": "may not leave the house"})
+    best = best_mix(Portfolio(classes, locals_, (seller,)))
+    costs = []
+    for counts in product(range(4), repeat=2):
+        # a machine that is there in full and free of charge: what is left is a linear programme
+        there = tuple(
+            Local(one.name, 0.0, "", 1, {name: rate * count for name, rate in one.carries.items()})
+            for one, count in zip(locals_, counts, strict=True)
+        )
+        try:
+            rest = best_mix(Portfolio(classes, there, (seller,))).usd_month
+        except Infeasible:
+            continue
+        costs.append(rest + sum(count * one.usd_month for one, count in zip(locals_, counts, strict=True)))
+    assert best.usd_month == pytest.approx(min(costs), rel=1e-6)
+
+
+def test_a_class_that_can_wait_fills_the_hours_in_which_nobody_else_asks():
+    box, api = (
+        Local("box", 100.0, "buy", 1, {"chat": 2.0, "night": 1.0}),
+        Seller("api", {"chat": 0.1, "night": 0.1}, {}),
+    )
+    night = chat(0.5, DAY, name="night", batchable=True)
+    mix = best_mix(Portfolio((chat(1.0, DAY), night), (box,), (api,)))
+    # the box is full by day with two requests a second, and by night has room for one: all of the other class
+    assert mix.usd_month == pytest.approx(100.0)
+    assert mix.used["box"][:12] == pytest.approx((1.0,) * 12)
+    eager = night.model_copy(update={"batchable": False})
+    assert best_mix(Portfolio((chat(1.0, DAY), eager), (box,), (api,))).usd_api["api"] > 0
+
+
+def test_what_is_sensitive_stays_in_the_house_at_any_price():
+    box, api = Local("box", 1e6, "buy", 2, {"chat": 1.0}), Seller("api", {}, {"chat": "may not leave the house"})
+    mix = best_mix(Portfolio((chat(1.5, sensitive=True),), (box,), (api,)))
+    assert mix.machines == {"box": 2} and mix.shares["chat"] == {"box": 1.0}
+    with pytest.raises(Infeasible, match="allow more of them"):
+        best_mix(Portfolio((chat(2.5, sensitive=True),), (box,), (api,)))
+    with pytest.raises(Infeasible, match="chat can be served by nothing.*may not leave"):
+        best_mix(Portfolio((chat(sensitive=True),), (), (api,)))
+
+
+def test_the_shadow_price_is_what_a_little_more_of_a_machine_saves():
+    api = Seller("api", {"chat": 3e-4}, {})
+
+    def cost(carried):
+        mix = best_mix(Portfolio((chat(2.0, DAY),), (Local("box", 0.0, "buy", 1, {"chat": carried}),), (api,)))
+        return mix.usd_month, mix.shadow["box"]
+
+    (before, shadow), (after, _) = cost(1.0), cost(1.001)
+    assert shadow == pytest.approx((before - after) / 0.001, rel=1e-6)
+    # half of the day all of its second goes to what the API would take 0.3 USD for a thousand of
+    assert shadow == pytest.approx(MONTH / 2 * 3e-4)
+
+
+def test_the_break_even_volume_is_where_both_cost_the_same():
+    portfolio = Portfolio(
+        (chat(0.01),), (Local("box", 700.0, "buy", 3, {"chat": 9.0}),), (Seller("api", {"chat": 1e-3}, {}),)
+    )
+    scale = break_even_scale(portfolio)
+    assert 0.01 * scale * MONTH * 1e-3 == pytest.approx(700.0, rel=2e-3)
+    with pytest.raises(SpecError, match="break even"):
+        break_even_scale(Portfolio((chat(),), portfolio.locals, ()))
+
+
+def write(tmp_path, text):
+    file = tmp_path / "portfolio.toml"
+    file.write_text(text)
+    return file
+
+
+CLASS = '[[classes]]\nname = "chat"\nrequests_per_day = 1000\ninput = 1000\noutput = 100\n'
+LOCAL = '[[local]]\nname = "box"\nusd_month = 500\nrequests_per_s = { chat = 1.0 }\n'
+API = '[[api]]\nname = "api"\ninput = 1.0\noutput = 4.0\n'
+
+
+def test_prices_of_an_api_are_read_with_caching_and_the_discount_of_a_batch(tmp_path):
+    text = (
+        CLASS
+        + "cached = 600\nbatchable = true\n"
+        + '[[api]]\nname = "api"\ninput = 1.0\noutput = 4.0\ncached = 0.1\nbatch_discount = 0.5\n'
+    )
+    [seller] = read_portfolio(write(tmp_path, text), MONEY).sellers
+    assert seller.per_request["chat"] == pytest.approx(0.5 * (400 * 1.0 + 600 * 0.1 + 100 * 4.0) / 1e6)
+
+
+def test_an_api_that_promises_too_little_or_nothing_serves_no_class_with_a_promise(tmp_path):
+    promise = CLASS + 'slo = "tpot p95 < 50 ms"\n' + LOCAL
+    silent = read_portfolio(write(tmp_path, promise + API), MONEY).sellers[0]
+    assert silent.refused["chat"] == "tpot is not promised"
+    slow = read_portfolio(write(tmp_path, promise + API + 'promises = "tpot p95 < 80 ms"\n'), MONEY).sellers[0]
+    assert "80 ms only" in slow.refused["chat"]
+    quick = read_portfolio(write(tmp_path, promise + API + 'promises = "tpot p95 < 20 ms"\n'), MONEY).sellers[0]
+    assert not quick.refused
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "classes"),
+        (CLASS, "neither a machine nor an API"),
+        (CLASS + API + '[[apis]]\nname = "x"\n', "nearest: api"),
+        (CLASS.replace("1000\ninput", "-1\ninput") + API, "requests_per_day"),
+        (CLASS + CLASS + API, "is there twice"),
+        (CLASS + API + API, "is there twice"),
+        (CLASS + "cached = 5000\n" + API, "more than the prompt"),
+        (CLASS + "profile = [1, 2]\n" + API, "24 numbers"),
+        (CLASS + 'slo = "soon"\n' + API, "slo"),
+        (CLASS + LOCAL.replace("chat = 1.0", "chatt = 1.0") + API, "nearest: chat"),
+        (CLASS + '[[local]]\nname = "box"\nusd_month = 5\n', "neither a model and a machine"),
+        (CLASS + '[[local]]\nname = "box"\non = "8xl20"\nmodel = "llama-3.1-8b"\nkind = "buy"\n', "no price"),
+        (CLASS + '[[api]]\nname = "api"\n', "needs input and output prices"),
+        (CLASS + '[[api]]\nname = "api"\nmodel = "glm-5.1"\nseller = "zai"\n', "nearest: z.ai"),
+        ("classes = 3\n", "list of tables"),
+    ],
+)
+def test_a_portfolio_that_is_wrong_is_named_with_its_entry(tmp_path, text, said):
+    with pytest.raises(SpecError, match=said):
+        read_portfolio(write(tmp_path, text), MONEY)
+
+
+def test_the_worked_example_keeps_what_is_secret_local_and_sends_only_bursts_away():
+    portfolio = read_portfolio(EXAMPLE, MONEY)
+    mix = best_mix(portfolio)
+    assert mix.machines["appliance"] >= 1
+    assert mix.shares["coding agents"] == {"appliance": pytest.approx(1.0)}
+    away = mix.shares["chat"].get("API of the maker", 0.0)
+    assert 0 <= away < 1
+    # nothing but the API would not do: agents may not leave the house
+    assert "may not leave the house" in portfolio.sellers[0].refused["coding agents"]

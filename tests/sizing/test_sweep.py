@@ -1,0 +1,229 @@
+"""A sweep says of each point what `predict` says of it alone, keeps what does not work, and can be stopped."""
+
+from __future__ import annotations
+
+from datetime import date
+from itertools import product
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import glmplan
+from glmplan.errors import SpecError, UnknownFact
+from glmplan.facts.catalogue.accelerators import load_accelerator
+from glmplan.prediction.known import known_by_engine, known_of_points
+from glmplan.sizing.axes import read_sweep
+from glmplan.sizing.frontier import frontier
+from glmplan.sizing.money import money_of
+from glmplan.sizing.sweep import blocks_of, power_slowdown, swept
+from glmplan.sizing.sweep_files import Kept, write_table
+
+TODAY = date(2026, 11, 22)
+SMALL = {"model": "llama-3.1-8b", "on": "1..2xh100-sxm", "users": "1,12", "input": "900,7000", "output": 150}
+
+
+@pytest.mark.parametrize(
+    ("model", "on", "words"),
+    [
+        ("glm-5.1-nvfp4", "6xrtx-pro-6000-ws", {}),
+        ("glm-5.1-fp8", "8xh200-sxm", {"mtp": 3}),
+        ("gpt-oss-120b", "2xh100-sxm", {"engine": "sglang"}),
+        ("deepseek-r1", "8xb200-sxm", {"engine": "trtllm"}),
+    ],
+)
+def test_every_point_says_what_predict_says_of_it_with_the_same_interval(model, on, words):
+    axes = {"model": model, "on": on, "users": [1, 7, 40], "input": [600, 5000], "output": [300], **words}
+    sweep = read_sweep(axes)
+    [block] = blocks_of(sweep)
+    degrees = {}
+    for place in np.flatnonzero(block.verdict <= 1):
+        inputs, outputs = int(sweep.inputs[place]), int(sweep.outputs[place])
+        if not degrees:
+            longest = {"input": int(sweep.inputs.max()), "output": outputs}
+            terms = glmplan.deployment(model, on, users=(40,), **longest, **words).holding.terms
+            degrees = {name: getattr(terms, name) for name in ("tp", "pp", "dp", "ep", "dcp", "kv")}
+        planned = glmplan.deployment(model, on, input=inputs, output=outputs, **(words | degrees))
+        alone = glmplan.predict(planned, users=int(sweep.users[place])).figures
+        for name in ("ttft", "tpot", "output_rate"):
+            for end, word in (("", "value"), ("_low", "low"), ("_high", "high")):
+                assert block.figures[name + end][place] == pytest.approx(getattr(alone[name], word), rel=1e-3)
+
+
+def test_timing_every_step_and_reading_tables_of_steps_agree():
+    sweep = read_sweep({"model": "glm-5.1-nvfp4", "on": "8xb200-sxm", "users": "1..20*6", "input": "300..20000*5"})
+    [one], [other] = blocks_of(sweep), blocks_of(sweep, exact=True)
+    assert (one.verdict == other.verdict).all()
+    for name, values in one.figures.items():
+        np.testing.assert_allclose(values, other.figures[name], rtol=1e-3, err_msg=name)
+
+
+def test_intervals_of_many_loads_are_those_of_each_alone():
+    from glmplan.prediction.effects import TTFT_SCALE, keys_of, load_effects
+    from glmplan.prediction.load import Load
+
+    deployed = glmplan.deployment("glm-5.1-nvfp4", on="6xrtx-pro-6000-ws").deployment
+    fit, keys = load_effects(deployed.engine), keys_of(deployed)
+    total, levels = fit.sum_of(keys)
+    loads = list(product((1, 3, 60, 3000), (10, 1000, 180_000), (5, 900, 30_000)))
+    many = known_of_points(deployed, *np.array(loads, dtype=float).T, fit=fit)
+    for place, load in enumerate(loads):
+        one = Load("serving", *map(float, load))
+        alone = known_by_engine(deployed, one, keys, levels, float(total[TTFT_SCALE]), fit)
+        assert (many.knowledge, many.ttft_scale) == (alone.knowledge, alone.ttft_scale)
+        for kind, (low, high) in alone.ends.items():
+            assert (many.ends[kind][0][place], many.ends[kind][1][place]) == pytest.approx((low, high), rel=1e-12)
+
+
+def test_what_does_not_work_keeps_its_rows_with_the_reason():
+    sweep = read_sweep({"model": "glm-5.1-nvfp4", "on": "2xrtx-5090,6xrtx-pro-6000-ws", "users": "1,500", "tp": "2,3",
+                        "context": "8000,202000", "output": 500})  # fmt: skip
+    frame = swept(sweep).to_frame()
+    assert len(frame) == sweep.points == 16
+    works = frame["verdict"].isin(["fits", "tight"])
+    assert works.any() and frame.loc[works, "tpot_mean_ms"].notna().all()
+    assert frame.loc[~works, "tpot_mean_ms"].isna().all()
+    reasons = frame.loc[~works, "reason"]
+    assert (reasons.str.len() > 10).all()
+    assert reasons.str.contains("does not fit 2xrtx-5090").any()
+    assert reasons.str.contains("64 attention heads").any()  # TP3
+    assert reasons.str.contains("cache pool holds").any()
+
+
+def test_more_requests_than_the_engine_has_places_for_are_not_possible():
+    sweep = read_sweep({"model": "llama-3.1-8b", "on": "1xh100-sxm", "users": "8,9", "max_num_seqs": 8, "input": 100})
+    [block] = blocks_of(sweep)
+    frame = swept(sweep).to_frame()
+    assert frame["verdict"].tolist() == ["fits", "does_not_fit"]
+    assert "runs 8 requests at once, 9" in frame["reason"][1] and block.facts["places"] == 8
+
+
+def test_a_machine_with_one_memory_is_swept_too_and_lacks_what_nobody_can_time():
+    sweep = read_sweep({"model": "glm-5.1", "weights": "mxfp4", "on": "1xm3-ultra", "users": "1", "input": 500})
+    [block] = blocks_of(sweep)
+    assert block.figures["tpot"][0] > 0 and np.isnan(block.figures["ttft"][0])
+
+
+def test_a_sweep_that_was_stopped_goes_on_and_ends_as_if_it_had_not_been(tmp_path):
+    sweep = read_sweep(SMALL)
+    whole = swept(sweep, money=money_of(today=TODAY)).to_frame()
+    kept = Kept(tmp_path / "a.csv", sweep, {"price": None})
+    kept.start()
+
+    def keep(block):
+        kept.keep(block)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        swept(sweep, money=money_of(today=TODAY), keep=keep)
+    done = kept.read()
+    assert [one.number for one in done] == [0]
+    seen = []
+    again = swept(sweep, money=money_of(today=TODAY), done=done, keep=lambda block: seen.append(block.number))
+    assert seen == [1] and again.whole
+    assert again.to_frame().to_csv() == whole.to_csv()
+
+
+def test_parts_of_another_sweep_are_not_taken_for_those_of_this_one(tmp_path):
+    Kept(tmp_path / "a.csv", read_sweep(SMALL), {}).start()
+    with pytest.raises(SpecError, match="another sweep"):
+        Kept(tmp_path / "a.csv", read_sweep(SMALL | {"users": "2"}), {}).read()
+
+
+@pytest.mark.parametrize("ending", ["csv", "parquet", "json"])
+def test_tables_are_written_and_read_again(tmp_path, ending):
+    import pandas as pd
+
+    frame = swept(read_sweep(SMALL)).to_frame()
+    path = tmp_path / f"a.{ending}"
+    write_table(frame, path)
+    again = {"csv": pd.read_csv, "parquet": pd.read_parquet, "json": pd.read_json}[ending](path)
+    assert list(again.columns) == list(frame.columns)
+    np.testing.assert_allclose(again["tpot_mean_ms"], frame["tpot_mean_ms"], rtol=1e-5)
+
+
+def test_money_and_energy_of_a_point_follow_from_its_speed():
+    money = money_of(["electricity=0.1"], ["utilisation=0.5"], today=TODAY)
+    frame = swept(read_sweep(SMALL | {"on": "1xrtx-pro-6000-ws"}), money=money).to_frame()
+    row = frame.iloc[1]
+    tokens = row["output_tokens_per_s"] * 0.5 * 730 * 3600
+    assert row["usd_per_million_output_tokens"] == pytest.approx(row["usd_month"] / tokens * 1e6)
+    assert row["joules_per_output_token"] == pytest.approx(0.75 * 600 / row["output_tokens_per_s"])
+
+
+def test_a_power_limit_slows_arithmetic_as_measured_and_bandwidth_not_at_all():
+    part = load_accelerator("rtx-pro-6000-ws")
+    # voipmonitor/rtx6kpro: 163.5 TFLOP/s at 600 W, 142.4 at 500 W, 90.2 at 300 W
+    assert power_slowdown(part, 500.0) == pytest.approx(163.545 / 142.427)
+    with pytest.raises(UnknownFact, match="nobody measured"):
+        power_slowdown(part, 200.0)
+    with pytest.raises(SpecError, match="above the 600 W"):
+        power_slowdown(part, 700.0)
+    axes = {"model": "glm-5.1-nvfp4", "on": "6xrtx-pro-6000-ws", "users": "1,16", "input": 2000}
+    frame = swept(read_sweep(axes | {"power_limit": "300W,500W,600W"})).to_frame()
+    one = frame[frame["users"] == 1].set_index("power_limit")["tpot_mean_ms"]
+    many = frame[frame["users"] == 16].set_index("power_limit")["tpot_mean_ms"]
+    # 500 W is about as fast as 600 W; 300 W costs the more the more users there are, at most what arithmetic loses
+    assert one[500] / one[600] < many[300] / many[600] < 163.545 / 90.21
+    assert 1.0 <= many[500] / many[600] < 1.05
+
+
+def test_ranges_and_ratios_are_spelt_out():
+    sweep = read_sweep(SMALL | {"users": "1..4,8", "input": "100..10000*3", "on": "1..3xh100-sxm,8xb200-sxm"})
+    assert sweep.axes["on"] == ("1xh100-sxm", "2xh100-sxm", "3xh100-sxm", "8xb200-sxm")
+    assert sorted(set(sweep.users)) == [1, 2, 3, 4, 8] and sorted(set(sweep.inputs)) == [100, 1000, 10000]
+
+
+def test_axes_stand_in_a_file_and_what_is_said_beside_it_counts(tmp_path):
+    file = tmp_path / "sweep.toml"
+    file.write_text('model = ["llama-3.1-8b"]\non = "1xh100-sxm"\nusers = [1, 2, 3]\n')
+    assert read_sweep({}, file=file).points == 3
+    assert read_sweep({"users": "5"}, file=file).users.tolist() == [5]
+
+
+@pytest.mark.parametrize(
+    ("axes", "said"),
+    [
+        ({"model": ""}, "--model"),
+        ({"users": []}, "empty"),
+        ({"users": "1,,2"}, "nothing between commas"),
+        ({"users": "4..1"}, "rising"),
+        ({"users": "0..4"}, "rising"),
+        ({"users": "many"}, "whole number"),
+        ({"userz": "1"}, "nearest: users"),
+        ({"on": "6xrtx-pro-6000-wx"}, "rtx-pro-6000-ws"),
+        ({"model": "glm-5.7"}, "glm-5"),
+        ({"engine": "vlmm"}, "nearest: vllm"),
+        ({"context": "4000", "input": "100"}, "one of them follows"),
+        ({"context": "100", "output": "150", "input": None}, "not longer than"),
+        ({"power_limit": "hot"}, "number with a unit"),
+        ({"users": "1..100000", "input": "1..100000", "output": "1"}, "20,000,000,000 points, about 6,667 minutes"),
+    ],
+)
+def test_a_sweep_that_cannot_be_read_is_refused_with_the_word(axes, said):
+    with pytest.raises(SpecError, match=said):
+        read_sweep(SMALL | axes)
+
+
+def test_a_sweep_without_a_model_or_a_machine_is_refused():
+    with pytest.raises(SpecError, match="--on"):
+        read_sweep({"model": "llama-3.1-8b"})
+
+
+@given(st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6), st.integers(0, 6)), max_size=30))
+def test_the_frontier_is_what_comparing_all_with_all_finds(rows):
+    names = ("user_tokens_per_s", "output_tokens_per_s", "usd_month")
+    table = np.array(rows, dtype=float).reshape(-1, 3)
+    better = table * (1, 1, -1)
+    slow = [not any((other >= one).all() and (other > one).any() for other in better) for one in better]
+    assert frontier(dict(zip(names, table.T, strict=True)), names).tolist() == slow
+
+
+def test_a_row_without_a_figure_is_on_no_frontier_and_an_unknown_column_is_named():
+    rows = {"wall_w": np.array([np.nan, 5.0])}
+    assert frontier(rows, ("wall_w",)).tolist() == [False, True]
+    with pytest.raises(SpecError, match="nearest: wall_w"):
+        frontier(rows, ("wal_w",))
+    with pytest.raises(SpecError, match="not a column of this sweep"):
+        frontier(rows, ("usd_month",))
