@@ -48,6 +48,7 @@ WIDE = {
     "safe": "what a program may say of a search, by name",
     "simulate": "what may be asked of a simulation, by name",
     "safe_load": "what may be asked of a search, by name",
+    "outcome_text": "what a page of figures may hold, by name",
     "_pieces": "what `simulate` was asked",
     "climb": "what may be asked of a ladder, by name",
     "Loader.__init__": "what the steps of a ladder share, by name",
