@@ -9,12 +9,12 @@ import numpy as np
 from glmplan.serving.safe_load import speed_factors
 from glmplan.serving.simulate import Service, simulate
 from glmplan.serving.traffic.spec import Traffic
+from glmplan.units import QUANTILE_90
 
 __all__ = ["outcome_range"]
 
 _DRAWS = 8
 _ENOUGH = 4000  # requests of a draw
-_Z90 = 1.6448536269514722
 #: statistics that are shares or counts, whose range is a difference
 _SHARES = ("goodput_share", "utilisation", "kv_occupancy_mean", "kv_occupancy_max", "cached_share")
 
@@ -78,10 +78,10 @@ def outcome_range(
         if not shown or len(draws) < _DRAWS or not np.isfinite([*draws, value]).all():
             continue
         if name in _SHARES:
-            half = _Z90 * float(draws.std(ddof=1))
+            half = QUANTILE_90 * float(draws.std(ddof=1))
             ranges[name] = (max(value - half, 0.0), min(value + half, 1.0))
         elif value > 0 and np.all(draws > 0):
-            half = _Z90 * float(np.log(draws).std(ddof=1))
+            half = QUANTILE_90 * float(np.log(draws).std(ddof=1))
             ranges[name] = (value * math.exp(-half), value * math.exp(half))
         else:
             ranges[name] = (min(value, float(draws.min())), max(value, float(draws.max())))

@@ -23,7 +23,7 @@ from glmplan.serving.load_trial import OPEN, OVERLOAD, Trial, capacity, places, 
 from glmplan.serving.simulate import Service, simulate
 from glmplan.serving.traffic.promises import Target
 from glmplan.serving.traffic.spec import Traffic
-from glmplan.units import finite_number, whole_number
+from glmplan.units import QUANTILE_90, finite_number, whole_number
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -45,7 +45,6 @@ _DRAWS = 20
 _ENOUGH = 4  # services in a row, from the slow end, that keep a promise: the rest then does
 #: of these services, slowest first, which are followed to where they break
 _FOLLOWED = (1, 0, 3, 5, 8, 11, 14, 16, 19)
-_SLOW = NormalDist().inv_cdf(0.95)
 _CLOSE = 0.01  # rates are found to this share
 #: services that are counted at the answer, and how many of them may fail: 3 of 60 are 5 %
 _COUNTED, _ALLOWED = 60, 3
@@ -410,7 +409,7 @@ class _Search:
             slope = float(np.polyfit(places_, logs, 1)[0])
         rest = logs - slope * places_
         chance = float(rest.var(ddof=2)) + spread_of_arrivals(self.traffic) ** 2
-        found = math.exp(float(rest.mean()) - _SLOW * math.sqrt(slope**2 + chance))
+        found = math.exp(float(rest.mean()) - QUANTILE_90 * math.sqrt(slope**2 + chance))
         if not any(trial.broken == "kv thrash" for trial in self.tried.values()):
             return found
         # a pool runs over at once: no margin tells beforehand, so that services are counted
@@ -504,7 +503,7 @@ def _where_margins_vanish(rows: np.ndarray, loads: Sequence[float]) -> float | N
     rest = float(((margins - causes @ weights) ** 2).sum()) / max(len(rows) - 3, 1)
     if slope <= 0:
         return None
-    found = math.exp(-(level + _SLOW * math.sqrt(speed**2 + rest)) / slope)
+    found = math.exp(-(level + QUANTILE_90 * math.sqrt(speed**2 + rest)) / slope)
     return min(max(found, 0.7 * loads[0]), 1.1 * loads[-1])
 
 

@@ -255,27 +255,34 @@ class SteppingEngine:
             self.cache.release(request, computed)
         request.base = 0
 
-    def _prefill(self, budget: int) -> None:
-        """Gather prompt tokens: the rest of a started prompt, then waiting requests in order."""
-        settings, size = self.settings, self.pool.block_size
+    def _go_on(self, budget: int) -> int | None:
+        """Compute more of a started prompt; what is left of the budget, or None if blocks are too few."""
         for request in [r for r in self.running if r.joined < 0]:
             take = min(request.prompt - request.done, budget)
-            need = -(-(request.done + take) // size) - self.held[request.number]
+            need = -(-(request.done + take) // self.pool.block_size) - self.held[request.number]
             if need > self._available():
-                if not settings.prefill_first:
+                if not self.settings.prefill_first:
                     self._preempt(request)
-                return
+                return None
             self._make_room(need)
             self.held[request.number] += need
             self.work.append((request, take))
             budget -= take
+        return budget
+
+    def _prefill(self, budget: int) -> None:
+        """Gather prompt tokens: the rest of a started prompt, then waiting requests in order."""
+        settings, size = self.settings, self.pool.block_size
+        left = self._go_on(budget)
+        if left is None:
+            return
+        budget = left
         estimate = settings.admission == "estimate"
         if self.full and self.running:
             return
         decoding = [r for r in self.running if r.joined >= 0]
-        late = self.late_blocks
-        most = min(settings.max_num_seqs - self.late_places,
-                   len(decoding) + (settings.prefill_max_requests or settings.max_num_seqs))  # fmt: skip
+        late, together = self.late_blocks, settings.prefill_max_requests or settings.max_num_seqs
+        most = min(settings.max_num_seqs - self.late_places, len(decoding) + together)
         room = (self._available() - late) * size - self.estimate.outstanding(decoding, self.step, self.growth)
         room -= sum(r.prompt - r.done + self.estimate.answer(r.left, self.growth) for r, _ in self.work)
         if settings.order == "lpm" and self.cache is not None:
