@@ -566,6 +566,7 @@ def kept(
     traffic: str | Traffic,
     *,
     seed: int = 0,
+    least: float = 0.0,
     settings: Mapping[str, Any] | None = None,
     **arrivals: Unpack[Arrivals],
 ) -> Kept:
@@ -581,6 +582,8 @@ def kept(
         As in `simulate`.
     seed : int, optional
         Seed, [-]
+    least : float, optional
+        Probability below which it does not matter how low it is: the search ends there, [-]
     settings : mapping, optional
         As in `simulate`.
     **arrivals
@@ -610,4 +613,4 @@ def kept(
         arriving = _arriving(planned, traffic, arrivals)
         described = _described(planned, arriving, settings)
         factors = speed_factors(described.low, described.high)
-        return kept_share(described.service, arriving, parse_slo(slo), factors=factors, seed=seed)
+        return kept_share(described.service, arriving, parse_slo(slo), factors=factors, seed=seed, least=least)

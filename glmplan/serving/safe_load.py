@@ -242,7 +242,13 @@ class Kept:
 
 
 def kept_share(
-    service: Service, traffic: Traffic, targets: tuple[Target, ...], *, factors: Sequence[float], seed: int = 0
+    service: Service,
+    traffic: Traffic,
+    targets: tuple[Target, ...],
+    *,
+    factors: Sequence[float],
+    seed: int = 0,
+    least: float = 0.0,
 ) -> Kept:
     """The probability that a load keeps a promise, over arrivals and the interval of the step time.
 
@@ -258,6 +264,8 @@ def kept_share(
         Step times relative to the prediction, as `speed_factors` makes them, [-]
     seed : int, optional
         Seed, [-]
+    least : float, optional
+        Probability below which it does not matter how low it is: the rest is not simulated, and counts as kept, [-]
 
     Returns
     -------
@@ -299,9 +307,10 @@ def kept_share(
         problem = _problem(at(place), targets)
         failures, passes = (failures + 1, 0) if problem else (failures, passes + 1)
         broken = problem or broken
-        if passes >= _ENOUGH:
+        if passes >= _ENOUGH or 1.0 - failures / len(variants) < least - 1e-9:
             break
-    return Kept(1.0 - failures / len(variants), broken, at(len(variants) // 2))
+    kept = 1.0 - failures / len(variants)
+    return Kept(kept, broken, at(len(variants) // 2) if kept >= least - 1e-9 else {})
 
 
 def _bracket(at: Callable[[float], LoadPoint], start: float, most: float | None) -> tuple[float, float]:
