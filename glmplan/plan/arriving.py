@@ -5,15 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from glmplan.plan.question import Asked, Words, read_words
-from glmplan.serving.traffic.arrivals import draw_lengths
-from glmplan.serving.traffic.spec import Traffic, parse_traffic
-from glmplan.serving.traffic.traces import read_trace
 from glmplan.units import whole_number
+
+if TYPE_CHECKING:
+    from glmplan.serving.traffic.spec import Traffic
 
 __all__ = ["asked_under", "mean_request", "read_traffic", "traffic_of", "traffic_words"]
 
@@ -47,6 +47,7 @@ def mean_request(traffic: Traffic) -> tuple[int, int, int]:
 
     Examples
     --------
+    >>> from glmplan.serving.traffic.spec import Traffic
     >>> mean_request(Traffic(kind="sessions", users=1, input=1000, output=250, turns=9, shared_prefix=2000))
     (13000, 250, 12000)
     """
@@ -55,6 +56,8 @@ def mean_request(traffic: Traffic) -> tuple[int, int, int]:
         return inputs, outputs, 0
     inputs, outputs = traffic.input, traffic.output
     if traffic.lengths:
+        from glmplan.serving.traffic.arrivals import draw_lengths
+
         drawn = draw_lengths(traffic)(_LOOKED_AT, np.random.default_rng(0))
         inputs, outputs = (max(round(float(one.mean())), 1) for one in drawn)
     if traffic.kind != "sessions":
@@ -71,6 +74,8 @@ def _stamp(path: str) -> float:
 
 @lru_cache(maxsize=16)
 def _of_trace(path: str, changed: float) -> tuple[int, int]:
+    from glmplan.serving.traffic.traces import read_trace
+
     rows = [(one.input, one.output) for one, _ in zip(read_trace(path), range(_LOOKED_AT), strict=False)]
     inputs, outputs = np.mean(rows, axis=0) if rows else (1.0, 1.0)
     return max(round(float(inputs)), 1), max(round(float(outputs)), 1)
@@ -99,6 +104,7 @@ def asked_under(words: Words, traffic: Traffic | None) -> Asked:
     Examples
     --------
     >>> words = Words("llama-3.1-8b", "1xh100-sxm", input=1024)
+    >>> from glmplan.serving.traffic.spec import parse_traffic
     >>> asked = asked_under(words, parse_traffic("sessions:4", input=1000, output=250, turns=5))
     >>> asked.input_tokens, asked.cached_tokens
     (6000, 5000)
@@ -155,6 +161,8 @@ def read_traffic(spec: str, *, input: object = None, output: object = None, **fi
     """
     lengths = {"input": input, "output": output}
     whole = {name: whole_number(one, f"--{name}") for name, one in lengths.items() if one is not None}
+    from glmplan.serving.traffic.spec import parse_traffic
+
     return parse_traffic(spec, **whole, **fields)
 
 
@@ -181,6 +189,8 @@ def traffic_of(asked: Asked, spec: str | Traffic, **fields: Any) -> Traffic:
     SpecError
         If the traffic is wrong.
     """
+    from glmplan.serving.traffic.spec import Traffic, parse_traffic
+
     found = spec if isinstance(spec, Traffic) else parse_traffic(spec, **fields)
     if found.kind == "sessions":
         if isinstance(spec, Traffic) or asked.cached_tokens or not asked.lengths_given:
@@ -206,6 +216,7 @@ def traffic_words(traffic: Traffic) -> str:
 
     Examples
     --------
+    >>> from glmplan.serving.traffic.spec import parse_traffic
     >>> traffic_words(parse_traffic("sessions:20", start=60000, turns=12, input=4000, output=1000))
     '20 sessions at once of 12 turns, from 60,000 tokens to 120,000; 4,000 new tokens and 1,000 answered in a turn'
     """

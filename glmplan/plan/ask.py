@@ -581,6 +581,7 @@ def kept(
     traffic: str | Traffic,
     *,
     seed: int = 0,
+    least: float = 0.0,
     settings: Mapping[str, Any] | None = None,
     **arrivals: Unpack[Arrivals],
 ) -> Kept:
@@ -596,6 +597,8 @@ def kept(
         As in `simulate`.
     seed : int, optional
         Seed, [-]
+    least : float, optional
+        Probability below which it does not matter how low it is: the search ends there, [-]
     settings : mapping, optional
         As in `simulate`.
     **arrivals
@@ -624,4 +627,4 @@ def kept(
     with _python_words():
         arriving = _arriving(planned, traffic, arrivals)
         described = _described(planned, arriving, settings)
-        return kept_share(described.service, arriving, parse_slo(slo), **described.draws(), seed=seed)
+        return kept_share(described.service, arriving, parse_slo(slo), **described.draws(), seed=seed, least=least)

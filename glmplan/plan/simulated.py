@@ -9,18 +9,18 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from glmplan.errors import UnknownFact
 from glmplan.plan.capacity import Holding
 from glmplan.plan.plan import TrafficRun, UserRow
 from glmplan.plan.question import Asked
 from glmplan.plan.ranking import Scored, deployment_of, predicted, shown_users, typical_users
-from glmplan.plan.service import Described, service_of
-from glmplan.plan.simulator_inputs import inputs_of
 from glmplan.prediction.predict import Figure
-from glmplan.serving.simulate import Service, simulate
-from glmplan.serving.traffic.spec import Traffic
+
+if TYPE_CHECKING:
+    from glmplan.plan.service import Described
+    from glmplan.serving.traffic.spec import Traffic
 
 __all__ = ["beyond_steady", "shown_rate", "simulated_rows", "steady_rate", "traffic_run"]
 
@@ -71,6 +71,9 @@ def _runs(
     described: Described, traffic: Traffic, requests: int, warm: int, least: float, *, ends: bool = True
 ) -> _Runs:
     """Simulate a plan, and both its ends where they are wanted; a pool holds at least `least` tokens, [token]"""
+    # imported where it is needed: most answers are steady sums
+    from glmplan.serving.simulate import Service, simulate
+
     found = []
     slow = (described.high, described.first[1], described.room[0])
     quick = (described.low, described.first[0], described.room[1])
@@ -135,6 +138,10 @@ def shown_rate(asked: Asked, one: Scored) -> float:
 
 def _closed(asked: Asked, holding: Holding, traffic: Traffic | None = None) -> tuple[Described, Traffic, float]:
     """A plan as the simulator sees it, users who send what was asked, and the least room for one of them."""
+    from glmplan.plan.service import service_of
+    from glmplan.plan.simulator_inputs import inputs_of
+    from glmplan.serving.traffic.spec import Traffic
+
     lengths = {"input": asked.input_tokens, "output": asked.output_tokens}
     closed = Traffic(kind="closed", users=1, **lengths)
     if traffic is not None and traffic.kind == "sessions" and traffic.users is not None:
@@ -249,6 +256,9 @@ def traffic_run(
     UnknownFact
         If prompts cannot be timed on the part.
     """
+    from glmplan.plan.service import service_of
+    from glmplan.plan.simulator_inputs import inputs_of
+
     holding = scored.holding
     asked = _seated(asked, holding, traffic.users or asked.users[-1])
     inputs = inputs_of(asked, holding, deployment_of(asked, holding.terms))

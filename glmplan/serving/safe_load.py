@@ -559,6 +559,7 @@ def kept_share(
     waits: Sequence[float] = (),
     rooms: Sequence[float] = (),
     seed: int = 0,
+    least: float = 0.0,
 ) -> Kept:
     """The probability that a load keeps a promise, over arrivals and the interval of the step time.
 
@@ -576,6 +577,8 @@ def kept_share(
         As in `safe_load`, [-]
     seed : int, optional
         Seed, [-]
+    least : float, optional
+        Probability below which it does not matter how low it is: the rest is not simulated, and counts as kept, [-]
 
     Returns
     -------
@@ -612,9 +615,10 @@ def kept_share(
         failed = trial.margin > 0
         failures, passes = (failures + 1, 0) if failed else (failures, passes + 1)
         broken = trial.broken if failed else broken
-        if passes >= _ENOUGH:
+        kept = 1.0 - failures / len(search.variants)
+        if passes >= _ENOUGH or kept < least - 1e-9:
             break
-    return Kept(1.0 - failures / len(search.variants), broken, search.at(len(search.variants) // 2, load).summary)
+    return Kept(kept, broken, search.at(len(search.variants) // 2, load).summary if kept >= least - 1e-9 else {})
 
 
 def _late(factors: Sequence[float], waits: Sequence[float]) -> tuple[float, ...]:

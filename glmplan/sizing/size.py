@@ -1,7 +1,8 @@
 """What to buy or rent for a model, a load and a promise: machines by cost, with the probability of keeping it.
 
-Machines are looked at from the cheapest on. Of each the largest load is found that keeps the promise (`glmplan.safe`),
-and from it how many are needed; the search ends when even one machine of the next costs more than what was found.
+Machines are looked at from the cheapest on, as few of each as may do at best. What does not keep the promise
+(`glmplan.kept`) comes back with one machine more when its turn comes by cost; the search ends when the next costs more
+than the answers. Of these the largest load is found that keeps the promise (`glmplan.safe`).
 """
 
 from __future__ import annotations
@@ -46,8 +47,7 @@ class _Unit:
 
     candidate: Candidate
     planned: Deployed
-    least: float
-    most: float
+    needed: int
 
 
 @dataclass
@@ -59,7 +59,7 @@ class _Search:
     answers: int
     options: list[Option]
     unpriced: list[Option]
-    failed: list[tuple[_Unit, int, float, str]]
+    failed: dict[int, tuple[_Unit, int]]
     left_out: Counter[str]
     looked_at: int = 0
 
@@ -107,9 +107,9 @@ def sized(
     >>> found.options[0].planned.asked.machine.text
     '1xrtx-5090'
     """
-    search = _Search(asked, money, answers, [], [], [], Counter())
+    search = _Search(asked, money, answers, [], [], {}, Counter())
     listed, no_price = candidates(asked, money)
-    units: list[tuple[float, int, _Unit]] = []
+    units: list[tuple[float, int, int, _Unit]] = []
     place, total = 0, len(listed)
     while units or place < total:
         least = math.inf if place == total else _month(listed[place])
@@ -120,21 +120,27 @@ def sized(
                 place = total
                 continue
             for unit in _planned(search, listed[place]):
-                heappush(units, (unit.least, search.looked_at + len(units), unit))
+                heappush(units, (unit.needed * _month(unit.candidate), search.looked_at, unit.needed, unit))
             place += 1
             progress(place, total)
             continue
-        cost, _, unit = heappop(units)
+        cost, order, machines, unit = heappop(units)
         if cost > search.bound() and not every:
             search.left_out["costs more than the answers even if all goes well"] += 1 + len(units)
             units = []
             continue
-        _judge(search, unit)
+        # what does not do with so many machines may do with one more
+        if not _judge(search, unit, machines) and machines < asked.most_machines:
+            heappush(units, ((machines + 1) * _month(unit.candidate), order, machines + 1, unit))
     options = sorted(search.options, key=_order)[:answers]
     unpriced = sorted(search.unpriced, key=lambda one: (one.accelerators, one.name))[:answers]
     found = Sized(asked, money, tuple(options), tuple(unpriced), cheaper=_cheaper(search, options),
                   left_out=dict(search.left_out), looked_at=search.looked_at, no_price=no_price)  # fmt: skip
-    found = replace(found, options=tuple(_with_headroom(one, asked) for one in options))
+    found = replace(
+        found,
+        options=tuple(_with_headroom(one, asked) for one in options),
+        unpriced=tuple(_with_headroom(one, asked) for one in unpriced),
+    )
     paid, missing = _per_token(found)
     return replace(found, per_token=paid, per_token_missing=missing)
 
@@ -142,7 +148,9 @@ def sized(
 def _with_headroom(one: Option, asked: SizeQuestion) -> Option:
     """The option with the largest load that it carries, also beyond what was asked for."""
     found = safe(one.planned, asked.slo, traffic=asked.traffic, most=_BEYOND * asked.load / one.machines)
-    carried = max(found.load * one.machines, asked.load)
+    carried = found.load * one.machines
+    if one.sure.probability >= asked.probability:
+        carried = max(carried, asked.load)
     breaks = found.breaks_first or one.sure.broken
     return replace(one, carried=carried, breaks_first=breaks, beyond=not found.breaks_first)
 
@@ -152,9 +160,9 @@ def _month(one: Candidate) -> float:
     return math.inf if one.least is None else one.least
 
 
-def _order(one: Option) -> tuple[float, float, float, str]:
-    """Cheaper first; for the same money what is surer, then what carries more."""
-    return one.way.usd or math.inf, -one.sure.probability, -one.carried, one.name
+def _order(one: Option) -> tuple[float, float, str]:
+    """Cheaper first; for the same money what is surer."""
+    return one.way.usd or math.inf, -one.sure.probability, one.name
 
 
 def _planned(search: _Search, one: Candidate) -> Iterator[_Unit]:
@@ -199,12 +207,13 @@ def _plan(search: _Search, one: Candidate, word: str, engine: str | None) -> _Un
     if not most:
         search.left_out["too slow for the promise even with one user"] += 1
         return None
-    needed = math.ceil(asked.load / most - 1e-9)
+    needed = max(math.ceil(asked.load / most - 1e-9), 1)
     if needed > asked.most_machines:
         search.left_out["more machines than are allowed"] += 1
-        search.failed.append((_Unit(one, planned, 0.0, most), asked.most_machines, 0.0, ""))
+        unit = _Unit(one, planned, needed)
+        search.failed[id(unit)] = (unit, asked.most_machines)
         return None
-    return _Unit(one, planned, needed * _month(one), most)
+    return _Unit(one, planned, needed)
 
 
 def _at_best(planned: Deployed, asked: SizeQuestion) -> float:
@@ -232,33 +241,25 @@ def _at_best(planned: Deployed, asked: SizeQuestion) -> float:
     return float(high)
 
 
-def _judge(search: _Search, unit: _Unit) -> None:
-    """How many of a machine carry the load, found by simulation."""
+def _judge(search: _Search, unit: _Unit, machines: int) -> bool:
+    """Whether so many machines keep the promise, by simulation; an option if they also may be paid."""
     asked, one, planned = search.asked, unit.candidate, unit.planned
-    most = asked.load if asked.unit != "users" else max(min(asked.load, unit.most), 1)
-    found = safe(planned, asked.slo, traffic=asked.traffic, most=most)
-    needed = math.ceil(asked.load / found.load - 1e-9) if found.load else asked.most_machines + 1
-    sure = None
-    while needed <= asked.most_machines:
-        sure = kept_by(planned, asked, needed)
-        if sure.probability >= asked.probability:
-            break
-        needed += 1
-    if sure is None or needed > asked.most_machines:
-        search.left_out["too slow, too small or too unsure for the promise"] += 1
-        search.failed.append((unit, asked.most_machines, found.load, found.breaks_first))
-        return
-    watts = None if one.watts is None else needed * one.watts
-    affordable = [way for way in _ways(search, one, needed) if within(asked, way, watts, search.money)]
-    search.failed.append((unit, needed - 1, found.load, found.breaks_first))
+    sure = kept(planned, asked.slo, _share(asked.traffic, machines), least=asked.probability)
+    if sure.probability < asked.probability:
+        search.failed[id(unit)] = (unit, machines)
+        if machines == asked.most_machines:
+            search.left_out["too slow, too small or too unsure for the promise"] += 1
+        return False
+    watts = None if one.watts is None else machines * one.watts
+    affordable = [way for way in _ways(search, one, machines) if within(asked, way, watts, search.money)]
     if not affordable:
         search.left_out["beyond the budget or the power"] += 1
-        return
+        return True
     option = Option(
-        planned, needed, affordable[0], watts, max(found.load * needed, asked.load), sure,
-        found.breaks_first or sure.broken, _predicted(planned, asked, needed), beyond=not found.breaks_first,
-    )  # fmt: skip
+        planned, machines, affordable[0], watts, asked.load, sure, sure.broken, _predicted(planned, asked, machines)
+    )
     (search.options if option.way.usd is not None else search.unpriced).append(option)
+    return True
 
 
 def _ways(search: _Search, one: Candidate, machines: int) -> tuple[Way, ...]:
@@ -308,23 +309,21 @@ def _cheaper(search: _Search, options: list[Option]) -> Option | None:
     """Of the machines that cost less than the first answer, what keeps the promise most probably."""
     least = min((one.way.usd for one in options if one.way.usd is not None), default=math.inf)
     below = []
-    for unit, most, carried, breaks in search.failed:
+    for unit, most in search.failed.values():
         for machines in range(most, 0, -1):
             watts = None if unit.candidate.watts is None else machines * unit.candidate.watts
             ways = [way for way in _ways(search, unit.candidate, machines) if way.usd is not None and way.usd < least]
             ways = [way for way in ways if within(search.asked, way, watts, search.money)]
             if ways:
-                below.append((ways[0].usd or 0.0, unit, machines, ways[0], watts, carried, breaks))
+                below.append((ways[0].usd or 0.0, unit.planned, machines, ways[0], watts))
                 break
-    near = sorted(below, key=lambda row: (-row[0], row[1].planned.asked.machine.text))[:_NEAR]
+    near = sorted(below, key=lambda row: (-row[0], row[1].asked.machine.text))[:_NEAR]
     judged = []
-    for _, unit, machines, way, watts, carried, breaks in near:
-        sure = kept_by(unit.planned, search.asked, machines)
-        at_load = _predicted(unit.planned, search.asked, machines)
-        judged.append(
-            Option(unit.planned, machines, way, watts, carried * machines, sure, breaks or sure.broken, at_load)
-        )
-    return max(judged, key=lambda one: (one.sure.probability, one.carried, one.way.usd), default=None)
+    for _, planned, machines, way, watts in near:
+        sure, at_load = kept_by(planned, search.asked, machines), _predicted(planned, search.asked, machines)
+        judged.append(Option(planned, machines, way, watts, 0.0, sure, sure.broken, at_load))
+    best = max(judged, key=lambda one: (one.sure.probability, one.way.usd), default=None)
+    return None if best is None else _with_headroom(best, search.asked)
 
 
 def _per_token(found: Sized) -> tuple[Paid | None, str]:

@@ -45,6 +45,7 @@ WIDE = {
     "_text": "a line of a table: what a column is",
     # calls of the library, all but the first by name and with a default
     "safe": "what a program may say of a search, by name",
+    "kept": "what a program may say of a promise, by name",
     "swept_on": "what a sweep is told by whoever runs it, by name",
     "simulate": "what may be asked of a simulation, by name",
     "safe_load": "what may be asked of a search, by name",
