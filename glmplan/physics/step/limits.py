@@ -31,7 +31,10 @@ class Perfect(StepWork):
     @classmethod
     def of(cls, given: StepWork) -> Perfect:
         """The same structure with such kernels."""
-        return cls(**{one.name: getattr(given, one.name) for one in fields(StepWork)})
+        found = cls(**{one.name: getattr(given, one.name) for one in fields(StepWork)})
+        # products are those of the model and its formats, whatever runs them: they are not made a second time
+        found.__dict__.update({name: getattr(given, name) for name in ("main", "draft", "joined", "head")})
+        return found
 
 
 def least_seconds(structure: StepWork, *, layout: Layout, points: StepPoints) -> np.ndarray:
