@@ -387,7 +387,7 @@ def runs_sparse(
         Attention backend where it is known; a community sparse kernel names itself ``nsa`` or ``sparse``.
     engine : str, optional
         The engine, which may bring kernels of its own.
-    version : str or tuple of int, optional
+    version : str, optional
         Its version; where it is not said, or cannot be ordered, it brings none.
 
     Returns
