@@ -75,7 +75,7 @@ def main() -> None:
         print(f"  gone since {before}: {' '.join(sorted(old - set(names)))}")
         project = {"trtllm": "tensorrt-llm"}.get(given.engine, given.engine)
         where = ", ".join(modules[:3]) + " ..." * (len(modules) > 3)
-        source = f"https://pypi.org/project/{project}/{version}/ ({where})"
+        source = f"wheel of {project} {version} ({where})"
         kept[version] = {"version": version, "source": source, "flags": names}
     text = "# Options of the server by release, names only: written by tools/engine_flags.py\n"
     for version in sorted(kept, key=version_key):
