@@ -80,8 +80,8 @@ def main() -> None:
     text = "# Options of the server by release, names only: written by tools/engine_flags.py\n"
     for version in sorted(kept, key=version_key):
         one = kept[version]
-        names = "\n".join(f'    "{name}",' for name in one["flags"])
-        text += f'\n[[versions]]\nversion = "{version}"\nsource = "{one["source"]}"\nflags = [\n{names}\n]\n'
+        lines = "\n".join(f'    "{name}",' for name in one["flags"])
+        text += f'\n[[versions]]\nversion = "{version}"\nsource = "{one["source"]}"\nflags = [\n{lines}\n]\n'
     file.parent.mkdir(exist_ok=True)
     file.write_text(text)
 
