@@ -75,13 +75,13 @@ def main() -> None:
         print(f"  gone since {before}: {' '.join(sorted(old - set(names)))}")
         project = {"trtllm": "tensorrt-llm"}.get(given.engine, given.engine)
         where = ", ".join(modules[:3]) + " ..." * (len(modules) > 3)
-        source = f"https://pypi.org/project/{project}/{version}/ ({where})"
+        source = f"wheel of {project} {version} ({where})"
         kept[version] = {"version": version, "source": source, "flags": names}
     text = "# Options of the server by release, names only: written by tools/engine_flags.py\n"
     for version in sorted(kept, key=version_key):
         one = kept[version]
-        names = "\n".join(f'    "{name}",' for name in one["flags"])
-        text += f'\n[[versions]]\nversion = "{version}"\nsource = "{one["source"]}"\nflags = [\n{names}\n]\n'
+        lines = "\n".join(f'    "{name}",' for name in one["flags"])
+        text += f'\n[[versions]]\nversion = "{version}"\nsource = "{one["source"]}"\nflags = [\n{lines}\n]\n'
     file.parent.mkdir(exist_ok=True)
     file.write_text(text)
 

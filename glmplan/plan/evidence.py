@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 from functools import cache
 
 from glmplan.facts.folders import data_folder
@@ -15,8 +16,6 @@ __all__ = ["EVIDENCE", "evidence_words"]
 EVIDENCE: tuple[str, ...] = ("measured", "measured on another part", "recipe only", "nobody ran it")
 #: class of what the fit knows (`glmplan.prediction.effects.KNOWLEDGE`) → place in `EVIDENCE`; others are not measured
 _MEASURED = {"site": 0, "configuration": 0, "group": 0, "pair": 1, "format": 1, "model": 1}
-#: published runs of models that are held in part or whole by the memory of a host
-_HOSTED = ("ktransformers", "llama-cpp-strix-halo", "other-public")
 
 
 def evidence_words(asked: Asked, knowledge: str, *, by_host: bool, cards: int) -> str:
@@ -52,21 +51,21 @@ def evidence_words(asked: Asked, knowledge: str, *, by_host: bool, cards: int) -
 
 
 def _of_host(asked: Asked) -> int | None:
-    """Place in `EVIDENCE` by the published runs of hosts, None where they have not the model."""
-    parts = _measured_on_hosts().get((asked.engine, asked.model.name))
-    if parts is None:
+    """Place in `EVIDENCE` by the published runs themselves, None where they have not the model."""
+    parts = _parts_measured(asked.engine, asked.model.name)
+    if not parts:
         return None
     return 0 if asked.machine.accelerator.name in parts else 1
 
 
 @cache
-def _measured_on_hosts() -> dict[tuple[str, str], frozenset[str]]:
-    """Engine and model → parts of its runs."""
-    found: dict[tuple[str, str], set[str]] = {}
-    for name in _HOSTED:
-        file = data_folder("calibration") / "measurements" / f"{name}.csv"
-        if file.is_file():
-            with file.open(encoding="utf-8", newline="") as stream:
-                for row in csv.DictReader(stream):
-                    found.setdefault((row["engine"], row["model"]), set()).add(row["accelerator"])
-    return {key: frozenset(parts) for key, parts in found.items()}
+def _parts_measured(engine: str, model: str) -> frozenset[str]:
+    """Parts that have runs of a model with an engine."""
+    found = set()
+    for file in sorted((data_folder("calibration") / "measurements").glob("*.csv")):
+        text = file.read_text(encoding="utf-8")
+        # most tables have nothing of the model, and reading their columns takes long
+        if f",{model}," in text and f",{engine}," in text:
+            rows = csv.DictReader(io.StringIO(text))
+            found |= {row["accelerator"] for row in rows if (row.get("engine"), row.get("model")) == (engine, model)}
+    return frozenset(found)

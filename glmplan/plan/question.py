@@ -317,13 +317,11 @@ def read_words(words: Words) -> Asked:
 
 
 def _version(given: object, engine: str, assumed: list[str]) -> str | None:
-    text = _text("--engine-version", given)
     try:
-        version = known_version(engine, text)
+        version = known_version(engine, _text("--engine-version", given))
     except SpecError as error:
-        raise SpecError(error.message, field="--engine-version", value=text) from None
-    newest = load_engine(engine).newest
-    if version is None and newest is not None:
+        raise SpecError(error.message, field="--engine-version", value=given) from None
+    if version is None and (newest := load_engine(engine).newest):
         assumed.append(f"{engine} {newest}: the newest release that evidence covers")
     return version
 
@@ -491,8 +489,8 @@ def users_at_once(given: object, field: str) -> int:
 
 def _drafting(words: Words, model: ModelSpec, assumed: list[str]) -> tuple[int, float | None]:
     mtp = _whole("--mtp", words.mtp, 0) or 0
-    if mtp > 16:
-        raise SpecError("is more than 16 drafted tokens", field="--mtp", value=mtp)
+    if mtp > (most := (model.mtp and model.mtp.block) or 16):
+        raise SpecError(f"is more than {most} drafted tokens", field="--mtp", value=mtp)
     if mtp and model.draft_layers is None:
         raise SpecError(f"asks for MTP layers, which {model.name} has not; leave it out", field="--mtp", value=mtp)
     if mtp and model.draft_head is not None:

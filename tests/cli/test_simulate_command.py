@@ -126,7 +126,8 @@ def test_an_interrupt_keeps_the_records_and_ends_with_130(tmp_path):
 
 
 def test_a_model_on_a_machine_is_simulated_with_the_step_time_of_fit(glmplan, capsys):
-    words = ("glm-5.1-nvfp4", "--on", "6xrtx-pro-6000-ws", "--input", "2048", "--output", "256")
+    words = ("glm-5.1-nvfp4", "--on", "6xrtx-pro-6000-ws", "--engine-version", "0.19.0")
+    words += ("--input", "2048", "--output", "256")
     code, out, _ = glmplan(capsys, "simulate", *words, "--traffic", "closed:8", "--requests", "400", "--format", "json")
     found = json.loads(out)
     assert code == 0

@@ -432,8 +432,7 @@ class ModelSpec(_Record):
     @model_validator(mode="after")
     def _consistent(self) -> ModelSpec:
         names = expand_stack(self.stack)
-        unknown = sorted(set(names) - set(self.layers))
-        if unknown:
+        if unknown := sorted(set(names) - set(self.layers)):
             raise ValueError(f"stack names layer kinds that are not described: {', '.join(unknown)}")
         if not names:
             raise ValueError("stack is empty")
