@@ -229,23 +229,13 @@ def _climb(endpoint: Any, ladder: Any, client: ClientOptions, report: ReportOpti
     import asyncio
     import signal
 
-    from rich.progress import BarColumn, Progress, TextColumn
-
-    from glmplan.cli.screen import console
     from glmplan.measure.client import Patience
     from glmplan.measure.guard import Limits
     from glmplan.measure.ladder import climb
 
     journal, earlier = _journal(endpoint, report)
     ended_by = 0
-    progress = Progress(
-        TextColumn("{task.description}", markup=False),
-        BarColumn(),
-        TextColumn("{task.fields[figures]}", markup=False),
-        console=console(stderr=True),
-        disable=report.as_json,
-        transient=True,
-    )
+    progress = _bar(hidden=report.as_json)
 
     async def run() -> Any:
         stop = asyncio.Event()
@@ -288,6 +278,20 @@ def _climb(endpoint: Any, ladder: Any, client: ClientOptions, report: ReportOpti
     finally:
         journal.close()
     return record, journal, ended_by
+
+
+def _bar(*, hidden: bool) -> Any:
+    """A bar of the ladder on standard error; what a server says is shown as it stands."""
+    from rich.progress import BarColumn, Progress, TextColumn
+
+    from glmplan.cli.screen import console
+
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        TextColumn("{task.fields[figures]}", markup=False),
+    )
+    return Progress(*columns, console=console(stderr=True), disable=hidden, transient=True)
 
 
 def _journal(endpoint: Any, report: ReportOptions) -> tuple[Any, list[dict[str, Any]]]:

@@ -20,9 +20,10 @@ from glmplan.measure.endpoint import Endpoint, Prompt
 from glmplan.measure.outside import api_key
 from glmplan.measure.request_result import Outcome, RequestRecord
 from glmplan.measure.server_sent_events import Chunk, EventParser, MalformedStream, read_chunk
+from glmplan.measure.usage import count_tokens
 from glmplan.units import finite_number
 
-__all__ = ["Client", "Endpoint", "Patience", "Prompt", "most_prompt_tokens"]
+__all__ = ["Client", "Endpoint", "Patience", "Prompt"]
 
 
 _RESENT = 2
@@ -33,8 +34,6 @@ _LARGEST_PAGE, _PAGE_SECONDS = 8 * 2**20, 10.0
 _REFUSAL = 4096
 #: chunks with text beyond those asked for, after which an answer counts as one without end [-]
 _MUCH_MORE = 64
-#: tokens of a prompt beyond those sent that a template may add [token]
-_TEMPLATE = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,7 +293,7 @@ class Client:
                     usage = chunk
                 finished = finished or chunk.finished
             record.e2e = last - record.start
-        _count(record, usage, asked)
+        count_tokens(record, usage, asked)
         if not record.chunks:
             # an answer whose text is empty throughout: tokens may have been made, but no first one was seen
             record.outcome, record.detail = Outcome.EMPTY, "the answer carried no token"
@@ -334,53 +333,6 @@ class Client:
         rejected = 300 <= response.status_code < 500
         record.outcome = Outcome.REJECTED if rejected else Outcome.FAILED
         record.detail = self.outside.clean(f"HTTP {response.status_code} {said[:_REFUSAL].decode(errors='replace')}")
-
-
-def _count(record: RequestRecord, usage: Chunk | None, asked: int) -> None:
-    """Decide how many tokens there were. A chunk holds one token or more, so fewer tokens than chunks is impossible.
-
-    More chunks than tokens asked for are impossible too, but for one that ends the answer, and so are prompts of far
-    more tokens than were sent: then nobody knows what was measured, and `doubt` says why.
-    """
-    if usage is None or usage.completion_tokens is None:
-        record.output_tokens, record.counted_by = record.chunks, "chunks"
-    elif not record.chunks - 1 <= usage.completion_tokens <= max(asked, 1) or usage.completion_tokens < 1:
-        record.output_tokens, record.counted_by = record.chunks, "chunks, usage is wrong"
-    else:
-        record.output_tokens = usage.completion_tokens
-    if record.chunks > asked + 1:
-        record.doubt = f"{record.chunks} chunks with text for {asked} tokens"
-    prompt, cached = (usage.prompt_tokens or 0, usage.cached_tokens or 0) if usage is not None else (0, 0)
-    if prompt > most_prompt_tokens(record.input_tokens):
-        told = f"{prompt:,}" if prompt < 10**12 else "10¹² or more"
-        record.doubt = f"usage tells of {told} prompt tokens where {record.input_tokens:,} were sent"
-    elif prompt > 0:
-        record.input_tokens = prompt
-    if 0 < cached <= record.input_tokens:
-        record.cached_tokens = cached
-    elif cached > record.input_tokens and not record.doubt:
-        record.doubt = "usage tells of more cached tokens than the prompt has"
-
-
-def most_prompt_tokens(sent: int) -> float:
-    """Return what a prompt can have in tokens at most, the server's template included.
-
-    Parameters
-    ----------
-    sent : int
-        Tokens that were sent, as counted with the server's tokenizer; 0 where that is not known, [token]
-
-    Returns
-    -------
-    float
-        Bound, [token]
-
-    Examples
-    --------
-    >>> most_prompt_tokens(64)
-    144.0
-    """
-    return 1.25 * sent + _TEMPLATE if sent > 0 else 1e9
 
 
 def _retry_after(header: str | None) -> float:
