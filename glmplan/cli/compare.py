@@ -9,6 +9,7 @@ import typer
 
 from glmplan.cli import options as o
 from glmplan.cli.forms import Form
+from glmplan.cli.screen import say
 
 if TYPE_CHECKING:
     from glmplan.sizing.compare import Compared
@@ -49,25 +50,25 @@ def _show(found: Compared, utilisation: float, form: Form) -> None:
     if form is Form.json:
         content: dict[str, Any] = {"users": found.users, "plans": sides}
         content["causes"] = {side.name: list(why) for side, why in zip(found.sides[1:], found.causes, strict=True)}
-        print(json.dumps(content, indent=2))
+        say(json.dumps(content, indent=2))
         return
     if form is Form.csv:
         from glmplan.facts.tables import frame_of
 
-        print(frame_of(sides).to_csv(index=False, float_format="%.6g"), end="")
+        say(frame_of(sides).to_csv(index=False, float_format="%.6g"), end="")
         return
     rows = [{"": name, **{side["plan"]: side[name] for side in sides}} for name in sides[0] if name != "plan"]
     if form is Form.md:
         names = list(rows[0])
-        print("| " + " | ".join(names) + " |\n" + "|---" * len(names) + "|")
+        say("| " + " | ".join(names) + " |\n" + "|---" * len(names) + "|")
         for row in rows:
-            print("| " + " | ".join("" if row[name] is None else str(row[name]) for name in names) + " |")
+            say("| " + " | ".join("" if row[name] is None else str(row[name]) for name in names) + " |")
     else:
         from glmplan.facts.tables import table_text
 
-        print(f"{found.users} users at once")
-        print(table_text(rows))
+        say(f"{found.users} users at once")
+        say(table_text(rows))
     for side, why in zip(found.sides[1:], found.causes, strict=True):
-        print(f"\n{side.name}, beside {found.sides[0].name}:")
+        say(f"\n{side.name}, beside {found.sides[0].name}:")
         for line in why:
-            print(f"  {line}")
+            say(f"  {line}")

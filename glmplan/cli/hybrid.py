@@ -11,6 +11,7 @@ import typer
 
 from glmplan.cli import options as o
 from glmplan.cli.forms import Form
+from glmplan.cli.screen import say
 
 if TYPE_CHECKING:
     from glmplan.sizing.hybrid import Mix
@@ -35,7 +36,7 @@ def command(
     mix = best_mix(read)
     scale = break_even_scale(read) if read.locals and read.sellers else None
     if form is Form.json:
-        print(json.dumps({**asdict(mix), "break_even_scale": scale}, indent=2))
+        say(json.dumps({**asdict(mix), "break_even_scale": scale}, indent=2))
         return
     if form in (Form.csv, Form.md):
         _table(mix, form)
@@ -46,31 +47,31 @@ def command(
 def _table(mix: Mix, form: Form) -> None:
     rows = [(name, server, share) for name, servers in mix.shares.items() for server, share in servers.items()]
     if form is Form.csv:
-        print("class,server,share")
-        print("\n".join(f"{name},{server},{share:.6g}" for name, server, share in rows))
+        say("class,server,share")
+        say("\n".join(f"{name},{server},{share:.6g}" for name, server, share in rows))
         return
-    print("| class | server | share |\n|---|---|---|")
-    print("\n".join(f"| {name} | {server} | {share:.1%} |" for name, server, share in rows))
+    say("| class | server | share |\n|---|---|---|")
+    say("\n".join(f"| {name} | {server} | {share:.1%} |" for name, server, share in rows))
 
 
 def _text(read: Portfolio, mix: Mix, scale: float | None) -> None:
     owned = ", ".join(f"{count} × {name}" for name, count in mix.machines.items() if count) or "no machine"
-    print(
+    say(
         f"{mix.usd_month:,.0f} USD a month: {owned} for {mix.usd_local:,.0f}, APIs for {sum(mix.usd_api.values()):,.0f}"
     )
     for name, servers in mix.shares.items():
-        print(f"  {name}: " + ", ".join(f"{share:.0%} {server}" for server, share in servers.items()))
+        say(f"  {name}: " + ", ".join(f"{share:.0%} {server}" for server, share in servers.items()))
     for seller in read.sellers:
         for name, why in seller.refused.items():
-            print(f"  {name} does not go to {seller.name}: {why}")
+            say(f"  {name} does not go to {seller.name}: {why}")
     for local in read.locals:
         carried = ", ".join(f"{rate:.3g}/s of {name}" for name, rate in local.carries.items())
         used = mix.used[local.name]
         busy = f"; used {max(used):.0%} at the peak, {sum(used) / len(used):.0%} over the day" if any(used) else ""
-        print(f"  {local.name}: {local.usd_month:,.0f} USD a month ({local.paid}), carries {carried}{busy}")
+        say(f"  {local.name}: {local.usd_month:,.0f} USD a month ({local.paid}), carries {carried}{busy}")
         worth = mix.shadow[local.name]
         if worth > 0:
             said = "more than" if worth > local.usd_month else "less than"
-            print(f"    one more would save {worth:,.0f} USD a month at the margin, {said} it costs")
+            say(f"    one more would save {worth:,.0f} USD a month at the margin, {said} it costs")
     if scale is not None:
-        print(f"  the first machine is worth its cost from {scale:.3g} times this volume on")
+        say(f"  the first machine is worth its cost from {scale:.3g} times this volume on")

@@ -10,6 +10,7 @@ import typer
 
 from glmplan.cli import options as o
 from glmplan.cli.forms import Form
+from glmplan.cli.screen import say
 
 __all__ = ["command"]
 
@@ -54,19 +55,19 @@ def command(
 
         write_chart(tornado_chart(rows, title=f"{of} of {model} on {on}", unit=unit), plot)
     if form is Form.json:
-        print(json.dumps({"outcome": of, "unit": unit, "value": rest, "moves": rows}, indent=2))
+        say(json.dumps({"outcome": of, "unit": unit, "value": rest, "moves": rows}, indent=2))
     elif form is Form.csv:
         from glmplan.facts.tables import frame_of
 
-        print(frame_of(rows).to_csv(index=False, float_format="%.6g"), end="")
+        say(frame_of(rows).to_csv(index=False, float_format="%.6g"), end="")
     elif form is Form.md:
-        print("| what | low | high | from | to | know it by |\n|---|---|---|---|---|---|")
+        say("| what | low | high | from | to | know it by |\n|---|---|---|---|---|---|")
         for row in rows:
-            print(
+            say(
                 "| "
                 + " | ".join(f"{value:.4g}" if isinstance(value, float) else str(value) for value in row.values())
                 + " |"
             )
     else:
-        print(f"{of} of {planned.asked.model.name} on {planned.asked.machine.text}, {users} users: {rest:,.4g} {unit}")
-        print(table_text(rows))
+        say(f"{of} of {planned.asked.model.name} on {planned.asked.machine.text}, {users} users: {rest:,.4g} {unit}")
+        say(table_text(rows))

@@ -12,6 +12,7 @@ import typer
 
 from glmplan.cli import options as o
 from glmplan.cli.forms import Form
+from glmplan.cli.screen import say
 
 if TYPE_CHECKING:
     from glmplan.sizing.size_answer import Sized
@@ -98,10 +99,10 @@ def _contract(found: Sized, path: Path) -> None:
     from glmplan.sizing.acceptance import acceptance_test
 
     if not found.options:
-        print("no acceptance test: nothing keeps the promise")
+        say("no acceptance test: nothing keeps the promise")
         return
     write_atomically(path, acceptance_test(found.options[0], found))
-    print(f"acceptance test: {path}")
+    say(f"acceptance test: {path}")
 
 
 def _show(found: Sized, form: Form) -> None:
@@ -109,10 +110,10 @@ def _show(found: Sized, form: Form) -> None:
 
     content = size_content(found)
     if form is Form.json:
-        print(json.dumps(content, indent=2))
+        say(json.dumps(content, indent=2))
         return
     if form is Form.text:
-        print(size_text(found, content))
+        say(size_text(found, content))
         return
     from glmplan.facts.tables import frame_of
 
@@ -120,9 +121,9 @@ def _show(found: Sized, form: Form) -> None:
         {name: value for name, value in row.items() if not isinstance(value, dict | list)} for row in content["options"]
     ]
     if form is Form.csv:
-        print(frame_of(plain).to_csv(index=False, float_format="%.6g"), end="")
+        say(frame_of(plain).to_csv(index=False, float_format="%.6g"), end="")
         return
     names = list(plain[0]) if plain else []
-    print("| " + " | ".join(names) + " |\n" + "|---" * len(names) + "|")
+    say("| " + " | ".join(names) + " |\n" + "|---" * len(names) + "|")
     for row in plain:
-        print("| " + " | ".join("" if row[name] is None else str(row[name]) for name in names) + " |")
+        say("| " + " | ".join("" if row[name] is None else str(row[name]) for name in names) + " |")

@@ -11,6 +11,7 @@ import typer
 
 from glmplan.cli import options as o
 from glmplan.cli.forms import Form
+from glmplan.cli.screen import say
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -131,7 +132,7 @@ def _computed(sweep: Sweep, paid: Money, money: o.MoneyOptions, output: OutputOp
         found = Swept(sweep, tuple(reached[number] for number in sorted(reached)))
         left = f"{len(reached)} of {sweep.structures} combinations are done"
         after = f"; go on with --resume --out {output.out}" if kept is not None else ""
-        print(f"interrupted: {left}{after}", file=sys.stderr)
+        say(f"interrupted: {left}{after}", err=True)
         raise
     if kept is not None:
         kept.close()
@@ -149,7 +150,7 @@ def _run(here: Any, sweep: Sweep, paid: Money, output: OutputOptions, **hooks: A
     except SpecError as error:
         if not output.alone:
             raise
-        print(f"{error}; computing here, because of --or-alone", file=sys.stderr)
+        say(f"{error}; computing here, because of --or-alone", err=True)
         return here(sweep, money=paid, exact=output.exact, **hooks)
 
 
@@ -166,17 +167,17 @@ def _show(frame: pd.DataFrame, found: Swept, paid: Money, output: OutputOptions)
         _print(frame, output.form)
         return
     works = frame["verdict"].isin(("fits", "tight"))
-    print(f"{len(frame):,} points, {int(works.sum()):,} of them possible; nothing beats {int(best.sum()):,} in "
+    say(f"{len(frame):,} points, {int(works.sum()):,} of them possible; nothing beats {int(best.sum()):,} in "
           f"{', '.join(names)}")  # fmt: skip
     varied = [name for name, values in found.sweep.axes.items() if len(values) > 1]
     _list(frame[best], names, varied)
     wrong = frame.loc[~works, "reason"].value_counts()
     for reason, count in list(wrong.items())[:_LISTED]:
-        print(f"  not possible at {count:,}: {reason}")
+        say(f"  not possible at {count:,}: {reason}")
     for note in paid.terms.notes:
-        print(f"note: {note}")
+        say(f"note: {note}")
     if output.out is not None:
-        print(f"all points: {output.out}")
+        say(f"all points: {output.out}")
 
 
 def _usual(frame: pd.DataFrame) -> tuple[str, ...]:
@@ -192,9 +193,9 @@ def _list(best: pd.DataFrame, names: tuple[str, ...], varied: list[str]) -> None
     shown = [name for name in words if name in best]
     rows = best.sort_values(list(names), ascending=False).head(_LISTED)
     columns = list(dict.fromkeys([*shown, "tpot_mean_ms", "ttft_mean_ms", *names, "knowledge"]))
-    print(table_text({name: _plain(row[name]) for name in columns} for row in rows.to_dict("records")))
+    say(table_text({name: _plain(row[name]) for name in columns} for row in rows.to_dict("records")))
     if len(best) > _LISTED:
-        print(f"… and {len(best) - _LISTED:,} more")
+        say(f"… and {len(best) - _LISTED:,} more")
 
 
 def _plain(value: Any) -> Any:
@@ -205,8 +206,8 @@ def _print(frame: pd.DataFrame, form: Form) -> None:
     if form is Form.csv:
         frame.to_csv(sys.stdout, index=False, float_format="%.6g")
     elif form is Form.json:
-        print(frame.to_json(orient="records", double_precision=6, indent=1))
+        say(frame.to_json(orient="records", double_precision=6, indent=1))
     else:
-        print("| " + " | ".join(frame.columns) + " |\n" + "|---" * len(frame.columns) + "|")
+        say("| " + " | ".join(frame.columns) + " |\n" + "|---" * len(frame.columns) + "|")
         for row in frame.itertuples(index=False):
-            print("| " + " | ".join("" if value is None else str(value) for value in row) + " |")
+            say("| " + " | ".join("" if value is None else str(value) for value in row) + " |")

@@ -20,12 +20,13 @@ from glmplan.plan.arriving import read_traffic, traffic_of
 from glmplan.plan.capacity import Holding
 from glmplan.plan.make_plan import fit_answer
 from glmplan.plan.memory_plan import MemoryPlan
-from glmplan.plan.question import Asked, Words, read_words, users_at_once
+from glmplan.plan.question import Asked, Words, read_words
 from glmplan.plan.ranking import deployment_of, predicted
 from glmplan.plan.service import Described, service_of
 from glmplan.plan.simulator_inputs import chosen, inputs_of
 from glmplan.plan.step_times import StepTimes
 from glmplan.plan.users import usual_promise
+from glmplan.plan.users_asked import users_at_once
 from glmplan.prediction.deployment import Deployment
 from glmplan.prediction.own_site import site_calibration
 from glmplan.prediction.predict import Prediction

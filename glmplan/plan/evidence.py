@@ -6,6 +6,7 @@ import csv
 import io
 from functools import cache
 
+from glmplan.facts.files import MOST_OF_RUNS, read_text
 from glmplan.facts.folders import data_folder
 from glmplan.plan.question import Asked
 from glmplan.plan.recipe_words import recipe_for
@@ -63,7 +64,7 @@ def _parts_measured(engine: str, model: str) -> frozenset[str]:
     """Parts that have runs of a model with an engine."""
     found = set()
     for file in sorted((data_folder("calibration") / "measurements").glob("*.csv")):
-        text = file.read_text(encoding="utf-8")
+        text = read_text(file, most=MOST_OF_RUNS)
         # most tables have nothing of the model, and reading their columns takes long
         if f",{model}," in text and f",{engine}," in text:
             rows = csv.DictReader(io.StringIO(text))

@@ -92,17 +92,13 @@ def answer_of(asked: Asked, traffic: Traffic | None = None) -> FitAnswer:
     solution = solve(asked)
     first, best = solution.ranked[0], solution.best
     verdict = verdict_of(asked, first)
-    unknown = (*missing, *(() if matrix_rate_known(asked) else ("matrix rate",)))
-    if not speed_known(asked) and not missing:
-        unknown = ("memory bandwidth of the host",)
-    unknown += (first.unknown,) if first.unknown else ()
     limit = asked.longest_request
     common = {
         "asked": asked,
         "verdict": verdict,
         "headline": _headline(solution, verdict),
         "reasons": _reasons(solution, verdict),
-        "unknown": unknown,
+        "unknown": _unknown_of(asked, missing, first),
         "holding": best,
         "ranks": tuple(best.rows()),
         "kv_why": solution.kv_why,
@@ -149,6 +145,14 @@ def answer_of(asked: Asked, traffic: Traffic | None = None) -> FitAnswer:
         runs=runs_under(solution, traffic) if traffic is not None and rows[0].ttft is not None else (),
     )
     return _told(answer, looked)
+
+
+def _unknown_of(asked: Asked, missing: tuple[str, ...], first: Scored) -> tuple[str, ...]:
+    """What nobody publishes and the answer would need."""
+    unknown = (*missing, *(() if matrix_rate_known(asked) else ("matrix rate",)))
+    if not speed_known(asked) and not missing:
+        unknown = ("memory bandwidth of the host",)
+    return (*unknown, first.unknown) if first.unknown else unknown
 
 
 def _told(answer: FitAnswer, looked: tuple[Looked, ...]) -> FitAnswer:

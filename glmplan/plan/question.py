@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -14,6 +14,7 @@ from glmplan.facts.engines.walls import engine_names, load_engine
 from glmplan.facts.formats import KV_FORMATS
 from glmplan.facts.schema.model import Checkpoint, ModelSpec
 from glmplan.plan.degrees import DEGREES, check_layout
+from glmplan.plan.users_asked import asked_users
 from glmplan.prediction.settings import Settings
 from glmplan.readers.machines.resolve import Machine, resolve_machine
 from glmplan.readers.models.checkpoints import checkpoint_for, read_by, remarks_on
@@ -24,26 +25,17 @@ __all__ = [
     "DEFAULT_ENGINE",
     "DEFAULT_INPUT",
     "DEFAULT_OUTPUT",
-    "DEFAULT_USERS",
     "MLX_ENGINE",
     "Asked",
     "Words",
     "read_words",
-    "users_at_once",
-    "usual_users",
 ]
 
 #: request that is taken when no lengths are given: a chat turn with some history [token]
 DEFAULT_INPUT, DEFAULT_OUTPUT = 2048, 512
-#: users of the table when none are given [-]
-DEFAULT_USERS = (1, 4, 8, 16, 32, 64, 128)
-#: users for whom plans are compared: at least so many, and so many for each accelerator of larger machines [-]
-_USUAL_USERS, _USUAL_EACH = 32, 4
 #: engines that a plan takes when none is named, which the answer says: for GGUF files and processors, for MLX files and
 #: Apple silicon, and for all else the one with most measurements
 _GGUF_ENGINE, MLX_ENGINE, DEFAULT_ENGINE = "llama.cpp", "mlx", "vllm"
-#: users at once that a plan is asked for at most [-]
-_MOST_USERS = 4096
 _KV_WORDS = {"auto": None, "fp8_e4m3": "fp8", "fp8_e5m2": "fp8", "fp16": "f16", "bfloat16": "bf16", "f8": "fp8"}
 
 
@@ -288,7 +280,7 @@ def read_words(words: Words) -> Asked:
     inputs, outputs = _lengths(words, context, longest, choice.model, assumed)
     mtp, acceptance = _drafting(words, choice.model, assumed)
     version = _version(words.engine_version, engine, assumed)
-    users = _users(words.users, machine)
+    users = asked_users(words.users, machine)
     if words.users is None:
         assumed.append("users " + ", ".join(map(str, users)))
     asked = Asked(
@@ -424,67 +416,6 @@ def _lengths(
             value=inputs,
         )
     return inputs, outputs
-
-
-def _users(given: object, machine: Machine) -> tuple[int, ...]:
-    if given is None:
-        return tuple(sorted({*DEFAULT_USERS, usual_users(machine)}))
-    if isinstance(given, str):
-        words: list[object] = [*given.split(",")] if given.strip() else []
-    else:
-        words = list(given) if isinstance(given, Iterable) and not isinstance(given, bytes | Mapping) else [given]
-    if not words:
-        raise SpecError("is empty; write numbers, as in 1,4,8", field="--users", value=given)
-    return tuple(sorted({users_at_once(word, "--users") for word in words}))
-
-
-def usual_users(machine: Machine) -> int:
-    """Users for whom layouts of a machine are compared, whichever rows of a table are asked for.
-
-    Parameters
-    ----------
-    machine : Machine
-        The machine.
-
-    Returns
-    -------
-    int
-        32, and on machines of 16 accelerators or more the power of two at or below four for each of them, [-]
-
-    Examples
-    --------
-    >>> usual_users(resolve_machine("8xh200-sxm")), usual_users(resolve_machine("gb200-nvl72"))
-    (32, 256)
-    """
-    return max(_USUAL_USERS, 1 << ((_USUAL_EACH * machine.count).bit_length() - 1))
-
-
-def users_at_once(given: object, field: str) -> int:
-    """Read a number of users.
-
-    Parameters
-    ----------
-    given : object
-        As text or as a number.
-    field : str
-        What it is called where it was given.
-
-    Returns
-    -------
-    int
-        Users of one deployment, [-]
-
-    Raises
-    ------
-    SpecError
-        If it is no count, or beyond what one deployment is asked.
-
-    Examples
-    --------
-    >>> users_at_once("8", "--users")
-    8
-    """
-    return whole_number(given, field, most=_MOST_USERS)
 
 
 def _drafting(words: Words, model: ModelSpec, assumed: list[str]) -> tuple[int, float | None]:

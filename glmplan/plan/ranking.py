@@ -10,7 +10,8 @@ from glmplan.physics.points import Layout
 from glmplan.plan.capacity import Holding
 from glmplan.plan.engine_limits import Terms
 from glmplan.plan.offloaded import experts_on_host
-from glmplan.plan.question import Asked, usual_users
+from glmplan.plan.question import Asked
+from glmplan.plan.users_asked import usual_users
 from glmplan.prediction.deployment import Deployment, deploy
 from glmplan.prediction.hosted import offload_of
 from glmplan.prediction.load import Load
@@ -245,7 +246,7 @@ def typical_users(asked: Asked) -> int:
     Returns
     -------
     int
-        As `glmplan.plan.question.usual_users` says, [-]
+        As `glmplan.plan.users_asked.usual_users` says, [-]
     """
     return usual_users(asked.machine)
 

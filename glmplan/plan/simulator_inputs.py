@@ -8,7 +8,7 @@ import numpy as np
 
 from glmplan.errors import DoesNotFit, SpecError, UnknownFact
 from glmplan.facts.engines.defaults import block_tokens, engine_defaults
-from glmplan.facts.schema.model import Recurrent
+from glmplan.physics.blocks.features import mixers_of
 from glmplan.plan.capacity import Holding
 from glmplan.plan.question import Asked, Words, read_words
 from glmplan.plan.ranking import deployment_of, load_of, typical_users
@@ -171,7 +171,7 @@ def inputs_of(asked: Asked, best: Holding, deployment: Deployment) -> ServingInp
 def _reuses(asked: Asked) -> bool:
     """Whether the engine finds blocks of this model again when nothing is told."""
     part = asked.machine.accelerator
-    recurrent = any(isinstance(kind.mixer, Recurrent) for kind in asked.model.layers.values())
+    recurrent = any(one.state_page(tp=1, draft_tokens=0) for one in mixers_of(asked.model))
     found = engine_defaults(
         asked.engine, version=asked.engine_version, accelerator=part.name, memory=part.memory, recurrent=recurrent
     )

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from glmplan.errors import SpecError
-from glmplan.facts.files import write_atomically
+from glmplan.facts.files import read_text, write_atomically
 from glmplan.sizing.axes import Sweep
 from glmplan.sizing.sweep import Block
 
@@ -111,7 +111,7 @@ class Kept:
         file = self.folder / _FILE
         if not file.exists():
             return []
-        if file.read_text(encoding="utf-8") != self._question:
+        if read_text(file) != self._question:
             message = "holds parts of another sweep: delete it, or write to another file"
             raise SpecError(message, file=self.folder, field="--resume")
         return [_read(one) for one in sorted(self.folder.glob("*.npz"))]

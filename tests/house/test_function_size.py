@@ -48,6 +48,7 @@ WIDE = {
     "kept": "what a program may say of a promise, by name",
     "swept_on": "what a sweep is told by whoever runs it, by name",
     "simulate": "what may be asked of a simulation, by name",
+    "kept_share": QUANTITIES,
     "safe_load": "what may be asked of a search, by name",
     "try_load": "what may be asked of a search, by name",
     "traffic_run": "what is otherwise than in the plan, by name",

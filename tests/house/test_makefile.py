@@ -8,7 +8,7 @@ import subprocess
 
 import pytest
 
-DEVELOPMENT = "'.[dev,kernels]'"
+DEVELOPMENT = "'.[dev,kernels,cluster]'"
 
 
 @pytest.fixture

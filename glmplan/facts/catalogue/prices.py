@@ -6,7 +6,6 @@ it; it says when it had to take what is stale, and never mixes currencies.
 
 from __future__ import annotations
 
-import csv
 import statistics
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ from pathlib import Path
 
 from glmplan.errors import SpecError, UnknownFact
 from glmplan.facts.catalogue.accelerators import accelerator_aliases, accelerator_names
-from glmplan.facts.files import read_toml
+from glmplan.facts.files import read_table, read_toml
 from glmplan.facts.folders import data_folder, plain_name
 from glmplan.facts.schema.price import KINDS, PER, Price, Term
 from glmplan.facts.schema.validation import validated
@@ -140,20 +139,14 @@ def load_terms() -> dict[str, Term]:
 
 
 def _rows(path: Path, kind: str | None = None, given: bool = False) -> list[Price]:
-    try:
-        with path.open(encoding="utf-8", newline="") as stream:
-            lines = list(csv.DictReader(stream))
-    except OSError as error:
-        raise SpecError(f"cannot be read: {error.strerror}", file=path) from None
-    except UnicodeDecodeError as error:
-        raise SpecError(f"is not UTF-8: {error}", file=path) from None
+    header, *lines = read_table(path) or [[]]
     by_unit = {per: kind for kind, per in PER.items()}
     found = []
     for number, line in enumerate(lines, start=2):
         place = f"{path}:{number}"
-        if None in line:
+        if len(line) > len(header):
             raise SpecError("has more cells than columns", file=place)
-        row = {name: text for name, text in line.items() if text}
+        row = {name: text for name, text in zip(header, line, strict=False) if text}
         row.setdefault("kind", kind or by_unit.get(row.get("per", ""), ""))
         found.append(validated(Price, row | {"given": given}, place))
     return found

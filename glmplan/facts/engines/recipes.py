@@ -6,14 +6,13 @@ The names of the options of a release stand in `hardware_db/engines/flags` (`too
 
 from __future__ import annotations
 
-import csv
 import re
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 from glmplan.errors import SpecError
-from glmplan.facts.files import read_toml
+from glmplan.facts.files import read_table, read_toml
 from glmplan.facts.folders import data_folder
 
 __all__ = ["Recipe", "best_recipe", "known_flags", "option_groups", "option_name", "options_of_plans", "recipes_of"]
@@ -76,8 +75,8 @@ def recipes_of(model: str) -> tuple[Recipe, ...]:
     file = data_folder("hardware_db") / "recipes" / f"{model}.csv"
     if not file.is_file():
         return ()
-    with file.open(encoding="utf-8", newline="") as stream:
-        return tuple(_recipe(row) for row in csv.DictReader(stream))
+    header, *lines = read_table(file)
+    return tuple(_recipe(dict(zip(header, line, strict=True))) for line in lines)
 
 
 def _recipe(row: dict[str, str]) -> Recipe:

@@ -1,0 +1,413 @@
+"""The search for the largest load that keeps a promise: loads are tried until it is known where services break."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from statistics import NormalDist
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from glmplan.facts.tables import frame_of
+from glmplan.serving.load_trial import OPEN, OVERLOAD, Trial, capacity, places, spread_of_arrivals, try_load
+from glmplan.serving.simulate import Service
+from glmplan.serving.traffic.promises import Target
+from glmplan.serving.traffic.spec import Traffic
+from glmplan.units import QUANTILE_90
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["DRAWS", "LoadPoint", "LoadSearch", "SafeLoad"]
+
+#: services of different speed that are drawn from what is not known [-]
+DRAWS = 20
+#: of these services, slowest first, which are followed to where they break
+_FOLLOWED = (1, 0, 3, 5, 8, 11, 14, 16, 19)
+_CLOSE = 0.01  # rates are found to this share
+#: services that are counted at the answer, and how many of them may fail: 3 of 60 are 5 %
+_COUNTED, _ALLOWED = 60, 3
+#: loads about a first answer at which services are tried, [-], and how many; margins that are near enough to be fitted
+_AROUND, _TRIED, _NEAR = (0.75, 1.0, 1.3), 8, 1.2
+_STEP = 0.03  # between rates at which services are counted
+
+
+@dataclass(frozen=True, slots=True)
+class LoadPoint:
+    """What one load does.
+
+    Parameters
+    ----------
+    load : float
+        Users, [-], or rate, [1/s]
+    safe : bool
+        Whether the promise holds.
+    summary : dict
+        Statistics of the last simulation at this load.
+    broken : str
+        The first target that fails, or `kv thrash`; empty if none.
+    """
+
+    load: float
+    safe: bool
+    summary: dict[str, float]
+    broken: str = ""
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class SafeLoad:
+    """The answer.
+
+    Parameters
+    ----------
+    load : float
+        Largest safe load; 0 if even the smallest is not, [-] or [1/s]
+    unit : str
+        `users` or `requests/s`.
+    breaks_first : str
+        What fails at the next load; empty if nothing does up to the largest load looked at.
+    reason : str
+        Why, in words.
+    points : tuple of LoadPoint
+        Every load that was looked at, rising.
+    """
+
+    load: float
+    unit: str
+    breaks_first: str
+    reason: str
+    points: tuple[LoadPoint, ...]
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row for each load that was looked at, with its statistics in the units of their names."""
+        return frame_of(
+            {"load": one.load, "safe": one.safe, "broken": one.broken, **one.summary} for one in self.points
+        )
+
+    def __repr__(self) -> str:
+        return f"<SafeLoad {self.load:.4g} {self.unit}: {self.reason}>"
+
+    def __str__(self) -> str:
+        return f"{self.load:.4g} {self.unit}: {self.reason}"
+
+
+@dataclass(slots=True)
+class LoadSearch:
+    """A search for the largest safe load; remembers what was tried.
+
+    Parameters
+    ----------
+    variants : list of Service
+        What the service may be, slowest first.
+    traffic : Traffic
+        What arrives.
+    targets : tuple of Target
+        The promise.
+    limit : float
+        Largest load to look at, [-] or [1/s]
+    seed : int
+        Seed, [-]
+    late : tuple of float, optional
+        Of each service, how much later its first tokens come than its steps say, [-]
+    served : float, optional
+        What the service as predicted can serve, [1/s]
+    """
+
+    variants: list[Service]
+    traffic: Traffic
+    targets: tuple[Target, ...]
+    limit: float
+    seed: int
+    late: tuple[float, ...] = ()
+    served: float = math.inf
+    why_limited: str = ""
+    tried: dict[tuple[int, int, float], Trial] = field(default_factory=dict)
+
+    def largest(self, service: Service) -> SafeLoad:
+        """The largest load that is safe.
+
+        Parameters
+        ----------
+        service : Service
+            The service as predicted.
+
+        Returns
+        -------
+        SafeLoad
+            The load, and what breaks first.
+        """
+        self._bound(service)
+        if not self.traffic.plain and self.traffic.kind != "trace":
+            load = self._counted(self._start(service))
+        elif self.traffic.kind == "trace" or len(self.variants) != DRAWS:
+            load = self._edge(min(1, len(self.variants) - 1), self._start(service))
+        else:
+            load = self._followed(self._start(service))
+        return self._answer(load, service)
+
+    def trials(self, service: Service, load: float) -> Iterator[Trial]:
+        """Try one load on one service after the other, the slowest first.
+
+        Parameters
+        ----------
+        service : Service
+            The service as predicted.
+        load : float
+            The load, [-] or [1/s]
+
+        Yields
+        ------
+        Trial
+            What each did.
+        """
+        self._bound(service)
+        for place in range(len(self.variants)):
+            yield self._at(place, load)
+
+    def middle(self, load: float) -> Trial:
+        """Try one load on the service in the middle.
+
+        Parameters
+        ----------
+        load : float
+            The load, [-] or [1/s]
+
+        Returns
+        -------
+        Trial
+            What it did.
+        """
+        return self._at(len(self.variants) // 2, load)
+
+    @property
+    def _whole(self) -> bool:
+        """Whether loads are numbers of users."""
+        return self.traffic.users is not None
+
+    @property
+    def _unit(self) -> str:
+        """What loads are counted in."""
+        if self._whole:
+            return "users"
+        if self.traffic.kind == "trace":
+            return "times the recorded speed"
+        return "sessions/s" if self.traffic.kind == "sessions" else "requests/s"
+
+    def _bound(self, service: Service) -> None:
+        """Find loads beyond which nothing is left to be seen: what is served at most, or the places in the engine."""
+        rates = self.traffic.kind in OPEN or (self.traffic.kind == "sessions" and not self._whole)
+        if rates:
+            self.served = capacity(service, self.traffic)
+        waits = any(target.metric in ("ttft", "e2e", "queue") for target in self.targets)
+        room = places(service)
+        if self._whole and not waits and room < self.limit and not self.traffic.think:
+            at_work = 1.0 if self.traffic.kind == "closed" else 4.0  # agents wait for their tools between turns
+            self.limit = min(self.limit, math.ceil(at_work * room))
+            self.why_limited = f": further ones wait for one of {room} places (max_num_seqs), which is not promised"
+
+    def _start(self, service: Service) -> float:
+        """A first load to try."""
+        if self._whole or self.traffic.kind == "trace":
+            return 1.0
+        return min(self.limit, self.served / 2) if self.served > 0 else 1.0
+
+    def _at(self, which: int, load: float, draw: int = 0) -> Trial:
+        """Try a load on one of the services."""
+        key = (which, draw, load)
+        if key not in self.tried:
+            service = self.variants[which]
+            # all times scale with the factor of the service, and what it serves at most with its inverse
+            slower = self._speed(which)
+            self.tried[key] = try_load(
+                service, self.traffic, self.targets, load, self.seed * 1000 + which + DRAWS * draw,
+                most=self.served / slower, late=self.late[which] if self.late else 1.0,
+            )  # fmt: skip
+        return self.tried[key]
+
+    def _speed(self, which: int) -> float:
+        middle = self.variants[len(self.variants) // 2].table
+        row, column = middle.max_requests // 2 or 1, len(middle.context) // 2
+        return float(self.variants[which].table.decode[row, column] / middle.decode[row, column])
+
+    def _edge(self, which: int, guess: float) -> float:
+        """The load at which one service breaks, between the last that is kept and the first that is not; 0 if none."""
+        step = 2.0 if guess <= 1 or not self.tried else 1.08
+        low, high = 0.0, min(max(guess, 1.0 if self._whole else 0.0), self.limit)
+        high = float(round(high)) if self._whole else high
+        while self._at(which, high).margin <= 0:
+            low = high
+            if high >= self.limit:
+                return low
+            high = min(max(high * step, high + 1) if self._whole else high * step, self.limit)
+            high = float(math.floor(high)) if self._whole else high
+            step = min(step * step, 8.0)
+        below, step = high / 1.08, 1.2
+        while low == 0.0:
+            below = float(math.floor(below)) if self._whole else below
+            if below < (1 if self._whole else 1e-6):
+                return 0.0
+            if self._at(which, below).margin <= 0:
+                low = below
+            else:
+                high, below, step = below, below / step, min(step * step, 8.0)
+        while high - low > (1 if self._whole else _CLOSE * high):
+            middle = self._between(which, low, high)
+            low, high = (middle, high) if self._at(which, middle).margin <= 0 else (low, middle)
+        return self._zero(which, low, high)
+
+    def _zero(self, which: int, low: float, high: float) -> float:
+        one, two = self._at(which, low).margin, self._at(which, high).margin
+        share = -one / (two - one) if two > one else 0.5
+        return low + (high - low) * min(max(share, 0.0), 0.999)
+
+    def _between(self, which: int, low: float, high: float) -> float:
+        """The next load to try: where the margin would vanish if it were straight, but well inside."""
+        width = high - low
+        found = min(max(self._zero(which, low, high), low + 0.2 * width), high - 0.2 * width)
+        return float(min(max(round(found), low + 1), high - 1)) if self._whole else found
+
+    def _followed(self, start: float) -> float:
+        """The 5 % quantile of the loads at which services of different speed and arrivals break."""
+        ends, guess = {}, start
+        for which in _FOLLOWED:
+            ends[which] = self._edge(which, guess)
+            if which == _FOLLOWED[0] and (ends[which] == 0.0 or ends[which] >= self.limit):
+                return ends[which]
+            if which == _FOLLOWED[0]:
+                first = ends[which]
+            place = _FOLLOWED.index(which) + 1
+            if place < len(_FOLLOWED):
+                guess = first * self._speed(_FOLLOWED[0]) / self._speed(_FOLLOWED[place])
+        if min(ends.values()) <= 0 or max(ends.values()) >= self.limit:
+            return ends[_FOLLOWED[0]]
+        # what arrived by chance above the mean shifts the load at which this service breaks
+        places_ = np.array([NormalDist().inv_cdf(1 - (which + 0.5) / DRAWS) for which in ends])
+        shift = np.array([self._at(which, self._nearest(which, end)).surplus for which, end in ends.items()])
+        logs = np.log(np.array(list(ends.values()))) + shift
+        slope = 0.0
+        if self._speed(0) > self._speed(DRAWS - 1):
+            slope = float(np.polyfit(places_, logs, 1)[0])
+        rest = logs - slope * places_
+        chance = float(rest.var(ddof=2)) + spread_of_arrivals(self.traffic) ** 2
+        found = math.exp(float(rest.mean()) - QUANTILE_90 * math.sqrt(slope**2 + chance))
+        if not any(trial.broken == "kv thrash" for trial in self.tried.values()):
+            return found
+        # a pool runs over at once: no margin tells beforehand, so that services are counted
+        found = float(math.floor(found)) if self._whole else found
+        while found >= 1e-6 and self._failures(found, _COUNTED, _ALLOWED) > _ALLOWED:
+            found = self._next(found, -1)
+        return max(found, 0.0)
+
+    def _nearest(self, which: int, load: float) -> float:
+        return min((key[2] for key in self.tried if key[0] == which), key=lambda tried: abs(tried - load))
+
+    def _failures(self, load: float, count: int, allowed: int) -> int:
+        """How many of so many services break under a load, of different speed and arrivals; ends when too many do."""
+        failed = 0
+        for number in range(count):
+            # the slow ones first, then again with other arrivals
+            which = number * 7 % len(self.variants) if count >= DRAWS else number * len(self.variants) // count
+            failed += self._at(which, load, number // len(self.variants)).margin > 0
+            if failed > allowed:
+                break
+        return failed
+
+    def _counted(self, start: float) -> float:
+        """The load that 95 of 100 services bear, by how their margins spread around it, and by counting them there."""
+        middle = self._edge(min(1, len(self.variants) - 1), start)
+        if middle <= 0:
+            return 0.0
+        near = self._margins(middle, _AROUND, _TRIED)
+        middle = min(near if near is not None else middle, self.limit)
+        found = float(math.floor(middle + 1e-9)) if self._whole else middle
+        kept = found >= (1 if self._whole else 1e-6) and self._failures(found, _COUNTED, _ALLOWED) <= _ALLOWED
+        while kept and (more := self._next(found, 1)) <= self.limit:
+            if self._failures(more, _COUNTED, _ALLOWED) > _ALLOWED:
+                return found
+            found = more
+        while not kept and found >= (1 if self._whole else 1e-6):
+            found = self._next(found, -1)
+            kept = found > 0 and self._failures(found, _COUNTED, _ALLOWED) <= _ALLOWED
+        return max(found, 0.0)
+
+    def _next(self, load: float, way: int) -> float:
+        """The load a step above (1) or below (-1)."""
+        return load + way if self._whole else load * (1 + _STEP) ** way
+
+    def _margins(self, middle: float, around: Sequence[float], count: int) -> float | None:
+        """Where margins vanish for 95 of 100 services, from so many of them at loads about one."""
+        loads = [middle * share for share in around]
+        loads = sorted({float(max(round(load), 1)) if self._whole else load for load in loads if load <= self.limit})
+        normal, rows = NormalDist(), []
+        for load in loads:
+            for number in range(count):
+                which = number * len(self.variants) // count
+                margin = self._at(which, load).margin
+                if abs(margin) < _NEAR:
+                    place = normal.inv_cdf(1 - (which + 0.5) / len(self.variants))
+                    rows.append((margin, 1.0, math.log(load), place))
+        return _where_margins_vanish(np.array(rows), loads)
+
+    def _answer(self, load: float, service: Service) -> SafeLoad:
+        """Say what was found."""
+        safe = float(math.floor(load + 1e-9)) if self._whole else load
+        by_load: dict[float, Trial] = {}
+        for trial in self.tried.values():
+            known = by_load.get(trial.load)
+            if known is None or (trial.margin > known.margin) == (trial.load > safe):
+                by_load[trial.load] = trial
+        points = tuple(
+            LoadPoint(one.load, one.load <= safe, one.summary, "" if one.load <= safe else one.broken)
+            for _, one in sorted(by_load.items())
+            if "ttft_mean_ms" in one.summary or one.load > safe
+        )
+        shown: float = int(safe) if self._whole else safe
+        broken = [one for one in points if one.load > safe and one.broken]
+        if safe >= self.limit or not broken:
+            return SafeLoad(
+                shown, self._unit, "", f"nothing breaks up to {safe:g} {self._unit}{self.why_limited}", points
+            )
+        return SafeLoad(shown, self._unit, broken[0].broken, _why(broken[0], service, self._unit), points)
+
+
+def _where_margins_vanish(rows: np.ndarray, loads: Sequence[float]) -> float | None:
+    """The load at which 95 of 100 margins are below 0, if they spread normally about a line; None if they do not.
+
+    `rows` are margin, 1, logarithm of the load and place of the service in the spread of speeds.
+    """
+    if len(rows) < 8 or len(np.unique(rows[:, 2])) < 2:
+        return None
+    margins, causes = rows[:, 0], rows[:, 1:]
+    weights, *_ = np.linalg.lstsq(causes, margins, rcond=None)
+    level, slope, speed = weights.tolist()
+    rest = float(((margins - causes @ weights) ** 2).sum()) / max(len(rows) - 3, 1)
+    if slope <= 0:
+        return None
+    found = math.exp(-(level + QUANTILE_90 * math.sqrt(speed**2 + rest)) / slope)
+    return min(max(found, 0.7 * loads[0]), 1.1 * loads[-1])
+
+
+def _why(point: LoadPoint, service: Service, unit: str) -> str:
+    """Say in words what fails first."""
+    summary, load = point.summary, f"{point.load:.4g} {unit}"
+    if point.broken == "requests do not fit":
+        return f"at {load} no request fits the KV pool or the context"
+    if point.broken == OVERLOAD:
+        return f"at {load} more arrives than can be served: the queue grows without end"
+    if point.broken == "kv thrash":
+        share = summary["preemptions"] / summary["requests"]
+        return f"at {load} the KV pool runs over: {share:.2g} preemptions for each request"
+    metric, statistic = point.broken.split()[:2]
+    value = summary[f"{metric}_{statistic}_ms"]
+    text = f"at {load} {metric} {statistic} reaches {value:,.0f} ms"
+    if metric in ("tpot", "itl"):
+        return f"{text}: steps of up to {summary['batch_max']:.0f} requests and the prompts beside them take too long"
+    if summary["queue_mean_ms"] > 0.5 * summary["ttft_mean_ms"]:
+        if summary["batch_max"] >= service.settings.max_num_seqs:
+            return f"{text}: requests wait for one of the {service.settings.max_num_seqs} places (max_num_seqs)"
+        if summary["kv_occupancy_max"] > 0.85:
+            return f"{text}: requests wait for room in the KV pool"
+        return f"{text}: requests wait for their turn to be prefilled"
+    return f"{text}: prompts take too long"
