@@ -26,6 +26,20 @@ class Perfect(StepWork):
     """Kernels that reach the data sheet: no launch, all of the bandwidth and of the FLOP rate."""
 
     def kernel(self, kernel: str, form: str | KernelRule) -> KernelParams:
+        """Parameters of a kernel at its best.
+
+        Parameters
+        ----------
+        kernel : str
+            Class of kernel.
+        form : str or KernelRule
+            How weights are stored or multiplied.
+
+        Returns
+        -------
+        KernelParams
+            The same for all.
+        """
         return KernelParams(floor=0.0, bandwidth=1.0, flop=1.0, sharpness=32.0, cache_gain=_CACHE, cache_bytes=np.inf)
 
     @classmethod
