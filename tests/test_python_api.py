@@ -140,7 +140,7 @@ def test_a_wrong_argument_is_named_as_a_program_writes_it(arguments, field, said
         (lambda d: glmplan.step_time(d, prefill_context=[[1], [2]]), "prefill_context"),
         (lambda d: glmplan.step_time(d, decode_requests=[1, 2], decode_context=[1, 2, 3]), None),
         (lambda d: glmplan.simulate(d, None), "traffic"),
-        (lambda d: glmplan.simulate(d, "closed:inf"), "traffic users"),
+        (lambda d: glmplan.simulate(d, "closed:inf"), "traffic"),
         (lambda d: glmplan.simulate(d, "closed:1", requests=2.5), "requests"),
         (lambda d: glmplan.simulate(d, "closed:1", seed=-1), "seed"),
         (lambda d: glmplan.simulate(d, "closed:1", slo=5), "slo"),

@@ -289,7 +289,7 @@ def given(options: Any) -> dict[str, Any]:
 
     Examples
     --------
-    >>> given(TrafficOptions(turns=4))
+    >>> given(TrafficOptions(shape=ShapeOptions(turns=4)))
     {'turns': 4}
     """
     found: dict[str, Any] = {}

@@ -21,7 +21,7 @@ def command(
     *,
     on: o.RequiredOn,
     of: Annotated[str, typer.Option(help="Outcome that is moved.")] = "usd_per_million_output_tokens",
-    users: Annotated[int, typer.Option(min=1, help="Users at once.")] = 8,
+    users: Annotated[int, typer.Option(min=1, help="Users at once for whom it is asked.")] = 8,
     input: o.Input = None,
     output: o.Output = None,
     deployment: o.DeploymentOptions = o.DeploymentOptions(),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 from pathlib import Path
 from typing import Any
 
@@ -180,6 +181,8 @@ class Journal:
         except ImportError:  # a system without such locks
             return
         assert self._handle is not None
+        if not stat.S_ISREG(os.fstat(self._handle).st_mode):  # a device is nobody's own
+            return
         try:
             fcntl.flock(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

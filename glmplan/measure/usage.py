@@ -32,7 +32,7 @@ def count_tokens(record: RequestRecord, usage: Chunk | None, asked: int) -> None
     Examples
     --------
     >>> from glmplan.measure.request_result import Outcome
-    >>> record = RequestRecord(0.0, Outcome.OK, input_tokens=64)
+    >>> record = RequestRecord(0.0, Outcome.DONE, input_tokens=64)
     >>> count_tokens(record, Chunk(False, False, prompt_tokens=1_000_000, completion_tokens=1), 1)
     >>> record.doubt
     'usage tells of 1,000,000 prompt tokens where 64 were sent'

@@ -39,7 +39,7 @@ _MANY = {"warning": "warnings", "note": "notes", "memory": "on memory", "quality
 #: lines that each part has at least: of a text, of each entry of a list (`error`), or entries (`errors`) [-]
 _LEAST = {
     "title": 1, "traffic": 1, "verdict": 2, "limit": 1, "reason": 1, "nearest": 2, "assumed": 1, "users": 1,
-    "memory": 1, "basis": 0, "errors": 1, "error": 1, "changes": 1, "change": 1, "note": 0, "asks": 1, "gaps": 0,
+    "memory": 1, "basis": 1, "errors": 1, "error": 1, "changes": 1, "change": 1, "note": 0, "asks": 1, "gaps": 0,
 }  # fmt: skip
 #: what parts get of the lines that are left, the most useful first
 _MORE = (

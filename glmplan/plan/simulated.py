@@ -283,7 +283,7 @@ def traffic_run(
         e2e=found.figure("e2e_mean_ms"),
         total_rate=found.figure("output_tokens_per_s", 1.0),
         cached=found.middle.get("cached_share"),
-        cached_low=min((one.get("cached_share", 0.0) for one in (found.slow, found.quick)), default=0.0),
+        cached_low=min((one.get("cached_share", 0.0) for one in (found.middle, found.slow, found.quick)), default=0.0),
         preempted=middle["preemptions"] / max(middle["requests"], 1),
         full=middle["kv_occupancy_max"],
         knowledge=scored.knowledge,

@@ -94,8 +94,8 @@ def capacity(service: Service, traffic: Traffic) -> float:
     >>> from glmplan.serving.engine.settings import EngineSettings, KvPool
     >>> from glmplan.serving.engine.step_table import StepTable
     >>> service = Service(StepTable.affine(base=0.01), KvPool(10**6), EngineSettings(max_num_seqs=4))
-    >>> round(capacity(service, Traffic(kind="poisson", rate=1, input=16, output=100)), 2)  # 4 requests in 101 steps
-    3.96
+    >>> round(capacity(service, Traffic(kind="poisson", rate=1, input=16, output=100)), 2)  # 4 requests in 100 steps
+    4.0
     """
     held = service.pool.tokens * service.settings.replicas / (traffic.input + traffic.output / 2)
     users = int(min(2 * max(min(places(service), held), 1), _MOST_USERS))

@@ -17,7 +17,7 @@ from glmplan.cli import fit, options, safe, simulate, validate
 from glmplan.cli.options import given, with_options
 
 OWN = {
-    simulate: {"traffic", "slo", "requests", "warmup", "replications", "records", "ramp"},
+    simulate: {"traffic", "slo", "requests", "warmup", "replications", "records", "ramp", "ranges"},
     safe: {"traffic", "slo", "most"},
 }
 

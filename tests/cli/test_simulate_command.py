@@ -108,7 +108,7 @@ def test_bad_input_ends_with_one_message_and_code_two(glmplan, capsys, words, sa
 
 def test_an_interrupt_keeps_the_records_and_ends_with_130(tmp_path):
     records = tmp_path / "r.csv"
-    words = ["simulate", "--traffic", "closed:64", *OWN, "--prefix-caching", "--requests", "5000000"]
+    words = ["simulate", "--traffic", "closed:64", *OWN, "--prefix-caching", "--ramp", "10s", "--requests", "5000000"]
     code = f"from glmplan.cli import main; main({[*words, '--records', str(records)]!r})"
     process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     # until enough is written, however busy this machine is

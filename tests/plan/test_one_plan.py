@@ -12,7 +12,8 @@ from glmplan.cli import main
 from glmplan.errors import GlmplanError
 from glmplan.plan import Words, fit_answer
 from glmplan.plan.arriving import asked_under, mean_request, traffic_of
-from glmplan.plan.question import read_words, usual_users
+from glmplan.plan.question import read_words
+from glmplan.plan.users_asked import usual_users
 from glmplan.plan.ranking import typical_users
 from glmplan.plan.search import solve
 from glmplan.plan.simulator_inputs import serving_inputs

@@ -108,8 +108,7 @@ def test_littles_law_holds_in_the_closed_loop(kind, users, room):
     pool = room * (512 + 0.5 * 128) + 1
     load = Load("serving", float(users), 512.0, 128.0, requests=40 * users, pool_tokens=pool)
     found = predict_steps(MODELS[kind], load, KNOWN).figures
-    # what the front end takes before a request reaches the engine is not part of the loop
-    there = 128.0 / found["request_rate"].value - front_end_seconds(deployment(kind), 512.0)
+    there = 128.0 / found["request_rate"].value
     inside = found["output_rate"].value / 128.0 * there
     # where prompts cannot be timed nor can waits: the system is then of those who decode
     system = users if MODELS[kind].times_prompts else min(users, room)

@@ -34,7 +34,7 @@ def accelerator_of(product: str) -> str | None:
 
     Examples
     --------
-    >>> accelerator_of("NVIDIA RTX PRO 6000 Blackwell Server Edition"), accelerator_of("NVIDIA L4")
+    >>> accelerator_of("NVIDIA RTX PRO 6000 Blackwell Server Edition"), accelerator_of("NVIDIA GeForce 256")
     ('rtx-pro-6000-server', None)
     """
     plain = _plain_product(product)
