@@ -13,11 +13,11 @@ from glmplan.errors import GlmplanError
 from glmplan.plan import Words, fit_answer
 from glmplan.plan.arriving import asked_under, mean_request, traffic_of
 from glmplan.plan.question import read_words
-from glmplan.plan.users_asked import usual_users
 from glmplan.plan.ranking import typical_users
 from glmplan.plan.search import solve
 from glmplan.plan.simulator_inputs import serving_inputs
 from glmplan.plan.users import grid_of, predictions_of, safe_users
+from glmplan.plan.users_asked import usual_users
 from glmplan.readers.machines.resolve import resolve_machine
 from glmplan.serving.traffic.spec import parse_traffic
 
