@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -26,6 +27,9 @@ for _name in _SURROUNDINGS:
     os.environ.pop(_name, None)
 # what tests start speaks UTF-8 whatever the language of the shell
 os.environ |= {"TERM": "dumb", "LC_ALL": "C.UTF-8", "PYTHONUTF8": "1"}
+# a job in the background inherits "ignore" for Ctrl-C, and what it starts could not be interrupted
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # how long an example takes, or drawing it, depends on what else this machine does; the same examples everywhere
 settings.register_profile("everywhere", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
