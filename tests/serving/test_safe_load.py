@@ -125,8 +125,9 @@ def test_the_answer_keeps_its_95_percent_and_does_not_hang_on_the_seed(kind, slo
     assert sum(more) < 54
 
 
-def test_a_limit_from_outside_is_not_exceeded():
-    found = safe_load(SERVICE, parse_traffic("closed:1"), parse_slo("tpot p95 < 10 s"), most=12)
+@pytest.mark.parametrize("most", [12, 12.9])
+def test_a_limit_from_outside_is_not_exceeded(most):
+    found = safe_load(SERVICE, parse_traffic("closed:1"), parse_slo("tpot p95 < 10 s"), most=most)
     assert found.load == 12
     assert found.breaks_first == ""
 
