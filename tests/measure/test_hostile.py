@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,16 +18,22 @@ from hostile_server import writings
 CLI = [sys.executable, "-c", "from glmplan.cli import main; main()", "validate"]
 KEY = "sk-proj-A1b2C3d4/E5f6+G7h8i9J0"
 #: what hangs takes longer, on however busy a machine [s]
-HANGS = 600
+HANGS = 300
 
 
 @contextmanager
 def hostile(habit):
     words = [sys.executable, str(Path(__file__).with_name("hostile_server.py")), habit]
     process = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
+    late = threading.Timer(HANGS, process.kill)  # a server that says nothing must not be waited for
+    late.start()
     try:
-        yield process.stdout.readline().strip()
+        url = process.stdout.readline().strip()
+        late.cancel()
+        assert url, "the hostile server did not start"
+        yield url
     finally:
+        late.cancel()
         process.kill()
         process.wait()
         process.stdout.close()
@@ -39,10 +46,18 @@ def started(url, out, *more, key=KEY):
     return subprocess.Popen(words, **pipes, env=own | ({"OPENAI_API_KEY": key} if key else {}))
 
 
+def ended(process):
+    """What it wrote; one that hangs is killed, and that is a failure."""
+    try:
+        return process.communicate(timeout=HANGS)
+    finally:
+        process.kill()
+
+
 def validated(url, out, *more, key=KEY):
     """Exit code, and everything that was written: streams and files."""
     process = started(url, out, *more, key=key)
-    said, complained = process.communicate(timeout=HANGS)
+    said, complained = ended(process)
     files = [one.read_bytes() for one in sorted(out.rglob("*")) if one.is_file()] if out.exists() else []
     return process.returncode, said.decode(), complained.decode(), b"\n".join([said, complained, *files]).decode()
 
@@ -94,7 +109,7 @@ def test_before_the_ladder_nothing_is_endless(tmp_path, habit):
     begin = time.monotonic()
     with hostile(habit) as url:
         process = started(url, tmp_path / "run", *QUICK)
-        _, complained = process.communicate(timeout=HANGS)
+        _, complained = ended(process)
     assert process.returncode in (0, 1, 2), complained.decode()
     assert b"Traceback" not in complained and time.monotonic() - begin < HANGS / 2
     if habit == "endless-first":
@@ -109,7 +124,7 @@ def test_ctrl_c_before_the_ladder_ends_it_and_keeps_a_record(tmp_path):
             time.sleep(0.05)
         time.sleep(0.5)
         process.send_signal(signal.SIGINT)
-        _, complained = process.communicate(timeout=HANGS)
+        _, complained = ended(process)
     assert process.returncode == 130 and b"Traceback" not in complained
     record = json.loads((tmp_path / "run" / "record.json").read_text())
     assert record["stopped"] == "ended by the user" and record["steps"] == []
@@ -125,7 +140,7 @@ def test_a_signal_in_the_ladder_writes_the_record_as_ctrl_c_does(tmp_path, numbe
             time.sleep(0.05)
         time.sleep(1.0)
         process.send_signal(number)
-        _, complained = process.communicate(timeout=HANGS)
+        _, complained = ended(process)
     assert process.returncode == 128 + number, complained.decode()
     assert json.loads((tmp_path / "run" / "record.json").read_text())["stopped"] == "ended by the user"
     assert (tmp_path / "run" / "report.html").exists()
@@ -194,7 +209,7 @@ def test_two_runs_do_not_write_one_folder(tmp_path):
         (tmp_path / "run" / "journal.jsonl").open("a").write('{"kind": "begin", "settings": {}}\n')
         code, _, complained, _ = validated(url, tmp_path / "run", *QUICK, "--resume")
         first.kill()
-        first.communicate()
+        first.communicate(timeout=HANGS)
     assert code == 2 and "another run" in complained
     # a lock of a run that was killed holds nobody up
     with hostile("") as url:
