@@ -35,9 +35,11 @@ class UserRow:
     tpot : Figure or None
         Time for each further token, [s]; None of answers of a single token
     user_rate : Figure or None
-        Tokens per second of one user after the first token, [token/s]; None as above
+        Decode speed of one user: tokens per second after the first token, 1/TPOT, [token/s]; None as above
     total_rate : Figure
         Tokens per second of all users together, [token/s]
+    each_rate : Figure
+        What each user has of them, prompts and waiting included: `total_rate` over `users`, [token/s]
     context : int
         Longest request that each may have at once, mean pool, [token]
     outside : str
@@ -62,6 +64,11 @@ class UserRow:
     simulated: bool = False
     preempted: float = 0.0
 
+    @property
+    def each_rate(self) -> Figure:
+        """What each user has of the tokens of all, prompts and waiting included, [token/s]"""
+        return self.total_rate.scaled(1.0 / self.users)
+
     def figures(self) -> dict[str, Figure | None]:
         """Return the figures as tables write them.
 
@@ -71,7 +78,9 @@ class UserRow:
             Column of `USER_FIGURES` → figure in the unit of the column; None for what is not known.
         """
         found = {column: getattr(self, name) for column, name in USER_FIGURES.items()}
-        return {name: one and one.scaled(1.0 / FIGURES[name].factor) for name, one in found.items()}
+        # what each has of the whole is no column of measured runs, whose tables have the whole
+        factors = {name: FIGURES[name].factor if name in FIGURES else 1.0 for name in found}
+        return {name: one and one.scaled(1.0 / factors[name]) for name, one in found.items()}
 
 
 #: column of a table of runs → field of a row over users
@@ -80,6 +89,7 @@ USER_FIGURES: dict[str, str] = {
     "tpot_mean_ms": "tpot",
     "output_tokens_per_s_per_request": "user_rate",
     "output_tokens_per_s": "total_rate",
+    "output_tokens_per_s_per_user": "each_rate",
 }
 
 

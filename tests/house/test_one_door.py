@@ -4,7 +4,8 @@ are written to the terminal by `cli.screen`."""
 import ast
 
 #: calls that open or read a file; `os.open` to write a journal and to close a pipe is told from reading by its flags
-READS = {"open", "read_text", "read_bytes", "load_workbook", "from_file", "loadtxt", "genfromtxt", "read_csv"}
+READS = {"open", "read_text", "read_bytes", "load_workbook", "from_file", "loadtxt", "genfromtxt", "read_csv",
+         "memmap", "fromfile", "ZipFile", "read_parquet"}  # fmt: skip
 DOOR = "facts.files"
 #: where a library opens a file itself: memory maps of kernel tables and a tokenizer that the user names
 OTHERS = {"measure.prompts": "Tokenizer.from_file"}
@@ -19,6 +20,10 @@ def reads(node):
     name = called(node)
     if name == "os.open":
         return "O_WRONLY" not in ast.unparse(node)
+    if node.__class__ is ast.Call and node.args and called(node.args[0]) == "io.BytesIO":
+        return False  # bytes that came in through the door
+    if name == "np.load":
+        return True
     # by their bare names the other two are those of the door
     return name == "open" or ("." in name and name.rpartition(".")[2] in READS)
 

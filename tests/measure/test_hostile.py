@@ -87,7 +87,8 @@ def test_a_server_that_echoes_the_key_gets_it_into_no_file_and_no_stream(tmp_pat
         for writing in writings(KEY):
             assert not [part for part in parts(writing, 12) if part in text], writing
         assert not [part for part in parts(KEY) if part in text]
-    assert code in (0, 1)
+    # half of the answers are faults, which --max-errors 1 allows; the other half are figures
+    assert code == 0
 
 
 @pytest.mark.parametrize("key", ["sk-bad-\rcarriage-return", "schlüssel-der-nicht-geht", "sk-two\nlines-of-key"])
@@ -104,16 +105,20 @@ def test_an_address_that_is_none_is_told_without_its_password(tmp_path, url):
     assert code == 2 and "--url" in complained and "hunter22" not in everything and "Traceback" not in complained
 
 
-@pytest.mark.parametrize("habit", ["endless-models", "endless-metrics", "bomb", "drip", "endless-first"])
-def test_before_the_ladder_nothing_is_endless(tmp_path, habit):
+@pytest.mark.parametrize(
+    ("habit", "meant"),
+    # pages are left out, and the ladder is climbed; where none comes, or no first answer, nothing is there to climb
+    [("endless-models", 0), ("endless-metrics", 0), ("bomb", 0), ("drip", 2), ("endless-first", 2)],
+)
+def test_before_the_ladder_nothing_is_endless(tmp_path, habit, meant):
     begin = time.monotonic()
     with hostile(habit) as url:
         process = started(url, tmp_path / "run", *QUICK)
         _, complained = ended(process)
-    assert process.returncode in (0, 1, 2), complained.decode()
+    assert process.returncode == meant, complained.decode()
     assert b"Traceback" not in complained and time.monotonic() - begin < HANGS / 2
-    if habit == "endless-first":
-        assert process.returncode == 2 and b"goes on" in complained
+    said = {"endless-first": b"goes on", "drip": b"answers nothing"}.get(habit, b"")
+    assert said in complained
 
 
 def test_ctrl_c_before_the_ladder_ends_it_and_keeps_a_record(tmp_path):

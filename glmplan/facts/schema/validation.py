@@ -14,11 +14,23 @@ __all__ = ["Frozen", "validated"]
 
 
 class Frozen(BaseModel):
-    """Base of everything that is read from a file: unchangeable, and an unknown field is a mistake."""
+    """Base of everything that is read from a file: unchangeable, and an unknown field is a mistake.
 
-    model_config = ConfigDict(frozen=True, extra="forbid", str_strip_whitespace=True, defer_build=True)
+    No quantity of a file is infinite. ``repr`` is one line, ``print`` shows every field.
+    """
+
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", str_strip_whitespace=True, defer_build=True, allow_inf_nan=False
+    )
+
+    def __repr__(self) -> str:
+        plain = [getattr(self, name) for name in type(self).model_fields]
+        said = ", ".join(f"{one}" for one in plain if isinstance(one, str | int | float) and one not in ("", False))
+        return f"<{type(self).__name__} {' '.join(said.split())[:_LINE]}>"
 
 
+#: letters of a line that says what a record is [-]
+_LINE = 100
 Record = TypeVar("Record", bound=BaseModel)
 
 
