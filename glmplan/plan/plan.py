@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["AnswerRecord", "Change", "Limit", "RunnerUp", "Safe", "TrafficRun", "UserRow", "Warn", "user_rows"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class UserRow:
     """What users see when a number of them work at once.
 
@@ -63,6 +63,10 @@ class UserRow:
     shares: dict[str, float]
     simulated: bool = False
     preempted: float = 0.0
+
+    def __repr__(self) -> str:
+        first = "" if self.ttft is None else f", TTFT {self.ttft.value:.4g} s"
+        return f"<UserRow {self.users} users: {self.total_rate.value:.4g} tok/s in all{first}>"
 
     @property
     def each_rate(self) -> Figure:
@@ -112,7 +116,7 @@ class Limit:
     words: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Safe:
     """Number of users that are safe.
 
@@ -136,8 +140,11 @@ class Safe:
     limits: tuple[Limit, ...]
     target_tpot: float
 
+    def __repr__(self) -> str:
+        return f"<Safe {self.users} users, {self.expected} expected; limit {self.limit}>"
 
-@dataclass(frozen=True, slots=True)
+
+@dataclass(frozen=True, slots=True, repr=False)
 class RunnerUp:
     """A layout that was not chosen.
 
@@ -165,8 +172,11 @@ class RunnerUp:
     total_rate: float
     why: str
 
+    def __repr__(self) -> str:
+        return f"<RunnerUp {self.layout}: {self.verdict}, {self.total_rate:.4g} tok/s in all>"
 
-@dataclass(frozen=True, slots=True)
+
+@dataclass(frozen=True, slots=True, repr=False)
 class Change:
     """What would be with something else; computed, not guessed.
 
@@ -208,6 +218,9 @@ class Change:
     note: str = ""
     ask: str = ""
     knowledge: str = ""
+
+    def __repr__(self) -> str:
+        return f"<Change {self.name}: {self.verdict}, {self.total_rate:.4g} tok/s in all>"
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,7 +271,7 @@ class TrafficRun:
     knowledge: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Warn:
     """Something to know before buying or starting.
 
@@ -291,6 +304,9 @@ class Warn:
     do: str = ""
     source: str = ""
     applied: str = ""
+
+    def __repr__(self) -> str:
+        return f"<Warn {self.severity}: {self.name}>"
 
 
 @dataclass(frozen=True, repr=False)
