@@ -25,7 +25,7 @@ def installed() -> list[tuple[str, str]]:
 
 
 def known_weaknesses(packages: list[tuple[str, str]], service: str) -> dict[tuple[str, str], list[str]]:
-    """Ask the service; package → names of its weaknesses. `httpx.HTTPError` or `ValueError` where it cannot be asked."""
+    """Package → names of its weaknesses, as the service tells; `httpx.HTTPError` or `ValueError` if it does not."""
     found = {}
     with httpx.Client(timeout=PATIENCE) as client:
         for start in range(0, len(packages), TOGETHER):

@@ -36,8 +36,8 @@ _LIMIT_COLOUR, _ERROR_COLOUR = 33, 31
 #: severities of what must be put right before the engine starts, and of paths that only cost speed
 _FIRST, _SLOWER = ("danger", "error"), ("fallback", "slow")
 _MANY = {"warning": "warnings", "note": "notes", "memory": "on memory", "quality": "on quality"}
-#: lines that each part has at least: of a text, of each entry of a list (`error`), or entries (`errors`); what an answer
-#: rests on is on every screen, for measured numbers and those of nobody look alike [-]
+#: lines that each part has at least: of a text, of each entry of a list (`error`), or entries (`errors`); what an
+#: answer rests on is on every screen, for numbers that were measured and others look alike [-]
 _LEAST = {
     "title": 1, "traffic": 1, "verdict": 2, "limit": 1, "reason": 1, "nearest": 2, "assumed": 1, "users": 1,
     "memory": 1, "basis": 1, "errors": 1, "error": 1, "changes": 1, "change": 1, "note": 0, "asks": 1, "gaps": 0,

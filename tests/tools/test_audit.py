@@ -39,7 +39,9 @@ def listing(answer):
 
 
 def audited(service):
-    done = subprocess.run([sys.executable, str(TOOL), "--service", service], capture_output=True, text=True, timeout=300)
+    done = subprocess.run(
+        [sys.executable, str(TOOL), "--service", service], capture_output=True, text=True, timeout=300
+    )
     assert "Traceback" not in done.stderr, done.stderr
     return done.returncode, done.stdout.splitlines()
 
