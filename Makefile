@@ -18,7 +18,7 @@ export OMP_NUM_THREADS := 1
 export PYTHONUTF8 := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check mutate fuzz docs bench validate-demo validate-vllm clean
+.PHONY: help setup demo test check mutate fuzz bounds docs bench validate-demo validate-vllm clean
 
 help:  ## List what there is.
 	@sed -n 's/^\([a-z-]*\):.*  ## /\1\t/p' Makefile | expand -t 16
@@ -44,7 +44,7 @@ demo: $(READY)  ## Plan GLM-5.1 NVFP4 on six RTX PRO 6000 Workstation cards.
 test: $(READY_DEV)  ## Run all tests and doctests.
 	$(RUN) -m pytest -n $(JOBS) --dist worksteal
 
-check: $(READY_DEV)  ## Lint, types, generated pages fresh, measured memory beside computed, broken formulas noticed.
+check: $(READY_DEV)  ## Lint, types, generated pages fresh, measured memory beside computed, broken formulas noticed, known weaknesses.
 	$(RUN) -m ruff check .
 	$(RUN) -m ruff format --check .
 	$(RUN) -m mypy
@@ -52,12 +52,16 @@ check: $(READY_DEV)  ## Lint, types, generated pages fresh, measured memory besi
 	$(RUN) tools/docs.py --check
 	$(RUN) tools/check_memory.py
 	$(RUN) tools/mutate.py
+	@$(RUN) tools/audit.py
 
 mutate: $(READY_DEV)  ## Break one formula at a time and see whether the tests near it notice.
 	@$(RUN) tools/mutate.py
 
 fuzz: $(READY_DEV)  ## Give 10,000 broken files to the readers; each must be refused in words, in bounded time and memory.
 	@$(RUN) tools/fuzz.py
+
+bounds: $(READY_DEV)  ## Draw 1,000 plans at random; none may break a bound of physics.
+	GLMPLAN_PLANS=1000 $(RUN) -m pytest tests/plan/test_physical_bounds.py
 
 docs: $(READY_DEV)  ## Write the generated pages again.
 	$(RUN) tools/docs.py

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import signal
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -34,6 +37,48 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 # how long an example takes, or drawing it, depends on what else this machine does; the same examples everywhere
 settings.register_profile("everywhere", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("everywhere")
+
+
+#: what a test, or a fixture of it, takes at most on however busy a machine; what takes longer hangs [s]
+LONGEST = 1500
+
+
+@contextmanager
+def bounded(what: str, longest: float = LONGEST) -> Iterator[None]:
+    """Fail with a trace what does not end: the alarm interrupts waits for processes, sockets and locks."""
+    if not hasattr(signal, "SIGALRM"):
+        yield
+        return
+
+    def hangs(number, frame):
+        faulthandler.dump_traceback(all_threads=True)
+        pytest.fail(f"{what} hangs: it did not end within {longest:g} s")
+
+    before = signal.signal(signal.SIGALRM, hangs)
+    signal.setitimer(signal.ITIMER_REAL, longest)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_setup(item):
+    with bounded(f"the setup of {item.nodeid}"):
+        return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item):
+    with bounded(item.nodeid):
+        return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item):
+    with bounded(f"the teardown of {item.nodeid}"):
+        return (yield)
 
 
 def small_set():

@@ -79,6 +79,34 @@ def test_importing_costs_no_library_and_fit_needs_no_pandas():
     assert done.stdout.split("\n")[:2] == ["[]", "[]"], done.stderr
 
 
+def inside(record):
+    """A record, and those of glmplan that its fields hold: of a tuple the first."""
+    yield record
+    names = [one.name for one in dataclasses.fields(record)] if dataclasses.is_dataclass(record) else []
+    for name in names or list(getattr(type(record), "model_fields", {})):
+        value = getattr(record, name)
+        value = value[0] if isinstance(value, tuple) and value else value
+        if type(value).__module__.startswith("glmplan.") and not name.startswith("_"):
+            yield value
+
+
+def test_every_record_is_told_in_one_line_of_what_it_is(served):
+    promise = "tpot p95 < 80 ms"
+    results = [
+        served, served.deployment, served.asked, glmplan.fit("llama-3.1-8b", on="1xh100-sxm", users=(1, 8)),
+        glmplan.fit("kimi-k2.6", on="4xrtx-pro-6000-ws"), glmplan.hardware(), glmplan.models(), glmplan.memory(served),
+        glmplan.step_time(served, decode_requests=4), glmplan.predict(served, users=4),
+        glmplan.simulate(served, "closed:2", requests=20), glmplan.safe(served, promise),
+        glmplan.kept(served, promise, "closed:4"), glmplan.load_model("glm-5.1"), glmplan.load_accelerator("h100-sxm"),
+        glmplan.load_host("dgx-spark"), glmplan.load_machine("8xh100-sxm"),
+    ]  # fmt: skip
+    for result in results:
+        for one in inside(result):
+            said = repr(one)
+            assert "\n" not in said and len(said) <= 200, (type(result).__name__, type(one).__name__, said)
+            assert type(one).__name__ in said or said.startswith("<"), said
+
+
 def test_typed_and_written_values_ask_the_same_question():
     typed = glmplan.fit("llama-3.1-8b", on="2xh100-sxm", tp=2, users=(1, 8), context=8192, memory_fraction=0.85)
     written = fit_answer(

@@ -18,6 +18,7 @@ import tempfile
 import time
 import traceback
 from collections.abc import Callable, Iterator
+from datetime import date
 from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple
@@ -69,6 +70,41 @@ CONFIG = {
     "decoder_sparse_step": 1, "mlp_only_layers": [], "max_position_embeddings": 40960, "torch_dtype": "bfloat16",
     "tie_word_embeddings": False, "quantization_config": {"quant_method": "fp8", "weight_block_size": [128, 128]},
 }  # fmt: skip
+#: a machine whose load is given, so that nothing is simulated for it
+PORTFOLIO = """[[classes]]
+name = "chat"
+requests_per_day = 12000
+input = 2000
+output = 400
+slo = "ttft p95 < 10 s, tpot p95 < 120 ms"
+
+[[local]]
+name = "appliance"
+usd_month = 9000
+kind = "buy"
+most = 12
+requests_per_s = { chat = 0.5 }
+
+[[api]]
+name = "maker"
+input = 0.6
+output = 2.2
+promises = "ttft p95 < 5 s, tpot p95 < 50 ms"
+"""
+SWEEP = """model = ["llama-3.1-8b", "qwen3-8b"]
+on = "1..2xh100-sxm"
+users = [1, 8]
+input = [500, 4000]
+output = 150
+"""
+SITE = """columns = {columns}
+
+[effects.configuration]
+"vllm some model" = {values}
+
+[domain]
+"vllm" = [1, 16, 1000, 8000, 500, 900]
+"""
 JOURNAL = '{"kind": "begin", "settings": {"url": "http://h/v1"}}\n{"kind": "request", "ttft": 0.1, "outcome": "done"}\n'
 PLAN = {"schema": "glmplan.fit/1", "question": {"model": "glm-5.1", "accelerator": "b200-sxm"}, "plan": {"tp": 8}}
 
@@ -104,6 +140,22 @@ def table() -> bytes:
     return b"\n".join(lines[:20])
 
 
+def part_of_a_sweep() -> bytes:
+    """What is kept of a sweep that was stopped."""
+    import numpy as np
+
+    from glmplan.sizing.sweep import Block
+    from glmplan.sizing.sweep_files import Kept
+
+    column = np.array([1.0, 2.0, float("nan")])
+    block = Block(3, {"model": "a"}, {"layout": "TP1"}, np.array([0, 1, 2]), column, {"tpot_ms": column})
+    with tempfile.TemporaryDirectory() as folder:
+        kept = Kept.__new__(Kept)
+        kept.folder = Path(folder)
+        kept.keep(block)
+        return (Path(folder) / "00000003.npz").read_bytes()
+
+
 def texts(folder: str, count: int) -> dict[str, bytes]:
     """Some of our own data files."""
     return {path.name: path.read_bytes() for path in sorted((ROOT / folder).glob("*.toml"))[:count]}
@@ -113,9 +165,12 @@ def readers() -> dict[str, Reader]:
     """Every reader of files that people bring, with real samples."""
     from glmplan.facts.catalogue.accelerators import load_accelerator
     from glmplan.facts.catalogue.hosts import load_host
+    from glmplan.facts.catalogue.prices import given_prices
     from glmplan.facts.files import parse_json, read_log
     from glmplan.measure.journal import Journal
     from glmplan.measure.validation import deployment_facts
+    from glmplan.prediction.effects import COLUMNS
+    from glmplan.prediction.own_site import load_site
     from glmplan.readers.machines.dumps.merge import host_from_dumps
     from glmplan.readers.machines.dumps.recognise import read_dump
     from glmplan.readers.models.resolve import resolve_model
@@ -125,6 +180,10 @@ def readers() -> dict[str, Reader]:
     from glmplan.serving.traffic.arrivals import draw_lengths
     from glmplan.serving.traffic.spec import Traffic, parse_traffic
     from glmplan.serving.traffic.traces import read_trace
+    from glmplan.sizing.axes import read_sweep
+    from glmplan.sizing.money import money_of
+    from glmplan.sizing.portfolio import read_portfolio
+    from glmplan.sizing.sweep_files import read_part
 
     def with_shard(path: Path) -> Path:
         path.with_name("model.safetensors").write_bytes(safetensors_file())
@@ -141,6 +200,10 @@ def readers() -> dict[str, Reader]:
     clients = {path.name: path.read_bytes() for path in sorted(CLIENTS.rglob("*")) if path.is_file()}
     dumps = {"lscpu.txt": LSCPU.encode(), "numactl.txt": NUMACTL.encode(), "topo.txt": TOPO.encode()}
     config = json.dumps(CONFIG).encode()
+    money = money_of(today=date(2026, 11, 22))
+    lists = sorted((ROOT / "hardware_db" / "prices").glob("*.csv"))
+    price_lists = {path.name: b"\n".join(path.read_bytes().split(b"\n")[:9]) for path in lists}
+    site = SITE.format(columns=json.dumps(list(COLUMNS)), values=json.dumps([0.1] * len(COLUMNS)))
     index = {
         "index.json": json.dumps(
             {"metadata": {}, "weight_map": {"a": "model.safetensors", "b": "model.safetensors"}}
@@ -167,9 +230,14 @@ def readers() -> dict[str, Reader]:
             dumps,
         ),
         "model": Reader(lambda path: resolve_model(str(path)), texts("model_specs", 6)),
+        "part": Reader(read_part, {"00000003.npz": part_of_a_sweep()}),
         "plan": Reader(lambda path: deployment_facts(plan=path), {"plan.json": json.dumps(PLAN).encode()}),
+        "portfolio": Reader(lambda path: read_portfolio(path, money), {"p.toml": PORTFOLIO.encode()}),
+        "prices": Reader(lambda path: given_prices([str(path)], date(2026, 11, 22)), price_lists),
         "runs": Reader(import_file, clients | {"vllm.log": LOG.encode()}),
         "safetensors": Reader(read_safetensors, {"model.safetensors": safetensors_file()}),
+        "site": Reader(lambda path: load_site(path, "vllm"), {"site.toml": site.encode()}),
+        "sweep": Reader(lambda path: read_sweep({}, file=path), {"sweep.toml": SWEEP.encode()}),
         "table": Reader(read_runs, {"runs.csv": table()}),
         "trace": Reader(lambda path: sum(1 for _ in read_trace(path)), {n: t.encode() for n, t in TRACES.items()}),
         "traffic": Reader(

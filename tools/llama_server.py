@@ -6,9 +6,13 @@ import argparse
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+#: what a server of random weights takes to start on however busy a machine [s]
+_PATIENCE = 300.0
 
 
 @contextmanager
@@ -33,14 +37,18 @@ def llama_server(
             env=os.environ | {"OMP_WAIT_POLICY": "passive", "OMP_NUM_THREADS": str(threads)},
         )
         assert process.stdout is not None and process.stdin is not None
+        late = threading.Timer(_PATIENCE, process.kill)  # one that never listens must not be waited for
+        late.start()
         try:
             for line in process.stdout:
                 if line.startswith(b"listening "):
+                    late.cancel()
                     yield line.split()[1].decode() + "/v1", process
                     break
             else:
                 raise RuntimeError(f"the server did not start; see {log}")
         finally:
+            late.cancel()
             process.stdin.close()
             process.stdout.close()
             try:

@@ -181,7 +181,9 @@ class Journal:
         except ImportError:  # a system without such locks
             return
         assert self._handle is not None
-        if not stat.S_ISREG(os.fstat(self._handle).st_mode):  # a device is nobody's own
+        if not stat.S_ISREG(os.fstat(self._handle).st_mode):
+            # devices (/dev/null, /dev/full) and pipes keep no lines that two runs could mix up, and a lock on one of
+            # them would keep out runs that have nothing to do with this one
             return
         try:
             fcntl.flock(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)

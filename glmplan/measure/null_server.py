@@ -7,12 +7,16 @@ import json
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 
 __all__ = ["NullServer", "null_server_process"]
+
+#: what a process takes to start on however busy a machine [s]
+_PATIENCE = 60.0
 
 
 class NullServer:
@@ -124,9 +128,14 @@ def null_server_process(*, pace: float = 0.0, first: float = 0.0, chat: bool = F
         words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=os.environ | {"PYTHONPATH": paths}
     )
     assert process.stdin is not None and process.stdout is not None
+    late = threading.Timer(_PATIENCE, process.kill)
+    late.start()
     try:
-        yield process.stdout.readline().decode().strip()
+        url = process.stdout.readline().decode().strip()
+        late.cancel()
+        yield url
     finally:
+        late.cancel()
         process.stdin.close()
         process.stdout.close()
         try:

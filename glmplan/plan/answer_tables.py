@@ -18,8 +18,10 @@ if TYPE_CHECKING:
 
 __all__ = ["memory_table", "safe_limits", "users_table"]
 
-#: columns that the widest table needs, and those below which there is no room for a bar [-]
-_WIDE, _NARROW = 97, 80
+#: columns below which there is no room for a bar [-]
+_NARROW = 80
+#: columns of the numbers of users [-]
+_USERS = 7
 #: marks of a bar, and of one where the page is narrower than usual [-]
 _BAR, _SHORT_BAR = 32, 12
 #: share up to which the printed size of the cache says the same as the pool [-]
@@ -145,8 +147,8 @@ def users_table(answer: AnswerRecord, width: int) -> str:
     Returns
     -------
     str
-        The table; below 97 columns without the running requests, and without the columns that there is no room for:
-        first the contexts, then the first token.
+        The table; without the columns that there is no room for: first the running requests, then the contexts, the
+        first token, and what each has of the whole.
     """
     asked = answer.asked
     title = f"Users at once, each with {asked.input_tokens:,} tokens in and {asked.output_tokens:,} out (90 % interval)"
@@ -154,6 +156,7 @@ def users_table(answer: AnswerRecord, width: int) -> str:
     out = paragraph(width, title, "") + "  users" + "".join(f"{one.title:>{one.width}}" for one in columns) + "\n"
     for place, row in enumerate(answer.users):
         out += f"  {row.users:5}" + "".join(f"{one.cells[place]:>{one.width}}" for one in columns) + "\n"
+    out += paragraph(width, "decode: speed of each from its first token on; each: what it has of all, waiting included")
     waiting = [row for row in answer.users if row.running < row.users]
     if waiting:
         why = "the cache is full" if answer.holding and answer.holding.held < waiting[0].users else "the engine's limit"
@@ -185,33 +188,33 @@ class _Column:
 
 def _columns(answer: AnswerRecord, width: int) -> list[_Column]:
     """The columns that there is room for: a value and its interval are never parted."""
-    rows, wide = answer.users, width >= _WIDE
-    columns = [
-        _figures("tok/s for each" if wide else "tok/s each", [row.user_rate for row in rows], (21, 8, 12), wide),
-        _figures("tok/s in all", [row.total_rate for row in rows], (23, 9, 13), wide),
-    ]
-    if any(row.ttft is not None for row in rows):
-        columns.insert(0, _figures("first token, s", [row.ttft for row in rows], (22, 8, 13), wide))
-    contexts = _Column("context each", 14, [f"{row.context:,}" for row in rows])
-    if wide:
-        return [_Column("running", 9, [str(row.running) for row in rows]), *columns, contexts]
-    if 7 + sum(one.width for one in (*columns, contexts)) <= width:
-        return [*columns, contexts]
-    while len(columns) > 1 and 7 + sum(one.width for one in columns) > width:
-        columns.pop(0)
-    return columns
+    rows = answer.users
+    kept = {
+        "running": _Column("running", 9, [str(row.running) for row in rows]),
+        "first": _figures("first token, s", [row.ttft for row in rows]),
+        "decode": _figures("decode tok/s", [row.user_rate for row in rows]),
+        "all": _figures("tok/s in all", [row.total_rate for row in rows]),
+        "each": _column("each", [number(row.each_rate.value) for row in rows]),
+        "context": _column("context each", [f"{row.context:,}" for row in rows]),
+    }
+    if all(row.ttft is None for row in rows):
+        del kept["first"]
+    for name in ("running", "context", "first", "each", "decode"):
+        if _USERS + sum(one.width for one in kept.values()) > width:
+            kept.pop(name, None)
+    return list(kept.values())
 
 
-def _figures(title: str, figures: Sequence[Figure | None], sizes: tuple[int, int, int], wide: bool) -> _Column:
-    """A column of figures in columns of fixed width (all, value, interval), or where it is narrow in what they need."""
+def _figures(title: str, figures: Sequence[Figure | None]) -> _Column:
+    """A column of figures with their intervals, as wide as they need."""
     values = ["-" if one is None else number(one.value) for one in figures]
     spans = ["" if one is None else _range(one) for one in figures]
-    size, value, interval = sizes
-    if not wide:
-        value, interval = max(map(len, values)), max(map(len, spans))
-        size = max(value + 1 + interval, len(title)) + 2
-    cells = [f"{one:>{value}} {other:>{interval}}" for one, other in zip(values, spans, strict=True)]
-    return _Column(title, size, cells)
+    value, interval = max(map(len, values)), max(map(len, spans))
+    return _column(title, [f"{one:>{value}} {other:>{interval}}" for one, other in zip(values, spans, strict=True)])
+
+
+def _column(title: str, cells: list[str]) -> _Column:
+    return _Column(title, max(len(title), *map(len, cells)) + 2, cells)
 
 
 def _range(figure: Figure) -> str:

@@ -114,7 +114,7 @@ def _head(answer: AnswerRecord, width: int) -> str:
         safe = answer.safe
         limit = next(one for one in safe.limits if one.name == safe.limit)
         if answer.users[0].users == 1 and answer.users[0].user_rate is not None:
-            out += paragraph(width, f"one user      {span(answer.users[0].user_rate)} tok/s")
+            out += paragraph(width, f"one user      {span(answer.users[0].user_rate)} tok/s decode")
         most = f"safe users    {safe.users} (expected {safe.expected}); limit {LIMITS[safe.limit]}: {limit.words}"
         out += paragraph(width, most, "  ", " " * 16)
         out += paragraph(width, f"context       {context_words(answer)}", "  ", " " * 16)
@@ -201,8 +201,8 @@ def change_numbers(answer: AnswerRecord, change: Change) -> str:
 
     words = []
     if change.user_rate:
-        words.append(f"{number(change.user_rate)} tok/s for one user")
-        words.append(f"{number(change.total_rate)} for {shown_users(answer.asked)}")
+        words.append(f"decode {number(change.user_rate)} tok/s for one user")
+        words.append(f"{number(change.total_rate)} in all for {shown_users(answer.asked)}")
     if change.pool_tokens:
         words.append(f"pool {change.pool_tokens:,.0f} tokens")
     return (": " + ", ".join(words)) if words else ""

@@ -22,7 +22,7 @@ __all__ = ["LOW", "Holding", "Ranks", "contexts_of", "settings_of", "stage_ranks
 LOW = -QUANTILE_90
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Holding:
     """What one layout holds.
 
@@ -71,6 +71,9 @@ class Holding:
     short: float
     short_low: float
     over: float = 0.0
+
+    def __repr__(self) -> str:
+        return f"<Holding {self.terms.name}: {self.verdict}, pool {self.pool:,.0f} tokens, {self.held:.4g} requests>"
 
     @property
     def lacking(self) -> float:

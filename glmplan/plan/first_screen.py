@@ -20,7 +20,7 @@ from glmplan.plan.capacity import stage_ranks
 from glmplan.plan.gains import LEAST_GAIN, best_changes, gain_words
 from glmplan.plan.plan import AnswerRecord, UserRow, Warn
 from glmplan.plan.ranking import shown_users
-from glmplan.plan.text import LEAST_WIDTH, LIMITS, VERDICTS, WIDTH, span, wrapped
+from glmplan.plan.text import LEAST_WIDTH, LIMITS, VERDICTS, WIDTH, number, span, wrapped
 from glmplan.plan.traffic_text import change_words, run_rows
 from glmplan.units import GIB
 
@@ -36,7 +36,8 @@ _LIMIT_COLOUR, _ERROR_COLOUR = 33, 31
 #: severities of what must be put right before the engine starts, and of paths that only cost speed
 _FIRST, _SLOWER = ("danger", "error"), ("fallback", "slow")
 _MANY = {"warning": "warnings", "note": "notes", "memory": "on memory", "quality": "on quality"}
-#: lines that each part has at least: of a text, of each entry of a list (`error`), or entries (`errors`) [-]
+#: lines that each part has at least: of a text, of each entry of a list (`error`), or entries (`errors`); what an
+#: answer rests on is on every screen, for numbers that were measured and others look alike [-]
 _LEAST = {
     "title": 1, "traffic": 1, "verdict": 2, "limit": 1, "reason": 1, "nearest": 2, "assumed": 1, "users": 1,
     "memory": 1, "basis": 1, "errors": 1, "error": 1, "changes": 1, "change": 1, "note": 0, "asks": 1, "gaps": 0,
@@ -186,8 +187,9 @@ class _Screen:
         many = shown_users(answer.asked)
         if not answer.runs and (all_users := next((row for row in answer.users if row.users == many > 1), None)):
             running = f"; {all_users.running:,} run at once" if all_users.running < all_users.users else ""
-            each = f", {span(all_users.user_rate)} each" if all_users.user_rate else ""
-            text = f"{span(all_users.total_rate)} tok/s in all{each}{running}"
+            decode = f"; decode {span(all_users.user_rate)}" if all_users.user_rate else ""
+            each = f"{span(all_users.total_rate)} tok/s in all, {number(all_users.each_rate.value)} each"
+            text = f"{each}{decode}{running}"
             yield from self._row(f"{many:,} users", text, self.room["users"])
         if answer.users:
             yield from self._row("context", context_words(answer), 1)
@@ -197,8 +199,8 @@ class _Screen:
             yield from self._row("rests on", f"{answer.evidence}; {answer.basis}", self.room["basis"])
 
     def _speed(self, row: UserRow) -> str:
-        """The rate of one of the users; of answers of a single token there is none."""
-        return f"{span(row.user_rate)} tok/s" if row.user_rate else f"{span(row.total_rate)} tok/s in all"
+        """The decode speed of one of the users; of answers of a single token there is none."""
+        return f"{span(row.user_rate)} tok/s decode" if row.user_rate else f"{span(row.total_rate)} tok/s in all"
 
     def _wait(self, row: UserRow) -> str:
         return f", first token {span(row.ttft)} s" if row.ttft is not None else ""

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["AnswerRecord", "Change", "Limit", "RunnerUp", "Safe", "TrafficRun", "UserRow", "Warn", "user_rows"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class UserRow:
     """What users see when a number of them work at once.
 
@@ -35,9 +35,11 @@ class UserRow:
     tpot : Figure or None
         Time for each further token, [s]; None of answers of a single token
     user_rate : Figure or None
-        Tokens per second of one user after the first token, [token/s]; None as above
+        Decode speed of one user: tokens per second after the first token, 1/TPOT, [token/s]; None as above
     total_rate : Figure
         Tokens per second of all users together, [token/s]
+    each_rate : Figure
+        What each user has of them, prompts and waiting included: `total_rate` over `users`, [token/s]
     context : int
         Longest request that each may have at once, mean pool, [token]
     outside : str
@@ -62,6 +64,15 @@ class UserRow:
     simulated: bool = False
     preempted: float = 0.0
 
+    def __repr__(self) -> str:
+        first = "" if self.ttft is None else f", TTFT {self.ttft.value:.4g} s"
+        return f"<UserRow {self.users} users: {self.total_rate.value:.4g} tok/s in all{first}>"
+
+    @property
+    def each_rate(self) -> Figure:
+        """What each user has of the tokens of all, prompts and waiting included, [token/s]"""
+        return self.total_rate.scaled(1.0 / self.users)
+
     def figures(self) -> dict[str, Figure | None]:
         """Return the figures as tables write them.
 
@@ -71,7 +82,9 @@ class UserRow:
             Column of `USER_FIGURES` → figure in the unit of the column; None for what is not known.
         """
         found = {column: getattr(self, name) for column, name in USER_FIGURES.items()}
-        return {name: one and one.scaled(1.0 / FIGURES[name].factor) for name, one in found.items()}
+        # what each has of the whole is no column of measured runs, whose tables have the whole
+        factors = {name: FIGURES[name].factor if name in FIGURES else 1.0 for name in found}
+        return {name: one and one.scaled(1.0 / factors[name]) for name, one in found.items()}
 
 
 #: column of a table of runs → field of a row over users
@@ -80,6 +93,7 @@ USER_FIGURES: dict[str, str] = {
     "tpot_mean_ms": "tpot",
     "output_tokens_per_s_per_request": "user_rate",
     "output_tokens_per_s": "total_rate",
+    "output_tokens_per_s_per_user": "each_rate",
 }
 
 
@@ -102,7 +116,7 @@ class Limit:
     words: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Safe:
     """Number of users that are safe.
 
@@ -126,8 +140,11 @@ class Safe:
     limits: tuple[Limit, ...]
     target_tpot: float
 
+    def __repr__(self) -> str:
+        return f"<Safe {self.users} users, {self.expected} expected; limit {self.limit}>"
 
-@dataclass(frozen=True, slots=True)
+
+@dataclass(frozen=True, slots=True, repr=False)
 class RunnerUp:
     """A layout that was not chosen.
 
@@ -155,8 +172,11 @@ class RunnerUp:
     total_rate: float
     why: str
 
+    def __repr__(self) -> str:
+        return f"<RunnerUp {self.layout}: {self.verdict}, {self.total_rate:.4g} tok/s in all>"
 
-@dataclass(frozen=True, slots=True)
+
+@dataclass(frozen=True, slots=True, repr=False)
 class Change:
     """What would be with something else; computed, not guessed.
 
@@ -198,6 +218,9 @@ class Change:
     note: str = ""
     ask: str = ""
     knowledge: str = ""
+
+    def __repr__(self) -> str:
+        return f"<Change {self.name}: {self.verdict}, {self.total_rate:.4g} tok/s in all>"
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,7 +271,7 @@ class TrafficRun:
     knowledge: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Warn:
     """Something to know before buying or starting.
 
@@ -281,6 +304,9 @@ class Warn:
     do: str = ""
     source: str = ""
     applied: str = ""
+
+    def __repr__(self) -> str:
+        return f"<Warn {self.severity}: {self.name}>"
 
 
 @dataclass(frozen=True, repr=False)

@@ -92,7 +92,7 @@ class Words:
     calibration: str | Path | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Asked:
     """A question that can be answered: everything checked, None where the plan may choose.
 
@@ -157,6 +157,13 @@ class Asked:
     notes: tuple[str, ...] = ()
     calibration: str | None = None
     cached_tokens: int = 0
+
+    def __repr__(self) -> str:
+        lengths = f"{self.input_tokens:,} tokens in and {self.output_tokens:,} out"
+        return (
+            f"<Asked {self.model.name} {self.checkpoint.name} on {self.machine.text}, {self.engine}: {lengths}, "
+            f"{len(self.users)} numbers of users>"
+        )
 
     @property
     def request_tokens(self) -> int:

@@ -16,6 +16,7 @@ from glmplan.plan.capacity import Holding
 from glmplan.plan.plan import TrafficRun, UserRow
 from glmplan.plan.question import Asked
 from glmplan.plan.ranking import Scored, deployment_of, predicted, shown_users, typical_users
+from glmplan.plan.users import no_less
 from glmplan.prediction.predict import Figure
 
 if TYPE_CHECKING:
@@ -188,12 +189,15 @@ def simulated_rows(
     if not any(row.ttft is not None and beyond_steady(asked, holding, row.users) for row in rows):
         return rows
     described, closed, least = _closed(asked, holding, traffic)
-    return tuple(
-        _simulated(row, _runs(described, closed.at_load(row.users), _requests(row.users), 0, least))
-        if row.ttft is not None and beyond_steady(asked, holding, row.users)
-        else row
-        for row in rows
-    )
+    found: list[UserRow] = []
+    for row in rows:
+        if row.ttft is not None and beyond_steady(asked, holding, row.users):
+            row = _simulated(row, _runs(described, closed.at_load(row.users), _requests(row.users), 0, least))
+        if row.ttft is not None:
+            # the ends of simulated rows are other runs than those of steady sums: nobody is served sooner for them
+            row = replace(row, ttft=no_less(row.ttft, found[-1].ttft if found else None))
+        found.append(row)
+    return tuple(found)
 
 
 def _requests(users: int) -> int:

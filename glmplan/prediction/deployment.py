@@ -37,7 +37,7 @@ DS_MLA_BYTES = 656.0
 _ONE_KERNEL = {"awq-int4": "int4", "gptq-int4": "int4"}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Deployment:
     """A model on accelerators under an engine.
 
@@ -99,6 +99,13 @@ class Deployment:
     draft_depth: int = 0
     text: str = ""
     offload: Offload | None = None
+
+    def __repr__(self) -> str:
+        form = f"{self.kv} cache" + f", {self.draft_tokens} drafted" * bool(self.draft_tokens)
+        return (
+            f"<Deployment {self.model.name} {self.checkpoint.name} on {self.count} × {self.accelerator.name}, "
+            f"TP{self.tp} PP{self.pp} DP{self.dp} EP{self.ep}, {self.engine}, {form}>"
+        )
 
     @property
     def layout(self) -> Layout:

@@ -21,6 +21,11 @@ from glmplan.prediction.step_models import runs_on_accelerators
 
 __all__ = ["load_site", "measured_elsewhere", "site_calibration", "with_site"]
 
+#: ends of a domain: of concurrency, and of two lengths [-]
+_BOUNDS = 6
+#: an effect, in logarithms, beyond which nothing can be meant: a server 5 × 10⁸ times slower [-]
+_FAR = 20.0
+
 
 def with_site(
     effects: Effects,
@@ -82,7 +87,15 @@ def load_site(path: str | Path, engine: str) -> Effects:
         If the file is not a site calibration of this version of glmplan.
     """
     table = read_toml(path)
-    if table.get("columns") != list(COLUMNS) or set(table.get("effects", {})) - set(LEVELS) or "effects" not in table:
+    effects, domain = table.get("effects"), table.get("domain", {})
+    whole = (
+        table.get("columns") == list(COLUMNS)
+        and isinstance(effects, dict)
+        and not set(effects) - set(LEVELS)
+        and all(_rows(rows, len(COLUMNS), finite=True) for rows in effects.values())
+        and _rows(domain, _BOUNDS)
+    )
+    if not whole:
         raise SpecError(
             "is not a site calibration of this version of glmplan: run `glmplan calibrate --from`", file=path
         )
@@ -90,7 +103,17 @@ def load_site(path: str | Path, engine: str) -> Effects:
         level: {key: np.array(row) for key, row in rows.items() if key == engine or key.startswith(engine + " ")}
         for level, rows in table["effects"].items()
     }
-    return with_site(shipped_effects(engine), values, domain=table.get("domain", {}))
+    return with_site(shipped_effects(engine), values, domain=domain)
+
+
+def _rows(table: object, length: int, *, finite: bool = False) -> bool:
+    """Whether a table holds rows of so many numbers, none of which is NaN, nor infinite where that means nothing."""
+    return isinstance(table, dict) and all(
+        isinstance(row, list)
+        and len(row) == length
+        and all(type(one) in (int, float) and one == one and (abs(one) < _FAR or not finite) for one in row)
+        for row in table.values()
+    )
 
 
 @contextmanager

@@ -123,11 +123,13 @@ def _section(answer: FitAnswer, name: str, lines: list[str]) -> list[str]:
 
 
 def _users(answer: FitAnswer) -> list[str]:
-    rows = ["| users | running | TTFT, s | tok/s for each | tok/s in all | context each |", "|--:|--:|--:|--:|--:|--:|"]
+    names = ("users", "running", "TTFT, s", "decode tok/s", "tok/s in all", "each", "context each")
+    rows = [f"| {' | '.join(names)} |", "|" + "--:|" * len(names)]
     for row in answer.users:
         first = _span(row.ttft) if row.ttft else "unknown"
-        each = _span(row.user_rate) if row.user_rate else "-"
-        rows.append(f"| {row.users} | {row.running} | {first} | {each} | {_span(row.total_rate)} | {row.context:,} |")
+        decode = _span(row.user_rate) if row.user_rate else "-"
+        cells = (first, decode, _span(row.total_rate), number(row.each_rate.value), f"{row.context:,}")
+        rows.append(f"| {row.users} | {row.running} | {' | '.join(cells)} |")
     return rows
 
 

@@ -34,7 +34,7 @@ _AROUND, _TRIED, _NEAR = (0.75, 1.0, 1.3), 8, 1.2
 _STEP = 0.03  # between rates at which services are counted
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class LoadPoint:
     """What one load does.
 
@@ -54,6 +54,9 @@ class LoadPoint:
     safe: bool
     summary: dict[str, float]
     broken: str = ""
+
+    def __repr__(self) -> str:
+        return f"<LoadPoint {self.load:g}: {'safe' if self.safe else self.broken or 'not safe'}>"
 
 
 @dataclass(frozen=True, slots=True, repr=False)

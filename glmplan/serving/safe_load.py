@@ -206,7 +206,7 @@ def safe_load(
     return LoadSearch(variants, traffic, targets, most or _LARGEST, seed, _late(factors, waits)).largest(service)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Kept:
     """How surely a load keeps a promise.
 
@@ -223,6 +223,10 @@ class Kept:
     probability: float
     broken: str
     summary: dict[str, float]
+
+    def __repr__(self) -> str:
+        broken = f", {self.broken} breaks first" * bool(self.broken)
+        return f"<Kept with probability {self.probability:.3g}{broken}>"
 
 
 def kept_share(

@@ -161,6 +161,16 @@ def read_portfolio(file: str | Path, money: Money) -> Portfolio:
     serves several classes is taken to divide its time among them: neither what they gain from a common batch nor what
     long prompts cost short ones is modelled.
     """
+    classes, entries, apis = _entries(file)
+    return Portfolio(
+        classes,
+        tuple(_local(one, classes, money, file) for one in entries),
+        tuple(_seller(one, classes, money, file) for one in apis),
+    )
+
+
+def _entries(file: str | Path) -> tuple[tuple[RequestClass, ...], list[_LocalEntry], list[ApiEntry]]:
+    """What the file says, checked."""
     content = read_toml(file)
     for name in content:
         if name not in ("classes", "local", "api"):
@@ -176,11 +186,7 @@ def read_portfolio(file: str | Path, money: Money) -> Portfolio:
     _once([*(one.name for one in entries), *(one.name for one in apis)], file, "name")
     if not entries and not apis:
         raise SpecError("names neither a machine nor an API", file=file, field="local")
-    return Portfolio(
-        classes,
-        tuple(_local(one, classes, money, file) for one in entries),
-        tuple(_seller(one, classes, money, file) for one in apis),
-    )
+    return classes, entries, apis
 
 
 def _tables(content: dict[str, Any], name: str, file: str | Path) -> list[dict[str, Any]]:

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from glmplan.errors import SpecError
-from glmplan.facts.files import read_text, write_atomically
+from glmplan.facts.files import parse_json, read_bytes, read_text, understood, write_atomically
 from glmplan.sizing.axes import Sweep
 from glmplan.sizing.sweep import Block
 
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["TABLES", "Kept", "check_table", "write_table"]
+__all__ = ["TABLES", "Kept", "check_table", "read_part", "write_table"]
 
 #: endings of files that a table is written to
 TABLES: tuple[str, ...] = (".csv", ".parquet", ".json")
@@ -114,7 +114,7 @@ class Kept:
         if read_text(file) != self._question:
             message = "holds parts of another sweep: delete it, or write to another file"
             raise SpecError(message, file=self.folder, field="--resume")
-        return [_read(one) for one in sorted(self.folder.glob("*.npz"))]
+        return [read_part(one) for one in sorted(self.folder.glob("*.npz"))]
 
     def start(self) -> None:
         """Begin anew."""
@@ -142,9 +142,39 @@ class Kept:
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
-def _read(path: Path) -> Block:
-    with np.load(path) as stored:
-        said = json.loads(str(stored["said"]))
-        arrays = {name: stored[name] for name in stored.files if name not in ("said", "verdict", "held")}
-        return Block(said["number"], said["said"], said["facts"], stored["verdict"], stored["held"], arrays,
-                     said["reason"])  # fmt: skip
+def read_part(path: str | Path) -> Block:
+    """Read one combination that was kept.
+
+    Parameters
+    ----------
+    path : path
+        The file.
+
+    Returns
+    -------
+    Block
+        The combination.
+
+    Raises
+    ------
+    SpecError
+        If it is broken.
+    """
+    import io
+    import zipfile
+
+    with understood(path, "part of a sweep"):
+        data = read_bytes(path)
+        try:
+            # what `Kept.keep` writes is not packed: nothing can unpack to more than the file
+            if any(one.compress_type or one.flag_bits & 1 for one in zipfile.ZipFile(io.BytesIO(data)).infolist()):
+                raise SpecError("is no part of a sweep: delete the folder and begin anew", file=path)
+            with np.load(io.BytesIO(data), allow_pickle=False) as stored:
+                arrays = {name: stored[name] for name in stored.files}
+        except (zipfile.BadZipFile, NotImplementedError) as error:
+            raise ValueError(str(error)) from error
+        said = parse_json(str(arrays.pop("said")), file=path)
+        verdict, held = arrays.pop("verdict"), arrays.pop("held")
+        if not isinstance(said["number"], int) or any(one.shape != verdict.shape for one in (held, *arrays.values())):
+            raise ValueError("its columns differ in length")
+        return Block(said["number"], said["said"], said["facts"], verdict, held, arrays, said["reason"])

@@ -95,7 +95,7 @@ def test_a_shell_without_a_language_shows_every_answer(words):
         name: value for name, value in os.environ.items() if not name.startswith(("LC_", "LANG", "PYTHONIOENCODING"))
     }
     command = [sys.executable, "-c", "from glmplan.cli import main; main()", *words]
-    done = subprocess.run(command, capture_output=True, check=False, env=own | shell)
+    done = subprocess.run(command, capture_output=True, check=False, env=own | shell, timeout=300)
     assert done.returncode == 0 and done.stdout.isascii() and b"Traceback" not in done.stderr, done.stderr
 
 
@@ -105,12 +105,16 @@ def test_a_tool_that_hangs_or_floods_is_ended(tmp_path, monkeypatch):
         "hangs": "sleep 1000 & sleep 1000",
         "floods": "cat /dev/zero",
         "fails": "echo x; exit 3",
+        "says goodbye and stays": "echo x; exec >&-; sleep 1000",
+        "leaves a child that holds its output": "setsid sleep 30 & echo x; exit 0",
     }.items():
         tool = tmp_path / name
         tool.write_text(f"#!/bin/sh\n{body}\n")
         tool.chmod(0o755)
         assert this_machine._said_by(str(tool)) == ""
     assert this_machine._said_by(str(tmp_path / "absent")) == ""
+    (tmp_path / "fails").write_text("#!/bin/sh\necho x\n")
+    assert this_machine._said_by(str(tmp_path / "fails")) == "x\n"
 
 
 def test_text_of_a_file_is_no_escape_sequence(capsys, tmp_path):

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import pty
 import re
-import select
 import subprocess
 import sys
+import threading
 from importlib.metadata import version
 
 import pytest
@@ -19,13 +19,16 @@ from glmplan.plan.answer_text import SECTIONS
 RUN = "import sys; from glmplan.cli import main; main(sys.argv[1:])"
 ASKED = ("fit", "llama-3.1-8b", "--on", "1xh100-sxm")
 PLAIN = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "COLUMNS", "TERM")}
+#: what hangs takes longer, on however busy a machine [s]
+HANGS = 300
 ANSI = re.compile(r"\033\[[0-9;]*m")
 
 
 def piped(*words, **settings):
     done = subprocess.run(
-        [sys.executable, "-c", RUN, *words], capture_output=True, text=True, env={**PLAIN, "TERM": "xterm", **settings}
-    )
+        [sys.executable, "-c", RUN, *words], capture_output=True, text=True, timeout=HANGS,
+        env={**PLAIN, "TERM": "xterm", **settings},
+    )  # fmt: skip
     assert "Traceback" not in done.stderr
     return done
 
@@ -41,8 +44,11 @@ def on_terminal(*words, columns=80, **settings):
     env = {**PLAIN, "TERM": "xterm", **settings}
     with subprocess.Popen([sys.executable, "-c", RUN, *words], stdout=theirs, stderr=theirs, env=env) as running:
         os.close(theirs)
+        # leaving the block waits for the program, which waits for us as long as what it writes is not read
+        late = threading.Timer(HANGS, running.kill)
+        late.start()
         parts = []
-        while select.select([ours], [], [], 60)[0]:
+        while True:
             try:
                 part = os.read(ours, 4096)
             except OSError:  # Linux says so when the other end is closed
@@ -50,8 +56,10 @@ def on_terminal(*words, columns=80, **settings):
             if not part:
                 break
             parts.append(part)
-        running.wait(60)
+        code = running.wait()
+        late.cancel()
     os.close(ours)
+    assert code >= 0, f"ended by signal {-code}: it takes more than {HANGS} s"
     return b"".join(parts).decode().replace("\r\n", "\n")
 
 

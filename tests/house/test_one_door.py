@@ -2,9 +2,11 @@
 are written to the terminal by `cli.screen`."""
 
 import ast
+import sys
 
 #: calls that open or read a file; `os.open` to write a journal and to close a pipe is told from reading by its flags
-READS = {"open", "read_text", "read_bytes", "load_workbook", "from_file", "loadtxt", "genfromtxt", "read_csv"}
+READS = {"open", "read_text", "read_bytes", "load_workbook", "from_file", "loadtxt", "genfromtxt", "read_csv",
+         "memmap", "fromfile", "ZipFile", "read_parquet"}  # fmt: skip
 DOOR = "facts.files"
 #: where a library opens a file itself: memory maps of kernel tables and a tokenizer that the user names
 OTHERS = {"measure.prompts": "Tokenizer.from_file"}
@@ -19,6 +21,10 @@ def reads(node):
     name = called(node)
     if name == "os.open":
         return "O_WRONLY" not in ast.unparse(node)
+    if node.__class__ is ast.Call and node.args and called(node.args[0]) == "io.BytesIO":
+        return False  # bytes that came in through the door
+    if name == "np.load":
+        return True
     # by their bare names the other two are those of the door
     return name == "open" or ("." in name and name.rpartition(".")[2] in READS)
 
@@ -48,3 +54,62 @@ def test_the_terminal_is_written_to_in_one_place(sources):
     ]
     # `run` prints what `error_words` has made fit for a terminal
     assert [one for one in found if not one.startswith("cli.run:")] == []
+
+
+#: how the door is called
+DOORS = {
+    "open_file", "parse_json", "read_bytes", "read_entries", "read_json", "read_log", "read_packed", "read_rows",
+    "read_table", "read_text", "read_toml", "text_lines",
+}  # fmt: skip
+#: module that reads what people bring → readers of `tools/fuzz.py` that break it
+FUZZED = {
+    "facts.catalogue.accelerators": ("accelerator",),
+    "facts.catalogue.hosts": ("host",),
+    "facts.catalogue.models": ("model",),
+    "facts.catalogue.prices": ("prices",),
+    "measure.journal": ("journal",),
+    "measure.validation": ("plan",),
+    "prediction.own_site": ("site",),
+    "readers.machines.dumps.recognise": ("dump", "machine"),
+    "readers.models.gguf_header": ("gguf",),
+    "readers.models.hf_config": ("config",),
+    "readers.models.safetensors_header": ("index", "safetensors"),
+    "readers.runs.importers": ("runs",),
+    "readers.runs.table": ("table",),
+    "serving.traffic.arrivals": ("lengths",),
+    "serving.traffic.conversations": ("trace",),
+    "serving.traffic.spec": ("traffic",),
+    "serving.traffic.trace_lines": ("trace",),
+    "serving.traffic.traces": ("trace",),
+    "sizing.axes": ("sweep",),
+    "sizing.portfolio": ("portfolio",),
+    "sizing.sweep_files": ("part",),
+}
+#: modules that call a reader above by its name, or read what no file holds: answers of servers, which hostile servers
+#: break in `tests/measure`, and /proc
+OTHER = {"cli.calibrate", "cli.predict", "cli.reproduce", "facts.files", "measure.prompts", "measure.server_facts",
+         "readers.machines.this_machine", "report.hardware_page"}  # fmt: skip
+#: modules that read only what ships with the project, or what `glmplan calibrate` wrote
+SHIPPED = {
+    "facts.catalogue.names", "facts.folders", "plan.evidence", "plan.hazards", "prediction.effects",
+    "prediction.offloaded_machines", "prediction.usual_settings", "readers.models.checkpoints",
+    "readers.runs.campaigns", "readers.runs.holdout", "readers.runs.hosts", "readers.runs.importers.start_up_table",
+    "readers.runs.labels", "readers.runs.ledger", "readers.runs.settings",
+}  # fmt: skip
+SHIPPED_ROOMS = ("calibrate.", "facts.engines.", "physics.")
+
+
+def test_every_reader_of_what_people_bring_is_fuzzed(sources, root):
+    sys.path.insert(0, str(root / "tools"))
+    import fuzz
+
+    found = {
+        source.name
+        for source in sources
+        if any(called(node).rpartition(".")[2] in DOORS for node in ast.walk(source.tree))
+    }
+    rest = {name for name in found - set(FUZZED) - OTHER - SHIPPED if not name.startswith(SHIPPED_ROOMS)}
+    assert not rest, f"add a reader and a sample to tools/fuzz.py: {sorted(rest)}"
+    assert not (set(FUZZED) | OTHER | SHIPPED) - found
+    broken = {name for names in FUZZED.values() for name in names}
+    assert broken | {"json"} == set(fuzz.readers())

@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,16 +18,22 @@ from hostile_server import writings
 CLI = [sys.executable, "-c", "from glmplan.cli import main; main()", "validate"]
 KEY = "sk-proj-A1b2C3d4/E5f6+G7h8i9J0"
 #: what hangs takes longer, on however busy a machine [s]
-HANGS = 600
+HANGS = 300
 
 
 @contextmanager
 def hostile(habit):
     words = [sys.executable, str(Path(__file__).with_name("hostile_server.py")), habit]
     process = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
+    late = threading.Timer(HANGS, process.kill)  # a server that says nothing must not be waited for
+    late.start()
     try:
-        yield process.stdout.readline().strip()
+        url = process.stdout.readline().strip()
+        late.cancel()
+        assert url, "the hostile server did not start"
+        yield url
     finally:
+        late.cancel()
         process.kill()
         process.wait()
         process.stdout.close()
@@ -39,10 +46,18 @@ def started(url, out, *more, key=KEY):
     return subprocess.Popen(words, **pipes, env=own | ({"OPENAI_API_KEY": key} if key else {}))
 
 
+def ended(process):
+    """What it wrote; one that hangs is killed, and that is a failure."""
+    try:
+        return process.communicate(timeout=HANGS)
+    finally:
+        process.kill()
+
+
 def validated(url, out, *more, key=KEY):
     """Exit code, and everything that was written: streams and files."""
     process = started(url, out, *more, key=key)
-    said, complained = process.communicate(timeout=HANGS)
+    said, complained = ended(process)
     files = [one.read_bytes() for one in sorted(out.rglob("*")) if one.is_file()] if out.exists() else []
     return process.returncode, said.decode(), complained.decode(), b"\n".join([said, complained, *files]).decode()
 
@@ -72,7 +87,8 @@ def test_a_server_that_echoes_the_key_gets_it_into_no_file_and_no_stream(tmp_pat
         for writing in writings(KEY):
             assert not [part for part in parts(writing, 12) if part in text], writing
         assert not [part for part in parts(KEY) if part in text]
-    assert code in (0, 1)
+    # half of the answers are faults, which --max-errors 1 allows; the other half are figures
+    assert code == 0
 
 
 @pytest.mark.parametrize("key", ["sk-bad-\rcarriage-return", "schlüssel-der-nicht-geht", "sk-two\nlines-of-key"])
@@ -89,16 +105,20 @@ def test_an_address_that_is_none_is_told_without_its_password(tmp_path, url):
     assert code == 2 and "--url" in complained and "hunter22" not in everything and "Traceback" not in complained
 
 
-@pytest.mark.parametrize("habit", ["endless-models", "endless-metrics", "bomb", "drip", "endless-first"])
-def test_before_the_ladder_nothing_is_endless(tmp_path, habit):
+@pytest.mark.parametrize(
+    ("habit", "meant"),
+    # pages are left out, and the ladder is climbed; where none comes, or no first answer, nothing is there to climb
+    [("endless-models", 0), ("endless-metrics", 0), ("bomb", 0), ("drip", 2), ("endless-first", 2)],
+)
+def test_before_the_ladder_nothing_is_endless(tmp_path, habit, meant):
     begin = time.monotonic()
     with hostile(habit) as url:
         process = started(url, tmp_path / "run", *QUICK)
-        _, complained = process.communicate(timeout=HANGS)
-    assert process.returncode in (0, 1, 2), complained.decode()
+        _, complained = ended(process)
+    assert process.returncode == meant, complained.decode()
     assert b"Traceback" not in complained and time.monotonic() - begin < HANGS / 2
-    if habit == "endless-first":
-        assert process.returncode == 2 and b"goes on" in complained
+    said = {"endless-first": b"goes on", "drip": b"answers nothing"}.get(habit, b"")
+    assert said in complained
 
 
 def test_ctrl_c_before_the_ladder_ends_it_and_keeps_a_record(tmp_path):
@@ -109,7 +129,7 @@ def test_ctrl_c_before_the_ladder_ends_it_and_keeps_a_record(tmp_path):
             time.sleep(0.05)
         time.sleep(0.5)
         process.send_signal(signal.SIGINT)
-        _, complained = process.communicate(timeout=HANGS)
+        _, complained = ended(process)
     assert process.returncode == 130 and b"Traceback" not in complained
     record = json.loads((tmp_path / "run" / "record.json").read_text())
     assert record["stopped"] == "ended by the user" and record["steps"] == []
@@ -125,7 +145,7 @@ def test_a_signal_in_the_ladder_writes_the_record_as_ctrl_c_does(tmp_path, numbe
             time.sleep(0.05)
         time.sleep(1.0)
         process.send_signal(number)
-        _, complained = process.communicate(timeout=HANGS)
+        _, complained = ended(process)
     assert process.returncode == 128 + number, complained.decode()
     assert json.loads((tmp_path / "run" / "record.json").read_text())["stopped"] == "ended by the user"
     assert (tmp_path / "run" / "report.html").exists()
@@ -153,9 +173,9 @@ def test_pages_and_chunks_that_make_no_sense_are_counted_and_the_ladder_goes_on(
     assert {"done", "malformed"} <= set(found) and "unforeseen" not in found
     assert '"throttled"' in everything
     assert all(sum(step["outcomes"].values()) == 24 for step in record["steps"])
-    # a step with an impossible count gives no figure; where none does, nothing was measured, which is not 0
-    whole = [step for step in record["steps"] if not step["unusable"] and step["figures"].get("num_requests")]
-    assert code == (0 if whole else 1), complained
+    # every twelfth answer tells of a prompt that cannot be, so neither step gives a figure: nothing was measured
+    assert all("prompt tokens where 16 were sent" in step["unusable"] for step in record["steps"])
+    assert code == 1, complained
 
 
 @pytest.mark.parametrize(("habit", "why"), [("lies", "1,000,000 prompt tokens"), ("doubles", "chunks with text")])
@@ -194,7 +214,7 @@ def test_two_runs_do_not_write_one_folder(tmp_path):
         (tmp_path / "run" / "journal.jsonl").open("a").write('{"kind": "begin", "settings": {}}\n')
         code, _, complained, _ = validated(url, tmp_path / "run", *QUICK, "--resume")
         first.kill()
-        first.communicate()
+        first.communicate(timeout=HANGS)
     assert code == 2 and "another run" in complained
     # a lock of a run that was killed holds nobody up
     with hostile("") as url:

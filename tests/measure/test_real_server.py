@@ -202,10 +202,14 @@ def test_ctrl_c_finishes_the_record(dense, tmp_path):
         words = ["--url", url, "--input", 32, "--output", 8, "--users", "1", "--requests", 1_000_000]
         command = [*CLI, "validate", *map(str, words), "--out", str(tmp_path)]
         running = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        while running.poll() is None and answered(tmp_path / "journal.jsonl") <= 10:
+        deadline = time.monotonic() + HANGS
+        while running.poll() is None and answered(tmp_path / "journal.jsonl") <= 10 and time.monotonic() < deadline:
             time.sleep(0.1)
         running.send_signal(signal.SIGINT)
-        _, said = running.communicate(timeout=HANGS)
+        try:
+            _, said = running.communicate(timeout=HANGS)
+        finally:
+            running.kill()
     assert running.returncode == 130 and "ended by the user" in said
     (step,) = json.loads((tmp_path / "record.json").read_text())["steps"]
     assert step["outcomes"]["done"] > 10 and not step["complete"]

@@ -51,6 +51,13 @@ def test_the_first_screen_has_at_most_thirty_lines_within_its_width(name, width)
     assert lines[-1].startswith(("--full", "  "))
 
 
+@pytest.mark.parametrize("name", QUESTIONS)
+@pytest.mark.parametrize("width", WIDTHS)
+def test_what_the_numbers_rest_on_is_on_every_screen_that_has_numbers(name, width):
+    one = answer(name)
+    assert ("\n  rests on " in first_screen(one, width)) == bool(one.users and one.basis)
+
+
 def test_what_is_narrower_than_sixty_columns_is_written_for_sixty():
     assert first_screen(answer("pipeline stages"), 20) == first_screen(answer("pipeline stages"), 60)
 

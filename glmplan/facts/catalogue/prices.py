@@ -19,6 +19,7 @@ from glmplan.facts.files import read_table, read_toml
 from glmplan.facts.folders import data_folder, plain_name
 from glmplan.facts.schema.price import KINDS, PER, Price, Term
 from glmplan.facts.schema.validation import validated
+from glmplan.units import finite_number
 
 __all__ = [
     "GIVEN",
@@ -203,10 +204,7 @@ def _given(word: str, today: date) -> Price:
         kind, term = _WORDS[kind_word]
     else:
         raise SpecError("is not what a price can be for", field="--price", value=kind_word, choices=_WORDS)
-    try:
-        price = float(number.replace(",", ""))
-    except ValueError:
-        raise SpecError("is not a number", field="--price", value=amount.strip()) from None
+    price = finite_number(number.replace(",", ""), "--price")
     part = accelerator_aliases().get(part, part)
     of = "place" if part in _PLACES else "model" if kind == "api" else "host"
     if of == "host" and part in accelerator_names():

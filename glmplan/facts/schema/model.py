@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, PositiveInt, model_validator
 
 from glmplan.facts.formats import kv_format, weight_format
 from glmplan.facts.schema.beside import HyperConnections, LookupTable
+from glmplan.facts.schema.validation import line_of
 from glmplan.units import parse_quantity
 
 __all__ = [
@@ -62,7 +63,9 @@ TensorKey = TensorClass | Annotated[str, Field(pattern=r"^(self_attn|mlp|linear_
 
 
 class _Record(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    __repr__ = line_of
 
 
 class Indexer(_Record):

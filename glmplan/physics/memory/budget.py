@@ -10,11 +10,12 @@ from glmplan.physics.memory.observed import MemoryFit
 from glmplan.physics.memory.part import PartMemory
 from glmplan.physics.memory.pool import stage_pools
 from glmplan.physics.memory.ranks import RankMemory
+from glmplan.units import GIB
 
 __all__ = ["MemoryBudget", "budget_rows"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class MemoryBudget:
     """Memory of one rank, part by part, [B].
 
@@ -57,6 +58,11 @@ class MemoryBudget:
     total: float
     usable: float
     capacity: float
+
+    def __repr__(self) -> str:
+        weights = sum(self.weights.values()) / GIB
+        held = f"weights {weights:.1f} + cache {self.cache / GIB:.1f} of {self.capacity / GIB:.1f} GiB"
+        return f"<MemoryBudget {self.label}: {held}>"
 
     @property
     def parts(self) -> dict[str, float]:

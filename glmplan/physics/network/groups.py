@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["LayoutLinks", "LinksByPoint", "hand_over_link", "links_of_layout"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class LayoutLinks:
     """The links that the groups of a layout cross. A group of one crosses none, and its class says so.
 
@@ -39,6 +39,10 @@ class LayoutLinks:
     experts: LinkClass
     context: LinkClass
     hand_over: LinkClass
+
+    def __repr__(self) -> str:
+        kinds = ", ".join(f"{name} {getattr(self, name).kind}" for name in self.__slots__)
+        return f"<LayoutLinks {kinds}>"
 
     def classes(self, group: str) -> tuple[tuple[LinkClass, np.ndarray | slice], ...]:
         """The link of a kind of group, and the points that cross it: all.

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["Machine", "resolve_machine"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Machine:
     """A machine with equal accelerators.
 
@@ -43,6 +43,9 @@ class Machine:
     count: int
     named: bool
     notes: tuple[str, ...]
+
+    def __repr__(self) -> str:
+        return f"<Machine {self.text}: {self.count} × {self.accelerator.name}>"
 
     @property
     def per_node(self) -> int:

@@ -10,10 +10,11 @@ import contextlib
 import os
 import platform
 import re
+import select
 import shutil
 import signal
 import subprocess
-import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import date
@@ -84,22 +85,32 @@ def _said_by(tool: str) -> str:
             os.killpg(process.pid, signal.SIGKILL)
 
     where = subprocess.DEVNULL
+    deadline = time.monotonic() + _PATIENCE
     try:
         process = subprocess.Popen(
             [tool], stdin=where, stdout=subprocess.PIPE, stderr=where, env={"LC_ALL": "C"}, start_new_session=True
         )
     except OSError:
         return ""
-    with process:
-        assert process.stdout is not None
-        patience = threading.Timer(_PATIENCE, end)
-        patience.start()
-        said = process.stdout.read(_MOST_SAID + 1)
-        patience.cancel()
-        if len(said) > _MOST_SAID:
-            end()
-    # who was ended has no return code of zero
-    return said.decode(errors="replace") if process.returncode == 0 else ""
+    assert process.stdout is not None
+    said, whole = b"", False
+    try:
+        # neither a child that left the group with the output open nor a tool that closed it and goes on is waited for
+        while (left := deadline - time.monotonic()) > 0.0 and select.select([process.stdout], [], [], left)[0]:
+            part = os.read(process.stdout.fileno(), 1 << 16)
+            said += part
+            if not part or len(said) > _MOST_SAID:
+                whole = not part
+                break
+        if whole:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(max(deadline - time.monotonic(), 0.0))
+        whole = whole and process.returncode == 0
+    finally:
+        end()
+        process.stdout.close()
+        process.wait()
+    return said.decode(errors="replace") if whole else ""
 
 
 def read_cpu() -> CpuFacts:
