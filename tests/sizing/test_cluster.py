@@ -74,13 +74,16 @@ def test_a_scheduler_that_does_not_answer_is_an_error_and_not_a_silent_fallback(
 @installed
 @pytest.mark.filterwarnings("ignore")
 def test_a_cluster_that_never_gets_a_worker_is_given_up(monkeypatch):
-    import glmplan.sizing.cluster as cluster
     from distributed import LocalCluster
 
+    import glmplan.sizing.cluster as cluster
+
     monkeypatch.setattr(cluster, "_ALONE", 0.5)
-    with LocalCluster(n_workers=0, dashboard_address=None, processes=False) as empty:
-        with pytest.raises(SpecError, match=r"no worker for 0\.5 s"):
-            swept(read_sweep(AXES), blocks=blocks_on(empty.scheduler_address))
+    with (
+        LocalCluster(n_workers=0, dashboard_address=None, processes=False) as empty,
+        pytest.raises(SpecError, match=r"no worker for 0\.5 s"),
+    ):
+        swept(read_sweep(AXES), blocks=blocks_on(empty.scheduler_address))
 
 
 @installed
