@@ -108,7 +108,7 @@ def command(
 def _computed(sweep: Sweep, paid: Money, money: o.MoneyOptions, output: OutputOptions) -> Swept:
     from glmplan.cli.progress import bar
     from glmplan.errors import SpecError
-    from glmplan.sizing.sweep import Swept, swept
+    from glmplan.sizing.sweep import Swept
     from glmplan.sizing.sweep_files import Kept
 
     words = {"price": money.price, "term": money.term, "region": money.region, "exact": output.exact}
@@ -127,7 +127,7 @@ def _computed(sweep: Sweep, paid: Money, money: o.MoneyOptions, output: OutputOp
 
     try:
         with bar("combinations") as progress:
-            found = _run(swept, sweep, paid, output, done=done, progress=progress, keep=keep)
+            found = _run(sweep, paid, output, done=done, progress=progress, keep=keep)
     except KeyboardInterrupt:
         found = Swept(sweep, tuple(reached[number] for number in sorted(reached)))
         left = f"{len(reached)} of {sweep.structures} combinations are done"
@@ -139,19 +139,21 @@ def _computed(sweep: Sweep, paid: Money, money: o.MoneyOptions, output: OutputOp
     return found
 
 
-def _run(here: Any, sweep: Sweep, paid: Money, output: OutputOptions, **hooks: Any) -> Swept:
+def _run(sweep: Sweep, paid: Money, output: OutputOptions, **hooks: Any) -> Swept:
+    from glmplan.sizing.sweep import swept
+
     if output.cluster is None:
-        return here(sweep, money=paid, exact=output.exact, **hooks)
+        return swept(sweep, money=paid, exact=output.exact, **hooks)
     from glmplan.errors import SpecError
-    from glmplan.sizing.cluster import swept_on
+    from glmplan.sizing.cluster import blocks_on
 
     try:
-        return swept_on(output.cluster, sweep, money=paid, exact=output.exact, **hooks)
+        return swept(sweep, money=paid, exact=output.exact, blocks=blocks_on(output.cluster), **hooks)
     except SpecError as error:
         if not output.alone:
             raise
         say(f"{error}; computing here, because of --or-alone", err=True)
-        return here(sweep, money=paid, exact=output.exact, **hooks)
+        return swept(sweep, money=paid, exact=output.exact, **hooks)
 
 
 def _show(frame: pd.DataFrame, found: Swept, paid: Money, output: OutputOptions) -> None:

@@ -74,6 +74,8 @@ class Mixes:
         Steps to be timed.
     matrices : dict of str to (n, k) sparse array
         Figure of `FIGURES` → steps of each entry of the table, [-]
+    fronts : dict of str to (n,) array
+        Figure of `FIGURES` → passes through the front end that it counts, [-]
     tokens : (n,) array
         Output tokens that the rate counts, [token]
     packing : Load
@@ -91,6 +93,7 @@ class Mixes:
     outputs: np.ndarray
     table: StepTable
     matrices: dict[str, sparse.csr_array]
+    fronts: dict[str, np.ndarray]
     tokens: np.ndarray
     packing: Load
     looked_at: np.ndarray
@@ -134,9 +137,10 @@ class Mixes:
         if len(places) == len(self.users):
             return self
         rows = {name: matrix[places] for name, matrix in self.matrices.items()}
+        fronts = {name: counts[places] for name, counts in self.fronts.items()}
         return replace(
             self, users=self.users[places], inputs=self.inputs[places], outputs=self.outputs[places], matrices=rows,
-            tokens=self.tokens[places],
+            fronts=fronts, tokens=self.tokens[places],
         )  # fmt: skip
 
     def load(self, place: int) -> Load:
@@ -216,12 +220,14 @@ def mixes_of(users: np.ndarray, inputs: np.ndarray, outputs: np.ndarray, packing
              ("decode_requests", "decode_context", "prefill_tokens", "prefill_context")}  # fmt: skip
     rows, columns, shares, table = _corners(*nodes.values())
     spread = sparse.csr_array((shares, (rows, columns)), shape=(int(sizes.sum()), len(table.minus)))
-    weights = {name: _weights(seen, sizes, name) for name in FIGURES}
+    weights, fronts = {}, {}
+    for name in FIGURES:
+        weights[name], fronts[name] = _weights(seen, sizes, name)
     matrices = {name: one @ spread for name, one in weights.items()}
     tokens = np.array([one.figures["output_rate"].scale for one in seen])
     looked_at = _looked_at(users * (inputs + outputs), inputs)
     table, checks = _with_checks(table, nodes, weights, looked_at)
-    return Mixes(users, inputs, outputs, table, matrices, tokens, packing, looked_at, checks, matrices)
+    return Mixes(users, inputs, outputs, table, matrices, fronts, tokens, packing, looked_at, checks, matrices)
 
 
 def _looked_at(work: np.ndarray, inputs: np.ndarray) -> np.ndarray:
@@ -247,16 +253,17 @@ def _with_checks(
     return StepTable(points, table.minus), checks
 
 
-def _weights(seen: list[Observables], sizes: np.ndarray, name: str) -> sparse.csr_array:
-    """Steps of each kind that a figure counts, (loads, nodes)."""
+def _weights(seen: list[Observables], sizes: np.ndarray, name: str) -> tuple[sparse.csr_array, np.ndarray]:
+    """Steps of each kind that a figure counts, (loads, nodes), and passes through the front end, (loads,)."""
     parts = [
         one.figures[name].weights if name in one.figures else np.zeros(n) for one, n in zip(seen, sizes, strict=True)
     ]
     ends = np.concatenate([[0], np.cumsum(sizes)])
     values = np.concatenate(parts)
     # the last node of each load is the front end, which stands outside of steps
+    fronts = values[ends[1:] - 1].copy()
     values[ends[1:] - 1] = 0.0
-    return sparse.csr_array((values, np.arange(len(values)), ends), shape=(len(seen), len(values)))
+    return sparse.csr_array((values, np.arange(len(values)), ends), shape=(len(seen), len(values))), fronts
 
 
 def _grid(values: np.ndarray, per_octave: int, every: int) -> np.ndarray:

@@ -15,6 +15,7 @@ from glmplan.prediction.known import known_of_points
 from glmplan.prediction.load import Load, waiting_share
 from glmplan.prediction.predict import Prediction, predict_many
 from glmplan.prediction.step_models import runs_on_accelerators, step_model_of
+from glmplan.prediction.step_table import least_of
 from glmplan.readers.runs.figures import INTERVAL_KINDS
 from glmplan.sizing.mixes import FIGURES, Mixes
 
@@ -80,21 +81,23 @@ def columns_of(deployment: Deployment, mixes: Mixes, *, slower: float = 1.0, exa
 
 def _tabulated(deployment: Deployment, model: StepModel, mixes: Mixes, slower: float) -> Columns:
     seconds, front = _seconds(deployment, model, mixes, slower)
-    column = mixes.table.values(seconds)
-    fit = load_effects(deployment.engine)
-    known = known_of_points(deployment, mixes.users, mixes.inputs, mixes.outputs, fit=fit)
-    waits = np.exp(waiting_share(mixes.users) * known.ttft_scale)
-    sums = {name: mixes.matrices[name] @ column for name in FIGURES}
-    values = {
-        "ttft": (sums["ttft"] + front) * waits,
-        "tpot": np.where(sums["tpot"] > 0, sums["tpot"], np.nan),
-        "output_rate": mixes.tokens / sums["output_rate"],
-    }
+    [least] = least_of([deployment], [mixes.table.points])
+    column, bounds = mixes.table.values(seconds), mixes.table.values(least)
+    known = known_of_points(deployment, mixes.users, mixes.inputs, mixes.outputs, fit=load_effects(deployment.engine))
+    waiting = waiting_share(mixes.users)
     figures: dict[str, np.ndarray] = {}
-    for name, value in values.items():
+    for name in FIGURES:
+        total = mixes.matrices[name] @ column + mixes.fronts[name] * front
+        bound = mixes.matrices[name] @ bounds
+        if name == "ttft":
+            total = total * np.exp(waiting * known.ttft_scale)
+            # how long prompts wait for each other is a model and no bound
+            bound = np.where(waiting == 0.0, bound, 0.0)
         low, high = known.ends[INTERVAL_KINDS[name]]
-        ends = (np.exp(-high), np.exp(-low)) if name == "output_rate" else (np.exp(low), np.exp(high))
-        figures |= {name: value, f"{name}_low": value * ends[0], f"{name}_high": value * ends[1]}
+        times = [np.maximum(one, bound) for one in (total, total * np.exp(low), total * np.exp(high))]
+        if name == "output_rate":
+            times = [mixes.tokens / one for one in (times[0], times[2], times[1])]
+        figures |= {name + end: np.where(total > 0, one, np.nan) for end, one in zip(_ENDS, times, strict=True)}
     return Columns(figures, known.knowledge, known.basis, exact=False, error=mixes.error(seconds))
 
 

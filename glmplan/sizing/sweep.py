@@ -6,7 +6,8 @@ its rows, with the reason.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -258,7 +259,7 @@ def blocks_of(
     *,
     money: Money | None = None,
     exact: bool = False,
-) -> Iterator[Block]:
+) -> Generator[Block, None, None]:
     """Compute combinations of a sweep, one after the other.
 
     Parameters
@@ -292,6 +293,7 @@ def swept(
     done: Sequence[Block] = (),
     progress: Callable[[int, int], None] = lambda done, total: None,
     keep: Callable[[Block], None] = lambda block: None,
+    blocks: Callable[..., Generator[Block, None, None]] = blocks_of,
 ) -> Swept:
     """Compute a sweep.
 
@@ -309,6 +311,8 @@ def swept(
         Called with combinations done and in all, [-]
     keep : callable, optional
         Called with each new block.
+    blocks : callable, optional
+        What computes combinations: `blocks_of`, here, or what `glmplan.sizing.cluster.blocks_on` returns.
 
     Returns
     -------
@@ -323,14 +327,16 @@ def swept(
     >>> len(frame), frame["verdict"].tolist()
     (2, ['fits', 'fits'])
     """
-    blocks = {one.number: one for one in done}
-    left = [number for number in range(sweep.structures) if number not in blocks]
-    progress(len(blocks), sweep.structures)
-    for block in blocks_of(sweep, left, money=money, exact=exact):
-        blocks[block.number] = block
-        keep(block)
-        progress(len(blocks), sweep.structures)
-    return Swept(sweep, tuple(blocks[number] for number in sorted(blocks)))
+    reached = {one.number: one for one in done}
+    left = [number for number in range(sweep.structures) if number not in reached]
+    progress(len(reached), sweep.structures)
+    # closed at once when somebody interrupts: a cluster does not wait for the collector
+    with closing(blocks(sweep, left, money=money, exact=exact)) as coming:
+        for block in coming:
+            reached[block.number] = block
+            keep(block)
+            progress(len(reached), sweep.structures)
+    return Swept(sweep, tuple(reached[number] for number in sorted(reached)))
 
 
 def _block(shared: _Shared, number: int, said: dict[str, Any]) -> Block:

@@ -46,7 +46,7 @@ WIDE = {
     # calls of the library, all but the first by name and with a default
     "safe": "what a program may say of a search, by name",
     "kept": "what a program may say of a promise, by name",
-    "swept_on": "what a sweep is told by whoever runs it, by name",
+    "swept": "what a sweep is told by whoever runs it, by name",
     "simulate": "what may be asked of a simulation, by name",
     "kept_share": QUANTITIES,
     "safe_load": "what may be asked of a search, by name",
