@@ -30,7 +30,7 @@ TRANSFORMERS = {
     "qwen3.8-flash-next": 176943899520,
 }
 # weights of a repository as Hugging Face counts them, towers and drafting layers included: the index that the wheel
-# llmfit 1.1.17 carries; tables that a file holds twice, and second embeddings of drafting layers, count as they are stored
+# llmfit 1.1.17 carries; tables that a file holds twice and second embeddings of drafting layers count as often
 COUNTED = {
     "deepseek-r1": 684489845504,
     "deepseek-r1-distill-qwen-14b": 14770033664,
