@@ -118,7 +118,7 @@ def outside_of(start: LoggedStart, fit: MemoryFit) -> Vote | None:
     cuda = (part.compute_capability or "")[:1].isdigit()
     if not cuda or (model.extra_parameters and start.multimodal and not tower_is_known(model)):
         return None
-    checkpoint = checkpoint_of(model.name, start.weights, None, log.engine)
+    checkpoint = checkpoint_of(model.name, start.weights, None, log.engine, log.model)
     memory, _ = launched(log, model, checkpoint, part, graphs=start.graphs)
     taken = memory.settings.graphs_in_pool and memory.estimates_graphs and start.graphs
     if memory.settings.rule.profiling_of(log.version, dense=False) is None or (taken and start.graph_estimate is None):

@@ -53,7 +53,7 @@ def logged_over_computed(start: LoggedStart) -> float | None:
     if part is not None and part.unified_memory:
         return None
     model = model_of(start.model)
-    checkpoint = checkpoint_of(model.name, start.weights, None, log.engine)
+    checkpoint = checkpoint_of(model.name, start.weights, None, log.engine, log.model)
     if checkpoint.smaller or checkpoint.larger:
         return None
     memory, _ = launched(log, model, checkpoint, part, graphs=start.graphs)

@@ -20,7 +20,7 @@ from glmplan.physics.memory.ranks import MemorySettings, RankMemory, rank_memory
 from glmplan.physics.points import Layout
 from glmplan.prediction.deployment import Deployment
 from glmplan.prediction.usual_settings import spanned
-from glmplan.readers.models.checkpoints import checkpoint_for
+from glmplan.readers.models.checkpoints import checkpoint_for, of_repository
 from glmplan.readers.runs.record import Run
 from glmplan.units import GIB
 
@@ -49,7 +49,9 @@ class MemoryAnswer:
 
 
 @lru_cache(maxsize=512)
-def checkpoint_of(model: str, weights: str | None, bits: float | None, engine: str | None = None) -> Checkpoint:
+def checkpoint_of(
+    model: str, weights: str | None, bits: float | None, engine: str | None = None, repository: str | None = None
+) -> Checkpoint:
     """Checkpoint of a model by the format of its weights.
 
     Parameters
@@ -62,13 +64,18 @@ def checkpoint_of(model: str, weights: str | None, bits: float | None, engine: s
         Stored bits for each weight, [bit]
     engine : str, optional
         Engine that reads the files.
+    repository : str, optional
+        Owner and name of what was loaded.
 
     Returns
     -------
     Checkpoint
-        The checkpoint.
+        The checkpoint; of a publisher that nobody described, what `of_repository` says.
     """
-    return checkpoint_for(model_of(model), weights, bits=bits, engine=engine)
+    spec = model_of(model)
+    found = checkpoint_for(spec, weights, bits=bits, engine=engine)
+    named = repository is not None and repository.count("/") == 1
+    return of_repository(spec, found, str(repository)) if named else found
 
 
 @lru_cache(maxsize=512)

@@ -226,7 +226,7 @@ def _errors(start: LoggedStart, fit: MemoryFit | None) -> list[LoggedError]:
     log = start.log
     part = load_accelerator(start.accelerator) if start.accelerator else None
     model = model_of(start.model or "")
-    checkpoint = checkpoint_of(model.name, start.weights, None, log.engine)
+    checkpoint = checkpoint_of(model.name, start.weights, None, log.engine, log.model)
     found = predict_start(log, model, checkpoint, part, graphs=start.graphs, unstated=start.unstated, fit=fit)
     kind = kind_of_start(start, part)
     pairs: tuple[tuple[str, float | None, Span | None, float], ...] = (

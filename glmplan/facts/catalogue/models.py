@@ -21,7 +21,7 @@ from glmplan.facts.schema.model import ModelSpec
 from glmplan.facts.schema.validation import validated
 from glmplan.units import given_text
 
-__all__ = ["load_model", "load_model_file", "model_aliases", "model_key", "model_names"]
+__all__ = ["load_model", "load_model_file", "model_aliases", "model_key", "model_names", "model_repositories"]
 
 
 def model_key(name: str) -> str:
@@ -87,6 +87,29 @@ def model_aliases() -> dict[str, str]:
         if head.get("hugging_face"):
             own[model_key(str(head["hugging_face"]))] = name
     return {alias: name for alias, name in {**own, **aliases}.items() if alias not in names}
+
+
+@lru_cache(maxsize=1)
+def model_repositories() -> dict[str, str]:
+    """Return every repository of a checkpoint → the name of the catalogue's model.
+
+    Returns
+    -------
+    dict of str to str
+        Repositories in lower case, owner included; the first model that names one has it.
+
+    Examples
+    --------
+    >>> model_repositories()["nvidia/glm-5.1-nvfp4"]
+    'glm-5.1'
+    """
+    folder = data_folder("model_specs")
+    found: dict[str, str] = {}
+    for name in model_names():
+        for line in text_lines(folder / f"{name}.toml"):
+            if line.startswith("repository = "):
+                found.setdefault(line.partition("=")[2].strip().strip('"').lower(), name)
+    return found
 
 
 def _head(path: Path) -> dict[str, Any]:

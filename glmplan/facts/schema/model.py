@@ -184,7 +184,8 @@ class CompressedAttention(_Record):
 class Recurrent(_Record):
     """Linear attention or a state-space layer: a state of fixed size for each sequence instead of a growing cache.
 
-    `flavour` is ``gated_delta`` (Qwen3-Next, Qwen3.5), ``mamba2`` (Nemotron-H) or ``kimi_delta``.
+    `flavour` is ``gated_delta`` (Qwen3-Next, Qwen3.5), ``mamba2`` (Nemotron-H) or ``kimi_delta``; `full_gate`: the gate
+    of the output of ``kimi_delta`` is one matrix instead of two of low rank.
     """
 
     kind: Literal["recurrent"] = "recurrent"
@@ -194,6 +195,7 @@ class Recurrent(_Record):
     value_heads: PositiveInt
     value_dim: PositiveInt
     conv_kernel: PositiveInt = 4
+    full_gate: bool = False
 
 
 class DenseFfn(_Record):

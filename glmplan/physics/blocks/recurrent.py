@@ -204,11 +204,21 @@ def _mamba2(block: Recurrent, hidden: int) -> tuple[Tensor, ...]:
 def _kimi_delta(block: Recurrent, hidden: int) -> tuple[Tensor, ...]:
     keys, values, heads = block.key_heads * block.key_dim, block.value_heads * block.value_dim, block.value_heads
     conv, low_rank = (2 * keys + values) * block.conv_kernel, block.value_dim
+    if block.full_gate:
+        gates = (
+            Tensor("self_attn.f_a_proj", "recurrent", low_rank, hidden, shard="replicated"),
+            Tensor("self_attn.f_b_proj", "recurrent", keys, low_rank, shard="heads", units=heads),
+            Tensor("self_attn.g_proj", "recurrent", values, hidden, shard="heads", units=heads),
+        )
+    else:
+        gates = (
+            Tensor("self_attn.f_a_g_a_proj", "recurrent", 2 * low_rank, hidden, shard="replicated"),
+            Tensor("self_attn.f_b_g_b_proj", "recurrent", keys + values, low_rank, shard="heads", units=heads),
+        )
     return (
         Tensor("self_attn.qkv_proj", "recurrent", 2 * keys + values, hidden, shard="heads", units=heads),
         Tensor("self_attn.conv1d", "norm", conv, 1, shard="heads", units=heads, matmul=False),
-        Tensor("self_attn.f_a_g_a_proj", "recurrent", 2 * low_rank, hidden, shard="replicated"),
-        Tensor("self_attn.f_b_g_b_proj", "recurrent", keys + values, low_rank, shard="heads", units=heads),
+        *gates,
         Tensor("self_attn.b_proj", "recurrent", heads, hidden, shard="heads", units=heads),
         Tensor("self_attn.gates", "norm", heads + keys, 1, shard="heads", units=heads, matmul=False),
         Tensor("self_attn.o_norm", "norm", block.value_dim, 1, shard="replicated", matmul=False),

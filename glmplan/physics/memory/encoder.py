@@ -8,7 +8,8 @@ References
 ----------
 .. [1] vllm-project/vllm, vllm/v1/worker/gpu_model_runner.py (profile_run), vllm/multimodal/encoder_budget.py,
    vllm/v1/core/encoder_cache_manager.py (compute_mm_encoder_budget).
-.. [2] vllm-project/vllm, vllm/model_executor/models/qwen3_vl.py (fast_pos_embed_interpolate, forward).
+.. [2] vllm-project/vllm, vllm/model_executor/models/qwen3_vl.py (fast_pos_embed_interpolate, forward),
+   kimi_k25.py (get_dummy_mm_items: an image of 3,000 x 3,000 pixels) and kimi_k25_vit.py.
 """
 
 from __future__ import annotations
@@ -106,7 +107,8 @@ def encoder_peak(
     Notes
     -----
     Videos are larger than an image in vLLM 0.11.0 only, newer versions try them below one. Not modelled: the copy of
-    the four corners in 0.11.0; towers that interpolate by one kernel; attention's own buffers.
+    the four corners in 0.11.0; attention's own buffers. Towers that interpolate by one kernel (Kimi-K2.5) hold four or
+    five widths instead of seven; their own peak is below that of a pass either way.
 
     Examples
     --------

@@ -22,7 +22,16 @@ from glmplan.facts.schema.model import Checkpoint, ModelSpec
 from glmplan.physics.blocks.features import routed_blocks
 from glmplan.physics.blocks.storage import checkpoint_bytes, uniform_checkpoint
 
-__all__ = ["COMMON_FORMATS", "Mixture", "checkpoint_for", "mixture_names", "mixtures_of", "read_by", "remarks_on"]
+__all__ = [
+    "COMMON_FORMATS",
+    "Mixture",
+    "checkpoint_for",
+    "mixture_names",
+    "mixtures_of",
+    "of_repository",
+    "read_by",
+    "remarks_on",
+]
 
 #: formats worth naming when another one was asked for
 COMMON_FORMATS: tuple[str, ...] = (
@@ -271,6 +280,58 @@ def _uniform(model: ModelSpec, name: str) -> Checkpoint:
         f"checkpoints keep some wider, so the weights may be up to {larger:.0%} larger"
     )
     return found.model_copy(update={"smaller": smaller, "larger": larger, "note": note})
+
+
+def of_repository(model: ModelSpec, found: Checkpoint, repository: str) -> Checkpoint:
+    """The checkpoint of a repository, where a word meant another publisher's files of the format.
+
+    Parameters
+    ----------
+    model : ModelSpec
+        The model.
+    found : Checkpoint
+        What the format of the repository's name means.
+    repository : str
+        Owner and name.
+
+    Returns
+    -------
+    Checkpoint
+        The one of this format that the catalogue describes; else `found` with the repository. Quantised files of
+        another publisher than that of `found` lose the cache format that it asks for, and may be smaller (every matrix
+        in the format) or larger.
+
+    Examples
+    --------
+    >>> from glmplan.facts.catalogue.models import load_model
+    >>> glm = load_model("glm-5.1")
+    >>> of_repository(glm, glm.checkpoint("nvfp4"), "lukealonso/GLM-5.1-NVFP4").name
+    'nvfp4-lukealonso'
+    >>> other = of_repository(glm, glm.checkpoint("nvfp4"), "somebody/GLM-5.1-NVFP4")
+    >>> other.kv_default, round(other.smaller, 2), glm.checkpoint("nvfp4").kv_default
+    (None, 0.09, 'fp8')
+    """
+    key = repository.lower()
+    for one in model.checkpoints:
+        if one.repository is not None and one.repository.lower() == key and one.default == found.default:
+            return one
+    wide = found.file_bits_per_weight is None and weight_format(found.default).bits >= 16
+    if found.repository is None or wide or found.repository.lower().partition("/")[0] == key.partition("/")[0]:
+        return found.model_copy(update={"repository": repository})
+    own = checkpoint_bytes(model, found)
+    spread = _table()["spread"]
+    if found.file_bits_per_weight is not None:
+        smaller = larger = float(spread["mixture"])
+    else:
+        least = checkpoint_bytes(model, uniform_checkpoint(found.default))
+        smaller = max(1.0 - least / own, found.smaller)
+        larger = max(least * (1.0 + float(spread["uniform_larger"])) / own - 1.0, found.larger)
+    note = (
+        f"nobody described the files of {repository}: those of {found.repository} stand for them, so the weights "
+        f"may be {smaller:.0%} smaller or {larger:.0%} larger"
+    )
+    told = {"repository": repository, "kv_default": None, "smaller": smaller, "larger": larger, "note": note}
+    return found.model_copy(update={**told, "bytes_published": None})
 
 
 @cache

@@ -143,7 +143,7 @@ def _kimi_linear(fields: ConfigFields) -> Anatomy:
     heads = linear.whole("num_heads")
     mixer = Recurrent(
         flavour="kimi_delta", key_heads=heads, key_dim=head_dim, value_heads=heads, value_dim=head_dim,
-        conv_kernel=linear.whole("short_conv_kernel_size"),
+        conv_kernel=linear.whole("short_conv_kernel_size"), full_gate=linear.flag("use_full_rank_gate"),
     )  # fmt: skip
     attention = latent_attention(fields, out_gate=fields.flag("mla_use_output_gate"))
     experts = routed_experts(fields, latent=fields.optional("routed_expert_hidden_size"))

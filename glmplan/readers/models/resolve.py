@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from glmplan.errors import SpecError, UnknownName, nearest
-from glmplan.facts.catalogue.models import load_model, load_model_file, model_aliases, model_key, model_names
+from glmplan.facts.catalogue.models import (
+    load_model,
+    load_model_file,
+    model_aliases,
+    model_key,
+    model_names,
+    model_repositories,
+)
 from glmplan.facts.catalogue.names import model_name, refusal
 from glmplan.facts.schema.model import Checkpoint, ModelSpec
-from glmplan.readers.models.checkpoints import COMMON_FORMATS, checkpoint_for
+from glmplan.readers.models.checkpoints import COMMON_FORMATS, checkpoint_for, of_repository
 
 __all__ = ["ModelChoice", "resolve_model"]
 
@@ -73,7 +80,7 @@ def resolve_model(text: str) -> ModelChoice:
     if path.suffix in (".json", ".gguf", ".toml", ".safetensors") or (os.path.isdir(path) and _is_path(text)):
         return _from_files(path)
     try:
-        return _from_catalogue(model_key(text), text)
+        return _from_repository(text) if text.strip("/").count("/") == 1 else _from_catalogue(model_key(text), text)
     except UnknownName:
         if os.path.exists(path):
             return _from_files(path)
@@ -96,6 +103,17 @@ def _named_in_full(key: str) -> ModelChoice | None:
             if found is not None:
                 return ModelChoice(model, found, stated=True)
     return None
+
+
+def _from_repository(text: str) -> ModelChoice:
+    """A name with its owner: that very repository, or what the name means, less what is not known of such files."""
+    name = model_repositories().get(text.lower())
+    if name is not None:
+        model = load_model(name)
+        own = next(one for one in model.checkpoints if (one.repository or "").lower() == text.lower())
+        return ModelChoice(model, own, stated=own.name != model.default_checkpoint)
+    choice = _from_catalogue(model_key(text), text)
+    return replace(choice, checkpoint=of_repository(choice.model, choice.checkpoint, text.strip("/")))
 
 
 def _from_catalogue(key: str, text: str) -> ModelChoice:

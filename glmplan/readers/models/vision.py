@@ -129,6 +129,9 @@ def tower_shape(config: Mapping[str, Any]) -> tuple[int | None, int | None]:
 
 #: largest image of Qwen3-VL and Qwen3.5 [pixel]: `longest_edge` of their preprocessor_config.json, which counts pixels
 _LARGEST_IMAGE = 4096 * 4096
+#: patches of the largest image of Kimi-K2.5: `in_patch_limit` of its preprocessor_config.json, which the 3,000 x 3,000
+#: pixels of the trial exceed (vllm/model_executor/models/kimi_k25.py); a chunk of four frames makes fewer tokens [-]
+_MOON_PATCHES = 16384
 
 
 def tower_trial(config: Mapping[str, Any]) -> dict[str, int]:
@@ -150,7 +153,17 @@ def tower_trial(config: Mapping[str, Any]) -> dict[str, int]:
     {}
     """
     vision = config.get("vision_config")
-    if not isinstance(vision, Mapping) or not str(vision.get("model_type", "")).startswith("qwen3"):
+    if not isinstance(vision, Mapping):
+        return {}
+    if (moon := _moon_shape(vision)) is not None:
+        return {
+            "tower_inner": moon[1],
+            "tower_patch_values": 3 * moon[3] ** 2,
+            "tower_patches": _MOON_PATCHES,
+            "tower_merge": 4,
+            "tower_output": moon[-1],
+        }
+    if not str(vision.get("model_type", "")).startswith("qwen3"):
         return {}
     shape = [vision.get(name) for name in _QWEN]
     if not _whole(shape):

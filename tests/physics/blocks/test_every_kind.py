@@ -64,6 +64,7 @@ MIXERS = {
     "gated delta": Recurrent(flavour="gated_delta", **STATE),
     "mamba": Recurrent(flavour="mamba2", **STATE),
     "kimi delta": Recurrent(flavour="kimi_delta", **STATE),
+    "kimi delta with a whole gate": Recurrent(flavour="kimi_delta", full_gate=True, **STATE),
 }  # fmt: skip
 FFNS = {"dense": DenseFfn(inner=12288), "experts": ExpertsFfn(experts=64, topk=6, inner=2048, shared=1)}
 EVERY = pytest.mark.parametrize("mixer", MIXERS.values(), ids=MIXERS)

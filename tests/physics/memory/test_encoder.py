@@ -32,6 +32,13 @@ def test_a_step_of_more_tokens_tries_more_images():
     assert kept[0] == 2 * 16384 * 4 * 2048
 
 
+def test_the_largest_image_of_kimi_makes_4096_tokens():
+    # 3,000 x 3,000 pixels are 45,796 patches of 14 x 14, more than the 16,384 of its processor; four make a token
+    tokens = np.array([2048.0, 8191.0, 8192.0])
+    _, kept = encoder_peak(load_model("kimi-k2.5"), tokens=tokens, tp=np.ones(3))
+    assert (kept / (2 * 7168)).tolist() == [4096.0, 4096.0, 8192.0]
+
+
 def test_the_first_release_tries_a_video_as_long_as_the_longest_request_holds():
     model = load_model("qwen3-vl-30b-a3b")
 

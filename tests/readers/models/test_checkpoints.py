@@ -15,7 +15,15 @@ from glmplan.plan.make_plan import fit_answer
 from glmplan.plan.question import Words, read_words
 from glmplan.prediction.from_row import question_of
 from glmplan.prediction.table import predict_runs
-from glmplan.readers.models.checkpoints import COMMON_FORMATS, checkpoint_for, mixture_names, mixtures_of, read_by
+from glmplan.readers.models.checkpoints import (
+    COMMON_FORMATS,
+    checkpoint_for,
+    mixture_names,
+    mixtures_of,
+    of_repository,
+    read_by,
+)
+from glmplan.readers.models.resolve import resolve_model
 from glmplan.readers.runs.table import run_from_row
 from glmplan.report.fit_json import fit_record
 from glmplan.units import parse_quantity
@@ -191,3 +199,28 @@ def test_a_row_and_the_json_of_a_plan_widen_weights_that_nobody_publishes():
     assert rank["weights_total_gib_high"] == pytest.approx(1.14 * rank["weights_total_gib"], rel=1e-5)
     assert rank["weights_total_gib_low"] == rank["weights_total_gib"]
     assert any("larger" in text for text in record["assumed"])
+
+
+def test_a_repository_is_that_very_one_and_its_publisher_counts():
+    assert resolve_model("lukealonso/GLM-5.1-NVFP4").checkpoint.name == "nvfp4-lukealonso"
+    assert resolve_model("nvidia/GLM-5.1-NVFP4").checkpoint.kv_default == "fp8"
+    # files of a publisher that nobody described: no cache format of another publisher, and a range of sizes
+    other = resolve_model("RedHatAI/gemma-4-26B-A4B-it-NVFP4").checkpoint
+    own = resolve_model("nvidia/Gemma-4-26B-A4B-NVFP4").checkpoint
+    assert other.repository == "RedHatAI/gemma-4-26B-A4B-it-NVFP4"
+    assert (other.kv_default, own.kv_default) == (None, "fp8")
+    assert other.smaller > own.smaller == 0.0 and "nobody described" in str(other.note)
+    # 15.88 GiB loaded: https://github.com/sostrowsk/dgx-spark-local-llm @4b548646 gemma4-nvfp4.log
+    held = checkpoint_bytes(load_model("gemma-4-26b-a4b"), other) / 2**30
+    assert held * (1 - other.smaller) < 15.88 < held
+
+
+def test_a_name_of_the_same_shapes_starts_its_own_files():
+    choice = resolve_model("meta-llama/Llama-3.3-70B-Instruct")
+    assert (choice.model.name, choice.checkpoint.repository, choice.stated) == (
+        "llama-3.1-70b", "meta-llama/Llama-3.3-70B-Instruct", False,
+    )  # fmt: skip
+    # quantised when it is loaded: the format that was asked for, not that of the files
+    assert (
+        of_repository(choice.model, checkpoint_for(choice.model, "int4"), "meta-llama/Llama-3.1-70B").default == "int4"
+    )
