@@ -112,6 +112,8 @@ class Sheet:
         How it is printed.
     last_printed : tuple of int or None
         Corner of what is printed; all of it by default.
+    scale : int
+        Size in print; as wide as a page by default, [%]
     """
 
     name: str
@@ -130,6 +132,7 @@ class Sheet:
     freeze: tuple[int, int] = (0, 0)
     landscape: bool = True
     last_printed: tuple[int, int] | None = None
+    scale: int = 0
 
     def put(self, row: int, column: int, value: Any, style: str = "text") -> str:
         """Fill a cell with a number, a formula of ours, or a text of ours.
@@ -233,13 +236,8 @@ class Book:
         }
         return Calculator(cells, self.names)
 
-    def content(self, *, printed: Sequence[str] | None = None) -> bytes:
+    def content(self) -> bytes:
         """The workbook as a file.
-
-        Parameters
-        ----------
-        printed : sequence of str, optional
-            Sheets that are printed; the first by default.
 
         Returns
         -------
@@ -265,18 +263,21 @@ class Book:
             _write_cells(pages[name], one, known, style)
             _write_about(pages[name], one, style)
             _write_charts(file, pages[name], one)
-            if name in (printed or [next(iter(self.sheets))]):
-                _write_pages(pages[name], one)
+            _write_pages(pages[name], one)
         file.close()
         return stream.getvalue()
 
 
 def _write_cells(page: Any, sheet: Sheet, known: Calculator, style: Any) -> None:
     corners = {(top, left): (bottom, right) for top, left, bottom, right in sheet.merged}
+    inside = {(row, column) for top, left, bottom, right in sheet.merged for row in range(top, bottom + 1)
+              for column in range(left, right + 1)} - set(corners)  # fmt: skip
     for (row, column), value in sorted(sheet.cells.items()):
         form = style(sheet.styles[row, column])
         if (row, column) in corners:
             page.merge_range(row, column, *corners[row, column], "", form)
+        if (row, column) in inside:
+            continue
         if value is None:
             page.write_blank(row, column, None, form)
         elif isinstance(value, str) and value.startswith("=") and (row, column) not in sheet.literal:
@@ -341,7 +342,10 @@ def _write_pages(page: Any, sheet: Sheet) -> None:
     page.print_area(0, 0, *last)
     if sheet.breaks:
         page.set_h_pagebreaks(sheet.breaks)
-    page.fit_to_pages(1, len(sheet.breaks) + 1)
+    if sheet.scale:
+        page.set_print_scale(sheet.scale)
+    else:
+        page.fit_to_pages(1, 0)
 
 
 def sheet_library(name: str) -> Any:

@@ -368,6 +368,7 @@ class Calculator:
             if isinstance(held, str) and held.startswith("="):
                 try:
                     held = self._of(_tree(held), sheet)
+                    held = 0.0 if held is None else held  # what a formula finds in an empty cell is 0
                 except (ArithmeticError, ValueError) as error:
                     raise SpecError(f"cannot be computed ({error})", field=address(row, column, sheet),
                                     value=held) from error  # fmt: skip

@@ -12,7 +12,7 @@ from glmplan.sheets.surface_page import BAND_ROWS
 __all__ = ["curve_of", "write_calculation"]
 
 #: rows of the curve over users of an option [-]
-_CURVE_ROWS = 18
+_CURVE_ROWS = 20
 _TITLES = {
     "name": "Option", "share": "Users of a machine", "format": "Cache format", "block": "Block of the surface",
     "inside": "Lengths inside", "input_cell": "Prompts: cell", "input_part": "part", "output_cell": "Answers: cell",
@@ -22,6 +22,7 @@ _TITLES = {
     "longest_low": "low end", "seats": "Places", "state": "Why no speed", "request": "Whole request [s]",
     "further": "Further tokens [s]", "first": "First token [s]", "log_low": "Request, log low", "log_high": "log high",
     "gap_low": "Token, log low", "gap_high": "log high", "wait_high": "First, log high",
+    "least_request": "Request at least [s]", "least_further": "Further at least [s]",
     "safe_gap": "Users by tokens, mean", "safe_gap_high": "slow end", "safe_wait": "Users by first token, mean",
     "safe_wait_high": "slow end", "most_users": "Most users looked at",
 }  # fmt: skip
@@ -31,6 +32,7 @@ _CURVE = (
     *("Row of the interval", "Wider by", "A token [s]", "A token, slow end [s]", "First token, slow end [s]"),
     *("A token in time", "at the slow end", "First token in time", "at the slow end"),
     *("Users in the chart, a machine", "Cell", "Users in the chart", "Tokens/s in the chart"),
+    *("Whole request at least [s]", "Tokens after the first at least [s]"),
 )
 
 
@@ -186,7 +188,7 @@ def _speeds(grid: Grid, n: int, curve: list[str]) -> dict[str, str]:
     cell_, part = _c("user_cell", n), _c("user_part", n)
     found = {
         name: f"=(1-{part})*INDEX({curve[row]},{cell_})+{part}*INDEX({curve[row]},{cell_}+1)"
-        for name, row in (("request", 1), ("further", 2), ("first", 3))
+        for name, row in (("request", 1), ("further", 2), ("first", 3), ("least_request", 17), ("least_further", 18))
     }
     row = f"({_c('block', n)}-1)*{BAND_ROWS}+({_c('user_band', n)}-1)*{len(PROMPTS) + 1}+{_c('prompt_band', n)}"
     for name, column, sign in (
@@ -268,4 +270,6 @@ def _at_users(grid: Grid, n: int, first: int, place: int, curve: list[str]) -> l
         f"=MIN(MATCH({shown},{curve[0]},1),{len(grid.axes.users) - 1})",
         f"={shown}*{machines}",
         f"=IF({_c('inside', n)},{shown}*answer_tokens/{time}*{machines},0)",
+        surface(3),
+        surface(4),
     ]

@@ -24,7 +24,16 @@ _CALCULATION = (
     *("name", "share", "format", "block", "inside", "input_cell", "input_part", "output_cell", "output_part", "corner"),
     *("user_cell", "user_part", "user_band", "prompt_band", "widen_lengths", "widen", "held", "held_low", "longest"),
     *("longest_low", "seats", "state", "request", "further", "first", "log_low", "log_high", "gap_low", "gap_high"),
-    *("wait_high", "safe_gap", "safe_gap_high", "safe_wait", "safe_wait_high", "most_users"),
+    *(
+        "least_request",
+        "least_further",
+        "wait_high",
+        "safe_gap",
+        "safe_gap_high",
+        "safe_wait",
+        "safe_wait_high",
+        "most_users",
+    ),
 )
 _RESULTS = (
     *("name", "fit", "held", "held_low", "rate", "rate_low", "rate_high", "each", "each_low", "each_high", "wait"),

@@ -246,7 +246,8 @@ def _speed_formulas(c: object, machines: str, share: str) -> dict[str, str]:
     def speed(formula: str) -> str:
         return f"IF({known},{formula},{word})"
 
-    rate = f"{machines}*{share}*answer_tokens/{at['request']}"
+    made = f"{machines}*{share}*answer_tokens"
+    rate = f"{made}/{at['request']}"
     each = f"(answer_tokens-1)/{at['further']}"
     limits = {
         "KV cache": at["held_low"], "places in the engine": at["seats"],
@@ -265,10 +266,10 @@ def _speed_formulas(c: object, machines: str, share: str) -> dict[str, str]:
         "held_low": f"{machines}*{at['held_low']}",
         "rate": speed(rate),
         "rate_low": speed(f"{rate}*EXP(-{at['log_high']})"),
-        "rate_high": speed(f"{rate}*EXP(-({at['log_low']}))"),
+        "rate_high": speed(f"{made}/MAX({at['request']}*EXP({at['log_low']}),{at['least_request']})"),
         "each": speed(each),
         "each_low": speed(f"{each}*EXP(-{at['gap_high']})"),
-        "each_high": speed(f"{each}*EXP(-({at['gap_low']}))"),
+        "each_high": speed(f"(answer_tokens-1)/MAX({at['further']}*EXP({at['gap_low']}),{at['least_further']})"),
         "wait": speed(at["first"]),
         "gap": speed(f"1000*{at['further']}/(answer_tokens-1)"),
         "safe": f'IF({at["inside"]},IF(context_tokens>{at["longest_low"]},0,{machines}*{least}),"outside the surface")',

@@ -51,7 +51,8 @@ def write_sensitivity(
     for place, name in enumerate(facts):
         sheet = "Results" if name.startswith("rate") and name != "rating" else "Options"
         page.put(_TOP - 2, left + place, name, "small")
-        page.put(_TOP - 1, left + place, f"=INDEX({span(sheet, name, count)},{address(3, 1)})", "exact")
+        held = f"INDEX({span(sheet, name, count)},{address(3, 1)})"
+        page.put(_TOP - 1, left + place, f"={held}" if name == "way" else f'=IF(ISNUMBER({held}),{held},"–")', "exact")
         here[name] = address(_TOP - 1, left + place)
     moves = _moves(rows, here)
     for number, (title, name, low, now, high) in enumerate(moves):

@@ -14,7 +14,7 @@ from glmplan.sheets.results_page import FIT_RULES
 
 __all__ = ["Edition", "write_summary"]
 
-_WIDTHS = (34, 12, 12, 13, 11, 11, 11, 12, 14, 14, 14)
+_WIDTHS = (32, 11, 11, 11, 10, 10, 10, 11, 12, 13, 14)
 _TABLE = (
     ("Option", "name", "wrap"),
     ("Fits", "fit", "text"),
@@ -103,7 +103,7 @@ def write_summary(
     page.breaks = [second]
     end = _write_second(page, second, rows, edition, options)
     page.widths |= dict(enumerate(_WIDTHS)) | {_KEYS: 2}
-    page.last_printed = (end, last)
+    page.last_printed, page.scale = (end, last), 70
 
 
 def _key(number: int) -> str:
@@ -124,7 +124,7 @@ def _decision(count: int, currency: str) -> list[str]:
     load = '" for "&users&" users with prompts of "&prompt_tokens&" and answers of "&answer_tokens&" tokens"'
     sure = f"MIN({keys})<{_WORSE:.0f}"
     first = (
-        f'IF(MIN({keys})>={_NEVER:.0f},"No option with a price carries this load"&{load}&": see Results for the reasons.",'
+        f'IF(MIN({keys})>={_NEVER:.0f},"No option with a price carries this load"&{load}&": Results says why.",'
         f'IF({sure},"Take "&{of("name")}&{load}&": it keeps the limits for "&{of("safe", 0)}&" users.",'
         f'"No option surely keeps the limits"&{load}&". The cheapest that holds them is "&{of("name")}&", safe for "'
         f'&{of("safe", 0)}&" users."))'
@@ -139,8 +139,9 @@ def _decision(count: int, currency: str) -> list[str]:
     api, month = of("api_month"), of("month")
     third = (
         f'IF(MIN({keys})>={_NEVER:.0f},"",IF(ISNUMBER({api}),IF({api}<{month},"Paying for each token is cheaper: '
-        f'{currency} "&ROUND({api},0)&" a month for the same tokens. The machine pays from "&ROUND({of("break_even")},0)'
-        f'&" million tokens a month on.","An API would take {currency} "&ROUND({api},0)&" a month for the same tokens."),'
+        f'{currency} "&ROUND({api},0)&" a month for the same tokens. The machine pays from "'
+        f'&ROUND({of("break_even")},0)&" million tokens a month on.",'
+        f'"An API would take {currency} "&ROUND({api},0)&" a month for the same tokens."),'
         '"No API price is entered: nothing to compare with."))'
     )
     return [first, second, third]
@@ -154,13 +155,13 @@ def _write_charts(page: Sheet, options: tuple[Option, ...], grid: Grid, edition:
         lines.append((cell("Options", "name", number), curve[15], curve[16]))
     page.charts.append(
         Chart((row, 0), "line", "Answer tokens in a second over users, as far as the cache holds them", "users at once",
-              "tokens/s", tuple(lines), (600, 340))
+              "tokens/s", tuple(lines), (560, 340))
     )  # fmt: skip
     names = f"{address(_HEAD, 0, page.name)}:{address(_HEAD + count - 1, 0)}"
     values = f"{address(_HEAD, 9, page.name)}:{address(_HEAD + count - 1, 9)}"
     page.charts.append(
-        Chart((row, 6), "column", f"{edition.currency} for a million tokens", "", edition.currency,
-              ((address(_HEAD - 1, 9, page.name), names, values),), (540, 340))
+        Chart((row, 5), "column", f"{edition.currency} for a million tokens", "", edition.currency,
+              ((address(_HEAD - 1, 9, page.name), names, values),), (500, 340))
     )  # fmt: skip
 
 
@@ -179,26 +180,26 @@ def _write_second(
             page.put(line, 1, f'=IF(ISNUMBER({one.name}),{one.name},"not given")', one.style)
             page.put(line, 2, one.unit)
         line += 2
-    page.row(left, ["Predicted", *[None] * 4], "heading", column=6)
-    for title, value, _ in fixed_facts(options):
-        left += 1
-        page.put(left, 6, title)
-        page.say(left, 8, value)
-    left += 2
-    page.row(left, ["Option: evidence of its speed, layout", *[None] * 4], "heading", column=6)
-    for number, option in enumerate(options):
-        left += 1
-        page.put(left, 6, f"={cell('Options', 'name', number)}")
-        layout = option.planned.holding.terms.name
-        page.say(left, 8, f"{option.cached[0].surface.basis}; {layout}")
-    left += 2
-    page.row(left, ["Beside this decision", *[None] * 4], "heading", column=6)
-    for words in (
-        "Sensitivity: what moves the cost most.", "Memory per card: what fills each card.",
-        "Sources: every price and default with its date.",
-        "Speeds are predictions with 90 % intervals: measure before you sign",
-        "(glmplan validate does, and glmplan size writes the acceptance test).",
-    ):  # fmt: skip
-        left += 1
-        page.put(left, 6, words)
+    left = _write_right(page, left, "Predicted", [(f'"{title}"', value) for title, value, _ in fixed_facts(options)])
+    found = [(cell("Options", "name", number), f"{one.cached[0].surface.basis}; {one.planned.holding.terms.name}")
+             for number, one in enumerate(options)]  # fmt: skip
+    left = _write_right(page, left + 2, "What the speeds rest on, and the layout", found)
+    found = [('"Sensitivity"', "what moves the cost most"), ('"Memory per card"', "what fills each card"),
+             ('"Sources"', "every price and prediction with where it comes from"),
+             ('"Before you sign"', "speeds are predictions with 90 % intervals: measure with glmplan validate, put the "
+                                   "acceptance test of glmplan size into the contract")]  # fmt: skip
+    left = _write_right(page, left + 2, "Beside this page", found)
     return max(line, left)
+
+
+def _write_right(page: Sheet, row: int, heading: str, found: list[tuple[str, str]]) -> int:
+    """Pairs of a title, which is a formula, and words, on the right half of the page; the last row."""
+    page.row(row, [heading, *[None] * 5], "heading", column=5)
+    for title, words in found:
+        row += 1
+        page.put(row, 5, f"={title}", "wrap")
+        page.say(row, 7, words, "wrap")
+        page.merged += [(row, 5, row, 6), (row, 7, row, 10)]
+        if len(words) > 55:
+            page.heights[row] = 15 * (1 + len(words) // 55)
+    return row

@@ -19,6 +19,7 @@ from glmplan.prediction.effects import LEVELS, keys_of, load_effects
 from glmplan.prediction.intervals import BANDS, PROMPTS
 from glmplan.prediction.known import known_of_points
 from glmplan.prediction.step_models import runs_on_accelerators
+from glmplan.prediction.step_table import least_of
 from glmplan.prediction.user_load import ENDLESS
 from glmplan.readers.runs.figures import INTERVAL_KINDS
 from glmplan.sizing.mixes import Mixes, mixes_of, packing_key
@@ -118,6 +119,8 @@ class Surface:
         The grid.
     request, further, first : (inputs, outputs, users) array
         Time of a whole request, of all tokens after the first, and until the first, [s]
+    least_request, least_further : (inputs, outputs, users) array
+        What no end of an interval beats: the published rates of the machine allow no less, [s]
     spreads : Spreads
         Ends of their intervals.
     knowledge, basis : str
@@ -128,6 +131,8 @@ class Surface:
     request: np.ndarray
     further: np.ndarray
     first: np.ndarray
+    least_request: np.ndarray
+    least_further: np.ndarray
     spreads: Spreads
     knowledge: str
     basis: str
@@ -173,11 +178,17 @@ class Surfaces:
         found = self._columns(planned)
         shape = (len(self.axes.inputs), len(self.axes.outputs), len(self.axes.users))
         figures = found.figures
+        whole, token = self._least(planned, found)
+        least_request, least_further = (users * outputs * whole).reshape(shape), (token * (outputs - 1)).reshape(shape)
+        request = (users * outputs / figures["output_rate"]).reshape(shape)
+        further = (np.nan_to_num(figures["tpot"]) * (outputs - 1)).reshape(shape)
         surface = Surface(
             axes=self.axes,
-            request=(users * outputs / figures["output_rate"]).reshape(shape),
-            further=(np.nan_to_num(figures["tpot"]) * (outputs - 1)).reshape(shape),
+            request=np.maximum(request, least_request),
+            further=np.maximum(further, least_further),
             first=figures["ttft"].reshape(shape),
+            least_request=least_request,
+            least_further=least_further,
             spreads=_spreads(planned, found),
             knowledge=found.knowledge,
             basis=found.basis,
@@ -201,6 +212,20 @@ class Surfaces:
             for u, i, o in zip(users, inputs, outputs, strict=True)
         ]
         return exact_columns(deployed, loads)
+
+    def _least(self, planned: Deployed, found: Columns) -> tuple[np.ndarray, np.ndarray]:
+        """Least time of an answer token of all users, and of one user's further token, at every point, [s]"""
+        deployed = planned.deployment
+        if planned.holding.terms.replicas > 1 or not runs_on_accelerators(deployed):
+            return _nothing(len(found.figures["tpot"]))
+        key = packing_key(deployed.defaults, ranks=deployed.dp, tokens_per_step=deployed.tokens_per_step)
+        mixes = self._mixes[key]
+        column = mixes.table.values(least_of([deployed], [mixes.table.points])[0])
+        return mixes.matrices["output_rate"] @ column / mixes.tokens, mixes.matrices["tpot"] @ column
+
+
+def _nothing(count: int) -> tuple[np.ndarray, np.ndarray]:
+    return np.zeros(count), np.zeros(count)
 
 
 def _band_points() -> tuple[np.ndarray, np.ndarray]:

@@ -15,7 +15,13 @@ __all__ = ["BAND_ROWS", "write_memory", "write_surface"]
 BAND_ROWS = (len(BANDS) + 1) * (len(PROMPTS) + 1)
 #: what stands for an end that is never reached
 _NEVER = 1e99
-_QUANTITIES = ("whole request [s]", "tokens after the first [s]", "first token [s]")
+_QUANTITIES = (
+    "whole request [s]",
+    "tokens after the first [s]",
+    "first token [s]",
+    "request at least [s]",
+    "tokens after at least [s]",
+)
 _MEMORY = (
     *("Option", "KV cache", "Stage", "Weights [GiB]", "Activations [GiB]", "CUDA graphs [GiB]", "Buffers [GiB]"),
     *("Engine's reserve [GiB]", "Engine may use [GiB]", "Card has [GiB]", "Pool for the cache [GiB]"),
@@ -56,10 +62,11 @@ def write_surface(book: Book, options: tuple[Option, ...], grid: Grid) -> None:
     for number, option in enumerate(options):
         for one in option.cached:
             found = one.surface
+            quantities = (found.request, found.further, found.first, found.least_request, found.least_further)
             for i, prompt in enumerate(axes.inputs):
                 for o, answer in enumerate(axes.outputs):
                     page.row(line, (number + 1, one.kv, prompt, answer), "text")
-                    for kind, values in enumerate((found.request, found.further, found.first)):
+                    for kind, values in enumerate(quantities):
                         times = [float(f"{value:.6g}") for value in values[i, o]]
                         page.row(line, times, "exact", column=grid.LEFT + kind * len(axes.users))
                     line += 1
