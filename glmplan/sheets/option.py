@@ -256,8 +256,9 @@ def options_of(
     users, inputs, outputs = load
     plans = [_plans(model, one, inputs, outputs, said) for one in wanted]
     longest = min(found[0].asked.longest_request for found in plans)
-    share = min(-(-users // one.machines) for one in wanted)
-    surfaces = Surfaces(axes_of(max(share, users if len(wanted) == 1 else share), inputs, outputs, longest), progress)
+    share = max(-(-users // one.machines) for one in wanted)
+    budgets = {float(one.deployment.defaults.budget) * one.deployment.dp for found in plans for one in found}
+    surfaces = Surfaces(axes_of(share, inputs, outputs, longest, budgets), progress)
     left = sum(map(len, plans))
     made = []
     for one, found in zip(wanted, plans, strict=True):

@@ -8,7 +8,7 @@ sheet compares users with what the pool holds by itself, and shows no speed beyo
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -29,6 +29,8 @@ __all__ = ["Axes", "Spreads", "Surface", "Surfaces", "axes_of"]
 
 #: least and most users of one machine that are tabulated, [-]
 _LEAST_USERS, _MOST_USERS = 64, 512
+#: few users share steps in ways that bend most between powers of two [-]
+_FEW = (3, 6)
 #: how often lengths are halved and doubled from those that were asked for, [-]
 _PROMPT_OCTAVES, _ANSWER_OCTAVES = (-3, 3), (-2, 2)
 #: shortest prompt and answer of a grid [token]
@@ -56,7 +58,7 @@ class Axes:
         return users.ravel(), inputs.ravel(), outputs.ravel()
 
 
-def axes_of(users: int, input_tokens: int, output_tokens: int, longest: int) -> Axes:
+def axes_of(users: int, input_tokens: int, output_tokens: int, longest: int, budgets: Iterable[float] = ()) -> Axes:
     """A grid around a load.
 
     Parameters
@@ -67,12 +69,14 @@ def axes_of(users: int, input_tokens: int, output_tokens: int, longest: int) -> 
         Prompt and answer, [token]
     longest : int
         Longest request that every model reads, [token]
+    budgets : iterable of float, optional
+        Tokens of a step: a prompt that is one token longer takes one more, which a straight line would smear, [token]
 
     Returns
     -------
     Axes
-        Users in powers of two to four times those asked for (64 to 512); prompts from an eighth to eight times, answers
-        from a quarter to four times what was asked for.
+        Users in powers of two, and finer where they are few, to four times those asked for (64 to 512); prompts from an
+        eighth to eight times, answers from a quarter to four times what was asked for.
 
     Examples
     --------
@@ -80,9 +84,11 @@ def axes_of(users: int, input_tokens: int, output_tokens: int, longest: int) -> 
     (128, 256, 512, 1024, 2048)
     """
     most = min(max(_LEAST_USERS, 4 * users), _MOST_USERS)
-    count = [1 << bit for bit in range(most.bit_length())]
+    count = sorted({*_FEW, *(1 << bit for bit in range(most.bit_length()))})
     outputs = _octaves(output_tokens, _ANSWER_OCTAVES, longest // 2)
     inputs = _octaves(input_tokens, _PROMPT_OCTAVES, longest - outputs[-1])
+    steps = {int(one) + more for one in budgets for more in (0, 1) if inputs[0] <= one < inputs[-1]}
+    inputs = tuple(sorted(steps.union(inputs)))
     return Axes(tuple(count), inputs, outputs)
 
 
