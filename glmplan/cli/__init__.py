@@ -26,6 +26,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "compare": ("glmplan.cli.compare", "Plans side by side, difference by difference, and what causes each."),
     "sensitivity": ("glmplan.cli.sensitivity", "What moves an answer, and how to know it better."),
     "hybrid": ("glmplan.cli.hybrid", "The cheapest mix of machines and APIs for classes of requests."),
+    "sheet": ("glmplan.cli.sheet", "Plans as workbooks, and figures in the columns of quote sheets."),
     "validate": ("glmplan.cli.validate", "Measure a live server step by step and compare it with the prediction."),
 }
 

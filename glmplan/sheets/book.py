@@ -1,0 +1,374 @@
+"""A workbook before it is a file: cells, names, formats, and how it is written with a value beside each formula."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from glmplan.errors import SpecError
+from glmplan.sheets.calculate import Calculator, address
+
+__all__ = ["Book", "Chart", "Rule", "Sheet", "sheet_library"]
+
+#: name of a style → what XlsxWriter calls it
+STYLES: dict[str, dict[str, Any]] = {
+    "text": {"valign": "top"},
+    "wrap": {"valign": "top", "text_wrap": True},
+    "note": {"font_color": "#555555", "italic": True, "valign": "top"},
+    "small": {"font_color": "#555555", "font_size": 9, "valign": "top", "text_wrap": True},
+    "title": {"bold": True, "font_size": 16, "font_color": "#1F3864"},
+    "heading": {"bold": True, "font_size": 12, "font_color": "#1F3864", "bottom": 1, "bottom_color": "#8EA9DB"},
+    "header": {
+        "bold": True, "bg_color": "#DDE6F3", "text_wrap": True, "valign": "vcenter", "align": "center", "border": 1,
+        "border_color": "#B4C6E7",
+    },
+    "decision": {"bold": True, "font_size": 12, "text_wrap": True, "valign": "vcenter", "bg_color": "#EEF3FA"},
+    "whole": {"num_format": "#,##0", "valign": "top"},
+    "one": {"num_format": "#,##0.0", "valign": "top"},
+    "two": {"num_format": "#,##0.00", "valign": "top"},
+    "three": {"num_format": "0.000", "valign": "top"},
+    "share": {"num_format": "0.0%", "valign": "top"},
+    "exact": {"num_format": "0.######", "valign": "top"},
+    "good": {"bg_color": "#C6EFCE", "font_color": "#0B5A1E"},
+    "fair": {"bg_color": "#FFEB9C", "font_color": "#7F5F00"},
+    "bad": {"bg_color": "#FFC7CE", "font_color": "#8B0010"},
+    "best": {"bold": True, "bg_color": "#E2EFDA"},
+}  # fmt: skip
+#: what a cell looks like that a buyer may change
+_INPUT = {"bg_color": "#FFF8DC", "font_color": "#1F3FBF", "border": 1, "border_color": "#BF9000", "locked": False}
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """A colour that depends on what a cell says.
+
+    Attributes
+    ----------
+    first, last : tuple of int
+        Row and column from 0 of the corners of the range, [-]
+    formula : str
+        When it holds, written for the first cell.
+    style : str
+        What it then looks like.
+    """
+
+    first: tuple[int, int]
+    last: tuple[int, int]
+    formula: str
+    style: str
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """A chart of ranges of the workbook.
+
+    Attributes
+    ----------
+    place : tuple of int
+        Row and column of its corner, [-]
+    kind : str
+        ``line`` over numbers, or ``column`` over names.
+    title, x, y : str
+        What it shows, and its axes.
+    series : tuple of (str, str, str)
+        Address of the name, of the categories and of the values.
+    size : tuple of int
+        Width and height, [pixel]
+    """
+
+    place: tuple[int, int]
+    kind: str
+    title: str
+    x: str
+    y: str
+    series: tuple[tuple[str, str, str], ...]
+    size: tuple[int, int] = (560, 300)
+
+
+@dataclass
+class Sheet:
+    """One sheet; it is filled cell by cell and then written.
+
+    Attributes
+    ----------
+    name : str
+        Its name.
+    cells : dict
+        (row, column) from 0 → value, or formula as text that begins with ``=``, [unit of the cell]
+    styles : dict
+        (row, column) → name of a style, with ``*`` where it may be changed.
+    literal : set
+        Cells whose text comes from outside and is never a formula.
+    choices, bounds, notes, widths, heights, merged, rules, charts : collections
+        Lists of choices, least and most with a word, comments, widths of columns, heights of rows, merged ranges,
+        colours and charts.
+    breaks : list of int
+        Rows before which a page ends, [-]
+    freeze : tuple of int
+        Rows and columns that stay in view, [-]
+    landscape : bool
+        How it is printed.
+    last_printed : tuple of int or None
+        Corner of what is printed; all of it by default.
+    scale : int
+        Size in print; as wide as a page by default, [%]
+    """
+
+    name: str
+    cells: dict[tuple[int, int], Any] = field(default_factory=dict)
+    styles: dict[tuple[int, int], str] = field(default_factory=dict)
+    literal: set[tuple[int, int]] = field(default_factory=set)
+    choices: dict[tuple[int, int], str | list[str]] = field(default_factory=dict)
+    bounds: dict[tuple[int, int], tuple[float, float, str]] = field(default_factory=dict)
+    notes: dict[tuple[int, int], str] = field(default_factory=dict)
+    widths: dict[int, float] = field(default_factory=dict)
+    heights: dict[int, float] = field(default_factory=dict)
+    merged: list[tuple[int, int, int, int]] = field(default_factory=list)
+    rules: list[Rule] = field(default_factory=list)
+    charts: list[Chart] = field(default_factory=list)
+    breaks: list[int] = field(default_factory=list)
+    freeze: tuple[int, int] = (0, 0)
+    landscape: bool = True
+    last_printed: tuple[int, int] | None = None
+    scale: int = 0
+
+    def put(self, row: int, column: int, value: Any, style: str = "text") -> str:
+        """Fill a cell with a number, a formula of ours, or a text of ours.
+
+        Parameters
+        ----------
+        row, column : int
+            From 0, [-]
+        value : object
+            What it holds; text that begins with ``=`` is a formula.
+        style : str, optional
+            Name of a style; ``*`` behind it marks what a buyer may change.
+
+        Returns
+        -------
+        str
+            The address of the cell with its sheet.
+        """
+        self.cells[row, column] = value
+        self.styles[row, column] = style
+        return address(row, column, self.name)
+
+    def say(self, row: int, column: int, text: object, style: str = "text") -> str:
+        """Fill a cell with words from outside, which never become a formula.
+
+        Parameters
+        ----------
+        row, column : int
+            From 0, [-]
+        text : object
+            The words; nothing if None.
+        style : str, optional
+            Name of a style.
+
+        Returns
+        -------
+        str
+            The address of the cell with its sheet.
+        """
+        if text is not None:
+            self.literal.add((row, column))
+        return self.put(row, column, None if text is None else str(text), style)
+
+    def row(self, row: int, values: Sequence[Any], style: str = "text", *, column: int = 0) -> None:
+        """Fill cells beside each other.
+
+        Parameters
+        ----------
+        row : int
+            From 0, [-]
+        values : sequence
+            What they hold, as `put` takes it.
+        style : str, optional
+            Name of a style.
+        column : int, optional
+            The first, [-]
+        """
+        for place, value in enumerate(values):
+            self.put(row, column + place, value, style)
+
+
+class Book:
+    """A workbook.
+
+    Parameters
+    ----------
+    sheets : sequence of str
+        Names of the sheets in their order.
+    """
+
+    def __init__(self, sheets: Sequence[str]) -> None:
+        self.sheets = {name: Sheet(name) for name in sheets}
+        self.names: dict[str, tuple[str, int, int]] = {}
+        self.properties: dict[str, str] = {}
+
+    def __getitem__(self, name: str) -> Sheet:
+        return self.sheets[name]
+
+    def name(self, name: str, sheet: Sheet, row: int, column: int) -> None:
+        """Name a cell.
+
+        Parameters
+        ----------
+        name : str
+            Its name.
+        sheet : Sheet
+            Its sheet.
+        row, column : int
+            From 0, [-]
+        """
+        self.names[name] = (sheet.name, row, column)
+
+    def calculator(self) -> Calculator:
+        """What the cells hold once they are computed."""
+        cells = {
+            one.name: {
+                place: f"\0{value}" if place in one.literal and str(value).startswith("=") else value
+                for place, value in one.cells.items()
+            }
+            for one in self.sheets.values()
+        }
+        return Calculator(cells, self.names)
+
+    def content(self) -> bytes:
+        """The workbook as a file.
+
+        Returns
+        -------
+        bytes
+            An XLSX file.
+        """
+        library, known = sheet_library("xlsxwriter"), self.calculator()
+        stream = io.BytesIO()
+        file = library.Workbook(stream, {"in_memory": True, "strings_to_formulas": False, "strings_to_urls": False})
+        file.set_properties(self.properties)
+        file.set_calc_mode("auto")
+        made: dict[str, Any] = {}
+
+        def style(name: str) -> Any:
+            if name not in made:
+                made[name] = file.add_format(STYLES[name.rstrip("*")] | (_INPUT if name.endswith("*") else {}))
+            return made[name]
+
+        pages = {name: file.add_worksheet(name) for name in self.sheets}
+        for name, (where, row, column) in self.names.items():
+            file.define_name(name, "=" + address(row, column, where))
+        for name, one in self.sheets.items():
+            _write_cells(pages[name], one, known, style)
+            _write_about(pages[name], one, style)
+            _write_charts(file, pages[name], one)
+            _write_pages(pages[name], one)
+        file.close()
+        return stream.getvalue()
+
+
+def _write_cells(page: Any, sheet: Sheet, known: Calculator, style: Any) -> None:
+    corners = {(top, left): (bottom, right) for top, left, bottom, right in sheet.merged}
+    inside = {(row, column) for top, left, bottom, right in sheet.merged for row in range(top, bottom + 1)
+              for column in range(left, right + 1)} - set(corners)  # fmt: skip
+    for (row, column), value in sorted(sheet.cells.items()):
+        form = style(sheet.styles[row, column])
+        if (row, column) in corners:
+            page.merge_range(row, column, *corners[row, column], "", form)
+        if (row, column) in inside:
+            continue
+        if value is None:
+            page.write_blank(row, column, None, form)
+        elif isinstance(value, str) and value.startswith("=") and (row, column) not in sheet.literal:
+            page.write_formula(row, column, value, form, _cached(known.value(sheet.name, row, column)))
+        elif isinstance(value, str):
+            page.write_string(row, column, value, form)
+        else:
+            page.write_number(row, column, float(value), form)
+
+
+def _cached(value: Any) -> Any:
+    return str(value).upper() if isinstance(value, bool) else "" if value is None else value
+
+
+def _write_about(page: Any, sheet: Sheet, style: Any) -> None:
+    for column, width in sheet.widths.items():
+        page.set_column(column, column, width)
+    for row, height in sheet.heights.items():
+        page.set_row(row, height)
+    for place, text in sheet.notes.items():
+        page.write_comment(*place, text, {"x_scale": 2.5, "y_scale": 1.2})
+    for place, source in sheet.choices.items():
+        page.data_validation(*place, *place, {"validate": "list", "source": source})
+    for place, (least, most, words) in sheet.bounds.items():
+        page.data_validation(
+            *place, *place,
+            {"validate": "decimal", "criteria": "between", "minimum": least, "maximum": most,
+             "error_title": "Not a value for this cell", "error_message": words[:255]},
+        )  # fmt: skip
+    for rule in sheet.rules:
+        page.conditional_format(
+            *rule.first, *rule.last, {"type": "formula", "criteria": rule.formula, "format": style(rule.style)}
+        )
+    if sheet.freeze != (0, 0):
+        page.freeze_panes(*sheet.freeze)
+    page.hide_gridlines(2)
+
+
+def _write_charts(file: Any, page: Any, sheet: Sheet) -> None:
+    for one in sheet.charts:
+        kind = {"type": "scatter", "subtype": "straight_with_markers"} if one.kind == "line" else {"type": "column"}
+        chart = file.add_chart(kind)
+        for name, categories, values in one.series:
+            chart.add_series({"name": "=" + name, "categories": "=" + categories, "values": "=" + values})
+        chart.set_title({"name": one.title, "name_font": {"size": 11}})
+        log = {"log_base": 2} if one.kind == "line" else {}
+        chart.set_x_axis({"name": one.x, "name_font": {"size": 9}, **log})
+        chart.set_y_axis({"name": one.y, "name_font": {"size": 9}, "min": 0, "num_format": "#,##0.##"})
+        chart.set_legend({"position": "bottom"} if len(one.series) > 1 else {"none": True})
+        chart.show_na_as_empty_cell()
+        chart.set_size({"width": one.size[0], "height": one.size[1]})
+        page.insert_chart(*one.place, chart, {"object_position": 2})
+
+
+def _write_pages(page: Any, sheet: Sheet) -> None:
+    if sheet.landscape:
+        page.set_landscape()
+    page.set_paper(9)
+    page.set_margins(left=0.4, right=0.4, top=0.5, bottom=0.6)
+    page.set_footer("&L&8&F&C&8&A&R&8page &P of &N")
+    last = sheet.last_printed or tuple(max(place[axis] for place in sheet.cells) for axis in (0, 1))
+    page.print_area(0, 0, *last)
+    if sheet.breaks:
+        page.set_h_pagebreaks(sheet.breaks)
+    if sheet.scale:
+        page.set_print_scale(sheet.scale)
+    else:
+        page.fit_to_pages(1, 0)
+
+
+def sheet_library(name: str) -> Any:
+    """One of the libraries of the extra ``sheets``.
+
+    Parameters
+    ----------
+    name : str
+        ``xlsxwriter`` or ``openpyxl``.
+
+    Returns
+    -------
+    module
+        The library.
+
+    Raises
+    ------
+    SpecError
+        If it is not installed: says how to install it.
+    """
+    import importlib
+
+    try:
+        return importlib.import_module(name)
+    except ImportError:
+        raise SpecError(f"workbooks need {name}: install it with pip install 'glmplan[sheets]'") from None
