@@ -26,6 +26,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "compare": ("glmplan.cli.compare", "Plans side by side, difference by difference, and what causes each."),
     "sensitivity": ("glmplan.cli.sensitivity", "What moves an answer, and how to know it better."),
     "hybrid": ("glmplan.cli.hybrid", "The cheapest mix of machines and APIs for classes of requests."),
+    "serve": ("glmplan.cli.serve", "The same questions over HTTP, and a page for people."),
     "validate": ("glmplan.cli.validate", "Measure a live server step by step and compare it with the prediction."),
 }
 
