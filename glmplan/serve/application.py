@@ -231,6 +231,12 @@ async def links(question: q.LinksQuestion, request: Request) -> Response:
     return await _answered(request, "links", question)
 
 
+@_QUESTIONS.post("/workbook")
+async def workbook(question: q.CostQuestion) -> Response:
+    """A workbook of a plan."""
+    return _error(422, "NoWorkbooks", "workbooks are not in this installation: take the JSON, or ask the command line")
+
+
 @_QUESTIONS.get("/catalogue")
 async def catalogue(request: Request) -> Response:
     """Models, machines, engines and formats that may be asked for."""
