@@ -31,6 +31,7 @@ def command(
 
     Ctrl-C ends it when the answers under way are given.
     """
+    import signal
     from dataclasses import replace
 
     from glmplan.errors import SpecError
@@ -59,6 +60,9 @@ def command(
         say(f"glmplan answers on http://{name}:{taken.getsockname()[1]}/{shown} (Ctrl-C ends it)", err=True)
 
     _log(quiet)
+    # uvicorn hands the signal that ended it on when it has stopped: then all is done
+    for one in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(one, lambda number, frame: None)
     server(host, limits=limits, token=token, ready=ready).run(sockets=[taken])
 
 

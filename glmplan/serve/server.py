@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import signal
 import socket
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -155,10 +154,4 @@ def server(host: str, *, limits: Limits | None = None, token: str = "", ready: C
         limit_concurrency=_CONNECTIONS,
         lifespan="on",
     )
-    # uvicorn hands the signal that ended it on when it has stopped: then all is done
-    for one in (signal.SIGINT, signal.SIGTERM):
-        try:
-            signal.signal(one, lambda number, frame: None)
-        except ValueError:
-            break  # not in the main thread, where nobody sends signals
     return Server(config, ready)

@@ -1,4 +1,4 @@
-"""Processes that answer: as many questions at once as there are processes, the others wait, too many are turned away."""
+"""Processes that answer: as many questions at once as there are processes, others wait, too many are turned away."""
 
 from __future__ import annotations
 

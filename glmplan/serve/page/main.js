@@ -62,6 +62,8 @@ function problem(error) {
 }
 
 function put(field, value) {
+  const { cards } = partOf(state.on);
+  if (field === "on" && cards && !/^\d+x/.test(value)) value = `${cards}x${value}`;
   state = { ...state, [field]: value };
   show(state, catalogue);
   answerIt();
