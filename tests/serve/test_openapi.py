@@ -78,7 +78,9 @@ def test_no_question_made_from_the_document_is_a_fault(client, serving, patient)
 WEIRD = [None, True, -1, 0, 1e308, 10**30, "", "x" * 500, "\u0000", "١", [], {}, [[]], "1,2", "nan", "Infinity", "🙂"]
 
 
-@pytest.mark.parametrize("field", ["users", "tp", "input", "kv", "engine", "model", "on", "mtp", "acceptance", "context"])
+@pytest.mark.parametrize(
+    "field", ["users", "tp", "input", "kv", "engine", "model", "on", "mtp", "acceptance", "context"]
+)
 def test_odd_values_of_known_fields_are_refused_or_answered(client, field):
     plan = {"model": "llama-3.1-8b", "on": "1xh100-sxm"}
     for value in WEIRD:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 
 import pytest
 
@@ -117,7 +118,7 @@ def test_predict_is_that_of_python(client):
     planned = glmplan.deployment("llama-3.1-8b", on="1xh100-sxm", **SHORT)
     figure = glmplan.predict(planned, users=8).figures["tpot"]
     found = asked(client, "predict", PLAN | SHORT | {"users": 8})
-    assert found["users"][0]["figures"]["tpot"] == {"value": figure.value, "low": figure.low, "high": figure.high}
+    assert found["users"][0]["figures"]["tpot"] == asdict(figure)
 
 
 def test_single_values_are_those_of_fit(client, printed):
@@ -140,7 +141,8 @@ def test_single_values_are_those_of_fit(client, printed):
 def test_a_plan_costs_what_compare_says(client):
     plans = [PLAN, {"model": "llama-3.1-8b", "on": "1xh200-sxm"}]
     compared = asked(client, "compare", {"plans": plans, "users": 8, "today": DAY})["plans"][0]
-    found = asked(client, "cost", PLAN | {"users": 8, "today": DAY})
+    prices = ["llama-3.1-8b:input=0.05", "llama-3.1-8b:output=0.1"]
+    found = asked(client, "cost", PLAN | {"users": 8, "today": DAY, "price": prices})
     first = found["ways"][0]
     for name in ("usd_month", "paid", "usd_per_million_output_tokens"):
         assert first[name] == pytest.approx(compared[name])
