@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import time
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
@@ -55,9 +56,17 @@ def _local(url, address):
     return url.startswith((address, "blob:", "data:"))
 
 
+def until(page, holds):
+    """Wait until something holds; Playwright's own way evaluates text in the page, which the page does not allow."""
+    end = time.monotonic() + PATIENCE / 1000
+    while not page.evaluate(holds):
+        assert time.monotonic() < end, holds
+        page.wait_for_timeout(50)
+
+
 def settled(page):
     """Wait until everything that was asked is answered and drawn; the address that was answered."""
-    page.wait_for_function("document.body.dataset.done === location.pathname + location.search")
+    until(page, "document.body.dataset.done === location.pathname + location.search")
     return page.evaluate("document.body.dataset.done")
 
 
@@ -225,15 +234,15 @@ def test_what_is_taken_away_is_what_is_shown(opened, client, tmp_path):
     assert picture[:8] == b"\x89PNG\r\n\x1a\n"
     assert int.from_bytes(picture[16:20], "big") == 2200
     page.locator("#export-command").click()
-    page.wait_for_function("document.getElementById('said').textContent !== ''")
+    until(page, "document.getElementById('said').textContent !== ''")
     command = page.locator("#command-line").inner_text()
     assert page.evaluate("navigator.clipboard.readText()") == command
     assert command == "glmplan fit llama-3.1-8b --on 1xh100-sxm --input 512 --output 128 --users 1,8"
     page.locator("#link").click()
-    page.wait_for_function("document.getElementById('said').textContent.includes('link')")
+    until(page, "document.getElementById('said').textContent.includes('link')")
     assert page.evaluate("navigator.clipboard.readText()") == page.url
     page.locator("#export-xlsx").click()
-    page.wait_for_function("/workbook/.test(document.getElementById('said').textContent)")
+    until(page, "/workbook/.test(document.getElementById('said').textContent)")
 
 
 def test_what_is_asked_wrongly_is_told_beside_the_field_and_mended_by_a_click(opened):
@@ -277,7 +286,7 @@ def test_the_page_is_used_with_the_keyboard_alone(opened):
     assert page.locator("#compare").is_visible()
     page.locator("#reset").focus()
     page.keyboard.press("Space")
-    page.wait_for_function("location.search.includes('glm-5.1-nvfp4')")
+    until(page, "location.search.includes('glm-5.1-nvfp4')")
     settled(page)
 
 

@@ -23,7 +23,7 @@ function evenChart(found, way) {
   return svg(
     "svg",
     { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img", "aria-label": words },
-    svg("text", { x: 0, y: 13, class: "strong", text: `A month, ${way.paid} against ${api.seller}` }),
+    svg("text", { x: 0, y: 13, class: "strong", text: `A month: ${way.paid} against ${api.seller}` }),
     svg("text", { x: WIDTH - RIGHT, y: 13, "text-anchor": "end", text: found.currency }),
     top.map((value) => svg("g", {}, svg("line", { x1: LEFT, x2: WIDTH - RIGHT, y1: y(value), y2: y(value), class: value ? "grid" : "axis" }), svg("text", { x: LEFT - 8, y: y(value) + 4, "text-anchor": "end", text: whole(value) }))),
     across.map((count) => svg("text", { x: x(count), y: HEIGHT - BOTTOM + 18, "text-anchor": "middle", text: number(count) })),
@@ -32,9 +32,9 @@ function evenChart(found, way) {
     svg("line", { x1: LEFT, x2: WIDTH - RIGHT, y1: y(way.usd_month), y2: y(way.usd_month), class: "machine" }),
     svg("line", { x1: x(0), y1: y(0), x2: x(most), y2: y(price * most), class: "api" }),
     svg("circle", { cx: x(even), cy: y(way.usd_month), r: 4.5, class: "even" }),
-    svg("text", { x: x(even) + (late ? -8 : 8), y: y(way.usd_month) + 18, "text-anchor": late ? "end" : "start", class: "strong", text: `even at ${number(even)}` }),
+    svg("text", { x: x(even) + (late ? -8 : 8), y: y(way.usd_month) + 18, "text-anchor": late ? "end" : "start", class: "strong", text: `even at ${number(even)} M` }),
     svg("line", { x1: x(tokens), x2: x(tokens), y1: TOP, y2: HEIGHT - BOTTOM, class: "safe" }),
-    svg("text", { x: x(tokens) + (x(tokens) > WIDTH * 0.6 ? -6 : 6), y: TOP + 10, "text-anchor": x(tokens) > WIDTH * 0.6 ? "end" : "start", class: "safe-text", text: `your load: ${number(tokens)}` }),
+    svg("text", { x: x(tokens) + (x(tokens) > WIDTH * 0.6 ? -6 : 6), y: TOP + 10, "text-anchor": x(tokens) > WIDTH * 0.6 ? "end" : "start", class: "safe-text", text: `this load: ${number(tokens)} M` }),
   );
 }
 

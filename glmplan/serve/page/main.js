@@ -123,7 +123,7 @@ async function cost(users, signal) {
     const found = await ask("v1/cost", { ...plan(state), users, price: prices(state, catalogue) }, signal);
     drawCost(at("cost"), found);
     const way = found.ways?.find((one) => one.usd_month !== null);
-    if (way) place.replaceWith(figure(`A month, ${way.paid}`, money(way.usd_month), "", `${money(way.usd_per_million_output_tokens)} for a million answer tokens`));
+    if (way) place.replaceWith(figure(`A month, ${way.paid === "buy" ? "bought" : way.paid.replace("rent", "rented")}`, money(way.usd_month), "", `${money(way.usd_per_million_output_tokens)} for a million answer tokens`));
     else place.remove();
   } catch (error) {
     if (signal.aborted) return;
@@ -208,8 +208,12 @@ function basis() {
   );
 }
 
+let shown = 0;
 function said(text) {
   at("said").textContent = text;
+  at("said").classList.add("shown");
+  clearTimeout(shown);
+  shown = setTimeout(() => at("said").classList.remove("shown"), 6000);
 }
 
 async function copy(text, words) {
