@@ -18,7 +18,7 @@ export OMP_NUM_THREADS := 1
 export PYTHONUTF8 := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check mutate fuzz bounds docs bench validate-demo validate-vllm clean
+.PHONY: help setup demo test check mutate fuzz bounds docs bench soak sheets-demo validate-demo validate-vllm clean
 
 help:  ## List what there is.
 	@sed -n 's/^\([a-z-]*\):.*  ## /\1\t/p' Makefile | expand -t 16
@@ -69,10 +69,13 @@ docs: $(READY_DEV)  ## Write the generated pages again.
 bench: $(READY_DEV) $(PEERS)  ## Time from shell to answer, predictions per second, simulated requests per second beside peers.
 	@$(RUN) tools/bench.py
 
+soak: $(READY_DEV)  ## Ask the service 100,000 mixed questions: all answered rightly, memory flat.
+	@$(RUN) tools/soak.py
+
 # the peer that installs from a public package; without npm the bench says so and goes on
 $(PEERS):
 	@mkdir -p $(PEERS)
-	-@npm install --silent --no-fund --no-audit --prefix $(PEERS) @doublewordai/inference-lab >&2
+	-@npm install --silent --no-fund --no-audit --prefix $(PEERS) @doublewordai/inference-lab axe-core >&2
 
 validate-demo: $(READY_DEV)  ## Measure llama.cpp servers made here and predict them from two steps of each ladder.
 	@$(RUN) tools/validate_demo.py

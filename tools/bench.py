@@ -20,6 +20,7 @@ SHELL_RUNS = 7
 POINTS = 100_000
 RUNS = 2_000
 ALONE = 200
+SERVED = 200
 
 
 def median_seconds(action: Callable[[], object], runs: int) -> float:
@@ -116,11 +117,61 @@ def predictions_per_second() -> None:
     print(f"  whole closed-loop runs      {1 / serve:12,.0f} /s  {alone / serve:7.1f} x")
 
 
+def service_under_load() -> None:
+    """Print how long `fit` takes over HTTP while others ask too, and how long the page takes to its first answer."""
+    import http.client
+    import json
+    import re
+    import signal
+    import threading
+
+    command = str(Path(sys.executable).with_name("glmplan"))
+    service = subprocess.Popen(
+        (command, "serve", "--port", "0", "--quiet", "--workers", "1"), cwd=ROOT, stderr=subprocess.PIPE, text=True
+    )
+    assert service.stderr is not None
+    line = next((line for line in service.stderr if "answers on" in line), "")
+    found = re.search(r":(\d+)/", line)
+    if found is None:
+        print("\nThe service did not start")
+        return
+    port, times = int(found[1]), list[float]()
+
+    def ask(model: str, on: str, tokens: int) -> float:
+        """Seconds of one question that nobody asked before."""
+        body = json.dumps({"model": model, "on": on, "users": [8], "input": tokens, "output": 256})
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=600)
+        start = time.perf_counter()
+        connection.request("POST", "/v1/fit", body, {"content-type": "application/json"})
+        connection.getresponse().read()
+        return time.perf_counter() - start
+
+    def several(first: int) -> None:
+        times.extend(ask("llama-3.1-8b", "1xh100-sxm", first + 7 * number) for number in range(SERVED // 2))
+
+    ask("llama-3.1-8b", "1xh100-sxm", 99)
+    clients = [threading.Thread(target=several, args=(1000 * (1 + number),)) for number in range(2)]
+    for one in clients:
+        one.start()
+    for one in clients:
+        one.join()
+    times.sort()
+    ask("glm-5.1-nvfp4", "6xrtx-pro-6000-ws", 999)
+    page = [ask("glm-5.1-nvfp4", "6xrtx-pro-6000-ws", 1000 + number) for number in range(5)]
+    print(f"\nService: fit over HTTP, one process, two clients at once, {len(times)} questions, none asked before")
+    print(f"  llama-3.1-8b, median        {1000 * times[len(times) // 2]:8.0f} ms   goal: under 50 ms")
+    print(f"  llama-3.1-8b, 99 of 100     {1000 * times[int(0.99 * len(times))]:8.0f} ms   goal: under 200 ms")
+    print(f"  first answer of the page    {1000 * statistics.median(page):8.0f} ms   goal: under 300 ms")
+    service.send_signal(signal.SIGTERM)
+    service.wait(60)
+
+
 def main() -> int:
     """Run all benches."""
     print(f"Python {sys.version.split()[0]}, {os.cpu_count()} cores\n")
     from_shell_to_answer()
     predictions_per_second()
+    service_under_load()
     simulator = ROOT / "tools/bench_simulator.py"
     if simulator.is_file():
         print("\nSimulator", flush=True)

@@ -27,6 +27,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "sensitivity": ("glmplan.cli.sensitivity", "What moves an answer, and how to know it better."),
     "hybrid": ("glmplan.cli.hybrid", "The cheapest mix of machines and APIs for classes of requests."),
     "sheet": ("glmplan.cli.sheet", "Plans as workbooks, and figures in the columns of quote sheets."),
+    "serve": ("glmplan.cli.serve", "The same questions over HTTP, and a page for people."),
     "validate": ("glmplan.cli.validate", "Measure a live server step by step and compare it with the prediction."),
 }
 

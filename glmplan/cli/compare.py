@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -46,10 +46,11 @@ def command(
 
 
 def _show(found: Compared, utilisation: float, form: Form) -> None:
-    sides = [{"plan": side.name, **side.figures(utilisation)} for side in found.sides]
+    from glmplan.report.answers_json import compare_record
+
+    content = compare_record(found, utilisation)
+    sides = content["plans"]
     if form is Form.json:
-        content: dict[str, Any] = {"users": found.users, "plans": sides}
-        content["causes"] = {side.name: list(why) for side, why in zip(found.sides[1:], found.causes, strict=True)}
         say(json.dumps(content, indent=2))
         return
     if form is Form.csv:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -75,33 +74,11 @@ def _with_number(spec: str) -> str:
     return f"{kind}:{_BEGINNINGS[kind]}{comma}{rest}"
 
 
-def _row(answer: SafeLoad) -> dict[str, Any]:
-    name = "safe_users" if answer.unit == "users" else f"safe_{answer.unit.replace('/', '_per_').replace(' ', '_')}"
-    return {name: answer.load, "breaks_first": answer.breaks_first, "reason": answer.reason}
-
-
 def _show(found: list[SafeLoad], form: Form, basis: str, slo: str) -> None:
     if form is Form.json:
-        content: dict[str, Any] = {"slo": slo, "basis": basis}
-        for answer in found:
-            row = _row(answer)
-            name = next(iter(row))
-            points = [
-                {
-                    "load": point.load,
-                    "safe": point.safe,
-                    "broken": point.broken,
-                    **{k: v if math.isfinite(v) else None for k, v in point.summary.items()},
-                }
-                for point in answer.points
-            ]
-            content[name] = row[name]
-            content[name.removeprefix("safe_") + "_search"] = {
-                "breaks_first": answer.breaks_first,
-                "reason": answer.reason,
-                "points": points,
-            }
-        say(json.dumps(content, indent=2))
+        from glmplan.report.answers_json import safe_record
+
+        say(json.dumps(safe_record(found, slo, basis), indent=2))
         return
     if form is Form.csv:
         say("unit,safe,breaks_first,reason")

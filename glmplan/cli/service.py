@@ -171,25 +171,10 @@ def _predicted(
     model: str, on: str, options: ServiceOptions, scheduler: dict[str, Any], kinds: list[Traffic]
 ) -> tuple[Described, list[Traffic]]:
     """The service as `fit` plans and glmplan predicts it."""
-    from glmplan.plan.arriving import asked_under, traffic_of
     from glmplan.plan.question import Words
-    from glmplan.plan.ranking import deployment_of, predicted
-    from glmplan.plan.service import service_of
-    from glmplan.plan.simulator_inputs import chosen, inputs_of
-    from glmplan.plan.users import usual_promise
-    from glmplan.prediction.own_site import site_calibration
+    from glmplan.plan.under_traffic import described_under
 
     words = Words(model, on, **given(options.deployment), replicas=scheduler.pop("replicas", None))
-    asked = asked_under(words, kinds[0])
-    kinds = [traffic_of(asked, one) for one in kinds]
-    with site_calibration(asked.calibration):
-        best = chosen(asked)
-        found = service_of(
-            inputs_of(asked, best, deployment_of(asked, best.terms)),
-            kinds[0],
-            kv_tokens=options.kv_tokens,
-            block_size=options.block_size,
-            scheduler=scheduler,
-        )
-        promise = usual_promise(predicted(asked, [(best, 1)])[0])
-    return replace(found, promise=promise), kinds
+    return described_under(
+        words, kinds, kv_tokens=options.kv_tokens, block_size=options.block_size, scheduler=scheduler
+    )

@@ -162,14 +162,9 @@ def _show(
 
     summary = outcome.summary
     if form is Form.json:
-        content: dict[str, Any] = {name: _clean(value) for name, value in summary.items()}
-        if outcome.intervals:
-            content["intervals"] = {name: [_clean(x) for x in pair] for name, pair in outcome.intervals.items()}
-        if ranges:
-            content["ranges"] = {name: [_clean(x) for x in pair] for name, pair in ranges.items()}
-        content |= {"rejected_because": outcome.rejected, "basis": basis, "interrupted": outcome.interrupted}
-        if targets:
-            content["slo"] = {str(t): bool(summary[t.name] <= t.bound * 1000) for t in targets}
+        from glmplan.report.answers_json import simulate_record
+
+        content = simulate_record(outcome, targets=targets, basis=basis, ranges=ranges)
         say(json.dumps(content, indent=2))
         return
     if form is Form.csv:

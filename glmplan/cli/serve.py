@@ -1,0 +1,87 @@
+"""`glmplan serve`: the same questions over HTTP, and a page."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from glmplan.cli.screen import say
+
+__all__ = ["command"]
+
+#: where a token may stand, so that it is in no list of processes and no history
+_VARIABLE = "GLMPLAN_SERVE_TOKEN"
+
+
+def command(
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 for any that is free.")] = 8000,
+    host: Annotated[
+        str, typer.Option(help="Address to bind; from elsewhere than loopback a token is needed.")
+    ] = "127.0.0.1",
+    token_file: Annotated[
+        Path | None, typer.Option(help=f"File with the token; else {_VARIABLE}, else one is made and shown.")
+    ] = None,
+    workers: Annotated[int | None, typer.Option(min=1, help="Processes that answer at once.")] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", help="No line for each request.")] = False,
+) -> None:
+    """Serve a page and JSON on this machine: fit, predict, simulate, safe, sweep, size and compare.
+
+    Ctrl-C ends it when the answers under way are given.
+    """
+    import signal
+    from dataclasses import replace
+
+    from glmplan.errors import SpecError
+
+    try:
+        import fastapi  # noqa: F401
+        import uvicorn  # noqa: F401
+    except ImportError:
+        raise SpecError("needs the extra `serve`: pip install 'glmplan[serve]'", field="serve") from None
+    from glmplan.serve.guard import is_loopback
+    from glmplan.serve.limits import Limits
+    from glmplan.serve.server import bound, server
+
+    token = _token(token_file)
+    shown = ""
+    if not token and not is_loopback(host):
+        import secrets
+
+        token = secrets.token_urlsafe(24)
+        shown = f"#token={token}"
+    limits = Limits() if workers is None else replace(Limits(), quick_workers=workers)
+    taken = bound(host, port)
+    name = f"[{host}]" if ":" in host else host
+
+    def ready() -> None:
+        say(f"glmplan answers on http://{name}:{taken.getsockname()[1]}/{shown} (Ctrl-C ends it)", err=True)
+
+    _log(quiet)
+    # uvicorn hands the signal that ended it on when it has stopped: then all is done
+    for one in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(one, lambda number, frame: None)
+    server(host, limits=limits, token=token, ready=ready).run(sockets=[taken])
+
+
+def _token(file: Path | None) -> str:
+    if file is None:
+        return os.environ.get(_VARIABLE, "").strip()
+    from glmplan.facts.files import read_text
+
+    return read_text(file, most=4096).strip()
+
+
+def _log(quiet: bool) -> None:
+    import logging
+
+    from glmplan.serve.server import JsonLines
+
+    handler = logging.StreamHandler()
+    handler.setFormatter(JsonLines())
+    for name, level in (("glmplan.serve", logging.WARNING if quiet else logging.INFO), ("uvicorn", logging.WARNING)):
+        logger = logging.getLogger(name)
+        logger.handlers, logger.propagate = [handler], False
+        logger.setLevel(level)

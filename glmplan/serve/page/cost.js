@@ -1,0 +1,67 @@
+// What the plan costs, and from how many tokens of a month it is cheaper than an API.
+
+import { el, money, number, svg, table, whole } from "./dom.js";
+import { ticks } from "./curve.js";
+
+const WIDTH = 460;
+const HEIGHT = 240;
+const [LEFT, RIGHT, TOP, BOTTOM] = [64, 14, 26, 40];
+
+function evenChart(found, way) {
+  const api = found.api;
+  const tokens = found.million_input_tokens_month + found.million_output_tokens_month;
+  const price = api.usd_month / tokens;
+  const even = way.break_even_million_tokens;
+  const most = Math.max(even * 1.6, tokens * 1.15);
+  const top = ticks(Math.max(price * most, way.usd_month_high ?? way.usd_month));
+  const across = ticks(most).filter((one) => one <= most * 1.001);
+  const x = (count) => LEFT + ((WIDTH - LEFT - RIGHT) * count) / most;
+  const y = (usd) => HEIGHT - BOTTOM - ((HEIGHT - TOP - BOTTOM) * usd) / top.at(-1);
+  const width = WIDTH - LEFT - RIGHT;
+  const words = `${way.paid}: ${money(way.usd_month)} a month; the API costs the same at ${number(even)} million tokens a month.`;
+  const late = x(even) > WIDTH * 0.6;
+  return svg(
+    "svg",
+    { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img", "aria-label": words },
+    svg("text", { x: 0, y: 13, class: "strong", text: `A month: ${way.paid} against ${api.seller}` }),
+    svg("text", { x: WIDTH - RIGHT, y: 13, "text-anchor": "end", text: found.currency }),
+    top.map((value) => svg("g", {}, svg("line", { x1: LEFT, x2: WIDTH - RIGHT, y1: y(value), y2: y(value), class: value ? "grid" : "axis" }), svg("text", { x: LEFT - 8, y: y(value) + 4, "text-anchor": "end", text: whole(value) }))),
+    across.map((count) => svg("text", { x: x(count), y: HEIGHT - BOTTOM + 18, "text-anchor": "middle", text: number(count) })),
+    svg("text", { x: LEFT + width / 2, y: HEIGHT - 4, "text-anchor": "middle", text: "million tokens a month, prompts and answers" }),
+    way.usd_month_high > way.usd_month_low ? svg("rect", { x: LEFT, width, y: y(way.usd_month_high), height: y(way.usd_month_low) - y(way.usd_month_high), class: "machine-band" }) : null,
+    svg("line", { x1: LEFT, x2: WIDTH - RIGHT, y1: y(way.usd_month), y2: y(way.usd_month), class: "machine" }),
+    svg("line", { x1: x(0), y1: y(0), x2: x(most), y2: y(price * most), class: "api" }),
+    svg("circle", { cx: x(even), cy: y(way.usd_month), r: 4.5, class: "even" }),
+    svg("text", { x: x(even) + (late ? -8 : 8), y: y(way.usd_month) + 18, "text-anchor": late ? "end" : "start", class: "strong", text: `even at ${number(even)} M` }),
+    svg("line", { x1: x(tokens), x2: x(tokens), y1: TOP, y2: HEIGHT - BOTTOM, class: "safe" }),
+    svg("text", { x: x(tokens) + (x(tokens) > WIDTH * 0.6 ? -6 : 6), y: TOP + 10, "text-anchor": x(tokens) > WIDTH * 0.6 ? "end" : "start", class: "safe-text", text: `this load: ${number(tokens)} M` }),
+  );
+}
+
+export function drawCost(into, found, refused) {
+  if (!found || !found.ways) {
+    into.replaceChildren(el("p", { class: "note", text: refused || (found && found.reason) || "No cost is told of a plan that does not fit." }));
+    return;
+  }
+  const priced = found.ways.filter((way) => way.usd_month !== null);
+  const columns = [
+    ["", (way) => (way.paid === "buy" ? "Buy" : way.paid[0].toUpperCase() + way.paid.slice(1))],
+    ["A month", (way) => money(way.usd_month), true],
+    ["From to", (way) => (way.usd_month_low === null ? "–" : `${money(way.usd_month_low)} to ${money(way.usd_month_high)}`), true],
+    ["Purchase", (way) => money(way.usd_purchase), true],
+    ["1 M answer tokens", (way) => money(way.usd_per_million_output_tokens), true],
+    ["Even with the API at", (way) => (way.break_even_million_tokens === null ? "–" : `${number(way.break_even_million_tokens)} M tokens a month`), true],
+    ["Purchase is back after", (way) => (way.break_even_month === null ? "–" : `${number(way.break_even_month)} months`), true],
+  ];
+  const notes = [];
+  if (found.api) notes.push(`API: ${found.api.seller}, ${money(found.api.usd_per_million_input_tokens)} for a million prompt tokens and ${money(found.api.usd_per_million_output_tokens)} for a million answer tokens (${found.api.date}); ${money(found.api.usd_month)} a month for the same tokens.`);
+  else notes.push(`API: ${found.api_missing}.`);
+  for (const way of found.ways) if (way.price_missing) notes.push(`${way.paid}: ${way.price_missing}.`);
+  for (const way of found.ways) for (const old of way.price_stale) notes.push(`Old price: ${old}.`);
+  notes.push(`At ${whole(found.users)} users and a mean load of ${Math.round(found.utilisation * 100)} % of that; written off over ${whole(found.horizon_months)} months${found.kw ? `; ${number(found.kw)} kW at the wall` : ""}.`);
+  into.replaceChildren(
+    el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Cost, table" }, table(found.ways, columns, { caption: "Cost of each way to come by the machine" })),
+    el("div", { class: "charts", id: "even" }, found.api ? priced.map((way) => evenChart(found, way)) : []),
+    ...notes.map((text) => el("p", { class: "note", text })),
+  );
+}

@@ -1,0 +1,89 @@
+// Elements, numbers in words, and questions to the service.
+
+const SVG = "http://www.w3.org/2000/svg";
+
+/** Make an element: attributes by name, `text` for its text, functions as listeners; children follow. */
+export function el(name, attributes = {}, ...children) {
+  return filled(document.createElement(name), attributes, children);
+}
+
+export function svg(name, attributes = {}, ...children) {
+  return filled(document.createElementNS(SVG, name), attributes, children);
+}
+
+function filled(node, attributes, children) {
+  for (const [key, value] of Object.entries(attributes)) {
+    if (value === null || value === undefined || value === false) continue;
+    if (key === "text") node.textContent = value;
+    else if (typeof value === "function") node.addEventListener(key, value);
+    else node.setAttribute(key, value === true ? "" : value);
+  }
+  node.append(...children.flat().filter((one) => one !== null && one !== undefined && one !== false));
+  return node;
+}
+
+export const at = (id) => document.getElementById(id);
+
+/** A number with about three digits, as people read it. */
+export function number(value, digits = 3) {
+  if (value === null || value === undefined || !Number.isFinite(value)) return "–";
+  const size = Math.abs(value);
+  if (size >= 1e6) return `${new Intl.NumberFormat("en", { maximumSignificantDigits: digits }).format(value / 1e6)} M`;
+  const options = size >= 1000 ? { maximumFractionDigits: 0 } : { maximumSignificantDigits: digits };
+  return new Intl.NumberFormat("en", options).format(size >= 1000 ? Number(value.toPrecision(Math.max(digits, 3))) : value);
+}
+
+export const whole = (value) => new Intl.NumberFormat("en", { maximumFractionDigits: 0 }).format(value);
+export const money = (value) => (value === null || value === undefined ? "–" : `$${value < 100 ? value.toFixed(2) : whole(Number(value.toPrecision(4)))}`);
+export const span = (figure) => (figure ? `${number(figure.low)} to ${number(figure.high)}` : "");
+
+/** Time given in ms, as ms or s. */
+export const time = (ms) => (ms === null || ms === undefined ? "–" : ms < 1000 ? `${number(ms)} ms` : `${number(ms / 1000)} s`);
+
+export class Refused extends Error {
+  constructor(error, status) {
+    super(error.message);
+    this.error = error;
+    this.status = status;
+  }
+}
+
+const token = new URLSearchParams(location.hash.slice(1)).get("token") || sessionStorage.getItem("token") || "";
+if (token) sessionStorage.setItem("token", token);
+
+/** Ask the service; what it refuses is thrown with its words. */
+export async function ask(address, question, signal) {
+  const headers = token ? { authorization: `Bearer ${token}` } : {};
+  const options = { headers, signal, cache: "no-store" };
+  if (question !== undefined) {
+    options.method = "POST";
+    options.body = JSON.stringify(question);
+    headers["content-type"] = "application/json";
+  }
+  const answer = await fetch(address, options);
+  const found = await answer.json();
+  if (!answer.ok) throw new Refused(found.error || { message: `the service answered ${answer.status}` }, answer.status);
+  return found;
+}
+
+/** A table: columns as [title, field or function, is a number]. */
+export function table(rows, columns, { caption = "", here = () => false } = {}) {
+  const cell = (row, [, field]) => (typeof field === "function" ? field(row) : row[field]);
+  return el(
+    "table",
+    {},
+    caption && el("caption", { class: "sr", text: caption }),
+    el("thead", {}, el("tr", {}, columns.map(([title, , right]) => el("th", { scope: "col", class: right && "n", text: title })))),
+    el(
+      "tbody",
+      {},
+      rows.map((row) =>
+        el(
+          "tr",
+          { class: here(row) && "here" },
+          columns.map((column, place) => el(place ? "td" : "th", { class: column[2] && "n", scope: place ? null : "row" }, cell(row, column) ?? "–")),
+        ),
+      ),
+    ),
+  );
+}

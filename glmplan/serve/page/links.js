@@ -1,0 +1,98 @@
+// The tree of links of a machine: what hangs on what, how fast each link is, and how full the plan makes it.
+
+import { el, number, svg, table } from "./dom.js";
+
+const STEP = 104;
+const GAP = 86;
+const SIZE = [92, 40];
+
+function places(parts) {
+  const children = new Map(parts.map((part) => [part.key, []]));
+  const tops = [];
+  for (const part of parts) (part.parent && children.has(part.parent) ? children.get(part.parent) : tops).push(part);
+  const found = new Map();
+  let next = 0;
+  let lowest = 0;
+  const put = (part, level) => {
+    lowest = Math.max(lowest, level);
+    const below = children.get(part.key).map((child) => put(child, level + 1));
+    const column = below.length ? (below[0] + below.at(-1)) / 2 : next++;
+    found.set(part.key, { column, level });
+    return column;
+  };
+  tops.forEach((part) => put(part, 0));
+  return { found, width: Math.max(next, 1), lowest };
+}
+
+/** How full the link above a part is, over both directions and all phases. */
+function full(part, loads) {
+  const mine = Object.values(loads).flat().filter((load) => [load.start, load.end].includes(part.key) && [load.start, load.end].includes(part.parent));
+  return Math.max(0, ...mine.map((load) => load.share));
+}
+
+function colour(share) {
+  if (share <= 0) return "var(--link-idle)";
+  return share < 0.7 ? "var(--link-mid)" : "var(--link-full)";
+}
+
+function short(text, most) {
+  return text.length > most ? `${text.slice(0, most - 1)}…` : text;
+}
+
+export function drawLinks(into, found) {
+  if (!found) {
+    into.replaceChildren(el("p", { class: "note", text: "No plan, so no transfers." }));
+    return;
+  }
+  const { parts, loads } = found;
+  const { found: at, width, lowest } = places(parts);
+  const size = [Math.max(width * STEP, 300), lowest * GAP + SIZE[1] + 8];
+  const place = (part) => {
+    const { column, level } = at.get(part.key);
+    return [(column + 0.5) * STEP + Math.max(0, (300 - width * STEP) / 2), (part.kind === "accelerator" ? lowest : level) * GAP + SIZE[1] / 2 + 2];
+  };
+  const byKey = new Map(parts.map((part) => [part.key, part]));
+  const lines = [];
+  const boxes = [];
+  const labels = [];
+  for (const part of parts) {
+    const [x, y] = place(part);
+    const parent = byKey.get(part.parent);
+    if (parent) {
+      const [x0, y0] = place(parent);
+      const share = full(part, loads);
+      const line = svg("line", { x1: x0, y1: y0 + SIZE[1] / 2, x2: x, y2: y - SIZE[1] / 2, "stroke-width": 1.5 + (part.gb_per_s ?? 8) / 18 });
+      line.style.stroke = colour(share);
+      lines.push(line);
+      const words = [part.link, share ? `${Math.round(share * 100)} % full` : ""].filter(Boolean);
+      const middle = [x, y - SIZE[1] / 2 - 10 - 13 * (words.length - 1)];
+      words.forEach((text, row) => labels.push(svg("text", { x: middle[0], y: middle[1] + 13 * row, "text-anchor": "middle", class: "over-line", text })));
+    }
+    const box = svg("rect", { x: x - SIZE[0] / 2, y: y - SIZE[1] / 2, width: SIZE[0], height: SIZE[1], rx: 6, class: "box" }, svg("title", { text: [part.key, part.label, part.link].filter(Boolean).join(", ") }));
+    const staged = part.stage !== null && part.stage !== undefined;
+    if (staged) {
+      box.style.fill = `var(--stage-${part.stage % 6})`;
+      box.style.stroke = "none";
+    }
+    const name = part.kind === "accelerator" ? `card ${part.key.split(" ")[1]}` : part.key;
+    const below = staged ? `stage ${part.stage}, rank ${part.rank}` : short(part.label, 16);
+    boxes.push(box, svg("text", { x, y: y - 3, "text-anchor": "middle", class: staged ? "on-stage strong" : "strong", text: short(name, 14) }), svg("text", { x, y: y + 12, "text-anchor": "middle", class: staged ? "on-stage tiny" : "tiny", text: below }));
+  }
+  const rows = Object.entries(loads).flatMap(([phase, list]) => list.map((load) => ({ phase, ...load })));
+  const fullest = [...rows].sort((one, other) => other.share - one.share)[0];
+  const words = fullest ? `Fullest link: ${fullest.start} to ${fullest.end} in the ${fullest.phase}, ${Math.round(100 * fullest.share)} % of ${number(fullest.capacity_gb_per_s)} GB/s.` : "Nothing goes over the links in this plan.";
+  const drawing = svg("svg", { viewBox: `0 0 ${size[0]} ${size[1]}`, role: "img", "aria-label": `${found.title}. ${words}` }, lines, labels, boxes);
+  drawing.style.minWidth = `${Math.min(size[0], 1400) * 0.82}px`;
+  drawing.style.maxWidth = `${size[0] * 1.15}px`;
+  const columns = [["Phase", "phase"], ["From", "start"], ["To", "end"], ["Carries", (row) => `${number(row.gb_per_s)} GB/s`, true], ["Of", (row) => `${number(row.capacity_gb_per_s)} GB/s`, true], ["Full", (row) => `${Math.round(row.share * 100)} %`, true]];
+  const notes = [...found.between];
+  if (found.nodes > 1) notes.push(`one of ${found.nodes} equal nodes is drawn`);
+  if (found.missing) notes.push(found.missing);
+  if (found.visible_devices && found.gain_over_worst_order > 1.005) notes.push(`CUDA_VISIBLE_DEVICES=${found.visible_devices}: all-reduce ${number(found.gain_over_worst_order)} times as fast as in the worst of ${found.orders_tried} orders`);
+  into.replaceChildren(
+    el("p", { class: "note", text: `${found.title}. ${words}` }),
+    el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Tree of links" }, drawing),
+    notes.length ? el("p", { class: "note", text: notes.join("; ") }) : "",
+    rows.length ? el("details", {}, el("summary", { text: "Loads as a table" }), el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Loads of links, table" }, table(rows, columns, { caption: "Loads of links" }))) : "",
+  );
+}

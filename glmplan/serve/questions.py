@@ -1,0 +1,285 @@
+"""What may be asked over HTTP: the words of the command line as JSON, checked at the border.
+
+The library reads and checks what the words mean; here only kinds and sizes are checked, and that no word names a file:
+the service answers for the catalogue and never opens what somebody else names.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import date
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic_core import PydanticCustomError
+
+__all__ = [
+    "CompareQuestion",
+    "CostQuestion",
+    "FitQuestion",
+    "JobQuestion",
+    "LinksQuestion",
+    "MoneyQuestion",
+    "PlanQuestion",
+    "PredictQuestion",
+    "SafeQuestion",
+    "SimulateQuestion",
+    "SizeQuestion",
+    "SweepQuestion",
+    "TableQuestion",
+    "ValueQuestion",
+]
+
+_FILE = re.compile(
+    r"^\s*[/~\\]|^\s*[A-Za-z]:[\\/]|\.\.[/\\]|(?:^|[\\/])\.{1,2}$|\.(?:toml|json|gguf|safetensors|csv|parquet)\s*$"
+    r"|\x00",
+    re.IGNORECASE,
+)
+_OF_FILES = re.compile(r"^\s*trace\b|\b(?:file|lengths|profile)\s*=", re.IGNORECASE)
+
+
+def _named(text: str) -> str:
+    if any(_FILE.search(word) for word in text.split(",")):
+        raise PydanticCustomError(
+            "file", "names a file: the service answers for the catalogue only, the command line reads files"
+        )
+    return text
+
+
+def _arriving(text: str) -> str:
+    if _OF_FILES.search(text):
+        raise PydanticCustomError(
+            "file", "is traffic out of a file: the service has none, the command line replays traces"
+        )
+    return _named(text)
+
+
+def _price(text: str) -> str:
+    if "=" not in text:
+        raise PydanticCustomError("price", "is not a price such as rtx-pro-6000-ws=8500")
+    return text
+
+
+def _day(text: str) -> str:
+    try:
+        date.fromisoformat(text)
+    except ValueError:
+        raise PydanticCustomError("day", "is not a day such as 2026-11-22") from None
+    return text
+
+
+Name = Annotated[str, Field(min_length=1, max_length=200), AfterValidator(_named)]
+Text = Annotated[str, Field(max_length=400), AfterValidator(_named)]
+Promise = Annotated[str, Field(max_length=400)]
+Arriving = Annotated[str, Field(min_length=1, max_length=200), AfterValidator(_arriving)]
+#: whole numbers and amounts; what they may be is checked where they are used
+Whole = Annotated[int, Field(ge=0, le=10**12)]
+Amount = Annotated[float, Field(ge=-1e15, le=1e15, allow_inf_nan=False)]
+Users = Annotated[list[Whole], Field(min_length=1, max_length=64)]
+Quantity = Amount | Annotated[str, Field(max_length=100)]
+
+
+class _Question(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class PlanQuestion(_Question):
+    """A model on a machine; what is left out is chosen, and the answer says how."""
+
+    model: Name = Field(description="Catalogue name, or name-format.", examples=["glm-5.1-nvfp4"])
+    on: Name = Field(description="NxACCELERATOR or a host of the catalogue.", examples=["6xrtx-pro-6000-ws"])
+    weights: Name | None = Field(None, description="Checkpoint or format of the weights.")
+    kv: Name | None = Field(None, description="Format of the KV cache.")
+    engine: Name | None = Field(None, description="Engine.", examples=["vllm"])
+    engine_version: Name | None = Field(None, description="Version of the engine; the newest known by default.")
+    tp: Whole | None = Field(None, description="Tensor parallel degree.")
+    pp: Whole | None = Field(None, description="Pipeline stages.")
+    dp: Whole | None = Field(None, description="Attention data parallel degree.")
+    ep: Whole | None = Field(None, description="Expert parallel degree.")
+    dcp: Whole | None = Field(None, description="Decode context parallel degree.")
+    replicas: Whole | None = Field(None, description="Servers of that layout behind a router.")
+    context: Whole | None = Field(None, description="Longest sequence that must fit, in tokens.")
+    input: Whole | None = Field(None, description="Prompt of a request, in tokens.")
+    output: Whole | None = Field(None, description="Answer of a request, in tokens.")
+    mtp: Whole | None = Field(None, description="Drafted tokens for each step.")
+    acceptance: Amount | None = Field(None, description="Chance of a drafted token, or tokens gained in a step.")
+    eager: bool = Field(False, description="Without CUDA graphs.")
+    memory_fraction: Amount | None = Field(None, description="Share of the memory that the engine may use.")
+    max_num_seqs: Whole | None = Field(None, description="Requests that run at once on a data-parallel rank.")
+    max_num_batched_tokens: Whole | None = Field(None, description="Token budget of a step.")
+    max_model_len: Whole | None = Field(None, description="Longest prompt and answer together.")
+    attention_backend: Name | None = Field(None, description="Attention kernels, as the engine names them.")
+
+    def words(self) -> dict[str, Any]:
+        """What was said of the plan beside model and machine, as `glmplan.fit` takes it."""
+        names = set(PlanQuestion.model_fields) - {"model", "on"}
+        return self.model_dump(include=names, exclude_none=True)
+
+
+class _ArrivalsQuestion(PlanQuestion):
+    """What may be said of traffic beside its kind; fields of `glmplan.plan.ask.Arrivals`."""
+
+    jitter: Amount | None = Field(None, description="Lengths are uniform in 1 - jitter to 1 times nominal.")
+    input_cv: Amount | None = Field(None, description="Log-normal prompts with this coefficient of variation.")
+    output_cv: Amount | None = Field(None, description="Log-normal answers with this coefficient of variation.")
+    think: Quantity | None = Field(None, description="Mean pause of a user, such as '2 s'.")
+    shared_prefix: Whole | None = Field(None, description="Tokens at the head of each prompt that are the same.")
+    turns: Whole | None = Field(None, description="Mean turns of a session.")
+    tool_wait: Quantity | None = Field(None, description="Mean pause between the turns of a session.")
+    start: Whole | None = Field(None, description="Tokens of its own that a session begins with.")
+
+    def arrivals(self) -> dict[str, Any]:
+        """What was said of the traffic, with the lengths, as `glmplan.simulate` takes it."""
+        names = set(_ArrivalsQuestion.model_fields) - set(PlanQuestion.model_fields) | {"input", "output"}
+        return self.model_dump(include=names, exclude_none=True)
+
+
+class FitQuestion(PlanQuestion):
+    """`glmplan fit`: does a model fit a machine, how fast, for how many users, what binds, what to change."""
+
+    users: Users | Whole | None = Field(None, description="Numbers of users at once.", examples=[[1, 8, 32]])
+    traffic: Arriving | None = Field(None, description="What arrives, as in simulate: the plan is simulated.")
+
+
+class ValueQuestion(PlanQuestion):
+    """Single values of `glmplan fit`, for functions of spreadsheets; everything stands in the address."""
+
+    get: Annotated[str, Field(min_length=1, max_length=400)] = Field(
+        description="Names of values with commas, see /v1/values.", examples=["tokens_per_s"]
+    )
+    users: Whole | None = Field(None, description="Users at once.", examples=[32])
+    form: Literal["text", "csv"] | None = Field(
+        None, description="text for one value, csv with a line of names; by their number if left out."
+    )
+    token: Annotated[str, Field(max_length=400)] | None = Field(None, description="Token, where one is needed.")
+
+
+class PredictQuestion(PlanQuestion):
+    """Figures of one plan under numbers of users, with intervals."""
+
+    users: Users | Whole = Field(1, description="Numbers of users at once.", examples=[[1, 8, 32]])
+
+
+class TableQuestion(_Question):
+    """`glmplan predict`: every row of a table of runs."""
+
+    rows: list[dict[str, str | int | float | bool | None]] = Field(
+        min_length=1, description="Rows in the columns of docs/reference/columns.md."
+    )
+
+
+class SimulateQuestion(_ArrivalsQuestion):
+    """`glmplan simulate`: what users see under traffic."""
+
+    traffic: Arriving = Field(description="closed:USERS, poisson:RATE/s, sessions:USERS …", examples=["poisson:2/s"])
+    slo: Promise | None = Field(None, description="Promise under which goodput is counted.")
+    requests: Whole | None = Field(None, description="Requests; 10 for each user of a closed loop, 1000 otherwise.")
+    replications: Whole = Field(1, description="Repetitions for confidence intervals.")
+    warmup: Whole = Field(0, description="Requests at the start that are not counted.")
+    seed: Whole = Field(0, description="Seed; the same seed gives the same answer.")
+    ranges: bool = Field(True, description="Whether the interval of the step time is simulated too.")
+
+
+class SafeQuestion(_ArrivalsQuestion):
+    """`glmplan safe`: the largest load that keeps a promise with 95 % probability."""
+
+    slo: Promise | None = Field(None, description="Promise, such as 'ttft p95 < 2 s'; that of fit by default.")
+    traffic: Arriving | None = Field(None, description="Kind of traffic; users and Poisson arrivals by default.")
+    most: Amount | None = Field(None, description="Largest load to look at.")
+    seed: Whole = Field(0, description="Seed.")
+
+
+class MoneyQuestion(_Question):
+    """Prices and terms of a cost."""
+
+    price: Annotated[list[Annotated[str, Field(max_length=200), AfterValidator(_price)]], Field(max_length=50)] = Field(
+        [], description="Prices of your own: PART=8500, PART:rent=2.1, MODEL:output=3, electricity=0.3 …"
+    )
+    term: Annotated[list[Annotated[str, Field(max_length=200)]], Field(max_length=50)] = Field(
+        [], description="Terms of the cost, as in horizon_months=48."
+    )
+    region: Annotated[str, Field(max_length=100)] | None = Field(None, description="Place whose colocation is paid.")
+    today: Annotated[str, Field(max_length=10), AfterValidator(_day)] | None = Field(
+        None, description="Day of the question as YYYY-MM-DD; the day it is by default.", examples=["2026-11-22"]
+    )
+
+
+class CostQuestion(PlanQuestion, MoneyQuestion):
+    """What a plan costs, bought and rented, beside paying for each token."""
+
+    users: Whole = Field(1, description="Users at once.")
+
+
+class CompareQuestion(MoneyQuestion):
+    """`glmplan compare`: plans side by side, and what makes them differ."""
+
+    plans: Annotated[list[PlanQuestion], Field(min_length=2, max_length=4)] = Field(
+        description="Two to four plans; the others are compared with the first."
+    )
+    users: Whole = Field(1, description="Users at once.")
+
+
+class SizeQuestion(MoneyQuestion):
+    """`glmplan size`: what to buy or rent for a model, a load and a promise."""
+
+    model: Name = Field(description="Catalogue name; with a format only that is looked at.", examples=["glm-5.1"])
+    slo: Promise = Field(description="The promise.", examples=["ttft p95 < 2 s, tpot p95 < 50 ms"])
+    users: Whole | None = Field(None, description="Users at once.")
+    traffic: Arriving | None = Field(None, description="Kind of traffic instead of users.")
+    weights: Text | None = Field(None, description="Formats to look at, with commas.")
+    engine: Text | None = Field(None, description="Engines to look at, with commas.")
+    input: Whole | None = Field(None, description="Prompt of a request, in tokens.")
+    output: Whole | None = Field(None, description="Answer of a request, in tokens.")
+    budget: Quantity | None = Field(None, description="Most to spend, such as 120k.")
+    power: Quantity | None = Field(None, description="Most to draw at the wall, such as 3.6kW.")
+    kind: Literal["buy", "rent", "any"] = Field("any", description="Whether to buy or to rent.")
+    rent_term: Annotated[str, Field(max_length=100)] | None = Field(None, description="Term of the rent.")
+    only: Text | None = Field(None, description="Parts and machines to look at, with commas.")
+    machines: Whole | None = Field(None, description="Machines at most.")
+    probability: Amount | None = Field(None, description="How surely the promise is kept.")
+    growth: Amount | None = Field(None, description="Growth of the load in a month.")
+    answers: Annotated[int, Field(ge=1, le=20)] = Field(5, description="Answers that are wanted.")
+
+
+_Axis = Annotated[list[Whole], Field(max_length=10_000)] | Whole | Text
+_Names = Annotated[list[Name], Field(max_length=1000)] | Text
+
+
+class SweepQuestion(MoneyQuestion):
+    """`glmplan sweep`: every combination as one table."""
+
+    model: _Names = Field(description="Models.", examples=[["glm-5.1-nvfp4"]])
+    on: _Names = Field(description="Machines; 1..8xPART for one to eight.", examples=["4..8xrtx-pro-6000-ws"])
+    weights: _Names | None = None
+    kv: _Names | None = None
+    engine: _Names | None = None
+    engine_version: _Names | None = None
+    tp: _Axis | None = None
+    pp: _Axis | None = None
+    dp: _Axis | None = None
+    ep: _Axis | None = None
+    dcp: _Axis | None = None
+    mtp: _Axis | None = None
+    memory_fraction: list[Amount] | Amount | None = None
+    max_num_seqs: _Axis | None = None
+    power_limit: _Names | None = None
+    context: _Axis | None = None
+    input: _Axis | None = None
+    output: _Axis | None = None
+    users: _Axis | None = None
+    exact: bool = Field(False, description="Time every step instead of reading tables of steps.")
+
+
+class LinksQuestion(_Question):
+    """The links of a machine, and how full a layout makes them."""
+
+    on: Name = Field(description="NxACCELERATOR or a host of the catalogue.", examples=["6xrtx-pro-6000-ws"])
+    tp: Whole | None = Field(None, description="Tensor parallel degree.")
+    pp: Whole | None = Field(None, description="Pipeline stages.")
+
+
+class JobQuestion(_Question):
+    """A question that is answered later."""
+
+    ask: Literal["simulate", "safe", "sweep", "size", "predict-table"] = Field(description="Which question.")
+    question: dict[str, Any] = Field(description="The question, as its own address takes it.")

@@ -1,0 +1,71 @@
+"""Errors of the tree as answers of HTTP: what was wrong is told, infeasible is an answer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from glmplan.errors import DoesNotFit, GlmplanError, Infeasible, SpecError, nearest, printable
+
+__all__ = ["infeasible_record", "refusal_record"]
+
+
+def _plain(option: object) -> str | None:
+    """A field by the name that it has in a request, which has no dashes."""
+    if option is None:
+        return None
+    text = printable(option)
+    return text[2:].replace("-", "_") if text.startswith("--") else text
+
+
+def refusal_record(error: GlmplanError) -> dict[str, Any]:
+    """What was asked wrongly.
+
+    Parameters
+    ----------
+    error : GlmplanError
+        The error.
+
+    Returns
+    -------
+    dict
+        Its kind, the sentence of the command line, and, as far as known, file, field, value and the nearest choices.
+
+    Examples
+    --------
+    >>> wrong = SpecError("is not a KV cache format", field="--kv", value="fp9", choices=["fp8", "bf16"])
+    >>> refusal_record(wrong)["error"]["field"], refusal_record(wrong)["error"]["nearest"]
+    ('kv', ['fp8'])
+    """
+    found: dict[str, Any] = {"kind": type(error).__name__, "message": printable(error)}
+    if isinstance(error, SpecError):
+        value = None if error.value is None else printable(error.value)[:300]
+        close = nearest(value, error.choices) if value is not None else []
+        found |= {
+            "file": _plain(error.file),
+            "field": _plain(error.field),
+            "value": value,
+            "nearest": close or [str(one) for one in error.choices[:40]],
+        }
+    return {"error": found}
+
+
+def infeasible_record(answer: Infeasible) -> dict[str, Any]:
+    """Nothing satisfies what was asked, which is an answer.
+
+    Parameters
+    ----------
+    answer : Infeasible
+        What is missing.
+
+    Returns
+    -------
+    dict
+        ``does_not_fit`` or ``unknown``, and why.
+
+    Examples
+    --------
+    >>> infeasible_record(DoesNotFit("12 GiB are short"))
+    {'verdict': 'does_not_fit', 'reason': '12 GiB are short'}
+    """
+    verdict = "does_not_fit" if isinstance(answer, DoesNotFit) else "unknown"
+    return {"verdict": verdict, "reason": printable(answer)}

@@ -1,0 +1,324 @@
+"""The page in a real browser: every control asks, answers equal the API's, nothing comes from elsewhere."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+
+playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+BROWSER = shutil.which("chromium")
+pytestmark = pytest.mark.skipif(BROWSER is None, reason="chromium is not installed")
+
+#: a plan that is computed quickly
+START = "/?model=llama-3.1-8b&on=1xh100-sxm&users=8&input=512&output=128&api_in=0.05&api_out=0.1"
+PLAN = {"model": "llama-3.1-8b", "on": "1xh100-sxm", "input": 512, "output": 128}
+AXE = Path(__file__).resolve().parents[2] / ".peers/node_modules/axe-core/axe.min.js"
+PATIENCE = 300_000
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with playwright.sync_playwright() as started:
+        found = started.chromium.launch(executable_path=BROWSER, args=["--no-sandbox"])
+        yield found
+        found.close()
+
+
+@pytest.fixture
+def opened(browser, address):
+    """Opens the page; what it says to the console, and what it asks elsewhere, fails the test."""
+    contexts, faults = [], []
+
+    def open_page(where=START, *, errors=False, **options):
+        context = browser.new_context(accept_downloads=True, **options)
+        contexts.append(context)
+        context.set_default_timeout(PATIENCE)
+        page = context.new_page()
+        page.on("pageerror", lambda error: faults.append(str(error)))
+        # a browser notes each refusal that it was answered: that is no fault of the page where one is asked for
+        page.on("console", lambda one: None if errors or one.type in ("log", "info") else faults.append(one.text))
+        page.on("request", lambda one: _local(one.url, address) or faults.append(one.url))
+        page.goto(address + where)
+        return page
+
+    yield open_page
+    for context in contexts:
+        context.close()
+    assert faults == []
+
+
+def _local(url, address):
+    return url.startswith((address, "blob:", "data:"))
+
+
+def until(page, holds):
+    """Wait until something holds; Playwright's own way evaluates text in the page, which the page does not allow."""
+    end = time.monotonic() + PATIENCE / 1000
+    while not page.evaluate(holds):
+        assert time.monotonic() < end, holds
+        page.wait_for_timeout(50)
+
+
+def settled(page):
+    """Wait until everything that was asked is answered and drawn; the address that was answered."""
+    until(page, "document.body.dataset.done === location.pathname + location.search")
+    return page.evaluate("document.body.dataset.done")
+
+
+@pytest.fixture(scope="module")
+def shared(browser, address):
+    """One page that tests only look at."""
+    context = browser.new_context()
+    context.set_default_timeout(PATIENCE)
+    page = context.new_page()
+    page.goto(address + START)
+    settled(page)
+    yield page
+    context.close()
+
+
+def test_the_figures_are_those_of_the_service(shared, client):
+    answer = client.post("/v1/fit", json=PLAN | {"users": [1, 8]}).json()
+    shown = shared.locator("#verdict").inner_text()
+    rate = answer["users"][0]["output_tokens_per_s_per_request"]["value"]
+    total = answer["users"][1]["output_tokens_per_s"]["value"]
+    assert "Fits" in shown
+    assert f"{answer['safe']['users']:,}" in shown
+    assert f"{float(f'{rate:.3g}'):,.0f}" in shown
+    assert f"{float(f'{total:.3g}'):,.0f}" in shown
+    assert answer["headline"] in shown
+    assert answer["command"] in shared.locator("#start").inner_text()
+    assert answer["warnings"][0]["title"] in shared.locator("#warnings").text_content() if answer["warnings"] else True
+
+
+def test_the_curve_and_its_table_show_every_number_of_users(shared):
+    rows = shared.locator("#curve-table tbody tr").count()
+    assert rows >= 5
+    assert shared.locator("#curve svg").count() == 3
+    assert shared.locator("#curve svg").first.locator("circle").count() == rows
+    assert "8 users" in shared.locator("#curve svg").first.get_attribute("aria-label")
+
+
+def test_the_bars_add_up_to_what_the_card_holds(shared, client):
+    [rank] = client.post("/v1/fit", json=PLAN | {"users": [1, 8]}).json()["memory"]["ranks"]
+    label = shared.locator("#memory .bar svg").get_attribute("aria-label")
+    assert f"of {rank['capacity_gib']:.3g} GiB" in label
+    assert f"weights {rank['weights_total_gib']:.3g} GiB" in label
+
+
+def test_cost_and_break_even_are_those_of_the_service(shared, client):
+    prices = ["llama-3.1-8b:input=0.05", "llama-3.1-8b:output=0.1"]
+    found = client.post("/v1/cost", json=PLAN | {"users": 8, "price": prices}).json()
+    shown = shared.locator("#cost").inner_text()
+    for way in found["ways"]:
+        if way["usd_month"] is not None:
+            rounded = float(f"{way['usd_month']:.4g}")
+            assert f"${rounded:,.0f}" in shown
+    assert shared.locator("#even svg").count() == sum(way["usd_month"] is not None for way in found["ways"])
+
+
+#: control → what is chosen or typed, and what the next question then holds
+CONTROLS = {
+    "model": ("qwen3-32b", {"model": "qwen3-32b"}),
+    "weights": ("fp8", None),
+    "kv": ("fp8", {"kv": "fp8"}),
+    "part": ("h200-sxm", {"on": "1xh200-sxm"}),
+    "cards": ("2", {"on": "2xh100-sxm"}),
+    "engine": ("sglang", {"engine": "sglang"}),
+    "users": ("4", {"users": [1, 4]}),
+    "context": ("4096", {"context": 4096}),
+    "input": ("300", {"input": 300}),
+    "output": ("60", {"output": 60}),
+    "tp": ("1", {"tp": 1}),
+    "pp": ("1", {"pp": 1}),
+    "dp": ("1", {"dp": 1}),
+    "ep": ("1", {"ep": 1}),
+    "mtp": ("0", {"mtp": 0}),
+    "acceptance": ("0.7", {"acceptance": 0.7}),
+    "buy": ("25000", None),
+    "rent": ("1.9", None),
+    "electricity": ("0.31", None),
+    "api_in": ("0.1", None),
+    "api_out": ("0.4", None),
+}
+PRICES = {
+    "buy": "h100-sxm=25000",
+    "rent": "h100-sxm:rent=1.9",
+    "electricity": "electricity=0.31",
+    "api_in": "llama-3.1-8b:input=0.1",
+    "api_out": "llama-3.1-8b:output=0.4",
+}
+
+
+def test_every_control_of_the_page_is_tried_here(shared):
+    ids = shared.eval_on_selector_all("#question input, #question select", "all => all.map((one) => one.id)")
+    assert set(ids) == set(CONTROLS)
+
+
+def test_every_control_asks_what_it_says_and_stands_in_the_address(opened):
+    page = opened(errors=True)
+    settled(page)
+    page.locator("#more > summary").click()
+    for name, (value, question) in CONTROLS.items():
+        page.goto(page.url.partition("?")[0] + START.lstrip("/"))
+        settled(page)
+        page.evaluate("document.getElementById('more').open = true")
+        control = page.locator(f"#{name}")
+        where = "/v1/cost" if name in PRICES else "/v1/fit"
+        with page.expect_request(lambda one, where=where: where in one.url) as sent:
+            if control.evaluate("one => one.tagName") == "SELECT":
+                if name == "weights":
+                    value = control.evaluate("one => [...one.options].at(-1).value")
+                control.select_option(value)
+            else:
+                control.fill(value)
+                control.dispatch_event("change")
+        asked = json.loads(sent.value.post_data)
+        if name in PRICES:
+            assert PRICES[name] in asked["price"]
+        elif name == "weights":
+            assert asked["model"] == f"llama-3.1-8b-{value}" or asked["weights"] == value
+        else:
+            assert {field: asked.get(field) for field in question} == question
+        given = parse_qs(urlsplit(page.url).query)
+        assert value in [*given.get(name, []), *given["on"], *given["model"]] or name in ("part", "cards", "weights")
+
+
+def test_a_link_shows_the_same_again(opened):
+    page = opened()
+    settled(page)
+    page.locator("#add").click()
+    page.locator("#cards").fill("2")
+    settled(page)
+    other = opened("/" + "?" + urlsplit(page.url).query)
+    settled(other)
+    for part in ("#verdict", "#compare", "#cost", "#memory"):
+        assert other.locator(part).inner_text() == page.locator(part).inner_text()
+
+
+def test_up_to_four_plans_are_compared_opened_and_removed(opened):
+    page = opened()
+    settled(page)
+    for cards in ("2", "4", "8", "1"):
+        page.locator("#add").click()
+        settled(page)
+        page.locator("#cards").fill(cards)
+        settled(page)
+    assert page.locator("#compare thead th").count() == 4
+    assert "Four plans" in page.locator("#said").inner_text()
+    assert page.locator("#compare tbody tr").count() > 8
+    page.get_by_role("button", name="Remove llama-3.1-8b on 2xh100-sxm").click()
+    settled(page)
+    assert page.locator("#compare thead th").count() == 3
+    page.get_by_role("button", name="Open llama-3.1-8b on 1xh100-sxm").click()
+    settled(page)
+    assert page.locator("#cards").input_value() == "1"
+
+
+def test_what_is_taken_away_is_what_is_shown(opened, client, tmp_path):
+    page = opened(errors=True, permissions=["clipboard-read", "clipboard-write"])
+    settled(page)
+    with page.expect_download() as got:
+        page.locator("#export-json").click()
+    got.value.save_as(tmp_path / "a.json")
+    assert json.loads((tmp_path / "a.json").read_text()) == client.post("/v1/fit", json=PLAN | {"users": [1, 8]}).json()
+    with page.expect_download() as got:
+        page.locator("#export-png").click()
+    got.value.save_as(tmp_path / "a.png")
+    picture = (tmp_path / "a.png").read_bytes()
+    assert picture[:8] == b"\x89PNG\r\n\x1a\n"
+    assert int.from_bytes(picture[16:20], "big") == 2200
+    page.locator("#export-command").click()
+    until(page, "document.getElementById('said').textContent !== ''")
+    command = page.locator("#command-line").inner_text()
+    assert page.evaluate("navigator.clipboard.readText()") == command
+    assert command == "glmplan fit llama-3.1-8b --on 1xh100-sxm --input 512 --output 128 --users 1,8"
+    page.locator("#link").click()
+    until(page, "document.getElementById('said').textContent.includes('link')")
+    assert page.evaluate("navigator.clipboard.readText()") == page.url
+    page.locator("#export-xlsx").click()
+    until(page, "/workbook/.test(document.getElementById('said').textContent)")
+
+
+def test_what_is_asked_wrongly_is_told_beside_the_field_and_mended_by_a_click(opened):
+    page = opened("/?model=llama-3.1-8b&on=1xh100-smx&users=2", errors=True)
+    page.wait_for_selector("#problem:not([hidden])")
+    assert "h100-smx" in page.locator("#problem").inner_text()
+    assert page.locator("#part").get_attribute("aria-invalid") == "true"
+    page.locator("#problem button", has_text="h100-sxm").first.click()
+    settled(page)
+    assert page.locator("#problem").is_hidden()
+    assert "on=1xh100-sxm" in page.url
+
+
+def test_what_does_not_fit_is_shown_with_what_is_short(opened):
+    page = opened("/?model=glm-5.1&on=1xh100-sxm&users=2")
+    settled(page)
+    assert "Does not fit" in page.locator("#verdict").inner_text()
+    assert "are short" in page.locator("#memory").inner_text()
+    assert page.locator("#memory .c-over").count() >= 1
+
+
+def test_the_page_is_used_with_the_keyboard_alone(opened):
+    page = opened()
+    settled(page)
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.className") == "skip"
+    for _ in range(20):
+        page.keyboard.press("Tab")
+        if page.evaluate("document.activeElement.id") == "users":
+            break
+    page.keyboard.press("Control+a")
+    page.keyboard.type("3")
+    settled(page)
+    assert "users=3" in page.url
+    for _ in range(20):
+        page.keyboard.press("Tab")
+        if page.evaluate("document.activeElement.id") == "add":
+            break
+    page.keyboard.press("Enter")
+    settled(page)
+    assert page.locator("#compare").is_visible()
+    page.locator("#reset").focus()
+    page.keyboard.press("Space")
+    until(page, "location.search.includes('glm-5.1-nvfp4')")
+    settled(page)
+
+
+def test_light_and_dark_follow_the_system_until_somebody_chooses(opened):
+    page = opened(color_scheme="dark")
+    settled(page)
+    dark = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    page.locator("#theme").click()
+    assert page.evaluate("document.documentElement.dataset.theme") == "light"
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") != dark
+    page.reload()
+    settled(page)
+    assert page.evaluate("document.documentElement.dataset.theme") == "light"
+
+
+@pytest.mark.parametrize(
+    ("width", "scheme"), [(1440, "light"), (1440, "dark"), (360, "light")], ids=["light", "dark", "phone"]
+)
+def test_nothing_is_cut_and_everybody_can_read_it(opened, width, scheme):
+    page = opened(viewport={"width": width, "height": 800}, color_scheme=scheme)
+    settled(page)
+    page.locator("#add").click()
+    settled(page)
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    if not AXE.is_file():
+        pytest.skip("axe-core is not installed: npm install --prefix .peers axe-core")
+    page.evaluate(AXE.read_text(encoding="utf-8"))
+    found = page.evaluate("axe.run(document, { resultTypes: ['violations'] })")["violations"]
+    serious = [
+        (one["id"], node["html"][:200], node["failureSummary"][:300])
+        for one in found
+        if one["impact"] in ("serious", "critical")
+        for node in one["nodes"]
+    ]
+    assert serious == []
