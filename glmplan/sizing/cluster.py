@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from glmplan.errors import SpecError
+from glmplan.extras import check_extra
 from glmplan.sizing.axes import Sweep
 from glmplan.sizing.money import Money
 from glmplan.sizing.sweep import Block, Swept, blocks_of
@@ -78,11 +79,10 @@ def _part(shared: tuple[Sweep, Money | None, bool], numbers: list[int]) -> list[
 
 @contextmanager
 def _client(address: str) -> Iterator[Any]:
-    try:
-        import dask
-        from distributed import Client, LocalCluster
-    except ImportError:
-        raise SpecError("needs the extra cluster: pip install 'glmplan[cluster]'", field="--cluster") from None
+    check_extra("distributed", field="--cluster")
+    import dask
+    from distributed import Client, LocalCluster
+
     local = _LOCAL.fullmatch(address)
     if local is None and not re.match(r"\w+://", address):
         message = "is no cluster: write local, local:WORKERS or tcp://HOST:PORT"
