@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from xml.sax.saxutils import escape
 
-from glmplan.errors import SpecError
+from glmplan.extras import wanted
 from glmplan.facts.schema.host import Host, PcieLink
 from glmplan.physics.network.placement import Placement, plan_loads
 from glmplan.physics.network.topology import LinkLoad
@@ -279,8 +279,4 @@ def svg_to_png(svg: str) -> bytes:
     SpecError
         If the `png` extra is not installed.
     """
-    try:
-        import vl_convert
-    except ImportError:
-        raise SpecError("needs the extra `png`: pip install 'glmplan[png]'", field="--format", value="png") from None
-    return bytes(vl_convert.svg_to_png(svg, scale=2.0))
+    return bytes(wanted("vl_convert", field="--format png").svg_to_png(svg, scale=2.0))

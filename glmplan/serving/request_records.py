@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from glmplan.errors import SpecError
+from glmplan.extras import check_extra
 from glmplan.serving.traffic.request import Request
 
 __all__ = ["COLUMNS", "RecordWriter", "RequestRows", "record_columns", "request_columns"]
@@ -147,7 +148,7 @@ class RecordWriter:
     Parameters
     ----------
     path : path
-        Ends in `.csv` or `.parquet`; the latter needs pyarrow (`pip install glmplan[parquet]`).
+        Ends in `.csv` or `.parquet`; the latter needs the extra `parquet`.
 
     Raises
     ------
@@ -170,12 +171,7 @@ class RecordWriter:
         if self._path.suffix not in (".csv", ".parquet"):
             raise SpecError("must end in .csv or .parquet", field="--records", value=str(path))
         if self._path.suffix == ".parquet":
-            try:
-                import pyarrow.parquet  # noqa: F401
-            except ImportError:
-                raise SpecError(
-                    "needs pyarrow: pip install 'glmplan[parquet]'", field="--records", value=str(path)
-                ) from None
+            check_extra("pyarrow", field="--records")
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             handle, name = tempfile.mkstemp(dir=self._path.parent, prefix=f".{self._path.name}.", suffix=".tmp")

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from glmplan.errors import SpecError
+from glmplan.extras import check_extra
 from glmplan.facts.files import write_atomically
 
 if TYPE_CHECKING:
@@ -42,13 +42,11 @@ def write_chart(chart: Any, path: str | Path) -> None:
     path = Path(path)
     if path.suffix not in FORMS:
         raise SpecError("is no kind of chart", field="--plot", value=path.suffix, choices=FORMS)
-    drawn = importlib.util.find_spec("vl_convert") is not None
+    check_extra("vl_convert", field="--plot")
     if path.suffix == ".html":
-        # with the renderer at hand the page carries its scripts and opens without a network
-        write_atomically(path, chart.to_html(inline=drawn))
+        # the page carries its scripts and opens without a network
+        write_atomically(path, chart.to_html(inline=True))
         return
-    if not drawn:
-        raise SpecError("needs the extra png: pip install 'glmplan[png]'", field="--plot", value=str(path))
     import io
 
     stream: Any = io.BytesIO() if path.suffix == ".png" else io.StringIO()

@@ -15,6 +15,7 @@ from functools import partial
 from typing import Any
 
 from glmplan.errors import SpecError
+from glmplan.extras import check_extra
 from glmplan.sizing.axes import Sweep
 from glmplan.sizing.money import Money
 from glmplan.sizing.sweep import Block, blocks_of
@@ -115,11 +116,10 @@ def _as_they_come(client: Any, futures: list[Any], address: str) -> Iterator[lis
 
 @contextmanager
 def _client(address: str) -> Iterator[Any]:
-    try:
-        import dask
-        from distributed import Client
-    except ImportError:
-        raise SpecError("needs the extra cluster: pip install 'glmplan[cluster]'", field="--cluster") from None
+    check_extra("distributed", field="--cluster")
+    import dask
+    from distributed import Client
+
     local = _LOCAL.fullmatch(address)
     # a worker that is lost must not take its combinations with it
     with dask.config.set({"distributed.scheduler.allowed-failures": _AGAIN}):

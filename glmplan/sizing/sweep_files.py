@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from glmplan.errors import SpecError
+from glmplan.extras import check_extra
 from glmplan.facts.files import parse_json, read_bytes, read_text, understood, write_atomically
 from glmplan.sizing.axes import Sweep
 from glmplan.sizing.sweep import Block
@@ -70,10 +71,7 @@ def check_table(path: Path) -> None:
     if path.suffix not in TABLES:
         raise SpecError("is no kind of table", field="--out", value=path.suffix or path.name, choices=TABLES)
     if path.suffix == ".parquet":
-        try:
-            import pyarrow  # noqa: F401
-        except ImportError:
-            raise SpecError("needs the extra parquet: pip install 'glmplan[parquet]'", field="--out") from None
+        check_extra("pyarrow", field="--out")
 
 
 class Kept:

@@ -51,6 +51,10 @@ def test_the_wheel_holds_every_data_file_of_the_checkout(wheel, root):
     assert not [name for name in files if f"glmplan/_data/{name}" not in held]
 
 
+def test_the_wheel_is_under_five_megabytes(wheel):
+    assert wheel.stat().st_size < 5e6
+
+
 def test_the_wheel_holds_nothing_of_tests_and_tools(wheel):
     with zipfile.ZipFile(wheel) as archive:
         tops = {name.split("/")[0] for name in archive.namelist()}
