@@ -143,7 +143,7 @@ def inputs_of(asked: Asked, best: Holding, deployment: Deployment) -> ServingInp
         replicas=ranks * servers,
         routing=defaults.routing,
         prefix_caching=_reuses(asked),
-        async_scheduling=defaults.ahead and deployment.pp == 1,
+        async_scheduling=deployment.defaults.ahead,
         reserve_full_isl=defaults.whole_prompt,
         schedule_conservativeness=defaults.rank_conservativeness if ranks > 1 else 1.0,
     )

@@ -124,7 +124,8 @@ class Deployment:
             return self.settings.packing(UNKNOWN_ENGINE)
         part = self.accelerator
         found = engine_defaults(self.engine, version=self.version, accelerator=part.name, memory=part.memory)
-        return self.settings.packing(found)
+        # batches that fill the stages of a pipeline are not formed ahead of each other
+        return self.settings.packing(replace(found, ahead=False) if self.pp > 1 and found.ahead else found)
 
     @property
     def version(self) -> str | None:

@@ -144,7 +144,7 @@ def _waiting(question: Question, load: Load) -> float:
 def _service(question: Question) -> Service:
     """The server of a row as the simulator sees it."""
     load, d = question.load, question.deployment
-    defaults = d.settings.packing(d.defaults)
+    defaults = d.defaults
     described = d.engine if engine_known(d.engine) else STAND_IN
     longest = round((load.input_tokens + load.output_tokens) * load.longest)
     limit = min(load.max_requests, max(int(load.budget // (1 + d.draft_tokens)), 1))
@@ -154,6 +154,7 @@ def _service(question: Question) -> Service:
         max_num_seqs=limit,
         chunked_prefill=not load.whole_prompts,
         prefill_first=load.prefill_first,
+        async_scheduling=defaults.ahead,
         acceptance=Acceptance.of_mean(d.draft_tokens, d.tokens_per_step) if d.draft_tokens else None,
     )
     tokens = int(min(load.pool_tokens, (limit + 1.0) * max(longest, 1)))

@@ -7,6 +7,7 @@ import re
 import numpy as np
 
 from glmplan.errors import GlmplanError
+from glmplan.facts.schema.model import ModelSpec
 from glmplan.prediction.from_row import Question, memory_of
 from glmplan.prediction.from_row_memory import model_of
 from glmplan.readers.runs.record import Run
@@ -46,7 +47,7 @@ def why_unknown(question: Question) -> str:
     d = question.deployment
     if d.tp > _WIDEST_GROUP:
         return "prefill and decode on separate accelerators; how they share the work is not stated"
-    if other := _other_model(run, question.deployment.model.name):
+    if other := _other_model(run, question.deployment.model):
         return f"the command in its notes serves {other}"
     if too_large := _weights_too_large(question):
         return too_large
@@ -68,18 +69,22 @@ def _weights_too_large(question: Question) -> str:
 _SERVED = re.compile(r"(?:(?:vllm|sglang) serve|--model(?:-path)?)[ =]+[\w.-]+/([\w.-]+)")
 
 
-def _other_model(run: Run, model: str) -> str:
-    """Name of the model that the command in a row's notes serves, if it is known and another than the row's."""
+def _other_model(run: Run, model: ModelSpec) -> str:
+    """Name of the model that the command in a row's notes serves, if it is known and of other shapes than the row's."""
     said = _SERVED.search(run.notes)
     if said is None:
         return ""
     try:
-        served = model_of(said[1].lower()).name
+        served = model_of(said[1].lower())
     except GlmplanError:
         return ""
-    return "" if served == model else served
+    # releases that differ in their weights only (Qwen3-235B-A22B and its 2507) are one to an engine
+    alike = all(getattr(served, name) == getattr(model, name) for name in _SHAPE)
+    return "" if alike else served.name
 
 
+#: what makes the work of a step
+_SHAPE = ("hidden", "vocabulary", "layer_names", "layers")
 #: a tensor-parallel group of more is a rack that a table lists as one (GB200 NVL72 rows of InferenceX) [-]
 _WIDEST_GROUP = 16
 #: lengths differ less than this where a table's mean says enough of them [-]

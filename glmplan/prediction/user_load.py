@@ -55,7 +55,7 @@ def user_load(
         budget=packing.budget * ranks,
         prefill_first=packing.prefill_first,
         whole_prompts=packing.whole_prompts,
-        late=packing.late,
+        late=packing.steps_late,
         max_requests=details.pop("max_requests", packing.places * ranks),
         pool_tokens=pool if pool < filled else ENDLESS,
         reserve=packing.reserve,

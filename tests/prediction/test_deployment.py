@@ -7,6 +7,8 @@ import pytest
 from glmplan.facts.catalogue.accelerators import load_accelerator
 from glmplan.facts.catalogue.models import load_model
 from glmplan.prediction.deployment import default_kv, deploy
+from glmplan.prediction.from_row import question_of
+from glmplan.readers.runs.record import Run
 
 
 @pytest.mark.parametrize(
@@ -26,3 +28,11 @@ def test_sglang_keeps_the_cache_of_sparse_attention_by_compute_capability(engine
     stored = spec.checkpoint(checkpoint)
     assert default_kv(stored, engine, model=spec, accelerator=card) == kv
     assert deploy(spec, stored, card, engine=engine).kv == kv
+
+
+@pytest.mark.parametrize("pp, late", [(1, 2), (2, 1)])
+def test_batches_that_fill_the_stages_of_a_pipeline_are_not_formed_ahead(pp, late):
+    run = Run("a", "llama-3.1-70b", "h100-sxm", engine="vllm", engine_version="0.18.0", accelerator_count=4, tp=4 // pp,
+              pp=pp, protocol="closed-loop", concurrency=4.0, input_tokens=100.0, output_tokens=100.0)  # fmt: skip
+    question = question_of(run)
+    assert question.deployment.defaults.steps_late == question.load.late == late

@@ -104,9 +104,12 @@ def test_a_row_whose_command_serves_another_model_is_refused():
         Run("other", "qwen3-30b-a3b", "h100-sxm", notes="cmd: vllm serve Qwen/Qwen3-8B", **fields),
         Run("same", "qwen3-8b", "h100-sxm", notes="cmd: vllm serve Qwen/Qwen3-8B", **fields),
         Run("unknown", "qwen3-14b", "h100-sxm", notes="cmd: vllm serve someone/tuned-14b", **fields),
-    ]
+        # another release with the same shapes
+        Run("release", "qwen3-235b-a22b", "b200-sxm", notes="cmd: vllm serve Qwen/Qwen3-235B-A22B-Instruct-2507",
+            **fields | {"accelerator_count": 8}),
+    ]  # fmt: skip
     asked, refused = asked_of(runs)
-    assert [question.run.id for question in asked] == ["same", "unknown"]
+    assert [question.run.id for question in asked] == ["same", "unknown", "release"]
     assert [(run.id, why) for run, why in refused] == [("other", "the command in its notes serves qwen3-8b")]
 
 

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from glmplan.facts.engines.defaults import EngineDefaults
 from glmplan.serving.closed_loop import ClosedLoop, closed_loop_mix
 from glmplan.serving.engine.settings import EngineSettings, KvPool
 from glmplan.serving.engine.step_table import StepTable
@@ -131,6 +132,21 @@ def test_a_prompt_that_comes_late_waits_for_one_more_step_of_the_others():
     assert ttft(8, 1) == pytest.approx({(7.0, 0.0): 1.0, (7.0, 16.0): 1.0})
     # alone there is no step to wait for
     assert ttft(1, 1) == ttft(1, 0) == pytest.approx({(0.0, 16.0): 1.0})
+
+
+@pytest.mark.parametrize("ahead", [False, True])
+def test_prompts_miss_as_many_steps_as_in_the_simulator(ahead):
+    """Where a step is formed while the one before it runs, a prompt that answers the end of a step misses two."""
+    table = StepTable.affine(
+        base=BASE, per_request=REQUEST, per_context_token=CONTEXT, per_prefill_token=PREFILL, per_prefill_square=SQUARE
+    )
+    engine = EngineSettings(scheduler="vllm", max_num_seqs=1024, async_scheduling=ahead)
+    service = Service(table, KvPool(tokens=10_000_000), engine, 1e-6)
+    found = simulate(service, parse_traffic("closed:8", input=64, output=400, jitter=0.5), requests=800).summary
+    late = EngineDefaults(8192, False, 1024, ahead=ahead).steps_late
+    mix = closed_loop_mix(ClosedLoop(8, 64, 400, 800, shortest=0.5, late=late))
+    assert 1e3 * weighted(mix, mix.ttft) == pytest.approx(found["ttft_mean_ms"], rel=0.005)
+    assert 1e3 * weighted(mix, mix.tpot) == pytest.approx(found["tpot_mean_ms"], rel=0.001)
 
 
 def test_staggered_users_never_share_a_prompt_step_and_only_the_steady_state_counts():

@@ -94,6 +94,11 @@ class EngineDefaults:
         """Requests that run at once when the engine is launched for as many as are asked for, [-]"""
         return self.most_requests or self.max_requests
 
+    @property
+    def steps_late(self) -> int:
+        """Steps that a prompt misses which answers the end of a step: one more where they are formed ahead, [-]"""
+        return self.late + self.ahead
+
 
 #: how an engine that no file describes is taken to pack steps: nobody's default, so whoever uses it must tell. Prompts
 #: in chunks beside decoding, without graphs for them; the fewest tokens and requests that any described server takes on

@@ -127,3 +127,8 @@ def test_an_unknown_engine_is_taken_for_no_more_than_any_known_server_does():
     servers = [engine_defaults(name) for name in ("vllm", "sglang", "trtllm")]
     assert min(one.budget for one in servers) == UNKNOWN_ENGINE.budget
     assert min(one.max_requests for one in servers) == UNKNOWN_ENGINE.max_requests
+
+
+@pytest.mark.parametrize("engine, version, late", [("vllm", "0.13.0", 1), ("vllm", "0.14.0", 2), ("sglang", None, 2)])
+def test_a_prompt_misses_one_more_step_where_steps_are_formed_ahead(engine, version, late):
+    assert engine_defaults(engine, version=version).steps_late == late
