@@ -49,16 +49,18 @@ def command(
     """Find the most users and the highest request rate that keep a promise with 95 % probability."""
     from glmplan.cli.service import described_services
     from glmplan.errors import SpecError
-    from glmplan.serving.safe_load import safe_load
+    from glmplan.plan.safe_loads import safe_of
+    from glmplan.prediction.own_site import site_calibration
     from glmplan.serving.traffic.promises import parse_slo
 
     specs = [_with_number(traffic)] if traffic else ["closed:1", "poisson:1/s"]
-    described, kinds = described_services(target, service, shape, *specs)
+    described, kinds = described_services(target, service, shape, *specs, usual=specs[0] != traffic)
     slo = slo or described.promise
     if not slo:
         raise SpecError("is needed with --step-time", field="--slo")
-    targets, draws = parse_slo(slo), described.draws()
-    found = [safe_load(described.service, kind, targets, **draws, most=search.most, seed=search.seed) for kind in kinds]
+    targets = parse_slo(slo)
+    with site_calibration(service.deployment.calibration):
+        found = [safe_of(described, kind, targets, most=search.most, seed=search.seed) for kind in kinds]
     if search.plot is not None:
         from glmplan.serving.charts import safe_page
 

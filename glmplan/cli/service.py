@@ -72,7 +72,7 @@ def measured_step_time(text: str) -> dict[str, float]:
 
 
 def described_services(
-    target: TargetOptions, options: ServiceOptions, shape: TrafficOptions, *specs: str
+    target: TargetOptions, options: ServiceOptions, shape: TrafficOptions, *specs: str, usual: bool = False
 ) -> tuple[Described, list[Traffic]]:
     """Build the service to simulate, and the traffic that arrives at it.
 
@@ -86,6 +86,9 @@ def described_services(
         Further fields of the traffic.
     *specs : str
         Kinds of traffic, as `parse_traffic` takes them; the first decides the plan.
+    usual : bool, optional
+        Whether the number in the first is none that was named: the plan is then that of as many as are usual on the
+        machine.
 
     Returns
     -------
@@ -118,7 +121,7 @@ def described_services(
     if target.model is None or target.on is None:
         missing = "MODEL" if target.model is None else "--on"
         raise SpecError("is needed unless --step-time gives the step time", field=missing)
-    found, kinds = _predicted(target.model, target.on, options, scheduler, kinds)
+    found, kinds = _predicted(target.model, target.on, options, scheduler, kinds, usual)
     if per_token is not None:
         service = replace(found.service, pool=replace(found.service.pool, bytes_per_token=per_token))
         found = replace(found, service=service)
@@ -168,14 +171,15 @@ def _acceptance(drafted: int | None, mean: float | None) -> Acceptance | None:
 
 
 def _predicted(
-    model: str, on: str, options: ServiceOptions, scheduler: dict[str, Any], kinds: list[Traffic]
+    model: str, on: str, options: ServiceOptions, scheduler: dict[str, Any], kinds: list[Traffic], usual: bool
 ) -> tuple[Described, list[Traffic]]:
     """The service as `fit` plans and glmplan predicts it."""
     from glmplan.plan.arriving import asked_under, traffic_of
     from glmplan.plan.question import Words
-    from glmplan.plan.ranking import deployment_of, predicted
+    from glmplan.plan.ranking import deployment_of, predicted, typical_users
     from glmplan.plan.service import service_of
     from glmplan.plan.simulator_inputs import chosen, inputs_of
+    from glmplan.plan.under_traffic import solve_under
     from glmplan.plan.users import usual_promise
     from glmplan.prediction.own_site import site_calibration
 
@@ -183,7 +187,8 @@ def _predicted(
     asked = asked_under(words, kinds[0])
     kinds = [traffic_of(asked, one) for one in kinds]
     with site_calibration(asked.calibration):
-        best = chosen(asked)
+        named = kinds[0].at_load(typical_users(asked)) if usual else kinds[0]
+        best = chosen(asked, solve_under(asked, named))
         found = service_of(
             inputs_of(asked, best, deployment_of(asked, best.terms)),
             kinds[0],
@@ -192,4 +197,6 @@ def _predicted(
             scheduler=scheduler,
         )
         promise = usual_promise(predicted(asked, [(best, 1)])[0])
-    return replace(found, promise=promise), kinds
+    # what is told to the simulator alone no plan knows
+    told = scheduler or options.kv_tokens or options.block_size
+    return replace(found, promise=promise, plan=None if told else (asked, best)), kinds

@@ -12,13 +12,14 @@ from glmplan.physics.blocks.features import mixers_of
 from glmplan.plan.capacity import Holding
 from glmplan.plan.question import Asked, Words, read_words
 from glmplan.plan.ranking import deployment_of, load_of, typical_users
-from glmplan.plan.search import solve
+from glmplan.plan.search import Solution, solve
 from glmplan.prediction.deployment import Deployment
 from glmplan.prediction.own_site import site_calibration
 from glmplan.prediction.predict import front_end_seconds, predict, step_seconds
 from glmplan.prediction.step_models import step_model_of
 from glmplan.serving.engine.inputs import ServingInputs
 from glmplan.serving.engine.settings import KvPool, scheduler_settings
+from glmplan.serving.first_tokens import FirstTokens
 from glmplan.serving.traffic.drafting import Acceptance
 
 __all__ = ["chosen", "inputs_of", "serving_inputs"]
@@ -66,13 +67,15 @@ def serving_inputs(question: Words | Asked) -> ServingInputs:
         return inputs_of(asked, best, deployment_of(asked, best.terms))
 
 
-def chosen(asked: Asked) -> Holding:
+def chosen(asked: Asked, solution: Solution | None = None) -> Holding:
     """Choose the layout of a question as `fit` does, where it can be asked for times.
 
     Parameters
     ----------
     asked : Asked
         The question.
+    solution : Solution, optional
+        Its layouts, as `glmplan.plan.under_traffic.solve_under` ranks them for traffic.
 
     Returns
     -------
@@ -86,7 +89,7 @@ def chosen(asked: Asked) -> Holding:
     UnknownFact
         If no speed of the layout can be computed.
     """
-    solution = solve(asked)
+    solution = solution or solve(asked)
     best, what = solution.best, f"{asked.model.name} {asked.checkpoint.name}"
     if best.terms.blocked is not None:
         raise DoesNotFit(f"{what} does not run with {asked.engine}: {best.terms.blocked.title}")
@@ -159,8 +162,9 @@ def inputs_of(asked: Asked, best: Holding, deployment: Deployment) -> ServingInp
         front_end=front_end_seconds(deployment, asked.input_tokens),
         low=figure.low / figure.value,
         high=figure.high / figure.value,
-        first_low=found.first_later * first.low / first.value,
-        first_high=found.first_later * first.high / first.value,
+        first=FirstTokens(found.first_scale, ranks),
+        first_low=first.low / first.value,
+        first_high=first.high / first.value,
         pool_low=best.pool_low / best.pool,
         pool_high=best.pool_high / best.pool,
         ranks=ranks,
