@@ -17,9 +17,9 @@ from glmplan.prediction.deployment import Deployment
 from glmplan.prediction.own_site import site_calibration
 from glmplan.prediction.predict import front_end_seconds, predict, step_seconds
 from glmplan.prediction.step_models import step_model_of
+from glmplan.serving.engine.first_tokens import FirstTokens
 from glmplan.serving.engine.inputs import ServingInputs
 from glmplan.serving.engine.settings import KvPool, scheduler_settings
-from glmplan.serving.first_tokens import FirstTokens
 from glmplan.serving.traffic.drafting import Acceptance
 
 __all__ = ["chosen", "inputs_of", "serving_inputs"]
@@ -134,13 +134,15 @@ def inputs_of(asked: Asked, best: Holding, deployment: Deployment) -> ServingInp
     defaults, ranks = asked.defaults, deployment.dp
     pool = best.pool / (servers * ranks)
     drafted = deployment.draft_tokens
-    budget = defaults.budget
-    if defaults.divided and asked.settings.max_num_batched_tokens is None:
+    budget, places = defaults.budget, defaults.places
+    if defaults.divided:
+        # typed limits are of all attention ranks together, as the default of a step is; that of requests is of each
         budget = max(budget // ranks, 1)
+        places = max(places // ranks, 1) if asked.settings.max_num_seqs is not None else places
     settings = scheduler_settings(
         defaults.scheduler,
         max_num_batched_tokens=budget,
-        max_num_seqs=max(min(defaults.places, budget // (1 + drafted), int(pool)), 1),
+        max_num_seqs=max(min(places, budget // (1 + drafted), int(pool)), 1),
         max_model_len=asked.settings.max_model_len or asked.context or asked.model.max_context,
         acceptance=Acceptance.of_mean(drafted, deployment.tokens_per_step) if drafted else None,
         replicas=ranks * servers,

@@ -12,10 +12,12 @@ from glmplan.errors import GlmplanError
 from glmplan.facts.engines.walls import load_engine
 from glmplan.facts.formats import kv_format
 from glmplan.plan.gains import LEAST_GAIN, as_well_known
+from glmplan.plan.host_copies import host_copies
 from glmplan.plan.plan import TrafficRun
 from glmplan.plan.search import Solution
 from glmplan.plan.simulated import traffic_run
-from glmplan.plan.under_traffic import solve_under
+from glmplan.plan.under_traffic import decides_plan, solve_under
+from glmplan.serving.engine.settings import TransferLink
 from glmplan.serving.traffic.spec import Traffic
 
 __all__ = ["gain_under", "runs_under"]
@@ -88,9 +90,10 @@ def _changed(solution: Solution, traffic: Traffic, plan: TrafficRun) -> Iterator
     if plan.preempted > _THRASH:
         ranks = terms.dp * terms.replicas
         seats = max(int(best.held * asked.user_tokens / asked.request_tokens / ranks), 1)
+        told = seats * terms.dp if asked.defaults.divided else seats
         yield traffic_run(
-            asked.but(settings=replace(asked.settings, max_num_seqs=seats)), solution.ranked[0], traffic, ends=False,
-            what=f"{seats} requests at once on each rank", ask=f"--max-num-seqs {seats}",
+            asked.but(settings=replace(asked.settings, max_num_seqs=told)), solution.ranked[0], traffic, ends=False,
+            what=f"{seats} requests at once on each rank", ask=f"--max-num-seqs {told}",
         )  # fmt: skip
     if plan.full > 0.5:
         yield traffic_run(
@@ -102,6 +105,12 @@ def _changed(solution: Solution, traffic: Traffic, plan: TrafficRun) -> Iterator
             what="a cache twice as large, whatever holds it",
             ask="",
         )
+        if decides_plan(traffic) and (copies := host_copies(asked, best, traffic)) is not None:
+            link = TransferLink(copies.bandwidth)
+            yield traffic_run(
+                asked, solution.ranked[0], traffic, ends=False, what=copies.what,
+                settings={"host_tokens": copies.tokens, "host_link": link},
+            )  # fmt: skip
     try:
         machine = asked.machine.with_count(2 * asked.machine.count)
     except GlmplanError:

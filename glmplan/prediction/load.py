@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from glmplan.serving.first_tokens import waiting_share
+from glmplan.serving.engine.first_tokens import waiting_share
 
 __all__ = ["Load"]
 

@@ -16,11 +16,11 @@ from glmplan.errors import SpecError
 from glmplan.facts.tables import chosen_table, frame_of, frame_of_columns
 from glmplan.serving.engine.cluster import Cluster
 from glmplan.serving.engine.engine import SkippingEngine
+from glmplan.serving.engine.first_tokens import AS_STEPS_SAY, FirstTokens
 from glmplan.serving.engine.plain import PlainRun, Served, compiled
 from glmplan.serving.engine.reference import SteppingEngine
 from glmplan.serving.engine.settings import EngineSettings, KvPool
 from glmplan.serving.engine.step_table import StepTable
-from glmplan.serving.first_tokens import AS_STEPS_SAY, FirstTokens
 from glmplan.serving.outcome_text import outcome_text
 from glmplan.serving.request_records import RecordWriter, RequestRows, record_columns
 from glmplan.serving.statistics import Distribution, Meter

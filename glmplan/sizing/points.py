@@ -16,7 +16,7 @@ from glmplan.prediction.load import Load
 from glmplan.prediction.predict import Prediction, predict_many
 from glmplan.prediction.step_models import runs_on_accelerators, step_model_of
 from glmplan.readers.runs.figures import INTERVAL_KINDS
-from glmplan.serving.first_tokens import waiting_share
+from glmplan.serving.engine.first_tokens import waiting_share
 from glmplan.sizing.mixes import FIGURES, Mixes
 
 __all__ = ["TOLERANCE", "Columns", "columns_of", "exact_columns"]

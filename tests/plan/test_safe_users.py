@@ -40,9 +40,9 @@ def test_every_replica_brings_its_own_places():
 def test_a_slow_end_promises_no_more_users_than_the_mean():
     """A wait is too long beyond three times that of one user in the mean, however uncertain that one is.
 
-    One user waits 4 s in the mean, so 12 s are too long, also at the slow end: 10 s at four users, 24 s at eight, 12 s at
-    ln(12/10) / ln(24/10) = 0.208 of the way in logarithms, at 4 · 2 ** 0.208 = 4.6 users. In the mean 12 s are half way
-    between 6 s and 24 s, at 4 √2 = 5.7 users.
+    One user waits 4 s in the mean, so 12 s are too long, also at the slow end: 10 s at four users, 24 s at eight, 12 s
+    at ln(12/10) / ln(24/10) = 0.208 of the way in logarithms, at 4 · 2 ** 0.208 = 4.6 users. In the mean 12 s are half
+    way between 6 s and 24 s, at 4 √2 = 5.7 users.
     """
     asked, holding = plan(1)
     found = {1: prediction(4.0, 8.0), 4: prediction(6.0, 10.0), 8: prediction(24.0, 24.0)}

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from glmplan.serving.engine.first_tokens import AS_STEPS_SAY, FirstTokens
 from glmplan.serving.engine.settings import EngineSettings, KvPool
-from glmplan.serving.first_tokens import AS_STEPS_SAY, FirstTokens
 
 __all__ = ["ServingInputs"]
 
