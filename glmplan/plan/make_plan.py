@@ -157,10 +157,20 @@ def _unknown_of(asked: Asked, missing: tuple[str, ...], first: Scored) -> tuple[
 
 def _told(answer: FitAnswer, looked: tuple[Looked, ...]) -> FitAnswer:
     """The answer with the changes that are worth their words, each with what running its plan prints."""
+    if answer.safe is not None and not answer.safe.users:
+        looked = tuple(_counted(one) for one in looked)
     found = {id(one.change): one for one in looked}
     first = worth_telling(replace(answer, changes=tuple(one.change for one in looked)))
     told = replace(answer, changes=tuple(found[id(one)].told() for one in first))
     return replace(told, changes=worth_telling(told))
+
+
+def _counted(one: Looked) -> Looked:
+    """A change with the users who are safe with it."""
+    if one.scored is None or not one.scored.alone or one.change.verdict == "does_not_fit":
+        return one
+    safe, _ = safe_number(one.asked, one.scored.holding)
+    return replace(one, change=replace(one.change, safe=safe.users))
 
 
 def _runner_up(one: Scored) -> RunnerUp:

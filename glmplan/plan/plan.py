@@ -184,6 +184,8 @@ class Change:
         question has no words for it.
     knowledge : str
         Class of what its speeds rest on; empty when they are not computed.
+    safe : int or None
+        Users who are safe with it, where nobody is with the plan; None where that was not counted, [-]
     """
 
     name: str
@@ -198,6 +200,7 @@ class Change:
     note: str = ""
     ask: str = ""
     knowledge: str = ""
+    safe: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
