@@ -18,9 +18,6 @@ if TYPE_CHECKING:
 
 __all__ = ["SearchOptions", "command"]
 
-#: what a search begins with where no number is typed
-_BEGINNINGS = {"closed": "1", "sessions": "1"} | dict.fromkeys(("poisson", "gamma", "onoff", "daily"), "1/s")
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchOptions:
@@ -48,30 +45,24 @@ def command(
     """Find the most users and the highest request rate that keep a promise with 95 % probability."""
     from glmplan.cli.service import described_services
     from glmplan.errors import SpecError
-    from glmplan.serving.safe_load import safe_load
+    from glmplan.plan.safe_loads import safe_of, searched_traffic
+    from glmplan.prediction.own_site import site_calibration
     from glmplan.serving.traffic.promises import parse_slo
 
-    specs = [_with_number(traffic)] if traffic else ["closed:1", "poisson:1/s"]
-    described, kinds = described_services(target, service, shape, *specs)
+    specs, usual = searched_traffic(traffic)
+    described, kinds = described_services(target, service, shape, *specs, usual=usual)
     slo = slo or described.promise
     if not slo:
         raise SpecError("is needed with --step-time", field="--slo")
-    targets, draws = parse_slo(slo), described.draws()
-    found = [safe_load(described.service, kind, targets, **draws, most=search.most, seed=search.seed) for kind in kinds]
+    targets = parse_slo(slo)
+    with site_calibration(service.deployment.calibration):
+        found = [safe_of(described, kind, targets, most=search.most, seed=search.seed) for kind in kinds]
     if search.plot is not None:
         from glmplan.serving.charts import safe_page
 
         title = f"{target.model or 'own step time'} on {target.on or 'own machine'}: {slo}"
         safe_page(found[0], targets, search.plot, title=title)
     _show(found, search.form, described.basis, slo)
-
-
-def _with_number(spec: str) -> str:
-    """The traffic with a number to begin with, which is what is searched."""
-    kind, comma, rest = spec.partition(",")
-    if ":" in kind or kind not in _BEGINNINGS:
-        return spec
-    return f"{kind}:{_BEGINNINGS[kind]}{comma}{rest}"
 
 
 def _show(found: list[SafeLoad], form: Form, basis: str, slo: str) -> None:

@@ -72,7 +72,7 @@ def measured_step_time(text: str) -> dict[str, float]:
 
 
 def described_services(
-    target: TargetOptions, options: ServiceOptions, shape: TrafficOptions, *specs: str
+    target: TargetOptions, options: ServiceOptions, shape: TrafficOptions, *specs: str, usual: bool = False
 ) -> tuple[Described, list[Traffic]]:
     """Build the service to simulate, and the traffic that arrives at it.
 
@@ -86,6 +86,9 @@ def described_services(
         Further fields of the traffic.
     *specs : str
         Kinds of traffic, as `parse_traffic` takes them; the first decides the plan.
+    usual : bool, optional
+        Whether the number in the first is none that was named: the plan is then that of as many as are usual on the
+        machine.
 
     Returns
     -------
@@ -118,7 +121,7 @@ def described_services(
     if target.model is None or target.on is None:
         missing = "MODEL" if target.model is None else "--on"
         raise SpecError("is needed unless --step-time gives the step time", field=missing)
-    found, kinds = _predicted(target.model, target.on, options, scheduler, kinds)
+    found, kinds = _predicted(target.model, target.on, options, scheduler, kinds, usual)
     if per_token is not None:
         service = replace(found.service, pool=replace(found.service.pool, bytes_per_token=per_token))
         found = replace(found, service=service)
@@ -168,13 +171,13 @@ def _acceptance(drafted: int | None, mean: float | None) -> Acceptance | None:
 
 
 def _predicted(
-    model: str, on: str, options: ServiceOptions, scheduler: dict[str, Any], kinds: list[Traffic]
+    model: str, on: str, options: ServiceOptions, scheduler: dict[str, Any], kinds: list[Traffic], usual: bool
 ) -> tuple[Described, list[Traffic]]:
     """The service as `fit` plans and glmplan predicts it."""
+    from glmplan.plan.described import described_under
     from glmplan.plan.question import Words
-    from glmplan.plan.under_traffic import described_under
 
     words = Words(model, on, **given(options.deployment), replicas=scheduler.pop("replicas", None))
     return described_under(
-        words, kinds, kv_tokens=options.kv_tokens, block_size=options.block_size, scheduler=scheduler
+        words, kinds, usual=usual, kv_tokens=options.kv_tokens, block_size=options.block_size, scheduler=scheduler
     )

@@ -234,10 +234,11 @@ def safe_limits(answer: AnswerRecord, width: int) -> str:
     Returns
     -------
     str
-        A line for each limit, the one that binds marked.
+        A line for each limit, the one that binds marked; where to ask under traffic that only a simulation counts.
     """
     safe = answer.safe
-    assert safe is not None
+    if safe is None:
+        return paragraph(width, "Safe users: under such traffic `glmplan safe` counts them, by simulation", "")
     out = f"Safe users: {safe.users}\n"
     for limit in safe.limits:
         mark = ">" if limit.name == safe.limit else " "

@@ -110,13 +110,13 @@ def _head(answer: AnswerRecord, width: int) -> str:
         out += paragraph(width, reason)
     if answer.verdict == "does_not_fit" and answer.changes:
         out += paragraph(width, f"nearest plan that works: {nearest_words(answer)}")
-    if answer.safe is not None:
-        safe = answer.safe
-        limit = next(one for one in safe.limits if one.name == safe.limit)
+    if answer.users:
         if answer.users[0].users == 1 and answer.users[0].user_rate is not None:
             out += paragraph(width, f"one user      {span(answer.users[0].user_rate)} tok/s decode")
-        most = f"safe users    {safe.users} (expected {safe.expected}); limit {LIMITS[safe.limit]}: {limit.words}"
-        out += paragraph(width, most, "  ", " " * 16)
+        if (safe := answer.safe) is not None:
+            limit = next(one for one in safe.limits if one.name == safe.limit)
+            most = f"safe users    {safe.users} (expected {safe.expected}); limit {LIMITS[safe.limit]}: {limit.words}"
+            out += paragraph(width, most, "  ", " " * 16)
         out += paragraph(width, f"context       {context_words(answer)}", "  ", " " * 16)
         out += paragraph(width, f"the step      {answer.binding}", "  ", " " * 16)
     if answer.unknown and answer.verdict != "unknown":

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, Protocol, TypedDict, Unpack
 
 import numpy as np
@@ -22,6 +22,7 @@ from glmplan.plan.make_plan import fit_answer
 from glmplan.plan.memory_plan import MemoryPlan
 from glmplan.plan.question import Asked, Words, read_words
 from glmplan.plan.ranking import deployment_of, predicted
+from glmplan.plan.safe_loads import kept_of, safe_of
 from glmplan.plan.service import Described, service_of
 from glmplan.plan.simulator_inputs import chosen, inputs_of
 from glmplan.plan.step_times import StepTimes
@@ -32,7 +33,8 @@ from glmplan.prediction.own_site import site_calibration
 from glmplan.prediction.predict import Prediction
 from glmplan.prediction.step_models import step_model_of
 from glmplan.serving.engine.settings import EngineSettings
-from glmplan.serving.safe_load import Kept, SafeLoad, kept_share, safe_load
+from glmplan.serving.load_search import SafeLoad
+from glmplan.serving.safe_load import Kept
 from glmplan.serving.simulate import Outcome
 from glmplan.serving.simulate import simulate as simulate_service
 from glmplan.serving.traffic.promises import parse_slo
@@ -451,7 +453,8 @@ def _described(planned: Planned, traffic: Traffic, settings: Mapping[str, Any] |
         if name not in known:
             raise SpecError("is no setting of an engine", field="settings", value=name, choices=known)
     with site_calibration(planned.asked.calibration):
-        return service_of(inputs_of(planned.asked, holding, found), traffic, scheduler=settings)
+        described = service_of(inputs_of(planned.asked, holding, found), traffic, scheduler=settings)
+    return described if settings else replace(described, plan=(planned.asked, holding))
 
 
 def simulate(
@@ -566,14 +569,9 @@ def safe(
     with _python_words():
         arriving = _arriving(planned, traffic, arrivals)
         described = _described(planned, arriving, settings)
-        return safe_load(
-            described.service,
-            arriving,
-            parse_slo(slo or _promise(planned)),
-            **described.draws(),
-            most=most,
-            seed=seed,
-        )
+        targets = parse_slo(slo or _promise(planned))
+        with site_calibration(planned.asked.calibration):
+            return safe_of(described, arriving, targets, most=most, seed=seed)
 
 
 def kept(
@@ -628,4 +626,5 @@ def kept(
     with _python_words():
         arriving = _arriving(planned, traffic, arrivals)
         described = _described(planned, arriving, settings)
-        return kept_share(described.service, arriving, parse_slo(slo), **described.draws(), seed=seed, least=least)
+        with site_calibration(planned.asked.calibration):
+            return kept_of(described, arriving, parse_slo(slo), seed=seed, least=least)

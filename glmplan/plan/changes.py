@@ -174,12 +174,13 @@ def _engines(solution: Solution) -> Iterator[Looked]:
 
 
 def _own_files(asked: Asked, engine: str) -> Checkpoint | None:
-    """The largest checkpoint that only an engine with files of its own reads, no larger than the plan's."""
+    """A checkpoint in files of an engine's own: the largest that is no larger than the plan's, else the least."""
     running, part = load_engine(engine).running, asked.machine.accelerator
     if running is None or (running.reads == _APPLE_FILES) != (part.vendor == "Apple"):
         return None
     fits = [one for one in asked.model.checkpoints if _form(one) == running.reads]
-    return max((one for one in fits if _bits(one) <= _bits(asked.checkpoint) + 0.1), key=_bits, default=None)
+    smaller = [one for one in fits if _bits(one) <= _bits(asked.checkpoint) + 0.1]
+    return max(smaller, key=_bits) if smaller else min(fits, key=_bits, default=None)
 
 
 #: files of the engine that runs on Apple silicon alone, which are called as it is

@@ -40,12 +40,14 @@ def gain_of(answer: AnswerRecord, change: Change) -> float:
     Returns
     -------
     float
-        Infinite where the verdict gets better; else the share by which the requests grow that the cache surely holds,
-        where the cache limits the users; else the share by which one user or all of the typical number get faster,
-        whichever grows more. Below zero where the verdict gets worse, [-]
+        Infinite where the verdict gets better, or where users are safe and none was; else the share by which the
+        requests grow that the cache surely holds, where the cache limits the users; else the share by which one user or
+        all of the typical number get faster, whichever grows more. Below zero where the verdict gets worse, [-]
     """
     if _CLASS[change.verdict] != _CLASS[answer.verdict]:
         return math.inf if _CLASS[change.verdict] < _CLASS[answer.verdict] else -1.0
+    if change.safe and answer.safe is not None and not answer.safe.users:
+        return math.inf
     if answer.verdict == "tight" or (answer.safe is not None and answer.safe.limit == "kv"):
         assert answer.holding is not None
         return _share(change.held, answer.holding.held_low)
@@ -168,6 +170,7 @@ def gain_words(answer: AnswerRecord, change: Change) -> str:
     users = shown_users(answer.asked)
     assert answer.holding is not None
     words = [change.verdict] * (change.verdict != answer.verdict)
+    words += [f"{change.safe:,} safe users instead of 0"] * bool(change.safe)
     words += [change.layout] * (change.layout != answer.holding.terms.name and change.name != "layout")
     pairs = [("one user", change.user_rate, answer.user_rate)]
     pairs += [(f"{users} users", change.total_rate, answer.total_rate)] * (users > 1)

@@ -11,7 +11,7 @@ from glmplan.plan.capacity import Holding
 from glmplan.plan.question import Asked
 from glmplan.plan.recipe_words import with_recipe
 
-__all__ = ["launch_command"]
+__all__ = ["launch_command", "launch_context"]
 
 
 def launch_command(asked: Asked, holding: Holding, context: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -202,3 +202,27 @@ def _mlx(asked: Asked, holding: Holding, context: int) -> tuple[tuple[str, ...],
     if holding.terms.accelerators > 1:
         words = [f"mlx.launch --hosts hosts.json -n {holding.terms.accelerators} -- {words[0]}"]
     return tuple(words), (*notes, "MLX reserves no pool: the cache grows with the requests")
+
+
+def launch_context(asked: Asked, best: Holding) -> int:
+    """Longest sequence that the engine is told: what was asked, else what the low end of the pool holds.
+
+    Parameters
+    ----------
+    asked : Asked
+        The question.
+    best : Holding
+        The chosen layout.
+
+    Returns
+    -------
+    int
+        [token]
+    """
+    told = asked.settings.max_model_len or asked.context
+    if told is not None:
+        return told
+    sure = int(min(best.context_low, asked.model.max_context))
+    if sure >= asked.model.max_context:
+        return asked.model.max_context
+    return max(sure // 1024 * 1024, asked.request_tokens)

@@ -12,15 +12,17 @@ from glmplan.plan.changes import Looked, changes_of, verdict_of
 from glmplan.plan.engine_limits import Obstacles
 from glmplan.plan.evidence import evidence_words
 from glmplan.plan.gains import worth_telling
-from glmplan.plan.hazard_warnings import hazard_warnings, hazards_of, without_danger
-from glmplan.plan.launch import launch_command
+from glmplan.plan.hazard_warnings import hazard_warnings
+from glmplan.plan.launch import launch_command, launch_context
 from glmplan.plan.plan import RunnerUp, Warn
 from glmplan.plan.question import Asked, Words, read_words
 from glmplan.plan.ranking import Scored, deployment_of, matrix_rate_known, shown_users, speed_known
-from glmplan.plan.search import Solution, solve
+from glmplan.plan.safe_number import is_steady, safe_number
+from glmplan.plan.search import Solution
 from glmplan.plan.simulated import simulated_rows
 from glmplan.plan.traffic_changes import runs_under
-from glmplan.plan.users import binding_words, grid_of, predictions_of, safe_users, user_table
+from glmplan.plan.under_traffic import solve_under
+from glmplan.plan.users import binding_words, grid_of, predictions_of, user_table
 from glmplan.prediction.own_site import site_calibration
 from glmplan.prediction.step_models import runs_on_accelerators
 from glmplan.units import GIB
@@ -89,7 +91,7 @@ def answer_of(asked: Asked, traffic: Traffic | None = None) -> FitAnswer:
     missing = tuple(name for name in ("memory", "memory_bandwidth") if part.figure(name) is None)
     if "memory" in missing:
         return _unknown(asked, missing)
-    solution = solve(asked)
+    solution = solve_under(asked, traffic)
     first, best = solution.ranked[0], solution.best
     verdict = verdict_of(asked, first)
     limit = asked.longest_request
@@ -114,11 +116,9 @@ def answer_of(asked: Asked, traffic: Traffic | None = None) -> FitAnswer:
     grid = grid_of(asked, best)
     found = predictions_of(asked, best, tuple(sorted({*grid, *asked.users})))
     rows = simulated_rows(asked, best, user_table(asked, best, found), traffic)
-    command, notes = launch_command(asked, best, told := _launch_context(asked, best))
+    command, notes = launch_command(asked, best, told := launch_context(asked, best))
     one, deployment = found[asked.users[0]], deployment_of(asked, best.terms)
-    # of the same numbers of users whichever rows are asked for: between them times are interpolated
-    safe = safe_users(asked, best, {number: found[number] for number in grid})
-    hazards = hazards_of(asked, best, users=safe.users, longest=told)
+    safe, hazards = safe_number(asked, best, found={number: found[number] for number in grid})
     # under named traffic each change is simulated, see `runs_under`
     looked = () if traffic is not None and rows[0].ttft is not None else changes_of(solution, engines=not safe.users)
     answer = FitAnswer(
@@ -130,7 +130,7 @@ def answer_of(asked: Asked, traffic: Traffic | None = None) -> FitAnswer:
         user_rate=first.alone,
         total_rate=next(row.total_rate.value for row in rows if row.users == shown_users(asked)),
         one_user=rows[0] if rows[0].users == 1 else user_table(asked.but(users=(1,)), best, found)[0],
-        safe=without_danger(safe, hazards),
+        safe=safe if traffic is None or is_steady(traffic) else None,
         binding=binding_words(rows),
         warnings=_by_severity((*hazard_warnings(hazards), *_warnings(solution, rows))),
         command=command,
@@ -157,10 +157,20 @@ def _unknown_of(asked: Asked, missing: tuple[str, ...], first: Scored) -> tuple[
 
 def _told(answer: FitAnswer, looked: tuple[Looked, ...]) -> FitAnswer:
     """The answer with the changes that are worth their words, each with what running its plan prints."""
+    if answer.safe is not None and not answer.safe.users:
+        looked = tuple(_counted(one) for one in looked)
     found = {id(one.change): one for one in looked}
     first = worth_telling(replace(answer, changes=tuple(one.change for one in looked)))
     told = replace(answer, changes=tuple(found[id(one)].told() for one in first))
     return replace(told, changes=worth_telling(told))
+
+
+def _counted(one: Looked) -> Looked:
+    """A change with the users who are safe with it."""
+    if one.scored is None or not one.scored.alone or one.change.verdict == "does_not_fit":
+        return one
+    safe, _ = safe_number(one.asked, one.scored.holding)
+    return replace(one, change=replace(one.change, safe=safe.users))
 
 
 def _runner_up(one: Scored) -> RunnerUp:
@@ -194,17 +204,6 @@ def _unknown(asked: Asked, missing: tuple[str, ...]) -> FitAnswer:
         reasons=tuple(reasons),
         unknown=missing,
     )
-
-
-def _launch_context(asked: Asked, best: Holding) -> int:
-    """Longest sequence that the engine is told: what was asked, else what the low end of the pool holds."""
-    told = asked.settings.max_model_len or asked.context
-    if told is not None:
-        return told
-    sure = int(min(best.context_low, asked.model.max_context))
-    if sure >= asked.model.max_context:
-        return asked.model.max_context
-    return max(sure // 1024 * 1024, asked.request_tokens)
 
 
 def _cards(best: Holding) -> str:
@@ -261,7 +260,7 @@ def _warnings(solution: Solution, rows: tuple[object, ...]) -> tuple[Warn, ...]:
     found = []
     walls = {wall.id: wall for wall in best.terms.walls}
     if rows:
-        told = asked.but(context=_launch_context(asked, best))
+        told = asked.but(context=launch_context(asked, best))
         for wall in Obstacles(told, solution.options).standing(best.terms, users=asked.users[-1]):
             walls.setdefault(wall.id, wall)
     for wall in walls.values():

@@ -204,6 +204,8 @@ class Change:
         question has no words for it.
     knowledge : str
         Class of what its speeds rest on; empty when they are not computed.
+    safe : int or None
+        Users who are safe with it, where nobody is with the plan; None where that was not counted, [-]
     """
 
     name: str
@@ -218,6 +220,7 @@ class Change:
     note: str = ""
     ask: str = ""
     knowledge: str = ""
+    safe: int | None = None
 
     def __repr__(self) -> str:
         return f"<Change {self.name}: {self.verdict}, {self.total_rate:.4g} tok/s in all>"

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypedDict
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from glmplan.serving.engine.inputs import ServingInputs
 from glmplan.serving.engine.step_table import StepTable
 from glmplan.serving.safe_load import room_factors, speed_factors
 from glmplan.serving.simulate import Service
 from glmplan.serving.traffic.spec import Traffic
+
+if TYPE_CHECKING:
+    from glmplan.plan.capacity import Holding
+    from glmplan.plan.question import Asked
 
 __all__ = ["Described", "Draws", "service_of"]
 
@@ -39,11 +43,13 @@ class Described:
     basis : str
         What the step time rests on.
     first : tuple of float
-        90 % interval of the time to the first token relative to what its steps alone say, [-]
+        90 % interval of the time to the first token relative to its prediction, [-]
     room : tuple of float
         90 % interval of the pool relative to its prediction, [-]
     promise : str
         What `fit` holds for usable; empty for a step time of one's own.
+    plan : tuple, optional
+        Question and layout, where the service is what `fit` plans and nothing was told to the simulator alone.
     """
 
     service: Service
@@ -53,6 +59,7 @@ class Described:
     first: tuple[float, float] = (1.0, 1.0)
     room: tuple[float, float] = (1.0, 1.0)
     promise: str = ""
+    plan: tuple[Asked, Holding] | None = None
 
     def draws(self) -> Draws:
         """What is not known of the machine, in equal parts from the worst to the best.
@@ -116,7 +123,7 @@ def service_of(
         max_prefill=settings.max_num_batched_tokens,
     )
     return Described(
-        Service(table, pool, settings, inputs.front_end),
+        Service(table, pool, settings, inputs.front_end, inputs.first),
         inputs.low,
         inputs.high,
         inputs.basis,

@@ -73,7 +73,7 @@ def _runs(
 ) -> _Runs:
     """Simulate a plan, and both its ends where they are wanted; a pool holds at least `least` tokens, [token]"""
     # imported where it is needed: most answers are steady sums
-    from glmplan.serving.simulate import Service, simulate
+    from glmplan.serving.simulate import simulate
 
     found = []
     slow = (described.high, described.first[1], described.room[0])
@@ -81,7 +81,7 @@ def _runs(
     for step, first, room in ((1.0, 1.0, 1.0), slow, quick)[: 3 if ends else 1]:
         service = described.service.scaled(step)
         pool = replace(service.pool, tokens=max(int(service.pool.tokens * room), int(least)))
-        service = Service(service.table, pool, service.settings, service.front_end)
+        service = replace(service, pool=pool)
         summary = dict(simulate(service, traffic, requests=requests, warmup=warm, fast=False).summary)
         for name in summary:
             if name.startswith("ttft_"):

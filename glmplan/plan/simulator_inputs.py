@@ -12,11 +12,12 @@ from glmplan.physics.blocks.features import mixers_of
 from glmplan.plan.capacity import Holding
 from glmplan.plan.question import Asked, Words, read_words
 from glmplan.plan.ranking import deployment_of, load_of, typical_users
-from glmplan.plan.search import solve
+from glmplan.plan.search import Solution, solve
 from glmplan.prediction.deployment import Deployment
 from glmplan.prediction.own_site import site_calibration
 from glmplan.prediction.predict import front_end_seconds, predict, step_seconds
 from glmplan.prediction.step_models import step_model_of
+from glmplan.serving.engine.first_tokens import FirstTokens
 from glmplan.serving.engine.inputs import ServingInputs
 from glmplan.serving.engine.settings import KvPool, scheduler_settings
 from glmplan.serving.traffic.drafting import Acceptance
@@ -66,13 +67,15 @@ def serving_inputs(question: Words | Asked) -> ServingInputs:
         return inputs_of(asked, best, deployment_of(asked, best.terms))
 
 
-def chosen(asked: Asked) -> Holding:
+def chosen(asked: Asked, solution: Solution | None = None) -> Holding:
     """Choose the layout of a question as `fit` does, where it can be asked for times.
 
     Parameters
     ----------
     asked : Asked
         The question.
+    solution : Solution, optional
+        Its layouts, as `glmplan.plan.under_traffic.solve_under` ranks them for traffic.
 
     Returns
     -------
@@ -86,7 +89,7 @@ def chosen(asked: Asked) -> Holding:
     UnknownFact
         If no speed of the layout can be computed.
     """
-    solution = solve(asked)
+    solution = solution or solve(asked)
     best, what = solution.best, f"{asked.model.name} {asked.checkpoint.name}"
     if best.terms.blocked is not None:
         raise DoesNotFit(f"{what} does not run with {asked.engine}: {best.terms.blocked.title}")
@@ -131,13 +134,15 @@ def inputs_of(asked: Asked, best: Holding, deployment: Deployment) -> ServingInp
     defaults, ranks = asked.defaults, deployment.dp
     pool = best.pool / (servers * ranks)
     drafted = deployment.draft_tokens
-    budget = defaults.budget
-    if defaults.divided and asked.settings.max_num_batched_tokens is None:
+    budget, places = defaults.budget, defaults.places
+    if defaults.divided:
+        # typed limits are of all attention ranks together, as the default of a step is; that of requests is of each
         budget = max(budget // ranks, 1)
+        places = max(places // ranks, 1) if asked.settings.max_num_seqs is not None else places
     settings = scheduler_settings(
         defaults.scheduler,
         max_num_batched_tokens=budget,
-        max_num_seqs=max(min(defaults.places, budget // (1 + drafted), int(pool)), 1),
+        max_num_seqs=max(min(places, budget // (1 + drafted), int(pool)), 1),
         max_model_len=asked.settings.max_model_len or asked.context or asked.model.max_context,
         acceptance=Acceptance.of_mean(drafted, deployment.tokens_per_step) if drafted else None,
         replicas=ranks * servers,
@@ -159,8 +164,9 @@ def inputs_of(asked: Asked, best: Holding, deployment: Deployment) -> ServingInp
         front_end=front_end_seconds(deployment, asked.input_tokens),
         low=figure.low / figure.value,
         high=figure.high / figure.value,
-        first_low=found.first_later * first.low / first.value,
-        first_high=found.first_later * first.high / first.value,
+        first=FirstTokens(found.first_scale, ranks),
+        first_low=first.low / first.value,
+        first_high=first.high / first.value,
         pool_low=best.pool_low / best.pool,
         pool_high=best.pool_high / best.pool,
         ranks=ranks,

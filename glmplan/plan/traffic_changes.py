@@ -1,4 +1,7 @@
-"""A plan under named traffic, and what would change it: each change is planned and simulated as the plan is."""
+"""A plan under named traffic, and what would change it: each change is planned and simulated as the plan is.
+
+Another layout is no change: the plan is the layout that serves the traffic best.
+"""
 
 from __future__ import annotations
 
@@ -9,17 +12,20 @@ from glmplan.errors import GlmplanError
 from glmplan.facts.engines.walls import load_engine
 from glmplan.facts.formats import kv_format
 from glmplan.plan.gains import LEAST_GAIN, as_well_known
+from glmplan.plan.host_copies import host_copies
 from glmplan.plan.plan import TrafficRun
-from glmplan.plan.search import Solution, solve
+from glmplan.plan.search import Solution
 from glmplan.plan.simulated import traffic_run
+from glmplan.plan.under_traffic import decides_plan, solve_under
+from glmplan.serving.engine.settings import TransferLink
 from glmplan.serving.traffic.spec import Traffic
 
 __all__ = ["gain_under", "runs_under"]
 
 #: preemptions for each request from which fewer requests at once are looked at [-]
 _THRASH = 0.01
-#: other layouts that are simulated, and changes that are listed [-]
-_LAYOUTS, _LISTED = 2, 5
+#: changes that are listed [-]
+_LISTED = 5
 #: how many times larger a cache stands for "a larger pool" [-]
 _LARGER = 2.0
 
@@ -75,19 +81,19 @@ def _changed(solution: Solution, traffic: Traffic, plan: TrafficRun) -> Iterator
     engine = load_engine(asked.engine)
     small = engine.small_cache(asked.machine.accelerator)
     if small and kv_format(small).bytes < kv_format(terms.kv).bytes:
-        other = _solved(solution, kv=small)
+        other = _solved(solution, traffic, kv=small)
         if other is not None and other.best.terms.kv == small:
             yield traffic_run(
                 other.asked, other.ranked[0], traffic, ends=False,
                 what=f"{small.upper()} cache instead of {terms.kv.upper()}", ask=f"--kv {small}",
             )  # fmt: skip
-    yield from _layouts(solution, traffic)
     if plan.preempted > _THRASH:
         ranks = terms.dp * terms.replicas
         seats = max(int(best.held * asked.user_tokens / asked.request_tokens / ranks), 1)
+        told = seats * terms.dp if asked.defaults.divided else seats
         yield traffic_run(
-            asked.but(settings=replace(asked.settings, max_num_seqs=seats)), solution.ranked[0], traffic, ends=False,
-            what=f"{seats} requests at once on each rank", ask=f"--max-num-seqs {seats}",
+            asked.but(settings=replace(asked.settings, max_num_seqs=told)), solution.ranked[0], traffic, ends=False,
+            what=f"{seats} requests at once on each rank", ask=f"--max-num-seqs {told}",
         )  # fmt: skip
     if plan.full > 0.5:
         yield traffic_run(
@@ -99,32 +105,25 @@ def _changed(solution: Solution, traffic: Traffic, plan: TrafficRun) -> Iterator
             what="a cache twice as large, whatever holds it",
             ask="",
         )
+        if decides_plan(traffic) and (copies := host_copies(asked, best, traffic)) is not None:
+            link = TransferLink(copies.bandwidth)
+            yield traffic_run(
+                asked, solution.ranked[0], traffic, ends=False, what=copies.what,
+                settings={"host_tokens": copies.tokens, "host_link": link},
+            )  # fmt: skip
     try:
         machine = asked.machine.with_count(2 * asked.machine.count)
     except GlmplanError:
         return
-    other = _solved(solution, machine=machine, tp=None, pp=None, dp=None, ep=None, replicas=None)
+    other = _solved(solution, traffic, machine=machine, tp=None, pp=None, dp=None, ep=None, replicas=None)
     if other is not None:
         name = f"{machine.count} × {machine.accelerator.name}"
         yield traffic_run(other.asked, other.ranked[0], traffic, ends=False, what=name, ask=f"--on {machine.text}")
 
 
-def _solved(solution: Solution, **changes: object) -> Solution | None:
+def _solved(solution: Solution, traffic: Traffic, **changes: object) -> Solution | None:
     try:
-        found = solve(solution.asked.but(**changes), options=solution.options, quick=True)
+        found = solve_under(solution.asked.but(**changes), traffic, options=solution.options, quick=True)
     except GlmplanError:
         return None
     return found if found.best.verdict != "does_not_fit" and found.ranked[0].alone else None
-
-
-def _layouts(solution: Solution, traffic: Traffic) -> Iterator[TrafficRun]:
-    """Layouts with a larger cache than the chosen one, the largest first."""
-    from glmplan.plan.changes import degrees_words
-
-    asked, best = solution.asked, solution.best
-    others = [one for one in solution.ranked[1:] if one.alone and one.holding.held > best.held]
-    for one in sorted(others, key=lambda one: -one.holding.held)[:_LAYOUTS]:
-        terms = one.holding.terms
-        ask = degrees_words(asked, terms)
-        if ask:
-            yield traffic_run(asked, one, traffic, ends=False, what=f"{terms.name} instead", ask=ask)

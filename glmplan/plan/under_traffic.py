@@ -1,74 +1,127 @@
-"""From a question and what arrives to the service that is simulated: one way for every command that simulates."""
+"""The plan of traffic that is named: layouts are compared by what such traffic sees of them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING
 
-from glmplan.plan.arriving import asked_under, traffic_of
-from glmplan.plan.question import Words
-from glmplan.plan.ranking import deployment_of, predicted
-from glmplan.plan.service import Described, service_of
-from glmplan.plan.simulator_inputs import chosen, inputs_of
-from glmplan.plan.users import usual_promise
-from glmplan.prediction.own_site import site_calibration
-from glmplan.serving.traffic.spec import Traffic
+from glmplan.errors import GlmplanError
+from glmplan.plan.gains import LEAST_GAIN
+from glmplan.plan.ranking import predicted, shown_users
+from glmplan.plan.search import Solution, solve
+from glmplan.plan.simulated import traffic_run
 
-__all__ = ["described_under"]
+if TYPE_CHECKING:
+    from glmplan.plan.plan import TrafficRun
+    from glmplan.plan.question import Asked
+    from glmplan.plan.ranking import Scored
+    from glmplan.serving.traffic.spec import Traffic
+
+__all__ = ["decides_plan", "solve_under"]
+
+#: layouts that are simulated: those whose answers come soonest by steady sums [-]
+_SIMULATED = 4
 
 
-def described_under(
-    words: Words,
-    kinds: Sequence[Traffic],
-    *,
-    kv_tokens: int | None = None,
-    block_size: int | None = None,
-    scheduler: Mapping[str, Any] | None = None,
-) -> tuple[Described, list[Traffic]]:
-    """The service as `fit` plans and glmplan predicts it.
+def decides_plan(traffic: Traffic) -> bool:
+    """Whether a kind of traffic decides between layouts that hold its mean request.
 
     Parameters
     ----------
-    words : Words
-        The question as typed.
-    kinds : sequence of Traffic
-        What arrives; the first decides the plan.
-    kv_tokens, block_size : int, optional
-        Room for keys and values, and tokens of a block, instead of the predicted ones, [token]
-    scheduler : mapping, optional
-        Fields of `EngineSettings` instead of the engine's own.
+    traffic : Traffic
+        What arrives.
 
     Returns
     -------
-    Described
-        The service, its interval, and what `fit` holds for usable.
-    list of Traffic
-        One for each kind; lengths that it leaves open are those of the question.
-
-    Raises
-    ------
-    SpecError
-        If the question or a file of the traffic is wrong.
-    DoesNotFit
-        If no layout holds one request.
+    bool
+        Of conversations and of traces, which find in a large cache what they would have to compute again. Users and
+        rates of requests without a past have the plan of the question, whatever their number.
 
     Examples
     --------
-    >>> found, [traffic] = described_under(Words("llama-3.1-8b", "1xh100-sxm"), [Traffic(kind="closed", users=4)])
-    >>> traffic.input, found.promise != ""
-    (2048, True)
+    >>> from glmplan.serving.traffic.spec import parse_traffic
+    >>> decides_plan(parse_traffic("sessions:20")), decides_plan(parse_traffic("closed:20"))
+    (True, False)
     """
-    asked = asked_under(words, kinds[0])
-    arriving = [traffic_of(asked, one) for one in kinds]
-    with site_calibration(asked.calibration):
-        best = chosen(asked)
-        found = service_of(
-            inputs_of(asked, best, deployment_of(asked, best.terms)),
-            arriving[0],
-            kv_tokens=kv_tokens,
-            block_size=block_size,
-            scheduler=scheduler,
-        )
-        promise = usual_promise(predicted(asked, [(best, 1)])[0])
-    return replace(found, promise=promise), arriving
+    return traffic.kind in ("sessions", "trace")
+
+
+def solve_under(
+    asked: Asked, traffic: Traffic | None, *, options: frozenset[str] = frozenset(), quick: bool = False
+) -> Solution:
+    """Find the best layout for traffic.
+
+    Parameters
+    ----------
+    asked : Asked
+        The question, with the mean request of the traffic.
+    traffic : Traffic or None
+        What arrives, with its number or rate.
+    options, quick : optional
+        As in `glmplan.plan.search.solve`.
+
+    Returns
+    -------
+    Solution
+        All layouts; that of `solve` where the traffic does not decide.
+
+    Raises
+    ------
+    UnknownFact
+        If the memory of the part is not published.
+
+    Notes
+    -----
+    Of the layouts that hold the mean request as surely as the one chosen without traffic, the four whose whole answers
+    come soonest by steady sums, and that one, are simulated under the traffic. The one with the fewest requests turned
+    away and the soonest answers is chosen; of those within 5 % of it, the one that was chosen without traffic, or else
+    the one with the largest cache.
+    """
+    solution = solve(asked, options=options, quick=quick)
+    first = solution.ranked[0]
+    if traffic is None or not decides_plan(traffic) or not first.alone or first.holding.terms.blocked is not None:
+        return solution
+    peers = [one for one in solution.ranked if one.alone and one.holding.verdict == first.holding.verdict]
+    if len(peers) == 1 or first.holding.verdict == "does_not_fit":
+        return solution
+    soon = _steady_answers(asked, peers)
+    order = sorted(range(len(peers)), key=lambda n: soon[n])
+    found: dict[int, TrafficRun] = {}
+    for place in dict.fromkeys((0, *order[:_SIMULATED])):
+        try:
+            found[place] = traffic_run(asked, peers[place], traffic, ends=False)
+        except GlmplanError:
+            return solution  # nothing can be simulated, which the answer says where it matters
+    best = _best(found, peers)
+    told = {id(peers[best]): ""}
+    for place, one in enumerate(peers):
+        if place != best:
+            known = found.get(place)
+            seconds = known.e2e.value if known is not None else soon[place]
+            how = "" if known is not None else "about "
+            told[id(one)] = f"a whole answer takes {how}{seconds:,.0f} s instead of {found[best].e2e.value:,.0f}"
+    rest = [one for one in solution.ranked if one is not peers[best]]
+    ranked = [replace(one, why=told.get(id(one), one.why)) for one in (peers[best], *rest)]
+    return replace(solution, ranked=tuple(ranked))
+
+
+def _steady_answers(asked: Asked, peers: list[Scored]) -> list[float]:
+    """How long a whole answer takes by steady sums, of each layout, [s]"""
+    users = shown_users(asked)
+    seconds = []
+    for one in predicted(asked, [(one.holding, users) for one in peers]):
+        first, later = one.figures.get("ttft"), one.figures.get("tpot")
+        each = later.value * (asked.output_tokens - 1) if later is not None else 0.0
+        seconds.append((first.value if first is not None else 0.0) + each)
+    return seconds
+
+
+def _best(found: dict[int, TrafficRun], peers: list[Scored]) -> int:
+    """The place of the layout that serves the traffic best."""
+    least = min(one.rejected for one in found.values())
+    served = {place: one for place, one in found.items() if one.rejected == least and one.e2e.value}
+    if not served:
+        return 0
+    soonest = min(one.e2e.value for one in served.values())
+    alike = [place for place, one in served.items() if one.e2e.value <= soonest * (1.0 + LEAST_GAIN)]
+    return 0 if 0 in alike else max(alike, key=lambda place: peers[place].holding.held)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -14,14 +15,17 @@ from glmplan.plan.ranking import predicted
 from glmplan.prediction.predict import Figure, Prediction
 
 __all__ = [
+    "LOOKED_AT",
     "TARGET_TPOT",
     "TARGET_TTFT",
     "binding_words",
     "grid_of",
     "no_less",
+    "places_of",
     "predictions_of",
     "safe_users",
     "user_table",
+    "usual_bounds",
     "usual_promise",
 ]
 
@@ -29,7 +33,8 @@ __all__ = [
 TARGET_TPOT = 0.1
 #: wait for the first token beyond which requests count as queueing, unless one user alone waits a third of it [s]
 TARGET_TTFT = 10.0
-_MOST = 512
+#: users that are looked at first: enough for all but small models [-]
+LOOKED_AT = 512
 _WORDS = {
     "launch": "launch and host overhead",
     "weights": "reading weights",
@@ -99,7 +104,7 @@ def no_less(figure: Figure, before: Figure | None) -> Figure:
     return replace(figure, **ends)
 
 
-def grid_of(asked: Asked, holding: Holding) -> tuple[int, ...]:
+def grid_of(asked: Asked, holding: Holding, most: int = LOOKED_AT) -> tuple[int, ...]:
     """Numbers of users that are predicted: powers of two as far as the safe number may lie, whichever are asked for.
 
     Parameters
@@ -108,13 +113,15 @@ def grid_of(asked: Asked, holding: Holding) -> tuple[int, ...]:
         The question.
     holding : Holding
         The chosen layout.
+    most : int, optional
+        The largest that is looked at, [-]
 
     Returns
     -------
     tuple of int
         Rising, [-]
     """
-    most = int(max(min(holding.held, _most_requests(asked, holding), _MOST), 1))
+    most = int(max(min(holding.held, places_of(asked, holding), most), 1))
     powers = {1 << bit for bit in range(most.bit_length())}
     return tuple(sorted({*powers, most, 1}))
 
@@ -158,14 +165,28 @@ def user_table(asked: Asked, holding: Holding, found: dict[int, Prediction]) -> 
     return tuple(rows)
 
 
-def _most_requests(asked: Asked, holding: Holding) -> int:
+def places_of(asked: Asked, holding: Holding) -> int:
+    """Requests that run at once, by what the engine is told.
+
+    Parameters
+    ----------
+    asked : Asked
+        The question.
+    holding : Holding
+        The layout.
+
+    Returns
+    -------
+    int
+        Of all ranks of all servers, [-]
+    """
     return asked.defaults.places * holding.terms.dp * holding.terms.replicas
 
 
 def _running(asked: Asked, holding: Holding) -> float:
     """Requests that run at once: what the pool holds of the stated request, and the engine's own limit."""
     held = holding.held * asked.user_tokens / asked.request_tokens
-    return max(min(held, _most_requests(asked, holding)), 1.0)
+    return max(min(held, places_of(asked, holding)), 1.0)
 
 
 def _largest(counts: np.ndarray, values: np.ndarray, target: float) -> int:
@@ -182,7 +203,9 @@ def _largest(counts: np.ndarray, values: np.ndarray, target: float) -> int:
     return max(int(math.exp(low + share * (high - low)) + 1e-9), int(counts[last]))
 
 
-def safe_users(asked: Asked, holding: Holding, found: dict[int, Prediction]) -> Safe:
+def safe_users(
+    asked: Asked, holding: Holding, found: Mapping[int, Prediction], bounds: Mapping[str, float] | None = None
+) -> Safe:
     """Find how many users are safe, and what limits them.
 
     Parameters
@@ -191,8 +214,10 @@ def safe_users(asked: Asked, holding: Holding, found: dict[int, Prediction]) -> 
         The question.
     holding : Holding
         The chosen layout.
-    found : dict of int to Prediction
+    found : mapping of int to Prediction
         Predictions by users.
+    bounds : mapping of str to float, optional
+        Longest means of ``ttft`` and ``tpot`` that are promised; `usual_bounds` by default, [s]
 
     Returns
     -------
@@ -201,32 +226,30 @@ def safe_users(asked: Asked, holding: Holding, found: dict[int, Prediction]) -> 
 
     Notes
     -----
-    Three limits: the pool at its low end holds every user's whole request (``kv``); a token takes at most 100 ms at the
-    slow end of the interval (``tpot``; answers of one token have no such limit); no request waits for a place, and the
-    first token comes within 10 s or three times what one user alone waits, in the mean and at the slow end
-    (``queue``). Between predicted numbers of users times are interpolated.
+    Three limits, each at the bad end of its 90 % interval: the pool holds every user's whole request (``kv``); a token
+    takes no longer than promised (``tpot``; answers of one token have no such limit); no request waits for a place, and
+    the first token comes in time (``queue``). Between predicted numbers of users times are interpolated. The slow end
+    of an interval of 90 % is passed by one machine in twenty, so that the number is that of a promise kept with 95 %.
     """
+    if bounds is None:
+        bounds = usual_bounds(found[min(found)])
     counts = np.array(sorted(found), dtype=float)
-    tpots = [found[int(number)].figures.get("tpot") for number in counts]
-    ttfts = [found[int(number)].figures.get("ttft") for number in counts]
-    seats = _most_requests(asked, holding)
+    seats = places_of(asked, holding)
     limits = {}
     for end in ("value", "high"):
         kv = int(holding.held_low if end == "high" else holding.held)
-        queue = seats
-        if ttfts[0] is not None:
-            waits = np.array([getattr(one, end) for one in ttfts if one is not None])
-            queue = min(seats, _largest(counts, waits, _longest_wait(waits[0])))
-        limits[end] = {"kv": kv, "queue": queue}
-        if tpots[0] is not None:
-            gaps = np.array([getattr(one, end) for one in tpots if one is not None])
-            limits[end]["tpot"] = _largest(counts, gaps, TARGET_TPOT)
+        limits[end] = {"kv": kv, "queue": seats}
+        for metric, name in (("ttft", "queue"), ("tpot", "tpot")):
+            times = [found[int(number)].figures.get(metric) for number in counts]
+            if metric in bounds and times[0] is not None:
+                values = np.array([getattr(one, end) for one in times if one is not None])
+                limits[end][name] = min(seats, _largest(counts, values, bounds[metric]))
     mean = limits["value"]
-    # where one user alone may wait long, three times as long is no promise: what fails in the mean is not safe
     bad = {name: min(limit, mean[name]) for name, limit in limits["high"].items()}
+    target = bounds.get("tpot", TARGET_TPOT)
     words = {
         "kv": f"requests of {asked.user_tokens:,} tokens that the low end of the cache pool holds",
-        "tpot": f"at {1 / TARGET_TPOT:g} tok/s for each user, slow end of the interval"
+        "tpot": f"at {1 / target:.3g} tok/s for each user, slow end of the interval"
         + (" (no more were looked at)" if bad.get("tpot") == int(counts[-1]) else ""),
         "queue": "places in the engine, and the wait for the first token",
     }
@@ -237,13 +260,43 @@ def safe_users(asked: Asked, holding: Holding, found: dict[int, Prediction]) -> 
         expected=max(min(mean.values()), 0),
         limit=binding,
         limits=tuple(Limit(name, int(bad[name]), words[name]) for name in order),
-        target_tpot=TARGET_TPOT,
+        target_tpot=target,
     )
 
 
-def _longest_wait(alone: float) -> float:
-    """Longest wait for a first token that counts as usable, by what one user alone waits, [s]"""
-    return max(TARGET_TTFT, 3.0 * alone)
+def usual_bounds(alone: Prediction) -> dict[str, float]:
+    """What a plan promises when nobody says otherwise: the longest means that count as usable.
+
+    Parameters
+    ----------
+    alone : Prediction
+        Of one user.
+
+    Returns
+    -------
+    dict of str to float
+        Of ``ttft``, where prompts can be timed, and of ``tpot``, where answers have a second token, [s]
+
+    Notes
+    -----
+    A first token may take 10 s; three times what one user alone waits where that is more, and in any case as long as
+    one user waits on a machine that is as slow as the interval allows: alone nobody queues. Rounded up to three digits,
+    so that the promise can be written.
+
+    Examples
+    --------
+    >>> slow = Figure(4.0, 2.0, 14.97)
+    >>> usual_bounds(Prediction({"ttft": slow}, {}, 1.0, "", "", ""))
+    {'ttft': 15.0}
+    """
+    bounds = {}
+    if (first := alone.figures.get("ttft")) is not None:
+        longest = max(TARGET_TTFT, 3.0 * first.value, first.high)
+        digit = 10.0 ** (math.floor(math.log10(longest)) - 2)
+        bounds["ttft"] = float(f"{math.ceil(longest / digit - 1e-9) * digit:.3g}")
+    if "tpot" in alone.figures:
+        bounds["tpot"] = TARGET_TPOT
+    return bounds
 
 
 def usual_promise(alone: Prediction) -> str:
@@ -265,11 +318,11 @@ def usual_promise(alone: Prediction) -> str:
     >>> usual_promise(Prediction(figures, {}, 1.0, "", "", ""))
     'ttft mean < 12 s, tpot mean < 100 ms'
     """
-    words = []
-    if (first := alone.figures.get("ttft")) is not None:
-        words.append(f"ttft mean < {_longest_wait(first.value):.4g} s")
-    if "tpot" in alone.figures:
-        words.append(f"tpot mean < {TARGET_TPOT * 1e3:g} ms")
+    bounds, words = usual_bounds(alone), []
+    if "ttft" in bounds:
+        words.append(f"ttft mean < {bounds['ttft']:g} s")
+    if "tpot" in bounds:
+        words.append(f"tpot mean < {bounds['tpot'] * 1e3:g} ms")
     return ", ".join(words)
 
 

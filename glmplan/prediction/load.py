@@ -6,33 +6,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-__all__ = ["Load", "waiting_share"]
+from glmplan.serving.engine.first_tokens import waiting_share
 
-#: requests in flight from which a prompt always meets others [-]
-_CROWD = 16.0
+__all__ = ["Load"]
+
 #: a chat template and a question: prompts of tables that say "context 0" are not empty [token]
 _SHORTEST_PROMPT = 32.0
-
-
-def waiting_share(concurrency: np.ndarray) -> np.ndarray:
-    """How far a prompt of a server waits for others: nothing alone, all that was learnt from `_CROWD` on.
-
-    Parameters
-    ----------
-    concurrency : array
-        Requests in flight, [-]
-
-    Returns
-    -------
-    array
-        [-]
-
-    Examples
-    --------
-    >>> waiting_share(np.array([1.0, 4.0, 64.0])).tolist()
-    [0.0, 0.5, 1.0]
-    """
-    return np.minimum(np.log2(np.maximum(concurrency, 1.0)) / np.log2(_CROWD), 1.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +111,7 @@ class Load:
 
     @property
     def waiting(self) -> float:
-        """How far a prompt of a server waits for others: nothing alone, all that was learnt from `_CROWD` on, [-]"""
+        """How far a prompt of a server waits for others: nothing alone, all that was learnt among many, [-]"""
         return float(waiting_share(np.asarray(self.concurrency))) if self.phase == "serving" else 0.0
 
     def decoding(self) -> Load:

@@ -7,10 +7,8 @@ from dataclasses import replace
 
 from glmplan.errors import GlmplanError
 from glmplan.facts.engines.defaults import block_tokens, engine_known
-from glmplan.prediction.effects import TTFT_SCALE, keys_of, load_effects
 from glmplan.prediction.from_row import Question
 from glmplan.prediction.from_row_memory import STAND_IN
-from glmplan.prediction.load import Load
 from glmplan.prediction.predict import Figure, Prediction, front_end_seconds, predict, step_seconds
 from glmplan.prediction.step_models import runs_on_accelerators
 from glmplan.serving.engine.settings import EngineSettings, KvPool, scheduler_settings
@@ -112,7 +110,6 @@ def open_prediction(question: Question, closed: Prediction) -> Prediction:
     in_flight = max(summary["requests_per_s"] * summary["e2e_mean_ms"] * 1e-3, 1.0)
     as_users = replace(load, concurrency=float(round(in_flight)))
     users = predict(question.deployment, as_users, measured_on=run.measured_on)
-    waiting = _waiting(question, as_users)
     step = users.figures.get("tpot")
     if step is None:
         # answers of one token have no later ones that tell how far steps may be off
@@ -123,7 +120,7 @@ def open_prediction(question: Question, closed: Prediction) -> Prediction:
         like = users.figures.get(name)
         if like is None or not summary[statistic] > 0.0:
             continue
-        unit *= waiting if name.startswith("ttft") else 1.0
+        unit *= users.first_later if name.startswith("ttft") else 1.0
         value, others = unit * summary[statistic], [unit * one[statistic] for one in ends]
         found = like.scaled(value / like.value)
         if name.endswith("_rate"):  # what is served is what arrives as long as the steps keep up
@@ -132,13 +129,6 @@ def open_prediction(question: Question, closed: Prediction) -> Prediction:
             figures[name] = Figure(value, min(found.low, *others), max(found.high, *others))
     words = f"{users.basis}; simulated as Poisson arrivals of {run.request_rate_per_s:g}/s"
     return replace(users, figures=figures, basis=words)
-
-
-def _waiting(question: Question, load: Load) -> float:
-    """What prompts that wait for others take longer by than the schedule says, as the fit has it, [-]"""
-    fit = load_effects(question.deployment.engine)
-    total, _ = fit.sum_of(keys_of(question.deployment, measured_on=question.run.measured_on))
-    return math.exp(load.waiting * float(total[TTFT_SCALE]))
 
 
 def _service(question: Question) -> Service:

@@ -130,6 +130,8 @@ class Prediction:
         What lies outside of what was measured; empty if nothing.
     first_later : float
         How many times later the first token comes than its steps alone say: prompts that meet others wait longer, [-]
+    first_scale : float
+        Logarithm of the same where prompts always meet others, [-]
     """
 
     figures: dict[str, Figure]
@@ -139,6 +141,7 @@ class Prediction:
     basis: str
     out_of_domain: str
     first_later: float = 1.0
+    first_scale: float = 0.0
 
     def to_frame(self) -> pd.DataFrame:
         """One row for each figure, in the unit that its column in a table of runs has, with its 90 % interval."""
@@ -393,4 +396,6 @@ def _prediction(
     spent = weights * seconds
     mean = spent @ step.shares / max(float(spent.sum()), 1e-300)
     parts = {name: float(sum(mean[place] for place in places)) for name, places in components.items()}
-    return Prediction(figures, parts, seen.running, known.knowledge, known.basis, known.outside, later)
+    return Prediction(
+        figures, parts, seen.running, known.knowledge, known.basis, known.outside, later, known.ttft_scale
+    )

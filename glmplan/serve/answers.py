@@ -24,8 +24,6 @@ __all__ = ["ANSWERS", "QUESTIONS", "CatalogueQuestion", "Progress", "money_of_qu
 
 #: called with how much is done, and of how much
 Progress = Callable[[int, int], None]
-#: where no number is typed, a search begins here
-_BEGINNINGS = ("closed:1", "poisson:1/s")
 
 
 def _fit(question: q.FitQuestion, progress: Progress, limits: Mapping[str, Any]) -> dict[str, Any]:
@@ -90,8 +88,8 @@ def _number(cell: str) -> str | float | None:
 
 
 def _simulate(question: q.SimulateQuestion, progress: Progress, limits: Mapping[str, Any]) -> dict[str, Any]:
+    from glmplan.plan.described import described_under
     from glmplan.plan.question import Words
-    from glmplan.plan.under_traffic import described_under
     from glmplan.report.answers_json import simulate_record
     from glmplan.serving.outcome_range import outcome_range
     from glmplan.serving.simulate import simulate
@@ -140,25 +138,22 @@ def _without_lengths(question: q.PlanQuestion) -> dict[str, Any]:
 
 
 def _safe(question: q.SafeQuestion, progress: Progress, limits: Mapping[str, Any]) -> dict[str, Any]:
+    from glmplan.plan.described import described_under
     from glmplan.plan.question import Words
-    from glmplan.plan.under_traffic import described_under
+    from glmplan.plan.safe_loads import safe_of, searched_traffic
     from glmplan.report.answers_json import safe_record
-    from glmplan.serving.safe_load import safe_load
     from glmplan.serving.traffic.promises import parse_slo
     from glmplan.serving.traffic.spec import parse_traffic
 
-    specs = [question.traffic] if question.traffic else list(_BEGINNINGS)
+    specs, usual = searched_traffic(question.traffic)
     kinds = [parse_traffic(spec, **question.arrivals()) for spec in specs]
     words = Words(question.model, question.on, **_without_lengths(question))
-    described, arriving = described_under(words, kinds)
+    described, arriving = described_under(words, kinds, usual=usual)
     slo = question.slo or described.promise
     targets, found = parse_slo(slo), []
     for number, kind in enumerate(arriving):
         progress(number, len(arriving))
-        draws = described.draws()
-        found.append(
-            safe_load(described.service, kind, targets, **draws, most=question.most, seed=question.seed)
-        )  # fmt: skip
+        found.append(safe_of(described, kind, targets, most=question.most, seed=question.seed))
     return safe_record(found, slo, described.basis)
 
 

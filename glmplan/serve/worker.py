@@ -1,8 +1,8 @@
 """A process that answers questions, one after the other: ``python -m glmplan.serve.worker``.
 
 A line of JSON comes in: name of the question, the question, limits. Lines of JSON go out: how far it is, then status
-and length of the answer, then the answer itself. Whoever waits too long ends the process; so a slow question blocks nobody
-else, and nothing that it holds is left behind.
+and length of the answer, then the answer itself. Whoever waits too long ends the process; so a slow question blocks
+nobody else, and nothing that it holds is left behind.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from glmplan.units import QUANTILE_90
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["DRAWS", "LoadPoint", "LoadSearch", "SafeLoad"]
+__all__ = ["DRAWS", "LoadPoint", "LoadSearch", "SafeLoad", "unit_of"]
 
 #: services of different speed that are drawn from what is not known [-]
 DRAWS = 20
@@ -32,6 +32,31 @@ _COUNTED, _ALLOWED = 60, 3
 #: loads about a first answer at which services are tried, [-], and how many; margins that are near enough to be fitted
 _AROUND, _TRIED, _NEAR = (0.75, 1.0, 1.3), 8, 1.2
 _STEP = 0.03  # between rates at which services are counted
+
+
+def unit_of(traffic: Traffic) -> str:
+    """What loads of a kind of traffic are counted in.
+
+    Parameters
+    ----------
+    traffic : Traffic
+        What arrives.
+
+    Returns
+    -------
+    str
+        In words.
+
+    Examples
+    --------
+    >>> unit_of(Traffic(kind="poisson", rate=1.0))
+    'requests/s'
+    """
+    if traffic.users is not None:
+        return "users"
+    if traffic.kind == "trace":
+        return "times the recorded speed"
+    return "sessions/s" if traffic.kind == "sessions" else "requests/s"
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -146,6 +171,8 @@ class LoadSearch:
             load = self._counted(self._start(service))
         elif self.traffic.kind == "trace" or len(self.variants) != DRAWS:
             load = self._edge(min(1, len(self.variants) - 1), self._start(service))
+        elif self._alike:
+            load = self._between_the_slowest(self._start(service))
         else:
             load = self._followed(self._start(service))
         return self._answer(load, service)
@@ -188,15 +215,6 @@ class LoadSearch:
     def _whole(self) -> bool:
         """Whether loads are numbers of users."""
         return self.traffic.users is not None
-
-    @property
-    def _unit(self) -> str:
-        """What loads are counted in."""
-        if self._whole:
-            return "users"
-        if self.traffic.kind == "trace":
-            return "times the recorded speed"
-        return "sessions/s" if self.traffic.kind == "sessions" else "requests/s"
 
     def _bound(self, service: Service) -> None:
         """Find loads beyond which nothing is left to be seen: what is served at most, or the places in the engine."""
@@ -272,6 +290,19 @@ class LoadSearch:
         width = high - low
         found = min(max(self._zero(which, low, high), low + 0.2 * width), high - 0.2 * width)
         return float(min(max(round(found), low + 1), high - 1)) if self._whole else found
+
+    @property
+    def _alike(self) -> bool:
+        """Whether nothing is left to chance but what is not known of the service."""
+        drawn = self.traffic.lengths or self.traffic.jitter or self.traffic.input_cv or self.traffic.output_cv
+        return self.traffic.kind == "closed" and not drawn
+
+    def _between_the_slowest(self, start: float) -> float:
+        """The load at which 5 of 100 services break, between those at which 2.5 and 7.5 of 100 do."""
+        second = self._edge(1, start)
+        first = self._edge(0, second) if second > 0 else 0.0
+        ends = [NormalDist().inv_cdf(1 - (which + 0.5) / DRAWS) for which in (0, 1)]
+        return second + (first - second) * (QUANTILE_90 - ends[1]) / (ends[0] - ends[1])
 
     def _followed(self, start: float) -> float:
         """The 5 % quantile of the loads at which services of different speed and arrivals break."""
@@ -370,11 +401,10 @@ class LoadSearch:
         )
         shown: float = int(safe) if self._whole else safe
         broken = [one for one in points if one.load > safe and one.broken]
+        unit = unit_of(self.traffic)
         if safe >= self.limit or not broken:
-            return SafeLoad(
-                shown, self._unit, "", f"nothing breaks up to {safe:g} {self._unit}{self.why_limited}", points
-            )
-        return SafeLoad(shown, self._unit, broken[0].broken, _why(broken[0], service, self._unit), points)
+            return SafeLoad(shown, unit, "", f"nothing breaks up to {safe:g} {unit}{self.why_limited}", points)
+        return SafeLoad(shown, unit, broken[0].broken, _why(broken[0], service, unit), points)
 
 
 def _where_margins_vanish(rows: np.ndarray, loads: Sequence[float]) -> float | None:

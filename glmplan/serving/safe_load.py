@@ -31,6 +31,7 @@ __all__ = [
     "Kept",
     "LoadPoint",
     "SafeLoad",
+    "check_search",
     "kept_share",
     "load_curve",
     "room_factors",
@@ -113,11 +114,11 @@ def _variants(
     if not tables:
         found = [service.scaled(factor) if factor != 1 else service for factor in sorted(factors, reverse=True)]
         pools = [_pool(service, room) for room in rooms] or [service.pool] * len(found)
-        return [Service(one.table, pool, one.settings, one.front_end) for one, pool in zip(found, pools, strict=True)]
+        return [replace(one, pool=pool) for one, pool in zip(found, pools, strict=True)]
     middle = service.table.max_requests // 2 or 1
     order = sorted(tables, key=lambda table: -float(table.decode[middle, len(table.context) // 2]))
     chosen = [order[int((i + 0.5) * len(order) / DRAWS)] for i in range(DRAWS)]
-    return [Service(table, service.pool, service.settings, service.front_end) for table in chosen]
+    return [replace(service, table=table) for table in chosen]
 
 
 def _pool(service: Service, room: float) -> KvPool:
@@ -186,11 +187,7 @@ def safe_load(
     >>> safe_load(service, traffic, parse_slo("tpot p95 < 30.5 ms")).load
     20
     """
-    if not targets:
-        raise SpecError("needs at least one target, as in 'ttft p95 < 2 s'", field="--slo")
-    if most is not None and finite_number(most, "--most") <= 0:
-        raise SpecError("must be more than zero", field="--most", value=most)
-    whole_number(seed, "--seed", least=0)
+    check_search(targets, most, seed)
     if (
         traffic.output == 1
         and not traffic.output_cv
@@ -204,6 +201,30 @@ def safe_load(
             )
     variants = _variants(service, factors, rooms, tables)
     return LoadSearch(variants, traffic, targets, most or _LARGEST, seed, _late(factors, waits)).largest(service)
+
+
+def check_search(targets: Sequence[Target], most: float | None, seed: int) -> None:
+    """Refuse a search for nothing.
+
+    Parameters
+    ----------
+    targets : sequence of Target
+        The promise.
+    most : float or None
+        Largest load to look at, [-] or [1/s]
+    seed : int
+        Seed, [-]
+
+    Raises
+    ------
+    SpecError
+        If no target is given, or the largest load or the seed is none.
+    """
+    if not targets:
+        raise SpecError("needs at least one target, as in 'ttft p95 < 2 s'", field="--slo")
+    if most is not None and finite_number(most, "--most") <= 0:
+        raise SpecError("must be more than zero", field="--most", value=most)
+    whole_number(seed, "--seed", least=0)
 
 
 @dataclass(frozen=True, slots=True, repr=False)

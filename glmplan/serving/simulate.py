@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,6 +16,7 @@ from glmplan.errors import SpecError
 from glmplan.facts.tables import chosen_table, frame_of, frame_of_columns
 from glmplan.serving.engine.cluster import Cluster
 from glmplan.serving.engine.engine import SkippingEngine
+from glmplan.serving.engine.first_tokens import AS_STEPS_SAY, FirstTokens
 from glmplan.serving.engine.plain import PlainRun, Served, compiled
 from glmplan.serving.engine.reference import SteppingEngine
 from glmplan.serving.engine.settings import EngineSettings, KvPool
@@ -59,12 +60,15 @@ class Service:
         Scheduler, limits, replicas.
     front_end : float, optional
         Time between the arrival of a request and its arrival at the engine, [s]
+    first : FirstTokens, optional
+        How much later first tokens come than their steps say.
     """
 
     table: StepTable
     pool: KvPool
     settings: EngineSettings
     front_end: float = 0.0
+    first: FirstTokens = AS_STEPS_SAY
 
     def __post_init__(self) -> None:
         at_once = -(-self.settings.max_num_seqs // self.settings.pipeline_stages)
@@ -88,7 +92,7 @@ class Service:
         Service
             The scaled service.
         """
-        return Service(self.table.scaled(factor), self.pool, self.settings, self.front_end)
+        return replace(self, table=self.table.scaled(factor))
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -257,13 +261,16 @@ def simulate(
                 for piece in _pieces(service, traffic, requests, np.random.default_rng(child), fast, reference, counts):
                     if service.front_end:
                         piece.records["arrival"] = piece.records["arrival"] - service.front_end
-                    meter.records(piece.records)
+                    late = _lateness(service, traffic, piece.records)
+                    meter.records(piece.records, late)
                     meter.segments(piece.segments)
                     meter.stalls(piece.stalls)
+                    if writer is not None or keep:
+                        rows = _shifted(piece.records, late)
                     if writer is not None:
-                        writer.write(piece.records)
+                        writer.write(rows)
                     if keep:
-                        finished.append(piece.records)
+                        finished.append(rows)
                     if timeline:
                         kept.append(piece.segments)
                     if progress is not None:
@@ -295,6 +302,25 @@ def simulate(
         time.perf_counter() - started,
         {name: np.concatenate([one[name] for one in finished]) for name in finished[0]} if finished else None,
     )
+
+
+def _lateness(service: Service, traffic: Traffic, records: dict[str, np.ndarray]) -> np.ndarray:
+    """What first tokens come later by than their steps say, as a prediction has it for so many in flight, [s]"""
+    waits = records["first"] - records["arrival"]
+    if not service.first.scale or not len(waits):
+        return np.zeros(len(waits))
+    if traffic.kind == "closed" and not traffic.think:
+        in_flight = float(traffic.users or 1)
+    else:
+        together = records["finish"].max() - records["arrival"].min()
+        in_flight = float((records["finish"] - records["arrival"]).sum() / together) if together > 0 else 1.0
+    later: np.ndarray = (service.first.later(in_flight, service.settings.replicas) - 1.0) * waits
+    return later
+
+
+def _shifted(records: dict[str, np.ndarray], late: np.ndarray) -> dict[str, np.ndarray]:
+    """Records with first tokens, and so ends, as late as users see them."""
+    return {**records, "first": records["first"] + late, "finish": records["finish"] + late} if late.any() else records
 
 
 def _meter(service: Service, targets: tuple[Target, ...], warmup: int) -> Meter:

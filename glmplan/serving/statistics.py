@@ -133,22 +133,26 @@ class Meter:
         self._busy = self._batch = self._full = 0.0
         self._largest = self._fullest = 0.0
 
-    def records(self, columns: dict[str, np.ndarray]) -> None:
+    def records(self, columns: dict[str, np.ndarray], late: np.ndarray | float = 0.0) -> None:
         """Count finished requests.
 
         Parameters
         ----------
         columns : dict of ndarray
             Columns of the records, times in [s]
+        late : ndarray or float, optional
+            What users see first tokens come later by than the records say, and so whole answers; rates are those of
+            the records, [s]
         """
         if self._warmup:
             counted = columns["number"] >= self._warmup
             columns = {name: column[counted] for name, column in columns.items()}
+            late = late[counted] if isinstance(late, np.ndarray) else late
         if not len(columns["finish"]):
             return
         arrival, first, finish = columns["arrival"], columns["first"], columns["finish"]
         outputs = columns["output_tokens"]
-        ttft, e2e = first - arrival, finish - arrival
+        ttft, e2e = first - arrival + late, finish - arrival + late
         more = outputs > 1
         tpot = (finish - first)[more] / (outputs[more] - 1)
         queue = np.maximum(columns["started"] - arrival, 0.0)

@@ -12,11 +12,12 @@ from glmplan.physics.step.time import COMPONENTS, PARAMETERS, StepTime
 from glmplan.prediction.deployment import Deployment
 from glmplan.prediction.effects import load_effects
 from glmplan.prediction.known import known_of_points
-from glmplan.prediction.load import Load, waiting_share
+from glmplan.prediction.load import Load
 from glmplan.prediction.predict import Prediction, predict_many
 from glmplan.prediction.step_models import runs_on_accelerators, step_model_of
 from glmplan.prediction.step_table import least_of
 from glmplan.readers.runs.figures import INTERVAL_KINDS
+from glmplan.serving.engine.first_tokens import waiting_share
 from glmplan.sizing.mixes import FIGURES, Mixes
 
 __all__ = ["TOLERANCE", "Columns", "columns_of", "exact_columns"]

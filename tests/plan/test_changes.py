@@ -9,6 +9,7 @@ import pytest
 from glmplan.errors import GlmplanError
 from glmplan.plan import Words, fit_answer
 from glmplan.plan.answer_text import fit_text
+from glmplan.plan.first_screen import first_screen
 from glmplan.plan.gains import LEAST_GAIN, evidence_words, gain_of
 from glmplan.plan.question import read_words
 from glmplan.plan.search import solve
@@ -112,6 +113,17 @@ def test_experts_in_nvfp4_do_not_fit_where_the_engine_has_no_kernels_for_them():
     assert answer.verdict == "does_not_fit"
     assert not any("deep_gemm" in one.title for one in answer.warnings)
     assert answer.changes and answer.changes[0].ask == "--weights fp8"
+
+
+def test_where_no_user_is_safe_other_engines_are_looked_at():
+    """0 safe users on one engine where another serves many on the same card, and was not mentioned."""
+    words = Words("gpt-oss-20b", "1xstrix-halo", engine="vllm", input=1024, output=256)
+    answer = fit_answer(words)
+    assert answer.safe.users == 0
+    [engine] = [one for one in answer.changes if one.ask.startswith("--engine llama.cpp")]
+    found = fit_answer(asked_for(words, engine.ask))
+    assert found.safe.users == engine.safe > 0
+    assert f"{engine.safe} safe users instead of 0" in " ".join(first_screen(answer, 200).split())
 
 
 def test_where_a_plan_is_tight_other_engines_are_looked_at():

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
+import glmplan
 from glmplan.calibrate.step.observations import work_table
 from glmplan.errors import GlmplanError
 from glmplan.physics.offload.hosted_steps import HostedSteps
@@ -287,3 +288,13 @@ def test_the_simulator_starts_from_the_plan_with_the_defaults_of_its_engine():
         assert inputs.settings.max_num_batched_tokens == tokens
         assert inputs.settings.max_num_seqs == requests
         assert inputs.pool.block_size == block
+
+
+@pytest.mark.parametrize(("engine", "users"), [("vllm", 1), ("sglang", 1), ("sglang", 16), ("sglang", 48)])
+def test_the_simulator_and_the_prediction_give_the_same_first_token(engine, users):
+    """Where both count the same schedule: alone, and where an engine puts prompts before decoding."""
+    plan = glmplan.deployment("qwen3-30b-a3b", on="1xh200-sxm", engine=engine, input=2000, output=300)
+    predicted_, found = glmplan.predict(plan, users), glmplan.simulate(plan, f"closed:{users}", requests=4 * users)
+    assert (predicted_.first_later > 1.5) == (users > 1)
+    for name in ("ttft", "tpot"):
+        assert found.summary[f"{name}_mean_ms"] == pytest.approx(1e3 * predicted_.figures[name].value, rel=0.02)

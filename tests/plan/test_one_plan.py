@@ -12,11 +12,13 @@ from glmplan.cli import main
 from glmplan.errors import GlmplanError
 from glmplan.plan import Words, fit_answer
 from glmplan.plan.arriving import asked_under, mean_request, traffic_of
+from glmplan.plan.ask import Deployed
 from glmplan.plan.question import read_words
-from glmplan.plan.ranking import typical_users
+from glmplan.plan.ranking import deployment_of, predicted, typical_users
+from glmplan.plan.safe_number import safe_number
 from glmplan.plan.search import solve
 from glmplan.plan.simulator_inputs import serving_inputs
-from glmplan.plan.users import grid_of, predictions_of, safe_users
+from glmplan.plan.users import predictions_of, usual_promise
 from glmplan.plan.users_asked import usual_users
 from glmplan.readers.machines.resolve import resolve_machine
 from glmplan.serving.traffic.spec import parse_traffic
@@ -98,13 +100,65 @@ def test_the_safe_number_is_the_same_for_all_rows_of_users(questions):
             best, first = (found := solve(asked)).best, found.ranked[0]
             if best.terms.blocked is not None or not first.alone:
                 break
-            numbers.add(safe_users(asked, best, predictions_of(asked, best, grid_of(asked, best))))
+            numbers.add(safe_number(asked, best)[0])
         else:
             counted += 1
             assert len(numbers) == 1, words
         if counted == SAFE:
             return
     pytest.fail("too few questions have a safe number")
+
+
+def test_fit_safe_and_size_say_the_same_number_of_safe_users(questions):
+    """The number of `fit`, of `safe` by default and with the promise typed, and where `size` stops being sure."""
+    counted = limits = 0
+    seen = set()
+    for words in questions:
+        asked = read_words(words)
+        best, first = (found := solve(asked)).best, found.ranked[0]
+        if best.terms.blocked is not None or not first.alone:
+            continue
+        number = (said := safe_number(asked, best)[0]).users
+        plan = Deployed(asked, best, deployment_of(asked, best.terms))
+        promise = usual_promise(predicted(asked, [(best, 1)])[0])
+        for slo in ("", promise):
+            assert glmplan.safe(plan, slo).load == number, words
+        assert glmplan.safe(plan, most=max(number // 2, 1)).load == min(max(number // 2, 1), number)
+        sure = [glmplan.kept(plan, promise, f"closed:{users}").probability for users in (max(number, 1), number + 1)]
+        assert (sure[0] >= 0.95) == (number > 0) and sure[1] < 0.95, words
+        counted, limits = counted + 1, limits + (said.limit != "queue")
+        seen.add(said.limit)
+        if counted == SAFE:
+            assert len(seen) > 1 and 0 < limits < SAFE
+            return
+    pytest.fail("too few questions have a safe number")
+
+
+def test_a_stricter_promise_allows_no_more_users():
+    plan = glmplan.deployment("llama-3.1-8b", on="1xl40s", input=900, output=32)
+    promises = [
+        f"ttft {what} < {wait} s, tpot {what} < 100 ms" for what in ("p95", "mean") for wait in (1, 3, 9, 10, 14)
+    ]
+    loads = [glmplan.safe(plan, one).load for one in promises]
+    assert loads[:5] == sorted(loads[:5]) and loads[5:] == sorted(loads[5:])
+    assert all(tail <= mean for tail, mean in zip(loads[:4], loads[5:9], strict=True))
+    assert loads[8] == glmplan.fit("llama-3.1-8b", on="1xl40s", input=900, output=32).safe.users > 0
+
+
+def test_the_command_line_says_the_safe_number_of_fit(capsys):
+    words = ["llama-3.1-8b", "--on", "1xh100-sxm", "--input", "512", "--output", "64", "--format", "json"]
+    for command in ("fit", "safe"):
+        with pytest.raises(SystemExit):
+            main([command, *words, *(["--traffic", "closed"] if command == "safe" else [])])
+    fit, safe = capsys.readouterr().out.replace("}\n{", "}\x00{").split("\x00")
+    assert json.loads(fit)["safe"]["users"] == json.loads(safe)["safe_users"]
+
+
+def test_conversations_have_no_safe_number_by_steady_sums():
+    """How many are safe hangs on what the cache keeps of them, which `safe --traffic sessions` simulates."""
+    traffic = parse_traffic("sessions:2", input=500, output=50, turns=3)
+    assert glmplan.fit("llama-3.1-8b", on="1xh100-sxm", traffic=traffic).safe is None
+    assert glmplan.fit("llama-3.1-8b", on="1xh100-sxm", traffic="closed:2").safe is not None
 
 
 def test_the_question_that_had_three_plans_has_one():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from glmplan.errors import SpecError
+from glmplan.serving.engine.first_tokens import FirstTokens
 from glmplan.serving.engine.plain import PlainRun
 from glmplan.serving.engine.settings import EngineSettings, KvPool, scheduler_settings
 from glmplan.serving.engine.step_table import StepTable
@@ -270,3 +272,26 @@ def test_the_front_end_is_the_same_in_both_forms(tmp_path, kind):
     for one, other in zip(_rows(tmp_path / "a.csv"), _rows(tmp_path / "b.csv"), strict=True):
         assert abs(float(one["finish_s"]) - float(other["finish_s"])) < 3e-9
         assert abs(float(one["arrival_s"]) - float(other["arrival_s"])) < 3e-9
+
+
+@pytest.mark.parametrize(("kind", "replicas", "ranks"), [("closed:8", 1, 1), ("closed:8", 4, 2), ("poisson:4/s", 1, 1)])
+def test_first_tokens_are_as_late_as_was_learnt_for_so_many_in_flight(kind, replicas, ranks):
+    """TTFT grows by the factor and whole answers by as many seconds; steps, times of a token and rates do not."""
+    traffic = parse_traffic(kind, input=600, output=40)
+    plain = _service(replicas=replicas)
+    late = replace(plain, first=FirstTokens(scale=0.4, ranks=ranks))
+    before, after = (simulate(one, traffic, requests=200, keep=True) for one in (plain, late))
+    in_flight = 8.0
+    if kind.startswith("poisson"):
+        in_flight = before.summary["e2e_mean_ms"] * 200 / before.summary["duration_s"] / 1000
+    servers = replicas // ranks
+    factor = np.exp(0.4 * min(np.log2(max(in_flight / servers, 1.0)) / 4.0, 1.0))
+    assert 1.1 < factor < 1.5
+    assert after.summary["ttft_mean_ms"] == pytest.approx(factor * before.summary["ttft_mean_ms"])
+    assert after.summary["ttft_p95_ms"] == pytest.approx(factor * before.summary["ttft_p95_ms"])
+    added = after.summary["ttft_mean_ms"] - before.summary["ttft_mean_ms"]
+    assert after.summary["e2e_mean_ms"] == pytest.approx(before.summary["e2e_mean_ms"] + added)
+    for name in ("tpot_mean_ms", "itl_p50_ms", "output_tokens_per_s", "utilisation"):
+        assert after.summary[name] == before.summary[name]
+    waits = after.requests["first"] - after.requests["arrival"]
+    assert waits.mean() * 1000 == pytest.approx(after.summary["ttft_mean_ms"])

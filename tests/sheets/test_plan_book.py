@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-import io
-import zipfile
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
 import glmplan
-from glmplan.sheets.calculate import FUNCTIONS, functions_in
 from glmplan.sheets.places import FIRST, SHEETS, columns_of
-from glmplan.sizing.cost import break_even_month, break_even_tokens, growth_months, owned_month, per_million
-from glmplan.sizing.cost import rented_month
-from glmplan.sizing.money import ways_of
+from glmplan.sizing.cost import (
+    break_even_month,
+    break_even_tokens,
+    growth_months,
+    owned_month,
+    per_million,
+    rented_month,
+)
 from glmplan.sizing.offers import Offer
-from tests.sheets.conftest import INPUT, MACHINES, MODEL, OUTPUT
+from tests.sheets.conftest import MACHINES, MODEL
 
 CASES = 200
 #: what may be changed beside the load: name of a cell, or (sheet, column), and its ends
@@ -93,7 +95,12 @@ def recalculated(book, options, content, tmp_path_factory):
 def assert_no_error(model):
     for sheet, row, column in model.get_all_cells():
         value = model.get_cell_value(sheet, row, column)
-        assert not (isinstance(value, str) and value.startswith("#") and value != "#"), (SHEETS[sheet], row, column, value)
+        assert not (isinstance(value, str) and value.startswith("#") and value != "#"), (
+            SHEETS[sheet],
+            row,
+            column,
+            value,
+        )
 
 
 def library(options, money, number):
@@ -184,6 +191,8 @@ def test_two_hundred_changed_inputs_give_what_the_library_gives(recalculated, ex
 
 
 def test_the_speed_of_one_user_is_within_5_percent_in_98_of_100_cases(recalculated, expected):
-    pairs = [(sheet["each"], mine["each"]) for sheet, mine in zip(recalculated, expected, strict=True) if "rate" in mine]
+    pairs = [
+        (sheet["each"], mine["each"]) for sheet, mine in zip(recalculated, expected, strict=True) if "rate" in mine
+    ]
     near = [abs(shown / value - 1) <= 0.05 for shown, value in pairs]
     assert sum(near) >= 0.98 * len(near)

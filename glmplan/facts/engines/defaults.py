@@ -67,7 +67,7 @@ class EngineDefaults:
     routing : str
         Which data-parallel rank takes a request.
     divided : bool
-        Whether `budget`, unless it is told, is that of all attention ranks together.
+        Whether `budget`, and a number of requests that is told, are those of all attention ranks together.
     rank_conservativeness : float
         By what the reserve of admission is multiplied with several attention ranks, [-]
     """

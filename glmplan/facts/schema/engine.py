@@ -315,7 +315,8 @@ class Scheduling(Frozen):
     `prefix_caching`, `ahead`, `whole_prompt` and `routing` name settings too: whether blocks are found again, whether a
     step is formed while the one before it runs, whether a whole prompt must fit before its first chunk is computed, and
     which data-parallel rank takes a request. Without a name there is no such thing. `divided` says that
-    the default tokens of a step are those of all attention ranks together, and `rank_conservativeness` by what the
+    the tokens of a step, and requests that a launch tells, are those of all attention ranks together, and
+    `rank_conservativeness` by what the
     reserve of admission is multiplied with several ranks [-].
     """
 

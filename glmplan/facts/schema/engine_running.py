@@ -71,6 +71,8 @@ class Running(Frozen):
     splits matrices only when told to. `divided_experts`: the experts may be dealt over a divisor of the ranks, else
     over all of them. `one_process`: HTTP server, tokenizer and scheduler are threads of one compiled process.
     `host_tables`: the option with which tables of n-grams lie in host memory; None keeps them on the devices.
+    `host_cache`: the option with which copies of cached blocks lie in host memory; None where it has none;
+    `host_cache_latent`: whether also those of latent attention.
     """
 
     reads: Literal["safetensors", "gguf", "mlx"]
@@ -78,4 +80,6 @@ class Running(Frozen):
     divided_experts: bool = False
     one_process: bool = False
     host_tables: str | None = None
+    host_cache: str | None = None
+    host_cache_latent: bool = False
     source: str

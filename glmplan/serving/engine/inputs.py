@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from glmplan.serving.engine.first_tokens import AS_STEPS_SAY, FirstTokens
 from glmplan.serving.engine.settings import EngineSettings, KvPool
 
 __all__ = ["ServingInputs"]
@@ -29,8 +30,10 @@ class ServingInputs:
         Time between the arrival of a request and its arrival at the engine, at the nominal prompt length, [s]
     low, high : float, optional
         90 % interval of the step time relative to its prediction, [-]
+    first : FirstTokens, optional
+        How much later first tokens come than their steps say.
     first_low, first_high : float, optional
-        90 % interval of the time to the first token relative to what its steps alone say, [-]
+        90 % interval of the time to the first token relative to its prediction, [-]
     pool_low, pool_high : float, optional
         90 % interval of the pool relative to its prediction, [-]
     ranks : int, optional
@@ -43,6 +46,7 @@ class ServingInputs:
     pool: KvPool
     settings: EngineSettings
     front_end: float = 0.0
+    first: FirstTokens = AS_STEPS_SAY
     low: float = 1.0
     high: float = 1.0
     first_low: float = 1.0

@@ -199,16 +199,20 @@ def _plan(engine, ranks, **words):
 
 
 # vLLM: each data-parallel rank is an engine core with its own scheduler, so limits hold for each; SGLang 0.5.9
-# server_args.py (_handle_data_parallelism) divides its default chunk by the ranks and takes 0.3 of the reserve
-@pytest.mark.parametrize(("engine", "budget", "conservativeness"), [("vllm", 8192, 1.0), ("sglang", 1024, 0.3)])
-def test_a_data_parallel_rank_has_its_own_limits_and_pool(engine, budget, conservativeness):
+# server_args.py (_handle_data_parallelism: chunked_prefill_size // dp_size, typed or not) divides its chunk by the
+# ranks and takes 0.3 of the reserve; tp_worker.py divides max_running_requests where it was typed
+@pytest.mark.parametrize(
+    ("engine", "budget", "conservativeness", "told"),
+    [("vllm", 8192, 1.0, (4096, 32)), ("sglang", 1024, 0.3, (512, 4))],
+)
+def test_a_data_parallel_rank_has_its_own_limits_and_pool(engine, budget, conservativeness, told):
     one, eight = _plan(engine, 1), _plan(engine, 8)
     assert one.settings.replicas == 1 and eight.settings.replicas == 8
     assert one.settings.max_num_batched_tokens == 8192
     assert eight.settings.max_num_batched_tokens == budget
     assert eight.settings.schedule_conservativeness == conservativeness
-    told = _plan(engine, 8, max_num_batched_tokens="4096", max_num_seqs="32")
-    assert (told.settings.max_num_batched_tokens, told.settings.max_num_seqs) == (4096, 32)
+    typed = _plan(engine, 8, max_num_batched_tokens="4096", max_num_seqs="32").settings
+    assert (typed.max_num_batched_tokens, typed.max_num_seqs) == told
     # a step of a rank is as long as one of all ranks with eight times the requests
     at = {"decode_context": np.array([1000.0]), "prefill_tokens": np.zeros(1), "prefill_context": np.zeros(1)}
     assert eight.step_seconds(decode_requests=np.array([4.0]), **at) > 0

@@ -1,0 +1,96 @@
+"""Copies of the cache in host memory for a plan: how many tokens find room there, and how fast they come back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from glmplan.errors import GlmplanError
+from glmplan.facts.engines.walls import load_engine
+from glmplan.physics.blocks.features import model_features
+from glmplan.physics.network.host_transfers import host_transfer_rate
+from glmplan.plan.hazard_warnings import facts_of
+from glmplan.units import GIB
+
+if TYPE_CHECKING:
+    from glmplan.plan.capacity import Holding
+    from glmplan.plan.question import Asked
+    from glmplan.serving.traffic.spec import Traffic
+
+__all__ = ["HostCopies", "host_copies"]
+
+#: caches that copies are as large as, where the traffic does not say how much it needs [-]
+_LARGER = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class HostCopies:
+    """Copies of cached tokens in host memory.
+
+    Attributes
+    ----------
+    tokens : int
+        Of each data-parallel rank, [token]
+    bandwidth : float
+        At which they come back to all accelerators of a rank together, [B/s]
+    what : str
+        The change in words.
+    """
+
+    tokens: int
+    bandwidth: float
+    what: str
+
+
+def host_copies(asked: Asked, holding: Holding, traffic: Traffic) -> HostCopies | None:
+    """Plan copies of the cache in the memory of the host.
+
+    Parameters
+    ----------
+    asked : Asked
+        The question.
+    holding : Holding
+        The layout.
+    traffic : Traffic
+        What arrives: conversations need room for all of them at their mean length.
+
+    Returns
+    -------
+    HostCopies or None
+        None where the engine keeps none of such a cache, where drafts are made beside (a race was reported), and where
+        the way to host memory is not known.
+
+    Notes
+    -----
+    Copies are as large as what all conversations need, and no larger than host memory where that is known. Every
+    accelerator loads its own part while all others do, at what the links between it and the memory then leave it.
+    """
+    running, terms = load_engine(asked.engine).running, holding.terms
+    if running is None or running.host_cache is None or terms.mtp or holding.pool <= 0:
+        return None
+    if "mla" in model_features(asked.model) and not running.host_cache_latent:
+        return None
+    host, facts = asked.machine.host, facts_of(asked, holding, users=1, longest=1)
+    try:
+        each = host_transfer_rate(host, members=facts.members)
+    except GlmplanError:
+        return None
+    wanted = _LARGER * holding.pool
+    if traffic.kind == "sessions" and traffic.users is not None:
+        last = traffic.shared_prefix + traffic.start + traffic.turns * (traffic.input + traffic.output)
+        wanted = float(traffic.users * last)
+    token = holding.pool_bytes / holding.pool * terms.accelerators
+    size = token * wanted
+    if host.host_memory is not None:
+        nodes = -(-terms.accelerators // max(len(facts.members), 1))
+        size = min(size, nodes * host.host_memory - facts.pinned)
+    ranks = terms.dp * terms.replicas
+    tokens = int(size / token / ranks)
+    if tokens <= 0:
+        return None
+    room = "" if host.host_memory is not None else ", whose size is not known"
+    what = (
+        f"copies of the cache in {size / GIB:,.0f} GiB of host memory{room} ({running.host_cache}), "
+        f"back at {each / 1e9:,.0f} GB/s for each accelerator"
+    )
+    return HostCopies(tokens, each * terms.accelerators / ranks, what)
