@@ -169,7 +169,7 @@ def read_part(path: str | Path) -> Block:
                 raise SpecError("is no part of a sweep: delete the folder and begin anew", file=path)
             with np.load(io.BytesIO(data), allow_pickle=False) as stored:
                 arrays = {name: stored[name] for name in stored.files}
-        except (zipfile.BadZipFile, NotImplementedError) as error:
+        except (zipfile.BadZipFile, RuntimeError) as error:
             raise ValueError(str(error)) from error
         said = parse_json(str(arrays.pop("said")), file=path)
         verdict, held = arrays.pop("verdict"), arrays.pop("held")

@@ -45,7 +45,8 @@ def writings(secret):
 
 class Hostile:
     def __init__(self, habit):
-        self.habit, self.posts, self.spoken = habit, 0, 0
+        self.habit, _, self.other = habit.partition("=")
+        self.posts, self.spoken = 0, 0
 
     async def serve(self, reader, writer):
         try:
@@ -136,6 +137,13 @@ class Hostile:
         if habit == "slow-endless" and not learning:
             writer.write(STREAM)
             await self.flood(writer, token(), 0.2)
+        if habit == "pings" and not learning:
+            writer.write(STREAM)
+            await self.flood(writer, b": ping\n\n", 0.2)
+        if habit == "elsewhere" and not learning:
+            # whoever follows takes the key to another server
+            writer.write(page("", "307 Temporary Redirect", "text/plain", f"Location: {self.other}/v1/completions"))
+            return
         if habit == "html" and not learning:
             writer.write(page("<html>a proxy's page</html>", "200 OK", "text/html"))
             return

@@ -37,14 +37,14 @@ def run(coroutine):
     return asyncio.run(bounded())
 
 
-def offer(url, action, *, journal=None, limits=None, lengths=None, patience=QUICK, stop_when=None):
+def offer(url, action, *, journal=None, limits=None, lengths=None, patience=QUICK, stop_when=None, maker=MAKER):
     """Let a loader do something against a server; returns what it measured and its guard."""
 
     async def offered():
         stop, guard = asyncio.Event(), Guard(limits)
         async with Client(Endpoint(url, "m"), patience) as client:
             loader = Loader(
-                client, MAKER, lengths or Lengths(4, 3), guard=guard, journal=journal or Journal(None), stop=stop
+                client, maker, lengths or Lengths(4, 3), guard=guard, journal=journal or Journal(None), stop=stop
             )
             stopping = asyncio.create_task(once(stop_when, stop.set)) if stop_when else None
             measured = await action(loader)
@@ -154,6 +154,29 @@ def test_a_server_that_dies_stops_the_load_and_loses_nothing(tmp_path):
     assert "gone" in guard.reason and measured.tally.done > 0 and measured.everything.faults >= 5
     lines = Journal.read(tmp_path / "j.jsonl")
     assert len(lines) == sum(measured.everything.outcomes.values())
+
+
+def test_an_error_that_nobody_foresaw_is_counted_and_the_load_goes_on(tmp_path):
+    class Breaks:
+        made = 0
+
+        def make(self, *words, **more):
+            Breaks.made += 1
+            if Breaks.made == 3:
+                raise ZeroDivisionError("nobody thought of this")
+            return MAKER.make(*words, **more)
+
+    journal = Journal(tmp_path / "j.jsonl")
+
+    async def asked():
+        async with NullServer() as null:
+            return await offer(null.url, lambda loader: loader.requests(2, count=12), journal=journal, maker=Breaks())
+
+    measured, guard = run(asked())
+    journal.close()
+    assert measured.everything.outcomes == {"done": 11, "unforeseen": 1} and not guard.reason
+    (line,) = (line for line in Journal.read(tmp_path / "j.jsonl") if line["outcome"] == "unforeseen")
+    assert line["detail"] == "ZeroDivisionError: nobody thought of this"
 
 
 def test_a_server_that_refuses_is_not_hammered():

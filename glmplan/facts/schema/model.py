@@ -10,11 +10,11 @@ import re
 from functools import cached_property
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, PositiveInt, model_validator
+from pydantic import Field, PositiveInt, model_validator
 
 from glmplan.facts.formats import kv_format, weight_format
 from glmplan.facts.schema.beside import HyperConnections, LookupTable
-from glmplan.facts.schema.validation import line_of
+from glmplan.facts.schema.validation import Frozen
 from glmplan.units import parse_quantity
 
 __all__ = [
@@ -62,13 +62,7 @@ TensorClass = Literal[
 TensorKey = TensorClass | Annotated[str, Field(pattern=r"^(self_attn|mlp|linear_attn|mixer|lookup|draft)\.[\w.]+$")]
 
 
-class _Record(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
-
-    __repr__ = line_of
-
-
-class Indexer(_Record):
+class Indexer(Frozen):
     """The indexer of sparse attention: scores keys, keeps the `topk` best for each query [token].
 
     `reads_from_previous` layers reuse the indices of the layer before and have neither weights nor key cache (GLM-5.2).
@@ -90,7 +84,7 @@ class Indexer(_Record):
     candidates: PositiveInt | None = None
 
 
-class GroupedQuery(_Record):
+class GroupedQuery(Frozen):
     """Multi-head, multi-query or grouped-query attention, full or sliding.
 
     `window` is the sliding window [token], `gated` an output gate as wide as the queries (Qwen3.5), `sinks` one
@@ -122,7 +116,7 @@ class GroupedQuery(_Record):
     convolution: int = Field(0, ge=0)
 
 
-class LatentAttention(_Record):
+class LatentAttention(Frozen):
     """Multi-head latent attention (MLA), with DeepSeek sparse attention where it has an indexer.
 
     `rope_dim` 0 is attention without positions (GLM-5.3-Flash). `shared_kv` layers read the latents of an earlier layer
@@ -144,7 +138,7 @@ class LatentAttention(_Record):
     sinks: bool = False
 
 
-class CompressedAttention(_Record):
+class CompressedAttention(Frozen):
     """Attention over a short window and over what a compressor made of all earlier tokens (DeepSeek-V4).
 
     One vector of `head_dim` values is key and value of all heads. Each layer keeps those of the last `window` tokens
@@ -181,7 +175,7 @@ class CompressedAttention(_Record):
         return self
 
 
-class Recurrent(_Record):
+class Recurrent(Frozen):
     """Linear attention or a state-space layer: a state of fixed size for each sequence instead of a growing cache.
 
     `flavour` is ``gated_delta`` (Qwen3-Next, Qwen3.5), ``mamba2`` (Nemotron-H) or ``kimi_delta``; `full_gate`: the gate
@@ -198,7 +192,7 @@ class Recurrent(_Record):
     full_gate: bool = False
 
 
-class DenseFfn(_Record):
+class DenseFfn(Frozen):
     """A dense feed-forward block; `gated` ones have three matrices, plain ones two."""
 
     kind: Literal["dense"] = "dense"
@@ -211,7 +205,7 @@ class DenseFfn(_Record):
 _BUSIEST_FIFTH = {"bias": 0.35, "batch-loss": 0.65}
 
 
-class ExpertsFfn(_Record):
+class ExpertsFfn(Frozen):
     """A mixture of experts: `topk` of `experts` for each token, and shared ones that every token visits.
 
     `latent` is the width the routed experts work in where it is not the hidden size (Nemotron-3 Super). With
@@ -256,7 +250,7 @@ Mixer = Annotated[
 Ffn = Annotated[DenseFfn | ExpertsFfn, Field(discriminator="kind")]
 
 
-class LayerKind(_Record):
+class LayerKind(Frozen):
     """One kind of layer: at most one token mixer and any number of feed-forward blocks side by side.
 
     `streams` are its hyper-connections, `lookup` a table that it reads, `decode_only` says that a prompt skips the
@@ -275,7 +269,7 @@ class LayerKind(_Record):
     convolution: int = Field(0, ge=0)
 
 
-class MtpSpec(_Record):
+class MtpSpec(Frozen):
     """Multi-token-prediction layers that a checkpoint carries: `layers` layers of kind `layer`.
 
     `own_embedding` says that the files store a second embedding and head for them (DeepSeek-V3, GLM-4.5). With `block`
@@ -293,7 +287,7 @@ class MtpSpec(_Record):
     markov_rank: int = Field(0, ge=0)
 
 
-class DraftHead(_Record):
+class DraftHead(Frozen):
     """An EAGLE-3 head trained for the model and published apart, in BF16: one layer of kind `layer` with its own head.
 
     Its layer reads the joined embedding and state, so the products that make queries and keys are twice as wide; once a
@@ -306,14 +300,14 @@ class DraftHead(_Record):
     note: str | None = None
 
 
-class FormatException(_Record):
+class FormatException(Frozen):
     """Layers (numbers, MTP layers counted on) in which some tensor classes are stored otherwise."""
 
     layers: tuple[int, ...]
     formats: dict[TensorKey, str]
 
 
-class Checkpoint(_Record):
+class Checkpoint(Frozen):
     """One published set of weights: which class of tensors is stored in which format.
 
     `bytes_published` is what the publisher states [B], `file_bits_per_weight` replaces the class formats for mixtures
@@ -347,7 +341,7 @@ class Checkpoint(_Record):
         return self
 
 
-class Published(_Record):
+class Published(Frozen):
     """Parameter totals as the publisher prints them, in billions; kept to be compared with the computed ones."""
 
     total_b: float | None = None
@@ -402,7 +396,7 @@ def expand_stack(stack: str) -> list[str]:
     return [name for part in levels[0] for name in part]
 
 
-class ModelSpec(_Record):
+class ModelSpec(Frozen):
     """A model: its stack of layers, vocabulary, checkpoints and where the facts come from."""
 
     name: str

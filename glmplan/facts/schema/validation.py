@@ -10,29 +10,11 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from glmplan.errors import SpecError
 
-__all__ = ["Frozen", "line_of", "validated"]
+__all__ = ["Frozen", "validated"]
 
 
 #: letters of a line that says what a record is [-]
 _LINE = 100
-
-
-def line_of(record: BaseModel) -> str:
-    """Say in one line what a record is: its kind, and what of it is text or a number.
-
-    Parameters
-    ----------
-    record : BaseModel
-        The record.
-
-    Returns
-    -------
-    str
-        Some hundred letters; ``print`` shows every field.
-    """
-    plain = [getattr(record, name) for name in type(record).model_fields]
-    said = ", ".join(f"{one}" for one in plain if isinstance(one, str | int | float) and one not in ("", False))
-    return f"<{type(record).__name__} {' '.join(said.split())[:_LINE]}>"
 
 
 class Frozen(BaseModel):
@@ -45,7 +27,10 @@ class Frozen(BaseModel):
         frozen=True, extra="forbid", str_strip_whitespace=True, defer_build=True, allow_inf_nan=False
     )
 
-    __repr__ = line_of
+    def __repr__(self) -> str:
+        plain = [getattr(self, name) for name in type(self).model_fields]
+        said = ", ".join(f"{one}" for one in plain if isinstance(one, str | int | float) and one not in ("", False))
+        return f"<{type(self).__name__} {' '.join(said.split())[:_LINE]}>"
 
 
 Record = TypeVar("Record", bound=BaseModel)
