@@ -10,6 +10,7 @@ from glmplan.facts.engines.recipes import (
     known_flags,
     option_groups,
     option_name,
+    options_file,
     options_of_plans,
 )
 from glmplan.plan.capacity import Holding
@@ -65,7 +66,8 @@ def with_recipe(
     own_part = recipe.accelerator == asked.machine.accelerator.name
     said = {option_name(one) for group in words for one in option_groups(group)}
     release, names = known_flags(asked.engine, asked.runs_as) or ("", frozenset())
-    added, unknown = [], []
+    file = options_file(asked.engine)
+    added, unknown, filed = [], [], []
     for group in option_groups(recipe.flags):
         name = option_name(group)
         if name in decided | said or not (own_part or name in of_model):
@@ -73,11 +75,15 @@ def with_recipe(
         plain = name.partition(".")[0]
         if names and not {plain, plain.replace("--no-", "--", 1)} & names:
             unknown.append(name)
+            filed.append(group.removeprefix("--").replace(" ", ": ", 1))
             continue
         added.append(_quoted(group))
     notes += (f"options beside the plan's: {recipe.source}, for {recipe.accelerator}",) if added else ()
     notes += (f"set {recipe.env} (the same recipe)",) if recipe.env and own_part else ()
-    notes += (f"left out, unknown to {asked.engine} {release}: {', '.join(unknown)}",) if unknown else ()
+    if unknown and file is not None:
+        notes += (f"{file} of that recipe ({recipe.source}) also holds: {'; '.join(filed)}",)
+    elif unknown:
+        notes += (f"left out, unknown to {asked.engine} {release}: {', '.join(unknown)}",)
     return (*words, *added), notes
 
 

@@ -30,7 +30,8 @@ def options_in(command):
 
 
 @pytest.mark.parametrize(
-    ("engine", "version"), [("vllm", "0.24.0"), ("vllm", "0.33.0"), ("sglang", "0.5.10"), ("sglang", "0.5.23")]
+    ("engine", "version"),
+    [("vllm", "0.24.0"), ("vllm", "0.33.0"), ("sglang", "0.5.10"), ("sglang", "0.5.23"), ("trtllm", "1.2.1")],
 )
 @pytest.mark.parametrize(("model", "on", "words"), CASES, ids=[f"{case[0]} {case[1]}" for case in CASES])
 def test_a_release_knows_every_option_of_its_command(engine, version, model, on, words):
@@ -41,7 +42,7 @@ def test_a_release_knows_every_option_of_its_command(engine, version, model, on,
     if any(one.name.startswith(f"{engine}-{model}") and one.name.endswith("-since") for one in answer.warnings):
         return  # the release does not know the model, and the answer says so
     release, names = known_flags(engine, version)
-    assert release == version
+    assert release == {"1.2.1": "1.2.0"}.get(version, version)
     found = options_in(answer.command)
     assert found, answer.command
     unknown = {one for one in found if not {one, one.partition(".")[0], one.replace("--no-", "--", 1)} & names}
@@ -56,3 +57,11 @@ def test_the_recipe_of_the_model_brings_its_parsers():
 def test_the_cache_of_sparse_cards_is_told_by_the_name_that_the_engine_has_for_it():
     answer = fit_answer(Words("glm-5.1-nvfp4", "6xrtx-pro-6000-ws", engine_version="0.33.0"))
     assert "--kv-cache-dtype fp8_ds_mla" in " ".join(answer.command)
+
+
+def test_what_a_recipe_says_in_a_file_is_said_of_the_file():
+    answer = fit_answer(Words("deepseek-r1-fp8", "8xh200-sxm", engine="trtllm"))
+    command = " ".join(answer.command)
+    assert "--tp_size 8" in command and "--tensor_parallel_size" not in command
+    told = next(note for note in answer.command_notes if note.startswith("options.yaml of that recipe"))
+    assert "cuda_graph_config.enable_padding: true" in told

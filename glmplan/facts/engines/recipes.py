@@ -15,7 +15,16 @@ from glmplan.errors import SpecError
 from glmplan.facts.files import read_table, read_toml
 from glmplan.facts.folders import data_folder
 
-__all__ = ["Recipe", "best_recipe", "known_flags", "option_groups", "option_name", "options_of_plans", "recipes_of"]
+__all__ = [
+    "Recipe",
+    "best_recipe",
+    "known_flags",
+    "option_groups",
+    "option_name",
+    "options_file",
+    "options_of_plans",
+    "recipes_of",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,7 +217,7 @@ def known_flags(engine: str, version: str | None) -> tuple[str, frozenset[str]] 
     listed = read_toml(file)["versions"]
     reached = [one for one in listed if version is None or version_key(one["version"]) <= version_key(version)]
     chosen = max(reached, key=lambda one: version_key(one["version"])) if reached else listed[0]
-    return chosen["version"], frozenset(chosen["flags"])
+    return chosen["version"], frozenset(option_name(one) for one in chosen["flags"])
 
 
 @cache
@@ -233,3 +242,25 @@ def options_of_plans(engine: str) -> tuple[frozenset[str], frozenset[str]]:
     """
     found = read_toml(data_folder("hardware_db") / "recipes" / "options.toml").get(engine, {})
     return frozenset(found.get("decided", ())), frozenset(found.get("of_model", ()))
+
+
+def options_file(engine: str) -> str | None:
+    """Return the file that holds what recipes of an engine say and its server has no option for.
+
+    Parameters
+    ----------
+    engine : str
+        The engine.
+
+    Returns
+    -------
+    str or None
+        Name of the file that a launch command gives; None of engines that have options for all.
+
+    Examples
+    --------
+    >>> options_file("trtllm"), options_file("vllm")
+    ('options.yaml', None)
+    """
+    found = read_toml(data_folder("hardware_db") / "recipes" / "options.toml").get(engine, {})
+    return str(found["rest_in"]) if "rest_in" in found else None
