@@ -92,7 +92,7 @@ def fill(
         bool, typer.Option("--overwrite", help="Write over a file that is there, also over the quote.")
     ] = False,
 ) -> None:
-    """Put fit, speed, safe users, cost, power and hazards into new columns of a vendor's quote; nothing else changes."""
+    """Put fit, speed, safe users, cost, power and hazards into new columns of a quote; nothing else changes."""
     from glmplan.cli.progress import bar
     from glmplan.sheets.files import writable
     from glmplan.sheets.fill import ENDINGS, filled

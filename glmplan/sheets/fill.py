@@ -14,7 +14,7 @@ from glmplan.errors import SpecError
 from glmplan.facts.archives import archive_of, part_pieces, written_whole
 from glmplan.facts.files import text_lines
 from glmplan.sheets.quote_figures import Quoted, columns_for
-from glmplan.sheets.quote_table import LOOKED_AT, Line, Mapped, Table, find_table, line_of
+from glmplan.sheets.quote_table import LOOKED_AT, Line, Table, find_table, line_of
 from glmplan.sheets.survey import Survey, surveyed
 from glmplan.sheets.workbook_parts import Row, edited, rows_of
 

@@ -273,6 +273,8 @@ def line_of(row: Row, table: Table, mapped: Mapped, formats: Mapping[str, str]) 
     others = [plain_words(one) for one in row.cells.values() if isinstance(one, str)]
     if not row.cells or first in words or any(first.startswith(f"{one} ") for one in words):
         return None
+    if at.get("count") is None and any(f" {one} " in f" {first} " for one in header_words().taxes):
+        return None
     if not first:
         missing = [role for role, column in table.columns.items() if column in row.cells and row.cells[column] is None]
         has_amounts = any(isinstance(at.get(role), int | float) for role in ("count",))

@@ -1,4 +1,4 @@
-"""A first look at a workbook that somebody else made: which sheet holds the quote, and what is special about the file."""
+"""A first look at a workbook that somebody else made: which sheet holds the quote, and what is special about it."""
 
 from __future__ import annotations
 

@@ -22,10 +22,13 @@ class HeaderWords:
         What a column holds → phrases over it, the longest first.
     totals : frozenset of str
         Phrases that begin a line of sums.
+    taxes : frozenset of str
+        Words that stand in a line of taxes.
     """
 
     columns: dict[str, tuple[str, ...]]
     totals: frozenset[str]
+    taxes: frozenset[str]
 
 
 def plain_words(text: object) -> str:
@@ -86,4 +89,4 @@ def header_words() -> HeaderWords:
     """
     content = read_toml(data_folder("hardware_db") / "quotes" / "headers.toml")
     columns = {name: tuple(sorted(words, key=len, reverse=True)) for name, words in content["columns"].items()}
-    return HeaderWords(columns, frozenset(content["totals"]["words"]))
+    return HeaderWords(columns, frozenset(content["totals"]["words"]), frozenset(content["totals"]["taxes"]))
