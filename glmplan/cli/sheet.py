@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from glmplan.cli import options as o
 from glmplan.cli.screen import say
+
+if TYPE_CHECKING:
+    from glmplan.sheets.fill import Filled
+    from glmplan.sheets.quote_figures import Quoted
 
 __all__ = ["app"]
 
@@ -57,3 +61,115 @@ def new(
     say(f"{path}: {len(wanted)} option{'s' if len(wanted) > 1 else ''}")
     for row in (3, 4, 5):
         say(found.value("Summary", row, 0))
+
+
+_QUOTE = Annotated[Path, typer.Argument(help="A quote: .xlsx, .xlsm, .csv or .tsv.")]
+_MAP = Annotated[
+    Path | None, typer.Option("--map", help="TOML that says which sheet, row and columns, and what names mean.")
+]
+_RATES = Annotated[
+    list[str] | None, typer.Option("--rate", help="What a currency is worth, such as EUR=1.09. Repeat it for more.")
+]
+
+
+@app.command()
+@o.with_options()
+def fill(
+    path: _QUOTE,
+    *,
+    model: Annotated[str, typer.Option(help="Model: a catalogue name, or name-format.")],
+    out: Annotated[
+        Path | None, typer.Option(help="Where the filled copy goes; QUOTE-filled beside it by default.")
+    ] = None,
+    users: Annotated[int, typer.Option(min=1, help="Users at once.")] = 8,
+    input: o.Input = None,
+    output: o.Output = None,
+    mapping: _MAP = None,
+    rate: _RATES = None,
+    deployment: o.DeploymentOptions = o.DeploymentOptions(),
+    money: o.MoneyOptions = o.MoneyOptions(),
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Write over a file that is there, also over the quote.")
+    ] = False,
+) -> None:
+    """Put fit, speed, safe users, cost, power and hazards into new columns of a quote; nothing else changes."""
+    from glmplan.cli.progress import bar
+    from glmplan.sheets.files import writable
+    from glmplan.sheets.fill import ENDINGS, filled
+
+    target = out or path.with_name(f"{path.stem}-filled{path.suffix}")
+    writable(target, ENDINGS, overwrite=overwrite)
+    quoted = _quoted(model, users, (mapping, rate), (deployment, money), input=input, output=output)
+    with bar("rows") as progress:
+        report = filled(path, target, quoted, progress)
+    _tell(report)
+    say(f"written: {target}")
+
+
+@app.command()
+@o.with_options()
+def check(
+    path: _QUOTE,
+    *,
+    model: Annotated[str, typer.Option(help="Model: a catalogue name, or name-format.")],
+    users: Annotated[int, typer.Option(min=1, help="Users at once.")] = 8,
+    input: o.Input = None,
+    output: o.Output = None,
+    mapping: _MAP = None,
+    rate: _RATES = None,
+    deployment: o.DeploymentOptions = o.DeploymentOptions(),
+    money: o.MoneyOptions = o.MoneyOptions(),
+) -> None:
+    """Say what `fill` would read in a quote, and which rows it would not understand; nothing is written."""
+    from glmplan.cli.progress import bar
+    from glmplan.sheets.fill import checked
+
+    quoted = _quoted(model, users, (mapping, rate), (deployment, money), input=input, output=output)
+    with bar("rows") as progress:
+        report = checked(path, quoted, progress)
+    _tell(report)
+
+
+def _quoted(
+    model: str,
+    users: int,
+    quote: tuple[Path | None, list[str] | None],
+    asked: tuple[o.DeploymentOptions, o.MoneyOptions],
+    **lengths: int | None,
+) -> Quoted:
+    from dataclasses import replace
+
+    from glmplan.cli.money import read_money
+    from glmplan.errors import SpecError
+    from glmplan.sheets.quote_cells import number_in
+    from glmplan.sheets.quote_figures import Quoted
+    from glmplan.sheets.quote_table import read_mapping
+
+    mapping, rates = quote
+    mapped = read_mapping(None if mapping is None else str(mapping))
+    worth = dict(mapped.rates)
+    for word in rates or ():
+        code, equals, amount = word.partition("=")
+        value = number_in(amount)
+        if not equals or value is None or value <= 0:
+            raise SpecError("is no rate such as EUR=1.09", field="--rate", value=word)
+        worth[code.strip().upper()] = value
+    said = {name: value for name, value in o.given(asked[0]).items() if value is not False}
+    said |= {name: value for name, value in lengths.items() if value is not None}
+    return Quoted(model, users, read_money(asked[1]), replace(mapped, rates=worth), said)
+
+
+def _tell(report: Filled) -> None:
+    where = f"sheet {report.sheet}, " if report.sheet else ""
+    say(f"{where}header in row {report.header}, {report.rows:,} rows")
+    for role, title in report.titles.items():
+        say(f"  {role.replace('_', ' ')}: “{title}”")
+    for remark in report.remarks:
+        say(f"note: {remark}")
+    say(f"understood: {report.understood:,} rows")
+    for row, words in report.read[:10]:
+        say(f"  row {row}: {words}")
+    if report.not_understood:
+        say(f"not understood: {report.not_understood:,} rows")
+        for row, words in report.failed[:10]:
+            say(f"  row {row}: {words}")

@@ -1,0 +1,92 @@
+"""What quotes call things: part numbers instead of names, and the words over their columns."""
+
+from __future__ import annotations
+
+import unicodedata
+from dataclasses import dataclass
+from functools import lru_cache
+
+from glmplan.facts.files import read_entries, read_toml
+from glmplan.facts.folders import data_folder
+
+__all__ = ["HeaderWords", "header_words", "part_numbers", "plain_words"]
+
+
+@dataclass(frozen=True, slots=True)
+class HeaderWords:
+    """Words over columns.
+
+    Attributes
+    ----------
+    columns : dict of str to tuple of str
+        What a column holds → phrases over it, the longest first.
+    totals : frozenset of str
+        Phrases that begin a line of sums.
+    taxes : frozenset of str
+        Words that stand in a line of taxes.
+    """
+
+    columns: dict[str, tuple[str, ...]]
+    totals: frozenset[str]
+    taxes: frozenset[str]
+
+
+def plain_words(text: object) -> str:
+    """A text in small letters without accents, signs and double spaces.
+
+    Parameters
+    ----------
+    text : object
+        Any.
+
+    Returns
+    -------
+    str
+        Words with one space between.
+
+    Examples
+    --------
+    >>> plain_words("Délai (jours) – Stück")
+    'delai jours stuck'
+    """
+    bare = unicodedata.normalize("NFKD", str(text).replace("ß", "ss"))
+    letters = "".join(one if one.isalnum() else " " for one in bare if not unicodedata.combining(one))
+    return " ".join(letters.lower().split())
+
+
+@lru_cache(maxsize=1)
+def part_numbers() -> dict[str, str]:
+    """Part numbers of cards.
+
+    Returns
+    -------
+    dict of str to str
+        Number without signs, in small letters → catalogue name.
+
+    Examples
+    --------
+    >>> part_numbers()["9002g1330080000"]
+    'l40s'
+    """
+    path = data_folder("hardware_db") / "quotes" / "skus.toml"
+    found = read_entries(path, "skus", {"number", "accelerator"})
+    return {plain_words(one["number"]).replace(" ", ""): one["accelerator"] for one in found}
+
+
+@lru_cache(maxsize=1)
+def header_words() -> HeaderWords:
+    """Words over the columns of quotes.
+
+    Returns
+    -------
+    HeaderWords
+        The words.
+
+    Examples
+    --------
+    >>> "lieferzeit" in header_words().columns["delivery"]
+    True
+    """
+    content = read_toml(data_folder("hardware_db") / "quotes" / "headers.toml")
+    columns = {name: tuple(sorted(words, key=len, reverse=True)) for name, words in content["columns"].items()}
+    return HeaderWords(columns, frozenset(content["totals"]["words"]), frozenset(content["totals"]["taxes"]))
