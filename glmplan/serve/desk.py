@@ -107,7 +107,10 @@ class Desk:
     def gauges(self) -> dict[str, tuple[str, list[tuple[str, float]]]]:
         """What is counted here, for `Metrics.text`."""
         crowds = (self.quick, self.long)
-        pids = [("self", "service"), *((pid, crowd.name) for crowd in crowds for pid in crowd.pids())]
+        pids: list[tuple[int | str, str]] = [
+            ("self", "service"),
+            *((pid, crowd.name) for crowd in crowds for pid in crowd.pids()),
+        ]
 
         def each(value: Callable[[Crowd], int]) -> list[tuple[str, float]]:
             return [(f'{{kind="{crowd.name}"}}', float(value(crowd))) for crowd in crowds]

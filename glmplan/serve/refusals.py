@@ -40,6 +40,9 @@ def refusal_record(error: GlmplanError) -> dict[str, Any]:
     if isinstance(error, SpecError):
         value = None if error.value is None else printable(error.value)[:300]
         close = nearest(value, error.choices) if value is not None else []
+        if not error.choices and "nearest: " in error.message:
+            # names of the catalogue are told in the sentence, each kind with its own
+            close = error.message.rpartition("nearest: ")[2].partition(";")[0].split(", ")
         found |= {
             "file": _plain(error.file),
             "field": _plain(error.field),

@@ -52,7 +52,7 @@ def values_of(record: dict[str, Any]) -> dict[str, Any]:
     plan, memory, safe = record["plan"] or {}, record["memory"] or {}, record["safe"] or {}
     found: dict[str, Any] = {name: record[name] for name in ("verdict", "headline", "knowledge", "command")}
     found |= {"layout": plan.get("layout"), "engine": record["question"]["engine"]}
-    row = max(record["users"], key=lambda one: one["users"], default={})
+    row: dict[str, Any] = max(record["users"], key=lambda one: one["users"], default={})
     for name, field in _FIGURES.items():
         figure = row.get(field) or {}
         found |= {name: figure.get("value"), f"{name}_low": figure.get("low"), f"{name}_high": figure.get("high")}

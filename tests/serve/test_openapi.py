@@ -87,3 +87,10 @@ def test_odd_values_of_known_fields_are_refused_or_answered(client, field):
         answer = client.post("/v1/fit", json=plan | {field: value})
         assert answer.status_code in (200, 422), (field, value, answer.text[:300])
         assert answer.status_code == 200 or answer.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("row", [{"model\r": "a\rb\n"}, {"": ""}, {"id": "\r"}, {"model": "x", "tp": 1e300}])
+def test_odd_cells_of_a_table_are_refused_in_words(client, row):
+    answer = client.post("/v1/predict-table", json={"rows": [row]})
+    assert answer.status_code == 422
+    assert answer.json()["error"]["message"]

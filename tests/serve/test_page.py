@@ -147,7 +147,7 @@ CONTROLS = {
     "api_out": ("0.4", None),
 }
 PRICES = {
-    "buy": "h100-sxm=25000",
+    "buy": "1xh100-sxm=25000",
     "rent": "h100-sxm:rent=1.9",
     "electricity": "electricity=0.31",
     "api_in": "llama-3.1-8b:input=0.1",
@@ -276,7 +276,7 @@ def test_the_page_is_used_with_the_keyboard_alone(opened):
     page.keyboard.press("Control+a")
     page.keyboard.type("3")
     settled(page)
-    assert "users=3" in page.url
+    assert "users=3&" in page.url
     for _ in range(20):
         page.keyboard.press("Tab")
         if page.evaluate("document.activeElement.id") == "add":

@@ -63,7 +63,7 @@ def test_libreoffice_fills_its_cells_from_the_service(client, address, tmp_path)
     if python is None:
         pytest.skip("no Python here can speak to LibreOffice (python3-uno)")
     query = "&".join(f"{name}={value}" for name, value in (PLAN | {"users": 32}).items())
-    sheet(tmp_path / "a.ods", [f'WEBSERVICE("{address}/v1/value?{query}&get={name}")' for name in NAMES])
+    sheet(tmp_path / "a.ods", [f'COM.MICROSOFT.WEBSERVICE("{address}/v1/value?{query}&get={name}")' for name in NAMES])
     port = free_port()
     words = [OFFICE, "--headless", "--norestore", "--nologo", f"-env:UserInstallation=file://{tmp_path}/profile"]
     words.append(f"--accept=socket,host=127.0.0.1,port={port};urp")

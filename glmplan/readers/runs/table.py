@@ -343,8 +343,10 @@ def runs_of_frame(frame: pd.DataFrame, name: str = "frame") -> Runs:
     if "id" not in frame.columns:
         frame = frame.assign(id=[str(number) for number in range(len(frame))])
     # whole numbers beside gaps stay whole, gaps are empty cells
-    text = frame.convert_dtypes().to_csv(index=False)
-    return _runs_of(Path(name), list(csv.reader(io.StringIO(text))))
+    # with these ends of lines, cells that hold any of them are quoted
+    text = frame.convert_dtypes().to_csv(index=False, lineterminator="\r\n")
+    with understood(name, "frame of runs"):
+        return _runs_of(Path(name), list(csv.reader(io.StringIO(text, newline=""))))
 
 
 def _runs_of(path: Path, lines: list[list[str]]) -> Runs:

@@ -3,7 +3,7 @@
 import { el, money, number, svg, table, whole } from "./dom.js";
 import { ticks } from "./curve.js";
 
-const WIDTH = 460;
+const WIDTH = 430;
 const HEIGHT = 240;
 const [LEFT, RIGHT, TOP, BOTTOM] = [64, 14, 26, 40];
 
@@ -38,7 +38,7 @@ function evenChart(found, way) {
   );
 }
 
-export function drawCost(into, found, refused) {
+export function drawCost(into, found, refused, give) {
   if (!found || !found.ways) {
     into.replaceChildren(el("p", { class: "note", text: refused || (found && found.reason) || "No cost is told of a plan that does not fit." }));
     return;
@@ -55,13 +55,15 @@ export function drawCost(into, found, refused) {
   ];
   const notes = [];
   if (found.api) notes.push(`API: ${found.api.seller}, ${money(found.api.usd_per_million_input_tokens)} for a million prompt tokens and ${money(found.api.usd_per_million_output_tokens)} for a million answer tokens (${found.api.date}); ${money(found.api.usd_month)} a month for the same tokens.`);
-  else notes.push(`API: ${found.api_missing}.`);
-  for (const way of found.ways) if (way.price_missing) notes.push(`${way.paid}: ${way.price_missing}.`);
+  else notes.push(`API: ${found.api_missing.replace(/: give .*/, "")}; give one under Layout, drafting, prices.`);
+  // how to give a price on the command line is no help here: the form has a field for it
+  const missing = found.ways.filter((way) => way.price_missing).map((way) => el("p", { class: "note" }, `${way.paid === "buy" ? "Purchase" : "Rent"}: ${way.price_missing.replaceAll(/: give [^;]*/g, "")}. `, el("button", { type: "button", class: "small", text: `Give your ${way.paid === "buy" ? "price" : "rent"}`, click: () => give(way.paid === "buy" ? "buy" : "rent") })));
   for (const way of found.ways) for (const old of way.price_stale) notes.push(`Old price: ${old}.`);
   notes.push(`At ${whole(found.users)} users and a mean load of ${Math.round(found.utilisation * 100)} % of that; written off over ${whole(found.horizon_months)} months${found.kw ? `; ${number(found.kw)} kW at the wall` : ""}.`);
-  into.replaceChildren(
-    el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Cost, table" }, table(found.ways, columns, { caption: "Cost of each way to come by the machine" })),
+  into.replaceChildren(...[
+    priced.length && el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Cost, table" }, table(priced, columns, { caption: "Cost of each way to come by the machine" })),
     el("div", { class: "charts", id: "even" }, found.api ? priced.map((way) => evenChart(found, way)) : []),
+    ...missing,
     ...notes.map((text) => el("p", { class: "note", text })),
-  );
+  ].filter(Boolean));
 }

@@ -2,9 +2,9 @@
 
 import { el, number, span, svg, table, time, whole } from "./dom.js";
 
-const WIDTH = 460;
-const HEIGHT = 250;
-const [LEFT, RIGHT, TOP, BOTTOM] = [58, 16, 26, 40];
+const WIDTH = 350;
+const HEIGHT = 232;
+const [LEFT, RIGHT, TOP, BOTTOM] = [48, 12, 28, 40];
 
 /** Round ends of a scale, and where its lines stand. */
 export function ticks(most, count = 4) {
@@ -20,7 +20,7 @@ export function ticks(most, count = 4) {
 function userTicks(least, most) {
   const found = [];
   for (let at = 1; at <= most; at *= 2) if (at >= least) found.push(at);
-  const every = Math.ceil(found.length / 7);
+  const every = Math.ceil(found.length / 6);
   return found.filter((_, place) => place % every === 0);
 }
 

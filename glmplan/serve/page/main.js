@@ -27,6 +27,7 @@ async function begin() {
 /** Ask everything about the state; whatever was asked before no longer counts. */
 async function answerIt() {
   asking?.abort();
+  delete document.body.dataset.done;
   const mine = (asking = new AbortController());
   const { signal } = mine;
   at("answer").setAttribute("aria-busy", "true");
@@ -121,7 +122,7 @@ async function cost(users, signal) {
   const place = at("price-figure");
   try {
     const found = await ask("v1/cost", { ...plan(state), users, price: prices(state, catalogue) }, signal);
-    drawCost(at("cost"), found);
+    drawCost(at("cost"), found, "", give);
     const way = found.ways?.find((one) => one.usd_month !== null);
     if (way) place.replaceWith(figure(`A month, ${way.paid === "buy" ? "bought" : way.paid.replace("rent", "rented")}`, money(way.usd_month), "", `${money(way.usd_per_million_output_tokens)} for a million answer tokens`));
     else place.remove();
@@ -130,6 +131,12 @@ async function cost(users, signal) {
     place.remove();
     drawCost(at("cost"), null, error.message);
   }
+}
+
+/** Bring somebody to the field where a price is given. */
+function give(field) {
+  at("more").open = true;
+  at(field).focus();
 }
 
 async function links(signal) {
@@ -178,7 +185,7 @@ function changes() {
   const item = (one) => {
     const numbers = [one.verdict === "fits" || one.verdict === "tight" ? "" : WORDS[one.verdict].toLowerCase(), one.one_user_tokens_per_s ? `one user ${number(one.one_user_tokens_per_s)} tok/s` : "", one.total_tokens_per_s ? `all together ${number(one.total_tokens_per_s)} tok/s` : "", one.kv_pool_tokens ? `pool ${number(one.kv_pool_tokens)} tokens` : ""].filter(Boolean).join(", ");
     const said = asked(one.ask);
-    return el("li", {}, el("p", {}, el("strong", { text: one.what }), one.layout ? ` (${one.layout})` : "", ` ${numbers} `, said && el("button", { type: "button", class: "small", text: "Try it", "aria-label": `Try ${one.what}`, click: () => { state = { ...state, ...said }; show(state, catalogue); answerIt(); scrollTo({ top: 0 }); } })), one.note && el("p", { class: "do", text: one.note }));
+    return el("li", {}, el("p", {}, el("strong", { text: one.what }), one.layout ? ` (${one.layout})` : "", ` ${numbers} `, said && el("button", { type: "button", class: "small", text: "Try it", "aria-label": `Try it: ${one.what}`, click: () => { state = { ...state, ...said }; show(state, catalogue); answerIt(); scrollTo({ top: 0 }); } })), one.note && el("p", { class: "do", text: one.note }));
   };
   const [first, rest] = [found.slice(0, 5), found.slice(5)];
   at("changes").replaceChildren(el("ul", { class: "list" }, first.map(item)), rest.length ? el("details", {}, el("summary", { text: `${rest.length} more` }), el("ul", { class: "list" }, rest.map(item))) : "");
@@ -235,6 +242,7 @@ function changed(event) {
     if (!whole && at("cards").disabled) at("cards").value = 1;
   }
   if (["model", "part", "cards", "engine"].includes(id)) for (const name of ["tp", "pp", "dp", "ep"]) at(name).value = "";
+  delete document.body.dataset.done;
   state = read(catalogue);
   if (["model", "part"].includes(id)) show(state, catalogue);
   clearTimeout(waiting);

@@ -39,7 +39,7 @@ export function prices(state, catalogue) {
   const entry = catalogue.hardware.find((one) => one.name === partOf(state.on).part);
   const model = modelOf(state.model, catalogue);
   const found = [];
-  if (state.buy) found.push(`${partOf(state.on).part}=${state.buy}`);
+  if (state.buy) found.push(`${state.on}=${state.buy}`);
   if (state.rent) found.push(`${entry ? entry.accelerator : partOf(state.on).part}:rent=${state.rent}`);
   if (state.electricity) found.push(`electricity=${state.electricity}`);
   if (state.api_in && model) found.push(`${model.name}:input=${state.api_in}`);
