@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 __all__ = ["SearchOptions", "command"]
 
+#: loads that a chart shows the times at [-]
+_CURVE = 10
 #: what a search begins with where no number is typed
 _BEGINNINGS = {"closed": "1", "sessions": "1"} | dict.fromkeys(("poisson", "gamma", "onoff", "daily"), "1/s")
 
@@ -29,7 +31,7 @@ class SearchOptions:
 
     most: Annotated[float | None, typer.Option(help="Largest load to look at.")] = None
     seed: o.Seed = 0
-    plot: Annotated[Path | None, typer.Option(help="The curve as an HTML page.")] = None
+    plot: Annotated[Path | None, typer.Option(help="Charts: .html, .png or .svg.")] = None
     form: o.Format = Form.text
 
 
@@ -52,6 +54,10 @@ def command(
     from glmplan.serving.safe_load import safe_load
     from glmplan.serving.traffic.promises import parse_slo
 
+    if search.plot is not None:
+        from glmplan.report.charts import check_chart
+
+        check_chart(search.plot)
     specs = [_with_number(traffic)] if traffic else ["closed:1", "poisson:1/s"]
     described, kinds = described_services(target, service, shape, *specs)
     slo = slo or described.promise
@@ -60,10 +66,17 @@ def command(
     targets, draws = parse_slo(slo), described.draws()
     found = [safe_load(described.service, kind, targets, **draws, most=search.most, seed=search.seed) for kind in kinds]
     if search.plot is not None:
-        from glmplan.serving.charts import safe_page
+        import numpy as np
+
+        from glmplan.report.simulation_charts import curves_of, safe_charts
 
         title = f"{target.model or 'own step time'} on {target.on or 'own machine'}: {slo}"
-        safe_page(found[0], targets, search.plot, title=title)
+        ends = [point.load for point in found[0].points]
+        loads = np.linspace(min(ends), min(max(ends), 2 * max(found[0].load, min(ends))), _CURVE)
+        if found[0].unit == "users":
+            loads = np.unique(np.round(loads))
+        curves = curves_of(described.service, kinds[0], loads, (described.low, described.high))
+        safe_charts(found[0], targets, search.plot, title=title, curves=curves)
     _show(found, search.form, described.basis, slo)
 
 
