@@ -169,7 +169,7 @@ def _span(node: _Node) -> float:
 
 
 def _positions(tops: list[_Node]) -> tuple[dict[str, tuple[float, int]], int, float]:
-    """Return middle [px] and level of every part, the lowest level, and the width [px]. Whatever is below a part has its room alone."""
+    """Return middle [px] and level of every part, the lowest level, and the width [px]; each part has its own room."""
     at: dict[str, tuple[float, int]] = {}
     lowest = [0]
 

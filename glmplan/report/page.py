@@ -23,13 +23,16 @@ figcaption{color:var(--faint);font-size:.9em}
 table{border-collapse:collapse;margin:1rem 0;width:100%;font-variant-numeric:tabular-nums}
 caption{text-align:left;font-weight:600;padding:.3rem 0;color:var(--ink)}
 th,td{padding:.25rem .6rem;text-align:right;vertical-align:top;border-bottom:1px solid var(--line)}
+td{white-space:nowrap} td.t{white-space:normal;overflow-wrap:anywhere;min-width:4rem}
 thead th{border-bottom:2px solid var(--faint);vertical-align:bottom} tbody th{font-weight:normal}
 td.t,th.t{text-align:left}
 pre,code{font:13px/1.45 ui-monospace,"Liberation Mono","DejaVu Sans Mono",monospace}
 pre{background:var(--part);padding:.7rem 1rem;border-radius:4px;white-space:pre-wrap;overflow-wrap:anywhere}
 .plots{display:flex;flex-wrap:wrap;gap:1rem}
 .good{color:var(--green)} .bad{color:var(--red)} .middling{color:var(--orange)}
-@media print{body{margin:0;max-width:none;font-size:10.5pt} h2,h3{break-after:avoid}
+@page{size:A4;margin:16mm 15mm 18mm;@bottom-right{content:counter(page) " / " counter(pages);font:8pt sans-serif}}
+@media print{body{margin:0;padding:0;max-width:none;font-size:9.5pt} h2,h3,caption{break-after:avoid}
+table{font-size:8pt} th,td{padding:.15rem .35rem} pre,code{font-size:8pt}
 figure,tr{break-inside:avoid} pre{border:1px solid var(--line)}}
 """
 
@@ -76,7 +79,7 @@ def table(caption: str, heads: Sequence[str], rows: Iterable[Sequence[str]], *, 
     rows : iterable of sequence of str
         Texts of the cells; the first of each names its row.
     left : iterable of int, optional
-        Columns whose text begins at the left; others are figures.
+        Numbers of the columns whose text begins at the left, [-]; others are figures.
 
     Returns
     -------
