@@ -23,6 +23,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "safe": ("glmplan.cli.safe", "The most users and the highest rate that keep a promise, and what breaks first."),
     "sweep": ("glmplan.cli.sweep", "Every combination of models, machines, formats, layouts and loads, as one table."),
     "size": ("glmplan.cli.size", "What to buy or rent for a model, a load and a promise, by cost and probability."),
+    "report": ("glmplan.cli.report", "One file for a decision: answer, plots, options, risks, sources, how to check."),
     "compare": ("glmplan.cli.compare", "Plans side by side, difference by difference, and what causes each."),
     "sensitivity": ("glmplan.cli.sensitivity", "What moves an answer, and how to know it better."),
     "hybrid": ("glmplan.cli.hybrid", "The cheapest mix of machines and APIs for classes of requests."),

@@ -78,7 +78,9 @@ def command(
     if page is None and docs.is_dir() and fit is None:
         page = docs / "accuracy.md"
     if page is not None:
-        for file in write_accuracy_page(found, page):
+        from glmplan.report.accuracy_plots import accuracy_plots
+
+        for file in write_accuracy_page(found, page, accuracy_plots(found)):
             say(f"written: {file}", err=True)
 
 

@@ -178,6 +178,7 @@ def draw(
     from glmplan.facts.catalogue.hosts import load_machine
     from glmplan.facts.files import write_atomically
     from glmplan.physics.network.placement import place
+    from glmplan.report.charts import standalone
     from glmplan.report.host_drawing import draw_svg, draw_text, svg_to_png
 
     host = load_machine(name)
@@ -188,7 +189,7 @@ def draw(
     form = form or ending or Picture.text
     if form is Picture.png and out is None:
         raise SpecError("must be given for a picture", field="--out")
-    drawing = draw_text(host, placement) + "\n" if form is Picture.text else draw_svg(host, placement)
+    drawing = draw_text(host, placement) + "\n" if form is Picture.text else standalone(draw_svg(host, placement))
     if out is None:
         say(drawing, end="")
     else:

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
 __all__ = ["SearchOptions", "command"]
 
+#: loads that a chart shows the times at [-]
+_CURVE = 10
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchOptions:
@@ -25,7 +28,7 @@ class SearchOptions:
 
     most: Annotated[float | None, typer.Option(help="Largest load to look at.")] = None
     seed: o.Seed = 0
-    plot: Annotated[Path | None, typer.Option(help="The curve as an HTML page.")] = None
+    plot: Annotated[Path | None, typer.Option(help="Charts: .html, .png or .svg.")] = None
     form: o.Format = Form.text
 
 
@@ -49,6 +52,10 @@ def command(
     from glmplan.prediction.own_site import site_calibration
     from glmplan.serving.traffic.promises import parse_slo
 
+    if search.plot is not None:
+        from glmplan.report.charts import check_chart
+
+        check_chart(search.plot)
     specs, usual = searched_traffic(traffic)
     described, kinds = described_services(target, service, shape, *specs, usual=usual)
     slo = slo or described.promise
@@ -58,10 +65,17 @@ def command(
     with site_calibration(service.deployment.calibration):
         found = [safe_of(described, kind, targets, most=search.most, seed=search.seed) for kind in kinds]
     if search.plot is not None:
-        from glmplan.serving.charts import safe_page
+        import numpy as np
+
+        from glmplan.report.simulation_charts import curves_of, safe_charts
 
         title = f"{target.model or 'own step time'} on {target.on or 'own machine'}: {slo}"
-        safe_page(found[0], targets, search.plot, title=title)
+        ends = [point.load for point in found[0].points]
+        loads = np.linspace(min(ends), min(max(ends), 2 * max(found[0].load, min(ends))), _CURVE)
+        if found[0].unit == "users":
+            loads = np.unique(np.round(loads))
+        curves = curves_of(described.service, kinds[0], loads, (described.low, described.high))
+        safe_charts(found[0], targets, search.plot, title=title, curves=curves)
     _show(found, search.form, described.basis, slo)
 
 

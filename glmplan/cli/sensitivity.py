@@ -35,6 +35,10 @@ def command(
     from glmplan.plan.ask import deployment as planned_for
     from glmplan.sizing.sensitivity import OUTCOMES, sensitivity
 
+    if plot is not None:
+        from glmplan.report.charts import check_chart
+
+        check_chart(plot)
     said = o.given(deployment) | {name: value for name, value in (("input", input), ("output", output)) if value}
     planned = planned_for(model, on, users=(users,), **said)
     rest, moves = sensitivity(planned, read_money(money), users=users, outcome=of)
@@ -51,9 +55,11 @@ def command(
         for one in moves
     ]
     if plot is not None:
-        from glmplan.sizing.charts import tornado_chart, write_chart
+        from glmplan.report.charts import write_chart
+        from glmplan.report.sizing_charts import tornado_chart
 
-        write_chart(tornado_chart(rows, title=f"{of} of {model} on {on}", unit=unit), plot)
+        title = f"{of} of {model} on {on}"
+        write_chart(tornado_chart(rows, title=title, unit=unit), plot, title=title)
     if form is Form.json:
         say(json.dumps({"outcome": of, "unit": unit, "value": rest, "moves": rows}, indent=2))
     elif form is Form.csv:

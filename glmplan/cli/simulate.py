@@ -19,8 +19,10 @@ from glmplan.cli.forms import Form
 from glmplan.cli.screen import console, say
 
 if TYPE_CHECKING:
+    from glmplan.plan.service import Described
     from glmplan.serving.simulate import Outcome
     from glmplan.serving.traffic.promises import Target
+    from glmplan.serving.traffic.spec import Traffic
 
 __all__ = ["RunOptions", "command"]
 
@@ -40,7 +42,7 @@ class RunOptions:
     replications: Annotated[int, typer.Option(help="Repetitions for confidence intervals.")] = 1
     seed: o.Seed = 0
     records: Annotated[Path | None, typer.Option(help="One record of each request, .csv or .parquet.")] = None
-    plot: Annotated[Path | None, typer.Option(help="Charts as an HTML page.")] = None
+    plot: Annotated[Path | None, typer.Option(help="Charts: .html, .png or .svg.")] = None
     ranges: Annotated[
         bool, typer.Option(help="Whether the interval of the step time and other seeds are simulated too.")
     ] = True
@@ -63,6 +65,10 @@ def command(
     from glmplan.serving.simulate import simulate
     from glmplan.serving.traffic.promises import parse_slo
 
+    if run.plot is not None:
+        from glmplan.report.charts import check_chart
+
+        check_chart(run.plot)
     targets = parse_slo(slo) if slo else ()
     described, [arriving] = described_services(target, service, shape, traffic)
     requests = run.requests
@@ -95,7 +101,7 @@ def command(
             )
     if run.plot is not None and not outcome.interrupted:
         title = f"{target.model or 'own step time'} on {target.on or 'own machine'}"
-        _plot(described.service, arriving, outcome, run.plot, title)
+        _plot(described, arriving, outcome, run.plot, title)
     _show(outcome, run.form, targets, described.basis, ranges)
     if outcome.interrupted:
         raise typer.Exit(130)
@@ -130,21 +136,21 @@ class _Progress:
             self._bar.stop()
 
 
-def _plot(service: Any, traffic: Any, outcome: Outcome, path: Path, title: str) -> None:
+def _plot(described: Described, traffic: Traffic, outcome: Outcome, path: Path, title: str) -> None:
     import numpy as np
 
-    from glmplan.serving.charts import simulation_page
-    from glmplan.serving.safe_load import load_curve
+    from glmplan.report.simulation_charts import Curves, curves_of, simulation_charts
 
-    curve: list[dict[str, float]] = []
+    curves: Curves = ([], [], [])
     if traffic.kind != "trace":
-        here = float(traffic.users if traffic.users is not None else traffic.rate)
+        here = float(traffic.users or traffic.rate or 1.0)
         loads = here * np.array([0.1, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0])
         if traffic.users is not None:
             loads = np.unique(np.maximum(1, np.round(loads)))
-        curve = load_curve(service, traffic, loads)
-    name = "users" if traffic.users is not None else "rate"
-    simulation_page(outcome, path, title=title, block_size=service.pool.block_size, curve=curve, load_name=name)
+        curves = curves_of(described.service, traffic, loads, (described.low, described.high))
+    name = "users" if traffic.users is not None else f"{'sessions' if traffic.kind == 'sessions' else 'requests'}/s"
+    size = described.service.pool.block_size
+    simulation_charts(outcome, path, title=title, block_size=size, curves=curves, load_name=name)
 
 
 def _clean(value: float) -> float | None:

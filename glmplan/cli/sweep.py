@@ -85,17 +85,16 @@ def command(
     """
     from glmplan.cli.money import read_money
     from glmplan.sizing.axes import MOST, read_sweep
-    from glmplan.sizing.charts import FORMS
     from glmplan.sizing.sweep_files import check_table
 
     sweep = read_sweep(o.given(axes), file=file, most=output.most or MOST)
     paid = read_money(money)
     if output.out is not None:
         check_table(output.out)
-    if output.plot is not None and output.plot.suffix not in FORMS:
-        from glmplan.errors import SpecError
+    if output.plot is not None:
+        from glmplan.report.charts import check_chart
 
-        raise SpecError("is no kind of chart", field="--plot", value=output.plot.suffix, choices=FORMS)
+        check_chart(output.plot)
     found = _computed(sweep, paid, money, output)
     frame = found.to_frame()
     if output.out is not None:
@@ -162,9 +161,11 @@ def _show(frame: pd.DataFrame, found: Swept, paid: Money, output: OutputOptions)
     names = tuple(word.strip() for word in output.frontier.split(",")) if output.frontier else _usual(frame)
     best = frontier({name: frame[name].to_numpy() for name in frame}, names)
     if output.plot is not None:
-        from glmplan.sizing.charts import sweep_chart, write_chart
+        from glmplan.report.charts import write_chart
+        from glmplan.report.sizing_charts import sweep_chart
 
-        write_chart(sweep_chart(frame, best, title="nothing beats the circles in " + ", ".join(names)), output.plot)
+        title = "nothing beats the circles in " + ", ".join(names)
+        write_chart(sweep_chart(frame, best, title=title), output.plot, title=title)
     if output.form is not Form.text:
         _print(frame, output.form)
         return

@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 import html
-import json
 from collections.abc import Sequence
 from typing import Any
 
+from glmplan.errors import SpecError
+from glmplan.extras import check_extra
 from glmplan.measure.explanations import Cause
 from glmplan.measure.ladder import LadderRecord
 from glmplan.measure.verdict import METRICS, Compared, by_chance, consistent
 from glmplan.readers.runs.figures import FIGURES
+from glmplan.report.charts import band, chart_svg, log_axis, rows_chart
+from glmplan.report.page import page, table
+from glmplan.report.palette import light
 from glmplan.units import QUANTILE_90
 
 __all__ = ["compared_json", "first_outside", "html_page", "standing"]
 
-_STYLE = """
-body { font: 15px/1.45 system-ui, sans-serif; margin: 2rem auto; max-width: 62rem; padding: 0 1rem; color: #1b1f24 }
-table { border-collapse: collapse; margin: 1rem 0; width: 100% } th, td { padding: .25rem .6rem; text-align: right }
-th { border-bottom: 2px solid #57606a } td { border-bottom: 1px solid #d0d7de } td.t, th.t { text-align: left }
-.reproduced { color: #116329 } .different { color: #a40e26 } .between { color: #7a4d00 }
-.plots { display: flex; flex-wrap: wrap; gap: 1rem }
-"""
+#: how a verdict looks
+_LOOK = {"reproduced": "good", "in between": "middling", "different": "bad"}
 
 
 def first_outside(compared: Sequence[Compared]) -> float | None:
@@ -131,29 +130,17 @@ def html_page(record: LadderRecord, compared: Sequence[Compared], causes: Sequen
     Returns
     -------
     str
-        The page. The plots need the Vega scripts of a public CDN; the tables do not.
+        The page, whole in itself. Without the extra `png` it has its tables and says that the plots are missing.
     """
     title = f"{record.endpoint.model} at {record.endpoint.url}"
     parts = [
-        "<!doctype html><html lang='en'><head><meta charset='utf-8'>",
-        f"<title>{html.escape(title)}</title><style>{_STYLE}</style>",
-        *(f"<script src='https://cdn.jsdelivr.net/npm/{name}'></script>" for name in _SCRIPTS),
-        f"</head><body><h1>{html.escape(title)}</h1>",
+        f"<h1>{html.escape(title)}</h1>",
         f"<p>{html.escape(_summary(record, compared))}</p>",
         _steps_table(record),
     ]
     if compared:
         parts += ["<h2>Predicted and measured</h2>", _compared_table(compared)]
-    parts.append("<div class='plots'>")
-    for metric in METRICS:
-        spec = _chart(record, compared, metric)
-        if spec is not None:
-            # the closing tag of a script must not stand in its own text
-            text = json.dumps(spec).replace("</", "<\\/")
-            parts.append(
-                f"<div id='{metric}'></div><script>vegaEmbed('#{metric}', {text}, {{actions: false}})</script>"
-            )
-    parts.append("</div>")
+    parts += _plots(record, compared)
     if causes:
         parts.append("<h2>Likely causes</h2><ol>")
         parts += [
@@ -161,11 +148,24 @@ def html_page(record: LadderRecord, compared: Sequence[Compared], causes: Sequen
             for c in causes
         ]
         parts.append("</ol>")
-    parts += ["<h2>The server</h2>", _facts_table(record), "</body></html>"]
-    return "\n".join(parts)
+    parts += ["<h2>The server</h2>", _facts_table(record)]
+    return page(title, "\n".join(parts))
 
 
-_SCRIPTS = ("vega@6", "vega-lite@6", "vega-embed@7")
+def _plots(record: LadderRecord, compared: Sequence[Compared]) -> list[str]:
+    """Drawings of the figures; the reason where they cannot be drawn: what was measured is never lost for a picture."""
+    try:
+        check_extra("vl_convert", field="plots")
+    except SpecError as error:
+        return [f"<p>{html.escape(str(error))}</p>"]
+    drawn = []
+    for metric in METRICS:
+        chart = _chart(record, compared, metric)
+        if chart is not None:
+            shown = chart_svg(chart, f"{_title(metric)}, measured and predicted", prefix=metric)
+            drawn.append(f"<figure id='{metric}'>{shown}</figure>")
+    words = "Points with their error: measured. Line with its 90 % interval: predicted."
+    return [f"<div class='plots'>{''.join(drawn)}</div><p class='faint'>{words}</p>"] if drawn else []
 
 
 def _summary(record: LadderRecord, compared: Sequence[Compared]) -> str:
@@ -183,38 +183,47 @@ def _summary(record: LadderRecord, compared: Sequence[Compared]) -> str:
 
 def _steps_table(record: LadderRecord) -> str:
     load = "rate" if record.plan.schedules else "users"
-    names = "".join(f"<th>{FIGURES[metric].heading}</th>" for metric in METRICS)
-    head = f"<table><tr><th>{load}</th><th>requests</th><th>faults</th>{names}<th class='t'>to know</th></tr>"
-    rows = []
-    for step in record.steps:
-        figures = "".join(f"<td>{_figure(step.figures.get(metric))}</td>" for metric in METRICS)
-        cells = (
-            f"<td>{step.level:g}</td><td>{step.figures.get('num_requests', 0):g}</td><td>{step.faults}</td>{figures}"
-        )
-        rows.append(f"<tr>{cells}<td class='t'>{html.escape('; '.join(step.notes))}</td></tr>")
-    return head + "".join(rows) + "</table>"
+    heads = [load, "requests", "faults", *(FIGURES[metric].heading for metric in METRICS), "to know"]
+    rows = [
+        [
+            f"{step.level:g}",
+            f"{step.figures.get('num_requests', 0):g}",
+            f"{step.faults}",
+            *(_figure(step.figures.get(metric)) for metric in METRICS),
+            "; ".join(step.notes),
+        ]
+        for step in record.steps
+    ]
+    return table("What was measured, step by step", heads, rows, left=(len(heads) - 1,))
 
 
 def _compared_table(compared: Sequence[Compared]) -> str:
-    head = "<table><tr><th>at</th><th class='t'>figure</th><th>measured</th><th>predicted</th><th>interval</th>"
-    head += "<th>difference</th><th class='t'>verdict</th></tr>"
+    heads = ["at", "figure", "measured", "predicted", "interval", "difference", "verdict"]
     rows = []
     for one in compared:
         interval = "" if one.low is None or one.high is None else f"{_figure(one.low)} - {_figure(one.high)}"
-        style = {"in between": "between"}.get(one.verdict, one.verdict)
-        cells = f"<td>{one.level:g}</td><td class='t'>{_title(one.metric)}</td>"
-        cells += f"<td>{_figure(one.measured)}</td><td>{_figure(one.predicted)}</td><td>{interval}</td>"
-        where = "" if one.inside else ", outside the interval"
-        cells += f"<td>{one.difference:+.1%}</td><td class='t {style}'>{one.verdict}{where}</td>"
-        rows.append(f"<tr>{cells}</tr>")
-    return head + "".join(rows) + "</table>"
+        rows.append(
+            [
+                f"{one.level:g}",
+                _title(one.metric),
+                _figure(one.measured),
+                _figure(one.predicted),
+                interval,
+                f"{one.difference:+.1%}",
+                one.verdict + ("" if one.inside else ", outside the interval"),
+            ]
+        )
+    drawn = table("Each figure, measured and predicted", heads, rows, left=(1, 6))
+    for verdict, look in _LOOK.items():
+        drawn = drawn.replace(f"<td class='t'>{verdict}", f"<td class='t {look}'>{verdict}")
+    return drawn
 
 
 def _facts_table(record: LadderRecord) -> str:
     facts = record.facts
     rows = [
         ("engine", " ".join(filter(None, (facts.engine, facts.version)))),
-        ("model", facts.model),
+        ("model", facts.model or ""),
         ("KV pool [token]", _figure(facts.kv_tokens)),
         ("sequences at once", _figure(facts.max_sequences)),
         ("longest request [token]", _figure(facts.max_context)),
@@ -222,11 +231,11 @@ def _facts_table(record: LadderRecord) -> str:
         ("pages that answered", ", ".join(facts.pages)),
         ("failed writes of the journal", str(record.journal_faults) if record.journal_faults else ""),
     ]
-    told = "".join(f"<tr><td class='t'>{n}</td><td class='t'>{html.escape(v)}</td></tr>" for n, v in rows if v)
-    return f"<table>{told}</table>"
+    told = [(name, value) for name, value in rows if value]
+    return table("What the server says of itself", ["what", "found"], told, left=(0, 1))
 
 
-def _chart(record: LadderRecord, compared: Sequence[Compared], metric: str) -> dict[str, Any] | None:
+def _chart(record: LadderRecord, compared: Sequence[Compared], metric: str) -> Any:
     import altair as alt
 
     measured = [
@@ -241,18 +250,16 @@ def _chart(record: LadderRecord, compared: Sequence[Compared], metric: str) -> d
     predicted = [
         {"level": c.level, "value": c.predicted, "low": c.low, "high": c.high} for c in compared if c.metric == metric
     ]
-    level = alt.X("level:Q", title="rate [1/s]" if record.plan.schedules else "users", scale=alt.Scale(type="log"))
+    level = alt.X(**log_axis("level", "rate [1/s]" if record.plan.schedules else "users"))
     title = _title(metric)
     layers: list[Any] = []
     if predicted:
-        base = alt.Chart(alt.Data(values=predicted)).encode(x=level)
-        layers.append(base.mark_area(opacity=0.25, color="#0969da").encode(y=alt.Y("low:Q", title=title), y2="high:Q"))
-        layers.append(base.mark_line(color="#0969da").encode(y=alt.Y("value:Q", title=title)))
-    points = alt.Chart(alt.Data(values=measured)).encode(x=level)
-    layers.append(points.mark_rule(color="#bc4c00").encode(y=alt.Y("below:Q", title=title), y2="above:Q"))
-    layers.append(points.mark_point(color="#bc4c00", filled=True, size=60).encode(y=alt.Y("value:Q", title=title)))
-    chart: dict[str, Any] = alt.layer(*layers).properties(width=280, height=220, title=title).to_dict()
-    return chart
+        layers.append(band(predicted, level, ("value", "low", "high"), title=title))
+    points = rows_chart(measured).encode(x=level)
+    colour = light("orange")
+    layers.append(points.mark_rule(color=colour, strokeWidth=2).encode(y=alt.Y("below:Q", title=title), y2="above:Q"))
+    layers.append(points.mark_point(color=colour, filled=True, size=60).encode(y=alt.Y("value:Q", title=title)))
+    return alt.layer(*layers).properties(width=280, height=220, title=title)
 
 
 def _title(metric: str) -> str:

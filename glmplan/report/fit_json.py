@@ -106,6 +106,7 @@ def _question(answer: FitAnswer) -> dict[str, Any]:
         "model": asked.model.name,
         "checkpoint": asked.checkpoint.name,
         "repository": asked.checkpoint.repository,
+        "source": asked.checkpoint.source,
         "on": asked.machine.text,
         "host": asked.machine.host.name,
         "accelerator": asked.machine.accelerator.name,

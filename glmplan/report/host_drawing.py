@@ -9,12 +9,15 @@ from glmplan.extras import wanted
 from glmplan.facts.schema.host import Host, PcieLink
 from glmplan.physics.network.placement import Placement, plan_loads
 from glmplan.physics.network.topology import LinkLoad
+from glmplan.report.palette import COLOURS, FULL, SERIES, light
 from glmplan.units import format_quantity
 
 __all__ = ["draw_svg", "draw_text", "svg_to_png"]
 
-#: Colours of pipeline stages, told apart also in grey.
-_STAGES = ("#4878a8", "#e49444", "#6a9f58", "#a87c9f", "#d1615d", "#85b6b2", "#967662", "#b8b0ac")
+#: width of a letter over the size of its font, on average and with some room [-]; sizes of names and details [px]
+_LETTER, _NAME, _DETAIL = 0.58, 12, 10
+#: room between the edge of a box and its text, and between boxes [px]
+_PAD, _GAP = 10.0, 14.0
 
 
 @dataclass(slots=True)
@@ -149,34 +152,45 @@ def _plan_lines(placement: Placement, phases: dict[str, list[LinkLoad]]) -> list
     return lines
 
 
-def _positions(tops: list[_Node], step: float) -> tuple[dict[str, tuple[float, int]], int, float]:
-    """Return column and level of every part, the lowest level, and the width."""
+def _wide(text: str, size: float) -> float:
+    """Width that a text takes at most, [px]"""
+    return len(text) * size * _LETTER
+
+
+def _box(node: _Node) -> float:
+    """Width of the box of a part: that of its longest text, [px]"""
+    return max(_wide(node.label, _NAME), _wide(node.detail, _DETAIL), 40.0) + 2 * _PAD
+
+
+def _span(node: _Node) -> float:
+    """Width that a part takes with all below it, [px]"""
+    below = sum(_span(child) + _GAP for child in node.children) - _GAP
+    return max(_box(node), below)
+
+
+def _positions(tops: list[_Node]) -> tuple[dict[str, tuple[float, int]], int, float]:
+    """Return middle [px] and level of every part, the lowest level, and the width [px]; each part has its own room."""
     at: dict[str, tuple[float, int]] = {}
-    cursor = [0.0]
     lowest = [0]
 
-    def put(node: _Node, level: int) -> float:
+    def put(node: _Node, left: float, level: int) -> None:
         lowest[0] = max(lowest[0], level)
-        if node.children:
-            columns = [put(child, level + 1) for child in node.children]
-            column = (columns[0] + columns[-1]) / 2
-        else:
-            column = cursor[0]
-            cursor[0] += step
-        at[node.key] = column, level
-        return column
+        at[node.key] = left + _span(node) / 2, level
+        start = left + (_span(node) - sum(_span(child) + _GAP for child in node.children) + _GAP) / 2
+        for child in node.children:
+            put(child, start, level + 1)
+            start += _span(child) + _GAP
 
+    edge = 0.0
     for top in tops:
-        put(top, 0)
-    return at, lowest[0], cursor[0]
+        put(top, edge, 0)
+        edge += _span(top) + _GAP
+    return at, lowest[0], edge - _GAP
 
 
 def _colour(share: float) -> str:
-    """Return grey for an idle link, then yellow to red as it fills."""
-    if share <= 0:
-        return "#9a9a9a"
-    mix = min(share, 1.0)
-    return f"#{int(230 - 30 * mix):02x}{int(190 - 160 * mix):02x}28"
+    """Return the colour of a link that is so full."""
+    return light([name for least, name in FULL if share >= least][-1])
 
 
 def draw_svg(host: Host, placement: Placement | None = None) -> str:
@@ -192,7 +206,8 @@ def draw_svg(host: Host, placement: Placement | None = None) -> str:
     Returns
     -------
     str
-        An SVG document. A link is as thick as its rate and as red as it is full in the busiest phase.
+        An SVG element for a page or, with `glmplan.report.charts.standalone`, for a file. A link is as thick as its
+        rate and as red as it is full in the busiest phase.
 
     Examples
     --------
@@ -203,16 +218,22 @@ def draw_svg(host: Host, placement: Placement | None = None) -> str:
     stages = placement.stages if placement else ()
     loads = [load for phase in plan_loads(host, stages).values() for load in phase] if placement else []
     tops = _tree(host, stages)
-    at, lowest, width = _positions(tops, 132.0)
+    at, lowest, wide = _positions(tops)
     stage_of = {f"accelerator {slot}": stage for stage, slots in enumerate(stages) for slot in slots}
-    width, top, gap = max(width, 560.0) + 24, 56.0, 84.0
-    notes = _network_lines(host) + ([f"order {placement.visible_devices}"] if placement else [])
-    height = top + gap * lowest + 60 + 18 * len(notes) + 12
-    lines, boxes, texts = [], [], []
+    left, top, gap = 16.0, 62.0, 92.0
+    notes = _network_lines(host) + ([f"order {placement.visible_devices}"] if placement else []) + _legend(placement)
+    heading = f"{host.name}: {host.title}"
+    width = max(
+        wide + 2 * left, *(_wide(text, size) + 2 * left for text, size in ((heading, 14), *((n, 11) for n in notes)))
+    )
+    height = top + gap * lowest + 46 + 18 * len(notes)
+    lines: list[str] = []
+    boxes: list[str] = []
+    texts: list[str] = []
 
     def place(node: _Node) -> tuple[float, float]:
-        column, level = at[node.key]
-        return column + 72, top + gap * (lowest if node.kind == "accelerator" else level)
+        middle, level = at[node.key]
+        return middle + left, top + gap * (lowest if node.kind == "accelerator" else level)
 
     def draw(node: _Node, parent: _Node | None) -> None:
         x, y = place(node)
@@ -222,43 +243,55 @@ def draw_svg(host: Host, placement: Placement | None = None) -> str:
             full = max((load.load / load.capacity for load in mine), default=0.0)
             thick = 1 + (node.link.bandwidth / 16e9 if node.link else 0.5)
             lines.append(
-                f'<line x1="{x0:.0f}" y1="{y0 + 18:.0f}" x2="{x:.0f}" y2="{y - 18:.0f}" '
+                f'<line x1="{x0:.0f}" y1="{y0 + 20:.0f}" x2="{x:.0f}" y2="{y - 20:.0f}" '
                 f'stroke="{_colour(full)}" stroke-width="{thick:.1f}"/>'
             )
-            text = " ".join(part for part in (_link_text(node.link), f"{full:.0%}" if full else "") if part)
-            if text:
-                texts.append(_label((x0 + x) / 2, (y0 + y) / 2 + 4, text, 9, "#111", halo=True))
-        fill = {"socket": "#dfe6ee", "root": "#eef1e4", "switch": "#f4e8d8", "display": "#f6d5d5"}.get(
-            node.kind, "#f2f2f2"
-        )
-        ink = "#111"
-        if node.key in stage_of:
-            fill, ink = _STAGES[stage_of[node.key] % len(_STAGES)], "#fff"
-        boxes.append(
-            f'<rect x="{x - 62:.0f}" y="{y - 18:.0f}" width="124" height="36" rx="4" fill="{fill}" stroke="#666"/>'
-            + _label(x, y - 3, node.label, 12, ink)
-            + _label(x, y + 11, node.detail if len(node.detail) < 27 else node.detail[:25] + "…", 8, ink)
-        )
+            words = [part for part in (_link_text(node.link), f"{full:.0%} full" if full else "") if part]
+            # near its own part, where lines of neighbours have parted
+            along = (y - 43 - y0) / (y - y0)
+            for line, text in enumerate(words):
+                down = y - 35 + 11 * (line - len(words) + 1)
+                texts.append(_label(x0 + (x - x0) * along, down, text, 9, light("ink"), halo=True))
+        boxes.append(_drawn_box(node, x, y, stage_of.get(node.key)))
         for child in node.children:
             draw(child, node)
 
     for root in tops:
         draw(root, None)
-    texts.append(_label(12, 24, f"{host.name}: {host.title}", 14, "#111", "start"))
+    texts.append(_label(left, 26, heading, 14, light("ink"), "start"))
     for index, note in enumerate(notes):
-        texts.append(_label(12, top + gap * lowest + 46 + 18 * index, note, 11, "#333", "start"))
+        texts.append(_label(left, top + gap * lowest + 48 + 18 * index, note, 11, light("faint"), "start"))
     head = (
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:.0f}" height="{height:.0f}" '
-        f'viewBox="0 0 {width:.0f} {height:.0f}" font-family="sans-serif">'
+        f'<svg xmlns="http://www.w3.org/2000/svg" role="img" aria-label="{escape(heading, {chr(34): "&quot;"})}" '
+        f'width="{width:.0f}" height="{height:.0f}" viewBox="0 0 {width:.0f} {height:.0f}" font-family="sans-serif">'
     )
-    return "\n".join([head, '<rect width="100%" height="100%" fill="#fff"/>', *lines, *boxes, *texts, "</svg>", ""])
+    paper = f'<rect width="100%" height="100%" fill="{light("paper")}"/>'
+    return "\n".join([head, paper, *lines, *boxes, *texts, "</svg>", ""])
+
+
+def _drawn_box(node: _Node, x: float, y: float, stage: int | None) -> str:
+    """The box of a part; a stage gives its colour to the edge, so that texts stay readable on light and dark."""
+    half = _box(node) / 2
+    fill = light(node.kind if node.kind in COLOURS else "part")
+    edge, thick = (light("faint"), 1) if stage is None else (light(SERIES[stage % len(SERIES)]), 4)
+    return (
+        f'<rect x="{x - half:.0f}" y="{y - 20:.0f}" width="{2 * half:.0f}" height="40" rx="4" fill="{fill}" '
+        f'stroke="{edge}" stroke-width="{thick}"/>'
+        + _label(x, y - 3 if node.detail else y + 4, node.label, _NAME, light("ink"))
+        + _label(x, y + 12, node.detail, _DETAIL, light("ink"))
+    )
+
+
+def _legend(placement: Placement | None) -> list[str]:
+    return ["links: grey idle, yellow in use, orange from 50 %, red from 90 % full; edges: stages"] if placement else []
 
 
 def _label(x: float, y: float, text: str, size: int, ink: str, anchor: str = "middle", *, halo: bool = False) -> str:
-    """Return a text; with a halo it can be read across a line."""
-    edge = ' stroke="#fff" stroke-width="3" paint-order="stroke"' if halo else ""
-    place = f'x="{x:.0f}" y="{y:.0f}" font-size="{size}" fill="{ink}" text-anchor="{anchor}"{edge}'
-    return f"<text {place}>{escape(text)}</text>"
+    """Return a text; with a halo, drawn below it, it can be read across a line."""
+    place = f'x="{x:.0f}" y="{y:.0f}" font-size="{size}" text-anchor="{anchor}"'
+    paper = light("paper")
+    below = f'<text {place} fill="{paper}" stroke="{paper}" stroke-width="4">{escape(text)}</text>' if halo else ""
+    return f'{below}<text {place} fill="{ink}">{escape(text)}</text>' if text else ""
 
 
 def svg_to_png(svg: str) -> bytes:

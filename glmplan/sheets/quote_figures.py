@@ -19,7 +19,15 @@ from glmplan.sizing.money import Money, watts_of
 __all__ = ["Answered", "Quoted", "columns_for"]
 
 _COLUMNS = (
-    *("read as", "fits", "tokens/s", "tokens/s (90 % from)", "tokens/s (90 % to)", "safe users", "{} per million tokens"),
+    *(
+        "read as",
+        "fits",
+        "tokens/s",
+        "tokens/s (90 % from)",
+        "tokens/s (90 % to)",
+        "safe users",
+        "{} per million tokens",
+    ),
     *("kW at the wall", "hazards", "evidence", "remark"),
 )
 

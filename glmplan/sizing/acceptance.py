@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from glmplan.errors import SpecError
@@ -9,7 +11,10 @@ from glmplan.serving.traffic.promises import parse_slo
 from glmplan.sizing.size_answer import Option, Sized
 from glmplan.sizing.size_figures import figures_of
 
-__all__ = ["acceptance_test"]
+__all__ = ["DEGREES", "acceptance_test", "degrees_set", "validate_command"]
+
+#: degrees of a layout that a measured run is told
+DEGREES = ("tp", "pp", "dp", "ep", "dcp")
 
 _PERCENT = {"mean": 50.0, "p50": 50.0, "p90": 90.0, "p95": 95.0, "p99": 99.0}
 
@@ -47,14 +52,15 @@ def acceptance_test(option: Option, found: Sized) -> str:
     figures = figures_of(option, found)
     ladder = sorted({1, *(max(round(each * share), 1) for share in (0.25, 0.5, 1.0)), each})
     planned = option.planned
-    degrees = _degrees(planned.holding.terms)
     # so many requests that the rarest of a promised percentile are ten
     requests = max(round(10 / (1 - _PERCENT[_rarest(asked.slo)] / 100)), 6 * each)
-    command = (
-        f"glmplan validate {asked.spec.name} --url http://MACHINE:8000/v1 --on {planned.asked.machine.text} "
-        f"--set weights={planned.asked.checkpoint.name} --set engine={planned.asked.engine} {degrees} "
-        f"--users {','.join(map(str, ladder))} --input {asked.traffic.input} --output {asked.traffic.output} "
-        f"--requests {requests} --out acceptance"
+    command = validate_command(
+        asked.spec.name,
+        planned.asked.machine.text,
+        {"weights": planned.asked.checkpoint.name, "engine": planned.asked.engine} | _degrees(planned.holding.terms),
+        users=ladder,
+        lengths=(asked.traffic.input, asked.traffic.output),
+        more=f"--requests {requests}",
     )
     lines = [
         f"# Acceptance test: {asked.spec.name} on {option.name}",
@@ -102,6 +108,63 @@ def _thresholds(slo: str, users: int, figures: dict[str, Any]) -> list[str]:
     return rows
 
 
-def _degrees(terms: Any) -> str:
-    named = {name: getattr(terms, name) for name in ("tp", "pp", "dp", "ep", "dcp")}
-    return " ".join(f"--set {name}={value}" for name, value in named.items() if value > 1 or name == "tp")
+def _degrees(terms: Any) -> dict[str, int]:
+    return degrees_set({name: getattr(terms, name) for name in DEGREES})
+
+
+def degrees_set(degrees: Mapping[str, int]) -> dict[str, int]:
+    """The degrees of a layout that a measured run has to be told.
+
+    Parameters
+    ----------
+    degrees : mapping of str to int
+        Degree of each of `DEGREES`, [-]
+
+    Returns
+    -------
+    dict of str to int
+        Those that are not 1, and the tensor-parallel degree.
+
+    Examples
+    --------
+    >>> degrees_set({"tp": 1, "pp": 3, "dp": 1, "ep": 1, "dcp": 1})
+    {'tp': 1, 'pp': 3}
+    """
+    return {name: degrees[name] for name in DEGREES if degrees[name] > 1 or name == "tp"}
+
+
+def validate_command(
+    model: str, on: str, facts: Mapping[str, object], *, users: Iterable[int], lengths: tuple[int, int], more: str = ""
+) -> str:
+    """Write the command that measures a delivered machine.
+
+    Parameters
+    ----------
+    model, on : str
+        As in the question.
+    facts : mapping of str to object
+        Columns of a run that say what is served.
+    users : iterable of int
+        Steps of the ladder, [-]
+    lengths : (int, int)
+        Prompt and answer, [token]
+    more : str, optional
+        Further options.
+
+    Returns
+    -------
+    str
+        A line for a shell.
+
+    Examples
+    --------
+    >>> validate_command("m", "2xh100-sxm", {"tp": 2}, users=(1, 8), lengths=(2048, 512))
+    'glmplan validate m --url http://MACHINE:8000/v1 --on 2xh100-sxm --set tp=2 --users 1,8 --input 2048 --output 512
+    --out acceptance'
+    """
+    told = " ".join(shlex.join(["--set", f"{name}={value}"]) for name, value in facts.items())
+    steps = ",".join(map(str, users))
+    return (
+        f"glmplan validate {shlex.quote(model)} --url http://MACHINE:8000/v1 --on {shlex.quote(on)} {told} "
+        f"--users {steps} --input {lengths[0]} --output {lengths[1]} {more + ' ' if more else ''}--out acceptance"
+    )

@@ -63,7 +63,7 @@ def test_records_and_charts_are_written(glmplan, capsys, tmp_path):
     assert code == 0
     assert "prefix cache" in out
     assert len(records.read_text().splitlines()) == 61
-    assert "ttft_ms" in plot.read_text()
+    assert "time to first token" in plot.read_text()
 
 
 def test_safe_answers_users_and_rate_and_what_breaks_first(glmplan, capsys, tmp_path):

@@ -161,7 +161,7 @@ def test_the_command_writes_its_record_report_and_journal(dense, tmp_path):
     assert "llama.cpp" in done.stdout and "no prediction" in done.stdout
     assert {file.name for file in out.iterdir()} == {"record.json", "runs.csv", "report.html", "journal.jsonl"}
     assert [step["level"] for step in json.loads((out / "record.json").read_text())["steps"]] == [1, 2]
-    assert "vegaEmbed" in (out / "report.html").read_text()
+    assert "<svg " in (out / "report.html").read_text()
     assert again.returncode == 2 and "--resume" in again.stderr
     # nothing was predicted, so the check cannot have passed
     assert resumed.returncode == 1

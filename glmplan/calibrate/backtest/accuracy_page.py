@@ -6,7 +6,7 @@ import csv
 import io
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -350,7 +350,9 @@ def accuracy_json(found: Accuracy) -> str:
     return json.dumps(content, indent=2) + "\n"
 
 
-def write_accuracy_page(found: Accuracy, page: str | Path) -> list[Path]:
+def write_accuracy_page(
+    found: Accuracy, page: str | Path, drawn: Mapping[str, tuple[str, bytes]] | None = None
+) -> list[Path]:
     """Write the page and its plots.
 
     Parameters
@@ -359,17 +361,17 @@ def write_accuracy_page(found: Accuracy, page: str | Path) -> list[Path]:
         The report.
     page : path
         The page; plots go to a folder of its name beside it.
+    drawn : mapping of str to (str, bytes), optional
+        Plots: title → file name and SVG.
 
     Returns
     -------
     list of pathlib.Path
-        Files written. Without the extra `png` there are no plots.
+        Files written.
     """
-    from glmplan.calibrate.backtest.accuracy_plots import accuracy_plots
-
     file = Path(page)
     written, plots = [], []
-    for title, (name, content) in accuracy_plots(found).items():
+    for title, (name, content) in (drawn or {}).items():
         written.append(file.with_suffix("") / name)
         write_atomically(written[-1], content)
         plots.append(f"{title}|{file.stem}/{name}")

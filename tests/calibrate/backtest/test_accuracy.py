@@ -28,6 +28,7 @@ from glmplan.errors import SpecError, UnknownFact
 from glmplan.prediction.from_row import question_of
 from glmplan.readers.runs.figures import FIGURES
 from glmplan.readers.runs.ledger import load_measurements
+from glmplan.report.accuracy_plots import accuracy_plots
 
 
 @pytest.fixture(scope="module")
@@ -126,8 +127,8 @@ def test_the_text_names_goals_and_worst_groups(found):
 
 
 def test_the_page_is_written_the_same_twice(found, tmp_path):
-    first = write_accuracy_page(found, tmp_path / "a" / "accuracy.md")
-    again = write_accuracy_page(found, tmp_path / "b" / "accuracy.md")
+    first = write_accuracy_page(found, tmp_path / "a" / "accuracy.md", accuracy_plots(found))
+    again = write_accuracy_page(found, tmp_path / "b" / "accuracy.md", accuracy_plots(found))
     assert [file.read_bytes() for file in first] == [file.read_bytes() for file in again]
     text = first[0].read_text()
     for file in first[1:]:

@@ -1,57 +1,22 @@
-"""Charts of sweeps and sizes: HTML with its data inside, PNG or SVG where the renderer is installed."""
+"""Charts of sweeps and of what moves an answer."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from glmplan.errors import SpecError
-from glmplan.extras import check_extra
-from glmplan.facts.files import write_atomically
+from glmplan.report.charts import log_axis, rows_chart
 
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["FORMS", "sweep_chart", "tornado_chart", "write_chart"]
+__all__ = ["sweep_chart", "tornado_chart"]
 
-#: endings of files that a chart is written to
-FORMS: tuple[str, ...] = (".html", ".png", ".svg")
 #: points that a page shows beside its frontier: more are a cloud that no browser draws quickly [-]
 _POINTS = 4000
 _SHOWN = ("model", "on", "checkpoint", "layout", "users", "input_tokens", "user_tokens_per_s", "output_tokens_per_s",
           "usd_month", "wall_w")  # fmt: skip
-
-
-def write_chart(chart: Any, path: str | Path) -> None:
-    """Write a chart.
-
-    Parameters
-    ----------
-    chart : altair.Chart
-        The chart.
-    path : path
-        An HTML, PNG or SVG file.
-
-    Raises
-    ------
-    SpecError
-        If the ending is none of these, or pictures cannot be drawn because the extra is not installed.
-    """
-    path = Path(path)
-    if path.suffix not in FORMS:
-        raise SpecError("is no kind of chart", field="--plot", value=path.suffix, choices=FORMS)
-    check_extra("vl_convert", field="--plot")
-    if path.suffix == ".html":
-        # the page carries its scripts and opens without a network
-        write_atomically(path, chart.to_html(inline=True))
-        return
-    import io
-
-    stream: Any = io.BytesIO() if path.suffix == ".png" else io.StringIO()
-    chart.save(stream, format=path.suffix[1:])
-    write_atomically(path, stream.getvalue())
 
 
 def sweep_chart(frame: pd.DataFrame, best: np.ndarray, *, title: str) -> Any:
@@ -77,18 +42,26 @@ def sweep_chart(frame: pd.DataFrame, best: np.ndarray, *, title: str) -> Any:
     known = np.flatnonzero(frame["output_tokens_per_s"].notna().to_numpy())
     if len(known) > _POINTS:
         known = known[np.linspace(0, len(known) - 1, _POINTS).astype(int)]
-    rows = np.union1d(known, np.flatnonzero(best))
-    part = frame.iloc[rows][shown].assign(best=best[rows])
+    kept = np.union1d(known, np.flatnonzero(best))
+    part = frame.iloc[kept][shown].assign(best=best[kept])
     part = part.astype(object).where(part.notna(), None)
-    base = alt.Chart(alt.Data(values=part.to_dict("records"))).encode(
-        x=alt.X("user_tokens_per_s:Q", title="speed of one user [token/s]", scale=alt.Scale(type="log")),
-        y=alt.Y("output_tokens_per_s:Q", title="speed of all users together [token/s]", scale=alt.Scale(type="log")),
+    rows = [
+        one | {"told": "; ".join(f"{name} {_short(value)}" for name, value in one.items() if name in shown and value)}
+        for one in part.to_dict("records")
+    ]
+    base = rows_chart(rows).encode(
+        x=alt.X(**log_axis("user_tokens_per_s", "speed of one user [token/s]")),
+        y=alt.Y(**log_axis("output_tokens_per_s", "speed of all users together [token/s]")),
         color=alt.Color("on:N", title="machine"),
-        tooltip=[alt.Tooltip(f"{name}:N") for name in shown],
+        description="told:N",
     )
     cloud = base.mark_circle(size=18, opacity=0.35)
     edge = base.transform_filter("datum.best").mark_point(size=70, filled=False)
     return (cloud + edge).properties(title=title, width=720, height=460)
+
+
+def _short(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def tornado_chart(rows: list[dict[str, Any]], *, title: str, unit: str) -> Any:
@@ -110,14 +83,15 @@ def tornado_chart(rows: list[dict[str, Any]], *, title: str, unit: str) -> Any:
     """
     import altair as alt
 
+    told = [one | {"told": f"{one['what']}: {_short(one['low'])} to {_short(one['high'])} {unit}"} for one in rows]
     return (
-        alt.Chart(alt.Data(values=rows))
+        rows_chart(told)
         .mark_bar()
         .encode(
             x=alt.X("low:Q", title=unit, scale=alt.Scale(zero=False)),
             x2="high:Q",
             y=alt.Y("what:N", sort=None, title=None),
-            tooltip=[alt.Tooltip(f"{name}:N") for name in rows[0]] if rows else [],
+            description="told:N",
         )
         .properties(title=title, width=640)
     )

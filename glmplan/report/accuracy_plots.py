@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
-import io
 import re
 from typing import Any
 
@@ -11,6 +9,9 @@ import numpy as np
 
 from glmplan.calibrate.backtest.accuracy import LARGE, Accuracy
 from glmplan.calibrate.step.crossvalidate import MODES
+from glmplan.extras import at_hand
+from glmplan.report.charts import chart_svg, log_axis, rows_chart, standalone
+from glmplan.report.palette import light
 
 __all__ = ["accuracy_plots"]
 
@@ -32,19 +33,14 @@ def accuracy_plots(found: Accuracy) -> dict[str, tuple[str, bytes]]:
     dict of str to (str, bytes)
         Title → file name and SVG; empty without the extra `png`.
     """
-    if importlib.util.find_spec("vl_convert") is None:
+    if not at_hand("vl_convert"):
         return {}
-    return {
-        "Predicted against measured, whole groups left out": ("predicted.svg", _svg(_predicted(found))),
-        "Error by group, whole groups left out": ("groups.svg", _svg(_by_group(found))),
-        "Coverage of the 90 % interval": ("coverage.svg", _svg(_coverage(found))),
+    drawn = {
+        "Predicted against measured, whole groups left out": ("predicted.svg", _predicted(found)),
+        "Error by group, whole groups left out": ("groups.svg", _by_group(found)),
+        "Coverage of the 90 % interval": ("coverage.svg", _coverage(found)),
     }
-
-
-def _svg(chart: Any) -> bytes:
-    out = io.StringIO()
-    chart.configure(aria=False).save(out, format="svg")
-    return re.sub(r"(\d+\.\d)\d+", r"\1", out.getvalue()).encode()
+    return {title: (name, standalone(chart_svg(one, title)).encode()) for title, (name, one) in drawn.items()}
 
 
 def _predicted(found: Accuracy) -> Any:
@@ -65,22 +61,13 @@ def _predicted(found: Accuracy) -> Any:
             for (x, y), n in zip(spots, counts, strict=True)
         ]
         ends = [float(measured.min()), float(measured.max())]
-        scale = alt.Scale(type="log")
-        spots_chart = (
-            alt.Chart(alt.Data(values=values), width=240, height=240, title=figure)
-            .mark_circle(opacity=0.6)
-            .encode(
-                x=alt.X("measured:Q", scale=scale, title=f"measured [{unit}]"),
-                y=alt.Y("predicted:Q", scale=scale, title=f"predicted [{unit}]"),
-                size=alt.Size("runs:Q", scale=alt.Scale(range=[6, 150]), legend=None),
-            )
-        )
-        diagonal = (
-            alt.Chart(alt.Data(values=[{"measured": end, "predicted": end} for end in ends]))
-            .mark_line(color="black", strokeWidth=1)
-            .encode(x="measured:Q", y="predicted:Q")
-        )
-        parts.append(spots_chart + diagonal)
+        x = alt.X(**log_axis("measured", f"measured [{unit}]"))
+        y = alt.Y(**log_axis("predicted", f"predicted [{unit}]"))
+        size = alt.Size("runs:Q", scale=alt.Scale(range=[6, 150]), legend=None)
+        spots_chart = rows_chart(values).mark_circle(opacity=0.6).encode(x=x, y=y, size=size)
+        diagonal = rows_chart([{"measured": end, "predicted": end} for end in ends])
+        line = diagonal.mark_line(color=light("ink"), strokeWidth=1).encode(x=x, y=y)
+        parts.append((spots_chart + line).properties(width=240, height=240, title=figure))
     return alt.hconcat(*parts)
 
 
@@ -98,17 +85,17 @@ def _by_group(found: Accuracy) -> Any:
         # bands of concurrency by their first number
         names = sorted({str(one["group"]) for one in values})
         order = sorted(names, key=lambda name: int(re.split(r"\D", name)[0])) if dimension == "concurrency" else names
-        base = alt.Chart(alt.Data(values=values), width=230, title=f"by {dimension}")
-        scale = alt.Scale(type="log", domain=[3, 500], clamp=True)
+        base = rows_chart(values).properties(width=230, title=f"by {dimension}")
+        error = log_axis("median", "error, median to 90th percentile [%]", domain=[3, 500], clamp=True)
         rule = base.mark_rule(opacity=0.5).encode(
             y=alt.Y("group:N", title=None, sort=order),
-            x=alt.X("median:Q", scale=scale, title="error, median to 90th percentile [%]"),
+            x=alt.X(**error),
             x2="p90:Q",
             yOffset="figure:N",
             color=alt.Color("figure:N", title=None),
         )
         spot = base.mark_point(filled=True, size=40).encode(
-            y=alt.Y("group:N", sort=order), x=alt.X("median:Q", scale=scale), yOffset="figure:N", color="figure:N"
+            y=alt.Y("group:N", sort=order), x=alt.X(**error), yOffset="figure:N", color="figure:N"
         )
         parts.append(rule + spot)
     return alt.hconcat(*parts)
@@ -126,7 +113,7 @@ def _coverage(found: Accuracy) -> Any:
                     share = 100 * float(table.inside[mode][mine].mean())
                     values.append({"left out": mode, "by": dimension, "group": str(group), "coverage": share})
     spots = (
-        alt.Chart(alt.Data(values=values), width=420, height=160)
+        rows_chart(values)
         .mark_tick(thickness=2)
         .encode(
             x=alt.X("coverage:Q", scale=alt.Scale(domain=[60, 100]), title="inside of the 90 % interval [%]"),
@@ -134,5 +121,5 @@ def _coverage(found: Accuracy) -> Any:
             color=alt.Color("by:N", title="large groups by"),
         )
     )
-    goal = alt.Chart(alt.Data(values=[{"coverage": 90}])).mark_rule(strokeDash=[4, 3]).encode(x="coverage:Q")
-    return spots + goal
+    goal = rows_chart([{"coverage": 90}]).mark_rule(strokeDash=[4, 3]).encode(x="coverage:Q")
+    return (spots + goal).properties(width=420, height=160)

@@ -1,0 +1,93 @@
+"""`glmplan report`: one file for a decision."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from glmplan.cli import options as o
+from glmplan.cli.fit import QuestionOptions
+from glmplan.cli.screen import say
+
+if TYPE_CHECKING:
+    from glmplan.plan import FitAnswer
+    from glmplan.sizing.money import Money
+
+__all__ = ["command"]
+
+
+@o.with_options()
+def command(
+    subjects: Annotated[
+        list[str], typer.Argument(help="A model, asked with --on; or plans that fit --format json wrote.")
+    ],
+    *,
+    on: Annotated[
+        list[str] | None, typer.Option(help="Machine: NxACCELERATOR, a host name or a TOML file; repeatable.")
+    ] = None,
+    out: Annotated[Path, typer.Option(help="The report: .html, .pdf or .md.")],
+    question: QuestionOptions,
+    money: o.MoneyOptions = o.MoneyOptions(),
+) -> None:
+    """Write one file for a decision: question, answer, plots, options, risks, assumptions, sources, how sure."""
+    from glmplan.cli.money import read_money
+    from glmplan.errors import SpecError
+    from glmplan.facts.files import understood
+    from glmplan.report.considered import is_plan, read_plan
+    from glmplan.report.decision import decision
+    from glmplan.report.decision_file import check_report, write_report
+
+    check_report(out)
+    paid = read_money(money)
+    files = [one for one in subjects if is_plan(one)]
+    models = [one for one in subjects if one not in files]
+    said = {name: value for name, value in o.given(question).items() if value is not False}
+    if models and not on:
+        raise SpecError("names no file with a plan, and a model needs --on", value=models[0])
+    if not models and (on or said):
+        words = "is of a model: a plan has been asked already"
+        raise SpecError(words, field="--on" if on else "--" + next(iter(said)).replace("_", "-"))
+    answers, records = _answers(models, on or [], said)
+    records += [read_plan(file) for file in files]
+    with understood(", ".join(files) or str(out), "plan"):
+        document = decision(records, paid, causes=_causes(answers, paid, records) if not files else ())
+        write_report(document, out)
+    say(str(out))
+
+
+def _answers(
+    models: Sequence[str], machines: Sequence[str], said: Mapping[str, Any]
+) -> tuple[list[FitAnswer], list[Mapping[str, Any]]]:
+    """Every model on every machine, and the record of each."""
+    from glmplan.plan import Words, fit_answer
+    from glmplan.report.fit_json import fit_record
+
+    answers = [fit_answer(Words(model=model, on=on, **said)) for model in models for on in machines]
+    return answers, [fit_record(answer) for answer in answers]
+
+
+def _causes(
+    answers: Sequence[FitAnswer], money: Money, records: Sequence[Mapping[str, Any]]
+) -> list[tuple[str, tuple[str, ...]]]:
+    """What makes the plans differ from the first, where both can be served."""
+    from glmplan.plan.ask import Deployed
+    from glmplan.report.considered import considered
+    from glmplan.report.decision import common_load
+    from glmplan.sizing.compare import causes_of, side_of
+
+    load = common_load([considered(record, money) for record in records])
+    if len(answers) < 2 or load is None:
+        return []
+    sides = [
+        side_of(Deployed(one.asked, one.holding, one.deployment), load, money)
+        if one.holding is not None and one.deployment is not None and one.users
+        else None
+        for one in answers
+    ]
+    first, *rest = sides
+    if first is None:
+        return []
+    return [(other.name, causes_of(first, other)) for other in rest if other is not None]

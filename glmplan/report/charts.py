@@ -1,0 +1,280 @@
+"""Charts as drawings that need nothing else: SVG, PNG, and pages without scripts.
+
+A chart is described with Altair and drawn at once. What a pointer rests on tells its figures; on a dark screen the
+colours change; a page opens without a network, prints, and is read by a screen reader.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from glmplan.errors import SpecError
+from glmplan.extras import check_extra, wanted
+from glmplan.facts.files import write_atomically
+from glmplan.report.page import page
+from glmplan.report.palette import SERIES, dark_rules, light
+
+__all__ = ["FORMS", "band", "chart_svg", "check_chart", "log_axis", "rows_chart", "standalone", "write_chart",
+           "write_charts"]  # fmt: skip
+
+#: endings of files that a chart is written to
+FORMS: tuple[str, ...] = (".html", ".png", ".svg")
+#: room that letters are given over what they need: fonts of readers differ [-]
+_ROOM = 1.16
+#: where a logarithmic axis may have its labels
+_TICKS = [lead * 10.0**power for power in range(-4, 10) for lead in (1, 2, 5)]
+#: whole numbers with thousands apart, what is smaller as it is
+_NUMBER = "datum.value >= 1 ? format(datum.value, ',.0f') : format(datum.value, '~g')"
+
+
+def check_chart(path: str | Path, *, field: str = "--plot") -> None:
+    """Refuse a file that no chart can be written to, before anything is computed.
+
+    Parameters
+    ----------
+    path : path
+        The file.
+    field : str, optional
+        The option that names it.
+
+    Raises
+    ------
+    SpecError
+        If its ending is none of `FORMS`, or the extra `png` is not installed.
+
+    Examples
+    --------
+    >>> check_chart("a.gif")
+    Traceback (most recent call last):
+    glmplan.errors.SpecError: --plot: '.gif' is no kind of chart; nearest: .png
+    """
+    path = Path(path)
+    if path.suffix not in FORMS:
+        raise SpecError("is no kind of chart", field=field, value=path.suffix or path.name, choices=FORMS)
+    check_extra("vl_convert", field=field)
+
+
+def _theme() -> dict[str, Any]:
+    """How every chart looks."""
+    ink, faint, line = light("ink"), light("faint"), light("line")
+    text = {"labelColor": ink, "titleColor": ink, "titleFontWeight": "normal"}
+    text |= {"labelFontSize": 11 * _ROOM, "titleFontSize": 12 * _ROOM}
+    axis = {"gridColor": line, "domainColor": faint, "tickColor": faint, "labelLimit": 400}
+    marks = {"line": {"strokeWidth": 2}, "area": {"opacity": 0.22}, "rule": {"color": ink}, "text": {"color": ink}}
+    return {
+        "background": light("paper"),
+        "font": "Arial, Liberation Sans, Helvetica, sans-serif",
+        "view": {"stroke": None},
+        "mark": {"color": light(SERIES[0])},
+        "range": {"category": [light(name) for name in SERIES]},
+        "axis": {**axis, **text, "titlePadding": 8},
+        "axisQuantitative": {"labelOverlap": "greedy", "labelSeparation": 8},
+        "legend": {**text, "labelLimit": 400},
+        "title": {"color": ink, "fontSize": 14 * _ROOM, "anchor": "start", "offset": 10},
+        **marks,
+    }
+
+
+def log_axis(name: str, title: str, **more: Any) -> dict[str, Any]:
+    """A logarithmic axis whose labels stand apart and are written out.
+
+    Parameters
+    ----------
+    name : str
+        Field of the rows.
+    title : str
+        What it is, with its unit.
+    **more
+        Anything else of `altair.Scale`.
+
+    Returns
+    -------
+    dict
+        Arguments of `altair.X` or `altair.Y`.
+
+    Examples
+    --------
+    >>> log_axis("users", "users at once")["shorthand"]
+    'users:Q'
+    """
+    import altair as alt
+
+    axis = alt.Axis(labelExpr=_NUMBER, values=_TICKS)
+    scale = alt.Scale(**({"type": "log", "nice": False, "padding": 8} | more))
+    return {"shorthand": f"{name}:Q", "title": title, "scale": scale, "axis": axis}
+
+
+def rows_chart(rows: Iterable[Mapping[str, Any]]) -> Any:
+    """A chart of rows, to be given a mark.
+
+    Parameters
+    ----------
+    rows : iterable of mapping
+        Field → value.
+
+    Returns
+    -------
+    altair.Chart
+        With the rows inside.
+    """
+    import altair as alt
+
+    return alt.Chart(alt.Data(values=list(rows)))
+
+
+def band(
+    rows: Iterable[Mapping[str, Any]],
+    x: Any,
+    y: tuple[str, str, str],
+    *,
+    title: str,
+    wide: bool = False,
+    **encoding: Any,
+) -> Any:
+    """A line with its interval as a band.
+
+    Parameters
+    ----------
+    rows : iterable of mapping
+        Field → value.
+    x : altair.X
+        What it is over.
+    y : (str, str, str)
+        Fields of the line and of the lower and upper end of the band.
+    title : str
+        Of the other axis, with its unit.
+    wide : bool, optional
+        Whether that axis is logarithmic.
+    **encoding
+        Further channels of both, as `color`.
+
+    Returns
+    -------
+    altair.LayerChart
+        The band below the line; points carry their figures.
+    """
+    import altair as alt
+
+    base = rows_chart(rows).encode(x=x, **encoding)
+
+    def up(name: str) -> Any:
+        axis = alt.Axis(labelExpr=_NUMBER)
+        return alt.Y(**log_axis(name, title)) if wide else alt.Y(f"{name}:Q", title=title, axis=axis)
+
+    area = base.mark_area().encode(y=up(y[1]), y2=alt.Y2(f"{y[2]}:Q"))
+    line = base.mark_line().encode(y=up(y[0]))
+    points = base.mark_point(filled=True, size=36, opacity=1).encode(y=up(y[0]))
+    return area + line + points
+
+
+def chart_svg(chart: Any, label: str, *, prefix: str = "a") -> str:
+    """Draw a chart.
+
+    Parameters
+    ----------
+    chart : altair chart
+        What is drawn.
+    label : str
+        What it shows, for whoever cannot see it.
+    prefix : str, optional
+        Letters that no other drawing of the same page has, for its inner names.
+
+    Returns
+    -------
+    str
+        An SVG element for a page; `standalone` makes a file of it.
+
+    Raises
+    ------
+    SpecError
+        If the extra `png` is not installed.
+    """
+    converter = wanted("vl_convert", field="charts")
+    svg = str(converter.vegalite_to_svg(chart.configure(**_theme()).to_dict()))
+    svg = re.sub(r"(\d+\.\d)\d+", r"\1", svg).replace('role="graphics-symbol" ', "")
+    # what a screen reader hears of a mark is also what a pointer that rests on it shows
+    svg = re.sub(r'<path aria-label="([^"]*)"([^>]*?)(?:/>|></path>)', r"<path\2><title>\1</title></path>", svg)
+    svg = re.sub(r'(id="|url\(#)clip', rf"\g<1>{prefix}clip", svg).replace('fill="white"', f'fill="{light("paper")}"')
+    svg = re.sub(r' (?:aria-(?:hidden|roledescription)|role)="[^"]*"', "", svg)
+    svg = re.sub(r'font-size="([\d.]+)px"', lambda found: f'font-size="{float(found[1]) / _ROOM:.3g}px"', svg)
+    return svg.replace("<svg ", f'<svg role="img" aria-label="{escape(label)}" ', 1)
+
+
+def standalone(svg: str) -> str:
+    """Make a drawing a file that is dark on a dark screen by itself.
+
+    Parameters
+    ----------
+    svg : str
+        An SVG element.
+
+    Returns
+    -------
+    str
+        The same with its rules for dark screens inside.
+    """
+    head, rest = svg.split(">", 1)
+    return f"{head}><style>{dark_rules()}</style>{rest}"
+
+
+def write_chart(chart: Any, path: str | Path, *, title: str) -> None:
+    """Write one chart.
+
+    Parameters
+    ----------
+    chart : altair chart
+        What is drawn.
+    path : path
+        An HTML, PNG or SVG file.
+    title : str
+        What it shows.
+
+    Raises
+    ------
+    SpecError
+        If the ending is none of these, the extra `png` is not installed, or the file cannot be written.
+    """
+    write_charts([(title, chart)], path, title=title)
+
+
+def write_charts(charts: Iterable[tuple[str, Any]], path: str | Path, *, title: str) -> None:
+    """Write charts: a page of all of them, or a picture in which they stand below each other.
+
+    Parameters
+    ----------
+    charts : iterable of (str, altair chart)
+        What each shows, and the chart.
+    path : path
+        An HTML, PNG or SVG file.
+    title : str
+        Title of the page.
+
+    Raises
+    ------
+    SpecError
+        As in `write_chart`.
+    """
+    path, charts = Path(path), list(charts)
+    check_chart(path)
+    if path.suffix == ".html":
+        if len(charts) == 1:  # the page says it
+            charts = [(title, charts[0][1].properties(title=""))]
+        drawn = [
+            f"<figure>{chart_svg(one, name, prefix=f'c{number}')}</figure>" for number, (name, one) in enumerate(charts)
+        ]
+        write_atomically(path, page(title, "\n".join([f"<h1>{escape(title)}</h1>", *drawn])))
+        return
+    import altair as alt
+
+    whole = (
+        charts[0][1]
+        if len(charts) == 1
+        else alt.vconcat(*(one for _, one in charts)).resolve_scale(color="independent")
+    )
+    svg = standalone(chart_svg(whole, title))
+    png = wanted("vl_convert", field="--plot").svg_to_png
+    write_atomically(path, svg if path.suffix == ".svg" else bytes(png(svg, scale=2.0)))

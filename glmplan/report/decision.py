@@ -1,0 +1,295 @@
+"""A report for a decision: question, answer, options, risks, assumptions, how sure, how to check after delivery.
+
+It is made of the records that `glmplan fit --format json` writes, so its figures are those of `fit`; costs are those of
+`glmplan.sizing`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from glmplan.plan.text import LIMITS, number
+from glmplan.report.considered import Considered, considered, month_lines, row_at
+from glmplan.report.decision_plots import cost_drawing, fullest, machine_drawing, memory_drawing, users_drawing
+from glmplan.report.decision_proof import assumptions, checks, evidence, risks
+from glmplan.report.document import Block, Document, Heading, Points, Table, Text
+from glmplan.sizing.money import Money
+
+__all__ = ["answer_sentences", "common_load", "decision"]
+
+_VERDICTS = {"fits": "Yes", "tight": "Narrowly", "does_not_fit": "No", "unknown": "Unknown"}
+
+
+def decision(
+    records: Sequence[Mapping[str, Any]], money: Money, *, causes: Sequence[tuple[str, Sequence[str]]] = ()
+) -> Document:
+    """Write a report.
+
+    Parameters
+    ----------
+    records : sequence of mapping
+        Plans, the one that is asked about first.
+    money : Money
+        Prices and terms.
+    causes : sequence of (str, sequence of str), optional
+        What makes each of the others differ from the first, in words.
+
+    Returns
+    -------
+    Document
+        The report; `glmplan.report.document` writes it as HTML or Markdown.
+
+    Raises
+    ------
+    SpecError
+        If prices are in different currencies.
+    """
+    plans = [considered(record, money) for record in records]
+    first, load = plans[0], common_load(plans)
+    asked = first.record["question"]
+    blocks: list[Block] = [Heading("Question"), Text(_question(plans)), Heading("Answer")]
+    blocks.append(Text(" ".join(answer_sentences(plans, load))))
+    blocks += [Heading("Speed"), *_drawn(users_drawing(plans)), *(_users(one) for one in plans if one.record["users"])]
+    blocks += [Heading("Memory"), *_drawn(memory_drawing(plans)), *_memory(plans)]
+    blocks += [Heading("Machine"), *_drawn(machine_drawing(first)), *_machine(first)]
+    blocks += [Heading("Cost"), *_drawn(cost_drawing(plans)), *_cost(plans)]
+    blocks += [Heading("Options"), _options(plans, load)]
+    for name, why in causes:
+        blocks += [Text(f"{name}, beside {first.name}:"), Points(tuple(line.strip() for line in why))]
+    blocks += _changes(first)
+    blocks += risks(plans) + assumptions(plans, money) + evidence(plans, load) + checks(first, load)
+    return Document(f"{asked['model']} {asked['checkpoint']} on {asked['on']}: a report for a decision", tuple(blocks))
+
+
+def _drawn(drawing: Any) -> list[Block]:
+    return [] if drawing is None else [drawing]
+
+
+def common_load(plans: Sequence[Considered]) -> int | None:
+    """The number of users at which plans are compared.
+
+    Parameters
+    ----------
+    plans : sequence of Considered
+        The plans.
+
+    Returns
+    -------
+    int or None
+        The largest row that all plans that work have and that is safe for the first of them, else the smallest; None
+        where they have none in common, [-]
+    """
+    tables = [{row["users"] for row in one.record["users"]} for one in plans if one.works]
+    if not tables:
+        return None
+    both = sorted(set.intersection(*tables))
+    safe = next(one.record["safe"] for one in plans if one.works)
+    below = [users for users in both if safe and users <= safe["users"]]
+    return below[-1] if below else both[0] if both else None
+
+
+def _question(plans: Sequence[Considered]) -> str:
+    asked = plans[0].record["question"]
+    machine = f"{asked['accelerator_count']} × {asked['accelerator']} ({asked['on']})"
+    words = (
+        f"Can {asked['model']} with {asked['checkpoint']} weights be served by {asked['engine']} "
+        f"{asked['engine_version'] or ''} on {machine}, with prompts of {asked['input_tokens']:,} and answers of "
+        f"{asked['output_tokens']:,} tokens"
+    ).replace("  ", " ")
+    if asked["context_tokens"]:
+        words += f" and requests up to {asked['context_tokens']:,} tokens"
+    words += ": how fast, for how many users, for how much money, and how sure is that?"
+    if len(plans) > 1:
+        words += " Beside it: " + "; ".join(one.name for one in plans[1:]) + "."
+    return words
+
+
+def answer_sentences(plans: Sequence[Considered], load: int | None) -> list[str]:
+    """The answer in three sentences: does it work, how well, for how much.
+
+    Parameters
+    ----------
+    plans : sequence of Considered
+        The plans.
+    load : int or None
+        Users at once at which costs are given, [-]
+
+    Returns
+    -------
+    list of str
+        Sentences.
+    """
+    first = plans[0]
+    record = first.record
+    headline = record["headline"][:1].lower() + record["headline"][1:]
+    return [f"{_VERDICTS[record['verdict']]}: {first.name} {_said(headline)}.", _speed(first), _money(plans, load)]
+
+
+def _said(headline: str) -> str:
+    return headline if headline.startswith(("fits", "does not fit")) else f"is {headline}"
+
+
+def _speed(one: Considered) -> str:
+    record = one.record
+    row, safe = row_at(record, 1), record["safe"]
+    if not record["users"]:
+        nearest = next((change for change in record["changes"] if change["verdict"] in ("fits", "tight")), None)
+        return "No speed can be given" + (f"; the nearest plan that works is {nearest['what']}." if nearest else ".")
+    words = []
+    if row is not None and row["output_tokens_per_s_per_request"] is not None:
+        words.append(f"one user gets {_span(row['output_tokens_per_s_per_request'])} tokens a second")
+    if safe is not None:
+        why = safe["limits"][safe["limit"]]["why"]
+        limit = LIMITS.get(safe["limit"], safe["limit"])
+        words.append(
+            f"{safe['users']:,} users at once are safe ({safe['expected']:,} if everything is as in the mean), limited "
+            f"by {limit}: {why}"
+        )
+    told = ", and ".join(words)
+    return told[:1].upper() + told[1:] + "."
+
+
+def _money(plans: Sequence[Considered], load: int | None) -> str:
+    first = plans[0]
+    way = first.paid
+    if way is None or way.usd is None:
+        missing = next((one.missing for one in first.ways if one.missing), "the machine is not in this catalogue")
+        return f"What it costs is not known: {missing}."
+    words = f"A month costs {way.usd:,.0f} {first.currency} ({way.paid}"
+    words += f"; {way.low:,.0f} to {way.high:,.0f})" if way.low is not None and way.high != way.low else ")"
+    each = None if load is None else first.per_million(load)
+    if each is not None:
+        words += f", which at {load} users at once is {number(each)} {first.currency} for a million output tokens"
+    rest = [(one.per_million(load), one) for one in plans if load is not None and one.works]
+    known = [(usd, one) for usd, one in rest if usd is not None]
+    if len(known) > 1:
+        least = min(known, key=lambda pair: pair[0])
+        words += f"; of {len(known)} options {least[1].name} costs least for a token there, "
+        words += f"{number(least[0])} {first.currency} a million"
+    return words + "."
+
+
+def _span(figure: Mapping[str, float] | None, factor: float = 1.0) -> str:
+    if figure is None:
+        return "unknown"
+    value, low, high = (number(figure[end] * factor) for end in ("value", "low", "high"))
+    return f"{value} ({low} to {high})"
+
+
+def _users(one: Considered) -> Table:
+    rows = tuple(
+        (
+            f"{row['users']:,}",
+            _span(row["ttft_mean_ms"], 1e-3),
+            _span(row["output_tokens_per_s_per_request"]),
+            _span(row["output_tokens_per_s"]),
+            f"{row['context_each_tokens']:,}",
+        )
+        for row in one.record["users"]
+    )
+    heads = (
+        "users at once",
+        "first token [s]",
+        "each [token/s]",
+        "all together [token/s]",
+        "longest context each [token]",
+    )
+    return Table(f"{one.name}: what users see, with 90 % intervals", heads, rows)
+
+
+def _memory(plans: Sequence[Considered]) -> list[Block]:
+    from glmplan.report.decision_plots import memory_parts
+
+    rows = []
+    for one in plans:
+        row, memory = fullest(one), one.record["memory"]
+        if row is None:
+            continue
+        parts = ", ".join(f"{words} {size:.1f}" for words, size in memory_parts(row))
+        pool = memory["kv_pool_tokens"]
+        told = f"{pool['value']:,} ({pool['low']:,} to {pool['high']:,})"
+        rows.append((one.name, row["label"], parts, f"{row['capacity_gib']:.1f}", told))
+    if not rows:
+        return [Text("The memory of the part is not published.")]
+    heads = ("plan", "card", "holds [GiB]", "can hold [GiB]", "KV cache of the plan [token]")
+    return [Table("The card with the least room for the cache", heads, tuple(rows), left=(0, 1, 2))]
+
+
+def _machine(one: Considered) -> list[Block]:
+    if one.machine is None:
+        return [
+            Text(f"{one.record['question']['on']} is not in this catalogue: neither its links nor its price is known.")
+        ]
+    kw = (
+        "The draw at the wall is not known."
+        if one.kw is None
+        else f"It draws {one.kw:.1f} kW at the wall while it serves."
+    )
+    plan = one.record["plan"]
+    layout = f"Layout {plan['layout']}, KV cache {plan['kv'].upper()} ({plan['kv_why']}). " if plan else ""
+    return [Text(layout + kw)]
+
+
+def _cost(plans: Sequence[Considered]) -> list[Block]:
+    rows = []
+    for one in plans:
+        for way in one.ways:
+            if way.month is None:
+                rows.append((one.name, way.paid, "unknown", "", f"missing: {way.missing}"))
+                continue
+            lines = ", ".join(f"{name} {amount:,.0f}" for name, amount in month_lines(way))
+            span = f"{way.low:,.0f} to {way.high:,.0f}" if way.low is not None and way.high is not None else ""
+            rows.append((one.name, way.paid, f"{way.usd:,.0f}", span, lines))
+    if not rows:
+        return [Text("No price is known.")]
+    heads = ("plan", "way", f"{plans[0].currency} a month", "over published prices", "of which")
+    return [Table("What a month costs", heads, tuple(rows), left=(0, 1, 4))]
+
+
+def _options(plans: Sequence[Considered], load: int | None) -> Table:
+    money = plans[0].currency
+    names = (
+        "verdict", "layout", "engine", "safe users", "one user [token/s]",
+        f"all at {load} users [token/s]" if load else "all [token/s]", "longest request [token]", f"{money} a month",
+        f"{money} per million output tokens at {load} users" if load else f"{money} per million output tokens",
+        "draw at the wall [kW]", "evidence",
+    )  # fmt: skip
+    columns = [_option(one, load) for one in plans]
+    rows = tuple((name, *(column[index] for column in columns)) for index, name in enumerate(names))
+    return Table("Plans side by side", ("", *(one.name for one in plans)), rows, left=tuple(range(len(plans) + 1)))
+
+
+def _option(one: Considered, load: int | None) -> list[str]:
+    record, asked = one.record, one.record["question"]
+    single, at = row_at(record, 1), None if load is None else row_at(record, load)
+    each = None if load is None else one.per_million(load)
+    paid = one.paid
+    return [
+        record["verdict"].replace("_", " "),
+        record["plan"]["layout"] if record["plan"] else "",
+        f"{asked['engine']} {asked['engine_version'] or ''}".strip(),
+        f"{record['safe']['users']:,}" if record["safe"] else "unknown",
+        _span(single["output_tokens_per_s_per_request"]) if single else "unknown",
+        _span(at["output_tokens_per_s"]) if at else "unknown",
+        f"{record['context']['one_request_tokens']:,} ({record['context']['one_request_tokens_low']:,} for sure)",
+        "unknown" if paid is None or paid.usd is None else f"{paid.usd:,.0f} ({paid.paid})",
+        "unknown" if each is None else number(each),
+        "unknown" if one.kw is None else f"{one.kw:.1f}",
+        record["evidence"],
+    ]
+
+
+def _changes(one: Considered) -> list[Block]:
+    rows = tuple(
+        (
+            change["what"],
+            change["verdict"].replace("_", " "),
+            number(change["one_user_tokens_per_s"]) if change["one_user_tokens_per_s"] else "",
+            number(change["total_tokens_per_s"]) if change["total_tokens_per_s"] else "",
+            change["note"],
+        )
+        for change in one.record["changes"]
+    )
+    heads = ("change", "verdict", "one user [token/s]", "all [token/s]", "to know")
+    return [Table(f"What would change {one.name}", heads, rows, left=(0, 1, 4))] if rows else []

@@ -1,0 +1,102 @@
+"""One HTML page with everything inside: no script, no network; text from outside is escaped."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from html import escape
+
+from glmplan.report.palette import css_variables, dark_rules
+
+__all__ = ["page", "table"]
+
+_STYLE = """
+:root{color-scheme:light dark}
+body{font:15px/1.5 system-ui,"Liberation Sans","DejaVu Sans",sans-serif;margin:2rem auto;max-width:64rem;
+padding:0 1rem;color:var(--ink);background:var(--paper)}
+h1{font-size:1.6rem;line-height:1.25;margin:0 0 .5rem}
+h2{font-size:1.2rem;margin:2rem 0 .5rem;padding-bottom:.2rem;border-bottom:1px solid var(--line)}
+h3{font-size:1rem;margin:1.2rem 0 .3rem}
+a{color:var(--blue);overflow-wrap:anywhere} .faint{color:var(--faint)}
+figure{margin:1rem 0;overflow-x:auto} figure svg{max-width:100%;height:auto}
+figcaption{color:var(--faint);font-size:.9em}
+.scroll{overflow-x:auto}
+table{border-collapse:collapse;margin:1rem 0;width:100%;font-variant-numeric:tabular-nums}
+caption{text-align:left;font-weight:600;padding:.3rem 0;color:var(--ink)}
+th,td{padding:.25rem .6rem;text-align:right;vertical-align:top;border-bottom:1px solid var(--line)}
+td{white-space:nowrap} td.t{white-space:normal;overflow-wrap:anywhere;min-width:4rem}
+thead th{border-bottom:2px solid var(--faint);vertical-align:bottom} tbody th{font-weight:normal}
+td.t,th.t{text-align:left}
+pre,code{font:13px/1.45 ui-monospace,"Liberation Mono","DejaVu Sans Mono",monospace}
+pre{background:var(--part);padding:.7rem 1rem;border-radius:4px;white-space:pre-wrap;overflow-wrap:anywhere}
+.plots{display:flex;flex-wrap:wrap;gap:1rem}
+.good{color:var(--green)} .bad{color:var(--red)} .middling{color:var(--orange)}
+@page{size:A4;margin:16mm 15mm 18mm;@bottom-right{content:counter(page) " / " counter(pages);font:8pt sans-serif}}
+@media print{body{margin:0;padding:0;max-width:none;font-size:9.5pt} h2,h3,caption{break-after:avoid}
+table{font-size:8pt} th,td{padding:.15rem .35rem} pre,code{font-size:8pt}
+figure,tr{break-inside:avoid} pre{border:1px solid var(--line)}}
+"""
+
+
+def page(title: str, body: str, *, style: str = "") -> str:
+    """Make a page.
+
+    Parameters
+    ----------
+    title : str
+        Its title, as text.
+    body : str
+        HTML; whoever makes it escapes what is in it.
+    style : str, optional
+        Further CSS.
+
+    Returns
+    -------
+    str
+        The page.
+
+    Examples
+    --------
+    >>> "<title>a &lt; b</title>" in page("a < b", "<p>c</p>")
+    True
+    """
+    return (
+        "<!doctype html>\n<html lang='en'><head><meta charset='utf-8'>"
+        "<meta name='viewport' content='width=device-width,initial-scale=1'>"
+        f"<title>{escape(title)}</title>\n<style>{css_variables()}\n{dark_rules()}{_STYLE}{style}</style></head>\n"
+        f"<body><main>\n{body}\n</main></body></html>\n"
+    )
+
+
+def table(caption: str, heads: Sequence[str], rows: Iterable[Sequence[str]], *, left: Iterable[int] = (0,)) -> str:
+    """Make a table that a screen reader can walk: a caption, heads of columns, a head for each row.
+
+    Parameters
+    ----------
+    caption : str
+        What it shows.
+    heads : sequence of str
+        Names of the columns.
+    rows : iterable of sequence of str
+        Texts of the cells; the first of each names its row.
+    left : iterable of int, optional
+        Numbers of the columns whose text begins at the left, [-]; others are figures.
+
+    Returns
+    -------
+    str
+        HTML, escaped.
+
+    Examples
+    --------
+    >>> table("t", ["a", "b"], [["1 < 2", "3"]]).count("scope=")
+    3
+    """
+    begins = set(left)
+    style = [" class='t'" if column in begins else "" for column in range(len(heads))]
+    head = "".join(f"<th scope='col'{style[column]}>{escape(name)}</th>" for column, name in enumerate(heads))
+    lines = []
+    for first, *rest in rows:
+        cells = "".join(f"<td{style[column]}>{escape(cell)}</td>" for column, cell in enumerate(rest, 1))
+        lines.append(f"<tr><th scope='row'{style[0]}>{escape(first)}</th>{cells}</tr>")
+    inside = f"<caption>{escape(caption)}</caption><thead><tr>{head}</tr></thead><tbody>{''.join(lines)}</tbody>"
+    return f"<div class='scroll'><table>{inside}</table></div>"
