@@ -84,7 +84,7 @@ def solve_under(
     peers = [one for one in solution.ranked if one.alone and one.holding.verdict == first.holding.verdict]
     if len(peers) == 1 or first.holding.verdict == "does_not_fit":
         return solution
-    soon = _steady_answers(asked, peers)
+    soon = _steady_answers(asked, peers, traffic.users or shown_users(asked))
     order = sorted(range(len(peers)), key=lambda n: soon[n])
     found: dict[int, TrafficRun] = {}
     for place in dict.fromkeys((0, *order[:_SIMULATED])):
@@ -105,9 +105,8 @@ def solve_under(
     return replace(solution, ranked=tuple(ranked))
 
 
-def _steady_answers(asked: Asked, peers: list[Scored]) -> list[float]:
+def _steady_answers(asked: Asked, peers: list[Scored], users: int) -> list[float]:
     """How long a whole answer takes by steady sums, of each layout, [s]"""
-    users = shown_users(asked)
     seconds = []
     for one in predicted(asked, [(one.holding, users) for one in peers]):
         first, later = one.figures.get("ttft"), one.figures.get("tpot")

@@ -244,8 +244,7 @@ def safe_users(
             if metric in bounds and times[0] is not None:
                 values = np.array([getattr(one, end) for one in times if one is not None])
                 limits[end][name] = min(seats, _largest(counts, values, bounds[metric]))
-    mean = limits["value"]
-    bad = {name: min(limit, mean[name]) for name, limit in limits["high"].items()}
+    mean, bad = limits["value"], limits["high"]
     target = bounds.get("tpot", TARGET_TPOT)
     words = {
         "kv": f"requests of {asked.user_tokens:,} tokens that the low end of the cache pool holds",

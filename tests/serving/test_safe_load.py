@@ -19,6 +19,8 @@ from glmplan.serving.traffic.spec import parse_traffic
 TABLE = StepTable.affine(
     base=0.0123, per_request=1.1e-4, per_context_token=1.3e-8, per_prefill_token=1.7e-5, per_prefill_square=1.9e-9
 )
+#: services by which an answer is checked: a share of 95 % is told from 80 % [-]
+_OTHERS = 40
 SERVICE = Service(TABLE, KvPool(400_000), EngineSettings(max_num_seqs=256))
 
 
@@ -81,13 +83,13 @@ def test_a_promise_that_one_user_breaks_is_answered_with_nothing():
         ("poisson:1/s", "tpot p95 < 1 s", "queue grows without end"),
         ("poisson:1/s", "itl p99 < 10 s, tpot mean < 5 s", "queue grows without end"),
         ("gamma:1/s,cv=3", "ttft p95 < 1000 s", "queue grows without end"),
-        ("closed:1", "tpot p95 < 1 s", "64 places"),
-        ("sessions:1,input=600", "tpot p95 < 1 s", "64 places"),
+        ("closed:1", "tpot p95 < 1 s", "16 places"),
+        ("sessions:1,input=600", "tpot p95 < 1 s", "16 places"),
         ("sessions:1/s,input=600", "tpot p95 < 1 s", "queue grows without end"),
     ],
 )
 def test_every_promise_comes_to_an_end(kind, slo, words):
-    service = Service(TABLE, KvPool(4_000_000), EngineSettings(max_num_seqs=64, prefix_caching=True))
+    service = Service(TABLE, KvPool(1_000_000), EngineSettings(max_num_seqs=16, prefix_caching=True))
     found = safe_load(service, parse_traffic(kind, jitter=0.2), parse_slo(slo))
     assert found.load > 0
     assert words in found.reason
@@ -107,7 +109,7 @@ def test_what_is_served_at_most_is_no_more_than_arithmetic_allows():
     [
         ("closed:1", "ttft p95 < 2 s, tpot p95 < 40 ms", 400_000),
         ("poisson:1/s", "ttft p95 < 2 s, tpot p95 < 40 ms", 400_000),
-        ("sessions:1,input=1000,turns=4", "e2e p95 < 20 s", 40_000),
+        ("sessions:1,input=1000,turns=4", "e2e p95 < 20 s", 20_000),
     ],
 )
 def test_the_answer_keeps_its_95_percent_and_does_not_hang_on_the_seed(kind, slo, pool):
@@ -118,11 +120,11 @@ def test_the_answer_keeps_its_95_percent_and_does_not_hang_on_the_seed(kind, slo
     apart = 2 if traffic.kind == "sessions" else max(1, 0.03 * max(loads))
     assert max(loads) - min(loads) <= apart
     spread, generator = math.log(1.25 / 0.8) / (2 * 1.645), np.random.default_rng(1)
-    others = [service.scaled(math.exp(spread * generator.standard_normal())) for _ in range(60)]
+    others = [service.scaled(math.exp(spread * generator.standard_normal())) for _ in range(_OTHERS)]
     kept = [try_load(one, traffic, targets, loads[0], 9000 + i).margin <= 0 for i, one in enumerate(others)]
-    assert sum(kept) >= 54  # 57 of 60 in the mean
+    assert sum(kept) >= 0.9 * _OTHERS  # 95 of 100 in the mean
     more = [try_load(one, traffic, targets, 1.4 * loads[0], 9000 + i).margin <= 0 for i, one in enumerate(others)]
-    assert sum(more) < 54
+    assert sum(more) < 0.9 * _OTHERS
 
 
 @pytest.mark.parametrize("most", [12, 12.9])
@@ -151,3 +153,13 @@ def test_a_promise_needs_a_target():
 def test_a_target_that_cannot_be_read_is_quoted(text, field):
     with pytest.raises(SpecError, match=field):
         parse_slo(text)
+
+
+def test_users_who_are_all_alike_are_searched_for_once():
+    """Nothing is left to chance: the answer lies between the 2.5 % and 7.5 % slowest services and has no seed."""
+    targets, traffic = parse_slo("ttft p95 < 2 s, tpot p95 < 40 ms"), parse_traffic("closed:1")
+    factors = speed_factors(0.6, 1.7)
+    loads = [safe_load(SERVICE, traffic, targets, factors=factors, seed=seed).load for seed in (0, 7)]
+    assert loads[0] == loads[1]
+    slow = [try_load(SERVICE.scaled(one), traffic, targets, loads[0], 0).margin for one in factors[:3]]
+    assert slow[0] > 0 and slow[1] <= 0 and slow[2] <= 0
