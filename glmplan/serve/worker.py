@@ -1,8 +1,8 @@
 """A process that answers questions, one after the other: ``python -m glmplan.serve.worker``.
 
 A line of JSON comes in: name of the question, the question, limits. Lines of JSON go out: how far it is, then status
-and length of the answer, then the answer itself. Whoever waits too long ends the process; so a slow question blocks nobody
-else, and nothing that it holds is left behind.
+and length of the answer, then the answer itself. Whoever waits too long ends the process; so a slow question blocks
+nobody else, and nothing that it holds is left behind.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ __all__ = ["answered", "main"]
 
 #: time between two reports of how far a question is [s]
 _REPORT = 0.2
-#: a question that a start asks itself, so that the first user does not wait for files to be read
-_WARM = {"model": "llama-3.1-8b", "on": "1xh100-sxm"}
+#: a question that a start asks itself, any will do: so the first user does not wait for files to be read
+_WARM = {"model": "llama-3.1-8b-bf16", "on": "1xh100-sxm"}
 _LOG = logging.getLogger("glmplan.serve.worker")
 
 
