@@ -232,9 +232,9 @@ async def _links(question: q.LinksQuestion, request: Request) -> Response:
 
 
 @_QUESTIONS.post("/workbook", name="workbook")
-async def _workbook(question: q.CostQuestion) -> Response:
-    """A workbook of a plan."""
-    return _error(422, "NoWorkbooks", "workbooks are not in this installation: take the JSON, or ask the command line")
+async def _workbook(question: q.CostQuestion, request: Request) -> Response:
+    """A plan as a workbook with live formulas, in base64."""
+    return await _answered(request, "workbook", question)
 
 
 @_QUESTIONS.get("/catalogue", name="catalogue")
