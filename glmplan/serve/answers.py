@@ -230,6 +230,25 @@ def _links(question: q.LinksQuestion, progress: Progress, limits: Mapping[str, A
     return links_record(question.on, tp=question.tp, pp=question.pp)
 
 
+def _workbook(question: q.CostQuestion, progress: Progress, limits: Mapping[str, Any]) -> dict[str, Any]:
+    import base64
+    from importlib import import_module
+    from importlib.util import find_spec
+
+    if find_spec("glmplan.sheets") is None:
+        raise SpecError("are not in this installation: take the JSON or the command line", field="workbooks")
+    book = import_module("glmplan.sheets.plan_book")
+    option = import_module("glmplan.sheets.option")
+    said = {name: value for name, value in question.words().items() if name not in ("input", "output", "context")}
+    said = {name: value for name, value in said.items() if value is not False}
+    load = book.load_of_words(question.users, question.input, question.output, question.context, reuse=0, growth=0)
+    wanted = option.read_wanted(None, question.on, question.model)
+    found = book.plan_book(
+        question.model, wanted, load, money_of_question(question), said=said, progress=progress
+    )  # fmt: skip
+    return {"xlsx": base64.b64encode(found.content()).decode()}
+
+
 class CatalogueQuestion(BaseModel):
     """What there is; nothing is asked."""
 
@@ -261,6 +280,7 @@ QUESTIONS: dict[str, type[BaseModel]] = {
     "compare": q.CompareQuestion,
     "cost": q.CostQuestion,
     "links": q.LinksQuestion,
+    "workbook": q.CostQuestion,
     "catalogue": CatalogueQuestion,
 }
 #: name of a question → what answers it
@@ -276,5 +296,6 @@ ANSWERS: dict[str, Callable[[Any, Progress, Mapping[str, Any]], dict[str, Any]]]
     "compare": _compare,
     "cost": _cost,
     "links": _links,
+    "workbook": _workbook,
     "catalogue": _catalogue,
 }

@@ -27,7 +27,7 @@ from glmplan.serve.refusals import refusal_record
 from glmplan.serve.values import VALUES
 from glmplan.serve.workers import Busy
 
-__all__ = ["application"]
+__all__ = ["Refusal", "Wrong", "application"]
 
 
 class Wrong(BaseModel):
@@ -171,86 +171,86 @@ async def _answered(request: Request, ask: str, question: BaseModel) -> Response
 _QUESTIONS = APIRouter(prefix="/v1", tags=["questions"])
 
 
-@_QUESTIONS.post("/fit")
-async def fit(question: q.FitQuestion, request: Request) -> Response:
+@_QUESTIONS.post("/fit", name="fit")
+async def _fit(question: q.FitQuestion, request: Request) -> Response:
     """Does a model fit a machine, how fast, for how many users, what binds, what to change."""
     return await _answered(request, "fit", question)
 
 
-@_QUESTIONS.post("/predict")
-async def predict(question: q.PredictQuestion, request: Request) -> Response:
+@_QUESTIONS.post("/predict", name="predict")
+async def _predict(question: q.PredictQuestion, request: Request) -> Response:
     """Figures of one plan under numbers of users, with intervals; times in seconds."""
     return await _answered(request, "predict", question)
 
 
-@_QUESTIONS.post("/predict-table")
-async def predict_table(question: q.TableQuestion, request: Request) -> Response:
+@_QUESTIONS.post("/predict-table", name="predict table")
+async def _predict_table(question: q.TableQuestion, request: Request) -> Response:
     """Every row of a table of runs predicted."""
     return await _answered(request, "predict-table", question)
 
 
-@_QUESTIONS.post("/simulate")
-async def simulate(question: q.SimulateQuestion, request: Request) -> Response:
+@_QUESTIONS.post("/simulate", name="simulate")
+async def _simulate(question: q.SimulateQuestion, request: Request) -> Response:
     """What users see under traffic: latencies, throughput, batch, KV cache."""
     return await _answered(request, "simulate", question)
 
 
-@_QUESTIONS.post("/safe")
-async def safe(question: q.SafeQuestion, request: Request) -> Response:
+@_QUESTIONS.post("/safe", name="safe")
+async def _safe(question: q.SafeQuestion, request: Request) -> Response:
     """The most users and the highest rate that keep a promise, and what breaks first."""
     return await _answered(request, "safe", question)
 
 
-@_QUESTIONS.post("/sweep")
-async def sweep(question: q.SweepQuestion, request: Request) -> Response:
+@_QUESTIONS.post("/sweep", name="sweep")
+async def _sweep(question: q.SweepQuestion, request: Request) -> Response:
     """Every combination of models, machines, formats, layouts and loads, as one table."""
     return await _answered(request, "sweep", question)
 
 
-@_QUESTIONS.post("/size")
-async def size(question: q.SizeQuestion, request: Request) -> Response:
+@_QUESTIONS.post("/size", name="size")
+async def _size(question: q.SizeQuestion, request: Request) -> Response:
     """What to buy or rent for a model, a load and a promise, by cost and probability."""
     return await _answered(request, "size", question)
 
 
-@_QUESTIONS.post("/compare")
-async def compare(question: q.CompareQuestion, request: Request) -> Response:
+@_QUESTIONS.post("/compare", name="compare")
+async def _compare(question: q.CompareQuestion, request: Request) -> Response:
     """Two to four plans side by side, and what makes them differ."""
     return await _answered(request, "compare", question)
 
 
-@_QUESTIONS.post("/cost")
-async def cost(question: q.CostQuestion, request: Request) -> Response:
+@_QUESTIONS.post("/cost", name="cost")
+async def _cost(question: q.CostQuestion, request: Request) -> Response:
     """What a plan costs, bought and rented, beside paying for each token, and from when it is cheaper."""
     return await _answered(request, "cost", question)
 
 
-@_QUESTIONS.post("/links")
-async def links(question: q.LinksQuestion, request: Request) -> Response:
+@_QUESTIONS.post("/links", name="links")
+async def _links(question: q.LinksQuestion, request: Request) -> Response:
     """The links of a machine, and how full a layout makes them."""
     return await _answered(request, "links", question)
 
 
-@_QUESTIONS.post("/workbook")
-async def workbook(question: q.CostQuestion) -> Response:
-    """A workbook of a plan."""
-    return _error(422, "NoWorkbooks", "workbooks are not in this installation: take the JSON, or ask the command line")
+@_QUESTIONS.post("/workbook", name="workbook")
+async def _workbook(question: q.CostQuestion, request: Request) -> Response:
+    """A plan as a workbook with live formulas, in base64."""
+    return await _answered(request, "workbook", question)
 
 
-@_QUESTIONS.get("/catalogue")
-async def catalogue(request: Request) -> Response:
+@_QUESTIONS.get("/catalogue", name="catalogue")
+async def _catalogue(request: Request) -> Response:
     """Models, machines, engines and formats that may be asked for."""
     return await _answered(request, "catalogue", QUESTIONS["catalogue"]())
 
 
-@_QUESTIONS.get("/values")
-async def values() -> dict[str, str]:
+@_QUESTIONS.get("/values", name="values")
+async def _values() -> dict[str, str]:
     """Names of single values, and what each is."""
     return VALUES
 
 
-@_QUESTIONS.get("/value", response_class=PlainTextResponse, responses=_TEXT)  # type: ignore[arg-type]
-async def value(question: Annotated[q.ValueQuestion, Query()], request: Request) -> Response:
+@_QUESTIONS.get("/value", response_class=PlainTextResponse, responses=_TEXT, name="value")  # type: ignore[arg-type]
+async def _value(question: Annotated[q.ValueQuestion, Query()], request: Request) -> Response:
     """Single values as text or CSV, for WEBSERVICE and IMPORTDATA of spreadsheets."""
     names = [name.strip() for name in question.get.split(",") if name.strip()]
     for name in names or [question.get]:
@@ -285,8 +285,8 @@ def _quoted(cell: str) -> str:
 _JOBS = APIRouter(prefix="/v1/jobs", tags=["jobs"])
 
 
-@_JOBS.post("", status_code=202, responses=_WRONG)
-async def begin(job: q.JobQuestion, request: Request) -> Response:
+@_JOBS.post("", status_code=202, responses=_WRONG, name="begin")
+async def _begin(job: q.JobQuestion, request: Request) -> Response:
     """Begin a question that takes long; the answer says where it is looked at."""
     try:
         question = QUESTIONS[job.ask].model_validate(job.question)
@@ -308,14 +308,14 @@ def _job(request: Request, name: str) -> Job:
     return found
 
 
-@_JOBS.get("/{job}", responses=_NO_JOB)
-async def look(job: str, request: Request) -> JSONResponse:
+@_JOBS.get("/{job}", responses=_NO_JOB, name="look")
+async def _look(job: str, request: Request) -> JSONResponse:
     """How far a job is."""
     return JSONResponse(_job(request, job).record())
 
 
-@_JOBS.get("/{job}/answer", responses=_NO_JOB | _NOT_YET)
-async def collect(job: str, request: Request) -> Response:
+@_JOBS.get("/{job}/answer", responses=_NO_JOB | _NOT_YET, name="collect")
+async def _collect(job: str, request: Request) -> Response:
     """The answer of a job that is done."""
     found = _job(request, job)
     if found.state in ("waiting", "running", "cancelled"):
@@ -324,8 +324,8 @@ async def collect(job: str, request: Request) -> Response:
     return Response(found.answer, status, media_type="application/json")
 
 
-@_JOBS.delete("/{job}", responses=_NO_JOB)
-async def cancel(job: str, request: Request) -> JSONResponse:
+@_JOBS.delete("/{job}", responses=_NO_JOB, name="cancel")
+async def _cancel(job: str, request: Request) -> JSONResponse:
     """Stop a job."""
     found = _job(request, job)
     desk: Desk = request.app.state.desk
@@ -336,32 +336,32 @@ async def cancel(job: str, request: Request) -> JSONResponse:
 _HOUSE = APIRouter()
 
 
-@_HOUSE.get("/health", tags=["house"])
-async def health() -> dict[str, str]:
+@_HOUSE.get("/health", tags=["house"], name="health")
+async def _health() -> dict[str, str]:
     """Whether the service lives."""
     return {"status": "ok"}
 
 
-@_HOUSE.get("/metrics", response_class=PlainTextResponse, tags=["house"])
-async def metrics(request: Request) -> PlainTextResponse:
+@_HOUSE.get("/metrics", response_class=PlainTextResponse, tags=["house"], name="metrics")
+async def _metrics(request: Request) -> PlainTextResponse:
     """Counts in the text form of Prometheus."""
     state = request.app.state
     return PlainTextResponse(state.metrics.text(state.desk.gauges()), media_type="text/plain; version=0.0.4")
 
 
-@_HOUSE.get("/", include_in_schema=False)
-async def page() -> Response:
+@_HOUSE.get("/", include_in_schema=False, name="page")
+async def _page() -> Response:
     """The page."""
-    return _asset("index.html")
+    return _file_of_the_page("index.html")
 
 
-@_HOUSE.get("/page/{name}", include_in_schema=False)
-async def asset(name: str) -> Response:
+@_HOUSE.get("/page/{name}", include_in_schema=False, name="asset")
+async def _asset(name: str) -> Response:
     """A file of the page."""
-    return _asset(name)
+    return _file_of_the_page(name)
 
 
-def _asset(name: str) -> Response:
+def _file_of_the_page(name: str) -> Response:
     found = page_assets().get(name)
     if found is None:
         raise HTTPException(404, "there is no such file")

@@ -17,7 +17,7 @@ from glmplan.serve.workers import Busy, Crowd, Lost, TooLong
 __all__ = ["LONG", "Desk"]
 
 #: questions that compute for seconds or minutes; the others are answered at once
-LONG = ("simulate", "safe", "sweep", "size", "predict-table")
+LONG = ("simulate", "safe", "sweep", "size", "predict-table", "workbook")
 #: answers larger than this are not kept [B]
 _LARGE = 256 * 1024
 Answer = tuple[int, bytes]

@@ -90,7 +90,7 @@ class PlanQuestion(_Question):
     on: Name = Field(description="NxACCELERATOR or a host of the catalogue.", examples=["6xrtx-pro-6000-ws"])
     weights: Name | None = Field(None, description="Checkpoint or format of the weights.")
     kv: Name | None = Field(None, description="Format of the KV cache.")
-    engine: Name | None = Field(None, description="Engine.", examples=["vllm"])
+    engine: Name | None = Field(None, description="Engine; the plan says which it took.")
     engine_version: Name | None = Field(None, description="Version of the engine; the newest known by default.")
     tp: Whole | None = Field(None, description="Tensor parallel degree.")
     pp: Whole | None = Field(None, description="Pipeline stages.")
@@ -222,7 +222,7 @@ class CompareQuestion(MoneyQuestion):
 class SizeQuestion(MoneyQuestion):
     """`glmplan size`: what to buy or rent for a model, a load and a promise."""
 
-    model: Name = Field(description="Catalogue name; with a format only that is looked at.", examples=["glm-5.1"])
+    model: Name = Field(description="Catalogue name; with a format only that is looked at.", examples=["glm-5.1-nvfp4"])
     slo: Promise = Field(description="The promise.", examples=["ttft p95 < 2 s, tpot p95 < 50 ms"])
     users: Whole | None = Field(None, description="Users at once.")
     traffic: Arriving | None = Field(None, description="Kind of traffic instead of users.")

@@ -27,8 +27,8 @@ __all__ = ["answered", "main"]
 
 #: time between two reports of how far a question is [s]
 _REPORT = 0.2
-#: a question that a start asks itself, so that the first user does not wait for files to be read
-_WARM = {"model": "llama-3.1-8b", "on": "1xh100-sxm"}
+#: a question that a start asks itself, any will do: so the first user does not wait for files to be read
+_WARM = {"model": "llama-3.1-8b-bf16", "on": "1xh100-sxm"}
 _LOG = logging.getLogger("glmplan.serve.worker")
 
 

@@ -284,10 +284,12 @@ at("export-png").addEventListener("click", async () => {
   save("glmplan.png", await picture(`${question.model} ${question.checkpoint} on ${question.on}: ${WORDS[answer.verdict].toLowerCase()}`, [answer.headline, answer.safe ? `safe users: ${answer.safe.users}` : ""], drawings));
 });
 at("export-xlsx").addEventListener("click", async () => {
+  said("The workbook is made …");
   try {
-    const found = await ask("v1/workbook", { ...plan(state), users: Number(state.users || START.users) });
+    const found = await ask("v1/workbook", { ...plan(state), users: Number(state.users || START.users), price: prices(state, catalogue) });
     const bytes = Uint8Array.from(atob(found.xlsx), (letter) => letter.charCodeAt(0));
     save("glmplan.xlsx", new Blob([bytes], { type: "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet" }));
+    said("The workbook is saved.");
   } catch (error) {
     said(error.message);
   }
