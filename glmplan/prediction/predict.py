@@ -377,7 +377,8 @@ def _prediction(
     figures = {}
     later = float(np.exp(load.waiting * known.ttft_scale))
     for name, figure in seen.figures.items():
-        kind = INTERVAL_KINDS[name]
+        # by Little's law answers of one token come at the rate of users over TTFT, as uncertain as that
+        kind = "ttft" if load.phase == "serving" and "tpot" not in seen.figures else INTERVAL_KINDS[name]
         low, high = known.ends[kind]
         total = float(figure.weights @ seconds) * float(np.exp(known.shifts.get(kind, 0.0)))
         if name.startswith("ttft"):
