@@ -63,6 +63,8 @@ class Words:
         What the engine is told, see `glmplan.prediction.settings.Settings`.
     calibration : str, path or None
         A site's calibration to apply.
+    recipe : str or None
+        Campaign or collection of recipes whose settings the server is launched with.
     """
 
     model: str
@@ -90,6 +92,7 @@ class Words:
     max_model_len: int | str | None = None
     attention_backend: str | None = None
     calibration: str | Path | None = None
+    recipe: str | None = None
 
 
 @dataclass(frozen=True)
@@ -305,7 +308,11 @@ def read_words(words: Words) -> Asked:
         calibration=_calibration(words.calibration),
     )
     check_layout(asked.model, asked.machine, degrees, divided_experts=asked.divided_experts)
-    return asked
+    if words.recipe is None:
+        return asked
+    from glmplan.plan.recipe_settings import with_recipe_settings  # reads the table of launches
+
+    return with_recipe_settings(asked, given_text(words.recipe, "--recipe"))
 
 
 def _version(given: object, engine: str, assumed: list[str]) -> str | None:

@@ -191,3 +191,17 @@ def test_a_row_and_the_json_of_a_plan_widen_weights_that_nobody_publishes():
     assert rank["weights_total_gib_high"] == pytest.approx(1.14 * rank["weights_total_gib"], rel=1e-5)
     assert rank["weights_total_gib_low"] == rank["weights_total_gib"]
     assert any("larger" in text for text in record["assumed"])
+
+
+def test_a_label_of_several_formats_is_the_checkpoint_with_these_formats_or_refused():
+    flash = load_model("deepseek-v4-flash")
+    assert checkpoint_for(flash, "mxfp4/fp8 mixed").name == "fp8"
+    assert checkpoint_for(flash, "nvfp4 + fp8").name == "nvfp4"
+    with pytest.raises(SpecError, match="names 3 formats and not which tensors are in which"):
+        checkpoint_for(flash, "mxfp8/nvfp4/nf3 hybrid")
+
+
+def test_a_published_two_bit_file_is_as_large_as_its_classes_of_tensors():
+    """antirez/ds4 pull request 723 prints 80.76 GiB for IQ2XXS-w2Q2K-AProjQ8-SExpQ8-OutQ8."""
+    flash = load_model("deepseek-v4-flash")
+    assert checkpoint_bytes(flash, checkpoint_for(flash, "q2_k")) / 2**30 == pytest.approx(80.76, abs=0.01)
