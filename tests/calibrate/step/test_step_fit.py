@@ -168,6 +168,18 @@ def test_a_kind_of_figure_with_few_groups_takes_the_shape_of_all_and_its_own_siz
         assert found.base["pair"][kind] == pytest.approx((-1.645 * size, 1.645 * size), rel=0.2)
 
 
+def test_few_groups_of_a_class_do_not_decide_over_the_many_of_one_that_knows_less():
+    # fifteen groups, two of them far off, beside two hundred; both classes are counted together
+    rng = np.random.default_rng(7)
+    scored, _, _ = _planted(rng, 4300, 1.0)
+    group = np.arange(4300) // 20
+    error = rng.normal(0, np.where(group < 2, 2.0, 0.1))
+    known = np.where(group < 15, "group", "pair")
+    found = fit_intervals([Errors("group", error, known)], replace(scored, group=group)).base
+    assert found["group"] == found["pair"]
+    assert found["pair"]["decode"] == pytest.approx((-0.165, 0.165), rel=0.2)
+
+
 def test_a_guessed_acceptance_length_widens_the_interval_of_its_row_alone():
     scored, errors, _ = _planted(np.random.default_rng(1), 4000, 1.0)
     guessed = replace(scored, drafting=np.where(np.arange(4000) % 5 == 0, 0.3, 0.0))
