@@ -308,11 +308,26 @@ def read_words(words: Words) -> Asked:
         calibration=_calibration(words.calibration),
     )
     check_layout(asked.model, asked.machine, degrees, divided_experts=asked.divided_experts)
-    if words.recipe is None:
-        return asked
-    from glmplan.plan.recipe_settings import with_recipe_settings  # reads the table of launches
+    return asked if words.recipe is None else _by_recipe(asked, given_text(words.recipe, "--recipe"))
 
-    return with_recipe_settings(asked, given_text(words.recipe, "--recipe"))
+
+def _by_recipe(asked: Asked, recipe: str) -> Asked:
+    """The question with the settings of a recipe; degrees that it leaves open are those of one server on all parts."""
+    from glmplan.plan.recipe_settings import recipe_settings  # reads the table of launches
+    from glmplan.readers.runs.settings import Asked as Server
+
+    part, stored = asked.machine.accelerator, asked.checkpoint
+    others = (asked.pp or 1) * (asked.dp or 1) * (asked.replicas or 1)
+    server = Server(
+        engine=asked.engine, model=asked.model.name, weights=stored.formats.get("routed_experts") or stored.default,
+        accelerator=part.name, silicon=(part.compute_capability or "").partition(".")[0],
+        concurrency=float(asked.users[-1]), input_tokens=float(asked.input_tokens),
+        output_tokens=float(asked.output_tokens), tp=asked.tp or max(asked.machine.count // others, 1),
+        pp=asked.pp or 1, dp=asked.dp or 1, ep=asked.ep or 1, version=asked.engine_version or "",
+        release=asked.release or (), draft_tokens=asked.mtp,
+    )  # fmt: skip
+    settings, kv, said = recipe_settings(recipe, server, asked.settings, asked.kv)
+    return asked.but(settings=settings, kv=kv, assumed=(*asked.assumed, *said))
 
 
 def _version(given: object, engine: str, assumed: list[str]) -> str | None:

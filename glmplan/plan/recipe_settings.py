@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from glmplan.errors import SpecError
+from glmplan.prediction.settings import Settings
 from glmplan.readers.runs.settings import Asked as Server
 from glmplan.readers.runs.settings import Launched, launched, recipe_models
 
-if TYPE_CHECKING:
-    from glmplan.plan.question import Asked
-
-__all__ = ["with_recipe_settings"]
+__all__ = ["recipe_settings"]
 
 #: settings of a launch → what a plan is told by, and how the answer names it
 _TOLD = {
@@ -26,21 +24,26 @@ _TOLD = {
 _SILENT = (None, "", 0, False)
 
 
-def with_recipe_settings(asked: Asked, recipe: str) -> Asked:
+def recipe_settings(
+    recipe: str, server: Server, settings: Settings, kv: str | None
+) -> tuple[Settings, str | None, tuple[str, ...]]:
     """Take the settings of a recipe where the question does not say otherwise.
 
     Parameters
     ----------
-    asked : Asked
-        The question. Degrees that it leaves open count as those of one tensor-parallel server on all its parts.
     recipe : str
         A campaign or collection of recipes, as a row names it: ``vllm-recipes`` or ``vllm-recipes: single_node_tp``.
+    server : glmplan.readers.runs.settings.Asked
+        The server that is planned, as launches are looked up.
+    settings : Settings
+        What the question tells the engine, which goes before the recipe.
+    kv : str or None
+        Format of the cache that was asked for.
 
     Returns
     -------
-    Asked
-        The question with the settings; what the recipe leaves open or says otherwise than the question stands among
-        its assumptions.
+    Settings, str or None, tuple of str
+        The settings, the format of the cache, and what was taken and what the recipe leaves open, in words.
 
     Raises
     ------
@@ -53,13 +56,12 @@ def with_recipe_settings(asked: Asked, recipe: str) -> Asked:
 
     Examples
     --------
-    >>> from glmplan.plan.question import Words, read_words
-    >>> plain = read_words(Words("gpt-oss-120b", "1xb200-sxm", engine="vllm", input=1024, output=1024, users=64))
-    >>> found = with_recipe_settings(plain, "inferencex")
-    >>> found.kv, found.settings.memory_fraction
+    >>> server = Server("vllm", "gpt-oss-120b", "mxfp4", accelerator="b200-sxm", concurrency=64, input_tokens=1024,
+    ...                 output_tokens=1024)
+    >>> found, kv, words = recipe_settings("inferencex", server, Settings(), None)
+    >>> kv, found.memory_fraction
     ('fp8', 0.9)
     """
-    server = _server(asked)
     found = launched(recipe, server)
     if not found.source:
         held = recipe_models(recipe, server.engine, server.accelerator)
@@ -69,42 +71,17 @@ def with_recipe_settings(asked: Asked, recipe: str) -> Asked:
     said: list[str] = []
     for name, (field, option) in _TOLD.items():
         value = found.values.get(name)
-        if value in _SILENT or getattr(asked.settings, field) not in _SILENT:
+        if value in _SILENT or getattr(settings, field) not in _SILENT:
             continue
         # a limit is that of all ranks together, as of rows
         told[field] = -(-value // server.dp) if name == "running_limit" else value
         said.append(f"{option} {told[field]}")
-    kv = found.values.get("kv") if asked.kv is None else None
-    said += [f"--kv {kv}"] if kv else []
-    if found.values.get("graphs") is False and asked.settings.graphs:
+    taken = found.values.get("kv") if kv is None else None
+    said += [f"--kv {taken}"] if taken else []
+    if found.values.get("graphs") is False and settings.graphs:
         told["graphs"] = False
         said.append("--eager")
-    return asked.but(settings=replace(asked.settings, **told), kv=kv or asked.kv,
-                     assumed=(*asked.assumed, *_words(recipe, found, said)))  # fmt: skip
-
-
-def _server(asked: Asked) -> Server:
-    """The server as launches are looked up by it."""
-    part = asked.machine.accelerator
-    stored = asked.checkpoint
-    parts = asked.machine.count
-    return Server(
-        engine=asked.engine,
-        model=asked.model.name,
-        weights=stored.formats.get("routed_experts") or stored.default,
-        accelerator=part.name,
-        silicon=(part.compute_capability or "").partition(".")[0],
-        concurrency=float(asked.users[-1]),
-        input_tokens=float(asked.input_tokens),
-        output_tokens=float(asked.output_tokens),
-        tp=asked.tp or max(parts // ((asked.pp or 1) * (asked.dp or 1) * (asked.replicas or 1)), 1),
-        pp=asked.pp or 1,
-        dp=asked.dp or 1,
-        ep=asked.ep or 1,
-        version=asked.engine_version or "",
-        release=asked.release or (),
-        draft_tokens=asked.mtp,
-    )
+    return replace(settings, **told), taken or kv, tuple(_words(recipe, found, said))
 
 
 def _words(recipe: str, found: Launched, said: list[str]) -> list[str]:
