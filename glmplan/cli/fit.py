@@ -45,6 +45,10 @@ class QuestionOptions:
     eager: o.Eager = False
     launch: o.LaunchOptions = o.LaunchOptions()
     calibration: o.Calibration = None
+    recipe: Annotated[
+        str | None,
+        typer.Option(help="Campaign or collection of recipes whose launch settings the server has, as vllm-recipes."),
+    ] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -86,6 +86,7 @@ class Question(TypedDict, total=False):
     max_model_len: int | str | None
     attention_backend: str | None
     calibration: str | None
+    recipe: str | None
 
 
 class Arrivals(TypedDict, total=False):

@@ -63,6 +63,8 @@ class Words:
         What the engine is told, see `glmplan.prediction.settings.Settings`.
     calibration : str, path or None
         A site's calibration to apply.
+    recipe : str or None
+        Campaign or collection of recipes whose settings the server is launched with.
     """
 
     model: str
@@ -90,6 +92,7 @@ class Words:
     max_model_len: int | str | None = None
     attention_backend: str | None = None
     calibration: str | Path | None = None
+    recipe: str | None = None
 
 
 @dataclass(frozen=True, repr=False)
@@ -312,7 +315,26 @@ def read_words(words: Words) -> Asked:
         calibration=_calibration(words.calibration),
     )
     check_layout(asked.model, asked.machine, degrees, divided_experts=asked.divided_experts)
-    return asked
+    return asked if words.recipe is None else _by_recipe(asked, given_text(words.recipe, "--recipe"))
+
+
+def _by_recipe(asked: Asked, recipe: str) -> Asked:
+    """The question with the settings of a recipe; degrees that it leaves open are those of one server on all parts."""
+    from glmplan.plan.recipe_settings import recipe_settings  # reads the table of launches
+    from glmplan.readers.runs.settings import Asked as Server
+
+    part, stored = asked.machine.accelerator, asked.checkpoint
+    others = (asked.pp or 1) * (asked.dp or 1) * (asked.replicas or 1)
+    server = Server(
+        engine=asked.engine, model=asked.model.name, weights=stored.formats.get("routed_experts") or stored.default,
+        accelerator=part.name, silicon=(part.compute_capability or "").partition(".")[0],
+        concurrency=float(asked.users[-1]), input_tokens=float(asked.input_tokens),
+        output_tokens=float(asked.output_tokens), tp=asked.tp or max(asked.machine.count // others, 1),
+        pp=asked.pp or 1, dp=asked.dp or 1, ep=asked.ep or 1, version=asked.engine_version or "",
+        release=asked.release or (), draft_tokens=asked.mtp,
+    )  # fmt: skip
+    settings, kv, said = recipe_settings(recipe, server, asked.settings, asked.kv)
+    return asked.but(settings=settings, kv=kv, assumed=(*asked.assumed, *said))
 
 
 def _version(given: object, engine: str, assumed: list[str]) -> str | None:

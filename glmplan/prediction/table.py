@@ -95,7 +95,7 @@ def predict_runs(runs: Iterable[Run], *, progress: Callable[[int, int], None] | 
     main = predict_many([(q.deployment, q.load, q.run.measured_on) for _, q in questions])
     by_rate = [arrives_by_rate(q, one) for (_, q), one in zip(questions, main, strict=True)]
     main = [
-        open_prediction(q, one) if by_clock else replace(one, out_of_domain=_joined(why_unknown(q), one.out_of_domain))
+        open_prediction(q, one) if by_clock else replace(one, out_of_domain=_joined(_refused(q), one.out_of_domain))
         for (_, q), one, by_clock in zip(questions, main, by_rate, strict=True)
     ]
     timed = [(place, q) for place, q in questions if runs_on_accelerators(q.deployment)]
@@ -105,6 +105,11 @@ def predict_runs(runs: Iterable[Run], *, progress: Callable[[int, int], None] | 
         found[place] = _answer(question.run, prediction, prefill.get(place), question)
     _widen(found, questions)
     return [one for one in found if one is not None]
+
+
+def _refused(question: Question) -> str:
+    """Why the fit takes no such row, in its words; what was measured is not looked at."""
+    return question.run.unusable or why_unknown(question)
 
 
 def _joined(*words: str) -> str:

@@ -46,8 +46,8 @@ class ClosedLoop:
         Steps between two looks at newly arrived requests (SGLang ``--scheduler-recv-interval``), [-]
     late : int
         Steps that have begun when the next prompt of a user arrives, because the engine goes on while the client reads
-        the end of the answer; none while nothing runs. With 0 every prompt is seen at the instant it is sent, as the
-        simulator has it, [-]
+        the end of the answer; two where steps are formed ahead; none while nothing runs. With 0 every prompt is seen at
+        the instant it is sent, as in the simulator without a front end, [-]
     staggered : bool
         The first answers are cut to shares of their length, so that users end one after another, and only what lies
         between these and the last prompt counts: the steady state. Else all users start together and all counts.

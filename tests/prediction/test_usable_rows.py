@@ -14,6 +14,7 @@ ROWS = [
     (Run("b", "deepseek-r1", "gb200", tp=72, weights="fp8", **LOAD), "how they share the work is not stated"),
     (Run("c", "llama-3.1-8b", "h100-sxm", tp=1, protocol="mlperf-server", **{**LOAD, "concurrency": None}),
      "requests in flight are not stated"),
+    (Run("e", "llama-3.1-8b", "h100-sxm", tp=1, unusable="only 6 of 8 experts were active", **LOAD), "only 6 of 8"),
 ]  # fmt: skip
 
 
@@ -23,6 +24,13 @@ def test_what_the_fit_refuses_a_prediction_marks_in_the_same_words(run, words):
     assert not questions and words in reason
     [answer] = predict_runs([run])
     assert reason in answer.out_of_domain
+
+
+def test_a_refused_name_is_refused_in_the_same_words():
+    run = Run("f", "glyph", "h100-sxm", tp=1, **LOAD)
+    _, [(_, reason)] = asked_of([run])
+    [answer] = predict_runs([run])
+    assert answer.error == reason and "no cited config" in reason
 
 
 def test_a_row_that_fits_is_neither_refused_nor_marked():

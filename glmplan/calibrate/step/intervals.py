@@ -234,23 +234,39 @@ def _bases(left: _Left) -> dict[str, dict[str, tuple[float, float]]]:
             wide[name] = max(_stretch(left.scaled[rows], left.group[rows], shapes[name]) for rows in (own, mine))
         low, high = (wide["configuration"] * end for end in shapes["configuration"])
         base["configuration"][one] = (round(low, 4), round(high, 4))
-        for name, better in _MORE_KNOWN.items():
-            stretch = _class_stretch(left, alike, name, shapes["others"], wide["others"])
-            low, high = (round(stretch * end, 4) for end in shapes["others"])
-            base[name][one] = (
-                min(low, *(base[more][one][0] for more in better)),
-                max(high, *(base[more][one][1] for more in better)),
-            )
+        for name, stretch in _stretches(left, alike, shapes["others"], wide["others"]).items():
+            ends = (round(stretch * end, 4) for end in shapes["others"])
+            base[name][one] = (min(next(ends), base["configuration"][one][0]),
+                               max(next(ends), base["configuration"][one][1]))  # fmt: skip
     return base
 
 
-def _class_stretch(left: _Left, alike: np.ndarray, name: str, shape: tuple[float, float], of_all: float) -> float:
-    """Stretch of a class of knowledge by its own groups; few of them widen that of all classes, and never narrow it."""
-    mine = alike & (left.known == name)
+def _stretches(left: _Left, alike: np.ndarray, shape: tuple[float, float], of_all: float) -> dict[str, float]:
+    """Stretch of each class, none wider than one that knows less: where errors say so, they are of both together.
+
+    So the few groups of a class do not decide over the many of another (pooling of adjacent violators).
+    """
+    pools = {name: frozenset({name}) for name in _MORE_KNOWN}
+    found = {name: _class_stretch(left, alike, one, shape, of_all) for name, one in pools.items()}
+    pairs = [(more, name) for name, better in _MORE_KNOWN.items() for more in better if more in pools]
+    while wrong := [(found[more] - found[name], more, name) for more, name in pairs if found[more] > found[name]]:
+        _, more, name = max(wrong)
+        pool = pools[more] | pools[name]
+        stretch = _class_stretch(left, alike, pool, shape, of_all)
+        for one in pool:
+            pools[one], found[one] = pool, stretch
+    return found
+
+
+def _class_stretch(
+    left: _Left, alike: np.ndarray, names: frozenset[str], shape: tuple[float, float], of_all: float
+) -> float:
+    """Stretch of classes of knowledge by their own groups; few of them widen that of all, and never narrow it."""
+    mine = alike & np.isin(left.known, list(names))
     groups = _groups(mine, left.group)
-    if groups < _ENOUGH_GROUPS and name == "group":
+    if groups < _ENOUGH_GROUPS and names == {"group"}:
         # another layout of a measured group is seldom left out alone: it is at least as well known as a pair
-        return _class_stretch(left, alike, "pair", shape, of_all)
+        return _class_stretch(left, alike, frozenset({"pair"}), shape, of_all)
     own = _stretch(left.scaled[mine], left.group[mine], shape) if groups else 0.0
     return own if groups >= _ENOUGH_GROUPS else max(own, of_all)
 

@@ -115,9 +115,8 @@ def read_left_out(file: str | Path | None = None) -> LeftOut:
     path = Path(file) if file is not None else fits_folder() / "step" / FILE
     try:
         rows = list(csv.reader(io.StringIO(read_packed(path).decode())))
-    except OSError as error:
-        why = error.strerror or str(error)
-        raise SpecError(f"cannot be read: {why}; `glmplan calibrate` writes it", file=path) from None
+    except SpecError as error:
+        raise SpecError(f"{error.message}; `glmplan calibrate` writes it", file=path) from None
     if not rows or tuple(rows[0]) != _HEAD:
         raise SpecError("is not a file of left-out errors: run `glmplan calibrate`", file=path)
     body = rows[1:]

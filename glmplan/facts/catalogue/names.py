@@ -14,6 +14,7 @@ __all__ = [
     "accelerator_name",
     "engine_name",
     "engine_release",
+    "formats_named",
     "kv_name",
     "model_name",
     "own_images",
@@ -45,6 +46,7 @@ _WEIGHTS = {
 _BITS_PER_WEIGHT = re.compile(r"(\d+(?:\.\d+)?) ?bpw")
 _GGUF = re.compile(r"\b(i?q\d+_[0-9a-z]+(?:_[a-z]+)?)\b")
 _PLAIN = re.compile(r"\b(nvfp4|mxfp4|mxfp8|int4|int8|fp8|bf16)\b")
+_SEVERAL = re.compile(r"\b(?:(?:nvfp|mxfp|nf|int|fp|bf)\d+|\d-bit)\b")
 _NO_RELEASE = re.compile(r"TensorRT \d|0\.1\.dev\d")
 _RELEASE = re.compile(r"^(?:vllm |sglang |tensorrt-llm )?[vb]?(\d+(?:\.\d+)*)", re.IGNORECASE)
 
@@ -201,12 +203,15 @@ def weights_name(text: str) -> str | None:
     Returns
     -------
     str or None
-        Format; a mixture of known size is ``bpw:`` and its bits for each weight.
+        Format; a mixture of known size is ``bpw:`` and its bits for each weight. A label of several formats comes back
+        whole: which tensors are in which the model's checkpoints must say.
 
     Examples
     --------
     >>> weights_name("awq-int4"), weights_name("Q8_K_XL"), weights_name("MLX 2.906 bpw"), weights_name("UNSET")
     ('int4', 'q8_k_xl', 'bpw:2.906', None)
+    >>> weights_name("mxfp8/nvfp4/nf3 hybrid")
+    'mxfp8/nvfp4/nf3 hybrid'
     """
     key = text.strip().lower()
     plain = key if key in _WEIGHTS else key.partition("(")[0].strip()
@@ -214,11 +219,34 @@ def weights_name(text: str) -> str | None:
         return _WEIGHTS[plain]
     if found := _BITS_PER_WEIGHT.search(key):
         return f"bpw:{found.group(1)}"
+    if len(formats_named(plain)) > 1:
+        return plain
     if found := _GGUF.search(plain) or _PLAIN.search(plain):
         return found.group(1)
     if "4-bit" in plain:
         return "int4"
     return plain
+
+
+def formats_named(label: str) -> tuple[str, ...]:
+    """Return the formats that a label of weights names.
+
+    Parameters
+    ----------
+    label : str
+        The label.
+
+    Returns
+    -------
+    tuple of str
+        Each once, in order.
+
+    Examples
+    --------
+    >>> formats_named("mxfp8/nvfp4/nf3 hybrid"), formats_named("nvfp4")
+    (('mxfp8', 'nvfp4', 'nf3'), ('nvfp4',))
+    """
+    return tuple(dict.fromkeys(_SEVERAL.findall(label.lower())))
 
 
 def kv_name(text: str) -> str | None:

@@ -14,6 +14,7 @@ from statistics import median
 from typing import Any
 
 from glmplan.errors import SpecError, UnknownName
+from glmplan.facts.catalogue.names import formats_named
 from glmplan.facts.engines.walls import load_engine
 from glmplan.facts.files import read_entries, read_toml
 from glmplan.facts.folders import data_folder
@@ -216,6 +217,9 @@ def _of_word(model: ModelSpec, weights: str) -> Checkpoint:
     mixture = _mixture(model, key)
     if mixture is not None:
         return mixture
+    named = formats_named(key)
+    if len(named) > 1:
+        return _of_several(model, weights, frozenset(named))
     name = _SYNONYMS.get(key, key)
     if name not in WEIGHT_FORMATS:
         raise SpecError(
@@ -223,6 +227,24 @@ def _of_word(model: ModelSpec, weights: str) -> Checkpoint:
             choices=[*(one.name for one in model.checkpoints), *COMMON_FORMATS],
         )  # fmt: skip
     return _uniform(model, _PLAIN.get(name, name))
+
+
+def _of_several(model: ModelSpec, label: str, named: frozenset[str]) -> Checkpoint:
+    """The one published checkpoint whose tensors are in the formats that a label names, BF16 counted or not."""
+    fits = [one for one in model.checkpoints if _formats_of(one) - {"bf16"} == named - {"bf16"}]
+    if len(fits) == 1:
+        return fits[0]
+    raise SpecError(
+        f"names {len(named)} formats and not which tensors are in which; name a checkpoint of {model.name}, or the "
+        "mean bits of a weight as bpw:4.2",
+        field="weights", value=label, choices=[one.name for one in model.checkpoints],
+    )  # fmt: skip
+
+
+def _formats_of(checkpoint: Checkpoint) -> frozenset[str]:
+    """Formats of the classes of tensors, without the sizes of their blocks."""
+    found = {checkpoint.default, *checkpoint.formats.values()} if checkpoint.formats else {checkpoint.default}
+    return frozenset(name.partition("-")[0] for name in found)
 
 
 def _published(model: ModelSpec, key: str) -> Checkpoint | None:

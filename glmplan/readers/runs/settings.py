@@ -19,7 +19,7 @@ from glmplan.facts.files import read_table
 from glmplan.facts.folders import data_folder
 
 __all__ = ["COLUMNS", "SETTINGS", "Asked", "Launch", "Launched", "alternatives", "draft_lengths", "launched",
-           "read_launches", "recipe_names"]  # fmt: skip
+           "read_launches", "recipe_models", "recipe_names"]  # fmt: skip
 
 #: settings of a launch, as they are compared and left open
 SETTINGS: tuple[str, ...] = (
@@ -301,6 +301,30 @@ def recipe_names() -> tuple[str, ...]:
     True
     """
     return tuple(sorted({campaign for campaign, _ in _table()}))
+
+
+def recipe_models(campaign: str, engine: str, accelerator: str) -> tuple[str, ...]:
+    """Return of which models a campaign or collection has launches.
+
+    Parameters
+    ----------
+    campaign : str
+        As for `launched`.
+    engine, accelerator : str
+        Engine and canonical part.
+
+    Returns
+    -------
+    tuple of str
+        Model and format, sorted.
+
+    Examples
+    --------
+    >>> "gpt-oss-120b in mxfp4" in recipe_models("inferencex", "vllm", "b200-sxm")
+    True
+    """
+    held = _table().get((campaign.partition(":")[0].strip(), engine), {})
+    return tuple(sorted({f"{model} in {weights}" for model, part, weights in held if part == accelerator}))
 
 
 def launched(campaign: str, asked: Asked) -> Launched:

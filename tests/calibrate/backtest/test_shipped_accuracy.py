@@ -34,19 +34,35 @@ def test_the_page_was_written_from_these_errors(found):
     assert same_to_rounding(shipped, fresh), "docs/accuracy.md is stale: run `glmplan backtest`"
 
 
-@pytest.mark.xfail(reason="3.1 / 5.6 / 11.6 %, goal 3 / 6 / 12 %", strict=True)
+#: goals that the shipped fit misses; the tests print by how much. Whoever reaches one must take its name away
+MISSED = frozenset({
+    "TPOT of random sweep rows",
+    "known no worse than unknown: TPOT",
+    "known no worse than unknown: TTFT",
+    "width of intervals: accelerator",
+    "least coverage: accelerator",
+})  # fmt: skip
+
+
+def reached(name, met, shown):
+    """Expect a goal, or its miss where it is known to be missed, with today's figures."""
+    if name not in MISSED:
+        assert met, f"{name}: {shown}"
+        return
+    assert not met, f"{name} is reached ({shown}): take it out of MISSED"
+    pytest.xfail(f"{name}: {shown}")
+
+
+def percent(values):
+    return " / ".join(f"{100 * one:.1f}" for one in values) + " %"
+
+
 def test_tpot_of_random_sweep_rows_is_within_its_goal(found):
     [goal] = [one for one in found.goals if one.name.startswith("TPOT, random rows (sweeps")]
-    assert goal.met
+    reached("TPOT of random sweep rows", goal.met, f"{percent(goal.reached)}, goal {percent(goal.asked)}")
 
 
-_LATE = pytest.param("TTFT", marks=pytest.mark.xfail(reason="p90 89 % of known models, 77 % of unknown", strict=True))
-
-
-_KNOWN = pytest.param("TPOT", marks=pytest.mark.xfail(reason="group median 14.5 %, 13.8 % unknown", strict=True))
-
-
-@pytest.mark.parametrize("figure", [_KNOWN, _LATE])
+@pytest.mark.parametrize("figure", ["TPOT", "TTFT"])
 def test_a_known_model_is_not_predicted_worse_than_an_unknown_one(found, figure):
     # the same groups twice: left out alone, when other runs know the model, and with all runs of the model
     table = found.table
@@ -54,15 +70,19 @@ def test_a_known_model_is_not_predicted_worse_than_an_unknown_one(found, figure)
     rows = (table.figure == figure) & known & (table.knowledge["model"] == "accelerator")
     alone, unknown = (groups_score(table.by_group(mode, rows)) for mode in ("group", "model"))
     assert alone.groups == unknown.groups > 30
-    assert alone.median <= unknown.median
-    assert alone.p90 <= unknown.p90
+    met = alone.median <= unknown.median and alone.p90 <= unknown.p90
+    shown = (f"{percent((one.median, one.p90))} of groups" for one in (alone, unknown))
+    reached(f"known no worse than unknown: {figure}", met, "known {}, unknown {}".format(*shown))
 
 
 def test_groups_of_every_class_of_knowledge_are_covered(found):
     # of fewer than 15 groups nothing can be said
     scores = {known: score for known in KNOWLEDGE if (score := found.classes.get(known)) and score.groups >= 15}
-    assert len(scores) >= 3
+    assert set(scores) >= {"pair", "format", "accelerator"}
     assert {known: score.coverage for known, score in scores.items() if score.coverage < 0.87} == {}
+    # what stays unsaid are few groups
+    every = sum(one.groups for one in found.classes.values() if one)
+    assert sum(one.groups for one in scores.values()) > 0.9 * every
 
 
 def test_runs_after_a_fit_and_refused_ones_are_on_the_page():
@@ -77,26 +97,19 @@ def test_nine_in_ten_left_out_figures_lie_in_intervals_made_without_them(found, 
 
 
 # large groups are known better than small ones, so that 95 to 97 % of the rows lie inside where 90 % of the groups do
-_WIDE = pytest.param("accelerator", marks=pytest.mark.xfail(reason="94 % of groups, goal 93 %", strict=True))
-
-
-@pytest.mark.parametrize("mode", ["random", "group", "model", _WIDE])
+@pytest.mark.parametrize("mode", ["random", "group", "model", "accelerator"])
 def test_intervals_are_no_wider_than_nine_groups_in_ten_need(found, mode):
     table = found.table
     score = groups_score(table.by_group(mode, ~np.isnan(table.predicted[mode])))
     assert score.groups > 150
-    assert 0.87 <= score.coverage <= 0.93
+    assert score.coverage >= 0.87
+    reached(f"width of intervals: {mode}", score.coverage <= 0.93, f"{percent([score.coverage])} of groups, goal 93 %")
 
 
-# MI300X left out with its group is covered in 80 %, as a part in 70 % (docs/physics/calibration.md); whoever brings it
-# over 80 % there must take the mark away
-_MISSED = pytest.param("accelerator", marks=pytest.mark.xfail(reason="mi300x left out: 70 %, goal 80 %", strict=True))
-
-
-@pytest.mark.parametrize("mode", ["random", "group", "model", _MISSED])
+@pytest.mark.parametrize("mode", ["random", "group", "model", "accelerator"])
 def test_no_large_group_is_left_with_intervals_that_are_too_narrow(found, mode):
     [goal] = [one for one in found.goals if one.name.startswith(f"least coverage of a large group, {mode}:")]
-    assert goal.met
+    reached(f"least coverage: {mode}", goal.met, f"{goal.name} {percent(goal.reached)}, goal {percent(goal.asked)}")
 
 
 def test_two_points_of_a_sweep_bring_the_rest_within_four_percent_in_the_median(found):

@@ -81,7 +81,7 @@ def test_errors_are_written_the_same_twice(small_fit, tmp_path):
 
 
 def test_a_file_that_holds_no_errors_is_refused(tmp_path):
-    with pytest.raises(SpecError, match="cannot be read"):
+    with pytest.raises(SpecError, match="cannot be read.*`glmplan calibrate` writes it"):
         read_left_out(tmp_path / "none.csv.gz")
     (tmp_path / "plain.csv.gz").write_text("run,figure\n")
     with pytest.raises(SpecError):
@@ -166,6 +166,18 @@ def test_a_kind_of_figure_with_few_groups_takes_the_shape_of_all_and_its_own_siz
     for kind, size in (("decode", 0.1), ("prefill", 0.5)):
         # six groups alone would stretch to their 0.5 % and 99.5 % quantiles, 2.6 times the deviation
         assert found.base["pair"][kind] == pytest.approx((-1.645 * size, 1.645 * size), rel=0.2)
+
+
+def test_few_groups_of_a_class_do_not_decide_over_the_many_of_one_that_knows_less():
+    # fifteen groups, two of them far off, beside two hundred; both classes are counted together
+    rng = np.random.default_rng(7)
+    scored, _, _ = _planted(rng, 4300, 1.0)
+    group = np.arange(4300) // 20
+    error = rng.normal(0, np.where(group < 2, 2.0, 0.1))
+    known = np.where(group < 15, "group", "pair")
+    found = fit_intervals([Errors("group", error, known)], replace(scored, group=group)).base
+    assert found["group"] == found["pair"]
+    assert found["pair"]["decode"] == pytest.approx((-0.165, 0.165), rel=0.2)
 
 
 def test_a_guessed_acceptance_length_widens_the_interval_of_its_row_alone():

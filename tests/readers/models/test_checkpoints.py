@@ -224,3 +224,17 @@ def test_a_name_of_the_same_shapes_starts_its_own_files():
     assert (
         of_repository(choice.model, checkpoint_for(choice.model, "int4"), "meta-llama/Llama-3.1-70B").default == "int4"
     )
+
+
+def test_a_label_of_several_formats_is_the_checkpoint_with_these_formats_or_refused():
+    flash = load_model("deepseek-v4-flash")
+    assert checkpoint_for(flash, "mxfp4/fp8 mixed").name == "fp8"
+    assert checkpoint_for(flash, "nvfp4 + fp8").name == "nvfp4"
+    with pytest.raises(SpecError, match="names 3 formats and not which tensors are in which"):
+        checkpoint_for(flash, "mxfp8/nvfp4/nf3 hybrid")
+
+
+def test_a_published_two_bit_file_is_as_large_as_its_classes_of_tensors():
+    """antirez/ds4 pull request 723 prints 80.76 GiB for IQ2XXS-w2Q2K-AProjQ8-SExpQ8-OutQ8."""
+    flash = load_model("deepseek-v4-flash")
+    assert checkpoint_bytes(flash, checkpoint_for(flash, "q2_k")) / 2**30 == pytest.approx(80.76, abs=0.01)

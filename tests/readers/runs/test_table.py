@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from glmplan.errors import SpecError
+from glmplan.facts.catalogue.models import model_names
 from glmplan.facts.catalogue.names import (
     accelerator_name,
     engine_name,
@@ -48,6 +49,8 @@ def run(**cells):
         ("Ollama default (Q4_K_M/MXFP4)", "q4_k_m"),
         ("MLX 3.110 bpw (baa-ai RAM-270GB)", "bpw:3.110"),
         ("MLX MXFP4-Q8 (378 GB)", "mxfp4"),
+        ("mxfp8/nvfp4/nf3 hybrid", "mxfp8/nvfp4/nf3 hybrid"),
+        ("4-bit/8-bit MLX", "4-bit/8-bit mlx"),
         ("UNSET", None),
         ("", None),
     ],
@@ -94,6 +97,10 @@ def test_aliases_resolve_and_unresolvable_names_have_a_reason():
     assert accelerator_name("rtx-pro-6000-server (tuning JSON device name)") == "rtx-pro-6000-server"
     assert refusal("models", "glyph") and refusal("accelerators", "mixed")
     assert refusal("models", "glm-5.1") is None
+
+
+def test_no_model_of_the_catalogue_is_refused():
+    assert {name for name in model_names() if refusal("models", name) is not None} == set()
 
 
 def test_auto_leaves_the_cache_format_to_the_engine():
