@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,7 +12,7 @@ from glmplan.measure.ladder import LadderRecord
 from glmplan.measure.verdict import METRICS, Compared, by_chance, consistent
 from glmplan.readers.runs.figures import FIGURES
 from glmplan.report.charts import band, chart_svg, log_axis, rows_chart
-from glmplan.report.page import page, table
+from glmplan.report.page import escape, page, table
 from glmplan.report.palette import light
 from glmplan.units import QUANTILE_90
 
@@ -134,8 +133,8 @@ def html_page(record: LadderRecord, compared: Sequence[Compared], causes: Sequen
     """
     title = f"{record.endpoint.model} at {record.endpoint.url}"
     parts = [
-        f"<h1>{html.escape(title)}</h1>",
-        f"<p>{html.escape(_summary(record, compared))}</p>",
+        f"<h1>{escape(title)}</h1>",
+        f"<p>{escape(_summary(record, compared))}</p>",
         _steps_table(record),
     ]
     if compared:
@@ -143,10 +142,7 @@ def html_page(record: LadderRecord, compared: Sequence[Compared], causes: Sequen
     parts += _plots(record, compared)
     if causes:
         parts.append("<h2>Likely causes</h2><ol>")
-        parts += [
-            f"<li><b>{html.escape(c.what)}</b>: {html.escape(c.evidence)}. Try: {html.escape(c.to_try)}.</li>"
-            for c in causes
-        ]
+        parts += [f"<li><b>{escape(c.what)}</b>: {escape(c.evidence)}. Try: {escape(c.to_try)}.</li>" for c in causes]
         parts.append("</ol>")
     parts += ["<h2>The server</h2>", _facts_table(record)]
     return page(title, "\n".join(parts))
@@ -157,7 +153,7 @@ def _plots(record: LadderRecord, compared: Sequence[Compared]) -> list[str]:
     try:
         check_extra("vl_convert", field="plots")
     except SpecError as error:
-        return [f"<p>{html.escape(str(error))}</p>"]
+        return [f"<p>{escape(str(error))}</p>"]
     drawn = []
     for metric in METRICS:
         chart = _chart(record, compared, metric)

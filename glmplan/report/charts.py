@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from html import escape
 from pathlib import Path
 from typing import Any
 
 from glmplan.errors import SpecError
 from glmplan.extras import check_extra, wanted
 from glmplan.facts.files import write_atomically
-from glmplan.report.page import page
+from glmplan.report.page import escape, page
 from glmplan.report.palette import SERIES, dark_rules, light
 
 __all__ = ["FORMS", "band", "chart_svg", "check_chart", "log_axis", "rows_chart", "standalone", "write_chart",
@@ -61,7 +60,7 @@ def check_chart(path: str | Path, *, field: str = "--plot") -> None:
 def _theme() -> dict[str, Any]:
     """How every chart looks."""
     ink, faint, line = light("ink"), light("faint"), light("line")
-    text = {"labelColor": ink, "titleColor": ink, "titleFontWeight": "normal"}
+    text: dict[str, Any] = {"labelColor": ink, "titleColor": ink, "titleFontWeight": "normal"}
     text |= {"labelFontSize": 11 * _ROOM, "titleFontSize": 12 * _ROOM}
     axis = {"gridColor": line, "domainColor": faint, "tickColor": faint, "labelLimit": 400}
     marks = {"line": {"strokeWidth": 2}, "area": {"opacity": 0.22}, "rule": {"color": ink}, "text": {"color": ink}}
@@ -104,7 +103,8 @@ def log_axis(name: str, title: str, **more: Any) -> dict[str, Any]:
     import altair as alt
 
     axis = alt.Axis(labelExpr=_NUMBER, values=_TICKS)
-    scale = alt.Scale(**({"type": "log", "nice": False, "padding": 8} | more))
+    said: dict[str, Any] = {"type": "log", "nice": False, "padding": 8} | more
+    scale = alt.Scale(**said)
     return {"shorthand": f"{name}:Q", "title": title, "scale": scale, "axis": axis}
 
 

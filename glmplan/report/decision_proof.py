@@ -176,11 +176,11 @@ def checks(one: Considered, load: int | None) -> list[Block]:
         return [*blocks, Text("There is nothing to start, so there is nothing to check.")]
     asked = record["question"]
     rows = [row for row in record["users"] if row["users"] <= load]
-    facts = {"weights": asked["checkpoint"], "engine": asked["engine"]}
+    facts: dict[str, object] = {"weights": asked["checkpoint"], "engine": asked["engine"]}
     command = validate_command(
         asked["model"],
         asked["on"],
-        facts | degrees_set({name: int(plan[name]) for name in DEGREES}),
+        {**facts, **degrees_set({name: int(plan[name]) for name in DEGREES})},
         users=[int(row["users"]) for row in rows],
         lengths=(int(asked["input_tokens"]), int(asked["output_tokens"])),
         more="--fail-over interval",

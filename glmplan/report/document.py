@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from html import escape
 
-from glmplan.report.page import page, table
+from glmplan.errors import printable
+from glmplan.report.page import escape, page, table
 
 __all__ = ["Block", "Code", "Document", "Drawing", "Heading", "Points", "Table", "Text", "html_of", "markdown_of"]
 
@@ -190,7 +190,7 @@ def markdown_of(document: Document) -> str:
 
 def _plain(text: str) -> str:
     """A text that Markdown takes for nothing else."""
-    return re.sub(r"([\\`*_<>\[\]|])", r"\\\1", " ".join(text.split()))
+    return re.sub(r"([\\`*_<>\[\]|])", r"\\\1", printable(" ".join(text.split())))
 
 
 def _cells(cells: Sequence[str]) -> str:
@@ -206,7 +206,7 @@ def _markdown(block: Block) -> str:
         case Points(items):
             return "\n".join(f"- {_plain(item)}" for item in items)
         case Code(text):
-            return "\n".join(f"    {line}" for line in text.splitlines())
+            return "\n".join(f"    {printable(line)}" for line in text.splitlines())
         case Table(caption, heads, rows, left):
             rule = "|" + "|".join(":---" if column in (0, *left) else "---:" for column in range(len(heads))) + "|"
             return "\n".join([f"**{_plain(caption)}**", "", _cells(heads), rule, *map(_cells, rows)])

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import html
 from collections.abc import Iterable, Sequence
-from html import escape
 
+from glmplan.errors import printable
 from glmplan.report.palette import css_variables, dark_rules
 
-__all__ = ["page", "table"]
+__all__ = ["escape", "page", "table"]
 
 _STYLE = """
 :root{color-scheme:light dark}
@@ -35,6 +36,27 @@ pre{background:var(--part);padding:.7rem 1rem;border-radius:4px;white-space:pre-
 table{font-size:8pt} th,td{padding:.15rem .35rem} pre,code{font-size:8pt}
 figure,tr{break-inside:avoid} pre{border:1px solid var(--line)}}
 """
+
+
+def escape(text: object) -> str:
+    """Write a text, perhaps of somebody else, so that a browser shows it and does nothing else.
+
+    Parameters
+    ----------
+    text : object
+        The text.
+
+    Returns
+    -------
+    str
+        For the inside of an element or an attribute; characters that turn text round are written out.
+
+    Examples
+    --------
+    >>> escape("<b>")
+    '&lt;b&gt;'
+    """
+    return html.escape(printable(text))
 
 
 def page(title: str, body: str, *, style: str = "") -> str:

@@ -63,7 +63,7 @@ def _against_load(curves: Curves, metric: str, load: str, statistics: Sequence[s
     """Lines of one time against load, the interval of the step time as a band; None where nothing is finite."""
     import altair as alt
 
-    rows = []
+    rows: list[dict[str, Any]] = []
     for statistic in statistics:
         name = f"{metric}_{statistic}_ms"
         for middle, fast, slow in zip(*curves, strict=True):
@@ -216,7 +216,7 @@ def safe_charts(
         drawn = _against_load(curves, target.metric, under, (target.statistic,))
         name = f"{target}: safe up to {found.load:.4g} {found.unit}"
         y = alt.Y("value:Q", title=f"{target.metric.upper()} [ms]")
-        kept = {"title": None, "sort": list(_KEPT)}
+        kept: dict[str, Any] = {"title": None, "sort": list(_KEPT)}
         colours = alt.Scale(domain=list(_KEPT), range=[light("green"), light("red")])
         shapes = alt.Scale(domain=list(_KEPT), range=["circle", "square"])
         tried = rows_chart(rows).mark_point(filled=True, size=60, opacity=1)

@@ -54,10 +54,11 @@ def acceptance_test(option: Option, found: Sized) -> str:
     planned = option.planned
     # so many requests that the rarest of a promised percentile are ten
     requests = max(round(10 / (1 - _PERCENT[_rarest(asked.slo)] / 100)), 6 * each)
+    facts: dict[str, object] = {"weights": planned.asked.checkpoint.name, "engine": planned.asked.engine}
     command = validate_command(
         asked.spec.name,
         planned.asked.machine.text,
-        {"weights": planned.asked.checkpoint.name, "engine": planned.asked.engine} | _degrees(planned.holding.terms),
+        {**facts, **_degrees(planned.holding.terms)},
         users=ladder,
         lengths=(asked.traffic.input, asked.traffic.output),
         more=f"--requests {requests}",

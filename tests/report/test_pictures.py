@@ -1,0 +1,165 @@
+"""Pictures: whole in themselves, readable on paper and on dark screens, with labels that stand apart."""
+
+from __future__ import annotations
+
+import re
+from html.parser import HTMLParser
+from xml.etree import ElementTree
+
+import altair as alt
+import pytest
+
+from glmplan.errors import SpecError
+from glmplan.facts.catalogue.hosts import host_names, load_host
+from glmplan.report.charts import (
+    band,
+    chart_svg,
+    check_chart,
+    log_axis,
+    rows_chart,
+    standalone,
+    write_chart,
+    write_charts,
+)
+from glmplan.report.host_drawing import draw_svg
+from glmplan.report.palette import COLOURS, FULL, SERIES, dark_rules
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+class Fetched(HTMLParser):
+    """Addresses that a browser would load."""
+
+    def __init__(self):
+        super().__init__()
+        self.found = []
+
+    def handle_starttag(self, tag, attrs):
+        for name, value in attrs:
+            if tag == "script" or name in ("src", "srcset", "data", "poster") or (name == "href" and tag != "a"):
+                self.found.append((tag, name, value))
+
+
+def fetched(html):
+    parser = Fetched()
+    parser.feed(html)
+    return parser.found + re.findall(r"@import|url\((?!#)[^)]*\)", html)
+
+
+def luminance(colour):
+    parts = [int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5)]
+    linear = [one / 12.92 if one <= 0.04045 else ((one + 0.055) / 1.055) ** 2.4 for one in parts]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def contrast(one, other):
+    """Of WCAG 2.2, section 1.4.3."""
+    low, high = sorted((luminance(one), luminance(other)))
+    return (high + 0.05) / (low + 0.05)
+
+
+ROWS = [{"users": n, "value": 10.0 * n, "low": 5.0 * n, "high": 20.0 * n} for n in (1, 4, 16, 64, 100, 200)]
+
+
+@pytest.fixture(scope="module")
+def drawn():
+    chart = band(ROWS, alt.X(**log_axis("users", "users at once")), ("value", "low", "high"), title="rate", wide=True)
+    return chart_svg(chart.properties(width=300, height=200), 'a "rate" < all')
+
+
+@pytest.mark.parametrize("side", [0, 1], ids=["light", "dark"])
+def test_texts_and_marks_stand_out_from_their_ground(side):
+    shade = {name: pair[side] for name, pair in COLOURS.items()}
+    for text in ("ink", "faint"):
+        for ground in ("paper", "part", "socket", "root", "switch", "display"):
+            if text == "ink" or ground == "paper":
+                assert contrast(shade[text], shade[ground]) >= 4.5, (text, ground)
+    for mark in {*SERIES, *(name for _, name in FULL)}:
+        assert contrast(shade[mark], shade["paper"]) >= 3.0, mark
+
+
+def test_every_colour_of_a_drawing_has_a_shade_for_dark_screens(drawn):
+    lights = [pair[0] for pair in COLOURS.values()]
+    assert len(set(lights)) == len(lights)
+    for svg in (drawn, draw_svg(load_host("six-cards-and-display-gpu"))):
+        used = set(re.findall(r'(?:fill|stroke)="([^"]+)"', svg)) - {"none", "transparent"}
+        assert used and used <= set(lights)
+
+
+def test_a_drawing_says_what_it_shows_and_its_marks_say_their_figures(drawn):
+    root = ElementTree.fromstring(drawn)
+    assert root.get("role") == "img" and root.get("aria-label") == 'a "rate" < all'
+    told = [one.text for one in root.iter(f"{SVG}title")]
+    assert len([text for text in told if "users" in text]) >= len(ROWS)
+
+
+def test_an_interval_is_a_band_below_its_line(drawn):
+    areas = re.findall(r'<path d="[^"]*" fill="(#\w+)"[^>]*opacity="0?\.2', drawn) or re.findall(
+        r'opacity="0?\.2[^"]*"', drawn
+    )
+    assert areas
+
+
+def test_labels_of_a_logarithmic_axis_stand_apart(drawn):
+    root = ElementTree.fromstring(drawn)
+    labels = {}
+    for group in root.iter(f"{SVG}g"):
+        if "role-axis-label" in (group.get("class") or ""):
+            for text in group.iter(f"{SVG}text"):
+                place = [float(one) for one in re.findall(r"-?[\d.]+", text.get("transform"))]
+                if text.text and text.get("opacity") != "0":
+                    labels.setdefault(round(place[1]), []).append((place[0], text.text))
+    across = sorted(max(labels.values(), key=len))
+    assert len(across) >= 3 and "100" in [text for _, text in across]
+    for (left, one), (right, other) in zip(across, across[1:], strict=False):
+        assert right - left > 11 * 0.55 * (len(one) + len(other)) / 2 + 4, (one, other)
+
+
+@pytest.mark.parametrize("name", host_names())
+def test_no_box_of_a_host_touches_another_and_no_label_leaves_its_box(name):
+    root = ElementTree.fromstring(draw_svg(load_host(name)))
+    boxes = [[float(one.get(key)) for key in ("x", "y", "width", "height")] for one in root.findall(f"{SVG}rect")[1:]]
+    for number, (x, y, width, height) in enumerate(boxes):
+        for other in boxes[number + 1 :]:
+            apart = (
+                x + width <= other[0] or other[0] + other[2] <= x or y + height <= other[1] or other[1] + other[3] <= y
+            )
+            assert apart, (boxes[number], other)
+        for text in root.findall(f"{SVG}text"):
+            at, down = float(text.get("x")), float(text.get("y"))
+            if text.get("text-anchor") == "middle" and x < at < x + width and y < down < y + height:
+                assert len(text.text) * float(text.get("font-size")) * 0.55 <= width, text.text
+    width = float(root.get("width"))
+    assert all(x >= 0 and x + wide <= width for x, _, wide, _ in boxes)
+
+
+def test_a_file_of_a_drawing_is_dark_on_a_dark_screen_by_itself(drawn):
+    alone = standalone(drawn)
+    assert dark_rules() in alone and "prefers-color-scheme:dark" in alone
+    ElementTree.fromstring(alone)
+
+
+def test_a_page_of_charts_has_no_script_and_fetches_nothing(tmp_path):
+    chart = rows_chart(ROWS).mark_line().encode(x="users:Q", y="value:Q")
+    write_charts([("one", chart), ("other", chart)], tmp_path / "a.html", title="<b>two</b>")
+    html = (tmp_path / "a.html").read_text(encoding="utf-8")
+    assert html.count("<svg ") == 2 and fetched(html) == [] and "<b>" not in html
+    names = re.findall(r'id="([^"]+)"', html)
+    assert len(names) == len(set(names)), "inner names of drawings must not meet on a page"
+
+
+def test_the_test_would_notice_a_script_of_a_public_network():
+    assert fetched("<script src='https://cdn.jsdelivr.net/npm/vega@6'></script>")
+    assert fetched("<link href='https://a/b.css'>") and fetched("<style>@import 'a'</style>")
+
+
+@pytest.mark.parametrize("ending", ["svg", "png"])
+def test_a_chart_is_written_as_a_picture(tmp_path, ending):
+    write_chart(rows_chart(ROWS).mark_line().encode(x="users:Q", y="value:Q"), tmp_path / f"a.{ending}", title="t")
+    assert (tmp_path / f"a.{ending}").read_bytes()[:4] in (b"<svg", b"\x89PNG")
+
+
+def test_a_chart_without_its_extra_is_refused_before_anything_is_computed(monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(SpecError, match=r"--plot: needs the extra png: pip install 'glmplan\[png\]'"):
+        check_chart("a.html")
