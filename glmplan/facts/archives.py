@@ -66,6 +66,7 @@ def archive_of(path: str | Path, what: str) -> Iterator[zipfile.ZipFile]:
         except (zipfile.BadZipFile, EOFError, ValueError, OSError, NotImplementedError) as error:
             words = f"is no {what} that can be read: it is cut off or damaged ({error}); get it again"
             raise SpecError(words, file=path) from None
+        archive.filename = str(path)
         with archive, understood(path, what):
             if any(one.flag_bits & 1 for one in archive.infolist()):
                 raise SpecError("is protected with a password: save it without one", file=path)

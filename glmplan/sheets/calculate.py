@@ -27,6 +27,7 @@ Value = Any
 Range = list[list[Value]]
 
 
+@lru_cache(maxsize=2000)
 def column_name(column: int) -> str:
     """Letters of a column.
 

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from glmplan.errors import GlmplanError, SpecError
 from glmplan.plan.answer import FitAnswer
 from glmplan.plan.ask import fit, predict
@@ -30,6 +32,9 @@ _COLUMNS = (
     ),
     *("kW at the wall", "hazards", "evidence", "remark"),
 )
+
+#: texts of rows whose machines are remembered [-]
+_REMEMBERED = 10_000
 
 
 def columns_for(money: Money) -> tuple[str, ...]:
@@ -94,6 +99,9 @@ class Quoted:
     def __init__(self, model: str, users: int, money: Money, mapped: Mapped, said: Mapping[str, Any]) -> None:
         self.model, self.users, self.money, self.mapped, self.said = model, users, money, mapped, dict(said)
         self._known: dict[tuple[str, int], Answered] = {}
+        self._named: dict[tuple[Any, ...], Named | SpecError] = {}
+        self._months: dict[Named, tuple[float, float] | None] = {}
+        self._plans: dict[Named, tuple[dict[int, Any], tuple[str, ...]]] = {}
 
     def cells(self, line: Line) -> tuple[dict[int, Any], str]:
         """Cells of a row.
@@ -111,7 +119,7 @@ class Quoted:
         try:
             if line.trouble:
                 raise SpecError(line.trouble)
-            named = machine_in(line.hardware, line.part_number, line.count, dict(self.mapped.hardware))
+            named = self._machine(line)
             answered = self._answered(named)
         except GlmplanError as error:
             return {len(_COLUMNS) - 1: f"not read: {error}"}, str(error)
@@ -119,11 +127,30 @@ class Quoted:
         remarks: list[str] = []
         if answered.answer is None:
             return found | {len(_COLUMNS) - 1: f"no plan: {answered.reason}"}, ""
-        found |= self._of_plan(named, answered, remarks)
-        found |= self._of_money(named, answered, line, remarks)
+        if named not in self._plans:
+            cells = self._of_plan(named, answered, remarks)
+            self._plans[named] = (cells, tuple(remarks))
+        cells, told = self._plans[named]
+        remarks = list(told)
+        found |= cells | self._of_money(named, answered, line, remarks)
         if remarks:
             found[len(_COLUMNS) - 1] = "; ".join(remarks)
         return found, ""
+
+    def _machine(self, line: Line) -> Named:
+        """The machine of a row; rows that say the same are read once, as far as they fit into a table of some size."""
+        key = (line.hardware, line.part_number, line.count)
+        if key not in self._named:
+            if len(self._named) >= _REMEMBERED:
+                self._named.clear()
+            try:
+                self._named[key] = machine_in(*key, dict(self.mapped.hardware))
+            except SpecError as error:
+                self._named[key] = error
+        found = self._named[key]
+        if isinstance(found, SpecError):
+            raise found
+        return found
 
     def _answered(self, named: Named) -> Answered:
         share = -(-self.users // named.machines)
@@ -181,15 +208,23 @@ class Quoted:
         if rate is None:
             remarks.append(f"the price is in {currency}: say --rate {currency}=NUMBER to compare in {terms.currency}")
             return {}
-        watts, _ = watts_of(resolve_machine(named.on), self.money)
+        if named not in self._months:
+            self._months[named] = self._million(named, answered)
+        million = self._months[named]
+        return {} if million is None else {6: _plain(million[0] + million[1] * line.price * rate)}
+
+    def _million(self, named: Named, answered: Answered) -> tuple[float, float] | None:
+        """Cost of a million tokens without a purchase, and for each unit of money of one: it is a line in the price."""
+        terms, machine = self.money.terms, resolve_machine(named.on)
+        watts, _ = watts_of(machine, self.money)
         if answered.prediction is None or watts is None or answered.answer is None:
-            return {}
-        count = named.machines * resolve_machine(named.on).count
-        month = owned_month(line.price * rate, named.machines * watts, count, terms=terms)
+            return None
+        months = owned_month(np.array([0.0, 1e6]), named.machines * watts, named.machines * machine.count, terms=terms)
         asked = answered.answer.asked
         outputs = named.machines * answered.prediction.figures["output_rate"].value
         both = outputs * (1 + asked.input_tokens / asked.output_tokens)
-        return {6: _plain(float(per_million(month.total, both, terms.utilisation)))}
+        none, bought = (float(one) for one in per_million(months.total, both, terms.utilisation))
+        return none, (bought - none) / 1e6
 
 
 def _plain(value: float) -> float:

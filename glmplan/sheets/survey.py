@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 import zipfile
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
 
 from glmplan.errors import SpecError
 from glmplan.sheets.calculate import place_of
@@ -81,18 +80,20 @@ def surveyed(archive: zipfile.ZipFile, mapped: Mapped, progress: Callable[[int, 
     if not wanted:
         raise SpecError("is no sheet of the file", field="sheet", value=mapped.sheet, choices=[o.name for o in sheets])
     for sheet in wanted:
-        rows, last, count = _walked(archive, sheet, strings, progress)
-        merged = _merged(archive, sheet)
-        table = find_table(rows, mapped, merged)
+        walk = _walked(archive, sheet, strings, progress)
+        table = find_table(walk.first, mapped, walk.merged)
         if table is None:
             continue
-        columns = [last, *(right for _, _, _, right in merged)]
-        header = next(row for row in rows if row.number == table.header)
+        columns = [walk.last, *(right for _, _, _, right in walk.merged)]
+        header = next(row for row in walk.first if row.number == table.header)
         style = header.styles.get(max(header.cells, default=0)) if header.cells else None
         free = max(columns) + 1
         if free + 12 > _MOST_COLUMNS:
             raise SpecError("has no free columns at its right", field=sheet.name)
-        return Survey(sheet, table, strings, _formats(archive), free, count, style, _remarks(archive, sheet))
+        remarks = _remarks(archive)
+        if walk.protected:
+            remarks = (*remarks, f"the sheet {sheet.name} is protected: the protection stays")
+        return Survey(sheet, table, strings, _formats(archive), free, walk.rows, style, remarks)
     names = ", ".join(one.name for one in wanted)
     raise SpecError(
         f"has no header that names hardware and one more column (looked at the first {LOOKED_AT} rows of {names}): "
@@ -101,31 +102,35 @@ def surveyed(archive: zipfile.ZipFile, mapped: Mapped, progress: Callable[[int, 
     )
 
 
-def _walked(
-    archive: zipfile.ZipFile, sheet: SheetPart, strings: list[str], progress: Callable[[int, int], None] | None
-) -> tuple[list[Row], int, int]:
-    first: list[Row] = []
-    last = count = 0
-    for row in rows_of(archive, sheet.part, strings):
-        count += 1
-        if row.number <= LOOKED_AT:
-            first.append(row)
-        last = max(last, *row.cells, *row.styles) if row.cells or row.styles else last
-        if progress is not None and count % 5000 == 0:
-            progress(count, 0)
-    return first, last, count
+@dataclass
+class _Walk:
+    """What one pass over a sheet finds."""
 
+    first: list[Row] = field(default_factory=list)
+    last: int = 0
+    rows: int = 0
+    merged: list[tuple[int, int, int, int]] = field(default_factory=list)
+    protected: bool = False
 
-def _merged(archive: zipfile.ZipFile, sheet: SheetPart) -> list[tuple[int, int, int, int]]:
-    found: list[tuple[int, int, int, int]] = []
-
-    def wanted(name: str, attributes: dict[str, str]) -> None:
+    def other(self, name: str, attributes: dict[str, str]) -> None:
         if name == "mergeCell" and ":" in attributes.get("ref", ""):
             one, _, other = attributes["ref"].partition(":")
             (top, left), (bottom, right) = place_of(one), place_of(other)
-            found.append((top + 1, left, bottom + 1, right))
+            self.merged.append((top + 1, left, bottom + 1, right))
+        self.protected = self.protected or name == "sheetProtection"
 
-    parsed(archive, sheet.part, wanted)
+
+def _walked(
+    archive: zipfile.ZipFile, sheet: SheetPart, strings: list[str], progress: Callable[[int, int], None] | None
+) -> _Walk:
+    found = _Walk()
+    for row in rows_of(archive, sheet.part, strings, found.other):
+        found.rows += 1
+        if row.number <= LOOKED_AT:
+            found.first.append(row)
+        found.last = max(found.last, *row.cells, *row.styles) if row.cells or row.styles else found.last
+        if progress is not None and found.rows % 1000 == 0:
+            progress(found.rows, 0)
     return found
 
 
@@ -152,7 +157,7 @@ def _formats(archive: zipfile.ZipFile) -> dict[str, str]:
     return {number: code for number, code in found.items() if code}
 
 
-def _remarks(archive: zipfile.ZipFile, sheet: SheetPart) -> tuple[str, ...]:
+def _remarks(archive: zipfile.ZipFile) -> tuple[str, ...]:
     names = archive.namelist()
     found = []
     if any(one.startswith("xl/externalLinks/") for one in names):
@@ -161,8 +166,4 @@ def _remarks(archive: zipfile.ZipFile, sheet: SheetPart) -> tuple[str, ...]:
         found.append("the file is signed: the signature does not hold for the filled copy")
     if any(one.endswith("vbaProject.bin") for one in names):
         found.append("the file holds macros: they are copied and not run")
-    protected: list[Any] = []
-    parsed(archive, sheet.part, lambda name, _: protected.append(name) if name == "sheetProtection" else None)
-    if protected:
-        found.append(f"the sheet {sheet.name} is protected: the protection stays")
     return tuple(found)

@@ -11,13 +11,14 @@ import re
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 from xml.parsers import expat
 from xml.sax.saxutils import escape
 
 from glmplan.errors import SpecError
 from glmplan.facts.archives import part_pieces
-from glmplan.sheets.calculate import address, place_of
+from glmplan.sheets.calculate import column_name, place_of
 
 __all__ = ["Row", "SheetPart", "edited", "parsed", "rows_of", "sheets_of", "strings_of"]
 
@@ -25,6 +26,11 @@ _SPANS = re.compile(rb"""\s+spans=(?:"[^"]*"|'[^']*')""")
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]")
 #: strings that cells share: what they may hold in all [B]
 _MOST_OF_STRINGS = 512 * 2**20
+
+
+@lru_cache(maxsize=2000)
+def _column(letters: str) -> int:
+    return place_of(f"{letters}1")[1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,11 +189,15 @@ def strings_of(archive: zipfile.ZipFile) -> list[str]:
     return found
 
 
+Other = Callable[[str, dict[str, str]], None]
+
+
 class _Reader:
     """Rows of a sheet as its XML comes in."""
 
-    def __init__(self, strings: list[str]) -> None:
-        self.strings, self.done = strings, [Row(0) for _ in range(0)]
+    def __init__(self, strings: list[str], other: Other | None = None) -> None:
+        self.strings, self.other = strings, other
+        self.done: list[Row] = []
         self.row, self.last_row = Row(0), 0
         self._cell: tuple[int, str, bool] = (0, "n", False)
         self._texts: list[str] = []
@@ -199,7 +209,7 @@ class _Reader:
             number = int(attributes.get("r", self.last_row + 1))
             self.row, self.last_row, self._next = Row(number), number, 0
         elif name == "c":
-            column = place_of(attributes["r"])[1] if "r" in attributes else self._next
+            column = _column(attributes["r"].rstrip("0123456789")) if "r" in attributes else self._next
             self._next = column + 1
             self._cell = (column, attributes.get("t", "n"), False)
             self._texts = []
@@ -209,6 +219,8 @@ class _Reader:
             self._cell = (self._cell[0], self._cell[1], True)
         elif name in ("v", "t"):
             self._in_value = True
+        elif self.other is not None:
+            self.other(name, attributes)
 
     def text(self, text: str) -> None:
         if self._in_value:
@@ -234,7 +246,9 @@ class _Reader:
         return float(said)
 
 
-def rows_of(archive: zipfile.ZipFile, part: str, strings: list[str]) -> Iterator[Row]:
+def rows_of(
+    archive: zipfile.ZipFile, part: str, strings: list[str], other: Callable[[str, dict[str, str]], None] | None = None
+) -> Iterator[Row]:
     """Rows of a sheet, one after another.
 
     Parameters
@@ -245,18 +259,22 @@ def rows_of(archive: zipfile.ZipFile, part: str, strings: list[str]) -> Iterator
         The part of the sheet.
     strings : list of str
         Shared strings.
+    other : callable, optional
+        Takes name and attributes of every element that is no part of a row.
 
     Yields
     ------
     Row
         Rows that stand in the file.
     """
-    reader, made = _Reader(strings), _parser()
+    reader, made = _Reader(strings, other), _parser()
     made.StartElementHandler = lambda name, attributes: reader.start(name.rpartition(":")[2], attributes)
     made.EndElementHandler = lambda name: reader.end(name.rpartition(":")[2])
     made.CharacterDataHandler = reader.text
     try:
         for piece in part_pieces(archive, part):
+            if piece[:2] in (b"\xff\xfe", b"\xfe\xff"):
+                raise SpecError("sheet is written in UTF-16: open it, and save it again", file=archive.filename)
             made.Parse(piece, False)
             yield from reader.done
             reader.done.clear()
@@ -323,8 +341,6 @@ class _Splicer:
         self.held, self.at, self.first, self.out = b"", 0, 0, bytearray()
 
     def feed(self, piece: bytes) -> bytes:
-        if not self.first and piece[:2] in (b"\xff\xfe", b"\xfe\xff"):
-            raise SpecError("is written in UTF-16: open it, and save it again")
         # what belongs to a row that is open waits
         self.held, self.at = self.held[self.at :] + piece, 0
         self.made.Parse(piece, False)
@@ -364,7 +380,7 @@ class _Splicer:
             return
         prefix = name[: len(name) - len(plain)]
         made = b"".join(
-            _cell_xml(prefix, address(row.number - 1, self.column + place, fixed=False), value, style)
+            _cell_xml(prefix, f"{column_name(self.column + place)}{row.number}", value, style)
             for place, value in sorted(new.items())
         )
         inside = self._upto(self.made.CurrentByteIndex)

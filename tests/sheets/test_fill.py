@@ -62,7 +62,11 @@ def test_a_layout_is_read_as_what_it_offers(name, quotes, money):
             assert cells["glmplan: remark"].startswith("not read: ")
         else:
             assert cells["glmplan: fits"] in ("fits", "tight")
-            assert cells["glmplan: tokens/s (90 % from)"] < cells["glmplan: tokens/s"] < cells["glmplan: tokens/s (90 % to)"]
+            assert (
+                cells["glmplan: tokens/s (90 % from)"]
+                < cells["glmplan: tokens/s"]
+                < cells["glmplan: tokens/s (90 % to)"]
+            )
 
 
 NEW_CELL = re.compile(rb'<c r="([A-Z]+)\d+"(?: s="\d+")?(?: t="inlineStr"><is>.*?</is>|><v>[^<]*</v>)</c>', re.DOTALL)

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import numpy as np
+import openpyxl
 import pytest
 
 import glmplan
+from glmplan.errors import SpecError
+from glmplan.sheets.calculate import FUNCTIONS, functions_in
+from glmplan.sheets.option import read_wanted
 from glmplan.sheets.places import FIRST, SHEETS, columns_of
+from glmplan.sheets.plan_book import calibration_mark
 from glmplan.sizing.cost import (
     break_even_month,
     break_even_tokens,
@@ -18,7 +24,7 @@ from glmplan.sizing.cost import (
     rented_month,
 )
 from glmplan.sizing.offers import Offer
-from tests.sheets.conftest import MACHINES, MODEL
+from tests.sheets.conftest import INPUT, MACHINES, MODEL, OUTPUT, TODAY
 
 CASES = 200
 #: what may be changed beside the load: name of a cell, or (sheet, column), and its ends
@@ -196,3 +202,88 @@ def test_the_speed_of_one_user_is_within_5_percent_in_98_of_100_cases(recalculat
     ]
     near = [abs(shown / value - 1) <= 0.05 for shown, value in pairs]
     assert sum(near) >= 0.98 * len(near)
+
+
+def test_every_formula_is_of_functions_that_programs_before_2019_know(book):
+    used = {name for sheet in book.sheets.values() for value in sheet.cells.values()
+            if isinstance(value, str) and value.startswith("=") for name in functions_in(value)}  # fmt: skip
+    assert used <= {*FUNCTIONS, "IF", "IFERROR"}
+    assert not used & {"XLOOKUP", "LET", "FILTER", "IFS", "SWITCH", "TEXTJOIN", "CONCAT", "MAXIFS", "LAMBDA", "SORT"}
+
+
+def test_the_value_beside_every_formula_is_what_another_program_computes(content, tmp_path):
+    ironcalc = pytest.importorskip("ironcalc")
+    (tmp_path / "plan.xlsx").write_bytes(content)
+    formulas = openpyxl.load_workbook(tmp_path / "plan.xlsx")
+    values = openpyxl.load_workbook(tmp_path / "plan.xlsx", data_only=True)
+    model = ironcalc.load_from_xlsx(str(tmp_path / "plan.xlsx"), "en", "UTC")
+    model.evaluate()
+    count = 0
+    for number, page in enumerate(formulas):
+        for cell in (one for row in page.iter_rows() for one in row if one.data_type == "f"):
+            count += 1
+            written, computed = (
+                values[page.title][cell.coordinate].value,
+                model.get_cell_value(number, cell.row, cell.column),
+            )
+            if isinstance(computed, float):
+                assert written == pytest.approx(computed, rel=1e-9, abs=1e-12), (page.title, cell.coordinate)
+            else:
+                assert str(written or "").upper() == str(computed or "").upper(), (page.title, cell.coordinate)
+    assert count > 500
+
+
+def test_what_was_not_predicted_is_said_and_not_extrapolated(book, options, content, tmp_path):
+    ironcalc = pytest.importorskip("ironcalc")
+    (tmp_path / "plan.xlsx").write_bytes(content)
+    cases = (({"prompt_tokens": 100_000.0}, "outside the surface"), ({"answer_tokens": 4.0}, "outside the surface"),
+             ({"users": 5000.0}, "outside the surface"), ({"context_tokens": 1e7}, "does not fit"))  # fmt: skip
+    for said, words in cases:
+        model = ironcalc.load_from_xlsx(str(tmp_path / "plan.xlsx"), "en", "UTC")
+        for name, value in said.items():
+            put(model, place(book, name), value)
+        model.evaluate()
+        assert_no_error(model)
+        for name in ("rate", "rate_low", "rate_high", "each"):
+            assert model.get_cell_value(*at_option(name, 0, "Results")) == words
+        assert model.get_cell_value(*at_option("why", 0, "Results"))
+        assert isinstance(model.get_cell_value(*at_option("month", 0, "Results")), float)
+
+
+def test_safe_users_are_those_of_the_library(options, book):
+    found = book.calculator()
+    for number, option in enumerate(options):
+        answer = glmplan.fit(MODEL, on=option.wanted.on, input=INPUT, output=OUTPUT)
+        shown = found.value("Results", FIRST + number, columns_of("Results").index("safe"))
+        most = options[0].cached[0].surface.axes.users[-1]
+        assert shown == pytest.approx(min(answer.safe.users, most), rel=0.05)
+
+
+def test_version_calibration_and_date_stand_on_the_sheet(book):
+    words = book["Summary"].cells[1, 0]
+    assert calibration_mark() in words and TODAY.isoformat() in words and "glmplan 0." in words
+
+
+def test_every_assumption_is_named_bounded_and_has_unit_and_source(book):
+    page = book["Assumptions"]
+    rows = [row for name, (sheet, row, _) in book.names.items() if sheet == "Assumptions"]
+    assert len(rows) > 20
+    for row in rows:
+        assert page.cells[row, 2] and page.cells[row, 5]
+        least, most, words = page.bounds[row, 1]
+        assert least < most and page.cells[row, 0] in words
+        value = page.cells[row, 1]
+        assert value is None or least <= value <= most
+
+
+def test_options_come_from_the_answer_of_size(tmp_path):
+    row = {"role": "answer", "machine": "1xh100-sxm", "machines": 2, "paid": "rent on demand", "weights": "bf16",
+           "engine": "vllm", "cache": "fp8"}  # fmt: skip
+    (tmp_path / "size.json").write_text(json.dumps({"model": MODEL, "options": [row, row | {"role": "next cheaper"}]}))
+    [one] = read_wanted(str(tmp_path / "size.json"), None, MODEL)
+    assert (one.on, one.machines, one.paid, dict(one.said)["kv"]) == ("1xh100-sxm", 2, "rent", "fp8")
+    with pytest.raises(SpecError, match="is about"):
+        read_wanted(str(tmp_path / "size.json"), None, "glm-5.1")
+    (tmp_path / "other.json").write_text("[1]")
+    with pytest.raises(SpecError, match="size"):
+        read_wanted(str(tmp_path / "other.json"), None, MODEL)

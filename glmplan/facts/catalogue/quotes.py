@@ -49,7 +49,12 @@ def plain_words(text: object) -> str:
     >>> plain_words("Délai (jours) – Stück")
     'delai jours stuck'
     """
-    bare = unicodedata.normalize("NFKD", str(text).replace("ß", "ss"))
+    return _plain(str(text))
+
+
+@lru_cache(maxsize=20_000)
+def _plain(text: str) -> str:
+    bare = unicodedata.normalize("NFKD", text.replace("ß", "ss"))
     letters = "".join(one if one.isalnum() else " " for one in bare if not unicodedata.combining(one))
     return " ".join(letters.lower().split())
 
