@@ -13,11 +13,15 @@ __all__ = ["EXTRAS", "at_hand", "check_extra", "wanted"]
 #: module of a package → the extra of `pyproject.toml` that brings it; `tests/house/test_extras.py` compares the two
 EXTRAS: dict[str, str] = {
     "distributed": "cluster",
+    "fastapi": "serve",
     "numba": "fast",
+    "openpyxl": "sheets",
     "pyarrow": "parquet",
     "pynvml": "gpu",
+    "uvicorn": "serve",
     "vl_convert": "png",
     "weasyprint": "pdf",
+    "xlsxwriter": "sheets",
 }
 
 

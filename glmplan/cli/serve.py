@@ -34,13 +34,10 @@ def command(
     import signal
     from dataclasses import replace
 
-    from glmplan.errors import SpecError
+    from glmplan.extras import check_extra
 
-    try:
-        import fastapi  # noqa: F401
-        import uvicorn  # noqa: F401
-    except ImportError:
-        raise SpecError("needs the extra `serve`: pip install 'glmplan[serve]'", field="serve") from None
+    check_extra("fastapi", field="serve")
+    check_extra("uvicorn", field="serve")
     from glmplan.serve.guard import is_loopback
     from glmplan.serve.limits import Limits
     from glmplan.serve.server import bound, server

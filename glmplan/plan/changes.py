@@ -11,10 +11,11 @@ from glmplan.facts.engines.memory import load_memory_rule
 from glmplan.facts.engines.walls import engine_names, load_engine
 from glmplan.facts.formats import kv_format
 from glmplan.facts.schema.model import Checkpoint
+from glmplan.plan.engine_asked import DEFAULT_ENGINE, MLX_ENGINE
 from glmplan.plan.engine_limits import Terms
 from glmplan.plan.offloaded import experts_on_host
 from glmplan.plan.plan import Change
-from glmplan.plan.question import DEFAULT_ENGINE, MLX_ENGINE, Asked
+from glmplan.plan.question import Asked
 from glmplan.plan.ranking import Scored
 from glmplan.plan.search import Solution, solve
 from glmplan.plan.simulated import shown_rate, steady_rate

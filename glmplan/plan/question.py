@@ -10,10 +10,11 @@ from glmplan.errors import SpecError
 from glmplan.facts.engines.defaults import EngineDefaults, engine_defaults
 from glmplan.facts.engines.kernels import attention_known
 from glmplan.facts.engines.releases import known_version
-from glmplan.facts.engines.walls import engine_names, load_engine
+from glmplan.facts.engines.walls import load_engine
 from glmplan.facts.formats import KV_FORMATS
 from glmplan.facts.schema.model import Checkpoint, ModelSpec
 from glmplan.plan.degrees import DEGREES, check_layout
+from glmplan.plan.engine_asked import engine_asked
 from glmplan.plan.users_asked import asked_users
 from glmplan.prediction.settings import Settings
 from glmplan.readers.machines.resolve import Machine, resolve_machine
@@ -22,10 +23,8 @@ from glmplan.readers.models.resolve import resolve_model
 from glmplan.units import finite_number, given_text, whole_number
 
 __all__ = [
-    "DEFAULT_ENGINE",
     "DEFAULT_INPUT",
     "DEFAULT_OUTPUT",
-    "MLX_ENGINE",
     "Asked",
     "Words",
     "read_words",
@@ -33,9 +32,6 @@ __all__ = [
 
 #: request that is taken when no lengths are given: a chat turn with some history [token]
 DEFAULT_INPUT, DEFAULT_OUTPUT = 2048, 512
-#: engines that a plan takes when none is named, which the answer says: for GGUF files and processors, for MLX files and
-#: Apple silicon, and for all else the one with most measurements
-_GGUF_ENGINE, MLX_ENGINE, DEFAULT_ENGINE = "llama.cpp", "mlx", "vllm"
 _KV_WORDS = {"auto": None, "fp8_e4m3": "fp8", "fp8_e5m2": "fp8", "fp16": "f16", "bfloat16": "bf16", "f8": "fp8"}
 
 
@@ -273,7 +269,7 @@ def read_words(words: Words) -> Asked:
     default = not weights and not choice.stated
     if default:
         assumed.append(f"weights {checkpoint.name}: the model's default checkpoint")
-    engine = _engine(words, checkpoint, machine, assumed)
+    engine = engine_asked(words.engine, checkpoint, machine, assumed)
     if choice.exact_bytes is None:
         checkpoint = read_by(choice.model, checkpoint, engine)
         assumed += remarks_on(choice.model, checkpoint)
@@ -358,32 +354,6 @@ def _calibration(given: object) -> str | None:
     if path is not None and not path.strip():
         raise SpecError("is empty", field="--calibration", value=path)
     return path
-
-
-def _engine(words: Words, checkpoint: Checkpoint, machine: Machine, assumed: list[str]) -> str:
-    if words.engine is not None:
-        name = given_text(words.engine, "--engine").strip().lower()
-        if name not in engine_names():
-            raise SpecError("is not a known engine", field="--engine", value=words.engine, choices=engine_names())
-        return name
-    part = machine.accelerator
-    if checkpoint.name.startswith("mlx"):
-        engine, why = MLX_ENGINE, "the weights are in MLX form"
-    elif checkpoint.file_bits_per_weight is not None or _is_gguf(checkpoint):
-        engine, why = _GGUF_ENGINE, "the weights are a GGUF file"
-    elif part.vendor == "Apple":
-        engine, why = MLX_ENGINE, "the part is Apple silicon"
-    elif part.kind == "cpu-socket":
-        engine, why = _GGUF_ENGINE, "the part is a processor"
-    else:
-        engine, why = DEFAULT_ENGINE, "the engine with most measurements"
-    assumed.append(f"engine {engine}: {why}")
-    return engine
-
-
-def _is_gguf(checkpoint: Checkpoint) -> bool:
-    names = {checkpoint.default, *checkpoint.formats.values()}
-    return any(name.startswith(("q2", "q3", "q4", "q5", "q6", "q8", "iq", "tq")) for name in names)
 
 
 def _kv(text: str | None, engine: str) -> str | None:

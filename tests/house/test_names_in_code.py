@@ -37,7 +37,7 @@ ALLOWED = {
     "calibrate.backtest.accuracy": "names a goal",
     "report.seed_systems": "a report on the machines of one field study",
     "report.model_page": "chooses which cache formats the page of a model shows",
-    "plan.question": "the engine that is taken when none is named; the answer says so",
+    "plan.engine_asked": "the engine that is taken when none is named; the answer says so",
     "prediction.from_row_memory": "the engine whose rules are taken for one that is not described; the answer says so",
     "cli.service": "the scheduler that is taken with --step-time when none is named; the answer says so",
     "cli.walls": "the engine of an example in the help",

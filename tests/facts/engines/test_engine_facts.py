@@ -15,7 +15,8 @@ from glmplan.facts.schema.engine import Engine
 from glmplan.facts.schema.validation import validated
 from glmplan.physics.blocks.cache import cache_layout
 from glmplan.plan import Words, fit_answer
-from glmplan.plan.question import DEFAULT_ENGINE, read_words
+from glmplan.plan.engine_asked import DEFAULT_ENGINE
+from glmplan.plan.question import read_words
 from glmplan.prediction.deployment import keeps_indexer, runs_sparse
 from glmplan.prediction.from_row import question_of
 from glmplan.readers.runs.record import Run

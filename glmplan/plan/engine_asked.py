@@ -1,0 +1,64 @@
+"""The engine of a plan: the one that is named, or the one that files and part ask for."""
+
+from __future__ import annotations
+
+from glmplan.errors import SpecError
+from glmplan.facts.engines.walls import engine_names
+from glmplan.facts.schema.model import Checkpoint
+from glmplan.readers.machines.resolve import Machine
+from glmplan.units import given_text
+
+__all__ = ["DEFAULT_ENGINE", "MLX_ENGINE", "engine_asked"]
+
+#: engines that a plan takes when none is named, which the answer says: for GGUF files and processors, for MLX files and
+#: Apple silicon, and for all else the one with most measurements
+_GGUF_ENGINE, MLX_ENGINE, DEFAULT_ENGINE = "llama.cpp", "mlx", "vllm"
+
+
+def engine_asked(given: object, checkpoint: Checkpoint, machine: Machine, assumed: list[str]) -> str:
+    """The engine that serves, and why, where it is not named.
+
+    Parameters
+    ----------
+    given : object
+        The name as typed; None chooses.
+    checkpoint : Checkpoint
+        The weights.
+    machine : Machine
+        What they run on.
+    assumed : list of str
+        Gets a line where the engine is chosen.
+
+    Returns
+    -------
+    str
+        A name of the catalogue.
+
+    Raises
+    ------
+    SpecError
+        If no such engine is known.
+    """
+    if given is not None:
+        name = given_text(given, "--engine").strip().lower()
+        if name not in engine_names():
+            raise SpecError("is not a known engine", field="--engine", value=given, choices=engine_names())
+        return name
+    part = machine.accelerator
+    if checkpoint.name.startswith("mlx"):
+        engine, why = MLX_ENGINE, "the weights are in MLX form"
+    elif checkpoint.file_bits_per_weight is not None or _is_gguf(checkpoint):
+        engine, why = _GGUF_ENGINE, "the weights are a GGUF file"
+    elif part.vendor == "Apple":
+        engine, why = MLX_ENGINE, "the part is Apple silicon"
+    elif part.kind == "cpu-socket":
+        engine, why = _GGUF_ENGINE, "the part is a processor"
+    else:
+        engine, why = DEFAULT_ENGINE, "the engine with most measurements"
+    assumed.append(f"engine {engine}: {why}")
+    return engine
+
+
+def _is_gguf(checkpoint: Checkpoint) -> bool:
+    names = {checkpoint.default, *checkpoint.formats.values()}
+    return any(name.startswith(("q2", "q3", "q4", "q5", "q6", "q8", "iq", "tq")) for name in names)
