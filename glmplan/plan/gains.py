@@ -170,7 +170,8 @@ def gain_words(answer: AnswerRecord, change: Change) -> str:
     users = shown_users(answer.asked)
     assert answer.holding is not None
     words = [change.verdict] * (change.verdict != answer.verdict)
-    words += [f"{change.safe:,} safe users instead of 0"] * bool(change.safe)
+    if change.safe:
+        words.append(f"{change.safe:,} safe users instead of 0")
     words += [change.layout] * (change.layout != answer.holding.terms.name and change.name != "layout")
     pairs = [("one user", change.user_rate, answer.user_rate)]
     pairs += [(f"{users} users", change.total_rate, answer.total_rate)] * (users > 1)

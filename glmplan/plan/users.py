@@ -20,6 +20,7 @@ __all__ = [
     "TARGET_TTFT",
     "binding_words",
     "grid_of",
+    "mean_bounds",
     "no_less",
     "places_of",
     "predictions_of",
@@ -231,8 +232,9 @@ def safe_users(
     the first token comes in time (``queue``). Between predicted numbers of users times are interpolated. The slow end
     of an interval of 90 % is passed by one machine in twenty, so that the number is that of a promise kept with 95 %.
     """
-    if bounds is None:
-        bounds = usual_bounds(found[min(found)])
+    alone = found[min(found)]
+    bounds = usual_bounds(alone) if bounds is None else bounds
+    in_mean = mean_bounds(alone, bounds)
     counts = np.array(sorted(found), dtype=float)
     seats = places_of(asked, holding)
     limits = {}
@@ -243,8 +245,11 @@ def safe_users(
             times = [found[int(number)].figures.get(metric) for number in counts]
             if metric in bounds and times[0] is not None:
                 values = np.array([getattr(one, end) for one in times if one is not None])
-                limits[end][name] = min(seats, _largest(counts, values, bounds[metric]))
-    mean, bad = limits["value"], limits["high"]
+                bound = (bounds if end == "high" else in_mean)[metric]
+                limits[end][name] = min(seats, _largest(counts, values, bound))
+    mean = limits["value"]
+    # where one user alone may wait long, three times as long is no promise: what fails in the mean is not safe
+    bad = {name: min(limit, mean[name]) for name, limit in limits["high"].items()}
     target = bounds.get("tpot", TARGET_TPOT)
     words = {
         "kv": f"requests of {asked.user_tokens:,} tokens that the low end of the cache pool holds",
@@ -278,24 +283,51 @@ def usual_bounds(alone: Prediction) -> dict[str, float]:
 
     Notes
     -----
-    A first token may take 10 s; three times what one user alone waits where that is more, and in any case as long as
-    one user waits on a machine that is as slow as the interval allows: alone nobody queues. Rounded up to three digits,
-    so that the promise can be written.
+    A first token may take 10 s, or three times what one user alone waits where that is more, on a machine that is as
+    slow as the interval allows: what one waits alone is no queue. Rounded up to four digits, so that the promise can be
+    written.
 
     Examples
     --------
-    >>> slow = Figure(4.0, 2.0, 14.97)
+    >>> slow = Figure(4.0, 2.0, 5.00001)
     >>> usual_bounds(Prediction({"ttft": slow}, {}, 1.0, "", "", ""))
-    {'ttft': 15.0}
+    {'ttft': 15.01}
     """
     bounds = {}
     if (first := alone.figures.get("ttft")) is not None:
-        longest = max(TARGET_TTFT, 3.0 * first.value, first.high)
-        digit = 10.0 ** (math.floor(math.log10(longest)) - 2)
-        bounds["ttft"] = float(f"{math.ceil(longest / digit - 1e-9) * digit:.3g}")
+        longest = _longest_wait(first.high)
+        digit = 10.0 ** (math.floor(math.log10(longest)) - 3)
+        bounds["ttft"] = float(f"{math.ceil(longest / digit - 1e-9) * digit:.4g}")
     if "tpot" in alone.figures:
         bounds["tpot"] = TARGET_TPOT
     return bounds
+
+
+def mean_bounds(alone: Prediction, bounds: Mapping[str, float]) -> dict[str, float]:
+    """What must hold in the mean where something is promised.
+
+    Parameters
+    ----------
+    alone : Prediction
+        Of one user.
+    bounds : mapping of str to float
+        What is promised, [s]
+
+    Returns
+    -------
+    dict of str to float
+        The same; of the first token no more than is usable by what one user alone waits in the mean, unless it is
+        promised that users wait longer than usual, [s]
+    """
+    found, first = dict(bounds), alone.figures.get("ttft")
+    if first is not None and "ttft" in found and found["ttft"] <= usual_bounds(alone)["ttft"]:
+        found["ttft"] = min(found["ttft"], _longest_wait(first.value))
+    return found
+
+
+def _longest_wait(alone: float) -> float:
+    """Longest wait for a first token that counts as usable, by what one user alone waits, [s]"""
+    return max(TARGET_TTFT, 3.0 * alone)
 
 
 def usual_promise(alone: Prediction) -> str:
@@ -315,7 +347,7 @@ def usual_promise(alone: Prediction) -> str:
     --------
     >>> figures = {"ttft": Figure(4.0, 3.0, 5.0), "tpot": Figure(0.02, 0.01, 0.03)}
     >>> usual_promise(Prediction(figures, {}, 1.0, "", "", ""))
-    'ttft mean < 12 s, tpot mean < 100 ms'
+    'ttft mean < 15 s, tpot mean < 100 ms'
     """
     bounds, words = usual_bounds(alone), []
     if "ttft" in bounds:
