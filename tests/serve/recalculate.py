@@ -33,11 +33,11 @@ def desktop(port):
 
 def main():
     office = desktop(int(sys.argv[1]))
-    how = (said("Hidden", True), said("UpdateDocMode", FULL_UPDATE), said("MacroExecutionMode", 0))
+    # a plain whole number would be a long, which is not looked at
+    how = (said("Hidden", True), said("UpdateDocMode", uno.Any("short", FULL_UPDATE)))
     document = office.loadComponentFromURL(uno.systemPathToFileUrl(sys.argv[2]), "_blank", 0, how)
     sheet = document.Sheets.getByIndex(0)
     for _ in range(600):
-        document.calculateAll()
         cells = [sheet.getCellByPosition(0, row).String for row in range(4)]
         if not any(text.startswith(("#", "Err")) for text in cells):
             break

@@ -98,6 +98,14 @@ def test_no_answer_allows_other_origins_and_the_page_runs_no_foreign_script(clie
     assert "default-src 'none'; script-src 'self'" in answer.headers["content-security-policy"]
 
 
+def test_the_head_of_an_answer_is_told_alone(client):
+    # LibreOffice asks for options and head before the value
+    found = client.head("/v1/value", params=PLAN | {"get": "verdict"})
+    assert (found.status_code, found.content) == (200, b"")
+    assert found.headers["content-length"] == str(len("fits"))
+    assert client.options("/v1/value").status_code == 405
+
+
 def test_a_form_of_another_kind_is_refused(client):
     assert wrong(client.post("/v1/fit", data={"model": "x"}), 415)
 

@@ -51,6 +51,22 @@ def sheet(path, formulas):
         archive.writestr("META-INF/manifest.xml", listed)
 
 
+def trusting(profile, folder):
+    """Settings of somebody who trusts a folder: links of sheets in it are followed without asking."""
+    items = (
+        ("Calc/Content/Update", "Link", "<value>0</value>"),
+        ("Common/Security/Scripting", "SecureURL", f"<value><it>file://{folder}</it></value>"),
+    )
+    lines = "".join(
+        f'<item oor:path="/org.openoffice.Office.{path}"><prop oor:name="{name}" oor:op="fuse">{value}</prop></item>'
+        for path, name, value in items
+    )
+    (profile / "user").mkdir(parents=True)
+    (profile / "user/registrymodifications.xcu").write_text(
+        f'<oor:items xmlns:oor="http://openoffice.org/2001/registry">{lines}</oor:items>', encoding="utf-8"
+    )
+
+
 def free_port():
     with socket.socket() as one:
         one.bind(("127.0.0.1", 0))
@@ -64,6 +80,7 @@ def test_libreoffice_fills_its_cells_from_the_service(client, address, tmp_path)
         pytest.skip("no Python here can speak to LibreOffice (python3-uno)")
     query = "&".join(f"{name}={value}" for name, value in (PLAN | {"users": 32}).items())
     sheet(tmp_path / "a.ods", [f'COM.MICROSOFT.WEBSERVICE("{address}/v1/value?{query}&get={name}")' for name in NAMES])
+    trusting(tmp_path / "profile", tmp_path)
     port = free_port()
     words = [OFFICE, "--headless", "--norestore", "--nologo", f"-env:UserInstallation=file://{tmp_path}/profile"]
     words.append(f"--accept=socket,host=127.0.0.1,port={port};urp")

@@ -19,7 +19,7 @@ function evenChart(found, way) {
   const y = (usd) => HEIGHT - BOTTOM - ((HEIGHT - TOP - BOTTOM) * usd) / top.at(-1);
   const width = WIDTH - LEFT - RIGHT;
   const words = `${way.paid}: ${money(way.usd_month)} a month; the API costs the same at ${number(even)} million tokens a month.`;
-  const late = x(even) > WIDTH * 0.6;
+  const late = x(even) > WIDTH * 0.72;
   return svg(
     "svg",
     { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img", "aria-label": words },
@@ -31,8 +31,10 @@ function evenChart(found, way) {
     way.usd_month_high > way.usd_month_low ? svg("rect", { x: LEFT, width, y: y(way.usd_month_high), height: y(way.usd_month_low) - y(way.usd_month_high), class: "machine-band" }) : null,
     svg("line", { x1: LEFT, x2: WIDTH - RIGHT, y1: y(way.usd_month), y2: y(way.usd_month), class: "machine" }),
     svg("line", { x1: x(0), y1: y(0), x2: x(most), y2: y(price * most), class: "api" }),
+    svg("text", { x: LEFT + 6, y: y(way.usd_month_high ?? way.usd_month) - 6, class: "machine-text", text: way.paid }),
+    svg("text", { x: x(most) - 4, y: y(price * most) - 8, "text-anchor": "end", class: "api-text", text: "API" }),
     svg("circle", { cx: x(even), cy: y(way.usd_month), r: 4.5, class: "even" }),
-    svg("text", { x: x(even) + (late ? -8 : 8), y: y(way.usd_month) + 18, "text-anchor": late ? "end" : "start", class: "strong", text: `even at ${number(even)} M` }),
+    svg("text", { x: x(even) + (late ? -8 : 8), y: y(way.usd_month) + 22, "text-anchor": late ? "end" : "start", class: "strong", text: `even at ${number(even)} M` }),
     svg("line", { x1: x(tokens), x2: x(tokens), y1: TOP, y2: HEIGHT - BOTTOM, class: "safe" }),
     svg("text", { x: x(tokens) + (x(tokens) > WIDTH * 0.6 ? -6 : 6), y: TOP + 10, "text-anchor": x(tokens) > WIDTH * 0.6 ? "end" : "start", class: "safe-text", text: `this load: ${number(tokens)} M` }),
   );
