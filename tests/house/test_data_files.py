@@ -21,8 +21,6 @@ from glmplan.facts.schema.price import KINDS
 PRIVATE = re.compile(
     r"(?i)/work/|(?<!\"ecosystem\": \")pypi|pythonhosted|\.library|\.\./shared|/tmp/|/opt/|/root/|/home/\w"
 )
-    r"(?i)/work/|(?<!\"ecosystem\": \")pypi|pythonhosted|\.library|\.\./shared|/tmp/|/opt/|/root/|/home/\w"
-)
 
 
 def toml_files(root, folder):
