@@ -73,7 +73,8 @@ def _no_sooner(found: dict[int, Prediction]) -> dict[int, Prediction]:
     Users in step with each other wait for a decode step of the others only where they are few, and the mean over a
     bounded number of requests falls by up to a hundredth from two users to four: an effect of how the load is counted.
     """
-    out, before = {}, None
+    out: dict[int, Prediction] = {}
+    before: Figure | None = None
     for number in sorted(found):
         one = found[number]
         first = one.figures.get("ttft")

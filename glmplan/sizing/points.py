@@ -72,7 +72,8 @@ def columns_of(deployment: Deployment, mixes: Mixes, *, slower: float = 1.0, exa
         What `glmplan.predict` says of each load, within `TOLERANCE`: some loads are computed one by one, and where the
         table is farther off, all are.
     """
-    if exact or not runs_on_accelerators(deployment):
+    # the table leaves the front end out of rates, which answers of one token wait for most
+    if exact or not runs_on_accelerators(deployment) or (mixes.outputs == 1).any():
         return exact_columns(deployment, [mixes.load(place) for place in range(len(mixes.users))], slower=slower)
     found = _tabulated(deployment, step_model_of(deployment), mixes, slower)
     if found.error > TOLERANCE:

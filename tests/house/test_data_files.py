@@ -17,7 +17,7 @@ from glmplan.facts.engines.memory import load_memory_rule, memory_engines
 from glmplan.facts.schema.price import KINDS
 
 #: places that exist on one desk only, and hosts of packages, which an installation chooses for itself
-# (the list of weaknesses calls the language so: the word of a protocol, and no place)
+#: (the list of weaknesses calls a language so: the word of a protocol, and no place)
 PRIVATE = re.compile(
     r"(?i)/work/|(?<!\"ecosystem\": \")pypi|pythonhosted|\.library|\.\./shared|/tmp/|/opt/|/root/|/home/\w"
 )

@@ -227,3 +227,17 @@ def test_a_row_without_a_figure_is_on_no_frontier_and_an_unknown_column_is_named
         frontier(rows, ("wal_w",))
     with pytest.raises(SpecError, match="not a column of this sweep"):
         frontier(rows, ("usd_month",))
+
+
+def test_answers_of_one_token_have_the_interval_of_their_ttft_in_a_sweep_and_in_a_prediction():
+    planned = glmplan.deployment("llama-3.1-8b", on="1xh100-sxm", engine="vllm", input=2000, output=1)
+    found = glmplan.predict(planned, users=1).figures
+    first, rate = found["ttft"], found["output_rate"]
+    assert (rate.value, rate.low, rate.high) == pytest.approx(
+        (1 / first.value, 1 / first.high, 1 / first.low), rel=1e-6
+    )
+    sweep = read_sweep({"model": "llama-3.1-8b", "on": "1xh100-sxm", "engine": "vllm", "users": "1,4", "input": 2000,
+                        "output": 1})  # fmt: skip
+    row = swept(sweep).to_frame().iloc[0]
+    names = ("output_tokens_per_s", "output_tokens_per_s_low", "output_tokens_per_s_high")
+    assert [row[name] for name in names] == pytest.approx([rate.value, rate.low, rate.high], rel=0.01)

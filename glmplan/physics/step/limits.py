@@ -71,9 +71,12 @@ def least_seconds(structure: StepWork, *, layout: Layout, points: StepPoints) ->
     Notes
     -----
     Launches, links and the front end are left out, caches of the part may be eight times faster than its memory, and
-    of routed experts a share of 0.8 is kept. For processors it is zero: their caches can hold a small model.
+    of routed experts a share of 0.8 is kept, but of a single token, whose experts all differ. For processors it is
+    zero: their caches can hold a small model.
     """
     if structure.part.is_processor:
         return np.zeros(np.broadcast(points.decode_requests, points.prefill_tokens).shape)
     work = step_work(Perfect.of(structure), layout=layout, points=points)
-    return np.sum([work[slot] * (ROUTED if slot.startswith("expert") else 1.0) for slot in BOUND], axis=0)
+    alone = (points.decode_requests <= 1.0) & (points.prefill_tokens == 0.0) & (structure.draft_tokens == 0)
+    routed = np.where(alone, 1.0, ROUTED)
+    return np.sum([work[slot] * (routed if slot.startswith("expert") else 1.0) for slot in BOUND], axis=0)
