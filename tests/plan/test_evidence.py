@@ -40,7 +40,16 @@ def test_a_purchase_is_planned_with_the_newest_release_that_evidence_covers(engi
     assert any(asked.runs_as in text and "evidence" in text for text in asked.assumed)
 
 
-@pytest.mark.parametrize(("engine", "nearest"), [("vllm", "0.33.0"), ("sglang", "0.5.23")])
-def test_a_release_beyond_all_evidence_is_refused_with_the_nearest(engine, nearest):
+@pytest.mark.parametrize(
+    ("engine", "version", "nearest"),
+    [
+        ("vllm", "9999.0", "0.33.0"),
+        ("sglang", "9999.0", "0.5.23"),
+        ("llama.cpp", "b99999", "b10776"),
+        ("llama.cpp", "9999.0", "b10776"),
+        ("mlx", "9999.0", "0.32.2"),
+    ],
+)
+def test_a_release_beyond_all_evidence_is_refused_with_the_nearest(engine, version, nearest):
     with pytest.raises(GlmplanError, match=nearest):
-        read_words(Words("glm-5.1-fp8", "8xh200-sxm", engine=engine, engine_version="9999.0"))
+        read_words(Words("glm-5.1-fp8", "8xh200-sxm", engine=engine, engine_version=version))

@@ -45,6 +45,8 @@ def known_version(engine: str, version: str | None) -> str | None:
         return None
     key, known = version_key(version), load_engine(engine)
     newest = known.newest
+    if newest is not None and newest.startswith("b") and "." in version:
+        raise SpecError(f"is no build of {known.full_name}; nearest: {newest}", value=version)
     if newest is not None and key > version_key(newest):
         patch = newest.endswith(".0") and version.lstrip("vV").startswith(newest.removesuffix("0"))
         if not patch:

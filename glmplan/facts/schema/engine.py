@@ -276,7 +276,7 @@ class Release(Frozen):
     """A release of an engine that evidence covers: a wheel that was read, a recipe, a start-up log, measured runs."""
 
     version: str
-    date: str = Field(pattern=r"^20\d\d-\d\d(-\d\d)?$")
+    date: str | None = Field(None, pattern=r"^20\d\d-\d\d(-\d\d)?$")
     note: str | None = None
     source: str
 
