@@ -18,6 +18,7 @@ import tempfile
 import time
 import traceback
 from collections.abc import Callable, Iterator
+from datetime import date
 from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple
@@ -113,18 +114,28 @@ def readers() -> dict[str, Reader]:
     """Every reader of files that people bring, with real samples."""
     from glmplan.facts.catalogue.accelerators import load_accelerator
     from glmplan.facts.catalogue.hosts import load_host
-    from glmplan.facts.files import parse_json, read_log
+    from glmplan.facts.files import parse_json, read_log, understood
     from glmplan.measure.journal import Journal
     from glmplan.measure.validation import deployment_facts
+    from glmplan.plan.ask import fit
     from glmplan.readers.machines.dumps.merge import host_from_dumps
     from glmplan.readers.machines.dumps.recognise import read_dump
     from glmplan.readers.models.resolve import resolve_model
     from glmplan.readers.models.safetensors_header import read_safetensors
     from glmplan.readers.runs.importers import import_file
     from glmplan.readers.runs.table import read_runs
+    from glmplan.report.considered import read_plan
+    from glmplan.report.decision import decision
+    from glmplan.report.document import markdown_of
+    from glmplan.report.fit_json import fit_json
     from glmplan.serving.traffic.arrivals import draw_lengths
     from glmplan.serving.traffic.spec import Traffic, parse_traffic
     from glmplan.serving.traffic.traces import read_trace
+    from glmplan.sizing.money import money_of
+
+    def reported(path: Path) -> str:
+        with understood(path, "plan"):
+            return markdown_of(decision([read_plan(path)], money_of(today=date(2026, 11, 22)), pictures=False))
 
     def with_shard(path: Path) -> Path:
         path.with_name("model.safetensors").write_bytes(safetensors_file())
@@ -168,6 +179,7 @@ def readers() -> dict[str, Reader]:
         ),
         "model": Reader(lambda path: resolve_model(str(path)), texts("model_specs", 6)),
         "plan": Reader(lambda path: deployment_facts(plan=path), {"plan.json": json.dumps(PLAN).encode()}),
+        "report": Reader(reported, {"plan.json": fit_json(fit("llama-3.1-8b", "1xh100-sxm", users=(1, 8))).encode()}),
         "runs": Reader(import_file, clients | {"vllm.log": LOG.encode()}),
         "safetensors": Reader(read_safetensors, {"model.safetensors": safetensors_file()}),
         "table": Reader(read_runs, {"runs.csv": table()}),
