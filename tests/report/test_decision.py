@@ -114,7 +114,13 @@ def test_what_others_wrote_is_escaped(records):
     made = decision([evil], MONEY)
     page = html_of(made)
     assert "<script" not in page and "&lt;script&gt;" in page and "\u202e" not in page
-    assert "\\|x" in markdown_of(made) and "<script" not in markdown_of(made)
+    text = markdown_of(made)
+    assert "\\|x" in text
+    assert not [
+        line for line in text.splitlines() if re.search(r"(?<!\\)<script", line) and not line.startswith("    ")
+    ]
+    asked = next(line for line in text.splitlines() if "glmplan sensitivity" in line)
+    assert "'<script>alert(1)</script>" in asked, "what is copied into a shell is one word"
 
 
 @pytest.mark.parametrize(
