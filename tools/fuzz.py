@@ -166,9 +166,10 @@ def readers() -> dict[str, Reader]:
     from glmplan.facts.catalogue.accelerators import load_accelerator
     from glmplan.facts.catalogue.hosts import load_host
     from glmplan.facts.catalogue.prices import given_prices
-    from glmplan.facts.files import parse_json, read_log
+    from glmplan.facts.files import parse_json, read_log, understood
     from glmplan.measure.journal import Journal
     from glmplan.measure.validation import deployment_facts
+    from glmplan.plan.ask import fit
     from glmplan.prediction.effects import COLUMNS
     from glmplan.prediction.own_site import load_site
     from glmplan.readers.machines.dumps.merge import host_from_dumps
@@ -177,6 +178,10 @@ def readers() -> dict[str, Reader]:
     from glmplan.readers.models.safetensors_header import read_safetensors
     from glmplan.readers.runs.importers import import_file
     from glmplan.readers.runs.table import read_runs
+    from glmplan.report.considered import read_plan
+    from glmplan.report.decision import decision
+    from glmplan.report.document import markdown_of
+    from glmplan.report.fit_json import fit_json
     from glmplan.serving.traffic.arrivals import draw_lengths
     from glmplan.serving.traffic.spec import Traffic, parse_traffic
     from glmplan.serving.traffic.traces import read_trace
@@ -184,6 +189,10 @@ def readers() -> dict[str, Reader]:
     from glmplan.sizing.money import money_of
     from glmplan.sizing.portfolio import read_portfolio
     from glmplan.sizing.sweep_files import read_part
+
+    def reported(path: Path) -> str:
+        with understood(path, "plan"):
+            return markdown_of(decision([read_plan(path)], money_of(today=date(2026, 11, 22)), pictures=False))
 
     def with_shard(path: Path) -> Path:
         path.with_name("model.safetensors").write_bytes(safetensors_file())
@@ -234,6 +243,7 @@ def readers() -> dict[str, Reader]:
         "plan": Reader(lambda path: deployment_facts(plan=path), {"plan.json": json.dumps(PLAN).encode()}),
         "portfolio": Reader(lambda path: read_portfolio(path, money), {"p.toml": PORTFOLIO.encode()}),
         "prices": Reader(lambda path: given_prices([str(path)], date(2026, 11, 22)), price_lists),
+        "report": Reader(reported, {"plan.json": fit_json(fit("llama-3.1-8b", "1xh100-sxm", users=(1, 8))).encode()}),
         "runs": Reader(import_file, clients | {"vllm.log": LOG.encode()}),
         "safetensors": Reader(read_safetensors, {"model.safetensors": safetensors_file()}),
         "site": Reader(lambda path: load_site(path, "vllm"), {"site.toml": site.encode()}),

@@ -53,7 +53,8 @@ def command(
     answers, records = _answers(models, on or [], said)
     records += [read_plan(file) for file in files]
     with understood(", ".join(files) or str(out), "plan"):
-        document = decision(records, paid, causes=_causes(answers, paid, records) if not files else ())
+        causes = _causes(answers, paid, records) if not files else ()
+        document = decision(records, paid, causes=causes, pictures=out.suffix != ".md")
         write_report(document, out)
     say(str(out))
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from glmplan.errors import SpecError
+from glmplan.errors import SpecError, printable
 from glmplan.extras import check_extra, wanted
 from glmplan.facts.files import write_atomically
 from glmplan.report.page import escape, page
@@ -201,7 +201,8 @@ def chart_svg(chart: Any, label: str, *, prefix: str = "a") -> str:
     svg = re.sub(r'(id="|url\(#)clip', rf"\g<1>{prefix}clip", svg).replace('fill="white"', f'fill="{light("paper")}"')
     svg = re.sub(r' (?:aria-(?:hidden|roledescription)|role)="[^"]*"', "", svg)
     svg = re.sub(r'font-size="([\d.]+)px"', lambda found: f'font-size="{float(found[1]) / _ROOM:.3g}px"', svg)
-    return svg.replace("<svg ", f'<svg role="img" aria-label="{escape(label)}" ', 1)
+    # letters that turn text round are written out, also in labels out of somebody's file
+    return printable(svg).replace("<svg ", f'<svg role="img" aria-label="{escape(label)}" ', 1)
 
 
 def standalone(svg: str) -> str:

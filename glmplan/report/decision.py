@@ -6,14 +6,14 @@ It is made of the records that `glmplan fit --format json` writes, so its figure
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from glmplan.plan.text import LIMITS, number
 from glmplan.report.considered import Considered, considered, month_lines, row_at
 from glmplan.report.decision_plots import cost_drawing, fullest, machine_drawing, memory_drawing, users_drawing
 from glmplan.report.decision_proof import assumptions, checks, evidence, risks
-from glmplan.report.document import Block, Document, Heading, Points, Table, Text
+from glmplan.report.document import Block, Document, Drawing, Heading, Points, Table, Text
 from glmplan.sizing.money import Money
 
 __all__ = ["answer_sentences", "common_load", "decision"]
@@ -22,7 +22,11 @@ _VERDICTS = {"fits": "Yes", "tight": "Narrowly", "does_not_fit": "No", "unknown"
 
 
 def decision(
-    records: Sequence[Mapping[str, Any]], money: Money, *, causes: Sequence[tuple[str, Sequence[str]]] = ()
+    records: Sequence[Mapping[str, Any]],
+    money: Money,
+    *,
+    causes: Sequence[tuple[str, Sequence[str]]] = (),
+    pictures: bool = True,
 ) -> Document:
     """Write a report.
 
@@ -34,6 +38,8 @@ def decision(
         Prices and terms.
     causes : sequence of (str, sequence of str), optional
         What makes each of the others differ from the first, in words.
+    pictures : bool, optional
+        Whether it has pictures; a form without them need not describe them.
 
     Returns
     -------
@@ -48,22 +54,23 @@ def decision(
     plans = [considered(record, money) for record in records]
     first, load = plans[0], common_load(plans)
     asked = first.record["question"]
+
+    def drawn(draw: Callable[[Any], Drawing | None], of: Any) -> list[Block]:
+        found = draw(of) if pictures else None
+        return [] if found is None else [found]
+
     blocks: list[Block] = [Heading("Question"), Text(_question(plans)), Heading("Answer")]
     blocks.append(Text(" ".join(answer_sentences(plans, load))))
-    blocks += [Heading("Speed"), *_drawn(users_drawing(plans)), *(_users(one) for one in plans if one.record["users"])]
-    blocks += [Heading("Memory"), *_drawn(memory_drawing(plans)), *_memory(plans)]
-    blocks += [Heading("Machine"), *_drawn(machine_drawing(first)), *_machine(first)]
-    blocks += [Heading("Cost"), *_drawn(cost_drawing(plans)), *_cost(plans)]
+    blocks += [Heading("Speed"), *drawn(users_drawing, plans), *(_users(one) for one in plans if one.record["users"])]
+    blocks += [Heading("Memory"), *drawn(memory_drawing, plans), *_memory(plans)]
+    blocks += [Heading("Machine"), *drawn(machine_drawing, first), *_machine(first)]
+    blocks += [Heading("Cost"), *drawn(cost_drawing, plans), *_cost(plans)]
     blocks += [Heading("Options"), _options(plans, load)]
     for name, why in causes:
         blocks += [Text(f"{name}, beside {first.name}:"), Points(tuple(line.strip() for line in why))]
     blocks += _changes(first)
     blocks += risks(plans) + assumptions(plans, money) + evidence(plans, load) + checks(first, load)
     return Document(f"{asked['model']} {asked['checkpoint']} on {asked['on']}: a report for a decision", tuple(blocks))
-
-
-def _drawn(drawing: Any) -> list[Block]:
-    return [] if drawing is None else [drawing]
 
 
 def common_load(plans: Sequence[Considered]) -> int | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from typing import Any
 
@@ -146,7 +147,9 @@ def evidence(plans: Sequence[Considered], load: int | None) -> list[Block]:
     blocks.append(Points(tuple(items)))
     asked = plans[0].record["question"]
     blocks.append(Text("What to measure or to ask first, because it moves the answer most:"))
-    blocks.append(Code(f"glmplan sensitivity {asked['model']}-{asked['checkpoint']} --on {asked['on']}"))
+    blocks.append(
+        Code(shlex.join(["glmplan", "sensitivity", f"{asked['model']}-{asked['checkpoint']}", "--on", asked["on"]]))
+    )
     return blocks
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from xml.sax.saxutils import escape
 
+from glmplan.errors import printable
 from glmplan.extras import wanted
 from glmplan.facts.schema.host import Host, PcieLink
 from glmplan.physics.network.placement import Placement, plan_loads
@@ -266,7 +267,7 @@ def draw_svg(host: Host, placement: Placement | None = None) -> str:
         f'width="{width:.0f}" height="{height:.0f}" viewBox="0 0 {width:.0f} {height:.0f}" font-family="sans-serif">'
     )
     paper = f'<rect width="100%" height="100%" fill="{light("paper")}"/>'
-    return "\n".join([head, paper, *lines, *boxes, *texts, "</svg>", ""])
+    return printable("\n".join([head, paper, *lines, *boxes, *texts, "</svg>", ""]))
 
 
 def _drawn_box(node: _Node, x: float, y: float, stage: int | None) -> str:
