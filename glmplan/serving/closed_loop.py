@@ -14,6 +14,8 @@ from heapq import heappop, heappush
 
 import numpy as np
 
+from glmplan.serving.alike_loop import alike_schedule
+
 __all__ = ["ClosedLoop", "StepMix", "closed_loop_mix"]
 
 
@@ -157,9 +159,10 @@ def closed_loop_mix(run: ClosedLoop) -> StepMix:
     if run.staggered:
         users = min(run.concurrency, run.requests)
         outputs[:users] = [-(-outputs[one] * (one + 1) // users) for one in range(users)]
-    blocks, spans = _schedule(run, inputs, outputs)
+    alike = run.shortest == 1.0 and not run.staggered and not run.gather_steps
+    blocks, spans = alike_schedule(run, len(inputs)) if alike else _schedule(run, inputs, outputs)
     table = np.array(blocks, dtype=float)
-    span = np.array(spans, dtype=np.int64)
+    span = np.asarray(spans, dtype=np.int64)
     return _merge(run, table, span, np.array(inputs, dtype=float), np.array(outputs, dtype=float))
 
 
