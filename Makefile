@@ -34,7 +34,7 @@ $(READY): pyproject.toml
 
 $(READY_DEV): $(READY)
 	@echo "adding the tools for development to $(VENV) (a few minutes the first time)" >&2
-	@$(RUN) -m pip install --quiet --editable '.[dev,kernels,cluster]'
+	@$(RUN) -m pip install --quiet --editable '.[all,dev]'
 	@$(RUN) -m pip install --quiet --no-deps $(KERNEL_TABLES)
 	@touch $@
 

@@ -14,72 +14,9 @@ from heapq import heappop, heappush
 
 import numpy as np
 
+from glmplan.serving.alike_loop import ClosedLoop, alike_schedule
+
 __all__ = ["ClosedLoop", "StepMix", "closed_loop_mix"]
-
-
-@dataclass(frozen=True, slots=True)
-class ClosedLoop:
-    """A closed-loop run: who sends what, and how the engine packs it into steps.
-
-    Attributes
-    ----------
-    concurrency : int
-        Requests in flight, [-]
-    input_tokens, output_tokens : int
-        Nominal lengths, [token]
-    requests : int
-        Requests in all, [-]
-    shortest : float
-        Lengths are uniform between this share of the nominal and the nominal, [-]
-    budget : int
-        Prompt tokens (and decoding ones where mixed) that a step may hold, [token]
-    prefill_first : bool
-        Prompts run in steps of their own and decoding waits (SGLang); otherwise they ride along (vLLM, TensorRT-LLM).
-    max_requests : int
-        Requests that may run at once, [-]
-    pool_tokens : int
-        KV cache, [token]
-    reserve : float
-        Share of the answer that must fit besides the prompt before a request is admitted: 1 where nothing may be
-        evicted (TensorRT-LLM), about half of it where requests in all phases share the pool (vLLM, SGLang), [-]
-    poll_interval : int
-        Steps between two looks at newly arrived requests (SGLang ``--scheduler-recv-interval``), [-]
-    late : int
-        Steps that have begun when the next prompt of a user arrives, because the engine goes on while the client reads
-        the end of the answer; two where steps are formed ahead; none while nothing runs. With 0 every prompt is seen at
-        the instant it is sent, as in the simulator without a front end, [-]
-    staggered : bool
-        The first answers are cut to shares of their length, so that users end one after another, and only what lies
-        between these and the last prompt counts: the steady state. Else all users start together and all counts.
-    tokens_per_step : float
-        Tokens a request gains in a step (acceptance length of speculative decoding), [token]
-    whole_prompts : bool
-        Prompts are never split over steps (TensorRT-LLM without ``enable_chunked_prefill``).
-    gather_steps : int
-        Steps that new requests wait for others while some decode, so that they prefill together (TensorRT-LLM
-        ``attention_dp_config.timeout_iters`` and ``batch_wait_timeout_iters``), [-]
-    gather_tokens : int
-        Prompt tokens, with one for each who decodes, at which the wait ends early (TensorRT-LLM
-        ``batch_wait_max_tokens_ratio`` of the budget), [token]
-    """
-
-    concurrency: int
-    input_tokens: int
-    output_tokens: int
-    requests: int
-    shortest: float = 1.0
-    budget: int = 8192
-    prefill_first: bool = False
-    max_requests: int = 1 << 30
-    pool_tokens: int = 1 << 60
-    reserve: float = 0.5
-    poll_interval: int = 1
-    late: int = 0
-    staggered: bool = False
-    tokens_per_step: float = 1.0
-    whole_prompts: bool = False
-    gather_steps: int = 0
-    gather_tokens: int = 1 << 60
 
 
 @dataclass(frozen=True, eq=False)
@@ -157,9 +94,10 @@ def closed_loop_mix(run: ClosedLoop) -> StepMix:
     if run.staggered:
         users = min(run.concurrency, run.requests)
         outputs[:users] = [-(-outputs[one] * (one + 1) // users) for one in range(users)]
-    blocks, spans = _schedule(run, inputs, outputs)
+    alike = run.shortest == 1.0 and not run.staggered and not run.gather_steps
+    blocks, spans = alike_schedule(run, len(inputs)) if alike else _schedule(run, inputs, outputs)
     table = np.array(blocks, dtype=float)
-    span = np.array(spans, dtype=np.int64)
+    span = np.asarray(spans, dtype=np.int64)
     return _merge(run, table, span, np.array(inputs, dtype=float), np.array(outputs, dtype=float))
 
 

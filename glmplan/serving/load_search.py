@@ -153,6 +153,11 @@ class LoadSearch:
     why_limited: str = ""
     tried: dict[tuple[int, int, float], Trial] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        if self._whole:
+            # a part of a user is never tried, and would never be reached
+            self.limit = float(max(math.floor(self.limit), 1))
+
     def largest(self, service: Service) -> SafeLoad:
         """The largest load that is safe.
 

@@ -18,6 +18,7 @@ SETTINGS = "what decides a plan or a load, each by name and with a default"
 LONG = {
     "advance": ONE_LOOP,
     "_schedule": ONE_LOOP,
+    "alike_schedule": ONE_LOOP,
     "SkippingEngine._fill": ONE_LOOP,
     "simulate": "replications share the writer, the meter and what an interrupt leaves",
     "offload_work": "the parts of one step with weights on a host, summed in one walk over the layers",

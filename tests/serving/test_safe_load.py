@@ -134,6 +134,14 @@ def test_a_limit_from_outside_is_not_exceeded(most):
     assert found.breaks_first == ""
 
 
+@pytest.mark.parametrize(("most", "load"), [(2.5, 2), (13.714, 13), (0.5, 1)])
+def test_a_limit_between_two_numbers_of_users_is_the_lower_one_and_the_search_ends(most, load):
+    # three machines that share 40 users may be asked for 13.3 each
+    service = Service(StepTable.affine(base=0.001), KvPool(10**6), EngineSettings())
+    traffic = parse_traffic("closed:1", input=16, output=16)
+    assert safe_load(service, traffic, parse_slo("tpot p95 < 1 s"), most=most).load == load
+
+
 def test_requests_that_never_fit_are_said_to():
     service = Service(TABLE, KvPool(512), EngineSettings())
     found = safe_load(service, parse_traffic("closed:1"), parse_slo("ttft < 2 s"))
