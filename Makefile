@@ -18,7 +18,7 @@ export OMP_NUM_THREADS := 1
 export PYTHONUTF8 := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check mutate fuzz docs bench validate-demo validate-vllm clean
+.PHONY: help setup demo test check mutate fuzz docs bench sheets-demo validate-demo validate-vllm clean
 
 help:  ## List what there is.
 	@sed -n 's/^\([a-z-]*\):.*  ## /\1\t/p' Makefile | expand -t 16
@@ -34,7 +34,7 @@ $(READY): pyproject.toml
 
 $(READY_DEV): $(READY)
 	@echo "adding the tools for development to $(VENV) (a few minutes the first time)" >&2
-	@$(RUN) -m pip install --quiet --editable '.[dev,kernels,cluster]'
+	@$(RUN) -m pip install --quiet --editable '.[dev,kernels,cluster,sheets]'
 	@$(RUN) -m pip install --quiet --no-deps $(KERNEL_TABLES)
 	@touch $@
 
@@ -69,6 +69,10 @@ bench: $(READY_DEV) $(PEERS)  ## Time from shell to answer, predictions per seco
 $(PEERS):
 	@mkdir -p $(PEERS)
 	-@npm install --silent --no-fund --no-audit --prefix $(PEERS) @doublewordai/inference-lab >&2
+
+sheets-demo: $(READY_DEV)  ## Write plan.xlsx for the demo case, and beside it two larger machines.
+	@$(VENV)/bin/glmplan sheet new plan.xlsx --overwrite --model glm-5.1-nvfp4 --on 6xrtx-pro-6000-ws \
+		--options 8xh200-sxm,8xb200-sxm --users 4
 
 validate-demo: $(READY_DEV)  ## Measure llama.cpp servers made here and predict them from two steps of each ladder.
 	@$(RUN) tools/validate_demo.py
