@@ -11,7 +11,7 @@ import pytest
 import xlsxwriter
 
 from glmplan.sheets.places import FIRST, columns_of
-from tests.sheets.test_plan_book import CASES, changes, compare, inputs_of
+from tests.sheets.cases import CASES, changes, compare, inputs_of
 
 OFFICE = shutil.which("soffice")
 pytestmark = pytest.mark.skipif(OFFICE is None, reason="LibreOffice is not installed: the second witness is not heard")
