@@ -77,6 +77,10 @@ $(PEERS):
 	@mkdir -p $(PEERS)
 	-@npm install --silent --no-fund --no-audit --prefix $(PEERS) @doublewordai/inference-lab axe-core >&2
 
+sheets-demo: $(READY_DEV)  ## Write plan.xlsx for the demo case, and beside it two larger machines.
+	@$(VENV)/bin/glmplan sheet new plan.xlsx --overwrite --model glm-5.1-nvfp4 --on 6xrtx-pro-6000-ws \
+		--options 8xh200-sxm,8xb200-sxm --users 4
+
 validate-demo: $(READY_DEV)  ## Measure llama.cpp servers made here and predict them from two steps of each ladder.
 	@$(RUN) tools/validate_demo.py
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
@@ -13,7 +13,7 @@ from typing import BinaryIO
 from glmplan.errors import SpecError
 from glmplan.facts.files import open_file, understood
 
-__all__ = ["MOST_OF_A_PART", "archive_of", "part_bytes", "part_pieces", "written_whole"]
+__all__ = ["MOST_OF_A_PART", "archive_of", "part_bytes", "part_pieces", "put_part", "written_whole"]
 
 #: what one part of an archive may hold unpacked: a sheet of a million rows has some hundred MB [B]
 MOST_OF_A_PART = 2 * 2**30
@@ -63,7 +63,7 @@ def archive_of(path: str | Path, what: str) -> Iterator[zipfile.ZipFile]:
             raise SpecError(f"holds more than {_MOST_OF_AN_ARCHIVE >> 20} MiB, the most that is read", file=path)
         try:
             archive = zipfile.ZipFile(stream)
-        except (zipfile.BadZipFile, EOFError, ValueError, OSError, NotImplementedError) as error:
+        except (zipfile.BadZipFile, EOFError, ValueError, OSError, RuntimeError) as error:
             words = f"is no {what} that can be read: it is cut off or damaged ({error}); get it again"
             raise SpecError(words, file=path) from None
         archive.filename = str(path)
@@ -75,7 +75,7 @@ def archive_of(path: str | Path, what: str) -> Iterator[zipfile.ZipFile]:
                 raise SpecError(f"is no {what} that can be read: it holds a part twice", file=path)
             try:
                 yield archive
-            except (zipfile.BadZipFile, NotImplementedError) as error:
+            except (zipfile.BadZipFile, RuntimeError) as error:
                 words = f"is damaged inside ({error}): open it, and save it again"
                 raise SpecError(words, file=path) from None
 
@@ -131,6 +131,30 @@ def part_bytes(archive: zipfile.ZipFile, name: str, *, most: int = 256 * 2**20) 
         Its content.
     """
     return b"".join(part_pieces(archive, name, most=most))
+
+
+def put_part(archive: zipfile.ZipFile, part: zipfile.ZipInfo, pieces: Iterable[bytes]) -> None:
+    """Write a part under the name, date and packing of another.
+
+    Parameters
+    ----------
+    archive : ZipFile
+        Where it goes.
+    part : ZipInfo
+        The other.
+    pieces : iterable of bytes
+        Its content.
+    """
+    about = zipfile.ZipInfo(part.filename, part.date_time)
+    about.compress_type = part.compress_type
+    about.external_attr, about.create_system = part.external_attr, part.create_system
+    if part.is_dir():
+        archive.writestr(about, b"")
+        return
+    # the size is not known before: large parts need the long form
+    with archive.open(about, "w", force_zip64=part.file_size > 2**30) as stream:
+        for piece in pieces:
+            stream.write(piece)
 
 
 @contextmanager

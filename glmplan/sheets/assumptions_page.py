@@ -199,7 +199,7 @@ def fixed_facts(options: tuple[Option, ...]) -> list[tuple[str, str, str]]:
         ("Model", f"{asked.model.name}, {asked.checkpoint.name}", "a new workbook"),
         ("Engine", f"{asked.engine} {asked.runs_as or ''}".strip(), "a new workbook with --engine"),
         ("Drafting and acceptance", drafted, "a new workbook with --mtp and --acceptance"),
-        ("Predicted users of a machine", f"{axes.users[0]} to {axes.users[-1]}", "a new workbook with more --users"),
+        ("Predicted users", f"{axes.users[0]} to {axes.users[-1]} on each machine", "a new workbook with more --users"),
         ("Predicted prompts", f"{axes.inputs[0]:,} to {axes.inputs[-1]:,} tokens", "a new workbook with --input"),
         ("Predicted answers", f"{axes.outputs[0]:,} to {axes.outputs[-1]:,} tokens", "a new workbook with --output"),
     ]

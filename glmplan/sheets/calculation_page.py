@@ -66,6 +66,12 @@ def _beyond(value: str, low: str, high: str) -> str:
     return f"IF(OR({value}<0.5*{low},{value}>2*{high}),0.15*ABS(LN({value}/MAX(IF({value}<{low},{low},{high}),1))),0)"
 
 
+def _of_a_server(users: str, option: Option) -> str:
+    """Users of one of the servers over which a machine's users are spread, by which intervals are wide."""
+    servers = option.planned.holding.terms.replicas
+    return users if servers == 1 else f"({users}/MIN({users},{servers}))"
+
+
 def write_calculation(book: Book, options: tuple[Option, ...], grid: Grid, memory: tuple[str, ...]) -> None:
     """Fill the sheet of calculation.
 
@@ -152,13 +158,14 @@ def _place(grid: Grid, n: int, option: Option, block: int) -> dict[str, str]:
     low, high = (f"INDEX({grid.users},{_c('user_cell', n)}{plus})" for plus in ("", "+1"))
     found["user_cell"] = f"=MIN(MATCH({held},{grid.users},1),{len(axes.users) - 1})"
     found["user_part"] = f"=({held}-{low})/({high}-{low})"
-    found["user_band"] = f"=MATCH({share},{grid.axis(3, 6)},1)"
+    busy = _of_a_server(share, option)
+    found["user_band"] = f"=MATCH({busy},{grid.axis(3, 6)},1)"
     found["prompt_band"] = f"=MATCH(prompt_tokens,{grid.axis(4, len(PROMPTS) + 1)},1)"
     ends = [f"INDEX({grid.domain(column)},{_c('block', n)})" for column in range(6)]
     found["widen_lengths"] = (
         f"={_beyond('prompt_tokens', ends[2], ends[3])}+{_beyond('answer_tokens', ends[4], ends[5])}"
     )
-    found["widen"] = f"={_c('widen_lengths', n)}+{_beyond(share, ends[0], ends[1])}"
+    found["widen"] = f"={_c('widen_lengths', n)}+{_beyond(busy, ends[0], ends[1])}"
     found["most_users"] = f"={most}"
     return found
 
@@ -206,7 +213,7 @@ def _curve(page: Sheet, options: tuple[Option, ...], grid: Grid, n: int) -> dict
         page.put(top + 1 + row, 0, title)
     curve = [one.partition("!")[2] for one in curve_of(options, grid, n)]
     for place in range(len(grid.axes.users)):
-        for row, formula in enumerate(_at_users(grid, n, top + 1, place, curve)):
+        for row, formula in enumerate(_at_users(grid, (n, options[n]), top + 1, place, curve)):
             page.put(top + 1 + row, 1 + place, formula, "exact")
     count = len(grid.axes.users)
     found = {}
@@ -223,13 +230,15 @@ def _curve(page: Sheet, options: tuple[Option, ...], grid: Grid, n: int) -> dict
     return found
 
 
-def _at_users(grid: Grid, n: int, first: int, place: int, curve: list[str]) -> list[str]:
+def _at_users(grid: Grid, of: tuple[int, Option], first: int, place: int, curve: list[str]) -> list[str]:
     """Formulas of one column of the curve."""
+    n, option = of
 
     def at(row: int, column: int = place) -> str:
         return address(first + row, 1 + column)
 
     corner, a, b = _c("corner", n), _c("input_part", n), _c("output_part", n)
+    busy = _of_a_server(at(0), option)
     wide = len(grid.axes.outputs)
 
     def surface(kind: int) -> str:
@@ -241,7 +250,7 @@ def _at_users(grid: Grid, n: int, first: int, place: int, curve: list[str]) -> l
 
     low, high = (f"INDEX({grid.domain(column)},{_c('block', n)})" for column in (0, 1))
     row = (
-        f"=({_c('block', n)}-1)*{BAND_ROWS}+(MATCH({at(0)},{grid.axis(3, 6)},1)-1)*{len(PROMPTS) + 1}"
+        f"=({_c('block', n)}-1)*{BAND_ROWS}+(MATCH({busy},{grid.axis(3, 6)},1)-1)*{len(PROMPTS) + 1}"
         f"+{_c('prompt_band', n)}"
     )
     good = []
@@ -261,7 +270,7 @@ def _at_users(grid: Grid, n: int, first: int, place: int, curve: list[str]) -> l
         surface(1),
         surface(2),
         row,
-        f"={_c('widen_lengths', n)}+{_beyond(at(0), low, high)}",
+        f"={_c('widen_lengths', n)}+{_beyond(busy, low, high)}",
         f"={at(2)}/(answer_tokens-1)",
         f"={at(6)}*EXP(INDEX({grid.band(3, BAND_ROWS)},{at(4)})+{at(5)})",
         f"={at(3)}*EXP(INDEX({grid.band(1, BAND_ROWS)},{at(4)})+{at(5)})",

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from glmplan.errors import SpecError
-from glmplan.facts.archives import archive_of, part_pieces, written_whole
+from glmplan.facts.archives import archive_of, part_pieces, put_part, written_whole
 from glmplan.facts.files import text_lines
 from glmplan.sheets.quote_figures import Quoted, columns_for
 from glmplan.sheets.quote_table import LOOKED_AT, Line, Table, find_table, line_of
@@ -122,7 +122,7 @@ def filled(path: str | Path, out: str | Path, quoted: Quoted, progress: Progress
                 pieces = part_pieces(archive, part.filename)
                 if part.filename == found.sheet.part:
                     pieces = _edited(archive, found, quoted, report, progress)
-                _copied(copy, part, pieces)
+                put_part(copy, part, pieces)
     return report
 
 
@@ -165,19 +165,6 @@ def checked(path: str | Path, quoted: Quoted, progress: Progress | None = None) 
 def _report(found: Survey) -> Filled:
     titles = {role: found.table.titles.get(role, "") for role in found.table.columns}
     return Filled(found.sheet.name, found.table.header, titles, rows=found.rows, remarks=found.remarks)
-
-
-def _copied(copy: zipfile.ZipFile, part: zipfile.ZipInfo, pieces: Iterator[bytes]) -> None:
-    about = zipfile.ZipInfo(part.filename, part.date_time)
-    about.compress_type = part.compress_type
-    about.external_attr, about.create_system = part.external_attr, part.create_system
-    if part.is_dir():
-        copy.writestr(about, b"")
-        return
-    # the size is not known before: large parts need the long form
-    with copy.open(about, "w", force_zip64=part.file_size > 2**30) as stream:
-        for piece in pieces:
-            stream.write(piece)
 
 
 def _edited(

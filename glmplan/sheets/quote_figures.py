@@ -114,7 +114,8 @@ class Quoted:
         Returns
         -------
         tuple of (dict of int to object, str)
-            Number of a new column → number or text; and why the row cannot be read, empty if it can.
+            Number of a new column → number or text [unit of the column]; and why the row cannot be read, empty if it
+            can.
         """
         try:
             if line.trouble:

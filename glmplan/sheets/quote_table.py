@@ -239,7 +239,7 @@ def _said_columns(mapped: Mapped, titles: dict[int, str]) -> dict[str, int]:
         near = [column for column, title in titles.items() if plain_words(title) == plain_words(said)]
         if near:
             found[role] = near[0]
-        elif re.fullmatch(r"[A-Za-z]{1,3}", said):
+        elif said.isascii() and said.isalpha() and len(said) <= 3:
             found[role] = place_of(f"{said.upper()}1")[1]
         else:
             shown = [f"{column_name(column)}: {title}" for column, title in sorted(titles.items())]

@@ -18,6 +18,8 @@ from glmplan.plan.ranking import load_of
 from glmplan.prediction.effects import LEVELS, keys_of, load_effects
 from glmplan.prediction.intervals import BANDS, PROMPTS
 from glmplan.prediction.known import known_of_points
+from glmplan.prediction.load import Load
+from glmplan.prediction.observables import observables
 from glmplan.prediction.step_models import runs_on_accelerators
 from glmplan.prediction.step_table import least_of
 from glmplan.prediction.user_load import ENDLESS
@@ -33,6 +35,7 @@ _LEAST_USERS, _MOST_USERS = 64, 512
 _FEW = (3, 6)
 #: how often lengths are halved and doubled from those that were asked for, [-]
 _PROMPT_OCTAVES, _ANSWER_OCTAVES = (-3, 3), (-2, 2)
+_RATES = ("output_rate", "tpot")
 #: shortest prompt and answer of a grid [token]
 _SHORTEST = 16
 
@@ -212,26 +215,34 @@ class Surfaces:
             if key not in self._mixes:
                 self._mixes[key] = mixes_of(users, inputs, outputs, key)
             return columns_of(deployed, self._mixes[key])
-        asked = planned.asked
-        loads = [
-            load_of(asked.but(input_tokens=int(i), output_tokens=int(o)), deployed, ENDLESS, int(u), replicas)
-            for u, i, o in zip(users, inputs, outputs, strict=True)
+        return exact_columns(deployed, self._loads(planned))
+
+    def _loads(self, planned: Deployed) -> list[Load]:
+        """Loads of all points where servers share the users, or weights stay in host memory."""
+        asked, replicas = planned.asked, planned.holding.terms.replicas
+        return [
+            load_of(asked.but(input_tokens=int(i), output_tokens=int(o)), planned.deployment, ENDLESS, int(u), replicas)
+            for u, i, o in zip(*self.axes.points, strict=True)
         ]
-        return exact_columns(deployed, loads)
 
     def _least(self, planned: Deployed, found: Columns) -> tuple[np.ndarray, np.ndarray]:
         """Least time of an answer token of all users, and of one user's further token, at every point, [s]"""
         deployed = planned.deployment
-        if planned.holding.terms.replicas > 1 or not runs_on_accelerators(deployed):
-            return _nothing(len(found.figures["tpot"]))
+        if not runs_on_accelerators(deployed):
+            return np.zeros(len(found.figures["tpot"])), np.zeros(len(found.figures["tpot"]))
+        if planned.holding.terms.replicas > 1:
+            seen = [observables(load) for load in self._loads(planned)]
+            least = least_of([deployed] * len(seen), [one.points for one in seen])
+            times = [
+                [float(one.figures[name].weights @ seconds) if name in one.figures else 0.0 for name in _RATES]
+                for one, seconds in zip(seen, least, strict=True)
+            ]
+            whole, token = np.array(times).T
+            return whole / np.array([one.figures["output_rate"].scale for one in seen]), token
         key = packing_key(deployed.defaults, ranks=deployed.dp, tokens_per_step=deployed.tokens_per_step)
         mixes = self._mixes[key]
         column = mixes.table.values(least_of([deployed], [mixes.table.points])[0])
         return mixes.matrices["output_rate"] @ column / mixes.tokens, mixes.matrices["tpot"] @ column
-
-
-def _nothing(count: int) -> tuple[np.ndarray, np.ndarray]:
-    return np.zeros(count), np.zeros(count)
 
 
 def _band_points() -> tuple[np.ndarray, np.ndarray]:

@@ -63,6 +63,9 @@ WIDE = {
     # reading and drawing
     "import_runs": "the options of a command, each used once",
     "command": "the options of a command, each used once",
+    "new": "the options of a command, each used once",
+    "fill": "the options of a command, each used once",
+    "check": "the options of a command, each used once",
     "experts_block": "names of fields in the configs of many architectures",
     "_read_branch": "the state of a recursive reader",
     "_label": "what is written where and how",

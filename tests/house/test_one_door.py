@@ -9,7 +9,11 @@ READS = {"open", "read_text", "read_bytes", "load_workbook", "from_file", "loadt
          "memmap", "fromfile", "ZipFile", "read_parquet"}  # fmt: skip
 DOOR = "facts.files"
 #: where a library opens a file itself: memory maps of kernel tables and a tokenizer that the user names
-OTHERS = {"measure.prompts": "Tokenizer.from_file"}
+OTHERS = {
+    "measure.prompts": "Tokenizer.from_file",
+    # parts of an archive that came in through the door
+    "facts.archives": "archive.open",
+}
 
 
 def called(node):

@@ -11,10 +11,9 @@ pytest.importorskip("xlsxwriter", reason="workbooks need the extra `sheets`")
 from glmplan.sheets.option import options_of, read_wanted
 from glmplan.sheets.plan_book import load_of_words, workbook_of
 from glmplan.sizing.money import money_of
+from tests.sheets.cases import CASES, MACHINES, MODEL, library
 
 TODAY = date(2026, 11, 22)
-MODEL = "llama-3.1-8b"
-MACHINES = ("1xh100-sxm", "2xrtx-5090")
 USERS, INPUT, OUTPUT = 16, 2048, 512
 
 
@@ -45,3 +44,9 @@ def book(options, money, load):
 @pytest.fixture(scope="session")
 def content(book):
     return book.content()
+
+
+@pytest.fixture(scope="session")
+def expected(options, money):
+    """What the library says of every case."""
+    return [library(options, money, number) for number in range(CASES)]
