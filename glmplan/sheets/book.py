@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from glmplan.errors import SpecError
+from glmplan.extras import wanted
 from glmplan.sheets.calculate import Calculator, address
 
-__all__ = ["Book", "Chart", "Rule", "Sheet", "sheet_library"]
+__all__ = ["Book", "Chart", "Rule", "Sheet"]
 
 #: name of a style → what XlsxWriter calls it
 STYLES: dict[str, dict[str, Any]] = {
@@ -244,7 +244,7 @@ class Book:
         bytes
             An XLSX file.
         """
-        library, known = sheet_library("xlsxwriter"), self.calculator()
+        library, known = wanted("xlsxwriter", field="sheet"), self.calculator()
         stream = io.BytesIO()
         file = library.Workbook(stream, {"in_memory": True, "strings_to_formulas": False, "strings_to_urls": False})
         file.set_properties(self.properties)
@@ -346,29 +346,3 @@ def _write_pages(page: Any, sheet: Sheet) -> None:
         page.set_print_scale(sheet.scale)
     else:
         page.fit_to_pages(1, 0)
-
-
-def sheet_library(name: str) -> Any:
-    """One of the libraries of the extra ``sheets``.
-
-    Parameters
-    ----------
-    name : str
-        ``xlsxwriter`` or ``openpyxl``.
-
-    Returns
-    -------
-    module
-        The library.
-
-    Raises
-    ------
-    SpecError
-        If it is not installed: says how to install it.
-    """
-    import importlib
-
-    try:
-        return importlib.import_module(name)
-    except ImportError:
-        raise SpecError(f"workbooks need {name}: install it with pip install 'glmplan[sheets]'") from None

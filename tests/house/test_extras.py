@@ -16,6 +16,9 @@ from glmplan.extras import EXTRAS, at_hand, check_extra, wanted
 #: modules of packages whose names differ
 MODULES = {"nvidia-ml-py": "pynvml", "vl-convert-python": "vl_convert", "dask": "distributed"}
 
+#: modules that a command imports after it has asked for their extra; annotations of routes must stand in the module
+LAZY = {"serve.application", "serve.server"}
+
 
 @pytest.fixture(scope="module")
 def extras(root):
@@ -54,7 +57,7 @@ def test_nothing_of_an_extra_is_imported_outside_of_a_function(sources):
     guilty = [
         f"{source.name}: {ast.unparse(node)}"
         for source in sources
-        if source.name
+        if source.name and source.name not in LAZY
         for node in source.tree.body
         if isinstance(node, ast.Import | ast.ImportFrom)
         for name in ([node.module or ""] if isinstance(node, ast.ImportFrom) else [one.name for one in node.names])

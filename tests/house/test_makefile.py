@@ -8,7 +8,7 @@ import subprocess
 
 import pytest
 
-DEVELOPMENT = "'.[dev,kernels,cluster]'"
+DEVELOPMENT = "'.[all,dev]'"
 
 
 @pytest.fixture
