@@ -316,19 +316,14 @@ def read_words(words: Words) -> Asked:
 
 def _by_recipe(asked: Asked, recipe: str) -> Asked:
     """The question with the settings of a recipe; degrees that it leaves open are those of one server on all parts."""
-    from glmplan.plan.recipe_settings import recipe_settings  # reads the table of launches
-    from glmplan.readers.runs.settings import Asked as Server
+    from glmplan.plan.recipe_settings import launch_asked, recipe_settings  # reads the table of launches
 
-    part, stored = asked.machine.accelerator, asked.checkpoint
-    others = (asked.pp or 1) * (asked.dp or 1) * (asked.replicas or 1)
-    server = Server(
-        engine=asked.engine, model=asked.model.name, weights=stored.formats.get("routed_experts") or stored.default,
-        accelerator=part.name, silicon=(part.compute_capability or "").partition(".")[0],
-        concurrency=float(asked.users[-1]), input_tokens=float(asked.input_tokens),
-        output_tokens=float(asked.output_tokens), tp=asked.tp or max(asked.machine.count // others, 1),
-        pp=asked.pp or 1, dp=asked.dp or 1, ep=asked.ep or 1, version=asked.engine_version or "",
-        release=asked.release or (), draft_tokens=asked.mtp,
-    )  # fmt: skip
+    degrees = {name: getattr(asked, name) or 1 for name in ("pp", "dp", "ep")}
+    others = degrees["pp"] * degrees["dp"] * (asked.replicas or 1)
+    degrees["tp"] = asked.tp or max(asked.machine.count // others, 1)
+    load = (asked.users[-1], asked.input_tokens, asked.output_tokens)
+    names = (asked.engine, asked.model, asked.checkpoint, asked.machine.accelerator)
+    server = launch_asked(names, degrees, load, asked.engine_version, asked.mtp)
     settings, kv, said = recipe_settings(recipe, server, asked.settings, asked.kv)
     return asked.but(settings=settings, kv=kv, assumed=(*asked.assumed, *said))
 

@@ -6,11 +6,14 @@ from dataclasses import replace
 from typing import Any
 
 from glmplan.errors import SpecError
+from glmplan.facts.catalogue.names import engine_release
+from glmplan.facts.schema.accelerator import Accelerator
+from glmplan.facts.schema.model import Checkpoint, ModelSpec
 from glmplan.prediction.settings import Settings
 from glmplan.readers.runs.settings import Asked as Server
 from glmplan.readers.runs.settings import Launched, launched, recipe_models
 
-__all__ = ["recipe_settings"]
+__all__ = ["launch_asked", "recipe_settings"]
 
 #: settings of a launch → what a plan is told by, and how the answer names it
 _TOLD = {
@@ -22,6 +25,50 @@ _TOLD = {
 }
 #: value of a setting that says nothing
 _SILENT = (None, "", 0, False)
+
+
+def launch_asked(
+    names: tuple[str, ModelSpec, Checkpoint, Accelerator], degrees: dict[str, int], load: tuple[float, float, float],
+    version: str | None, draft_tokens: int,
+) -> Server:  # fmt: skip
+    """Return the server of a plan as launches are looked up by it.
+
+    Parameters
+    ----------
+    names : (str, ModelSpec, Checkpoint, Accelerator)
+        Engine, model, how its weights are stored, part.
+    degrees : dict of str to int
+        ``tp``, ``pp``, ``dp`` and ``ep``, [-]
+    load : (float, float, float)
+        Requests in flight [-], prompt and answer [token]
+    version : str or None
+        Version of the engine.
+    draft_tokens : int
+        Drafted tokens of a step, [token]
+
+    Returns
+    -------
+    Server
+        What is asked for.
+
+    Examples
+    --------
+    >>> from glmplan.facts.catalogue.accelerators import load_accelerator
+    >>> from glmplan.facts.catalogue.models import load_model
+    >>> model, degrees = load_model("gpt-oss-120b"), {"tp": 1, "pp": 1, "dp": 1, "ep": 1}
+    >>> names = ("vllm", model, model.checkpoint("mxfp4"), load_accelerator("b200-sxm"))
+    >>> launch_asked(names, degrees, (64, 1024, 1024), None, 0).weights
+    'mxfp4'
+    """
+    engine, model, stored, part = names
+    users, inputs, outputs = map(float, load)
+    return Server(
+        engine=engine, model=model.name, weights=stored.formats.get("routed_experts") or stored.default,
+        accelerator=part.name, silicon=(part.compute_capability or "").partition(".")[0], concurrency=users,
+        input_tokens=inputs, output_tokens=outputs, version=version or "",
+        release=(engine_release(version) or ()) if version else (), draft_tokens=draft_tokens,
+        tp=degrees["tp"], pp=degrees["pp"], dp=degrees["dp"], ep=degrees["ep"],
+    )  # fmt: skip
 
 
 def recipe_settings(
