@@ -160,31 +160,38 @@ def test_every_control_of_the_page_is_tried_here(shared):
     assert set(ids) == set(CONTROLS)
 
 
+def asks(name, value, question):
+    """Whether a request is the question that a control makes when it holds a value."""
+
+    def holds(request):
+        if ("/v1/cost" if name in PRICES else "/v1/fit") not in request.url:
+            return False
+        asked = json.loads(request.post_data)
+        if name in PRICES:
+            return PRICES[name] in asked["price"]
+        if name == "weights":
+            return asked["model"] == f"llama-3.1-8b-{value}" or asked.get("weights") == value
+        return {field: asked.get(field) for field in question} == question
+
+    return holds
+
+
 def test_every_control_asks_what_it_says_and_stands_in_the_address(opened):
     page = opened(errors=True)
     settled(page)
-    page.locator("#more > summary").click()
     for name, (value, question) in CONTROLS.items():
         page.goto(page.url.partition("?")[0] + START.lstrip("/"))
-        settled(page)
+        until(page, "document.querySelectorAll('#model option').length > 1")
         page.evaluate("document.getElementById('more').open = true")
         control = page.locator(f"#{name}")
-        where = "/v1/cost" if name in PRICES else "/v1/fit"
-        with page.expect_request(lambda one, where=where: where in one.url) as sent:
+        if name == "weights":
+            value = control.evaluate("one => [...one.options].at(-1).value")
+        with page.expect_request(asks(name, value, question)):
             if control.evaluate("one => one.tagName") == "SELECT":
-                if name == "weights":
-                    value = control.evaluate("one => [...one.options].at(-1).value")
                 control.select_option(value)
             else:
                 control.fill(value)
                 control.dispatch_event("change")
-        asked = json.loads(sent.value.post_data)
-        if name in PRICES:
-            assert PRICES[name] in asked["price"]
-        elif name == "weights":
-            assert asked["model"] == f"llama-3.1-8b-{value}" or asked["weights"] == value
-        else:
-            assert {field: asked.get(field) for field in question} == question
         given = parse_qs(urlsplit(page.url).query)
         assert value in [*given.get(name, []), *given["on"], *given["model"]] or name in ("part", "cards", "weights")
 
