@@ -44,7 +44,7 @@ def test_a_plan_of_fit_says_the_same_as_the_question(glmplan, tmp_path):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("llama-3.1-8b", "--on", "1xh100-sxm", "--out", "a.docx"), ".html"),
+        (("llama-3.1-8b", "--on", "1xh100-sxm", "--out", "a.docx"), ".md"),
         (("llama-3.1-8b", "--out", "a.md"), "--on"),
         (("lama-3.1-8b", "--on", "1xh100-sxm", "--out", "a.md"), "nearest: llama-3.1-8b"),
         (("plan.json", "--tp", "2", "--out", "a.md"), "--tp"),

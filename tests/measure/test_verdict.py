@@ -123,6 +123,13 @@ def test_the_page_shows_every_step_and_escapes_what_others_wrote():
     assert "Likely causes" in page and page.rstrip().endswith("</html>")
 
 
+def test_a_page_without_the_extra_keeps_its_tables_and_says_what_is_missing(monkeypatch):
+    made = record(step(1), step(4, tpot=20.0))
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    page = html_page(made, compare(made.steps, [predicted(1), predicted(4)]), [])
+    assert "<svg" not in page and page.count("<table") == 3 and "needs the extra png" in page
+
+
 def test_the_comparison_is_json():
     found = compare([step(1)], [predicted(1)])
     value = json.loads(json.dumps(compared_json(found, [])))
