@@ -17,6 +17,8 @@ QUOTE = ROOT / "docs/guide/examples/quote.csv"
 #: sheet of the plan → name of its picture
 PAGES = {"Summary": "summary", "Assumptions": "assumptions", "Sensitivity": "sensitivity", "Memory per card": "memory"}
 NEW = ("--model", "glm-5.1-nvfp4", "--on", "6xrtx-pro-6000-ws", "--options", "8xh200-sxm,8xb200-sxm", "--users", "4")
+#: the upper part of a page, larger
+STRIP = ("-r", "160", "-x", "90", "-y", "140", "-W", "1700", "-H", "360")
 FILL = ("--model", "llama-3.1-70b-fp8", "--users", "16", "--rate", "EUR=1.09")
 
 
@@ -26,12 +28,12 @@ def glmplan(*words: str) -> None:
     subprocess.run([sys.executable, "-c", code, *words], cwd=ROOT, check=True)
 
 
-def pictures(path: Path, home: Path) -> list[tuple[str, Path]]:
-    """Pages of a workbook: the words on each, and its picture."""
+def pictures(path: Path, home: Path, *crop: str) -> list[tuple[str, Path]]:
+    """Pages of a workbook: the words on each, and its picture or a part of it."""
     words = ["soffice", "--headless", f"-env:UserInstallation=file://{home}/office", "--convert-to", "pdf", "--outdir"]
     subprocess.run([*words, str(home), str(path)], check=True, capture_output=True)
     pdf = home / f"{path.stem}.pdf"
-    subprocess.run(["pdftoppm", "-r", "100", "-png", str(pdf), str(home / path.stem)], check=True)
+    subprocess.run(["pdftoppm", *(crop or ("-r", "100")), "-png", str(pdf), str(home / path.stem)], check=True)
     text = subprocess.run(["pdftotext", "-layout", str(pdf), "-"], check=True, capture_output=True, text=True).stdout
     found = sorted(home.glob(f"{path.stem}-*.png"))
     return list(zip(text.split("\f"), found, strict=False))
@@ -60,11 +62,14 @@ def wide(path: Path) -> None:
     page = book.active
     page.page_setup.orientation, page.page_setup.fitToHeight = "landscape", 0
     page.sheet_properties.pageSetUpPr = openpyxl.worksheet.properties.PageSetupProperties(fitToPage=True)
-    for column in "GHIJKLMNOPQ":
-        page.column_dimensions[column].width = 15 if column not in "OPQ" else 34
-        for row in page.iter_rows(min_row=3):
-            for cell in row:
-                cell.alignment = Alignment(wrap_text=True, vertical="top")
+    page.column_dimensions["F"].hidden = True
+    widths = {"B": 30, "C": 8, "D": 12, "E": 12, "G": 19, "H": 9, "O": 30, "P": 30, "Q": 36}
+    for column in "BCDEGHIJKLMNOPQ":
+        page.column_dimensions[column].width = widths.get(column, 11)
+    for row in page.iter_rows(min_row=3):
+        page.row_dimensions[row[0].row].height = 42 if row[0].value or row[0].row == 3 else 15
+        for cell in row:
+            cell.alignment = Alignment(wrap_text=True, vertical="top")
     book.save(path)
 
 
@@ -87,7 +92,7 @@ def main() -> None:
                     done.add(name)
                     shutil.copy(image, IMAGES / f"sheet-{name}.png")
         wide(filled)
-        shutil.copy(pictures(filled, home)[0][1], IMAGES / "sheet-filled.png")
+        shutil.copy(pictures(filled, home, *STRIP)[0][1], IMAGES / "sheet-filled.png")
 
 
 if __name__ == "__main__":

@@ -17,8 +17,10 @@ from glmplan.sizing.offers import Offer, cheapest_offer, offers_of
 __all__ = ["Assumption", "Load", "assumptions_of", "fixed_facts", "write_assumptions"]
 
 HEADERS = ("Assumption", "Value", "Unit", "Low", "High", "What it is, and where the default comes from", "Date")
-_WIDTHS = (30, 14, 26, 10, 10, 92, 12)
+_WIDTHS = (32, 14, 44, 9, 9, 96, 12)
 _BUYER = "the buyer's"
+#: letters of a source that stand in one line of its column [-]
+_LINE = 105
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,6 +236,8 @@ def write_assumptions(book: Book, options: tuple[Option, ...], rows: dict[str, l
             page.put(line, 4, one.high, one.style)
             page.say(line, 5, one.source, "small")
             page.say(line, 6, one.date, "small")
+            if len(one.source) > _LINE:
+                page.heights[line] = 13.0 * (1 + len(one.source) // _LINE)
             book.name(one.name, page, line, 1)
         line += 2
     page.row(line, ["Fixed in this file", *[None] * (len(HEADERS) - 1)], "heading")

@@ -286,7 +286,8 @@ def line_of(row: Row, table: Table, mapped: Mapped, formats: Mapping[str, str]) 
         trouble = f"the count “{at['count']}” is no number"
     unit, total = number_in(at.get("unit_price")), number_in(at.get("total_price"))
     price = total if total is not None else None if unit is None else unit * (1.0 if count is None else count)
-    return Line(*named, at.get("delivery"), count, price, _currency(row, table, mapped, formats), trouble)
+    currency = _currency(row, table, mapped, formats)
+    return Line(named[0], named[1], at.get("delivery"), count, price, currency, trouble)
 
 
 def _trouble(row: Row, table: Table) -> str:

@@ -77,6 +77,7 @@ def write_sensitivity(
               (760, 300))
     )  # fmt: skip
     page.widths |= {0: 34, **{column: 14 for column in range(1, 8)}, **{column: 3 for column in range(8, 12)}}
+    page.last_printed = (last + 18, 7)
 
 
 def _price(here: dict[str, str]) -> str:
@@ -98,7 +99,7 @@ def _moves(rows: dict[str, list[Assumption]], here: dict[str, str]) -> list[tupl
     ]
     for one in (one for some in rows.values() for one in some):
         low, high = one.low, one.high
-        if low is None and one.name in _FACTORS and one.value:
+        if (low is None or low == high) and one.name in _FACTORS and one.value:
             low, high = (round(factor * one.value, 6) for factor in _FACTORS[one.name])
             high = min(high, one.most)
         if low is not None and high is not None and low < high and one.name in named_terms():
