@@ -99,11 +99,13 @@ FUZZED = {
 }
 #: modules that call a reader above by its name, or read what no file holds: answers of servers, which hostile servers
 #: break in `tests/measure`, and /proc
-OTHER = {"cli.calibrate", "cli.predict", "cli.reproduce", "cli.serve", "facts.archives", "facts.files", "serve.metrics", "measure.prompts", "measure.server_facts",
+OTHER = {"cli.calibrate", "cli.predict", "cli.reproduce", "cli.serve", "facts.archives", "facts.files",
+         "measure.prompts", "measure.server_facts", "serve.metrics",
          "readers.machines.this_machine", "report.hardware_page"}  # fmt: skip
 #: modules that read only what ships with the project, or what `glmplan calibrate` wrote
 SHIPPED = {
-    "facts.catalogue.names", "facts.catalogue.quotes", "serve.assets", "sheets.plan_book", "facts.folders", "plan.evidence", "plan.hazards", "prediction.effects",
+    "facts.catalogue.names", "facts.catalogue.quotes", "facts.folders", "plan.evidence", "plan.hazards",
+    "prediction.effects", "serve.assets", "sheets.plan_book",
     "prediction.offloaded_machines", "prediction.usual_settings", "readers.models.checkpoints",
     "readers.runs.campaigns", "readers.runs.holdout", "readers.runs.hosts", "readers.runs.importers.start_up_table",
     "readers.runs.labels", "readers.runs.ledger", "readers.runs.settings",
