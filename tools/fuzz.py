@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import gzip
+import io
 import json
 import random
 import resource
@@ -50,6 +51,24 @@ node   0   1
   0:  10  21
   1:  21  10
 """
+QUOTE = """Pos,Description,Quantity,Unit price (USD),Delivery
+1,NVIDIA L40S 48 GB,2,7500,6 weeks
+2,NVIDIA H100 SXM 80 GB,8,27500,in stock
+"""
+MAPPING = """header_row = 1
+currency = "EUR"
+[columns]
+hardware = "B"
+[rates]
+EUR = 1.1
+"""
+SIZED = {
+    "model": "llama-3.1-8b",
+    "options": [
+        {"role": "answer", "machine": "1xl40s", "machines": 2, "paid": "buy", "weights": "fp8", "engine": "vllm",
+         "cache": "bf16"},
+    ],
+}  # fmt: skip
 TOPO = "\tGPU0\tGPU1\tCPU Affinity\tNUMA Affinity\nGPU0\t X \tPIX\t0-15\t0\nGPU1\tPIX\t X \t0-15\t0\n\nLegend:\n"
 LOG = """INFO [api_server.py:1] vLLM API server version 0.11.0
 INFO [core.py:1] Initializing a V1 LLM engine (v0.11.0) with config: model='some/Model', tensor_parallel_size=2
@@ -161,6 +180,17 @@ def texts(folder: str, count: int) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in sorted((ROOT / folder).glob("*.toml"))[:count]}
 
 
+def workbook(text: str) -> bytes:
+    """A quote as a workbook."""
+    import openpyxl
+
+    book, out = openpyxl.Workbook(), io.BytesIO()
+    for line in text.splitlines():
+        book.active.append([float(cell) if cell.isdigit() else cell for cell in line.split(",")])
+    book.save(out)
+    return out.getvalue()
+
+
 def readers() -> dict[str, Reader]:
     """Every reader of files that people bring, with real samples."""
     from glmplan.facts.catalogue.accelerators import load_accelerator
@@ -185,10 +215,17 @@ def readers() -> dict[str, Reader]:
     from glmplan.serving.traffic.arrivals import draw_lengths
     from glmplan.serving.traffic.spec import Traffic, parse_traffic
     from glmplan.serving.traffic.traces import read_trace
+    from glmplan.sheets.fill import checked
+    from glmplan.sheets.option import read_wanted
+    from glmplan.sheets.quote_figures import Quoted
+    from glmplan.sheets.quote_table import Mapped, read_mapping
     from glmplan.sizing.axes import read_sweep
     from glmplan.sizing.money import money_of
     from glmplan.sizing.portfolio import read_portfolio
     from glmplan.sizing.sweep_files import read_part
+
+    def quoted(path: Path) -> object:
+        return checked(path, Quoted("llama-3.1-8b", 8, money, Mapped(), {}))
 
     def reported(path: Path) -> str:
         with understood(path, "plan"):
@@ -234,6 +271,7 @@ def readers() -> dict[str, Reader]:
             lambda path: draw_lengths(Traffic(kind="closed", users=1, lengths=str(path))),
             {"l.csv": b"input_tokens,output_tokens\n10,5\n20,6\n"},
         ),
+        "mapping": Reader(lambda path: read_mapping(str(path)), {"m.toml": MAPPING.encode()}),
         "machine": Reader(
             lambda path: host_from_dumps([read_dump(path), *beside(path, dumps)], name="x", accelerator="h100-sxm"),
             dumps,
@@ -243,9 +281,13 @@ def readers() -> dict[str, Reader]:
         "plan": Reader(lambda path: deployment_facts(plan=path), {"plan.json": json.dumps(PLAN).encode()}),
         "portfolio": Reader(lambda path: read_portfolio(path, money), {"p.toml": PORTFOLIO.encode()}),
         "prices": Reader(lambda path: given_prices([str(path)], date(2026, 11, 22)), price_lists),
+        "quote": Reader(quoted, {"q.csv": QUOTE.encode(), "q.xlsx": workbook(QUOTE)}),
         "report": Reader(reported, {"plan.json": fit_json(fit("llama-3.1-8b", "1xh100-sxm", users=(1, 8))).encode()}),
         "runs": Reader(import_file, clients | {"vllm.log": LOG.encode()}),
         "safetensors": Reader(read_safetensors, {"model.safetensors": safetensors_file()}),
+        "sized": Reader(
+            lambda path: read_wanted(str(path), None, "llama-3.1-8b"), {"size.json": json.dumps(SIZED).encode()}
+        ),
         "site": Reader(lambda path: load_site(path, "vllm"), {"site.toml": site.encode()}),
         "sweep": Reader(lambda path: read_sweep({}, file=path), {"sweep.toml": SWEEP.encode()}),
         "table": Reader(read_runs, {"runs.csv": table()}),

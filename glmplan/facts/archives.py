@@ -12,12 +12,12 @@ from typing import BinaryIO
 
 from glmplan.errors import SpecError
 from glmplan.facts.files import open_file, understood
-from glmplan.units import GiB
+from glmplan.units import GIB
 
 __all__ = ["MOST_OF_A_PART", "archive_of", "part_bytes", "part_pieces", "put_part", "written_whole"]
 
 #: what one part of an archive may hold unpacked: a sheet of a million rows has some hundred MB [B]
-MOST_OF_A_PART = 2 * GiB
+MOST_OF_A_PART = 2 * int(GIB)
 _MOST_OF_AN_ARCHIVE = 256 * 2**20
 _PIECE = 2**18
 _OLD = b"\xd0\xcf\x11\xe0"
@@ -153,7 +153,7 @@ def put_part(archive: zipfile.ZipFile, part: zipfile.ZipInfo, pieces: Iterable[b
         archive.writestr(about, b"")
         return
     # the size is not known before: large parts need the long form
-    with archive.open(about, "w", force_zip64=part.file_size > GiB) as stream:
+    with archive.open(about, "w", force_zip64=part.file_size > GIB) as stream:
         for piece in pieces:
             stream.write(piece)
 
