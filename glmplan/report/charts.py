@@ -49,7 +49,7 @@ def check_chart(path: str | Path, *, field: str = "--plot") -> None:
     --------
     >>> check_chart("a.gif")
     Traceback (most recent call last):
-    glmplan.errors.SpecError: --plot: '.gif' is no kind of chart; nearest: .png
+    glmplan.errors.SpecError: --plot: '.gif' is no kind of chart; nearest: ...
     """
     path = Path(path)
     if path.suffix not in FORMS:
