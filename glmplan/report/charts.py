@@ -6,6 +6,7 @@ colours change; a page opens without a network, prints, and is read by a screen 
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -49,7 +50,7 @@ def check_chart(path: str | Path, *, field: str = "--plot") -> None:
     --------
     >>> check_chart("a.gif")
     Traceback (most recent call last):
-    glmplan.errors.SpecError: --plot: '.gif' is no kind of chart; nearest: .png
+    glmplan.errors.SpecError: --plot: '.gif' is no kind of chart; nearest: ...
     """
     path = Path(path)
     if path.suffix not in FORMS:
@@ -102,7 +103,8 @@ def log_axis(name: str, title: str, **more: Any) -> dict[str, Any]:
     """
     import altair as alt
 
-    axis = alt.Axis(labelExpr=_NUMBER, values=_TICKS)
+    low, high = more.get("domain", (0.0, math.inf))
+    axis = alt.Axis(labelExpr=_NUMBER, values=[one for one in _TICKS if low <= one <= high])
     said: dict[str, Any] = {"type": "log", "nice": False, "padding": 8} | more
     scale = alt.Scale(**said)
     return {"shorthand": f"{name}:Q", "title": title, "scale": scale, "axis": axis}

@@ -33,7 +33,7 @@ def check_report(path: str | Path) -> None:
     --------
     >>> check_report("a.docx")
     Traceback (most recent call last):
-    glmplan.errors.SpecError: --out: '.docx' is no kind of report; choices: .html, .md, .pdf
+    glmplan.errors.SpecError: --out: '.docx' is no kind of report; nearest: .md
     """
     path = Path(path)
     if path.suffix not in FORMS:
