@@ -4,7 +4,8 @@
 
 FOLDER holds tables in the column form that `glmplan.readers.runs.table.read_runs` reads. Every row becomes one row of
 the project's own schema: canonical names, one name for each figure, traps written out in columns of their own, notes
-cut down to facts. Ids are kept. Run twice, it writes the same bytes.
+cut down to facts. Ids are kept. Run twice, it writes the same bytes. A file is written whole from what the folder
+holds, so the folder holds every table; for each file it is said how many rows came, went and changed.
 """
 
 from __future__ import annotations
@@ -283,25 +284,48 @@ def file_of(run: Run) -> str:
     return FILES.get(campaign, family)
 
 
-def main(folder: str) -> None:
+def written(path: Path, rows: list[list[str]]) -> str:
+    """Write a table; return how many of its rows came, went and changed, by id where they have one."""
+    before: dict[str, list[dict[str, str]]] = defaultdict(list)
+    after: dict[str, list[dict[str, str]]] = defaultdict(list)
+    if path.is_file():
+        with path.open(encoding="utf-8", newline="") as file:
+            for row in csv.DictReader(file):
+                before[next(iter(row.values()))].append({name: cell for name, cell in row.items() if cell})
+    for cells_of_row in rows[1:]:
+        after[cells_of_row[0]].append(
+            {name: cell for name, cell in zip(rows[0], cells_of_row, strict=False) if cell not in ("", None)}
+        )
+    counts = [(len(before[name]), len(after[name]), before[name] != after[name]) for name in {*before, *after}]
+    came = sum(max(0, now - was) for was, now, _ in counts)
+    went = sum(max(0, was - now) for was, now, _ in counts)
+    changed = sum(1 for was, now, differs in counts if was == now and differs)
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows(rows)
+    write_atomically(path, text.getvalue())
+    return f"{path.name}: {len(rows) - 1} rows, {came} came, {went} went, {changed} changed"
+
+
+def main(arguments: list[str]) -> int:
     """Read every table of a folder and write the campaign files."""
+    found = sorted(Path(arguments[0]).glob("*.csv")) if len(arguments) == 1 else []
+    tables = [path for path in found if "campaign" in path.read_text(encoding="utf-8").partition("\n")[0].split(",")]
+    if not tables:
+        print(__doc__)
+        return 2
+    for path in found:
+        if path not in tables:
+            print(f"{path.name}: no column `campaign`, so no table of runs; left alone")
+    runs = [run for path in tables for run in runs_of(path)]
     by_file: dict[str, list[dict[str, str]]] = defaultdict(list)
-    for path in sorted(Path(folder).glob("*.csv")):
-        for run in runs_of(path):
-            by_file[file_of(run)].append(cells(run))
-    runs = [run for path in sorted(Path(folder).glob("*.csv")) for run in runs_of(path)]
-    with io.StringIO() as text:
-        csv.writer(text, lineterminator="\n").writerows([ACCEPTANCE_COLUMNS, *acceptance(runs)])
-        write_atomically(FOLDER / "acceptance.csv", text.getvalue())
+    for run in runs:
+        by_file[file_of(run)].append(cells(run))
+    print(written(FOLDER / "acceptance.csv", [ACCEPTANCE_COLUMNS, *acceptance(runs)]))
     for file, rows in sorted(by_file.items()):
         used = [name for name in COLUMNS if any(row.get(name) for row in rows)]
-        text = io.StringIO()
-        writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(used)
-        writer.writerows([row.get(name, "") for name in used] for row in rows)
-        write_atomically(FOLDER / file, text.getvalue())
-        print(f"{file}: {len(rows)} rows, {len(text.getvalue()) / 1e3:.0f} kB")
+        print(written(FOLDER / file, [used, *([row.get(name, "") for name in used] for row in rows)]))
+    return 0
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    sys.exit(main(sys.argv[1:]))

@@ -19,10 +19,9 @@ from glmplan.readers.models.hf_config import read_hf_config
 from glmplan.readers.models.to_toml import model_toml
 
 #: fields that a config says
-SHAPES = (
-    "family", "hidden", "vocabulary", "tied_embedding", "max_context", "layers", "stack", "extra_parameters",
-    "extra_replicated", "tower_layers", "tower_width", "multimodal_positions",
-)  # fmt: skip
+SHAPES = ("family", "hidden", "vocabulary", "tied_embedding", "max_context", "layers", "stack")
+#: fields that a config says of some towers only: what people counted for the others stays
+TOWERS = ("extra_parameters", "extra_replicated", "tower_layers", "tower_width", "multimodal_positions")
 
 
 def refresh(config: Path, name: str) -> str:
@@ -32,8 +31,9 @@ def refresh(config: Path, name: str) -> str:
     repository = config.name.removesuffix("_config.json").replace("--", "/", 1)
     if path.is_file():
         known = load_model_file(path)
-        changed = [field for field in SHAPES if getattr(found, field) != getattr(known, field)]
-        found = known.model_copy(update={field: getattr(found, field) for field in SHAPES})
+        said = [*SHAPES, *(field for field in TOWERS if getattr(found, field))]
+        changed = [field for field in said if getattr(found, field) != getattr(known, field)]
+        found = known.model_copy(update={field: getattr(found, field) for field in said})
     else:
         changed = ["new"]
         source = f"https://huggingface.co/{repository} config.json"

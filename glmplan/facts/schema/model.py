@@ -444,8 +444,7 @@ class ModelSpec(Frozen):
             raise ValueError("draft_head stands beside mtp: a model drafts by one of them")
         last = len(names) + (self.mtp.layers if self.mtp else 0)
         for one in self.checkpoints:
-            outside = [layer for part in one.exceptions for layer in part.layers if not 0 <= layer < last]
-            if outside:
+            if outside := [layer for part in one.exceptions for layer in part.layers if not 0 <= layer < last]:
                 raise ValueError(f"checkpoint {one.name!r} has an exception for layer {outside[0]} of {last}")
         if self.default_checkpoint is not None and self.checkpoint(self.default_checkpoint) is None:
             raise ValueError(f"default_checkpoint {self.default_checkpoint!r} is not a described checkpoint")
