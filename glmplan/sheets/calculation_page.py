@@ -253,7 +253,7 @@ def _at_users(grid: Grid, of: tuple[int, Option], first: int, place: int, curve:
         f"=({_c('block', n)}-1)*{BAND_ROWS}+(MATCH({busy},{grid.axis(3, 6)},1)-1)*{len(PROMPTS) + 1}"
         f"+{_c('prompt_band', n)}"
     )
-    good = []
+    good: list[str] = []
     for values, limit in (
         (6, "gap_limit/1000"), (7, "gap_limit/1000"), (3, f"MAX(wait_limit,3*{at(3, 0)})"),
         (8, f"MAX(wait_limit,3*{at(8, 0)})"),

@@ -31,7 +31,7 @@ def writable(path: str | Path, endings: Sequence[str], *, overwrite: bool) -> No
     --------
     >>> writable("plan.doc", (".xlsx",), overwrite=False)
     Traceback (most recent call last):
-    glmplan.errors.SpecError: plan.doc: ends in none of the ways that can be written ...
+    glmplan.errors.SpecError: plan.doc: '.doc' ends in none of the ways that can be written...
     """
     found = Path(path)
     if found.suffix.lower() not in endings:

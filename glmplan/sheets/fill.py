@@ -232,19 +232,20 @@ def _text_lines(
             yield raw
             continue
         plain = raw.rstrip("\r\n")
-        values = [""] * (width - len(cells)) + [_written(new.get(place)) for place in range(len(headers))]
+        values = [""] * (width - len(cells)) + [_written(new.get(place), delimiter) for place in range(len(headers))]
         stream = io.StringIO()
         csv.writer(stream, delimiter=delimiter, lineterminator="").writerow(values)
         yield f"{plain}{delimiter}{stream.getvalue()}{raw[len(plain) :]}"
 
 
-def _written(value: Any) -> str:
+def _written(value: Any, delimiter: str) -> str:
     """A value as text; words that a program could take for a formula are marked as words."""
     if value is None:
         return ""
     if isinstance(value, str):
         return f"'{value}" if value[:1] in ("=", "+", "-", "@") else value
-    return f"{value:.6g}"
+    # where semicolons part cells, commas part decimals
+    return f"{value:.6g}".replace(".", "," if delimiter == ";" else ".")
 
 
 def _row(number: int, cells: list[str]) -> Row:

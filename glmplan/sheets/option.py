@@ -10,6 +10,7 @@ from glmplan.errors import GlmplanError, SpecError, UnknownFact
 from glmplan.facts.catalogue.prices import Quotation
 from glmplan.facts.engines.walls import load_engine
 from glmplan.facts.files import read_json, understood
+from glmplan.physics.memory.budget import MemoryBudget
 from glmplan.physics.memory.pool import stage_pools
 from glmplan.plan.ask import Deployed, deployment
 from glmplan.plan.capacity import LOW, Holding
@@ -307,7 +308,7 @@ def _cached(planned: Deployed, surface: Surface) -> Cached:
 
 def _stages(holding: Holding) -> list[Stage]:
     memory, point = holding.memory, holding.point
-    rows = {}
+    rows: dict[str, MemoryBudget] = {}
     for row in holding.rows():  # the ranks of a stage are alike: the fullest stands for them
         name = row.label.partition("stage ")[2].partition(",")[0] or "0"
         if name not in rows or sum(row.weights.values()) > sum(rows[name].weights.values()):

@@ -88,7 +88,7 @@ def _warnings(option: Option, load: tuple[int, int, int]) -> Iterator[tuple[str,
     users = -(-load[0] // option.wanted.machines)
     try:
         answer = fit(asked.model.name, asked.machine.text, weights=asked.checkpoint.name, engine=asked.engine,
-                     kv=terms.kv, users=(users,), input=load[1], output=load[2], **said)  # type: ignore[arg-type]  # fmt: skip
+                     kv=terms.kv, users=(users,), input=load[1], output=load[2], **said)  # fmt: skip
     except GlmplanError as error:
         yield ("plan", "", str(error), "", "")
         return

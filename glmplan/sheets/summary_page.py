@@ -181,14 +181,14 @@ def _write_second(
             page.put(line, 2, one.unit)
         line += 2
     left = _write_right(page, left, "Predicted", [(f'"{title}"', value) for title, value, _ in fixed_facts(options)])
-    found = [(cell("Options", "name", number), f"{one.cached[0].surface.basis}; {one.planned.holding.terms.name}")
+    pairs = [(cell("Options", "name", number), f"{one.cached[0].surface.basis}; {one.planned.holding.terms.name}")
              for number, one in enumerate(options)]  # fmt: skip
-    left = _write_right(page, left + 2, "What the speeds rest on, and the layout", found)
-    found = [('"Sensitivity"', "what moves the cost most"), ('"Memory per card"', "what fills each card"),
+    left = _write_right(page, left + 2, "What the speeds rest on, and the layout", pairs)
+    pairs = [('"Sensitivity"', "what moves the cost most"), ('"Memory per card"', "what fills each card"),
              ('"Sources"', "every price and prediction with where it comes from"),
              ('"Before you sign"', "speeds are predictions with 90 % intervals: measure with glmplan validate, put the "
                                    "acceptance test of glmplan size into the contract")]  # fmt: skip
-    left = _write_right(page, left + 2, "Beside this page", found)
+    left = _write_right(page, left + 2, "Beside this page", pairs)
     return max(line, left)
 
 

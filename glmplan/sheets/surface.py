@@ -269,6 +269,6 @@ def _spreads(planned: Deployed, found: Columns) -> Spreads:
     known = known_of_points(deployed, of_users, of_prompts, np.ones(len(of_users)), fit=replace(fit, domain={}))
     bands = {}
     for name in ("ttft", "tpot", "output_rate"):
-        ends = np.stack(known.ends[INTERVAL_KINDS[name]], axis=-1)
-        bands[name] = ends.reshape(len(users), len(prompts), 2)
+        pairs = np.stack(known.ends[INTERVAL_KINDS[name]], axis=-1)
+        bands[name] = pairs.reshape(len(users), len(prompts), 2)
     return Spreads(bands, None if not domain else tuple(float(one) for one in domain))

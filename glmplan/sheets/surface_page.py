@@ -66,8 +66,8 @@ def write_surface(book: Book, options: tuple[Option, ...], grid: Grid) -> None:
             for i, prompt in enumerate(axes.inputs):
                 for o, answer in enumerate(axes.outputs):
                     page.row(line, (number + 1, one.kv, prompt, answer), "text")
-                    for kind, values in enumerate(quantities):
-                        times = [float(f"{value:.6g}") for value in values[i, o]]
+                    for kind, seconds in enumerate(quantities):
+                        times = [float(f"{value:.6g}") for value in seconds[i, o]]
                         page.row(line, times, "exact", column=grid.LEFT + kind * len(axes.users))
                     line += 1
             _write_spreads(page, grid, block, number, one)

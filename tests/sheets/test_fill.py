@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import io
 import re
 import zipfile
@@ -137,8 +138,10 @@ def test_a_table_of_text_keeps_its_lines_and_gets_columns(ending, sign, tmp_path
     report = filled(source, target, quoted)
     out = target.read_bytes().decode().split("\r\n")
     assert [one.startswith(line) for one, line in zip(out, lines, strict=True)] == [True] * 4
-    assert out[0].count(sign) == 2 + len(columns_for(quoted.money))
+    assert len(next(csv.reader([out[0]], delimiter=sign))) == 3 + len(columns_for(quoted.money))
     assert "1 × 2xl40s" in out[1] and out[2] == lines[2]
+    cells = next(csv.reader([out[1]], delimiter=sign))
+    assert ("," in cells[9]) == (sign == ";") and float(cells[9].replace(",", ".")) > 0
     assert (report.understood, report.not_understood) == (1, 0)
 
 
