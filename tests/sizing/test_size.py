@@ -105,7 +105,8 @@ def test_the_page_names_the_first_answer_its_risks_and_what_is_not_counted(chat)
 
 
 def test_machines_without_a_price_are_named_and_ranked_apart_when_they_are_asked_for():
-    asked = read_size("llama-3.1-8b", TPOT, users=4, input=500, output=100, only="1xl20,1xl40s", kind="buy")
+    said = {"users": 4, "input": 500, "output": 100, "only": "1xl20,1xl40s", "kind": "buy"}
+    asked = read_size("llama-3.1-8b", "tpot p95 < 100 ms", **said)
     found = sized(asked, MONEY)
     assert not found.options
     assert {one.planned.asked.machine.text for one in found.unpriced} == {"1xl20", "1xl40s"}
@@ -209,6 +210,11 @@ def test_a_question_that_cannot_be_read_is_refused_with_the_word(said, wrong):
 def test_a_promise_that_cannot_be_read_is_refused():
     with pytest.raises(SpecError, match="--slo"):
         read_size("llama-3.1-8b", "fast", users=4)
+
+
+def test_a_promise_that_contradicts_itself_is_refused():
+    with pytest.raises(SpecError, match="two bounds of tpot p95"):
+        read_size("llama-3.1-8b", "tpot p95 < 40 ms, ttft p95 < 2 s, tpot < 60 ms", users=4)
 
 
 def test_amounts_are_read_with_their_thousands():
