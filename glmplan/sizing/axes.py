@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -23,8 +24,8 @@ __all__ = ["MOST", "POINT_AXES", "STRUCTURE_AXES", "Sweep", "read_sweep"]
 
 #: points that a sweep has at most unless it is told otherwise [-]
 MOST = 20_000_000
-#: points in a second, for the time that is told beforehand [1/s]
-_PER_SECOND = 50_000
+#: what a combination of the axes takes to plan, and a load to write as steps, for the time that is told beforehand [s]
+_COMBINATION, _LOAD = 0.05, 0.002
 #: axes that decide which formula applies: each combination is planned
 STRUCTURE_AXES: tuple[str, ...] = (
     "model", "on", "weights", "kv", "engine", "engine_version", "tp", "pp", "dp", "ep", "dcp", "mtp", "memory_fraction",
@@ -117,7 +118,8 @@ def read_sweep(said: Mapping[str, Any], *, file: str | Path | None = None, most:
     for size in sizes:
         count *= size
     if count > most:
-        minutes = count / _PER_SECOND / 60
+        structures = math.prod(sizes[: len(STRUCTURE_AXES)])
+        minutes = (structures * _COMBINATION + count // structures * _LOAD) / 60
         raise SpecError(
             f"makes {count:,} points, about {minutes:,.0f} minutes on one core: name fewer, or allow them with --most",
             field="sweep",

@@ -69,7 +69,9 @@ class Mixes:
     Attributes
     ----------
     users, inputs, outputs : (n,) array
-        The loads: users [-], prompt and answer of a request [token]
+        The loads: users of one server [-], prompt and answer of a request [token]
+    servers : (n,) array of int
+        Servers over which users are spread, [-]
     table : StepTable
         Steps to be timed.
     matrices : dict of str to (n, k) sparse array
@@ -91,6 +93,7 @@ class Mixes:
     users: np.ndarray
     inputs: np.ndarray
     outputs: np.ndarray
+    servers: np.ndarray
     table: StepTable
     matrices: dict[str, sparse.csr_array]
     fronts: dict[str, np.ndarray]
@@ -139,8 +142,8 @@ class Mixes:
         rows = {name: matrix[places] for name, matrix in self.matrices.items()}
         fronts = {name: counts[places] for name, counts in self.fronts.items()}
         return replace(
-            self, users=self.users[places], inputs=self.inputs[places], outputs=self.outputs[places], matrices=rows,
-            fronts=fronts, tokens=self.tokens[places],
+            self, users=self.users[places], inputs=self.inputs[places], outputs=self.outputs[places],
+            servers=self.servers[places], matrices=rows, fronts=fronts, tokens=self.tokens[places],
         )  # fmt: skip
 
     def load(self, place: int) -> Load:
@@ -156,20 +159,21 @@ class Mixes:
         Load
             As `predict` would build it where nobody waits for the cache pool or for a place in the engine.
         """
-        return _load(self.packing, self.users[place], self.inputs[place], self.outputs[place])
+        return _load(self.packing, self.users[place], self.inputs[place], self.outputs[place], self.servers[place])
 
 
-def _load(packing: Load, users: float, inputs: float, outputs: float) -> Load:
+def _load(packing: Load, users: float, inputs: float, outputs: float, servers: int) -> Load:
     return replace(
         packing,
         concurrency=float(users),
         input_tokens=float(inputs),
         output_tokens=float(outputs),
         max_requests=1 << 30,
+        replicas=int(servers),
     )
 
 
-def packing_key(packing: EngineDefaults, *, ranks: int, tokens_per_step: float) -> Load:
+def packing_key(packing: EngineDefaults, *, ranks: int, tokens_per_step: float, servers: int = 1) -> Load:
     """What machines must have in common for their loads to be the same kinds of step.
 
     Parameters
@@ -180,6 +184,8 @@ def packing_key(packing: EngineDefaults, *, ranks: int, tokens_per_step: float) 
         Data-parallel ranks, [-]
     tokens_per_step : float
         Tokens that a request gains in a step, [token]
+    servers : int, optional
+        Servers over which users are spread, [-]
 
     Returns
     -------
@@ -187,7 +193,7 @@ def packing_key(packing: EngineDefaults, *, ranks: int, tokens_per_step: float) 
         Equal for machines that pack alike; places are left out, because a load that needs more is none of a sweep's.
     """
     return user_load(packing, users=1, input_tokens=1, output_tokens=1, ranks=ranks, tokens_per_step=tokens_per_step,
-                     max_requests=1)  # fmt: skip
+                     max_requests=1, replicas=servers)  # fmt: skip
 
 
 def mixes_of(users: np.ndarray, inputs: np.ndarray, outputs: np.ndarray, packing: Load) -> Mixes:
@@ -196,7 +202,7 @@ def mixes_of(users: np.ndarray, inputs: np.ndarray, outputs: np.ndarray, packing
     Parameters
     ----------
     users, inputs, outputs : (n,) array
-        The loads: users [-], prompt and answer of a request [token]
+        The loads: users of all servers [-], prompt and answer of a request [token]
     packing : Load
         How the engine packs them, as `packing_key` says it.
 
@@ -214,7 +220,9 @@ def mixes_of(users: np.ndarray, inputs: np.ndarray, outputs: np.ndarray, packing
     >>> mixes.matrices["tpot"].shape[0], len(steps) == mixes.matrices["tpot"].shape[1]
     (1, True)
     """
-    seen = [observables(_load(packing, *one)) for one in zip(users, inputs, outputs, strict=True)]
+    servers = np.minimum(packing.replicas, users)
+    users = users / servers
+    seen = [observables(_load(packing, *one)) for one in zip(users, inputs, outputs, servers, strict=True)]
     sizes = np.array([len(one.arrivals) for one in seen])
     nodes = {name: np.concatenate([getattr(one, name) for one in seen]) for name in
              ("decode_requests", "decode_context", "prefill_tokens", "prefill_context")}  # fmt: skip
@@ -227,7 +235,7 @@ def mixes_of(users: np.ndarray, inputs: np.ndarray, outputs: np.ndarray, packing
     tokens = np.array([one.figures["output_rate"].scale for one in seen])
     looked_at = _looked_at(users * (inputs + outputs), inputs)
     table, checks = _with_checks(table, nodes, weights, looked_at)
-    return Mixes(users, inputs, outputs, table, matrices, fronts, tokens, packing, looked_at, checks, matrices)
+    return Mixes(users, inputs, outputs, servers, table, matrices, fronts, tokens, packing, looked_at, checks, matrices)
 
 
 def _looked_at(work: np.ndarray, inputs: np.ndarray) -> np.ndarray:

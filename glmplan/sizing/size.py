@@ -10,15 +10,18 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush
 
 from glmplan.errors import GlmplanError
 from glmplan.physics.blocks.storage import checkpoint_bytes
 from glmplan.plan.ask import Deployed, deployment, kept, predict, safe
+from glmplan.plan.ranking import predicted, typical_users
+from glmplan.plan.service import Described, service_of
+from glmplan.plan.simulator_inputs import inputs_of
 from glmplan.prediction.predict import Prediction
 from glmplan.readers.models.checkpoints import checkpoint_for
-from glmplan.serving.safe_load import Kept
+from glmplan.serving.safe_load import Kept, kept_share, speed_factors
 from glmplan.serving.traffic.promises import parse_slo
 from glmplan.serving.traffic.spec import Traffic
 from glmplan.sizing.candidates import Candidate, candidates, within
@@ -37,6 +40,8 @@ _MOST_USERS = 4096
 _TYPICAL = 32
 #: how far a promised percentile may lie below the predicted mean, before a machine is left out unsimulated [-]
 _SLACK = 1.1
+#: the same of a slow draw, whose pauses between prompts the mean of a run from its start on does not show [-]
+_SLOW = 1.25
 #: machines that are looked at for the next cheaper answer [-]
 _NEAR = 4
 
@@ -62,6 +67,9 @@ class _Search:
     failed: dict[int, tuple[_Unit, int]]
     left_out: Counter[str]
     looked_at: int = 0
+    #: services of units, and what was found of them with a number of machines
+    services: dict[int, tuple[_Unit, Described]] = field(default_factory=dict)
+    tried: dict[tuple[int, int], Kept] = field(default_factory=dict)
 
     def bound(self) -> float:
         """What a month may cost and still be among the answers, [USD]"""
@@ -129,9 +137,10 @@ def sized(
             search.left_out["costs more than the answers even if all goes well"] += 1 + len(units)
             units = []
             continue
-        # what does not do with so many machines may do with one more
-        if not _judge(search, unit, machines) and machines < asked.most_machines:
-            heappush(units, ((machines + 1) * _month(unit.candidate), order, machines + 1, unit))
+        if not _judge(search, unit, machines):
+            more = _fewest(search, unit, machines)
+            if more:
+                heappush(units, (more * _month(unit.candidate), order, more, unit))
     options = sorted(search.options, key=_order)[:answers]
     unpriced = sorted(search.unpriced, key=lambda one: (one.accelerators, one.name))[:answers]
     found = Sized(asked, money, tuple(options), tuple(unpriced), cheaper=_cheaper(search, options),
@@ -203,11 +212,10 @@ def _plan(search: _Search, one: Candidate, word: str, engine: str | None) -> _Un
     if planned.holding.terms.blocked is not None:
         search.left_out[f"does not run: {planned.holding.terms.blocked.title}"] += 1
         return None
-    most = _at_best(planned, asked)
-    if not most:
+    needed = _needed(planned, asked)
+    if not needed:
         search.left_out["too slow for the promise even with one user"] += 1
         return None
-    needed = max(math.ceil(asked.load / most - 1e-9), 1)
     if needed > asked.most_machines:
         search.left_out["more machines than are allowed"] += 1
         unit = _Unit(one, planned, needed)
@@ -216,39 +224,55 @@ def _plan(search: _Search, one: Candidate, word: str, engine: str | None) -> _Un
     return _Unit(one, planned, needed)
 
 
-def _at_best(planned: Deployed, asked: SizeQuestion) -> float:
-    """Load that one machine carries at best: as long as the means keep what is promised of worse.
+def _needed(planned: Deployed, asked: SizeQuestion) -> int:
+    """Machines that are needed at least, one more than allowed if those do not do; 0 if nothing does for one user.
 
-    A machine that keeps a promise with 95 % probability keeps it at its predicted mean; and no percentile above the
-    median is promised that the mean may miss by more than `_SLACK`.
+    A machine that keeps a promise with 95 % probability keeps it at its predicted mean, and no percentile above the
+    median is promised that the mean may miss by more than `_SLACK`. Of its draws of the step time, slowest first, the
+    first that may not fail keeps its mean time per token too, by `_SLOW`.
     """
     targets = [one for one in parse_slo(asked.slo) if one.statistic != "p50" and one.metric in ("ttft", "tpot")]
-    most = int(min(_BEYOND * asked.load, _MOST_USERS)) if asked.unit == "users" else 1
+    counts = range(1, asked.most_machines + 1)
+    steady = asked.unit == "users" and asked.traffic.kind == "closed" and not asked.traffic.think
+    shares = [math.ceil(asked.load / count) for count in counts] if steady else []
+    loads = sorted({1, *(one for one in shares if one <= _MOST_USERS)})
+    found = predicted(planned.asked, [(planned.holding, users) for users in (typical_users(planned.asked), *loads)])
+    slower = {metric: _slow_factor(found[0], metric, asked.probability) for metric in ("ttft", "tpot")}
 
-    def holds(users: int) -> bool:
-        figures = predict(planned, users=users).figures
-        kept = (figures[one.metric].value <= _SLACK * one.bound for one in targets if one.metric in figures)
-        return all(kept)
+    def holds(one: Prediction, slow: tuple[str, ...]) -> bool:
+        for target in targets:
+            if target.metric not in one.figures:
+                continue
+            mean = one.figures[target.metric].value
+            late = target.metric in slow and mean * slower[target.metric] > _SLOW * target.bound
+            if late or mean > _SLACK * target.bound:
+                return False
+        return True
 
-    if not holds(1):
-        return 0.0
-    if asked.unit != "users" or asked.traffic.kind != "closed" or asked.traffic.think or holds(most):
-        return math.inf
-    low, high = 1, most
-    while high - low > max(1, low // 8):
-        middle = (low + high) // 2
-        low, high = (middle, high) if holds(middle) else (low, middle)
-    return float(high)
+    # several users start together, and the burst is not judged: of first tokens one user alone says what is sure
+    if not holds(found[1], ("ttft", "tpot")):
+        return 0
+    if not steady:
+        return 1
+    does = {users for users, one in zip(loads, found[1:], strict=True) if holds(one, ("tpot",))}
+    return next((count for count, users in zip(counts, shares, strict=True) if users in does), asked.most_machines + 1)
+
+
+def _slow_factor(found: Prediction, metric: str, probability: float) -> float:
+    """A time over its prediction in the first draw, from the slow end, that may not fail, [-]"""
+    figure = found.figures.get(metric)
+    if figure is None:
+        return 1.0
+    factors = speed_factors(figure.low / figure.value, figure.high / figure.value)
+    return max(factors[min(int((1.0 - probability) * len(factors) + 1e-9), len(factors) - 1)], 1.0)
 
 
 def _judge(search: _Search, unit: _Unit, machines: int) -> bool:
     """Whether so many machines keep the promise, by simulation; an option if they also may be paid."""
     asked, one, planned = search.asked, unit.candidate, unit.planned
-    sure = kept(planned, asked.slo, _share(asked.traffic, machines), least=asked.probability)
+    sure = _kept(search, unit, machines)
     if sure.probability < asked.probability:
         search.failed[id(unit)] = (unit, machines)
-        if machines == asked.most_machines:
-            search.left_out["too slow, too small or too unsure for the promise"] += 1
         return False
     watts = None if one.watts is None else machines * one.watts
     affordable = [way for way in _ways(search, one, machines) if within(asked, way, watts, search.money)]
@@ -274,6 +298,52 @@ def _share(traffic: Traffic, machines: int) -> Traffic:
     if traffic.users is not None:
         return traffic.at_load(math.ceil(traffic.users / machines))
     return traffic.at_load((traffic.rate or 0.0) / machines)
+
+
+def _kept(search: _Search, unit: _Unit, machines: int) -> Kept:
+    """How surely so many machines keep the promise; below what is wanted it does not matter how surely."""
+    asked, planned, key = search.asked, unit.planned, (id(unit), machines)
+    if key not in search.tried:
+        if id(unit) not in search.services:
+            inputs = inputs_of(planned.asked, planned.holding, planned.deployment)
+            search.services[id(unit)] = unit, service_of(inputs, asked.traffic)
+        _, found = search.services[id(unit)]
+        search.tried[key] = kept_share(
+            found.service, _share(asked.traffic, machines), parse_slo(asked.slo), **found.draws(),
+            least=asked.probability,
+        )  # fmt: skip
+    return search.tried[key]
+
+
+def _fewest(search: _Search, unit: _Unit, machines: int) -> int:
+    """The fewest machines, more than those that do not do, that keep the promise; 0 if none may.
+
+    A smaller share of the load is never kept less surely: the most that may be paid is tried first, then halves.
+    """
+    asked, month = search.asked, _month(unit.candidate)
+    most = asked.most_machines
+    if month > 0 and math.isfinite(month) and math.isfinite(search.bound()):
+        most = min(most, int(search.bound() / month))
+    # of counts with the same largest share the smallest
+    counts = [one for one in range(machines + 1, most + 1)
+              if _share(asked.traffic, one) != _share(asked.traffic, one - 1)]  # fmt: skip
+
+    def does(place: int) -> bool:
+        return _kept(search, unit, counts[place]).probability >= asked.probability
+
+    if not counts or not does(len(counts) - 1):
+        search.failed[id(unit)] = (unit, counts[-1] if counts else machines)
+        bounded = "costs more than the answers even if all goes well"
+        unsure = "too slow, too small or too unsure for the promise"
+        search.left_out[unsure if most == asked.most_machines else bounded] += 1
+        return 0
+    low, high = -1, len(counts) - 1
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if does(middle) else (middle, high)
+    if low >= 0:
+        search.failed[id(unit)] = (unit, counts[low])
+    return counts[high]
 
 
 def kept_by(planned: Deployed, asked: SizeQuestion, machines: int) -> Kept:

@@ -381,8 +381,8 @@ def _verdicts(found: Deployed, sweep: Sweep) -> tuple[np.ndarray, np.ndarray]:
     )  # fmt: skip
     lengths, places = np.unique(sweep.inputs + sweep.outputs, return_inverse=True)
     ends = [requests_that_fit(memory, part, lengths.astype(float), quantile=end)[places] for end in (0.0, -QUANTILE_90)]
-    held, low = ends
-    seats = found.asked.defaults.places * found.holding.terms.dp
+    held, low = (terms.replicas * one for one in ends)
+    seats = found.asked.defaults.places * terms.dp * terms.replicas
     verdict = np.select(
         [lengths[places] > found.asked.model.max_context, held < sweep.users, sweep.users > seats, low < sweep.users],
         [_LENGTH, _POOL, _PLACES, _TIGHT],
@@ -400,11 +400,11 @@ def _columns(shared: _Shared, found: Deployed, possible: np.ndarray, slower: flo
 
         loads = [
             load_of(found.asked.but(input_tokens=int(sweep.inputs[n]), output_tokens=int(sweep.outputs[n])), deployed,
-                    found.holding.pool, int(sweep.users[n]))
+                    found.holding.pool, int(sweep.users[n]), found.holding.terms.replicas)
             for n in possible
         ]  # fmt: skip
         return exact_columns(deployed, loads, slower=slower)
-    key = packing_key(packing, ranks=ranks, tokens_per_step=gain)
+    key = packing_key(packing, ranks=ranks, tokens_per_step=gain, servers=found.holding.terms.replicas)
     if key not in shared.mixes:
         shared.mixes[key] = mixes_of(sweep.users, sweep.inputs, sweep.outputs, key)
     mixes = shared.mixes[key]
@@ -420,7 +420,7 @@ def _facts(found: Deployed, said: dict[str, Any]) -> dict[str, Any]:
         "engine_chosen": asked.engine,
         "layout": terms.name,
         "cache": terms.kv,
-        "places": asked.defaults.places * terms.dp,
+        "places": asked.defaults.places * terms.dp * terms.replicas,
         "longest": asked.model.max_context,
     }
 

@@ -91,5 +91,7 @@ def parse_slo(text: str) -> tuple[Target, ...]:
             raise SpecError(error.message, field="--slo", value=error.value, choices=error.choices) from None
         if not seconds > 0:
             raise SpecError("must be above zero", field="--slo", value=bound)
+        if any((one.metric, one.statistic) == (metric, statistic) and one.bound != seconds for one in targets):
+            raise SpecError(f"promises two bounds of {metric} {statistic}: say one", field="--slo", value=text)
         targets.append(Target(metric, statistic, seconds))
     return tuple(targets)
