@@ -223,8 +223,6 @@ class LoadSearch:
 
     def _bound(self, service: Service) -> None:
         """Find loads beyond which nothing is left to be seen: what is served at most, or the places in the engine."""
-        if self._whole:
-            self.limit = max(float(math.floor(self.limit)), 1.0)  # half a user is not tried
         rates = self.traffic.kind in OPEN or (self.traffic.kind == "sessions" and not self._whole)
         if rates:
             self.served = capacity(service, self.traffic)

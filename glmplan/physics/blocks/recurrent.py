@@ -204,6 +204,7 @@ def _mamba2(block: Recurrent, hidden: int) -> tuple[Tensor, ...]:
 def _kimi_delta(block: Recurrent, hidden: int) -> tuple[Tensor, ...]:
     keys, values, heads = block.key_heads * block.key_dim, block.value_heads * block.value_dim, block.value_heads
     conv, low_rank = (2 * keys + values) * block.conv_kernel, block.value_dim
+    gates: tuple[Tensor, ...]
     if block.full_gate:
         gates = (
             Tensor("self_attn.f_a_proj", "recurrent", low_rank, hidden, shard="replicated"),

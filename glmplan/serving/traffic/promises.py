@@ -74,7 +74,7 @@ def parse_slo(text: str) -> tuple[Target, ...]:
     >>> [str(target) for target in parse_slo("ttft p95 < 2 s, tpot < 50 ms")]
     ['ttft p95 < 2000 ms', 'tpot p95 < 50 ms']
     """
-    targets = []
+    targets: list[Target] = []
     for part in given_text(text, "--slo").split(","):
         match = _TARGET.match(part)
         if match is None:
