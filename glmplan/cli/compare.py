@@ -22,7 +22,7 @@ def command(
     plans: Annotated[list[str], typer.Argument(help="Plans as MODEL@MACHINE, or machines with --model.")],
     *,
     model: Annotated[str | None, typer.Option(help="Model of plans that name a machine alone.")] = None,
-    users: Annotated[int, typer.Option(min=1, help="Users at once.")] = 1,
+    users: o.UsersAtOnce = 1,
     input: o.Input = None,
     output: o.Output = None,
     deployment: o.DeploymentOptions = o.DeploymentOptions(),

@@ -156,6 +156,8 @@ Today = Annotated[str | None, typer.Option(help="Day of the question as YYYY-MM-
 _PROMISE = typer.Option(help="Promise, such as 'ttft p95 < 2 s, tpot p95 < 50 ms'.")
 Slo = Annotated[str, _PROMISE]
 OptionalSlo = Annotated[str | None, _PROMISE]
+UsersAtOnce = Annotated[int, typer.Option("--users", min=1, help="Users at once.")]
+Charts = Annotated[Path | None, typer.Option("--plot", help="Charts: .html, .png or .svg.")]
 Seed = Annotated[int, typer.Option(help="Seed; the same seed gives the same bytes.")]
 Format = Annotated[Form, typer.Option("--format", help="What is printed.")]
 

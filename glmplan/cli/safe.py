@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -28,7 +27,7 @@ class SearchOptions:
 
     most: Annotated[float | None, typer.Option(help="Largest load to look at.")] = None
     seed: o.Seed = 0
-    plot: Annotated[Path | None, typer.Option(help="Charts: .html, .png or .svg.")] = None
+    plot: o.Charts = None
     form: o.Format = Form.text
 
 

@@ -30,7 +30,7 @@ def new(
         str | None,
         typer.Option(help="More machines with commas, 2*MACHINE for two of one, or the JSON of glmplan size."),
     ] = None,
-    users: Annotated[int, typer.Option(min=1, help="Users at once.")] = 8,
+    users: o.UsersAtOnce = 8,
     input: o.Input = None,
     output: o.Output = None,
     longest: Annotated[
@@ -81,7 +81,7 @@ def fill(
     out: Annotated[
         Path | None, typer.Option(help="Where the filled copy goes; QUOTE-filled beside it by default.")
     ] = None,
-    users: Annotated[int, typer.Option(min=1, help="Users at once.")] = 8,
+    users: o.UsersAtOnce = 8,
     input: o.Input = None,
     output: o.Output = None,
     mapping: _MAP = None,
@@ -112,7 +112,7 @@ def check(
     path: _QUOTE,
     *,
     model: Annotated[str, typer.Option(help="Model: a catalogue name, or name-format.")],
-    users: Annotated[int, typer.Option(min=1, help="Users at once.")] = 8,
+    users: o.UsersAtOnce = 8,
     input: o.Input = None,
     output: o.Output = None,
     mapping: _MAP = None,

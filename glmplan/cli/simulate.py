@@ -42,7 +42,7 @@ class RunOptions:
     replications: Annotated[int, typer.Option(help="Repetitions for confidence intervals.")] = 1
     seed: o.Seed = 0
     records: Annotated[Path | None, typer.Option(help="One record of each request, .csv or .parquet.")] = None
-    plot: Annotated[Path | None, typer.Option(help="Charts: .html, .png or .svg.")] = None
+    plot: o.Charts = None
     ranges: Annotated[
         bool, typer.Option(help="Whether the interval of the step time and other seeds are simulated too.")
     ] = True

@@ -89,8 +89,9 @@ def best_changes(answer: AnswerRecord, most: int = 3) -> tuple[Change, ...]:
     -------
     tuple of Change
         The largest gain first, none under `LEAST_GAIN`, and only those whose speeds rest on evidence of the same class
-        as those of the plan, or of a better one; a better verdict rests on memory and needs none. Where the plan does
-        not fit, the changes that do, in the order in which they were computed: nearest first.
+        as those of the plan, or of a better one; a better verdict rests on memory and needs none, and where nobody is
+        safe a change with which somebody is says on what it rests. Where the plan does not fit, the changes that do, in
+        the order in which they were computed: nearest first.
     """
     if answer.verdict == "does_not_fit":
         works = [one for one in answer.changes if one.verdict != "does_not_fit"]

@@ -109,6 +109,7 @@ class PlanQuestion(_Question):
     max_num_batched_tokens: Whole | None = Field(None, description="Token budget of a step.")
     max_model_len: Whole | None = Field(None, description="Longest prompt and answer together.")
     attention_backend: Name | None = Field(None, description="Attention kernels, as the engine names them.")
+    recipe: Name | None = Field(None, description="Campaign or recipe whose launch settings are taken.")
 
     def words(self) -> dict[str, Any]:
         """What was said of the plan beside model and machine, as `glmplan.fit` takes it."""

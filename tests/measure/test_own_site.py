@@ -64,11 +64,7 @@ _FACTORS = (1 / 1.3, 1.5, 2.0)
     ("part", "engine", "weights", "near", "factor"),
     [
         *((*_ACCELERATOR, factor) for factor in _FACTORS),
-        *((*_PROCESSOR, factor) for factor in _FACTORS[:2]),
-        pytest.param(
-            *_PROCESSOR, _FACTORS[2],
-            marks=pytest.mark.xfail(reason="TTFT of 8 users 7 to 9 % off since the fit of 2026-11-22", strict=True),
-        ),
+        *((*_PROCESSOR, factor) for factor in _FACTORS),
     ],
 )  # fmt: skip
 def test_two_steps_bring_the_others_of_a_server_that_is_slower_or_faster(part, engine, weights, near, factor):

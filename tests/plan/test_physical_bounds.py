@@ -194,10 +194,15 @@ def test_the_total_is_users_times_what_each_has_in_the_record_and_as_printed():
                 total, each = (printed(head, line, title) for title in ("tok/s in all", "each"))
                 if abs(row.total_rate.value / (row.users * row.each_rate.value) - 1.0) > SUMS:
                     yield f"{one.what}: {row.users} × {row.each_rate} is not {row.total_rate}"
-                if abs(total / (row.users * each) - 1.0) > 2 * DIGITS:
+                if abs(total / (row.users * each) - 1.0) > last_digit(total) + last_digit(each):
                     yield f"{one.what}: {row.users} × {each} is not {total}, as printed"
 
     broken(differing())
+
+
+def last_digit(value):
+    """Half a unit of the last digit of a number with three digits or two decimals, as a share of it."""
+    return max(DIGITS, 0.005 / value) if value < 1 else DIGITS
 
 
 def printed(head, line, title):

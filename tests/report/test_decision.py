@@ -72,7 +72,7 @@ def test_every_row_over_users_is_that_of_fit(made, six):
 def test_the_cost_of_a_token_is_that_of_the_month_at_the_compared_load(records, six):
     one = considered(records[0], MONEY)
     load = common_load([one])
-    assert load == 4 == max(row.users for row in six.users if row.users <= six.safe.users)
+    assert load == max(row.users for row in six.users if row.users <= six.safe.users)
     rate = next(row.total_rate.value for row in six.users if row.users == load)
     assert one.per_million(load) == pytest.approx(
         float(per_million(one.paid.usd, rate, MONEY.terms.utilisation)), rel=1e-5
@@ -142,7 +142,7 @@ def test_the_check_after_delivery_can_be_typed(made):
     pairs = re.findall(r"--set (\S+)", command)
     facts = deployment_facts(model="glm-5.1", on="6xrtx-pro-6000-ws", plan=None, pairs=pairs)
     assert facts["tp"] == "2" or facts["tp"] == 2
-    assert "--users 1,4 " in command and "--fail-over interval" in command
+    assert re.search(r"--users 1[\d,]* ", command) and "--fail-over interval" in command
 
 
 def test_a_pdf_is_written_with_its_title_and_fetches_nothing(tmp_path, made):

@@ -15,6 +15,9 @@ pytest.importorskip("uvicorn", reason="the extra `serve` is not installed")
 from glmplan.serve.limits import Limits
 from glmplan.serve.server import bound, server
 
+# run by the Python of LibreOffice, not by this one
+collect_ignore = ["recalculate.py"]
+
 #: no test waits for a machine that does other things besides; a limit that is tested is set by its test
 PATIENT = replace(Limits(), quick_workers=1, quick_seconds=600.0, long_seconds=600.0)
 

@@ -56,7 +56,11 @@ def test_what_is_answered_is_what_safe_says_of_the_same_machine(chat):
     planned = glmplan.deployment("llama-3.1-8b", first.planned.asked.machine.text, input=1000, output=200, users=(24,),
                                  weights=first.planned.asked.checkpoint.name)  # fmt: skip
     most = 4 * 24 / first.machines
-    assert glmplan.safe(planned, SLO, most=most).load * first.machines == pytest.approx(first.carried)
+    found = glmplan.safe(planned, SLO, most=most).load * first.machines
+    # what was asked for is carried where it is kept as surely as promised, also at the edge of the search
+    sure = glmplan.kept(planned, SLO, f"closed:{24 // first.machines}").probability >= 0.95
+    assert first.carried == pytest.approx(max(found, 24 if sure else 0))
+    assert found >= 0.75 * first.carried
 
 
 def test_the_next_cheaper_machines_cost_less_and_keep_it_less_surely(chat):

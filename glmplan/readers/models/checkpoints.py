@@ -304,6 +304,11 @@ def _uniform(model: ModelSpec, name: str) -> Checkpoint:
     return found.model_copy(update={"smaller": smaller, "larger": larger, "note": note})
 
 
+def _mostly(checkpoint: Checkpoint) -> str:
+    """The format of most of the weights: that of the experts where they have one of their own."""
+    return checkpoint.formats.get("routed_experts") or checkpoint.default
+
+
 def of_repository(model: ModelSpec, found: Checkpoint, repository: str) -> Checkpoint:
     """The checkpoint of a repository, where a word meant another publisher's files of the format.
 
@@ -333,11 +338,11 @@ def of_repository(model: ModelSpec, found: Checkpoint, repository: str) -> Check
     >>> other.kv_default, round(other.smaller, 2), glm.checkpoint("nvfp4").kv_default
     (None, 0.09, 'fp8')
     """
-    key = repository.lower()
+    key, kind = repository.lower(), _mostly(found)
     for one in model.checkpoints:
-        if one.repository is not None and one.repository.lower() == key and one.default == found.default:
+        if one.repository is not None and one.repository.lower() == key and _mostly(one) == kind:
             return one
-    wide = found.file_bits_per_weight is None and weight_format(found.default).bits >= 16
+    wide = found.file_bits_per_weight is None and weight_format(kind).bits >= 16
     if found.repository is None or wide or found.repository.lower().partition("/")[0] == key.partition("/")[0]:
         return found.model_copy(update={"repository": repository})
     own = checkpoint_bytes(model, found)
@@ -345,7 +350,7 @@ def of_repository(model: ModelSpec, found: Checkpoint, repository: str) -> Check
     if found.file_bits_per_weight is not None:
         smaller = larger = float(spread["mixture"])
     else:
-        least = checkpoint_bytes(model, uniform_checkpoint(found.default))
+        least = checkpoint_bytes(model, uniform_checkpoint(kind))
         smaller = max(1.0 - least / own, found.smaller)
         larger = max(least * (1.0 + float(spread["uniform_larger"])) / own - 1.0, found.larger)
     note = (
