@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass
 from functools import lru_cache
@@ -184,7 +185,7 @@ def machine_in(text: object, part_number: object, count: float | None, known: di
     >>> machine_in("Server, 8x H200 SXM5 141GB", None, 2, {})
     Named(on='8xh200-sxm', machines=2)
     """
-    number = 1 if count is None else round(count)
+    number = 1 if count is None else round(count) if math.isfinite(count) else 0
     if number < 1 or (count is not None and abs(count - number) > 1e-9):
         raise SpecError(f"the count {count:g} is no number of machines")
     said = known.get(plain_words(text)) or known.get(plain_words(part_number or ""))

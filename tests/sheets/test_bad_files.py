@@ -14,6 +14,7 @@ import xlsxwriter
 from glmplan.errors import SpecError
 from glmplan.sheets.files import writable
 from glmplan.sheets.fill import checked, filled
+from glmplan.sheets.quote_cells import machine_in
 from glmplan.sheets.quote_figures import Quoted
 from glmplan.sheets.quote_table import Mapped
 from tests.sheets.conftest import MODEL
@@ -188,3 +189,9 @@ def test_a_hundred_thousand_rows_pass_with_progress_and_little_memory(tmp_path):
     assert seen > 50
     kilobytes = 1 if sys.platform != "darwin" else 1024
     assert more / kilobytes < 100_000  # 100 MB; the sheet alone unpacks to 40 MB, as cells in memory it would take 600
+
+
+@pytest.mark.parametrize("count", [float("inf"), float("nan"), 0.0, 1.5, -2.0])
+def test_a_count_that_is_no_number_of_machines_is_refused(count):
+    with pytest.raises(SpecError, match="no number of machines"):
+        machine_in("NVIDIA L40S 48 GB", None, count, {})
