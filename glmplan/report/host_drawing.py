@@ -13,7 +13,7 @@ from glmplan.physics.network.topology import LinkLoad
 from glmplan.report.palette import COLOURS, FULL, SERIES, light
 from glmplan.units import format_quantity
 
-__all__ = ["draw_svg", "draw_text", "svg_to_png"]
+__all__ = ["draw_svg", "draw_text", "network_lines", "svg_to_png"]
 
 #: width of a letter over the size of its font, on average and with some room [-]; sizes of names and details [px]
 _LETTER, _NAME, _DETAIL = 0.58, 12, 10
@@ -113,18 +113,37 @@ def draw_text(host: Host, placement: Placement | None = None) -> str:
 
     for top in _tree(host, stages):
         write(top, "", "", "", "")
-    lines += _network_lines(host)
+    lines += network_lines(host)
     if placement:
         lines += _plan_lines(placement, phases)
     return "\n".join(lines)
 
 
-def _network_lines(host: Host) -> list[str]:
-    """Return the links that are no part of the PCIe tree."""
+def network_lines(host: Host, *, joined: str = " ═ ", said: str = "  ") -> list[str]:
+    """The links that are no part of the PCIe tree, in words.
+
+    Parameters
+    ----------
+    host : Host
+        The machine.
+    joined, said : str, optional
+        Between the ends of a link, and between them and what it is.
+
+    Returns
+    -------
+    list of str
+        A line each; rates in GB/s.
+
+    Examples
+    --------
+    >>> from glmplan.facts.catalogue.hosts import load_machine
+    >>> network_lines(load_machine("workstation-2-switches-8"))
+    []
+    """
     lines = []
     for link in host.socket_links:
         count = f"{link.count} × " if link.count else ""
-        lines.append(f"{link.ends[0]} ═ {link.ends[1]}  {count}{link.kind}")
+        lines.append(f"{link.ends[0]}{joined}{link.ends[1]}{said}{count}{link.kind}")
     if host.scale_up:
         inside = host.scale_up
         rate = format_quantity(inside.bandwidth, "bytes per second", 3, unit="GB/s")
@@ -222,7 +241,7 @@ def draw_svg(host: Host, placement: Placement | None = None) -> str:
     at, lowest, wide = _positions(tops)
     stage_of = {f"accelerator {slot}": stage for stage, slots in enumerate(stages) for slot in slots}
     left, top, gap = 16.0, 62.0, 92.0
-    notes = _network_lines(host) + ([f"order {placement.visible_devices}"] if placement else []) + _legend(placement)
+    notes = network_lines(host) + ([f"order {placement.visible_devices}"] if placement else []) + _legend(placement)
     heading = f"{host.name}: {host.title}"
     width = max(
         wide + 2 * left, *(_wide(text, size) + 2 * left for text, size in ((heading, 14), *((n, 11) for n in notes)))

@@ -8,7 +8,8 @@ from glmplan.errors import GlmplanError
 from glmplan.facts.catalogue.hosts import load_machine
 from glmplan.facts.schema.host import Host, PcieLink
 from glmplan.physics.network.placement import Placement, place, plan_loads
-from glmplan.units import GIB, format_quantity
+from glmplan.report.host_drawing import network_lines
+from glmplan.units import GIB
 
 __all__ = ["links_record"]
 
@@ -61,7 +62,7 @@ def links_record(on: str, *, tp: int | None = None, pp: int | None = None) -> di
         "title": host.title,
         "nodes": host.nodes,
         "parts": _parts(host, placement.stages if placement is not None else ()),
-        "between": _between(host),
+        "between": network_lines(host, joined=" to ", said=": "),
         "loads": loads,
         "missing": missing,
         "stages": [list(stage) for stage in placement.stages] if placement is not None else [],
@@ -101,20 +102,4 @@ def _parts(host: Host, stages: tuple[tuple[int, ...], ...]) -> list[dict[str, An
         part = _part(f"accelerator {number}", card.parent, "accelerator", name, card.link)
         part["stage"], part["rank"] = role.get(number, (None, None))
         found.append(part)
-    return found
-
-
-def _between(host: Host) -> list[str]:
-    """Links that are no part of the tree, in words."""
-    found = []
-    for link in host.socket_links:
-        count = f"{link.count} × " if link.count else ""
-        found.append(f"{link.ends[0]} to {link.ends[1]}: {count}{link.kind}")
-    if host.scale_up:
-        inside = host.scale_up
-        rate = format_quantity(inside.bandwidth, "bytes per second", 3, unit="GB/s")
-        found.append(f"{inside.kind} {inside.topology}: {inside.domain} accelerators, {rate} each way for each")
-    if host.fabric:
-        rate = format_quantity(host.fabric.bandwidth, "bytes per second", 3, unit="GB/s")
-        found.append(f"{host.fabric.kind} between nodes: {rate} each way for each accelerator")
     return found
