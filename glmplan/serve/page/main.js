@@ -242,11 +242,14 @@ function changed(event) {
     if (!whole && at("cards").disabled) at("cards").value = 1;
   }
   if (["model", "part", "cards", "engine"].includes(id)) for (const name of ["tp", "pp", "dp", "ep"]) at(name).value = "";
-  delete document.body.dataset.done;
+  const before = toAddress(state, others);
   state = read(catalogue);
+  // a field that is left tells once more what its last key told: asking again would redraw what is being clicked
+  if (!waiting && toAddress(state, others) === before) return;
+  delete document.body.dataset.done;
   if (["model", "part"].includes(id)) show(state, catalogue);
   clearTimeout(waiting);
-  waiting = setTimeout(answerIt, event.type === "change" ? 0 : 350);
+  waiting = setTimeout(() => { waiting = 0; answerIt(); }, event.type === "change" ? 0 : 350);
 }
 
 function theme(dark) {
