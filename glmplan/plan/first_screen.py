@@ -142,7 +142,8 @@ class _Screen:
         if answer.safe is not None:
             limit = next(one for one in answer.safe.limits if one.name == answer.safe.limit)
             name = LIMITS[limit.name]
-            first, *more = self._row("limit", f"{name}, {limit.users:,} users: {limit.words}", self.room["limit"])
+            many = f"{limit.users:,} user{'s' if limit.users != 1 else ''}"
+            first, *more = self._row("limit", f"{name}, {many}: {limit.words}", self.room["limit"])
             yield self._paint(first, name, _LIMIT_COLOUR)
             yield from more
         for text in answer.reasons:
