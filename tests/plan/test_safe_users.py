@@ -6,8 +6,11 @@ import pytest
 
 from glmplan.plan import Words, read_words, solve
 from glmplan.plan.ranking import deployment_of, load_of
+from glmplan.plan.safe_number import count_users
 from glmplan.plan.users import safe_users, user_table
 from glmplan.prediction.predict import Figure, Prediction
+from glmplan.serving.traffic.promises import parse_slo
+from glmplan.serving.traffic.spec import parse_traffic
 
 
 def plan(dp: int, users: str = "1"):
@@ -66,3 +69,15 @@ def test_a_step_holds_the_token_budget_of_every_replica(dp):
     asked, holding = plan(dp)
     load = load_of(asked, deployment_of(asked, holding.terms), holding.pool, 1)
     assert load.budget == 8192 * dp
+
+
+def test_users_between_the_low_end_and_the_middle_of_the_pool_are_held_more_likely_than_not_but_not_surely():
+    asked = read_words(Words(model="llama-3.1-70b-fp8", on="1xh100-sxm"))
+    holding = solve(asked).best
+    low, middle = int(holding.held_low), int(holding.held)
+    assert 0 < low < middle - 1
+    patient = parse_slo("ttft mean < 1000 s, tpot mean < 10 s")
+    counted = count_users(asked, holding, parse_traffic("closed:1", input=2048, output=512), patient)
+    sure = [counted.kept(users).probability for users in (low, low + 1, middle, middle + 2)]
+    assert sure[0] >= 0.95 > sure[1] > 0.5 > sure[3]
+    assert sure == sorted(sure, reverse=True)

@@ -7,10 +7,12 @@ from dataclasses import replace
 import pytest
 
 from glmplan.errors import SpecError
+from glmplan.facts.engines.defaults import engine_defaults
 from glmplan.prediction.from_row import memory_of, question_of
 from glmplan.prediction.load import Load
 from glmplan.prediction.observables import observables
 from glmplan.prediction.usable_rows import why_unknown
+from glmplan.prediction.user_load import user_load
 from glmplan.readers.runs.ledger import load_measurements
 from glmplan.readers.runs.record import Run
 
@@ -98,3 +100,10 @@ def test_ml_energy_serves_with_one_tensor_parallel_group_whatever_its_table_says
     assert (d.tp, d.dp, d.ep, d.count) == (8, 1, 8, 8)
     elsewhere = question_of(replace(run, protocol="vllm-bench-random")).deployment
     assert (elsewhere.tp, elsewhere.dp, elsewhere.ep) == (1, 8, 8)
+
+
+def test_every_rank_brings_its_own_places_and_its_own_budget():
+    packing = engine_defaults("vllm")
+    one, four = (user_load(packing, users=8, input_tokens=100, output_tokens=10, ranks=ranks) for ranks in (1, 4))
+    assert (one.max_requests, one.budget) == (packing.places, packing.budget)
+    assert (four.max_requests, four.budget) == (4 * packing.places, 4 * packing.budget)

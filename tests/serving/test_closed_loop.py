@@ -196,3 +196,10 @@ def test_requests_that_are_alike_are_scheduled_in_groups_as_one_by_one(users, pr
     same, also = alike_schedule(run, requests)
     np.testing.assert_allclose(same, blocks, rtol=1e-9)
     assert (also == np.array(spans)).all()
+
+
+def test_no_more_requests_run_than_the_engine_has_places_for():
+    mix = closed_loop_mix(ClosedLoop(8, 400, 50, 40, max_requests=3, shortest=0.8))
+    assert mix.peak_requests == mix.decode_requests.max() == 3
+    wider = closed_loop_mix(ClosedLoop(8, 400, 50, 40, max_requests=8, shortest=0.8))
+    assert wider.peak_requests == 8 and weighted(wider, wider.ttft) < weighted(mix, mix.ttft)

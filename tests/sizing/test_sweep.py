@@ -13,9 +13,11 @@ from hypothesis import strategies as st
 import glmplan
 from glmplan.errors import SpecError, UnknownFact
 from glmplan.facts.catalogue.accelerators import load_accelerator
+from glmplan.physics.points import StepPoints
 from glmplan.prediction.known import known_by_engine, known_of_points
 from glmplan.sizing.axes import read_sweep
 from glmplan.sizing.frontier import frontier
+from glmplan.sizing.mixes import StepTable
 from glmplan.sizing.money import money_of
 from glmplan.sizing.sweep import blocks_of, power_slowdown, swept
 from glmplan.sizing.sweep_files import Kept, write_table
@@ -241,3 +243,8 @@ def test_answers_of_one_token_have_the_interval_of_their_ttft_in_a_sweep_and_in_
     row = swept(sweep).to_frame().iloc[0]
     names = ("output_tokens_per_s", "output_tokens_per_s_low", "output_tokens_per_s_high")
     assert [row[name] for name in names] == pytest.approx([rate.value, rate.low, rate.high], rel=0.01)
+
+
+def test_an_entry_of_a_table_of_steps_is_a_step_or_the_difference_of_two():
+    points = StepPoints(*np.ones((4, 3)))
+    assert StepTable(points, np.array([2, -1])).values(np.array([5.0, 3.0, 1.0])).tolist() == [4.0, 3.0]
