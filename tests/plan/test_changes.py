@@ -23,6 +23,7 @@ QUESTIONS = (
     Words("gpt-oss-120b", "8xh100-sxm"),
     Words("glm-5.1-nvfp4", "4xrtx-pro-6000-ws"),
     Words("qwen3-30b-a3b", "2xrtx-4090"),
+    Words("qwen3-30b-a3b-2507-fp8", "1xrtx-5090", users="4"),
 )
 
 
@@ -130,3 +131,13 @@ def test_where_a_plan_is_tight_other_engines_are_looked_at():
     answer = fit_answer(Words("glm-5.1-nvfp4", "8xrtx-pro-6000-ws", input=180_000, output=1000, users="1,20"))
     assert answer.verdict == "tight"
     assert any(one.name == "engine" for one in answer.changes)
+
+
+def test_a_larger_share_of_the_memory_is_tried_before_more_is_bought_and_not_where_one_was_typed(answers):
+    [(words, answer)] = [pair for pair in answers if pair[0].model == "qwen3-30b-a3b-2507-fp8"]
+    assert answer.verdict == "does_not_fit"
+    [change] = [one for one in answer.changes if one.name == "memory"]
+    assert change.ask == "--memory-fraction 0.97" and change.verdict in ("tight", "fits")
+    assert change.held >= 1.0
+    typed = fit_answer(Words("qwen3-30b-a3b-2507-fp8", "1xrtx-5090", users="4", memory_fraction="0.93"))
+    assert not [one for one in typed.changes if one.name == "memory"]

@@ -197,6 +197,9 @@ class MemoryRule:
         ``graph_requests`` and ``graphs_in_pool``, see `glmplan.facts.engines.defaults`.
     defaults_of : str or None
         Engine whose defaults these are, if not its own.
+    largest_fraction : float
+        Fraction up to which published launches go where the trial run counts everything inside of it; 0 where it does
+        not, or no source says, [-]
     free_target : float
         Margin that ``rest`` leaves, [B]
     step_logits : float
@@ -241,6 +244,7 @@ class MemoryRule:
     fraction_rule: FractionRule | None = None
     defaults: Mapping[str, str] = field(default_factory=dict)
     defaults_of: str | None = None
+    largest_fraction: float = 0.0
     free_target: float = 0.0
     step_logits: float = 0.0
     captures_graphs: bool = False
