@@ -31,7 +31,7 @@ def test_trouble_of_the_machine_is_no_verdict_on_the_model():
 
 
 def test_sparse_attention_that_the_silicon_lacks_is_planned_dense_and_a_build_with_it_is_computed():
-    # of a prompt as long as the selection nearly all keys are read either way: a longer one is what sparse kernels gain on
+    # of a prompt as long as the selection nearly all keys are read either way: sparse kernels gain on longer ones
     asked = {"engine_version": "0.19.0", "input": "32768"}
     answer = fit_answer(Words("glm-5.1-nvfp4", "6xrtx-pro-6000-ws", **asked))
     assert answer.holding.terms.sparse is False
