@@ -37,13 +37,13 @@ def test_the_page_was_written_from_these_errors(found):
 
 #: goals that the shipped fit misses; the tests print by how much. Whoever reaches one must take its name away
 MISSED = frozenset({
-    "TPOT of random sweep rows",
     "known no worse than unknown: TPOT",
     "known no worse than unknown: TTFT",
-    "every class of knowledge is covered",
     "least coverage: group",
     "least coverage: model",
     "least coverage: accelerator",
+    "least coverage: layout",
+    "width of intervals: layout",
 })  # fmt: skip
 
 
@@ -106,7 +106,7 @@ def test_nine_in_ten_left_out_figures_lie_in_intervals_made_without_them(found, 
 def test_intervals_are_no_wider_than_nine_groups_in_ten_need(found, mode):
     table = found.table
     score = groups_score(table.by_group(mode, ~np.isnan(table.predicted[mode])))
-    assert score.groups > 150
+    assert score.groups > (60 if mode == "layout" else 150)  # most groups have one layout
     assert score.coverage >= 0.87
     reached(f"width of intervals: {mode}", score.coverage <= 0.93, f"{percent([score.coverage])} of groups, goal 93 %")
 
