@@ -43,7 +43,7 @@ __all__ = [
 #: bytes in a GiB, [B]
 GIB = 2.0**30
 #: standard normal quantile of a 90 % interval: half of its width in standard deviations, [-]
-QUANTILE_90 = 1.6449
+QUANTILE_90 = 1.6448536269514722
 
 # A unit is (power of ten, factor): 10**power is applied to the decimal text, so it is rounded once; factors are exact.
 _DECIMAL = {"": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}

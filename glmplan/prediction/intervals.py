@@ -3,7 +3,9 @@
 What was known of a deployment gives the base interval; how widely its like scattered gives a factor on the width. A
 deployment that was measured itself takes the factors of its engine, part, model, format and load; of others, where
 such factors do not carry over, those of the load and the prompt, of the link between accelerators, of the kinds of
-attention and feed-forward blocks, and of drafting.
+attention and feed-forward blocks, and of drafting. Of TTFT there are three kinds: where many requests are in flight, it
+is how long a prompt waits for the others, which errs more, and to one side; and where their prompts are in the cache,
+nothing but that wait is left.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ __all__ = [
     "factor_key",
     "features_of",
     "interval_of",
+    "kind_at",
 ]
 
 #: upper ends of the bands of concurrency, [-]
@@ -31,6 +34,8 @@ BANDS: tuple[float, ...] = (1.5, 4.5, 16.5, 64.5, 256.5)
 PROMPTS: tuple[float, ...] = (300.0, 1500.0, 5000.0, 20000.0)
 #: what the width of a measured deployment depends on
 MEASURED_FEATURES: tuple[str, ...] = ("engine", "accelerator", "model", "format", "load of engine", "model of engine")
+#: bands in which first tokens are a kind of their own
+_MANY: tuple[str, ...] = ("65-256", "257 and more")
 #: what the width of any other depends on
 OTHER_FEATURES: tuple[str, ...] = ("load", "prompt", "link", "blocks", "drafting")
 
@@ -85,7 +90,36 @@ def features_of(deployment: Deployment, load: Load) -> dict[str, str]:
         "link": deployment.link.experts.kind if deployment.tp * deployment.dp > 1 else "none",
         "blocks": kind_of(deployment),
         "drafting": "yes" if deployment.draft_tokens else "no",
+        "cached": "yes" if load.prefix_cached else "no",
     }
+
+
+def kind_at(kind: str, load: str, cached: str = "no") -> str:
+    """Kind of interval at a load.
+
+    Parameters
+    ----------
+    kind : str
+        ``decode``, ``ttft`` or ``prefill``.
+    load : str
+        Band of the concurrency, as `band_of` names it.
+    cached : str, optional
+        ``yes`` where prompts are in the cache already.
+
+    Returns
+    -------
+    str
+        ``ttft_many`` for first tokens with more than 64 requests in flight, ``ttft_many_cached`` where their prompts
+        are in the cache, else the same kind.
+
+    Examples
+    --------
+    >>> kind_at("ttft", "17-64"), kind_at("ttft", "65-256"), kind_at("decode", "65-256")
+    ('ttft', 'ttft_many', 'decode')
+    """
+    if kind != "ttft" or load not in _MANY:
+        return kind
+    return "ttft_many_cached" if cached == "yes" else "ttft_many"
 
 
 def factor_key(kind: str, feature: str, value: str) -> str:
@@ -94,7 +128,7 @@ def factor_key(kind: str, feature: str, value: str) -> str:
     Parameters
     ----------
     kind : str
-        ``decode``, ``ttft`` or ``prefill``.
+        As `kind_at` names it.
     feature, value : str
         As in `features_of`.
 
@@ -130,6 +164,7 @@ def interval_of(effects: Effects, knowledge: str, kind: str, features: dict[str,
     float, float
         Ends of the 90 % interval in logarithms, [-]
     """
+    kind = kind_at(kind, features["load"], features["cached"])
     low, high = effects.intervals[knowledge][kind]
     if knowledge == "site":
         return low, high

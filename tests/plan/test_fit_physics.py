@@ -17,7 +17,9 @@ def solution(model="glm-5.1-nvfp4", on=SIX, **words):
 
 
 @pytest.mark.xfail(
-    reason="the effect of a measured layout stays with it: the same with stages is 11 % faster (206 against 185 tok/s)",
+    # stages with the effects of the same cut without them err more where they were left out (mean error of the
+    # logarithm 0.30 against 0.29 over four groups on RTX 3090), layouts with twice the spread of groups as much
+    reason="the effect of a measured layout stays with it: the same with stages is 19 % faster (242 against 203 tok/s)",
     strict=True,
 )
 def test_pipeline_stages_do_not_make_one_user_faster():

@@ -30,14 +30,19 @@ def test_trouble_of_the_machine_is_no_verdict_on_the_model():
     assert any(one.name == "card-drops-off-the-bus" for one in answer.warnings)
 
 
-@pytest.mark.xfail(
-    reason="the sparse build gains less than 5 % in this plan since the fit", raises=StopIteration, strict=True
-)
 def test_sparse_attention_that_the_silicon_lacks_is_planned_dense_and_a_build_with_it_is_computed():
-    answer = fit_answer(Words("glm-5.1-nvfp4", "6xrtx-pro-6000-ws", engine_version="0.19.0"))
+    # of a prompt as long as the selection nearly all keys are read either way: sparse kernels gain on longer ones
+    asked = {"engine_version": "0.19.0", "input": "32768"}
+    answer = fit_answer(Words("glm-5.1-nvfp4", "6xrtx-pro-6000-ws", **asked))
     assert answer.holding.terms.sparse is False
     change = next(one for one in answer.changes if one.name == "kernels")
     assert change.user_rate > 0 and change.pool_tokens > 0
+
+
+def test_a_build_with_sparse_kernels_is_no_change_where_a_prompt_is_no_longer_than_what_they_select():
+    answer = fit_answer(Words("glm-5.1-nvfp4", "6xrtx-pro-6000-ws", engine_version="0.19.0", input="2048"))
+    assert answer.holding.terms.sparse is False
+    assert "kernels" not in {one.name for one in answer.changes}
 
 
 @pytest.mark.parametrize("version", [None, "latest", "0.24.0", "0.33.0"])
@@ -93,11 +98,12 @@ def test_hazards_of_named_machines_have_numbers_and_a_source(host):
     assert found and all(one.effect and one.do and one.source for one in found)
 
 
-@pytest.mark.xfail(reason="1.36 times as slow, in intervals equally wide, since the fit of 2026-11-22", strict=True)
 def test_what_was_measured_behind_a_wall_of_unknown_price_is_not_measured_without_it():
-    # DeepSeek-V3 on B300 was measured with SGLang 0.5.10 only, whose prompts its campaign reported as a bug
+    # DeepSeek-V3 on B300 was measured with SGLang 0.5.10 only, whose prompts its campaign reported as a bug; in the
+    # layout of those runs, since a plan may choose another for either release
+    measured = {"engine": "sglang", "replicas": "1", "tp": "8", "pp": "1", "dp": "1"}
     struck, later = (
-        fit_answer(Words("deepseek-v3-nvfp4", "dgx-b300-8", engine="sglang", engine_version=version, replicas="1"))
+        fit_answer(Words("deepseek-v3-nvfp4", "dgx-b300-8", engine_version=version, **measured))
         for version in ("0.5.10", "0.5.14")
     )
     name = "sglang-deepseek-prompts-on-b300"

@@ -20,6 +20,7 @@ Z = 1.644854
 FEATURES = {
     "engine": "vllm", "accelerator": "x", "model": "y", "format": "fp8", "load of engine": "vllm 1",
     "model of engine": "vllm y", "load": "1", "prompt": "to 300", "link": "none", "blocks": "latent", "drafting": "no",
+    "cached": "no",
 }  # fmt: skip
 
 
@@ -41,6 +42,16 @@ def test_an_interval_is_wider_by_the_product_of_the_factors_of_its_like():
         assert interval_of(fit, knowledge, "decode", FEATURES) == pytest.approx((-0.1 * 2.5, 0.2 * 2.5))
     # a site has seen its own scatter
     assert interval_of(fit, "site", "decode", FEATURES) == (-0.1, 0.2)
+
+
+def test_first_tokens_among_many_requests_take_the_ends_and_factors_of_their_kind():
+    ends = {"ttft": (-0.1, 0.2), "ttft_many": (-0.3, 0.9), "ttft_many_cached": (-3.0, 3.0)}
+    widths = {"ttft load: 17-64": 1.1, "ttft_many link: none": 2.0, "ttft link: none": 5.0}
+    fit = Effects({}, np.zeros((len(LEVELS), 21)), {"pair": ends}, {}, widths)
+    busy = {**FEATURES, "load": "65-256"}
+    assert interval_of(fit, "pair", "ttft", FEATURES) == pytest.approx((-0.5, 1.0))
+    assert interval_of(fit, "pair", "ttft", busy) == pytest.approx((-0.6, 1.8))
+    assert interval_of(fit, "pair", "ttft", {**busy, "cached": "yes"}) == (-3.0, 3.0)
 
 
 @pytest.mark.parametrize("figure", ["tpot", "ttft", "output_rate"])

@@ -178,7 +178,7 @@ def accuracy(
     overall: dict[str, dict[str, Score]] = {mode: {} for mode in MODES}
     for mode in MODES:
         for figure in GROUPS:
-            mine = table.figure == figure
+            mine = (table.figure == figure) & ~np.isnan(table.predicted[mode])
             if mine.any():
                 overall[mode][figure] = table.score_of(mode, mine)
     site = {}
@@ -267,7 +267,7 @@ def _goals(table: Table, site: dict[str, Score]) -> tuple[Goal, ...]:
     for name, (mode, figure, of_sweeps, of_all) in GOALS.items():
         everything = (table.figure == figure) if figure else pro & (phase == "decode") & (table.figure != "TTFT")
         for words, mine, asked in (("sweeps", everything & sweeps, of_sweeps), ("all rows", everything, of_all)):
-            if mine.any():
+            if (mine & ~np.isnan(table.predicted[mode])).any():
                 one = table.score_of(mode, mine)
                 title = f"{name} ({words}, {one.count})" if figure else f"{name} ({one.count})"
                 found.append(_goal(title, asked, one))
@@ -276,6 +276,8 @@ def _goals(table: Table, site: dict[str, Score]) -> tuple[Goal, ...]:
         found.append(_goal(f"TPOT of a sweep after two of its points were measured ({one.count})", _SITE, one))
     for mode in MODES:
         there = ~np.isnan(table.predicted[mode])
+        if not there.any():
+            continue
         inside = table.inside[mode]
         share = groups_score(table.by_group(mode, there)).coverage
         met = _COVERED[0] <= share <= _COVERED[1]

@@ -58,6 +58,8 @@ CLASSES: dict[str, tuple[str, ...]] = {
     "sparse-prefill-block": ("floor", "bandwidth", "flop", "rows_half", "side", "sharpness"),
     "recurrent-decode": ("floor", "bandwidth", "streams_half", "cache_gain", "cache_bytes"),
     "recurrent-prefill": ("floor", "bandwidth", "flop", "tiles_half", "streams_half", "sharpness"),
+    "kda-decode": ("floor", "bandwidth", "streams_half", "cache_gain", "cache_bytes"),
+    "kda-prefill": ("floor", "bandwidth", "flop", "tiles_half", "streams_half", "sharpness"),
     "convolution-decode": ("floor", "bandwidth", "cache_gain", "cache_bytes"),
     "convolution-prefill": ("floor", "bandwidth", "streams_half", "cache_gain", "cache_bytes"),
     "expert-dispatch": ("floor", "bandwidth", "sharpness"),

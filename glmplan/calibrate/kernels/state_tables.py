@@ -1,4 +1,8 @@
-"""Tables of the gated delta rule (Qwen3.5, Qwen3-Next) and of the exchange of tokens between expert-parallel ranks."""
+"""Tables of recurrences with a state, and of the exchange of tokens between expert-parallel ranks.
+
+The gated delta rule (Qwen3.5, Qwen3-Next) and Kimi Delta Attention (Kimi-K3, GLM-5.3-Flash), which forgets by a gate
+for each channel of the keys instead of one for each head.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +21,11 @@ from glmplan.physics.kernels.state_counts import (
 
 __all__ = ["state_campaigns"]
 
-_LEAST_DELTA, _LEAST_EXCHANGE = 60, 24
+_LEAST_DELTA, _LEAST_KIMI, _LEAST_EXCHANGE = 60, 30, 24
+#: kernels of Kimi Delta Attention alone: of others (`fused_kda_decode` and its like) the table does not say whether
+#: they hold the convolution too
+_KIMI_DECODE = ("fused_recurrent_kda", "fused_recurrent_kda_packed_decode", "fused_sigmoid_gating_delta_rule_update")
+_KIMI_PREFILL = ("chunk_kda", "chunk_kda_with_fused_gate", "flashkda_fwd")
 
 
 def _delta_rule(root: Path, part: str) -> Iterator[Campaign]:
@@ -39,6 +47,36 @@ def _delta_rule(root: Path, part: str) -> Iterator[Campaign]:
                     kernel, work = "recurrent-decode", recurrent_decode_work(t["batch_size"], **shape)
                 else:
                     kernel, work = "recurrent-prefill", recurrent_prefill_work(t["batch_size"], tokens, **shape)
+                yield Campaign(
+                    part=PARTS[part],
+                    kernel=kernel,
+                    engine=f"{engine} {version}",
+                    precision="bf16",
+                    backend=backend,
+                    compute="bf16",
+                    work=work,
+                    seconds=t["latency"] * 1e-3,
+                    resident=np.asarray(work.bytes),
+                    points=points,
+                )
+
+
+def _kimi_delta(root: Path, part: str) -> Iterator[Campaign]:
+    for engine in ("vllm", "sglang"):
+        for table, version in read_tables(root, part, "kda", engine, "kda"):
+            # a step of one token and one that verifies drafted ones run the same kernel
+            for (backend,), mask in grouped(table, "kernel_source"):
+                decode, prefill = backend in _KIMI_DECODE, backend in _KIMI_PREFILL
+                phase = table["phase"] != "context" if decode else table["phase"] == "context"
+                t, points = take(table, mask & phase)
+                if points < _LEAST_KIMI or not (decode or prefill):
+                    continue
+                shape = {"key_heads": t["num_k_heads"], "value_heads": t["num_v_heads"]}
+                shape |= {"key_dim": t["head_k_dim"], "value_dim": t["head_v_dim"]}
+                if decode:
+                    kernel, work = "kda-decode", recurrent_decode_work(t["batch_size"], queries=t["seq_len"], **shape)
+                else:
+                    kernel, work = "kda-prefill", recurrent_prefill_work(t["batch_size"], t["seq_len"], **shape)
                 yield Campaign(
                     part=PARTS[part],
                     kernel=kernel,
@@ -98,4 +136,5 @@ def state_campaigns(root: Path, part: str) -> Iterator[Campaign]:
         One for each class, engine, format and backend with enough rows.
     """
     yield from _delta_rule(root, part)
+    yield from _kimi_delta(root, part)
     yield from _exchange(root, part)

@@ -20,20 +20,30 @@ from glmplan.calibrate.step.joint_fit import Solution
 from glmplan.calibrate.step.observations import Design, design_unchecked
 from glmplan.calibrate.step.unseen import Fit, alone, unseen
 from glmplan.errors import GlmplanError, SpecError
-from glmplan.facts.files import read_packed, write_atomically
-from glmplan.facts.folders import fits_folder
+from glmplan.facts.files import read_packed, read_toml, write_atomically
+from glmplan.facts.folders import data_folder, fits_folder
 from glmplan.prediction.effects import KNOWLEDGE
 from glmplan.prediction.from_row import question_of
 from glmplan.readers.runs.ledger import day_of
 from glmplan.readers.runs.record import Run
 
-__all__ = ["FILE", "LATER", "REFUSED", "Beyond", "later_runs", "read_beyond", "refused_runs", "write_beyond"]
+__all__ = [
+    "FILE",
+    "LATER",
+    "REFUSED",
+    "Beyond",
+    "fitted_up_to",
+    "later_runs",
+    "read_beyond",
+    "refused_runs",
+    "write_beyond",
+]
 
 #: name of the file beside the fit
 FILE = "beyond.csv.gz"
 LATER, REFUSED = "later", "refused"
-#: shares of the dated runs that a fit has seen, by day: what is measured after is predicted [-]
-_SHARES = (0.5, 0.65, 0.8)
+#: days up to which runs are fitted, in the calibration folder: what is measured after is predicted
+_DAYS = "later.toml"
 #: fewest runs of either side [-]
 _FEWEST = 10
 _HEAD = ("way", "run", "figure", "error", "knowledge", "note")
@@ -54,7 +64,7 @@ class Beyond:
     knowledge : str
         What was known of the run.
     note : str
-        Last day that the fit had seen; or why no fit takes the run.
+        Day up to which runs were fitted; or why no fit takes the run.
     """
 
     way: str
@@ -65,14 +75,31 @@ class Beyond:
     note: str
 
 
+def fitted_up_to() -> tuple[str, ...]:
+    """Days up to which runs are fitted to predict the later ones: fixed, so that no row and no refit moves the test.
+
+    Returns
+    -------
+    tuple of str
+        As ``2026-03-29``, the earliest first.
+
+    Examples
+    --------
+    >>> fitted_up_to()[0]
+    '2026-03-29'
+    """
+    return tuple(sorted(read_toml(data_folder("calibration") / _DAYS)["fitted_up_to"]))
+
+
 def later_runs(
     design: Design,
     fit: Fit,
     *,
+    up_to: Sequence[str] | None = None,
     processes: int = 1,
     progress: Callable[[str, int, int], None] | None = None,
 ) -> tuple[Beyond, ...]:
-    """Fit the runs before a day and predict those from it on, for three days.
+    """Fit the runs up to a day and predict those after it, for each day of `calibration/later.toml`.
 
     Parameters
     ----------
@@ -80,6 +107,8 @@ def later_runs(
         The runs; those whose month is not known are in no fit.
     fit : callable
         How tables are fitted.
+    up_to : sequence of str, optional
+        Other days than those of the file.
     processes : int, optional
         How many are fitted at once, [-]
     progress : callable, optional
@@ -93,14 +122,12 @@ def later_runs(
     days = np.array([day_of(question.run) for question in design.questions])
     dated = np.flatnonzero(days != "")
     table, days = alone(design, dated), days[dated]
-    cuts = sorted({str(np.sort(days)[int(share * len(days))]) for share in _SHARES}) if len(days) else []
-    outs = {cut: np.flatnonzero(days >= cut) for cut in cuts}
-    outs = {cut: out for cut, out in outs.items() if _FEWEST <= len(out) <= len(days) - _FEWEST}
+    outs = {last: np.flatnonzero(days > last) for last in (fitted_up_to() if up_to is None else up_to)}
+    outs = {last: out for last, out in outs.items() if _FEWEST <= len(out) <= len(days) - _FEWEST}
     found: list[Beyond] = []
     each = leave_out(table, list(outs.values()), fit, processes=processes)
-    for done, ((cut, out), one) in enumerate(zip(outs.items(), each, strict=True)):
+    for done, ((last, out), one) in enumerate(zip(outs.items(), each, strict=True)):
         others = alone(table, out)
-        last = str(max(days[days < cut]))
         found += _beyond(LATER, others, one.residual, one.knowledge, [last] * len(out))
         if progress is not None:
             progress("later runs", done + 1, len(outs))

@@ -1,14 +1,15 @@
 """How far off a fit is on runs it has never seen, and the intervals that follow from it.
 
-Runs are left out four ways: at random, by whole groups (engine, part, model shape, format), by whole models and by
-whole accelerators. A fold leaves out about ten groups, and with them the rules that only they led to
-(`glmplan.facts.in_view`); it is solved to the end with the spreads of what ships. What was known of a left-out run when
-it was predicted is its knowledge class; the errors of a class give the interval of every later prediction of that
-class.
+Runs are left out five ways: at random, by whole groups (engine, part, model shape, format), by whole models, by whole
+accelerators, and by layouts of a group of which another layout stays. A fold leaves out about ten groups, and with
+them the rules that only they led to (`glmplan.facts.in_view`); it is solved to the end with the spreads of what ships.
+What was known of a left-out run when it was predicted is its knowledge class; the errors of a class give the interval
+of every later prediction of that class.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
@@ -30,11 +31,13 @@ from glmplan.readers.runs.holdout import group_key
 __all__ = ["MODES", "Errors", "cross_validate", "folds_of", "group_names", "leave_out", "left_out_with"]
 
 #: ways to leave runs out
-MODES: tuple[str, ...] = ("random", "group", "model", "accelerator")
-#: rows at random in five parts; ten whole groups at a time, so that what a fit lacks is little more than the group
-#: itself; five models or parts at a time
+MODES: tuple[str, ...] = ("random", "group", "model", "accelerator", "layout")
+#: rows at random in five parts; ten whole groups or layouts at a time, so that what a fit lacks is little more than the
+#: group itself; five models or parts at a time
 _PARTS = 5
-_AT_A_TIME = {"group": 10, "model": 5, "accelerator": 5}
+_AT_A_TIME = {"group": 10, "model": 5, "accelerator": 5, "layout": 10}
+#: fold of what is never left out [-]
+_STAYS = -1
 
 
 @dataclass(frozen=True)
@@ -47,7 +50,7 @@ class Errors:
         How runs were left out.
     residual : (m,) array
         Measured minus predicted in logarithms, one for each observation of the design; NaN of what could not be
-        predicted without the rules that its own group led to, [-]
+        predicted without the rules that its own group led to, and of what is not left out this way, [-]
     knowledge : (m,) array of str
         What was known of its run; empty where the error is NaN.
     """
@@ -74,7 +77,7 @@ def group_names(questions: Sequence[Question]) -> np.ndarray:
 
 
 def left_out_with(questions: Sequence[Question], mode: str) -> np.ndarray:
-    """What each run is left out with: nothing else, all of its group, of its model's shape, or of its part.
+    """What each run is left out with: nothing else, all of its group, its model's shape, its part, or its layout.
 
     Parameters
     ----------
@@ -90,6 +93,9 @@ def left_out_with(questions: Sequence[Question], mode: str) -> np.ndarray:
     """
     if mode == "group":
         return group_names(questions)
+    if mode == "layout":
+        layouts = [_layout(question) for question in questions]
+        return np.char.add(group_names(questions), layouts) if layouts else np.array([], dtype=str)
     if mode == "random":
         return np.array([question.run.id for question in questions])
     if mode == "accelerator":
@@ -98,8 +104,16 @@ def left_out_with(questions: Sequence[Question], mode: str) -> np.ndarray:
     return np.array([shape_of(question.deployment).removesuffix(" sparse") for question in questions])
 
 
+def _layout(question: Question) -> str:
+    one = question.deployment
+    return f"|tp{one.tp} pp{one.pp} dp{one.dp} ep{one.ep} dcp{one.dcp}"
+
+
 def folds_of(questions: Sequence[Question], mode: str) -> np.ndarray:
     """Deal runs out to folds.
+
+    Two layouts of a group are never in one fold, so that each is predicted by the others; the only layout of a group
+    is in none: that is what leaving out groups is for.
 
     Parameters
     ----------
@@ -111,7 +125,7 @@ def folds_of(questions: Sequence[Question], mode: str) -> np.ndarray:
     Returns
     -------
     (runs,) array of int
-        Fold of each run, [-]
+        Fold of each run; -1 of what is never left out, [-]
     """
     names, place = np.unique(left_out_with(questions, mode), return_inverse=True)
     # whole groups are dealt out by size, so that folds are alike; random rows by a seeded shuffle
@@ -119,9 +133,20 @@ def folds_of(questions: Sequence[Question], mode: str) -> np.ndarray:
         return np.random.default_rng(7).permutation(len(names))[place] % _PARTS
     count = min(max(2, -(-len(names) // _AT_A_TIME[mode])), len(names))
     sizes = np.bincount(place)
+    # what may not share a fold: the layouts of one group
+    owner = names if mode != "layout" else np.char.rpartition(names, "|")[:, 0]
+    alike = Counter(owner.tolist())
+    if mode == "layout":
+        count = max(count, *alike.values())
     fold, load = np.zeros(len(names), dtype=int), np.zeros(count)
+    taken = {name: np.zeros(count, dtype=bool) for name in alike}
     for one in np.argsort(-sizes, kind="stable"):
-        fold[one] = int(np.argmin(load))
+        if mode == "layout" and alike[owner[one]] == 1:
+            fold[one] = _STAYS
+            continue
+        mine = taken[owner[one]]
+        fold[one] = int(np.argmin(np.where(mine, np.inf, load)))
+        mine[fold[one]] = True
         load[fold[one]] += sizes[one]
     return fold[place]
 

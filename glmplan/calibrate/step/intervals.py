@@ -14,7 +14,7 @@ import numpy as np
 from glmplan.calibrate.step.crossvalidate import Errors, folds_of, group_names
 from glmplan.prediction.effects import KNOWLEDGE
 from glmplan.prediction.from_row import Question
-from glmplan.prediction.intervals import MEASURED_FEATURES, OTHER_FEATURES, factor_key, features_of
+from glmplan.prediction.intervals import MEASURED_FEATURES, OTHER_FEATURES, factor_key, features_of, kind_at
 from glmplan.readers.runs.figures import FIGURES
 from glmplan.units import QUANTILE_90
 
@@ -30,7 +30,7 @@ _ENOUGH_GROUPS = 15
 #: smaller errors than this scale nothing [-]
 _LEAST_ERROR = 0.01
 _SWEEPS = 8
-_KINDS = ("decode", "ttft", "prefill")
+_KINDS = ("decode", "ttft", "ttft_many", "ttft_many_cached", "prefill")
 #: classes that know all that a class knows, and more: it is at least as wide as they. Whether a model was measured on
 #: the engine, and whether the part was in this format, are two things; neither tells more than the other
 _MORE_KNOWN: dict[str, tuple[str, ...]] = {
@@ -51,7 +51,7 @@ class Scored:
     Attributes
     ----------
     kind : (m,) array of str
-        Kind of figure.
+        Kind of figure, as `glmplan.prediction.intervals.kind_at` names it.
     features : dict of str to (m,) array of str
         As in `glmplan.prediction.intervals.features_of`.
     group : (m,) array of int
@@ -127,7 +127,8 @@ def scored_of(questions: Sequence[Question], run: np.ndarray, figure: np.ndarray
     """
     rows = [features_of(one.deployment, one.load) for one in questions]
     features = {name: np.array([row[name] for row in rows])[run] for name in (*MEASURED_FEATURES, *OTHER_FEATURES)}
-    kind = np.array([FIGURES[name].interval for name in figure])
+    loads = [(rows[n]["load"], rows[n]["cached"]) for n in run]
+    kind = np.array([kind_at(FIGURES[name].interval, *load) for name, load in zip(figure, loads, strict=True)])
     deviation = np.array([one.deployment.acceptance_deviation for one in questions])[run]
     return Scored(
         kind=kind,
@@ -347,6 +348,8 @@ def nested_intervals(
 ) -> list[tuple[np.ndarray, np.ndarray]]:
     """Intervals of left-out runs, made only from errors of other folds than their own.
 
+    A layout is scored with what other groups say: the other layouts of its own group are not among them.
+
     Parameters
     ----------
     errors : sequence of Errors
@@ -365,7 +368,7 @@ def nested_intervals(
     """
     found = []
     for one in errors:
-        fold = folds_of(questions, one.mode)[run]
+        fold = folds_of(questions, "group" if one.mode == "layout" else one.mode)[run]
         low, high = np.full(len(run), np.nan), np.full(len(run), np.nan)
         for number in np.unique(fold):
             rows = np.flatnonzero((fold == number) & (one.knowledge != ""))

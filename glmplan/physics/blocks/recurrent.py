@@ -153,9 +153,10 @@ class RecurrentMixer:
     def core(self, step: CoreStep) -> Core:
         """The update of the state, the convolution before it, and both over a prompt.
 
-        Kernels of the gated delta rule stand for all kinds of recurrence: no table holds the others.
+        Kernels of the gated delta rule stand for Mamba-2, of which no table is read.
         """
         block = self.block
+        kernel = "kda" if block.flavour == "kimi_delta" else "recurrent"
         key_heads, value_heads = (heads_on_rank(one, step.degrees) for one in (block.key_heads, block.value_heads))
         shape = {"key_heads": key_heads, "value_heads": value_heads, "key_dim": block.key_dim,
                  "value_dim": block.value_dim}  # fmt: skip
@@ -165,8 +166,8 @@ class RecurrentMixer:
         scan = recurrent_prefill_work(1.0, step.prompt, **shape)
         before = convolution_work(1.0, step.prompt, channels=channels)
         return Core(
-            decode=(CoreKernel("recurrent-decode", update), CoreKernel("convolution-decode", window)),
-            prompt=(CoreKernel("recurrent-prefill", scan), CoreKernel("convolution-prefill", before)),
+            decode=(CoreKernel(f"{kernel}-decode", update), CoreKernel("convolution-decode", window)),
+            prompt=(CoreKernel(f"{kernel}-prefill", scan), CoreKernel("convolution-prefill", before)),
         )
 
     def token_core(self, decode: np.ndarray, prompt: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -12,6 +12,7 @@ from glmplan.calibrate.backtest.accuracy import accuracy
 from glmplan.calibrate.backtest.accuracy_page import accuracy_page
 from glmplan.calibrate.backtest.by_group import groups_score
 from glmplan.calibrate.step.beyond import read_beyond
+from glmplan.calibrate.step.crossvalidate import MODES
 from glmplan.calibrate.step.left_out import read_left_out
 from glmplan.prediction.effects import KNOWLEDGE
 
@@ -36,13 +37,13 @@ def test_the_page_was_written_from_these_errors(found):
 
 #: goals that the shipped fit misses; the tests print by how much. Whoever reaches one must take its name away
 MISSED = frozenset({
-    "TPOT of random sweep rows",
     "known no worse than unknown: TPOT",
     "known no worse than unknown: TTFT",
-    "every class of knowledge is covered",
     "least coverage: group",
     "least coverage: model",
     "least coverage: accelerator",
+    "least coverage: layout",
+    "width of intervals: layout",
 })  # fmt: skip
 
 
@@ -95,22 +96,22 @@ def test_runs_after_a_fit_and_refused_ones_are_on_the_page():
     assert "## Fitted before, measured after" in page and "## What the fit refuses" in page
 
 
-@pytest.mark.parametrize("mode", ["random", "group", "model", "accelerator"])
+@pytest.mark.parametrize("mode", MODES)
 def test_nine_in_ten_left_out_figures_lie_in_intervals_made_without_them(found, mode):
-    assert np.mean(found.table.inside[mode]) >= 0.87
+    assert np.mean(found.table.inside[mode][~np.isnan(found.table.predicted[mode])]) >= 0.87
 
 
 # large groups are known better than small ones, so that 95 to 97 % of the rows lie inside where 90 % of the groups do
-@pytest.mark.parametrize("mode", ["random", "group", "model", "accelerator"])
+@pytest.mark.parametrize("mode", MODES)
 def test_intervals_are_no_wider_than_nine_groups_in_ten_need(found, mode):
     table = found.table
     score = groups_score(table.by_group(mode, ~np.isnan(table.predicted[mode])))
-    assert score.groups > 150
+    assert score.groups > (60 if mode == "layout" else 150)  # most groups have one layout
     assert score.coverage >= 0.87
     reached(f"width of intervals: {mode}", score.coverage <= 0.93, f"{percent([score.coverage])} of groups, goal 93 %")
 
 
-@pytest.mark.parametrize("mode", ["random", "group", "model", "accelerator"])
+@pytest.mark.parametrize("mode", MODES)
 def test_no_large_group_is_left_with_intervals_that_are_too_narrow(found, mode):
     [goal] = [one for one in found.goals if one.name.startswith(f"least coverage of a large group, {mode}:")]
     reached(f"least coverage: {mode}", goal.met, f"{goal.name} {percent(goal.reached)}, goal {percent(goal.asked)}")

@@ -20,7 +20,8 @@ from glmplan.cli.calibrate_kernels import run
 from glmplan.errors import SpecError
 from glmplan.facts.folders import data_folder
 from glmplan.physics.kernels.counts import attention_decode_work, gemm_work
-from glmplan.physics.kernels.fits import kernel_fits
+from glmplan.physics.kernels.fits import find_kernel_fit, kernel_fits
+from glmplan.physics.kernels.state_counts import recurrent_decode_work
 from glmplan.physics.kernels.utilisation import CollectiveParams, KernelParams, collective_seconds, kernel_seconds
 
 PLANTED = KernelParams(floor=5e-6, bandwidth=0.8, flop=0.6, rows_half=20.0, tiles_half=15.0, sharpness=3.0)
@@ -103,6 +104,40 @@ def test_every_full_version_is_read_the_oldest_first(tmp_path):
     found = list(campaigns(tmp_path, "h200_sxm"))
     assert [campaign.engine for campaign in found] == ["vllm 0.9.0", "vllm 0.10.2"]
     assert [campaign.points for campaign in found] == [448, 448]
+
+
+def test_kernels_of_kimi_delta_attention_come_back_from_their_table_and_fused_ones_are_left_out(tmp_path):
+    planted = KernelParams(floor=4e-6, bandwidth=0.8, flop=1.0, streams_half=30.0)
+    batch, heads, verified = (
+        axis.ravel().astype(float) for axis in np.meshgrid(2.0 ** np.arange(10), [8, 16, 32], [1, 4])
+    )
+    work = recurrent_decode_work(batch, key_heads=heads, value_heads=heads, queries=verified)
+    seconds = kernel_seconds(work, **PEAKS, params=planted)
+    columns = {
+        "phase": np.where(verified > 1, "verify", "generation"),
+        "kernel_source": np.full(len(batch), "fused_recurrent_kda"),
+        "batch_size": batch, "seq_len": verified, "num_k_heads": heads, "num_v_heads": heads,
+        "head_k_dim": np.full(len(batch), 128), "head_v_dim": np.full(len(batch), 128), "latency": seconds * 1e3,
+    }  # fmt: skip
+    both = {name: np.concatenate([values, values]) for name, values in columns.items()}
+    both["kernel_source"][len(batch):] = "fused_kda_decode"  # fmt: skip
+    folder = tmp_path / "h200_sxm" / "kda" / "vllm" / "0.31.0"
+    folder.mkdir(parents=True)
+    pq.write_table(pa.table(both), folder / "kda_perf.parquet")
+    [found] = campaigns(tmp_path, "h200_sxm")
+    assert (found.kernel, found.engine, found.backend) == ("kda-decode", "vllm 0.31.0", "fused_recurrent_kda")
+    rows = rows_of(found, slice(None), **PEAKS)
+    assert np.abs(errors(fit_rows("kda-decode", "bf16", rows), rows)).max() < 0.06
+
+
+@pytest.mark.parametrize("kernel", ["kda-decode", "kda-prefill"])
+def test_kimi_delta_attention_has_fits_of_its_own_and_priors_elsewhere(kernel):
+    for part in ("b200-sxm", "b300-sxm", "gb200", "gb300", "h100-sxm", "h200-sxm", "l40s", "rtx-pro-6000-server"):
+        for engine in ("vllm", "sglang"):
+            own = find_kernel_fit(part, kernel, precision="bf16", engine=engine)
+            assert not own.pooled and own.engine.startswith(engine) and own.median < 0.15
+    assert find_kernel_fit("a100-80gb-sxm", kernel, precision="bf16", engine="vllm", family="8").pooled
+    assert not find_kernel_fit("h200-sxm", kernel, precision="bf16", engine="trtllm").pooled
 
 
 def test_a_table_that_timed_the_host_is_left_out_with_the_reason(tmp_path):

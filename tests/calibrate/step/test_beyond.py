@@ -5,7 +5,17 @@ from __future__ import annotations
 import pytest
 
 from glmplan.calibrate.backtest.beyond import later_scores, refused_scores
-from glmplan.calibrate.step.beyond import FILE, LATER, REFUSED, Beyond, read_beyond, write_beyond
+from glmplan.calibrate.step.beyond import (
+    FILE,
+    LATER,
+    REFUSED,
+    Beyond,
+    fitted_up_to,
+    later_runs,
+    read_beyond,
+    write_beyond,
+)
+from glmplan.calibrate.step.unseen import AsFitted
 from glmplan.errors import SpecError
 from glmplan.readers.runs.ledger import day_of
 
@@ -16,13 +26,20 @@ ROWS = (
 
 
 def test_later_runs_are_later_than_all_that_their_fit_has_seen(small_fit):
-    found = small_fit[0]
-    day = {question.run.id: day_of(question.run) for question in found.design.questions}
-    later = [one for one in found.beyond if one.way == LATER]
-    assert later
-    assert all(day[one.run] > one.note for one in later)
-    scores = later_scores(found.beyond, [question.run for question in found.design.questions])
+    design, solution = small_fit[0].design, small_fit[0].solution
+    day = {question.run.id: day_of(question.run) for question in design.questions}
+    middle = sorted(one for one in day.values() if one)[sum(map(bool, day.values())) // 2 - 1]
+    later = later_runs(design, AsFitted(solution.spreads), up_to=[middle, "2999-12-31"])
+    assert {day[one.run] > middle for one in later} == {True} and {one.note for one in later} == {middle}
+    assert len({one.run for one in later}) == sum(one > middle for one in day.values())
+    scores = later_scores(later, [question.run for question in design.questions])
     assert sum(one.score.count for one in scores) == len(later)
+
+
+def test_the_days_are_fixed_and_no_runs_move_them():
+    # whoever moves or takes away a day hides how far engines have drifted since
+    assert fitted_up_to()[:3] == ("2026-03-29", "2026-04-23", "2026-05-07")
+    assert all(len(day) == len("2026-03-29") for day in fitted_up_to())
 
 
 def test_errors_beyond_come_back_as_they_were_written(tmp_path):
