@@ -22,6 +22,7 @@ __all__ = [
     "DEFAULT_GRAPHS",
     "KvPool",
     "PoolTerms",
+    "graph_estimate",
     "kv_pool",
     "largest_context",
     "launch_kinds",
@@ -218,7 +219,8 @@ def weights_interval(memory: RankMemory, fit: MemoryFit) -> tuple[float, float]:
     Returns
     -------
     float, float
-        Ends of a 90 % interval: what nobody says of the files and what loading leaves, added as squares, [-]
+        Ends of a 90 % interval: what nobody says of the files and what loading leaves, added as squares; of engines
+        whose weights too few sources logged, the widest of the others, [-]
 
     Examples
     --------
@@ -232,18 +234,25 @@ def weights_interval(memory: RankMemory, fit: MemoryFit) -> tuple[float, float]:
     True
     """
     found = fit.loaded.get(memory.settings.engine)
-    apart = 0.0 if found is None else found.share
+    apart = max((one.share for one in fit.loaded.values()), default=0.0) if found is None else found.share
     return float(np.hypot(memory.smaller, apart)), float(np.hypot(memory.larger, apart))
 
 
 def _by_kind(memory: RankMemory, part: PartMemory, seen: dict[str, Spread]) -> tuple[np.ndarray, np.ndarray]:
-    """Mean and standard deviation of what was seen of each layout's kind of launch."""
+    """Mean and standard deviation of what was seen of each layout's kind of launch.
+
+    Where nobody logged the kind itself, the next wider one tells the mean, and says nothing of how far this one is: its
+    spread is at least that of all launches on several accelerators, as for a kind with one source.
+    """
     alone = np.asarray(memory.layout.accelerators) == 1
-    one, more = (
-        seen[next(kind for kind in launch_kinds(part, several=several, indexed=memory.indexed) if kind in seen)]
-        for several in (False, True)
-    )
-    return np.where(alone, one.mean, more.mean), np.where(alone, one.sd, more.sd)
+    found = []
+    for several in (False, True):
+        kinds = launch_kinds(part, several=several, indexed=memory.indexed)
+        kind = next(each for each in kinds if each in seen)
+        wide = seen["several"].sd if kind != kinds[0] and "several" in seen else 0.0
+        found.append((seen[kind].mean, max(seen[kind].sd, wide)))
+    one, more = found
+    return np.where(alone, one[0], more[0]), np.where(alone, one[1], more[1])
 
 
 def _graphs(
@@ -265,8 +274,43 @@ def _graphs(
         return captured, captured_sd, zero, zero
     if settings.engine not in fit.estimate:
         return captured, captured_sd, captured, captured_sd
-    mean, sd = _by_kind(memory, part, fit.estimate[settings.engine])
+    mean, sd = graph_estimate(memory, part, fit)
     return captured, captured_sd, np.where(count > 0, mean, 0.0), np.where(count > 0, sd, 0.0)
+
+
+def graph_estimate(memory: RankMemory, part: PartMemory, fit: MemoryFit) -> tuple[np.ndarray, np.ndarray]:
+    """What an engine expects graphs to take before it captures them, whether or not it takes that from its pool.
+
+    Parameters
+    ----------
+    memory : RankMemory
+        What the ranks hold.
+    part : PartMemory
+        The accelerator's memory.
+    fit : MemoryFit
+        Observed terms.
+
+    Returns
+    -------
+    (n,) array, (n,) array
+        Mean and standard deviation over launches of this kind, [B]; 0 for engines that were not seen to estimate.
+
+    Examples
+    --------
+    >>> from glmplan.facts.catalogue.models import load_model
+    >>> from glmplan.physics.memory.ranks import rank_memory
+    >>> from glmplan.physics.points import Layout
+    >>> llama = load_model("llama-3.1-8b")
+    >>> held = rank_memory(llama, llama.checkpoint("bf16"), layout=Layout(tp=2), kv="bf16")
+    >>> mean, sd = graph_estimate(held, PartMemory(80e9, 79e9, 0.0, "nvlink"), load_memory_fit())
+    >>> bool(mean[0] > 0 and sd[0] > 0)
+    True
+    """
+    seen = fit.estimate.get(memory.settings.engine)
+    if seen is None:
+        zero = np.zeros_like(np.asarray(memory.layout.tp, dtype=float))
+        return zero, zero
+    return _by_kind(memory, part, seen)
 
 
 def _fraction(memory: RankMemory, part: PartMemory) -> np.ndarray:
