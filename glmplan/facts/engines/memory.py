@@ -27,6 +27,7 @@ __all__ = [
     "IndexerTrial",
     "MemoryRule",
     "Paging",
+    "PoolSplit",
     "ProfilingRun",
     "Workspace",
     "load_memory_rule",
@@ -190,6 +191,39 @@ class Paging:
 
 
 @dataclass(frozen=True, slots=True)
+class PoolSplit:
+    """How some versions of an engine split their pool between layers that keep different things.
+
+    Attributes
+    ----------
+    states : float
+        Memory for states of recurrent layers over memory for keys and values, [-]
+    states_each : float
+        States that a request may take, those kept for prefixes included, [-]
+    windows : float
+        Tokens of window layers over tokens of the others, [-]
+    models : tuple of str
+        Models whose window layers have a pool of their own, patterns allowed; in others all layers keep all tokens.
+    source : str
+        Where it is from.
+    since, until : str or None
+        Versions that it holds for.
+    """
+
+    states: float
+    states_each: float
+    windows: float
+    models: tuple[str, ...]
+    source: str
+    since: str | None = None
+    until: str | None = None
+
+    def window_tokens(self, model: str) -> float:
+        """Tokens of window layers over tokens of the others in a model, [-]; 1 where all layers keep all tokens."""
+        return self.windows if any(fnmatchcase(model, each) for each in self.models) else 1.0
+
+
+@dataclass(frozen=True, slots=True)
 class Workspace:
     """Buffers of one kernel of routed experts: two rows for each routed copy of a token of a step.
 
@@ -264,6 +298,8 @@ class MemoryRule:
         Buffers of kernels of routed experts, as far as a source tells them.
     indexer : tuple of IndexerTrial
         What the indexer of sparse attention takes, by version, oldest first.
+    split : tuple of PoolSplit
+        How the pool is split between kinds of layers, by version, oldest first; empty where they share it.
     source : str
         Where it is from.
     """
@@ -289,6 +325,7 @@ class MemoryRule:
     paging: tuple[Paging, ...] = ()
     workspaces: tuple[Workspace, ...] = ()
     indexer: tuple[IndexerTrial, ...] = ()
+    split: tuple[PoolSplit, ...] = ()
 
     def profiling_of(
         self, version: str | None, *, dense: bool, model: str = "", quantised: bool = True
@@ -370,6 +407,30 @@ class MemoryRule:
         found = [one for one in self.paging if _in_versions(one, version)]
         return found[-1] if found else None
 
+    def split_of(self, version: str | None) -> PoolSplit | None:
+        """How a version splits its pool between layers that keep different things.
+
+        Parameters
+        ----------
+        version : str or None
+            Version of the engine; None means the newest.
+
+        Returns
+        -------
+        PoolSplit or None
+            The last entry that holds; None where they share it.
+
+        Examples
+        --------
+        >>> load_memory_rule("vllm").split_of(None) is None
+        True
+        >>> found = load_memory_rule("sglang").split_of("0.5.9")
+        >>> found.window_tokens("gpt-oss-120b"), found.window_tokens("gemma-3-27b"), found.states
+        (0.8, 1.0, 0.9)
+        """
+        found = [one for one in self.split if _in_versions(one, version)]
+        return found[-1] if found else None
+
     def workspace_of(
         self, form: str, *, version: str | None, silicon: str | None, backend: str | None
     ) -> Workspace | None:
@@ -445,7 +506,7 @@ class MemoryRule:
         return float(found)
 
 
-def _in_versions(entry: ProfilingRun | Paging | Workspace | IndexerTrial, version: str | None) -> bool:
+def _in_versions(entry: ProfilingRun | Paging | Workspace | IndexerTrial | PoolSplit, version: str | None) -> bool:
     """Whether an entry holds for a version; the newest is after every bound."""
     from glmplan.facts.schema.engine import version_key
 
@@ -515,6 +576,7 @@ def load_memory_rule(engine: str) -> MemoryRule:
         IndexerTrial(**one | {"logits": parse_quantity(one.get("logits", "0 B"), "bytes")})
         for one in content.get("indexer", ())
     )
+    content["split"] = tuple(PoolSplit(**one | {"models": tuple(one["models"])}) for one in content.get("split", ()))
     content["paging"] = tuple(Paging(**one) for one in content.get("paging", ()))
     content["workspaces"] = tuple(Workspace(**one) for one in content.get("workspaces", ()))
     if "free_target" in content:

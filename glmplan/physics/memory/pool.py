@@ -16,6 +16,7 @@ from glmplan.physics.memory.observed import MemoryFit, Spread, load_memory_fit
 from glmplan.physics.memory.pages import PagedLaunch, printed_tokens, shares_pages
 from glmplan.physics.memory.part import PartMemory
 from glmplan.physics.memory.ranks import RankMemory, StageMemory
+from glmplan.physics.memory.split import split_pool
 from glmplan.units import QUANTILE_90
 
 __all__ = [
@@ -412,6 +413,10 @@ def _tokens(memory: RankMemory, stage: StageMemory, pool: np.ndarray, context: n
     """Tokens that a pool holds in requests of some context, whole blocks, on one data-parallel rank."""
     block = memory.settings.block(memory.sparse)
     growing_only = not stage.windows and not stage.state.any()
+    if memory.split is not None and not growing_only:
+        full, requests = split_pool(stage, pool, context, memory.split)
+        whole = np.floor(np.minimum(full, requests * context) / block) * block
+        return np.where(stage.per_token > 0, whole, np.inf)
     each = stage.per_token if growing_only else stage.request_bytes(context) / context
     # a group of decode context-parallel ranks deals the tokens of a block round its ranks
     wide = block * np.asarray(memory.layout.dcp, dtype=float)
@@ -425,6 +430,9 @@ def _printed(
 ) -> np.ndarray:
     """Tokens that the engine prints; those that are usable where all layers are of one kind."""
     settings = memory.settings
+    if memory.split is not None and (stage.windows or stage.state.any()):  # what its log calls max_total_num_tokens
+        full, _ = split_pool(stage, pool, context, memory.split)
+        return np.where(stage.per_token > 0, np.floor(full), usable)
     paging = settings.rule.paging_of(settings.version) if settings.rule.paging else None
     if paging is None or not shares_pages(stage.kinds):
         return usable
@@ -571,6 +579,9 @@ def requests_that_fit(
         pool = np.maximum(terms.pool + quantile * terms.deviation(quantile), 0.0)
         size = stage.request_bytes(whole)
         count = np.where(size > 0, np.floor(pool / np.where(size > 0, size, 1.0)), np.inf)
+        if memory.split is not None and (stage.windows or stage.state.any()):
+            full, requests = split_pool(stage, pool, whole, memory.split)
+            count = np.where(size > 0, np.floor(np.minimum(full / whole, requests)), np.inf)
         least = np.minimum(least, np.where(stage.held, count, np.inf))
     return least * np.asarray(memory.layout.dp, dtype=float)
 
@@ -621,7 +632,13 @@ def largest_context(
     wide = block * np.asarray(memory.layout.dcp, dtype=float)
     least = np.full_like(wide + np.asarray(memory.layout.tp, dtype=float), np.inf)
     for stage, terms in zip(memory.stages, pools or stage_pools(memory, part, fit), strict=True):
-        room = terms.pool + quantile * terms.deviation(quantile) - stage.state
+        left = terms.pool + quantile * terms.deviation(quantile)
+        if memory.split is not None and (stage.windows or stage.state.any()):
+            full, requests = split_pool(stage, np.maximum(left, 0.0), np.ones_like(left), memory.split)
+            full = np.where(stage.per_token > 0, full * (requests >= 1.0), np.inf)
+            least = np.minimum(least, np.where(stage.held, full, np.inf))
+            continue
+        room = left - stage.state
         # the cache of a request is the least of lines, one for each set of windows that are full: the longest
         # context is the largest that any of the lines allows
         slope = stage.per_token + sum((held for _, held in stage.windows), np.zeros_like(room))

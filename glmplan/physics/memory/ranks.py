@@ -123,6 +123,9 @@ class RankMemory:
         Shares by which the weights may be smaller or larger than computed (ends of a 90 % interval), [-]
     indexed : bool
         Whether the model has an indexer, cached or left out.
+    split : tuple of float or None
+        Where the engine splits its pool: memory of states over that of keys and values, states that a request may take,
+        tokens of window layers over those of others, [-]
     tower : tuple of int or None
         Layers and width of the vision tower as the config names them, [-]; None without a tower.
     """
@@ -139,6 +142,7 @@ class RankMemory:
     estimates_graphs: bool = True
     indexed: bool = False
     tower: tuple[int | None, int | None] | None = None
+    split: tuple[float, float, float] | None = None
 
     @property
     def weights(self) -> np.ndarray:
@@ -258,6 +262,7 @@ def rank_memory(
     sparse = settings.layout.index_keys and is_indexed(model)
     experts = max((t.copies for part in parts for t in part.tensors if t.shard == "experts"), default=0)
     drafts = mtp and model.draft_layers is not None
+    split = rule.split_of(settings.version)
     return RankMemory(
         named,
         tuple(stages),
@@ -270,6 +275,7 @@ def rank_memory(
         trial is None or trial.estimates_graphs,
         is_indexed(model),
         (model.tower_layers, model.tower_width) if model.extra_parameters else None,
+        None if split is None else (split.states, split.states_each, split.window_tokens(model.name)),
     )
 
 
