@@ -249,3 +249,33 @@ def test_observed_terms_have_observations_behind_them() -> None:
     fit = load_memory_fit()
     for spread in (fit.driver, fit.graph, *fit.context.values(), *fit.remainder.values()):
         assert spread.count >= 1 and spread.sd > 0
+
+
+def test_sglang_gives_window_layers_eighty_per_cent_of_the_tokens_of_the_others() -> None:
+    # python/sglang/srt/model_executor/pool_configurator.py: full_tokens = bytes / (F x n_full + 0.8 x S x n_swa);
+    # gpt-oss-120b on two ranks: 18 layers of each kind, 4 heads of 64 keys and values in BF16
+    memory = held("gpt-oss-120b", "mxfp4", Layout(tp=2), kv="bf16", engine="sglang", version="0.5.9", fraction=0.85)
+    card = part("h100-sxm")
+    pool = kv_pool(memory, card, context=32768.0)
+    cell = 18 * 2 * 4 * 64 * 2 * 1.8
+    assert pool.printed[0] == pool.tokens[0] == np.floor(pool.bytes[0] / cell)
+    assert requests_that_fit(memory, card, 32768.0)[0] == np.floor(pool.printed[0] / 32768)
+    short = requests_that_fit(memory, card, 64.0)[0]  # a window holds 128
+    assert short == np.floor(0.8 * pool.bytes[0] / cell / 64)
+    # before, and in models that it does not list, all layers keep all tokens
+    old = held("gemma-3-27b", "bf16", Layout(), kv="bf16", engine="sglang", version="0.5.9", fraction=0.95)
+    every = kv_pool(old, card, context=8192.0)
+    stage = old.stages[0]
+    assert every.printed[0] == np.floor(every.bytes[0] / (stage.per_token[0] + sum(one[0] for _, one in stage.windows)))
+
+
+def test_sglang_gives_states_nine_tenths_of_what_keys_and_values_get() -> None:
+    # python/sglang/srt/model_executor/model_runner_kv_cache_mixin.py: mamba_full_memory_ratio 0.9, three states a request
+    memory = held("qwen3.5-27b", "bf16", Layout(tp=2), kv="bf16", engine="sglang", version="0.5.9", fraction=0.85)
+    card, stage = part("h100-sxm"), memory.stages[0]
+    pool = kv_pool(memory, card, context=8192.0)
+    assert pool.printed[0] == np.floor(pool.bytes[0] / 1.9 / stage.per_token[0])
+    states = np.floor(pool.bytes[0] * 0.9 / 1.9 / (3 * stage.state[0]))
+    assert requests_that_fit(memory, card, 512.0)[0] == states
+    assert pool.tokens[0] == min(pool.printed[0], states * 8192)
+    assert largest_context(memory, card)[0] == pytest.approx(pool.printed[0], abs=1.0)
