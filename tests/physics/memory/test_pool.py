@@ -23,8 +23,8 @@ from glmplan.physics.memory import (
     rank_memory,
     requests_that_fit,
 )
-from glmplan.physics.memory.pool import weights_interval
 from glmplan.physics.memory.observed import MemoryFit, Spread, load_memory_fit
+from glmplan.physics.memory.pool import weights_interval
 from glmplan.physics.points import Layout
 
 GIB = 2.0**30
@@ -270,7 +270,7 @@ def test_sglang_gives_window_layers_eighty_per_cent_of_the_tokens_of_the_others(
 
 
 def test_sglang_gives_states_nine_tenths_of_what_keys_and_values_get() -> None:
-    # python/sglang/srt/model_executor/model_runner_kv_cache_mixin.py: mamba_full_memory_ratio 0.9, three states a request
+    # sglang/srt/model_executor/model_runner_kv_cache_mixin.py: mamba_full_memory_ratio 0.9, three states a request
     memory = held("qwen3.5-27b", "bf16", Layout(tp=2), kv="bf16", engine="sglang", version="0.5.9", fraction=0.85)
     card, stage = part("h100-sxm"), memory.stages[0]
     pool = kv_pool(memory, card, context=8192.0)
