@@ -109,8 +109,8 @@ def encoder_peak(
     -----
     Videos are larger than an image in vLLM 0.11.0 only, newer versions try them below one. Not modelled: the copy of
     the four corners in 0.11.0; attention's own buffers; Gemma 4's positions by one-hot tables in older releases of
-    transformers, for which vLLM 0.25.1 still cuts the batch to a tenth of the memory. Towers that interpolate by one kernel (Kimi-K2.5) hold four or
-    five widths instead of seven; their own peak is below that of a pass either way.
+    transformers, for which vLLM 0.25.1 still cuts the batch to a tenth of the memory. Towers that interpolate by one
+    kernel (Kimi-K2.5) hold four or five widths instead of seven; their own peak is below that of a pass either way.
 
     Examples
     --------

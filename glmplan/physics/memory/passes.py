@@ -162,7 +162,6 @@ def stage_peak(
     *,
     run: ProfilingRun | None,
     tp: np.ndarray,
-    first: bool,
 ) -> np.ndarray:
     """Peak of the activations of one pipeline stage: pass, sampler and, on the first stage, the image tower.
 
@@ -180,8 +179,6 @@ def stage_peak(
         The engine's trial run.
     tp : (n,) array
         Tensor-parallel degree, [-]
-    first : bool
-        Whether the stage is the first, which has the tower.
 
     Returns
     -------
@@ -193,14 +190,14 @@ def stage_peak(
     >>> from glmplan.facts.catalogue.models import load_model
     >>> one, told, llama = np.ones(1), MemorySettings(version="0.11.0"), load_model("llama-3.1-8b")
     >>> step, run = TrialStep(8192.0 * one, 1024.0 * one, one > 0), trial_run(llama, told)
-    >>> round(float(stage_peak(llama, 9e8 * one, told, step, run=run, tp=one, first=True)[0]) / 2**30, 2)
+    >>> round(float(stage_peak(llama, 9e8 * one, told, step, run=run, tp=one)[0]) / 2**30, 2)
     4.72
     """
     if settings.rule.step_logits:
         width = np.where(step.last, model.hidden + model.vocabulary, model.hidden)
         return np.maximum(forward, settings.rule.step_logits * step.tokens * width)
     peak = peak_bytes(run, model, forward, step)
-    if not first or run is None or not run.images:
+    if not step.first or run is None or not run.images:
         return peak
     longest = model.max_context if settings.longest is None else settings.longest
     video = video_images(model, longest=longest, frames=run.video_frames)

@@ -40,6 +40,8 @@ class TrialStep:
         Whether draft layers are loaded.
     kept : numeric
         Buffers that kernels keep after the pass, [B]
+    first : bool
+        Whether the stage is the first one, which has the image tower.
     """
 
     tokens: np.ndarray
@@ -47,6 +49,7 @@ class TrialStep:
     last: np.ndarray
     drafts: bool = False
     kept: np.ndarray | float = 0.0
+    first: bool = False
 
 
 def is_dense(model: ModelSpec) -> bool:

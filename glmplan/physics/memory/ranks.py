@@ -392,8 +392,8 @@ def _stage(
         own = np.ceil(model.vocabulary / degrees.tp) * model.hidden * weight_format("bf16").bytes
         weights["mtp"] = weights["mtp"] + np.where(last, own, 0.0)
     requests = settings.requests(memory, degrees.tp) + zero
-    step = TrialStep(settings.budget(memory) + zero, requests, last, "mtp" in weights, kept)
-    activation = stage_peak(model, activation, settings, step, run=trial, tp=degrees.tp, first=index == 0)
+    step = TrialStep(settings.budget(memory) + zero, requests, last, "mtp" in weights, kept, index == 0)
+    activation = stage_peak(model, activation, settings, step, run=trial, tp=degrees.tp)
     ordered = tuple(sorted(windows.items()))
     kinds = _kinds(parts, counts, degrees, kv, settings) if ordered or state.any() else ()
     return StageMemory(index, exists, counts.sum(axis=1), weights, host, per_token, ordered, state, activation, kinds)

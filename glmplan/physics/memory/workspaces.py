@@ -81,7 +81,9 @@ def expert_workspace_bytes(
     return found
 
 
-def indexer_bytes(kind: LayerKind, *, longest: float, settings: MemorySettings) -> tuple[np.ndarray | float, float]:
+def indexer_bytes(
+    kind: LayerKind, *, longest: np.ndarray | float, settings: MemorySettings
+) -> tuple[np.ndarray | float, float]:
     """What the indexer of a layer takes in the trial run.
 
     Parameters
