@@ -39,8 +39,8 @@ class MemoryObservation:
     Attributes
     ----------
     id, kind, source : str
-        Name; ``driver``, ``context``, ``graphs``, ``pool`` or ``outside`` (what a log says of memory outside torch
-        besides the context); where it is from.
+        Name; ``driver``, ``context``, ``graphs``, ``estimate`` (of graphs before they are captured), ``pool`` or
+        ``outside`` (what a log says of memory outside torch besides the context); where it is from.
     used : bool
         Whether it is fitted to.
     text : dict of str to str
@@ -57,7 +57,7 @@ class MemoryObservation:
     number: dict[str, float]
 
 
-_TEXT = ("model", "checkpoint", "kv", "part", "mtp", "engine", "version", "link", "note")
+_TEXT = ("model", "checkpoint", "kv", "part", "mtp", "engine", "version", "link", "graphs_taken", "note")
 
 
 def observations(path: str | Path | None = None) -> list[MemoryObservation]:
@@ -148,6 +148,8 @@ def row_memory(row: MemoryObservation, *, version: str | None = None) -> RankMem
         token_budget=number.get("token_budget"),
         max_requests=number.get("max_requests"),
         graphs=number.get("graphs"),
+        longest=number.get("max_model_len"),
+        graphs_taken=False if text.get("graphs_taken") == "no" else None,
     )
     checkpoint = model.checkpoint(text["checkpoint"]) or uniform_checkpoint(text["checkpoint"])
     return rank_memory(

@@ -166,7 +166,7 @@ def outside_of_row(row: MemoryObservation, fit: MemoryFit) -> Vote | None:
         If the row names a model or part that is not in the catalogue.
     """
     text, number = row.text, row.number
-    origin = row.source.split(" ")[0] if row.source.startswith("http") else row.source
+    origin = _origin(row)
     seen = part_memory(load_accelerator(text["part"]), fit=fit) if "part" in text else None
     if row.kind == "outside" and seen is not None:
         kinds = _counted(seen, several=True, indexed=False)
@@ -234,6 +234,11 @@ def _graph_votes(
             kinds = _counted(part_memory(load_accelerator(start.accelerator)), several=several, indexed=False)
         found.append(Vote(start.id, start.origin, log.engine, kinds, value))
     return found
+
+
+def _origin(row: MemoryObservation) -> str:
+    """The repository or thread that a row is from."""
+    return row.source.split(" ")[0] if row.source.startswith("http") else row.source
 
 
 def spreads_of(votes: Iterable[Vote]) -> dict[str, Spread]:

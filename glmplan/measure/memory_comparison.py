@@ -52,7 +52,7 @@ _QUANTITIES = (
     ("weights", "weights on a rank", "GiB", GIB, "weights"),
     ("activations", "activations", "GiB", GIB, "activations"),
     ("outside_torch", "memory outside torch", "GiB", GIB, ""),
-    ("graph_estimate", "graphs as estimated", "GiB", GIB, ""),
+    ("graph_estimate", "graphs as estimated", "GiB", GIB, "estimate"),
     ("graphs", "captured graphs", "GiB", GIB, "graphs"),
     ("kv_pool", "KV pool of a rank", "GiB", GIB, "pool"),
     ("kv_tokens", "KV pool", "token", 1.0, "tokens"),
@@ -118,8 +118,10 @@ def _span(
         return None
     if field == "activations":
         return found.activations, None, None
-    if name in ("outside_torch", "graph_estimate"):
+    if name == "outside_torch":
         return (-found.parts[name], None, None) if name in found.parts else None
+    if name == "graph_estimate" and log.graph_estimate is None and not found.parts.get(name):
+        return None  # neither made nor taken
     if name == "max_concurrency":
         return (found.tokens.value / log.max_context, None, None) if found.tokens and log.max_context else None
     span = getattr(found, field)
@@ -141,11 +143,10 @@ def _cause(log: StartupLog, found: StartMemory, name: str) -> str:
         asked = (("--max-num-seqs", log.max_sequences), ("--max-num-batched-tokens", log.max_batched_tokens))
         silent = [option for option, said in asked if said is None]
         return f"the log does not tell {' and '.join(silent)}: the engine's defaults" if silent else ""
-    if name == "graph_estimate" and not found.parts[name]:
-        why = "the launch" if log.graphs_taken is False else "this version"
-        return f"{why} estimates it and does not take it from the pool"
     if name in ("outside_torch", "graph_estimate", "graphs"):
-        return "the mean of other launches: no formula gives it"
+        untaken = name == "graph_estimate" and not found.parts.get(name)
+        why = "the launch" if log.graphs_taken is False else "this version"
+        return "the mean of other launches: no formula gives it" + f"; {why} does not take it from the pool" * untaken
     if name == "weights":
         inside = found.weights.holds(log.weights or 0.0)
         drafting = f"; it drafts ({log.speculative}), and the draft counts as the catalogue has it"

@@ -12,7 +12,8 @@ from glmplan.facts.schema.accelerator import Accelerator
 from glmplan.facts.schema.model import Checkpoint, ModelSpec
 from glmplan.physics.memory import MemorySettings, RankMemory, kv_pool, part_memory, rank_memory
 from glmplan.physics.memory.observed import MemoryFit, load_memory_fit
-from glmplan.physics.memory.pool import PoolTerms, stage_pools, weights_interval
+from glmplan.physics.memory.part import PartMemory
+from glmplan.physics.memory.pool import PoolTerms, graph_estimate, stage_pools, weights_interval
 from glmplan.physics.points import Layout
 from glmplan.prediction.deployment import default_kv
 from glmplan.prediction.settings import Settings
@@ -60,8 +61,9 @@ class StartMemory:
     parts : dict of str to float
         What the pool is made of, with signs: ``share`` of the memory, ``weights``, ``activations``, ``graph_estimate``,
         ``outside_torch`` and what is left of the engine's rule, ``rest``, [B]; their sum is the pool
-    pool, graphs : Span or None
-        KV cache pool of the poorest rank, captured graphs, [B]
+    pool, graphs, estimate : Span or None
+        KV cache pool of the poorest rank, captured graphs, what the engine expects them to take before it captures them
+        whether it takes that from its pool or not, [B]
     tokens : Span or None
         Tokens that the engine prints as the size of its cache, [token]
     """
@@ -72,6 +74,7 @@ class StartMemory:
     pool: Span | None = None
     graphs: Span | None = None
     tokens: Span | None = None
+    estimate: Span | None = None
     parts: dict[str, float] = field(default_factory=dict)
 
 
@@ -290,8 +293,17 @@ def predict_start(
         pool=Span(*spanned(sizes, held.settings, unstated)),
         graphs=Span(captured, max(captured - sure, 0.0), captured + sure),
         tokens=Span(*spanned(tokens, held.settings, unstated)),
+        estimate=_estimate(held, seen, fit) if graphs else None,
         parts=_parts(terms, weights.value, peak, float(pool.bytes[0]), rule.pool),
     )
+
+
+def _estimate(held: RankMemory, part: PartMemory, fit: MemoryFit) -> Span | None:
+    """What the engine expects its graphs to take; None for engines that were not seen to estimate."""
+    if held.settings.engine not in fit.estimate:
+        return None
+    mean, sd = (float(one[0]) for one in graph_estimate(held, part, fit))
+    return Span(mean, max(mean - QUANTILE_90 * sd, 0.0), mean + QUANTILE_90 * sd)
 
 
 def _parts(terms: PoolTerms, weights: float, peak: float, pool: float, kind: str) -> dict[str, float]:

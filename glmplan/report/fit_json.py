@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+from glmplan.physics.memory.observed import load_memory_fit
+from glmplan.physics.memory.pool import weights_interval
 from glmplan.units import GIB
 
 if TYPE_CHECKING:
@@ -194,7 +196,7 @@ def _memory(answer: FitAnswer) -> dict[str, Any] | None:
     holding = answer.holding
     if holding is None:
         return None
-    held = holding.memory
+    smaller, larger = weights_interval(holding.memory, load_memory_fit())
     return {
         "limiting_stage": holding.stage,
         "kv_pool_tokens": {
@@ -214,8 +216,8 @@ def _memory(answer: FitAnswer) -> dict[str, Any] | None:
                 "label": row.label,
                 "weights_gib": {name: _rounded(size / GIB) for name, size in row.weights.items()},
                 "weights_total_gib": _rounded(sum(row.weights.values()) / GIB),
-                "weights_total_gib_low": _rounded(sum(row.weights.values()) * (1.0 - held.smaller) / GIB),
-                "weights_total_gib_high": _rounded(sum(row.weights.values()) * (1.0 + held.larger) / GIB),
+                "weights_total_gib_low": _rounded(sum(row.weights.values()) * (1.0 - smaller) / GIB),
+                "weights_total_gib_high": _rounded(sum(row.weights.values()) * (1.0 + larger) / GIB),
                 "activation_gib": _rounded(row.activation / GIB),
                 "graphs_gib": _rounded(row.graphs / GIB),
                 "graph_estimate_gib": _rounded(row.graph_estimate / GIB),

@@ -111,7 +111,7 @@ def test_blackwell_links_and_sparse_images_have_terms_of_their_own():
 
     model = load_model("qwen3-32b")
     memory = rank_memory(
-        model, model.checkpoint("bf16"), layout=Layout(tp=4), kv="bf16", settings=MemorySettings(version="0.20.0")
+        model, model.checkpoint("bf16"), layout=Layout(tp=4), kv="bf16", settings=MemorySettings(version="0.19.0")
     )
     old, new = (
         kv_pool(memory, PartMemory(192 * GIB, 190 * GIB, 0.0, "nvlink", capability=one)).bytes[0]

@@ -24,8 +24,10 @@ from glmplan.units import parse_quantity
 __all__ = [
     "MIB",
     "FractionRule",
+    "IndexerTrial",
     "MemoryRule",
     "Paging",
+    "PoolSplit",
     "ProfilingRun",
     "Workspace",
     "load_memory_rule",
@@ -108,6 +110,14 @@ class ProfilingRun:
         Whether these versions, where they take an estimate of CUDA graphs from the pool, do so in this trial.
     video_frames : float
         Most frames of the largest image that the trial of a video holds; 0 where it holds no more than one image, [-]
+    images : bool
+        Whether the image tower is tried.
+    state : float
+        Bytes for each request and entry of the vocabulary that the sampler keeps and that count as taken, [B]
+    models : tuple of str
+        Models that it holds for, patterns allowed; empty for all.
+    unquantised : bool
+        Whether it holds only for checkpoints without quantised weights.
     note : str
         How the bytes are derived.
     """
@@ -123,7 +133,34 @@ class ProfilingRun:
     latent_sparse: bool = False
     estimates_graphs: bool = True
     video_frames: float = 0.0
+    images: bool = True
+    state: float = 0.0
+    models: tuple[str, ...] = ()
+    unquantised: bool = False
     note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class IndexerTrial:
+    """What the indexer of sparse attention takes in the trial run.
+
+    Attributes
+    ----------
+    requests : float
+        Longest requests of which it gathers the keys in a buffer that stays, [-]
+    source : str
+        Where it is from.
+    logits : float
+        Logits that it holds besides while it runs, [B]
+    since, until : str or None
+        Versions that it holds for.
+    """
+
+    requests: float
+    source: str
+    logits: float = 0.0
+    since: str | None = None
+    until: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +188,39 @@ class Paging:
     source: str
     since: str | None = None
     until: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PoolSplit:
+    """How some versions of an engine split their pool between layers that keep different things.
+
+    Attributes
+    ----------
+    states : float
+        Memory for states of recurrent layers over memory for keys and values, [-]
+    states_each : float
+        States that a request may take, those kept for prefixes included, [-]
+    windows : float
+        Tokens of window layers over tokens of the others, [-]
+    models : tuple of str
+        Models whose window layers have a pool of their own, patterns allowed; in others all layers keep all tokens.
+    source : str
+        Where it is from.
+    since, until : str or None
+        Versions that it holds for.
+    """
+
+    states: float
+    states_each: float
+    windows: float
+    models: tuple[str, ...]
+    source: str
+    since: str | None = None
+    until: str | None = None
+
+    def window_tokens(self, model: str) -> float:
+        """Tokens of window layers over tokens of the others in a model, [-]; 1 where all layers keep all tokens."""
+        return self.windows if any(fnmatchcase(model, each) for each in self.models) else 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,6 +299,10 @@ class MemoryRule:
         Pages by version, oldest first; empty where kinds of layers do not share pages.
     workspaces : tuple of Workspace
         Buffers of kernels of routed experts, as far as a source tells them.
+    indexer : tuple of IndexerTrial
+        What the indexer of sparse attention takes, by version, oldest first.
+    split : tuple of PoolSplit
+        How the pool is split between kinds of layers, by version, oldest first; empty where they share it.
     source : str
         Where it is from.
     """
@@ -254,8 +328,12 @@ class MemoryRule:
     profiling: tuple[ProfilingRun, ...] = ()
     paging: tuple[Paging, ...] = ()
     workspaces: tuple[Workspace, ...] = ()
+    indexer: tuple[IndexerTrial, ...] = ()
+    split: tuple[PoolSplit, ...] = ()
 
-    def profiling_of(self, version: str | None, *, dense: bool) -> ProfilingRun | None:
+    def profiling_of(
+        self, version: str | None, *, dense: bool, model: str = "", quantised: bool = True
+    ) -> ProfilingRun | None:
         """The trial run of a version.
 
         Parameters
@@ -264,6 +342,10 @@ class MemoryRule:
             Version of the engine; None means the newest.
         dense : bool
             Whether the model has neither experts nor recurrent layers.
+        model : str, optional
+            Its canonical name, for versions whose trial differs by model.
+        quantised : bool, optional
+            Whether its weights are quantised.
 
         Returns
         -------
@@ -273,10 +355,39 @@ class MemoryRule:
         Examples
         --------
         >>> rule = load_memory_rule("vllm")
-        >>> [rule.profiling_of(one, dense=False).sampler for one in ("0.16.0", "0.17.1", None)]
-        [38, 14, 6]
+        >>> [rule.profiling_of(one, dense=False).sampler for one in ("0.16.0", "0.17.1", "0.29.0")]
+        [38, 14, 2]
         """
-        found = [one for one in self.profiling if _in_versions(one, version) and (dense or not one.dense)]
+        found = [
+            one
+            for one in self.profiling
+            if _in_versions(one, version)
+            and (dense or not one.dense)
+            and not (quantised and one.unquantised)
+            and (not one.models or any(fnmatchcase(model, each) for each in one.models))
+        ]
+        return found[-1] if found else None
+
+    def indexer_of(self, version: str | None) -> IndexerTrial | None:
+        """What the indexer of sparse attention takes in the trial run of a version.
+
+        Parameters
+        ----------
+        version : str or None
+            Version of the engine; None means the newest.
+
+        Returns
+        -------
+        IndexerTrial or None
+            The last entry that holds; None where it takes nothing.
+
+        Examples
+        --------
+        >>> rule = load_memory_rule("vllm")
+        >>> rule.indexer_of("0.11.0") is None, rule.indexer_of("0.18.0").requests
+        (True, 40)
+        """
+        found = [one for one in self.indexer if _in_versions(one, version)]
         return found[-1] if found else None
 
     def paging_of(self, version: str | None) -> Paging | None:
@@ -298,6 +409,30 @@ class MemoryRule:
         ['blocks', 'requests']
         """
         found = [one for one in self.paging if _in_versions(one, version)]
+        return found[-1] if found else None
+
+    def split_of(self, version: str | None) -> PoolSplit | None:
+        """How a version splits its pool between layers that keep different things.
+
+        Parameters
+        ----------
+        version : str or None
+            Version of the engine; None means the newest.
+
+        Returns
+        -------
+        PoolSplit or None
+            The last entry that holds; None where they share it.
+
+        Examples
+        --------
+        >>> load_memory_rule("vllm").split_of(None) is None
+        True
+        >>> found = load_memory_rule("sglang").split_of("0.5.9")
+        >>> found.window_tokens("gpt-oss-120b"), found.window_tokens("gemma-3-27b"), found.states
+        (0.8, 1.0, 0.9)
+        """
+        found = [one for one in self.split if _in_versions(one, version)]
         return found[-1] if found else None
 
     def workspace_of(
@@ -375,7 +510,7 @@ class MemoryRule:
         return float(found)
 
 
-def _in_versions(entry: ProfilingRun | Paging | Workspace, version: str | None) -> bool:
+def _in_versions(entry: ProfilingRun | Paging | Workspace | IndexerTrial | PoolSplit, version: str | None) -> bool:
     """Whether an entry holds for a version; the newest is after every bound."""
     from glmplan.facts.schema.engine import version_key
 
@@ -438,7 +573,14 @@ def load_memory_rule(engine: str) -> MemoryRule:
     if "fraction_rule" in content:
         content["fraction_rule"] = FractionRule(**content["fraction_rule"])
     content["loading"] = read_loading(content.get("loading"), file=file)
-    content["profiling"] = tuple(ProfilingRun(**one) for one in content.get("profiling", ()))
+    content["profiling"] = tuple(
+        ProfilingRun(**one | {"models": tuple(one.get("models", ()))}) for one in content.get("profiling", ())
+    )
+    content["indexer"] = tuple(
+        IndexerTrial(**one | {"logits": parse_quantity(one.get("logits", "0 B"), "bytes")})
+        for one in content.get("indexer", ())
+    )
+    content["split"] = tuple(PoolSplit(**one | {"models": tuple(one["models"])}) for one in content.get("split", ()))
     content["paging"] = tuple(Paging(**one) for one in content.get("paging", ()))
     content["workspaces"] = tuple(Workspace(**one) for one in content.get("workspaces", ()))
     if "free_target" in content:

@@ -128,6 +128,11 @@ class CompressedMixer:
         return 0
 
     @property
+    def gathered_bytes(self) -> float:
+        """Index keys of pooled tokens (vllm/models/deepseek_v4/attention.py divides by the ratio), [B]"""
+        return self._index_bytes * self.entries_per_token if self._scores else 0.0
+
+    @property
     def entries_per_token(self) -> float:
         """Compressed entries that each token adds, [-]"""
         return 1.0 / self.block.ratio if self.block.ratio else 0.0

@@ -89,6 +89,11 @@ class GroupedQueryMixer:
         return 0
 
     @property
+    def gathered_bytes(self) -> float:
+        """No source says what the indexer that chooses blocks of keys gathers, [B]"""
+        return 0.0
+
+    @property
     def value_dim(self) -> int:
         """Width of a value, [-]"""
         return self.block.v_head_dim or self.block.head_dim

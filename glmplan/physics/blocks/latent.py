@@ -130,6 +130,11 @@ class LatentMixer:
         return self.block.heads * (self.block.nope_dim + self.block.v_dim) * self.block.kv_rank
 
     @property
+    def gathered_bytes(self) -> float:
+        """Index keys of its own indexer, [B]"""
+        return float(self.index_bytes)
+
+    @property
     def absorbed_widths(self) -> tuple[int, int]:
         """Values that a head multiplies with each key and each value when the up-projections are absorbed (decode).
 

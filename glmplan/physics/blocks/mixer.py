@@ -202,6 +202,10 @@ class Mixer(Protocol):
     def absorbed_values(self) -> int:
         """Values of the second copy that some engines keep of up-projections they absorb, split by heads, [-]"""
 
+    @property
+    def gathered_bytes(self) -> float:
+        """What the indexer gathers of a token of context to score a prompt, [B]; 0 without one or if nobody says"""
+
     def cut_problem(self, tp: int, model: str) -> str | None:
         """Why engines do not cut it over a tensor-parallel degree, heads aside.
 
@@ -369,6 +373,7 @@ class NoMixer:
     extra_launches: float = 0.0
     expanded_values: int = 0
     absorbed_values: int = 0
+    gathered_bytes: float = 0.0
     rotary_values: int = 0
 
     def cut_problem(self, tp: int, model: str) -> str | None:

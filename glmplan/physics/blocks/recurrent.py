@@ -96,6 +96,11 @@ class RecurrentMixer:
         return 0
 
     @property
+    def gathered_bytes(self) -> float:
+        """There is no indexer, [B]"""
+        return 0.0
+
+    @property
     def state_values(self) -> int:
         """Values of the state of one sequence, all heads, [-]"""
         return self.block.value_heads * self.block.value_dim * self.block.key_dim

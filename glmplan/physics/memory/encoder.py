@@ -9,7 +9,8 @@ References
 .. [1] vllm-project/vllm, vllm/v1/worker/gpu_model_runner.py (profile_run), vllm/multimodal/encoder_budget.py,
    vllm/v1/core/encoder_cache_manager.py (compute_mm_encoder_budget).
 .. [2] vllm-project/vllm, vllm/model_executor/models/qwen3_vl.py (fast_pos_embed_interpolate, forward),
-   kimi_k25.py (get_dummy_mm_items: an image of 3,000 x 3,000 pixels) and kimi_k25_vit.py.
+   kimi_k25.py (get_dummy_mm_items: an image of 3,000 x 3,000 pixels) and kimi_k25_vit.py, gemma4_mm.py (a video of 32
+   frames) with the tower of Hugging Face transformers 5.13.1 (Gemma4VisionPatchEmbedder looks positions up).
 """
 
 from __future__ import annotations
@@ -107,8 +108,9 @@ def encoder_peak(
     Notes
     -----
     Videos are larger than an image in vLLM 0.11.0 only, newer versions try them below one. Not modelled: the copy of
-    the four corners in 0.11.0; attention's own buffers. Towers that interpolate by one kernel (Kimi-K2.5) hold four or
-    five widths instead of seven; their own peak is below that of a pass either way.
+    the four corners in 0.11.0; attention's own buffers; Gemma 4's positions by one-hot tables in older releases of
+    transformers, for which vLLM 0.25.1 still cuts the batch to a tenth of the memory. Towers that interpolate by one
+    kernel (Kimi-K2.5) hold four or five widths instead of seven; their own peak is below that of a pass either way.
 
     Examples
     --------

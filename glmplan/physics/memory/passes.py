@@ -14,7 +14,7 @@ from glmplan.physics.memory.encoder import video_images, with_encoder
 from glmplan.physics.memory.profiling import TrialStep, expanded_context_bytes, is_dense, peak_bytes
 from glmplan.physics.memory.settings import MemorySettings
 
-__all__ = ["PassStep", "pass_bytes", "stage_peak", "trial_run"]
+__all__ = ["PassStep", "attention_bytes", "pass_bytes", "stage_peak", "trial_run"]
 
 #: bytes of an activation [B]
 _VALUE_BYTES = 2.0
@@ -38,7 +38,7 @@ class PassStep:
     ep: np.ndarray
 
 
-def trial_run(model: ModelSpec, settings: MemorySettings) -> ProfilingRun | None:
+def trial_run(model: ModelSpec, settings: MemorySettings, *, quantised: bool = True) -> ProfilingRun | None:
     """The engine's trial run of a model.
 
     Parameters
@@ -47,6 +47,8 @@ def trial_run(model: ModelSpec, settings: MemorySettings) -> ProfilingRun | None
         The model.
     settings : MemorySettings
         The launch.
+    quantised : bool, optional
+        Whether its weights are quantised.
 
     Returns
     -------
@@ -60,7 +62,9 @@ def trial_run(model: ModelSpec, settings: MemorySettings) -> ProfilingRun | None
     38
     """
     rule = settings.rule
-    return rule.profiling_of(settings.version, dense=is_dense(model)) if rule.profiling else None
+    if not rule.profiling:
+        return None
+    return rule.profiling_of(settings.version, dense=is_dense(model), model=model.name, quantised=quantised)
 
 
 def pass_bytes(
@@ -103,18 +107,61 @@ def pass_bytes(
     2.42
     """
     widest = activation_bytes((kind,), model.hidden, tokens=step.tokens, tp=step.tp, dp=step.dp, ep=step.ep)
+    return np.maximum(widest, attention_bytes(model, kind, run, settings, step))
+
+
+def attention_bytes(
+    model: ModelSpec, kind: LayerKind, run: ProfilingRun | None, settings: MemorySettings, step: PassStep
+) -> np.ndarray:
+    """What a pass holds while a layer attends: hidden states, residual and the transient of its mixer.
+
+    Parameters
+    ----------
+    model : ModelSpec
+        The model.
+    kind : LayerKind
+        The layer.
+    run : ProfilingRun or None
+        The engine's trial run.
+    settings : MemorySettings
+        The launch.
+    step : PassStep
+        The step.
+
+    Returns
+    -------
+    (n,) array
+        [B]
+
+    Examples
+    --------
+    Llama-3.1-8B on one card, 8,192 tokens: two hidden states of 4,096 values, 32 queries and outputs and 8 keys and
+    values of 128.
+
+    >>> from glmplan.facts.catalogue.models import load_model
+    >>> llama, told, one = load_model("llama-3.1-8b"), MemorySettings(version="0.19.0"), np.ones(1)
+    >>> held = attention_bytes(llama, llama.layers["layer"], None, told, PassStep(8192.0, one, one, one))
+    >>> float(held[0]) == 8192 * 2.0 * (2 * 4096 + (2 * 32 + 2 * 8) * 128)
+    True
+    """
     mixer = mixer_of(kind)
     longest = model.max_context if settings.longest is None else settings.longest
     sparse = mixer.indexed and settings.indexer
     context = expanded_context_bytes(run, mixer, tp=step.tp, longest=longest, sparse=sparse)
-    if not np.any(context):
-        return widest
-    values = mixer.activation_values(step.tp) - mixer.expanded_values / step.tp
-    return np.maximum(widest, _VALUE_BYTES * step.tokens * (2.0 * model.hidden + values) + context)
+    values = mixer.activation_values(step.tp)
+    if np.any(context):
+        values = values - mixer.expanded_values / step.tp
+    return _VALUE_BYTES * step.tokens * (2.0 * model.hidden + values) + context
 
 
 def stage_peak(
-    model: ModelSpec, forward: np.ndarray, settings: MemorySettings, step: TrialStep, *, tp: np.ndarray, first: bool
+    model: ModelSpec,
+    forward: np.ndarray,
+    settings: MemorySettings,
+    step: TrialStep,
+    *,
+    run: ProfilingRun | None,
+    tp: np.ndarray,
 ) -> np.ndarray:
     """Peak of the activations of one pipeline stage: pass, sampler and, on the first stage, the image tower.
 
@@ -128,10 +175,10 @@ def stage_peak(
         The launch.
     step : TrialStep
         The step.
+    run : ProfilingRun or None
+        The engine's trial run.
     tp : (n,) array
         Tensor-parallel degree, [-]
-    first : bool
-        Whether the stage is the first, which has the tower.
 
     Returns
     -------
@@ -141,17 +188,16 @@ def stage_peak(
     Examples
     --------
     >>> from glmplan.facts.catalogue.models import load_model
-    >>> one, told = np.ones(1), MemorySettings(version="0.11.0")
-    >>> step = TrialStep(8192.0 * one, 1024.0 * one, one > 0)
-    >>> round(float(stage_peak(load_model("llama-3.1-8b"), 9e8 * one, told, step, tp=one, first=True)[0]) / 2**30, 2)
+    >>> one, told, llama = np.ones(1), MemorySettings(version="0.11.0"), load_model("llama-3.1-8b")
+    >>> step, run = TrialStep(8192.0 * one, 1024.0 * one, one > 0), trial_run(llama, told)
+    >>> round(float(stage_peak(llama, 9e8 * one, told, step, run=run, tp=one)[0]) / 2**30, 2)
     4.72
     """
-    run = trial_run(model, settings)
     if settings.rule.step_logits:
         width = np.where(step.last, model.hidden + model.vocabulary, model.hidden)
         return np.maximum(forward, settings.rule.step_logits * step.tokens * width)
     peak = peak_bytes(run, model, forward, step)
-    if not first or run is None:
+    if not step.first or run is None or not run.images:
         return peak
     longest = model.max_context if settings.longest is None else settings.longest
     video = video_images(model, longest=longest, frames=run.video_frames)

@@ -16,12 +16,14 @@ from glmplan.physics.memory.observed import MemoryFit, Spread, load_memory_fit
 from glmplan.physics.memory.pages import PagedLaunch, printed_tokens, shares_pages
 from glmplan.physics.memory.part import PartMemory
 from glmplan.physics.memory.ranks import RankMemory, StageMemory
+from glmplan.physics.memory.split import split_pool
 from glmplan.units import QUANTILE_90
 
 __all__ = [
     "DEFAULT_GRAPHS",
     "KvPool",
     "PoolTerms",
+    "graph_estimate",
     "kv_pool",
     "largest_context",
     "launch_kinds",
@@ -218,7 +220,8 @@ def weights_interval(memory: RankMemory, fit: MemoryFit) -> tuple[float, float]:
     Returns
     -------
     float, float
-        Ends of a 90 % interval: what nobody says of the files and what loading leaves, added as squares, [-]
+        Ends of a 90 % interval: what nobody says of the files and what loading leaves, added as squares; of engines
+        whose weights too few sources logged, the widest of the others, [-]
 
     Examples
     --------
@@ -232,18 +235,25 @@ def weights_interval(memory: RankMemory, fit: MemoryFit) -> tuple[float, float]:
     True
     """
     found = fit.loaded.get(memory.settings.engine)
-    apart = 0.0 if found is None else found.share
+    apart = max((one.share for one in fit.loaded.values()), default=0.0) if found is None else found.share
     return float(np.hypot(memory.smaller, apart)), float(np.hypot(memory.larger, apart))
 
 
 def _by_kind(memory: RankMemory, part: PartMemory, seen: dict[str, Spread]) -> tuple[np.ndarray, np.ndarray]:
-    """Mean and standard deviation of what was seen of each layout's kind of launch."""
+    """Mean and standard deviation of what was seen of each layout's kind of launch.
+
+    Where nobody logged the kind itself, the next wider one tells the mean, and says nothing of how far this one is: its
+    spread is at least that of all launches on several accelerators, as for a kind with one source.
+    """
     alone = np.asarray(memory.layout.accelerators) == 1
-    one, more = (
-        seen[next(kind for kind in launch_kinds(part, several=several, indexed=memory.indexed) if kind in seen)]
-        for several in (False, True)
-    )
-    return np.where(alone, one.mean, more.mean), np.where(alone, one.sd, more.sd)
+    found = []
+    for several in (False, True):
+        kinds = launch_kinds(part, several=several, indexed=memory.indexed)
+        kind = next(each for each in kinds if each in seen)
+        wide = seen["several"].sd if kind != kinds[0] and "several" in seen else 0.0
+        found.append((seen[kind].mean, max(seen[kind].sd, wide)))
+    one, more = found
+    return np.where(alone, one[0], more[0]), np.where(alone, one[1], more[1])
 
 
 def _graphs(
@@ -265,8 +275,43 @@ def _graphs(
         return captured, captured_sd, zero, zero
     if settings.engine not in fit.estimate:
         return captured, captured_sd, captured, captured_sd
-    mean, sd = _by_kind(memory, part, fit.estimate[settings.engine])
+    mean, sd = graph_estimate(memory, part, fit)
     return captured, captured_sd, np.where(count > 0, mean, 0.0), np.where(count > 0, sd, 0.0)
+
+
+def graph_estimate(memory: RankMemory, part: PartMemory, fit: MemoryFit) -> tuple[np.ndarray, np.ndarray]:
+    """What an engine expects graphs to take before it captures them, whether or not it takes that from its pool.
+
+    Parameters
+    ----------
+    memory : RankMemory
+        What the ranks hold.
+    part : PartMemory
+        The accelerator's memory.
+    fit : MemoryFit
+        Observed terms.
+
+    Returns
+    -------
+    (n,) array, (n,) array
+        Mean and standard deviation over launches of this kind, [B]; 0 for engines that were not seen to estimate.
+
+    Examples
+    --------
+    >>> from glmplan.facts.catalogue.models import load_model
+    >>> from glmplan.physics.memory.ranks import rank_memory
+    >>> from glmplan.physics.points import Layout
+    >>> llama = load_model("llama-3.1-8b")
+    >>> held = rank_memory(llama, llama.checkpoint("bf16"), layout=Layout(tp=2), kv="bf16")
+    >>> mean, sd = graph_estimate(held, PartMemory(80e9, 79e9, 0.0, "nvlink"), load_memory_fit())
+    >>> bool(mean[0] > 0 and sd[0] > 0)
+    True
+    """
+    seen = fit.estimate.get(memory.settings.engine)
+    if seen is None:
+        zero = np.zeros_like(np.asarray(memory.layout.tp, dtype=float))
+        return zero, zero
+    return _by_kind(memory, part, seen)
 
 
 def _fraction(memory: RankMemory, part: PartMemory) -> np.ndarray:
@@ -368,6 +413,10 @@ def _tokens(memory: RankMemory, stage: StageMemory, pool: np.ndarray, context: n
     """Tokens that a pool holds in requests of some context, whole blocks, on one data-parallel rank."""
     block = memory.settings.block(memory.sparse)
     growing_only = not stage.windows and not stage.state.any()
+    if memory.split is not None and not growing_only:
+        full, requests = split_pool(stage, pool, context, memory.split)
+        whole = np.floor(np.minimum(full, requests * context) / block) * block
+        return np.where(stage.per_token > 0, whole, np.inf)
     each = stage.per_token if growing_only else stage.request_bytes(context) / context
     # a group of decode context-parallel ranks deals the tokens of a block round its ranks
     wide = block * np.asarray(memory.layout.dcp, dtype=float)
@@ -381,6 +430,9 @@ def _printed(
 ) -> np.ndarray:
     """Tokens that the engine prints; those that are usable where all layers are of one kind."""
     settings = memory.settings
+    if memory.split is not None and (stage.windows or stage.state.any()):  # what its log calls max_total_num_tokens
+        full, _ = split_pool(stage, pool, context, memory.split)
+        return np.where(stage.per_token > 0, np.floor(full), usable)
     paging = settings.rule.paging_of(settings.version) if settings.rule.paging else None
     if paging is None or not shares_pages(stage.kinds):
         return usable
@@ -527,6 +579,9 @@ def requests_that_fit(
         pool = np.maximum(terms.pool + quantile * terms.deviation(quantile), 0.0)
         size = stage.request_bytes(whole)
         count = np.where(size > 0, np.floor(pool / np.where(size > 0, size, 1.0)), np.inf)
+        if memory.split is not None and (stage.windows or stage.state.any()):
+            full, requests = split_pool(stage, pool, whole, memory.split)
+            count = np.where(size > 0, np.floor(np.minimum(full / whole, requests)), np.inf)
         least = np.minimum(least, np.where(stage.held, count, np.inf))
     return least * np.asarray(memory.layout.dp, dtype=float)
 
@@ -577,7 +632,13 @@ def largest_context(
     wide = block * np.asarray(memory.layout.dcp, dtype=float)
     least = np.full_like(wide + np.asarray(memory.layout.tp, dtype=float), np.inf)
     for stage, terms in zip(memory.stages, pools or stage_pools(memory, part, fit), strict=True):
-        room = terms.pool + quantile * terms.deviation(quantile) - stage.state
+        left = terms.pool + quantile * terms.deviation(quantile)
+        if memory.split is not None and (stage.windows or stage.state.any()):
+            full, requests = split_pool(stage, np.maximum(left, 0.0), np.ones_like(left), memory.split)
+            full = np.where(stage.per_token > 0, full * (requests >= 1.0), np.inf)
+            least = np.minimum(least, np.where(stage.held, full, np.inf))
+            continue
+        room = left - stage.state
         # the cache of a request is the least of lines, one for each set of windows that are full: the longest
         # context is the largest that any of the lines allows
         slope = stage.per_token + sum((held for _, held in stage.windows), np.zeros_like(room))

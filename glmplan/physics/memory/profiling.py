@@ -40,6 +40,8 @@ class TrialStep:
         Whether draft layers are loaded.
     kept : numeric
         Buffers that kernels keep after the pass, [B]
+    first : bool
+        Whether the stage is the first one, which has the image tower.
     """
 
     tokens: np.ndarray
@@ -47,6 +49,7 @@ class TrialStep:
     last: np.ndarray
     drafts: bool = False
     kept: np.ndarray | float = 0.0
+    first: bool = False
 
 
 def is_dense(model: ModelSpec) -> bool:
@@ -143,7 +146,8 @@ def peak_bytes(run: ProfilingRun | None, model: ModelSpec, forward: np.ndarray, 
     -----
     vLLM's compiled layers write their output over their input, so the pass holds one hidden state less than `forward`.
     The sampler runs while the hidden states of the step are still there, and what kernels keep
-    (`glmplan.physics.memory.workspaces`). Checked against the start-up logs of
+    (`glmplan.physics.memory.workspaces`); what it keeps itself of each request counts beside both, where the engine
+    counts it. Checked against the start-up logs of
     `calibration/memory`: MiniMax-M2.5 on four ranks with expert parallelism takes 86.5 kB for each further token of the
     step, this gives 86.0 kB. Not modelled: other work spaces of kernels, image
     and audio encoders.
@@ -163,4 +167,5 @@ def peak_bytes(run: ProfilingRun | None, model: ModelSpec, forward: np.ndarray, 
     rows = np.minimum(step.requests, step.tokens)
     each = run.drafting if step.drafts else run.sampler
     sampler = hidden * (step.tokens + rows) + each * model.vocabulary * rows
-    return np.maximum(forward - hidden * step.tokens, np.where(step.last, sampler, 0.0) + step.kept)
+    state = np.where(step.last, run.state * model.vocabulary * step.requests, 0.0)
+    return state + np.maximum(forward - hidden * step.tokens, np.where(step.last, sampler, 0.0) + step.kept)

@@ -19,14 +19,17 @@ from glmplan.physics.blocks.kinds import mixer_of
 from glmplan.physics.blocks.storage import Segment, segments
 from glmplan.physics.memory.padding import padding_apart
 from glmplan.physics.memory.pages import CachedLayers
-from glmplan.physics.memory.passes import PassStep, pass_bytes, stage_peak, trial_run
+from glmplan.physics.memory.passes import PassStep, attention_bytes, pass_bytes, stage_peak, trial_run
 from glmplan.physics.memory.profiling import TrialStep
 from glmplan.physics.memory.settings import MemorySettings
 from glmplan.physics.memory.weights import Degrees, add_rotary, add_vocabulary, layer_weights
-from glmplan.physics.memory.workspaces import expert_workspace_bytes, pass_with_workspace
+from glmplan.physics.memory.workspaces import expert_workspace_bytes, indexer_bytes, pass_with_workspace
 from glmplan.physics.points import Layout
 
 __all__ = ["RankMemory", "StageMemory", "rank_memory"]
+
+#: hidden state and residual of a token, in 16 bit, for each value of the hidden size [B]
+_STATES = 4.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -120,6 +123,9 @@ class RankMemory:
         Shares by which the weights may be smaller or larger than computed (ends of a 90 % interval), [-]
     indexed : bool
         Whether the model has an indexer, cached or left out.
+    split : tuple of float or None
+        Where the engine splits its pool: memory of states over that of keys and values, states that a request may take,
+        tokens of window layers over those of others, [-]
     tower : tuple of int or None
         Layers and width of the vision tower as the config names them, [-]; None without a tower.
     """
@@ -136,6 +142,7 @@ class RankMemory:
     estimates_graphs: bool = True
     indexed: bool = False
     tower: tuple[int | None, int | None] | None = None
+    split: tuple[float, float, float] | None = None
 
     @property
     def weights(self) -> np.ndarray:
@@ -234,7 +241,8 @@ def rank_memory(
     deepest = int(depths[-1])
     parts = segments(model, checkpoint, mtp=mtp)
     offloaded = (1.0 if rule.host_experts else 0.0) if settings.offloaded is None else settings.offloaded
-    trial, step = trial_run(model, settings), PassStep(settings.budget(memory), degrees.tp, degrees.dp, degrees.ep)
+    trial = trial_run(model, settings, quantised=_is_quantised(parts))
+    step = PassStep(settings.budget(memory), degrees.tp, degrees.dp, degrees.ep)
     held = [
         _layer(
             part,
@@ -249,11 +257,12 @@ def rank_memory(
     stages = []
     for index in range(deepest):
         counts = np.array([[_within(part, edges, index) for part in parts] for edges in bounds])[where]
-        stages.append(_stage(model, checkpoint, index, counts, held, degrees, kv, settings, memory))
+        stages.append(_stage(model, checkpoint, index, counts, held, degrees, kv, settings, memory, trial))
     named = Layout(*(one.astype(int) for one in (degrees.tp, degrees.pp, degrees.dp, degrees.ep, degrees.dcp)))
     sparse = settings.layout.index_keys and is_indexed(model)
     experts = max((t.copies for part in parts for t in part.tensors if t.shard == "experts"), default=0)
     drafts = mtp and model.draft_layers is not None
+    split = rule.split_of(settings.version)
     return RankMemory(
         named,
         tuple(stages),
@@ -266,6 +275,7 @@ def rank_memory(
         trial is None or trial.estimates_graphs,
         is_indexed(model),
         (model.tower_layers, model.tower_width) if model.extra_parameters else None,
+        None if split is None else (split.states, split.states_each, split.window_tokens(model.name)),
     )
 
 
@@ -319,12 +329,33 @@ def _layer(
 def _passing(
     model: ModelSpec, part: Segment, run: ProfilingRun | None, settings: MemorySettings, step: PassStep
 ) -> tuple[np.ndarray, np.ndarray | float]:
-    """What a pass holds at one layer, and the buffers of its experts, which stay."""
+    """What a pass holds at one layer, and the buffers of its experts and its indexer, which stay."""
     widest = pass_bytes(model, part.kind, run, settings, step)
     buffers = expert_workspace_bytes(part, model.hidden, settings=settings, step=step)
     if np.any(buffers):
         widest = np.maximum(widest, pass_with_workspace(part.kind, model.hidden, buffers, step))
-    return widest, buffers
+    longest = model.max_context if settings.longest is None else settings.longest
+    gathered, logits = indexer_bytes(part.kind, longest=longest, settings=settings)
+    if not np.any(gathered):
+        return widest, buffers
+    attention = attention_bytes(model, part.kind, run, settings, step)
+    if np.any(buffers):  # one allocation for both
+        buffers = np.maximum(buffers, gathered)
+        widest = pass_with_workspace(part.kind, model.hidden, buffers, step)
+    else:
+        buffers, widest = gathered, widest + gathered
+    scoring = _STATES * np.asarray(step.tokens) * model.hidden + logits
+    return np.maximum(widest, buffers + np.maximum(attention, scoring)), buffers
+
+
+def _is_quantised(parts: tuple[Segment, ...]) -> bool:
+    """Whether any weight matrix is stored in less than 16 bit."""
+    return any(
+        form.bits < 16
+        for part in parts
+        for tensor, form in zip(part.tensors, part.formats, strict=True)
+        if tensor.matmul
+    )
 
 
 def _stage(
@@ -337,6 +368,7 @@ def _stage(
     kv: str,
     settings: MemorySettings,
     memory: float | None,
+    trial: ProfilingRun | None,
 ) -> StageMemory:
     parts = tuple(one.part for one in held)
     zero = np.zeros_like(degrees.tp)
@@ -360,8 +392,8 @@ def _stage(
         own = np.ceil(model.vocabulary / degrees.tp) * model.hidden * weight_format("bf16").bytes
         weights["mtp"] = weights["mtp"] + np.where(last, own, 0.0)
     requests = settings.requests(memory, degrees.tp) + zero
-    step = TrialStep(settings.budget(memory) + zero, requests, last, "mtp" in weights, kept)
-    activation = stage_peak(model, activation, settings, step, tp=degrees.tp, first=index == 0)
+    step = TrialStep(settings.budget(memory) + zero, requests, last, "mtp" in weights, kept, index == 0)
+    activation = stage_peak(model, activation, settings, step, run=trial, tp=degrees.tp)
     ordered = tuple(sorted(windows.items()))
     kinds = _kinds(parts, counts, degrees, kv, settings) if ordered or state.any() else ()
     return StageMemory(index, exists, counts.sum(axis=1), weights, host, per_token, ordered, state, activation, kinds)

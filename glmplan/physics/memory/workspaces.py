@@ -1,11 +1,12 @@
-"""Buffers that kernels of routed experts keep from the trial run on.
+"""Buffers that kernels of routed experts and the indexer of sparse attention keep from the trial run on.
 
-vLLM's modular kernels take their buffers from one allocation that grows with the largest step and is never given back
-[1]_, so the sampler of the trial run finds them there.
+vLLM's modular kernels and its indexer take their buffers from one allocation that grows with the largest of them and is
+never given back [1]_, so the sampler of the trial run finds it there.
 
 References
 ----------
 .. [1] vllm-project/vllm, vllm/v1/worker/workspace.py (WorkspaceManager), pull request 27532.
+.. [2] vllm-project/vllm, vllm/model_executor/layers/sparse_attn_indexer.py (without metadata).
 """
 
 from __future__ import annotations
@@ -14,12 +15,12 @@ import numpy as np
 
 from glmplan.facts.schema.model import LayerKind
 from glmplan.physics.blocks.feed_forward import inner_rows
-from glmplan.physics.blocks.kinds import feed_forwards_of
+from glmplan.physics.blocks.kinds import feed_forwards_of, mixer_of
 from glmplan.physics.blocks.storage import Segment
 from glmplan.physics.memory.passes import PassStep
 from glmplan.physics.memory.settings import MemorySettings
 
-__all__ = ["expert_workspace_bytes", "pass_with_workspace"]
+__all__ = ["expert_workspace_bytes", "indexer_bytes", "pass_with_workspace"]
 
 #: bytes of an activation [B]
 _VALUE_BYTES = 2.0
@@ -78,6 +79,49 @@ def expert_workspace_bytes(
         row = np.maximum(inner, width) + np.maximum(first, width)
         found = np.maximum(found, _VALUE_BYTES * np.asarray(step.tokens) * step.dp * mixture.topk * row)
     return found
+
+
+def indexer_bytes(
+    kind: LayerKind, *, longest: np.ndarray | float, settings: MemorySettings
+) -> tuple[np.ndarray | float, float]:
+    """What the indexer of a layer takes in the trial run.
+
+    Parameters
+    ----------
+    kind : LayerKind
+        The layer.
+    longest : numeric
+        Longest request, [token]
+    settings : MemorySettings
+        The launch.
+
+    Returns
+    -------
+    numeric, float
+        The buffer of gathered index keys, which stays; logits that are held besides while it runs, [B]; 0 where nothing
+        is attended sparsely, or the engine reserves nothing.
+
+    Notes
+    -----
+    FlashMLA's sparse kernels gather latents of five of the longest requests into the same allocation while the model is
+    loaded, 9 % more than 40 requests' index keys in FP8; nobody says here which kernels run, so it is not modelled.
+
+    Examples
+    --------
+    GLM-5.1 of 202,752 tokens: 40 of them, 132 B each, 1.0 GiB; and half a GiB of logits.
+
+    >>> from glmplan.facts.catalogue.models import load_model
+    >>> glm = load_model("glm-5.1")
+    >>> kept, beside = indexer_bytes(glm.layers[glm.layer_names[-1]], longest=202752.0,
+    ...                              settings=MemorySettings(version="0.22.0"))
+    >>> round(float(kept) / 2**30, 2), beside / 2**30
+    (1.0, 0.5)
+    """
+    each = mixer_of(kind).gathered_bytes if settings.indexer else 0.0
+    trial = settings.rule.indexer_of(settings.version) if each else None
+    if trial is None:
+        return 0.0, 0.0
+    return trial.requests * each * np.asarray(longest, dtype=float), trial.logits
 
 
 def pass_with_workspace(kind: LayerKind, hidden: int, kept: np.ndarray | float, step: PassStep) -> np.ndarray:

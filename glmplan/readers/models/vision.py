@@ -134,6 +134,12 @@ _LARGEST_IMAGE = 4096 * 4096
 _MOON_PATCHES = 16384
 
 
+#: Gemma 4's largest item is a video of 32 frames of 70 tokens: vllm/model_executor/models/gemma4_mm.py, as the 2,496
+#: tokens of a step say that vLLM 0.25.1 sets for it (32 frames of 70 and 8 marks) [-]
+_GEMMA_FRAMES, _GEMMA_TOKENS = 32, 70
+_GEMMA = ("hidden_size", "intermediate_size", "patch_size", "pooling_kernel_size")
+
+
 def tower_trial(config: Mapping[str, Any]) -> dict[str, int]:
     """Read the shapes by which an engine's trial run of a tower is sized.
 
@@ -163,6 +169,8 @@ def tower_trial(config: Mapping[str, Any]) -> dict[str, int]:
             "tower_merge": 4,
             "tower_output": moon[-1],
         }
+    if vision.get("model_type") == "gemma4_vision":
+        return _gemma_trial(config, vision)
     if not str(vision.get("model_type", "")).startswith("qwen3"):
         return {}
     shape = [vision.get(name) for name in _QWEN]
@@ -177,6 +185,22 @@ def tower_trial(config: Mapping[str, Any]) -> dict[str, int]:
         "tower_patches": _LARGEST_IMAGE // patch**2,
         "tower_merge": merge * merge,
         "tower_output": out * (1 + deep),
+    }
+
+
+def _gemma_trial(config: Mapping[str, Any], vision: Mapping[str, Any]) -> dict[str, int]:
+    text = config.get("text_config")
+    shape = [vision.get(name) for name in _GEMMA]
+    output = text.get("hidden_size") if isinstance(text, Mapping) else None
+    if not _whole([*shape, output]):
+        return {}
+    _, inner, patch, pool = (int(value or 0) for value in shape)
+    return {
+        "tower_inner": inner,
+        "tower_patch_values": 3 * patch**2,
+        "tower_patches": _GEMMA_FRAMES * _GEMMA_TOKENS * pool**2,
+        "tower_merge": pool**2,
+        "tower_output": int(output or 0),
     }
 
 

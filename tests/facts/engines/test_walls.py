@@ -250,7 +250,9 @@ def test_defaults_follow_version_part_and_tp():
     assert engine_default("vllm", "gpu_memory_utilization", version="0.19.0") == 0.9
     assert engine_default("vllm", "gpu_memory_utilization", version="0.22.0") == 0.92
     assert engine_default("vllm", "gpu_memory_utilization") == 0.92
-    assert engine_default("vllm", "profile_cuda_graph_memory", version="0.20.2") is False
+    # vllm/envs.py in the packages of 0.19.0 and 0.20.2
+    assert engine_default("vllm", "profile_cuda_graph_memory", version="0.19.0") is False
+    assert engine_default("vllm", "profile_cuda_graph_memory", version="0.20.2") is True
     card = {"memory": 80 * 2**30}
     assert engine_default("vllm", "max_num_batched_tokens", accelerator="h100-sxm", **card) == 8192
     assert engine_default("vllm", "max_num_batched_tokens", accelerator="a100-80gb-sxm", **card) == 2048

@@ -24,6 +24,7 @@ from glmplan.physics.memory import (
     requests_that_fit,
 )
 from glmplan.physics.memory.observed import MemoryFit, Spread, load_memory_fit
+from glmplan.physics.memory.pool import weights_interval
 from glmplan.physics.points import Layout
 
 GIB = 2.0**30
@@ -67,9 +68,11 @@ def test_glm_51_nvfp4_fits_six_96_gb_cards_and_not_four() -> None:
 
 
 def test_reap_160_fits_four_cards_with_200000_tokens_of_fp8_cache() -> None:
-    memory = held("glm-5.1-reap-160", "nvfp4", Layout(tp=np.array([2, 1]), pp=np.array([2, 4])))
+    # 64 requests at once, as launches of it say; at vLLM's own 1,024 the sampler alone takes 3 GiB
+    few = {"max_requests": 64}
+    memory = held("glm-5.1-reap-160", "nvfp4", Layout(tp=np.array([2, 1]), pp=np.array([2, 4])), **few)
     assert (largest_context(memory, part("rtx-pro-6000-ws")) >= 200_000).all()
-    alone = held("glm-5.1-reap-160", "nvfp4", Layout(tp=4), fraction=0.95)
+    alone = held("glm-5.1-reap-160", "nvfp4", Layout(tp=4), fraction=0.95, **few)
     assert largest_context(alone, part("rtx-pro-6000-ws"))[0] >= 200_000
 
 
@@ -101,13 +104,60 @@ def test_kimi_pools_grow_with_context_parallelism_as_measured() -> None:
     assert (pool.tokens_low < [449600, 3621504]).all() and (pool.tokens_high > [449600, 3621504]).all()
 
 
-def test_graphs_come_out_of_the_pool_since_vllm_0_21() -> None:
-    layout = Layout(tp=8)
-    old, new = (held("glm-5.1", "nvfp4", layout, version=version) for version in ("0.20.2", "0.21.0"))
-    card = part("rtx-pro-6000-ws")
-    assert kv_pool(new, card).bytes[0] < kv_pool(old, card).bytes[0]
-    eager = held("glm-5.1", "nvfp4", layout, version="0.21.0", graphs=0)
-    assert kv_pool(eager, card).bytes[0] == pytest.approx(kv_pool(old, card).bytes[0])
+def test_graphs_come_out_of_the_pool_since_vllm_0_20() -> None:
+    # vllm/envs.py in the packages of 0.19.0, 0.20.0 and 0.20.2, although logs say "default since v0.21.0"
+    layout, card = Layout(tp=4), part("rtx-pro-6000-ws")
+    old, new, eager = (
+        kv_pool(held("qwen3-235b-a22b", "fp8", layout, fraction=0.9, version=version, graphs=graphs), card).bytes[0]
+        for version, graphs in (("0.19.0", None), ("0.20.0", None), ("0.20.0", 0))
+    )
+    assert new < old and eager == pytest.approx(old)
+
+
+def test_the_spread_of_a_kind_of_launch_that_nobody_logged_is_that_of_all_launches_on_several() -> None:
+    seen = {"nvlink": Spread(GIB, 0.1 * GIB, 2), "single": Spread(0.0, 0.1 * GIB, 7), "several": Spread(0.0, GIB, 3)}
+    fit = replace(exact(), outside={"vllm": seen})
+    card = PartMemory(80 * GIB, 80 * GIB, 0.0, "nvlink", capability="9.0")
+    for tp in (1, 2):
+        memory = held("llama-3.1-8b", "bf16", Layout(tp=tp), kv="bf16", graphs=0)
+        logged, unlogged = (
+            kv_pool(memory, replace(card, capability=one), fit=fit).sd[0] / GIB for one in ("9.0", "10.3")
+        )
+        assert (logged, unlogged) == (pytest.approx(0.1), pytest.approx(1.0))
+
+
+def test_the_weights_of_an_engine_that_nobody_logged_are_no_surer_than_those_of_others() -> None:
+    fit = load_memory_fit()
+    assert "trtllm" not in fit.loaded
+    memory = held("llama-3.1-8b", "bf16", Layout(), kv="bf16", engine="trtllm")
+    widest = max(one.share for one in fit.loaded.values())
+    assert weights_interval(memory, fit) == (pytest.approx(widest), pytest.approx(widest))
+
+
+def test_the_indexer_of_sparse_attention_keeps_the_keys_of_forty_of_the_longest_requests() -> None:
+    # vllm/v1/attention/backends/mla/indexer.py: 40 x 163,840 x 132 B = 825 MiB for DeepSeek-V3.2; 0.11.0 reserves none
+    taken = {
+        (version, indexer): held(
+            "deepseek-v3.2",
+            "fp8",
+            Layout(tp=8),
+            version=version,
+            max_requests=8,
+            token_budget=2048,
+            accelerator="h200-sxm",
+            experts_backend="deepgemm",
+            longest=163840,
+            indexer=indexer,
+        )
+        .stages[0]
+        .activation[0]
+        for version in ("0.11.0", "0.14.0", "0.22.0")
+        for indexer in (True, False)
+    }
+    kept = 40 * 163840 * 132
+    assert taken["0.14.0", True] - taken["0.11.0", True] == pytest.approx(kept)
+    assert taken["0.22.0", True] > kept + 512 * 2**20
+    assert taken["0.14.0", False] == pytest.approx(taken["0.11.0", False])
 
 
 def test_each_rule_is_applied_as_the_engine_documents_it() -> None:
@@ -199,3 +249,33 @@ def test_observed_terms_have_observations_behind_them() -> None:
     fit = load_memory_fit()
     for spread in (fit.driver, fit.graph, *fit.context.values(), *fit.remainder.values()):
         assert spread.count >= 1 and spread.sd > 0
+
+
+def test_sglang_gives_window_layers_eighty_per_cent_of_the_tokens_of_the_others() -> None:
+    # python/sglang/srt/model_executor/pool_configurator.py: full_tokens = bytes / (F x n_full + 0.8 x S x n_swa);
+    # gpt-oss-120b on two ranks: 18 layers of each kind, 4 heads of 64 keys and values in BF16
+    memory = held("gpt-oss-120b", "mxfp4", Layout(tp=2), kv="bf16", engine="sglang", version="0.5.9", fraction=0.85)
+    card = part("h100-sxm")
+    pool = kv_pool(memory, card, context=32768.0)
+    cell = 18 * 2 * 4 * 64 * 2 * 1.8
+    assert pool.printed[0] == pool.tokens[0] == np.floor(pool.bytes[0] / cell)
+    assert requests_that_fit(memory, card, 32768.0)[0] == np.floor(pool.printed[0] / 32768)
+    short = requests_that_fit(memory, card, 64.0)[0]  # a window holds 128
+    assert short == np.floor(0.8 * pool.bytes[0] / cell / 64)
+    # before, and in models that it does not list, all layers keep all tokens
+    old = held("gemma-3-27b", "bf16", Layout(), kv="bf16", engine="sglang", version="0.5.9", fraction=0.95)
+    every = kv_pool(old, card, context=8192.0)
+    stage = old.stages[0]
+    assert every.printed[0] == np.floor(every.bytes[0] / (stage.per_token[0] + sum(one[0] for _, one in stage.windows)))
+
+
+def test_sglang_gives_states_nine_tenths_of_what_keys_and_values_get() -> None:
+    # sglang/srt/model_executor/model_runner_kv_cache_mixin.py: mamba_full_memory_ratio 0.9, three states a request
+    memory = held("qwen3.5-27b", "bf16", Layout(tp=2), kv="bf16", engine="sglang", version="0.5.9", fraction=0.85)
+    card, stage = part("h100-sxm"), memory.stages[0]
+    pool = kv_pool(memory, card, context=8192.0)
+    assert pool.printed[0] == np.floor(pool.bytes[0] / 1.9 / stage.per_token[0])
+    states = np.floor(pool.bytes[0] * 0.9 / 1.9 / (3 * stage.state[0]))
+    assert requests_that_fit(memory, card, 512.0)[0] == states
+    assert pool.tokens[0] == min(pool.printed[0], states * 8192)
+    assert largest_context(memory, card)[0] == pytest.approx(pool.printed[0], abs=1.0)
