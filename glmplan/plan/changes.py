@@ -162,7 +162,8 @@ def _engines(solution: Solution) -> Iterator[Looked]:
         running = load_engine(engine).running
         if engine == asked.engine or running is None or load_memory_rule(engine).host_experts or not free:
             continue
-        same_files = mine is not None and mine.reads == running.reads
+        common = kept.form in ("safetensors", "gguf")
+        same_files = mine is not None and mine.reads == running.reads and common
         weights = kept if same_files else _own_files(asked, engine)
         if weights is None:
             continue
