@@ -64,6 +64,9 @@ def main() -> None:
     parser.add_argument("engine", choices=READ)
     parser.add_argument("wheels", nargs="+", type=Path)
     given = parser.parse_args()
+    for wheel in given.wheels:
+        if not zipfile.is_zipfile(wheel) or wheel.name.count("-") < 4:
+            parser.error(f"{wheel}: no wheel, as `pip download --no-deps` fetches it")
     file = ROOT / "hardware_db" / "engines" / "flags" / f"{given.engine}.toml"
     kept = {one["version"]: one for one in rtoml.load(file).get("versions", [])} if file.is_file() else {}
     for wheel in given.wheels:

@@ -318,4 +318,6 @@ def main(path: str) -> None:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 2 or not Path(sys.argv[1]).is_file():
+        sys.exit("\n".join([*(f"{name}: no such file" for name in sys.argv[1:2]), *__doc__.splitlines()[:3]]))
     main(sys.argv[1])

@@ -89,6 +89,8 @@ DS4_BENCH = "ds4-speed-bench"
 WIKI = "https://github.com/voipmonitor/rtx6kpro/tree/29f3863/"
 ACCEPTANCE_COLUMNS = ["run", "model", "method", "draft_tokens", "verify_tokens", "engine", "engine_version",
                       "concurrency", "text", "acceptance_length", "basis", "source"]  # fmt: skip
+#: parts that a table names too widely: campaign and name → part
+PARTS = {("anl-llm-inference-bench-2024", "gh200"): "gh200-96gb"}  # deepwiki.com/argonne-lcf/LLM-Inference-Bench
 _CC32 = WIKI + "models/glm5.1/glm51-sglang-vllm-cc32-state-2026-05-03.md"
 #: acceptance lengths that pages state apart from any row
 STATED = [
@@ -205,7 +207,7 @@ def cells(run: Run) -> dict[str, str]:
         "id": run.id,
         "campaign": campaign_of(run),
         "model": run.model,
-        "accelerator": run.accelerator_given.partition("(")[0].strip(),
+        "accelerator": PARTS.get((campaign_of(run), name := run.accelerator_given.partition("(")[0].strip()), name),
         "weights": run.weights or "",
         "kv_cache": run.kv_cache or "",
         "engine": run.engine or "",
@@ -311,7 +313,8 @@ def main(arguments: list[str]) -> int:
     found = sorted(Path(arguments[0]).glob("*.csv")) if len(arguments) == 1 else []
     tables = [path for path in found if "campaign" in path.read_text(encoding="utf-8").partition("\n")[0].split(",")]
     if not tables:
-        print(__doc__)
+        said = (f"{folder}: no table with a column `campaign`" for folder in arguments[:1])
+        print(__doc__, *said, sep="\n", file=sys.stderr)
         return 2
     for path in found:
         if path not in tables:

@@ -45,7 +45,7 @@ def refresh(config: Path, name: str) -> str:
 def main(arguments: list[str]) -> int:
     """Refresh the models of the catalogue that have a config in the folder, and those named."""
     if not arguments or not Path(arguments[0]).is_dir():
-        print(__doc__)
+        print(__doc__, *(f"{folder}: no such folder" for folder in arguments[:1]), sep="\n", file=sys.stderr)
         return 2
     wanted = {model_key(name) for name in arguments[1:]}
     known = {}

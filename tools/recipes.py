@@ -25,6 +25,10 @@ COLUMNS = (
     "engine", "since", "checkpoint", "precision", "accelerator", "cards", "mode", "verified", "flags", "env", "date",
     "source",
 )  # fmt: skip
+READ = {
+    "checkpoint", "accelerator", "verified", "engine", "min_version", "precision", "gpus_or_tp", "mode", "recommended",
+    "flags", "env", "date", "source",
+}  # fmt: skip
 #: what is no option of the model but of the place it runs in
 _PLACE = re.compile(r"--(host|port|served-model-name|data-parallel-(address|rpc-port|start-rank)|node-rank|nnodes)\b")
 
@@ -94,8 +98,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("snapshot", type=Path)
     given = parser.parse_args()
+    if not given.snapshot.is_file():
+        parser.error(f"{given.snapshot}: no such file")
     with given.snapshot.open(encoding="utf-8", newline="") as stream:
-        found = kept_rows(list(csv.DictReader(stream)))
+        reader = csv.DictReader(stream)
+        missing = READ - set(reader.fieldnames or ())
+        if missing:
+            parser.error(f"{given.snapshot}: without the columns {', '.join(sorted(missing))}")
+        found = kept_rows(list(reader))
+    if not found:
+        parser.error(f"{given.snapshot}: no recipe of a model and a part of the catalogue")
     folder = ROOT / "hardware_db" / "recipes"
     folder.mkdir(exist_ok=True)
     for model, rows in found.items():

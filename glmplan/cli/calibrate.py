@@ -34,6 +34,9 @@ def command(
         list[str] | None, typer.Option(help="With kernels: fit only this part; may be repeated.")
     ] = None,
     page: Annotated[Path | None, typer.Option(help="With kernels: file for the page of errors.")] = None,
+    wheel: Annotated[
+        Path | None, typer.Option(help="With kernels: a wheel with kernel tables, instead of the installed package.")
+    ] = None,
     without_holdout: Annotated[
         bool,
         typer.Option("--without-holdout", help="For development: leave the groups of calibration/holdout.toml out."),
@@ -52,7 +55,9 @@ def command(
     if what is What.kernels:
         from glmplan.cli.calibrate_kernels import run
 
-        written = run(accelerator or (), out, page)
+        written, changed = run(accelerator or (), out, page, wheel=wheel)
+        for line in changed:
+            say(line)
     else:
         from glmplan.calibrate.all_fits import calibrate_everything
         from glmplan.cli.progress import steps

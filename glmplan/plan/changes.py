@@ -164,7 +164,8 @@ def _engines(solution: Solution) -> Iterator[Looked]:
         running = load_engine(engine).running
         if engine == asked.engine or running is None or load_memory_rule(engine).host_experts or not free:
             continue
-        same_files = mine is not None and mine.reads == running.reads
+        common = kept.form in ("safetensors", "gguf")
+        same_files = mine is not None and mine.reads == running.reads and common
         weights = kept if same_files else _own_files(asked, engine)
         if weights is None:
             continue
@@ -181,7 +182,7 @@ def _own_files(asked: Asked, engine: str) -> Checkpoint | None:
     running, part = load_engine(engine).running, asked.machine.accelerator
     if running is None or (running.reads == _APPLE_FILES) != (part.vendor == "Apple"):
         return None
-    fits = [one for one in asked.model.checkpoints if _form(one) == running.reads]
+    fits = [one for one in asked.model.checkpoints if one.form == running.reads]
     smaller = [one for one in fits if _bits(one) <= _bits(asked.checkpoint) + 0.1]
     return max(smaller, key=_bits) if smaller else min(fits, key=_bits, default=None)
 
@@ -190,19 +191,12 @@ def _own_files(asked: Asked, engine: str) -> Checkpoint | None:
 _APPLE_FILES = MLX_ENGINE
 
 
-def _form(checkpoint: Checkpoint) -> str:
-    """In which files a checkpoint is published, as engines say what they read."""
-    if checkpoint.name.startswith(_APPLE_FILES):
-        return _APPLE_FILES
-    return "gguf" if checkpoint.file_bits_per_weight is not None else "safetensors"
-
-
 def _other_checkpoints(solution: Solution) -> Iterator[Looked]:
     """Another checkpoint in the same files, where the engine does not run the one asked for: the nearest in size."""
     asked = solution.asked
     others = [one for one in asked.model.checkpoints if one.name != asked.checkpoint.name]
     # a file of the same format from somebody else would not run either
-    same = [one for one in others if _form(one) == _form(asked.checkpoint) and _bits(one) != _bits(asked.checkpoint)]
+    same = [one for one in others if one.form == asked.checkpoint.form and _bits(one) != _bits(asked.checkpoint)]
     for one in sorted(same, key=lambda one: abs(_bits(one) - _bits(asked.checkpoint)))[:4]:
         other = _try(asked.but(checkpoint=one), solution.options)
         if other is not None and other.best.terms.blocked is None and other.best.verdict != "does_not_fit":
@@ -406,9 +400,7 @@ def _smaller_checkpoints(solution: Solution, verdict: str) -> Iterator[Looked]:
     """The largest smaller checkpoint of the same model that fits, or that is faster where the one asked for fits."""
     asked = solution.asked
     mine = _bits(asked.checkpoint)
-    smaller = [
-        one for one in asked.model.checkpoints if _bits(one) < 0.97 * mine and _form(one) == _form(asked.checkpoint)
-    ]
+    smaller = [one for one in asked.model.checkpoints if _bits(one) < 0.97 * mine and one.form == asked.checkpoint.form]
     for one in sorted(smaller, key=_bits, reverse=True)[: 1 if verdict == "fits" else 4]:
         other = _try(asked.but(checkpoint=one), solution.options)
         if other is None or other.best.terms.blocked is not None:

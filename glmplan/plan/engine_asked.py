@@ -45,9 +45,9 @@ def engine_asked(given: object, checkpoint: Checkpoint, machine: Machine, assume
             raise SpecError("is not a known engine", field="--engine", value=given, choices=engine_names())
         return name
     part = machine.accelerator
-    if checkpoint.name.startswith("mlx"):
+    if checkpoint.form == "mlx":
         engine, why = MLX_ENGINE, "the weights are in MLX form"
-    elif checkpoint.file_bits_per_weight is not None or _is_gguf(checkpoint):
+    elif checkpoint.form == "gguf" or _is_gguf(checkpoint):
         engine, why = _GGUF_ENGINE, "the weights are a GGUF file"
     elif part.vendor == "Apple":
         engine, why = MLX_ENGINE, "the part is Apple silicon"

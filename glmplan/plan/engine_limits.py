@@ -137,6 +137,7 @@ class Obstacles:
             options=options,
             engine_version=version,
             weights=_weights_name(asked),
+            files=asked.checkpoint.form,
             context=asked.full_request if asked.context else None,
         )
         self.base = replace(found, memory_fraction=asked.settings.memory_fraction)
@@ -293,9 +294,9 @@ def _varying(wall: Wall) -> tuple[str, ...]:
 
 
 def _final(wall: Wall) -> bool:
-    """Whether the engine does not run the model on the silicon at all: no fallback, switch, patch or later version."""
+    """Whether the engine never runs the model on the silicon, or never reads its files: nothing lifts the wall."""
     when = wall.when
-    of_model = bool(when.models or when.features or when.weights) and bool(when.compute_capability)
+    of_model = bool(when.models or when.features or when.weights) and bool(when.compute_capability) or bool(when.files)
     lifted = bool(when.unless or when.options or wall.until or wall.fixed_by)
     return wall.severity == "error" and of_model and not lifted and not wall.instead.model_dump(exclude_none=True)
 

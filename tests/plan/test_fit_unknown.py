@@ -26,7 +26,7 @@ def test_a_part_without_matrix_rates_gives_decode_figures_only():
 
 
 def test_a_part_without_bandwidth_still_says_what_fits():
-    answer = fit_answer(Words("llama-3.1-8b", "gh200"))
+    answer = fit_answer(Words("llama-3.1-8b", "rtx-pro-6000d"))
     assert answer.verdict == "fits"
     assert answer.users == () and "memory_bandwidth" in answer.unknown
     assert "no speed can be given" in fit_text(answer)

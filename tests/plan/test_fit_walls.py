@@ -17,6 +17,28 @@ def test_an_engine_that_never_runs_the_model_on_the_silicon_does_not_fit_and_ano
     assert answer.users == () and answer.command == ()
 
 
+@pytest.mark.parametrize(
+    ("model", "machine", "engine"),
+    [
+        ("glm-5.1-mlx-2.906bpw", "m3-ultra", "vllm"),
+        ("glm-5.3-flash-mlx-8bit", "4xrtx-pro-6000-ws", "llama.cpp"),
+        ("glm-4.6-exl3-3.00bpw", "4xrtx-pro-6000-ws", None),
+    ],
+)
+def test_files_that_an_engine_does_not_read_do_not_run_with_it_and_no_other_engine_is_said_to_read_them(
+    model, machine, engine
+):
+    answer = fit_answer(Words(model, machine, engine=engine))
+    assert answer.verdict == "does_not_fit" and answer.command == ()
+    assert answer.headline.startswith(f"does not run with {answer.asked.engine}")
+    files = answer.asked.checkpoint.form
+    assert files.upper() in answer.headline
+    readers = {"mlx"} if files == "mlx" and machine == "m3-ultra" else set()
+    assert {
+        one.what.split()[0] for one in answer.changes if one.name == "engine" and " with " not in one.what
+    } <= readers
+
+
 def test_an_error_that_a_patch_lifts_is_a_warning_with_what_to_do():
     answer = fit_answer(Words("glm-5.1-nvfp4", "6xrtx-pro-6000-ws", engine_version="0.19.0"))
     wall = next(one for one in answer.warnings if one.name == "vllm-glm-moe-dsa-unknown-to-transformers")

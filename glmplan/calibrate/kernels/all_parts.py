@@ -14,7 +14,8 @@ import numpy as np
 from glmplan.calibrate.kernels.collective_tables import all_reduces
 from glmplan.calibrate.kernels.fit import Rows, errors, fit_collective, fit_rows, join, rows_of
 from glmplan.calibrate.kernels.part_tables import campaigns
-from glmplan.calibrate.kernels.tables import PACKAGE, PARTS, Campaign, package_root
+from glmplan.calibrate.kernels.tables import PACKAGE, Campaign, package_root, parts_in
+from glmplan.errors import SpecError
 from glmplan.facts.catalogue.accelerators import load_accelerator
 from glmplan.facts.files import write_atomically
 from glmplan.physics.kernels.fits import KernelFit, fit_row
@@ -210,9 +211,13 @@ def _primary(members: Iterable[_Measured]) -> list[_Measured]:
 
 
 def calibrate_kernels(
-    parts: Sequence[str] = (), *, root: Path | None = None, progress: Callable[[str], None] = lambda _: None
+    parts: Sequence[str] = (),
+    *,
+    root: Path | None = None,
+    package: str | None = None,
+    progress: Callable[[str], None] = lambda _: None,
 ) -> KernelCalibration:
-    """Read the installed kernel tables and fit utilisation.
+    """Read kernel tables and fit utilisation.
 
     Parameters
     ----------
@@ -220,6 +225,8 @@ def calibrate_kernels(
         Accelerators to fit; all by default. Priors are made only of all.
     root : Path, optional
         Folder of the tables; the installed package by default.
+    package : str, optional
+        Name and version of what holds them; those of the installed package by default.
     progress : callable, optional
         Told what is done next.
 
@@ -231,19 +238,17 @@ def calibrate_kernels(
     Raises
     ------
     SpecError
-        If the package is not installed.
+        If the package is not installed, or there are no tables of a part.
     """
-    from importlib.metadata import PackageNotFoundError, version
-
-    found = KernelCalibration()
-    try:
-        found.package = f"{PACKAGE} {version(PACKAGE)}"
-    except PackageNotFoundError:
-        found.package = f"{PACKAGE} (unknown version)"
     root = package_root() if root is None else root
+    folders = {name: folder for folder, name in parts_in(root).items() if name is not None}
+    for name in parts:
+        if name not in folders:
+            raise SpecError("has no kernel tables", field="--accelerator", value=name, choices=folders)
+    found = KernelCalibration(package=package or _installed())
     everything: list[_Measured] = []
-    for folder, name in PARTS.items():
-        if (parts and name not in parts) or not (root / folder).is_dir():
+    for name, folder in folders.items():
+        if parts and name not in parts:
             continue
         progress(name)
         part = load_accelerator(name)
@@ -275,6 +280,16 @@ def calibrate_kernels(
                 relatives = [m for m in members if m.family == family]
                 found.priors.append(_pooled(family, relatives, alone=everyone.part_log_sd))
     return found
+
+
+def _installed() -> str:
+    """Name and version of the installed package."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return f"{PACKAGE} {version(PACKAGE)}"
+    except PackageNotFoundError:
+        return f"{PACKAGE} (unknown version)"
 
 
 _HEADER = """\

@@ -40,7 +40,7 @@ def all_reduces(root: Path, part: str) -> Iterator[AllReduceTable]:
     root : Path
         Folder from `package_root`.
     part : str
-        Folder of the part, a key of `PARTS`.
+        Folder of the part, as `parts_in` names it.
 
     Yields
     ------

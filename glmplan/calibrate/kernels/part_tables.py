@@ -9,12 +9,12 @@ from typing import Any
 from glmplan.calibrate.kernels.latent_tables import block_rows, latent_decode_rows, latent_prefill_rows
 from glmplan.calibrate.kernels.state_tables import state_campaigns
 from glmplan.calibrate.kernels.tables import (
-    PARTS,
     Campaign,
     Table,
     decode_attention_rows,
     expert_rows,
     gemm_rows,
+    part_named,
     prefill_attention_rows,
     read_tables,
 )
@@ -46,7 +46,7 @@ def campaigns(root: Path, part: str) -> Iterator[Campaign]:
     root : Path
         Folder from `package_root`.
     part : str
-        Folder of the part, a key of `PARTS`.
+        Folder of the part, as `parts_in` names it.
 
     Yields
     ------
@@ -61,7 +61,7 @@ def campaigns(root: Path, part: str) -> Iterator[Campaign]:
                         continue
                     variant = "shared-" if "skip_indexer" in backend else "dense-" if "dense_mha" in backend else ""
                     yield Campaign(
-                        part=PARTS[part],
+                        part=part_named(part) or part,
                         kernel=variant + kernel,
                         engine=f"{engine} {version}",
                         precision=precision,

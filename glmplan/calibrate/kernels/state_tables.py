@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from glmplan.calibrate.kernels.tables import FORMATS, PARTS, Campaign, grouped, read_tables, take
+from glmplan.calibrate.kernels.tables import FORMATS, Campaign, grouped, part_named, read_tables, take
 from glmplan.physics.kernels.state_counts import (
     convolution_work,
     exchange_work,
@@ -48,7 +48,7 @@ def _delta_rule(root: Path, part: str) -> Iterator[Campaign]:
                 else:
                     kernel, work = "recurrent-prefill", recurrent_prefill_work(t["batch_size"], tokens, **shape)
                 yield Campaign(
-                    part=PARTS[part],
+                    part=part_named(part) or part,
                     kernel=kernel,
                     engine=f"{engine} {version}",
                     precision="bf16",
@@ -107,7 +107,7 @@ def _exchange(root: Path, part: str) -> Iterator[Campaign]:
                     value_bytes=FORMATS[sent][2] if phase == "dispatch" else 2.0,  # results come back in BF16
                 )
                 yield Campaign(
-                    part=PARTS[part],
+                    part=part_named(part) or part,
                     kernel=f"expert-{phase}",
                     engine=f"{engine} {version}",
                     precision=FORMATS[sent][0],
@@ -128,7 +128,7 @@ def state_campaigns(root: Path, part: str) -> Iterator[Campaign]:
     root : Path
         Folder from `package_root`.
     part : str
-        Folder of the part, a key of `PARTS`.
+        Folder of the part, as `parts_in` names it.
 
     Yields
     ------

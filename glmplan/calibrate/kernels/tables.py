@@ -13,6 +13,7 @@ end-to-end. What each table means was checked against physics, and rows that can
 
 from __future__ import annotations
 
+import importlib.util
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from typing import Any
 import numpy as np
 
 from glmplan.errors import SpecError
+from glmplan.facts.catalogue.accelerators import accelerator_aliases, accelerator_names
 from glmplan.facts.engines.kernels import attention_rule
 from glmplan.physics.kernels.counts import (
     attention_decode_work,
@@ -37,7 +39,6 @@ __all__ = [
     "FORMATS",
     "KV_BYTES",
     "PACKAGE",
-    "PARTS",
     "Campaign",
     "Rows",
     "Table",
@@ -47,8 +48,11 @@ __all__ = [
     "gemm_rows",
     "grouped",
     "package_root",
+    "part_named",
+    "parts_in",
     "prefill_attention_rows",
     "read_tables",
+    "readable",
     "sample",
     "take",
 ]
@@ -58,20 +62,6 @@ PACKAGE = "aisimulate"
 _MODULE = "aisimulate_core"
 #: a version is read whose table has at least this share of the rows of the fullest one [-]
 _FULL = 0.6
-
-#: folder in the package → name in the catalogue
-PARTS = {
-    "a100_sxm": "a100-80gb-sxm",
-    "h100_sxm": "h100-sxm",
-    "h200_sxm": "h200-sxm",
-    "b200_sxm": "b200-sxm",
-    "b300_sxm": "b300-sxm",
-    "gb200": "gb200",
-    "gb300": "gb300",
-    "l40s": "l40s",
-    "rtx_pro_6000_server": "rtx-pro-6000-server",
-    "b60": "arc-pro-b60",
-}
 
 #: the package's dtype → format, stored bytes, bytes inside the product, precision that computes
 FORMATS = {
@@ -125,6 +115,58 @@ class Campaign:
     points: int
 
 
+def part_named(folder: str) -> str | None:
+    """Name in the catalogue of a folder of tables, by the name of a part or one of its aliases.
+
+    Parameters
+    ----------
+    folder : str
+        Name of the folder, such as ``h200_sxm``.
+
+    Returns
+    -------
+    str or None
+        The accelerator; None where the catalogue has none of that name.
+
+    Examples
+    --------
+    >>> part_named("a100_sxm"), part_named("b60"), part_named("q1000")
+    ('a100-80gb-sxm', 'arc-pro-b60', None)
+    """
+    name = folder.replace("_", "-").lower()
+    found = accelerator_aliases().get(name, name)
+    return found if found in accelerator_names() else None
+
+
+def parts_in(root: Path) -> dict[str, str | None]:
+    """Return the parts of which there are tables.
+
+    Parameters
+    ----------
+    root : Path
+        Folder from `package_root`.
+
+    Returns
+    -------
+    dict
+        Folder → name in the catalogue, sorted by folder; None where the catalogue does not have the part.
+    """
+    folders = sorted(folder for folder in root.glob("*") if any(folder.glob("*/*/*/*_perf.parquet")))
+    return {folder.name: part_named(folder.name) for folder in folders}
+
+
+def readable() -> None:
+    """Raise unless what reads the tables is installed.
+
+    Raises
+    ------
+    SpecError
+        If `pyarrow` is missing.
+    """
+    if importlib.util.find_spec("pyarrow") is None:
+        raise SpecError("what reads kernel tables is missing: pip install 'glmplan[kernels]'")
+
+
 def package_root() -> Path:
     """Return the folder of the package's kernel tables.
 
@@ -138,12 +180,11 @@ def package_root() -> Path:
     SpecError
         If the package or `pyarrow` is not installed.
     """
-    import importlib.util
-
     spec = importlib.util.find_spec(_MODULE)
     if spec is None or not spec.submodule_search_locations or importlib.util.find_spec("pyarrow") is None:
         raise SpecError(
-            f"the kernel tables are missing: pip install 'glmplan[kernels]', then pip install --no-deps --pre {PACKAGE}"
+            "the kernel tables are missing: pip install 'glmplan[kernels]', then name their wheel with --wheel, or"
+            f" pip install --no-deps --pre {PACKAGE}"
         )
     return Path(next(iter(spec.submodule_search_locations))) / "systems" / "data"
 

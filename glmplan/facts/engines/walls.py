@@ -52,6 +52,8 @@ class Conditions:
         What the model has: words such as ``mla``, ``moe`` and ``mtp``; None when not said.
     weights, kv : str, optional
         Formats of weights and KV cache.
+    files : str, optional
+        Form of the weight files, such as ``gguf``.
     accelerator, compute_capability : str, optional
         Name of the part and its capability.
     count, tp, pp, dp, ep, dcp : int, optional
@@ -77,6 +79,7 @@ class Conditions:
     model: str | None = None
     features: frozenset[str] | None = None
     weights: str | None = None
+    files: str | None = None
     kv: str | None = None
     accelerator: str | None = None
     compute_capability: str | None = None
@@ -170,6 +173,7 @@ def _by_when(when: When, given: Conditions) -> Verdict:
     for value, patterns in (
         (given.model, when.models),
         (given.weights, when.weights),
+        (given.files, when.files),
         (given.kv, when.kv),
         (given.accelerator, when.accelerators),
         (given.compute_capability, when.compute_capability),

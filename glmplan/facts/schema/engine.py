@@ -124,7 +124,8 @@ def version_key(version: str) -> tuple[tuple[int, ...], int, int]:
 class When(Frozen):
     """When a wall stands: every condition that is written must hold.
 
-    `models` and `compute_capability` are patterns with `*`; `features` must all be there and none of `without`;
+    `models` and `compute_capability` are patterns with `*`; `files` are forms of weight files, as in
+    `Checkpoint.form`; `features` must all be there and none of `without`;
     numbers are conditions such as `">1"`; `options` are things switched on (all needed), `unless` lifts the wall.
     """
 
@@ -132,6 +133,7 @@ class When(Frozen):
     features: tuple[str, ...] = ()
     without: tuple[str, ...] = ()
     weights: tuple[str, ...] = ()
+    files: tuple[Literal["safetensors", "gguf", "mlx", "exl3"], ...] = ()
     kv: tuple[str, ...] = ()
     compute_capability: tuple[str, ...] = ()
     accelerators: tuple[str, ...] = ()

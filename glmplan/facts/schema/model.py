@@ -311,8 +311,9 @@ class Checkpoint(Frozen):
     """One published set of weights: which class of tensors is stored in which format.
 
     `bytes_published` is what the publisher states [B], `file_bits_per_weight` replaces the class formats for mixtures
-    such as GGUF files whose mean bits are all that is known. `smaller` and `larger` say by which share of the computed
-    size the true files may be smaller or larger (ends of a 90 % interval); nothing for what is published.
+    such as GGUF files whose mean bits are all that is known. With `includes_tower` false the image tower is a file of
+    its own, which the size does not count. `smaller` and `larger` say by which share of the computed size the true
+    files may be smaller or larger (ends of a 90 % interval); nothing for what is published.
     """
 
     name: str
@@ -322,12 +323,19 @@ class Checkpoint(Frozen):
     exceptions: tuple[FormatException, ...] = ()
     kv_default: str | None = None
     includes_mtp: bool = True
+    includes_tower: bool = True
     file_bits_per_weight: float | None = Field(None, gt=0.5, le=32)
     bytes_published: str | None = None
     smaller: float = Field(0.0, ge=0, lt=1)
     larger: float = Field(0.0, ge=0, lt=1)
     source: str
     note: str | None = None
+
+    @property
+    def form(self) -> str:
+        """In which files it is published, as engines say what they read; MLX and EXL3 files are named so."""
+        own = next((one for one in ("mlx", "exl3") if self.name.startswith(one)), None)
+        return own or ("gguf" if self.file_bits_per_weight is not None else "safetensors")
 
     @model_validator(mode="after")
     def _known_formats(self) -> Checkpoint:

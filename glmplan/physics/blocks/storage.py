@@ -186,4 +186,4 @@ def checkpoint_bytes(model: ModelSpec, checkpoint: Checkpoint) -> float:
     if checkpoint.includes_mtp and model.mtp is not None and model.mtp.own_embedding:
         own = sum(t.parameters * tensor_format(checkpoint, t, None).bytes for t in ends if t.tensor_class != "norm")
         total += own * model.mtp.layers
-    return total + model.extra_parameters * weight_format("bf16").bytes
+    return total + model.extra_parameters * checkpoint.includes_tower * weight_format("bf16").bytes

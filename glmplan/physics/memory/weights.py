@@ -194,7 +194,7 @@ def add_vocabulary(
                 rounded = allocated_bytes(alone, reserved=rule.loading.allocator == "reserved")
                 weights["rounding"] = weights.get("rounding", zero) + (rounded - alone) * copies
         weights[tensor.tensor_class] = weights.get(tensor.tensor_class, zero) + held
-    if model.extra_parameters and first and rule.loading.tower:
+    if model.extra_parameters and checkpoint.includes_tower and first and rule.loading.tower:
         whole = model.extra_replicated
         extra = (whole + (model.extra_parameters - whole) / degrees.tp) * weight_format("bf16").bytes
         weights["other"] = weights.get("other", zero) + extra

@@ -50,6 +50,10 @@ _PLAIN = {"fp8": "fp8-block"}
 _ALIKE = {"awq-int4": "int4", "gptq-int4": "int4", "int4-g32": "int4", "fp8-block": "fp8"}
 #: files of how many models, the nearest in size, say what a mixture holds on another one [-]
 _NEAREST = 3
+#: mean bits below which a name says least, [bit]
+_FEW_BITS = 3.2
+#: native format of experts that mixtures keep
+_KEPT = "mxfp4"
 _FIELDS = {"name", "model", "kind", "parameters_b", "bits", "spread", "note"}
 
 
@@ -90,11 +94,12 @@ def _table() -> dict[str, Any]:
 @cache
 def _mixtures() -> dict[str, tuple[Mixture, ...]]:
     file = data_folder("hardware_db") / "formats" / "mixtures.toml"
-    usual = float(_table()["spread"]["mixture"])
+    spread = _table()["spread"]
     found: dict[str, list[Mixture]] = {}
     for entry in read_entries(file, "mixtures", _FIELDS):
         plain = {key: value for key, value in entry.items() if key != "note"}
-        found.setdefault(str(entry["name"]), []).append(Mixture(**{"spread": usual, **plain}))
+        usual = spread["mixture_of_few_bits" if float(entry["bits"]) < _FEW_BITS else "mixture"]
+        found.setdefault(str(entry["name"]), []).append(Mixture(**{"spread": float(usual), **plain}))
     return {name: tuple(rows) for name, rows in found.items()}
 
 
@@ -178,7 +183,8 @@ def checkpoint_for(
     Notes
     -----
     Quantised checkpoints keep some matrices wider by no common rule, so the uniform size is the least: true files are
-    up to 14 % larger (58 of 61 in the catalogue). A mixture of one name differs by 12 % between models, both ways.
+    up to 14 % larger (58 of 61 in the catalogue). A mixture of one name differs by 12 % between models,
+    both ways, one of few bits by 22 %; experts in MXFP4 stay so in every wider mixture.
 
     Examples
     --------
@@ -275,6 +281,9 @@ def _mixture(model: ModelSpec, key: str) -> Checkpoint | None:
         return None
     rows = mixtures_of(model, name)
     middle = median(row.bits for row in rows)
+    native = _default(model)
+    if _bulk(native) == _KEPT and (own := 8.0 * checkpoint_bytes(model, native) / _parameters(model)) < middle:
+        return _as_native(model, native, name, own)
     spread = max(row.spread for row in rows)
     smaller = max(spread, 1.0 - min(row.bits for row in rows) / middle)
     larger = max(spread, max(row.bits for row in rows) / middle - 1.0)
@@ -289,6 +298,25 @@ def _mixture(model: ModelSpec, key: str) -> Checkpoint | None:
         note=f"no size of a {name} file of {model.name} is known: {middle:.2f} bits for each weight as of {models}, "
         f"so the weights may be {smaller:.0%} smaller or {larger:.0%} larger",
     )  # fmt: skip
+
+
+def _bulk(checkpoint: Checkpoint) -> str:
+    return checkpoint.formats.get("routed_experts") or checkpoint.default
+
+
+def _as_native(model: ModelSpec, native: Checkpoint, name: str, bits: float) -> Checkpoint:
+    """A mixture wider than the model's own files: nobody widens weights that GGUF has a type for."""
+    spread = float(_table()["spread"]["kept"])
+    return Checkpoint(
+        name=name,
+        file_bits_per_weight=round(bits, 4),
+        includes_mtp=native.includes_mtp,
+        smaller=spread,
+        larger=spread,
+        source=f"{model.name} {native.name}, whose {_KEPT.upper()} experts a file of any wider mixture keeps",
+        note=f"no size of a {name} file of {model.name} is known: its experts stay in {_KEPT.upper()}, so {bits:.2f} "
+        f"bits for each weight as in {native.name}; the weights may be {spread:.0%} smaller or larger",
+    )
 
 
 def _uniform(model: ModelSpec, name: str) -> Checkpoint:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 import sys
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,7 @@ from glmplan.calibrate.kernels.all_parts import calibrate_kernels, write_kernel_
 from glmplan.calibrate.kernels.fit import errors, fit_collective, fit_rows, rows_of
 from glmplan.calibrate.kernels.page import kernels_page
 from glmplan.calibrate.kernels.part_tables import campaigns
-from glmplan.calibrate.kernels.tables import Campaign, package_root, sample
+from glmplan.calibrate.kernels.tables import Campaign, package_root, part_named, sample
 from glmplan.cli.calibrate_kernels import run
 from glmplan.errors import SpecError
 from glmplan.facts.folders import data_folder
@@ -26,6 +27,10 @@ from glmplan.physics.kernels.utilisation import CollectiveParams, KernelParams, 
 
 PLANTED = KernelParams(floor=5e-6, bandwidth=0.8, flop=0.6, rows_half=20.0, tiles_half=15.0, sharpness=3.0)
 PEAKS = {"peak_flop": 989e12, "peak_bandwidth": 4.8e12}  # h200-sxm
+
+has_tables = pytest.mark.skipif(
+    not (sys.platform == "linux" and platform.machine() == "x86_64"), reason="the tables have a wheel for Linux x86-64"
+)
 
 
 def shapes() -> tuple[np.ndarray, ...]:
@@ -161,6 +166,48 @@ def test_a_run_repeats_itself_byte_for_byte_and_its_page_names_every_part(tmp_pa
     assert "| gemm | bf16 |" in page
 
 
+def wheel_of(folder: Path, root: Path) -> Path:
+    """A wheel with the tables of `root`, and with things beside them that no one may unpack."""
+    wheel = folder / "tables-1.2.3-py3-none-any.whl"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        for file in sorted(root.rglob("*.parquet")):
+            archive.write(file, f"some_core/systems/data/{file.relative_to(root)}")
+        archive.writestr("some_core/systems/data/../../../../gemm/x/1/escaped_perf.parquet", b"")
+        archive.writestr("some_core/__init__.py", b"raise SystemExit('a wheel is read, not run')")
+    return wheel
+
+
+def test_a_wheel_of_kernel_tables_is_read_in_one_command_which_lists_what_changed(tmp_path):
+    write_gemm(tmp_path / "tables", "7.7", 448)
+    (tmp_path / "tables" / "h200_sxm").rename(tmp_path / "tables" / "h200_sxm_of_elsewhere")
+    write_gemm(tmp_path / "tables", "7.7", 448)
+    written, changed = run(out=tmp_path / "fits", wheel=wheel_of(tmp_path, tmp_path / "tables"))
+    assert [file.name for file in written] == ["h200-sxm.toml", "priors.toml", "kernels.md"]
+    assert 'source = "kernel tables of tables 1.2.3' in written[0].read_text(encoding="utf-8")
+    shipped = len(kernel_fits("h200-sxm"))
+    assert changed[0].startswith(f"h200-sxm: 1 fits, 1 new, {shipped} gone, 0 with another error; median error")
+    assert changed[1] == "  new: gemm vllm 7.7 bf16 torch"
+    assert "no part of the catalogue, left out: h200_sxm_of_elsewhere (give the part an alias of that name)" in changed
+    assert changed[-1].startswith("no tables, fits left as they are: a100-80gb-sxm, arc-pro-b60")
+    assert not list(tmp_path.rglob("escaped_perf.parquet"))
+
+
+def test_a_wheel_without_kernel_tables_or_a_file_that_is_no_wheel_is_refused_by_its_name(tmp_path):
+    with pytest.raises(SpecError, match=r"tables-1\.2\.3.*holds no kernel tables"):
+        run(out=tmp_path / "fits", wheel=wheel_of(tmp_path, tmp_path))
+    (tmp_path / "no.whl").write_bytes(b"not an archive")
+    with pytest.raises(SpecError, match=r"no\.whl"):
+        run(out=tmp_path / "fits", wheel=tmp_path / "no.whl")
+    assert not (tmp_path / "fits").exists()
+
+
+@has_tables
+def test_every_part_with_committed_fits_is_found_by_the_name_of_its_folder_of_tables():
+    folders = {path.name: part_named(path.name) for path in package_root().iterdir() if path.is_dir()}
+    fits = {file.stem for file in (data_folder("calibration") / "fits" / "kernels").glob("*.toml")} - {"priors"}
+    assert fits <= set(folders.values())
+
+
 def test_a_sample_is_spread_and_repeats_itself():
     chosen = sample(10_000, 100)
     assert len(set(chosen.tolist())) == 100
@@ -173,9 +220,7 @@ def test_an_unknown_part_is_refused_with_the_nearest_name():
         run(["h200-sxn"])
 
 
-@pytest.mark.skipif(
-    not (sys.platform == "linux" and platform.machine() == "x86_64"), reason="the tables have a wheel for Linux x86-64"
-)
+@has_tables
 def test_the_committed_fits_of_a_part_can_be_made_again():
     found = calibrate_kernels(["arc-pro-b60"], root=package_root())
     again = {(f.kernel, f.engine, f.precision, f.backend): f.median for f in found.parts["arc-pro-b60"]}

@@ -268,6 +268,22 @@ def test_checkpoints_have_the_published_size_or_the_reason_is_known(name, checkp
         assert error <= 0.005
 
 
+#: files whose format has a fixed number of bits, and it [bit]: blocks of 32 with a scale of 16 bits, groups of 64 with two
+FIXED = {"q8_0": 8.5, "mlx-8bit": 8.5, "mlx-6bit": 6.5, "mlx-5bit": 5.5, "mlx-4bit": 4.5, "bf16-gguf": 16.0}
+#: files under such a name that keep what their model stores in FP4
+STAY_FP4 = {("deepseek-v4-flash", "mlx-4bit"), ("deepseek-v4-pro", "mlx-4bit")}
+
+
+@pytest.mark.parametrize(
+    ("name", "checkpoint"),
+    [(n, c.name) for n in model_names() for c in load_model(n).checkpoints if c.name in FIXED and c.bytes_published],
+)
+def test_a_published_file_of_a_format_of_fixed_width_has_that_width_over_the_counted_weights(name, checkpoint):
+    bits = load_model(name).checkpoint(checkpoint).file_bits_per_weight
+    same = bits == pytest.approx(FIXED[checkpoint], rel=0.007)
+    assert same != ((name, checkpoint) in STAY_FP4)
+
+
 def test_glm_5_1_caches_what_running_servers_print():
     glm = load_model("glm-5.1")
     # "29.32 GB -> 314,304 tokens" (SGLang, BF16), "19.12 GiB -> 329,792 tokens" (vLLM, FP8, with the MTP layer):

@@ -50,7 +50,7 @@ TOTALS = {
 REFUSED = {
     "a KV pool of 4,578 tokens decides how many ran at once, which is not stated": 6,
     "a cold start of the first cell, as the page says": 6,
-    "gh200": 36,
+    "gh200-96gb": 36,
     "how the accelerators were divided (TP, DP) is not printed": 9,
     "model": 134,
     "no drafted token was accepted": 6,

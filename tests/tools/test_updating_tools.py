@@ -1,0 +1,41 @@
+"""The commands of docs/guide/updating.md, typed wrongly: the last line names what is wrong, without a traceback."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def run(*words: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, *words]
+    return subprocess.run(command, cwd=ROOT, env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("tools/recipes.py", "absent.csv"),
+        ("tools/engine_flags.py", "vllm", "absent.whl"),
+        ("tools/import_models.py", "absent"),
+        ("tools/import_measurements.py", "absent"),
+        ("tools/harvest_settings.py", "absent.csv"),
+        ("-c", "from glmplan.cli import main; main()", "calibrate", "kernels", "--wheel", "absent.whl"),
+    ],
+)
+def test_a_file_that_is_not_there_is_named_without_a_traceback(words):
+    done = run(*words)
+    assert done.returncode != 0
+    assert "absent" in done.stderr and "Traceback" not in done.stderr
+
+
+def test_a_table_of_another_form_is_refused_by_its_missing_columns(tmp_path):
+    (tmp_path / "recipes.csv").write_text("checkpoint,flags\na/b,--tp 8\n", encoding="utf-8")
+    done = run("tools/recipes.py", str(tmp_path / "recipes.csv"))
+    assert done.returncode == 2
+    assert "without the columns accelerator, date, engine" in done.stderr
