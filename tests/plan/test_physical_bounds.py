@@ -120,10 +120,12 @@ def weights_read(one: Plan) -> float:
     model = load_model(one.model)
     checkpoint = next(each for each in model.checkpoints if each.name == one.form)
     counted = model_parameters(model)
-    # routed experts are nowhere stored in more bits than the rest, of which a token uses all
-    each = checkpoint_bytes(model, checkpoint) / (counted.total + counted.mtp)
-    used = counted.active - 2 * model.vocabulary * model.hidden
-    return 0.0 if counted.looked_up else max(used, 0) * each
+    # what a token need not read and files keep in more bits than the rest: both ends, drafting layers, a tower
+    ends = (1 if model.tied_embedding else 2) * model.vocabulary * model.hidden
+    wide = ends + counted.mtp + counted.mtp_vocabulary + model.extra_parameters
+    # routed experts are nowhere stored in more bits than the other layers, of which a token uses all
+    each = (checkpoint_bytes(model, checkpoint) - 2.0 * wide) / (counted.total - ends)
+    return 0.0 if counted.looked_up else max(counted.active - model.vocabulary * model.hidden, 0) * max(each, 0.0)
 
 
 def operations(one: Plan) -> float:
