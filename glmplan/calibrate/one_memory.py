@@ -109,7 +109,7 @@ def unified_rows(runs: list[Run]) -> list[UnifiedRow]:
         bandwidth = d.accelerator.need("memory_bandwidth")
         # the figure weighs decoding steps only; what prompts would read does not count
         work = one_memory_work(d.model, d.checkpoint, seen.points, kv=d.kv)
-        found.append(UnifiedRow(run, run.accelerator, run.model, bandwidth, rate, seen.figures["request_rate"], work))
+        found.append(UnifiedRow(run, run.accelerator, run.model, bandwidth, rate, seen.figures["user_rate"], work))
     return found
 
 

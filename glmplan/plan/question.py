@@ -32,6 +32,8 @@ __all__ = [
 
 #: request that is taken when no lengths are given: a chat turn with some history [token]
 DEFAULT_INPUT, DEFAULT_OUTPUT = 2048, 512
+#: pieces that a prompt is read in at most: a million tokens in steps of 2,048 [-]
+_PIECES = 512
 _KV_WORDS = {"auto": None, "fp8_e4m3": "fp8", "fp8_e5m2": "fp8", "fp16": "f16", "bfloat16": "bf16", "f8": "fp8"}
 
 
@@ -284,6 +286,7 @@ def read_words(words: Words) -> Asked:
     if longest is not None and context is not None and context > longest:
         raise SpecError(f"is beyond --max-model-len {longest:,}", field="--context", value=context)
     inputs, outputs = _lengths(words, context, longest, choice.model, assumed)
+    _bounded_pieces(settings.max_num_batched_tokens, inputs)
     mtp, acceptance = _drafting(words, choice.model, assumed)
     version = _version(words.engine_version, engine, assumed)
     users = asked_users(words.users, machine)
@@ -388,6 +391,13 @@ def _settings(words: Words, engine: str, assumed: list[str]) -> Settings:
         attention_backend=backend,
         graphs=not _flag("--eager", words.eager),
     )
+
+
+def _bounded_pieces(budget: int | None, inputs: int) -> None:
+    """Refuse steps so short that a prompt is read in more pieces than any engine makes of one."""
+    if budget is not None and budget * _PIECES < inputs:
+        message = f"makes {-(-inputs // budget):,} steps of a prompt of {inputs:,} tokens: at least"
+        raise SpecError(f"{message} {-(-inputs // _PIECES)}", field="--max-num-batched-tokens", value=budget)
 
 
 def _lengths(

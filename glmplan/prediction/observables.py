@@ -45,7 +45,7 @@ class Observables:
     decode_requests, decode_context, prefill_tokens, prefill_context, decode_shared, arrivals, prompt : (k,) array
         What each kind of step holds; the last two are work of the front end outside of steps.
     figures : dict of str to Observable
-        ``ttft``, ``ttft_p50``, ``tpot``, ``itl_p50`` [s]; ``output_rate``, ``request_rate``, ``total_rate``,
+        ``ttft``, ``ttft_p50``, ``tpot``, ``itl_p50`` [s]; ``output_rate``, ``user_rate``, ``total_rate``,
         ``prefill_rate`` [token/s].
     running : float
         Largest number of requests that one server runs at once, [-]
@@ -164,7 +164,7 @@ def _decode(load: Load) -> Observables:
         "itl_p50": Observable(steps),
         "ttft": Observable(prefill * chunks + front),
         "output_rate": Observable(steps, scale=running, rate=True),
-        "request_rate": Observable(steps, scale=1.0, rate=True),
+        "user_rate": Observable(steps, rate=True),
     }
     return Observables(
         decode_requests=decode * running,
@@ -206,7 +206,6 @@ def _serving(load: Load) -> Observables:
     )
     zero, one = np.zeros(1), np.ones(1)
     depth = load.context + (load.input_tokens if load.prefix_cached else 0.0)
-    per_request = mix.answer_tokens
     # a user's next request passes the front end while the others' are served: alone it waits, among many it is hidden
     wall = np.append(mix.wall, requests / concurrency)
     figures = {
@@ -215,13 +214,11 @@ def _serving(load: Load) -> Observables:
         "tpot": Observable(np.append(mix.tpot, 0.0)),
         "itl_p50": Observable(np.append(mix.itl_median, 0.0)),
         "output_rate": Observable(wall, scale=mix.output_tokens, rate=True),
-        "request_rate": Observable(
-            np.append(mix.ttft + mix.tpot * (per_request - 1.0), 1.0), scale=per_request, rate=True
-        ),
+        "user_rate": Observable(np.append(mix.tpot, 0.0), rate=True),
         "total_rate": Observable(wall, scale=mix.output_tokens + mix.input_tokens, rate=True),
     }
     if not mix.tpot.any():
-        del figures["tpot"], figures["itl_p50"]
+        del figures["tpot"], figures["itl_p50"], figures["user_rate"]
     return Observables(
         decode_requests=np.append(mix.decode_requests, zero),
         decode_context=np.append(mix.decode_context + np.where(mix.decode_requests > 0, depth, 0.0), zero),

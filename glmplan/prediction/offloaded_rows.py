@@ -217,7 +217,7 @@ def predict_hybrid(run: Run, *, fit: OffloadFit | None = None) -> tuple[Predicti
     >>> from glmplan.readers.runs.table import run_from_row
     >>> row = {"id": "a", "model": "deepseek-v3", "weights": "q4_k_m", "accelerator": "cpu-gpu-hybrid",
     ...        "accelerator_count": "1", "phase": "decode", "concurrency": "1", "notes": "2 x Xeon 6454S"}
-    >>> figure = predict_hybrid(run_from_row(row))[0].figures["request_rate"]
+    >>> figure = predict_hybrid(run_from_row(row))[0].figures["user_rate"]
     >>> figure.low < figure.value < figure.high
     True
     """

@@ -26,7 +26,7 @@ _REQUESTS = 1000
 _STATISTICS = {
     "ttft_mean_ms": ("ttft", 1e-3), "ttft_p50_ms": ("ttft_p50", 1e-3), "tpot_mean_ms": ("tpot", 1e-3),
     "itl_p50_ms": ("itl_p50", 1e-3), "output_tokens_per_s": ("output_rate", 1.0),
-    "total_tokens_per_s": ("total_rate", 1.0), "requests_per_s": ("request_rate", 1.0),
+    "total_tokens_per_s": ("total_rate", 1.0),
 }  # fmt: skip
 
 
@@ -51,8 +51,10 @@ def arrives_by_rate(question: Question, closed: Prediction) -> bool:
         return False
     if question.load.replicas > 1 or not runs_on_accelerators(question.deployment):
         return False
-    sent = closed.figures.get("request_rate")
-    return run.concurrency is None or (sent is not None and sent.value > rate)
+    if run.concurrency is None:
+        return True
+    answer = question.load.output_tokens * (question.load.shortest + question.load.longest) / 2.0
+    return closed.figures["output_rate"].value > rate * answer
 
 
 def open_prediction(question: Question, closed: Prediction) -> Prediction:
@@ -86,7 +88,7 @@ def open_prediction(question: Question, closed: Prediction) -> Prediction:
     ...           input_tokens=512.0, output_tokens=64.0)
     >>> asked = question_of(run)
     >>> found = open_prediction(asked, predict(asked.deployment, asked.load))
-    >>> 1.0 < found.figures["request_rate"].value < 3.0
+    >>> 1.0 < found.figures["output_rate"].value / 64.0 < 3.0
     True
     """
     load, run = question.load, question.run
@@ -127,6 +129,9 @@ def open_prediction(question: Question, closed: Prediction) -> Prediction:
             figures[name] = Figure(value, min(value, *others), max(value, *others))
         else:
             figures[name] = Figure(value, min(found.low, *others), max(found.high, *others))
+    if "tpot" in figures:
+        tpot = figures["tpot"]
+        figures["user_rate"] = Figure(1.0 / tpot.value, 1.0 / tpot.high, 1.0 / tpot.low)
     words = f"{users.basis}; simulated as Poisson arrivals of {run.request_rate_per_s:g}/s"
     return replace(users, figures=figures, basis=words)
 

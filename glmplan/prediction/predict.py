@@ -116,7 +116,7 @@ class Prediction:
     Attributes
     ----------
     figures : dict of str to Figure
-        ``ttft``, ``ttft_p50``, ``tpot``, ``itl_p50`` [s]; ``output_rate``, ``request_rate``, ``total_rate``,
+        ``ttft``, ``ttft_p50``, ``tpot``, ``itl_p50`` [s]; ``output_rate``, ``user_rate``, ``total_rate``,
         ``prefill_rate`` [token/s].
     shares : dict of str to float
         Share of the decode step by component, as `glmplan.physics.step.model.StepModel.components` names them, [-]

@@ -198,9 +198,6 @@ def _answer(
         figure = found.get(one.predicted) or (None if one.interval == "decode" else prompts.get(one.predicted))
         if figure is not None:
             figures[column] = figure.scaled(1.0 / one.factor)
-    if run.total_in_request_column and "output_rate" in found:
-        # llama-batched-bench tables keep the total of all sequences in this column
-        figures["output_tokens_per_s_per_request"] = found["output_rate"]
     memory = memory_of(question) if question is not None else None
     if question is not None and memory is not None:
         weights, stored = memory.weights_gib, question.deployment.checkpoint

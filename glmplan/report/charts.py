@@ -196,7 +196,8 @@ def chart_svg(chart: Any, label: str, *, prefix: str = "a") -> str:
         If the extra `png` is not installed.
     """
     converter = wanted("vl_convert", field="charts")
-    svg = str(converter.vegalite_to_svg(chart.configure(**_theme()).to_dict()))
+    # the converter ends the whole process at a character that XML has not, so none may reach it
+    svg = str(converter.vegalite_to_svg(_shown(chart.configure(**_theme()).to_dict())))
     svg = re.sub(r"(\d+\.\d)\d+", r"\1", svg).replace('role="graphics-symbol" ', "")
     # what a screen reader hears of a mark is also what a pointer that rests on it shows
     svg = re.sub(r'<path aria-label="([^"]*)"([^>]*?)(?:/>|></path>)', r"<path\2><title>\1</title></path>", svg)
@@ -205,6 +206,15 @@ def chart_svg(chart: Any, label: str, *, prefix: str = "a") -> str:
     svg = re.sub(r'font-size="([\d.]+)px"', lambda found: f'font-size="{float(found[1]) / _ROOM:.3g}px"', svg)
     # letters that turn text round are written out, also in labels out of somebody's file
     return printable(svg).replace("<svg ", f'<svg role="img" aria-label="{escape(label)}" ', 1)
+
+
+def _shown(value: Any) -> Any:
+    """What a chart is made of, with every text in it as it may be shown."""
+    if isinstance(value, str):
+        return printable(value)
+    if isinstance(value, dict):
+        return {printable(name): _shown(held) for name, held in value.items()}
+    return [_shown(held) for held in value] if isinstance(value, list) else value
 
 
 def standalone(svg: str) -> str:

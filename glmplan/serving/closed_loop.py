@@ -39,8 +39,6 @@ class StepMix:
         Steps of this kind in what counts, [-]
     output_tokens, input_tokens : float
         Tokens that are generated in them, and those of the prompts, [token]
-    answer_tokens : float
-        Mean length of an answer, [token]
     peak_requests : int
         Largest number of requests that ran at once, [-]
     """
@@ -56,7 +54,6 @@ class StepMix:
     wall: np.ndarray
     output_tokens: float
     input_tokens: float
-    answer_tokens: float
     peak_requests: int
 
 
@@ -231,7 +228,7 @@ def _schedule(
 
 
 def _merge(run: ClosedLoop, table: np.ndarray, span: np.ndarray, inputs: np.ndarray, outputs: np.ndarray) -> StepMix:
-    steps, answer = table[:, 4], float(outputs.mean())
+    steps = table[:, 4]
     counted, inside = _counted(run, span, len(table))
     tokens_out, tokens_in = float(outputs.sum()), float(inputs.sum())
     if not inside.all():
@@ -285,7 +282,6 @@ def _merge(run: ClosedLoop, table: np.ndarray, span: np.ndarray, inputs: np.ndar
         wall=summed(steps * inside),
         output_tokens=tokens_out,
         input_tokens=tokens_in,
-        answer_tokens=answer,
         peak_requests=int(table[:, 0].max()),
     )
 

@@ -40,6 +40,8 @@ __all__ = ["LARGEST", "MOST_REQUESTS", "Outcome", "Service", "simulate"]
 LARGEST = (1 << 64) - 1
 #: requests that are simulated at most: minutes of the plain loop; a trace is replayed whole under any number [-]
 MOST_REQUESTS = 200_000_000
+#: repetitions: a hundred narrow an interval to a tenth [-]
+MOST_REPLICATIONS = 10_000
 
 _FLUSH = 4096
 _CHUNK = 16_384
@@ -239,7 +241,7 @@ def simulate(
     (10.0, 110.0)
     """
     whole_number(requests, "--requests", most=LARGEST if traffic.kind == "trace" else MOST_REQUESTS)
-    whole_number(replications, "--replications")
+    whole_number(replications, "--replications", most=MOST_REPLICATIONS)
     whole_number(seed, "--seed", least=0, most=LARGEST)
     if whole_number(warmup, "--warmup", least=0) >= requests:
         raise SpecError("must be below the number of requests", field="--warmup", value=warmup)

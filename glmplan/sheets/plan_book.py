@@ -21,6 +21,7 @@ from glmplan.sheets.sources_page import write_sources
 from glmplan.sheets.summary_page import Edition, write_summary
 from glmplan.sheets.surface_page import write_memory, write_surface
 from glmplan.sizing.money import Money
+from glmplan.units import whole_number
 
 __all__ = ["calibration_mark", "load_of_words", "plan_book", "workbook_of"]
 
@@ -46,12 +47,18 @@ def load_of_words(
     Load
         The load.
 
+    Raises
+    ------
+    SpecError
+        If answers have one token: the promise of a workbook is of later tokens too.
+
     Examples
     --------
     >>> load_of_words(8, None, None, None).context
     2560
     """
     inputs, outputs = input_tokens or DEFAULT_INPUT, output_tokens or DEFAULT_OUTPUT
+    whole_number(outputs, "--output", least=2)
     return Load(users, context or inputs + outputs, inputs, outputs, **shares)
 
 

@@ -34,6 +34,8 @@ STRUCTURE_AXES: tuple[str, ...] = (
 #: axes that are numbers put into it
 POINT_AXES: tuple[str, ...] = ("context", "input", "output", "users")
 _WHOLE = ("tp", "pp", "dp", "ep", "dcp", "mtp", "max_num_seqs", *POINT_AXES)
+#: values that a range of an axis has at most, and one of machines, each of which is looked up [-]
+_VALUES, _MACHINES = 100_000, 4_096
 _RANGE = re.compile(r"(\d+)\.\.(\d+)(?:\*(\d+))?")
 _COUNTS = re.compile(r"(\d+)\.\.(\d+)x(.+)")
 
@@ -147,12 +149,10 @@ def _expanded(name: str, part: Any, field: str) -> list[Any]:
         match = _RANGE.fullmatch(part) if isinstance(part, str) else None
         if match is None:
             return [whole_number(part, field, least=0 if name == "mtp" else 1)]
-        low, high, count = int(match[1]), int(match[2]), match[3]
-        if high < low or low < (0 if name == "mtp" else 1):
-            raise SpecError("is not a rising range", field=field, value=part)
-        if count is None:
-            return list(range(low, high + 1))
-        return sorted(set(np.geomspace(max(low, 1), high, int(count)).round().astype(int).tolist()))
+        if match[3] is None:
+            return list(_range(match, part, field, 0 if name == "mtp" else 1, _VALUES))
+        ends, count = _range(match, part, field, 1), whole_number(match[3], field, most=_VALUES)
+        return sorted(set(np.geomspace(ends[0], ends[-1], count).round().astype(int).tolist()))
     if name == "memory_fraction":
         return [finite_number(part, field)]
     if name == "power_limit":
@@ -163,9 +163,18 @@ def _expanded(name: str, part: Any, field: str) -> list[Any]:
     match = _COUNTS.fullmatch(part) if name == "on" else None
     if match is None:
         return [part]
-    if int(match[2]) < int(match[1]):
+    return [f"{count}x{match[3]}" for count in _range(match, part, field, 1, _MACHINES)]
+
+
+def _range(match: re.Match[str], part: str, field: str, least: int, most: int | None = None) -> range:
+    """The whole numbers between two ends, which are not made where they are too many."""
+    low, high = (whole_number(end, field, least=least) for end in (match[1], match[2]))
+    if high < low:
         raise SpecError("is not a rising range", field=field, value=part)
-    return [f"{count}x{match[3]}" for count in range(int(match[1]), int(match[2]) + 1)]
+    if most is not None and high - low >= most:
+        words = f"names {high - low + 1:,} values, at most {most:,}: name fewer"
+        raise SpecError(words + f", or some in equal ratios as in {low}..{high}*20" * (most > _MACHINES), field=field)
+    return range(low, high + 1)
 
 
 def _check(axes: dict[str, tuple[Any, ...]]) -> None:

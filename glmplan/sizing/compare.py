@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from glmplan.errors import SpecError
 from glmplan.plan.ask import Deployed, deployment, predict, step_time
@@ -14,7 +14,10 @@ from glmplan.prediction.predict import Figure, Prediction
 from glmplan.sizing.cost import per_million
 from glmplan.sizing.money import Money, watts_of, ways_of
 
-__all__ = ["Compared", "Side", "causes_of", "compared", "side_of"]
+if TYPE_CHECKING:
+    from glmplan.facts.schema.accelerator import Accelerator
+
+__all__ = ["Compared", "Side", "causes_of", "compared", "nowhere_slower", "side_of"]
 
 #: parts of a step in words
 _PARTS = {
@@ -25,6 +28,10 @@ _PARTS = {
     "links": "links between cards",
     "host": "experts on the processors",
 }
+#: figures in words
+_FIGURES = {"ttft": "TTFT", "tpot": "TPOT", "output_rate": "tokens of all"}
+#: by how much a figure differs before it is said [-]
+_NOTED = 1.05
 
 
 @dataclass(frozen=True)
@@ -180,7 +187,7 @@ def _queue(first: Side, other: Side) -> list[str]:
     if min(held) < max(held) and abs(math.log(held[1] / held[0])) > 0.2:
         lines.append(f"the cache pool holds {held[1]:,.0f} instead of {held[0]:,.0f} requests of this length")
     waits = [side.prediction.figures.get("ttft") for side in (first, other)]
-    if waits[0] is not None and waits[1] is not None and abs(math.log(waits[1].value / waits[0].value)) > 0.05:
+    if waits[0] is not None and waits[1] is not None and abs(math.log(waits[1].value / waits[0].value)) > math.log(_NOTED):
         lines.append(
             f"the first token comes after {1000 * waits[1].value:,.0f} instead of {1000 * waits[0].value:,.0f} ms"
         )
@@ -199,8 +206,8 @@ def _price(first: Side, other: Side) -> list[str]:
 
 def _evidence(first: Side, other: Side) -> list[str]:
     """Whether the evidence differs, and whether the figures differ by more than it allows."""
-    lines = []
     one, two = first.prediction, other.prediction
+    lines = _against_the_sheet(first, other)
     if one.knowledge != two.knowledge:
         lines.append(f"evidence differs: {KNOWN_AS[one.knowledge]}; against: {KNOWN_AS[two.knowledge]}")
     name = "tpot" if "tpot" in one.figures and "tpot" in two.figures else "ttft"
@@ -213,6 +220,63 @@ def _evidence(first: Side, other: Side) -> list[str]:
             "probability, by the intervals of both"
         )
     return lines
+
+
+def _against_the_sheet(first: Side, other: Side) -> list[str]:
+    """Figures in which a part that is nowhere slower comes out slower, with the cause: what each of them rests on."""
+    layouts = {(side.planned.holding.terms.name, side.planned.asked.engine) for side in (first, other)}
+    lines = []
+    for weak, strong in ((first, other), (other, first)):
+        one, two = (side.planned.asked.machine.accelerator for side in (weak, strong))
+        if len(layouts) > 1 or one.name == two.name or not nowhere_slower(two, one):
+            continue
+        found = {name: _slower(weak, strong, name) for name in ("ttft", "tpot", "output_rate")}
+        names = [f"{_FIGURES[name]} ({how})" for name, how in found.items() if how]
+        if names:
+            known = [weak.prediction.basis, strong.prediction.basis]
+            basis = f"of both {known[0]}" if known[0] == known[1] else f"{one.name}: {known[0]}; {two.name}: {known[1]}"
+            lines.append(
+                f"{two.name} is slower than {one.name} in {', '.join(names)}, though its sheet is nowhere slower: the cause "
+                f"is what was measured of each ({basis})"
+            )
+    return lines
+
+
+def _slower(weak: Side, strong: Side, name: str) -> str:
+    """How the stronger part is slower by more than a twentieth, by the interval of the weaker; empty where it is not."""
+    was, becomes = (side.prediction.figures.get(name) for side in (weak, strong))
+    if was is None or becomes is None:
+        return ""
+    if name == "output_rate":
+        slower, beyond = becomes.value < was.value / _NOTED, becomes.value < was.low
+    else:
+        slower, beyond = becomes.value > was.value * _NOTED, becomes.value > was.high
+    return ("beyond its interval" if beyond else "within its interval") if slower or beyond else ""
+
+
+def nowhere_slower(part: Accelerator, than: Accelerator) -> bool:
+    """Whether the sheet of a part is at least that of another in all that decides steps.
+
+    Parameters
+    ----------
+    part, than : Accelerator
+        The two.
+
+    Returns
+    -------
+    bool
+        By bandwidth, matrix rates and the link between cards; False where one of them is not published for the part.
+
+    Examples
+    --------
+    >>> from glmplan.facts.catalogue.accelerators import load_accelerator
+    >>> h100, h200 = load_accelerator("h100-sxm"), load_accelerator("h200-sxm")
+    >>> nowhere_slower(h200, h100), nowhere_slower(h100, h200)
+    (True, False)
+    """
+    pairs = [(part.memory_bandwidth, than.memory_bandwidth), (part.scaleup_bandwidth, than.scaleup_bandwidth)]
+    pairs += [(part.peak.get(name), rate) for name, rate in than.peak.items()]
+    return all(before is None or (now is not None and now >= before) for now, before in pairs)
 
 
 def _apart(one: Figure, other: Figure) -> tuple[float, float]:

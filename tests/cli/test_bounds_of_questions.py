@@ -55,6 +55,8 @@ def test_a_promise_of_later_tokens_is_refused_for_answers_of_one(capsys):
         (["--think", "1e308"], "less than or equal to"),
         (["--turns", "1" + "0" * 20], "less than or equal to"),
         (["--requests", "1" + "0" * 30], "at most"),
+        (["--replications", "100000000"], "at most 10,000"),
+        (["--max-num-batched-tokens", "1"], "at least"),
         (["--users", "\u0661\u0662"], "0 to 9"),
         (["--input", "\u0661\u0662"], "0 to 9"),
     ],

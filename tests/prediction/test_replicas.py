@@ -27,7 +27,7 @@ def test_rates_are_of_all_servers_and_latencies_of_one():
     alone, together = observables(one).figures, observables(replace(one, replicas=4)).figures
     assert together["output_rate"].scale == 4 * alone["output_rate"].scale
     assert together["total_rate"].scale == 4 * alone["total_rate"].scale
-    assert together["request_rate"].scale == alone["request_rate"].scale
+    assert together["user_rate"].scale == alone["user_rate"].scale
     assert together["tpot"].weights.tolist() == alone["tpot"].weights.tolist()
     for phase, name in (("decode", "output_rate"), ("prefill", "prefill_rate")):
         asked = Load(phase, 4, 1000, 100)

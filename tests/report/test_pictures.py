@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 import altair as alt
 import pytest
 
-from glmplan.errors import SpecError
+from glmplan.errors import CONTROLS, SpecError
 from glmplan.facts.catalogue.hosts import host_names, load_host
 from glmplan.report.charts import (
     band,
@@ -163,3 +163,12 @@ def test_a_chart_without_its_extra_is_refused_before_anything_is_computed(monkey
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(SpecError, match=r"--plot: needs the extra png: pip install 'glmplan\[png\]'"):
         check_chart("a.html")
+
+
+def test_text_that_no_drawing_can_hold_is_written_out_and_ends_no_process():
+    """The converter aborts the process at a character that XML has not; a plan out of a file may hold any."""
+    words = "a\x1b[31m b\x00 c\ufffe d\u202e <script>"
+    bars = alt.Chart(alt.InlineData([{"name": words, "x": 1.0}])).mark_bar()
+    svg = chart_svg(bars.encode(x="x:Q", y=alt.Y("name:N", title=words)), words)
+    ElementTree.fromstring(svg)
+    assert "\\x1b" in svg and "\\ufffe" in svg and "<script>" not in svg and not CONTROLS.search(svg.replace("\n", ""))

@@ -12,7 +12,7 @@ from glmplan.errors import SpecError
 from glmplan.sheets.calculate import FUNCTIONS, functions_in
 from glmplan.sheets.option import read_wanted
 from glmplan.sheets.places import FIRST, SHEETS, columns_of
-from glmplan.sheets.plan_book import calibration_mark
+from glmplan.sheets.plan_book import calibration_mark, load_of_words
 from tests.sheets.cases import CASES, at_option, changes, compare, inputs_of, place
 from tests.sheets.conftest import INPUT, MODEL, OUTPUT, TODAY
 
@@ -149,3 +149,9 @@ def test_options_come_from_the_answer_of_size(tmp_path):
     (tmp_path / "other.json").write_text("[1]")
     with pytest.raises(SpecError, match="size"):
         read_wanted(str(tmp_path / "other.json"), None, MODEL)
+
+
+def test_a_workbook_of_answers_of_one_token_is_refused_as_it_promises_later_ones():
+    with pytest.raises(SpecError, match="--output: 1 must be at least 2"):
+        load_of_words(8, None, 1, None)
+    assert load_of_words(8, None, 2, None).output == 2

@@ -47,6 +47,24 @@ def test_a_difference_that_the_intervals_do_not_settle_is_said_to_be_open():
     assert overlap and any("not settled" in line for line in why)
 
 
+@pytest.mark.parametrize("turned", [False, True])
+def test_a_part_that_comes_out_slower_than_its_sheet_says_why(turned):
+    """H100 and H200 are one chip and the second has the faster memory; runs of SGLang on either differ in TTFT."""
+    plans = [("llama-3.3-nemotron-super-49b-v1-bf16", f"8x{part}") for part in ("h100-sxm", "h200-sxm")]
+    found = compared(plans[:: -1 if turned else 1], MONEY, users=32, engine="sglang", tp=8, input=8192, output=512)
+    h100, h200 = (side.prediction.figures["ttft"] for side in found.sides[:: -1 if turned else 1])
+    said = [line for line in found.causes[0] if "though its sheet is nowhere slower" in line]
+    assert bool(said) == (h200.value > 1.05 * h100.value)
+    if said:
+        how = "beyond" if h200.value > h100.high else "within"
+        assert said[0].startswith("h200-sxm is slower than h100-sxm in TTFT") and f"TTFT ({how} its interval)" in said[0]
+        assert "was measured on this engine" in said[0]
+
+
+def test_a_part_that_is_faster_as_its_sheet_says_needs_no_excuse(bandwidth):
+    assert not [line for line in bandwidth.causes[0] if "nowhere slower" in line]
+
+
 def test_a_plan_compared_with_itself_differs_in_nothing():
     found = compared([("llama-3.1-8b", "1xh100-sxm")] * 2, MONEY, users=4)
     assert [line for line in found.causes[0] if "not settled" not in line] == [

@@ -83,7 +83,7 @@ def why_impossible(question: Question) -> str:
         measured = 1.0 / value if kind.rate else value * kind.factor
         # the queue of a mean TTFT is a model, not a bound: only the prompt itself counts
         checks = [] if kind.interval == "ttft" or not stated else [(question, crowd, users)]
-        checks.append((alone, _POSSIBLE, users if kind.rate and kind.predicted != "request_rate" else 1.0))
+        checks.append((alone, _POSSIBLE, users if kind.rate and kind.predicted != "user_rate" else 1.0))
         for asked, share, together in checks:
             least = fastest_seconds(asked, figure)
             if least is None:

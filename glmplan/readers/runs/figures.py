@@ -81,7 +81,7 @@ _ROWS = (
               True, "output_rate", "decode", "throughput", answered=True, heading="tok/s",
               aliases=("mlperf_tokens_per_s", "decode_tokens_per_s")),
     RunFigure("output_tokens_per_s_per_request", "tok/s", "output speed of one request",
-              "output tokens over the time of one request, first token left out", 1.0, True, "request_rate", "decode",
+              "decode speed that one user sees, first token left out: 1/TPOT", 1.0, True, "user_rate", "decode",
               "throughput", answered=True),
     RunFigure("total_tokens_per_s", "tok/s", "total throughput",
               "input and output tokens of all requests over wall time", 1.0, True, "total_rate", "decode",

@@ -155,6 +155,8 @@ def prefix_cached(row: Mapping[str, str]) -> bool:
     return "prefix-cached" in notes or "prefix-shared" in notes or row.get("shared_prompt", "") == "yes"
 
 
+#: how far figures of two digits may lie from each other [-]
+_AS_ROUNDED = 0.02
 _UNUSABLE = (
     (re.compile(r"\b6 of 8 experts activated"), "only 6 of 8 experts were active"),
     (re.compile(r"bug report: abnormally slow"), "a bug report of an abnormally slow run"),
@@ -203,6 +205,14 @@ def unusable(row: Mapping[str, str]) -> str | None:
     return None
 
 
+def _is_share_of_total(row: Mapping[str, str], observed: Mapping[str, float]) -> bool:
+    """Whether what each request has is no decode speed but `output_tokens_per_s` over the users, as it was rounded."""
+    each, total = (observed.get(name) for name in ("output_tokens_per_s_per_request", "output_tokens_per_s"))
+    if not each or not total or phase_of(row) != "serving" or not (users := row.get("concurrency")):
+        return False
+    return abs(each * COLUMNS["concurrency"].number(users) / total - 1.0) < _AS_ROUNDED
+
+
 def withheld(row: Mapping[str, str], observed: Mapping[str, float], output: float | None = None) -> dict[str, str]:
     """Return the figures of a row that do not mean what their column says, each with the reason.
 
@@ -236,8 +246,10 @@ def withheld(row: Mapping[str, str], observed: Mapping[str, float], output: floa
         out["weights_gib_per_accelerator"] = "total of the checkpoint in GB, not GiB on one accelerator"
     if "kind not stated" in notes:
         out["total_tokens_per_s"] = "the source does not say which tokens it counts"
-    if "reported" in notes and "incl prefill" in notes:
+    if "reported" in notes and "incl prefill" in notes or "per-request figure includes the wait" in notes:
         out["output_tokens_per_s_per_request"] = "wall clock, prefill included"
+    elif _is_share_of_total(row, observed):
+        out["output_tokens_per_s_per_request"] = "the total over the users: prompts and waiting are included"
     e2e, ttft = observed.get("e2e_mean_ms"), observed.get("ttft_mean_ms")
     for name in ("tpot_mean_ms", "itl_mean_ms"):
         stated = observed.get(name)

@@ -63,7 +63,7 @@ def seed_report():
 def test_the_tutorial_machine_decodes_as_it_was_measured():
     # 8 experts, V0.2.1: 13.5 tok/s after 969 tokens
     found = predict(on_xeon(), Load("decode", 1.0, 969.0, 0.0))
-    rate = found.figures["request_rate"]
+    rate = found.figures["user_rate"]
     assert rate.value == pytest.approx(13.5, rel=0.2)
     assert rate.low < 13.5 < rate.high
     assert found.shares["host"] > 0.5

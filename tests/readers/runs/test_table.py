@@ -210,6 +210,16 @@ def test_a_tpot_that_contradicts_its_own_latency_is_withheld():
     assert "tpot_mean_ms" not in read.observed and "154.35" in read.withheld["tpot_mean_ms"]
 
 
+def test_a_total_over_the_users_is_no_decode_speed():
+    # GLM-5.1 NVFP4 on six RTX PRO 6000: 32 answers of 256 tokens in 21.4 s, printed as 384 and as 12 for each
+    cells = {"phase": "serving", "concurrency": "32", "output_tokens_per_s": "384"}
+    read = run(**cells, output_tokens_per_s_per_request="12")
+    assert read.observed == {"output_tokens_per_s": 384.0} and list(read.withheld) == ["output_tokens_per_s_per_request"]
+    assert run(**cells, output_tokens_per_s_per_request="14").observed["output_tokens_per_s_per_request"] == 14.0
+    decoding = run(**cells | {"phase": "decode"}, output_tokens_per_s_per_request="12")
+    assert decoding.observed["output_tokens_per_s_per_request"] == 12.0
+
+
 def test_the_burst_of_128_users_ran_64_at_once():
     read = run(concurrency="128", notes="51.1 s is two waves of 64: the server admits 64 at once")
     assert read.running_limit == 64
