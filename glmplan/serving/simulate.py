@@ -26,7 +26,7 @@ from glmplan.serving.request_records import RecordWriter, RequestRows, record_co
 from glmplan.serving.statistics import Distribution, Meter
 from glmplan.serving.traffic.arrivals import Chunk, request_chunks
 from glmplan.serving.traffic.promises import Target
-from glmplan.serving.traffic.request import Request
+from glmplan.serving.traffic.request import Request, apart
 from glmplan.serving.traffic.sources import Source, request_source
 from glmplan.serving.traffic.spec import Traffic
 from glmplan.units import whole_number
@@ -59,7 +59,7 @@ class Service:
     settings : EngineSettings
         Scheduler, limits, replicas.
     front_end : float, optional
-        Time between the arrival of a request and its arrival at the engine, [s]
+        Time between the arrival of a request and its arrival at the engine, [s]; see `_travel`.
     first : FirstTokens, optional
         How much later first tokens come than their steps say.
     """
@@ -282,7 +282,10 @@ def simulate(
                 writer = None
             for reason, count in counts.items():
                 rejected[reason] = rejected.get(reason, 0) + count
-            summaries.append(meter.summary(sum(counts.values()), settings.prefix_caching))
+            aside = (service.front_end - _travel(service, traffic)) * max(
+                meter.counted / (traffic.users or 1) - 1.0, 0.0
+            )
+            summaries.append(meter.summary(sum(counts.values()), settings.prefix_caching, aside))
             if interrupted:
                 break
     finally:
@@ -302,6 +305,17 @@ def simulate(
         time.perf_counter() - started,
         {name: np.concatenate([one[name] for one in finished]) for name in finished[0]} if finished else None,
     )
+
+
+def _travel(service: Service, traffic: Traffic) -> float:
+    """When an engine sees a request after it was sent, [s]
+
+    The front end takes its time before. Of users who send the next request as soon as they have the last answer this
+    time is counted aside, and the engine sees them during the step that follows the answer: so `closed_loop_mix` counts,
+    with which the times of steps and of the front end were learnt.
+    """
+    at_once = traffic.kind == "closed" and not traffic.think
+    return apart(service.front_end) if at_once else service.front_end
 
 
 def _lateness(service: Service, traffic: Traffic, records: dict[str, np.ndarray]) -> np.ndarray:
@@ -356,10 +370,11 @@ def _pieces(
     rejected: dict[str, int],
 ) -> Iterator[Served]:
     """Run one replication, yielding what has finished."""
+    lag = _travel(service, traffic)
     if not (service.settings.plain and traffic.plain) or reference:
         engine = SteppingEngine if reference else SkippingEngine
         cluster = Cluster(service.table, service.pool, service.settings, engine)
-        source = request_source(traffic, requests, generator, service.settings.acceptance, service.front_end)
+        source = request_source(traffic, requests, generator, service.settings.acceptance, lag)
         yield from _served(cluster, source)
         rejected.update(cluster.rejected)
         return
@@ -370,8 +385,8 @@ def _pieces(
     users = None
     if traffic.kind == "closed":
         count = min(int(traffic.users or 1), requests)
-        users = service.front_end + traffic.ramp * np.arange(count) / count
-    run = PlainRun(service.table, service.pool, service.settings, users, fast, service.front_end)
+        users = lag + apart(lag) * np.arange(count)
+    run = PlainRun(service.table, service.pool, service.settings, users, fast, lag)
     # the same chunks for both loops: they decide how random numbers are spent
     size = max(_CHUNK, 4 * service.settings.max_num_seqs, 4 * len(users) if users is not None else 0)
     chunks = request_chunks(traffic, requests, generator, size)
@@ -379,12 +394,12 @@ def _pieces(
     for chunk in chunks:
         left -= len(chunk.input_tokens)
         fits = _fits(service, chunk, rejected)
-        yield run.serve(_late(chunk, service.front_end), left > 0, fits)
+        yield run.serve(_late(chunk, lag), left > 0, fits)
         if run.tight:
             cluster = Cluster(service.table, service.pool, service.settings)
             first, arrived = run.hand_over(service.table)
             cluster.engines[0] = cluster.decoders[0] = first
-            yield from _served(cluster, _rest(run, arrived, chunks, requests - left, traffic, service.front_end))
+            yield from _served(cluster, _rest(run, arrived, chunks, requests - left, traffic, lag))
             for reason, count in cluster.rejected.items():
                 rejected[reason] = rejected.get(reason, 0) + count
             return
@@ -433,10 +448,13 @@ def _rest(
         return Source(chain(arrived, later()), None)
     stream = chain((Request(n, 0.0, i, o) for n, i, o in run.unreleased), later())
 
+    last = run.last_released
+
     def after(_: Request, now: float) -> Request | None:
+        nonlocal last
         follow = next(stream, None)
         if follow is not None:
-            follow.arrival = now + lag
+            follow.arrival = last = max(now + lag, last + apart(lag))
         return follow
 
     return Source(arrived, after)

@@ -220,7 +220,12 @@ class Meter:
         if columns.shape[1]:
             self.times["itl"].add(columns[0], columns[1])
 
-    def summary(self, rejected: int = 0, found: bool = False) -> dict[str, float]:
+    @property
+    def counted(self) -> int:
+        """Requests that were counted, [-]"""
+        return self._counts["requests"]
+
+    def summary(self, rejected: int = 0, found: bool = False, aside: float = 0.0) -> dict[str, float]:
         """All statistics by name.
 
         Parameters
@@ -229,6 +234,8 @@ class Meter:
             Requests that could never be served, [-]
         found : bool, optional
             Whether to report the share of prompt tokens found in the prefix cache.
+        aside : float, optional
+            Time that passed beside the clock of the records, [s]
 
         Returns
         -------
@@ -236,7 +243,7 @@ class Meter:
             Statistics; times in ms, as the names say.
         """
         counts = self._counts
-        span = self._end - self._start if counts["requests"] else float("nan")
+        span = self._end - self._start + aside if counts["requests"] else float("nan")
         summary: dict[str, float] = {"requests": counts["requests"], "rejected": rejected, "duration_s": span}
         for name in ("ttft", "tpot", "itl", "e2e", "queue"):
             times = self.times[name]

@@ -2,7 +2,35 @@
 
 from __future__ import annotations
 
-__all__ = ["Request"]
+__all__ = ["Request", "apart"]
+
+#: between requests that users send at the same instant, where a front end takes them in: as good as none beside a step
+#: of an engine, yet one of them is the first [s]
+_APART = 1e-6
+
+
+def apart(lag: float) -> float:
+    """Time between two requests that are sent at the same instant.
+
+    A front end hands requests over one after the other, so that an idle engine begins with the first alone, as in
+    `glmplan.serving.alike_loop.ClosedLoop.late`.
+
+    Parameters
+    ----------
+    lag : float
+        Time of the front end, [s]
+
+    Returns
+    -------
+    float
+        Nothing without a front end, [s]
+
+    Examples
+    --------
+    >>> apart(0.0), apart(0.01)
+    (0.0, 1e-06)
+    """
+    return _APART if lag else 0.0
 
 
 class Request:

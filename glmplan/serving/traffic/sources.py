@@ -12,7 +12,7 @@ from glmplan.errors import SpecError
 from glmplan.serving.traffic.arrivals import arrival_times, draw_lengths, request_chunks
 from glmplan.serving.traffic.conversations import conversation_form, read_conversations
 from glmplan.serving.traffic.drafting import Acceptance
-from glmplan.serving.traffic.request import Request
+from glmplan.serving.traffic.request import Request, apart
 from glmplan.serving.traffic.spec import Traffic
 from glmplan.serving.traffic.traces import read_trace
 
@@ -74,7 +74,12 @@ def request_source(
     """
     if lag:
         source = request_source(traffic, count, generator, acceptance)
-        return Source(_late(source.arrivals, lag), _late_after(source.after, lag) if source.after else None)
+        if traffic.users is None:
+            return Source(_late(source.arrivals, lag), _late_after(source.after, lag) if source.after else None)
+        began = list(_late(source.arrivals, lag, apart(lag)))
+        # users who send at once what answers the last: in order, as nobody pauses
+        last = began[-1].arrival if began and traffic.kind == "closed" and not traffic.think else None
+        return Source(iter(began), _late_after(source.after, lag, last) if source.after else None)
     if traffic.kind == "trace" and conversation_form(str(traffic.file)):
         return _conversations(traffic, count, generator, acceptance)
     if traffic.kind == "trace":
@@ -103,19 +108,25 @@ def request_source(
     return Source(iter(list(first())), after)
 
 
-def _late(arrivals: Iterator[Request], lag: float) -> Iterator[Request]:
+def _late(arrivals: Iterator[Request], lag: float, gap: float = 0.0) -> Iterator[Request]:
+    last = -gap
     for request in arrivals:
-        request.arrival += lag
+        request.arrival = last = max(request.arrival + lag, last + gap)
         yield request
 
 
 def _late_after(
-    after: Callable[[Request, float], Request | None], lag: float
+    after: Callable[[Request, float], Request | None], lag: float, last: float | None = None
 ) -> Callable[[Request, float], Request | None]:
+    """What follows, after the front end; behind `last` and each other where those who follow come in order."""
+
     def later(request: Request, now: float) -> Request | None:
+        nonlocal last
         follow = after(request, now)
         if follow is not None:
             follow.arrival += lag
+            if last is not None:
+                follow.arrival = last = max(follow.arrival, last + apart(lag))
         return follow
 
     return later
