@@ -7,6 +7,7 @@ __all__ = ["Request", "apart"]
 #: between requests that users send at the same instant, where a front end takes them in: as good as none beside a step
 #: of an engine, yet one of them is the first [s]
 _APART = 1e-6
+_NEVER = float("inf")
 
 
 def apart(lag: float) -> float:
@@ -70,6 +71,7 @@ class Request:
         "joined",
         "key",
         "kv_ready",
+        "leaves",
         "left",
         "lost",
         "most",
@@ -78,6 +80,7 @@ class Request:
         "pins",
         "preemptions",
         "private",
+        "priority",
         "prompt",
         "replica",
         "runs",
@@ -107,6 +110,8 @@ class Request:
         self.started = self.first = self.finish = -1.0
         self.preemptions = self.cached = self.replica = 0
         self.kv_ready = False
+        self.priority = 0  # the lower, the more urgent
+        self.leaves = _NEVER  # when its client closes the connection if no token has come by then
         self.shareable = 1 << 60  # prompt tokens that may be found in the cache
         # what `restart` does, spared the call for each simulated request
         self.prompt, self.left = input_tokens, self.steps
