@@ -42,6 +42,7 @@ def _cache_words(run: TrafficRun) -> str:
     words += [f"{run.preempted:.2g} preemptions for each request"] * (run.preempted >= 0.005)
     words.append(f"cache {run.full:.0%} full at most")
     words += [f"{run.rejected:,} requests too long"] * bool(run.rejected)
+    words += [f"{run.left:,} clients left before their first token"] * bool(run.left)
     return ", ".join(words)
 
 

@@ -437,6 +437,9 @@ def _why(point: LoadPoint, service: Service, unit: str) -> str:
     if point.broken == "kv thrash":
         share = summary["preemptions"] / summary["requests"]
         return f"at {load} the KV pool runs over: {share:.2g} preemptions for each request"
+    if point.broken == "clients leave":
+        left = summary["left"] / (summary["requests"] + summary["left"])
+        return f"at {load} {left:.0%} of the clients leave before their first token"
     metric, statistic = point.broken.split()[:2]
     value = summary[f"{metric}_{statistic}_ms"]
     text = f"at {load} {metric} {statistic} reaches {value:,.0f} ms"

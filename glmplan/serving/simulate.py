@@ -42,6 +42,7 @@ LARGEST = (1 << 64) - 1
 MOST_REQUESTS = 200_000_000
 
 _FLUSH = 4096
+_LEFT = "left"
 _CHUNK = 16_384
 _COMPILE_FROM = 400_000  # requests from which compiling the loop pays
 
@@ -229,7 +230,8 @@ def simulate(
 
     Notes
     -----
-    Not modelled: time on the network between client and server, tokenisation, failures, prompts that are cancelled.
+    Not modelled: time on the network between client and server, tokenisation, failures, readers who stop an answer
+    midway (to the engine that is a shorter answer).
 
     Examples
     --------
@@ -240,6 +242,8 @@ def simulate(
     """
     whole_number(requests, "--requests", most=LARGEST if traffic.kind == "trace" else MOST_REQUESTS)
     whole_number(replications, "--replications")
+    if traffic.patience is not None and service.settings.prefill_replicas:
+        raise SpecError("is not simulated with prefill replicas", field="--patience", value=traffic.patience)
     whole_number(seed, "--seed", least=0, most=LARGEST)
     if whole_number(warmup, "--warmup", least=0) >= requests:
         raise SpecError("must be below the number of requests", field="--warmup", value=warmup)
@@ -280,20 +284,19 @@ def simulate(
             if writer is not None:
                 writer.close()
                 writer = None
+            left = counts.pop(_LEFT, 0) if traffic.patience is not None else None
             for reason, count in counts.items():
                 rejected[reason] = rejected.get(reason, 0) + count
-            aside = (service.front_end - _travel(service, traffic)) * max(
-                meter.counted / (traffic.users or 1) - 1.0, 0.0
-            )
-            summaries.append(meter.summary(sum(counts.values()), settings.prefix_caching, aside))
+            aside = _aside(service, traffic, meter.counted)
+            summaries.append(meter.summary(sum(counts.values()), settings.prefix_caching, aside, left))
             if interrupted:
                 break
     finally:
         if writer is not None:
             writer.close()
     means = {name: float(np.mean([s[name] for s in summaries])) for name in summaries[0]}
-    for name in ("requests", "rejected", "preemptions"):
-        if len(summaries) == 1:
+    for name in ("requests", "rejected", "preemptions", "left"):
+        if name in means and len(summaries) == 1:
             means[name] = int(means[name])
     return Outcome(
         means,
@@ -311,11 +314,16 @@ def _travel(service: Service, traffic: Traffic) -> float:
     """When an engine sees a request after it was sent, [s]
 
     The front end takes its time before. Of users who send the next request as soon as they have the last answer this
-    time is counted aside, and the engine sees them during the step that follows the answer: so `closed_loop_mix` counts,
-    with which the times of steps and of the front end were learnt.
+    time is counted aside, and the engine sees them during the step that follows the answer: so `closed_loop_mix`
+    counts, with which the times of steps and of the front end were learnt.
     """
     at_once = traffic.kind == "closed" and not traffic.think
     return apart(service.front_end) if at_once else service.front_end
+
+
+def _aside(service: Service, traffic: Traffic, counted: int) -> float:
+    """Time of the front end that passed beside the clock, between the requests of a user, [s]"""
+    return (service.front_end - _travel(service, traffic)) * max(counted / (traffic.users or 1) - 1.0, 0.0)
 
 
 def _lateness(service: Service, traffic: Traffic, records: dict[str, np.ndarray]) -> np.ndarray:
@@ -371,12 +379,17 @@ def _pieces(
 ) -> Iterator[Served]:
     """Run one replication, yielding what has finished."""
     lag = _travel(service, traffic)
+    if traffic.patience is not None:  # time of the front end that is counted aside passes for clients too
+        waits = max(traffic.patience - (service.front_end - lag), lag + 1e-9)
+        traffic = traffic.model_copy(update={"patience": waits})
     if not (service.settings.plain and traffic.plain) or reference:
         engine = SteppingEngine if reference else SkippingEngine
         cluster = Cluster(service.table, service.pool, service.settings, engine)
         source = request_source(traffic, requests, generator, service.settings.acceptance, lag)
         yield from _served(cluster, source)
         rejected.update(cluster.rejected)
+        if cluster.left:
+            rejected[_LEFT] = cluster.left
         return
     if fast is None:
         fast = requests >= _COMPILE_FROM

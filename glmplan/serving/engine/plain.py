@@ -199,7 +199,7 @@ class PlainRun:
         zeros = np.zeros(int(which.sum()), dtype=np.int64)
         return (
             {"number": self._number[which], **records}
-            | dict.fromkeys(("turn", "preemptions", "cached", "replica"), zeros)
+            | dict.fromkeys(("turn", "priority", "preemptions", "cached", "replica"), zeros)
             | {"session": zeros - 1}
         )
 

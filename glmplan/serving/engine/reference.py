@@ -66,9 +66,7 @@ class SteppingEngine:
         self.gone: list[Request] = []  # whose clients left while they were in a step
         self.urgent_first = settings.order == "priority"
         # vLLM: what runs is gone through in one order, prompts that were begun and decoding requests alike
-        self.in_order = not settings.prefill_first and (
-            self.urgent_first or settings.long_prefill_token_threshold > 0
-        )
+        self.in_order = not settings.prefill_first and (self.urgent_first or settings.long_prefill_token_threshold > 0)
 
     @property
     def load(self) -> int:

@@ -19,6 +19,7 @@ from glmplan.serving.traffic.traces import read_trace
 __all__ = ["Source", "request_source"]
 
 _CHUNK = 4096
+_GOLDEN = (5**0.5 - 1) / 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +73,8 @@ def request_source(
     >>> source.after(Request(0, 0.0, 1, 1), 7.5).arrival
     7.5
     """
+    if traffic.urgent or traffic.patience is not None:
+        return _marked(traffic, request_source(traffic.unmarked, count, generator, acceptance, lag), lag)
     if lag:
         source = request_source(traffic, count, generator, acceptance)
         if traffic.users is None:
@@ -130,6 +133,24 @@ def _late_after(
         return follow
 
     return later
+
+
+def _marked(traffic: Traffic, source: Source, lag: float) -> Source:
+    """The stream with what distinguishes its requests: who is urgent, and when clients lose patience."""
+
+    def mark(request: Request) -> Request:
+        who = request.session if request.session >= 0 else request.number
+        # evenly among all, so that no randomness is spent: every part of a golden ratio lies in another place
+        request.priority = int((who + 1) * _GOLDEN % 1.0 >= traffic.urgent) if traffic.urgent else 0
+        if traffic.patience is not None:
+            request.leaves = request.arrival - lag + traffic.patience
+        return request
+
+    def follows(request: Request, now: float) -> Request | None:
+        follow = source.after(request, now) if source.after else None
+        return mark(follow) if follow is not None else None
+
+    return Source(map(mark, source.arrivals), follows if source.after else None)
 
 
 def _exponentials(mean: float, generator: np.random.Generator) -> Iterator[float]:
