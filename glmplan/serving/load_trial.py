@@ -37,7 +37,8 @@ class Trial:
     margin : float
         Logarithm of the worst statistic over its bound: below 0 the promise is kept, [-]
     broken : str
-        The target that is missed by most, `kv thrash`, `clients leave`, `overload` or `requests do not fit`; empty if none.
+        The target that is missed by most, `kv thrash`, `clients leave`, `overload` or `requests do not fit`; empty if
+        none.
     summary : dict
         Statistics, in the units of their names.
     surplus : float
