@@ -64,7 +64,7 @@ class ViewOptions:
     explain: Annotated[bool, typer.Option("--explain", help="Show the arithmetic.")] = False
 
 
-@o.with_options()
+@o.with_options(without=("urgent",))  # the order of the engine's queue is told to the simulator alone
 def command(
     model: o.AnyModel,
     on: Annotated[str, typer.Option(help="NxACCELERATOR, a host name or a TOML file.")],

@@ -53,6 +53,12 @@ SharedPrefix = Annotated[int | None, typer.Option(min=0, help="Tokens at the hea
 Turns = Annotated[int | None, typer.Option(min=1, help="Mean turns of a session.")]
 ToolWait = Annotated[str | None, typer.Option(help="Mean pause between the turns of a session.")]
 Start = Annotated[int | None, typer.Option(min=0, help="Tokens of its own that a session begins with.")]
+Urgent = Annotated[
+    float | None, typer.Option(min=0, max=1, help="Share of requests that go first under --order priority.")
+]
+Patience = Annotated[
+    str | None, typer.Option(help="Time after which clients without a token yet leave, such as '30 s'.")
+]
 
 EngineName = Annotated[str | None, typer.Option(help="vllm, sglang, trtllm or llama.cpp.")]
 EngineVersion = Annotated[
@@ -121,7 +127,20 @@ HostTokens = Annotated[
 HostBandwidth = Annotated[
     str | None, typer.Option(help="Bandwidth over which they come back to a replica, such as '50 GB/s'.")
 ]
-Order = Annotated[str | None, typer.Option(help="Who waits first: fcfs, or lpm for the longest cached prefix.")]
+Order = Annotated[
+    str | None,
+    typer.Option(
+        "--order",
+        "--scheduling-policy",
+        help="Who is next: fcfs, lpm for the longest cached prefix, or priority for the share that --urgent names.",
+    ),
+]
+LongPrefill = Annotated[
+    int | None,
+    typer.Option(
+        "--long-prefill-token-threshold", min=0, help="Tokens of one prompt that a step takes at most (vLLM)."
+    ),
+]
 Admission = Annotated[
     str | None, typer.Option(help="chunk, no-evict, max-utilization, estimate or slot; the engine's own by default.")
 ]
@@ -184,6 +203,8 @@ class ShapeOptions:
     turns: Turns = None
     tool_wait: ToolWait = None
     start: Start = None
+    urgent: Urgent = None
+    patience: Patience = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -246,6 +267,7 @@ class SchedulerOptions:
     schedule_conservativeness: Conservativeness = None
     prefill_max_requests: PrefillMaxRequests = None
     order: Order = None
+    long_prefill_token_threshold: LongPrefill = None
     host_tokens: HostTokens = None
     replicas: Replicas = None
     routing: Routing = None

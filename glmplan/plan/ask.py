@@ -107,6 +107,8 @@ class Arrivals(TypedDict, total=False):
     turns: int
     tool_wait: float | str
     start: int
+    urgent: float
+    patience: float | str
 
 
 class Planned(Protocol):

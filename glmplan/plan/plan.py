@@ -236,8 +236,8 @@ class TrafficRun:
         What is otherwise than in the plan, and the words that ask for it; empty for the plan itself.
     layout, kv : str
         Layout and format of the cache.
-    requests, rejected : int
-        Requests that were counted, and that were turned away, [-]
+    requests, rejected, left : int
+        Requests that were counted, that were turned away, and whose clients left before their first token, [-]
     ttft, tpot, e2e : Figure
         Means with their ends, [s]
     ttft_p95 : float
@@ -272,6 +272,7 @@ class TrafficRun:
     preempted: float
     full: float
     knowledge: str = ""
+    left: int = 0
 
 
 @dataclass(frozen=True, slots=True, repr=False)

@@ -281,6 +281,7 @@ def traffic_run(
         kv=holding.terms.kv,
         requests=int(middle["requests"]),
         rejected=int(middle["rejected"]),
+        left=int(middle.get("left", 0)),
         ttft=found.figure("ttft_mean_ms"),
         ttft_p95=middle["ttft_p95_ms"] * 1e-3,
         tpot=found.figure("tpot_mean_ms"),

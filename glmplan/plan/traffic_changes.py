@@ -43,7 +43,7 @@ def gain_under(plan: TrafficRun, change: TrafficRun) -> float:
     float
         Share by which a whole answer comes sooner in the mean; below zero where it comes later, [-]
     """
-    if change.rejected > plan.rejected or not change.e2e.value:
+    if change.rejected > plan.rejected or change.left > plan.left or not change.e2e.value:
         return -1.0
     return plan.e2e.value / change.e2e.value - 1.0
 

@@ -42,6 +42,7 @@ def _cache_words(run: TrafficRun) -> str:
     words += [f"{run.preempted:.2g} preemptions for each request"] * (run.preempted >= 0.005)
     words.append(f"cache {run.full:.0%} full at most")
     words += [f"{run.rejected:,} requests too long"] * bool(run.rejected)
+    words += [f"{run.left:,} clients left before their first token"] * bool(run.left)
     return ", ".join(words)
 
 
@@ -101,4 +102,8 @@ def traffic_section(answer: AnswerRecord, width: int) -> str:
         out += paragraph(width, change_words(plan, one), "  ", "      ")
     if not others:
         out += paragraph(width, "no change that was looked at brings an answer 5 % sooner")
+    terms = answer.holding.terms if answer.holding is not None else None
+    if terms is not None and terms.accelerators > 1:
+        told = "servers of their own for prompts and for decoding were not looked at: simulate --prefill-replicas"
+        out += paragraph(width, f"{told} plays a number of them")
     return out

@@ -117,8 +117,8 @@ def _steady_answers(asked: Asked, peers: list[Scored], users: int) -> list[float
 
 def _best(found: dict[int, TrafficRun], peers: list[Scored]) -> int:
     """The place of the layout that serves the traffic best."""
-    least = min(one.rejected for one in found.values())
-    served = {place: one for place, one in found.items() if one.rejected == least and one.e2e.value}
+    least = min(one.rejected + one.left for one in found.values())
+    served = {place: one for place, one in found.items() if one.rejected + one.left == least and one.e2e.value}
     if not served:
         return 0
     soonest = min(one.e2e.value for one in served.values())

@@ -176,7 +176,7 @@ class LoadSearch:
             load = self._counted(self._start(service))
         elif self.traffic.kind == "trace" or len(self.variants) != DRAWS:
             load = self._edge(min(1, len(self.variants) - 1), self._start(service))
-        elif self._alike:
+        elif self.alike:
             load = self._between_the_slowest(self._start(service))
         else:
             load = self._followed(self._start(service))
@@ -295,7 +295,7 @@ class LoadSearch:
         return float(min(max(round(found), low + 1), high - 1)) if self._whole else found
 
     @property
-    def _alike(self) -> bool:
+    def alike(self) -> bool:
         """Whether nothing is left to chance but what is not known of the service."""
         drawn = self.traffic.lengths or self.traffic.jitter or self.traffic.input_cv or self.traffic.output_cv
         return self.traffic.kind == "closed" and not drawn
@@ -437,6 +437,9 @@ def _why(point: LoadPoint, service: Service, unit: str) -> str:
     if point.broken == "kv thrash":
         share = summary["preemptions"] / summary["requests"]
         return f"at {load} the KV pool runs over: {share:.2g} preemptions for each request"
+    if point.broken == "clients leave":
+        left = summary["left"] / (summary["requests"] + summary["left"])
+        return f"at {load} {left:.0%} of the clients leave before their first token"
     metric, statistic = point.broken.split()[:2]
     value = summary[f"{metric}_{statistic}_ms"]
     text = f"at {load} {metric} {statistic} reaches {value:,.0f} ms"

@@ -20,6 +20,7 @@ OPEN = ("poisson", "gamma", "onoff", "daily")
 OVERLOAD = "overload"
 
 _THRASH = 0.05  # preemptions for each request from which the pool thrashes
+_LEFT = 0.05  # share of the clients that leave from which a load is not safe
 _FAR = 3.0  # a margin that says no more than "far away"
 _SETTLED = 1500  # requests of an open stream that are judged
 _MOST_USERS = 1024  # users of the closed loop that finds what can be served
@@ -36,7 +37,8 @@ class Trial:
     margin : float
         Logarithm of the worst statistic over its bound: below 0 the promise is kept, [-]
     broken : str
-        The target that is missed by most, `kv thrash`, `overload` or `requests do not fit`; empty if none.
+        The target that is missed by most, `kv thrash`, `clients leave`, `overload` or `requests do not fit`; empty if
+        none.
     summary : dict
         Statistics, in the units of their names.
     surplus : float
@@ -103,7 +105,7 @@ def capacity(service: Service, traffic: Traffic) -> float:
     if traffic.kind != "sessions":
         changes |= {"kind": "closed", "think": 0.0}
     # lengths that are all alike make waves, whose crests are not what is served in the mean
-    saturated = traffic.model_copy(update=changes)
+    saturated = traffic.unmarked.model_copy(update=changes)
     rows = simulate(service, saturated, requests=6 * users, keep=True, fast=False).requests
     if rows is None or len(rows["finish"]) < 4 * users:
         return 0.0
@@ -196,6 +198,9 @@ def _margin(summary: dict[str, float], targets: tuple[Target, ...]) -> tuple[flo
     share = summary["preemptions"] / summary["requests"]
     if share > _THRASH:
         return min(max(worst, math.log(share / _THRASH)), _FAR), "kv thrash"
+    gone = summary.get("left", 0.0) / (summary["requests"] + summary.get("left", 0.0))
+    if gone > _LEFT:
+        return min(max(worst, math.log(gone / _LEFT)), _FAR), "clients leave"
     return min(worst, _FAR), name if worst > 0 else ""
 
 

@@ -69,6 +69,7 @@ def outcome_text(
     else:
         lines = [f"{row[0]:<6}" + "".join(f"{cell:>13}" for cell in row[1:]) for row in (head, *rows)]
     lines += ["", *_load(summary)]
+    lines += _left(summary)
     lines += [f"{count} requests turned away: {reason}" for reason, count in rejected.items()]
     lines += _promise(summary, targets)
     for name in _INTERVALS:
@@ -99,6 +100,22 @@ def _load(summary: Mapping[str, float]) -> list[str]:
     ]
     if math.isfinite(summary.get("cached_share", math.nan)):
         lines.append(f"{summary['cached_share']:.0%} of prompt tokens found in the prefix cache")
+    return lines
+
+
+def _left(summary: Mapping[str, float]) -> list[str]:
+    """What is said of urgent requests, and of clients that left."""
+    lines = [
+        f"urgent requests: {name} {summary[f'urgent_{name}_mean_ms']:,.1f} ms mean, "
+        f"{summary[f'urgent_{name}_p95_ms']:,.1f} p95"
+        for name in ("ttft", "e2e")
+        if f"urgent_{name}_mean_ms" in summary
+    ]
+    if "left" in summary:
+        lines.append(
+            f"{summary['left']:.0f} clients left before their first token: they are not in the figures above, but in "
+            "the share of goodput"
+        )
     return lines
 
 

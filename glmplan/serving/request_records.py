@@ -22,6 +22,7 @@ COLUMNS = {
     "request": "number",
     "session": "session",
     "turn": "turn",
+    "priority": "priority",
     "replica": "replica",
     "input_tokens": "input_tokens",
     "output_tokens": "output_tokens",
@@ -39,6 +40,7 @@ _WHOLE = {
     "number": "number",
     "session": "session",
     "turn": "turn",
+    "priority": "priority",
     "replica": "replica",
     "input_tokens": "input",
     "output_tokens": "output",
@@ -162,7 +164,7 @@ class RecordWriter:
     >>> with RecordWriter(file) as writer:
     ...     writer.write(request_columns([Request(3, 0.5, 10, 2)]))
     >>> file.read_text().splitlines()[1]
-    '3,-1,0,0,10,2,0,0,0.5,0,-1,-1,-1'
+    '3,-1,0,0,0,10,2,0,0,0.5,0,-1,-1,-1'
     """
 
     def __init__(self, path: str | Path) -> None:

@@ -26,7 +26,7 @@ from glmplan.serving.request_records import RecordWriter, RequestRows, record_co
 from glmplan.serving.statistics import Distribution, Meter
 from glmplan.serving.traffic.arrivals import Chunk, request_chunks
 from glmplan.serving.traffic.promises import Target
-from glmplan.serving.traffic.request import Request
+from glmplan.serving.traffic.request import Request, apart
 from glmplan.serving.traffic.sources import Source, request_source
 from glmplan.serving.traffic.spec import Traffic
 from glmplan.units import whole_number
@@ -44,6 +44,7 @@ MOST_REQUESTS = 200_000_000
 MOST_REPLICATIONS = 10_000
 
 _FLUSH = 4096
+_LEFT = "left"
 _CHUNK = 16_384
 _COMPILE_FROM = 400_000  # requests from which compiling the loop pays
 
@@ -61,7 +62,7 @@ class Service:
     settings : EngineSettings
         Scheduler, limits, replicas.
     front_end : float, optional
-        Time between the arrival of a request and its arrival at the engine, [s]
+        Time between the arrival of a request and its arrival at the engine, [s]; see `_travel`.
     first : FirstTokens, optional
         How much later first tokens come than their steps say.
     """
@@ -231,7 +232,8 @@ def simulate(
 
     Notes
     -----
-    Not modelled: time on the network between client and server, tokenisation, failures, prompts that are cancelled.
+    Not modelled: time on the network between client and server, tokenisation, failures, readers who stop an answer
+    midway (to the engine that is a shorter answer).
 
     Examples
     --------
@@ -242,6 +244,8 @@ def simulate(
     """
     whole_number(requests, "--requests", most=LARGEST if traffic.kind == "trace" else MOST_REQUESTS)
     whole_number(replications, "--replications", most=MOST_REPLICATIONS)
+    if traffic.patience is not None and service.settings.prefill_replicas:
+        raise SpecError("is not simulated with prefill replicas", field="--patience", value=traffic.patience)
     whole_number(seed, "--seed", least=0, most=LARGEST)
     if whole_number(warmup, "--warmup", least=0) >= requests:
         raise SpecError("must be below the number of requests", field="--warmup", value=warmup)
@@ -282,17 +286,19 @@ def simulate(
             if writer is not None:
                 writer.close()
                 writer = None
+            left = counts.pop(_LEFT, 0) if traffic.patience is not None else None
             for reason, count in counts.items():
                 rejected[reason] = rejected.get(reason, 0) + count
-            summaries.append(meter.summary(sum(counts.values()), settings.prefix_caching))
+            aside = _aside(service, traffic, meter.counted)
+            summaries.append(meter.summary(sum(counts.values()), settings.prefix_caching, aside, left))
             if interrupted:
                 break
     finally:
         if writer is not None:
             writer.close()
     means = {name: float(np.mean([s[name] for s in summaries])) for name in summaries[0]}
-    for name in ("requests", "rejected", "preemptions"):
-        if len(summaries) == 1:
+    for name in ("requests", "rejected", "preemptions", "left"):
+        if name in means and len(summaries) == 1:
             means[name] = int(means[name])
     return Outcome(
         means,
@@ -304,6 +310,22 @@ def simulate(
         time.perf_counter() - started,
         {name: np.concatenate([one[name] for one in finished]) for name in finished[0]} if finished else None,
     )
+
+
+def _travel(service: Service, traffic: Traffic) -> float:
+    """When an engine sees a request after it was sent, [s]
+
+    The front end takes its time before. Of users who send the next request as soon as they have the last answer this
+    time is counted aside, and the engine sees them during the step that follows the answer: so `closed_loop_mix`
+    counts, with which the times of steps and of the front end were learnt.
+    """
+    at_once = traffic.kind == "closed" and not traffic.think
+    return apart(service.front_end) if at_once else service.front_end
+
+
+def _aside(service: Service, traffic: Traffic, counted: int) -> float:
+    """Time of the front end that passed beside the clock, between the requests of a user, [s]"""
+    return (service.front_end - _travel(service, traffic)) * max(counted / (traffic.users or 1) - 1.0, 0.0)
 
 
 def _lateness(service: Service, traffic: Traffic, records: dict[str, np.ndarray]) -> np.ndarray:
@@ -358,12 +380,18 @@ def _pieces(
     rejected: dict[str, int],
 ) -> Iterator[Served]:
     """Run one replication, yielding what has finished."""
+    lag = _travel(service, traffic)
+    if traffic.patience is not None:  # time of the front end that is counted aside passes for clients too
+        waits = max(traffic.patience - (service.front_end - lag), lag + 1e-9)
+        traffic = traffic.model_copy(update={"patience": waits})
     if not (service.settings.plain and traffic.plain) or reference:
         engine = SteppingEngine if reference else SkippingEngine
         cluster = Cluster(service.table, service.pool, service.settings, engine)
-        source = request_source(traffic, requests, generator, service.settings.acceptance, service.front_end)
+        source = request_source(traffic, requests, generator, service.settings.acceptance, lag)
         yield from _served(cluster, source)
         rejected.update(cluster.rejected)
+        if cluster.left:
+            rejected[_LEFT] = cluster.left
         return
     if fast is None:
         fast = requests >= _COMPILE_FROM
@@ -372,8 +400,8 @@ def _pieces(
     users = None
     if traffic.kind == "closed":
         count = min(int(traffic.users or 1), requests)
-        users = service.front_end + traffic.ramp * np.arange(count) / count
-    run = PlainRun(service.table, service.pool, service.settings, users, fast, service.front_end)
+        users = lag + apart(lag) * np.arange(count)
+    run = PlainRun(service.table, service.pool, service.settings, users, fast, lag)
     # the same chunks for both loops: they decide how random numbers are spent
     size = max(_CHUNK, 4 * service.settings.max_num_seqs, 4 * len(users) if users is not None else 0)
     chunks = request_chunks(traffic, requests, generator, size)
@@ -381,12 +409,12 @@ def _pieces(
     for chunk in chunks:
         left -= len(chunk.input_tokens)
         fits = _fits(service, chunk, rejected)
-        yield run.serve(_late(chunk, service.front_end), left > 0, fits)
+        yield run.serve(_late(chunk, lag), left > 0, fits)
         if run.tight:
             cluster = Cluster(service.table, service.pool, service.settings)
             first, arrived = run.hand_over(service.table)
             cluster.engines[0] = cluster.decoders[0] = first
-            yield from _served(cluster, _rest(run, arrived, chunks, requests - left, traffic, service.front_end))
+            yield from _served(cluster, _rest(run, arrived, chunks, requests - left, traffic, lag))
             for reason, count in cluster.rejected.items():
                 rejected[reason] = rejected.get(reason, 0) + count
             return
@@ -435,10 +463,13 @@ def _rest(
         return Source(chain(arrived, later()), None)
     stream = chain((Request(n, 0.0, i, o) for n, i, o in run.unreleased), later())
 
+    last = run.last_released
+
     def after(_: Request, now: float) -> Request | None:
+        nonlocal last
         follow = next(stream, None)
         if follow is not None:
-            follow.arrival = now + lag
+            follow.arrival = last = max(now + lag, last + apart(lag))
         return follow
 
     return Source(arrived, after)

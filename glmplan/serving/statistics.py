@@ -128,6 +128,7 @@ class Meter:
         self._kv, self._block, self._engines, self._accepted = kv_tokens, block_size, engines, accepted
         self.times = {name: Distribution() for name in ("ttft", "tpot", "e2e", "queue")}
         self.times["itl"] = Distribution(exact=False)
+        self.urgent = {"ttft": Distribution(), "e2e": Distribution()}
         self._counts = dict.fromkeys(("requests", "input", "output", "good", "preemptions", "cached"), 0)
         self._start, self._end = np.inf, 0.0
         self._busy = self._batch = self._full = 0.0
@@ -164,6 +165,10 @@ class Meter:
                 good &= {"ttft": ttft, "e2e": e2e, "queue": queue}[target.metric] <= target.bound
         for name, values in (("ttft", ttft), ("tpot", tpot), ("e2e", e2e), ("queue", queue)):
             self.times[name].add(values)
+        hasty = columns["priority"] == 0
+        if not hasty.all():
+            for name, values in (("ttft", ttft), ("e2e", e2e)):
+                self.urgent[name].add(values[hasty])
         counts = self._counts
         counts["requests"] += len(ttft)
         counts["good"] += int(good.sum())
@@ -220,7 +225,14 @@ class Meter:
         if columns.shape[1]:
             self.times["itl"].add(columns[0], columns[1])
 
-    def summary(self, rejected: int = 0, found: bool = False) -> dict[str, float]:
+    @property
+    def counted(self) -> int:
+        """Requests that were counted, [-]"""
+        return self._counts["requests"]
+
+    def summary(
+        self, rejected: int = 0, found: bool = False, aside: float = 0.0, left: int | None = None
+    ) -> dict[str, float]:
         """All statistics by name.
 
         Parameters
@@ -229,6 +241,10 @@ class Meter:
             Requests that could never be served, [-]
         found : bool, optional
             Whether to report the share of prompt tokens found in the prefix cache.
+        aside : float, optional
+            Time that passed beside the clock of the records, [s]
+        left : int, optional
+            Requests whose clients left before their first token; goodput is a share of them too, [-]
 
         Returns
         -------
@@ -236,7 +252,7 @@ class Meter:
             Statistics; times in ms, as the names say.
         """
         counts = self._counts
-        span = self._end - self._start if counts["requests"] else float("nan")
+        span = self._end - self._start + aside if counts["requests"] else float("nan")
         summary: dict[str, float] = {"requests": counts["requests"], "rejected": rejected, "duration_s": span}
         for name in ("ttft", "tpot", "itl", "e2e", "queue"):
             times = self.times[name]
@@ -248,7 +264,8 @@ class Meter:
         summary["total_tokens_per_s"] = (counts["input"] + counts["output"]) / span if span else float("nan")
         if self._targets:
             summary["goodput_requests_per_s"] = counts["good"] / span if span else float("nan")
-            summary["goodput_share"] = counts["good"] / counts["requests"] if counts["requests"] else float("nan")
+            all_of_them = counts["requests"] + (left or 0)
+            summary["goodput_share"] = counts["good"] / all_of_them if all_of_them else float("nan")
         capacity = span * self._engines
         summary["utilisation"] = min(1.0, self._busy / capacity) if capacity else float("nan")
         summary["batch_mean"] = self._batch / self._busy if self._busy else 0.0
@@ -256,6 +273,12 @@ class Meter:
         summary["kv_occupancy_mean"] = self._full / (capacity * self._kv / self._engines) if capacity else 0.0
         summary["kv_occupancy_max"] = min(1.0, self._fullest / (self._kv / self._engines))
         summary["preemptions"] = counts["preemptions"]
+        if left is not None:
+            summary["left"] = left
+        for name, times in self.urgent.items():
+            if times.mean == times.mean:  # there are any
+                summary[f"urgent_{name}_mean_ms"] = times.mean * 1000
+                summary[f"urgent_{name}_p95_ms"] = times.percentiles((95,))[0] * 1000
         if found:
             summary["cached_share"] = counts["cached"] / counts["input"] if counts["input"] else 0.0
         return summary

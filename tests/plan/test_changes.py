@@ -24,6 +24,11 @@ QUESTIONS = (
     Words("glm-5.1-nvfp4", "4xrtx-pro-6000-ws"),
     Words("qwen3-30b-a3b", "2xrtx-4090"),
     Words("qwen3-30b-a3b-2507-fp8", "1xrtx-5090", users="4"),
+    Words("qwen3-235b-a22b-fp8", "4xh200-sxm", engine="sglang"),
+    Words("llama-3.1-70b", "4xa100-80gb-sxm", users="32"),
+    Words("glm-5.1-fp8", "8xmi355x", input=8192, output=1024),
+    Words("gpt-oss-120b", "1xstrix-halo", engine="llama.cpp", input=1024, output=256),
+    Words("deepseek-v3.1", "8xb200-sxm", engine="trtllm"),
 )
 
 

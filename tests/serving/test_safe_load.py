@@ -11,10 +11,10 @@ from glmplan.errors import SpecError
 from glmplan.serving.engine.settings import EngineSettings, KvPool
 from glmplan.serving.engine.step_table import StepTable
 from glmplan.serving.load_trial import capacity, try_load
-from glmplan.serving.safe_load import safe_load, speed_factors
+from glmplan.serving.safe_load import kept_share, safe_load, speed_factors
 from glmplan.serving.simulate import Service, simulate
 from glmplan.serving.traffic.promises import parse_slo
-from glmplan.serving.traffic.spec import parse_traffic
+from glmplan.serving.traffic.spec import Traffic, parse_traffic
 
 TABLE = StepTable.affine(
     base=0.0123, per_request=1.1e-4, per_context_token=1.3e-8, per_prefill_token=1.7e-5, per_prefill_square=1.9e-9
@@ -171,3 +171,25 @@ def test_users_who_are_all_alike_are_searched_for_once():
     assert loads[0] == loads[1]
     slow = [try_load(SERVICE.scaled(one), traffic, targets, loads[0], 0).margin for one in factors[:3]]
     assert slow[0] > 0 and slow[1] <= 0 and slow[2] <= 0
+
+
+@pytest.mark.parametrize(
+    ("base", "each", "slo", "interval"),
+    [
+        (0.01, 1e-3, "tpot p95 < 30.5 ms", (0.8, 1.25)),
+        (0.01, 4e-4, "tpot p95 < 27 ms", (0.9, 1.1)),
+        (0.01, 2e-4, "ttft p95 < 400 ms", (0.85, 1.2)),
+        (0.012, 1e-3, "tpot mean < 41 ms, ttft p99 < 1 s", (0.7, 1.4)),
+    ],
+)
+def test_a_load_is_kept_with_95_percent_exactly_up_to_the_one_that_is_safe(base, each, slo, interval):
+    """They differed by a user: the share of twenty services knows no step finer than 5 %."""
+    table = StepTable.affine(base=base, per_request=each, per_prefill_token=1e-4)
+    service, factors = Service(table, KvPool(10**6), EngineSettings()), speed_factors(*interval)
+    traffic = Traffic(kind="closed", users=1, input=64, output=64)
+    users = safe_load(service, traffic, parse_slo(slo), factors=factors).load
+    shares = [
+        kept_share(service, traffic.at_load(number), parse_slo(slo), factors=factors).probability
+        for number in (users, users + 1)
+    ]
+    assert shares[1] < 0.95 <= shares[0]

@@ -263,6 +263,18 @@ def test_the_front_end_delays_every_first_token(kind, reference):
     assert ttft[1] - ttft[0] == pytest.approx(250, abs=0.01 if kind == "closed:1" else 10)
 
 
+@pytest.mark.parametrize("reference", [False, True])
+@pytest.mark.parametrize("users", [1, 4])
+def test_the_front_end_is_counted_beside_the_clock_of_users_without_a_pause(users, reference):
+    """Little's law holds with it, and the engine sees the first of those who send at once before the others."""
+    late = Service(TABLE, KvPool(10**6), EngineSettings(async_scheduling=True), front_end=0.25)
+    found = simulate(late, parse_traffic(f"closed:{users}"), requests=40 * users, keep=True, reference=reference)
+    rate, answer = found.summary["requests_per_s"], found.summary["e2e_mean_ms"] / 1e3
+    assert rate * answer == pytest.approx(users, rel=0.01)
+    first = np.sort(found.requests["started"])[:users]
+    assert len(set(first.tolist())) == min(users, 2)
+
+
 @pytest.mark.parametrize("kind", ["closed:20", "poisson:3/s"])
 def test_the_front_end_is_the_same_in_both_forms(tmp_path, kind):
     service = Service(TABLE, KvPool(9000), EngineSettings(max_num_seqs=16), front_end=0.11)

@@ -13,6 +13,7 @@ __all__ = [
     "SharedEstimate",
     "block_period",
     "by_longest_prefix",
+    "by_priority",
     "cache_of",
     "generated",
     "held_blocks",
@@ -243,6 +244,39 @@ def by_longest_prefix(waiting: Iterable[Request], cache: PrefixCache, block_size
         for place, (_, tokens) in enumerate(request.runs, 1):
             heads[names[:place]] = max(heads.get(names[:place], 0), tokens)
     return sorted(queue, key=lambda request: keys[request.number])
+
+
+def by_priority(waiting: Iterable[Request], queued: bool) -> list[Request]:
+    """Put waiting requests into the order of their priority.
+
+    Parameters
+    ----------
+    waiting : iterable of Request
+        The queue.
+    queued : bool
+        Whether those of the same priority stay as they were queued (SGLang); else they are in the order of arrival,
+        those that were preempted included (vLLM), [-]
+
+    Returns
+    -------
+    list of Request
+        The queue in the order in which it is admitted.
+
+    References
+    ----------
+    .. [1] vLLM 0.33.0, `vllm/v1/core/sched/request_queue.py` (PriorityRequestQueue: priority, then arrival time).
+    .. [2] SGLang 0.5.9, `srt/managers/schedule_policy.py` (_sort_by_priority_and_fcfs).
+
+    Examples
+    --------
+    >>> late, urgent, early = (Request(i, float(at), 100, 1) for i, at in enumerate((2, 3, 1)))
+    >>> late.priority = early.priority = 1
+    >>> [r.number for r in by_priority([late, urgent, early], queued=False)]
+    [1, 2, 0]
+    """
+    if queued:
+        return sorted(waiting, key=lambda request: request.priority)
+    return sorted(waiting, key=lambda request: (request.priority, request.arrival, request.number))
 
 
 class SharedEstimate:

@@ -10,6 +10,7 @@ from itertools import chain
 from glmplan.errors import GlmplanError
 from glmplan.serving.engine.admission import why_rejected
 from glmplan.serving.engine.engine import SkippingEngine
+from glmplan.serving.engine.in_order import engine_of
 from glmplan.serving.engine.reference import SteppingEngine
 from glmplan.serving.engine.settings import EngineSettings, KvPool
 from glmplan.serving.engine.step_table import StepTable
@@ -32,7 +33,7 @@ class Cluster:
     settings : EngineSettings
         Scheduler, limits, replicas and routing.
     engine : type, optional
-        `SkippingEngine`, or `SteppingEngine` for the reference.
+        `SteppingEngine` for the reference; the skipping form that follows the settings by default.
 
     Examples
     --------
@@ -47,13 +48,15 @@ class Cluster:
         table: StepTable,
         pool: KvPool,
         settings: EngineSettings,
-        engine: type[Engine] = SkippingEngine,
+        engine: type[Engine] | None = None,
     ) -> None:
         self.pool, self.settings = pool, settings
+        engine = engine_of(settings) if engine is None or engine is SkippingEngine else engine
         self.engines = [engine(table, pool, settings, number) for number in range(settings.replicas)]
         self.prefillers = self.engines[: settings.prefill_replicas]
         self.decoders = self.engines[settings.prefill_replicas :]
         self.rejected: dict[str, int] = {}
+        self.left = 0  # requests whose clients closed the connection before their first token
         self._turns = {True: 0, False: 0}
         self._homes: dict[tuple[int, bool], int] = {}  # where the turns of a session go
         self._link_free = 0.0
@@ -104,11 +107,19 @@ class Cluster:
                     coming = next(source, None)
                 else:
                     now, _, request = heappop(events)
+                if now >= request.leaves:
+                    if request.first < 0 and request.replica >= 0:
+                        engines[request.replica].cancel(request, now)
+                        ends[request.replica] = engines[request.replica].end
+                        self.left += 1
+                        self._follow(request, now, after, events)
+                    continue
                 target = self._accept(request, now)
                 if target is None:
                     self._follow(request, now, after, events)
                     continue
                 engines[target].submit(request, now)
+                self._watch(request, events)
                 if ends[target] < math.inf:
                     ends[target] = engines[target].end
                 else:
@@ -152,10 +163,19 @@ class Cluster:
                     due = coming.arrival if coming is not None else math.inf
                 else:
                     now, _, request = heappop(events)
+                if now >= request.leaves:
+                    if request.first < 0:
+                        engine.cancel(request, now)
+                        self.left += 1
+                        self._follow(request, now, after, events)
+                        end = engine.end if planned else end
+                    continue
                 if request.input + request.output > self._surely and self._accept(request, now) is None:
                     self._follow(request, now, after, events)
                     continue
                 engine.submit(request, now)
+                if request.leaves < math.inf:
+                    self._watch(request, events)
                 if planned and engine.end == math.inf:
                     planned = False  # it was idle: what else arrives now is seen by the same step
                     end = engine.now
@@ -180,7 +200,7 @@ class Cluster:
                 if follow is None:
                     continue
                 at = follow.arrival
-                if at <= end < due and not events and follow.input + follow.output <= surely:
+                if at <= end < due and not events and follow.input + follow.output <= surely and follow.leaves > 1e300:
                     engine.submit(follow, end)  # nothing can come before it, so it needs no queue
                 else:
                     self._number += 1
@@ -203,6 +223,12 @@ class Cluster:
         if follow is not None:
             self._number += 1
             heappush(events, (max(follow.arrival, now), self._number, follow))
+
+    def _watch(self, request: Request, events: list[tuple[float, int, Request]]) -> None:
+        """Note when the client of a request that was submitted closes its connection."""
+        if request.leaves < math.inf:
+            self._number += 1
+            heappush(events, (request.leaves, self._number, request))
 
     def _accept(self, request: Request, now: float) -> int | None:
         """Choose a replica; None if the request can never be served."""

@@ -51,6 +51,8 @@ class SkippingEngine(DecodingBatch):
         self._late_places = self._late_blocks = 0  # what the last step freed, which a step formed ahead does not know
         self._whole, self._sorts = settings.reserve_full_isl, settings.order == "lpm"
         self._together = settings.prefill_max_requests or settings.max_num_seqs  # prompts in one step
+        self._cap = 1 << 60  # tokens of one new prompt in the planned step
+        self._gone: list[Request] = []  # whose clients left while they were in a step
 
     @property
     def load(self) -> int:
@@ -84,6 +86,55 @@ class SkippingEngine(DecodingBatch):
         if not self.waiting:
             self._changed = True
         self.waiting.append(request)
+
+    def cancel(self, request: Request, now: float) -> None:
+        """Drop a request whose client closed its connection: at once if it waits, else when the step has ended.
+
+        Parameters
+        ----------
+        request : Request
+            A request that was submitted and has not finished.
+        now : float
+            The time, [s]
+
+        References
+        ----------
+        .. [1] vLLM 0.33.0, `vllm/v1/core/sched/scheduler.py` (finish_requests), `vllm/v1/engine/core.py`
+           (_process_aborts_queue); SGLang 0.5.9, `srt/managers/scheduler.py` (abort_request).
+
+        Notes
+        -----
+        What was computed stays in the prefix cache. Not modelled: the work for it in a step that was formed ahead.
+        """
+        if request in self.waiting:
+            self.waiting.remove(request)
+            self._changed = True
+        elif any(one is request for _, one in self._unseen):
+            self._unseen = deque(pair for pair in self._unseen if pair[1] is not request)
+            return
+        else:
+            self._gone.append(request)
+        if self._steps and now < self.end:
+            self._cut(now)
+
+    def _let_go(self) -> None:
+        """Take out those whose clients left during the last step."""
+        gone, self._gone = self._gone, []
+        for request in gone:
+            if request.finish < 0 and request in self.waiting:  # preempted meanwhile
+                self.waiting.remove(request)
+            elif request.finish < 0:
+                self._drop(request)
+
+    def _drop(self, request: Request) -> None:
+        """End a request that is being served."""
+        if request.joined < 0:
+            self._partial = None
+            self._leave(request, -(-request.done // self._size), request.done, False)
+        else:
+            blocks, written = self._blocks(request), generated(request, self._step)
+            self._separate(request)
+            self._leave(request, blocks, request.input + written - 1, False)
 
     @property
     def _may_be_next(self) -> bool:
@@ -140,6 +191,8 @@ class SkippingEngine(DecodingBatch):
             When it ends; infinite if there is nothing to do, [s]
         """
         self._steps, preemptions = 0, self.preemptions
+        if self._gone:
+            self._let_go()
         if self._ahead:
             self._look()
         if self._adopts:
@@ -163,10 +216,7 @@ class SkippingEngine(DecodingBatch):
             self._late_places = self._late_blocks = 0
         if self._chunks:
             self._beside = beside = 0 if self._prefill_first else decoding
-            seconds = self.clock.mixed(beside, self._total, self._tokens, self._weight)
-            if self._loading:
-                seconds = max(seconds, loading_seconds(self._loading, self.pool, self.settings))
-            self.end = self.now + seconds
+            self.end = self.now + self._step_seconds(beside)
         elif self._running:
             self._plan_run()
         else:
@@ -174,6 +224,13 @@ class SkippingEngine(DecodingBatch):
             if self.waiting and self.preemptions > preemptions:
                 self.plan()
         return self.end
+
+    def _step_seconds(self, beside: int) -> float:
+        """Time of the planned step with prompt tokens."""
+        seconds = self.clock.mixed(beside, self._total, self._tokens, self._weight)
+        if self._loading:
+            seconds = max(seconds, loading_seconds(self._loading, self.pool, self.settings))
+        return seconds
 
     def _look(self) -> None:
         """Queue those who were there when the last step began, as the next one is formed then; all if nothing runs."""
@@ -246,14 +303,14 @@ class SkippingEngine(DecodingBatch):
             hit, held, load, rest = 0, 0, 0, request.prompt
             names: list[tuple[object, int]] | None = None
             if cache is not None and (request.runs or request.preemptions):
-                if not request.runs and -(-min(rest, budget) // size) > self.free - late:
+                if not request.runs and -(-min(rest, budget, self._cap) // size) > self.free - late:
                     break  # what is found takes as much of the free blocks as it saves
                 self._settle()
                 hit, names = cache.match(request)
                 held = cache.idle_blocks(names)
                 load = cache.loadable(request, hit)
                 rest -= (hit + load) * size
-            take = rest if rest < budget else budget
+            take = min(rest, budget, self._cap)
             if take < rest and not self.settings.chunked_prefill:
                 break
             need = load - (-take // size)  # what is found ends at a block, so blocks start with the rest

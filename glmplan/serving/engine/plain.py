@@ -16,7 +16,7 @@ from glmplan.serving.engine.engine import SkippingEngine
 from glmplan.serving.engine.settings import EngineSettings, KvPool
 from glmplan.serving.engine.step_table import StepTable
 from glmplan.serving.traffic.arrivals import Chunk
-from glmplan.serving.traffic.request import Request
+from glmplan.serving.traffic.request import Request, apart
 
 __all__ = ["PlainRun", "Served", "compiled"]
 
@@ -171,6 +171,7 @@ class PlainRun:
             more,
             self._lag,
             int(settings.async_scheduling),
+            apart(self._lag),
         )
         if self._loop is None:
             columns = [c.tolist() for c in self._columns]
@@ -198,7 +199,7 @@ class PlainRun:
         zeros = np.zeros(int(which.sum()), dtype=np.int64)
         return (
             {"number": self._number[which], **records}
-            | dict.fromkeys(("turn", "preemptions", "cached", "replica"), zeros)
+            | dict.fromkeys(("turn", "priority", "preemptions", "cached", "replica"), zeros)
             | {"session": zeros - 1}
         )
 
@@ -243,6 +244,11 @@ class PlainRun:
         left = (made[partial], rest) if partial >= 0 else None
         engine.adopt((self._clock[0], self._clock[1]), step, running, left, (late[0], late[1]))
         return engine, iter(made[q:released] if self._users is not None else made[q:])
+
+    @property
+    def last_released(self) -> float:
+        """When the request of a closed loop that was sent last arrives, [s]"""
+        return float(self._columns[0][self._state[1] - 1]) if self._state[1] else 0.0
 
     @property
     def unreleased(self) -> list[tuple[int, int, int]]:

@@ -36,7 +36,7 @@ def advance(columns: Any, segments: Any, heap: Any, tables: Any, limits: Any, st
     limits : tuple
         Token budget [token], requests at once, blocks, block size, whether a finish releases the next request, whether
         further requests can be read, time of the front end before a released request is seen [s], 1 if a step is formed
-        while the one before it runs (else 0).
+        while the one before it runs (else 0), time between two that are released together [s].
     state : sequence of int
         Next request, released requests [-], decode steps made, decoding requests, sum of contexts, reserved blocks,
         partly prefilled request and its tokens to go, places and blocks that the last step freed and a step formed
@@ -56,7 +56,7 @@ def advance(columns: Any, segments: Any, heap: Any, tables: Any, limits: Any, st
     """
     arrival, inputs, outputs, started, first, finish = columns
     knots, decode, slopes, prefill, extra, keys, attention = tables
-    budget, seqs, blocks, size, closed, more, lag, ahead = limits
+    budget, seqs, blocks, size, closed, more, lag, ahead, apart = limits
     q, released, step, n, total, held, partial, rest, late, freed = state
     now, begun, code = clock[0], clock[1], DONE
     capacity, last_knot, last_prefill, last_key = len(arrival), len(knots) - 2, len(prefill) - 2, len(keys) - 2
@@ -155,7 +155,7 @@ def advance(columns: Any, segments: Any, heap: Any, tables: Any, limits: Any, st
                     late += ahead
                     freed += ahead * ((inputs[start] - 1) // size + 1)
                     if closed and released < capacity:
-                        arrival[released] = now + lag
+                        arrival[released] = max(now + lag, arrival[released - 1] + apart)
                         released += 1
                 start += 1
         elif n:
@@ -209,7 +209,7 @@ def advance(columns: Any, segments: Any, heap: Any, tables: Any, limits: Any, st
             late += ahead
             freed += ahead * ((length - 2) // size + 1)
             if closed and released < capacity:
-                arrival[released] = now + lag
+                arrival[released] = max(now + lag, arrival[released - 1] + apart)
                 released += 1
     clock[0], clock[1] = now, begun
     state[0], state[1], state[2], state[3] = q, released, step, n

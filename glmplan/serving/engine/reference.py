@@ -13,6 +13,7 @@ from glmplan.serving.engine.admission import (
     SharedEstimate,
     block_period,
     by_longest_prefix,
+    by_priority,
     cache_of,
     generated,
     held_blocks,
@@ -62,6 +63,10 @@ class SteppingEngine:
         self.begun = 0.0
         self.late_places = self.late_blocks = 0  # what the last step freed
         self.loading = 0  # blocks that the step loads from host memory
+        self.gone: list[Request] = []  # whose clients left while they were in a step
+        self.urgent_first = settings.order == "priority"
+        # vLLM: what runs is gone through in one order, prompts that were begun and decoding requests alike
+        self.in_order = not settings.prefill_first and (self.urgent_first or settings.long_prefill_token_threshold > 0)
 
     @property
     def load(self) -> int:
@@ -92,6 +97,35 @@ class SteppingEngine:
             return
         self.waiting.append(request)
 
+    def cancel(self, request: Request, now: float) -> None:
+        """Drop a request whose client closed its connection: at once if it waits, else when the step has ended.
+
+        Parameters
+        ----------
+        request : Request
+            A request that was submitted and has not finished.
+        now : float
+            The time, [s]
+        """
+        if request in self.waiting:
+            self.waiting.remove(request)
+        elif any(one is request for _, one in self.unseen):
+            self.unseen = deque(pair for pair in self.unseen if pair[1] is not request)
+        else:
+            self.gone.append(request)
+
+    def _let_go(self) -> None:
+        gone, self.gone = self.gone, []
+        for request in gone:
+            if request.finish >= 0:
+                continue
+            if request in self.waiting:  # preempted meanwhile
+                self.waiting.remove(request)
+            elif request.joined < 0:
+                self._leave(request, request.done)
+            else:
+                self._leave(request, request.input + generated(request, self.step) - 1)
+
     def found(self, request: Request, now: float) -> int:
         """Look a prompt up in the prefix cache.
 
@@ -118,6 +152,7 @@ class SteppingEngine:
             When it ends; infinite if there is nothing to do, [s]
         """
         self.work, self.decoding, self.loading, preemptions = [], [], 0, self.preemptions
+        self._let_go()
         if not self.running:
             self.late_places = self.late_blocks = 0
         while self.unseen and (not self.running or self.unseen[0][0] <= self.begun):
@@ -127,6 +162,8 @@ class SteppingEngine:
             self._prefill(self.settings.max_num_batched_tokens * self.settings.pipeline_stages)
             if not self.work:
                 self._decode()
+        elif self.in_order:
+            self._go_through()
         elif not self._decode():
             spent = len(self.decoding) * self.settings.tokens_per_decode
             self._prefill(self.settings.max_num_batched_tokens * self.settings.pipeline_stages - spent)
@@ -225,6 +262,8 @@ class SteppingEngine:
         if self.settings.admission == "estimate":
             decoding = [r for r in self.running if r.joined >= 0]
             return min(decoding, key=lambda r: (generated(r, self.step), -r.input, decoding.index(r)))
+        if self.urgent_first:
+            return max(self.running, key=lambda r: (r.priority, r.arrival, r.number))
         return self.running[-1]
 
     def _preempt(self, request: Request) -> None:
@@ -255,6 +294,42 @@ class SteppingEngine:
             self.cache.release(request, computed)
         request.base = 0
 
+    def _limit(self) -> int:
+        """Tokens of one prompt that this step takes."""
+        threshold = self.settings.long_prefill_token_threshold
+        return threshold if threshold and len(self.running) + len(self.waiting) > 1 else 1 << 60
+
+    def _go_through(self) -> None:
+        """vLLM: blocks for all that runs, preempting while they are too few; those that wait only if nobody was.
+
+        vLLM 0.33.0 `vllm/v1/core/sched/scheduler.py` (schedule). Not followed: that a prompt which was begun before a
+        request that decodes may leave it no token of the budget.
+        """
+        size, each, preempted, limit = self.pool.block_size, self.settings.tokens_per_decode, False, self._limit()
+        while True:
+            decoding, need = [r for r in self.running if r.joined >= 0], 0
+            budget = self.settings.max_num_batched_tokens * self.settings.pipeline_stages - len(decoding) * each
+            takes = []
+            for request in [r for r in self.running if r.joined < 0]:
+                take = min(request.prompt - request.done, limit, budget)
+                if take > 0:
+                    takes.append((request, take))
+                    need += -(-(request.done + take) // size) - self.held[request.number]
+                    budget -= take
+            if need + sum(self._wants(r) for r in decoding) <= self._available():
+                break
+            self._preempt(self._victim())
+            preempted = True
+        self.decoding = decoding
+        for request, more in [(r, self._wants(r)) for r in decoding] + [
+            (r, -(-(r.done + take) // size) - self.held[r.number]) for r, take in takes
+        ]:
+            self._make_room(more)
+            self.held[request.number] += more
+        self.work = takes
+        if not preempted:
+            self._admit(budget, limit)
+
     def _go_on(self, budget: int) -> int | None:
         """Compute more of a started prompt; what is left of the budget, or None if blocks are too few."""
         for request in [r for r in self.running if r.joined < 0]:
@@ -272,13 +347,15 @@ class SteppingEngine:
 
     def _prefill(self, budget: int) -> None:
         """Gather prompt tokens: the rest of a started prompt, then waiting requests in order."""
-        settings, size = self.settings, self.pool.block_size
         left = self._go_on(budget)
-        if left is None:
-            return
-        budget = left
+        if left is not None:
+            self._admit(left, 1 << 60)
+
+    def _admit(self, budget: int, limit: int) -> None:
+        """Begin prompts of waiting requests in order."""
+        settings, size = self.settings, self.pool.block_size
         estimate = settings.admission == "estimate"
-        if self.full and self.running:
+        if self.full and self.running and not self.urgent_first:  # SGLang tries anew at every step for the urgent
             return
         decoding = [r for r in self.running if r.joined >= 0]
         late, together = self.late_blocks, settings.prefill_max_requests or settings.max_num_seqs
@@ -287,6 +364,8 @@ class SteppingEngine:
         room -= sum(r.prompt - r.done + self.estimate.answer(r.left, self.growth) for r, _ in self.work)
         if settings.order == "lpm" and self.cache is not None:
             self.waiting = deque(by_longest_prefix(self.waiting, self.cache, size))
+        if self.urgent_first:
+            self.waiting = deque(by_priority(self.waiting, estimate))
         while self.waiting and budget > 0 and len(self.running) < most:
             request = self.waiting[0]
             if request.kv_ready:
@@ -294,7 +373,7 @@ class SteppingEngine:
             hit, names = self.cache.match(request) if self.cache is not None else (0, [])
             load = self.cache.loadable(request, hit) if self.cache is not None else 0
             rest = request.prompt - (hit + load) * size
-            take = min(rest, budget)
+            take = min(rest, budget, limit)
             if take < rest and not settings.chunked_prefill:
                 return
             need = load - (-take // size)

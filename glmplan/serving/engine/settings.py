@@ -16,7 +16,7 @@ SCHEDULERS: tuple[str, ...] = ("vllm", "sglang", "trtllm", "llama.cpp")
 
 _ADMISSIONS = ("chunk", "no-evict", "max-utilization", "estimate", "slot")
 _ROUTINGS = ("round-robin", "least-loaded", "prefix-aware", "affinity")
-_ORDERS = ("fcfs", "lpm")
+_ORDERS = ("fcfs", "lpm", "priority")
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,11 +126,16 @@ class EngineSettings:
     prefill_max_requests : int, optional
         SGLang: requests whose prompts may share a step; no limit by default, [-]
     order : str, optional
-        Who of those that wait is next: `fcfs`, or `lpm` (SGLang: the longest cached prefix).
+        Who of those that wait is next: `fcfs`, `lpm` (SGLang: the longest cached prefix), or `priority`: the urgent
+        before the others. vLLM also preempts the least urgent first; SGLang, with priorities no further apart than
+        `priority_scheduling_preemption_threshold` (10), preempts nobody for them.
     async_scheduling : bool, optional
         Whether a step is formed while the one before it runs: whoever arrives meanwhile waits one more step.
     reserve_full_isl : bool, optional
         vLLM: whether blocks for the whole prompt must be free before its first chunk is computed.
+    long_prefill_token_threshold : int, optional
+        vLLM: tokens of one prompt that a step takes at most, so that several prompts are computed side by side; not of
+        a request that has the engine to itself. 0 sets no limit, [token]
     host_tokens : int, optional
         Copies of cached tokens that host memory holds for each replica; needs prefix caching, [token]
     host_link : TransferLink, optional
@@ -170,6 +175,7 @@ class EngineSettings:
     reserve_full_isl: bool = False
     host_tokens: int = 0
     host_link: TransferLink | None = field(default=None)
+    long_prefill_token_threshold: int = 0
 
     def __post_init__(self) -> None:
         for name in ("max_num_batched_tokens", "max_num_seqs", "pipeline_stages", "replicas", "max_model_len"):
@@ -186,6 +192,7 @@ class EngineSettings:
         for name, choices in known.items():
             if getattr(self, name) not in choices:
                 raise SpecError("is not known", field=name, value=getattr(self, name), choices=choices)
+        self._check_order()
         if self.max_num_batched_tokens * self.pipeline_stages < self.max_num_seqs * self.tokens_per_decode:
             raise SpecError(
                 f"is below max_num_seqs ({self.max_num_seqs}) times the tokens each may decode in a step",
@@ -199,6 +206,19 @@ class EngineSettings:
         if not 0 < self.schedule_conservativeness < math.inf:
             value = self.schedule_conservativeness
             raise SpecError("must be a number above 0", field="schedule_conservativeness", value=value)
+
+    def _check_order(self) -> None:
+        """Refuse orders that the scheduler does not know, or that are not followed."""
+        check_whole(self.long_prefill_token_threshold, "long_prefill_token_threshold", 0)
+        told = {
+            "order": (self.order if self.order == "priority" else "", ("vllm", "sglang")),
+            "long_prefill_token_threshold": (self.long_prefill_token_threshold, ("vllm",)),
+        }
+        for name, (value, knows) in told.items():
+            if value and self.scheduler not in knows:
+                raise SpecError(f"is not known to {self.scheduler}", field=name, value=value)
+            if value and self.prefill_replicas:
+                raise SpecError("is not simulated with prefill replicas", field=name, value=value)
 
     @property
     def first_ratio(self) -> float:
@@ -218,6 +238,8 @@ class EngineSettings:
             and self.chunked_prefill
             and not (self.prefill_first or self.acceptance)
             and self.pipeline_stages == self.replicas == 1
+            and self.order != "priority"
+            and not self.long_prefill_token_threshold
         )
 
 

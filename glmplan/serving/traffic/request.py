@@ -2,7 +2,36 @@
 
 from __future__ import annotations
 
-__all__ = ["Request"]
+__all__ = ["Request", "apart"]
+
+#: between requests that users send at the same instant, where a front end takes them in: as good as none beside a step
+#: of an engine, yet one of them is the first [s]
+_APART = 1e-6
+_NEVER = float("inf")
+
+
+def apart(lag: float) -> float:
+    """Time between two requests that are sent at the same instant.
+
+    A front end hands requests over one after the other, so that an idle engine begins with the first alone, as in
+    `glmplan.serving.alike_loop.ClosedLoop.late`.
+
+    Parameters
+    ----------
+    lag : float
+        Time of the front end, [s]
+
+    Returns
+    -------
+    float
+        Nothing without a front end, [s]
+
+    Examples
+    --------
+    >>> apart(0.0), apart(0.01)
+    (0.0, 1e-06)
+    """
+    return _APART if lag else 0.0
 
 
 class Request:
@@ -42,6 +71,7 @@ class Request:
         "joined",
         "key",
         "kv_ready",
+        "leaves",
         "left",
         "lost",
         "most",
@@ -50,6 +80,7 @@ class Request:
         "pins",
         "preemptions",
         "private",
+        "priority",
         "prompt",
         "replica",
         "runs",
@@ -79,6 +110,8 @@ class Request:
         self.started = self.first = self.finish = -1.0
         self.preemptions = self.cached = self.replica = 0
         self.kv_ready = False
+        self.priority = 0  # the lower, the more urgent
+        self.leaves = _NEVER  # when its client closes the connection if no token has come by then
         self.shareable = 1 << 60  # prompt tokens that may be found in the cache
         # what `restart` does, spared the call for each simulated request
         self.prompt, self.left = input_tokens, self.steps

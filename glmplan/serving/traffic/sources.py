@@ -12,13 +12,14 @@ from glmplan.errors import SpecError
 from glmplan.serving.traffic.arrivals import arrival_times, draw_lengths, request_chunks
 from glmplan.serving.traffic.conversations import conversation_form, read_conversations
 from glmplan.serving.traffic.drafting import Acceptance
-from glmplan.serving.traffic.request import Request
+from glmplan.serving.traffic.request import Request, apart
 from glmplan.serving.traffic.spec import Traffic
 from glmplan.serving.traffic.traces import read_trace
 
 __all__ = ["Source", "request_source"]
 
 _CHUNK = 4096
+_GOLDEN = (5**0.5 - 1) / 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,9 +73,16 @@ def request_source(
     >>> source.after(Request(0, 0.0, 1, 1), 7.5).arrival
     7.5
     """
+    if traffic.urgent or traffic.patience is not None:
+        return _marked(traffic, request_source(traffic.unmarked, count, generator, acceptance, lag), lag)
     if lag:
         source = request_source(traffic, count, generator, acceptance)
-        return Source(_late(source.arrivals, lag), _late_after(source.after, lag) if source.after else None)
+        if traffic.users is None:
+            return Source(_late(source.arrivals, lag), _late_after(source.after, lag) if source.after else None)
+        began = list(_late(source.arrivals, lag, apart(lag)))
+        # users who send at once what answers the last: in order, as nobody pauses
+        last = began[-1].arrival if began and traffic.kind == "closed" and not traffic.think else None
+        return Source(iter(began), _late_after(source.after, lag, last) if source.after else None)
     if traffic.kind == "trace" and conversation_form(str(traffic.file)):
         return _conversations(traffic, count, generator, acceptance)
     if traffic.kind == "trace":
@@ -103,22 +111,46 @@ def request_source(
     return Source(iter(list(first())), after)
 
 
-def _late(arrivals: Iterator[Request], lag: float) -> Iterator[Request]:
+def _late(arrivals: Iterator[Request], lag: float, gap: float = 0.0) -> Iterator[Request]:
+    last = -gap
     for request in arrivals:
-        request.arrival += lag
+        request.arrival = last = max(request.arrival + lag, last + gap)
         yield request
 
 
 def _late_after(
-    after: Callable[[Request, float], Request | None], lag: float
+    after: Callable[[Request, float], Request | None], lag: float, last: float | None = None
 ) -> Callable[[Request, float], Request | None]:
+    """What follows, after the front end; behind `last` and each other where those who follow come in order."""
+
     def later(request: Request, now: float) -> Request | None:
+        nonlocal last
         follow = after(request, now)
         if follow is not None:
             follow.arrival += lag
+            if last is not None:
+                follow.arrival = last = max(follow.arrival, last + apart(lag))
         return follow
 
     return later
+
+
+def _marked(traffic: Traffic, source: Source, lag: float) -> Source:
+    """The stream with what distinguishes its requests: who is urgent, and when clients lose patience."""
+
+    def mark(request: Request) -> Request:
+        who = request.session if request.session >= 0 else request.number
+        # evenly among all, so that no randomness is spent: every part of a golden ratio lies in another place
+        request.priority = int((who + 1) * _GOLDEN % 1.0 >= traffic.urgent) if traffic.urgent else 0
+        if traffic.patience is not None:
+            request.leaves = request.arrival - lag + traffic.patience
+        return request
+
+    def follows(request: Request, now: float) -> Request | None:
+        follow = source.after(request, now) if source.after else None
+        return mark(follow) if follow is not None else None
+
+    return Source(map(mark, source.arrivals), follows if source.after else None)
 
 
 def _exponentials(mean: float, generator: np.random.Generator) -> Iterator[float]:

@@ -72,6 +72,10 @@ class Traffic(BaseModel):
         Mean pause between the turns of a session, [s]
     start : int, optional
         Tokens of its own that a session begins with: files, a task, [token]
+    urgent : float, optional
+        Share of the requests, or of the sessions, that go before the others where the engine orders by priority, [-]
+    patience : float, optional
+        Time after which a client that has no token yet closes its connection; none does by default, [s]
 
     Raises
     ------
@@ -107,8 +111,10 @@ class Traffic(BaseModel):
     turns: int = Field(default=8, ge=1, le=100_000)
     tool_wait: float = Field(default=5.0, ge=0, le=_LONGEST, allow_inf_nan=False)
     start: int = Field(default=0, ge=0, le=_MOST_TOKENS)
+    urgent: float = Field(default=0.0, ge=0, le=1, allow_inf_nan=False)
+    patience: float | None = Field(default=None, ge=1e-6, le=_LONGEST, allow_inf_nan=False)
 
-    @field_validator("rate", "on", "off", "think", "ramp", "tool_wait", mode="before")
+    @field_validator("rate", "on", "off", "think", "ramp", "tool_wait", "patience", mode="before")
     @classmethod
     def _with_unit(cls, value: Any) -> Any:
         """Accept `2.5/s` for rates and `500 ms` for times beside plain numbers in 1/s and s."""
@@ -142,7 +148,14 @@ class Traffic(BaseModel):
     @property
     def plain(self) -> bool:
         """Whether requests have no content in common, and come in the order in which they are read."""
+        if self.urgent or self.patience is not None:
+            return False
         return self.kind not in ("sessions", "trace") and not (self.think or self.shared_prefix or self.ramp)
+
+    @property
+    def unmarked(self) -> Traffic:
+        """The same traffic of clients that are all alike and wait for ever."""
+        return self.model_copy(update={"urgent": 0.0, "patience": None})
 
     def at_load(self, load: float) -> Traffic:
         """The same traffic with another number of users or another rate.

@@ -8,6 +8,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from glmplan.errors import SpecError
 from glmplan.facts.engines.defaults import engine_defaults
 from glmplan.plan.question import Words
 from glmplan.plan.simulator_inputs import serving_inputs
@@ -252,3 +253,105 @@ def test_what_an_engine_does_on_its_own_is_that_of_its_version(engine, version, 
 def test_a_hybrid_model_reuses_blocks_in_vllm_since_0_26():
     found = [engine_defaults("vllm", version=one, recurrent=True).prefix_caching for one in ("0.25.0", "0.26.0")]
     assert found == [False, True]
+
+
+def _urgent(request):
+    request.priority = 0
+    return request
+
+
+def _patient(request):
+    request.priority = 1
+    return request
+
+
+# vLLM 0.33.0 v1/core/sched/request_queue.py (PriorityRequestQueue); SGLang 0.5.9 (_sort_by_priority_and_fcfs)
+@BOTH
+@pytest.mark.parametrize("scheduler", ["vllm", "sglang"])
+@pytest.mark.parametrize(("order", "first"), [("fcfs", [0, 1, 2, 3]), ("priority", [0, 3, 1, 2])])
+def test_the_urgent_go_before_those_who_wait_longer(engine, scheduler, order, first):
+    settings = scheduler_settings(scheduler, order=order, max_num_seqs=1, async_scheduling=False)
+    made = [_patient(Request(i, 0.001 * i, 100, 5)) for i in range(3)] + [_urgent(Request(3, 0.03, 100, 5))]
+    _, done = _serve(settings, made, engine)
+    assert sorted(done, key=lambda number: done[number].started) == first
+    # request 0 takes 20 ms and four steps of 10 ms; who is next starts there
+    assert done[first[1]].started == pytest.approx(0.06)
+
+
+# vLLM 0.33.0 scheduler.py: while blocks are too few the request with the largest (priority, arrival) is preempted
+@BOTH
+@pytest.mark.parametrize(("order", "preempted"), [("fcfs", 1), ("priority", 0)])
+def test_the_least_urgent_is_preempted(engine, order, preempted):
+    # each takes 7 blocks of 20 and grows by one every 16 tokens: at the 17th block of both one has to go
+    made = [_patient(Request(0, 0.0, 100, 100)), _urgent(Request(1, 0.001, 100, 100))]
+    _, done = _serve(EngineSettings(order=order), made, engine, tokens=320)
+    assert done[preempted].preemptions == 1 and done[1 - preempted].preemptions == 0
+
+
+# vLLM 0.33.0 scheduler.py: long_prefill_token_threshold of every prompt, running ones first, unless it is alone
+@BOTH
+@pytest.mark.parametrize(("threshold", "long", "short"), [(0, 0.11, 0.11), (200, 0.13, 0.04)])
+def test_a_short_prompt_is_computed_beside_a_long_one_that_may_not_fill_the_step(engine, threshold, long, short):
+    """Both come at once, with a budget of 500 tokens for prompts of 800 and 100.
+
+    Without a limit: 500 of the long one in 60 ms, then its 300 and the 100 in 50 ms. With 200: the first step holds 200
+    and 100 (40 ms); then the long one goes on beside one decoding request, 200 at a time, in steps of 30 ms.
+    """
+    settings = EngineSettings(max_num_batched_tokens=500, long_prefill_token_threshold=threshold, max_num_seqs=8)
+    _, done = _serve(settings, [Request(0, 0.0, 800, 2), Request(1, 0.0, 100, 50)], engine)
+    assert (done[0].first, done[1].first) == pytest.approx((long, short))
+
+
+@BOTH
+def test_a_prompt_that_is_alone_is_not_limited(engine):
+    settings = EngineSettings(max_num_batched_tokens=500, long_prefill_token_threshold=200, max_num_seqs=8)
+    _, done = _serve(settings, [Request(0, 0.0, 800, 2)], engine)
+    assert done[0].first == pytest.approx(0.06 + 0.04)
+
+
+# vLLM 0.33.0 scheduler.py (finish_requests); SGLang 0.5.9 scheduler.py (abort_request)
+@BOTH
+@pytest.mark.parametrize("scheduler", ["vllm", "sglang", "trtllm", "llama.cpp"])
+def test_a_client_that_leaves_frees_its_place_when_the_step_has_ended(engine, scheduler):
+    settings = scheduler_settings(
+        scheduler, max_num_seqs=1, max_num_batched_tokens=200, async_scheduling=False, prefix_caching=False
+    )
+    # request 0 computes its prompt in steps of 30 ms (200 tokens); its client leaves in the second of them
+    made = [Request(0, 0.0, 600, 5), Request(1, 0.01, 100, 2)]
+    made[0].leaves = 0.045
+    cluster, done = _serve(settings, made, engine, tokens=10_000)
+    assert set(done) == {1} and cluster.left == 1
+    assert done[1].started == pytest.approx(0.06)
+    assert all(one.used == 0 for one in cluster.engines)
+
+
+@BOTH
+def test_a_client_that_leaves_while_it_waits_is_never_computed(engine):
+    settings = EngineSettings(max_num_seqs=1)
+    made = [Request(0, 0.0, 100, 10), Request(1, 0.01, 100, 2), Request(2, 0.02, 100, 2)]
+    made[1].leaves = 0.05
+    cluster, done = _serve(settings, made, engine)
+    assert set(done) == {0, 2} and cluster.left == 1
+    assert done[2].started == pytest.approx(done[0].finish)
+    # whoever has a token stays
+    again = [Request(0, 0.0, 100, 10)]
+    again[0].leaves = 0.03
+    assert set(_serve(settings, again, engine)[1]) == {0}
+
+
+def test_orders_are_refused_where_the_engine_has_none():
+    for scheduler, changes in (("trtllm", {"order": "priority"}), ("sglang", {"long_prefill_token_threshold": 512})):
+        with pytest.raises(SpecError, match="is not known to"):
+            scheduler_settings(scheduler, **changes)
+
+
+def test_what_is_urgent_waits_less_and_impatient_clients_are_counted():
+    service = Service(TABLE, KvPool(8000), scheduler_settings("vllm", order="priority", max_num_seqs=8))
+    traffic = parse_traffic("closed:24", input=300, output=60, urgent=0.25)
+    found = simulate(service, traffic, requests=400, keep=True)
+    assert found.requests["priority"].mean() == pytest.approx(0.75, abs=0.02)
+    assert found.summary["urgent_ttft_mean_ms"] < 0.5 * found.summary["ttft_mean_ms"]
+    hasty = parse_traffic("poisson:20/s", input=300, output=60, patience="2 s")
+    left = simulate(service, hasty, requests=400)
+    assert left.summary["left"] + left.summary["requests"] == 400
+    assert left.summary["left"] > 0 and left.summary["ttft_p99_ms"] <= 2000 + 50

@@ -225,3 +225,52 @@ def test_a_closed_loop_agrees(think, ahead):
     cluster, done = _both(AFFINE, pool, chosen, lambda: _requests(1, 24, 0, 0, None), after)
     assert cluster.preemptions > 0
     assert len(done) + sum(cluster.rejected.values()) == 224
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    seed=st.integers(0, 10**9),
+    count=st.integers(1, 60),
+    rate=st.sampled_from([0.0, 1.0, 5.0, 50.0]),
+    scheduler=st.sampled_from(["vllm", "vllm", "sglang", "trtllm"]),
+    order=st.sampled_from(["priority", "fcfs"]),
+    threshold=st.sampled_from([0, 50, 120, 400]),
+    patience=st.sampled_from([None, 0.3, 1.0, 3.0]),
+    seqs=st.integers(1, 40),
+    budget=st.integers(200, 1024),
+    tokens=st.sampled_from([600, 1500, 4000, 20_000]),
+    block=st.sampled_from([1, 16, 64]),
+    sessions=st.sampled_from([0, 5]),
+    draft=st.sampled_from([None, None, Acceptance(3, 0.7)]),
+    replicas=st.sampled_from([1, 1, 3]),
+    ahead=st.booleans(),
+    whole=st.booleans(),
+)
+def test_priorities_prompts_side_by_side_and_clients_that_leave_agree_to_a_nanosecond(
+    seed, count, rate, scheduler, order, threshold, patience, seqs, budget, tokens, block, sessions, draft, replicas,
+    ahead, whole,
+):  # fmt: skip
+    engine_settings = scheduler_settings(
+        scheduler,
+        max_num_batched_tokens=budget,
+        max_num_seqs=seqs,
+        acceptance=draft,
+        prefix_caching=bool(sessions),
+        async_scheduling=ahead,
+        reserve_full_isl=whole,
+        order="fcfs" if scheduler == "trtllm" else order,
+        long_prefill_token_threshold=threshold if scheduler == "vllm" else 0,
+        replicas=replicas,
+    )
+
+    def make():
+        generator = np.random.default_rng(seed)
+        made = _requests(seed, count, rate, sessions, draft)
+        for request in made:
+            request.priority = int(generator.random() < 0.6)
+            if patience:
+                request.leaves = request.arrival + patience * (1 + generator.random())
+        return made
+
+    skipping, done = _both(AFFINE, KvPool(tokens, block), engine_settings, make)
+    assert len(done) + skipping.left + sum(skipping.rejected.values()) == count
