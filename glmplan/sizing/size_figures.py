@@ -212,7 +212,7 @@ def _power(option: Option, found: Sized) -> dict[str, Any]:
         "kw": wall / 1000,
         "kw_at_its_limit": None if full is None else full / 1000,
         "circuit": None if full is None else circuit_for(full / option.machines),
-        "power_limit_w": machine.accelerator.tdp,
+        "power_limit_w": option.planned.asked.power_limit or machine.accelerator.tdp,
         "tokens_per_s_per_mw": float(tokens_per_megawatt(rate, wall, terms.pue)),
         "joules_per_output_token": float(joules_per_token(cards, rate)),
     }
