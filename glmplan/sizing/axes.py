@@ -148,7 +148,8 @@ def read_sweep(said: Mapping[str, Any], *, file: str | Path | None = None, most:
         )
     if simulation is None:
         return Sweep(axes, *_loads(values))
-    return Sweep(axes | {"load": tuple(_arriving(values, simulation))}, *np.ones((3, 1), dtype=int), simulation)
+    none = np.ones(1, dtype=int)
+    return Sweep(axes | {"load": tuple(_arriving(values, simulation))}, none, none, none, simulation)
 
 
 def _simulation(content: Mapping[str, Any]) -> Simulation | None:
