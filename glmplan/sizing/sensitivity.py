@@ -9,6 +9,7 @@ from typing import Any
 from glmplan.errors import SpecError
 from glmplan.facts.catalogue.prices import Quotation, load_terms
 from glmplan.plan.ask import Deployed, memory, predict
+from glmplan.sizing.acceptance import validate_command
 from glmplan.sizing.cost import owned_month, per_million, rented_month
 from glmplan.sizing.money import Money, Way, watts_of, ways_of
 from glmplan.sizing.purchase import Purchase, wall_watts
@@ -151,7 +152,13 @@ def _moves(state: _State, outcome: str) -> Iterator[Move]:
 
 def _measured(state: _State, outcome: str) -> Iterator[Move]:
     asked = state.planned.asked
-    ladder = f"glmplan validate {asked.model.name} --url URL --on {asked.machine.text} --users 1,{state.users}"
+    ladder = validate_command(
+        asked.model.name,
+        asked.machine.text,
+        {"weights": asked.checkpoint.name, "engine": asked.engine},
+        users=sorted({1, state.users}),
+        lengths=(asked.input_tokens, asked.output_tokens),
+    )
     if outcome == "requests_held":
         pool = memory(state.planned)
         held = state.planned.holding
