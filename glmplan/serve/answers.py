@@ -242,6 +242,8 @@ def _workbook(question: q.CostQuestion, progress: Progress, limits: Mapping[str,
         raise SpecError("are not in this installation: take the JSON or the command line", field="workbooks")
     book = import_module("glmplan.sheets.plan_book")
     option = import_module("glmplan.sheets.option")
+    if question.power_limit is not None:
+        raise SpecError("is not in workbooks yet, whose cells draw from the rating", field="power_limit")
     said = {name: value for name, value in question.words().items() if name not in ("input", "output", "context")}
     said = {name: value for name, value in said.items() if value is not False}
     load = book.load_of_words(question.users, question.input, question.output, question.context, reuse=0, growth=0)
