@@ -151,7 +151,7 @@ def limited(
     timed : StepTime
         Steps at the rating.
     arithmetic : tuple of int
-        Columns of its shares that are arithmetic.
+        Columns of its shares that are arithmetic, [-]
     requests : (n,) array
         Requests that decode in each step, [-]
     part : Accelerator
