@@ -37,6 +37,7 @@ __all__ = [
     "format_quantity",
     "given_text",
     "parse_quantity",
+    "read_watts",
     "whole_number",
 ]
 
@@ -268,6 +269,43 @@ def _nearest_units(unit: str, units: dict[str, tuple[int, float]]) -> list[str]:
 
     same = [known for known in units if known.lower() == unit.lower()]
     return same or difflib.get_close_matches(unit, units, n=3, cutoff=0.5) or list(units)[:8]
+
+
+def read_watts(given: object, field: str) -> float:
+    """Read a power that somebody says.
+
+    Parameters
+    ----------
+    given : object
+        Text with its unit, such as ``450W``, or a number of watts.
+    field : str
+        What it is called where it was given.
+
+    Returns
+    -------
+    float
+        [W]
+
+    Raises
+    ------
+    SpecError
+        If it is no power above zero.
+
+    Examples
+    --------
+    >>> read_watts("3.6kW", "--power"), read_watts(450, "--power-limit")
+    (3600.0, 450.0)
+    """
+    if isinstance(given, str):
+        try:
+            watts = parse_quantity(given, "watts")
+        except SpecError as error:
+            raise SpecError(error.message, field=field, value=given) from None
+    else:
+        watts = finite_number(given, field)
+    if watts <= 0:
+        raise SpecError("must be more than 0", field=field, value=given)
+    return watts
 
 
 def format_quantity(value: float, dimension: str, digits: int | None = None, *, unit: str | None = None) -> str:

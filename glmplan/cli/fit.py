@@ -44,6 +44,7 @@ class QuestionOptions:
     ] = None
     eager: o.Eager = False
     launch: o.LaunchOptions = o.LaunchOptions()
+    power_limit: o.PowerLimit = None
     calibration: o.Calibration = None
     recipe: Annotated[
         str | None,

@@ -29,12 +29,13 @@ def command(
 ) -> None:
     """The cheapest mix of machines and APIs that serves all classes, with the worth of one more machine."""
     from glmplan.cli.money import read_money
-    from glmplan.sizing.hybrid import best_mix, break_even_scale
+    from glmplan.sizing.hybrid import best_mix, break_even_scale, portfolio_of_offered
     from glmplan.sizing.portfolio import read_portfolio
 
     read = read_portfolio(portfolio, read_money(money))
     mix = best_mix(read)
-    scale = break_even_scale(read) if read.locals and read.sellers else None
+    free = portfolio_of_offered(read)
+    scale = break_even_scale(free) if free.locals and free.sellers and free.classes else None
     if form is Form.json:
         say(json.dumps({**asdict(mix), "break_even_scale": scale}, indent=2))
         return
@@ -74,4 +75,7 @@ def _text(read: Portfolio, mix: Mix, scale: float | None) -> None:
             said = "more than" if worth > local.usd_month else "less than"
             say(f"    one more would save {worth:,.0f} USD a month at the margin, {said} it costs")
     if scale is not None:
-        say(f"  the first machine is worth its cost from {scale:.3g} times this volume on")
+        since = f"from {scale:.3g} times its volume on"
+        say(f"  of what an API may serve alone, the first machine is worth its cost {since}")
+    elif read.locals and read.sellers:
+        say("  of what an API may serve alone, no volume makes a machine worth its cost, or every volume does")

@@ -80,6 +80,7 @@ Mtp = Annotated[int | None, typer.Option(min=0, help="Drafted tokens for each st
 AcceptanceLength = Annotated[
     float | None, typer.Option(help="Chance of a drafted token (up to 1), or tokens gained in a step (above 1).")
 ]
+PowerLimit = Annotated[str | None, typer.Option(help="Power limit of each accelerator, such as 450W.")]
 MemoryFraction = Annotated[float | None, typer.Option(help="Share of the memory the engine may use.")]
 KvTokens = Annotated[int | None, typer.Option(min=1, help="Room of the KV pool instead of the predicted one.")]
 BlockSize = Annotated[int | None, typer.Option(min=1, help="Tokens of a KV block.")]
@@ -252,6 +253,7 @@ class DeploymentOptions:
     mtp: Mtp = None
     acceptance: AcceptanceLength = None
     launch: LaunchOptions = LaunchOptions()
+    power_limit: PowerLimit = None
     calibration: Calibration = None
 
 

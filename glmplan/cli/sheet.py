@@ -20,7 +20,7 @@ app = typer.Typer(help="Plans as workbooks with live formulas, and figures in th
 
 
 @app.command()
-@o.with_options(without=("context",))
+@o.with_options(without=("context", "power_limit"))
 def new(
     path: Annotated[Path, typer.Argument(help="The workbook to write, such as plan.xlsx.")],
     *,
@@ -73,7 +73,7 @@ _RATES = Annotated[
 
 
 @app.command()
-@o.with_options()
+@o.with_options(without=("power_limit",))
 def fill(
     path: _QUOTE,
     *,
@@ -107,7 +107,7 @@ def fill(
 
 
 @app.command()
-@o.with_options()
+@o.with_options(without=("power_limit",))
 def check(
     path: _QUOTE,
     *,

@@ -45,6 +45,9 @@ class SpendOptions:
     only: Annotated[str | None, typer.Option(help="Parts and machines to look at, with commas.")] = None
     machines: Annotated[int | None, typer.Option(min=1, help="Machines at most; 8 by default.")] = None
     probability: Annotated[float | None, typer.Option(help="How surely the promise is kept; 0.95 by default.")] = None
+    power_limit: Annotated[
+        str | None, typer.Option(help="Power limits of each accelerator to look at, such as 450W, with commas.")
+    ] = None
     growth: Annotated[float | None, typer.Option(help="Growth of the load in a month, such as 0.05.")] = None
 
 

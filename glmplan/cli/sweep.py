@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from glmplan.sizing.money import Money
     from glmplan.sizing.sweep import Swept
 
-__all__ = ["AxisOptions", "OutputOptions", "command"]
+__all__ = ["AxisOptions", "OutputOptions", "SimulationOptions", "command"]
 
 _LISTED = 20
 
@@ -55,6 +55,19 @@ class AxisOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SimulationOptions:
+    """Loads that are simulated instead of predicted."""
+
+    traffic: _axis("Kinds of traffic, as in simulate: all loads are simulated, as of simulate.") = None  # type: ignore[valid-type]
+    slo: o.OptionalSlo = None
+    requests: Annotated[
+        int | None, typer.Option(min=1, help="Requests of each simulated load; as of simulate by default.")
+    ] = None
+    seed: Annotated[int | None, typer.Option(min=0, help="Seed of simulated loads; 0 by default.")] = None
+    shape: o.ShapeOptions = o.ShapeOptions()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class OutputOptions:
     """What is written."""
 
@@ -76,6 +89,7 @@ def command(
     file: Annotated[Path | None, typer.Argument(help="A TOML file with the axes as lists.")] = None,
     *,
     axes: AxisOptions = AxisOptions(),
+    arriving: SimulationOptions = SimulationOptions(),
     money: o.MoneyOptions = o.MoneyOptions(),
     output: OutputOptions = OutputOptions(),
 ) -> None:
@@ -84,13 +98,19 @@ def command(
     Ctrl-C keeps what is done beside the file of --out; --resume goes on from there.
     """
     from glmplan.cli.money import read_money
-    from glmplan.sizing.axes import MOST, read_sweep
+    from glmplan.errors import SpecError
+    from glmplan.sizing.axes import read_sweep
+    from glmplan.sizing.frontier import check_objectives
     from glmplan.sizing.sweep_files import check_table
 
-    sweep = read_sweep(o.given(axes), file=file, most=output.most or MOST)
+    sweep = read_sweep(o.given(axes) | o.given(arriving), file=file, most=output.most)
+    if sweep.simulation is not None and output.exact:
+        raise SpecError("is about predicted loads: simulated ones are timed step by step", field="--exact")
     paid = read_money(money)
     if output.out is not None:
         check_table(output.out)
+    if output.frontier is not None:
+        check_objectives(_objectives(output.frontier))
     if output.plot is not None:
         from glmplan.report.charts import check_chart
 
@@ -158,7 +178,7 @@ def _run(sweep: Sweep, paid: Money, output: OutputOptions, **hooks: Any) -> Swep
 def _show(frame: pd.DataFrame, found: Swept, paid: Money, output: OutputOptions) -> None:
     from glmplan.sizing.frontier import frontier
 
-    names = tuple(word.strip() for word in output.frontier.split(",")) if output.frontier else _usual(frame)
+    names = _objectives(output.frontier) if output.frontier else _usual(frame)
     best = frontier({name: frame[name].to_numpy() for name in frame}, names)
     if output.plot is not None:
         from glmplan.report.charts import write_chart
@@ -183,6 +203,10 @@ def _show(frame: pd.DataFrame, found: Swept, paid: Money, output: OutputOptions)
         say(f"all points: {output.out}")
 
 
+def _objectives(words: str) -> tuple[str, ...]:
+    return tuple(word.strip() for word in words.split(",") if word.strip())
+
+
 def _usual(frame: pd.DataFrame) -> tuple[str, ...]:
     """Speed of a user, of all together, and money where it is known."""
     money = ("usd_month",) if "usd_month" in frame and frame["usd_month"].notna().any() else ()
@@ -192,7 +216,7 @@ def _usual(frame: pd.DataFrame) -> tuple[str, ...]:
 def _list(best: pd.DataFrame, names: tuple[str, ...], varied: list[str]) -> None:
     from glmplan.facts.tables import table_text
 
-    words = dict.fromkeys(("model", "on", *varied, "layout", "cache", "users", "input_tokens"))
+    words = dict.fromkeys(("model", "on", *varied, "layout", "cache", "traffic", "users", "input_tokens"))
     shown = [name for name in words if name in best]
     rows = best.sort_values(list(names), ascending=False).head(_LISTED)
     columns = list(dict.fromkeys([*shown, "tpot_mean_ms", "ttft_mean_ms", *names, "knowledge"]))

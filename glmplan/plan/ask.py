@@ -87,6 +87,7 @@ class Question(TypedDict, total=False):
     attention_backend: str | None
     calibration: str | None
     recipe: str | None
+    power_limit: float | str | None
 
 
 class Arrivals(TypedDict, total=False):

@@ -43,6 +43,7 @@ def facts_of(asked: Asked, holding: Holding, *, users: int, longest: int) -> Pla
         pool_tokens=holding.pool,
         longest_tokens=float(longest),
         request_tokens=float(asked.request_tokens),
+        power_limit=asked.power_limit,
     )
 
 

@@ -16,11 +16,12 @@ from glmplan.facts.schema.model import Checkpoint, ModelSpec
 from glmplan.plan.degrees import DEGREES, check_layout
 from glmplan.plan.engine_asked import engine_asked
 from glmplan.plan.users_asked import asked_users
+from glmplan.prediction.power import check_limit
 from glmplan.prediction.settings import Settings
 from glmplan.readers.machines.resolve import Machine, resolve_machine
 from glmplan.readers.models.checkpoints import checkpoint_for, read_by, remarks_on
 from glmplan.readers.models.resolve import resolve_model
-from glmplan.units import finite_number, given_text, whole_number
+from glmplan.units import finite_number, given_text, read_watts, whole_number
 
 __all__ = [
     "DEFAULT_INPUT",
@@ -63,6 +64,8 @@ class Words:
         A site's calibration to apply.
     recipe : str or None
         Campaign or collection of recipes whose settings the server is launched with.
+    power_limit : str or None
+        Power limit of each accelerator.
     """
 
     model: str
@@ -91,6 +94,7 @@ class Words:
     attention_backend: str | None = None
     calibration: str | Path | None = None
     recipe: str | None = None
+    power_limit: float | str | None = None
 
 
 @dataclass(frozen=True, repr=False)
@@ -131,6 +135,8 @@ class Asked:
         A site's calibration, which whoever predicts applies.
     cached_tokens : int
         Tokens of a prompt that the conversation held before, so that their keys are found again, [token]
+    power_limit : float or None
+        Power limit of each accelerator, [W]; None is its rating.
     """
 
     model: ModelSpec
@@ -158,6 +164,7 @@ class Asked:
     notes: tuple[str, ...] = ()
     calibration: str | None = None
     cached_tokens: int = 0
+    power_limit: float | None = None
 
     def __repr__(self) -> str:
         lengths = f"{self.input_tokens:,} tokens in and {self.output_tokens:,} out"
@@ -290,6 +297,7 @@ def read_words(words: Words) -> Asked:
     mtp, acceptance = _drafting(words, choice.model, assumed)
     version = _version(words.engine_version, engine, assumed)
     users = asked_users(words.users, machine)
+    limit = _power_limit(words.power_limit, machine, assumed)
     if words.users is None:
         assumed.append("users " + ", ".join(map(str, users)))
     asked = Asked(
@@ -312,6 +320,7 @@ def read_words(words: Words) -> Asked:
         assumed=(*assumed, *machine.notes),
         notes=choice.notes,
         calibration=_calibration(words.calibration),
+        power_limit=limit,
     )
     check_layout(asked.model, asked.machine, degrees, divided_experts=asked.divided_experts)
     return asked if words.recipe is None else _by_recipe(asked, given_text(words.recipe, "--recipe"))
@@ -339,6 +348,19 @@ def _version(given: object, engine: str, assumed: list[str]) -> str | None:
     if version is None and (newest := load_engine(engine).newest):
         assumed.append(f"{engine} {newest}: the newest release that evidence covers")
     return version
+
+
+def _power_limit(given: object, machine: Machine, assumed: list[str]) -> float | None:
+    """A power limit of each accelerator; none where it is the rating."""
+    if given is None:
+        return None
+    limit = read_watts(given, "--power-limit")
+    part = machine.accelerator
+    check_limit(part, limit)
+    if limit == part.tdp:
+        return None
+    assumed.append(f"each {part.name} limited to {limit:g} W: as slow as it was measured to be under that limit")
+    return limit
 
 
 def _flag(field: str, given: object) -> bool:

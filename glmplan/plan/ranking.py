@@ -190,6 +190,7 @@ def deployment_of(asked: Asked, terms: Terms) -> Deployment:
         sparse=terms.sparse,
         link=asked.machine.links(tp=terms.tp, pp=terms.pp, dp=terms.dp, dcp=terms.dcp),
         offload=offload_of(asked.engine, asked.machine.host, terms.server),
+        power_limit=asked.power_limit,
     )
 
 

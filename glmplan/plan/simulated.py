@@ -82,7 +82,10 @@ def _runs(
         service = described.service.scaled(step)
         pool = replace(service.pool, tokens=max(int(service.pool.tokens * room), int(least)))
         service = replace(service, pool=pool)
-        summary = dict(simulate(service, traffic, requests=requests, warmup=warm, fast=False).summary)
+        outcome = simulate(service, traffic, requests=requests, warmup=warm, fast=False)
+        if outcome.interrupted:
+            raise KeyboardInterrupt  # a part of a run is none
+        summary = dict(outcome.summary)
         for name in summary:
             if name.startswith("ttft_"):
                 summary[name] *= first / step

@@ -76,6 +76,8 @@ class Deployment:
         What the engine is told at its start.
     offload : Offload or None
         What stays in host memory; None where the accelerators hold everything.
+    power_limit : float or None
+        Power limit of each accelerator, [W]; None is its rating.
     """
 
     model: ModelSpec
@@ -99,6 +101,7 @@ class Deployment:
     draft_depth: int = 0
     text: str = ""
     offload: Offload | None = None
+    power_limit: float | None = None
 
     def __repr__(self) -> str:
         form = f"{self.kv} cache" + f", {self.draft_tokens} drafted" * bool(self.draft_tokens)

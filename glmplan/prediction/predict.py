@@ -24,6 +24,7 @@ from glmplan.prediction.effects import (
 from glmplan.prediction.known import Known, known_by_bytes, known_by_engine, known_of_offloading
 from glmplan.prediction.load import Load
 from glmplan.prediction.observables import Observables, observables
+from glmplan.prediction.power import limited
 from glmplan.prediction.step_models import runs_on_accelerators, step_model_of, step_parameters
 from glmplan.prediction.step_table import least_of, step_tables
 from glmplan.readers.runs.figures import INTERVAL_KINDS, PREDICTED
@@ -306,8 +307,11 @@ def _on_accelerators(cases: list[tuple[Deployment, Load, str | None]], effects: 
             rows = slice(int(ends[number]), int(ends[number + 1]))
             total, levels = sums[number]
             deployment, load, _ = cases[member]
+            requests = seen[member].decode_requests
+            part, limit = deployment.accelerator, deployment.power_limit
+            timed = StepTime(step.seconds[rows], step.shares[rows])
             found[member] = _prediction(
-                seen[member], load, StepTime(step.seconds[rows], step.shares[rows]), GPU_COMPONENTS,
+                seen[member], load, limited(timed, GPU_COMPONENTS["compute"], requests, part, limit), GPU_COMPONENTS,
                 known_by_engine(deployment, load, keys[number], levels, float(total[TTFT_SCALE]), fit),
                 least[member],
             )  # fmt: skip

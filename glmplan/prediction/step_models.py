@@ -13,6 +13,7 @@ from glmplan.physics.step.time import PARAMETERS
 from glmplan.prediction.deployment import Deployment
 from glmplan.prediction.effects import Effects, keys_of, load_effects, log_parameters
 from glmplan.prediction.load import Load
+from glmplan.prediction.power import LimitedSteps, check_limit
 
 if TYPE_CHECKING:
     from glmplan.physics.offload.time import OffloadFit
@@ -110,7 +111,12 @@ def step_model_of(
     -------
     StepModel
         `HostedSteps` with weights in host memory, `OneMemorySteps` on machines with one memory whose matrix rate
-        nobody published, else `GpuSteps`.
+        nobody published, else `GpuSteps`, as `LimitedSteps` under a power limit.
+
+    Raises
+    ------
+    UnknownFact
+        If nobody measured what the power limit costs.
 
     Examples
     --------
@@ -123,6 +129,9 @@ def step_model_of(
     """
     d = deployment
     tokens = 1.0 + d.draft_tokens
+    if d.power_limit is not None and not runs_on_accelerators(d):
+        message = "what a power limit costs is not known where the accelerators do not hold and compute everything"
+        raise UnknownFact(message)
     if d.offload is not None:
         from glmplan.physics.offload.hosted_steps import HostedSteps
         from glmplan.physics.offload.time import load_offload_fit
@@ -137,4 +146,8 @@ def step_model_of(
         return OneMemorySteps(d.model, d.checkpoint, d.accelerator, fit, d.kv, tokens)
     effects = effects or load_effects(d.engine)
     total, _ = effects.sum_of(keys_of(d))
-    return GpuSteps(d.structure, d.layout, step_parameters(d, total), d.graph_tokens)
+    found = GpuSteps(d.structure, d.layout, step_parameters(d, total), d.graph_tokens)
+    if d.power_limit is None:
+        return found
+    check_limit(d.accelerator, d.power_limit)
+    return LimitedSteps(found, d.accelerator, d.power_limit)

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 __all__ = ["ANSWERS", "QUESTIONS", "CatalogueQuestion", "Progress", "money_of_question"]
 
+#: points that are predicted in the time in which one load is simulated, by far [-]
+_SIMULATED = 1000
 #: called with how much is done, and of how much
 Progress = Callable[[int, int], None]
 
@@ -186,7 +188,8 @@ def _sweep(question: q.SweepQuestion, progress: Progress, limits: Mapping[str, A
     from glmplan.sizing.sweep import swept
 
     other = {"exact", *q.MoneyQuestion.model_fields}
-    sweep = read_sweep(question.model_dump(exclude=other, exclude_none=True), most=limits["points"])
+    most = limits["points"] if question.traffic is None else max(limits["points"] // _SIMULATED, 1)
+    sweep = read_sweep(question.model_dump(exclude=other, exclude_none=True), most=most)
     paid = money_of_question(question)
     found = swept(sweep, money=paid, exact=question.exact, progress=progress)
     rows = json.loads(found.to_frame().to_json(orient="records", double_precision=6))
@@ -239,6 +242,8 @@ def _workbook(question: q.CostQuestion, progress: Progress, limits: Mapping[str,
         raise SpecError("are not in this installation: take the JSON or the command line", field="workbooks")
     book = import_module("glmplan.sheets.plan_book")
     option = import_module("glmplan.sheets.option")
+    if question.power_limit is not None:
+        raise SpecError("is not in workbooks yet, whose cells draw from the rating", field="power_limit")
     said = {name: value for name, value in question.words().items() if name not in ("input", "output", "context")}
     said = {name: value for name, value in said.items() if value is not False}
     load = book.load_of_words(question.users, question.input, question.output, question.context, reuse=0, growth=0)

@@ -42,7 +42,7 @@ def cost_record(planned: Deployed, users: int, money: Money) -> dict[str, Any]:
     outputs = rate * terms.utilisation * HOURS * 3600
     inputs = outputs * asked.input_tokens / asked.output_tokens
     offer, missing = _offer(planned, money, inputs, outputs)
-    watts, _ = watts_of(asked.machine, money)
+    watts, _ = watts_of(asked.machine, money, asked.power_limit)
     return {
         "machine": asked.machine.text,
         "users": users,
@@ -53,7 +53,9 @@ def cost_record(planned: Deployed, users: int, money: Money) -> dict[str, Any]:
         "million_input_tokens_month": inputs / 1e6,
         "million_output_tokens_month": outputs / 1e6,
         "kw": None if watts is None else watts / 1000,
-        "ways": [_way(one, money, offer, inputs, outputs) for one in ways_of(asked.machine, money)],
+        "ways": [
+            _way(one, money, offer, inputs, outputs) for one in ways_of(asked.machine, money, limit=asked.power_limit)
+        ],
         "api": None if offer is None else _api(offer, inputs, outputs),
         "api_missing": missing,
         "notes": list(terms.notes),

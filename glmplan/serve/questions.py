@@ -110,6 +110,7 @@ class PlanQuestion(_Question):
     max_model_len: Whole | None = Field(None, description="Longest prompt and answer together.")
     attention_backend: Name | None = Field(None, description="Attention kernels, as the engine names them.")
     recipe: Name | None = Field(None, description="Campaign or recipe whose launch settings are taken.")
+    power_limit: Quantity | None = Field(None, description="Power limit of each accelerator, such as 450W.")
 
     def words(self) -> dict[str, Any]:
         """What was said of the plan beside model and machine, as `glmplan.fit` takes it."""
@@ -239,6 +240,7 @@ class SizeQuestion(MoneyQuestion):
     machines: Whole | None = Field(None, description="Machines at most.")
     probability: Amount | None = Field(None, description="How surely the promise is kept.")
     growth: Amount | None = Field(None, description="Growth of the load in a month.")
+    power_limit: Text | None = Field(None, description="Power limits of each accelerator, with commas.")
     answers: Annotated[int, Field(ge=1, le=20)] = Field(5, description="Answers that are wanted.")
 
 
@@ -268,6 +270,18 @@ class SweepQuestion(MoneyQuestion):
     input: _Axis | None = None
     output: _Axis | None = None
     users: _Axis | None = None
+    traffic: list[Arriving] | Arriving | None = Field(None, description="Kinds of traffic: all loads are simulated.")
+    slo: Promise | None = Field(None, description="Promise of simulated loads: how surely it is kept.")
+    requests: Whole | None = Field(None, description="Requests of each simulated load.")
+    seed: Whole | None = Field(None, description="Seed of simulated loads.")
+    jitter: Amount | None = Field(None, description="Lengths are uniform in 1 - jitter to 1 times nominal.")
+    input_cv: Amount | None = Field(None, description="Log-normal prompts with this coefficient of variation.")
+    output_cv: Amount | None = Field(None, description="Log-normal answers with this coefficient of variation.")
+    think: Quantity | None = Field(None, description="Mean pause of a user, such as '2 s'.")
+    shared_prefix: Whole | None = Field(None, description="Tokens at the head of each prompt that are the same.")
+    turns: Whole | None = Field(None, description="Mean turns of a session.")
+    tool_wait: Quantity | None = Field(None, description="Mean pause between the turns of a session.")
+    start: Whole | None = Field(None, description="Tokens of its own that a session begins with.")
     exact: bool = Field(False, description="Time every step instead of reading tables of steps.")
 
 

@@ -106,7 +106,10 @@ def capacity(service: Service, traffic: Traffic) -> float:
         changes |= {"kind": "closed", "think": 0.0}
     # lengths that are all alike make waves, whose crests are not what is served in the mean
     saturated = traffic.unmarked.model_copy(update=changes)
-    rows = simulate(service, saturated, requests=6 * users, keep=True, fast=False).requests
+    outcome = simulate(service, saturated, requests=6 * users, keep=True, fast=False)
+    if outcome.interrupted:
+        raise KeyboardInterrupt  # a part of a run is no measure of it
+    rows = outcome.requests
     if rows is None or len(rows["finish"]) < 4 * users:
         return 0.0
     ends = np.sort(rows["finish"])
@@ -174,6 +177,8 @@ def try_load(
     if load >= most:
         return Trial(load, min(math.log(load / most) + 0.01, _FAR), OVERLOAD, {"requests": 0.0})
     outcome = simulate(service, at, requests=count, warmup=warm, seed=seed, fast=False, keep=at.kind in OPEN)
+    if outcome.interrupted:
+        raise KeyboardInterrupt  # a part of a run judges no load
     summary = outcome.summary
     summary |= {name: late * each for name, each in summary.items() if name.startswith("ttft_")}
     margin, broken = _margin(summary, targets)

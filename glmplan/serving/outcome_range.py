@@ -70,7 +70,10 @@ def outcome_range(
     found = []
     for number, factor in enumerate(speed_factors(*interval, count=_DRAWS)):
         draw = service.scaled(factor)
-        found.append(simulate(draw, traffic, requests=count, seed=seed + 7919 * (number + 1), fast=False).summary)
+        outcome = simulate(draw, traffic, requests=count, seed=seed + 7919 * (number + 1), fast=False)
+        if outcome.interrupted:
+            raise KeyboardInterrupt  # a part of a run is no draw of it
+        found.append(outcome.summary)
     ranges = {}
     for name, value in summary.items():
         draws = np.array([one[name] for one in found if name in one])

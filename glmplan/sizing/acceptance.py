@@ -55,6 +55,8 @@ def acceptance_test(option: Option, found: Sized) -> str:
     # so many requests that the rarest of a promised percentile are ten
     requests = max(round(10 / (1 - _PERCENT[_rarest(asked.slo)] / 100)), 6 * each)
     facts: dict[str, object] = {"weights": planned.asked.checkpoint.name, "engine": planned.asked.engine}
+    if planned.asked.power_limit is not None:
+        facts["power_limit_w"] = f"{planned.asked.power_limit:g}"
     command = validate_command(
         asked.spec.name,
         planned.asked.machine.text,

@@ -18,14 +18,19 @@ from glmplan.facts.files import read_toml
 from glmplan.plan.question import DEFAULT_INPUT, DEFAULT_OUTPUT
 from glmplan.readers.machines.resolve import resolve_machine
 from glmplan.readers.models.resolve import resolve_model
-from glmplan.units import finite_number, parse_quantity, whole_number
+from glmplan.serving.traffic.promises import parse_slo
+from glmplan.sizing.simulated import Arriving, Simulation, arrivals_of
+from glmplan.units import finite_number, read_watts, whole_number
 
-__all__ = ["MOST", "POINT_AXES", "STRUCTURE_AXES", "Sweep", "read_sweep"]
+__all__ = ["MOST", "MOST_SIMULATED", "POINT_AXES", "SIMULATION", "STRUCTURE_AXES", "Sweep", "read_sweep"]
 
 #: points that a sweep has at most unless it is told otherwise [-]
 MOST = 20_000_000
-#: what a combination of the axes takes to plan, and a load to write as steps, for the time that is told beforehand [s]
-_COMBINATION, _LOAD = 0.05, 0.002
+#: the same where each is simulated [-]
+MOST_SIMULATED = 20_000
+#: what a combination of the axes takes to plan, a load to write as steps, and a load to be simulated with its range, by
+#: which the time is told beforehand [s]
+_COMBINATION, _LOAD, _SIMULATED = 0.05, 0.002, 3.0
 #: axes that decide which formula applies: each combination is planned
 STRUCTURE_AXES: tuple[str, ...] = (
     "model", "on", "weights", "kv", "engine", "engine_version", "tp", "pp", "dp", "ep", "dcp", "mtp", "memory_fraction",
@@ -33,10 +38,17 @@ STRUCTURE_AXES: tuple[str, ...] = (
 )  # fmt: skip
 #: axes that are numbers put into it
 POINT_AXES: tuple[str, ...] = ("context", "input", "output", "users")
+#: what is said of all loads that are simulated, beside the axis of their traffic
+SIMULATION: tuple[str, ...] = (
+    "slo", "requests", "seed", "jitter", "input_cv", "output_cv", "lengths", "think", "ramp", "shared_prefix", "turns",
+    "tool_wait", "start",
+)  # fmt: skip
 _WHOLE = ("tp", "pp", "dp", "ep", "dcp", "mtp", "max_num_seqs", *POINT_AXES)
 #: values that a range of an axis has at most, and one of machines, each of which is looked up [-]
 _VALUES, _MACHINES = 100_000, 4_096
 _RANGE = re.compile(r"(\d+)\.\.(\d+)(?:\*(\d+))?")
+#: a comma that ends a kind of traffic: what follows is no further field of it
+_KINDS_END = re.compile(r",(?![^,:]*=)")
 _COUNTS = re.compile(r"(\d+)\.\.(\d+)x(.+)")
 
 
@@ -47,15 +59,20 @@ class Sweep:
     Attributes
     ----------
     axes : dict of str to tuple
-        Axis of `STRUCTURE_AXES` → its values; None is what the plan chooses.
+        Axis of `STRUCTURE_AXES` → its values; None is what the plan chooses. Where loads are simulated, they are the
+        axis ``load`` behind these.
     users, inputs, outputs : (n,) array of int
-        Loads that each combination of the axes is asked for: users [-], prompt and answer of a request [token]
+        Loads that each combination of the axes is asked for: users [-], prompt and answer of a request [token]; a
+        single one that counts for nothing where loads are simulated
+    simulation : Simulation or None
+        How loads are simulated; None where they are predicted.
     """
 
     axes: dict[str, tuple[Any, ...]]
     users: np.ndarray
     inputs: np.ndarray
     outputs: np.ndarray
+    simulation: Simulation | None = None
 
     @property
     def structures(self) -> int:
@@ -73,18 +90,19 @@ class Sweep:
             yield dict(zip(self.axes, values, strict=True))
 
 
-def read_sweep(said: Mapping[str, Any], *, file: str | Path | None = None, most: int = MOST) -> Sweep:
+def read_sweep(said: Mapping[str, Any], *, file: str | Path | None = None, most: int | None = None) -> Sweep:
     """Read what a sweep goes over.
 
     Parameters
     ----------
     said : mapping
         Axis → values: text with commas, ``1..8`` for all whole numbers between, ``1..1024*20`` for twenty in equal
-        ratios, ``1..8xPART`` for machines with one to eight; or a list. None is left out.
+        ratios, ``1..8xPART`` for machines with one to eight; or a list. None is left out. With ``traffic`` all loads
+        are simulated; ``slo``, ``requests``, ``seed`` and further fields of traffic then hold for all of them.
     file : path, optional
         A TOML file with the same names; what is said beside it takes the place of what it says.
     most : int, optional
-        Points that are too many, [-]
+        Points that are too many; `MOST` by default, `MOST_SIMULATED` where loads are simulated, [-]
 
     Returns
     -------
@@ -105,35 +123,74 @@ def read_sweep(said: Mapping[str, Any], *, file: str | Path | None = None, most:
     """
     content = dict(read_toml(file)) if file is not None else {}
     content |= {name: value for name, value in said.items() if value is not None}
-    known = (*STRUCTURE_AXES, *POINT_AXES)
+    known = (*STRUCTURE_AXES, *POINT_AXES, "traffic", *SIMULATION)
     for name in content:
         if name.replace("-", "_") not in known:
             raise SpecError("is not an axis of a sweep", file=file, value=name, choices=known)
-    values = {name.replace("-", "_"): _values(name.replace("-", "_"), given) for name, given in content.items()}
+    content = {name.replace("-", "_"): given for name, given in content.items()}
+    simulation = _simulation(content)
+    values = {name: _values(name, given) for name, given in content.items() if name not in SIMULATION}
     for name in ("model", "on"):
         if name not in values:
             raise SpecError("is needed: a sweep goes over at least one", field=f"--{name}")
     axes = {name: values.get(name, (None,)) for name in STRUCTURE_AXES}
     _check(axes)
-    sizes = [len(values.get(name, (0,))) for name in (*STRUCTURE_AXES, *POINT_AXES)]
+    sizes = [len(values.get(name, (0,))) for name in (*STRUCTURE_AXES, *POINT_AXES, "traffic")]
     count = 1
     for size in sizes:
         count *= size
-    if count > most:
+    if count > (most or (MOST if simulation is None else MOST_SIMULATED)):
         structures = math.prod(sizes[: len(STRUCTURE_AXES)])
         minutes = (structures * _COMBINATION + count // structures * _LOAD) / 60
+        if simulation is not None:
+            minutes = count * _SIMULATED / 60
         raise SpecError(
             f"makes {count:,} points, about {minutes:,.0f} minutes on one core: name fewer, or allow them with --most",
             field="sweep",
         )
-    return Sweep(axes, *_loads(values))
+    if simulation is None:
+        return Sweep(axes, *_loads(values))
+    none = np.ones(1, dtype=int)
+    return Sweep(axes | {"load": tuple(_arriving(values, simulation))}, none, none, none, simulation)
+
+
+def _simulation(content: Mapping[str, Any]) -> Simulation | None:
+    """What is said of simulated loads; None where none is."""
+    said = {name: content[name] for name in SIMULATION if content.get(name) is not None}
+    if "traffic" not in content:
+        if said:
+            name = next(iter(said))
+            message = "is about loads that are simulated: say which with --traffic"
+            raise SpecError(message, field=f"--{name.replace('_', '-')}", value=said[name])
+        return None
+    slo, requests, seed = (said.pop(name, None) for name in ("slo", "requests", "seed"))
+    if slo is not None:
+        parse_slo(slo)
+    return Simulation(
+        slo=slo or "",
+        requests=None if requests is None else whole_number(requests, "--requests"),
+        seed=0 if seed is None else whole_number(seed, "--seed", least=0),
+        shape=said,
+    )
+
+
+def _arriving(values: Mapping[str, tuple[Any, ...]], simulation: Simulation) -> list[Arriving]:
+    """Simulated loads, each of which can be read."""
+    lengths = {name: values[name] for name in values if name != "users"}
+    _, inputs, outputs = _loads(lengths)
+    pairs = list(dict.fromkeys(zip(inputs.tolist(), outputs.tolist(), strict=True)))
+    found = arrivals_of(values["traffic"], values.get("users"), pairs)
+    for one in found:
+        simulation.traffic(one)
+    return found
 
 
 def _values(name: str, given: Any) -> tuple[Any, ...]:
     field = f"--{name.replace('_', '-')}"
     parts: list[Any] = []
     for one in given if isinstance(given, list | tuple) else [given]:
-        parts += [word.strip() for word in one.split(",")] if isinstance(one, str) else [one]
+        words = _KINDS_END.split(one) if name == "traffic" and isinstance(one, str) else None
+        parts += [word.strip() for word in words or one.split(",")] if isinstance(one, str) else [one]
     found: list[Any] = []
     for part in parts:
         if part == "":
@@ -156,8 +213,7 @@ def _expanded(name: str, part: Any, field: str) -> list[Any]:
     if name == "memory_fraction":
         return [finite_number(part, field)]
     if name == "power_limit":
-        text = part if isinstance(part, str) else f"{part} W"
-        return [parse_quantity(text if not text.replace(".", "").isdigit() else f"{text} W", "watts")]
+        return [read_watts(f"{part} W" if isinstance(part, str) and part.replace(".", "").isdigit() else part, field)]
     if not isinstance(part, str):
         raise SpecError("is no name", field=field, value=part)
     match = _COUNTS.fullmatch(part) if name == "on" else None

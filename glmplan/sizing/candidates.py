@@ -30,11 +30,14 @@ class Candidate:
         What one of it costs, the cheapest first.
     watts : float or None
         Its draw at the wall, [W]
+    limit : float or None
+        Power limit of each accelerator, [W]; None is its rating
     """
 
     machine: Machine
     ways: tuple[Way, ...]
     watts: float | None
+    limit: float | None = None
 
     @property
     def least(self) -> float | None:
@@ -72,13 +75,24 @@ def candidates(asked: SizeQuestion, money: Money) -> tuple[list[Candidate], tupl
         near = {machine.accelerator.name, machine.host.name}
         prices = tuple(one for one in money.prices if one.part in near or one.of in ("host", "host part"))
         own = Money(prices, money.terms, money.today)
-        ways = ways_of(machine, own, kinds=asked.kinds, rent_term=asked.rent_term)
-        if asked.only or any(way.usd is not None for way in ways):
-            found.append(Candidate(machine, ways, watts_of(machine, own)[0]))
-        else:
-            without.append(machine.text)
-    found.sort(key=lambda one: (one.least is None, one.least or 0.0, one.machine.count, one.machine.text))
+        for limit in _limits(asked, machine):
+            ways = ways_of(machine, own, limit=limit, kinds=asked.kinds, rent_term=asked.rent_term)
+            if asked.only or any(way.usd is not None for way in ways):
+                found.append(Candidate(machine, ways, watts_of(machine, own, limit)[0], limit))
+            elif machine.text not in without:
+                without.append(machine.text)
+    found.sort(key=_dearness)
     return found, tuple(without)
+
+
+def _dearness(one: Candidate) -> tuple[bool, float, int, str, float]:
+    return one.least is None, one.least or 0.0, one.machine.count, one.machine.text, one.limit or 0.0
+
+
+def _limits(asked: SizeQuestion, machine: Machine) -> tuple[float | None, ...]:
+    """Limits of a machine: one at or above the rating of its part is no limit of it."""
+    rating = machine.accelerator.tdp
+    return tuple(dict.fromkeys(None if rating and one and one >= rating else one for one in asked.limits))
 
 
 def _machines(asked: SizeQuestion) -> Iterator[Machine]:

@@ -65,7 +65,8 @@ def _blocks(
     address: str, sweep: Sweep, numbers: Iterable[int], *, money: Money | None = None, exact: bool = False
 ) -> Generator[Block, None, None]:
     left = list(numbers)
-    parts = [left[start : start + _TOGETHER] for start in range(0, len(left), _TOGETHER)]
+    together = _TOGETHER if sweep.simulation is None else 1
+    parts = [left[start : start + together] for start in range(0, len(left), together)]
     with _client(address) as client:
         # a result, not scattered data: it is made again where the worker that held it dies
         shared = client.submit(_itself, (sweep, money, exact), retries=_AGAIN, pure=False)

@@ -145,8 +145,8 @@ def side_of(planned: Deployed, users: int, money: Money) -> Side:
     context = asked.input_tokens + asked.output_tokens / 2
     step = step_time(planned, decode_requests=[running], decode_context=[context])
     parts = {name: float(share[0] * step.seconds[0]) for name, share in step.shares.items()}
-    ways = ways_of(asked.machine, money)
-    watts, _ = watts_of(asked.machine, money)
+    ways = ways_of(asked.machine, money, limit=asked.power_limit)
+    watts, _ = watts_of(asked.machine, money, asked.power_limit)
     return Side(planned, found, parts, ways[0].usd, ways[0].paid, None if watts is None else watts / 1000)
 
 

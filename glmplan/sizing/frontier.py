@@ -8,7 +8,7 @@ import numpy as np
 
 from glmplan.errors import SpecError
 
-__all__ = ["OBJECTIVES", "frontier"]
+__all__ = ["OBJECTIVES", "check_objectives", "frontier"]
 
 #: column → whether more of it is better
 OBJECTIVES: dict[str, bool] = {
@@ -23,7 +23,35 @@ OBJECTIVES: dict[str, bool] = {
     "joules_per_output_token": False,
     "wall_w": False,
     "accelerators": False,
+    # of simulated loads
+    "probability": True,
+    "goodput_share": True,
+    "requests_per_s": True,
+    "ttft_p95_ms": False,
+    "tpot_p95_ms": False,
+    "itl_p95_ms": False,
+    "e2e_p95_ms": False,
 }
+
+
+def check_objectives(names: tuple[str, ...]) -> None:
+    """Refuse what nothing can be best in, before anything is computed.
+
+    Parameters
+    ----------
+    names : tuple of str
+        Columns that count.
+
+    Raises
+    ------
+    SpecError
+        If a name is none of `OBJECTIVES`, or there is none.
+    """
+    for name in names:
+        if name not in OBJECTIVES:
+            raise SpecError("is not a column that can be best", field="--frontier", value=name, choices=OBJECTIVES)
+    if not names:
+        raise SpecError("names nothing that can be best", field="--frontier", value="", choices=OBJECTIVES)
 
 
 def frontier(columns: Mapping[str, np.ndarray], names: tuple[str, ...]) -> np.ndarray:
@@ -52,13 +80,10 @@ def frontier(columns: Mapping[str, np.ndarray], names: tuple[str, ...]) -> np.nd
     >>> frontier(rows, ("user_tokens_per_s", "wall_w")).tolist()
     [True, True, False]
     """
+    check_objectives(names)
     for name in names:
-        if name not in OBJECTIVES:
-            raise SpecError("is not a column that can be best", field="--frontier", value=name, choices=OBJECTIVES)
         if name not in columns:
             raise SpecError("is not a column of this sweep", field="--frontier", value=name, choices=columns)
-    if not names:
-        raise SpecError("names nothing that can be best", field="--frontier", value="", choices=OBJECTIVES)
     table = np.stack([(1 if OBJECTIVES[name] else -1) * np.asarray(columns[name], float) for name in names], axis=1)
     found = np.zeros(len(table), dtype=bool)
     left = np.flatnonzero(np.isfinite(table).all(axis=1))

@@ -17,7 +17,7 @@ from glmplan.errors import Infeasible, SpecError
 from glmplan.sizing.cost import HOURS
 from glmplan.sizing.portfolio import Portfolio, RequestClass
 
-__all__ = ["Mix", "best_mix", "break_even_scale"]
+__all__ = ["Mix", "best_mix", "break_even_scale", "portfolio_of_offered"]
 
 _DAY = 24
 #: seconds of one hour of the day in a month [s]
@@ -231,6 +231,33 @@ def _mix(programme: _Programme, machines: np.ndarray, scale: float) -> Mix:
             for place, name in enumerate(names)
         },
         shadow={name: float(duals[place].sum()) for place, name in enumerate(names)},
+    )
+
+
+def portfolio_of_offered(portfolio: Portfolio) -> Portfolio:
+    """The part of a portfolio that has a choice: what no API may serve needs machines at any volume.
+
+    Parameters
+    ----------
+    portfolio : Portfolio
+        Classes, machines and APIs.
+
+    Returns
+    -------
+    Portfolio
+        With the classes that an API may serve.
+
+    Examples
+    --------
+    >>> from glmplan.sizing.portfolio import Local, RequestClass, Seller
+    >>> both = [RequestClass(name=name, requests_per_day=9, input=9, output=9) for name in ("chat", "secret")]
+    >>> api = Seller("api", {"chat": 0.001}, {"secret": "may not leave the house"})
+    >>> [one.name for one in portfolio_of_offered(Portfolio(tuple(both), (), (api,))).classes]
+    ['chat']
+    """
+    offered = {name for seller in portfolio.sellers for name in seller.per_request}
+    return Portfolio(
+        tuple(one for one in portfolio.classes if one.name in offered), portfolio.locals, portfolio.sellers
     )
 
 

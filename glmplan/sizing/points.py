@@ -8,7 +8,7 @@ import numpy as np
 
 from glmplan.physics.points import StepPoints
 from glmplan.physics.step.model import FrontPoints, StepModel
-from glmplan.physics.step.time import COMPONENTS, PARAMETERS, StepTime
+from glmplan.physics.step.time import StepTime
 from glmplan.prediction.deployment import Deployment
 from glmplan.prediction.effects import load_effects
 from glmplan.prediction.known import known_of_points
@@ -24,7 +24,6 @@ __all__ = ["TOLERANCE", "Columns", "columns_of", "exact_columns"]
 
 #: how far tables may be from the step time itself before they are not used [-]
 TOLERANCE = 0.001
-_COMPUTE = tuple(PARAMETERS.index(name + "_slowdown") for name in COMPONENTS["compute"])
 _ENDS = ("", "_low", "_high")
 
 
@@ -52,7 +51,7 @@ class Columns:
     error: float
 
 
-def columns_of(deployment: Deployment, mixes: Mixes, *, slower: float = 1.0, exact: bool = False) -> Columns:
+def columns_of(deployment: Deployment, mixes: Mixes, *, exact: bool = False) -> Columns:
     """Predict many loads on one deployment.
 
     Parameters
@@ -61,8 +60,6 @@ def columns_of(deployment: Deployment, mixes: Mixes, *, slower: float = 1.0, exa
         The deployment.
     mixes : Mixes
         The loads, as its engine packs them.
-    slower : float, optional
-        What arithmetic takes longer by under a power limit, [-]
     exact : bool, optional
         Time every step instead of reading a table.
 
@@ -74,15 +71,15 @@ def columns_of(deployment: Deployment, mixes: Mixes, *, slower: float = 1.0, exa
     """
     # the table leaves the front end out of rates, which answers of one token wait for most
     if exact or not runs_on_accelerators(deployment) or (mixes.outputs == 1).any():
-        return exact_columns(deployment, [mixes.load(place) for place in range(len(mixes.users))], slower=slower)
-    found = _tabulated(deployment, step_model_of(deployment), mixes, slower)
+        return exact_columns(deployment, [mixes.load(place) for place in range(len(mixes.users))])
+    found = _tabulated(deployment, step_model_of(deployment), mixes)
     if found.error > TOLERANCE:
-        return exact_columns(deployment, [mixes.load(place) for place in range(len(mixes.users))], slower=slower)
+        return exact_columns(deployment, [mixes.load(place) for place in range(len(mixes.users))])
     return found
 
 
-def _tabulated(deployment: Deployment, model: StepModel, mixes: Mixes, slower: float) -> Columns:
-    seconds, front = _seconds(deployment, model, mixes, slower)
+def _tabulated(deployment: Deployment, model: StepModel, mixes: Mixes) -> Columns:
+    seconds, front = _seconds(deployment, model, mixes)
     [least] = least_of([deployment], [mixes.table.points])
     column, bounds = mixes.table.values(seconds), mixes.table.values(least)
     known = known_of_points(deployment, mixes.users, mixes.inputs, mixes.outputs, fit=load_effects(deployment.engine))
@@ -103,7 +100,7 @@ def _tabulated(deployment: Deployment, model: StepModel, mixes: Mixes, slower: f
     return Columns(figures, known.knowledge, known.basis, exact=False, error=mixes.error(seconds))
 
 
-def _seconds(deployment: Deployment, model: StepModel, mixes: Mixes, slower: float) -> tuple[np.ndarray, np.ndarray]:
+def _seconds(deployment: Deployment, model: StepModel, mixes: Mixes) -> tuple[np.ndarray, np.ndarray]:
     """Seconds of the steps of the table, and of the front end of one request of each load."""
     points = mixes.table.points
     lengths, places = np.unique(mixes.inputs, return_inverse=True)
@@ -119,9 +116,6 @@ def _seconds(deployment: Deployment, model: StepModel, mixes: Mixes, slower: flo
         if not len(seconds):
             count = len(points.decode_requests)
             seconds = timed.seconds[:count]
-            if slower != 1.0:
-                arithmetic = timed.shares[:count, list(_COMPUTE)].sum(axis=1)
-                seconds = seconds * (1.0 + arithmetic * (slower - 1.0))
     return seconds, front[places]
 
 
@@ -135,7 +129,7 @@ def _timed(model: StepModel, points: StepPoints, lengths: np.ndarray) -> StepTim
     return model.times(both, front)
 
 
-def exact_columns(deployment: Deployment, loads: list[Load], *, slower: float = 1.0) -> Columns:
+def exact_columns(deployment: Deployment, loads: list[Load]) -> Columns:
     """Predict loads one by one.
 
     Parameters
@@ -144,8 +138,6 @@ def exact_columns(deployment: Deployment, loads: list[Load], *, slower: float = 
         The deployment.
     loads : list of Load
         The loads.
-    slower : float, optional
-        What arithmetic takes longer by under a power limit, [-]
 
     Returns
     -------
@@ -153,16 +145,13 @@ def exact_columns(deployment: Deployment, loads: list[Load], *, slower: float = 
         What `glmplan.prediction.predict` says.
     """
     found = predict_many([(deployment, load, None) for load in loads])
-    figures = {
-        name + end: np.array([_figure(one, name, end, slower) for one in found]) for name in FIGURES for end in _ENDS
-    }
+    figures = {name + end: np.array([_figure(one, name, end) for one in found]) for name in FIGURES for end in _ENDS}
     return Columns(figures, found[0].knowledge, found[0].basis, exact=True, error=0.0)
 
 
-def _figure(found: Prediction, name: str, end: str, slower: float) -> float:
+def _figure(found: Prediction, name: str, end: str) -> float:
     one = found.figures.get(name)
     if one is None:
         return float("nan")
     value: float = getattr(one, end[1:] or "value")
-    longer = 1.0 + found.shares.get("compute", 0.0) * (slower - 1.0)
-    return value / longer if name == "output_rate" else value * longer
+    return value

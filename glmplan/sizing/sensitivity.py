@@ -9,8 +9,9 @@ from typing import Any
 from glmplan.errors import SpecError
 from glmplan.facts.catalogue.prices import Quotation, load_terms
 from glmplan.plan.ask import Deployed, memory, predict
+from glmplan.sizing.acceptance import validate_command
 from glmplan.sizing.cost import owned_month, per_million, rented_month
-from glmplan.sizing.money import Money, Way, watts_of, ways_of
+from glmplan.sizing.money import Money, Way, ways_of
 from glmplan.sizing.purchase import Purchase, wall_watts
 from glmplan.sizing.terms import Terms
 
@@ -109,8 +110,8 @@ class _State:
         self.planned, self.money, self.users = planned, money, users
         self.machine = planned.asked.machine
         self.figures = predict(planned, users=users).figures
-        self.way: Way = ways_of(self.machine, money)[0]
-        self.watts, _ = watts_of(self.machine, money)
+        self.limit = planned.asked.power_limit
+        self.way: Way = ways_of(self.machine, money, limit=self.limit)[0]
 
     def month(
         self, *, terms: Terms | None = None, purchase: Purchase | None = None, hourly: float | None = None
@@ -123,7 +124,7 @@ class _State:
             price = hourly if hourly is not None else rent / self.machine.count / HOURS
             return float(rented_month(price, self.machine.count, terms=terms).total)
         bought = (purchase or self.way.purchase).known
-        watts = wall_watts(self.machine, terms=terms)
+        watts = wall_watts(self.machine, terms=terms, limit=self.limit)
         return float(owned_month(bought, watts, self.machine.count, terms=terms).total)
 
     def outcome(
@@ -151,7 +152,13 @@ def _moves(state: _State, outcome: str) -> Iterator[Move]:
 
 def _measured(state: _State, outcome: str) -> Iterator[Move]:
     asked = state.planned.asked
-    ladder = f"glmplan validate {asked.model.name} --url URL --on {asked.machine.text} --users 1,{state.users}"
+    ladder = validate_command(
+        asked.model.name,
+        asked.machine.text,
+        {"weights": asked.checkpoint.name, "engine": asked.engine},
+        users=sorted({1, state.users}),
+        lengths=(asked.input_tokens, asked.output_tokens),
+    )
     if outcome == "requests_held":
         pool = memory(state.planned)
         held = state.planned.holding

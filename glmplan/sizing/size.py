@@ -207,7 +207,7 @@ def _plan(search: _Search, one: Candidate, word: str, engine: str | None) -> _Un
     users = min(traffic.users or _TYPICAL, _MOST_USERS)
     planned = deployment(
         asked.model, one.machine.text, weights=word, engine=engine, input=traffic.input, output=traffic.output,
-        users=(users,),
+        users=(users,), power_limit=one.limit,
     )  # fmt: skip
     if planned.holding.terms.blocked is not None:
         search.left_out[f"does not run: {planned.holding.terms.blocked.title}"] += 1
@@ -290,7 +290,9 @@ def _ways(search: _Search, one: Candidate, machines: int) -> tuple[Way, ...]:
     if machines == 1:
         return one.ways
     asked = search.asked
-    return ways_of(one.machine, search.money, machines=machines, kinds=asked.kinds, rent_term=asked.rent_term)
+    return ways_of(
+        one.machine, search.money, machines=machines, limit=one.limit, kinds=asked.kinds, rent_term=asked.rent_term
+    )
 
 
 def _share(traffic: Traffic, machines: int) -> Traffic:

@@ -173,5 +173,5 @@ def watts_at(option: Option, money: Money) -> tuple[float | None, float | None]:
     tuple of (float or None, float or None)
         At the wall, and of the accelerators alone, [W]
     """
-    wall, cards = watts_of(option.planned.asked.machine, money)
+    wall, cards = watts_of(option.planned.asked.machine, money, option.planned.asked.power_limit)
     return tuple(None if one is None else one * option.machines for one in (wall, cards))  # type: ignore[return-value]

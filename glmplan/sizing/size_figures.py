@@ -9,6 +9,7 @@ from glmplan.errors import GlmplanError
 from glmplan.facts.catalogue.prices import Quotation
 from glmplan.plan.ask import step_time
 from glmplan.plan.hazards import hazard_rules
+from glmplan.serving.traffic.promises import parse_slo
 from glmplan.sizing.cost import (
     break_even_month,
     growth_months,
@@ -18,11 +19,14 @@ from glmplan.sizing.cost import (
     tokens_per_megawatt,
 )
 from glmplan.sizing.size_answer import Option, Sized, month_tokens, token_rate, watts_at
+from glmplan.sizing.supply import supply_of
 
 __all__ = ["circuit_for", "figures_of"]
 
 #: tokens of a prompt whose head was seen before that are computed again [token]
 _FRESH = 64.0
+#: figures that need the rating of the part
+_POWER = ("kw", "kw_at_its_limit", "circuit", "power_limit_w", "tokens_per_s_per_mw", "joules_per_output_token")
 #: costs that need a price
 _COSTS = (
     "usd_per_million_tokens",
@@ -88,9 +92,11 @@ def figures_of(option: Option, found: Sized) -> dict[str, Any]:
         "layout": planned.holding.terms.name,
         "cache": planned.holding.terms.kv,
         "paid": option.way.paid,
+        "limited": planned.asked.power_limit is not None,
         **_money(option, found),
         "probability": option.sure.probability,
         "keeps": option.sure.probability >= asked.probability,
+        "promise": _promise(option, asked.slo),
         "breaks_first": option.breaks_first,
         f"carries_{_unit(asked.unit)}": option.carried,
         f"breaks_at_{_unit(asked.unit)}": None if option.beyond else _next(option.carried, asked.unit),
@@ -98,6 +104,7 @@ def figures_of(option: Option, found: Sized) -> dict[str, Any]:
         "months_until_outgrown": _finite(growth_months(asked.load, option.carried, asked.growth)),
         **_power(option, found),
         **_speed(option),
+        **supply_of(option, found),
         "hazards": [],
         "walls": [],
         "knowledge": option.prediction.knowledge,
@@ -105,6 +112,20 @@ def figures_of(option: Option, found: Sized) -> dict[str, Any]:
         "outside": option.prediction.out_of_domain,
     }
     return figures
+
+
+def _promise(option: Option, slo: str) -> list[dict[str, Any]]:
+    """What is promised beside what is expected of it, with the 90 % interval of the prediction around it."""
+    rows = []
+    for target in parse_slo(slo):
+        figure = option.prediction.figures.get(target.metric)
+        expected = option.sure.summary.get(target.name)
+        ends: list[float | None] = [None, None]
+        if figure is not None and expected is not None:
+            ends = [expected * end / figure.value for end in (figure.low, figure.high)]
+        rows.append({"target": str(target), "at_most_ms": 1000 * target.bound, "expected_ms": expected,
+                     "expected_ms_low": ends[0], "expected_ms_high": ends[1]})  # fmt: skip
+    return rows
 
 
 def _unit(unit: str) -> str:
@@ -125,11 +146,11 @@ def _money(option: Option, found: Sized) -> dict[str, Any]:
     way, terms = option.way, found.money.terms
     inputs, outputs = month_tokens(option, found)
     costs: dict[str, Any] = {
+        "usd": None if way.usd is None else way.usd * terms.horizon_months,
         "usd_purchase": way.purchase.value if way.purchase is not None else None,
         "usd_month": way.usd,
         "usd_month_low": way.low,
         "usd_month_high": way.high,
-        "usd_horizon": None if way.usd is None else way.usd * terms.horizon_months,
         "month_lines": {} if way.month is None else {name: float(_number(one)) for name, one in way.month.lines},
         "price_missing": way.missing,
         "price_stale": list(way.stale),
@@ -205,14 +226,14 @@ def _power(option: Option, found: Sized) -> dict[str, Any]:
     wall, cards = watts_at(option, found.money)
     rate, terms = token_rate(option), found.money.terms
     if wall is None or cards is None:
-        return {"kw": None, "circuit": None, "tokens_per_s_per_mw": None, "joules_per_output_token": None}
+        return dict.fromkeys(_POWER)
     machine = option.planned.asked.machine
     full, _ = watts_at(option, _at_its_limit(found))
     return {
         "kw": wall / 1000,
         "kw_at_its_limit": None if full is None else full / 1000,
         "circuit": None if full is None else circuit_for(full / option.machines),
-        "power_limit_w": machine.accelerator.tdp,
+        "power_limit_w": option.planned.asked.power_limit or machine.accelerator.tdp,
         "tokens_per_s_per_mw": float(tokens_per_megawatt(rate, wall, terms.pue)),
         "joules_per_output_token": float(joules_per_token(cards, rate)),
     }

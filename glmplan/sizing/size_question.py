@@ -17,7 +17,7 @@ from glmplan.plan.question import DEFAULT_INPUT, DEFAULT_OUTPUT
 from glmplan.readers.models.resolve import resolve_model
 from glmplan.serving.traffic.promises import parse_slo
 from glmplan.serving.traffic.spec import Traffic, parse_traffic
-from glmplan.units import finite_number, parse_quantity, whole_number
+from glmplan.units import finite_number, read_watts, whole_number
 
 __all__ = ["KINDS", "SizeQuestion", "read_amount", "read_size"]
 
@@ -60,6 +60,8 @@ class SizeQuestion:
         Growth of the load in a month, [-]
     probability : float
         How surely the promise must be kept, [-]
+    limits : tuple of float or None
+        Power limits of each accelerator that are looked at, [W]; None is its rating
     """
 
     model: str
@@ -76,6 +78,7 @@ class SizeQuestion:
     rent_term: str | None = None
     growth: float = 0.0
     probability: float = 0.95
+    limits: tuple[float | None, ...] = (None,)
 
     @property
     def load(self) -> float:
@@ -144,7 +147,7 @@ def read_size(model: str, slo: str, *, users: Any = None, traffic: str | None = 
         Kind of load, as `glmplan.simulate` takes it; a closed loop of the users by default.
     **said
         ``weights``, ``engine`` and ``only`` (text with commas or lists), ``kind`` of `KINDS`, ``budget``, ``power``,
-        ``machines``, ``rent_term``, ``growth``, ``probability``; further fields of
+        ``machines``, ``rent_term``, ``growth``, ``probability``, ``power_limit``; further fields of
         `glmplan.serving.traffic.spec.Traffic`.
 
     Returns
@@ -188,11 +191,12 @@ def read_size(model: str, slo: str, *, users: Any = None, traffic: str | None = 
         only=tuple(_known(word) for word in _list(said.pop("only", None))),
         kinds=KINDS[kind],
         budget=None if budget is None else read_amount(budget, "--budget"),
-        power=None if power is None else _watts(power),
+        power=None if power is None else read_watts(power, "--power"),
         most_machines=whole_number(said.pop("machines", None) or 8, "--machines", most=4096),
         rent_term=said.pop("rent_term", None),
         growth=growth,
         probability=wanted,
+        limits=_limits(said.pop("power_limit", None)),
         slo=slo,
         traffic=_traffic(users, traffic, said),
     )
@@ -217,6 +221,13 @@ def _formats(model: ModelSpec) -> tuple[str, ...]:
     return tuple(found.values()) or tuple(one.name for one in model.checkpoints[:1]) or ("bf16",)
 
 
+def _limits(given: object) -> tuple[float | None, ...]:
+    if given is None:
+        return (None,)
+    words: Any = given.split(",") if isinstance(given, str) else given if isinstance(given, list | tuple) else [given]
+    return tuple(dict.fromkeys(read_watts(word, "--power-limit") for word in words))
+
+
 def _known(word: str) -> str:
     name = plain_name(word)
     plain = re.sub(r"^\d+x", "", name)
@@ -225,19 +236,6 @@ def _known(word: str) -> str:
         choices = (*accelerator_names(), *host_names())
         raise SpecError("is neither a part nor a machine", field="--only", value=word, choices=choices)
     return name if name in host_names() else name.replace(re.sub(r"^\d+x", "", name), plain)
-
-
-def _watts(given: object) -> float:
-    if isinstance(given, str):
-        try:
-            watts = parse_quantity(given, "watts")
-        except SpecError as error:
-            raise SpecError(error.message, field="--power", value=given) from None
-    else:
-        watts = finite_number(given, "--power")
-    if watts <= 0:
-        raise SpecError("must be more than 0", field="--power", value=given)
-    return watts
 
 
 def _traffic(users: Any, spec: str | None, said: dict[str, Any]) -> Traffic:

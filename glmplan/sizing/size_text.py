@@ -5,13 +5,19 @@ from __future__ import annotations
 from typing import Any
 
 from glmplan.facts.tables import table_text
-from glmplan.sizing.size_answer import Sized
+from glmplan.sizing.acceptance import validate_command
+from glmplan.sizing.size_answer import Option, Sized
 from glmplan.sizing.size_figures import figures_of
 
 __all__ = ["answer_rows", "size_content", "size_text"]
 
 #: machines without a price that are named
 _NAMED = 12
+#: whether anything keeps the promise → what paying for each token is then
+_KEEP = {
+    True: ": keep paying for each token",
+    False: ": what is left until a measurement or another promise settles it",
+}
 
 
 def answer_rows(found: Sized) -> list[dict[str, Any]]:
@@ -32,9 +38,22 @@ def answer_rows(found: Sized) -> list[dict[str, Any]]:
                           ("next cheaper", (found.cheaper,) if found.cheaper else ())):  # fmt: skip
         for rank, option in enumerate(options, start=1):
             figures = figures_of(option, found)
-            figures |= _warned(option, found)
+            figures |= _warned(option, found) | {"measure": _measure(option, found)}
             rows.append({"rank": rank, "role": role, **figures})
     return rows
+
+
+def _measure(option: Option, found: Sized) -> str:
+    """The command that measures what the answer rests on."""
+    planned, traffic = option.planned, found.asked.traffic
+    users = -(-(traffic.users or 1) // option.machines)
+    return validate_command(
+        found.asked.spec.name,
+        planned.asked.machine.text,
+        {"weights": planned.asked.checkpoint.name, "engine": planned.asked.engine},
+        users=sorted({1, users}),
+        lengths=(traffic.input, traffic.output),
+    )
 
 
 def _warned(option: Any, found: Sized) -> dict[str, Any]:
@@ -143,12 +162,13 @@ def _key(unit: str) -> str:
 
 def _short(row: dict[str, Any], unit: str) -> dict[str, Any]:
     price = row["usd_per_million_output_tokens"]
+    limit = f" at {row['power_limit_w']:g} W" if row["limited"] else ""
     return {
-        "machines": f"{row['machines']} × {row['machine']}",
+        "machines": f"{row['machines']} × {row['machine']}{limit}",
         "weights": row["weights"],
         "layout": row["layout"],
         "paid": row["paid"],
-        "usd": row["usd_purchase"],
+        "buy usd": row["usd_purchase"],
         "usd/month": row["usd_month"],
         "probability": f"{row['probability']:.2f}",
         "breaks at": row[f"breaks_at_{_key(unit)}"] or f"over {row[f'carries_{_key(unit)}']:g}",
@@ -179,12 +199,8 @@ def _first(row: dict[str, Any], unit: str) -> list[str]:
     lines += [f"  {one['severity']}: {one['title']}" for one in (*row["hazards"], *row["walls"])[:6]]
     lines += [f"  price stale: {text}" for text in row["price_stale"]]
     lines += [f"  price missing: {row['price_missing']}"] if row["price_missing"] else []
-    lines += [
-        f"  one source alone for the price of {name}"
-        for name, said in row["price_sources"].items()
-        if said is not None and len(said["sources"]) == 1
-    ]
-    return lines
+    lines += [f"  delivery: {row['delivery']}"] if row["delivery"] else []
+    return lines + [f"  single source: {text}" for text in row["single_source"]]
 
 
 def _span(row: dict[str, Any], name: str) -> str:
@@ -196,14 +212,33 @@ def _span(row: dict[str, Any], name: str) -> str:
 
 def _cheaper(content: dict[str, Any]) -> list[str]:
     lines = []
+    nothing = not any(row["role"] == "answer" for row in content["options"])
+    key = f"carries_{_key(content['unit'])}"
     for row in content["options"]:
-        if row["role"] == "next cheaper":
-            lines.append(
-                f"next cheaper: {row['machines']} × {row['machine']}, {row['weights']}, {row['paid']}, "
-                f"{row['usd_month']:,.0f} USD a month: keeps it with probability {row['probability']:.2f} only; "
-                f"it misses {row['breaks_first'] or 'it'}"
-            )
+        if row["role"] != "next cheaper":
+            continue
+        bought = "" if row["usd_purchase"] is None else f" for {row['usd_purchase']:,.0f} USD"
+        lines.append(
+            f"{'nearest' if nothing else 'next cheaper'}: {row['machines']} × {row['machine']}, {row['weights']}, "
+            f"{row['paid']}{bought}, {row['usd_month']:,.0f} USD a month: keeps the promise with probability "
+            f"{row['probability']:.2f}, asked are {content['probability_wanted']:.2f}; "
+            f"it misses {row['breaks_first'] or 'it'} first"
+        )
+        lines += [f"  {_expected(one)}" for one in row["promise"] if one["expected_ms"] is not None]
+        sure = f"{row[key]:g} {content['unit']}" if row[key] else f"not even the smallest load of {content['unit']}"
+        lines.append(f"  as surely as asked it carries {sure}; its interval rests on: {row['evidence']}")
+        lines.append(f"  to know it better: {row['measure']}")
     return lines
+
+
+def _expected(one: dict[str, Any]) -> str:
+    """A promise beside what is expected."""
+    high = one["expected_ms_high"]
+    end = " and reaches beyond it" if high > one["at_most_ms"] and one["expected_ms"] <= one["at_most_ms"] else ""
+    return (
+        f"{one['target']}: {one['expected_ms']:,.0f} ms are expected of {one['at_most_ms']:,.0f} ms, the interval is "
+        f"{one['expected_ms_low']:,.0f} to {high:,.0f} ms{end}"
+    )
 
 
 def _per_token(content: dict[str, Any], rows: list[dict[str, Any]]) -> list[str]:
@@ -214,7 +249,7 @@ def _per_token(content: dict[str, Any], rows: list[dict[str, Any]]) -> list[str]
     inputs, outputs = paid["million_input_tokens_month"], paid["million_output_tokens_month"]
     lines = [
         f"per token: {paid['usd_month']:,.0f} USD a month at {paid['seller']} for {inputs:,.0f} M tokens in and "
-        f"{outputs:,.0f} M out, whose speed nobody promises" + (": keep paying for each token" if cheaper else "")
+        f"{outputs:,.0f} M out, whose speed nobody promises" + (_KEEP[bool(rows)] if cheaper else "")
     ]
     first = rows[0] if rows else None
     if first and first["break_even_million_tokens"] is not None:

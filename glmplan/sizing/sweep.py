@@ -8,31 +8,32 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from glmplan.errors import GlmplanError, SpecError, UnknownFact
-from glmplan.facts.schema.accelerator import Accelerator
+from glmplan.errors import GlmplanError, UnknownFact
 from glmplan.facts.tables import frame_of_columns
 from glmplan.physics.memory.pool import requests_that_fit
 from glmplan.physics.memory.ranks import rank_memory
 from glmplan.physics.points import Layout
 from glmplan.plan.ask import Deployed, deployment
 from glmplan.prediction.load import Load
+from glmplan.prediction.power import check_limit
 from glmplan.readers.machines.resolve import Machine
 from glmplan.sizing.axes import Sweep
 from glmplan.sizing.cost import joules_per_token, per_million
 from glmplan.sizing.mixes import Mixes, mixes_of, packing_key
 from glmplan.sizing.money import Money, watts_of, ways_of
 from glmplan.sizing.points import Columns, columns_of
+from glmplan.sizing.simulated import PROMISED, STATISTICS, Arriving, simulated
 from glmplan.units import QUANTILE_90
 
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["FIGURES", "Block", "Swept", "blocks_of", "money_facts", "power_slowdown", "swept"]
+__all__ = ["FIGURES", "Block", "Swept", "blocks_of", "money_facts", "simulated_columns", "swept"]
 
 #: columns of figures: in base units
 FIGURES: tuple[str, ...] = (
@@ -67,7 +68,7 @@ class Block:
     held : (n,) array
         Requests of each length that the cache pool holds, [-]
     figures : dict of str to (n,) array
-        `FIGURES`, NaN where a load is not possible.
+        `FIGURES`, and those of `simulated_columns`; NaN where a load is not possible.
     reason : str
         Why nothing works; empty if something does.
     """
@@ -113,14 +114,12 @@ class Swept:
             The rows, in the order of the question.
         """
         loads = len(self.sweep.users)
-        said = {name: values for name, values in self.sweep.axes.items() if values != (None,)}
+        said = {name: values for name, values in self.sweep.axes.items() if values != (None,) and name != "load"}
         names = list(dict.fromkeys(name for one in self.blocks for name in one.facts))
         columns: dict[str, Any] = {}
         for name in said:
             columns[name] = np.repeat(np.array([one.said[name] for one in self.blocks], dtype=object), loads)
-        for name, values in (("users", self.sweep.users), ("input_tokens", self.sweep.inputs),
-                             ("output_tokens", self.sweep.outputs)):  # fmt: skip
-            columns[name] = np.tile(values, len(self.blocks))
+        columns |= self._loads()
         verdicts = self._joined(lambda one: one.verdict)
         columns["verdict"] = np.array(_VERDICTS, dtype=object)[verdicts.astype(int)]
         for name, (title, factor) in _TITLES.items():
@@ -128,12 +127,29 @@ class Swept:
                 columns[title + end] = self._joined(_figure(name + end)) * factor
         columns["user_tokens_per_s"] = 1.0 / self._joined(lambda one: one.figures["tpot"])
         columns["requests_held"] = self._joined(lambda one: one.held)
+        for name in simulated_columns(self.sweep):
+            columns[name] = self._joined(_figure(name))
         for name in names:
             if name not in columns:
                 columns[name] = np.repeat(np.array([one.facts.get(name) for one in self.blocks], dtype=object), loads)
         columns |= self._costs()
         columns["reason"] = self._reasons(verdicts.astype(int))
         return frame_of_columns(columns)
+
+    def _loads(self) -> dict[str, np.ndarray]:
+        """The load of each row."""
+        sweep, count = self.sweep, len(self.blocks)
+        if sweep.simulation is None:
+            lengths = {"input_tokens": sweep.inputs, "output_tokens": sweep.outputs}
+            return {name: np.tile(values, count) for name, values in ({"users": sweep.users} | lengths).items()}
+        loads = [Arriving(*one.said["load"]) for one in self.blocks]
+        users = [sweep.simulation.traffic(one).users for one in loads]
+        return {
+            "traffic": np.array([one.traffic for one in loads], dtype=object),
+            "users": np.array([np.nan if one is None else one for one in users]),
+            "input_tokens": np.array([one.input for one in loads], dtype=int),
+            "output_tokens": np.array([one.output for one in loads], dtype=int),
+        }
 
     def _joined(self, of: Callable[[Block], np.ndarray]) -> np.ndarray:
         return np.concatenate([of(one) for one in self.blocks]) if self.blocks else np.empty(0)
@@ -160,6 +176,31 @@ class Swept:
         return found
 
 
+def simulated_columns(sweep: Sweep) -> tuple[str, ...]:
+    """Columns that a sweep has because its loads are simulated.
+
+    Parameters
+    ----------
+    sweep : Sweep
+        The question.
+
+    Returns
+    -------
+    tuple of str
+        None where loads are predicted; with a promise also how surely it is kept.
+
+    Examples
+    --------
+    >>> from glmplan.sizing.axes import read_sweep
+    >>> sweep = read_sweep({"model": "llama-3.1-8b", "on": "1xh100-sxm", "traffic": "poisson:1/s", "slo": "ttft < 1 s"})
+    >>> simulated_columns(sweep)[-2:]
+    ('goodput_share', 'probability')
+    """
+    if sweep.simulation is None:
+        return ()
+    return (*STATISTICS, *PROMISED) if sweep.simulation.slo else STATISTICS
+
+
 def _figure(name: str) -> Callable[[Block], np.ndarray]:
     return lambda block: block.figures[name]
 
@@ -173,48 +214,10 @@ def _reason(block: Block, verdict: int, load: int, sweep: Sweep) -> str:
         return f"{length:,} tokens are beyond the {block.facts['longest']:,} that the model can read"
     if verdict == _PLACES:
         return f"the engine runs {block.facts['places']} requests at once, {users} are asked for"
+    if sweep.simulation is not None:
+        return f"the cache pool holds {held:,.1f} such requests in the mean, fewer at its low end"
     many = f"the cache pool holds {held:,.1f} of {users} requests of {length:,} tokens"
     return f"{many} in the mean, fewer at its low end" if verdict == _TIGHT else many
-
-
-def power_slowdown(part: Accelerator, limit: float | None) -> float:
-    """What arithmetic takes longer by under a power limit.
-
-    Parameters
-    ----------
-    part : Accelerator
-        The part.
-    limit : float or None
-        Power limit, [W]
-
-    Returns
-    -------
-    float
-        Matrix rate at the rating over that under the limit, between measured limits in straight lines, [-]
-
-    Raises
-    ------
-    UnknownFact
-        If nobody measured the part under that limit.
-    SpecError
-        If the limit is above the rating.
-
-    Examples
-    --------
-    >>> from glmplan.facts.catalogue.accelerators import load_accelerator
-    >>> part = load_accelerator("rtx-pro-6000-ws")
-    >>> round(power_slowdown(part, 300.0), 3), power_slowdown(part, None)
-    (1.813, 1.0)
-    """
-    if limit is None or part.tdp is None or limit == part.tdp:
-        return 1.0
-    if limit > part.tdp:
-        raise SpecError(f"is above the {part.tdp:g} W of {part.name}", field="--power-limit", value=limit)
-    sweep = sorted(part.power_sweep, key=lambda one: one.power)
-    if not sweep or limit < sweep[0].power or part.tdp > sweep[-1].power:
-        raise UnknownFact(f"nobody measured {part.name} under a limit of {limit:g} W")
-    powers, rates = [one.power for one in sweep], [one.rate for one in sweep]
-    return float(np.interp(part.tdp, powers, rates) / np.interp(limit, powers, rates))
 
 
 @dataclass
@@ -341,12 +344,13 @@ def swept(
 
 def _block(shared: _Shared, number: int, said: dict[str, Any]) -> Block:
     sweep = shared.sweep
+    if sweep.simulation is not None:
+        return _simulated_block(shared, number, said)
     found = shared.plan(said)
     if isinstance(found, str):
         return _nothing(sweep, number, said, found)
-    part = found.asked.machine.accelerator
     try:
-        slower = power_slowdown(part, said["power_limit"])
+        found = _limited(found, said["power_limit"])
     except GlmplanError as error:
         return _nothing(sweep, number, said, str(error))
     verdict, held = _verdicts(found, sweep)
@@ -355,7 +359,7 @@ def _block(shared: _Shared, number: int, said: dict[str, Any]) -> Block:
     possible = np.flatnonzero(verdict <= _TIGHT)
     if len(possible):
         try:
-            columns = _columns(shared, found, possible, slower)
+            columns = _columns(shared, found, possible)
         except UnknownFact as error:
             return _nothing(sweep, number, said, str(error))
         for name, values in columns.figures.items():
@@ -366,11 +370,37 @@ def _block(shared: _Shared, number: int, said: dict[str, Any]) -> Block:
     return Block(number, said, facts, verdict, held, figures)
 
 
+def _simulated_block(shared: _Shared, number: int, said: dict[str, Any]) -> Block:
+    """One combination with one load that is simulated."""
+    sweep, load = shared.sweep, Arriving(*said["load"])
+    words = {name: value for name, value in said.items() if value is not None and name not in ("model", "on", "load")}
+    assert sweep.simulation is not None
+    try:
+        found = simulated(said["model"], said["on"], words, load, sweep.simulation)
+    except GlmplanError as error:
+        return _nothing(sweep, number, said, str(error))
+    planned = found.planned
+    facts = _facts(planned, said)
+    if shared.money is not None:
+        facts |= money_facts(planned.asked.machine, shared.money, said["power_limit"])
+    verdict = np.array([_FITS if planned.holding.verdict == "fits" else _TIGHT])
+    figures = {name: np.array([value]) for name, value in found.figures.items()}
+    return Block(number, said, facts, verdict, np.array([planned.holding.held]), figures)
+
+
+def _limited(found: Deployed, limit: float | None) -> Deployed:
+    """The plan with its accelerators under a power limit: the layout is that of the rating."""
+    if limit is None:
+        return found
+    check_limit(found.asked.machine.accelerator, limit)
+    asked, deployed = found.asked.but(power_limit=limit), replace(found.deployment, power_limit=limit)
+    return replace(found, asked=asked, deployment=deployed)
+
+
 def _nothing(sweep: Sweep, number: int, said: dict[str, Any], reason: str) -> Block:
     empty = np.full(len(sweep.users), np.nan)
-    return Block(
-        number, said, {}, np.full(len(sweep.users), _NOT), empty, {name: empty.copy() for name in FIGURES}, reason
-    )
+    figures = {name: empty.copy() for name in (*FIGURES, *simulated_columns(sweep))}
+    return Block(number, said, {}, np.full(len(sweep.users), _NOT), empty, figures, reason)
 
 
 def _verdicts(found: Deployed, sweep: Sweep) -> tuple[np.ndarray, np.ndarray]:
@@ -391,7 +421,7 @@ def _verdicts(found: Deployed, sweep: Sweep) -> tuple[np.ndarray, np.ndarray]:
     return verdict, held
 
 
-def _columns(shared: _Shared, found: Deployed, possible: np.ndarray, slower: float) -> Columns:
+def _columns(shared: _Shared, found: Deployed, possible: np.ndarray) -> Columns:
     sweep, deployed = shared.sweep, found.deployment
     packing, ranks, gain = deployed.defaults, deployed.dp, deployed.tokens_per_step
     if deployed.accelerator.runs_on_one_memory or deployed.offload is not None:
@@ -403,12 +433,12 @@ def _columns(shared: _Shared, found: Deployed, possible: np.ndarray, slower: flo
                     found.holding.pool, int(sweep.users[n]), found.holding.terms.replicas)
             for n in possible
         ]  # fmt: skip
-        return exact_columns(deployed, loads, slower=slower)
+        return exact_columns(deployed, loads)
     key = packing_key(packing, ranks=ranks, tokens_per_step=gain, servers=found.holding.terms.replicas)
     if key not in shared.mixes:
         shared.mixes[key] = mixes_of(sweep.users, sweep.inputs, sweep.outputs, key)
     mixes = shared.mixes[key]
-    return columns_of(deployed, mixes.at(possible), slower=slower, exact=shared.exact)
+    return columns_of(deployed, mixes.at(possible), exact=shared.exact)
 
 
 def _facts(found: Deployed, said: dict[str, Any]) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -91,7 +92,8 @@ class Kept:
         self.folder = Path(f"{path}.parts")
         axes = {name: list(values) for name, values in sweep.axes.items()}
         loads = hashlib.sha256(np.stack([sweep.users, sweep.inputs, sweep.outputs]).tobytes()).hexdigest()
-        self._question = json.dumps({"axes": axes, "loads": loads, **words}, sort_keys=True, default=str)
+        how = {} if sweep.simulation is None else {"simulation": asdict(sweep.simulation)}
+        self._question = json.dumps({"axes": axes, "loads": loads, **how, **words}, sort_keys=True, default=str)
 
     def read(self) -> list[Block]:
         """Combinations of an earlier run of the same question.

@@ -44,6 +44,15 @@ def test_a_sweep_prints_its_frontier_and_writes_every_point(capsys, tmp_path):
     assert not (tmp_path / "a.csv.parts").exists()
 
 
+def test_a_simulated_sweep_has_percentiles_and_the_probability_of_a_promise(capsys):
+    words = (*SWEEP[:5], "--input", "500", "--output", "50", "--requests", "50", "--traffic", "closed:2,poisson:1/s")
+    promise = ("--slo", "ttft p95 < 2 s", "--frontier", "probability,user_tokens_per_s")
+    rows = json.loads(said(capsys, *words, *promise, "--format", "json", *DAY))
+    assert [row["traffic"] for row in rows] == ["closed:2", "poisson:1/s"] * 2
+    assert all(0 < row["ttft_p50_ms"] <= row["ttft_p95_ms"] and 0 <= row["probability"] <= 1 for row in rows)
+    assert rows[1]["users"] is None and rows[0]["users"] == 2
+
+
 @pytest.mark.parametrize("form", ["json", "csv", "md"])
 def test_a_sweep_prints_all_its_points_in_other_forms(capsys, form):
     page = said(capsys, *SWEEP, "--format", form)
@@ -78,6 +87,10 @@ def test_comparisons_and_sensitivities_are_printed_as_json(capsys):
         ((*SWEEP, "--plot", "a.gif"), ".svg"),
         ((*SWEEP, "--frontier", "speed"), "user_tokens_per_s"),
         ((*SWEEP, "--most", "3"), "makes 4 points"),
+        ((*SWEEP, "--slo", "ttft < 1 s"), "say which with --traffic"),
+        ((*SWEEP[:5], "--traffic", "closed:1", "--exact", *DAY), "--exact"),
+        ((*SWEEP, "--power-limit", "hot"), "--power-limit"),
+        (("size", *ASKED, "--power-limit", "450"), "--power-limit"),
         ((*SWEEP, "--cluster", "tcp:/nowhere"), "cluster"),
         (("sweep", "nowhere.toml"), "nowhere.toml"),
         (("sweep", "--model", "llama-3.1-8b"), "--on"),

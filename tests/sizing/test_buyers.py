@@ -11,7 +11,7 @@ import pytest
 from glmplan.sizing.money import money_of
 from glmplan.sizing.size import sized
 from glmplan.sizing.size_question import read_size
-from glmplan.sizing.size_text import size_content
+from glmplan.sizing.size_text import size_content, size_text
 
 TODAY = date(2026, 11, 22)
 
@@ -20,7 +20,7 @@ def answer(model, slo, *, answers=1, prices=(), **said):
     """What `glmplan size --format json` prints: the rows of the answer, and all of it."""
     found = sized(read_size(model, slo, kind="buy", **said), money_of(prices, today=TODAY), answers=answers)
     content = json.loads(json.dumps(size_content(found)))
-    return content["options"], content
+    return content["options"], content | {"page": size_text(found, content)}
 
 
 @pytest.fixture(scope="module")
@@ -41,6 +41,64 @@ def test_twenty_engineers_with_a_hundred_thousand_dollars_are_told_what_comes_ne
     assert 0.6 <= first["probability"] <= 1.0 and first["keeps"] == (first["probability"] >= 0.95)
     assert first["keeps"] == (first["role"] == "answer") and (first["keeps"] or first["breaks_first"])
     assert first["breaks_at_users"] > 0 and content["per_token"]["usd_month"] > 0
+
+
+def test_the_nearest_purchase_says_what_it_would_miss_how_surely_and_what_to_measure(engineers):
+    [first, *_], content = engineers
+    if first["keeps"]:
+        pytest.skip("the promise is kept as surely as asked today")
+    page = content["page"]
+    assert f"keeps the promise with probability {first['probability']:.2f}, asked are 0.95" in page
+    assert f"it misses {first['breaks_first']} first" in page
+    for one in first["promise"]:
+        assert one["expected_ms_low"] < one["expected_ms"] < one["expected_ms_high"]
+        assert f"{one['target']}: {one['expected_ms']:,.0f} ms are expected of {one['at_most_ms']:,.0f} ms" in page
+    # the target that breaks first reaches beyond its bound at the slow end
+    [missed] = [one for one in first["promise"] if one["target"] == first["breaks_first"]]
+    assert missed["expected_ms_high"] > missed["at_most_ms"]
+    assert first["measure"].startswith("glmplan validate glm-5.1 ") and first["measure"] in page
+
+
+def test_delivery_is_told_where_somebody_publishes_it_and_asked_for_where_nobody_does():
+    said = {"users": 2, "input": 500, "output": 100, "only": "1xrtx-5090,8xb200-sxm,8xmi300x"}
+    rows, content = answer("llama-3.1-8b", "tpot p95 < 60 ms", answers=3,
+                           prices=["8xb200-sxm=400000", "8xmi300x=200000"], **said)  # fmt: skip
+    by = {row["machine"]: row for row in rows if row["role"] == "answer"}
+    b200, desk = by["8xb200-sxm"], by["1xrtx-5090"]
+    # 36 to 52 weeks (hardwaredirect.com) and 4 to 10 months (gpuleaseindex.com), side by side
+    assert (b200["delivery_weeks_low"], b200["delivery_weeks_high"]) == (pytest.approx(4 * 365 / 84), 52.0)
+    assert "36 to 52 weeks" in b200["delivery"] and "4 to 10 months" in b200["delivery"]
+    assert desk["delivery_weeks_low"] is None and "ask for it with the quotation" in desk["delivery"]
+    assert f"delivery: {desk['delivery']}" in content["page"]
+    # a second maker among the answers is named, and what has none is said to have none
+    assert "of AMD keeps the promise too" in desk["single_source"][0] or "8xmi300x" not in by
+
+
+def test_a_rented_machine_has_no_delivery_and_names_a_seller_who_is_alone():
+    found = sized(read_size("llama-3.1-8b", "tpot p95 < 60 ms", users=2, input=500, output=100, only="1xl40s",
+                            kind="rent"), money_of(today=TODAY), answers=1)  # fmt: skip
+    [row] = [row for row in size_content(found)["options"] if row["role"] == "answer"]
+    assert row["delivery"] == "" and row["delivery_weeks_high"] is None
+    assert "Nebius alone is known to rent l40s" in row["single_source"]
+
+
+def test_power_limits_are_sized_as_they_were_measured():
+    # rtx6kpro: 300 W costs 4 to 30 % of the speed, 500 W next to nothing; a card draws 450 W of its 600 while it serves
+    said = {"users": 8, "input": 1000, "output": 200, "only": "1xrtx-pro-6000-ws", "power_limit": "300W,500W,600W"}
+    rows, content = answer("llama-3.1-8b", "tpot p95 < 60 ms", answers=3, **said)
+    by = {row["power_limit_w"]: row for row in rows if row["role"] == "answer"}
+    assert set(by) == {300.0, 500.0, 600.0}
+    assert by[300.0]["kw"] == pytest.approx(0.7 / 0.92) and by[500.0]["kw"] == by[600.0]["kw"] == pytest.approx(
+        0.85 / 0.92
+    )
+    assert by[500.0]["kw_at_its_limit"] == pytest.approx(0.9 / 0.92)
+    assert by[300.0]["usd_month"] < by[500.0]["usd_month"] == by[600.0]["usd_month"]
+    speeds = [by[limit]["output_tokens_per_s"] for limit in (300.0, 500.0, 600.0)]
+    # prompts lose what arithmetic loses, decoding hardly anything at 500 W
+    assert speeds[0] < 0.96 * speeds[1] and speeds[1] < speeds[2] < 1.05 * speeds[1]
+    assert by[300.0]["joules_per_output_token"] < by[600.0]["joules_per_output_token"]
+    assert "1 × 1xrtx-pro-6000-ws at 300 W" in content["page"]
+    assert [row["limited"] for row in (by[300.0], by[600.0])] == [True, False]
 
 
 def test_a_larger_budget_is_no_reason_for_more_than_the_load_needs(engineers):

@@ -18,6 +18,8 @@ from glmplan.sizing.cluster import blocks_on
 from glmplan.sizing.sweep import swept
 
 AXES = {"model": "llama-3.1-8b,qwen3-8b", "on": "1xh100-sxm,1..2xl40s", "users": "1,8", "input": "500", "mtp": "0,1"}
+SIMULATED = {"model": "llama-3.1-8b", "on": "1xh100-sxm,1xl40s", "traffic": "closed,poisson:2/s,sessions:2,turns=2",
+             "users": "2,5", "input": "500", "output": "60", "requests": 60, "slo": "tpot p95 < 30 ms"}  # fmt: skip
 #: what a cluster that hangs is given up after, on however busy a machine [s]
 GIVEN_UP = 900
 
@@ -48,9 +50,10 @@ installed = pytest.mark.skipif(
 
 
 @installed
-def test_a_local_cluster_computes_what_one_core_does_although_a_worker_is_killed_in_the_middle(tmp_path):
+@pytest.mark.parametrize("axes", [AXES, SIMULATED], ids=["predicted", "simulated"])
+def test_a_local_cluster_computes_what_one_core_does_although_a_worker_is_killed_in_the_middle(tmp_path, axes):
     table = tmp_path / "found.csv"
-    words = [sys.executable, "-c", KILLED, repr(AXES), str(table)]
+    words = [sys.executable, "-c", KILLED, repr(axes), str(table)]
     with subprocess.Popen(words, stderr=subprocess.PIPE, text=True, start_new_session=True) as running:
         try:
             _, said = running.communicate(timeout=GIVEN_UP)
@@ -58,7 +61,7 @@ def test_a_local_cluster_computes_what_one_core_does_although_a_worker_is_killed
             with suppress(ProcessLookupError):
                 os.killpg(running.pid, signal.SIGKILL)
     assert running.returncode == 0, said
-    assert table.read_text() == swept(read_sweep(AXES)).to_frame().to_csv()
+    assert table.read_text() == swept(read_sweep(axes)).to_frame().to_csv()
 
 
 @installed

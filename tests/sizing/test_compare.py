@@ -9,7 +9,7 @@ import pytest
 import glmplan
 from glmplan.errors import SpecError
 from glmplan.facts.catalogue.prices import load_terms
-from glmplan.sizing.compare import compared
+from glmplan.sizing.compare import compared, side_of
 from glmplan.sizing.money import money_of
 from glmplan.sizing.sensitivity import OUTCOMES, sensitivity
 
@@ -70,6 +70,25 @@ def test_a_plan_compared_with_itself_differs_in_nothing():
     assert [line for line in found.causes[0] if "not settled" not in line] == [
         f"a decoding step takes the same {1000 * sum(found.sides[0].parts.values()):.1f} ms"
     ]
+
+
+def test_power_and_money_under_a_limit_are_those_of_the_limit(six):
+    capped = glmplan.deployment("glm-5.1-nvfp4", "6xrtx-pro-6000-ws", input=2000, output=300, power_limit="300W")
+    # 6 x 300 W and 400 W for the rest, a supply of 92 %, instead of 6 x 450 W
+    assert side_of(capped, 8, MONEY).kw == pytest.approx((6 * 300 + 400) / 0.92 / 1000)
+    free, _ = sensitivity(six, MONEY, users=8, outcome="usd_month")
+    less, moves = sensitivity(capped, MONEY, users=8, outcome="usd_month")
+    watts = 6 * 150 / 0.92 / 1000
+    assert free - less == pytest.approx(watts * MONEY.terms.pue * 730 * MONEY.terms.electricity)
+    assert less == pytest.approx(side_of(capped, 8, MONEY).usd_month)
+    # at both ends of what is drawn, 306 and 582 W, the limit binds: it moves nothing
+    assert load_terms()["power_share"].what not in [one.what for one in moves]
+
+
+def test_what_measures_the_step_is_a_command_with_all_that_is_served(six):
+    _, moves = sensitivity(six, MONEY, users=8, outcome="tpot_mean_ms")
+    assert moves[0].measure.startswith("glmplan validate glm-5.1 --url http://MACHINE:8000/v1 --on 6xrtx-pro-6000-ws")
+    assert "--set weights=nvfp4" in moves[0].measure and "--users 1,8 --input 2000 --output 300" in moves[0].measure
 
 
 def test_one_plan_is_no_comparison():

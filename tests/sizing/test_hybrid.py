@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from glmplan.errors import Infeasible, SpecError
-from glmplan.sizing.hybrid import best_mix, break_even_scale
+from glmplan.sizing.hybrid import best_mix, break_even_scale, portfolio_of_offered
 from glmplan.sizing.money import money_of
 from glmplan.sizing.portfolio import Local, Portfolio, RequestClass, Seller, read_portfolio
 
@@ -148,12 +148,32 @@ def test_a_portfolio_that_is_wrong_is_named_with_its_entry(tmp_path, text, said)
         read_portfolio(write(tmp_path, text), MONEY)
 
 
-def test_the_worked_example_keeps_what_is_secret_local_and_sends_only_bursts_away():
+def test_the_worked_example_deals_out_requests_as_the_case_that_it_is_from():
+    # "GLM-5.1 High-Speed API Benchmarked": dialogue and completion to the API, documents and what is sensitive local
     portfolio = read_portfolio(EXAMPLE, MONEY)
+    [box], [api] = portfolio.locals, portfolio.sellers
+    assert (
+        box.carries["dialogue and completion"] == 0.0
+        and min(box.carries[name] for name in ("chat", "confidential work", "document summaries")) > 0.0
+    )
     mix = best_mix(portfolio)
-    assert mix.machines["appliance"] >= 1
-    assert mix.shares["coding agents"] == {"appliance": pytest.approx(1.0)}
-    away = mix.shares["chat"].get("API of the maker", 0.0)
-    assert 0 <= away < 1
-    # nothing but the API would not do: agents may not leave the house
-    assert "may not leave the house" in portfolio.sellers[0].refused["coding agents"]
+    assert 1 <= mix.machines["appliance"] <= 2
+    assert mix.shares["dialogue and completion"] == {"high-speed API": pytest.approx(1.0)}
+    assert mix.shares["confidential work"] == {"appliance": pytest.approx(1.0)}
+    assert mix.shares["document summaries"]["appliance"] > 0.5
+    # bursts of the day go away, and one more second of the machine would be worth what the API takes for it
+    assert 0.5 < mix.shares["chat"]["appliance"] < 1.0 and max(mix.used["appliance"]) == pytest.approx(1.0)
+    assert 0.0 < mix.shadow["appliance"] < box.usd_month
+    assert "may not leave the house" in api.refused["confidential work"]
+    # what is confidential needs a machine at any volume: the break-even is that of the rest
+    assert break_even_scale(portfolio) is None
+    scale = break_even_scale(portfolio_of_offered(portfolio))
+    assert scale is None or scale > 1.0
+
+
+def test_what_only_a_machine_may_serve_has_no_part_in_the_break_even():
+    box = Local("box", 700.0, "buy", 3, {"chat": 9.0, "secret": 9.0})
+    api = Seller("api", {"chat": 1e-3}, {"secret": "may not leave the house"})
+    both = Portfolio((chat(0.01), chat(0.01, name="secret", sensitive=True)), (box,), (api,))
+    assert break_even_scale(both) is None
+    assert 0.01 * break_even_scale(portfolio_of_offered(both)) * MONTH * 1e-3 == pytest.approx(700.0, rel=2e-3)

@@ -89,7 +89,7 @@ def test_a_limit_of_power_leaves_out_what_draws_more():
 def test_every_figure_of_the_answer_has_a_name_and_stays_a_number_in_json(chat):
     content = json.loads(json.dumps(size_content(chat)))
     first = content["options"][0]
-    assert {"usd_purchase", "usd_month", "usd_horizon", "kw", "circuit", "probability", "breaks_at_users", "headroom",
+    assert {"usd_purchase", "usd_month", "usd", "kw", "circuit", "probability", "breaks_at_users", "headroom",
             "carries_users", "usd_per_million_input_tokens", "usd_per_million_output_tokens", "tokens_per_s_per_mw",
             "usd_per_million_cached_tokens", "joules_per_output_token", "break_even_month", "hazards", "walls",
             "evidence", "price_stale"} <= set(first)  # fmt: skip

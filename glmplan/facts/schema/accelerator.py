@@ -15,7 +15,16 @@ from glmplan.errors import SpecError, UnknownFact
 from glmplan.facts.schema.validation import Frozen
 from glmplan.units import Bytes, BytesPerSecond, FlopPerSecond, Watts, parse_quantity
 
-__all__ = ["PRECISIONS", "Accelerator", "Contradiction", "Implied", "Measured", "PowerPoint", "Precision"]
+__all__ = [
+    "PRECISIONS",
+    "Accelerator",
+    "Contradiction",
+    "Implied",
+    "Measured",
+    "PowerPoint",
+    "Precision",
+    "ServedPoint",
+]
 
 Precision = Literal["bf16", "fp8", "fp4", "int8"]
 #: Precisions with a dense peak rate of their own.
@@ -96,6 +105,17 @@ class PowerPoint(Frozen):
     rate: FlopPerSecond
 
 
+class ServedPoint(Frozen):
+    """How fast a served model decodes under a power limit, with so many requests at once.
+
+    `speed` is its rate over that under the lowest limit of the same number of requests.
+    """
+
+    power: Watts
+    requests: int = Field(ge=1)
+    speed: float = Field(gt=0, allow_inf_nan=False)
+
+
 class Accelerator(Frozen):
     """One part: a card, a module, a system on chip, or a CPU socket that computes.
 
@@ -153,6 +173,7 @@ class Accelerator(Frozen):
     measured: tuple[Measured, ...] = ()
     implied: tuple[Implied, ...] = ()
     power_sweep: tuple[PowerPoint, ...] = ()
+    power_served: tuple[ServedPoint, ...] = ()
 
     @model_validator(mode="after")
     def _is_consistent(self) -> Accelerator:

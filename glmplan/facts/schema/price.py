@@ -10,7 +10,7 @@ from pydantic import Field, PositiveFloat, field_validator, model_validator
 
 from glmplan.facts.schema.validation import Frozen
 
-__all__ = ["KINDS", "PER", "STALE_DAYS", "Price", "Term", "first_day"]
+__all__ = ["KINDS", "PER", "STALE_DAYS", "Delivery", "Price", "Term", "first_day"]
 
 #: days after which a price is called stale [-]
 STALE_DAYS = 180
@@ -125,6 +125,33 @@ class Price(Frozen):
         """
         first = first_day(self.date)
         return first is None or (today - first).days > STALE_DAYS
+
+
+class Delivery(Frozen):
+    """How long a part takes to come, as somebody published it."""
+
+    part: str = Field(min_length=1)
+    low: PositiveFloat = Field(allow_inf_nan=False)
+    high: PositiveFloat = Field(allow_inf_nan=False)
+    unit: Literal["weeks", "months"]
+    region: str = Field(min_length=1)
+    date: str
+    source: str = Field(min_length=1)
+    quote: str = ""
+
+    @model_validator(mode="after")
+    def _is_a_range(self) -> Delivery:
+        if self.low > self.high:
+            raise ValueError("ends before it begins")
+        if not _DATE.fullmatch(self.date):
+            raise ValueError("has no date such as 2026, 2026-05 or 2026-05-18")
+        return self
+
+    @property
+    def weeks(self) -> tuple[float, float]:
+        """The range in weeks; a month is a twelfth of a year, [-]"""
+        each = 365 / 12 / 7 if self.unit == "months" else 1.0
+        return self.low * each, self.high * each
 
 
 class Term(Frozen):

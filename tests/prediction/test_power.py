@@ -1,0 +1,71 @@
+"""Power limits cost what was measured on the part, whatever command asks, and nothing is said where nobody measured."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import glmplan
+from glmplan.errors import SpecError, UnknownFact
+from glmplan.facts.catalogue.accelerators import load_accelerator
+from glmplan.physics.step.time import StepTime
+from glmplan.prediction.power import check_limit, decoding_slowdown, limited, matrix_slowdown
+
+PART = load_accelerator("rtx-pro-6000-ws")
+
+
+def test_the_matrix_rate_under_limits_is_the_measured_one():
+    # voipmonitor/rtx6kpro blackwell-power-limit-sweep.md: 163.5 TFLOP/s at 600 W, 142.4 at 500 W, 90.2 at 300 W
+    assert matrix_slowdown(PART, 500.0) == pytest.approx(163.545 / 142.427)
+    assert matrix_slowdown(PART, 325.0) == pytest.approx(163.545 / ((90.21 + 105.446) / 2))
+    assert matrix_slowdown(PART, 600.0) == matrix_slowdown(PART, None) == 1.0
+
+
+def test_decoding_loses_what_serving_was_measured_to_lose():
+    # hardware/gpu-configs.md of the same repository: gains over 300 W of 4, 17, 26 and 30 % at 4, 16, 32 and 64 users
+    requests = np.array([4.0, 16.0, 32.0, 64.0, 500.0])
+    assert decoding_slowdown(PART, 300.0, requests).tolist() == pytest.approx([1.04, 1.17, 1.26, 1.30, 1.30])
+    # 500 W performs nearly as 600 W does
+    assert (decoding_slowdown(PART, 500.0, requests) < 1.011).all()
+
+
+@given(st.floats(300.0, 600.0), st.floats(300.0, 600.0), st.floats(0.0, 300.0), st.floats(0.0, 1.0))
+def test_a_lower_limit_never_makes_a_step_faster(one, other, requests, arithmetic):
+    step = StepTime(np.ones(1), np.array([[arithmetic, 1.0 - arithmetic]]))
+    times = [
+        float(limited(step, (0,), np.array([requests]), PART, limit).seconds[0])
+        for limit in (min(one, other), max(one, other), None)
+    ]
+    assert times[0] >= times[1] * (1 - 1e-12) >= times[2] * (1 - 1e-12) == 1.0 - 1e-12
+
+
+def test_what_nobody_measured_or_no_part_has_is_refused():
+    with pytest.raises(UnknownFact, match="nobody measured rtx-pro-6000-ws under a limit of 200 W"):
+        check_limit(PART, 200.0)
+    with pytest.raises(SpecError, match="above the 600 W"):
+        check_limit(PART, 700.0)
+    with pytest.raises(UnknownFact, match="nobody measured h100-sxm"):
+        glmplan.deployment("llama-3.1-8b", "1xh100-sxm", power_limit="400W")
+    with pytest.raises(SpecError, match="power_limit"):
+        glmplan.deployment("llama-3.1-8b", "1xrtx-pro-6000-ws", power_limit="400")
+
+
+def test_every_question_about_a_limited_plan_is_answered_with_the_same_limited_steps():
+    said = {"input": 1000, "output": 200}
+    free, capped = (
+        glmplan.deployment("llama-3.1-8b", "1xrtx-pro-6000-ws", power_limit=limit, **said) for limit in (None, "300W")
+    )
+    assert capped.asked.power_limit == 300.0 and any("limited to 300 W" in one for one in capped.asked.assumed)
+    steps = [glmplan.step_time(one, decode_requests=16, decode_context=1000).seconds[0] for one in (free, capped)]
+    assert steps[1] / steps[0] == pytest.approx(1.17, rel=1e-6)
+    predicted = [glmplan.predict(one, users=16).figures["tpot"].value for one in (free, capped)]
+    simulated = [glmplan.simulate(one, "closed:16", requests=200).summary["tpot_mean_ms"] for one in (free, capped)]
+    # steps that decode take 17 % longer, prompts between them at most as much longer as arithmetic does
+    for both in (predicted, simulated):
+        assert 1.16 < both[1] / both[0] < 163.545 / 90.21
+    assert predicted[1] / predicted[0] == pytest.approx(simulated[1] / simulated[0], rel=0.03)
+    assert glmplan.safe(capped, "tpot p95 < 20 ms").load < glmplan.safe(free, "tpot p95 < 20 ms").load
+    # the rating is no limit
+    assert glmplan.deployment("llama-3.1-8b", "1xrtx-pro-6000-ws", power_limit=600, **said).asked.power_limit is None
