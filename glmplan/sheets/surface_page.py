@@ -141,7 +141,7 @@ def write_memory(book: Book, options: tuple[Option, ...]) -> tuple[str, ...]:
             block += 1
     page.widths |= {0: 26, 1: 10, **{column: 13 for column in range(2, 21)}}
     page.heights[first - 1] = 46
-    page.heights[3] = 32
+    page.heights[3] = 46
     page.freeze = (4, 2)
     ranges = []
     for column in range(2, 7):
