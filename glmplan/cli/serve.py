@@ -24,6 +24,9 @@ def command(
     token_file: Annotated[
         Path | None, typer.Option(help=f"File with the token; else {_VARIABLE}, else one is made and shown.")
     ] = None,
+    calibration: Annotated[
+        Path | None, typer.Option(help="Calibration of your site, from `calibrate --from`, for every answer.")
+    ] = None,
     workers: Annotated[int | None, typer.Option(min=1, help="Processes that answer at once.")] = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="No line for each request.")] = False,
 ) -> None:
@@ -50,6 +53,11 @@ def command(
         token = secrets.token_urlsafe(24)
         shown = f"#token={token}"
     limits = Limits() if workers is None else replace(Limits(), quick_workers=workers)
+    if calibration is not None:
+        from glmplan.prediction.own_site import site_calibration
+
+        with site_calibration(calibration):  # a wrong file is told before anything starts
+            limits = replace(limits, calibration=str(calibration.resolve()))
     taken = bound(host, port)
     name = f"[{host}]" if ":" in host else host
 

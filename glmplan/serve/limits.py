@@ -1,4 +1,4 @@
-"""What the service does at most: every limit in one place."""
+"""What the service does at most, and what it answers with: everything that is said when it starts, in one place."""
 
 from __future__ import annotations
 
@@ -36,6 +36,8 @@ class Limits:
         Address space of a process that computes, [B]
     answers : int
         Answers that are kept to be given again, [-]
+    calibration : str
+        Path of a site's calibration, which every prediction applies; empty for none.
     """
 
     body: int = 256 * 1024
@@ -52,3 +54,4 @@ class Limits:
     kept_seconds: float = 3600.0
     memory: int = 4_000_000_000
     answers: int = 512
+    calibration: str = ""

@@ -1,4 +1,4 @@
-"""A process that answers questions, one after the other: ``python -m glmplan.serve.worker``.
+"""A process that answers questions, one after the other: ``python -m glmplan.serve.worker MEMORY [CALIBRATION]``.
 
 A line of JSON comes in: name of the question, the question, limits. Lines of JSON go out: how far it is, then status
 and length of the answer, then the answer itself. Whoever waits too long ends the process; so a slow question blocks
@@ -20,6 +20,7 @@ from typing import Any, BinaryIO
 from pydantic import ValidationError
 
 from glmplan.errors import GlmplanError, Infeasible
+from glmplan.prediction.own_site import site_calibration
 from glmplan.serve.answers import ANSWERS, QUESTIONS
 from glmplan.serve.refusals import infeasible_record, refusal_record
 
@@ -100,7 +101,13 @@ def main() -> None:
     lines, out = sys.stdin.buffer, os.fdopen(os.dup(sys.stdout.fileno()), "wb")
     # nobody prints; but if a library does, it is not taken for an answer
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
-    _bound(int(sys.argv[1]) if len(sys.argv) > 1 else 1 << 62)
+    said = dict(enumerate(sys.argv))
+    _bound(int(said.get(1, 1 << 62)))
+    with site_calibration(said.get(2) or None):
+        _answer_all(lines, out)
+
+
+def _answer_all(lines: BinaryIO, out: BinaryIO) -> None:
     answered("fit", _WARM, {}, lambda done, total: None)
     # what was read once stays: it need not be looked at again by the collector
     gc.collect()

@@ -186,7 +186,7 @@ class _Worker:
         said = {"PYTHONPATH": paths, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "PYTHONUTF8": "1"}
         kept = {name: value for name, value in os.environ.items() if not name.startswith("GLMPLAN_")}
         process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "glmplan.serve.worker", str(limits.memory),
+            sys.executable, "-m", "glmplan.serve.worker", str(limits.memory), limits.calibration,
             stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, cwd=folder, env=kept | said,
             start_new_session=True,
         )  # fmt: skip

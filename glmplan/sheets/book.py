@@ -25,12 +25,13 @@ STYLES: dict[str, dict[str, Any]] = {
         "border_color": "#B4C6E7",
     },
     "decision": {"bold": True, "font_size": 12, "text_wrap": True, "valign": "vcenter", "bg_color": "#EEF3FA"},
-    "whole": {"num_format": "#,##0", "valign": "top"},
-    "one": {"num_format": "#,##0.0", "valign": "top"},
-    "two": {"num_format": "#,##0.00", "valign": "top"},
-    "three": {"num_format": "0.000", "valign": "top"},
-    "share": {"num_format": "0.0%", "valign": "top"},
-    "exact": {"num_format": "0.######", "valign": "top"},
+    # _) leaves a little room at the right, so that a unit in the next cell stands apart; words instead of a number too
+    "whole": {"num_format": "#,##0_)", "valign": "top", "align": "right"},
+    "one": {"num_format": "#,##0.0_)", "valign": "top", "align": "right"},
+    "two": {"num_format": "#,##0.00_)", "valign": "top", "align": "right"},
+    "three": {"num_format": "0.000_)", "valign": "top", "align": "right"},
+    "share": {"num_format": "0.0%_)", "valign": "top", "align": "right"},
+    "exact": {"num_format": "General", "valign": "top", "align": "right"},
     "good": {"bg_color": "#C6EFCE", "font_color": "#0B5A1E"},
     "fair": {"bg_color": "#FFEB9C", "font_color": "#7F5F00"},
     "bad": {"bg_color": "#FFC7CE", "font_color": "#8B0010"},
@@ -69,7 +70,7 @@ class Chart:
     place : tuple of int
         Row and column of its corner, [-]
     kind : str
-        ``line`` over numbers, or ``column`` over names.
+        ``line`` over numbers, ``column`` over names, or ``bar`` over names with the first at the top.
     title, x, y : str
         What it shows, and its axes.
     series : tuple of (str, str, str)
@@ -318,14 +319,16 @@ def _write_about(page: Any, sheet: Sheet, style: Any) -> None:
 
 def _write_charts(file: Any, page: Any, sheet: Sheet) -> None:
     for one in sheet.charts:
-        kind = {"type": "scatter", "subtype": "straight_with_markers"} if one.kind == "line" else {"type": "column"}
+        kind = {"type": "scatter", "subtype": "straight_with_markers"} if one.kind == "line" else {"type": one.kind}
         chart = file.add_chart(kind)
         for name, categories, values in one.series:
             chart.add_series({"name": "=" + name, "categories": "=" + categories, "values": "=" + values})
         chart.set_title({"name": one.title, "name_font": {"size": 11}})
-        log = {"log_base": 2} if one.kind == "line" else {}
-        chart.set_x_axis({"name": one.x, "name_font": {"size": 9}, **log})
-        chart.set_y_axis({"name": one.y, "name_font": {"size": 9}, "min": 0, "num_format": "#,##0.##"})
+        names = {"name": one.x, "name_font": {"size": 9}} | ({"log_base": 2} if one.kind == "line" else {})
+        values = {"name": one.y, "name_font": {"size": 9}, "min": 0, "num_format": "#,##0.##"}
+        # bars lie along the first axis, and their names stand along the second
+        chart.set_x_axis(values if one.kind == "bar" else names)
+        chart.set_y_axis(names | {"reverse": True} if one.kind == "bar" else values)
         chart.set_legend({"position": "bottom"} if len(one.series) > 1 else {"none": True})
         chart.show_na_as_empty_cell()
         chart.set_size({"width": one.size[0], "height": one.size[1]})

@@ -176,6 +176,7 @@ FUNCTIONS: dict[str, Callable[..., Value]] = {
     "INDEX": _index,
     "INT": lambda value: float(math.floor(_number(value))),
     "ISNUMBER": lambda value: isinstance(value, int | float) and not isinstance(value, bool),
+    "LARGE": lambda where, place: sorted(_numbers((where,)), reverse=True)[int(_number(place)) - 1],
     "LN": lambda value: math.log(_number(value)),
     "MATCH": _match,
     "MAX": lambda *values: max(_numbers(values), default=0.0),

@@ -12,7 +12,7 @@ from glmplan.sheets.surface_page import BAND_ROWS
 __all__ = ["curve_of", "write_calculation"]
 
 #: rows of the curve over users of an option [-]
-_CURVE_ROWS = 20
+_CURVE_ROWS = 23
 _TITLES = {
     "name": "Option", "share": "Users of a machine", "format": "Cache format", "block": "Block of the surface",
     "inside": "Lengths inside", "input_cell": "Prompts: cell", "input_part": "part", "output_cell": "Answers: cell",
@@ -23,6 +23,7 @@ _TITLES = {
     "further": "Further tokens [s]", "first": "First token [s]", "log_low": "Request, log low", "log_high": "log high",
     "gap_low": "Token, log low", "gap_high": "log high", "wait_high": "First, log high",
     "least_request": "Request at least [s]", "least_further": "Further at least [s]",
+    "served": "Served [s]", "first_least": "First at least [s]", "further_most": "Further at most [s]",
     "safe_gap": "Users by tokens, mean", "safe_gap_high": "slow end", "safe_wait": "Users by first token, mean",
     "safe_wait_high": "slow end", "most_users": "Most users looked at",
 }  # fmt: skip
@@ -33,6 +34,7 @@ _CURVE = (
     *("A token in time", "at the slow end", "First token in time", "at the slow end"),
     *("Users in the chart, a machine", "Cell", "Users in the chart", "Tokens/s in the chart"),
     *("Whole request at least [s]", "Tokens after the first at least [s]"),
+    *("Served [s]", "First token at least [s]", "Tokens after the first at most [s]"),
 )
 
 
@@ -64,6 +66,11 @@ def _curve_range(options: tuple[Option, ...], grid: Grid, option: int, row: int)
 def _beyond(value: str, low: str, high: str) -> str:
     """What an interval is wider by outside of what was measured: `glmplan.prediction.known` in words of a sheet."""
     return f"IF(OR({value}<0.5*{low},{value}>2*{high}),0.15*ABS(LN({value}/MAX(IF({value}<{low},{low},{high}),1))),0)"
+
+
+def _further(served: str, first_least: str, further_most: str) -> str:
+    """Tokens after the first: `glmplan.sheets.surface` in words of a sheet."""
+    return f"=MIN({served}-{first_least},{further_most})"
 
 
 def _of_a_server(users: str, option: Option) -> str:
@@ -195,8 +202,12 @@ def _speeds(grid: Grid, n: int, curve: list[str]) -> dict[str, str]:
     cell_, part = _c("user_cell", n), _c("user_part", n)
     found = {
         name: f"=(1-{part})*INDEX({curve[row]},{cell_})+{part}*INDEX({curve[row]},{cell_}+1)"
-        for name, row in (("request", 1), ("further", 2), ("first", 3), ("least_request", 17), ("least_further", 18))
-    }
+        for name, row in (("request", 1), ("least_request", 17), ("least_further", 18), ("served", 19),
+                          ("first_least", 20), ("further_most", 21))
+    }  # fmt: skip
+    # read first and compared then: the change between the two lies between points
+    found["further"] = _further(*(_c(name, n) for name in ("served", "first_least", "further_most")))
+    found["first"] = f"={_c('served', n)}-{_c('further', n)}"
     row = f"({_c('block', n)}-1)*{BAND_ROWS}+({_c('user_band', n)}-1)*{len(PROMPTS) + 1}+{_c('prompt_band', n)}"
     for name, column, sign in (
         ("wait_high", 1, "+"), ("gap_low", 2, "-"), ("gap_high", 3, "+"), ("log_low", 4, "-"), ("log_high", 5, "+")
@@ -267,8 +278,8 @@ def _at_users(grid: Grid, of: tuple[int, Option], first: int, place: int, curve:
     return [
         f"=INDEX({grid.users},{place + 1})",
         surface(0),
-        surface(1),
-        surface(2),
+        _further(at(19), at(20), at(21)),
+        f"={at(19)}-{at(2)}",
         row,
         f"={_c('widen_lengths', n)}+{_beyond(busy, low, high)}",
         f"={at(2)}/(answer_tokens-1)",
@@ -279,6 +290,9 @@ def _at_users(grid: Grid, of: tuple[int, Option], first: int, place: int, curve:
         f"=MIN(MATCH({shown},{curve[0]},1),{len(grid.axes.users) - 1})",
         f"={shown}*{machines}",
         f"=IF({_c('inside', n)},{shown}*answer_tokens/{time}*{machines},0)",
-        surface(3),
         surface(4),
+        surface(5),
+        surface(1),
+        surface(2),
+        surface(3),
     ]

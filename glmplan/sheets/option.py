@@ -258,8 +258,10 @@ def options_of(
     plans = [_plans(model, one, inputs, outputs, said) for one in wanted]
     longest = min(found[0].asked.longest_request for found in plans)
     share = max(-(-users // one.machines) for one in wanted)
-    budgets = {float(one.deployment.defaults.budget) * one.deployment.dp for found in plans for one in found}
-    surfaces = Surfaces(axes_of(share, inputs, outputs, longest, budgets), progress)
+    deployed = [one.deployment for found in plans for one in found]
+    budgets = {float(one.defaults.budget) * one.dp for one in deployed}
+    graphs = {float(one.graph_tokens) for one in deployed}
+    surfaces = Surfaces(axes_of(share, inputs, outputs, longest, budgets=budgets, graphs=graphs), progress)
     left = sum(map(len, plans))
     made = []
     for one, found in zip(wanted, plans, strict=True):

@@ -27,6 +27,9 @@ _CALCULATION = (
     *(
         "least_request",
         "least_further",
+        "served",
+        "first_least",
+        "further_most",
         "wait_high",
         "safe_gap",
         "safe_gap_high",
@@ -192,7 +195,8 @@ class Grid:
         Parameters
         ----------
         kind : int
-            0 whole request, 1 further tokens, 2 first token, [-]
+            0 whole request, 1 served, 2 first token at least, 3 further tokens at most, 4 and 5 what requests and
+            further tokens take at least, [-]
         user : int
             Which number of users, from 0, [-]
 

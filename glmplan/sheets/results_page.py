@@ -19,7 +19,7 @@ _TITLES = {
     "rating": "Power limit of a card [W]", "hosts": "Hosts in it", "rest": "Host draws beside the cards (1 or 0)",
     "evidence": "What the speed rests on", "prices_from": "Where prices come from", "note": "What is missing",
 }  # fmt: skip
-_OPTION_WIDTHS = (4, 30, 26, 8, 12, 12, 14, 10, 10, 10, 13, 12, 12, 12, 10, 10, 11, 8, 12, 26, 60, 50)
+_OPTION_WIDTHS = (4, 30, 26, 8, 12, 12, 14, 10, 10, 10, 13, 12, 12, 12, 10, 10, 11, 8, 12, 30, 44, 44)
 _RESULT_TITLES = {
     "name": ("Option", "", "wrap"),
     "fit": ("Fits", "", "text"),
@@ -115,7 +115,8 @@ def write_options(book: Book, options: tuple[Option, ...], terms: Terms) -> None
     page.row(FIRST - 1, [_TITLES[name].format(terms.currency) for name in names], "header")
     page.heights[FIRST - 1] = 46
     for number, option in enumerate(options):
-        for name, (value, style) in _option_row(number, option).items():
+        option_row = _option_row(number, option)
+        for name, (value, style) in option_row.items():
             put = page.say if isinstance(value, str) else page.put
             put(FIRST + number, names.index(name), value, style)
         line = FIRST + number
@@ -124,6 +125,10 @@ def write_options(book: Book, options: tuple[Option, ...], terms: Terms) -> None
         page.bounds[line, names.index("machines")] = (1, 10_000, "Machines: 1 to 10,000")
         for name in ("price", "rent", "rating"):
             page.bounds[line, names.index(name)] = (0, 1e9, "A price or a power: 0 or more")
+        texts = (
+            (option_row[name][0], _OPTION_WIDTHS[names.index(name)]) for name in ("evidence", "prices_from", "note")
+        )
+        page.heights[line] = 12.0 * max(1 + int(1.1 * len(str(text)) / width) for text, width in texts) + 3
     page.widths |= dict(enumerate(_OPTION_WIDTHS))
     page.freeze = (FIRST, 2)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from glmplan.sheets.assumptions_page import Assumption
-from glmplan.sheets.book import Book, Chart
+from glmplan.sheets.book import Book, Chart, Sheet
 from glmplan.sheets.calculate import address
 from glmplan.sheets.money_formulas import cost_formulas, token_formulas
 from glmplan.sheets.option import Option
@@ -16,6 +16,10 @@ _HEADERS = ("What moves", "Low", "Now", "High", "A million tokens at low", "now"
 #: assumptions that move although no source gives a range → factors of what they are
 _FACTORS = {"electricity": (0.5, 2.0), "utilisation": (0.5, 1.5), "hours_per_month": (0.5, 1.0)}
 _TOP = 7
+#: column where the order of effects is worked out, with names and effects in that order beside it [-]
+_ORDER = 40
+#: title, name, low, now and high of something that moves
+_Move = tuple[str, str, object, str, object]
 
 
 def write_sensitivity(
@@ -55,6 +59,22 @@ def write_sensitivity(
         page.put(_TOP - 1, left + place, f"={held}" if name == "way" else f'=IF(ISNUMBER({held}),{held},"–")', "exact")
         here[name] = address(_TOP - 1, left + place)
     moves = _moves(rows, here)
+    _write_moves(page, moves, here)
+    # what moves the first option most stands at the top; the chart follows whatever is changed
+    known = book.calculator()
+    effects = [known.value(page.name, _TOP + number, 7) for number in range(len(moves))]
+    order = sorted(range(len(moves)), key=lambda number: -effects[number] if _is_number(effects[number]) else 1.0)
+    _write_moves(page, [moves[number] for number in order], here)
+    _write_chart(page, len(moves), currency)
+    page.widths |= {0: 34, **{column: 14 for column in range(1, 8)}, **{column: 3 for column in range(8, 12)}}
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, float)
+
+
+def _write_moves(page: Sheet, moves: list[_Move], here: dict[str, str]) -> None:
+    """A row for everything that moves, with what a million tokens then costs."""
     for number, (title, name, low, now, high) in enumerate(moves):
         line = _TOP + number
         page.put(line, 0, title)
@@ -69,24 +89,38 @@ def write_sensitivity(
         ends = ",".join(address(line, column) for column in (4, 5, 6))
         known = f"AND(ISNUMBER({address(line, 4)}),ISNUMBER({address(line, 6)}))"
         page.put(line, 7, f'=IF({known},MAX({ends})-MIN({ends}),"–")', "three")
-    last = _TOP + len(moves) - 1
-    names = f"{address(_TOP, 0, page.name)}:{address(last, 0)}"
+
+
+def _write_chart(page: Sheet, count: int, currency: str) -> None:
+    """Bars in the order of their effect, which a column beside the page works out."""
+    last = _TOP + count - 1
+    keys = f"{address(_TOP, _ORDER)}:{address(last, _ORDER)}"
+    page.put(_TOP - 1, _ORDER + 2, f"={address(_TOP - 1, 7)}", "small")
+    for number in range(count):
+        line = _TOP + number
+        moved = address(line, 7)
+        # rows that move as far as each other keep their order
+        page.put(line, _ORDER, f"=IF(ISNUMBER({moved}),{moved},0)-{number + 1}*0.000000001", "exact")
+        where = f"MATCH(LARGE({keys},{number + 1}),{keys},0)"
+        page.put(line, _ORDER + 1, f"=INDEX({address(_TOP, 0)}:{address(last, 0)},{where})")
+        page.put(line, _ORDER + 2, f"=MAX(LARGE({keys},{number + 1}),0)", "three")
+    names, values = (
+        f"{address(_TOP, _ORDER + column, page.name)}:{address(last, _ORDER + column)}" for column in (1, 2)
+    )
     page.charts.append(
-        Chart((last + 2, 0), "column", "How far a million tokens moves", "", currency,
-              ((address(_TOP - 1, 7, page.name), names, f"{address(_TOP, 7, page.name)}:{address(last, 7)}"),),
-              (760, 300))
+        Chart((last + 2, 0), "bar", "How far a million tokens moves", "", currency,
+              ((address(_TOP - 1, _ORDER + 2, page.name), names, values),), (860, 60 + 24 * count))
     )  # fmt: skip
-    page.widths |= {0: 34, **{column: 14 for column in range(1, 8)}, **{column: 3 for column in range(8, 12)}}
-    page.last_printed = (last + 18, 7)
+    page.last_printed = (last + 6 + round(1.2 * count), 7)
 
 
 def _price(here: dict[str, str]) -> str:
     return f'IF({here["way"]}="buy",{here["price"]},{here["rent"]})'
 
 
-def _moves(rows: dict[str, list[Assumption]], here: dict[str, str]) -> list[tuple[str, str, object, str, object]]:
+def _moves(rows: dict[str, list[Assumption]], here: dict[str, str]) -> list[_Move]:
     """Title, name, low, now and high of everything that moves."""
-    found: list[tuple[str, str, object, str, object]] = [
+    found: list[_Move] = [
         (
             "Speed, within its 90 % interval",
             "rate",

@@ -6,13 +6,14 @@ from collections.abc import Iterator
 
 from glmplan.errors import GlmplanError
 from glmplan.plan.ask import fit
-from glmplan.sheets.book import Book
+from glmplan.sheets.book import Book, Sheet
 from glmplan.sheets.option import Option
 from glmplan.sheets.summary_page import Edition
 
 __all__ = ["write_sources"]
 
 _PRICES = ("Price of", "Amount", "Currency", "For", "Date", "Contains", "Source", "What it says")
+_WIDTHS = (22, 14, 12, 26, 12, 44, 70, 50)
 
 
 def write_sources(book: Book, options: tuple[Option, ...], edition: Edition, load: tuple[int, int, int]) -> None:
@@ -51,8 +52,7 @@ def write_sources(book: Book, options: tuple[Option, ...], edition: Edition, loa
         for words in _warnings(option, load):
             line += 1
             page.put(line, 0, number + 1, "small")
-            for column, text in zip((1, 2, 3, 5, 6), words, strict=True):
-                page.say(line, column, text, "small")
+            _say(page, line, words)
     line += 2
     page.row(line, ("Option", "Model", "Weights", "Machine", "", "What the speed rests on", "Sources"), "header")
     for number, option in enumerate(options):
@@ -66,11 +66,22 @@ def write_sources(book: Book, options: tuple[Option, ...], edition: Edition, loa
             f"model: {asked.model.source}; accelerator: {asked.machine.accelerator.source}",
         )
         page.put(line, 0, number + 1, "small")
-        for column, text in zip((1, 2, 3, 5, 6), words, strict=True):
-            page.say(line, column, text, "small")
+        _say(page, line, words)
     page.say(line + 2, 0, "Defaults of a cost stand with their sources on Assumptions.", "note")
-    page.widths |= dict(enumerate((22, 14, 12, 26, 12, 44, 70, 50)))
+    page.widths |= dict(enumerate(_WIDTHS))
     page.freeze = (4, 0)
+
+
+def _say(page: Sheet, line: int, words: tuple[str, ...]) -> None:
+    """What a plan rests on or is warned of, in a row that is high enough for it."""
+    columns = (1, 2, 3, 5, 6)
+    for column, text in zip(columns, words, strict=True):
+        page.say(line, column, text, "small")
+        if column == 3:
+            page.merged.append((line, 3, line, 4))
+    wide = [_WIDTHS[column] + (_WIDTHS[4] if column == 3 else 0) for column in columns]
+    lines = max(1 + int(len(text) / width) for text, width in zip(words, wide, strict=True))
+    page.heights[line] = 13.0 * lines
 
 
 def _prices(options: tuple[Option, ...]) -> Iterator[tuple[object, ...]]:

@@ -1,9 +1,15 @@
 """What is predicted over a grid of users and lengths, so that a sheet can read between the points of the grid.
 
-Three times are tabulated for each point: of a whole request, of its further tokens, and until its first. The first two
-are nearly linear in users and lengths (a decoding step costs some for each request, a prompt some for each token), so
-straight lines between points of doubled values stay within 5 %. No cache pool limits what is tabulated: a
-sheet compares users with what the pool holds by itself, and shows no speed beyond.
+Where prompts fill some of the steps, a request waits for its first token as long as for any length of answer, and its
+further tokens take what is left of its time. Where prompts fill every step, a token takes a full step, and the wait is
+what is left. Each of the two is nearly linear in users and lengths; what lies at the change between them is not. So the
+first token of the one kind and the further tokens of the other are tabulated beside the time of a request, and a sheet
+reads all three along straight lines before it takes the smaller:
+
+    further = min(served − first_least, further_most)        first = served − further
+
+Prompts that take one step more, or no longer fit into graphs, have points on both sides. No cache pool limits what is
+tabulated: a sheet compares users with what the pool holds by itself, and shows no speed beyond.
 """
 
 from __future__ import annotations
@@ -36,8 +42,19 @@ _FEW = (3, 6)
 #: how often lengths are halved and doubled from those that were asked for, [-]
 _PROMPT_OCTAVES, _ANSWER_OCTAVES = (-3, 3), (-2, 2)
 _RATES = ("output_rate", "tpot")
+#: users, prompts and answers
+_Points = tuple[np.ndarray, np.ndarray, np.ndarray]
 #: shortest prompt and answer of a grid [token]
 _SHORTEST = 16
+#: prompts of so many steps have points where they take one more [-]
+_MOST_STEPS = 8
+#: tokens of a step that requests take which already answer, while one more step matters [token]
+_ANSWERING = 16
+#: answers so much longer than prompts fill steps that prompts do not wait for each other, and so much shorter that they
+#: fill every step [-]
+_LONG, _SHORT = 2.0, 0.75
+#: a first token that comes so much later has waited for other prompts [-]
+_WAITED = 1.02
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +78,15 @@ class Axes:
         return users.ravel(), inputs.ravel(), outputs.ravel()
 
 
-def axes_of(users: int, input_tokens: int, output_tokens: int, longest: int, budgets: Iterable[float] = ()) -> Axes:
+def axes_of(
+    users: int,
+    input_tokens: int,
+    output_tokens: int,
+    longest: int,
+    *,
+    budgets: Iterable[float] = (),
+    graphs: Iterable[float] = (),
+) -> Axes:
     """A grid around a load.
 
     Parameters
@@ -74,6 +99,8 @@ def axes_of(users: int, input_tokens: int, output_tokens: int, longest: int, bud
         Longest request that every model reads, [token]
     budgets : iterable of float, optional
         Tokens of a step: a prompt that is one token longer takes one more, which a straight line would smear, [token]
+    graphs : iterable of float, optional
+        Longest prompts that are replayed from graphs: one that is longer is launched kernel by kernel, [token]
 
     Returns
     -------
@@ -85,13 +112,18 @@ def axes_of(users: int, input_tokens: int, output_tokens: int, longest: int, bud
     --------
     >>> axes_of(8, 2048, 512, 131072).outputs
     (128, 256, 512, 1024, 2048)
+    >>> axes_of(8, 1000, 500, 131072, budgets=[4096], graphs=[512]).inputs
+    (125, 250, 500, 512, 513, 1000, 2000, 4000, 4080, 4097, 8000)
     """
     most = min(max(_LEAST_USERS, 4 * users), _MOST_USERS)
     count = sorted({*_FEW, *(1 << bit for bit in range(most.bit_length()))})
     outputs = _octaves(output_tokens, _ANSWER_OCTAVES, longest // 2)
     inputs = _octaves(input_tokens, _PROMPT_OCTAVES, longest - outputs[-1])
-    steps = {int(one) + more for one in budgets for more in (0, 1) if inputs[0] <= one < inputs[-1]}
-    inputs = tuple(sorted(steps.union(inputs)))
+    breaks = {int(one) + more for one in graphs for more in (0, 1)}
+    for one in budgets:
+        for steps in range(1, _MOST_STEPS + 1):
+            breaks |= {steps * (int(one) - _ANSWERING), steps * int(one) + 1}
+    inputs = tuple(sorted({*inputs, *(one for one in breaks if inputs[0] < one < inputs[-1])}))
     return Axes(tuple(count), inputs, outputs)
 
 
@@ -126,8 +158,14 @@ class Surface:
     ----------
     axes : Axes
         The grid.
-    request, further, first : (inputs, outputs, users) array
-        Time of a whole request, of all tokens after the first, and until the first, [s]
+    request : (inputs, outputs, users) array
+        Time of all tokens that the machine makes while it serves one request of each user, [s]
+    served : (inputs, outputs, users) array
+        Time until the first token and of all after it, mean over requests, [s]
+    first_least : (inputs, outputs, users) array
+        Time until the first token where prompts wait for no others, [s]
+    further_most : (inputs, outputs, users) array
+        Time of all tokens after the first where prompts fill every step, [s]
     least_request, least_further : (inputs, outputs, users) array
         What no end of an interval beats: the published rates of the machine allow no less, [s]
     spreads : Spreads
@@ -138,8 +176,9 @@ class Surface:
 
     axes: Axes
     request: np.ndarray
-    further: np.ndarray
-    first: np.ndarray
+    served: np.ndarray
+    first_least: np.ndarray
+    further_most: np.ndarray
     least_request: np.ndarray
     least_further: np.ndarray
     spreads: Spreads
@@ -183,21 +222,22 @@ class Surfaces:
         UnknownFact
             If a rate of the machine is not known.
         """
-        users, inputs, outputs = self.axes.points
-        found = self._columns(planned)
-        shape = (len(self.axes.inputs), len(self.axes.outputs), len(self.axes.users))
-        figures = found.figures
-        whole, token = self._least(planned, found)
-        least_request, least_further = (users * outputs * whole).reshape(shape), (token * (outputs - 1)).reshape(shape)
-        request = (users * outputs / figures["output_rate"]).reshape(shape)
-        further = (np.nan_to_num(figures["tpot"]) * (outputs - 1)).reshape(shape)
+        points = self._points(planned)
+        users, inputs, outputs = points
+        found = self._columns(planned, points)
+        whole, token = self._least(planned, points)
+        least_request, least_further = users * outputs * whole, token * (outputs - 1)
+        request = np.maximum(users * outputs / found.figures["output_rate"], least_request)
+        further = np.maximum(np.nan_to_num(found.figures["tpot"]) * (outputs - 1), least_further)
+        first_least, further_most = self._branches(found.figures["ttft"], further, outputs)
         surface = Surface(
             axes=self.axes,
-            request=np.maximum(request, least_request),
-            further=np.maximum(further, least_further),
-            first=figures["ttft"].reshape(shape),
-            least_request=least_request,
-            least_further=least_further,
+            request=self._shaped(request),
+            served=self._shaped(found.figures["ttft"] + further),
+            first_least=first_least,
+            further_most=further_most,
+            least_request=self._shaped(least_request),
+            least_further=self._shaped(least_further),
             spreads=_spreads(planned, found),
             knowledge=found.knowledge,
             basis=found.basis,
@@ -207,31 +247,71 @@ class Surfaces:
             self._progress(self._done, self._done + left)
         return surface
 
-    def _columns(self, planned: Deployed) -> Columns:
-        users, inputs, outputs = self.axes.points
+    def _points(self, planned: Deployed) -> _Points:
+        """The grid, and behind it for all users and prompts answers so long that prompts do not wait for each other,
+        and so short that they fill every step."""
+        axes, deployed = self.axes, planned.deployment
+        inputs, users = (one.ravel() for one in np.meshgrid(axes.inputs, axes.users, indexing="ij"))
+        servers = np.minimum(planned.holding.terms.replicas, users)
+        # answers whose tokens take as many steps as the prompts of all users
+        even = users / servers * inputs / (deployed.defaults.budget * deployed.dp) * deployed.tokens_per_step
+        long = np.maximum(np.ceil(_LONG * even), axes.outputs[-1])
+        short = np.maximum(np.floor(_SHORT * even), 2)
+        found = [np.concatenate(parts) for parts in zip(
+            axes.points, (users, inputs, long.astype(int)), (users, inputs, short.astype(int)), strict=True
+        )]  # fmt: skip
+        return found[0], found[1], found[2]
+
+    def _shaped(self, values: np.ndarray) -> np.ndarray:
+        """Values of the points of the grid, (inputs, outputs, users)."""
+        axes = self.axes
+        shape = (len(axes.inputs), len(axes.outputs), len(axes.users))
+        return values[: shape[0] * shape[1] * shape[2]].reshape(shape)
+
+    def _branches(self, first: np.ndarray, further: np.ndarray, outputs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """First token where prompts wait for no others, and further tokens where prompts fill every step, [s]
+
+        At every point of the grid the smaller of the two branches is what was predicted there."""
+        axes = self.axes
+        count = len(axes.points[0])
+        alone, _ = (one.reshape(len(axes.inputs), 1, -1) for one in np.split(first[count:], 2))
+        _, full = (one.reshape(len(axes.inputs), 1, -1) for one in np.split((further / (outputs - 1))[count:], 2))
+        _, short = (one.reshape(len(axes.inputs), 1, -1) for one in np.split(outputs[count:], 2))
+        after = np.array(axes.outputs)[None, :, None] - 1.0
+        first, further = self._shaped(first), self._shaped(further)
+        waits = first > _WAITED * alone
+        first_least = np.where(waits, np.minimum(first, alone), first)
+        filled = waits | (short - 1 >= after)
+        return first_least, np.where(filled, further, np.maximum(further, full * after))
+
+    def _columns(self, planned: Deployed, points: _Points) -> Columns:
         deployed, replicas = planned.deployment, planned.holding.terms.replicas
         if replicas == 1 and runs_on_accelerators(deployed):
-            key = packing_key(deployed.defaults, ranks=deployed.dp, tokens_per_step=deployed.tokens_per_step)
-            if key not in self._mixes:
-                self._mixes[key] = mixes_of(users, inputs, outputs, key)
-            return columns_of(deployed, self._mixes[key])
-        return exact_columns(deployed, self._loads(planned))
+            return columns_of(deployed, self._mixes_of(planned, points))
+        return exact_columns(deployed, self._loads(planned, points))
 
-    def _loads(self, planned: Deployed) -> list[Load]:
+    def _mixes_of(self, planned: Deployed, points: _Points) -> Mixes:
+        deployed = planned.deployment
+        key = packing_key(deployed.defaults, ranks=deployed.dp, tokens_per_step=deployed.tokens_per_step)
+        if key not in self._mixes:
+            self._mixes[key] = mixes_of(*points, key)
+        return self._mixes[key]
+
+    def _loads(self, planned: Deployed, points: _Points) -> list[Load]:
         """Loads of all points where servers share the users, or weights stay in host memory."""
         asked, replicas = planned.asked, planned.holding.terms.replicas
         return [
             load_of(asked.but(input_tokens=int(i), output_tokens=int(o)), planned.deployment, ENDLESS, int(u), replicas)
-            for u, i, o in zip(*self.axes.points, strict=True)
+            for u, i, o in zip(*points, strict=True)
         ]
 
-    def _least(self, planned: Deployed, found: Columns) -> tuple[np.ndarray, np.ndarray]:
+    def _least(self, planned: Deployed, points: _Points) -> tuple[np.ndarray, np.ndarray]:
         """Least time of an answer token of all users, and of one user's further token, at every point, [s]"""
         deployed = planned.deployment
         if not runs_on_accelerators(deployed):
-            return np.zeros(len(found.figures["tpot"])), np.zeros(len(found.figures["tpot"]))
+            return np.zeros(len(points[0])), np.zeros(len(points[0]))
         if planned.holding.terms.replicas > 1:
-            seen = [observables(load) for load in self._loads(planned)]
+            seen = [observables(load) for load in self._loads(planned, points)]
             least = least_of([deployed] * len(seen), [one.points for one in seen])
             times = [
                 [float(one.figures[name].weights @ seconds) if name in one.figures else 0.0 for name in _RATES]
@@ -239,8 +319,7 @@ class Surfaces:
             ]
             whole, token = np.array(times).T
             return whole / np.array([one.figures["output_rate"].scale for one in seen]), token
-        key = packing_key(deployed.defaults, ranks=deployed.dp, tokens_per_step=deployed.tokens_per_step)
-        mixes = self._mixes[key]
+        mixes = self._mixes_of(planned, points)
         column = mixes.table.values(least_of([deployed], [mixes.table.points])[0])
         return mixes.matrices["output_rate"] @ column / mixes.tokens, mixes.matrices["tpot"] @ column
 

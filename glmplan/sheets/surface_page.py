@@ -16,11 +16,12 @@ BAND_ROWS = (len(BANDS) + 1) * (len(PROMPTS) + 1)
 #: what stands for an end that is never reached
 _NEVER = 1e99
 _QUANTITIES = (
-    "whole request [s]",
-    "tokens after the first [s]",
-    "first token [s]",
+    "a request of all [s]",
+    "served [s]",
+    "first token at least [s]",
+    "further tokens at most [s]",
     "request at least [s]",
-    "tokens after at least [s]",
+    "further tokens at least [s]",
 )
 _MEMORY = (
     *("Option", "KV cache", "Stage", "Weights [GiB]", "Activations [GiB]", "CUDA graphs [GiB]", "Buffers [GiB]"),
@@ -45,7 +46,8 @@ def write_surface(book: Book, options: tuple[Option, ...], grid: Grid) -> None:
     """
     page, axes = book["Surface"], grid.axes
     page.put(0, 0, "Predicted times over users, prompts and answers", "title")
-    page.put(1, 0, "Written when the workbook was made; between points stand straight lines, beyond them nothing.",
+    page.put(1, 0, "Written when the workbook was made; between points stand straight lines, beyond them nothing. "
+                   "Further tokens take what is served less the first token at least, and at most what stands here.",
              "note")  # fmt: skip
     for row, (title, values) in enumerate(
         (("Users of a machine", axes.users), ("Prompts [tokens]", axes.inputs), ("Answers [tokens]", axes.outputs),
@@ -62,7 +64,10 @@ def write_surface(book: Book, options: tuple[Option, ...], grid: Grid) -> None:
     for number, option in enumerate(options):
         for one in option.cached:
             found = one.surface
-            quantities = (found.request, found.further, found.first, found.least_request, found.least_further)
+            quantities = (
+                *(found.request, found.served, found.first_least, found.further_most),
+                *(found.least_request, found.least_further),
+            )
             for i, prompt in enumerate(axes.inputs):
                 for o, answer in enumerate(axes.outputs):
                     page.row(line, (number + 1, one.kv, prompt, answer), "text")
@@ -136,7 +141,7 @@ def write_memory(book: Book, options: tuple[Option, ...]) -> tuple[str, ...]:
             block += 1
     page.widths |= {0: 26, 1: 10, **{column: 13 for column in range(2, 21)}}
     page.heights[first - 1] = 46
-    page.heights[3] = 32
+    page.heights[3] = 46
     page.freeze = (4, 2)
     ranges = []
     for column in range(2, 7):

@@ -303,6 +303,51 @@ def test_the_page_is_used_with_the_keyboard_alone(opened):
     settled(page)
 
 
+def test_an_answer_that_comes_while_a_button_is_pressed_does_not_take_the_click(opened):
+    page = opened()
+    settled(page)
+    page.locator("#add").click()
+    settled(page)
+    held = []
+    page.route("**/v1/compare", lambda route: held.append(route))
+    page.locator("#users").fill("4")
+    page.locator("#users").dispatch_event("change")
+    end = time.monotonic() + PATIENCE / 1000
+    while not held:
+        assert time.monotonic() < end
+        page.wait_for_timeout(50)
+    # what stands above is drawn, and nothing moves any more
+    until(page, "document.getElementById('price-figure') === null")
+    button = page.locator("#compare button", has_text="Remove")
+    button.hover()
+    page.mouse.down()
+    with page.expect_response("**/v1/compare"):
+        held.pop().continue_()
+    page.wait_for_timeout(300)
+    page.mouse.up()
+    until(page, "document.getElementById('compare').hidden")
+    settled(page)
+
+
+def test_the_focus_stays_with_the_list_whose_button_was_pressed(opened):
+    page = opened()
+    settled(page)
+    page.locator("#changes button").first.focus()
+    before = page.evaluate("location.search")
+    page.keyboard.press("Enter")
+    until(page, f"location.search !== {json.dumps(before)}")
+    settled(page)
+    assert page.evaluate("document.activeElement.closest('#changes, #answer') !== null")
+    page.locator("#add").focus()
+    page.keyboard.press("Enter")
+    settled(page)
+    page.locator("#compare button", has_text="Remove").focus()
+    page.keyboard.press("Space")
+    until(page, "document.getElementById('compare').hidden")
+    settled(page)
+    assert page.evaluate("document.activeElement !== document.body")
+
+
 def test_light_and_dark_follow_the_system_until_somebody_chooses(opened):
     page = opened(color_scheme="dark")
     settled(page)
@@ -325,7 +370,7 @@ def test_nothing_is_cut_and_everybody_can_read_it(opened, width, scheme):
     settled(page)
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     if not AXE.is_file():
-        pytest.skip("axe-core is not installed: npm install --prefix .peers axe-core")
+        pytest.skip("axe-core is not installed: `make test` fetches it where npm is")
     page.evaluate(AXE.read_text(encoding="utf-8"))
     found = page.evaluate("axe.run(document, { resultTypes: ['violations'] })")["violations"]
     serious = [

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
+import httpx
+import numpy as np
 import pytest
 
 from glmplan.cli import main
+from glmplan.prediction.effects import COLUMNS
 
 PLAN = {"model": "llama-3.1-8b", "on": "1xh100-sxm"}
 SHORT = {"input": 256, "output": 32}
@@ -162,3 +165,25 @@ def test_links_are_as_full_as_the_placement_says(client):
     assert found["stages"] == [list(stage) for stage in placement.stages]
     loads = plan_loads(host, placement.stages)["all-reduce"]
     assert [one["share"] for one in found["loads"]["all-reduce"]] == [one.load / one.capacity for one in loads]
+
+
+def test_a_service_with_a_calibration_of_a_site_answers_as_the_command_line_with_it(
+    serving, patient, printed, tmp_path
+):
+    site = tmp_path / "site.toml"
+    rows = np.full(len(COLUMNS), 0.3)
+    site.write_text(f"columns = {json.dumps(list(COLUMNS))}\n[effects.engine]\nvllm = {json.dumps(rows.tolist())}\n")
+    question = PLAN | SHORT | {"engine": "vllm", "users": [1, 8]}
+    words = ["fit", "llama-3.1-8b", "--on", "1xh100-sxm", "--input", 256, "--output", 32, "--engine", "vllm", "--users",
+             "1,8", "--format", "json"]  # fmt: skip
+    plain, moved = printed(*words), printed(*words, "--calibration", site)
+    with (
+        serving(replace(patient, calibration=str(site))) as there,
+        httpx.Client(base_url=there, timeout=600, trust_env=False) as client,
+    ):
+        found = asked(client, "fit", question)
+        values = asked(client, "predict", question)["users"]
+    assert found == moved
+    slower = [one["tpot_mean_ms"]["value"] for one in moved["users"]]
+    assert all(now > 1.1 * one["tpot_mean_ms"]["value"] for now, one in zip(slower, plain["users"], strict=True))
+    assert [1000 * one["figures"]["tpot"]["value"] for one in values] == pytest.approx(slower, rel=1e-4)

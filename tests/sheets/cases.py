@@ -97,7 +97,7 @@ def library(options, money, number):
     for end, name in (("value", ""), ("low", "_low"), ("high", "_high")):
         found[f"rate{name}"] = machines * getattr(figures["output_rate"], end)
     found |= {"each": 1 / figures["tpot"].value, "each_low": 1 / figures["tpot"].high,
-              "each_high": 1 / figures["tpot"].low}  # fmt: skip
+              "each_high": 1 / figures["tpot"].low, "wait": figures["ttft"].value}  # fmt: skip
     # the rest of the cost follows from the speed; it is compared for the speed that the sheet shows
     found["offer"] = Offer("m", "s", said["api_input"], said["api_output"], said["api_cached"], "USD", "", False, "")
     found |= {"running": float(month.running), "purchase": price, "said": said, "way": option["way"]}
@@ -117,11 +117,10 @@ def compare(sheet, mine):
         same(name, mine[name], 0.01)
     if "rate" not in mine:
         return wrong if sheet["rate"] == "does not fit" else [*wrong, f"rate: {sheet['rate']}"]
-    for name in ("rate", "rate_low", "rate_high"):
+    for name in ("rate", "rate_low", "rate_high", "each", "each_low", "each_high"):
         same(name, mine[name], 0.05)
-    # where a prompt takes one more step, or prompts fill the machine, the gap between tokens jumps: see the next test
-    for name in ("each", "each_low", "each_high"):
-        same(name, mine[name], 0.12)
+    # nearly all are nearer, see the next test: a prompt that just fills a step takes one or two with those who answer
+    same("wait", mine["wait"], 0.3)
     said, hours = mine["said"], mine["said"]["hours_per_month"]
     outputs = sheet["rate"] * said["utilisation"] * hours * 3600
     inputs = outputs * said["prompt_tokens"] / said["answer_tokens"]

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
 
 import openpyxl
 import pytest
+from scipy.interpolate import RegularGridInterpolator
 
 import glmplan
 from glmplan.errors import SpecError
@@ -58,12 +60,40 @@ def test_two_hundred_changed_inputs_give_what_the_library_gives(recalculated, ex
     assert sum("rate" in mine for mine in expected) > 150  # most of them have a speed to compare
 
 
-def test_the_speed_of_one_user_is_within_5_percent_in_98_of_100_cases(recalculated, expected):
+def test_the_first_token_is_within_5_percent_in_9_of_10_cases_and_within_10_in_99_of_100(recalculated, expected):
     pairs = [
-        (sheet["each"], mine["each"]) for sheet, mine in zip(recalculated, expected, strict=True) if "rate" in mine
+        (sheet["wait"], mine["wait"]) for sheet, mine in zip(recalculated, expected, strict=True) if "rate" in mine
     ]
-    near = [abs(shown / value - 1) <= 0.05 for shown, value in pairs]
-    assert sum(near) >= 0.98 * len(near)
+    off = sorted(abs(shown / value - 1) for shown, value in pairs)
+    assert off[math.ceil(0.9 * len(off)) - 1] <= 0.05
+    assert off[math.ceil(0.99 * len(off)) - 1] <= 0.10
+
+
+def test_the_speed_of_one_user_is_read_where_prompts_begin_to_fill_every_step(options):
+    """The change lies between points of the grid, and at each of the loads on another side of it."""
+    cached = options[1].cached[0]
+    surface, deployed = cached.surface, cached.planned.deployment
+    axes, tokens, prompt = surface.axes, 150, 6500
+    full = tokens * deployed.defaults.budget / prompt  # users whose prompts take as many steps as their answers
+    users = [round(full * share) for share in (0.7, 0.9, 0.98, 1.02, 1.1, 1.3)]
+
+    def read(values, count):
+        found = RegularGridInterpolator((axes.inputs, axes.outputs, axes.users), values)
+        return float(found((prompt, tokens, count)))
+
+    waits = []
+    for count in users:
+        served, least, most = (read(values, count) for values in
+                               (surface.served, surface.first_least, surface.further_most))  # fmt: skip
+        further = min(served - least, most)
+        found = glmplan.predict(
+            glmplan.deployment(MODEL, on=options[1].wanted.on, input=prompt, output=tokens, kv=cached.kv, tp=2),
+            users=count,
+        ).figures
+        assert further / (tokens - 1) == pytest.approx(found["tpot"].value, rel=0.03)
+        assert served - further == pytest.approx(found["ttft"].value, rel=0.1)
+        waits.append(found["ttft"].value)
+    assert waits[5] > 2 * waits[0]  # of prompts that fill every step, each waits for others
 
 
 def test_every_formula_is_of_functions_that_programs_before_2019_know(book):

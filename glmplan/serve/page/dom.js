@@ -1,5 +1,7 @@
 // Elements, numbers in words, and questions to the service.
 
+import { unpressed } from "./steady.js";
+
 const SVG = "http://www.w3.org/2000/svg";
 
 /** Make an element: attributes by name, `text` for its text, functions as listeners; children follow. */
@@ -62,6 +64,9 @@ export async function ask(address, question, signal) {
   }
   const answer = await fetch(address, options);
   const found = await answer.json();
+  // whoever asked draws next: not under a button that is pressed, which may ask something else
+  await unpressed();
+  signal?.throwIfAborted();
   if (!answer.ok) throw new Refused(found.error || { message: `the service answered ${answer.status}` }, answer.status);
   return found;
 }

@@ -92,7 +92,10 @@ function showAnswer(users) {
   if (all && users > 1 && rate(all)) figures.push(figure("Each of them", number(rate(all).value), "tok/s", span(rate(all))));
   if (all?.ttft_mean_ms) figures.push(figure("First token", time(all.ttft_mean_ms.value), "", `${time(all.ttft_mean_ms.low)} to ${time(all.ttft_mean_ms.high)}`));
   if (answer.context.one_request_tokens) figures.push(figure("Longest request", number(answer.context.one_request_tokens), "tokens", `the model reads ${number(answer.context.model_max_tokens)}`));
-  at("figures").replaceChildren(...figures, el("div", { id: "price-figure" }));
+  // its place is kept, so that nothing below moves when the price comes
+  const price = figure("A month", "…", "", "\u00a0");
+  price.id = "price-figure";
+  at("figures").replaceChildren(...figures, price);
   at("status").textContent = `${WORDS[verdict]}. ${answer.headline}`;
   document.title = `${question.model} on ${question.on}: ${WORDS[verdict].toLowerCase()} · glmplan`;
   drawCurve(at("curve"), at("curve-table"), answer.users, answer.safe?.users, users);
