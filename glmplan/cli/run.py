@@ -75,7 +75,8 @@ class _Command(TyperCommand):
         super().__init__(*words, **settings)
         for one in self.params:
             if not one.required and one.callback is None:
-                setattr(one, "process_value", partial(_converted, one.process_value, one.multiple or one.nargs == -1))
+                several = one.multiple or one.nargs == -1
+                one.process_value = partial(_converted, one.process_value, several)  # type: ignore[method-assign]
 
 
 def _converted(convert: Callable[[Any, Any], Any], several: bool, context: Any, value: Any) -> Any:

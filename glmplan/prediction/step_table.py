@@ -7,7 +7,6 @@ what is predicted.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 
 import numpy as np
 
@@ -107,7 +106,7 @@ def _rows(deployments: list[Deployment], points: list[StepPoints]) -> tuple[Step
     links = tuple(dict.fromkeys(one.link for one in deployments))
     if len(links) > 1:
         of = np.repeat([links.index(one.link) for one in deployments], sizes)
-        structure = replace(structure, link=LinksByPoint(links, of))
+        structure = structure.with_links(LinksByPoint(links, of))
 
     def column(name: str) -> np.ndarray:
         return np.concatenate([np.broadcast_to(getattr(one, name), n) for one, n in zip(points, sizes, strict=True)])
