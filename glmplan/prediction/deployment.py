@@ -204,7 +204,7 @@ class Deployment:
             attention=attention_rule(self.engine, self.settings.attention_backend, part.family, self.kv),
             release=self.kernel_release,
             expert_kernels=self.settings.expert_kernels,
-        )
+        ).remembered()
 
     @property
     def kernel_release(self) -> tuple[int, ...] | None:

@@ -292,6 +292,25 @@ class StepWork:
         other.__dict__.update({name: getattr(self, name) for name in _OF_MODEL})
         return other
 
+    def remembered(self: Work) -> Work:
+        """Take what an earlier work of the same records has already made of them.
+
+        Returns
+        -------
+        StepWork
+            This one.
+        """
+        key = (id(self.model), id(self.checkpoint), bool(self.draft_tokens) and not self.verify_only)
+        found = _KNOWN.get(key)
+        if found is None:
+            while len(_KNOWN) >= _REMEMBERED:
+                _KNOWN.pop(next(iter(_KNOWN)), None)
+            # it holds model and checkpoint, so that their ids stay their own
+            _KNOWN[key] = self
+        else:
+            self.__dict__.update({name: found.__dict__[name] for name in _OF_MODEL if name in found.__dict__})
+        return self
+
     @cached_property
     def stacks(self) -> tuple[tuple[bool, Layers], ...]:
         """Layers of the main model, those apart that only read what earlier ones cached of a prompt (True)."""
@@ -410,6 +429,10 @@ class StepWork:
         release = self.release if engine == self.engine else None
         return _collective(self.part.same_chip or self.part.name, self.part.family, engine, release)
 
+
+#: works whose products are remembered, the last asked for [-]
+_REMEMBERED = 64
+_KNOWN: dict[tuple[int, int, bool], StepWork] = {}
 
 #: a kernel fit that misses single shapes by more than this in the median says too little; the next format is taken [-]
 _POOR_FIT = 0.25
