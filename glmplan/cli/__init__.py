@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
+import os
 import sys
 from typing import Any
 
@@ -46,6 +48,10 @@ def main(arguments: list[str] | None = None) -> None:
     SystemExit
         Always, with the exit code: 0 for an answer (also "does not fit"), 2 for bad input, 130 after Ctrl-C.
     """
+    # imports make many objects and no rubbish: looking for some as often as usual costs a tenth of an answer
+    gc.set_threshold(50_000, 20, 20)
+    # records of this package want no plugins: looking for some reads the metadata of every installed package
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     from glmplan.cli.run import run
 
     words: list[Any] = list(sys.argv[1:] if arguments is None else arguments)

@@ -6,9 +6,12 @@ import os
 import re
 import sys
 from collections.abc import Callable, Mapping
+from functools import partial
 from types import ModuleType
+from typing import Any
 
 import typer
+from typer.core import TyperCommand
 
 from glmplan.cli.screen import error_words, say, speak_any_language
 from glmplan.errors import GlmplanError, Infeasible
@@ -61,8 +64,26 @@ def application(
         if hasattr(found, "app"):
             app.add_typer(found.app, name=name, help=line)
         else:
-            app.command(name, short_help=line)(found.command)
+            app.command(name, cls=_Command, short_help=line)(found.command)
     return app
+
+
+class _Command(TyperCommand):
+    """A command that converts only what was given: typer builds a validator for each of forty options otherwise."""
+
+    def __init__(self, *words: Any, **settings: Any) -> None:
+        super().__init__(*words, **settings)
+        for one in self.params:
+            if not one.required and one.callback is None:
+                several = one.multiple or one.nargs == -1
+                one.process_value = partial(_converted, one.process_value, several)  # type: ignore[method-assign]
+
+
+def _converted(convert: Callable[[Any, Any], Any], several: bool, context: Any, value: Any) -> Any:
+    """What an option says; nothing where nobody gave it and it has no default, as click has it."""
+    if value is None:
+        return () if several else None
+    return convert(context, value)
 
 
 def _unused() -> None:

@@ -47,6 +47,11 @@ def data_folder(name: str) -> Path:
     """
     if name not in _FOLDERS:
         raise SpecError("is not a data folder", value=name, choices=_FOLDERS)
+    return _folder(name)
+
+
+@lru_cache(maxsize=len(_FOLDERS))
+def _folder(name: str) -> Path:
     package = Path(__file__).parents[1]
     for folder in (package / "_data" / name, package.parent / name):
         if folder.is_dir():

@@ -14,13 +14,12 @@ from glmplan.plan.evidence import evidence_words
 from glmplan.plan.gains import worth_telling
 from glmplan.plan.hazard_warnings import hazard_warnings
 from glmplan.plan.launch import launch_command, launch_context
-from glmplan.plan.plan import RunnerUp, Warn
+from glmplan.plan.plan import RunnerUp, TrafficRun, Warn
 from glmplan.plan.question import Asked, Words, read_words
 from glmplan.plan.ranking import Scored, deployment_of, matrix_rate_known, shown_users, speed_known
 from glmplan.plan.safe_number import is_steady, safe_number
 from glmplan.plan.search import Solution
 from glmplan.plan.simulated import simulated_rows
-from glmplan.plan.traffic_changes import runs_under
 from glmplan.plan.under_traffic import solve_under
 from glmplan.plan.users import binding_words, grid_of, predictions_of, user_table
 from glmplan.prediction.own_site import site_calibration
@@ -119,7 +118,7 @@ def answer_of(asked: Asked, traffic: Traffic | None = None) -> FitAnswer:
     command, notes = launch_command(asked, best, told := launch_context(asked, best))
     one, deployment = found[asked.users[0]], deployment_of(asked, best.terms)
     safe, hazards = safe_number(asked, best, found={number: found[number] for number in grid})
-    # under named traffic each change is simulated, see `runs_under`
+    # under named traffic each change is simulated, see `glmplan.plan.traffic_changes`
     looked = () if traffic is not None and rows[0].ttft is not None else changes_of(solution, engines=not safe.users)
     answer = FitAnswer(
         **common,  # type: ignore[arg-type]
@@ -142,9 +141,15 @@ def answer_of(asked: Asked, traffic: Traffic | None = None) -> FitAnswer:
         ),
         fits=(_fit_file(deployment), "calibration/fits/memory.toml"),
         traffic=traffic_words(traffic) if traffic is not None else "",
-        runs=runs_under(solution, traffic) if traffic is not None and rows[0].ttft is not None else (),
+        runs=_runs(solution, traffic) if traffic is not None and rows[0].ttft is not None else (),
     )
     return _told(answer, looked)
+
+
+def _runs(solution: Solution, traffic: Traffic) -> tuple[TrafficRun, ...]:
+    from glmplan.plan.traffic_changes import runs_under
+
+    return runs_under(solution, traffic)
 
 
 def _unknown_of(asked: Asked, missing: tuple[str, ...], first: Scored) -> tuple[str, ...]:

@@ -17,7 +17,7 @@ from glmplan.facts.formats import kv_format
 from glmplan.facts.schema.accelerator import Accelerator
 from glmplan.facts.schema.model import Checkpoint, ModelSpec
 from glmplan.physics.blocks.cache import cache_layout
-from glmplan.physics.blocks.features import is_indexed, mixers_of
+from glmplan.physics.blocks.features import is_indexed, mixers_of, routed_blocks
 from glmplan.physics.kernels.fits import kernel_release
 from glmplan.physics.network.groups import LayoutLinks, links_of_layout
 from glmplan.physics.points import Layout
@@ -158,6 +158,19 @@ class Deployment:
         """Deviation of the logarithm of the tokens a step gains; 0 when they were given, [-]"""
         return self.acceptance_prior[1] if self.draft_tokens and self.acceptance is None else 0.0
 
+    @cached_property
+    def shape(self) -> str:
+        """Name of the model's shape: models that differ in their weights only are the same to an engine."""
+        model = self.model
+        experts = next((f" e{one.experts}k{one.topk}" for one in routed_blocks(model)), "")
+        sparse = " sparse" if is_indexed(model) else ""
+        return f"{model.family} {model.hidden}x{len(model.layer_names)}{experts}{sparse}"
+
+    @cached_property
+    def mixers(self) -> str:
+        """Names of the model's kinds of mixer."""
+        return "+".join(sorted({one.name for one in mixers_of(self.model) if one.name}))
+
     @property
     def weights(self) -> str:
         """Format of the bulk of the weights: of the routed experts, or of the dense layers."""
@@ -194,7 +207,7 @@ class Deployment:
             attention=attention_rule(self.engine, self.settings.attention_backend, part.family, self.kv),
             release=self.kernel_release,
             expert_kernels=self.settings.expert_kernels,
-        )
+        ).remembered()
 
     @property
     def kernel_release(self) -> tuple[int, ...] | None:

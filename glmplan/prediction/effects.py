@@ -19,7 +19,7 @@ from glmplan.errors import SpecError
 from glmplan.facts.engines.walls import Conditions, wall_apart
 from glmplan.facts.files import read_toml
 from glmplan.facts.folders import fits_folder
-from glmplan.physics.blocks.features import is_indexed, mixers_of, model_features, routed_blocks
+from glmplan.physics.blocks.features import is_indexed, model_features, routed_blocks
 from glmplan.physics.step.time import PARAMETERS
 from glmplan.prediction.deployment import Deployment
 
@@ -134,10 +134,7 @@ def shape_of(deployment: Deployment) -> str:
     str
         Hidden size, layers, experts and their family, as in ``deepseek 7168x61 e256k8``.
     """
-    model = deployment.model
-    experts = next((f" e{one.experts}k{one.topk}" for one in routed_blocks(model)), "")
-    sparse = " sparse" if is_indexed(model) else ""
-    return f"{model.family} {model.hidden}x{len(model.layer_names)}{experts}{sparse}"
+    return deployment.shape
 
 
 def kind_of(deployment: Deployment) -> str:
@@ -153,15 +150,11 @@ def kind_of(deployment: Deployment) -> str:
     str
         As in ``latent experts`` or ``grouped_query dense``.
     """
-    return f"{_mixers(deployment)} {'experts' if routed_blocks(deployment.model) else 'dense'}"
-
-
-def _mixers(deployment: Deployment) -> str:
-    return "+".join(sorted({one.name for one in mixers_of(deployment.model) if one.name}))
+    return f"{deployment.mixers} {'experts' if routed_blocks(deployment.model) else 'dense'}"
 
 
 def _attention(deployment: Deployment) -> str:
-    return _mixers(deployment) + (" sparse" if deployment.sparse and is_indexed(deployment.model) else "")
+    return deployment.mixers + (" sparse" if deployment.sparse and is_indexed(deployment.model) else "")
 
 
 def _wall(deployment: Deployment) -> str:

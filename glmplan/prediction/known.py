@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -106,7 +107,7 @@ def known_by_engine(
 def _drafted(low: float, high: float, deviation: float) -> tuple[float, float]:
     """Ends of an interval with what is not known of the acceptance length, which errs independently of the fit."""
     drafting = QUANTILE_90 * deviation
-    return -float(np.hypot(low, drafting)), float(np.hypot(high, drafting))
+    return -math.hypot(low, drafting), math.hypot(high, drafting)
 
 
 def known_of_offloading(
@@ -195,7 +196,8 @@ def _outside(
         for name, value, low, high in zip(
             ("concurrency", "input", "output"), asked, domain[0::2], domain[1::2], strict=True
         ):
-            beyond = float(_beyond(np.asarray(value), low, high))
+            # most loads lie within: those need no arrays
+            beyond = 0.0 if 0.5 * low <= value <= 2.0 * high else float(_beyond(np.asarray(value), low, high))
             if beyond:
                 words.append(f"{name} {value:g} outside the measured {low:g}-{high:g}")
                 widen += beyond

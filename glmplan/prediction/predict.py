@@ -296,26 +296,47 @@ def _on_accelerators(cases: list[tuple[Deployment, Load, str | None]], effects: 
     fronts = [_front(one, load) for one, (_, load, _) in zip(seen, cases, strict=True)]
     for members, table in step_tables([d for d, _, _ in cases], [one.points for one in seen], fronts):
         fit = effects or load_effects(cases[members[0]][0].engine)
-        keys = [keys_of(cases[m][0], measured_on=cases[m][2]) for m in members]
-        sums = [fit.sum_of(one) for one in keys]
+        learnt = _learnt([(cases[m][0], cases[m][2]) for m in members], fit)
         sizes = [len(seen[m].decode_requests) for m in members]
-        pairs = zip(members, sums, strict=True)
-        parameters = np.stack([step_parameters(cases[m][0], total) for m, (total, _) in pairs])
+        parameters = np.stack([one.parameters for one in learnt])
         step = step_time(table, np.repeat(parameters, sizes, axis=0))
         ends = np.concatenate([[0], np.cumsum(sizes)])
         for number, member in enumerate(members):
             rows = slice(int(ends[number]), int(ends[number + 1]))
-            total, levels = sums[number]
+            of = learnt[number]
             deployment, load, _ = cases[member]
             requests = seen[member].decode_requests
             part, limit = deployment.accelerator, deployment.power_limit
             timed = StepTime(step.seconds[rows], step.shares[rows])
             found[member] = _prediction(
                 seen[member], load, limited(timed, GPU_COMPONENTS["compute"], requests, part, limit), GPU_COMPONENTS,
-                known_by_engine(deployment, load, keys[number], levels, float(total[TTFT_SCALE]), fit),
+                known_by_engine(deployment, load, of.keys, of.levels, of.ttft_scale, fit),
                 least[member],
             )  # fmt: skip
     return [one for one in found if one is not None]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Learnt:
+    """What a fit says of a deployment, whatever its load."""
+
+    keys: tuple[str, ...]
+    levels: tuple[bool, ...]
+    parameters: np.ndarray
+    ttft_scale: float
+
+
+def _learnt(cases: list[tuple[Deployment, str | None]], fit: Effects) -> list[_Learnt]:
+    """What a fit says of deployments; of one that is asked for with many loads once."""
+    found: dict[tuple[int, str | None], _Learnt] = {}
+    for deployment, measured_on in cases:
+        if (id(deployment), measured_on) not in found:
+            keys = keys_of(deployment, measured_on=measured_on)
+            total, levels = fit.sum_of(keys)
+            found[id(deployment), measured_on] = _Learnt(
+                keys, levels, step_parameters(deployment, total), float(total[TTFT_SCALE])
+            )
+    return [found[id(deployment), measured_on] for deployment, measured_on in cases]
 
 
 def predict_steps(model: StepModel, load: Load, known: Known) -> Prediction:
@@ -379,27 +400,28 @@ def _prediction(
     """The figures of steps; `least` is the time that each takes at least, which no end of an interval beats [s]"""
     seconds = step.seconds
     figures = {}
-    later = float(np.exp(load.waiting * known.ttft_scale))
+    waiting = load.waiting
+    later = math.exp(waiting * known.ttft_scale)
     for name, figure in seen.figures.items():
         # by Little's law answers of one token come at the rate of users over TTFT, as uncertain as that
         kind = "ttft" if load.phase == "serving" and "tpot" not in seen.figures else INTERVAL_KINDS[name]
         low, high = known.ends[kind]
-        total = float(figure.weights @ seconds) * float(np.exp(known.shifts.get(kind, 0.0)))
+        total = float(figure.weights @ seconds) * math.exp(known.shifts.get(kind, 0.0))
         if name.startswith("ttft"):
             total *= later
         if total <= 0:
             continue
         # how long prompts wait for each other is a model and no bound
-        bounded = least is not None and (not name.startswith("ttft") or load.waiting == 0.0)
+        bounded = least is not None and (not name.startswith("ttft") or waiting == 0.0)
         bound = float(figure.weights @ least) if bounded and least is not None else 0.0
-        fast, slow = (max(total * float(np.exp(end)), bound) for end in (low, high))
+        fast, slow = (max(total * math.exp(end), bound) for end in (low, high))
         total = max(total, bound)
         times = (total, slow, fast, bound) if figure.rate else (total, fast, slow, bound)
         value, *ends, best = (figure.scale / one if figure.rate and one else figure.scale * one for one in times)
         figures[name] = Figure(value, ends[0], ends[1], best=best if bound else None)
     weights = seen.figures["tpot"].weights if "tpot" in seen.figures else np.ones(len(seconds))
     spent = weights * seconds
-    mean = spent @ step.shares / max(float(spent.sum()), 1e-300)
+    mean = (spent @ step.shares / max(float(spent.sum()), 1e-300)).tolist()
     parts = {name: float(sum(mean[place] for place in places)) for name, places in components.items()}
     return Prediction(
         figures, parts, seen.running, known.knowledge, known.basis, known.outside, later, known.ttft_scale

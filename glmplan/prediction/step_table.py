@@ -6,8 +6,7 @@ what is predicted.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
@@ -62,14 +61,23 @@ def step_tables(
     (nodes, 19) array
         Their rows one after the other, in the columns of `glmplan.physics.step.work.SLOTS`, [s] or [-]
     """
-    groups: dict[tuple[object, ...], list[int]] = {}
-    for place, deployment in enumerate(deployments):
-        groups.setdefault(alike(deployment), []).append(place)
-    for members in groups.values():
+    for members in _groups(deployments):
         yield (
             members,
             _table([deployments[m] for m in members], [points[m] for m in members], [fronts[m] for m in members]),
         )
+
+
+def _groups(deployments: Sequence[Deployment]) -> Iterable[list[int]]:
+    """Places of deployments that are alike; one deployment under many loads is looked at once."""
+    groups: dict[tuple[object, ...], list[int]] = {}
+    found: dict[int, list[int]] = {}
+    for place, deployment in enumerate(deployments):
+        group = found.get(id(deployment))
+        if group is None:
+            group = found[id(deployment)] = groups.setdefault(alike(deployment), [])
+        group.append(place)
+    return groups.values()
 
 
 def least_of(deployments: Sequence[Deployment], points: Sequence[StepPoints]) -> list[np.ndarray]:
@@ -87,11 +95,8 @@ def least_of(deployments: Sequence[Deployment], points: Sequence[StepPoints]) ->
     list of (n,) arrays
         As `glmplan.physics.step.limits.least_seconds` bounds them, [s]
     """
-    groups: dict[tuple[object, ...], list[int]] = {}
-    for place, deployment in enumerate(deployments):
-        groups.setdefault(alike(deployment), []).append(place)
     found: list[np.ndarray] = [np.zeros(0)] * len(deployments)
-    for members in groups.values():
+    for members in _groups(deployments):
         some = [deployments[m] for m in members]
         structure, layout, rows = _rows(some, [points[m] for m in members])
         ends = np.cumsum([len(points[m].decode_requests) for m in members])[:-1]
@@ -104,13 +109,19 @@ def least_of(deployments: Sequence[Deployment], points: Sequence[StepPoints]) ->
 def _rows(deployments: list[Deployment], points: list[StepPoints]) -> tuple[StepWork, Layout, StepPoints]:
     """What deployments that are alike have in common, and their points one after the other, with degrees and links."""
     structure, sizes = deployments[0].structure, [len(one.decode_requests) for one in points]
-    links = tuple(dict.fromkeys(one.link for one in deployments))
+    links = tuple(dict.fromkeys({id(one.link): one.link for one in deployments}.values()))
     if len(links) > 1:
         of = np.repeat([links.index(one.link) for one in deployments], sizes)
-        structure = replace(structure, link=LinksByPoint(links, of))
+        structure = structure.with_links(LinksByPoint(links, of))
 
     def column(name: str) -> np.ndarray:
-        return np.concatenate([np.broadcast_to(getattr(one, name), n) for one, n in zip(points, sizes, strict=True)])
+        values = [getattr(one, name) for one in points]
+        return np.concatenate(
+            [
+                value if isinstance(value, np.ndarray) and value.shape == (n,) else np.broadcast_to(value, n)
+                for value, n in zip(values, sizes, strict=True)
+            ]
+        )
 
     def degree(name: str) -> np.ndarray:
         return np.repeat([float(getattr(one, name)) for one in deployments], sizes)
@@ -124,13 +135,12 @@ def _table(deployments: list[Deployment], points: list[StepPoints], fronts: list
     sizes = [len(one.decode_requests) for one in points]
     structure, layout, rows = _rows(deployments, points)
     work = step_work(structure, layout=layout, points=rows)
-    launches = [
-        prompt_launches(structure, replayed=front.pass_tokens <= one.graph_tokens)
-        for one, front in zip(deployments, fronts, strict=True)
-    ]
+    graphs = {id(one): one.graph_tokens for one in deployments}
+    replayed = [front.pass_tokens <= graphs[id(one)] for one, front in zip(deployments, fronts, strict=True)]
+    each = {kind: prompt_launches(structure, replayed=kind) for kind in set(replayed)}
     return front_work(
         np.stack([work[slot] for slot in SLOTS], axis=1),
         arrivals=np.concatenate([one.arrivals for one in fronts]),
         prompt=np.concatenate([one.prompt for one in fronts]),
-        launches=np.repeat(launches, sizes),
+        launches=np.repeat([each[kind] for kind in replayed], sizes),
     )

@@ -84,10 +84,7 @@ def closed_loop_mix(run: ClosedLoop) -> StepMix:
     >>> round(float(mix.ttft.sum()), 6), round(float(mix.tpot.sum()), 6)
     (1.0, 1.0)
     """
-    rng = np.random.default_rng(20260320)
-    low_in, low_out = int(run.input_tokens * run.shortest), int(run.output_tokens * run.shortest)
-    inputs = rng.integers(max(low_in, 1), max(run.input_tokens, 1), size=run.requests, endpoint=True).tolist()
-    outputs = rng.integers(max(low_out, 1), max(run.output_tokens, 1), size=run.requests, endpoint=True).tolist()
+    inputs, outputs = _lengths(run)
     if run.staggered:
         users = min(run.concurrency, run.requests)
         outputs[:users] = [-(-outputs[one] * (one + 1) // users) for one in range(users)]
@@ -96,6 +93,19 @@ def closed_loop_mix(run: ClosedLoop) -> StepMix:
     table = np.array(blocks, dtype=float)
     span = np.asarray(spans, dtype=np.int64)
     return _merge(run, table, span, np.array(inputs, dtype=float), np.array(outputs, dtype=float))
+
+
+def _lengths(run: ClosedLoop) -> tuple[list[int], list[int]]:
+    """Prompt and answer of each request [token]; drawn only where they are not all alike."""
+    nominal = max(run.input_tokens, 1), max(run.output_tokens, 1)
+    if run.shortest == 1.0:
+        return [nominal[0]] * run.requests, [nominal[1]] * run.requests
+    rng = np.random.default_rng(20260320)
+    inputs, outputs = (
+        rng.integers(max(int(tokens * run.shortest), 1), most, size=run.requests, endpoint=True).tolist()
+        for tokens, most in zip((run.input_tokens, run.output_tokens), nominal, strict=True)
+    )
+    return inputs, outputs
 
 
 def _schedule(

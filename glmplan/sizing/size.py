@@ -280,7 +280,14 @@ def _judge(search: _Search, unit: _Unit, machines: int) -> bool:
         search.left_out["beyond the budget or the power"] += 1
         return True
     option = Option(
-        planned, machines, affordable[0], watts, asked.load, sure, sure.broken, _predicted(planned, asked, machines)
+        planned,
+        machines,
+        affordable[0],
+        watts,
+        asked.load,
+        sure,
+        sure.broken,
+        _predicted(planned, asked, machines, sure),
     )
     (search.options if option.way.usd is not None else search.unpriced).append(option)
     return True
@@ -368,12 +375,11 @@ def kept_by(planned: Deployed, asked: SizeQuestion, machines: int) -> Kept:
     return kept(planned, asked.slo, _share(asked.traffic, machines))
 
 
-def _predicted(planned: Deployed, asked: SizeQuestion, machines: int) -> Prediction:
+def _predicted(planned: Deployed, asked: SizeQuestion, machines: int, sure: Kept) -> Prediction:
     users = _share(asked.traffic, machines).users
     if users is None:
         # a rate has no users: as many as are in the machine at once, which the simulation says
-        summary = kept_by(planned, asked, machines).summary
-        users = max(round(summary.get("batch_mean", 1.0)), 1)
+        users = max(round(sure.summary.get("batch_mean", 1.0)), 1)
     return predict(planned, users=min(users, _MOST_USERS))
 
 
@@ -392,7 +398,8 @@ def _cheaper(search: _Search, options: list[Option]) -> Option | None:
     near = sorted(below, key=lambda row: (-row[0], row[1].asked.machine.text))[:_NEAR]
     judged = []
     for _, planned, machines, way, watts in near:
-        sure, at_load = kept_by(planned, search.asked, machines), _predicted(planned, search.asked, machines)
+        sure = kept_by(planned, search.asked, machines)
+        at_load = _predicted(planned, search.asked, machines, sure)
         judged.append(Option(planned, machines, way, watts, 0.0, sure, sure.broken, at_load))
     best = max(judged, key=lambda one: (one.sure.probability, one.way.usd), default=None)
     return None if best is None else _with_headroom(best, search.asked)

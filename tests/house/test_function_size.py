@@ -36,8 +36,7 @@ WIDE = {
     "static_fraction": QUANTITIES,
     "add_kernel": QUANTITIES,
     "find_kernel_fit": "what decides which of the measured kernels stands for one",
-    "_add_layers": QUANTITIES,
-    "_add_products": QUANTITIES,
+    "_add_reduces": QUANTITIES,
     "_stage": QUANTITIES,
     # what decides is said in many words
     "deploy": SETTINGS,

@@ -61,7 +61,7 @@ def add_attention(
             family=part.family,
         )
     )
-    if core.exchange is not None:
+    if core.exchange is not None and structure.counts_links and (degrees.dcp > 1.0).any():
         _add_exchange(layer, structure, step, degrees.dcp, *core.exchange)
     for one in core.decode:
         work, params = _as_run(one, structure, step, verify if drafted else None)

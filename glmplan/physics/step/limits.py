@@ -23,7 +23,9 @@ ROUTED = 0.8
 
 
 class Perfect(StepWork):
-    """Kernels that reach the data sheet: no launch, all of the bandwidth and of the FLOP rate."""
+    """Kernels that reach the data sheet: no launch, all of the bandwidth and of the FLOP rate; links are left out."""
+
+    counts_links = False
 
     def kernel(self, kernel: str, form: str | KernelRule) -> KernelParams:
         """Parameters of a kernel at its best.
@@ -45,10 +47,8 @@ class Perfect(StepWork):
     @classmethod
     def of(cls, given: StepWork) -> Perfect:
         """The same structure with such kernels."""
-        found = cls(**{one.name: getattr(given, one.name) for one in fields(StepWork)})
         # products are those of the model and its formats, whatever runs them: they are not made a second time
-        found.__dict__.update({name: getattr(given, name) for name in ("main", "draft", "joined", "head")})
-        return found
+        return given.shared_with(cls(**{one.name: getattr(given, one.name) for one in fields(StepWork)}))
 
 
 def least_seconds(structure: StepWork, *, layout: Layout, points: StepPoints) -> np.ndarray:

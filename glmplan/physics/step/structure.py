@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
+from typing import ClassVar, TypeVar
 
 from glmplan.errors import UnknownFact
 from glmplan.facts.engines.kernels import AttentionRule, KernelRule, collective_engine, kernel_rule
 from glmplan.facts.formats import WEIGHT_FORMATS, WeightFormat
-from glmplan.facts.schema.model import Checkpoint, ModelSpec
+from glmplan.facts.schema.model import Checkpoint, ExpertsFfn, LayerKind, ModelSpec
+from glmplan.physics.blocks.kinds import mixer_of, routed_of, streams_of
 from glmplan.physics.blocks.stack import vocabulary_tensors
 from glmplan.physics.blocks.storage import Segment, segments, tensor_format
 from glmplan.physics.blocks.tensor import Tensor
@@ -16,7 +18,7 @@ from glmplan.physics.kernels.fits import find_kernel_fit
 from glmplan.physics.kernels.utilisation import CollectiveParams, KernelParams
 from glmplan.physics.network.groups import LayoutLinks, LinksByPoint
 
-__all__ = ["Part", "Product", "StepWork"]
+__all__ = ["Layers", "Part", "Product", "StepWork"]
 
 #: kernels nobody measured alone: a launch, four fifths of the bandwidth, six tenths of the FLOP rate [roofline habit]
 _UNKNOWN_KERNEL = KernelParams(floor=4e-6, bandwidth=0.8, flop=0.6, rows_half=32.0)
@@ -28,6 +30,9 @@ _UNKNOWN_KERNEL = KernelParams(floor=4e-6, bandwidth=0.8, flop=0.6, rows_half=32
 _CPU_PRODUCT = KernelParams(floor=2e-6, bandwidth=0.75, flop=0.5, rows_half=3.0, sharpness=2.0)
 _CPU_ATTENTION = KernelParams(floor=5e-6, bandwidth=0.5, flop=0.2, sharpness=1.0)
 _UNKNOWN_COLLECTIVE = CollectiveParams(latency=10e-6, hop=1e-6, one_shot=0.4, two_shot=0.6)
+
+
+Work = TypeVar("Work", bound="StepWork")
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +117,100 @@ class Product:
 
 
 @dataclass(frozen=True)
+class Layers:
+    """Layers that see the same tokens, by what they have in common: a kernel that many of them run is computed once.
+
+    Attributes
+    ----------
+    dense : tuple of tuple of (Product, int)
+        Products that every token takes, in groups of one format, and how often each runs, [-]
+    routed : tuple of (Product, ExpertsFfn, int)
+        Products of routed experts, whose they are, and how often each runs, [-]
+    mixers : tuple of (LayerKind, int)
+        A layer with each kind of mixer, and how many have it, [-]
+    count, moe, state, streams : float
+        Layers, those with experts, latent, sparse and recurrent ones, residual streams of all, [-]
+    tensor_reduces, expert_reduces : float
+        All-reduces over the ranks that share a layer, and over those that share its experts, [-]
+    """
+
+    dense: tuple[tuple[tuple[Product, int], ...], ...]
+    routed: tuple[tuple[Product, ExpertsFfn, int], ...]
+    mixers: tuple[tuple[LayerKind, int], ...]
+    count: float
+    moe: float
+    state: float
+    streams: float
+    tensor_reduces: float
+    expert_reduces: float
+
+    @classmethod
+    def of(cls, parts: tuple[tuple[Segment, tuple[Product, ...]], ...]) -> Layers:
+        """Count what segments hold.
+
+        Parameters
+        ----------
+        parts : tuple of (Segment, tuple of Product)
+            Segments with the products of one of their layers.
+
+        Returns
+        -------
+        Layers
+            Their layers together.
+        """
+        dense: dict[Product, int] = {}
+        routed: dict[tuple[Product, ExpertsFfn], int] = {}
+        mixers: dict[object, tuple[LayerKind, int]] = {}
+        for part, products in parts:
+            experts = routed_of(part.kind)
+            for one in products:
+                if experts is not None and one.tensor.tensor_class == "routed_experts":
+                    routed[one, experts] = routed.get((one, experts), 0) + part.count
+                else:
+                    dense[one] = dense.get(one, 0) + part.count
+            _, before = mixers.get(part.kind.mixer, (part.kind, 0))
+            mixers[part.kind.mixer] = (part.kind, before + part.count)
+        kinds = [(part.kind, part.count, routed_of(part.kind) is not None) for part, _ in parts]
+        return cls(
+            dense=in_groups(dense),
+            routed=tuple((*one, count) for one, count in routed.items()),
+            mixers=tuple(mixers.values()),
+            count=float(sum(count for _, count, _ in kinds)),
+            moe=float(sum(count for _, count, experts in kinds if experts)),
+            state=float(sum(count * mixer_of(kind).extra_launches for kind, count, _ in kinds)),
+            streams=float(sum(count * streams_of(kind).streams for kind, count, _ in kinds)),
+            # one all-reduce after the mixer and one after the feed-forward part, each over the ranks that share it
+            tensor_reduces=float(sum(
+                count * ((kind.mixer is not None) + bool(kind.ffn and not experts)) for kind, count, experts in kinds
+            )),
+            expert_reduces=float(sum(count for _, count, experts in kinds if experts)),
+        )  # fmt: skip
+
+
+def in_groups(products: dict[Product, int]) -> tuple[tuple[tuple[Product, int], ...], ...]:
+    """Put products of one format together.
+
+    Parameters
+    ----------
+    products : dict of Product to int
+        Products, and how often each runs, [-]
+
+    Returns
+    -------
+    tuple of tuple of (Product, int)
+        Groups that the same kernel computes.
+    """
+    groups: dict[WeightFormat, list[tuple[Product, int]]] = {}
+    for one, count in products.items():
+        groups.setdefault(one.format, []).append((one, count))
+    return tuple(tuple(group) for group in groups.values())
+
+
+#: what follows from model and formats alone, whatever the links are and the kernels reach
+_OF_MODEL = ("main", "draft", "joined", "head", "drafting", "stacks", "ends", "entry")
+
+
+@dataclass(frozen=True)
 class StepWork:
     """Everything that decides the work of a step except the points.
 
@@ -158,6 +257,83 @@ class StepWork:
     attention: AttentionRule = AttentionRule()
     release: tuple[int, ...] | None = None
     expert_kernels: str = ""
+
+    #: whether what ranks send each other takes time
+    counts_links: ClassVar[bool] = True
+
+    def with_links(self, link: LayoutLinks | LinksByPoint) -> StepWork:
+        """The same work over other links.
+
+        Parameters
+        ----------
+        link : LayoutLinks or LinksByPoint
+            The links.
+
+        Returns
+        -------
+        StepWork
+            With the products of this one.
+        """
+        return self.shared_with(replace(self, link=link))
+
+    def shared_with(self, other: Work) -> Work:
+        """Give what follows from model and formats to another work of the same, so that it is not made again.
+
+        Parameters
+        ----------
+        other : StepWork
+            The other.
+
+        Returns
+        -------
+        StepWork
+            The other.
+        """
+        other.__dict__.update({name: getattr(self, name) for name in _OF_MODEL})
+        return other
+
+    def remembered(self: Work) -> Work:
+        """Take what an earlier work of the same records has already made of them.
+
+        Returns
+        -------
+        StepWork
+            This one.
+        """
+        key = (id(self.model), id(self.checkpoint), bool(self.draft_tokens) and not self.verify_only)
+        found = _KNOWN.get(key)
+        if found is None:
+            while len(_KNOWN) >= _REMEMBERED:
+                _KNOWN.pop(next(iter(_KNOWN)), None)
+            # it holds model and checkpoint, so that their ids stay their own
+            _KNOWN[key] = self
+        else:
+            self.__dict__.update({name: found.__dict__[name] for name in _OF_MODEL if name in found.__dict__})
+        return self
+
+    @cached_property
+    def stacks(self) -> tuple[tuple[bool, Layers], ...]:
+        """Layers of the main model, those apart that only read what earlier ones cached of a prompt (True)."""
+        kinds = {bool(part.kind.decode_only): None for part, _ in self.main}
+        return tuple(
+            (kind, Layers.of(tuple(one for one in self.main if bool(one[0].kind.decode_only) == kind)))
+            for kind in kinds
+        )
+
+    @cached_property
+    def drafting(self) -> Layers:
+        """Layers that draft."""
+        return Layers.of(self.draft)
+
+    @cached_property
+    def ends(self) -> tuple[tuple[tuple[Product, int], ...], ...]:
+        """Products of the output head, as `Layers.dense` has them."""
+        return in_groups(dict.fromkeys(self.head, 1))
+
+    @cached_property
+    def entry(self) -> tuple[tuple[tuple[Product, int], ...], ...]:
+        """Projections that drafting starts with once a step, as `Layers.dense` has them."""
+        return in_groups(dict.fromkeys(self.joined, 1))
 
     @cached_property
     def main(self) -> tuple[tuple[Segment, tuple[Product, ...]], ...]:
@@ -253,6 +429,10 @@ class StepWork:
         release = self.release if engine == self.engine else None
         return _collective(self.part.same_chip or self.part.name, self.part.family, engine, release)
 
+
+#: works whose products are remembered, the last asked for [-]
+_REMEMBERED = 64
+_KNOWN: dict[tuple[int, int, bool], StepWork] = {}
 
 #: a kernel fit that misses single shapes by more than this in the median says too little; the next format is taken [-]
 _POOR_FIT = 0.25

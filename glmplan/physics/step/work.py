@@ -11,16 +11,16 @@ from dataclasses import replace
 
 import numpy as np
 
-from glmplan.facts.schema.model import ExpertsFfn, LayerKind
+from glmplan.facts.schema.model import ExpertsFfn
 from glmplan.physics.blocks.experts import busiest_rank
-from glmplan.physics.blocks.kinds import mixer_of, routed_of, streams_of
+from glmplan.physics.blocks.kinds import streams_of
 from glmplan.physics.kernels.counts import expert_work, gemm_work
 from glmplan.physics.kernels.slots import Degrees, Tokens, add_kernel
-from glmplan.physics.kernels.utilisation import KernelWork
+from glmplan.physics.kernels.utilisation import KernelWork, kernel_terms
 from glmplan.physics.points import Layout, StepPoints
 from glmplan.physics.step.attention import add_attention
 from glmplan.physics.step.collectives import all_reduce_seconds, hand_over_seconds, over_links
-from glmplan.physics.step.structure import Product, StepWork
+from glmplan.physics.step.structure import Layers, Product, StepWork
 
 __all__ = ["SLOTS", "step_work"]
 
@@ -115,10 +115,9 @@ def step_work(structure: StepWork, *, layout: Layout, points: StepPoints) -> dic
     step = Tokens(requests, requests * verify, prompt, everyone * verify + prefill / pp, context, keys, shared)
     # some layers only read what earlier ones cached of a prompt
     decoding_only = replace(step, prompt=zero, everywhere=everyone * verify)
-    for part, products in structure.main:
-        _add_layers(total, structure, part.kind, part.count, products,
-                    decoding_only if part.kind.decode_only else step, degrees)  # fmt: skip
-    _add_products(total, structure, structure.head, step.decode, step.decode, degrees, None)
+    for decode_only, layers in structure.stacks:
+        _add_layers(total, structure, layers, decoding_only if decode_only else step, degrees)
+    _add_products(total, structure, structure.ends, step.decode, degrees)
     total["host"] += 1.0
     total["request"] += step.decode * len(structure.model.layer_names)
     if structure.draft:
@@ -128,117 +127,120 @@ def step_work(structure: StepWork, *, layout: Layout, points: StepPoints) -> dic
         one = Tokens(requests * passes, requests * passes, zero, everyone * passes, context, zero, shared)
         once = {name: zero.copy() for name in SLOTS}
         single = Tokens(requests, requests * block, zero, everyone * block, context, zero, shared)
-        for part, products in structure.draft:
-            _add_layers(once, structure, part.kind, part.count, products, single, degrees)
-        _add_products(once, structure, structure.head, single.decode, single.decode, degrees, None)
-        _add_products(total, structure, structure.joined, step.decode, step.decode, degrees, None)
+        _add_layers(once, structure, structure.drafting, single, degrees)
+        _add_products(once, structure, structure.ends, single.decode, degrees)
+        _add_products(total, structure, structure.entry, step.decode, degrees)
         once["host"] += 0.25  # a draft pass launches no scheduler step of its own; its share is fitted with `layer`
         decoding = np.minimum(one.requests, 1.0)
         for name in SLOTS:
             total[name] += passes * once[name] * decoding
-    streams = streams_of(structure.model.layers[structure.model.layer_names[0]]).streams
-    handed = (step.decode + prompt) * structure.model.hidden * 2.0 * streams
-    latency, payload = over_links(structure, "hand_over", hand_over_seconds, handed, pp)
-    total["collective"] += latency
-    total["collective_bytes"] += payload
+    if structure.counts_links and (pp > 1.0).any():
+        streams = streams_of(structure.model.layers[structure.model.layer_names[0]]).streams
+        handed = (step.decode + prompt) * structure.model.hidden * 2.0 * streams
+        latency, payload = over_links(structure, "hand_over", hand_over_seconds, handed, pp)
+        total["collective"] += latency
+        total["collective_bytes"] += payload
     return total
 
 
 def _add_layers(
-    total: dict[str, np.ndarray],
-    structure: StepWork,
-    kind: LayerKind,
-    count: int,
-    products: tuple[Product, ...],
-    step: Tokens,
-    degrees: Degrees,
+    total: dict[str, np.ndarray], structure: StepWork, layers: Layers, step: Tokens, degrees: Degrees
 ) -> None:
     part, hidden = structure.part, structure.model.hidden
     tokens = step.decode + step.prompt
-    experts = routed_of(kind)
-    layer: dict[str, np.ndarray] = dict(zip(SLOTS, np.zeros((len(SLOTS), *tokens.shape)), strict=True))
-    _add_products(layer, structure, products, tokens, step.everywhere, degrees, experts)
-    add_attention(layer, structure, kind, step, degrees)
-    layer["layer"] = layer["layer"] + 1.0
-    layer["moe_layer"] = layer["moe_layer"] + (1.0 if experts else 0.0)
-    layer["state_layer"] = layer["state_layer"] + mixer_of(kind).extra_launches
+    _add_products(total, structure, layers.dense, tokens, degrees)
+    for product, experts, count in layers.routed:
+        _add_experts(total, structure, (product, experts, count), step.everywhere, degrees)
+    nothing = np.zeros(1)
+    for kind, count in layers.mixers:
+        mixer = dict.fromkeys(SLOTS, nothing)
+        add_attention(mixer, structure, kind, step, degrees)
+        for name, value in mixer.items():
+            if value is not nothing:
+                total[name] += count * value
+    total["layer"] += layers.count
+    total["moe_layer"] += layers.moe
+    total["state_layer"] += layers.state
     # a pass over the hidden states is one over all residual streams
-    layer["activation"] = tokens * hidden * 2.0 * streams_of(kind).streams / part.bandwidth
-    # one all-reduce after the mixer and one after the feed-forward part, each over the ranks that share the layer
-    if kind.mixer is not None:
-        _add_reduce(layer, structure, "tensor", tokens, degrees.tp)
-    if experts is not None:
-        # replicas hand their tokens to the experts and take them back: an all-gather and a reduce-scatter
-        wide, calls = degrees.expert_ranks, 1.0 + np.minimum(degrees.dp - 1.0, 1.0)
-        _add_reduce(layer, structure, "experts", step.everywhere, wide, calls)
-    elif kind.ffn:
-        _add_reduce(layer, structure, "tensor", tokens, degrees.tp)
-    for name, value in layer.items():
-        total[name] += count * value
+    total["activation"] += tokens * hidden * 2.0 * layers.streams / part.bandwidth
+    if not structure.counts_links:
+        return
+    _add_reduces(total, structure, "tensor", tokens, degrees.tp, layers.tensor_reduces)
+    # replicas hand their tokens to the experts and take them back: an all-gather and a reduce-scatter
+    calls = 1.0 + np.minimum(degrees.dp - 1.0, 1.0)
+    _add_reduces(total, structure, "experts", step.everywhere, degrees.expert_ranks, layers.expert_reduces, calls)
 
 
-def _add_reduce(
-    layer: dict[str, np.ndarray],
+def _add_reduces(
+    total: dict[str, np.ndarray],
     structure: StepWork,
     group: str,
     tokens: np.ndarray,
     ranks: np.ndarray,
+    count: float,
     calls: np.ndarray | float = 1.0,
 ) -> None:
+    if not count or not (ranks > 1.0).any():
+        return
     latency, payload = over_links(structure, group, all_reduce_seconds, tokens * structure.model.hidden * 2.0, ranks)
-    layer["collective"] = layer["collective"] + calls * latency
-    layer["collective_bytes"] = layer["collective_bytes"] + payload
+    total["collective"] += count * calls * latency
+    total["collective_bytes"] += count * payload
 
 
 def _add_products(
-    layer: dict[str, np.ndarray],
+    total: dict[str, np.ndarray],
     structure: StepWork,
-    products: tuple[Product, ...],
+    groups: tuple[tuple[tuple[Product, int], ...], ...],
     tokens: np.ndarray,
+    degrees: Degrees,
+) -> None:
+    """Add products that every token takes; those of one format together, one line of an array for each."""
+    part = structure.part
+    active, some = np.minimum(tokens, 1.0), np.maximum(tokens, 1e-9)
+    for group in groups:
+        form = group[0][0].format
+        rule = structure.runs_as(form, "gemm")
+        cuts = [one.tensor.share(tp=degrees.tp, ep=degrees.ep, expert_ranks=degrees.expert_ranks) for one, _ in group]
+        share = np.stack(np.broadcast_arrays(*cuts)).reshape(len(group), -1)
+        size = np.array([(one.rows, one.columns, count) for one, count in group], dtype=float).T[:, :, None]
+        inner = np.array([one.tensor.splits_input for one, _ in group])[:, None]
+        work = gemm_work(some, size[0] * np.where(inner, 1.0, share), size[1] * np.where(inner, share, 1.0),
+                         weight_bytes=form.bytes, activation_bytes=rule.activation_bytes)  # fmt: skip
+        work = _single_rows(work) if part.is_processor else work
+        terms = kernel_terms(work, peak_flop=part.rate(rule.compute), peak_bandwidth=part.bandwidth,
+                             params=structure.kernel("gemm", rule))  # fmt: skip
+        for slot, seconds in zip(("gemm_fixed", "gemm_bytes", "gemm_flop"), terms, strict=True):
+            total[slot] += active * (size[2] * seconds).sum(axis=0)
+
+
+def _add_experts(
+    total: dict[str, np.ndarray],
+    structure: StepWork,
+    run: tuple[Product, ExpertsFfn, int],
     everywhere: np.ndarray,
     degrees: Degrees,
-    experts: ExpertsFfn | None,
 ) -> None:
-    part = structure.part
-    active = np.minimum(tokens, 1.0)
-    some = np.maximum(tokens, 1e-9)
-    for product in products:
-        share = product.tensor.share(tp=degrees.tp, ep=degrees.ep, expert_ranks=degrees.expert_ranks)
-        routed = experts if product.tensor.tensor_class == "routed_experts" else None
-        rule = structure.runs_as(product.format, "gemm" if routed is None else "experts")
-        rate = part.rate(rule.compute)
-        if routed is not None:
-            width = product.tensor.columns
-            ranks = degrees.expert_ranks
-            all_tokens = np.maximum(everywhere, 1e-9)
-            touched, pairs = busiest_rank(routed, all_tokens, degrees.ep)
-            work = expert_work(
-                tokens=all_tokens,
-                experts=routed.experts / degrees.ep,
-                assignments=pairs,
-                slots=pairs,
-                touched=np.maximum(touched, 1e-9),
-                hidden=float(width),
-                inner=routed.inner * degrees.ep / ranks,
-                weight_bytes=product.format.bytes,
-                activation_bytes=rule.activation_bytes,
-                matrices=3.0 if routed.gated else 2.0,
-            )
-            work = _single_rows(work) if part.is_processor else work
-            add_kernel(
-                layer, work, structure.kernel("experts", rule), peak_flop=rate, bandwidth=part.bandwidth,
-                slots=("expert_fixed", "expert_bytes", "expert_flop"), active=np.minimum(everywhere, 1.0),
-            )  # fmt: skip
-            continue
-        inner = product.tensor.splits_input
-        n = product.rows * (1.0 if inner else share)
-        k = product.columns * (share if inner else 1.0)
-        work = gemm_work(some, n, k, weight_bytes=product.format.bytes, activation_bytes=rule.activation_bytes)
-        work = _single_rows(work) if part.is_processor else work
-        add_kernel(
-            layer, work, structure.kernel("gemm", rule), peak_flop=rate, bandwidth=part.bandwidth,
-            slots=("gemm_fixed", "gemm_bytes", "gemm_flop"), active=active,
-        )  # fmt: skip
+    part, (product, routed, count) = structure.part, run
+    rule = structure.runs_as(product.format, "experts")
+    all_tokens = np.maximum(everywhere, 1e-9)
+    touched, pairs = busiest_rank(routed, all_tokens, degrees.ep)
+    work = expert_work(
+        tokens=all_tokens,
+        experts=routed.experts / degrees.ep,
+        assignments=pairs,
+        slots=pairs,
+        touched=np.maximum(touched, 1e-9),
+        hidden=float(product.tensor.columns),
+        inner=routed.inner * degrees.ep / degrees.expert_ranks,
+        weight_bytes=product.format.bytes,
+        activation_bytes=rule.activation_bytes,
+        matrices=3.0 if routed.gated else 2.0,
+    )
+    work = _single_rows(work) if part.is_processor else work
+    add_kernel(
+        total, work, structure.kernel("experts", rule), peak_flop=part.rate(rule.compute), bandwidth=part.bandwidth,
+        slots=("expert_fixed", "expert_bytes", "expert_flop"), active=count * np.minimum(everywhere, 1.0),
+    )  # fmt: skip
 
 
 def _single_rows(work: KernelWork) -> KernelWork:
