@@ -78,7 +78,7 @@ def _kimi_delta(root: Path, part: str) -> Iterator[Campaign]:
                 else:
                     kernel, work = "kda-prefill", recurrent_prefill_work(t["batch_size"], t["seq_len"], **shape)
                 yield Campaign(
-                    part=PARTS[part],
+                    part=part_named(part) or part,
                     kernel=kernel,
                     engine=f"{engine} {version}",
                     precision="bf16",
