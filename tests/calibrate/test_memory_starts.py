@@ -35,7 +35,7 @@ def test_a_start_that_cannot_say_it_has_no_vote():
     fit = load_memory_fit()
     assert outside_of(LOGS["log-032"], fit) is None  # no CUDA device
     kimi = LOGS["log-015"]
-    unknown = replace(kimi, model="gemma-4-31b", multimodal=True)
+    unknown = replace(kimi, model="gemma-3-27b", multimodal=True)
     assert outside_of(unknown, fit) is None  # an image tower of unknown shapes is tried, too
     assert outside_of(replace(unknown, multimodal=False), fit) is not None
     assert outside_of(replace(kimi, multimodal=True), fit) is not None

@@ -634,8 +634,8 @@ def largest_context(
     for stage, terms in zip(memory.stages, pools or stage_pools(memory, part, fit), strict=True):
         left = terms.pool + quantile * terms.deviation(quantile)
         if memory.split is not None and (stage.windows or stage.state.any()):
-            full, requests = split_pool(stage, np.maximum(left, 0.0), np.ones_like(left), memory.split)
-            full = np.where(stage.per_token > 0, full * (requests >= 1.0), np.inf)
+            full, requests = split_pool(stage, left, np.ones_like(left), memory.split)
+            full = np.where(requests >= 1.0, np.where(stage.per_token > 0, full, np.inf), 0.0)
             least = np.minimum(least, np.where(stage.held, full, np.inf))
             continue
         room = left - stage.state

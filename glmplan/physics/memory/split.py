@@ -19,7 +19,7 @@ def split_pool(
     stage : StageMemory
         The rank.
     pool : (n,) array
-        Its pool, [B]
+        Its pool, [B]; negative where nothing is left
     context : (n,) array
         Tokens of a request, [token]
     split : tuple of float
@@ -55,11 +55,12 @@ def split_pool(
     (10000000000, 8)
     """
     states, states_each, windows = split
-    limit = np.full_like(pool, np.inf)
-    cache = pool
+    room = np.maximum(pool, 0.0)
+    limit = np.full_like(room, np.inf)
+    cache = room
     if stage.state.any():
-        cache = pool / (1.0 + states)
-        budget = pool - cache
+        cache = room / (1.0 + states)
+        budget = room - cache
         each = np.where(stage.state > 0, stage.state, 1.0) * states_each
         limit = np.where(stage.state > 0, np.floor(budget / each), np.inf)
     in_windows = sum((held for _, held in stage.windows), np.zeros_like(stage.per_token))

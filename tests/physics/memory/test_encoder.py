@@ -85,3 +85,14 @@ def test_pools_of_a_model_with_a_tower_close_within_a_quarter_of_a_gibibyte():
     # Qwen3.5-27B on four RTX 3090 under vLLM 0.19.0: 7.0, 7.56 and 7.47 GiB, the second with one request at a time
     found = [one for one in score_starts().errors if one.origin.endswith("LAMBO") and one.quantity == "pool"]
     assert len(found) == 3 and all(abs(one.error) < 0.25 and one.inside for one in found)
+
+
+@pytest.mark.parametrize(("name", "hidden"), [("gemma-4-26b-a4b", 2816), ("gemma-4-31b", 5376)])
+def test_the_largest_item_of_gemma_4_is_a_video_of_32_frames(name, hidden):
+    # vllm/model_executor/models/gemma4_mm.py of 0.25.1: 32 frames of 70 tokens (and 8 marks: 2,496, a step in
+    # https://github.com/sostrowsk/dgx-spark-local-llm), each of 3 x 3 patches of 16 x 16 RGB pixels
+    model = load_model(name)
+    assert model.tower_patches == 32 * 70 * 9 and model.tower_patch_values == 3 * 16 * 16
+    peak, kept = encoder_peak(model, tokens=2496 * ONE, tp=ONE)
+    assert kept[0] == 32 * 70 * hidden * 2
+    assert peak[0] == 32 * 70 * 9 * (768 + 2 * 1152 + 2 * 4304) * 2  # less than 0.5 GiB, as two logs leave
