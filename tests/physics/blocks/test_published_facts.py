@@ -268,7 +268,7 @@ def test_checkpoints_have_the_published_size_or_the_reason_is_known(name, checkp
         assert error <= 0.005
 
 
-#: files whose format has a fixed number of bits, and it [bit]: blocks of 32 with a scale of 16 bits, groups of 64 with two
+#: files whose format has a fixed number of bits, and it [bit]: blocks of 32 with one scale, groups of 64 with two
 FIXED = {"q8_0": 8.5, "mlx-8bit": 8.5, "mlx-6bit": 6.5, "mlx-5bit": 5.5, "mlx-4bit": 4.5, "bf16-gguf": 16.0}
 #: files under such a name that keep what their model stores in FP4
 STAY_FP4 = {("deepseek-v4-flash", "mlx-4bit"), ("deepseek-v4-pro", "mlx-4bit")}
