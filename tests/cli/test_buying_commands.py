@@ -51,6 +51,8 @@ def test_a_simulated_sweep_has_percentiles_and_the_probability_of_a_promise(caps
     assert [row["traffic"] for row in rows] == ["closed:2", "poisson:1/s"] * 2
     assert all(0 < row["ttft_p50_ms"] <= row["ttft_p95_ms"] and 0 <= row["probability"] <= 1 for row in rows)
     assert rows[1]["users"] is None and rows[0]["users"] == 2
+    page = said(capsys, *words, *promise, *DAY)
+    assert "4 points, 4 of them possible" in page and "ttft_p95_ms" in page and "probability" in page
 
 
 @pytest.mark.parametrize("form", ["json", "csv", "md"])
