@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 from html.parser import HTMLParser
+from pathlib import Path
 from xml.etree import ElementTree
 
 import altair as alt
 import pytest
 
+import glmplan
 from glmplan.errors import CONTROLS, SpecError
 from glmplan.facts.catalogue.hosts import host_names, load_host
 from glmplan.report.charts import (
@@ -172,3 +174,21 @@ def test_text_that_no_drawing_can_hold_is_written_out_and_ends_no_process():
     svg = chart_svg(bars.encode(x="x:Q", y=alt.Y("name:N", title=words)), words)
     ElementTree.fromstring(svg)
     assert "\\x1b" in svg and "\\ufffe" in svg and "<script>" not in svg and not CONTROLS.search(svg.replace("\n", ""))
+
+
+#: colour of the page of `glmplan serve` → its name in the palette
+OF_THE_PAGE = {
+    "ink": "ink", "soft": "faint", "line": "line", "weights": "blue", "work": "purple", "cache": "teal", "band": "blue",
+    "link-idle": "idle", "link-mid": "busy", "link-full": "full", "stage-0": "blue", "stage-1": "orange",
+    "stage-2": "teal", "stage-3": "purple", "stage-4": "red", "stage-5": "brown",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("theme", "side"), [(":root {", 0), (':root[data-theme="dark"] {', 1)], ids=["light", "dark"])
+def test_the_page_of_the_service_takes_its_colours_from_the_palette(theme, side):
+    text = (Path(glmplan.__file__).parent / "serve/page/page.css").read_text(encoding="utf-8")
+    rules = text.partition(theme)[2].partition("}")[0]
+    shown = dict(re.findall(r"--([\w-]+): (#\w+)", rules))
+    assert {name: shown[name] for name in OF_THE_PAGE} == {
+        name: COLOURS[colour][side] for name, colour in OF_THE_PAGE.items()
+    }

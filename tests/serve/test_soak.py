@@ -8,7 +8,6 @@ from collections import Counter
 from pathlib import Path
 from urllib.parse import urlsplit
 
-
 TOOL = Path(__file__).resolve().parents[2] / "tools/soak.py"
 
 

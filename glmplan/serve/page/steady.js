@@ -18,7 +18,9 @@ function letGo() {
 }
 
 addEventListener("pointerdown", press, true);
-for (const name of ["pointerup", "pointercancel", "dragend", "blur"]) addEventListener(name, letGo, true);
+for (const name of ["pointerup", "pointercancel", "dragend"]) addEventListener(name, letGo, true);
+// of the window alone: a field that is left by the press says so too
+addEventListener("blur", letGo);
 // let go outside of the window
 addEventListener("pointermove", (event) => event.buttons || letGo(), true);
 addEventListener("keydown", (event) => event.key === " " && press(event), true);
