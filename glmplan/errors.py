@@ -65,7 +65,9 @@ def nearest(name: str, choices: Iterable[str], count: int = 5, *, alike: float =
 
 
 #: control characters, the invisible ones that turn or join text, and half characters
-CONTROLS = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ufffe\uffff\ud800-\udfff]")
+CONTROLS = re.compile(
+    "[\x00-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ufffe\uffff\ud800-\udfff]"
+)
 
 
 def printable(text: object) -> str:

@@ -187,7 +187,11 @@ def _queue(first: Side, other: Side) -> list[str]:
     if min(held) < max(held) and abs(math.log(held[1] / held[0])) > 0.2:
         lines.append(f"the cache pool holds {held[1]:,.0f} instead of {held[0]:,.0f} requests of this length")
     waits = [side.prediction.figures.get("ttft") for side in (first, other)]
-    if waits[0] is not None and waits[1] is not None and abs(math.log(waits[1].value / waits[0].value)) > math.log(_NOTED):
+    if (
+        waits[0] is not None
+        and waits[1] is not None
+        and abs(math.log(waits[1].value / waits[0].value)) > math.log(_NOTED)
+    ):
         lines.append(
             f"the first token comes after {1000 * waits[1].value:,.0f} instead of {1000 * waits[0].value:,.0f} ms"
         )
@@ -236,14 +240,14 @@ def _against_the_sheet(first: Side, other: Side) -> list[str]:
             known = [weak.prediction.basis, strong.prediction.basis]
             basis = f"of both {known[0]}" if known[0] == known[1] else f"{one.name}: {known[0]}; {two.name}: {known[1]}"
             lines.append(
-                f"{two.name} is slower than {one.name} in {', '.join(names)}, though its sheet is nowhere slower: the cause "
-                f"is what was measured of each ({basis})"
+                f"{two.name} is slower than {one.name} in {', '.join(names)}, though its sheet is nowhere slower: the "
+                f"cause is what was measured of each ({basis})"
             )
     return lines
 
 
 def _slower(weak: Side, strong: Side, name: str) -> str:
-    """How the stronger part is slower by more than a twentieth, by the interval of the weaker; empty where it is not."""
+    """How the stronger part is slower by more than a twentieth, by the interval of the weaker; else empty."""
     was, becomes = (side.prediction.figures.get(name) for side in (weak, strong))
     if was is None or becomes is None:
         return ""

@@ -83,6 +83,12 @@ def test_a_file_of_prices_is_read_with_the_columns_of_the_shipped_ones(tmp_path)
     assert (one.kind, one.price, one.region, one.given) == ("buy", 2100, "DE", True)
 
 
+def test_a_price_beyond_all_money_is_refused_with_the_bound():
+    for price in ("1e308", "10000000000000"):
+        with pytest.raises(SpecError, match="less than or equal to 1000000000000"):
+            given_prices([f"h100-sxm={price}"], TODAY)
+
+
 def test_a_missing_price_is_asked_for_and_not_invented():
     with pytest.raises(UnknownFact, match="--price l20=NUMBER"):
         quotation(load_prices(), "buy", "l20", today=TODAY)

@@ -273,7 +273,7 @@ def test_a_faster_part_of_the_family_is_not_slower_beyond_the_interval():
                     if apart or evidence(one) == evidence(other):
                         yield f"{other.what}: {name} at {before.users} {becomes}, {was} on {one.part}"
                 if names and not excused(one, other, before.users):
-                    yield f"{other.what}: compare does not say why {names} at {before.users} are slower than on {one.part}"
+                    yield f"{other.what}: compare says no cause for {names} at {before.users}, slower than {one.part}"
 
     broken(slower())
 

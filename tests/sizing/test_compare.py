@@ -57,7 +57,9 @@ def test_a_part_that_comes_out_slower_than_its_sheet_says_why(turned):
     assert bool(said) == (h200.value > 1.05 * h100.value)
     if said:
         how = "beyond" if h200.value > h100.high else "within"
-        assert said[0].startswith("h200-sxm is slower than h100-sxm in TTFT") and f"TTFT ({how} its interval)" in said[0]
+        assert (
+            said[0].startswith("h200-sxm is slower than h100-sxm in TTFT") and f"TTFT ({how} its interval)" in said[0]
+        )
         assert "was measured on this engine" in said[0]
 
 

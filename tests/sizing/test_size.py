@@ -203,6 +203,8 @@ def test_the_circuit_is_the_smallest_that_carries_the_draw_for_hours():
         ({"kind": "steal"}, "--kind"),
         ({"probability": 1.5}, "between 0 and 1"),
         ({"growth": -0.1}, "negative"),
+        ({"input": 10**30}, "less than or equal to 2147483648"),
+        ({"output": 10**30}, "less than or equal to 2147483648"),
         ({"traffic": "trace:x.csv", "users": None}, "recording"),
     ],
 )

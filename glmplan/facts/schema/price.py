@@ -12,6 +12,8 @@ from glmplan.facts.schema.validation import Frozen
 
 __all__ = ["KINDS", "PER", "STALE_DAYS", "Delivery", "Price", "Term", "first_day"]
 
+#: the dearest that a price may be in any currency; sums of it stay numbers [unit of money]
+_DEAREST = 1e12
 #: days after which a price is called stale [-]
 STALE_DAYS = 180
 #: what is priced, which is also the name of the file
@@ -65,7 +67,7 @@ class Price(Frozen):
     kind: Literal["buy", "rent", "api", "power", "colocation"]
     part: str = Field(min_length=1)
     of: Literal["accelerator", "host", "host part", "model", "place", "other"]
-    price: PositiveFloat = Field(allow_inf_nan=False)
+    price: PositiveFloat = Field(le=_DEAREST, allow_inf_nan=False)
     currency: str = Field(pattern=r"^[A-Z]{3}$")
     per: str
     accelerators: int | None = Field(default=None, ge=0)

@@ -99,8 +99,8 @@ class Traffic(BaseModel):
     profile: tuple[float, ...] = _OFFICE_DAY
     file: str | None = None
     speed: float = Field(default=1.0, ge=1e-9, le=1e9, allow_inf_nan=False)
-    input: int = Field(default=1024, ge=1)
-    output: int = Field(default=512, ge=1)
+    input: int = Field(default=1024, ge=1, le=_MOST_TOKENS)
+    output: int = Field(default=512, ge=1, le=_MOST_TOKENS)
     jitter: float = Field(default=0.0, ge=0, lt=1)
     input_cv: float = Field(default=0.0, ge=0, le=_MOST_CV, allow_inf_nan=False)
     output_cv: float = Field(default=0.0, ge=0, le=_MOST_CV, allow_inf_nan=False)

@@ -214,7 +214,9 @@ def test_a_total_over_the_users_is_no_decode_speed():
     # GLM-5.1 NVFP4 on six RTX PRO 6000: 32 answers of 256 tokens in 21.4 s, printed as 384 and as 12 for each
     cells = {"phase": "serving", "concurrency": "32", "output_tokens_per_s": "384"}
     read = run(**cells, output_tokens_per_s_per_request="12")
-    assert read.observed == {"output_tokens_per_s": 384.0} and list(read.withheld) == ["output_tokens_per_s_per_request"]
+    assert read.observed == {"output_tokens_per_s": 384.0} and list(read.withheld) == [
+        "output_tokens_per_s_per_request"
+    ]
     assert run(**cells, output_tokens_per_s_per_request="14").observed["output_tokens_per_s_per_request"] == 14.0
     decoding = run(**cells | {"phase": "decode"}, output_tokens_per_s_per_request="12")
     assert decoding.observed["output_tokens_per_s_per_request"] == 12.0
