@@ -21,6 +21,7 @@ from glmplan.serving.engine.plain import PlainRun, Served, compiled
 from glmplan.serving.engine.reference import SteppingEngine
 from glmplan.serving.engine.settings import EngineSettings, KvPool
 from glmplan.serving.engine.step_table import StepTable
+from glmplan.serving.front_end import aside, lateness, shifted, travel
 from glmplan.serving.outcome_text import outcome_text
 from glmplan.serving.request_records import RecordWriter, RequestRows, record_columns
 from glmplan.serving.statistics import Distribution, Meter
@@ -62,7 +63,7 @@ class Service:
     settings : EngineSettings
         Scheduler, limits, replicas.
     front_end : float, optional
-        Time between the arrival of a request and its arrival at the engine, [s]; see `_travel`.
+        Time between the arrival of a request and its arrival at the engine; see `glmplan.serving.front_end.travel`, [s]
     first : FirstTokens, optional
         How much later first tokens come than their steps say.
     """
@@ -267,12 +268,12 @@ def simulate(
                 for piece in _pieces(service, traffic, requests, np.random.default_rng(child), fast, reference, counts):
                     if service.front_end:
                         piece.records["arrival"] = piece.records["arrival"] - service.front_end
-                    late = _lateness(service, traffic, piece.records)
+                    late = lateness(service, traffic, piece.records)
                     meter.records(piece.records, late)
                     meter.segments(piece.segments)
                     meter.stalls(piece.stalls)
                     if writer is not None or keep:
-                        rows = _shifted(piece.records, late)
+                        rows = shifted(piece.records, late)
                     if writer is not None:
                         writer.write(rows)
                     if keep:
@@ -289,8 +290,8 @@ def simulate(
             left = counts.pop(_LEFT, 0) if traffic.patience is not None else None
             for reason, count in counts.items():
                 rejected[reason] = rejected.get(reason, 0) + count
-            aside = _aside(service, traffic, meter.counted)
-            summaries.append(meter.summary(sum(counts.values()), settings.prefix_caching, aside, left))
+            beside = aside(service, traffic, meter.counted)
+            summaries.append(meter.summary(sum(counts.values()), settings.prefix_caching, beside, left))
             if interrupted:
                 break
     finally:
@@ -310,41 +311,6 @@ def simulate(
         time.perf_counter() - started,
         {name: np.concatenate([one[name] for one in finished]) for name in finished[0]} if finished else None,
     )
-
-
-def _travel(service: Service, traffic: Traffic) -> float:
-    """When an engine sees a request after it was sent, [s]
-
-    The front end takes its time before. Of users who send the next request as soon as they have the last answer this
-    time is counted aside, and the engine sees them during the step that follows the answer: so `closed_loop_mix`
-    counts, with which the times of steps and of the front end were learnt.
-    """
-    at_once = traffic.kind == "closed" and not traffic.think
-    return apart(service.front_end) if at_once else service.front_end
-
-
-def _aside(service: Service, traffic: Traffic, counted: int) -> float:
-    """Time of the front end that passed beside the clock, between the requests of a user, [s]"""
-    return (service.front_end - _travel(service, traffic)) * max(counted / (traffic.users or 1) - 1.0, 0.0)
-
-
-def _lateness(service: Service, traffic: Traffic, records: dict[str, np.ndarray]) -> np.ndarray:
-    """What first tokens come later by than their steps say, as a prediction has it for so many in flight, [s]"""
-    waits = records["first"] - records["arrival"]
-    if not service.first.scale or not len(waits):
-        return np.zeros(len(waits))
-    if traffic.kind == "closed" and not traffic.think:
-        in_flight = float(traffic.users or 1)
-    else:
-        together = records["finish"].max() - records["arrival"].min()
-        in_flight = float((records["finish"] - records["arrival"]).sum() / together) if together > 0 else 1.0
-    later: np.ndarray = (service.first.later(in_flight, service.settings.replicas) - 1.0) * waits
-    return later
-
-
-def _shifted(records: dict[str, np.ndarray], late: np.ndarray) -> dict[str, np.ndarray]:
-    """Records with first tokens, and so ends, as late as users see them."""
-    return {**records, "first": records["first"] + late, "finish": records["finish"] + late} if late.any() else records
 
 
 def _meter(service: Service, targets: tuple[Target, ...], warmup: int) -> Meter:
@@ -380,7 +346,7 @@ def _pieces(
     rejected: dict[str, int],
 ) -> Iterator[Served]:
     """Run one replication, yielding what has finished."""
-    lag = _travel(service, traffic)
+    lag = travel(service, traffic)
     if traffic.patience is not None:  # time of the front end that is counted aside passes for clients too
         waits = max(traffic.patience - (service.front_end - lag), lag + 1e-9)
         traffic = traffic.model_copy(update={"patience": waits})

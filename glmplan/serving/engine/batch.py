@@ -11,7 +11,7 @@ import math
 from collections import deque
 from heapq import heappop, heappush
 
-from glmplan.serving.engine.admission import SharedEstimate, block_period, cache_of, held_blocks
+from glmplan.serving.engine.admission import SharedEstimate, block_period, cache_of, generated, held_blocks
 from glmplan.serving.engine.settings import EngineSettings, KvPool
 from glmplan.serving.engine.step_clock import StepClock
 from glmplan.serving.engine.step_table import StepTable
@@ -107,6 +107,8 @@ class DecodingBatch:
         self._steps = 0  # steps of the planned run; 0 for a single step with prompt tokens
         self._taken = 0  # blocks that its steps take after the first
         self.waiting: deque[Request] = deque()
+        self._partial: Request | None = None
+        self._gone: list[Request] = []  # whose clients left while they were in a step
 
     @property
     def used(self) -> int:
@@ -118,6 +120,57 @@ class DecodingBatch:
         cache = self.cache
         if cache is not None and cache.evictable > self.free:
             cache.evict(cache.evictable - self.free)
+
+    # -- clients that leave -------------------------------------------------------------------------------------------
+
+    def cancel(self, request: Request, now: float) -> None:
+        """Drop a request whose client closed its connection: at once if it waits, else when the step has ended.
+
+        Parameters
+        ----------
+        request : Request
+            A request that was submitted and has not finished.
+        now : float
+            The time, [s]
+
+        References
+        ----------
+        .. [1] vLLM 0.33.0, `vllm/v1/core/sched/scheduler.py` (finish_requests), `vllm/v1/engine/core.py`
+           (_process_aborts_queue); SGLang 0.5.9, `srt/managers/scheduler.py` (abort_request).
+
+        Notes
+        -----
+        What was computed stays in the prefix cache. Not modelled: the work for it in a step that was formed ahead.
+        """
+        if request in self.waiting:
+            self.waiting.remove(request)
+            self._changed = True
+        elif any(one is request for _, one in self._unseen):
+            self._unseen = deque(pair for pair in self._unseen if pair[1] is not request)
+            return
+        else:
+            self._gone.append(request)
+        if self._steps and now < self.end:
+            self._cut(now)
+
+    def _let_go(self) -> None:
+        """Take out those whose clients left during the last step."""
+        gone, self._gone = self._gone, []
+        for request in gone:
+            if request.finish < 0 and request in self.waiting:  # preempted meanwhile
+                self.waiting.remove(request)
+            elif request.finish < 0:
+                self._drop(request)
+
+    def _drop(self, request: Request) -> None:
+        """End a request that is being served."""
+        if request.joined < 0:
+            self._partial = None
+            self._leave(request, -(-request.done // self._size), request.done, False)
+        else:
+            blocks, written = self._blocks(request), generated(request, self._step)
+            self._separate(request)
+            self._leave(request, blocks, request.input + written - 1, False)
 
     # -- who decodes --------------------------------------------------------------------------------------------------
 

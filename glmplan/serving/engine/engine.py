@@ -43,7 +43,6 @@ class SkippingEngine(DecodingBatch):
         self._budget = settings.max_num_batched_tokens * settings.pipeline_stages
         self._each = settings.tokens_per_decode
         self._adopts = settings.prefill_replicas > 0  # whether requests come with keys and values
-        self._partial: Request | None = None
         self._chunks: list[tuple[Request, int]] = []  # prompt tokens of the planned step
         self._tokens, self._weight = 0, 0.0  # how many these are, and the keys they attend together
         self._loading = 0  # blocks that the planned step loads from host memory
@@ -52,7 +51,6 @@ class SkippingEngine(DecodingBatch):
         self._whole, self._sorts = settings.reserve_full_isl, settings.order == "lpm"
         self._together = settings.prefill_max_requests or settings.max_num_seqs  # prompts in one step
         self._cap = 1 << 60  # tokens of one new prompt in the planned step
-        self._gone: list[Request] = []  # whose clients left while they were in a step
 
     @property
     def load(self) -> int:
@@ -86,55 +84,6 @@ class SkippingEngine(DecodingBatch):
         if not self.waiting:
             self._changed = True
         self.waiting.append(request)
-
-    def cancel(self, request: Request, now: float) -> None:
-        """Drop a request whose client closed its connection: at once if it waits, else when the step has ended.
-
-        Parameters
-        ----------
-        request : Request
-            A request that was submitted and has not finished.
-        now : float
-            The time, [s]
-
-        References
-        ----------
-        .. [1] vLLM 0.33.0, `vllm/v1/core/sched/scheduler.py` (finish_requests), `vllm/v1/engine/core.py`
-           (_process_aborts_queue); SGLang 0.5.9, `srt/managers/scheduler.py` (abort_request).
-
-        Notes
-        -----
-        What was computed stays in the prefix cache. Not modelled: the work for it in a step that was formed ahead.
-        """
-        if request in self.waiting:
-            self.waiting.remove(request)
-            self._changed = True
-        elif any(one is request for _, one in self._unseen):
-            self._unseen = deque(pair for pair in self._unseen if pair[1] is not request)
-            return
-        else:
-            self._gone.append(request)
-        if self._steps and now < self.end:
-            self._cut(now)
-
-    def _let_go(self) -> None:
-        """Take out those whose clients left during the last step."""
-        gone, self._gone = self._gone, []
-        for request in gone:
-            if request.finish < 0 and request in self.waiting:  # preempted meanwhile
-                self.waiting.remove(request)
-            elif request.finish < 0:
-                self._drop(request)
-
-    def _drop(self, request: Request) -> None:
-        """End a request that is being served."""
-        if request.joined < 0:
-            self._partial = None
-            self._leave(request, -(-request.done // self._size), request.done, False)
-        else:
-            blocks, written = self._blocks(request), generated(request, self._step)
-            self._separate(request)
-            self._leave(request, blocks, request.input + written - 1, False)
 
     @property
     def _may_be_next(self) -> bool:

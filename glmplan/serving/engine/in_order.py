@@ -140,7 +140,7 @@ class InOrderEngine(SkippingEngine):
         return -(-(request.done + take) // self._size) - (-(-request.done // self._size))
 
     def _make_room(self) -> tuple[list[tuple[Request, int]], int]:
-        """Preempt until blocks suffice for what runs; prompts that go on with their tokens, what the budget has left."""
+        """Preempt until blocks suffice for what runs; prompts that go on with their tokens, and the budget left."""
         while True:
             need = self._counts[self._step % self.period] if self._running else 0
             budget = self._budget - len(self._running) * self._each

@@ -19,6 +19,7 @@ from glmplan.serving.engine.admission import (
     held_blocks,
     loading_seconds,
 )
+from glmplan.serving.engine.reference_in_order import go_through
 from glmplan.serving.engine.settings import EngineSettings, KvPool
 from glmplan.serving.engine.step_clock import StepClock
 from glmplan.serving.engine.step_table import StepTable
@@ -163,7 +164,7 @@ class SteppingEngine:
             if not self.work:
                 self._decode()
         elif self.in_order:
-            self._go_through()
+            go_through(self)
         elif not self._decode():
             spent = len(self.decoding) * self.settings.tokens_per_decode
             self._prefill(self.settings.max_num_batched_tokens * self.settings.pipeline_stages - spent)
@@ -293,42 +294,6 @@ class SteppingEngine:
         if self.cache is not None:
             self.cache.release(request, computed)
         request.base = 0
-
-    def _limit(self) -> int:
-        """Tokens of one prompt that this step takes."""
-        threshold = self.settings.long_prefill_token_threshold
-        return threshold if threshold and len(self.running) + len(self.waiting) > 1 else 1 << 60
-
-    def _go_through(self) -> None:
-        """vLLM: blocks for all that runs, preempting while they are too few; those that wait only if nobody was.
-
-        vLLM 0.33.0 `vllm/v1/core/sched/scheduler.py` (schedule). Not followed: that a prompt which was begun before a
-        request that decodes may leave it no token of the budget.
-        """
-        size, each, preempted, limit = self.pool.block_size, self.settings.tokens_per_decode, False, self._limit()
-        while True:
-            decoding, need = [r for r in self.running if r.joined >= 0], 0
-            budget = self.settings.max_num_batched_tokens * self.settings.pipeline_stages - len(decoding) * each
-            takes = []
-            for request in [r for r in self.running if r.joined < 0]:
-                take = min(request.prompt - request.done, limit, budget)
-                if take > 0:
-                    takes.append((request, take))
-                    need += -(-(request.done + take) // size) - self.held[request.number]
-                    budget -= take
-            if need + sum(self._wants(r) for r in decoding) <= self._available():
-                break
-            self._preempt(self._victim())
-            preempted = True
-        self.decoding = decoding
-        for request, more in [(r, self._wants(r)) for r in decoding] + [
-            (r, -(-(r.done + take) // size) - self.held[r.number]) for r, take in takes
-        ]:
-            self._make_room(more)
-            self.held[request.number] += more
-        self.work = takes
-        if not preempted:
-            self._admit(budget, limit)
 
     def _go_on(self, budget: int) -> int | None:
         """Compute more of a started prompt; what is left of the budget, or None if blocks are too few."""

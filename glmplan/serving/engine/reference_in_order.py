@@ -1,0 +1,52 @@
+"""vLLM goes through what runs in one order, request by request: part of the form that makes every step."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from glmplan.serving.engine.reference import SteppingEngine
+
+__all__ = ["go_through"]
+
+
+def go_through(engine: SteppingEngine) -> None:
+    """Blocks for all that runs, preempting while they are too few; those that wait are admitted only if nobody was.
+
+    Parameters
+    ----------
+    engine : SteppingEngine
+        The replica; its step is formed.
+
+    References
+    ----------
+    .. [1] vLLM 0.33.0, `vllm/v1/core/sched/scheduler.py` (schedule).
+
+    Notes
+    -----
+    Not modelled: that a prompt which was begun before a request that decodes may leave it no token of the budget.
+    """
+    settings, size, preempted = engine.settings, engine.pool.block_size, False
+    alone, threshold = len(engine.running) + len(engine.waiting) == 1, settings.long_prefill_token_threshold
+    limit = threshold if threshold and not alone else 1 << 60
+    while True:
+        decoding = [r for r in engine.running if r.joined >= 0]
+        budget = settings.max_num_batched_tokens * settings.pipeline_stages
+        budget -= len(decoding) * settings.tokens_per_decode
+        takes, needs = [], [(r, engine._wants(r)) for r in decoding]
+        for request in [r for r in engine.running if r.joined < 0]:
+            take = min(request.prompt - request.done, limit, budget)
+            if take > 0:
+                takes.append((request, take))
+                needs.append((request, -(-(request.done + take) // size) - engine.held[request.number]))
+                budget -= take
+        if sum(blocks for _, blocks in needs) <= engine._available():
+            break
+        engine._preempt(engine._victim())
+        preempted = True
+    engine.decoding, engine.work = decoding, takes
+    for request, blocks in needs:
+        engine._make_room(blocks)
+        engine.held[request.number] += blocks
+    if not preempted:
+        engine._admit(budget, limit)

@@ -1,0 +1,107 @@
+"""What users see beside the clock of the engines: the time of the front end, and first tokens that come late."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from glmplan.serving.traffic.request import apart
+
+if TYPE_CHECKING:
+    from glmplan.serving.simulate import Service
+    from glmplan.serving.traffic.spec import Traffic
+
+__all__ = ["aside", "lateness", "shifted", "travel"]
+
+
+def travel(service: Service, traffic: Traffic) -> float:
+    """When an engine sees a request after it was sent.
+
+    Parameters
+    ----------
+    service : Service
+        What serves.
+    traffic : Traffic
+        What arrives.
+
+    Returns
+    -------
+    float
+        [s]
+
+    Notes
+    -----
+    The front end takes its time before. Of users who send the next request as soon as they have the last answer this
+    time is counted aside, and the engine sees them during the step that follows the answer: so `closed_loop_mix`
+    counts, with which the times of steps and of the front end were learnt.
+    """
+    at_once = traffic.kind == "closed" and not traffic.think
+    return apart(service.front_end) if at_once else service.front_end
+
+
+def aside(service: Service, traffic: Traffic, counted: int) -> float:
+    """Time of the front end that passed beside the clock, between the requests of a user.
+
+    Parameters
+    ----------
+    service : Service
+        What serves.
+    traffic : Traffic
+        What arrives.
+    counted : int
+        Requests of all users, [-]
+
+    Returns
+    -------
+    float
+        [s]
+    """
+    return (service.front_end - travel(service, traffic)) * max(counted / (traffic.users or 1) - 1.0, 0.0)
+
+
+def lateness(service: Service, traffic: Traffic, records: dict[str, np.ndarray]) -> np.ndarray:
+    """What first tokens come later by than their steps say, as a prediction has it for so many in flight.
+
+    Parameters
+    ----------
+    service : Service
+        What serves.
+    traffic : Traffic
+        What arrives.
+    records : dict of ndarray
+        Columns of finished requests, times in [s]
+
+    Returns
+    -------
+    ndarray
+        Of each request, [s]
+    """
+    waits = records["first"] - records["arrival"]
+    if not service.first.scale or not len(waits):
+        return np.zeros(len(waits))
+    if traffic.kind == "closed" and not traffic.think:
+        in_flight = float(traffic.users or 1)
+    else:
+        together = records["finish"].max() - records["arrival"].min()
+        in_flight = float((records["finish"] - records["arrival"]).sum() / together) if together > 0 else 1.0
+    later: np.ndarray = (service.first.later(in_flight, service.settings.replicas) - 1.0) * waits
+    return later
+
+
+def shifted(records: dict[str, np.ndarray], late: np.ndarray) -> dict[str, np.ndarray]:
+    """Records with first tokens, and so ends, as late as users see them.
+
+    Parameters
+    ----------
+    records : dict of ndarray
+        Columns of finished requests, times in [s]
+    late : ndarray
+        What each comes later by, [s]
+
+    Returns
+    -------
+    dict of ndarray
+        The columns.
+    """
+    return {**records, "first": records["first"] + late, "finish": records["finish"] + late} if late.any() else records
