@@ -304,8 +304,28 @@ class LoadSearch:
         """The load at which 5 of 100 services break, between those at which 2.5 and 7.5 of 100 do."""
         second = self._edge(1, start)
         first = self._edge(0, second) if second > 0 else 0.0
-        ends = [NormalDist().inv_cdf(1 - (which + 0.5) / DRAWS) for which in (0, 1)]
+        ends = [_place(0), _place(1)]
         return second + (first - second) * (QUANTILE_90 - ends[1]) / (ends[0] - ends[1])
+
+    def kept_between_the_slowest(self, load: float) -> float:
+        """Share of the services that keep a load which the slowest breaks and the next one does not.
+
+        Parameters
+        ----------
+        load : float
+            The load, [-] or [1/s]
+
+        Returns
+        -------
+        float
+            95 % where the answer of `largest` lies, [-]
+        """
+        second = self._edge(1, load)
+        first = self._edge(0, second)
+        if second <= first:
+            return NormalDist().cdf(_place(1))
+        share = min(max((second - load) / (second - first), 0.0), 1.0)
+        return NormalDist().cdf(_place(1) + share * (_place(0) - _place(1)))
 
     def _followed(self, start: float) -> float:
         """The 5 % quantile of the loads at which services of different speed and arrivals break."""
@@ -322,7 +342,7 @@ class LoadSearch:
         if min(ends.values()) <= 0 or max(ends.values()) >= self.limit:
             return ends[_FOLLOWED[0]]
         # what arrived by chance above the mean shifts the load at which this service breaks
-        places_ = np.array([NormalDist().inv_cdf(1 - (which + 0.5) / DRAWS) for which in ends])
+        places_ = np.array([_place(which) for which in ends])
         shift = np.array([self._at(which, self._nearest(which, end)).surplus for which, end in ends.items()])
         logs = np.log(np.array(list(ends.values()))) + shift
         slope = 0.0
@@ -408,6 +428,11 @@ class LoadSearch:
         if safe >= self.limit or not broken:
             return SafeLoad(shown, unit, "", f"nothing breaks up to {safe:g} {unit}{self.why_limited}", points)
         return SafeLoad(shown, unit, broken[0].broken, _why(broken[0], service, unit), points)
+
+
+def _place(which: int) -> float:
+    """Where one of the equal parts of a spread lies in standard deviations, the slowest first."""
+    return NormalDist().inv_cdf(1 - (which + 0.5) / DRAWS)
 
 
 def _where_margins_vanish(rows: np.ndarray, loads: Sequence[float]) -> float | None:

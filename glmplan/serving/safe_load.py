@@ -320,7 +320,9 @@ def kept_share(
         kept = 1.0 - failures / len(variants)
         if passes >= _ENOUGH or kept < least - 1e-9:
             break
-    if search.alike:
+    if search.alike and failures == 1 and len(variants) == DRAWS:
+        kept = search.kept_between_the_slowest(load)
+    elif search.alike:
         kept = _between_services(margins, len(variants), kept)
     return Kept(kept, broken, search.middle(load).summary if kept >= least - 1e-9 else {})
 
