@@ -172,7 +172,7 @@ class Layers:
             mixers[part.kind.mixer] = (part.kind, before + part.count)
         kinds = [(part.kind, part.count, routed_of(part.kind) is not None) for part, _ in parts]
         return cls(
-            dense=in_groups(dense),
+            dense=_in_groups(dense),
             routed=tuple((*one, count) for one, count in routed.items()),
             mixers=tuple(mixers.values()),
             count=float(sum(count for _, count, _ in kinds)),
@@ -187,19 +187,8 @@ class Layers:
         )  # fmt: skip
 
 
-def in_groups(products: dict[Product, int]) -> tuple[tuple[tuple[Product, int], ...], ...]:
-    """Put products of one format together.
-
-    Parameters
-    ----------
-    products : dict of Product to int
-        Products, and how often each runs, [-]
-
-    Returns
-    -------
-    tuple of tuple of (Product, int)
-        Groups that the same kernel computes.
-    """
+def _in_groups(products: dict[Product, int]) -> tuple[tuple[tuple[Product, int], ...], ...]:
+    """Products of one format together, which the same kernel computes, with how often each runs."""
     groups: dict[WeightFormat, list[tuple[Product, int]]] = {}
     for one, count in products.items():
         groups.setdefault(one.format, []).append((one, count))
@@ -328,12 +317,12 @@ class StepWork:
     @cached_property
     def ends(self) -> tuple[tuple[tuple[Product, int], ...], ...]:
         """Products of the output head, as `Layers.dense` has them."""
-        return in_groups(dict.fromkeys(self.head, 1))
+        return _in_groups(dict.fromkeys(self.head, 1))
 
     @cached_property
     def entry(self) -> tuple[tuple[tuple[Product, int], ...], ...]:
         """Projections that drafting starts with once a step, as `Layers.dense` has them."""
-        return in_groups(dict.fromkeys(self.joined, 1))
+        return _in_groups(dict.fromkeys(self.joined, 1))
 
     @cached_property
     def main(self) -> tuple[tuple[Segment, tuple[Product, ...]], ...]:
