@@ -164,8 +164,10 @@ def interval_of(effects: Effects, knowledge: str, kind: str, features: dict[str,
     float, float
         Ends of the 90 % interval in logarithms, [-]
     """
-    kind = kind_at(kind, features["load"], features["cached"])
-    low, high = effects.intervals[knowledge][kind]
+    ends, here = effects.intervals[knowledge], kind_at(kind, features["load"], features["cached"])
+    # an older fit has one kind of first tokens
+    kind = here if here in ends else kind
+    low, high = ends[kind]
     if knowledge == "site":
         return low, high
     names = MEASURED_FEATURES if knowledge == "configuration" else OTHER_FEATURES
