@@ -7,6 +7,7 @@ published totals stand beside them as a check.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from functools import cached_property
 from typing import Annotated, Literal
 
@@ -334,18 +335,16 @@ class Checkpoint(Frozen):
     @property
     def form(self) -> str:
         """In which files it is published, as engines say what they read; MLX and EXL3 files are named so."""
-        own = next((one for one in ("mlx", "exl3") if self.name.startswith(one)), None)
-        return own or ("gguf" if self.file_bits_per_weight is not None else "safetensors")
+        plain = "safetensors" if self.file_bits_per_weight is None else "gguf"
+        return next((one for one in ("mlx", "exl3") if self.name.startswith(one)), plain)
 
     @model_validator(mode="after")
     def _known_formats(self) -> Checkpoint:
         stated = [self.default, *self.formats.values()]
         for name in {*stated, *(form for one in self.exceptions for form in one.formats.values())}:
             weight_format(name)
-        if self.kv_default is not None:
-            kv_format(self.kv_default)
-        if self.bytes_published is not None:
-            parse_quantity(self.bytes_published, "bytes")
+        kv_format(self.kv_default or "bf16")
+        parse_quantity(self.bytes_published or "1 B", "bytes")
         return self
 
 
@@ -466,10 +465,7 @@ class ModelSpec(Frozen):
     @cached_property
     def runs(self) -> tuple[tuple[str, int], ...]:
         """How often each kind of layer occurs, MTP layers not included."""
-        counts: dict[str, int] = {}
-        for name in self.layer_names:
-            counts[name] = counts.get(name, 0) + 1
-        return tuple(counts.items())
+        return tuple(Counter(self.layer_names).items())
 
     @property
     def draft_layers(self) -> tuple[LayerKind, int] | None:
