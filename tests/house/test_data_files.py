@@ -11,6 +11,7 @@ import tomllib
 import pytest
 
 from glmplan.facts.catalogue.accelerators import accelerator_names, load_accelerator
+from glmplan.facts.catalogue.deliveries import load_deliveries
 from glmplan.facts.catalogue.hosts import host_names, load_host
 from glmplan.facts.catalogue.models import load_model_file, model_names
 from glmplan.facts.engines.memory import load_memory_rule, memory_engines
@@ -94,6 +95,7 @@ def test_every_hazard_has_a_rule_a_case_and_sources(root):
 
 def test_every_price_has_a_date_a_part_and_a_source(root):
     paths = sorted((root / "hardware_db/prices").glob("*.csv"))
+    paths = [path for path in paths if path.stem != "delivery"]  # times, which the next test looks at
     assert [path.stem for path in paths] == sorted(KINDS)
     for path in paths:
         found = list(rows(path))
@@ -102,6 +104,12 @@ def test_every_price_has_a_date_a_part_and_a_source(root):
             assert row["part"].strip() and row["source"].strip() and row["currency"].strip() and row["region"], row
             assert re.fullmatch(r"\d{4}(-\d{2}){0,2}|undated", row["date"]), row
             assert float(row["price"]) > 0, row
+
+
+def test_every_delivery_time_is_of_a_part_of_the_catalogue_and_has_a_source():
+    assert load_deliveries()
+    for one in load_deliveries():
+        assert one.part in accelerator_names() and one.source.startswith("https://") and one.quote
 
 
 def test_every_measured_row_has_a_source_of_its_own_or_of_its_campaign(root):
