@@ -324,11 +324,11 @@ def _write_charts(file: Any, page: Any, sheet: Sheet) -> None:
         for name, categories, values in one.series:
             chart.add_series({"name": "=" + name, "categories": "=" + categories, "values": "=" + values})
         chart.set_title({"name": one.title, "name_font": {"size": 11}})
-        names = {"name": one.x, "name_font": {"size": 9}} | ({"log_base": 2} if one.kind == "line" else {})
-        values = {"name": one.y, "name_font": {"size": 9}, "min": 0, "num_format": "#,##0.##"}
+        of_names: dict[str, Any] = {"name": one.x, "name_font": {"size": 9}}
+        of_values = {"name": one.y, "name_font": {"size": 9}, "min": 0, "num_format": "#,##0.##"}
         # bars lie along the first axis, and their names stand along the second
-        chart.set_x_axis(values if one.kind == "bar" else names)
-        chart.set_y_axis(names | {"reverse": True} if one.kind == "bar" else values)
+        chart.set_x_axis(of_values if one.kind == "bar" else of_names | ({"log_base": 2} if one.kind == "line" else {}))
+        chart.set_y_axis(of_names | {"reverse": True} if one.kind == "bar" else of_values)
         chart.set_legend({"position": "bottom"} if len(one.series) > 1 else {"none": True})
         chart.show_na_as_empty_cell()
         chart.set_size({"width": one.size[0], "height": one.size[1]})

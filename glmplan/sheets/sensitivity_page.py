@@ -16,6 +16,8 @@ _HEADERS = ("What moves", "Low", "Now", "High", "A million tokens at low", "now"
 #: assumptions that move although no source gives a range → factors of what they are
 _FACTORS = {"electricity": (0.5, 2.0), "utilisation": (0.5, 1.5), "hours_per_month": (0.5, 1.0)}
 _TOP = 7
+#: how what moves is written
+_STYLES = {"rate": "one", "price": "whole", "rent": "two", "utilisation": "share"}
 #: column where the order of effects is worked out, with names and effects in that order beside it [-]
 _ORDER = 40
 #: title, name, low, now and high of something that moves
@@ -79,7 +81,8 @@ def _write_moves(page: Sheet, moves: list[_Move], here: dict[str, str]) -> None:
         line = _TOP + number
         page.put(line, 0, title)
         for column, value in ((1, low), (2, now), (3, high)):
-            style = "exact" if column == 2 or isinstance(value, str) else "exact*"
+            plain = _STYLES.get(name, "exact")
+            style = plain if column == 2 or isinstance(value, str) else f"{plain}*"
             page.put(line, column, value, style)
         for column, end in ((4, 1), (5, 2), (6, 3)):
             at = here | named_terms() | {name: address(line, end)}

@@ -151,6 +151,16 @@ def test_safe_users_are_those_of_the_library(options, book):
         assert shown == pytest.approx(min(answer.safe.users, most), rel=0.05)
 
 
+def test_sensitivity_has_the_largest_effect_first(book):
+    page, found = book["Sensitivity"], book.calculator()
+    rows = [row for row, column in page.cells if column == 7 and row >= 7]
+    effects = [found.value("Sensitivity", row, 7) for row in sorted(rows)]
+    known = [one for one in effects if isinstance(one, float)]
+    assert len(known) > 5 and known == sorted(known, reverse=True)
+    assert effects[: len(known)] == known  # what has no price stands last
+    assert page.charts[0].kind == "bar"
+
+
 def test_version_calibration_and_date_stand_on_the_sheet(book):
     words = book["Summary"].cells[1, 0]
     assert calibration_mark() in words and TODAY.isoformat() in words and "glmplan 0." in words
