@@ -9,19 +9,19 @@ import numpy as np
 from glmplan.serving.traffic.request import apart
 
 if TYPE_CHECKING:
-    from glmplan.serving.simulate import Service
+    from glmplan.serving.engine.first_tokens import FirstTokens
     from glmplan.serving.traffic.spec import Traffic
 
 __all__ = ["aside", "lateness", "shifted", "travel"]
 
 
-def travel(service: Service, traffic: Traffic) -> float:
+def travel(front_end: float, traffic: Traffic) -> float:
     """When an engine sees a request after it was sent.
 
     Parameters
     ----------
-    service : Service
-        What serves.
+    front_end : float
+        Its time for a request, [s]
     traffic : Traffic
         What arrives.
 
@@ -37,16 +37,16 @@ def travel(service: Service, traffic: Traffic) -> float:
     counts, with which the times of steps and of the front end were learnt.
     """
     at_once = traffic.kind == "closed" and not traffic.think
-    return apart(service.front_end) if at_once else service.front_end
+    return apart(front_end) if at_once else front_end
 
 
-def aside(service: Service, traffic: Traffic, counted: int) -> float:
+def aside(front_end: float, traffic: Traffic, counted: int) -> float:
     """Time of the front end that passed beside the clock, between the requests of a user.
 
     Parameters
     ----------
-    service : Service
-        What serves.
+    front_end : float
+        Its time for a request, [s]
     traffic : Traffic
         What arrives.
     counted : int
@@ -57,16 +57,18 @@ def aside(service: Service, traffic: Traffic, counted: int) -> float:
     float
         [s]
     """
-    return (service.front_end - travel(service, traffic)) * max(counted / (traffic.users or 1) - 1.0, 0.0)
+    return (front_end - travel(front_end, traffic)) * max(counted / (traffic.users or 1) - 1.0, 0.0)
 
 
-def lateness(service: Service, traffic: Traffic, records: dict[str, np.ndarray]) -> np.ndarray:
+def lateness(first: FirstTokens, replicas: int, traffic: Traffic, records: dict[str, np.ndarray]) -> np.ndarray:
     """What first tokens come later by than their steps say, as a prediction has it for so many in flight.
 
     Parameters
     ----------
-    service : Service
-        What serves.
+    first : FirstTokens
+        How much later first tokens come than their steps say.
+    replicas : int
+        Replicas that serve, [-]
     traffic : Traffic
         What arrives.
     records : dict of ndarray
@@ -78,14 +80,14 @@ def lateness(service: Service, traffic: Traffic, records: dict[str, np.ndarray])
         Of each request, [s]
     """
     waits = records["first"] - records["arrival"]
-    if not service.first.scale or not len(waits):
+    if not first.scale or not len(waits):
         return np.zeros(len(waits))
     if traffic.kind == "closed" and not traffic.think:
         in_flight = float(traffic.users or 1)
     else:
         together = records["finish"].max() - records["arrival"].min()
         in_flight = float((records["finish"] - records["arrival"]).sum() / together) if together > 0 else 1.0
-    later: np.ndarray = (service.first.later(in_flight, service.settings.replicas) - 1.0) * waits
+    later: np.ndarray = (first.later(in_flight, replicas) - 1.0) * waits
     return later
 
 
@@ -102,6 +104,6 @@ def shifted(records: dict[str, np.ndarray], late: np.ndarray) -> dict[str, np.nd
     Returns
     -------
     dict of ndarray
-        The columns.
+        The columns, times in [s]
     """
     return {**records, "first": records["first"] + late, "finish": records["finish"] + late} if late.any() else records

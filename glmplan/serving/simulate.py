@@ -268,7 +268,7 @@ def simulate(
                 for piece in _pieces(service, traffic, requests, np.random.default_rng(child), fast, reference, counts):
                     if service.front_end:
                         piece.records["arrival"] = piece.records["arrival"] - service.front_end
-                    late = lateness(service, traffic, piece.records)
+                    late = lateness(service.first, settings.replicas, traffic, piece.records)
                     meter.records(piece.records, late)
                     meter.segments(piece.segments)
                     meter.stalls(piece.stalls)
@@ -290,7 +290,7 @@ def simulate(
             left = counts.pop(_LEFT, 0) if traffic.patience is not None else None
             for reason, count in counts.items():
                 rejected[reason] = rejected.get(reason, 0) + count
-            beside = aside(service, traffic, meter.counted)
+            beside = aside(service.front_end, traffic, meter.counted)
             summaries.append(meter.summary(sum(counts.values()), settings.prefix_caching, beside, left))
             if interrupted:
                 break
@@ -346,7 +346,7 @@ def _pieces(
     rejected: dict[str, int],
 ) -> Iterator[Served]:
     """Run one replication, yielding what has finished."""
-    lag = travel(service, traffic)
+    lag = travel(service.front_end, traffic)
     if traffic.patience is not None:  # time of the front end that is counted aside passes for clients too
         waits = max(traffic.patience - (service.front_end - lag), lag + 1e-9)
         traffic = traffic.model_copy(update={"patience": waits})

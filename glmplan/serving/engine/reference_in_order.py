@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from glmplan.serving.engine.reference import SteppingEngine
+from typing import Any
 
 __all__ = ["go_through"]
 
 
-def go_through(engine: SteppingEngine) -> None:
+def go_through(engine: Any) -> None:
     """Blocks for all that runs, preempting while they are too few; those that wait are admitted only if nobody was.
 
     Parameters
     ----------
     engine : SteppingEngine
-        The replica; its step is formed.
+        The replica, which imports this; its step is formed.
 
     References
     ----------
