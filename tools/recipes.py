@@ -82,7 +82,7 @@ def kept_rows(rows: list[dict[str, str]]) -> dict[str, list[dict[str, str]]]:
         }  # fmt: skip
         if _PLACE.search(one["flags"]):
             continue
-        key = (model, one["engine"], one["checkpoint"], part, one["cards"])
+        key: tuple[str, ...] = (model, one["engine"], one["checkpoint"], part, one["cards"])
         before = best.get(key)
         better = before is None or (row["recommended"] == "yes" and before["_rank"] != "yes")
         if better:

@@ -109,7 +109,7 @@ def test_every_price_has_a_date_a_part_and_a_source(root):
 def test_every_delivery_time_is_of_a_part_of_the_catalogue_and_has_a_source():
     assert load_deliveries()
     for one in load_deliveries():
-        assert one.part in accelerator_names() and one.source.startswith("https://") and one.quote
+        assert one.part in accelerator_names() and one.source.startswith("https://") and one.note
 
 
 def test_every_measured_row_has_a_source_of_its_own_or_of_its_campaign(root):

@@ -139,7 +139,7 @@ class Delivery(Frozen):
     region: str = Field(min_length=1)
     date: str
     source: str = Field(min_length=1)
-    quote: str = ""
+    note: str = ""
 
     @model_validator(mode="after")
     def _is_a_range(self) -> Delivery:
