@@ -78,7 +78,6 @@ class Price(Frozen):
     date: str
     bound: Literal["", "low", "high"] = ""
     source: str = Field(min_length=1)
-    quote: str = ""
     given: bool = False
 
     @field_validator("date")
