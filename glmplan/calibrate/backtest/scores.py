@@ -181,7 +181,7 @@ def table_of(left_out: LeftOut, runs: Iterable[Run]) -> Table:
     left_out : LeftOut
         The errors.
     runs : iterable of Run
-        The runs; errors of runs that are not among them are dropped.
+        The runs; errors of runs and figures that are not among them are dropped.
 
     Returns
     -------
@@ -198,7 +198,11 @@ def table_of(left_out: LeftOut, runs: Iterable[Run]) -> Table:
             except GlmplanError:
                 continue
             place[run.id] = len(questions) - 1
-    rows = np.array([n for n, name in enumerate(left_out.run) if name in place], dtype=int)
+    # a figure that is set aside since the errors were made is no observation any more
+    pairs = enumerate(zip(left_out.run, left_out.figure, strict=True))
+    rows = np.array(
+        [n for n, (name, figure) in pairs if name in place and figure in questions[place[name]].run.observed], dtype=int
+    )
     where = np.array([place[left_out.run[n]] for n in rows], dtype=int)
     column = left_out.figure[rows]
     errors = [type(one)(one.mode, one.residual[rows], one.knowledge[rows]) for one in left_out.errors]
