@@ -73,9 +73,7 @@ def changes_of(solution: Solution, *, engines: bool = False) -> tuple[Looked, ..
     verdict = verdict_of(asked, first)
     if first.holding.terms.blocked is not None:
         return _once((*_other_checkpoints(solution), *_engines(solution)))
-    found: list[Looked] = list(_shorter(solution))
-    if verdict != "fits":
-        found += _roomier(solution, verdict)
+    found: list[Looked] = [*_shorter(solution), *_roomier(solution, verdict)]
     for make in (_cache, _kernels, _drafting, _other_layouts):
         found += list(make(solution))
     if verdict == "fits":
@@ -226,15 +224,13 @@ def _shorter(solution: Solution) -> Iterator[Looked]:
 
 def _roomier(solution: Solution, verdict: str) -> Iterator[Looked]:
     """The largest share of the memory that published launches give the engine, where its default does not do."""
-    asked = solution.asked
-    largest = load_memory_rule(asked.engine).largest_fraction
-    if not largest or asked.settings.memory_fraction is not None:
+    asked, largest = solution.asked, load_memory_rule(solution.asked.engine).largest_fraction
+    if verdict == "fits" or not largest or asked.settings.memory_fraction is not None:
         return
     other = _try(asked.but(settings=replace(asked.settings, memory_fraction=largest)), solution.options)
     if other is not None and _CLASS[verdict_of(other.asked, other.ranked[0])] < _CLASS[verdict]:
-        note = "nothing else may use these cards: as far as the engine's own recipes go"
-        words = f"--memory-fraction {largest:g}"
-        yield _change("memory", f"{largest:.0%} of the memory for the engine", words, other, note)
+        note, words = "nothing else may use these cards: as far as the engine's own recipes go", "--memory-fraction"
+        yield _change("memory", f"{largest:.0%} of the memory for the engine", f"{words} {largest:g}", other, note)
 
 
 def _cache(solution: Solution) -> Iterator[Looked]:

@@ -352,12 +352,9 @@ def _version(given: object, engine: str, assumed: list[str]) -> str | None:
 
 def _power_limit(given: object, machine: Machine, assumed: list[str]) -> float | None:
     """A power limit of each accelerator; none where it is the rating."""
-    if given is None:
-        return None
-    limit = read_watts(given, "--power-limit")
-    part = machine.accelerator
+    part, limit = machine.accelerator, None if given is None else read_watts(given, "--power-limit")
     check_limit(part, limit)
-    if limit == part.tdp:
+    if limit is None or limit == part.tdp:
         return None
     assumed.append(f"each {part.name} limited to {limit:g} W: as slow as it was measured to be under that limit")
     return limit

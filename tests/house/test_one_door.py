@@ -107,8 +107,8 @@ OTHER = {"cli.calibrate", "cli.predict", "cli.reproduce", "cli.serve", "facts.ar
          "readers.machines.this_machine", "report.hardware_page"}  # fmt: skip
 #: modules that read only what ships with the project, or what `glmplan calibrate` wrote
 SHIPPED = {
-    "facts.catalogue.names", "facts.catalogue.quotes", "facts.folders", "plan.evidence", "plan.hazards",
-    "prediction.effects", "serve.assets", "sheets.plan_book",
+    "facts.catalogue.deliveries", "facts.catalogue.names", "facts.catalogue.quotes", "facts.folders", "plan.evidence",
+    "plan.hazards", "prediction.effects", "serve.assets", "sheets.plan_book",
     "prediction.offloaded_machines", "prediction.usual_settings", "readers.models.checkpoints",
     "readers.runs.campaigns", "readers.runs.holdout", "readers.runs.hosts", "readers.runs.importers.start_up_table",
     "readers.runs.labels", "readers.runs.ledger", "readers.runs.settings",

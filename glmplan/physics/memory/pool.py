@@ -16,7 +16,7 @@ from glmplan.physics.memory.observed import MemoryFit, Spread, load_memory_fit
 from glmplan.physics.memory.pages import PagedLaunch, printed_tokens, shares_pages
 from glmplan.physics.memory.part import PartMemory
 from glmplan.physics.memory.ranks import RankMemory, StageMemory
-from glmplan.physics.memory.split import split_pool
+from glmplan.physics.memory.split import longest_held, requests_held, split_pool
 from glmplan.units import QUANTILE_90
 
 __all__ = [
@@ -252,8 +252,7 @@ def _by_kind(memory: RankMemory, part: PartMemory, seen: dict[str, Spread]) -> t
         kind = next(each for each in kinds if each in seen)
         wide = seen["several"].sd if kind != kinds[0] and "several" in seen else 0.0
         found.append((seen[kind].mean, max(seen[kind].sd, wide)))
-    one, more = found
-    return np.where(alone, one[0], more[0]), np.where(alone, one[1], more[1])
+    return np.where(alone, found[0][0], found[1][0]), np.where(alone, found[0][1], found[1][1])
 
 
 def _graphs(
@@ -309,8 +308,7 @@ def graph_estimate(memory: RankMemory, part: PartMemory, fit: MemoryFit) -> tupl
     """
     seen = fit.estimate.get(memory.settings.engine)
     if seen is None:
-        zero = np.zeros_like(np.asarray(memory.layout.tp, dtype=float))
-        return zero, zero
+        return (zero := np.zeros_like(np.asarray(memory.layout.tp, dtype=float))), zero
     return _by_kind(memory, part, seen)
 
 
@@ -580,8 +578,7 @@ def requests_that_fit(
         size = stage.request_bytes(whole)
         count = np.where(size > 0, np.floor(pool / np.where(size > 0, size, 1.0)), np.inf)
         if memory.split is not None and (stage.windows or stage.state.any()):
-            full, requests = split_pool(stage, pool, whole, memory.split)
-            count = np.where(size > 0, np.floor(np.minimum(full / whole, requests)), np.inf)
+            count = np.where(size > 0, requests_held(stage, pool, whole, memory.split), np.inf)
         least = np.minimum(least, np.where(stage.held, count, np.inf))
     return least * np.asarray(memory.layout.dp, dtype=float)
 
@@ -634,8 +631,7 @@ def largest_context(
     for stage, terms in zip(memory.stages, pools or stage_pools(memory, part, fit), strict=True):
         left = terms.pool + quantile * terms.deviation(quantile)
         if memory.split is not None and (stage.windows or stage.state.any()):
-            full, requests = split_pool(stage, left, np.ones_like(left), memory.split)
-            full = np.where(requests >= 1.0, np.where(stage.per_token > 0, full, np.inf), 0.0)
+            full = longest_held(stage, left, memory.split)
             least = np.minimum(least, np.where(stage.held, full, np.inf))
             continue
         room = left - stage.state

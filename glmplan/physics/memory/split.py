@@ -6,7 +6,7 @@ import numpy as np
 
 from glmplan.physics.memory.ranks import StageMemory
 
-__all__ = ["split_pool"]
+__all__ = ["longest_held", "requests_held", "split_pool"]
 
 
 def split_pool(
@@ -70,3 +70,62 @@ def split_pool(
         for window, _ in stage.windows:
             limit = np.minimum(limit, windows * full / np.minimum(context, float(window)))
     return full, limit
+
+
+def requests_held(
+    stage: StageMemory, pool: np.ndarray, context: np.ndarray, split: tuple[float, float, float]
+) -> np.ndarray:
+    """Whole requests that a split pool holds.
+
+    Parameters
+    ----------
+    stage, pool, context, split
+        As for `split_pool`.
+
+    Returns
+    -------
+    (n,) array
+        [-]
+
+    Examples
+    --------
+    >>> from glmplan.facts.catalogue.models import load_model
+    >>> from glmplan.physics.memory.ranks import rank_memory
+    >>> from glmplan.physics.memory.settings import MemorySettings
+    >>> from glmplan.physics.points import Layout
+    >>> model, told = load_model("gpt-oss-20b"), MemorySettings(engine="sglang", version="0.5.9")
+    >>> held = rank_memory(model, model.checkpoint("mxfp4"), layout=Layout(), kv="bf16", settings=told)
+    >>> requests_held(held.stages[0], np.array([1e10]), np.array([4096.0]), held.split).tolist()
+    [55.0]
+    """
+    full, requests = split_pool(stage, pool, context, split)
+    found: np.ndarray = np.floor(np.minimum(full / context, requests))
+    return found
+
+
+def longest_held(stage: StageMemory, pool: np.ndarray, split: tuple[float, float, float]) -> np.ndarray:
+    """The longest request that a split pool holds.
+
+    Parameters
+    ----------
+    stage, pool, split
+        As for `split_pool`.
+
+    Returns
+    -------
+    (n,) array
+        [token]; infinite where no layer keeps all tokens, 0 where the others do not hold one request.
+
+    Examples
+    --------
+    >>> from glmplan.facts.catalogue.models import load_model
+    >>> from glmplan.physics.memory.ranks import rank_memory
+    >>> from glmplan.physics.memory.settings import MemorySettings
+    >>> from glmplan.physics.points import Layout
+    >>> model, told = load_model("gpt-oss-20b"), MemorySettings(engine="sglang", version="0.5.9")
+    >>> held = rank_memory(model, model.checkpoint("mxfp4"), layout=Layout(), kv="bf16", settings=told)
+    >>> int(longest_held(held.stages[0], np.array([1e10]), held.split)[0])
+    226056
+    """
+    full, requests = split_pool(stage, pool, np.ones_like(pool), split)
+    return np.where(requests >= 1.0, np.where(stage.per_token > 0, full, np.inf), 0.0)
