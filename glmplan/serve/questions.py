@@ -125,6 +125,8 @@ class _ArrivalsQuestion(PlanQuestion):
     input_cv: Amount | None = Field(None, description="Log-normal prompts with this coefficient of variation.")
     output_cv: Amount | None = Field(None, description="Log-normal answers with this coefficient of variation.")
     think: Quantity | None = Field(None, description="Mean pause of a user, such as '2 s'.")
+    patience: Quantity | None = Field(None, description="Time after which a client that has no token yet leaves.")
+    urgent: Amount | None = Field(None, description="Share of requests that go before the others, with order priority.")
     shared_prefix: Whole | None = Field(None, description="Tokens at the head of each prompt that are the same.")
     turns: Whole | None = Field(None, description="Mean turns of a session.")
     tool_wait: Quantity | None = Field(None, description="Mean pause between the turns of a session.")

@@ -12,8 +12,8 @@ from glmplan.sheets.summary_page import Edition
 
 __all__ = ["write_sources"]
 
-_PRICES = ("Price of", "Amount", "Currency", "For", "Date", "Contains", "Source", "What it says")
-_WIDTHS = (22, 14, 12, 26, 12, 44, 70, 50)
+_PRICES = ("Price of", "Amount", "Currency", "For", "Date", "Contains", "Source", "Term")
+_WIDTHS = (22, 14, 12, 26, 12, 44, 70, 24)
 
 
 def write_sources(book: Book, options: tuple[Option, ...], edition: Edition, load: tuple[int, int, int]) -> None:
@@ -89,7 +89,7 @@ def _prices(options: tuple[Option, ...]) -> Iterator[tuple[object, ...]]:
         lines = option.purchase.lines if option.purchase is not None else ()
         for quoted in (*(one.quotation for one in lines), option.rent):
             for one in () if quoted is None else quoted.entries:
-                yield (one.part, one.price, one.currency, one.per, one.date, one.contains, one.source, one.quote)
+                yield (one.part, one.price, one.currency, one.per, one.date, one.contains, one.source, one.term)
 
 
 def _warnings(option: Option, load: tuple[int, int, int]) -> Iterator[tuple[str, ...]]:

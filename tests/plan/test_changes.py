@@ -143,6 +143,6 @@ def test_a_larger_share_of_the_memory_is_tried_before_more_is_bought_and_not_whe
     assert answer.verdict == "does_not_fit"
     [change] = [one for one in answer.changes if one.name == "memory"]
     assert change.ask == "--memory-fraction 0.97" and change.verdict in ("tight", "fits")
-    assert change.held >= 1.0
+    assert change.pool_tokens >= 2560  # a whole request in the mean
     typed = fit_answer(Words("qwen3-30b-a3b-2507-fp8", "1xrtx-5090", users="4", memory_fraction="0.93"))
     assert not [one for one in typed.changes if one.name == "memory"]
