@@ -105,6 +105,7 @@ def _coverage(found: Accuracy) -> Any:
     import altair as alt
 
     table, values = found.table, []
+    lowest = 60.0
     for mode in MODES:
         for dimension, groups in table.groups.items():
             for group in np.unique(groups):
@@ -112,8 +113,8 @@ def _coverage(found: Accuracy) -> Any:
                 if mine.sum() >= LARGE:
                     share = 100 * float(table.inside[mode][mine].mean())
                     values.append({"left out": mode, "by": dimension, "group": str(group), "coverage": share})
-    # every group stands on the axis, also the least covered
-    lowest = min([60.0, *(5.0 * np.floor(one["coverage"] / 5.0) for one in values)])
+                    # every group stands on the axis, also the least covered
+                    lowest = min(lowest, 5.0 * (share // 5.0))
     spots = (
         rows_chart(values)
         .mark_tick(thickness=2)
