@@ -201,10 +201,11 @@ def _forms(secret: str) -> Iterator[str]:
     written = [secret, quote(secret, safe=""), quote_plus(secret), json.dumps(secret)[1:-1], html.escape(secret)]
     written += [repr(secret)[1:-1], raw.hex()]
     for shift in range(3):
-        # where a longer text is written in base64, the letters depend on what stands before; the edges are left out
+        # where a longer text is written in base64, the letters depend on what stands before and after: its edges are
+        # left out, but not of a text that ends with the secret
         for encode in (base64.b64encode, base64.urlsafe_b64encode):
-            coded = encode(bytes(shift) + raw).decode().rstrip("=")
-            written.append(coded[(8 * shift + 5) // 6 :][: -1 or None])
+            whole = encode(bytes(shift) + raw).decode()[(8 * shift + 5) // 6 :]
+            written += [whole, whole.rstrip("=")[:-1]]
     yield from {form.lower() for form in written if len(form) >= _LEAST}
 
 

@@ -1,5 +1,6 @@
 """The command against server processes that do harm: it ends, it tells, it keeps secrets, and nothing is false."""
 
+import base64
 import csv
 import json
 import os
@@ -14,6 +15,8 @@ from pathlib import Path
 
 import pytest
 from hostile_server import writings
+
+from glmplan.measure.outside import Outside
 
 CLI = [sys.executable, "-c", "from glmplan.cli import main; main()", "validate"]
 KEY = "sk-proj-A1b2C3d4/E5f6+G7h8i9J0"
@@ -238,3 +241,9 @@ def test_files_that_could_not_be_written_are_no_success(tmp_path):
     with hostile("") as url:
         code, _, complained, _ = validated(url, out, *QUICK)
     assert code == 1 and "report.html" in complained and (out / "record.json").exists()
+
+
+@pytest.mark.parametrize("login", ["user:pAssw0rdX", "user:pAssw0rdXY", "user:pAssw0rdXYZ"])
+def test_a_login_in_base64_leaves_no_letter_behind(login):
+    said = Outside([login]).clean(f"rejected: Basic {base64.b64encode(login.encode()).decode()} of nobody")
+    assert said == "rejected: Basic *** of nobody"

@@ -18,6 +18,7 @@ from glmplan.physics.kernels.state_counts import (
     recurrent_decode_work,
     recurrent_prefill_work,
 )
+from glmplan.physics.kernels.utilisation import KernelWork
 
 __all__ = ["state_campaigns"]
 
@@ -26,6 +27,14 @@ _LEAST_DELTA, _LEAST_KIMI, _LEAST_EXCHANGE = 60, 30, 24
 #: they hold the convolution too
 _KIMI_DECODE = ("fused_recurrent_kda", "fused_recurrent_kda_packed_decode", "fused_sigmoid_gating_delta_rule_update")
 _KIMI_PREFILL = ("chunk_kda", "chunk_kda_with_fused_gate", "flashkda_fwd")
+
+
+def _in_bf16(part: str, named: tuple[str, str, str], work: KernelWork, seconds: np.ndarray, points: int) -> Campaign:
+    kernel, engine, backend = named
+    return Campaign(
+        part=part_named(part) or part, kernel=kernel, engine=engine, precision="bf16", backend=backend, compute="bf16",
+        work=work, seconds=seconds, resident=np.asarray(work.bytes), points=points,
+    )  # fmt: skip
 
 
 def _delta_rule(root: Path, part: str) -> Iterator[Campaign]:
@@ -47,18 +56,7 @@ def _delta_rule(root: Path, part: str) -> Iterator[Campaign]:
                     kernel, work = "recurrent-decode", recurrent_decode_work(t["batch_size"], **shape)
                 else:
                     kernel, work = "recurrent-prefill", recurrent_prefill_work(t["batch_size"], tokens, **shape)
-                yield Campaign(
-                    part=part_named(part) or part,
-                    kernel=kernel,
-                    engine=f"{engine} {version}",
-                    precision="bf16",
-                    backend=backend,
-                    compute="bf16",
-                    work=work,
-                    seconds=t["latency"] * 1e-3,
-                    resident=np.asarray(work.bytes),
-                    points=points,
-                )
+                yield _in_bf16(part, (kernel, f"{engine} {version}", backend), work, t["latency"] * 1e-3, points)
 
 
 def _kimi_delta(root: Path, part: str) -> Iterator[Campaign]:
@@ -77,18 +75,7 @@ def _kimi_delta(root: Path, part: str) -> Iterator[Campaign]:
                     kernel, work = "kda-decode", recurrent_decode_work(t["batch_size"], queries=t["seq_len"], **shape)
                 else:
                     kernel, work = "kda-prefill", recurrent_prefill_work(t["batch_size"], t["seq_len"], **shape)
-                yield Campaign(
-                    part=part_named(part) or part,
-                    kernel=kernel,
-                    engine=f"{engine} {version}",
-                    precision="bf16",
-                    backend=backend,
-                    compute="bf16",
-                    work=work,
-                    seconds=t["latency"] * 1e-3,
-                    resident=np.asarray(work.bytes),
-                    points=points,
-                )
+                yield _in_bf16(part, (kernel, f"{engine} {version}", backend), work, t["latency"] * 1e-3, points)
 
 
 def _exchange(root: Path, part: str) -> Iterator[Campaign]:
