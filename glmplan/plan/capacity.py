@@ -16,8 +16,10 @@ from glmplan.plan.engine_limits import Terms
 from glmplan.plan.question import Asked
 from glmplan.units import QUANTILE_90
 
-__all__ = ["LOW", "Holding", "Ranks", "contexts_of", "settings_of", "stage_ranks"]
+__all__ = ["LOW", "MAY_START", "Holding", "Ranks", "contexts_of", "settings_of", "stage_ranks"]
 
+#: what is said of a plan that lacks no more than what is uncertain of its memory
+MAY_START = "but is within the uncertainty of memory (it may start; measure it)"
 #: standard deviations from the mean to the low end of a 90 % interval [-]
 LOW = -QUANTILE_90
 
@@ -50,9 +52,11 @@ class Holding:
         What one full-length request lacks on the rank that limits; 0 or less when it fits, [B]
     short_low : float
         The same at the low end of the pool, [B]
-    over : float
+    short_high : float
+        The same at the high end of the pool, [B]
+    over, over_low : float
         By how much the fullest rank with its pool and what runs beside it holds more than its memory, as where a
-        launch is told too large a share; 0 or less where it does not, [B]
+        launch is told too large a share, mean and low end; 0 or less where it does not, [B]
     """
 
     terms: Terms
@@ -70,7 +74,9 @@ class Holding:
     held_low: float
     short: float
     short_low: float
+    short_high: float
     over: float = 0.0
+    over_low: float = 0.0
 
     def __repr__(self) -> str:
         return f"<Holding {self.terms.name}: {self.verdict}, pool {self.pool:,.0f} tokens, {self.held:.4g} requests>"
@@ -79,6 +85,16 @@ class Holding:
     def lacking(self) -> float:
         """What the rank that limits lacks, for one full-length request or for what runs beside the pool, [B]"""
         return max(self.short, self.over)
+
+    @property
+    def spread(self) -> float:
+        """By how much less it may lack: from the mean to the favourable end of the 90 % interval, [B]"""
+        return self.lacking - max(self.short_high, self.over_low)
+
+    @property
+    def may_start(self) -> bool:
+        """Whether it does not fit in the mean, but would at the favourable end of the 90 % interval."""
+        return self.terms.blocked is None and self.lacking > 0 >= max(self.short_high, self.over_low)
 
     @property
     def verdict(self) -> str:
@@ -212,6 +228,7 @@ class _Arrays:
     held_low: np.ndarray
     short: np.ndarray
     short_low: np.ndarray
+    short_high: np.ndarray
 
     def at(self, place: int, terms: Terms) -> Holding:
         pool, servers = self.pool, terms.replicas
@@ -231,7 +248,9 @@ class _Arrays:
             held_low=servers * float(self.held_low[place]),
             short=float(self.short[place]),
             short_low=float(self.short_low[place]),
+            short_high=float(self.short_high[place]),
             over=float(pool.over[place]),
+            over_low=float(pool.over_low[place]),
         )
 
 
@@ -242,6 +261,18 @@ def _arrays(asked: Asked, memory: RankMemory, part: PartMemory) -> _Arrays:
     longest, longest_low = (largest_context(memory, part, quantile=one, pools=pools) for one in (0.0, LOW))
     full = float(asked.full_request)
     need = np.max([np.where(stage.held, stage.request_bytes(full), 0.0) for stage in memory.stages], axis=0)
+    short = _short(need, pool.bytes, longest, asked.full_request)
+    short_high = short
+    if (short > 0).any():  # only then anybody asks for the favourable end
+        longest_high = largest_context(memory, part, quantile=-LOW, pools=pools)
+        most = np.min(
+            [
+                np.where(stage.held, terms.pool - LOW * terms.deviation(1.0), np.inf)
+                for stage, terms in zip(memory.stages, pools, strict=True)
+            ],
+            axis=0,
+        )
+        short_high = _short(need, most, longest_high, asked.full_request)
     return _Arrays(
         memory=memory,
         part=part,
@@ -250,8 +281,9 @@ def _arrays(asked: Asked, memory: RankMemory, part: PartMemory) -> _Arrays:
         longest_low=longest_low,
         held=requests_that_fit(memory, part, length, pools=pools),
         held_low=requests_that_fit(memory, part, length, quantile=LOW, pools=pools),
-        short=_short(need, pool.bytes, longest, asked.full_request),
+        short=short,
         short_low=_short(need, pool.bytes + LOW * pool.sd, longest_low, asked.full_request),
+        short_high=short_high,
     )
 
 

@@ -221,6 +221,12 @@ def _cards(best: Holding) -> str:
     return f"each of cards {shown} (stage {best.stage})" if len(ranks) > 1 else f"card {shown} (stage {best.stage})"
 
 
+def _perhaps(best: Holding) -> str:
+    """What is said of a plan that lacks no more than what is uncertain."""
+    uncertain = f", within the uncertainty of {best.spread / GIB:.1f} GiB (it may start; measure it),"
+    return uncertain if best.may_start else ""
+
+
 def _headline(solution: Solution, verdict: str) -> str:
     asked, best = solution.asked, solution.best
     idle = asked.machine.count - best.terms.accelerators
@@ -230,10 +236,11 @@ def _headline(solution: Solution, verdict: str) -> str:
     length = f"{asked.full_request:,} tokens"
     if verdict == "does_not_fit" and best.short <= 0:
         lack = f"graphs and activations lack {best.over / GIB:.1f} GiB beside the pool on {_cards(best)}"
+        lack += _perhaps(best)
         return f"does not fit: {lack} in the best layout, {best.terms.name}; give the launch a smaller share of memory"
     if verdict == "does_not_fit":
         lack = f"{best.short / GIB:.1f} GiB short on {_cards(best)} for one request of {length}"
-        return f"does not fit: {lack} in the best layout, {best.terms.name}"
+        return f"does not fit: {lack}{_perhaps(best)} in the best layout, {best.terms.name}"
     if verdict == "tight" and best.verdict == "tight":
         lack = f"{best.short_low / GIB:.1f} GiB short on {_cards(best)}"
         return (

@@ -417,6 +417,11 @@ class AnswerRecord:
     traffic: str = ""
     runs: tuple[TrafficRun, ...] = ()
 
+    @property
+    def may_start(self) -> bool:
+        """Whether it does not fit in the mean, but would at the favourable end of the interval of memory."""
+        return self.verdict == "does_not_fit" and self.holding is not None and self.holding.may_start
+
     def to_frame(self, table: str = "users") -> pd.DataFrame:
         """A table of the answer: ``users``, ``memory``, ``layouts``, ``changes`` or ``warnings``.
 

@@ -404,7 +404,8 @@ def _why(asked: Asked, holdings: list[Holding], speeds: dict[int, _Speed], place
     if one.terms.blocked is not None:
         return f"does not run: {one.terms.blocked.title}"
     if one.verdict == "does_not_fit":
-        return f"{one.lacking / GIB:.1f} GiB short on each card of stage {one.stage}"
+        perhaps = ", within the uncertainty" if one.may_start else ""
+        return f"{one.lacking / GIB:.1f} GiB short on each card of stage {one.stage}{perhaps}"
     if one.verdict == "tight" and best.verdict == "fits":
         return "one full-length request fits only if the engine takes no more than its mean"
     if place not in speeds or first not in speeds:

@@ -9,7 +9,7 @@ import numpy as np
 from glmplan.errors import DoesNotFit, SpecError, UnknownFact
 from glmplan.facts.engines.defaults import block_tokens, engine_defaults
 from glmplan.physics.blocks.features import mixers_of
-from glmplan.plan.capacity import Holding
+from glmplan.plan.capacity import MAY_START, Holding
 from glmplan.plan.question import Asked, Words, read_words
 from glmplan.plan.ranking import deployment_of, load_of, typical_users
 from glmplan.plan.search import Solution, solve
@@ -94,7 +94,8 @@ def chosen(asked: Asked, solution: Solution | None = None) -> Holding:
     if best.terms.blocked is not None:
         raise DoesNotFit(f"{what} does not run with {asked.engine}: {best.terms.blocked.title}")
     if best.verdict == "does_not_fit":
-        raise DoesNotFit(f"{what} does not fit {asked.machine.text}: `glmplan fit` shows what is short")
+        perhaps = f", {MAY_START}" if best.may_start else ""
+        raise DoesNotFit(f"{what} does not fit {asked.machine.text}{perhaps}: `glmplan fit` shows what is short")
     if solution.ranked[0].alone == 0.0:
         why = solution.ranked[0].unknown or f"the speed of {asked.machine.accelerator.name} is not published"
         raise UnknownFact(f"{why}: nothing can be predicted")

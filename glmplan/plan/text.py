@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from glmplan.prediction.predict import Figure
 
-__all__ = ["LEAST_WIDTH", "LIMITS", "VERDICTS", "WIDTH", "number", "paragraph", "span", "wrapped"]
+__all__ = ["LEAST_WIDTH", "LIMITS", "VERDICTS", "WIDTH", "number", "paragraph", "span", "verdict_words", "wrapped"]
 
 #: columns of a page where nobody says how wide it is [-]
 WIDTH = 100
@@ -17,6 +17,29 @@ WIDTH = 100
 LEAST_WIDTH = 60
 VERDICTS = {"fits": "FITS", "tight": "TIGHT", "does_not_fit": "DOES NOT FIT", "unknown": "UNKNOWN"}
 LIMITS = {"kv": "KV", "tpot": "TPOT", "queue": "queue", "hazard": "hazard"}
+
+
+def verdict_words(verdict: str, may_start: bool) -> str:
+    """Write a verdict for a cell of a table.
+
+    Parameters
+    ----------
+    verdict : str
+        ``fits``, ``tight``, ``does_not_fit`` or ``unknown``.
+    may_start : bool
+        Whether what is short is within the uncertainty of memory.
+
+    Returns
+    -------
+    str
+        Its words.
+
+    Examples
+    --------
+    >>> verdict_words("does_not_fit", True), verdict_words("tight", False)
+    ('does not fit, may start', 'tight')
+    """
+    return verdict.replace("_", " ") + ", may start" * may_start
 
 
 def number(value: float) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from glmplan.plan.text import LIMITS, number
+from glmplan.plan.text import LIMITS, number, verdict_words
 from glmplan.report.considered import Considered, considered, month_lines, row_at
 from glmplan.report.decision_plots import cost_drawing, fullest, machine_drawing, memory_drawing, users_drawing
 from glmplan.report.decision_proof import assumptions, checks, evidence, risks
@@ -273,7 +273,7 @@ def _option(one: Considered, load: int | None) -> list[str]:
     each = None if load is None else one.per_million(load)
     paid = one.paid
     return [
-        record["verdict"].replace("_", " "),
+        verdict_words(record["verdict"], record["may_start"]),
         record["plan"]["layout"] if record["plan"] else "",
         f"{asked['engine']} {asked['engine_version'] or ''}".strip(),
         f"{record['safe']['users']:,}" if record["safe"] else "unknown",

@@ -72,6 +72,7 @@ def fit_record(answer: FitAnswer) -> dict[str, Any]:
     return {
         "schema": SCHEMA,
         "verdict": answer.verdict,
+        "may_start": answer.may_start,
         "headline": answer.headline,
         "reasons": list(answer.reasons),
         "unknown": list(answer.unknown),

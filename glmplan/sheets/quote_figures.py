@@ -11,6 +11,7 @@ import numpy as np
 from glmplan.errors import GlmplanError, SpecError
 from glmplan.plan.answer import FitAnswer
 from glmplan.plan.ask import fit, predict
+from glmplan.plan.text import verdict_words
 from glmplan.prediction.predict import Prediction
 from glmplan.readers.machines.resolve import resolve_machine
 from glmplan.sheets.quote_cells import Named, machine_in
@@ -172,7 +173,7 @@ class Quoted:
     def _of_plan(self, named: Named, answered: Answered, remarks: list[str]) -> dict[int, Any]:
         answer = answered.answer
         assert answer is not None
-        found: dict[int, Any] = {1: answer.verdict.replace("_", " ")}
+        found: dict[int, Any] = {1: verdict_words(answer.verdict, answer.may_start)}
         if answer.verdict == "does_not_fit":
             remarks.append(answer.headline)
         share = -(-self.users // named.machines)

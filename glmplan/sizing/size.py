@@ -16,6 +16,7 @@ from heapq import heappop, heappush
 from glmplan.errors import GlmplanError
 from glmplan.physics.blocks.storage import checkpoint_bytes
 from glmplan.plan.ask import Deployed, deployment, kept, predict, safe
+from glmplan.plan.capacity import MAY_START
 from glmplan.plan.ranking import predicted, typical_users
 from glmplan.plan.service import Described, service_of
 from glmplan.plan.simulator_inputs import inputs_of
@@ -199,7 +200,9 @@ def _planned(search: _Search, one: Candidate) -> Iterator[_Unit]:
 
 def _short(reason: str) -> str:
     """A reason without the machine that it names."""
-    return "does not fit" if "does not fit" in reason else reason
+    if "does not fit" not in reason:
+        return reason
+    return f"does not fit, {MAY_START}" if MAY_START in reason else "does not fit"
 
 
 def _plan(search: _Search, one: Candidate, word: str, engine: str | None) -> _Unit | None:

@@ -60,6 +60,9 @@ class KvPool:
     over : array
         By how much the fullest rank with its pool and everything that runs beside it holds more than its memory; 0 or
         less where it does not, [B]
+    over_low : array
+        The same at the low end of its 90 % interval: what is counted against the pool takes as little as launches
+        were seen to take, and so do the graphs, [B]
     """
 
     bytes: np.ndarray
@@ -73,6 +76,7 @@ class KvPool:
     printed_low: np.ndarray
     printed_high: np.ndarray
     over: np.ndarray
+    over_low: np.ndarray
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -505,9 +509,12 @@ def kv_pool(
             rows += [np.where(stage.held, one, np.inf) for one in (usable, printed)]
         beside = terms.context + np.maximum(terms.remainder, 0.0) + terms.graphs + stage.activation
         held = stage.weight_bytes + beside + np.maximum(terms.pool, 0.0)
-        rows.append(np.where(stage.held, held - part.total, -np.inf))
+        # what takes less of the memory leaves as much more to the pool, which is why only what no pool had counts
+        less = QUANTILE_90 * terms.deviation(1.0)
+        least = held + np.maximum(np.minimum(terms.pool, 0.0), -less) - QUANTILE_90 * terms.graphs_sd
+        rows += [np.where(stage.held, one - part.total, -np.inf) for one in (held, least)]
         found.append(tuple(rows))
-    rooms, sds, means, print_mean, lows, print_low, highs, print_high, over = (
+    rooms, sds, means, print_mean, lows, print_low, highs, print_high, over, over_low = (
         np.stack(column) for column in zip(*found, strict=True)
     )
     # a stage without a growing cache (recurrent layers only) limits by its bytes
@@ -520,7 +527,7 @@ def kv_pool(
     said = [np.where(np.isfinite(one.min(axis=0)), one.min(axis=0), 0.0) for one in (print_mean, print_low, print_high)]
     return KvPool(
         rooms[pick], least[0] * fits, least[1], least[2], sds[pick], stage_index, fits, said[0] * fits, said[1],
-        said[2], over.max(axis=0),
+        said[2], over.max(axis=0), over_low.max(axis=0),
     )  # fmt: skip
 
 

@@ -10,6 +10,8 @@ import { drawCompare } from "./compare.js";
 import { picture, save } from "./export.js";
 
 const WORDS = { fits: "Fits", tight: "Fits, but tight", does_not_fit: "Does not fit", unknown: "Not known" };
+/** The verdict in words; a plan that is short by less than is uncertain of memory says so. */
+const wordsOf = (one) => WORDS[one.verdict] + (one.may_start ? ", but may start" : "");
 const LIMITS = { kv: "KV cache", tpot: "speed of each user", queue: "waiting", hazard: "a hazard" };
 const MARKS = { fits: "✓", tight: "!", does_not_fit: "✕", unknown: "?" };
 
@@ -77,7 +79,7 @@ function figure(name, big, unit, sub) {
 function showAnswer(users) {
   const { verdict, question } = answer;
   at("verdict").dataset.verdict = verdict;
-  at("verdict-title").replaceChildren(el("span", { "aria-hidden": "true", text: MARKS[verdict] }), ` ${WORDS[verdict]}`);
+  at("verdict-title").replaceChildren(el("span", { "aria-hidden": "true", text: MARKS[verdict] }), ` ${wordsOf(answer)}`);
   at("headline").textContent = [answer.headline, ...answer.reasons].join(". ");
   const one = answer.users.find((row) => row.users === 1);
   const all = answer.users.find((row) => row.users === users);
@@ -96,8 +98,8 @@ function showAnswer(users) {
   const price = figure("A month", "…", "", "\u00a0");
   price.id = "price-figure";
   at("figures").replaceChildren(...figures, price);
-  at("status").textContent = `${WORDS[verdict]}. ${answer.headline}`;
-  document.title = `${question.model} on ${question.on}: ${WORDS[verdict].toLowerCase()} · glmplan`;
+  at("status").textContent = `${wordsOf(answer)}. ${answer.headline}`;
+  document.title = `${question.model} on ${question.on}: ${wordsOf(answer).toLowerCase()} · glmplan`;
   drawCurve(at("curve"), at("curve-table"), answer.users, answer.safe?.users, users);
   drawMemory(at("memory"), answer);
   warnings();
@@ -287,7 +289,7 @@ at("export-json").addEventListener("click", () => save("glmplan.json", JSON.stri
 at("export-png").addEventListener("click", async () => {
   const { question } = answer;
   const drawings = [...document.querySelectorAll("#curve svg, #even svg, #memory svg, #links svg")];
-  save("glmplan.png", await picture(`${question.model} ${question.checkpoint} on ${question.on}: ${WORDS[answer.verdict].toLowerCase()}`, [answer.headline, answer.safe ? `safe users: ${answer.safe.users}` : ""], drawings));
+  save("glmplan.png", await picture(`${question.model} ${question.checkpoint} on ${question.on}: ${wordsOf(answer).toLowerCase()}`, [answer.headline, answer.safe ? `safe users: ${answer.safe.users}` : ""], drawings));
 });
 at("export-xlsx").addEventListener("click", async () => {
   said("The workbook is made …");
