@@ -199,6 +199,8 @@ def machine_in(text: object, part_number: object, count: float | None, known: di
         return Named(host, number)
     part = _by_number(part_number) or _by_number_in(text)
     part = part or _by_words(text)
+    if re.match(r"\d+x", part) or part in host_names():  # a node; its number says what is in it
+        return Named(part, number)
     times = _TIMES.search(str(text or ""))
     if times is not None and int(times[1]) > 0:
         return Named(f"{int(times[1])}x{part}", number)

@@ -6,6 +6,7 @@ import unicodedata
 from dataclasses import dataclass
 from functools import lru_cache
 
+from glmplan.errors import SpecError
 from glmplan.facts.files import read_entries, read_toml
 from glmplan.facts.folders import data_folder
 
@@ -61,21 +62,31 @@ def _plain(text: str) -> str:
 
 @lru_cache(maxsize=1)
 def part_numbers() -> dict[str, str]:
-    """Part numbers of cards.
+    """Part numbers of cards and of nodes with their accelerators.
 
     Returns
     -------
     dict of str to str
-        Number without signs, in small letters → catalogue name.
+        Number without signs, in small letters → name of an accelerator, or a machine as ``--on`` takes it.
+
+    Raises
+    ------
+    SpecError
+        If an entry names neither, or both.
 
     Examples
     --------
-    >>> part_numbers()["9002g1330080000"]
-    'l40s'
+    >>> part_numbers()["9002g1330080000"], part_numbers()["sysa22ganbrt"]
+    ('l40s', '8xb200-sxm')
     """
     path = data_folder("hardware_db") / "quotes" / "skus.toml"
-    found = read_entries(path, "skus", {"number", "accelerator"})
-    return {plain_words(one["number"]).replace(" ", ""): one["accelerator"] for one in found}
+    found = {}
+    for one in read_entries(path, "skus", {"number", "accelerator", "on"}):
+        named = [one[kind] for kind in ("accelerator", "on") if kind in one]
+        if len(named) != 1:
+            raise SpecError("names one accelerator or one machine", file=path, field="skus", value=one["number"])
+        found[plain_words(one["number"]).replace(" ", "")] = named[0]
+    return found
 
 
 @lru_cache(maxsize=1)
