@@ -52,7 +52,7 @@ def make_environment(folder: Path) -> Path:
     return python
 
 
-def write_model(folder: Path) -> None:
+def write_model(folder: Path, config: dict[str, object] | None = None) -> None:
     """Write a config and a tokenizer; the weights are made up by the engine itself."""
     tokens, merges = vocabulary()
     end = len(tokens) - 1
@@ -69,7 +69,7 @@ def write_model(folder: Path) -> None:
     }
     settings = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": tokens[end], "bos_token": tokens[end]}
     for name, content in {
-        "config.json": CONFIG | named,
+        "config.json": (config or CONFIG) | named,
         "tokenizer.json": tokenizer,
         "tokenizer_config.json": settings,
         "generation_config.json": {"eos_token_id": end},
@@ -78,7 +78,9 @@ def write_model(folder: Path) -> None:
 
 
 @contextmanager
-def vllm_server(python: Path, model: Path, *, port: int, log: Path, patience: float = 300.0) -> Iterator[str]:
+def vllm_server(
+    python: Path, model: Path, *, port: int, log: Path, patience: float = 300.0, more: tuple[str, ...] = ()
+) -> Iterator[str]:
     """Start vLLM's own API server and yield its base address."""
     # the wheel's `vllm` script looks for a distribution of that name, so the server is started as a module
     command: list[str | Path] = [
@@ -91,7 +93,7 @@ def vllm_server(python: Path, model: Path, *, port: int, log: Path, patience: fl
         "random",
     ]
     command += ["--load-format", "dummy", "--dtype", "bfloat16", "--max-model-len", "2048", "--max-num-seqs", "16"]
-    command += ["--host", "127.0.0.1", "--port", str(port), "--no-enable-prefix-caching"]
+    command += ["--host", "127.0.0.1", "--port", str(port), "--no-enable-prefix-caching", *more]
     environment = os.environ | {"VLLM_CPU_KVCACHE_SPACE": "1", "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
     with open(log, "wb") as heard:
         process = subprocess.Popen(command, stdout=heard, stderr=subprocess.STDOUT, env=environment)
