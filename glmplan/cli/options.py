@@ -153,6 +153,9 @@ Routing = Annotated[
 PrefillReplicas = Annotated[
     int | None, typer.Option(min=0, max=10_000, help="Replicas that only prefill and hand over.")
 ]
+Disaggregated = Annotated[
+    str | None, typer.Option(help="Servers of the layout for prompts and for decoding, as in 1:3, over the own links.")
+]
 TransferBandwidth = Annotated[
     str | None, typer.Option("--transfer", help="Bandwidth of the hand-over, such as '50 GB/s'.")
 ]
@@ -248,6 +251,7 @@ class DeploymentOptions:
 
     engine: EngineName = None
     layout: LayoutOptions = LayoutOptions()
+    disaggregated: Disaggregated = None
     context: Context = None
     eager: Eager = False
     mtp: Mtp = None

@@ -73,6 +73,7 @@ class Question(TypedDict, total=False):
     ep: int | str | None
     dcp: int | str | None
     replicas: int | str | None
+    disaggregated: str | None
     context: int | str | None
     input: int | str | None
     output: int | str | None

@@ -8,6 +8,7 @@ from glmplan.facts.engines.kernels import sparse_capabilities, sparse_words
 from glmplan.facts.engines.walls import load_engine
 from glmplan.physics.blocks.features import is_indexed
 from glmplan.plan.capacity import Holding
+from glmplan.plan.disaggregation import kinds_of_servers
 from glmplan.plan.question import Asked
 from glmplan.plan.recipe_words import with_recipe
 
@@ -52,6 +53,8 @@ def launch_command(asked: Asked, holding: Holding, context: int) -> tuple[tuple[
     }
     words, notes = with_recipe(asked, holding, *makers[asked.engine](asked, holding, context))
     terms = holding.terms
+    if terms.prefill:
+        notes = (*kinds_of_servers(asked, terms), *notes)
     if terms.replicas > 1:
         own = f"{terms.server} accelerators" if terms.server > 1 else "one accelerator"
         notes = (f"start it {terms.replicas} times, each on {own} of its own, behind a router", *notes)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from glmplan.errors import SpecError
 from glmplan.facts.engines.walls import load_engine
 from glmplan.plan.degrees import DEGREES, experts_of, heads_problem
+from glmplan.plan.disaggregation import check_apart
 from glmplan.plan.offloaded import experts_on_host
 from glmplan.plan.question import Asked
 
@@ -32,7 +33,7 @@ def layouts(asked: Asked) -> tuple[list[tuple[int, int, int, int, int]], list[st
     Raises
     ------
     SpecError
-        If the degrees that were given leave no layout.
+        If the degrees that were given leave no layout, or the engine has no servers for prompts alone.
 
     Examples
     --------
@@ -41,6 +42,7 @@ def layouts(asked: Asked) -> tuple[list[tuple[int, int, int, int, int]], list[st
     >>> (2, 3, 1, 1, 1) in found, (1, 6, 1, 1, 1) in found, left_out
     (True, True, ['TP3, TP5, TP6: does not divide the 64 attention heads of glm-5.1'])
     """
+    check_apart(asked)
     model, count = asked.model, asked.machine.count
     experts = experts_of(model)
     depth = len(model.layer_names)

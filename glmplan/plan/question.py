@@ -50,6 +50,8 @@ class Words:
         Formats and engine.
     tp, pp, dp, ep, dcp, replicas : str or None
         Layout, and servers of that layout.
+    disaggregated : str or None
+        Servers that compute prompts and servers that decode, as in ``1:3``.
     context, input, output : str or None
         Lengths.
     users : str or None
@@ -80,6 +82,7 @@ class Words:
     ep: int | str | None = None
     dcp: int | str | None = None
     replicas: int | str | None = None
+    disaggregated: str | None = None
     context: int | str | None = None
     input: int | str | None = None
     output: int | str | None = None
@@ -113,6 +116,8 @@ class Asked:
         KV cache format.
     tp, pp, dp, ep, dcp, replicas : int or None
         Layout, and servers of that layout, [-]
+    prefill : int
+        Of the servers, how many only compute prompts and hand keys and values over (disaggregation), [-]
     context : int or None
         Longest sequence that must fit, [token]
     input_tokens, output_tokens : int
@@ -165,6 +170,7 @@ class Asked:
     calibration: str | None = None
     cached_tokens: int = 0
     power_limit: float | None = None
+    prefill: int = 0
 
     def __repr__(self) -> str:
         lengths = f"{self.input_tokens:,} tokens in and {self.output_tokens:,} out"
@@ -284,6 +290,7 @@ def read_words(words: Words) -> Asked:
         assumed += remarks_on(choice.model, checkpoint)
     kv = _kv(_text("--kv", words.kv), engine)
     degrees = {name: _whole(f"--{name}", getattr(words, name)) for name in DEGREES}
+    prefill = _apart(_text("--disaggregated", words.disaggregated), degrees)
     context = _whole("--context", words.context)
     if context is not None and context > choice.model.max_context:
         message = f"is beyond the {choice.model.max_context:,} tokens that {choice.model.name} can read"
@@ -321,6 +328,7 @@ def read_words(words: Words) -> Asked:
         notes=choice.notes,
         calibration=_calibration(words.calibration),
         power_limit=limit,
+        prefill=prefill,
     )
     check_layout(asked.model, asked.machine, degrees, divided_experts=asked.divided_experts)
     return asked if words.recipe is None else _by_recipe(asked, given_text(words.recipe, "--recipe"))
@@ -358,6 +366,22 @@ def _power_limit(given: object, machine: Machine, assumed: list[str]) -> float |
         return None
     assumed.append(f"each {part.name} limited to {limit:g} W: as slow as it was measured to be under that limit")
     return limit
+
+
+def _apart(text: str | None, degrees: dict[str, int | None]) -> int:
+    """Servers for prompts alone; writes how many servers there are together into the degrees."""
+    if text is None:
+        return 0
+    parts = text.split(":")
+    if len(parts) != 2:
+        raise SpecError("must be servers for prompts and servers that decode, as in 1:3", field="--disaggregated",
+                        value=text)  # fmt: skip
+    prefill, decode = (whole_number(one, "--disaggregated") for one in parts)
+    if degrees["replicas"] not in (None, prefill + decode):
+        raise SpecError(f"is not the {prefill + decode} servers of --disaggregated {text}; leave it out",
+                        field="--replicas", value=degrees["replicas"])  # fmt: skip
+    degrees["replicas"] = prefill + decode
+    return prefill
 
 
 def _flag(field: str, given: object) -> bool:

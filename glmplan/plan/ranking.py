@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from glmplan.errors import UnknownFact
 from glmplan.physics.points import Layout
 from glmplan.plan.capacity import Holding
+from glmplan.plan.disaggregation import known_apart
 from glmplan.plan.engine_limits import Terms
 from glmplan.plan.offloaded import experts_on_host
 from glmplan.plan.question import Asked
@@ -140,7 +141,7 @@ def predicted(asked: Asked, cases: list[tuple[Holding, int]]) -> list[Prediction
     rows = []
     for holding, users in cases:
         deployment = deployments.setdefault(id(holding), deployment_of(asked, holding.terms))
-        rows.append((deployment, load_of(asked, deployment, holding.pool, users, holding.terms.replicas), None))
+        rows.append((deployment, load_of(asked, deployment, holding.pool, users, holding.terms.decoding), None))
     found = predict_many(rows) if rows else []
     if not _prompts_timed(asked):
         return [_decoding_only(one) for one in found]
@@ -394,7 +395,7 @@ def _speeds(asked: Asked, holdings: list[Holding]) -> tuple[dict[int, _Speed], d
         # answers of a single token have no further one: what is waited for is the first
         token = alone["tpot"] if "tpot" in alone else alone["ttft"]
         used = holdings[place].terms.accelerators / asked.machine.count
-        known = found[2 * number + 1].knowledge
+        known = known_apart(asked, found[2 * number + 1].knowledge)
         speeds[place] = _Speed(1.0 / token.value, used / token.high, rate.value, used * rate.low, known)
     return speeds, unknown
 

@@ -98,6 +98,7 @@ class PlanQuestion(_Question):
     ep: Whole | None = Field(None, description="Expert parallel degree.")
     dcp: Whole | None = Field(None, description="Decode context parallel degree.")
     replicas: Whole | None = Field(None, description="Servers of that layout behind a router.")
+    disaggregated: Name | None = Field(None, description="Servers for prompts and for decoding, as in 1:3.")
     context: Whole | None = Field(None, description="Longest sequence that must fit, in tokens.")
     input: Whole | None = Field(None, description="Prompt of a request, in tokens.")
     output: Whole | None = Field(None, description="Answer of a request, in tokens.")
