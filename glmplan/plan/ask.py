@@ -86,6 +86,8 @@ class Question(TypedDict, total=False):
     max_num_batched_tokens: int | str | None
     max_model_len: int | str | None
     attention_backend: str | None
+    lora: int | str | None
+    lora_rank: int | str | None
     calibration: str | None
     recipe: str | None
     power_limit: float | str | None

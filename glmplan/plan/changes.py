@@ -17,7 +17,7 @@ from glmplan.plan.engine_limits import Terms
 from glmplan.plan.offloaded import experts_on_host
 from glmplan.plan.plan import Change
 from glmplan.plan.question import Asked
-from glmplan.plan.ranking import Scored, shown_users
+from glmplan.plan.ranking import Scored, needless_stages, shown_users
 from glmplan.plan.search import Solution, solve
 from glmplan.plan.simulated import shown_rate, steady_rate
 from glmplan.readers.models.checkpoints import checkpoint_for
@@ -285,7 +285,12 @@ def _drafting(solution: Solution) -> Iterator[Looked]:
 def _other_layouts(solution: Solution) -> Iterator[Looked]:
     """The layout that holds all users, where the chosen one does not; the one fastest for one user, and for many."""
     asked = solution.asked
-    places = [n for n, one in enumerate(solution.ranked) if n and one.holding.verdict != "does_not_fit" and one.alone]
+    staged = needless_stages(asked, [one.holding for one in solution.ranked])
+    places = [
+        n
+        for n, one in enumerate(solution.ranked)
+        if n and one.holding.verdict != "does_not_fit" and one.alone and n not in staged
+    ]
     if not places:
         return
     ranked = solution.ranked
@@ -420,7 +425,10 @@ def _smaller_checkpoints(solution: Solution, verdict: str) -> Iterator[Looked]:
     """The largest smaller checkpoint of the same model that fits, or that is faster where the one asked for fits."""
     asked = solution.asked
     mine = _bits(asked.checkpoint)
-    smaller = [one for one in asked.model.checkpoints if _bits(one) < 0.97 * mine and one.form == asked.checkpoint.form]
+    # of files that the engine reads as they are: where plain ones were asked for, its own form
+    running, plain = load_engine(asked.engine).running, asked.checkpoint.form
+    form = running.reads if running is not None and plain == "safetensors" else plain
+    smaller = [one for one in asked.model.checkpoints if _bits(one) < 0.97 * mine and one.form == form]
     for one in sorted(smaller, key=_bits, reverse=True)[: 1 if verdict == "fits" else 4]:
         other = _try(asked.but(checkpoint=one), solution.options)
         if other is None or other.best.terms.blocked is not None:

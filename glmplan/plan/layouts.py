@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from glmplan.errors import SpecError
 from glmplan.facts.engines.walls import load_engine
+from glmplan.plan.adapters import check_adapters, layout_takes_adapters
 from glmplan.plan.degrees import DEGREES, experts_of, heads_problem
 from glmplan.plan.disaggregation import check_apart
 from glmplan.plan.offloaded import experts_on_host
@@ -43,6 +44,7 @@ def layouts(asked: Asked) -> tuple[list[tuple[int, int, int, int, int]], list[st
     (True, True, ['TP3, TP5, TP6: does not divide the 64 attention heads of glm-5.1'])
     """
     check_apart(asked)
+    check_adapters(asked)
     model, count = asked.model, asked.machine.count
     experts = experts_of(model)
     depth = len(model.layer_names)
@@ -71,7 +73,7 @@ def layouts(asked: Asked) -> tuple[list[tuple[int, int, int, int, int]], list[st
                     continue
                 for ep in _expert_degrees(asked, tp * dp, experts):
                     dcp = asked.dcp or 1
-                    if tp % dcp == 0:
+                    if tp % dcp == 0 and layout_takes_adapters(asked, dp, ep):
                         found.append((tp, pp, dp, ep, dcp))
     if not found:
         said = " ".join(f"--{name} {getattr(asked, name)}" for name in DEGREES if getattr(asked, name))

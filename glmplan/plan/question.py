@@ -13,6 +13,7 @@ from glmplan.facts.engines.releases import known_version
 from glmplan.facts.engines.walls import load_engine
 from glmplan.facts.formats import KV_FORMATS
 from glmplan.facts.schema.model import Checkpoint, ModelSpec
+from glmplan.plan.adapters import with_adapters
 from glmplan.plan.degrees import DEGREES, check_layout
 from glmplan.plan.engine_asked import engine_asked
 from glmplan.plan.users_asked import asked_users
@@ -62,6 +63,8 @@ class Words:
         Without CUDA graphs.
     memory_fraction, max_num_seqs, max_num_batched_tokens, max_model_len, attention_backend : str or None
         What the engine is told, see `glmplan.prediction.settings.Settings`.
+    lora, lora_rank : str or None
+        Low-rank adapters that lie on the accelerators at once, and the rank of the largest.
     calibration : str, path or None
         A site's calibration to apply.
     recipe : str or None
@@ -95,6 +98,8 @@ class Words:
     max_num_batched_tokens: int | str | None = None
     max_model_len: int | str | None = None
     attention_backend: str | None = None
+    lora: int | str | None = None
+    lora_rank: int | str | None = None
     calibration: str | Path | None = None
     recipe: str | None = None
     power_limit: float | str | None = None
@@ -280,7 +285,7 @@ def read_words(words: Words) -> Asked:
     weights = _text("--weights", words.weights)
     checkpoint = checkpoint_for(choice.model, weights) if weights else choice.checkpoint
     machine = resolve_machine(given_text(words.on, "--on"))
-    assumed: list[str] = []
+    assumed = _other_name(str(words.model), choice.model.name)
     default = not weights and not choice.stated
     if default:
         assumed.append(f"weights {checkpoint.name}: the model's default checkpoint")
@@ -296,6 +301,7 @@ def read_words(words: Words) -> Asked:
         message = f"is beyond the {choice.model.max_context:,} tokens that {choice.model.name} can read"
         raise SpecError(message, field="--context", value=context)
     settings = _settings(words, engine, assumed)
+    settings = with_adapters(settings, words.lora, words.lora_rank, choice.model, engine, assumed)
     longest = settings.max_model_len
     if longest is not None and context is not None and context > longest:
         raise SpecError(f"is beyond --max-model-len {longest:,}", field="--context", value=context)
@@ -366,6 +372,14 @@ def _power_limit(given: object, machine: Machine, assumed: list[str]) -> float |
         return None
     assumed.append(f"each {part.name} limited to {limit:g} W: as slow as it was measured to be under that limit")
     return limit
+
+
+def _other_name(typed: str, name: str) -> list[str]:
+    """That a name stands for a model of another name, whose shape and files the plan has."""
+    last = typed.strip().rstrip("/").rpartition("/")[2]
+    if last.lower().startswith(name) or Path(typed).suffix in (".json", ".gguf", ".toml", ".safetensors"):
+        return []
+    return [] if Path(typed).is_dir() else [f"{last}: planned as {name}, whose shape it has"]
 
 
 def _apart(text: str | None, degrees: dict[str, int | None]) -> int:

@@ -27,6 +27,7 @@ __all__ = [
     "deployment_of",
     "load_of",
     "matrix_rate_known",
+    "needless_stages",
     "predicted",
     "rank_layouts",
     "shown_users",
@@ -341,8 +342,27 @@ def rank_layouts(asked: Asked, holdings: list[Holding]) -> list[Scored]:
     return ranked
 
 
+def needless_stages(asked: Asked, holdings: list[Holding]) -> dict[int, str]:
+    """Layouts with stages inside one scale-up domain where one without fits as well on as many accelerators.
+
+    Parameters
+    ----------
+    asked : Asked
+        The question.
+    holdings : list of Holding
+        Layouts and their memory.
+
+    Returns
+    -------
+    dict of int to str
+        Place of each such layout, and why it is none to take.
+    """
+    classes = [_BLOCKED if one.terms.blocked is not None else _CLASS[one.verdict] for one in holdings]
+    return _needless_stages(asked, holdings, classes)
+
+
 def _needless_stages(asked: Asked, holdings: list[Holding], classes: list[int]) -> dict[int, str]:
-    """Layouts with stages inside one scale-up domain where one without uses as many accelerators, and why not."""
+    """As `needless_stages` says, by the classes of the layouts."""
     scale_up = asked.machine.host.scale_up
     if scale_up is None or scale_up.topology == "bridge" or asked.pp:
         return {}
@@ -385,8 +405,8 @@ def _speeds(asked: Asked, holdings: list[Holding]) -> tuple[dict[int, _Speed], d
         except UnknownFact as error:
             unknown[place] = str(error)
             continue
-        # users whom the cache does not hold wait: more than it holds gain nothing
-        cases += [(one, 1), (one, max(min(typical_users(asked), int(one.held)), 1))]
+        # users whom the cache does not surely hold wait: more gain nothing
+        cases += [(one, 1), (one, max(min(typical_users(asked), int(one.held_low)), 1))]
         owners.append(place)
     found = predicted(asked, cases)
     speeds = {}

@@ -110,6 +110,8 @@ class PlanQuestion(_Question):
     max_num_batched_tokens: Whole | None = Field(None, description="Token budget of a step.")
     max_model_len: Whole | None = Field(None, description="Longest prompt and answer together.")
     attention_backend: Name | None = Field(None, description="Attention kernels, as the engine names them.")
+    lora: Whole | None = Field(None, description="Low-rank adapters that lie on the accelerators at once.")
+    lora_rank: Whole | None = Field(None, description="Rank of the largest adapter.")
     recipe: Name | None = Field(None, description="Campaign or recipe whose launch settings are taken.")
     power_limit: Quantity | None = Field(None, description="Power limit of each accelerator, such as 450W.")
 

@@ -60,7 +60,7 @@ def test_keys_and_values_cross_the_named_link_once():
     # two ranks of H100 send at once, each no faster than NVLink's 450 GB/s one way
     assert 0.5 * 2 * 450e9 < link.bandwidth <= 2 * 450e9
     # 32 layers, 8 heads of 128 keys and values in two bytes
-    assert inputs.pool.bytes_per_token == pytest.approx(32 * 2 * 8 * 128 * 2)
+    assert inputs.pool.bytes_per_token == pytest.approx(32 * 2 * 8 * 128 * 2, rel=1e-3)
 
 
 def test_a_first_token_waits_for_the_prompt_the_link_and_a_step():
