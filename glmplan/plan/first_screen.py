@@ -196,11 +196,11 @@ class _Screen:
             yield from self._row("context", context_words(answer), 1)
         if answer.ranks:
             yield from self._row("memory", self._memory(), self.room["memory"])
-        if (watts := answer.asked.power_limit or answer.asked.machine.accelerator.tdp) and answer.holding is not None:
+        watts = answer.asked.power_limit or answer.asked.machine.accelerator.tdp
+        if watts and answer.holding is not None:
             cards = answer.holding.terms.accelerators
-            yield from self._row(
-                "power", f"{cards} × {watts:g} W = {cards * watts / 1e3:.3g} kW, the accelerators alone", 1
-            )
+            text = f"{cards} × {watts:g} W = {cards * watts / 1e3:.3g} kW, the accelerators alone"
+            yield from self._row("power", f"{text}; what it costs: glmplan compare", 1)
         if answer.basis and self.room["basis"]:
             yield from self._row("rests on", f"{answer.evidence}; {answer.basis}", self.room["basis"])
 
