@@ -16,6 +16,8 @@ from glmplan.prediction.predict import predict_many
 if TYPE_CHECKING:
     from glmplan.plan.question import Asked
     from glmplan.plan.search import Solution
+    from glmplan.prediction.deployment import Deployment
+    from glmplan.prediction.load import Load
 
 __all__ = ["Split", "splits_of"]
 
@@ -105,7 +107,7 @@ def splits_of(solution: Solution, users: float) -> list[Split]:
         return []
     try:
         check_apart(asked.but(prefill=1, replicas=2))
-        found = [one for place in _candidates(solution) if (one := _split(asked, *place, users)) is not None]
+        found = _splits(asked, list(_candidates(solution)), users)
     except GlmplanError:
         return []
     return sorted(found, key=lambda one: one.answer)[:_TRIED]
@@ -129,24 +131,32 @@ def _candidates(solution: Solution) -> Iterator[tuple[Holding, int]]:
             return
 
 
-def _split(asked: Asked, holding: Holding, servers: int, users: float) -> Split | None:
-    """How many of the servers of a layout are for prompts, and what that may come to."""
-    deployment = deployment_of(asked, holding.terms)
-    pool = holding.pool / holding.terms.decoding
-    each = max(round(users / servers), 1)
-    alone = load_of(asked, deployment, pool, 1)
-    both = [(deployment, alone, None), (deployment, load_of(asked, deployment, pool, each).decoding(), None)]
-    first, many = predict_many(both)
-    if "ttft" not in first.figures or "tpot" not in many.figures:
-        return None
-    prompt, token = first.figures["ttft"].value, many.figures["tpot"].value
-    further = (asked.output_tokens - 1) * token
-    share = prompt / (prompt + further / each)
-    prefill = min(max(round(servers * share), 1), servers - 1)
-    decode = servers - prefill
-    held = holding.held_low / holding.terms.decoding * decode
-    if held * asked.user_tokens / asked.request_tokens < users:
-        return None  # the servers that decode do not hold them
-    rows = [(deployment, load_of(asked, deployment, pool, max(round(users / decode), 1)).decoding(), None)]
-    token = predict_many(rows)[0].figures["tpot"].value
-    return Split(holding, prefill, decode, prompt + (asked.output_tokens - 1) * token)
+def _splits(asked: Asked, candidates: list[tuple[Holding, int]], users: float) -> list[Split]:
+    """How many of the servers of each layout are for prompts, and what that may come to."""
+
+    def decoding(place: int, servers: int) -> tuple[Deployment, Load, None]:
+        each = max(round(users / servers), 1)
+        return deployments[place], load_of(asked, deployments[place], pools[place], each).decoding(), None
+
+    if not candidates:
+        return []
+    deployments = [deployment_of(asked, one.terms) for one, _ in candidates]
+    pools = [one.pool / one.terms.decoding for one, _ in candidates]
+    rows = [(one, load_of(asked, one, pool, 1), None) for one, pool in zip(deployments, pools, strict=True)]
+    both = predict_many([*rows, *(decoding(place, servers) for place, (_, servers) in enumerate(candidates))])
+    kept: list[tuple[int, int, int, float]] = []
+    for place, (holding, servers) in enumerate(candidates):
+        first, later = both[place].figures.get("ttft"), both[len(candidates) + place].figures.get("tpot")
+        if first is None or later is None:
+            continue
+        further = (asked.output_tokens - 1) * later.value / max(users / servers, 1.0)
+        prefill = min(max(round(servers * first.value / (first.value + further)), 1), servers - 1)
+        held = holding.held_low / holding.terms.decoding * (servers - prefill)
+        # the servers that decode must hold them
+        if held * asked.user_tokens / asked.request_tokens >= users:
+            kept.append((place, prefill, servers - prefill, first.value))
+    times = predict_many([decoding(place, decode) for place, _, decode, _ in kept]) if kept else []
+    return [
+        Split(candidates[place][0], prefill, decode, prompt + (asked.output_tokens - 1) * one.figures["tpot"].value)
+        for (place, prefill, decode, prompt), one in zip(kept, times, strict=True)
+    ]
