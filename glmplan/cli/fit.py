@@ -34,6 +34,7 @@ class QuestionOptions:
     ep: Annotated[str | None, typer.Option(help="Expert parallel degree.")] = None
     dcp: Annotated[str | None, typer.Option(help="Decode context parallel degree.")] = None
     replicas: Annotated[str | None, typer.Option(help="Servers of that layout behind a router.")] = None
+    disaggregated: o.Disaggregated = None
     context: Annotated[str | None, typer.Option(help="Longest sequence that must fit, in tokens.")] = None
     input: Annotated[str | None, typer.Option(help="Prompt of a request, in tokens.")] = None
     output: Annotated[str | None, typer.Option(help="Answer of a request, in tokens.")] = None

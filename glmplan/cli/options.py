@@ -107,6 +107,8 @@ MaxBatchedTokens = Annotated[
     ),
 ]
 AttentionBackend = Annotated[str | None, typer.Option(help="Attention kernels, as the engine names them.")]
+Lora = Annotated[int | None, typer.Option(min=1, help="Low-rank adapters that lie on the accelerators at once.")]
+LoraRank = Annotated[int | None, typer.Option(min=1, help="Rank of the largest adapter; 16 where none is named.")]
 MaxModelLen = Annotated[int | None, typer.Option(min=1, help="Longest prompt and answer together.")]
 ChunkedPrefill = Annotated[bool | None, typer.Option(help="Whether prompts are spread over steps.")]
 PrefixCaching = Annotated[
@@ -152,6 +154,9 @@ Routing = Annotated[
 ]
 PrefillReplicas = Annotated[
     int | None, typer.Option(min=0, max=10_000, help="Replicas that only prefill and hand over.")
+]
+Disaggregated = Annotated[
+    str | None, typer.Option(help="Servers of the layout for prompts and for decoding, as in 1:3, over the own links.")
 ]
 TransferBandwidth = Annotated[
     str | None, typer.Option("--transfer", help="Bandwidth of the hand-over, such as '50 GB/s'.")
@@ -240,6 +245,8 @@ class LaunchOptions:
     max_num_batched_tokens: MaxBatchedTokens = None
     max_model_len: MaxModelLen = None
     attention_backend: AttentionBackend = None
+    lora: Lora = None
+    lora_rank: LoraRank = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -248,6 +255,7 @@ class DeploymentOptions:
 
     engine: EngineName = None
     layout: LayoutOptions = LayoutOptions()
+    disaggregated: Disaggregated = None
     context: Context = None
     eager: Eager = False
     mtp: Mtp = None

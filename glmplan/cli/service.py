@@ -136,6 +136,8 @@ def _with_own_step_time(options: ServiceOptions, scheduler: dict[str, Any], per_
     from glmplan.serving.simulate import Service
 
     assert options.step_time is not None
+    if options.deployment.disaggregated is not None:
+        raise SpecError("needs a plan: say --replicas and --prefill-replicas", field="--disaggregated with --step-time")
     if options.kv_tokens is None:
         raise SpecError("is needed with --step-time", field="--kv-tokens")
     engine, launch = options.deployment.engine, options.deployment.launch
@@ -177,6 +179,9 @@ def _predicted(
     from glmplan.plan.described import described_under
     from glmplan.plan.question import Words
 
+    if options.deployment.disaggregated is not None and {"replicas", "prefill_replicas"} & set(scheduler):
+        message = "says how many servers there are: leave --replicas and --prefill-replicas out"
+        raise SpecError(message, field="--disaggregated", value=options.deployment.disaggregated)
     words = Words(model, on, **given(options.deployment), replicas=scheduler.pop("replicas", None))
     return described_under(
         words, kinds, usual=usual, kv_tokens=options.kv_tokens, block_size=options.block_size, scheduler=scheduler

@@ -73,6 +73,7 @@ class Question(TypedDict, total=False):
     ep: int | str | None
     dcp: int | str | None
     replicas: int | str | None
+    disaggregated: str | None
     context: int | str | None
     input: int | str | None
     output: int | str | None
@@ -85,6 +86,8 @@ class Question(TypedDict, total=False):
     max_num_batched_tokens: int | str | None
     max_model_len: int | str | None
     attention_backend: str | None
+    lora: int | str | None
+    lora_rank: int | str | None
     calibration: str | None
     recipe: str | None
     power_limit: float | str | None

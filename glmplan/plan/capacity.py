@@ -47,7 +47,7 @@ class Holding:
     context, context_low : float
         Longest request that the pool holds alone, mean and low end; the model's limit is not applied, [token]
     held, held_low : float
-        Requests of the asked length that the pool holds, mean and low end, all servers together, [-]
+        Requests of the asked length that the pool holds, mean and low end, all servers that decode, [-]
     short : float
         What one full-length request lacks on the rank that limits; 0 or less when it fits, [B]
     short_low : float
@@ -231,7 +231,8 @@ class _Arrays:
     short_high: np.ndarray
 
     def at(self, place: int, terms: Terms) -> Holding:
-        pool, servers = self.pool, terms.replicas
+        # servers for prompts alone hold no conversation
+        pool, servers = self.pool, terms.decoding
         return Holding(
             terms=terms,
             memory=self.memory,
@@ -320,7 +321,7 @@ def contexts_of(asked: Asked, holding: Holding, users: tuple[int, ...], *, quant
     pools = stage_pools(alone, holding.part)
     counts = requests_that_fit(alone, holding.part, grid, quantile=quantile, pools=pools)
     found = []
-    for number in (-(-one // terms.replicas) for one in users):
+    for number in (-(-one // terms.decoding) for one in users):
         fits = np.flatnonzero(counts >= number)
         if not len(fits):
             found.append(0)

@@ -11,12 +11,13 @@ from glmplan.facts.engines.memory import load_memory_rule
 from glmplan.facts.engines.walls import engine_names, load_engine
 from glmplan.facts.formats import kv_format
 from glmplan.facts.schema.model import Checkpoint
+from glmplan.plan.disaggregation_changes import splits_of
 from glmplan.plan.engine_asked import DEFAULT_ENGINE, MLX_ENGINE
 from glmplan.plan.engine_limits import Terms
 from glmplan.plan.offloaded import experts_on_host
 from glmplan.plan.plan import Change
 from glmplan.plan.question import Asked
-from glmplan.plan.ranking import Scored
+from glmplan.plan.ranking import Scored, needless_stages, shown_users
 from glmplan.plan.search import Solution, solve
 from glmplan.plan.simulated import shown_rate, steady_rate
 from glmplan.readers.models.checkpoints import checkpoint_for
@@ -74,7 +75,7 @@ def changes_of(solution: Solution, *, engines: bool = False) -> tuple[Looked, ..
     if first.holding.terms.blocked is not None:
         return _once((*_other_checkpoints(solution), *_engines(solution)))
     found: list[Looked] = [*_shorter(solution), *_roomier(solution, verdict)]
-    for make in (_cache, _kernels, _drafting, _other_layouts):
+    for make in (_cache, _kernels, _drafting, _other_layouts, _apart):
         found += list(make(solution))
     if verdict == "fits":
         found += _fewer(solution)
@@ -284,7 +285,12 @@ def _drafting(solution: Solution) -> Iterator[Looked]:
 def _other_layouts(solution: Solution) -> Iterator[Looked]:
     """The layout that holds all users, where the chosen one does not; the one fastest for one user, and for many."""
     asked = solution.asked
-    places = [n for n, one in enumerate(solution.ranked) if n and one.holding.verdict != "does_not_fit" and one.alone]
+    staged = needless_stages(asked, [one.holding for one in solution.ranked])
+    places = [
+        n
+        for n, one in enumerate(solution.ranked)
+        if n and one.holding.verdict != "does_not_fit" and one.alone and n not in staged
+    ]
     if not places:
         return
     ranked = solution.ranked
@@ -299,6 +305,29 @@ def _other_layouts(solution: Solution) -> Iterator[Looked]:
         if (place != wanted[0] or len(wanted) < 3) and more < 1.0 + _LEAST:
             continue
         yield _change("layout", f"{terms.name} instead", degrees_words(asked, terms), solution, place=place)
+
+
+def _apart(solution: Solution) -> Iterator[Looked]:
+    """Servers for prompts alone, where the users of the answer may have their answers sooner."""
+    asked, first = solution.asked, solution.ranked[0]
+    users = shown_users(asked)
+    if not first.alone or users < 2 or solution.best.verdict == "does_not_fit":
+        return
+    now = shown_rate(asked, first)
+    for split in splits_of(solution, float(users)):
+        if users * asked.output_tokens / split.answer < (1.0 + _LEAST) * now:
+            continue
+        other = _try(split.asked(asked), solution.options)
+        if other is None:
+            continue
+        looked = _change("disaggregated", split.what, split.ask, other)
+        try:
+            rate = shown_rate(other.asked, other.ranked[0])
+        except GlmplanError:
+            continue  # the link between the servers is not known
+        if rate >= (1.0 + _LEAST) * now:
+            yield replace(looked, change=replace(looked.change, total_rate=rate))
+            return
 
 
 def degrees_words(asked: Asked, terms: Terms) -> str:
@@ -396,7 +425,10 @@ def _smaller_checkpoints(solution: Solution, verdict: str) -> Iterator[Looked]:
     """The largest smaller checkpoint of the same model that fits, or that is faster where the one asked for fits."""
     asked = solution.asked
     mine = _bits(asked.checkpoint)
-    smaller = [one for one in asked.model.checkpoints if _bits(one) < 0.97 * mine and one.form == asked.checkpoint.form]
+    # of files that the engine reads as they are: where plain ones were asked for, its own form
+    running, plain = load_engine(asked.engine).running, asked.checkpoint.form
+    form = running.reads if running is not None and plain == "safetensors" else plain
+    smaller = [one for one in asked.model.checkpoints if _bits(one) < 0.97 * mine and one.form == form]
     for one in sorted(smaller, key=_bits, reverse=True)[: 1 if verdict == "fits" else 4]:
         other = _try(asked.but(checkpoint=one), solution.options)
         if other is None or other.best.terms.blocked is not None:

@@ -51,6 +51,8 @@ class Terms:
         A wall that nothing lifts.
     replicas : int
         Servers of this layout, each with its own accelerators, behind a router, [-]
+    prefill : int
+        How many of them only compute prompts and hand keys and values over, [-]
     """
 
     tp: int
@@ -66,6 +68,12 @@ class Terms:
     walls: tuple[Wall, ...] = ()
     blocked: Wall | None = None
     replicas: int = 1
+    prefill: int = 0
+
+    @property
+    def decoding(self) -> int:
+        """Servers that decode: all, or those that the ones for prompts hand over to, [-]"""
+        return self.replicas - self.prefill
 
     @property
     def server(self) -> int:
@@ -85,6 +93,8 @@ class Terms:
     @property
     def name(self) -> str:
         """The layout in words."""
+        if self.prefill:
+            return f"{self.prefill} prefill + {self.decoding} decode × {layout_name(*self.layout)}"
         return layout_name(*self.layout, self.replicas)
 
 
@@ -264,6 +274,7 @@ class Obstacles:
             sparse=sparse,
             indexer=indexer,
             replicas=replicas,
+            prefill=asked.prefill,
         )
 
 

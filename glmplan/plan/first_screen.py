@@ -196,6 +196,11 @@ class _Screen:
             yield from self._row("context", context_words(answer), 1)
         if answer.ranks:
             yield from self._row("memory", self._memory(), self.room["memory"])
+        watts = answer.asked.power_limit or answer.asked.machine.accelerator.tdp
+        if watts and answer.holding is not None:
+            cards = answer.holding.terms.accelerators
+            text = f"{cards} × {watts:g} W = {cards * watts / 1e3:.3g} kW, the accelerators alone"
+            yield from self._row("power", f"{text}; what it costs: glmplan compare", 1)
         if answer.basis and self.room["basis"]:
             yield from self._row("rests on", f"{answer.evidence}; {answer.basis}", self.room["basis"])
 
@@ -307,6 +312,8 @@ def _asks(answer: AnswerRecord) -> list[str]:
     asked = answer.asked
     if answer.verdict == "unknown":
         return ["a TOML file of the part with what you know of it (--on FILE)"]
+    if answer.unknown and not answer.user_rate and answer.verdict != "does_not_fit":
+        return ["a machine of which this is known: a host by name, or a TOML file of yours (--on FILE)"]
     if answer.verdict == "does_not_fit":
         works = [one for one in best_changes(answer) if one.ask]
         other = "another machine (--on), other weights (--weights)"

@@ -42,7 +42,8 @@ def gain_of(answer: AnswerRecord, change: Change) -> float:
     float
         Infinite where the verdict gets better, or where users are safe and none was; else the share by which the
         requests grow that the cache surely holds, where the cache limits the users; else the share by which one user or
-        all of the typical number get faster, whichever grows more. Below zero where the verdict gets worse, [-]
+        all of the typical number get faster, whichever grows more. Below zero where the verdict gets worse, or where
+        one of the two loses as much as the other gains, [-]
     """
     if _CLASS[change.verdict] != _CLASS[answer.verdict]:
         return math.inf if _CLASS[change.verdict] < _CLASS[answer.verdict] else -1.0
@@ -51,7 +52,8 @@ def gain_of(answer: AnswerRecord, change: Change) -> float:
     if answer.verdict == "tight" or (answer.safe is not None and answer.safe.limit == "kv"):
         assert answer.holding is not None
         return _share(change.held, answer.holding.held_low)
-    return max(_share(change.user_rate, answer.user_rate), _share(change.total_rate, answer.total_rate))
+    pair = _share(change.user_rate, answer.user_rate), _share(change.total_rate, answer.total_rate)
+    return max(pair) if max(pair) + min(*pair, 0.0) > 0 else min(pair)
 
 
 def _share(after: float, before: float) -> float:

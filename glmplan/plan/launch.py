@@ -7,7 +7,9 @@ import json
 from glmplan.facts.engines.kernels import sparse_capabilities, sparse_words
 from glmplan.facts.engines.walls import load_engine
 from glmplan.physics.blocks.features import is_indexed
+from glmplan.plan.adapters import adapter_words
 from glmplan.plan.capacity import Holding
+from glmplan.plan.disaggregation import kinds_of_servers
 from glmplan.plan.question import Asked
 from glmplan.plan.recipe_words import with_recipe
 
@@ -52,6 +54,8 @@ def launch_command(asked: Asked, holding: Holding, context: int) -> tuple[tuple[
     }
     words, notes = with_recipe(asked, holding, *makers[asked.engine](asked, holding, context))
     terms = holding.terms
+    if terms.prefill:
+        notes = (*kinds_of_servers(asked, terms), *notes)
     if terms.replicas > 1:
         own = f"{terms.server} accelerators" if terms.server > 1 else "one accelerator"
         notes = (f"start it {terms.replicas} times, each on {own} of its own, behind a router", *notes)
@@ -111,6 +115,7 @@ def _vllm(asked: Asked, holding: Holding, context: int) -> tuple[tuple[str, ...]
         asked, ("--gpu-memory-utilization", "--max-num-seqs", "--max-num-batched-tokens", "--attention-backend")
     )
     words += ["--enforce-eager"] * (not terms.graphs)
+    words += adapter_words(asked)
     running = load_engine(asked.engine).running
     if running is not None and running.host_tables and any(kind.lookup for kind in asked.model.layers.values()):
         words.append(running.host_tables)
@@ -142,6 +147,7 @@ def _sglang(asked: Asked, holding: Holding, context: int) -> tuple[tuple[str, ..
     names = ("--mem-fraction-static", "--max-running-requests", "--chunked-prefill-size", "--attention-backend")
     words += _told(asked, names, ranks=terms.dp)
     words += ["--disable-cuda-graph"] * (not terms.graphs)
+    words += adapter_words(asked)
     if terms.mtp:
         head = asked.model.draft_head
         method = "EAGLE" if head is None else f"EAGLE3 --speculative-draft-model-path {head.repository}"

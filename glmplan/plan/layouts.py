@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from glmplan.errors import SpecError
 from glmplan.facts.engines.walls import load_engine
+from glmplan.plan.adapters import check_adapters, layout_takes_adapters
 from glmplan.plan.degrees import DEGREES, experts_of, heads_problem
+from glmplan.plan.disaggregation import check_apart
 from glmplan.plan.offloaded import experts_on_host
 from glmplan.plan.question import Asked
 
@@ -32,7 +34,7 @@ def layouts(asked: Asked) -> tuple[list[tuple[int, int, int, int, int]], list[st
     Raises
     ------
     SpecError
-        If the degrees that were given leave no layout.
+        If the degrees that were given leave no layout, or the engine has no servers for prompts alone.
 
     Examples
     --------
@@ -41,6 +43,8 @@ def layouts(asked: Asked) -> tuple[list[tuple[int, int, int, int, int]], list[st
     >>> (2, 3, 1, 1, 1) in found, (1, 6, 1, 1, 1) in found, left_out
     (True, True, ['TP3, TP5, TP6: does not divide the 64 attention heads of glm-5.1'])
     """
+    check_apart(asked)
+    check_adapters(asked)
     model, count = asked.model, asked.machine.count
     experts = experts_of(model)
     depth = len(model.layer_names)
@@ -69,7 +73,7 @@ def layouts(asked: Asked) -> tuple[list[tuple[int, int, int, int, int]], list[st
                     continue
                 for ep in _expert_degrees(asked, tp * dp, experts):
                     dcp = asked.dcp or 1
-                    if tp % dcp == 0:
+                    if tp % dcp == 0 and layout_takes_adapters(asked, dp, ep):
                         found.append((tp, pp, dp, ep, dcp))
     if not found:
         said = " ".join(f"--{name} {getattr(asked, name)}" for name in DEGREES if getattr(asked, name))

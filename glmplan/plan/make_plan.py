@@ -9,6 +9,7 @@ from glmplan.plan.answer import FitAnswer
 from glmplan.plan.arriving import asked_under, traffic_of, traffic_words
 from glmplan.plan.capacity import Holding, stage_ranks
 from glmplan.plan.changes import Looked, changes_of, verdict_of
+from glmplan.plan.disaggregation import apart_basis, known_apart
 from glmplan.plan.engine_limits import Obstacles
 from glmplan.plan.evidence import evidence_words
 from glmplan.plan.gains import worth_telling
@@ -115,6 +116,8 @@ def answer_of(asked: Asked, traffic: Traffic | None = None) -> FitAnswer:
     grid = grid_of(asked, best)
     found = predictions_of(asked, best, tuple(sorted({*grid, *asked.users})))
     rows = simulated_rows(asked, best, user_table(asked, best, found), traffic)
+    alone = asked.but(users=(1,))
+    one_user = rows[0] if rows[0].users == 1 else simulated_rows(alone, best, user_table(alone, best, found))[0]
     command, notes = launch_command(asked, best, told := launch_context(asked, best))
     one, deployment = found[asked.users[0]], deployment_of(asked, best.terms)
     safe, hazards = safe_number(asked, best, found={number: found[number] for number in grid})
@@ -128,14 +131,15 @@ def answer_of(asked: Asked, traffic: Traffic | None = None) -> FitAnswer:
         users=rows,
         user_rate=first.alone,
         total_rate=next(row.total_rate.value for row in rows if row.users == shown_users(asked)),
-        one_user=rows[0] if rows[0].users == 1 else user_table(asked.but(users=(1,)), best, found)[0],
-        safe=safe if traffic is None or is_steady(traffic) else None,
+        one_user=one_user,
+        # sums know no servers for prompts alone
+        safe=safe if (traffic is None or is_steady(traffic)) and not asked.prefill else None,
         binding=binding_words(rows),
         warnings=_by_severity((*hazard_warnings(hazards), *_warnings(solution, rows))),
         command=command,
         command_notes=notes,
-        basis=one.basis,
-        knowledge=one.knowledge,
+        basis=apart_basis(asked, one.basis),
+        knowledge=known_apart(asked, one.knowledge),
         evidence=evidence_words(
             asked, one.knowledge, by_host=not runs_on_accelerators(deployment), cards=best.terms.accelerators
         ),
@@ -172,7 +176,7 @@ def _told(answer: FitAnswer, looked: tuple[Looked, ...]) -> FitAnswer:
 
 def _counted(one: Looked) -> Looked:
     """A change with the users who are safe with it."""
-    if one.scored is None or not one.scored.alone or one.change.verdict == "does_not_fit":
+    if one.scored is None or not one.scored.alone or one.change.verdict == "does_not_fit" or one.asked.prefill:
         return one
     safe, _ = safe_number(one.asked, one.scored.holding)
     return replace(one, change=replace(one.change, safe=safe.users))

@@ -13,6 +13,7 @@ from glmplan.facts.engines.releases import known_version
 from glmplan.facts.engines.walls import load_engine
 from glmplan.facts.formats import KV_FORMATS
 from glmplan.facts.schema.model import Checkpoint, ModelSpec
+from glmplan.plan.adapters import with_adapters
 from glmplan.plan.degrees import DEGREES, check_layout
 from glmplan.plan.engine_asked import engine_asked
 from glmplan.plan.users_asked import asked_users
@@ -50,6 +51,8 @@ class Words:
         Formats and engine.
     tp, pp, dp, ep, dcp, replicas : str or None
         Layout, and servers of that layout.
+    disaggregated : str or None
+        Servers that compute prompts and servers that decode, as in ``1:3``.
     context, input, output : str or None
         Lengths.
     users : str or None
@@ -60,6 +63,8 @@ class Words:
         Without CUDA graphs.
     memory_fraction, max_num_seqs, max_num_batched_tokens, max_model_len, attention_backend : str or None
         What the engine is told, see `glmplan.prediction.settings.Settings`.
+    lora, lora_rank : str or None
+        Low-rank adapters that lie on the accelerators at once, and the rank of the largest.
     calibration : str, path or None
         A site's calibration to apply.
     recipe : str or None
@@ -80,6 +85,7 @@ class Words:
     ep: int | str | None = None
     dcp: int | str | None = None
     replicas: int | str | None = None
+    disaggregated: str | None = None
     context: int | str | None = None
     input: int | str | None = None
     output: int | str | None = None
@@ -92,6 +98,8 @@ class Words:
     max_num_batched_tokens: int | str | None = None
     max_model_len: int | str | None = None
     attention_backend: str | None = None
+    lora: int | str | None = None
+    lora_rank: int | str | None = None
     calibration: str | Path | None = None
     recipe: str | None = None
     power_limit: float | str | None = None
@@ -113,6 +121,8 @@ class Asked:
         KV cache format.
     tp, pp, dp, ep, dcp, replicas : int or None
         Layout, and servers of that layout, [-]
+    prefill : int
+        Of the servers, how many only compute prompts and hand keys and values over (disaggregation), [-]
     context : int or None
         Longest sequence that must fit, [token]
     input_tokens, output_tokens : int
@@ -165,6 +175,7 @@ class Asked:
     calibration: str | None = None
     cached_tokens: int = 0
     power_limit: float | None = None
+    prefill: int = 0
 
     def __repr__(self) -> str:
         lengths = f"{self.input_tokens:,} tokens in and {self.output_tokens:,} out"
@@ -274,7 +285,7 @@ def read_words(words: Words) -> Asked:
     weights = _text("--weights", words.weights)
     checkpoint = checkpoint_for(choice.model, weights) if weights else choice.checkpoint
     machine = resolve_machine(given_text(words.on, "--on"))
-    assumed: list[str] = []
+    assumed = _other_name(str(words.model), choice.model.name)
     default = not weights and not choice.stated
     if default:
         assumed.append(f"weights {checkpoint.name}: the model's default checkpoint")
@@ -284,11 +295,13 @@ def read_words(words: Words) -> Asked:
         assumed += remarks_on(choice.model, checkpoint)
     kv = _kv(_text("--kv", words.kv), engine)
     degrees = {name: _whole(f"--{name}", getattr(words, name)) for name in DEGREES}
+    prefill = _apart(_text("--disaggregated", words.disaggregated), degrees)
     context = _whole("--context", words.context)
     if context is not None and context > choice.model.max_context:
         message = f"is beyond the {choice.model.max_context:,} tokens that {choice.model.name} can read"
         raise SpecError(message, field="--context", value=context)
     settings = _settings(words, engine, assumed)
+    settings = with_adapters(settings, words.lora, words.lora_rank, choice.model, engine, assumed)
     longest = settings.max_model_len
     if longest is not None and context is not None and context > longest:
         raise SpecError(f"is beyond --max-model-len {longest:,}", field="--context", value=context)
@@ -321,6 +334,7 @@ def read_words(words: Words) -> Asked:
         notes=choice.notes,
         calibration=_calibration(words.calibration),
         power_limit=limit,
+        prefill=prefill,
     )
     check_layout(asked.model, asked.machine, degrees, divided_experts=asked.divided_experts)
     return asked if words.recipe is None else _by_recipe(asked, given_text(words.recipe, "--recipe"))
@@ -358,6 +372,30 @@ def _power_limit(given: object, machine: Machine, assumed: list[str]) -> float |
         return None
     assumed.append(f"each {part.name} limited to {limit:g} W: as slow as it was measured to be under that limit")
     return limit
+
+
+def _other_name(typed: str, name: str) -> list[str]:
+    """That a name stands for a model of another name, whose shape and files the plan has."""
+    last = typed.strip().rstrip("/").rpartition("/")[2]
+    if last.lower().startswith(name) or Path(typed).suffix in (".json", ".gguf", ".toml", ".safetensors"):
+        return []
+    return [] if Path(typed).is_dir() else [f"{last}: planned as {name}, whose shape it has"]
+
+
+def _apart(text: str | None, degrees: dict[str, int | None]) -> int:
+    """Servers for prompts alone; writes how many servers there are together into the degrees."""
+    if text is None:
+        return 0
+    parts = text.split(":")
+    if len(parts) != 2:
+        raise SpecError("must be servers for prompts and servers that decode, as in 1:3", field="--disaggregated",
+                        value=text)  # fmt: skip
+    prefill, decode = (whole_number(one, "--disaggregated") for one in parts)
+    if degrees["replicas"] not in (None, prefill + decode):
+        raise SpecError(f"is not the {prefill + decode} servers of --disaggregated {text}; leave it out",
+                        field="--replicas", value=degrees["replicas"])  # fmt: skip
+    degrees["replicas"] = prefill + decode
+    return prefill
 
 
 def _flag(field: str, given: object) -> bool:

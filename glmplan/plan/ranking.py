@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from glmplan.errors import UnknownFact
 from glmplan.physics.points import Layout
 from glmplan.plan.capacity import Holding
+from glmplan.plan.disaggregation import known_apart
 from glmplan.plan.engine_limits import Terms
 from glmplan.plan.offloaded import experts_on_host
 from glmplan.plan.question import Asked
@@ -26,6 +27,7 @@ __all__ = [
     "deployment_of",
     "load_of",
     "matrix_rate_known",
+    "needless_stages",
     "predicted",
     "rank_layouts",
     "shown_users",
@@ -140,7 +142,7 @@ def predicted(asked: Asked, cases: list[tuple[Holding, int]]) -> list[Prediction
     rows = []
     for holding, users in cases:
         deployment = deployments.setdefault(id(holding), deployment_of(asked, holding.terms))
-        rows.append((deployment, load_of(asked, deployment, holding.pool, users, holding.terms.replicas), None))
+        rows.append((deployment, load_of(asked, deployment, holding.pool, users, holding.terms.decoding), None))
     found = predict_many(rows) if rows else []
     if not _prompts_timed(asked):
         return [_decoding_only(one) for one in found]
@@ -340,8 +342,27 @@ def rank_layouts(asked: Asked, holdings: list[Holding]) -> list[Scored]:
     return ranked
 
 
+def needless_stages(asked: Asked, holdings: list[Holding]) -> dict[int, str]:
+    """Layouts with stages inside one scale-up domain where one without fits as well on as many accelerators.
+
+    Parameters
+    ----------
+    asked : Asked
+        The question.
+    holdings : list of Holding
+        Layouts and their memory.
+
+    Returns
+    -------
+    dict of int to str
+        Place of each such layout, and why it is none to take.
+    """
+    classes = [_BLOCKED if one.terms.blocked is not None else _CLASS[one.verdict] for one in holdings]
+    return _needless_stages(asked, holdings, classes)
+
+
 def _needless_stages(asked: Asked, holdings: list[Holding], classes: list[int]) -> dict[int, str]:
-    """Layouts with stages inside one scale-up domain where one without uses as many accelerators, and why not."""
+    """As `needless_stages` says, by the classes of the layouts."""
     scale_up = asked.machine.host.scale_up
     if scale_up is None or scale_up.topology == "bridge" or asked.pp:
         return {}
@@ -384,8 +405,8 @@ def _speeds(asked: Asked, holdings: list[Holding]) -> tuple[dict[int, _Speed], d
         except UnknownFact as error:
             unknown[place] = str(error)
             continue
-        # users whom the cache does not hold wait: more than it holds gain nothing
-        cases += [(one, 1), (one, max(min(typical_users(asked), int(one.held)), 1))]
+        # users whom the cache does not surely hold wait: more gain nothing
+        cases += [(one, 1), (one, max(min(typical_users(asked), int(one.held_low)), 1))]
         owners.append(place)
     found = predicted(asked, cases)
     speeds = {}
@@ -394,7 +415,7 @@ def _speeds(asked: Asked, holdings: list[Holding]) -> tuple[dict[int, _Speed], d
         # answers of a single token have no further one: what is waited for is the first
         token = alone["tpot"] if "tpot" in alone else alone["ttft"]
         used = holdings[place].terms.accelerators / asked.machine.count
-        known = found[2 * number + 1].knowledge
+        known = known_apart(asked, found[2 * number + 1].knowledge)
         speeds[place] = _Speed(1.0 / token.value, used / token.high, rate.value, used * rate.low, known)
     return speeds, unknown
 

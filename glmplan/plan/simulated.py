@@ -48,9 +48,10 @@ def beyond_steady(asked: Asked, holding: Holding, users: int) -> bool:
     Returns
     -------
     bool
-        Steady sums count waiting, but no preemption: there the simulator answers.
+        Steady sums count waiting, but no preemption: there the simulator answers. It does for any number where prompts
+        have servers of their own.
     """
-    return users > max(holding.held * asked.user_tokens / asked.request_tokens, 1.0)
+    return bool(asked.prefill) or users > max(holding.held * asked.user_tokens / asked.request_tokens, 1.0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from glmplan.errors import DoesNotFit, SpecError, UnknownFact
 from glmplan.facts.engines.defaults import block_tokens, engine_defaults
 from glmplan.physics.blocks.features import mixers_of
 from glmplan.plan.capacity import MAY_START, Holding
+from glmplan.plan.disaggregation import apart_basis, not_together, transfer_link
 from glmplan.plan.question import Asked, Words, read_words
 from glmplan.plan.ranking import deployment_of, load_of, typical_users
 from glmplan.plan.search import Solution, solve
@@ -127,8 +128,9 @@ def inputs_of(asked: Asked, best: Holding, deployment: Deployment) -> ServingInp
     if not step_model_of(deployment).times_prompts:
         name = deployment.accelerator.full_name
         raise UnknownFact(f"no matrix rate of {name} is published: requests with prompts cannot be simulated")
-    servers = best.terms.replicas
-    found = predict(deployment, load_of(asked, deployment, best.pool, typical_users(asked), servers))
+    servers, terms = best.terms.decoding, best.terms
+    load = load_of(asked, deployment, best.pool, typical_users(asked), servers)
+    found = predict(deployment, load)
     # how sure a step is: of answers of a single token their only one, the first, says it
     first = found.figures["ttft"]
     figure = found.figures.get("tpot", first)
@@ -146,32 +148,36 @@ def inputs_of(asked: Asked, best: Holding, deployment: Deployment) -> ServingInp
         max_num_seqs=max(min(places, budget // (1 + drafted), int(pool)), 1),
         max_model_len=asked.settings.max_model_len or asked.context or asked.model.max_context,
         acceptance=Acceptance.of_mean(drafted, deployment.tokens_per_step) if drafted else None,
-        replicas=ranks * servers,
+        replicas=ranks * terms.replicas,
+        prefill_replicas=ranks * terms.prefill,
+        link=transfer_link(asked, terms) if terms.prefill else None,
         routing=defaults.routing,
         prefix_caching=_reuses(asked),
         async_scheduling=deployment.defaults.ahead,
         reserve_full_isl=defaults.whole_prompt,
         schedule_conservativeness=defaults.rank_conservativeness if ranks > 1 else 1.0,
     )
+    low, high = not_together(asked, deployment, load, "decode", (figure.low / figure.value, figure.high / figure.value))
+    first_ends = not_together(asked, deployment, load, "ttft", (first.low / first.value, first.high / first.value))
     return ServingInputs(
         step_seconds=_of_rank(step_seconds(deployment), ranks),
         # every rank hands over its own part, copies of a latent included
         pool=KvPool(
             int(pool),
             block_tokens(asked.engine, sparse=best.memory.sparse),
-            best.pool_bytes / best.pool * best.terms.accelerators,
+            best.pool_bytes / best.pool * terms.server * servers,
         ),
         settings=settings,
         front_end=front_end_seconds(deployment, asked.input_tokens),
-        low=figure.low / figure.value,
-        high=figure.high / figure.value,
+        low=low,
+        high=high,
         first=FirstTokens(found.first_scale, ranks),
-        first_low=first.low / first.value,
-        first_high=first.high / first.value,
+        first_low=first_ends[0],
+        first_high=first_ends[1],
         pool_low=best.pool_low / best.pool,
         pool_high=best.pool_high / best.pool,
         ranks=ranks,
-        basis=f"{best.terms.name}, {asked.engine}, KV cache {best.terms.kv}; {found.basis}",
+        basis=f"{best.terms.name}, {asked.engine}, KV cache {best.terms.kv}; {apart_basis(asked, found.basis)}",
     )
 
 

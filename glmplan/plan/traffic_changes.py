@@ -11,6 +11,7 @@ from dataclasses import replace
 from glmplan.errors import GlmplanError
 from glmplan.facts.engines.walls import load_engine
 from glmplan.facts.formats import kv_format
+from glmplan.plan.disaggregation_changes import splits_of
 from glmplan.plan.gains import LEAST_GAIN, as_well_known
 from glmplan.plan.host_copies import host_copies
 from glmplan.plan.plan import TrafficRun
@@ -111,6 +112,9 @@ def _changed(solution: Solution, traffic: Traffic, plan: TrafficRun) -> Iterator
                 asked, solution.ranked[0], traffic, ends=False, what=copies.what,
                 settings={"host_tokens": copies.tokens, "host_link": link},
             )  # fmt: skip
+    yield from _apart(solution, traffic, plan)
+    if asked.prefill:
+        return  # twice the cards may be two machines with other links between them
     try:
         machine = asked.machine.with_count(2 * asked.machine.count)
     except GlmplanError:
@@ -119,6 +123,26 @@ def _changed(solution: Solution, traffic: Traffic, plan: TrafficRun) -> Iterator
     if other is not None:
         name = f"{machine.count} × {machine.accelerator.name}"
         yield traffic_run(other.asked, other.ranked[0], traffic, ends=False, what=name, ask=f"--on {machine.text}")
+
+
+def _apart(solution: Solution, traffic: Traffic, plan: TrafficRun) -> Iterator[TrafficRun]:
+    """The best of the numbers of servers for prompts alone, of as many requests at once as the plan has (Little)."""
+    asked = solution.asked
+    users = plan.total_rate.value / asked.output_tokens * plan.e2e.value
+    found = []
+    for split in splits_of(solution, users):
+        if split.answer * (1.0 + LEAST_GAIN) > plan.e2e.value:
+            continue
+        other = _solved(replace(solution, asked=split.asked(asked)), traffic)
+        if other is None:
+            continue
+        try:
+            run = traffic_run(other.asked, other.ranked[0], traffic, ends=False, what=split.what, ask=split.ask)
+        except GlmplanError:
+            continue  # the link between the servers is not known
+        found.append(run)
+    if found:
+        yield max(found, key=lambda one: gain_under(plan, one))
 
 
 def _solved(solution: Solution, traffic: Traffic, **changes: object) -> Solution | None:

@@ -102,8 +102,4 @@ def traffic_section(answer: AnswerRecord, width: int) -> str:
         out += paragraph(width, change_words(plan, one), "  ", "      ")
     if not others:
         out += paragraph(width, "no change that was looked at brings an answer 5 % sooner")
-    terms = answer.holding.terms if answer.holding is not None else None
-    if terms is not None and terms.accelerators > 1:
-        told = "servers of their own for prompts and for decoding were not looked at: simulate --prefill-replicas"
-        out += paragraph(width, f"{told} plays a number of them")
     return out

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from glmplan.errors import GlmplanError
 from glmplan.plan.gains import LEAST_GAIN
-from glmplan.plan.ranking import predicted, shown_users
+from glmplan.plan.ranking import needless_stages, predicted, shown_users
 from glmplan.plan.search import Solution, solve
 from glmplan.plan.simulated import traffic_run
 
@@ -81,7 +81,12 @@ def solve_under(
     first = solution.ranked[0]
     if traffic is None or not decides_plan(traffic) or not first.alone or first.holding.terms.blocked is not None:
         return solution
-    peers = [one for one in solution.ranked if one.alone and one.holding.verdict == first.holding.verdict]
+    staged = needless_stages(asked, [one.holding for one in solution.ranked])
+    peers = [
+        one
+        for place, one in enumerate(solution.ranked)
+        if one.alone and one.holding.verdict == first.holding.verdict and (place == 0 or place not in staged)
+    ]
     if len(peers) == 1 or first.holding.verdict == "does_not_fit":
         return solution
     soon = _steady_answers(asked, peers, traffic.users or shown_users(asked))

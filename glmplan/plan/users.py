@@ -180,9 +180,9 @@ def places_of(asked: Asked, holding: Holding) -> int:
     Returns
     -------
     int
-        Of all ranks of all servers, [-]
+        Of all ranks of all servers that decode, [-]
     """
-    return asked.defaults.places * holding.terms.dp * holding.terms.replicas
+    return asked.defaults.places * holding.terms.dp * holding.terms.decoding
 
 
 def _running(asked: Asked, holding: Holding) -> float:

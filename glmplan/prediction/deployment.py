@@ -207,6 +207,8 @@ class Deployment:
             attention=attention_rule(self.engine, self.settings.attention_backend, part.family, self.kv),
             release=self.kernel_release,
             expert_kernels=self.settings.expert_kernels,
+            adapters=self.settings.adapters,
+            adapter_rank=self.settings.adapter_rank,
         ).remembered()
 
     @property

@@ -92,16 +92,28 @@ def known_by_engine(
     """
     at_site = keys[LEVELS.index("configuration")] in fit.site
     knowledge = "site" if at_site and "site" in fit.intervals else knowledge_class(levels)
+    knowledge, of = _with_adapters(deployment, knowledge)
     beyond, outside = _outside(deployment, load, keys, knowledge, fit)
     features = features_of(deployment, load)
     ends = {}
     for kind in KINDS:
-        if kind in fit.intervals[knowledge]:
-            low, high = interval_of(fit, knowledge, kind, features)
+        if kind in fit.intervals[of]:
+            low, high = interval_of(fit, of, kind, features)
             if kind == "decode":
                 low, high = _drafted(low, high, deployment.acceptance_deviation)
             ends[kind] = (low - beyond, high + beyond)
     return Known(knowledge, KNOWN_AS[knowledge], outside, ends, ttft_scale)
+
+
+#: classes of what was measured without adapters, whose interval is then that of the last of them
+_WITHOUT = ("site", "configuration", "group", "pair")
+
+
+def _with_adapters(deployment: Deployment, knowledge: str) -> tuple[str, str]:
+    """Class of what is known, and the one whose intervals hold: no run with low-rank adapters was measured."""
+    if deployment.settings.adapters and knowledge in _WITHOUT:
+        return "adapters", _WITHOUT[-1]
+    return knowledge, knowledge
 
 
 def _drafted(low: float, high: float, deviation: float) -> tuple[float, float]:
@@ -260,6 +272,7 @@ def known_of_points(
     total, levels = fit.sum_of(keys)
     at_site = keys[LEVELS.index("configuration")] in fit.site
     knowledge = "site" if at_site and "site" in fit.intervals else knowledge_class(levels)
+    knowledge, of = _with_adapters(deployment, knowledge)
     widen = np.zeros(len(concurrency))
     domain = fit.domain.get(keys[LEVELS.index("group")])
     if domain:
@@ -269,14 +282,14 @@ def known_of_points(
         widen = widen + np.where(concurrency > 1, _SPREAD_OVER_STAGES, 0.0)
     bands = np.searchsorted(BANDS, concurrency, side="right") * (len(PROMPTS) + 1)
     bands = bands + np.searchsorted(PROMPTS, inputs, side="right")
-    kinds = [kind for kind in KINDS if kind in fit.intervals[knowledge]]
+    kinds = [kind for kind in KINDS if kind in fit.intervals[of]]
     found = {kind: (np.empty(len(bands)), np.empty(len(bands))) for kind in kinds}
     for band in np.unique(bands):
         here = np.flatnonzero(bands == band)
         load = Load("serving", float(concurrency[here[0]]), float(inputs[here[0]]), 1.0)
         features = features_of(deployment, load)
         for kind in kinds:
-            low, high = interval_of(fit, knowledge, kind, features)
+            low, high = interval_of(fit, of, kind, features)
             if kind == "decode":
                 low, high = _drafted(low, high, deployment.acceptance_deviation)
             found[kind][0][here], found[kind][1][here] = low, high

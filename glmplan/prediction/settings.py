@@ -38,6 +38,8 @@ class Settings:
     expert_kernels : str
         Kernels of the experts that were switched on, as `hardware_db/kernels.toml` names them; empty for those that the
         engine takes on its own.
+    adapters, adapter_rank : int
+        Low-rank adapters (LoRA) that lie on the accelerators at once, and the rank that their buffers have, [-]
 
     Raises
     ------
@@ -60,6 +62,8 @@ class Settings:
     graphs: bool = True
     unstated: frozenset[str] = frozenset()
     expert_kernels: str = ""
+    adapters: int = 0
+    adapter_rank: int = 0
 
     def __post_init__(self) -> None:
         if self.memory_fraction is not None and not 0 < self.memory_fraction <= 1:
@@ -141,4 +145,6 @@ class Settings:
             experts_backend=self.moe_backend or None,
             draft_tokens=draft_tokens or None,
             longest=self.max_model_len,
+            adapters=self.adapters,
+            adapter_rank=self.adapter_rank,
         )

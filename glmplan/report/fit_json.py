@@ -178,6 +178,7 @@ def _plan(answer: FitAnswer) -> dict[str, Any] | None:
         "ep": terms.ep,
         "dcp": terms.dcp,
         "replicas": terms.replicas,
+        "prefill_replicas": terms.prefill,
         "accelerators": terms.accelerators,
         "kv": terms.kv,
         "kv_why": answer.kv_why,

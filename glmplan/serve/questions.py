@@ -98,6 +98,7 @@ class PlanQuestion(_Question):
     ep: Whole | None = Field(None, description="Expert parallel degree.")
     dcp: Whole | None = Field(None, description="Decode context parallel degree.")
     replicas: Whole | None = Field(None, description="Servers of that layout behind a router.")
+    disaggregated: Name | None = Field(None, description="Servers for prompts and for decoding, as in 1:3.")
     context: Whole | None = Field(None, description="Longest sequence that must fit, in tokens.")
     input: Whole | None = Field(None, description="Prompt of a request, in tokens.")
     output: Whole | None = Field(None, description="Answer of a request, in tokens.")
@@ -109,6 +110,8 @@ class PlanQuestion(_Question):
     max_num_batched_tokens: Whole | None = Field(None, description="Token budget of a step.")
     max_model_len: Whole | None = Field(None, description="Longest prompt and answer together.")
     attention_backend: Name | None = Field(None, description="Attention kernels, as the engine names them.")
+    lora: Whole | None = Field(None, description="Low-rank adapters that lie on the accelerators at once.")
+    lora_rank: Whole | None = Field(None, description="Rank of the largest adapter.")
     recipe: Name | None = Field(None, description="Campaign or recipe whose launch settings are taken.")
     power_limit: Quantity | None = Field(None, description="Power limit of each accelerator, such as 450W.")
 

@@ -208,3 +208,14 @@ def test_what_to_ask_next_are_the_words_that_were_left_out():
     assert "your own --input, --output and --users; a promise" in open_question
     stated = " ".join(first_screen(answer("tight"), 120).split())
     assert "your own" not in stated and "glmplan safe, with --slo 'ttft p95 < 2 s' instead of --users" in stated
+
+
+def test_the_power_is_that_of_the_cards_in_use_at_their_rating_or_limit():
+    asked = Words("llama-3.1-8b", "8xh100-sxm", tp=1, pp=1, dp=1, replicas=8)
+    one = fit_answer(asked)
+    assert "8 × 700 W = 5.6 kW, the accelerators alone" in first_screen(one, 120)
+
+
+def test_a_name_that_stands_for_another_model_says_so():
+    text = " ".join(first_screen(fit_answer(Words("llama-3.3-70b", "4xh100-sxm")), 120).split())
+    assert "llama-3.3-70b: planned as llama-3.1-70b, whose shape it has" in text

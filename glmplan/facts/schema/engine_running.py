@@ -11,7 +11,7 @@ from glmplan.facts.formats import KV_FORMATS
 from glmplan.facts.schema.accelerator import Precision
 from glmplan.facts.schema.validation import Frozen
 
-__all__ = ["CacheFormat", "CacheLayout", "Running"]
+__all__ = ["Adapters", "Apart", "CacheFormat", "CacheLayout", "Running"]
 
 
 class CacheFormat(Frozen):
@@ -64,6 +64,36 @@ class CacheLayout(Frozen):
         return self.model_copy(update={"packed_latent": False, "index_keys": False})
 
 
+class Apart(Frozen):
+    """How an engine computes prompts on servers of their own and hands keys and values over (disaggregation).
+
+    `since`: the first release that a source shows serving so. `prefill`, `decode`: what each kind of server is told
+    beside its layout. `router`: what stands before them.
+    """
+
+    since: str
+    prefill: str
+    decode: str
+    router: str
+    source: str
+
+
+class Adapters(Frozen):
+    """How an engine keeps low-rank adapters (LoRA) beside the weights.
+
+    `told`: its options, with ``{adapters}`` for how many lie on the accelerator at once and ``{rank}``. `ranks`: those
+    that it has buffers for, the next larger one is taken; empty where any rank has its own. `experts_since`: the first
+    release with adapters of routed experts; None where no source shows it. `deals_experts`: whether such adapters go
+    with experts that are dealt over ranks.
+    """
+
+    told: str
+    ranks: tuple[int, ...] = ()
+    experts_since: str | None = None
+    deals_experts: bool = False
+    source: str
+
+
 class Running(Frozen):
     """How an engine runs a model.
 
@@ -72,7 +102,8 @@ class Running(Frozen):
     over all of them. `one_process`: HTTP server, tokenizer and scheduler are threads of one compiled process.
     `host_tables`: the option with which tables of n-grams lie in host memory; None keeps them on the devices.
     `host_cache`: the option with which copies of cached blocks lie in host memory; None where it has none;
-    `host_cache_latent`: whether also those of latent attention.
+    `host_cache_latent`: whether also those of latent attention. `apart`: how prompts are computed on servers of their
+    own; None where no source shows it. `adapters`: how it keeps low-rank adapters; None where no source was read.
     """
 
     reads: Literal["safetensors", "gguf", "mlx"]
@@ -82,4 +113,6 @@ class Running(Frozen):
     host_tables: str | None = None
     host_cache: str | None = None
     host_cache_latent: bool = False
+    apart: Apart | None = None
+    adapters: Adapters | None = None
     source: str

@@ -128,7 +128,7 @@ def matrices(
     inner, hidden = widths
     wide = inner * (2 if block.gated else 1)
     found = [
-        Tensor(f"{name}.gate_up_proj", tensor_class, wide, hidden, copies, shard),
+        Tensor(f"{name}.gate_up_proj", tensor_class, wide, hidden, copies, shard, parts=2 if block.gated else 1),
         Tensor(f"{name}.down_proj", tensor_class, hidden, inner, copies, shard, splits_input=True),
     ]
     if block.bias:

@@ -40,6 +40,8 @@ class Tensor:
     splits_input : bool
         Whether tensor parallelism splits its input and not its output, as after attention and in the middle of a
         feed-forward block.
+    parts : int
+        Matrices that lie in it one below the other (gate and up): an adapter of each has factors of its own, [-]
     """
 
     name: str
@@ -51,6 +53,7 @@ class Tensor:
     units: int = 1
     matmul: bool = True
     splits_input: bool = False
+    parts: int = 1
 
     @property
     def parameters(self) -> int:

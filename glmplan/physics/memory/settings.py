@@ -66,6 +66,8 @@ class MemorySettings:
         between releases carry the number of the release before.
     experts_backend : str or None
         Kernel of the routed experts (``--moe-backend``), as the log names it; None takes what the engine chooses.
+    adapters, adapter_rank : int
+        Low-rank adapters (LoRA) for which buffers are kept, and the rank of the buffers, [-]
     """
 
     engine: str = "vllm"
@@ -81,6 +83,8 @@ class MemorySettings:
     draft_tokens: float | None = None
     longest: np.ndarray | float | None = None
     graphs_taken: bool | None = None
+    adapters: int = 0
+    adapter_rank: int = 0
 
     @property
     def layout(self) -> CacheLayout:

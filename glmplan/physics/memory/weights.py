@@ -10,6 +10,7 @@ from glmplan.facts.engines.loading import ExpertKernel
 from glmplan.facts.engines.memory import MemoryRule
 from glmplan.facts.formats import weight_format
 from glmplan.facts.schema.model import Checkpoint, ModelSpec
+from glmplan.physics.blocks.adapters import ADAPTER_BYTES, adapter_factors
 from glmplan.physics.blocks.kinds import mixer_of
 from glmplan.physics.blocks.lookup import TABLE
 from glmplan.physics.blocks.stack import vocabulary_tensors
@@ -108,6 +109,9 @@ def layer_weights(
     if np.any(more):
         name = "mtp" if draft else "rounding"
         found[name] = found.get(name, zero) + more
+    if settings.adapters and not draft:
+        factors = adapter_factors(part.tensors, tp=degrees.tp, ep=degrees.ep, expert_ranks=degrees.tp * degrees.dp)
+        found["adapters"] = settings.adapters * settings.adapter_rank * ADAPTER_BYTES * factors.values
     return found, host
 
 

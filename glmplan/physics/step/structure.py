@@ -231,6 +231,8 @@ class StepWork:
         Release of the engine whose kernels run (`glmplan.physics.kernels.fits.kernel_release`), [-]
     expert_kernels : str
         Kernels of the experts that the server was told to take; empty where nothing was said.
+    adapters, adapter_rank : int
+        Low-rank adapters (LoRA) that requests may name, and the rank of their buffers, [-]
     """
 
     model: ModelSpec
@@ -246,6 +248,8 @@ class StepWork:
     attention: AttentionRule = AttentionRule()
     release: tuple[int, ...] | None = None
     expert_kernels: str = ""
+    adapters: int = 0
+    adapter_rank: int = 0
 
     #: whether what ranks send each other takes time
     counts_links: ClassVar[bool] = True

@@ -11,9 +11,11 @@ from dataclasses import replace
 
 import numpy as np
 
+from glmplan.facts.formats import WEIGHT_FORMATS
 from glmplan.facts.schema.model import ExpertsFfn
+from glmplan.physics.blocks.adapters import ADAPTER_BYTES, adapter_factors
 from glmplan.physics.blocks.experts import busiest_rank
-from glmplan.physics.blocks.kinds import streams_of
+from glmplan.physics.blocks.kinds import routed_of, streams_of
 from glmplan.physics.kernels.counts import expert_work, gemm_work
 from glmplan.physics.kernels.slots import Degrees, Tokens, add_kernel
 from glmplan.physics.kernels.utilisation import KernelWork, kernel_terms
@@ -117,6 +119,8 @@ def step_work(structure: StepWork, *, layout: Layout, points: StepPoints) -> dic
     decoding_only = replace(step, prompt=zero, everywhere=everyone * verify)
     for decode_only, layers in structure.stacks:
         _add_layers(total, structure, layers, decoding_only if decode_only else step, degrees)
+    if structure.adapters:
+        _add_adapters(total, structure, step, degrees)
     _add_products(total, structure, structure.ends, step.decode, degrees)
     total["host"] += 1.0
     total["request"] += step.decode * len(structure.model.layer_names)
@@ -241,6 +245,27 @@ def _add_experts(
         total, work, structure.kernel("experts", rule), peak_flop=part.rate(rule.compute), bandwidth=part.bandwidth,
         slots=("expert_fixed", "expert_bytes", "expert_flop"), active=count * np.minimum(everywhere, 1.0),
     )  # fmt: skip
+
+
+def _add_adapters(total: dict[str, np.ndarray], structure: StepWork, step: Tokens, degrees: Degrees) -> None:
+    """Add the factors of low-rank adapters: as many different ones as requests may name are read, each token takes one.
+
+    Nobody measured them: two launches a matrix as small products take them, bytes and FLOP at the part's full rates.
+    """
+    part, rank = structure.part, float(structure.adapter_rank)
+    tokens = step.decode + step.prompt
+    named = np.minimum(float(structure.adapters), np.maximum(step.requests, np.minimum(tokens, 1.0)))
+    launch = structure.kernel("gemm", structure.runs_as(WEIGHT_FORMATS["bf16"], "gemm")).floor
+    for segment, _ in structure.main:
+        one = adapter_factors(segment.tensors, tp=degrees.tp, ep=degrees.ep, expert_ranks=degrees.expert_ranks)
+        routed = routed_of(segment.kind)
+        pairs = tokens * routed.topk / degrees.ep if routed is not None else 0.0 * tokens
+        read = named * one.dense + np.minimum(pairs, named * one.experts) * one.expert
+        work = tokens * one.dense + pairs * one.expert
+        matrices = one.matrices + (2 if routed is not None else 0)
+        total["gemm_fixed"] += segment.count * 2.0 * matrices * launch * np.minimum(tokens, 1.0)
+        total["gemm_bytes"] += segment.count * rank * ADAPTER_BYTES * read / part.bandwidth
+        total["gemm_flop"] += segment.count * 2.0 * rank * work / part.rate("bf16")
 
 
 def _single_rows(work: KernelWork) -> KernelWork:
