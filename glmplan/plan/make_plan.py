@@ -14,6 +14,7 @@ from glmplan.plan.evidence import evidence_words
 from glmplan.plan.gains import worth_telling
 from glmplan.plan.hazard_warnings import hazard_warnings
 from glmplan.plan.launch import launch_command, launch_context
+from glmplan.plan.narrowing import narrowing_of
 from glmplan.plan.plan import RunnerUp, TrafficRun, Warn
 from glmplan.plan.question import Asked, Words, read_words
 from glmplan.plan.ranking import Scored, deployment_of, matrix_rate_known, shown_users, speed_known
@@ -120,6 +121,8 @@ def answer_of(asked: Asked, traffic: Traffic | None = None) -> FitAnswer:
     safe, hazards = safe_number(asked, best, found={number: found[number] for number in grid})
     # under named traffic each change is simulated, see `glmplan.plan.traffic_changes`
     looked = () if traffic is not None and rows[0].ttft is not None else changes_of(solution, engines=not safe.users)
+    alone = rows[0] if rows[0].users == 1 else user_table(asked.but(users=(1,)), best, found)[0]
+    many = next(row for row in rows if row.users == shown_users(asked))
     answer = FitAnswer(
         **common,  # type: ignore[arg-type]
         deployment=deployment,
@@ -127,8 +130,8 @@ def answer_of(asked: Asked, traffic: Traffic | None = None) -> FitAnswer:
         printed=best.printed(told),
         users=rows,
         user_rate=first.alone,
-        total_rate=next(row.total_rate.value for row in rows if row.users == shown_users(asked)),
-        one_user=rows[0] if rows[0].users == 1 else user_table(asked.but(users=(1,)), best, found)[0],
+        total_rate=many.total_rate.value,
+        one_user=alone,
         safe=safe if traffic is None or is_steady(traffic) else None,
         binding=binding_words(rows),
         warnings=_by_severity((*hazard_warnings(hazards), *_warnings(solution, rows))),
@@ -142,6 +145,7 @@ def answer_of(asked: Asked, traffic: Traffic | None = None) -> FitAnswer:
         fits=(_fit_file(deployment), "calibration/fits/memory.toml"),
         traffic=traffic_words(traffic) if traffic is not None else "",
         runs=_runs(solution, traffic) if traffic is not None and rows[0].ttft is not None else (),
+        narrowing=narrowing_of(asked, best, deployment, one.knowledge, (alone, many)),
     )
     return _told(answer, looked)
 
