@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from glmplan.plan.answer_tables import memory_table, safe_limits, users_table
 from glmplan.plan.gains import evidence_words
+from glmplan.plan.narrowing import narrowing_words
 from glmplan.plan.text import LIMITS, VERDICTS, WIDTH, number, paragraph, span
 from glmplan.plan.traffic_text import traffic_section
 
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 __all__ = [
     "SECTIONS",
     "change_numbers",
+    "command_lines",
     "context_words",
     "fit_sections",
     "fit_text",
@@ -287,8 +289,26 @@ def launch_lines(answer: AnswerRecord, width: int) -> list[str]:
     list of str
         Lines; a flag and its value stay together where there is room for both.
     """
+    return command_lines(answer.command, width)
+
+
+def command_lines(command: tuple[str, ...], width: int) -> list[str]:
+    """Write a command, to be copied.
+
+    Parameters
+    ----------
+    command : tuple of str
+        Its words, or parts of several words.
+    width : int
+        Columns, which no line exceeds unless one word does, [-]
+
+    Returns
+    -------
+    list of str
+        Lines; a flag and its value stay together where there is room for both.
+    """
     words: list[str] = []
-    for group in answer.command:
+    for group in command:
         for place, part in enumerate(group.split(" --")):
             flag = f"--{part}" if place else part
             # what stands after its indent and before its backslash
@@ -316,6 +336,9 @@ def _rests(answer: AnswerRecord, width: int) -> str:
         out += paragraph(width, f"this model on this part with {answer.asked.engine}: {answer.evidence}")
     if answer.basis:
         out += paragraph(width, f"speeds: {answer.basis} ({', '.join(answer.fits[:1])})")
+    if answer.narrowing is not None:
+        out += paragraph(width, f"measure {narrowing_words(answer.narrowing)}")
+        out += "".join(f"  {line}\n" for line in command_lines((answer.narrowing.command,), width - 2))
     if answer.ranks:
         out += paragraph(width, "memory: shapes of the model, rules of the engine; driver, context, graphs as observed "
                      "(calibration/fits/memory.toml)")  # fmt: skip

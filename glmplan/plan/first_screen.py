@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from glmplan.plan.answer_text import (
     change_numbers,
+    command_lines,
     context_words,
     fit_sections,
     fit_text,
@@ -18,6 +19,7 @@ from glmplan.plan.answer_text import (
 )
 from glmplan.plan.capacity import stage_ranks
 from glmplan.plan.gains import LEAST_GAIN, best_changes, gain_words
+from glmplan.plan.narrowing import Narrowing, narrowing_words
 from glmplan.plan.plan import AnswerRecord, UserRow, Warn
 from glmplan.plan.ranking import shown_users
 from glmplan.plan.text import LEAST_WIDTH, LIMITS, VERDICTS, WIDTH, number, span, wrapped
@@ -41,13 +43,14 @@ _MANY = {"warning": "warnings", "note": "notes", "memory": "on memory", "quality
 _LEAST = {
     "title": 1, "traffic": 1, "verdict": 2, "limit": 1, "reason": 1, "nearest": 2, "assumed": 1, "users": 1,
     "memory": 1, "basis": 1, "errors": 1, "error": 1, "changes": 1, "change": 1, "note": 0, "asks": 1, "gaps": 0,
+    "measure": 1,
 }  # fmt: skip
 #: what parts get of the lines that are left, the most useful first
 _MORE = (
     ("verdict", 3), ("traffic", 2), ("errors", 3), ("changes", 3), ("change", 2), ("traffic", 3), ("memory", 2),
     ("assumed", 2), ("error", 2), ("note", 2), ("asks", 2), ("nearest", 3), ("limit", 2), ("users", 2), ("reason", 3),
-    ("title", 2), ("basis", 1), ("assumed", 3), ("asks", 3), ("gaps", 1), ("basis", 2), ("error", 3), ("note", 3),
-    ("assumed", 5),
+    ("title", 2), ("basis", 1), ("assumed", 3), ("asks", 3), ("measure", 2), ("gaps", 1), ("basis", 2), ("error", 3),
+    ("note", 3), ("assumed", 5),
 )  # fmt: skip
 
 
@@ -203,6 +206,8 @@ class _Screen:
             yield from self._row("power", f"{text}; what it costs: glmplan compare", 1)
         if answer.basis and self.room["basis"]:
             yield from self._row("rests on", f"{answer.evidence}; {answer.basis}", self.room["basis"])
+        if answer.narrowing is not None:
+            yield from self._narrowing(answer.narrowing)
 
     def _speed(self, row: UserRow) -> str:
         """The decode speed of one of the users; of answers of a single token there is none."""
@@ -210,6 +215,15 @@ class _Screen:
 
     def _wait(self, row: UserRow) -> str:
         return f", first token {span(row.ttft)} s" if row.ttft is not None else ""
+
+    def _narrowing(self, found: Narrowing) -> Iterator[str]:
+        """The run that would narrow the intervals most; its command whole or not at all."""
+        whole = self.room["measure"] > 1
+        words = narrowing_words(found, ("tpot",))
+        where = " (--section basis)"
+        fits = not whole and _LABEL + len(words) + len(where) <= self.width
+        yield from self._row("measure", words + where * fits, 1)
+        yield from command_lines((found.command,), self.width) if whole else ()
 
     def _memory(self) -> str:
         """The fullest card and the pool."""

@@ -15,6 +15,7 @@ from glmplan.plan.evidence import evidence_words
 from glmplan.plan.gains import worth_telling
 from glmplan.plan.hazard_warnings import hazard_warnings
 from glmplan.plan.launch import launch_command, launch_context
+from glmplan.plan.narrowing import narrowing_of
 from glmplan.plan.plan import RunnerUp, TrafficRun, Warn
 from glmplan.plan.question import Asked, Words, read_words
 from glmplan.plan.ranking import Scored, deployment_of, matrix_rate_known, shown_users, speed_known
@@ -116,13 +117,14 @@ def answer_of(asked: Asked, traffic: Traffic | None = None) -> FitAnswer:
     grid = grid_of(asked, best)
     found = predictions_of(asked, best, tuple(sorted({*grid, *asked.users})))
     rows = simulated_rows(asked, best, user_table(asked, best, found), traffic)
-    alone = asked.but(users=(1,))
-    one_user = rows[0] if rows[0].users == 1 else simulated_rows(alone, best, user_table(alone, best, found))[0]
+    one = asked.but(users=(1,))
+    alone = rows[0] if rows[0].users == 1 else simulated_rows(one, best, user_table(one, best, found))[0]
     command, notes = launch_command(asked, best, told := launch_context(asked, best))
-    one, deployment = found[asked.users[0]], deployment_of(asked, best.terms)
+    known, deployment = found[asked.users[0]], deployment_of(asked, best.terms)
     safe, hazards = safe_number(asked, best, found={number: found[number] for number in grid})
     # under named traffic each change is simulated, see `glmplan.plan.traffic_changes`
     looked = () if traffic is not None and rows[0].ttft is not None else changes_of(solution, engines=not safe.users)
+    many = next(row for row in rows if row.users == shown_users(asked))
     answer = FitAnswer(
         **common,  # type: ignore[arg-type]
         deployment=deployment,
@@ -130,22 +132,23 @@ def answer_of(asked: Asked, traffic: Traffic | None = None) -> FitAnswer:
         printed=best.printed(told),
         users=rows,
         user_rate=first.alone,
-        total_rate=next(row.total_rate.value for row in rows if row.users == shown_users(asked)),
-        one_user=one_user,
+        total_rate=many.total_rate.value,
+        one_user=alone,
         # sums know no servers for prompts alone
         safe=safe if (traffic is None or is_steady(traffic)) and not asked.prefill else None,
         binding=binding_words(rows),
         warnings=_by_severity((*hazard_warnings(hazards), *_warnings(solution, rows))),
         command=command,
         command_notes=notes,
-        basis=apart_basis(asked, one.basis),
-        knowledge=known_apart(asked, one.knowledge),
+        basis=apart_basis(asked, known.basis),
+        knowledge=known_apart(asked, known.knowledge),
         evidence=evidence_words(
-            asked, one.knowledge, by_host=not runs_on_accelerators(deployment), cards=best.terms.accelerators
+            asked, known.knowledge, by_host=not runs_on_accelerators(deployment), cards=best.terms.accelerators
         ),
         fits=(_fit_file(deployment), "calibration/fits/memory.toml"),
         traffic=traffic_words(traffic) if traffic is not None else "",
         runs=_runs(solution, traffic) if traffic is not None and rows[0].ttft is not None else (),
+        narrowing=narrowing_of(asked, best, deployment, known.knowledge, (alone, many)),
     )
     return _told(answer, looked)
 

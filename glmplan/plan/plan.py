@@ -9,6 +9,7 @@ from glmplan.facts.tables import chosen_table, frame_of
 from glmplan.physics.memory.budget import MemoryBudget
 from glmplan.plan.capacity import Holding
 from glmplan.plan.memory_plan import memory_rows
+from glmplan.plan.narrowing import Narrowing
 from glmplan.plan.question import Asked
 from glmplan.prediction.deployment import Deployment
 from glmplan.prediction.predict import Figure
@@ -382,6 +383,8 @@ class AnswerRecord:
     runs : tuple of TrafficRun
         The plan under named traffic, then what would change it most; empty where none was named or nothing can be
         simulated.
+    narrowing : Narrowing or None
+        The run that would narrow the intervals most; None where the configuration was measured or nothing can be.
     """
 
     asked: Asked
@@ -416,6 +419,7 @@ class AnswerRecord:
     fits: tuple[str, ...] = ()
     traffic: str = ""
     runs: tuple[TrafficRun, ...] = ()
+    narrowing: Narrowing | None = None
 
     @property
     def may_start(self) -> bool:

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from glmplan.plan.text import number
+from glmplan.plan.validate_command import DEGREES, degrees_set, validate_command
 from glmplan.report.considered import Considered, row_at
 from glmplan.report.document import Block, Code, Heading, Points, Table, Text
-from glmplan.sizing.acceptance import DEGREES, degrees_set, validate_command
 from glmplan.sizing.money import Money
 
 __all__ = ["assumptions", "checks", "evidence", "risks"]

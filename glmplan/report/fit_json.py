@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from typing import TYPE_CHECKING, Any
 
 from glmplan.physics.memory.observed import load_memory_fit
@@ -11,6 +12,7 @@ from glmplan.units import GIB
 
 if TYPE_CHECKING:
     from glmplan.plan.answer import FitAnswer
+    from glmplan.plan.narrowing import Narrowing
     from glmplan.plan.plan import Change, RunnerUp, TrafficRun, UserRow, Warn
     from glmplan.prediction.predict import Figure
 
@@ -99,8 +101,24 @@ def fit_record(answer: FitAnswer) -> dict[str, Any]:
         "basis": answer.basis,
         "knowledge": answer.knowledge,
         "evidence": answer.evidence,
+        "narrowing": _narrowing(answer.narrowing),
         "fits": list(answer.fits),
     }
+
+
+def _narrowing(found: Narrowing | None) -> dict[str, Any] | None:
+    if found is None:
+        return None
+    figures = [
+        {
+            "users": one.users,
+            "figure": f"{one.figure}_mean_ms",
+            "factor": _rounded(math.exp(one.before)),
+            "factor_after": _rounded(math.exp(one.after)),
+        }
+        for one in found.figures
+    ]
+    return {"users": found.users, "figures": figures, "command": found.command}
 
 
 def _question(answer: FitAnswer) -> dict[str, Any]:

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import shlex
-from collections.abc import Iterable, Mapping
 from typing import Any
 
 from glmplan.errors import SpecError
+from glmplan.plan.validate_command import degrees_of, validate_command
 from glmplan.serving.traffic.promises import parse_slo
 from glmplan.sizing.size_answer import Option, Sized
 from glmplan.sizing.size_figures import figures_of
 
-__all__ = ["DEGREES", "acceptance_test", "degrees_set", "validate_command"]
-
-#: degrees of a layout that a measured run is told
-DEGREES = ("tp", "pp", "dp", "ep", "dcp")
+__all__ = ["acceptance_test"]
 
 _PERCENT = {"mean": 50.0, "p50": 50.0, "p90": 90.0, "p95": 95.0, "p99": 99.0}
 
@@ -60,7 +56,7 @@ def acceptance_test(option: Option, found: Sized) -> str:
     command = validate_command(
         asked.spec.name,
         planned.asked.machine.text,
-        {**facts, **_degrees(planned.holding.terms)},
+        {**facts, **degrees_of(planned.holding.terms)},
         users=ladder,
         lengths=(asked.traffic.input, asked.traffic.output),
         more=f"--requests {requests}",
@@ -109,65 +105,3 @@ def _thresholds(slo: str, users: int, figures: dict[str, Any]) -> list[str]:
         said = "" if value is None else f"mean {value:,.0f} ms ({low:,.0f} to {high:,.0f})"
         rows.append(f"| {users} | {target.metric} {target.statistic} | {target.bound * 1000:g} ms | {said} |")
     return rows
-
-
-def _degrees(terms: Any) -> dict[str, int]:
-    return degrees_set({name: getattr(terms, name) for name in DEGREES})
-
-
-def degrees_set(degrees: Mapping[str, int]) -> dict[str, int]:
-    """The degrees of a layout that a measured run has to be told.
-
-    Parameters
-    ----------
-    degrees : mapping of str to int
-        Degree of each of `DEGREES`, [-]
-
-    Returns
-    -------
-    dict of str to int
-        Those that are not 1, and the tensor-parallel degree.
-
-    Examples
-    --------
-    >>> degrees_set({"tp": 1, "pp": 3, "dp": 1, "ep": 1, "dcp": 1})
-    {'tp': 1, 'pp': 3}
-    """
-    return {name: degrees[name] for name in DEGREES if degrees[name] > 1 or name == "tp"}
-
-
-def validate_command(
-    model: str, on: str, facts: Mapping[str, object], *, users: Iterable[int], lengths: tuple[int, int], more: str = ""
-) -> str:
-    """Write the command that measures a delivered machine.
-
-    Parameters
-    ----------
-    model, on : str
-        As in the question.
-    facts : mapping of str to object
-        Columns of a run that say what is served.
-    users : iterable of int
-        Steps of the ladder, [-]
-    lengths : (int, int)
-        Prompt and answer, [token]
-    more : str, optional
-        Further options.
-
-    Returns
-    -------
-    str
-        A line for a shell.
-
-    Examples
-    --------
-    >>> validate_command("m", "2xh100-sxm", {"tp": 2}, users=(1, 8), lengths=(2048, 512))
-    'glmplan validate m --url http://MACHINE:8000/v1 --on 2xh100-sxm --set tp=2 --users 1,8 --input 2048 --output 512
-    --out acceptance'
-    """
-    told = " ".join(shlex.join(["--set", f"{name}={value}"]) for name, value in facts.items())
-    steps = ",".join(map(str, users))
-    return (
-        f"glmplan validate {shlex.quote(model)} --url http://MACHINE:8000/v1 --on {shlex.quote(on)} {told} "
-        f"--users {steps} --input {lengths[0]} --output {lengths[1]} {more + ' ' if more else ''}--out acceptance"
-    )

@@ -9,7 +9,7 @@ from typing import Any
 from glmplan.errors import SpecError
 from glmplan.facts.catalogue.prices import Quotation, load_terms
 from glmplan.plan.ask import Deployed, memory, predict
-from glmplan.sizing.acceptance import validate_command
+from glmplan.plan.validate_command import degrees_of, validate_command
 from glmplan.sizing.cost import owned_month, per_million, rented_month
 from glmplan.sizing.money import Money, Way, ways_of
 from glmplan.sizing.purchase import Purchase, wall_watts
@@ -155,7 +155,7 @@ def _measured(state: _State, outcome: str) -> Iterator[Move]:
     ladder = validate_command(
         asked.model.name,
         asked.machine.text,
-        {"weights": asked.checkpoint.name, "engine": asked.engine},
+        {"weights": asked.checkpoint.name, "engine": asked.engine, **degrees_of(state.planned.holding.terms)},
         users=sorted({1, state.users}),
         lengths=(asked.input_tokens, asked.output_tokens),
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from glmplan.facts.tables import table_text
-from glmplan.sizing.acceptance import validate_command
+from glmplan.plan.validate_command import validate_command
 from glmplan.sizing.size_answer import Option, Sized
 from glmplan.sizing.size_figures import figures_of
 

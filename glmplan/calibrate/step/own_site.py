@@ -21,11 +21,11 @@ from glmplan.calibrate.step.sweeps import sweeps_of
 from glmplan.facts.files import write_atomically
 from glmplan.prediction.effects import COLUMNS, LEVELS, Effects, keys_of, load_effects
 from glmplan.prediction.own_site import with_site
+from glmplan.prediction.site_prior import SITE_NOISE, site_spread
 from glmplan.readers.runs.figures import FIGURES
 from glmplan.readers.runs.record import Run
 
 __all__ = [
-    "SITE_NOISE",
     "SiteFit",
     "calibrate_site",
     "left_open",
@@ -34,22 +34,6 @@ __all__ = [
     "write_site",
 ]
 
-#: how far the same configuration measured again is off, in logarithms: medians of the 100 repeats in the ledger are
-#: 1-2 % for TPOT and 4-14 % for TTFT [-]
-SITE_NOISE: dict[str, float] = {"decode": 0.02, "ttft": 0.10, "prefill": 0.05}
-#: machines of one configuration differ more than rows of one campaign do: chosen on the sweeps (`site_errors`), where
-#: 1 to 2.5 make no difference of more than 0.2 % [-]
-_WIDER = 1.5
-#: how much more or less than the shipped fit's spread a parameter may move: two points of a sweep cannot tell all of
-#: them. What a group differs by is how well its kernels for many tokens fit its shapes, not the bandwidth that it
-#: reaches, nor all parts of a step alike. What a request costs the host is in the engine's code and grows with the
-#: load. Chosen on the sweeps; what half of the groups choose helps the other half: docs/physics/calibration.md [-]
-_MOVED: dict[str, float] = {
-    "request_seconds": 0.15, "activation_slowdown": 4.0, "gemm_flop_slowdown": 2.0, "expert_flop_slowdown": 2.0,
-    "prefill_attention_slowdown": 2.0, "gemm_bytes_slowdown": 0.5, "expert_bytes_slowdown": 0.5,
-    "collective_slowdown": 2.0, "collective_bytes_slowdown": 2.0, "host_seconds": 1.4, "layer_seconds": 1.4,
-    "arrival_seconds": 1.5, "prompt_token_seconds": 1.5, "scale": 0.25,
-}  # fmt: skip
 #: Student's degrees of freedom: a row that does not go with the others (a queue, a disturbed run) weighs less [-]
 _FREEDOM = 4.0
 _CONFIGURATION = LEVELS.index("configuration")
@@ -241,7 +225,7 @@ def update_site(whole: Design, *, effects: Callable[[str], Effects] = load_effec
     refused += [(name, "has no figure that is predicted") for name in silent]
     design = part_of(whole, chosen)
     # spreads are the same for all engines
-    wide, base, keys = _site_spread(effects(design.questions[0].deployment.engine).spread), [], []
+    wide, base, keys = site_spread(effects(design.questions[0].deployment.engine).spread), [], []
     shift: dict[tuple[int, int], np.ndarray] = {}
     for run, question in enumerate(design.questions):
         total, known = effects(question.deployment.engine).sum_of(keys_of(question.deployment))
@@ -307,13 +291,6 @@ def left_open(found: SiteFit, design: Design) -> np.ndarray:
     return np.sqrt(np.einsum("ij,jk,ik->i", jacobian, found.covariance, jacobian))
 
 
-def _site_spread(spread: np.ndarray) -> np.ndarray:
-    """Spread of each level; the configuration also carries what builds and machines of one configuration differ by."""
-    spread = spread.copy()
-    spread[_CONFIGURATION] = np.hypot(spread[_CONFIGURATION], spread[-1])
-    return _WIDER * spread * np.array([_MOVED.get(name, 1.0) for name in COLUMNS]) + 1e-9
-
-
 def site_errors(design: Design, base: np.ndarray, spread: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Test the update on every sweep: two points of it are measured, the others predicted.
 
@@ -335,7 +312,7 @@ def site_errors(design: Design, base: np.ndarray, spread: np.ndarray) -> tuple[n
         Measured minus predicted in logarithms, NaN for observations that are no such point [-]; number of the sweep
     """
     errors, sweep = np.full(len(design.figure), np.nan), np.full(len(design.figure), -1)
-    wide = _site_spread(spread)
+    wide = site_spread(spread)
     levels = [level for level in range(len(LEVELS) - 1) if LEVELS[level] in ("engine_model", "group", "configuration")]
     for number, members in enumerate(sweeps_of(design.questions)):
         runs = np.array(members)

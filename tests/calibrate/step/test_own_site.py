@@ -94,7 +94,7 @@ def test_what_no_row_depends_on_does_not_move_and_stays_as_open_as_before(six_ca
     found = calibrate_site([six_cards[1], six_cards[8]])
     first = COLUMNS.index("ttft_scale")  # no row has a time to the first token
     assert all(row[first] == pytest.approx(0.0, abs=1e-9) for table in found.values.values() for row in table.values())
-    open_ = site_module._site_spread(load_effects("vllm").spread)
+    open_ = site_module.site_spread(load_effects("vllm").spread)
     for level, table in found.deviation.items():
         for row in table.values():
             assert row[first] == pytest.approx(open_[LEVELS.index(level), first], rel=1e-6)
