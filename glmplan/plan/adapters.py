@@ -10,7 +10,6 @@ from glmplan.errors import SpecError
 from glmplan.facts.catalogue.names import engine_release
 from glmplan.facts.engines.walls import load_engine
 from glmplan.facts.schema.engine_running import Adapters
-from glmplan.facts.schema.model import ModelSpec
 from glmplan.physics.blocks.features import routed_blocks
 from glmplan.prediction.settings import Settings
 from glmplan.units import whole_number
@@ -26,9 +25,7 @@ _RANK = 16
 _MOST, _HIGHEST = 4096, 4096
 
 
-def with_adapters(
-    settings: Settings, lora: object, rank: object, model: ModelSpec, engine: str, assumed: list[str]
-) -> Settings:
+def with_adapters(settings: Settings, lora: object, rank: object, engine: str, assumed: list[str]) -> Settings:
     """Settings with the low-rank adapters of a question.
 
     Parameters
@@ -37,8 +34,6 @@ def with_adapters(
         What else the engine is told.
     lora, rank : object
         How many adapters lie on the accelerators at once, and the rank of the largest, as typed, [-]
-    model : ModelSpec
-        The model.
     engine : str
         The engine.
     assumed : list of str

@@ -115,7 +115,8 @@ def splits_of(solution: Solution, users: float) -> list[Split]:
 
 def _candidates(solution: Solution) -> Iterator[tuple[Holding, int]]:
     """Layouts that fit, each once, with the servers that fill the machine."""
-    asked, seen = solution.asked, set()
+    asked = solution.asked
+    seen: set[tuple[int, ...]] = set()
     for one in solution.ranked:
         terms = one.holding.terms
         if not one.alone or one.holding.verdict != "fits" or terms.layout in seen or terms.pp > 1:

@@ -301,7 +301,7 @@ def read_words(words: Words) -> Asked:
         message = f"is beyond the {choice.model.max_context:,} tokens that {choice.model.name} can read"
         raise SpecError(message, field="--context", value=context)
     settings = _settings(words, engine, assumed)
-    settings = with_adapters(settings, words.lora, words.lora_rank, choice.model, engine, assumed)
+    settings = with_adapters(settings, words.lora, words.lora_rank, engine, assumed)
     longest = settings.max_model_len
     if longest is not None and context is not None and context > longest:
         raise SpecError(f"is beyond --max-model-len {longest:,}", field="--context", value=context)

@@ -81,7 +81,7 @@ KNOWN_AS: dict[str, str] = {
     "configuration": "this model, part, engine and layout were measured",
     "group": "this model was measured on this part and engine, in another layout",
     "pair": "the model and the part were each measured on this engine, the part with other models in this format",
-    "adapters": "with low-rank adapters: not measured, though this model or its like without them was",
+    "adapters": "this model was measured on this part and engine without low-rank adapters, with them not measured",
     "apart": "prompts and decoding on servers of their own: not measured together",
     "format": "the model and the part were each measured on this engine, not together, nor the part in this format",
     "accelerator": "the part was measured on this engine, the model was not",

@@ -105,14 +105,14 @@ def known_by_engine(
     return Known(knowledge, KNOWN_AS[knowledge], outside, ends, ttft_scale)
 
 
-#: classes of what was measured without adapters, whose interval is then that of the last of them
-_WITHOUT = ("site", "configuration", "group", "pair")
+#: classes of what was measured as it is asked, but without adapters
+_WITHOUT = ("site", "configuration", "group")
 
 
 def _with_adapters(deployment: Deployment, knowledge: str) -> tuple[str, str]:
     """Class of what is known, and the one whose intervals hold: no run with low-rank adapters was measured."""
     if deployment.settings.adapters and knowledge in _WITHOUT:
-        return "adapters", _WITHOUT[-1]
+        return "adapters", "pair"
     return knowledge, knowledge
 
 
