@@ -128,7 +128,10 @@ HostTokens = Annotated[
     int | None, typer.Option(min=0, help="Copies of cached tokens in host memory, for each replica (hicache, LMCache).")
 ]
 HostBandwidth = Annotated[
-    str | None, typer.Option(help="Bandwidth over which they come back to a replica, such as '50 GB/s'.")
+    str | None,
+    typer.Option(
+        help="Bandwidth over which they come back to a replica, instead of the machine's links, such as '50 GB/s'."
+    ),
 ]
 Order = Annotated[
     str | None,

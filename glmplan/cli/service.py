@@ -113,8 +113,8 @@ def described_services(
         scheduler["link"] = TransferLink(parse_quantity(options.transfer, "bytes per second"))
     if options.host_bandwidth is not None:
         scheduler["host_link"] = TransferLink(parse_quantity(options.host_bandwidth, "bytes per second"))
-    elif scheduler.get("host_tokens"):
-        raise SpecError("is needed with --host-tokens, as in '50 GB/s'", field="--host-bandwidth")
+    elif scheduler.get("host_tokens") and options.step_time is not None:
+        raise SpecError("is needed with --host-tokens and --step-time, as in '50 GB/s'", field="--host-bandwidth")
     per_token = parse_quantity(options.kv_bytes, "bytes") if options.kv_bytes is not None else None
     if options.step_time is not None:
         return _with_own_step_time(options, scheduler, per_token), kinds

@@ -6,14 +6,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from glmplan.errors import GlmplanError, SpecError
 from glmplan.plan.arriving import asked_under, traffic_of
-from glmplan.plan.question import Words
+from glmplan.plan.capacity import Holding
+from glmplan.plan.host_copies import way_to_host
+from glmplan.plan.question import Asked, Words
 from glmplan.plan.ranking import deployment_of, predicted, typical_users
 from glmplan.plan.service import Described, service_of
 from glmplan.plan.simulator_inputs import chosen, inputs_of
 from glmplan.plan.under_traffic import solve_under
 from glmplan.plan.users import usual_promise
 from glmplan.prediction.own_site import site_calibration
+from glmplan.serving.engine.settings import TransferLink
 from glmplan.serving.traffic.spec import Traffic
 
 __all__ = ["described_under"]
@@ -68,6 +72,7 @@ def described_under(
     with site_calibration(asked.calibration):
         named = arriving[0].at_load(typical_users(asked)) if usual else arriving[0]
         best = chosen(asked, solve_under(asked, named))
+        scheduler, way = _with_way_to_host(asked, best, scheduler)
         found = service_of(
             inputs_of(asked, best, deployment_of(asked, best.terms)),
             arriving[0],
@@ -76,6 +81,22 @@ def described_under(
             scheduler=scheduler,
         )
         promise = usual_promise(predicted(asked, [(best, 1)])[0])
-    # what is told to the simulator alone no plan knows, and sums know no servers for prompts alone
-    told = scheduler or kv_tokens or block_size or asked.prefill
-    return replace(found, promise=promise, plan=None if told else (asked, best)), arriving
+    # what is told to the simulator alone no plan knows
+    told = scheduler or kv_tokens or block_size
+    return replace(found, promise=promise, basis=found.basis + way, plan=None if told else (asked, best)), arriving
+
+
+def _with_way_to_host(
+    asked: Asked, best: Holding, scheduler: Mapping[str, Any] | None
+) -> tuple[Mapping[str, Any] | None, str]:
+    """The settings with the link over which copies in host memory come back, and which one that is in words."""
+    if not scheduler or not scheduler.get("host_tokens"):
+        return scheduler, ""
+    told = scheduler.get("host_link")
+    if told is not None:
+        return scheduler, f"; copies come back at {told.bandwidth / 1e9:,.1f} GB/s to a replica, as given"
+    try:
+        way = way_to_host(asked, best)
+    except GlmplanError as error:
+        raise SpecError(f"is needed with --host-tokens, as in '50 GB/s': {error}", field="--host-bandwidth") from None
+    return {**scheduler, "host_link": TransferLink(way.bandwidth)}, f"; copies come back over {way.what}"

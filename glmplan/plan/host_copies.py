@@ -17,10 +17,58 @@ if TYPE_CHECKING:
     from glmplan.plan.question import Asked
     from glmplan.serving.traffic.spec import Traffic
 
-__all__ = ["HostCopies", "host_copies"]
+__all__ = ["HostCopies", "WayToHost", "host_copies", "way_to_host"]
 
 #: caches that copies are as large as, where the traffic does not say how much it needs [-]
 _LARGER = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class WayToHost:
+    """The links over which copies come back from host memory.
+
+    Attributes
+    ----------
+    each : float
+        What each accelerator reaches while all others do the same, [B/s]
+    bandwidth : float
+        What all accelerators of a data-parallel rank reach together, [B/s]
+    what : str
+        Which links these are, in words.
+    """
+
+    each: float
+    bandwidth: float
+    what: str
+
+
+def way_to_host(asked: Asked, holding: Holding) -> WayToHost:
+    """The links between the accelerators of a plan and the memory of their host.
+
+    Parameters
+    ----------
+    asked : Asked
+        The question.
+    holding : Holding
+        The layout.
+
+    Returns
+    -------
+    WayToHost
+        What they reach.
+
+    Raises
+    ------
+    GlmplanError
+        If the way is not known, or there is none because both have one memory.
+    """
+    host, terms = asked.machine.host, holding.terms
+    members = facts_of(asked, holding, users=1, longest=1).members
+    each = host_transfer_rate(host, members=members)
+    card = host.slots[members[0]].link
+    kind = f"PCIe {card.generation}.0 x{card.lanes}" if card is not None else "the links"
+    what = f"{kind} of {host.name}, {each / 1e9:,.1f} GB/s for each accelerator while all load"
+    return WayToHost(each, each * terms.accelerators / (terms.dp * terms.replicas), what)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +120,7 @@ def host_copies(asked: Asked, holding: Holding, traffic: Traffic) -> HostCopies 
         return None
     host, facts = asked.machine.host, facts_of(asked, holding, users=1, longest=1)
     try:
-        each = host_transfer_rate(host, members=facts.members)
+        way = way_to_host(asked, holding)
     except GlmplanError:
         return None
     wanted = _LARGER * holding.pool
@@ -91,6 +139,6 @@ def host_copies(asked: Asked, holding: Holding, traffic: Traffic) -> HostCopies 
     room = "" if host.host_memory is not None else ", whose size is not known"
     what = (
         f"copies of the cache in {size / GIB:,.0f} GiB of host memory{room} ({running.host_cache}), "
-        f"back at {each / 1e9:,.0f} GB/s for each accelerator"
+        f"back at {way.each / 1e9:,.0f} GB/s for each accelerator"
     )
-    return HostCopies(tokens, each * terms.accelerators / ranks, what)
+    return HostCopies(tokens, way.bandwidth, what)

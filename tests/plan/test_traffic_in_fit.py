@@ -9,8 +9,10 @@ import pytest
 import glmplan
 from glmplan.cli import main
 from glmplan.errors import SpecError
+from glmplan.facts.catalogue.hosts import implied_host
 from glmplan.physics.network.host_transfers import host_transfer_rate
 from glmplan.plan.arriving import asked_under
+from glmplan.plan.described import described_under
 from glmplan.plan.first_screen import MOST_LINES, first_screen
 from glmplan.plan.gains import LEAST_GAIN, as_well_known
 from glmplan.plan.host_copies import host_copies
@@ -19,6 +21,7 @@ from glmplan.plan.search import solve
 from glmplan.plan.simulated import beyond_steady, traffic_run
 from glmplan.plan.traffic_changes import gain_under
 from glmplan.plan.traffic_text import traffic_section
+from glmplan.serving.engine.settings import TransferLink
 from glmplan.serving.traffic.spec import parse_traffic
 
 #: 20 engineers with coding agents: from 60,000 tokens to 120,000 in a session, four tokens read for each written
@@ -114,6 +117,26 @@ def test_copies_in_host_memory_are_planned_as_far_as_engine_and_machine_allow():
     assert 0 < found.tokens * best.terms.dp * best.terms.replicas <= 20 * 120_000
     together = host_transfer_rate(asked.machine.host, count=8) * 8
     assert found.bandwidth * best.terms.dp * best.terms.replicas == pytest.approx(together)
+
+
+def test_copies_come_back_over_the_links_of_the_machine_unless_a_bandwidth_is_given():
+    def described(**scheduler):
+        words = Words("llama-3.1-8b", "4xl40s", tp=2)
+        return described_under(words, [parse_traffic("sessions:4")], scheduler={"host_tokens": 100_000, **scheduler})[0]
+
+    found = described()
+    each = host_transfer_rate(implied_host("l40s", 4), count=4)
+    assert found.service.settings.host_link.bandwidth == pytest.approx(2 * each)  # both accelerators of a rank load
+    assert f"PCIe 4.0 x16 of 4xl40s, {each / 1e9:,.1f} GB/s for each accelerator" in found.basis
+    told = described(host_link=TransferLink(5e9))
+    assert told.service.settings.host_link.bandwidth == 5e9
+    assert "at 5.0 GB/s to a replica, as given" in told.basis
+    with pytest.raises(SpecError, match="one memory") as caught:
+        described_under(
+            Words("llama-3.1-8b", "dgx-spark", engine="vllm"), [parse_traffic("sessions:2")],
+            scheduler={"host_tokens": 100_000},
+        )  # fmt: skip
+    assert caught.value.field == "--host-bandwidth"
 
 
 def test_the_plan_of_named_traffic_is_what_simulate_runs_under_it(agents):

@@ -76,6 +76,30 @@ def compiled() -> Any:
     return njit(outer)
 
 
+class _Rows(dict[int, list[float]]):
+    """Rows of a table as lists, which plain Python reads faster; most are never read, and never made."""
+
+    def __init__(self, table: np.ndarray) -> None:
+        super().__init__()
+        self._table = table
+
+    def __missing__(self, row: int) -> list[float]:
+        made: list[float] = self._table[row].tolist()
+        self[row] = made
+        return made
+
+
+def _by_knot(table: StepTable) -> tuple[np.ndarray, ...]:
+    """The step table as the loop reads it: what belongs to one knot side by side, and how much it rises to the next."""
+    context, prefill, keys = np.diff(table.context), np.diff(table.prefill), np.diff(table.keys)
+    slopes = np.diff(table.decode, axis=1) / context
+    return (
+        *(table.context, table.decode.T, slopes.T),
+        *(table.prefill, prefill, table.extra.T, np.diff(table.extra, axis=1).T),
+        *(table.keys, keys, table.attention, np.diff(table.attention, axis=1)),
+    )
+
+
 class PlainRun:
     """One replica under traffic without common content, from chunk to chunk.
 
@@ -104,11 +128,8 @@ class PlainRun:
         fast: bool = False,
         lag: float = 0.0,
     ) -> None:
-        slopes = np.diff(table.decode, axis=1) / np.diff(table.context)
-        arrays = (table.context, table.decode, slopes, table.prefill, table.extra, table.keys, table.attention)
-        self._tables: Any = tuple(np.ascontiguousarray(a, dtype=float) for a in arrays)
-        if not fast:
-            self._tables = tuple(a.tolist() for a in self._tables)
+        arrays = [np.ascontiguousarray(a, dtype=float) for a in _by_knot(table)]
+        self._tables: Any = tuple(arrays if fast else (_Rows(a) if a.ndim == 2 else a.tolist() for a in arrays))
         self._loop = compiled() if fast else None
         self._settings, self._pool, self._users, self._lag = settings, pool, users, lag
         self._state = [0, 0, 0, 0, 0, 0, -1, 0, 0, 0]
@@ -166,18 +187,20 @@ class PlainRun:
             settings.max_num_batched_tokens,
             settings.max_num_seqs,
             self._pool.blocks,
-            self._pool.block_size,
             closed,
             more,
             self._lag,
             int(settings.async_scheduling),
             apart(self._lag),
         )
+        arrival, inputs, outputs, started, first, finish = self._columns
+        columns: Any = (arrival, inputs, started, first, finish, *self._known())
         if self._loop is None:
-            columns = [c.tolist() for c in self._columns]
+            columns = tuple(c.tolist() for c in columns)
             kept: list[tuple[float, ...]] = []
             code = kernel.advance(columns, kept, self._heap, self._tables, limits, state, self._clock)
-            self._columns = [np.array(c, dtype=o.dtype) for c, o in zip(columns, self._columns, strict=True)]
+            written = [np.array(columns[place]) for place in (0, 2, 3, 4)]
+            self._columns = [written[0], inputs, outputs, *written[1:]]
             flat = np.fromiter(chain.from_iterable(kept), dtype=float, count=7 * len(kept))
             segments = np.full((8, len(kept)), -1.0)
             segments[:7] = flat.reshape(-1, 7).T
@@ -186,12 +209,19 @@ class PlainRun:
             heap[0] = len(self._heap)
             heap[1 : 1 + len(self._heap)] = self._heap
             numbers, clock = np.array(state), np.array(self._clock)
-            code, segments = self._loop(tuple(self._columns), heap, self._tables, limits, numbers, clock)
+            code, segments = self._loop(columns, heap, self._tables, limits, numbers, clock)
             self._state = state = numbers.tolist()
             self._clock = clock.tolist()
             self._heap = heap[1 : 1 + heap[0]].tolist()
         self.tight = code == kernel.TIGHT
         return segments
+
+    def _known(self) -> tuple[np.ndarray, ...]:
+        """What the loop reads of each request, made for all of them at once."""
+        _, inputs, outputs, *_ = self._columns
+        ends = (outputs - 1 << 32) + np.arange(len(outputs))
+        needs = (inputs + outputs - 2) // self._pool.block_size + 1
+        return ends, needs, inputs + outputs, inputs * (inputs + 1) * 0.5
 
     def _records(self, which: np.ndarray) -> dict[str, np.ndarray]:
         names = ("arrival", "input_tokens", "output_tokens", "started", "first", "finish")

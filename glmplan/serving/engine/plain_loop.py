@@ -24,17 +24,20 @@ def advance(columns: Any, segments: Any, heap: Any, tables: Any, limits: Any, st
     Parameters
     ----------
     columns : tuple of sequences
-        Arrival, input, output, start, first token and finish of each request in the order of arrival; the last three,
-        and in a closed loop arrivals, are written, [s] and [token]
+        Of each request in the order of arrival: arrival, input, start, first token and finish; how many steps follow
+        its first token, times 2³², plus its index; blocks that it needs, its tokens, and half the square of its prompt
+        as `prompt_area` has it. Start, first token and finish, and in a closed loop arrivals, are written, [s], [token]
+        and [-]
     segments : list of tuple
         Takes runs of equal steps: start [s], steps, seconds of the first [s], growth [s], decoding requests, sum of
         their contexts [token], prompt tokens.
     heap : list of int
         Requests that decode, [-]
     tables : tuple of sequences
-        Context knots, decode seconds, their slopes, prefill knots, extra seconds, key knots, attention seconds.
+        Context knots, decode seconds by knot and requests, their slopes; prefill knots, their distances, extra seconds
+        by knot and requests, their rises; key knots, their distances, attention seconds by both knots, their rises.
     limits : tuple
-        Token budget [token], requests at once, blocks, block size, whether a finish releases the next request, whether
+        Token budget [token], requests at once, blocks, whether a finish releases the next request, whether
         further requests can be read, time of the front end before a released request is seen [s], 1 if a step is formed
         while the one before it runs (else 0), time between two that are released together [s].
     state : sequence of int
@@ -54,87 +57,108 @@ def advance(columns: Any, segments: Any, heap: Any, tables: Any, limits: Any, st
     Not modelled here: preemption, prefix cache, speculation, other schedulers; `SkippingEngine` has them all and takes
     over where a request might not fit.
     """
-    arrival, inputs, outputs, started, first, finish = columns
-    knots, decode, slopes, prefill, extra, keys, attention = tables
-    budget, seqs, blocks, size, closed, more, lag, ahead, apart = limits
+    arrival, inputs, started, first, finish, ends, needs, lengths, areas = columns
+    knots, decode, slopes, prefill, widths, extra, steeps, keys, spans, attention, rises = tables
+    budget, seqs, blocks, closed, more, lag, ahead, apart = limits
     q, released, step, n, total, held, partial, rest, late, freed = state
-    now, begun, code = clock[0], clock[1], DONE
-    capacity, last_knot, last_prefill, last_key = len(arrival), len(knots) - 2, len(prefill) - 2, len(keys) - 2
+    now, begun, code, capacity = clock[0], clock[1], DONE, len(arrival)
+    last_knot, last_prefill, last_key = len(knots) - 2, len(prefill) - 2, len(keys) - 2
+    never = math.inf
+    # the piece of each axis that the last step lay in and where it ends; none, so that the first step looks for its own
     i = j = m = 0
+    low = low_p = low_k = never
+    high = high_p = high_k = -never
+    knot, here_decode, here_slopes = knots[0], decode[0], slopes[0]
+    edge, width, here_extra, here_steeps = prefill[0], widths[0], extra[0], steeps[0]
+    key, span_k, a, a_rise, b, b_rise = keys[0], spans[0], 0.0, 0.0, 0.0, 0.0
+    follows = capacity if closed else 0  # requests that a finish may release
+    enough = capacity - seqs
     while True:
-        if more and (released if closed else q) + seqs > capacity:
+        if more and (released if closed else q) > enough:
             code = MORE
             break
-        if n == 0 and partial < 0:
-            late = freed = 0
-            begun = now
-        seen = begun if ahead else now
+        if ahead:
+            if n == 0 and partial < 0:
+                late = freed = 0
+                begun = now
+            seen = begun
+        else:
+            seen = now
         if partial >= 0 or (q < released and n + late < seqs and arrival[q] <= seen):
-            room, tokens, weight, busy = budget - n, 0, 0.0, n + late
-            start = up_to = q
-            before, before_rest, tight = partial, rest, False
+            start = came = q
+            room = budget - n
+            weight = 0.0
+            limit = q + seqs - n - late
+            used = held + freed
+            before, before_rest = partial, rest
             if partial >= 0:
                 start = partial
-                busy += 1
+                limit -= 1
                 tokens = min(rest, room)
                 weight = tokens * (inputs[partial] - rest + (tokens + 1) * 0.5)
                 rest -= tokens
                 room -= tokens
-                up_to = start
                 if rest == 0:
-                    up_to = start + 1
                     partial = -1
-            while room > 0 and busy < seqs and q < released and arrival[q] <= seen:
-                length = inputs[q]
-                need = (length + outputs[q] - 2) // size + 1
-                if held + freed + need > blocks:
-                    tight = True
-                    break
-                held += need
-                started[q] = now
-                busy += 1
-                if length <= room:
-                    room -= length
-                    tokens += length
-                    weight += length * (length + 1) * 0.5
-                    up_to = q + 1
-                else:
-                    partial, rest = q, length - room
-                    tokens += room
-                    weight += room * (room + 1) * 0.5
-                    room = 0
-                q += 1
-            if tight:
+            if limit > released:
+                limit = released
+            if room > 0:
+                while q < limit and arrival[q] <= seen:
+                    used += needs[q]
+                    if used > blocks:
+                        break
+                    started[q] = now
+                    length = inputs[q]
+                    q += 1
+                    if length < room:
+                        room -= length
+                        weight += areas[q - 1]
+                    else:
+                        if length > room:
+                            partial, rest = q - 1, length - room
+                        weight += room * (room + 1) * 0.5
+                        room = 0
+                        break
+            if used > blocks:
                 # leave the state as it was before this step
-                while q > start + (before >= 0):
+                while q > came:
                     q -= 1
                     started[q] = -1.0
-                    held -= (inputs[q] + outputs[q] - 2) // size + 1
-                partial, rest = before, before_rest
-                code = TIGHT
+                partial, rest, code = before, before_rest, TIGHT
                 break
+            held = used - freed
             seconds = 0.0
+            tokens = budget - n - room
             if n:
                 mean = total / n
-                while j < last_knot and mean >= knots[j + 1]:
-                    j += 1
-                while j > 0 and mean < knots[j]:
-                    j -= 1
-                seconds = decode[n][j] + slopes[n][j] * (mean - knots[j])
-            while i < last_prefill and tokens >= prefill[i + 1]:
-                i += 1
-            while i > 0 and tokens < prefill[i]:
-                i -= 1
-            mean = weight / tokens
-            while m < last_key and mean >= keys[m + 1]:
-                m += 1
-            while m > 0 and mean < keys[m]:
-                m -= 1
-            x = (tokens - prefill[i]) / (prefill[i + 1] - prefill[i])
-            y = (mean - keys[m]) / (keys[m + 1] - keys[m])
-            row, one, two = extra[n], attention[i], attention[i + 1]
-            left = one[m] + y * (one[m + 1] - one[m])
-            seconds += row[i] + x * (row[i + 1] - row[i]) + left + x * (two[m] + y * (two[m + 1] - two[m]) - left)
+                if mean >= high or mean < low:
+                    while j < last_knot and mean >= knots[j + 1]:
+                        j += 1
+                    while j > 0 and mean < knots[j]:
+                        j -= 1
+                    low, high = knots[j] if j > 0 else -never, knots[j + 1] if j < last_knot else never
+                    knot, here_decode, here_slopes = knots[j], decode[j], slopes[j]
+                seconds = here_decode[n] + here_slopes[n] * (mean - knot)
+            load = tokens * 1.0
+            mean = weight / load
+            if load >= high_p or load < low_p or mean >= high_k or mean < low_k:
+                while i < last_prefill and load >= prefill[i + 1]:
+                    i += 1
+                while i > 0 and load < prefill[i]:
+                    i -= 1
+                while m < last_key and mean >= keys[m + 1]:
+                    m += 1
+                while m > 0 and mean < keys[m]:
+                    m -= 1
+                low_p, high_p = prefill[i] if i > 0 else -never, prefill[i + 1] if i < last_prefill else never
+                low_k, high_k = keys[m] if m > 0 else -never, keys[m + 1] if m < last_key else never
+                edge, width, here_extra, here_steeps = prefill[i], widths[i], extra[i], steeps[i]
+                key, span_k, a, b = keys[m], spans[m], attention[i][m], attention[i + 1][m]
+                a_rise, b_rise = rises[i][m], rises[i + 1][m]
+            x = (load - edge) / width
+            y = (mean - key) / span_k
+            left = a + y * a_rise
+            seconds += here_extra[n] + x * here_steeps[n] + left + x * (b + y * b_rise - left)
             segments.append((now, 1, seconds, 0.0, n, total, tokens))
             begun = now
             now += seconds
@@ -142,40 +166,44 @@ def advance(columns: Any, segments: Any, heap: Any, tables: Any, limits: Any, st
             if n:
                 step += 1
                 total += n
-            while start < up_to:
-                first[start] = now
-                steps = outputs[start] - 1
-                if steps:
-                    heappush(heap, (step + steps << _SHIFT) + start)
+            base, up_to = step << _SHIFT, partial if partial >= 0 else q
+            for which in range(start, up_to):
+                first[which] = now
+                end = ends[which]
+                if end > _MASK:
+                    heappush(heap, base + end)
                     n += 1
-                    total += inputs[start] + 1
+                    total += inputs[which] + 1
                 else:
-                    finish[start] = now
-                    held -= (inputs[start] - 1) // size + 1
-                    late += ahead
-                    freed += ahead * ((inputs[start] - 1) // size + 1)
-                    if closed and released < capacity:
-                        arrival[released] = max(now + lag, arrival[released - 1] + apart)
+                    finish[which] = now
+                    held -= needs[which]
+                    if ahead:
+                        late += 1
+                        freed += needs[which]
+                    if released < follows:
+                        arrival[released] = max(now + lag, arrival[released - 1] + apart) if lag else now
                         released += 1
-                start += 1
         elif n:
             k = (heap[0] >> _SHIFT) - step
-            coming = arrival[q] if q < released and n < seqs else math.inf
+            coming = arrival[q] if q < released and n < seqs else never
             if late and coming <= seen:
                 k = 1
-                coming = math.inf
+                coming = never
             late = freed = 0
             while k:
                 mean = total / n
-                while j < last_knot and mean >= knots[j + 1]:
-                    j += 1
-                while j > 0 and mean < knots[j]:
-                    j -= 1
-                slope = slopes[n][j]
-                seconds = decode[n][j] + slope * (mean - knots[j])
+                if mean >= high or mean < low:
+                    while j < last_knot and mean >= knots[j + 1]:
+                        j += 1
+                    while j > 0 and mean < knots[j]:
+                        j -= 1
+                    low, high = knots[j] if j > 0 else -never, knots[j + 1] if j < last_knot else never
+                    knot, here_decode, here_slopes = knots[j], decode[j], slopes[j]
+                slope = here_slopes[n]
+                seconds = here_decode[n] + slope * (mean - knot)
                 here = k
-                if j < last_knot and knots[j + 1] - mean < k:
-                    here = max(int(math.ceil(knots[j + 1] - mean)), 1)
+                if high - mean < k:
+                    here = max(int(math.ceil(high - mean)), 1)
                 span = here * seconds + slope * (here * (here - 1) * 0.5)
                 if now + span >= coming:
                     steps = 0
@@ -187,10 +215,11 @@ def advance(columns: Any, segments: Any, heap: Any, tables: Any, limits: Any, st
                             steps += 1
                     k = min(k, steps + ahead)
                     here = min(here, k)
-                    coming = math.inf
+                    coming = never
                     span = here * seconds + slope * (here * (here - 1) * 0.5)
                 segments.append((now, here, seconds, slope, n, total, 0))
-                begun = now + (here - 1) * seconds + slope * ((here - 1) * (here - 2) * 0.5)
+                if ahead:
+                    begun = now + (here - 1) * seconds + slope * ((here - 1) * (here - 2) * 0.5)
                 now += span
                 step += here
                 total += n * here
@@ -199,17 +228,18 @@ def advance(columns: Any, segments: Any, heap: Any, tables: Any, limits: Any, st
             now = max(now, arrival[q])
         else:
             break
-        while len(heap) > 0 and (heap[0] >> _SHIFT) == step:
-            start = heappop(heap) & _MASK
-            finish[start] = now
+        base = step + 1 << _SHIFT
+        while n and heap[0] < base:
+            which = heappop(heap) & _MASK
+            finish[which] = now
             n -= 1
-            length = inputs[start] + outputs[start]
-            total -= length
-            held -= (length - 2) // size + 1
-            late += ahead
-            freed += ahead * ((length - 2) // size + 1)
-            if closed and released < capacity:
-                arrival[released] = max(now + lag, arrival[released - 1] + apart)
+            total -= lengths[which]
+            held -= needs[which]
+            if ahead:
+                late += 1
+                freed += needs[which]
+            if released < follows:
+                arrival[released] = max(now + lag, arrival[released - 1] + apart) if lag else now
                 released += 1
     clock[0], clock[1] = now, begun
     state[0], state[1], state[2], state[3] = q, released, step, n
