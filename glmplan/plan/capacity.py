@@ -6,6 +6,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from glmplan.facts.remembered import remembered
+from glmplan.facts.schema.model import Checkpoint, ModelSpec
 from glmplan.physics.memory.budget import MemoryBudget, budget_rows
 from glmplan.physics.memory.part import PartMemory, part_memory
 from glmplan.physics.memory.pool import KvPool, kv_pool, largest_context, requests_that_fit, stage_pools
@@ -187,16 +189,28 @@ def settings_of(asked: Asked, terms: Terms) -> MemorySettings:
 
 
 def _ranks(asked: Asked, found: list[tuple[int, int, int, int, int]], terms: Terms) -> RankMemory:
+    settings = settings_of(asked, terms)
+    # graphs lie beside what ranks hold: whether any are captured changes nothing here
+    alike = replace(settings, graphs=False)
+    form = (terms.kv, terms.mtp > 0)
+    memory = asked.machine.accelerator.memory
+    held = _remembered_ranks(asked.model, asked.checkpoint, tuple(found), form, alike, memory)
+    return replace(held, settings=settings)
+
+
+@remembered(records=2)
+def _remembered_ranks(
+    model: ModelSpec,
+    checkpoint: Checkpoint,
+    found: tuple[tuple[int, int, int, int, int], ...],
+    form: tuple[str, bool],
+    settings: MemorySettings,
+    memory: float | None,
+) -> RankMemory:
+    """Memory of layouts: questions that differ in their lengths, and changes of a plan, have it in common."""
     columns = zip(("tp", "pp", "dp", "ep", "dcp"), np.array(found).T, strict=True)
-    return rank_memory(
-        asked.model,
-        asked.checkpoint,
-        layout=Layout(**dict(columns)),
-        kv=terms.kv,
-        settings=settings_of(asked, terms),
-        mtp=terms.mtp > 0,
-        memory=asked.machine.accelerator.memory,
-    )
+    layout, (kv, mtp) = Layout(**dict(columns)), form
+    return rank_memory(model, checkpoint, layout=layout, kv=kv, settings=settings, mtp=mtp, memory=memory)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
