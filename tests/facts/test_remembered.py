@@ -88,7 +88,7 @@ def test_graphs_change_what_is_left_for_the_pool_and_not_what_ranks_hold():
     captured = ranks.hold(wanted)
     eager = read_words(Words("llama-3.1-8b", "1xh100-sxm", eager=True))
     without = Ranks(eager, found).hold(Obstacles(eager).wanted(found[0], "bf16"))
-    assert captured.memory.settings.graphs and not without.memory.settings.graphs
+    assert captured.terms.graphs and not without.terms.graphs
     assert captured.memory.stages is without.memory.stages
     assert captured.pool < without.pool
 
