@@ -118,6 +118,9 @@ def run(arguments: list[str], commands: Mapping[str, tuple[str, str]], load: Cal
         print(version("glmplan"))
         raise SystemExit(0)
     asked = next((word for word in arguments if not word.startswith("-")), "")
+    if asked in commands and arguments[0] == asked:
+        # the others are there to be listed, or to be the nearest to a wrong word
+        commands = {asked: commands[asked]}
     app = application(commands, load, only=asked)
     try:
         app(args=arguments, prog_name="glmplan", standalone_mode=True)

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from glmplan.facts.remembered import remembered
 from glmplan.physics.memory.budget import MemoryBudget, budget_rows
 from glmplan.physics.memory.part import PartMemory, part_memory
-from glmplan.physics.memory.pool import KvPool, kv_pool, largest_context, requests_that_fit, stage_pools
+from glmplan.physics.memory.pool import KvPool, PoolTerms, kv_pool, largest_context, requests_that_fit, stage_pools
 from glmplan.physics.memory.ranks import RankMemory, rank_memory
 from glmplan.physics.memory.settings import MemorySettings
 from glmplan.physics.points import Layout
 from glmplan.plan.engine_limits import Terms
 from glmplan.plan.question import Asked
 from glmplan.units import QUANTILE_90
+
+if TYPE_CHECKING:
+    from glmplan.facts.schema.accelerator import Accelerator
+    from glmplan.facts.schema.model import Checkpoint, ModelSpec
 
 __all__ = ["LOW", "MAY_START", "Holding", "Ranks", "contexts_of", "settings_of", "stage_ranks"]
 
@@ -173,8 +179,8 @@ class Ranks:
             self._memory[form] = _ranks(self.asked, self.found, terms)
         key = (*form, terms.graphs)
         if key not in self._held:
-            memory = replace(self._memory[form], settings=settings_of(self.asked, terms))
-            self._held[key] = _arrays(self.asked, memory, self.part)
+            pools = _pools(self._memory[form], self.asked.machine.accelerator, settings_of(self.asked, terms))
+            self._held[key] = _arrays(self.asked, pools, self.part)
         return self._held[key].at(self.found.index(layout), terms)
 
 
@@ -203,16 +209,40 @@ def settings_of(asked: Asked, terms: Terms) -> MemorySettings:
 
 
 def _ranks(asked: Asked, found: list[tuple[int, int, int, int, int]], terms: Terms) -> RankMemory:
+    # graphs lie beside what ranks hold: whether any are captured changes nothing here
+    settings = replace(settings_of(asked, terms), graphs=False)
+    form, memory = (terms.kv, terms.mtp > 0), asked.machine.accelerator.memory
+    return _held_by_ranks(asked.model, asked.checkpoint, tuple(found), form, settings, memory)
+
+
+@remembered(records=2)
+def _held_by_ranks(
+    model: ModelSpec,
+    checkpoint: Checkpoint,
+    found: tuple[tuple[int, int, int, int, int], ...],
+    form: tuple[str, bool],
+    settings: MemorySettings,
+    memory: float | None,
+) -> RankMemory:
+    """Memory of layouts: questions that differ in their lengths, and changes of a plan, have it in common."""
     columns = zip(("tp", "pp", "dp", "ep", "dcp"), np.array(found).T, strict=True)
-    return rank_memory(
-        asked.model,
-        asked.checkpoint,
-        layout=Layout(**dict(columns)),
-        kv=terms.kv,
-        settings=settings_of(asked, terms),
-        mtp=terms.mtp > 0,
-        memory=asked.machine.accelerator.memory,
-    )
+    layout, (kv, mtp) = Layout(**dict(columns)), form
+    return rank_memory(model, checkpoint, layout=layout, kv=kv, settings=settings, mtp=mtp, memory=memory)
+
+
+@remembered(records=2)
+def _pools(held: RankMemory, accelerator: Accelerator, settings: MemorySettings) -> _Pools:
+    """What the settings of a launch leave for the cache of every stage, whatever the requests."""
+    memory = replace(held, settings=settings)
+    return _Pools(memory, stage_pools(memory, part_memory(accelerator)))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Pools:
+    """Memory of all layouts under the settings of a launch, and the pool of each stage."""
+
+    memory: RankMemory
+    of: tuple[PoolTerms, ...]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -255,9 +285,9 @@ class _Arrays:
         )
 
 
-def _arrays(asked: Asked, memory: RankMemory, part: PartMemory) -> _Arrays:
+def _arrays(asked: Asked, found: _Pools, part: PartMemory) -> _Arrays:
     length = float(asked.user_tokens)
-    pools = stage_pools(memory, part)
+    memory, pools = found.memory, found.of
     pool = kv_pool(memory, part, context=length, pools=pools)
     longest, longest_low = (largest_context(memory, part, quantile=one, pools=pools) for one in (0.0, LOW))
     full = float(asked.full_request)
@@ -314,12 +344,11 @@ def contexts_of(asked: Asked, holding: Holding, users: tuple[int, ...], *, quant
         Tokens, 0 when not even the shortest fits, [token]
     """
     terms = holding.terms
-    alone = _ranks(asked, [terms.layout], terms)
+    alone = _pools(_ranks(asked, [terms.layout], terms), asked.machine.accelerator, settings_of(asked, terms))
     limit = asked.longest_request
     # a set, because `np.unique` imports the masked arrays of numpy, which takes longer than the rest of this function
     grid = np.array(sorted({*np.geomspace(64, limit, 160).astype(int).tolist(), limit}), dtype=float)
-    pools = stage_pools(alone, holding.part)
-    counts = requests_that_fit(alone, holding.part, grid, quantile=quantile, pools=pools)
+    counts = requests_that_fit(alone.memory, holding.part, grid, quantile=quantile, pools=alone.of)
     found = []
     for number in (-(-one // terms.decoding) for one in users):
         fits = np.flatnonzero(counts >= number)
@@ -331,7 +360,7 @@ def contexts_of(asked: Asked, holding: Holding, users: tuple[int, ...], *, quant
             found.append(limit)
             continue
         fine = np.linspace(grid[last], grid[last + 1], 33)
-        held = requests_that_fit(alone, holding.part, fine, quantile=quantile, pools=pools)
+        held = requests_that_fit(alone.memory, holding.part, fine, quantile=quantile, pools=alone.of)
         inside = np.flatnonzero(held >= number)
         found.append(int(fine[inside[-1]]) // 64 * 64 if len(inside) else int(grid[last]))
     return found

@@ -121,7 +121,7 @@ class Looked:
         """The change with what running its plan prints: where the cache does not hold the users, simulated."""
         if self.scored is None or not self.scored.alone:
             return self.change
-        return replace(self.change, total_rate=shown_rate(self.asked, self.scored))
+        return replace(self.change, total_rate=shown_rate(self.asked, self.scored, self.change.total_rate))
 
 
 def _change(name: str, what: str, ask: str, solution: Solution, note: str = "", place: int = 0) -> Looked:

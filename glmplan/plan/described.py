@@ -81,8 +81,8 @@ def described_under(
             scheduler=scheduler,
         )
         promise = usual_promise(predicted(asked, [(best, 1)])[0])
-    # what is told to the simulator alone no plan knows
-    told = scheduler or kv_tokens or block_size
+    # what is told to the simulator alone no plan knows, and sums know no servers for prompts alone
+    told = scheduler or kv_tokens or block_size or asked.prefill
     return replace(found, promise=promise, basis=found.basis + way, plan=None if told else (asked, best)), arriving
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
@@ -22,6 +24,8 @@ __all__ = ["Obstacles", "Terms", "layout_name"]
 _FORCED = ("error", "fallback")
 #: options that follow from the machine and the layout, see `glmplan.facts.engines.conditions.host_options`
 _FROM_HOST = frozenset({"dual-socket", "pcie-switch", "display-on-the-fabric", "force-p2p", "nccl-xml"})
+#: judgements of one question that are kept [-]
+_REMEMBERED = 10_000
 #: numbers of a layout and of its load that walls may ask for
 _OF_LAYOUT = ("tp", "pp", "dp", "ep", "dcp", "count", "mtp", "users")
 _SEVERITIES = ("error", "unknown", "fallback", "quality", "memory", "slow")
@@ -123,6 +127,26 @@ def layout_name(tp: int, pp: int, dp: int = 1, ep: int = 1, dcp: int = 1, replic
     return f"{replicas} × " * (replicas > 1) + f"TP{tp}×PP{pp}{more}{apart}"
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Sorted:
+    """Walls by what decides them: those that stand whatever the layout, those that a layout decides, and how."""
+
+    always: tuple[Wall, ...]
+    sometimes: tuple[tuple[Wall, Callable[[Conditions], object]], ...]
+    judged: dict[tuple[str, object], bool]
+
+
+@lru_cache(maxsize=256)
+def _sorted(base: Conditions, options: frozenset[str]) -> _Sorted:
+    """The walls before all layouts of one question, and of others on the same machine with the same words."""
+    every = (*load_engine(base.engine).walls, *load_engine("any").walls)
+    loose = replace(base, count=None, options=options)
+    # what the model, the part and the version already decide need not be asked again for every layout
+    alive = [(wall, _varying(wall)) for wall in every if judge(wall, loose) != "absent"]
+    always = tuple(wall for wall, asks in alive if not asks and judge(wall, base) == "stands")
+    return _Sorted(always, tuple((wall, attrgetter(*asks)) for wall, asks in alive if asks), {})
+
+
 class Obstacles:
     """The walls of one engine before one model on one machine, sorted once for all layouts.
 
@@ -151,13 +175,7 @@ class Obstacles:
             context=asked.full_request if asked.context else None,
         )
         self.base = replace(found, memory_fraction=asked.settings.memory_fraction)
-        every = (*load_engine(asked.engine).walls, *load_engine("any").walls)
-        loose = replace(self.base, count=None, options=options)
-        # what the model, the part and the version already decide need not be asked again for every layout
-        alive = [wall for wall in every if judge(wall, loose) != "absent"]
-        self.always = [wall for wall in alive if not _varying(wall) and judge(wall, self.base) == "stands"]
-        self.sometimes = [(wall, attrgetter(*_varying(wall))) for wall in alive if _varying(wall)]
-        self.judged: dict[tuple[str, object], bool] = {}
+        self.sorted = _sorted(self.base, options)
         self.known: dict[Conditions, tuple[Wall, ...]] = {}
 
     def conditions(self, terms: Terms, *, users: int = 1) -> Conditions:
@@ -207,12 +225,14 @@ class Obstacles:
         """
         given = self.conditions(terms, users=users)
         if given not in self.known:
-            found = list(self.always)
-            for wall, asks in self.sometimes:
+            found, judged = list(self.sorted.always), self.sorted.judged
+            for wall, asks in self.sorted.sometimes:
                 key = (wall.id, asks(given))
-                if key not in self.judged:
-                    self.judged[key] = judge(wall, given) == "stands"
-                if self.judged[key]:
+                if key not in judged:
+                    if len(judged) >= _REMEMBERED:
+                        judged.clear()
+                    judged[key] = judge(wall, given) == "stands"
+                if judged[key]:
                     found.append(wall)
             self.known[given] = tuple(sorted(found, key=lambda wall: _SEVERITIES.index(wall.severity)))
         return self.known[given]

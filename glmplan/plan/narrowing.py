@@ -114,7 +114,7 @@ def narrowing_of(
         return None
     by_users = {row.users: {"tpot": row.tpot, "ttft": row.ttft} for row in rows}
     counts = sorted(by_users)
-    loads = [load_of(asked, deployment, holding.pool, users, holding.terms.replicas) for users in counts]
+    loads = [load_of(asked, deployment, holding.pool, users, holding.terms.decoding) for users in counts]
     best: tuple[float, int, tuple[Narrowed, ...]] | None = None
     for users, after in zip(counts, narrowed(deployment, loads), strict=False):
         found = tuple(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from glmplan.errors import UnknownFact
@@ -118,7 +119,9 @@ def speed_known(asked: Asked) -> bool:
     return not experts_on_host(asked) or asked.machine.host.host_memory_bandwidth is not None
 
 
-def predicted(asked: Asked, cases: list[tuple[Holding, int]]) -> list[Prediction]:
+def predicted(
+    asked: Asked, cases: list[tuple[Holding, int]], *, known: Mapping[int, Deployment] | None = None
+) -> list[Prediction]:
     """Predict layouts under numbers of users.
 
     Parameters
@@ -127,6 +130,8 @@ def predicted(asked: Asked, cases: list[tuple[Holding, int]]) -> list[Prediction
         The question.
     cases : list of (Holding, int)
         Layout and users, [-]
+    known : mapping of int to Deployment, optional
+        Deployments that were made already, by the id of their layout, [-]
 
     Returns
     -------
@@ -138,10 +143,12 @@ def predicted(asked: Asked, cases: list[tuple[Holding, int]]) -> list[Prediction
     UnknownFact
         If a layout spans machines whose network is not known, or a rate of the host is not known.
     """
-    deployments: dict[int, Deployment] = {}
+    deployments = dict(known or {})
     rows = []
     for holding, users in cases:
-        deployment = deployments.setdefault(id(holding), deployment_of(asked, holding.terms))
+        deployment = deployments.get(id(holding))
+        if deployment is None:
+            deployment = deployments[id(holding)] = deployment_of(asked, holding.terms)
         rows.append((deployment, load_of(asked, deployment, holding.pool, users, holding.terms.decoding), None))
     found = predict_many(rows) if rows else []
     if not _prompts_timed(asked):
@@ -396,19 +403,20 @@ class _Speed:
 def _speeds(asked: Asked, holdings: list[Holding]) -> tuple[dict[int, _Speed], dict[int, str]]:
     unknown: dict[int, str] = {}
     cases: list[tuple[Holding, int]] = []
+    deployments: dict[int, Deployment] = {}
     owners = []
     for place, one in enumerate(holdings):
         if one.terms.blocked is not None or one.verdict == "does_not_fit" or not speed_known(asked):
             continue
         try:
-            deployment_of(asked, one.terms)
+            deployments[id(one)] = deployment_of(asked, one.terms)
         except UnknownFact as error:
             unknown[place] = str(error)
             continue
         # users whom the cache does not surely hold wait: more gain nothing
         cases += [(one, 1), (one, max(min(typical_users(asked), int(one.held_low)), 1))]
         owners.append(place)
-    found = predicted(asked, cases)
+    found = predicted(asked, cases, known=deployments)
     speeds = {}
     for number, place in enumerate(owners):
         alone, rate = found[2 * number].figures, found[2 * number + 1].figures["output_rate"]

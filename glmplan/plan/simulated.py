@@ -115,7 +115,7 @@ def steady_rate(asked: Asked, one: Scored) -> float:
     return predicted(asked, [(one.holding, users)])[0].figures["output_rate"].value
 
 
-def shown_rate(asked: Asked, one: Scored) -> float:
+def shown_rate(asked: Asked, one: Scored, steady: float) -> float:
     """Throughput of a layout as a table over users has it: simulated where the cache does not hold them.
 
     Parameters
@@ -124,6 +124,8 @@ def shown_rate(asked: Asked, one: Scored) -> float:
         The question.
     one : Scored
         The layout.
+    steady : float
+        Its `steady_rate`, [token/s]
 
     Returns
     -------
@@ -132,13 +134,13 @@ def shown_rate(asked: Asked, one: Scored) -> float:
     """
     users, holding = shown_users(asked), one.holding
     if not one.alone or not beyond_steady(asked, holding, users):
-        return steady_rate(asked, one)
+        return steady
     try:
         described, closed, least = _closed(asked, holding)
     except UnknownFact:
-        return steady_rate(asked, one)
+        return steady
     runs = _runs(described, closed.at_load(users), _requests(users), 0, least, ends=False)
-    return runs.middle["output_tokens_per_s"] if runs.middle["requests"] else steady_rate(asked, one)
+    return runs.middle["output_tokens_per_s"] if runs.middle["requests"] else steady
 
 
 def _closed(asked: Asked, holding: Holding, traffic: Traffic | None = None) -> tuple[Described, Traffic, float]:

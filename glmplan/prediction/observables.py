@@ -6,7 +6,9 @@ engine do. `calibrate` fits the step time through these sums and `predict` evalu
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import numpy as np
 
@@ -69,6 +71,7 @@ class Observables:
         )
 
 
+@lru_cache(maxsize=512)  # the changes of a plan are under the load of the plan
 def observables(load: Load) -> Observables:
     """Write what a load measures as sums over steps.
 
@@ -88,6 +91,19 @@ def observables(load: Load) -> Observables:
     >>> found.decode_requests.tolist(), found.figures["tpot"].weights.tolist()
     ([8.0, 0.0, 0.0], [1.0, 0.0, 0.0])
     """
+    found = _under(load)
+    for one in _arrays(found):
+        one.setflags(write=False)  # who asks next gets the same arrays
+    return found
+
+
+def _arrays(found: Observables) -> Iterator[np.ndarray]:
+    yield from (found.decode_requests, found.decode_context, found.prefill_tokens, found.prefill_context)
+    yield from (found.decode_shared, found.arrivals, found.prompt)
+    yield from (one.weights for one in found.figures.values())
+
+
+def _under(load: Load) -> Observables:
     found = _of_phase(load)
     if load.replicas > 1:
         # a request sees one server; tokens of all servers are counted

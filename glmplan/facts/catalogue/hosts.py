@@ -15,6 +15,7 @@ from glmplan.facts.catalogue.accelerators import (
 )
 from glmplan.facts.files import read_toml
 from glmplan.facts.folders import aliases_in, data_folder, names_in, plain_name
+from glmplan.facts.remembered import remembered
 
 if TYPE_CHECKING:
     from glmplan.facts.schema.accelerator import Accelerator
@@ -233,7 +234,11 @@ def implied_host(accelerator: Accelerator | str, count: int) -> Host:
     >>> implied_host("b200-sxm", 16).nodes
     2
     """
-    part = load_accelerator(accelerator) if isinstance(accelerator, str) else accelerator
+    return _implied(load_accelerator(accelerator) if isinstance(accelerator, str) else accelerator, count)
+
+
+@remembered(most=512)
+def _implied(part: Accelerator, count: int) -> Host:
     if count < 1:
         raise SpecError("must be at least 1", field="count", value=count)
     content: dict[str, Any] = {

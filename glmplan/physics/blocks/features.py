@@ -2,39 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import wraps
-from typing import TypeVar
-
+from glmplan.facts.remembered import remembered
 from glmplan.facts.schema.model import ExpertsFfn, ModelSpec
 from glmplan.physics.blocks.kinds import feed_forwards_of, mixer_of, routed_of
 from glmplan.physics.blocks.mixer import Mixer
 
 __all__ = ["is_indexed", "mixers_of", "model_features", "routed_blocks"]
 
-_Answer = TypeVar("_Answer")
-#: models whose answers are remembered, the last asked of [-]
-_REMEMBERED = 64
 
-
-def _once(function: Callable[[ModelSpec], _Answer]) -> Callable[[ModelSpec], _Answer]:
-    """Remember the answers for the same record: it cannot change, but is too deep to be hashed for each prediction."""
-    known: dict[int, tuple[ModelSpec, _Answer]] = {}
-
-    @wraps(function)
-    def answer(model: ModelSpec) -> _Answer:
-        found = known.get(id(model))
-        if found is None:
-            while len(known) >= _REMEMBERED:
-                known.pop(next(iter(known)), None)
-            # the record is held with its answer, so that its id stays its own
-            found = known[id(model)] = (model, function(model))
-        return found[1]
-
-    return answer
-
-
-@_once
+@remembered()
 def mixers_of(model: ModelSpec) -> tuple[Mixer, ...]:
     """Return the mixers of all kinds of layers.
 
@@ -51,7 +27,7 @@ def mixers_of(model: ModelSpec) -> tuple[Mixer, ...]:
     return tuple(mixer_of(kind) for kind in model.layers.values())
 
 
-@_once
+@remembered()
 def routed_blocks(model: ModelSpec) -> tuple[ExpertsFfn, ...]:
     """Return the mixtures of experts of all kinds of layers.
 
@@ -68,7 +44,7 @@ def routed_blocks(model: ModelSpec) -> tuple[ExpertsFfn, ...]:
     return tuple(one for kind in model.layers.values() if (one := routed_of(kind)) is not None)
 
 
-@_once
+@remembered()
 def is_indexed(model: ModelSpec) -> bool:
     """Whether an indexer decides what some layers read, and engines without its kernels read everything instead.
 
@@ -91,7 +67,7 @@ def is_indexed(model: ModelSpec) -> bool:
     return any(one.indexed for one in mixers_of(model))
 
 
-@_once
+@remembered()
 def model_features(model: ModelSpec) -> frozenset[str]:
     """Return the features of a model that walls ask for.
 

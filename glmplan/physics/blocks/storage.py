@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from glmplan.facts.formats import WeightFormat, weight_format
+from glmplan.facts.remembered import remembered
 from glmplan.facts.schema.model import Checkpoint, LayerKind, ModelSpec
 from glmplan.physics.blocks.stack import draft_once_tensors, layer_tensors, mtp_tensors, vocabulary_tensors
 from glmplan.physics.blocks.tensor import Tensor
@@ -133,6 +134,11 @@ def segments(model: ModelSpec, checkpoint: Checkpoint, *, mtp: bool = False) -> 
     tuple of Segment
         Every layer occurs in exactly one segment.
     """
+    return _segments(model, checkpoint, mtp)
+
+
+@remembered(records=2)
+def _segments(model: ModelSpec, checkpoint: Checkpoint, mtp: bool) -> tuple[Segment, ...]:
     grouped: dict[tuple[str, tuple[str, ...]], list[int]] = {}
     parts: dict[tuple[str, tuple[str, ...]], tuple[LayerKind, tuple[Tensor, ...], tuple[WeightFormat, ...]]] = {}
 
