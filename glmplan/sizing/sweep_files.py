@@ -16,6 +16,7 @@ from glmplan.extras import check_extra
 from glmplan.facts.files import parse_json, read_bytes, read_text, understood, write_atomically
 from glmplan.sizing.axes import Sweep
 from glmplan.sizing.sweep import Block
+from glmplan.sizing.sweep_rows import csv_text
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -45,7 +46,7 @@ def write_table(frame: pd.DataFrame, path: str | Path) -> None:
     path = Path(path)
     check_table(path)
     if path.suffix == ".csv":
-        write_atomically(path, frame.to_csv(index=False, float_format="%.6g"))
+        write_atomically(path, csv_text(frame))
     elif path.suffix == ".json":
         write_atomically(path, frame.to_json(orient="records", double_precision=6, indent=1))
     else:
