@@ -48,7 +48,7 @@ def taken(values: Sequence[Any], places: np.ndarray) -> Any:
 
 
 def csv_text(frame: pd.DataFrame) -> str:
-    """A frame as CSV with six digits of each number, as pandas writes it, in an eighth of the time.
+    """A frame of several columns as CSV with six digits of each number, as pandas writes it.
 
     Parameters
     ----------
