@@ -15,6 +15,7 @@ from glmplan.errors import SpecError
 from glmplan.extras import check_extra
 from glmplan.facts.files import parse_json, read_bytes, read_text, understood, write_atomically
 from glmplan.sizing.axes import Sweep
+from glmplan.sizing.simulated import Arriving
 from glmplan.sizing.sweep import Block
 from glmplan.sizing.sweep_rows import csv_text
 
@@ -93,7 +94,11 @@ class Kept:
         self.folder = Path(f"{path}.parts")
         axes = {name: list(values) for name, values in sweep.axes.items()}
         loads = hashlib.sha256(np.stack([sweep.users, sweep.inputs, sweep.outputs]).tobytes()).hexdigest()
-        how = {} if sweep.simulation is None else {"simulation": asdict(sweep.simulation)}
+        how: dict[str, Any] = {}
+        if sweep.simulation is not None:
+            files = sweep.simulation.files(Arriving(*one) for one in sweep.axes["load"])
+            read = {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
+            how = {"simulation": asdict(sweep.simulation), "files": read}
         self._question = json.dumps({"axes": axes, "loads": loads, **how, **words}, sort_keys=True, default=str)
 
     def read(self) -> list[Block]:
