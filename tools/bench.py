@@ -117,6 +117,30 @@ def predictions_per_second() -> None:
     print(f"  whole closed-loop runs      {1 / serve:12,.0f} /s  {alone / serve:7.1f} x")
 
 
+def points_of_a_sweep() -> None:
+    """Print how long a million points of a sweep take with their intervals, and then as a table."""
+    from glmplan.sizing.axes import read_sweep
+    from glmplan.sizing.sweep import swept
+    from glmplan.sizing.sweep_rows import csv_text
+
+    sweep = read_sweep({
+        "model": "glm-5.1-fp8,glm-5.1-nvfp4,qwen3.8-27b,gpt-oss-120b,llama-3.1-70b",
+        "on": "8xb200-sxm,8xh200-sxm,8xb300-sxm,8xmi355x,8xmi300x", "tp": 8, "kv": "bf16,fp8",
+        "power_limit": "600W,700W", "users": "1..100", "input": "512..8192*10", "output": "100..1000*10",
+    })  # fmt: skip
+    times = [time.process_time()]
+    found = swept(sweep)
+    times.append(time.process_time())
+    frame = found.to_frame()
+    times.append(time.process_time())
+    csv_text(frame)
+    times.append(time.process_time())
+    works = int(frame["verdict"].isin(("fits", "tight")).sum())
+    print(f"\nSweep of {sweep.points:,} points, {sweep.structures} combinations, {works:,} possible, on one core")
+    for name, start, end in zip(("figures with intervals", "table", "CSV"), times, times[1:], strict=False):
+        print(f"  {name:26s} {end - start:8.1f} s" + "   goal: under 10 s" * (name == "figures with intervals"))
+
+
 def service_under_load() -> None:
     """Print how long `fit` takes over HTTP while others ask too, and how long the page takes to its first answer."""
     import http.client
@@ -171,6 +195,7 @@ def main() -> int:
     print(f"Python {sys.version.split()[0]}, {os.cpu_count()} cores\n")
     from_shell_to_answer()
     predictions_per_second()
+    points_of_a_sweep()
     service_under_load()
     simulator = ROOT / "tools/bench_simulator.py"
     if simulator.is_file():

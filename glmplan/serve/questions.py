@@ -35,7 +35,7 @@ _FILE = re.compile(
     r"|\x00",
     re.IGNORECASE,
 )
-_OF_FILES = re.compile(r"^\s*trace\b|\b(?:file|lengths|profile)\s*=", re.IGNORECASE)
+_OF_FILES = re.compile(r"(?:^|,)\s*trace\b|\b(?:file|lengths|profile)\s*=", re.IGNORECASE)
 
 
 def _named(text: str) -> str:

@@ -16,7 +16,7 @@ import numpy as np
 
 from glmplan.serving.alike_loop import ClosedLoop, alike_schedule
 
-__all__ = ["ClosedLoop", "StepMix", "closed_loop_mix"]
+__all__ = ["ClosedLoop", "StepMix", "closed_loop_mix", "group_of_steps"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -268,10 +268,7 @@ def _merge(run: ClosedLoop, table: np.ndarray, span: np.ndarray, inputs: np.ndar
     per_token = 1.0 / np.maximum(outputs - 1.0, 1.0) / max(int(many.sum()), 1)
     tpot = weight(first[many], end[many], per_token[many])
 
-    def level(values: np.ndarray, per_octave: float) -> np.ndarray:
-        return np.where(values > 0, np.round(np.log2(np.maximum(values, 1e-9) + 1.0) * per_octave) + 1, 0)
-
-    key = (level(table[:, 0], 3) * 1000 + level(table[:, 2], 1)) * 1000 + level(table[:, 3], 1)
+    key = group_of_steps(table[:, 0], table[:, 2], table[:, 3])
     _, group = np.unique(key, return_inverse=True)
     size = int(group.max()) + 1
 
@@ -294,6 +291,32 @@ def _merge(run: ClosedLoop, table: np.ndarray, span: np.ndarray, inputs: np.ndar
         input_tokens=tokens_in,
         peak_requests=int(table[:, 0].max()),
     )
+
+
+def group_of_steps(requests: np.ndarray, prompt: np.ndarray, keys: np.ndarray) -> np.ndarray:
+    """Steps of equal numbers are nearly alike: a third of an octave of requests, an octave of prompt tokens and keys.
+
+    Parameters
+    ----------
+    requests, prompt, keys : (n,) array
+        Decoding requests [-], prompt tokens and the keys that they see in the mean [token]
+
+    Returns
+    -------
+    (n,) array
+        Whole numbers below a thousand million, [-]
+
+    Examples
+    --------
+    >>> group = group_of_steps(np.array([8.0, 8.1, 32.0]), np.zeros(3), np.zeros(3))
+    >>> bool(group[0] == group[1]), bool(group[0] == group[2])
+    (True, False)
+    """
+
+    def level(values: np.ndarray, per_octave: float) -> np.ndarray:
+        return np.where(values > 0, np.round(np.log2(np.maximum(values, 1e-9) + 1.0) * per_octave) + 1, 0)
+
+    return (level(requests, 3) * 1000 + level(prompt, 1)) * 1000 + level(keys, 1)
 
 
 def _median_gap(length: np.ndarray, tokens: np.ndarray) -> np.ndarray:

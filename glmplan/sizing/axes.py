@@ -15,6 +15,7 @@ import numpy as np
 from glmplan.errors import SpecError
 from glmplan.facts.engines.walls import engine_names
 from glmplan.facts.files import read_toml
+from glmplan.plan.arriving import mean_request
 from glmplan.plan.question import DEFAULT_INPUT, DEFAULT_OUTPUT
 from glmplan.readers.machines.resolve import resolve_machine
 from glmplan.readers.models.resolve import resolve_model
@@ -179,10 +180,18 @@ def _arriving(values: Mapping[str, tuple[Any, ...]], simulation: Simulation) -> 
     lengths = {name: values[name] for name in values if name != "users"}
     _, inputs, outputs = _loads(lengths)
     pairs = list(dict.fromkeys(zip(inputs.tolist(), outputs.tolist(), strict=True)))
-    found = arrivals_of(values["traffic"], values.get("users"), pairs)
-    for one in found:
-        simulation.traffic(one)
-    return found
+    found, own = [], 0
+    for one in arrivals_of(values["traffic"], values.get("users"), pairs):
+        traffic = simulation.traffic(one)
+        if traffic.kind == "trace":
+            own += 1
+            one = Arriving(one.traffic, *mean_request(traffic)[:2])
+        found.append(one)
+    said = next((name for name in ("context", "input", "output") if name in values), None)
+    if said is not None and own == len(found):
+        message = "is said beside recordings alone, which have their own lengths"
+        raise SpecError(message, field=f"--{said}", value=", ".join(map(str, values[said])))
+    return list(dict.fromkeys(found))
 
 
 def _values(name: str, given: Any) -> tuple[Any, ...]:

@@ -11,13 +11,17 @@ import re
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from glmplan.errors import SpecError
 from glmplan.extras import check_extra
 from glmplan.sizing.axes import Sweep
 from glmplan.sizing.money import Money
+from glmplan.sizing.simulated import Arriving
 from glmplan.sizing.sweep import Block, blocks_of
 
 __all__ = ["blocks_on"]
@@ -69,19 +73,38 @@ def _blocks(
     parts = [left[start : start + together] for start in range(0, len(left), together)]
     with _client(address) as client:
         # a result, not scattered data: it is made again where the worker that held it dies
-        shared = client.submit(_itself, (sweep, money, exact), retries=_AGAIN, pure=False)
+        shared = client.submit(_itself, (sweep, money, exact, _files(sweep)), retries=_AGAIN, pure=False)
         futures = [client.submit(_part, shared, part, retries=_AGAIN, pure=False) for part in parts]
         for found in _as_they_come(client, futures, address):
             yield from found
 
 
-def _itself(given: tuple[Sweep, Money | None, bool]) -> tuple[Sweep, Money | None, bool]:
+#: the question, prices and terms, whether every step is timed, and the content of its files
+_Given = tuple[Sweep, Money | None, bool, dict[str, bytes]]
+
+
+def _files(sweep: Sweep) -> dict[str, bytes]:
+    """Recordings that the loads are read from: a worker on another machine does not have them."""
+    if sweep.simulation is None:
+        return {}
+    return sweep.simulation.files(Arriving(*one) for one in sweep.axes["load"])
+
+
+def _itself(given: _Given) -> _Given:
     return given
 
 
-def _part(shared: tuple[Sweep, Money | None, bool], numbers: list[int]) -> list[Block]:
-    sweep, money, exact = shared
-    return list(blocks_of(sweep, numbers, money=money, exact=exact))
+def _part(shared: _Given, numbers: list[int]) -> list[Block]:
+    sweep, money, exact, files = shared
+    if not files or sweep.simulation is None:
+        return list(blocks_of(sweep, numbers, money=money, exact=exact))
+    with TemporaryDirectory() as folder:
+        places = {}
+        for number, (name, content) in enumerate(files.items()):
+            places[name] = str(Path(folder) / f"{number}-{Path(name).name}")
+            Path(places[name]).write_bytes(content)
+        here = replace(sweep, simulation=replace(sweep.simulation, places=places))
+        return list(blocks_of(here, numbers, money=money, exact=exact))
 
 
 def _as_they_come(client: Any, futures: list[Any], address: str) -> Iterator[list[Block]]:

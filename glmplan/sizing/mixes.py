@@ -18,6 +18,7 @@ from glmplan.physics.points import StepPoints
 from glmplan.prediction.load import Load
 from glmplan.prediction.observables import Observables, observables
 from glmplan.prediction.user_load import user_load
+from glmplan.serving.many_loops import many_mixes
 
 __all__ = ["FIGURES", "Mixes", "StepTable", "mixes_of", "packing_key"]
 
@@ -26,6 +27,12 @@ FIGURES: tuple[str, ...] = ("ttft", "tpot", "output_rate")
 #: steps of the grid in an octave: of requests from 16 on, of contexts, of prompt tokens, of keys
 _REQUESTS, _CONTEXTS, _PROMPT, _KEYS = 8, 3, 4, 3
 _ALL_REQUESTS = 16
+#: loads from which on their schedules are run together, because one after the other they would take longer [-]
+_TOGETHER = 64
+#: what a kind of step holds
+_NODES = ("decode_requests", "decode_context", "prefill_tokens", "prefill_context")
+#: what each kind of step holds; figure → its steps of each kind; figure → passes through the front end; output tokens
+_Kinds = tuple[dict[str, np.ndarray], dict[str, sparse.csr_array], dict[str, np.ndarray], np.ndarray]
 #: where the parts of a step are joined [token]
 _CENTRE = 4096.0
 
@@ -222,20 +229,58 @@ def mixes_of(users: np.ndarray, inputs: np.ndarray, outputs: np.ndarray, packing
     """
     servers = np.minimum(packing.replicas, users)
     users = users / servers
-    seen = [observables(_load(packing, *one)) for one in zip(users, inputs, outputs, servers, strict=True)]
-    sizes = np.array([len(one.arrivals) for one in seen])
-    nodes = {name: np.concatenate([getattr(one, name) for one in seen]) for name in
-             ("decode_requests", "decode_context", "prefill_tokens", "prefill_context")}  # fmt: skip
+    kinds = _together if len(users) >= _TOGETHER and _alike(packing) else _one_by_one
+    nodes, weights, fronts, tokens = kinds(packing, users, inputs, outputs, servers)
     rows, columns, shares, table = _corners(*nodes.values())
-    spread = sparse.csr_array((shares, (rows, columns)), shape=(int(sizes.sum()), len(table.minus)))
-    weights, fronts = {}, {}
-    for name in FIGURES:
-        weights[name], fronts[name] = _weights(seen, sizes, name)
+    spread = sparse.csr_array((shares, (rows, columns)), shape=(len(nodes["prefill_tokens"]), len(table.minus)))
     matrices = {name: one @ spread for name, one in weights.items()}
-    tokens = np.array([one.figures["output_rate"].scale for one in seen])
     looked_at = _looked_at(users * (inputs + outputs), inputs)
     table, checks = _with_checks(table, nodes, weights, looked_at)
     return Mixes(users, inputs, outputs, servers, table, matrices, fronts, tokens, packing, looked_at, checks, matrices)
+
+
+def _alike(packing: Load) -> bool:
+    """Whether nothing but packing decides the schedule: no pool, no waiting for company, prompts of one length."""
+    plain = Load(
+        "serving", packing.concurrency, packing.input_tokens, packing.output_tokens, budget=packing.budget,
+        prefill_first=packing.prefill_first, whole_prompts=packing.whole_prompts, late=packing.late,
+        tokens_per_step=packing.tokens_per_step, max_requests=packing.max_requests, reserve=packing.reserve,
+        replicas=packing.replicas,
+    )  # fmt: skip
+    return packing == plain
+
+
+def _together(packing: Load, users: np.ndarray, inputs: np.ndarray, outputs: np.ndarray, servers: np.ndarray) -> _Kinds:
+    """The kinds of step of many loads as columns: what `observables` says of each."""
+    together = np.maximum(np.rint(users), 1.0).astype(np.int64)
+    requests = np.minimum(np.maximum(4 * together, 8), 20000)
+    # whole numbers: loads that servers of a service share are asked for once
+    asked, places = np.unique(np.stack([together, inputs, outputs], axis=1), axis=0, return_inverse=True)
+    each = np.minimum(np.maximum(4 * asked[:, 0], 8), 20000)
+    mix = many_mixes(
+        *asked.T, each, budget=packing.budget, prefill_first=packing.prefill_first,
+        whole_prompts=packing.whole_prompts, late=packing.late, tokens_per_step=round(packing.tokens_per_step, 2),
+    )  # fmt: skip
+    nodes = {name: getattr(mix, name) for name in _NODES}
+    ends = np.searchsorted(mix.run, np.arange(len(asked) + 1))
+    weights = {}
+    for name, values in (("ttft", mix.ttft), ("tpot", mix.tpot), ("output_rate", mix.wall)):
+        rows = sparse.csr_array((values, np.arange(len(values)), ends), shape=(len(asked), len(values)))
+        weights[name] = rows[places.ravel()]
+    fronts = {"ttft": np.ones(len(users)), "tpot": np.zeros(len(users)), "output_rate": requests / together}
+    return nodes, weights, fronts, (requests * outputs * servers).astype(float)
+
+
+def _one_by_one(
+    packing: Load, users: np.ndarray, inputs: np.ndarray, outputs: np.ndarray, servers: np.ndarray
+) -> _Kinds:
+    seen = [observables(_load(packing, *one)) for one in zip(users, inputs, outputs, servers, strict=True)]
+    sizes = np.array([len(one.arrivals) for one in seen])
+    nodes = {name: np.concatenate([getattr(one, name) for one in seen]) for name in _NODES}
+    weights, fronts = {}, {}
+    for name in FIGURES:
+        weights[name], fronts[name] = _weights(seen, sizes, name)
+    return nodes, weights, fronts, np.array([one.figures["output_rate"].scale for one in seen])
 
 
 def _looked_at(work: np.ndarray, inputs: np.ndarray) -> np.ndarray:
@@ -304,7 +349,7 @@ def _corners(
         np.concatenate([[0.0], _grid(prompt, _PROMPT, 16)]),
         _grid(keys, _KEYS, 16),
     )
-    node = np.arange(len(requests))
+    node, size = np.arange(len(requests)), max(len(grid) for grid in grids) + 2
     place = [_level(requests, grids[0]), _cells(context, grids[1]), _level(prompt, grids[2]), _cells(keys, grids[3])]
     decodes, prompts = requests > 0, prompt > 0
     rows, entries, shares = [], [], []
@@ -317,10 +362,14 @@ def _corners(
                 share = (up if i else 1.0 - up) * (right if j else 1.0 - right)
                 used = where & (share != 0.0)
                 rows.append(node[used])
-                entries.append(np.stack([np.full(used.sum(), part), (low + i)[used], (left + j)[used]], axis=1))
+                entries.append((part * size + (low + i)[used]) * size + (left + j)[used])
                 shares.append(share[used])
-    wanted, columns = np.unique(np.concatenate(entries), axis=0, return_inverse=True)
-    return np.concatenate(rows), columns.ravel(), np.concatenate(shares), _table(wanted, grids)
+    codes = np.concatenate(entries)
+    there = np.zeros(3 * size * size, dtype=bool)
+    there[codes] = True
+    wanted, columns = np.flatnonzero(there), (np.cumsum(there) - 1)[codes]
+    table = _table(np.stack([wanted // size**2, wanted // size % size, wanted % size], axis=1), grids)
+    return np.concatenate(rows), columns, np.concatenate(shares), table
 
 
 def _level(values: np.ndarray, grid: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from glmplan.errors import SpecError
+from glmplan.facts.files import read_bytes
 from glmplan.plan.arriving import read_traffic
 from glmplan.plan.ask import Deployed
 from glmplan.plan.described import described_under
@@ -34,6 +35,10 @@ _USERS = ("closed", "sessions")
 _REQUESTS = 1000
 #: requests that are simulated for each user of a closed loop [-]
 _EACH = 10
+#: more requests than any trace holds: it is replayed whole, as by `glmplan simulate` [-]
+_WHOLE_TRACE = 1 << 40
+#: fields of traffic that name files
+_FILES = ("file", "lengths")
 
 
 class Arriving(NamedTuple):
@@ -66,12 +71,15 @@ class Simulation:
         Seed, [-]
     shape : dict
         Further fields of `glmplan.serving.traffic.spec.Traffic`.
+    places : dict of str to str
+        File that was written → where it lies; only where that is elsewhere, as on a worker of a cluster.
     """
 
     slo: str = ""
     requests: int | None = None
     seed: int = 0
     shape: dict[str, Any] = field(default_factory=dict)
+    places: dict[str, str] = field(default_factory=dict)
 
     def traffic(self, load: Arriving) -> Traffic:
         """What arrives.
@@ -89,18 +97,43 @@ class Simulation:
         Raises
         ------
         SpecError
-            If it is no traffic, or comes out of a file.
+            If it is no traffic, or its fields stand in a file.
 
         Examples
         --------
         >>> Simulation(shape={"think": "2 s"}).traffic(Arriving("closed:8", 1000, 200)).think
         2.0
         """
-        found = read_traffic(load.traffic, input=load.input, output=load.output, **self.shape)
-        if found.kind == "trace" or load.traffic.partition(":")[0].endswith(".toml"):
-            message = "stands in a file: `glmplan simulate` replays it on one machine"
+        kind = load.traffic.partition(":")[0]
+        if kind.endswith(".toml"):
+            message = "stands in a file: write its kind and its fields with commas, as in poisson:2/s,jitter=0.2"
             raise SpecError(message, field="--traffic", value=load.traffic)
-        return found
+        # a recording has lengths of its own, which are no words of the question
+        lengths = {} if kind == "trace" else {"input": load.input, "output": load.output}
+        found = read_traffic(load.traffic, **lengths, **self.shape)
+        moved = {name: self.places[one] for name in _FILES if (one := getattr(found, name)) in self.places}
+        return found.model_copy(update=moved) if moved else found
+
+    def files(self, loads: Iterable[Arriving]) -> dict[str, bytes]:
+        """Content of the files that loads are read from.
+
+        Parameters
+        ----------
+        loads : iterable of Arriving
+            The loads.
+
+        Returns
+        -------
+        dict of str to bytes
+            File, as it was written → what stands in it.
+
+        Raises
+        ------
+        SpecError
+            If one cannot be read.
+        """
+        found = [getattr(self.traffic(one), name) for one in loads for name in _FILES]
+        return {name: read_bytes(name) for name in dict.fromkeys(found) if name is not None}
 
 
 @dataclass(frozen=True)
@@ -165,6 +198,12 @@ def arrivals_of(
     return found
 
 
+def _usual_requests(arriving: Traffic) -> int:
+    if arriving.kind == "trace":
+        return _WHOLE_TRACE
+    return _EACH * arriving.users if arriving.kind == "closed" and arriving.users else _REQUESTS
+
+
 def simulated(model: str, on: str, said: Mapping[str, Any], load: Arriving, how: Simulation) -> Simulated:
     """Plan for a load and simulate it.
 
@@ -202,7 +241,7 @@ def simulated(model: str, on: str, said: Mapping[str, Any], load: Arriving, how:
     """
     described, [arriving] = described_under(Words(model, on, **said), [how.traffic(load)])
     targets = parse_slo(how.slo) if how.slo else ()
-    requests = how.requests or (_EACH * arriving.users if arriving.kind == "closed" and arriving.users else _REQUESTS)
+    requests = how.requests or _usual_requests(arriving)
     outcome = simulate(described.service, arriving, requests=requests, seed=how.seed, targets=targets)
     if outcome.interrupted:
         raise KeyboardInterrupt

@@ -68,6 +68,8 @@ class _Search:
     failed: dict[int, tuple[_Unit, int]]
     left_out: Counter[str]
     looked_at: int = 0
+    #: bytes of each format
+    sizes: dict[str, float] = field(default_factory=dict)
     #: services of units, and what was found of them with a number of machines
     services: dict[int, tuple[_Unit, Described]] = field(default_factory=dict)
     tried: dict[tuple[int, int], Kept] = field(default_factory=dict)
@@ -183,8 +185,9 @@ def _planned(search: _Search, one: Candidate) -> Iterator[_Unit]:
         return
     memory = one.machine.accelerator.memory
     for word in asked.weights:
-        size = checkpoint_bytes(asked.spec, checkpoint_for(asked.spec, word))
-        if memory is not None and size > memory * one.machine.count:
+        if word not in search.sizes:
+            search.sizes[word] = float(checkpoint_bytes(asked.spec, checkpoint_for(asked.spec, word)))
+        if memory is not None and search.sizes[word] > memory * one.machine.count:
             search.left_out["the weights are larger than the memory"] += 1
             continue
         for engine in asked.engines:

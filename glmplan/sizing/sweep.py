@@ -28,6 +28,7 @@ from glmplan.sizing.mixes import Mixes, mixes_of, packing_key
 from glmplan.sizing.money import Money, watts_of, ways_of
 from glmplan.sizing.points import Columns, columns_of
 from glmplan.sizing.simulated import PROMISED, STATISTICS, Arriving, simulated
+from glmplan.sizing.sweep_rows import taken
 from glmplan.units import QUANTILE_90
 
 if TYPE_CHECKING:
@@ -117,11 +118,12 @@ class Swept:
         said = {name: values for name, values in self.sweep.axes.items() if values != (None,) and name != "load"}
         names = list(dict.fromkeys(name for one in self.blocks for name in one.facts))
         columns: dict[str, Any] = {}
+        blocks = np.repeat(np.arange(len(self.blocks)), loads)
         for name in said:
-            columns[name] = np.repeat(np.array([one.said[name] for one in self.blocks], dtype=object), loads)
+            columns[name] = taken([one.said[name] for one in self.blocks], blocks)
         columns |= self._loads()
         verdicts = self._joined(lambda one: one.verdict)
-        columns["verdict"] = np.array(_VERDICTS, dtype=object)[verdicts.astype(int)]
+        columns["verdict"] = taken(_VERDICTS, verdicts.astype(int))
         for name, (title, factor) in _TITLES.items():
             for end in ("", "_low", "_high"):
                 columns[title + end] = self._joined(_figure(name + end)) * factor
@@ -131,7 +133,7 @@ class Swept:
             columns[name] = self._joined(_figure(name))
         for name in names:
             if name not in columns:
-                columns[name] = np.repeat(np.array([one.facts.get(name) for one in self.blocks], dtype=object), loads)
+                columns[name] = taken([one.facts.get(name) for one in self.blocks], blocks)
         columns |= self._costs()
         columns["reason"] = self._reasons(verdicts.astype(int))
         return frame_of_columns(columns)
@@ -170,9 +172,13 @@ class Swept:
     def _reasons(self, verdicts: np.ndarray) -> np.ndarray:
         loads = len(self.sweep.users)
         found = np.full(len(verdicts), "", dtype=object)
-        for place in np.flatnonzero(verdicts > _FITS):
-            block, load = self.blocks[place // loads], int(place % loads)
-            found[place] = _reason(block, int(verdicts[place]), load, self.sweep)
+        for number, block in enumerate(self.blocks):
+            first = number * loads
+            if (block.verdict == _NOT).all():
+                found[first : first + loads] = block.reason
+                continue
+            for load in np.flatnonzero(block.verdict > _FITS).tolist():
+                found[first + load] = _reason(block, int(verdicts[first + load]), load, self.sweep)
         return found
 
 

@@ -15,7 +15,9 @@ from glmplan.errors import SpecError
 from glmplan.extras import check_extra
 from glmplan.facts.files import parse_json, read_bytes, read_text, understood, write_atomically
 from glmplan.sizing.axes import Sweep
+from glmplan.sizing.simulated import Arriving
 from glmplan.sizing.sweep import Block
+from glmplan.sizing.sweep_rows import csv_text
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -45,7 +47,7 @@ def write_table(frame: pd.DataFrame, path: str | Path) -> None:
     path = Path(path)
     check_table(path)
     if path.suffix == ".csv":
-        write_atomically(path, frame.to_csv(index=False, float_format="%.6g"))
+        write_atomically(path, csv_text(frame))
     elif path.suffix == ".json":
         write_atomically(path, frame.to_json(orient="records", double_precision=6, indent=1))
     else:
@@ -92,7 +94,11 @@ class Kept:
         self.folder = Path(f"{path}.parts")
         axes = {name: list(values) for name, values in sweep.axes.items()}
         loads = hashlib.sha256(np.stack([sweep.users, sweep.inputs, sweep.outputs]).tobytes()).hexdigest()
-        how = {} if sweep.simulation is None else {"simulation": asdict(sweep.simulation)}
+        how: dict[str, Any] = {}
+        if sweep.simulation is not None:
+            files = sweep.simulation.files(Arriving(*one) for one in sweep.axes["load"])
+            read = {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
+            how = {"simulation": asdict(sweep.simulation), "files": read}
         self._question = json.dumps({"axes": axes, "loads": loads, **how, **words}, sort_keys=True, default=str)
 
     def read(self) -> list[Block]:

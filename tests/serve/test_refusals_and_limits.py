@@ -56,7 +56,10 @@ def test_no_file_is_opened_for_anybody(client, name, field):
     assert "names a file" in wrong(client.post("/v1/fit", json=PLAN | {field: name}))["message"]
 
 
-@pytest.mark.parametrize("traffic", ["trace:/etc/passwd", "load.toml", "closed:2,lengths=/x", "poisson:1/s,file=a"])
+@pytest.mark.parametrize(
+    "traffic",
+    ["trace:/etc/passwd", "closed:2, trace:/etc/passwd", "load.toml", "closed:2,lengths=/x", "poisson:1/s,file=a"],
+)
 def test_traffic_out_of_files_is_refused(client, traffic):
     assert wrong(client.post("/v1/simulate", json=PLAN | {"traffic": traffic}))["field"] == "traffic"
 

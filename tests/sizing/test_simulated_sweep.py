@@ -17,9 +17,10 @@ from glmplan.serving.outcome_range import outcome_range
 from glmplan.serving.simulate import simulate
 from glmplan.serving.traffic.promises import parse_slo
 from glmplan.serving.traffic.spec import parse_traffic
+from glmplan.sizing import cluster
 from glmplan.sizing.axes import MOST_SIMULATED, read_sweep
 from glmplan.sizing.simulated import STATISTICS
-from glmplan.sizing.sweep import swept
+from glmplan.sizing.sweep import Swept, swept
 from glmplan.sizing.sweep_files import Kept
 
 SLO = "ttft p95 < 400 ms, tpot p95 < 30 ms"
@@ -40,6 +41,41 @@ def test_a_row_is_what_simulate_and_kept_say_of_the_same_words(word):
     assert (row["tpot_mean_ms_low"], row["tpot_mean_ms_high"]) == pytest.approx(ends["tpot_mean_ms"])
     assert row["probability"] == kept_of(described, arriving, parse_slo(SLO), seed=5).probability
     assert row["layout"] == described.plan[1].terms.name and row["verdict"] == "fits"
+
+
+ROWS = [f"{n / 4},{300 + 40 * (n % 5)},{20 + n % 7}\n" for n in range(40)]
+TRACE = "arrival_s,input_tokens,output_tokens\n" + "".join(ROWS)
+
+
+def test_a_trace_is_replayed_whole_with_its_own_lengths_as_simulate_does(tmp_path):
+    file = tmp_path / "trace.csv"
+    file.write_text(TRACE)
+    axes = {"model": "llama-3.1-8b", "on": "1xh100-sxm", "slo": SLO}
+    frame = swept(read_sweep(axes | {"traffic": f"trace:{file},trace:{file},speed=4"})).to_frame()
+    for row, word in zip(frame.to_dict("records"), (f"trace:{file}", f"trace:{file},speed=4"), strict=True):
+        described, [arriving] = described_under(Words("llama-3.1-8b", "1xh100-sxm"), [parse_traffic(word)])
+        summary = simulate(described.service, arriving, requests=1000, targets=parse_slo(SLO)).summary
+        assert summary["requests"] == 40
+        for name in ("ttft_p95_ms", "tpot_p95_ms", "requests_per_s", "output_tokens_per_s", "goodput_share"):
+            assert row[name] == pytest.approx(summary[name], rel=1e-12), name
+        assert (row["traffic"], row["input_tokens"], row["output_tokens"]) == (word, 380, 23)
+    with pytest.raises(SpecError, match="their own lengths"):
+        read_sweep(axes | {"traffic": f"trace:{file}", "input": 500})
+
+
+def test_a_recording_goes_with_its_sweep_to_a_worker_that_does_not_have_it(tmp_path):
+    file = tmp_path / "trace.csv"
+    file.write_text(TRACE)
+    sweep = read_sweep({"model": "llama-3.1-8b", "on": "1xh100-sxm", "traffic": f"trace:{file}"})
+    alone = swept(sweep).to_frame()
+    given = cluster._itself((sweep, None, False, cluster._files(sweep)))
+    kept = Kept(tmp_path / "a.csv", sweep, {})
+    kept.start()
+    file.write_text(TRACE.replace("0.25,", "0.5,", 1))
+    with pytest.raises(SpecError, match="another sweep"):
+        Kept(tmp_path / "a.csv", sweep, {}).read()
+    file.unlink()
+    assert Swept(sweep, tuple(cluster._part(given, [0]))).to_frame().to_csv() == alone.to_csv()
 
 
 def test_users_of_a_kind_without_a_number_are_an_axis_and_rates_have_none():
@@ -113,7 +149,8 @@ def test_axes_of_a_file_may_be_simulated_too(tmp_path):
         ({"traffic": "poissn:4/s"}, "nearest: poisson"),
         ({"traffic": "poisson:4"}, "needs its unit"),
         ({"traffic": "poisson"}, "rate"),
-        ({"traffic": "trace:a.csv"}, "stands in a file"),
+        ({"traffic": "trace:a.csv"}, "a.csv"),
+        ({"traffic": "mine.toml"}, "stands in a file"),
         ({"traffic": ""}, "nothing between commas"),
         ({"traffic": "closed:1", "slo": "soon"}, "--slo"),
         ({"traffic": "closed:1", "requests": 0}, "--requests"),

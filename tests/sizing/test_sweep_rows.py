@@ -1,0 +1,54 @@
+"""Rows of a sweep as CSV are those that pandas writes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+from glmplan.sizing import sweep_rows
+from glmplan.sizing.axes import read_sweep
+from glmplan.sizing.sweep import swept
+from glmplan.sizing.sweep_rows import csv_text, taken
+
+ODD = pd.DataFrame({
+    "text": ["x,1", 'q"u', None, "", "line\nbreak", "5%"],
+    "number": [1.5, np.nan, np.inf, 1e-30, -0.0, 123456789.0],
+    "whole": [1, 2, 3, 4, 5, 6],
+    "some": np.array([1, None, 3, 1, 1, 2], dtype=object),
+    "shares": np.array([0.9, None, 450.0, 1e-7, 0.9, 450.0], dtype=object),
+    "yes": [True, False] * 3,
+    "nothing": [np.nan] * 6,
+    "a, b": ["a"] * 6,
+})  # fmt: skip
+
+
+def pandas_text(frame):
+    return frame.to_csv(index=False, float_format="%.6g")
+
+
+def test_odd_texts_and_missing_numbers_are_written_as_pandas_does():
+    assert csv_text(ODD) == pandas_text(ODD)
+    assert csv_text(ODD[:0]) == pandas_text(ODD[:0])
+
+
+def test_a_table_is_the_same_in_several_parts(monkeypatch):
+    whole = csv_text(ODD)
+    monkeypatch.setattr(sweep_rows, "_ROWS", 2)
+    monkeypatch.setattr(sweep_rows, "_FEW", 3)
+    assert csv_text(ODD) == whole
+
+
+def test_a_sweep_with_reasons_costs_and_rows_that_do_not_work_is_written_as_pandas_does():
+    said = {"model": "llama-3.1-8b", "on": "1xl40s,1xh100-sxm", "weights": "bf16,nvfp4", "users": "1,4,64",
+            "input": "1000,60000"}  # fmt: skip
+    frame = swept(read_sweep(said)).to_frame()
+    assert {"fits", "does_not_fit"} <= set(frame["verdict"])
+    assert csv_text(frame) == pandas_text(frame)
+
+
+def test_a_column_of_shared_values_has_the_dtype_that_a_frame_gives_them():
+    for values in (["a", None], ["a", "b"], [1, None], [1.5, 2], [True, False]):
+        each = np.array(values, dtype=object)
+        places = np.array([1, 0, 1])
+        expected = pd.DataFrame({"x": each[places]})
+        assert pd.DataFrame({"x": taken(values, places)}).equals(expected)
