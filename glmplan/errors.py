@@ -61,7 +61,8 @@ def nearest(name: str, choices: Iterable[str], count: int = 5, *, alike: float =
     >>> nearest("h20-sxm", ["h200-sxm", "b200-sxm", "mi300x"], 1)
     ['h200-sxm']
     """
-    return difflib.get_close_matches(name.lower(), sorted(set(choices)), n=count, cutoff=alike)
+    plain = {one.lower(): one for one in sorted(set(choices))}
+    return [plain[one] for one in difflib.get_close_matches(name.lower(), sorted(plain), n=count, cutoff=alike)]
 
 
 #: control characters, the invisible ones that turn or join text, and half characters

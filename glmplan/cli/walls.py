@@ -55,9 +55,10 @@ def command(
     from glmplan.facts.catalogue.hosts import load_machine
     from glmplan.facts.engines.conditions import conditions_of
     from glmplan.facts.engines.releases import known_version
-    from glmplan.facts.engines.walls import load_engine, possible_walls, walls_for
+    from glmplan.facts.engines.walls import called_engine, load_engine, possible_walls, walls_for
     from glmplan.physics.blocks.features import model_features
 
+    engine = called_engine(engine) or engine
     version = layout.engine_version
     if version is not None:
         version = known_version(engine, version) or load_engine(engine).newest

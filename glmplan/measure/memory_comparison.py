@@ -119,7 +119,7 @@ def _span(
     if field == "activations":
         return found.activations, None, None
     if name == "outside_torch":
-        return (-found.parts[name], None, None) if name in found.parts else None
+        return (-found.parts[name] / found.left, None, None) if name in found.parts else None
     if name == "graph_estimate" and log.graph_estimate is None and not found.parts.get(name):
         return None  # neither made nor taken
     if name == "max_concurrency":
@@ -164,7 +164,7 @@ def _pool_cause(log: StartupLog, found: StartMemory) -> str:
         "graph_estimate": log.graph_estimate,
         "outside_torch": log.outside_torch,
     }
-    told = {name: -size for name, size in said.items() if size is not None and found.parts.get(name)}
+    told = {name: -found.left * size for name, size in said.items() if size is not None and found.parts.get(name)}
     # an engine that takes its share of what is free counts no activations, and the log's total is not what it shares
     if log.total and log.memory_utilization and "activations" in found.parts:
         told["share"] = log.total * log.memory_utilization

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from glmplan.errors import SpecError
-from glmplan.facts.engines.walls import engine_names
+from glmplan.facts.engines.walls import called_engine, engine_names
 from glmplan.facts.schema.model import Checkpoint
 from glmplan.readers.machines.resolve import Machine
 from glmplan.units import given_text
 
-__all__ = ["DEFAULT_ENGINE", "MLX_ENGINE", "engine_asked"]
+__all__ = ["DEFAULT_ENGINE", "MLX_ENGINE", "engine_asked", "named_engine"]
 
 #: engines that a plan takes when none is named, which the answer says: for GGUF files and processors, for MLX files and
 #: Apple silicon, and for all else the one with most measurements
@@ -40,10 +40,7 @@ def engine_asked(given: object, checkpoint: Checkpoint, machine: Machine, assume
         If no such engine is known.
     """
     if given is not None:
-        name = given_text(given, "--engine").strip().lower()
-        if name not in engine_names():
-            raise SpecError("is not a known engine", field="--engine", value=given, choices=engine_names())
-        return name
+        return named_engine(given_text(given, "--engine"))
     part = machine.accelerator
     if checkpoint.form == "mlx":
         engine, why = MLX_ENGINE, "the weights are in MLX form"
@@ -57,6 +54,35 @@ def engine_asked(given: object, checkpoint: Checkpoint, machine: Machine, assume
         engine, why = DEFAULT_ENGINE, "the engine with most measurements"
     assumed.append(f"engine {engine}: {why}")
     return engine
+
+
+def named_engine(text: str) -> str:
+    """The engine that a name means, however it is spelled.
+
+    Parameters
+    ----------
+    text : str
+        The name.
+
+    Returns
+    -------
+    str
+        A name of the catalogue.
+
+    Raises
+    ------
+    SpecError
+        If no such engine is known.
+
+    Examples
+    --------
+    >>> named_engine("TensorRT-LLM")
+    'trtllm'
+    """
+    name = called_engine(text)
+    if name is None:
+        raise SpecError("is not a known engine", field="--engine", value=text, choices=engine_names())
+    return name
 
 
 def _is_gguf(checkpoint: Checkpoint) -> bool:

@@ -435,7 +435,7 @@ def _settings(words: Words, engine: str, assumed: list[str]) -> Settings:
     if budget is not None and sequences is not None and budget < sequences:
         message = f"is below --max-num-seqs {sequences}: a step holds a token of each request"
         raise SpecError(message, field="--max-num-batched-tokens", value=budget)
-    backend = (words.attention_backend or "").strip()
+    backend = _attention(words, engine)
     if backend and not attention_known(engine, backend):
         assumed.append(
             f"attention backend {backend}: no rule of its kernels is known for {engine}; it uses the whole part"
@@ -448,6 +448,17 @@ def _settings(words: Words, engine: str, assumed: list[str]) -> Settings:
         attention_backend=backend,
         graphs=not _flag("--eager", words.eager),
     )
+
+
+def _attention(words: Words, engine: str) -> str:
+    """The attention backend as the engine spells it; empty where none is named."""
+    said = (words.attention_backend or "").strip()
+    known = load_engine(engine).attention_names(words.engine_version) if said else ()
+    found = [name for name in known if name.lower() == said.lower()]
+    if known and not found:
+        message = f"is no attention backend of {load_engine(engine).full_name}"
+        raise SpecError(message, field="--attention-backend", value=said, choices=known)
+    return found[0] if found else said
 
 
 def _bounded_pieces(budget: int | None, inputs: int) -> None:

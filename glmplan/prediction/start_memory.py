@@ -61,6 +61,8 @@ class StartMemory:
     parts : dict of str to float
         What the pool is made of, with signs: ``share`` of the memory, ``weights``, ``activations``, ``graph_estimate``,
         ``outside_torch`` and what is left of the engine's rule, ``rest``, [B]; their sum is the pool
+    left : float
+        Share of what is left that the engine makes its pool, by which each of `parts` is multiplied, [-]
     pool, graphs, estimate : Span or None
         KV cache pool of the poorest rank, captured graphs, what the engine expects them to take before it captures them
         whether it takes that from its pool or not, [B]
@@ -76,6 +78,7 @@ class StartMemory:
     tokens: Span | None = None
     estimate: Span | None = None
     parts: dict[str, float] = field(default_factory=dict)
+    left: float = 1.0
 
 
 def settings_of_log(log: StartupLog, *, graphs: bool = True) -> Settings:
@@ -295,6 +298,7 @@ def predict_start(
         tokens=Span(*spanned(tokens, held.settings, unstated)),
         estimate=_estimate(held, seen, fit) if graphs else None,
         parts=_parts(terms, weights.value, peak, float(pool.bytes[0]), rule.pool),
+        left=float(terms.share[0]),
     )
 
 
@@ -309,6 +313,11 @@ def _estimate(held: RankMemory, part: PartMemory, fit: MemoryFit) -> Span | None
 def _parts(terms: PoolTerms, weights: float, peak: float, pool: float, kind: str) -> dict[str, float]:
     """What a pool is made of by the engine's rule; SGLang's leaves activations and graphs in what it does not take."""
     found = {"share": float(terms.limit[0]), "weights": -weights}
+    if kind == "after_load":  # a share of what is left, so a share of each part
+        outside = float((terms.context + terms.remainder + terms.graphs)[0])
+        found |= {"share": float((terms.limit + terms.context)[0]), "activations": -peak, "outside_torch": -outside}
+        found = {name: float(terms.share[0]) * size for name, size in found.items()}
+        return found | {"graph_estimate": 0.0, "rest": pool - sum(found.values())}
     if kind != "before_load":
         found["activations"] = -peak
         found["outside_torch"] = -float((terms.context + terms.remainder)[0])

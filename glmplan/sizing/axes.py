@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 
 from glmplan.errors import SpecError
-from glmplan.facts.engines.walls import engine_names
 from glmplan.facts.files import read_toml
 from glmplan.plan.arriving import mean_request
+from glmplan.plan.engine_asked import named_engine
 from glmplan.plan.question import DEFAULT_INPUT, DEFAULT_OUTPUT
 from glmplan.readers.machines.resolve import resolve_machine
 from glmplan.readers.models.resolve import resolve_model
@@ -249,8 +249,8 @@ def _check(axes: dict[str, tuple[Any, ...]]) -> None:
     for machine in axes["on"]:
         resolve_machine(machine)
     for engine in axes["engine"]:
-        if engine is not None and engine not in engine_names():
-            raise SpecError("is not a known engine", field="--engine", value=engine, choices=engine_names())
+        if engine is not None:
+            named_engine(engine)
 
 
 def _loads(values: Mapping[str, tuple[Any, ...]]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -10,9 +10,9 @@ from typing import Any
 from glmplan.errors import SpecError
 from glmplan.facts.catalogue.accelerators import accelerator_aliases, accelerator_names
 from glmplan.facts.catalogue.hosts import host_names
-from glmplan.facts.engines.walls import engine_names
 from glmplan.facts.folders import plain_name
 from glmplan.facts.schema.model import ModelSpec
+from glmplan.plan.engine_asked import named_engine
 from glmplan.plan.question import DEFAULT_INPUT, DEFAULT_OUTPUT
 from glmplan.readers.models.resolve import resolve_model
 from glmplan.serving.traffic.promises import parse_slo
@@ -179,10 +179,7 @@ def read_size(model: str, slo: str, *, users: Any = None, traffic: str | None = 
         raise SpecError("must lie between 0 and 1", field="--probability", value=wanted)
     if growth < 0:
         raise SpecError("must not be negative", field="--growth", value=growth)
-    engines = _list(said.pop("engine", None))
-    for engine in engines:
-        if engine not in engine_names():
-            raise SpecError("is not a known engine", field="--engine", value=engine, choices=engine_names())
+    engines = tuple(named_engine(engine) for engine in _list(said.pop("engine", None)))
     return SizeQuestion(
         model=model,
         spec=found.model,

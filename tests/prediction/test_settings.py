@@ -98,10 +98,10 @@ def test_a_plan_and_a_row_of_one_launch_have_one_pool(draft):
 
 def test_a_plan_tells_its_deployment_what_it_was_told():
     words = Words("llama-3.1-8b", "1xh100-sxm", memory_fraction=0.85, max_num_seqs=64, max_num_batched_tokens=4096,
-                  max_model_len=8192, attention_backend="triton_attn")  # fmt: skip
+                  max_model_len=8192, attention_backend="TRITON_ATTN")  # fmt: skip
     asked = read_words(words)
     found = deployment_of(asked, solve(asked).best.terms)
-    assert found.settings == Settings(0.85, 64, 4096, 8192, "triton_attn")
+    assert found.settings == Settings(0.85, 64, 4096, 8192, "TRITON_ATTN")
     assert (found.defaults.budget, found.defaults.places) == (4096, 64)
     assert found.structure.attention.backend == "triton_attn"
     assert (asked.full_request, asked.longest_request) == (8192, 8192)
@@ -122,6 +122,61 @@ def test_settings_that_contradict_each_other_are_refused(words, message):
 
 
 def test_a_backend_without_a_rule_is_said_to_have_none():
-    asked = read_words(Words("llama-3.1-8b", "1xh100-sxm", attention_backend="fa9"))
-    assert any("attention backend fa9: no rule" in one for one in asked.assumed)
+    asked = read_words(Words("llama-3.1-8b", "1xh100-sxm", attention_backend="flex_attention"))
+    assert any("attention backend FLEX_ATTENTION: no rule" in one for one in asked.assumed)
     assert not any("attention backend" in one for one in read_words(Words("llama-3.1-8b", "1xh100-sxm")).assumed)
+
+
+@pytest.mark.parametrize(
+    ("engine", "version", "said", "nearest"),
+    [
+        ("vllm", None, "flashinfre", "nearest: FLASHINFER"),
+        # the tree left vLLM after 0.19, and DSA had another name in SGLang before 0.5.13
+        ("vllm", "0.24.0", "TREE_ATTN", "is no attention backend of vLLM"),
+        ("sglang", "0.5.9", "dsa", "is no attention backend of SGLang; nearest"),
+        ("sglang", None, "fa5", "nearest: fa4, fa3"),
+        ("trtllm", None, "FLASH_ATTN", "is no attention backend of TensorRT-LLM"),
+    ],
+)
+def test_an_attention_backend_that_the_version_does_not_have_is_refused_with_the_nearest(
+    engine, version, said, nearest
+):
+    words = Words("llama-3.1-8b", "1xh100-sxm", engine=engine, engine_version=version, attention_backend=said)
+    with pytest.raises(SpecError, match=f"--attention-backend: '{said}'") as refused:
+        read_words(words)
+    assert nearest in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("engine", "version", "said", "spelled"),
+    [
+        ("vllm", "0.19.0", "tree_attn", "TREE_ATTN"),
+        ("vllm", "0.11.0", "xformers", "XFORMERS"),
+        ("sglang", "0.5.9", "NSA", "nsa"),
+        # images of the community bring their own
+        ("vllm", "0.20.0", "b12x_mla_sparse", "B12X_MLA_SPARSE"),
+        ("sglang", "0.5.9", "b12x", "b12x"),
+        # no list of the time: taken as it is
+        ("vllm", "0.8.5", "whatever", "whatever"),
+        ("llama.cpp", None, "whatever", "whatever"),
+    ],
+)
+def test_an_attention_backend_is_spelled_as_the_engine_spells_it(engine, version, said, spelled):
+    words = Words("llama-3.1-8b", "1xh100-sxm", engine=engine, engine_version=version, attention_backend=said)
+    assert read_words(words).settings.attention_backend == spelled
+
+
+@pytest.mark.parametrize(
+    ("said", "name"),
+    [
+        ("TensorRT-LLM", "trtllm"),
+        ("tensorrt_llm", "trtllm"),
+        ("TRT-LLM", "trtllm"),
+        ("llamacpp", "llama.cpp"),
+        ("llama-cpp", "llama.cpp"),
+        ("vLLM", "vllm"),
+        ("SG Lang", "sglang"),
+    ],
+)
+def test_an_engine_is_known_however_it_is_spelled(said, name):
+    assert read_words(Words("llama-3.1-8b", "1xh100-sxm", engine=said)).engine == name

@@ -35,6 +35,8 @@ class ExpertKernel:
         The inner width of an expert on a rank, and the width of its input, are padded to a multiple of it, [-]
     source : str
         Where it is from.
+    output : int
+        The width of what comes out of the second matrix is padded to a multiple of it; 0 as `hidden`, [-]
     silicon : tuple of str
         Compute capabilities, patterns allowed, on which the engine chooses it by itself; empty means everywhere.
     chosen : bool
@@ -50,6 +52,7 @@ class ExpertKernel:
     inner: int
     hidden: int
     source: str
+    output: int = 0
     silicon: tuple[str, ...] = ()
     chosen: bool = True
     since: str | None = None

@@ -197,7 +197,8 @@ class PoolSplit:
     Attributes
     ----------
     states : float
-        Memory for states of recurrent layers over memory for keys and values, [-]
+        Memory for states of recurrent layers over memory for keys and values, [-]; 0 where both share one pool, and
+        then models with such layers are not split at all
     states_each : float
         States that a request may take, those kept for prefixes included, [-]
     windows : float
@@ -206,6 +207,8 @@ class PoolSplit:
         Models whose window layers have a pool of their own, patterns allowed; in others all layers keep all tokens.
     source : str
         Where it is from.
+    shared : tuple of str
+        Models whose layers share one pool all the same, patterns allowed.
     since, until : str or None
         Versions that it holds for.
     """
@@ -215,12 +218,17 @@ class PoolSplit:
     windows: float
     models: tuple[str, ...]
     source: str
+    shared: tuple[str, ...] = ()
     since: str | None = None
     until: str | None = None
 
     def window_tokens(self, model: str) -> float:
         """Tokens of window layers over tokens of the others in a model, [-]; 1 where all layers keep all tokens."""
         return self.windows if any(fnmatchcase(model, each) for each in self.models) else 1.0
+
+    def applies(self, model: str, *, recurrent: bool) -> bool:
+        """Whether a model's layers have pools of their own, where it has recurrent layers or not."""
+        return not any(fnmatchcase(model, each) for each in self.shared) and not (recurrent and not self.states)
 
 
 @dataclass(frozen=True, slots=True)
@@ -417,7 +425,7 @@ class MemoryRule:
         Parameters
         ----------
         version : str or None
-            Version of the engine; None means the newest.
+            Version of the engine; None means the newest release that evidence covers.
 
         Returns
         -------
@@ -432,6 +440,9 @@ class MemoryRule:
         >>> found.window_tokens("gpt-oss-120b"), found.window_tokens("gemma-3-27b"), found.states
         (0.8, 1.0, 0.9)
         """
+        from glmplan.facts.engines.walls import load_engine
+
+        version = version or (load_engine(self.engine).newest if self.split else None)
         found = [one for one in self.split if _in_versions(one, version)]
         return found[-1] if found else None
 
@@ -580,7 +591,10 @@ def load_memory_rule(engine: str) -> MemoryRule:
         IndexerTrial(**one | {"logits": parse_quantity(one.get("logits", "0 B"), "bytes")})
         for one in content.get("indexer", ())
     )
-    content["split"] = tuple(PoolSplit(**one | {"models": tuple(one["models"])}) for one in content.get("split", ()))
+    content["split"] = tuple(
+        PoolSplit(**one | {"models": tuple(one["models"]), "shared": tuple(one.get("shared", ()))})
+        for one in content.get("split", ())
+    )
     content["paging"] = tuple(Paging(**one) for one in content.get("paging", ()))
     content["workspaces"] = tuple(Workspace(**one) for one in content.get("workspaces", ()))
     if "free_target" in content:

@@ -117,6 +117,41 @@ def engine_names() -> tuple[str, ...]:
 
 
 @cache
+def called_engine(text: str) -> str | None:
+    """Return the engine that a name means, however it is spelled.
+
+    Parameters
+    ----------
+    text : str
+        What somebody calls it: its name, its full name or one of `Engine.called`, in any case and with any of
+        space, dot, hyphen and underscore.
+
+    Returns
+    -------
+    str or None
+        Its name; None if no engine is called so.
+
+    Examples
+    --------
+    >>> [called_engine(one) for one in ("vLLM", "TensorRT-LLM", "TRT-LLM", "llama-cpp", "tgi")]
+    ['vllm', 'trtllm', 'trtllm', 'llama.cpp', None]
+    """
+
+    def bare(word: str) -> str:
+        return "".join(mark for mark in word.lower() if mark not in " .-_")
+
+    said = bare(text)
+    for name in engine_names():
+        if bare(name) == said:
+            return name
+    for name in engine_names():
+        engine = load_engine(name)
+        if said in map(bare, (engine.full_name, *engine.called)):
+            return name
+    return None
+
+
+@cache
 def load_engine(name: str) -> Engine:
     """Load the walls and defaults of an engine.
 

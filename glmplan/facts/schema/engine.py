@@ -14,7 +14,7 @@ from pydantic import Field, field_validator, model_validator
 
 from glmplan.errors import SpecError, UnknownFact
 from glmplan.facts.schema.accelerator import Accelerator
-from glmplan.facts.schema.engine_running import CacheFormat, CacheLayout, Running
+from glmplan.facts.schema.engine_running import AttentionBackends, CacheFormat, CacheLayout, Running
 from glmplan.facts.schema.validation import Frozen
 from glmplan.units import Bytes
 
@@ -344,7 +344,10 @@ class Scheduling(Frozen):
 
 
 class Engine(Frozen):
-    """An engine: its walls, its defaults and how it runs. The engine `any` holds walls in front of several."""
+    """An engine: its walls, its defaults and how it runs. The engine `any` holds walls in front of several.
+
+    `called`: what people call it besides its name and its full name.
+    """
 
     name: str
     full_name: str
@@ -356,6 +359,8 @@ class Engine(Frozen):
     cache_formats: tuple[CacheFormat, ...] = ()
     unnamed_versions: tuple[UnnamedVersion, ...] = ()
     releases: tuple[Release, ...] = ()
+    attention_backends: tuple[AttentionBackends, ...] = ()
+    called: tuple[str, ...] = ()
 
     @model_validator(mode="after")
     def _releases_are_ordered(self) -> Engine:
@@ -392,6 +397,32 @@ class Engine(Frozen):
         if sum(one.when_short for one in self.cache_formats) > 1:
             raise SpecError("can hold for one format only", field="cache_formats.when_short")
         return self
+
+    def attention_names(self, version: str | None) -> tuple[str, ...]:
+        """Names that the option for the attention backend takes.
+
+        Parameters
+        ----------
+        version : str or None
+            Version of the engine; None means the newest.
+
+        Returns
+        -------
+        tuple of str
+            As the engine writes them; empty where no source lists them.
+
+        Examples
+        --------
+        >>> from glmplan.facts.engines.walls import load_engine
+        >>> ["TREE_ATTN" in load_engine("vllm").attention_names(one) for one in ("0.19.0", "0.24.0", None)]
+        [True, False, False]
+        """
+        key = None if version is None else version_key(version)
+        stock = [
+            one.names for one in self.attention_backends if one.since and (not key or version_key(one.since) <= key)
+        ]
+        builds = [name for one in self.attention_backends if not one.since for name in one.names]
+        return (*stock[-1], *builds) if stock else ()
 
     @property
     def default_cache(self) -> str:

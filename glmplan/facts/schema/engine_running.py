@@ -11,7 +11,20 @@ from glmplan.facts.formats import KV_FORMATS
 from glmplan.facts.schema.accelerator import Precision
 from glmplan.facts.schema.validation import Frozen
 
-__all__ = ["Adapters", "Apart", "CacheFormat", "CacheLayout", "Running"]
+__all__ = ["Adapters", "Apart", "AttentionBackends", "CacheFormat", "CacheLayout", "Running"]
+
+
+class AttentionBackends(Frozen):
+    """Names that an engine's option for its attention backend takes.
+
+    `since`: the first version that was read; the list holds until the next one. None is a build of others, whose names
+    hold in any version.
+    """
+
+    since: str | None = None
+    names: tuple[str, ...]
+    note: str | None = None
+    source: str
 
 
 class CacheFormat(Frozen):

@@ -155,7 +155,8 @@ def expert_padding(tensor: Tensor, kernel: ExpertKernel | None, ranks: np.ndarra
     doubled = 2.0 if not tensor.splits_input and tensor.name.endswith("gate_up_proj") else 1.0
     width = inner / doubled / ranks
     padded = np.ceil(width / kernel.inner) * kernel.inner
-    wide = np.ceil(hidden / kernel.hidden) * kernel.hidden
+    multiple = (kernel.output or kernel.hidden) if tensor.splits_input else kernel.hidden
+    wide = np.ceil(hidden / multiple) * multiple
     return padded * wide / (width * hidden)
 
 

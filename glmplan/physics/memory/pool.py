@@ -99,6 +99,8 @@ class PoolTerms:
         Standard deviation of `graphs`, [B]
     estimate : array
         What the engine takes from the pool for graphs before it captures them, 0 where it does not, [B]
+    share : array
+        What of the memory that is left becomes the pool, [-]
     """
 
     context: np.ndarray
@@ -111,6 +113,7 @@ class PoolTerms:
     more: np.ndarray
     graphs_sd: np.ndarray
     estimate: np.ndarray
+    share: np.ndarray
 
     def deviation(self, quantile: float) -> np.ndarray:
         """Standard deviation of `pool` on one side.
@@ -407,7 +410,17 @@ def _stage_pool(memory: RankMemory, stage: StageMemory, part: PartMemory, launch
         variance = total_variance + known + remainder.sd**2
     less, more = ((share * side * weights / QUANTILE_90) ** 2 for side in reversed(launch.weights))
     return PoolTerms(
-        context + zero, remainder.mean + zero, graphs, limit, pool, variance, less, more, graphs_sd, estimate
+        context + zero,
+        remainder.mean + zero,
+        graphs,
+        limit,
+        pool,
+        variance,
+        less,
+        more,
+        graphs_sd,
+        estimate,
+        share + zero,
     )
 
 
@@ -434,7 +447,8 @@ def _printed(
     settings = memory.settings
     if memory.split is not None and (stage.windows or stage.state.any()):  # what its log calls max_total_num_tokens
         full, _ = split_pool(stage, pool, context, memory.split)
-        return np.where(stage.per_token > 0, np.floor(full), usable)
+        block = settings.block(memory.sparse)
+        return np.where(stage.per_token > 0, np.floor(full / block) * block, usable)
     paging = settings.rule.paging_of(settings.version) if settings.rule.paging else None
     if paging is None or not shares_pages(stage.kinds):
         return usable

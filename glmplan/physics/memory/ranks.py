@@ -263,6 +263,8 @@ def rank_memory(
     experts = max((t.copies for part in parts for t in part.tensors if t.shard == "experts"), default=0)
     drafts = mtp and model.draft_layers is not None
     split = rule.split_of(settings.version)
+    if split is not None and not split.applies(model.name, recurrent=any(one.state.any() for one in stages)):
+        split = None
     return RankMemory(
         named,
         tuple(stages),

@@ -182,9 +182,9 @@ class MemorySettings:
         --------
         >>> MemorySettings(engine="vllm", accelerator="h100-sxm").possible_kernels("mxfp4")
         ()
-        >>> found = MemorySettings(engine="trtllm", accelerator="b200-sxm").possible_kernels("mxfp4")
+        >>> found = MemorySettings(engine="sglang", accelerator="h100-sxm").possible_kernels("mxfp4")
         >>> sorted({one.backend for one in found})
-        ['flashinfer_cutlass', 'flashinfer_mxfp4', 'flashinfer_trtllm', 'marlin']
+        ['cutlass', 'flashinfer_cutlass', 'marlin', 'triton']
         """
         silicon = self.accelerator and _silicon(self.accelerator)
         if self.expert_kernel(form) is not None and (self.experts_backend is not None or silicon):

@@ -13,8 +13,9 @@ from glmplan.facts.catalogue.models import load_model
 from glmplan.facts.engines.loading import Loading, read_loading
 from glmplan.facts.engines.memory import load_memory_rule, memory_engines, static_fraction, tower_factor
 from glmplan.physics.blocks.storage import checkpoint_bytes
+from glmplan.physics.blocks.tensor import Tensor
 from glmplan.physics.memory import MemorySettings, budget_rows, kv_pool, part_memory, rank_memory
-from glmplan.physics.memory.loaded import allocated_bytes
+from glmplan.physics.memory.loaded import allocated_bytes, expert_padding
 from glmplan.physics.points import Layout
 
 GIB, MIB = 2.0**30, 2.0**20
@@ -206,7 +207,8 @@ def test_a_mistake_in_the_section_of_loading_is_named() -> None:
         ("vllm", "h100-sxm", "emulation", False),
         ("sglang", "b200-sxm", None, True),
         ("sglang", "h100-sxm", None, False),
-        ("trtllm", "b200-sxm", None, False),
+        ("trtllm", "b200-sxm", None, True),
+        ("trtllm", None, None, False),
         ("llama.cpp", "h100-sxm", None, True),
     ],
 )
@@ -242,3 +244,36 @@ def test_scales_of_experts_are_held_twice_where_a_source_says_so():
     old, new = weights("rtx-pro-6000-server", "0.5.8"), weights("rtx-pro-6000-server", "0.5.12")
     assert old.weights[0] == new.weights[0] == one.weights[0] and new.larger == 0.0
     assert 5.5 * 2**30 < old.larger * float(old.weights[0]) < 1.01 * copy
+
+
+@pytest.mark.parametrize(
+    ("version", "part", "up", "down"),
+    [
+        # 2880 each way, inner and hidden padded to 128: 2944 x 2944
+        ("1.1.0rc3", "dgx-spark", 2944 * 2944, 2944 * 2944),
+        ("1.2.1", "h100-sxm", 2944 * 2944, 2944 * 2944),
+        # what goes in is padded to 512, what comes out to 128
+        ("1.3.0rc20", "b200-sxm", 2944 * 3072, 2944 * 2944),
+        # what goes in is padded to 128, what comes out to 256
+        ("1.3.0rc20", "h100-sxm", 2944 * 2944, 2944 * 3072),
+    ],
+)
+def test_tensorrt_llm_pads_experts_in_mxfp4_by_the_kernel_of_the_part_and_the_version(version, part, up, down):
+    settings = MemorySettings(engine="trtllm", version=version, accelerator=part)
+    kernel = settings.expert_kernel("mxfp4")
+    found = {
+        tensor.splits_input: float(np.max(expert_padding(tensor, kernel, np.ones(1))))
+        for tensor in (
+            Tensor("mlp.experts.gate_up_proj", "routed_experts", 5760, 2880, 128, "experts"),
+            Tensor("mlp.experts.down_proj", "routed_experts", 2880, 2880, 128, "experts", splits_input=True),
+        )
+    }
+    assert (found[False], found[True]) == (pytest.approx(up / 2880**2), pytest.approx(down / 2880**2))
+
+
+def test_weights_of_gpt_oss_in_tensorrt_llm_are_those_that_its_log_counts():
+    # "Use 63.32 GB for model weights." of 1.1.0rc3 on a DGX Spark under CUTLASS, GiB written as GB (model_loader.py)
+    model = load_model("gpt-oss-120b")
+    settings = MemorySettings(engine="trtllm", version="1.1.0rc3", accelerator="dgx-spark")
+    memory = rank_memory(model, model.checkpoint("mxfp4"), layout=Layout(), kv="bf16", settings=settings)
+    assert float(memory.weights[0]) / 2**30 == pytest.approx(63.32, abs=0.01)

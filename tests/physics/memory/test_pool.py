@@ -279,3 +279,16 @@ def test_sglang_gives_states_nine_tenths_of_what_keys_and_values_get() -> None:
     assert requests_that_fit(memory, card, 512.0)[0] == states
     assert pool.tokens[0] == min(pool.printed[0], states * 8192)
     assert largest_context(memory, card)[0] == pytest.approx(pool.printed[0], abs=1.0)
+
+
+def test_tensorrt_llm_keeps_every_token_in_every_layer_until_it_reads_windows_from_the_config() -> None:
+    # log of 1.1.0rc3: "kv size is 73728" for gpt-oss-120b, 36 layers of 2 x 8 x 64 values in BF16; blocks of 32
+    card, long = PartMemory(120 * GIB, 120 * GIB, 0.0, "unified"), 131072.0
+    for version, each in (("1.1.0rc3", 36), ("1.3.0rc20", 36), (None, 36), ("1.3.0rc27", 18)):
+        memory = held("gpt-oss-120b", "mxfp4", Layout(), kv="bf16", engine="trtllm", version=version)
+        pool = kv_pool(memory, card, fit=exact(), context=long)
+        assert pool.bytes[0] / pool.tokens[0] == pytest.approx(each * 2048, rel=0.002)
+        assert pool.printed[0] % 32 == 0 and pool.tokens[0] <= pool.printed[0]
+    # kinds with pools of their own in any version, and recurrent layers, share as before
+    for model, weights in (("gemma-4-31b", "bf16"), ("qwen3-next-80b-a3b", "bf16")):
+        assert held(model, weights, Layout(tp=2), kv="bf16", engine="trtllm", version="1.2.1").split is None

@@ -1,4 +1,4 @@
-"""Startup logs of vLLM, SGLang and llama.cpp: lines written after the formats of the engines."""
+"""Startup logs of vLLM, SGLang, TensorRT-LLM and llama.cpp: lines written after the formats of the engines."""
 
 # ruff: noqa: E501 (lines as long as the engines write them)
 from dataclasses import replace
@@ -98,6 +98,82 @@ def test_sglang_prints_gib_as_gb_and_counts_dp_attention_in_tp():
 def test_sglang_latent_caches_have_one_size():
     log = import_text("KV Cache is allocated. #tokens: 425984, KV size: 22.36 GB\nmax_total_num_tokens=425984").logged
     assert log.kv_pool == pytest.approx(22.36 * GIB) and log.kv_tokens == 425984
+
+
+#: lines of a public log of 1.1.0rc3, gpt-oss-120b on a DGX Spark
+TRTLLM = """[TensorRT-LLM] TensorRT-LLM version: 1.1.0rc3
+/root/.cache/huggingface/hub/models--openai--gpt-oss-120b/snapshots/b5c939de8f754692c1647ca79fbf85e8c1e70f8a
+[12/20/2025-04:20:19] [TRT-LLM] [I] PyTorchConfig(use_cuda_graph=True, attn_backend='TRTLLM', moe_backend='CUTLASS', kv_cache_dtype='auto')
+[12/20/2025-04:20:21] [TRT-LLM] [I] Use 63.32 GB for model weights.
+[12/20/2025-04:21:09] [TRT-LLM] [I] max_seq_len is not specified, using inferred value 131072
+[TensorRT-LLM][INFO] [MemUsageChange] Allocated 0.56 GiB for max tokens in paged KV cache (8224).
+[12/20/2025-04:21:10] [TRT-LLM] [I] max_seq_len=8224, max_num_requests=64, max_num_tokens=8192, max_batch_size=64
+[12/20/2025-04:21:50] [TRT-LLM] [I] Memory used after loading model weights (inside torch) in memory usage profiling: 63.52 GiB
+[12/20/2025-04:21:50] [TRT-LLM] [I] Memory used after loading model weights (outside torch) in memory usage profiling: 49.78 GiB
+[12/20/2025-04:21:51] [TRT-LLM] [I] Memory dynamically allocated during inference (inside torch) in memory usage profiling: 0.85 GiB
+[12/20/2025-04:21:51] [TRT-LLM] [I] Memory used outside torch (e.g., NCCL and CUDA graphs) in memory usage profiling: 49.28 GiB
+[12/20/2025-04:21:51] [TRT-LLM] [I] Peak memory during memory usage profiling (torch + non-torch): 113.65 GiB, available KV cache memory when calculating max tokens: 5.95 GiB, fraction is set 0.8999999761581421, kv size is 73728. device total memory 119.70 GiB, , tmp kv_mem 0.56 GiB
+[12/20/2025-04:21:51] [TRT-LLM] [I] Estimated max memory in KV cache : 5.95 GiB
+[TensorRT-LLM][INFO] [MemUsageChange] Allocated 5.95 GiB for max tokens in paged KV cache (86720).
+"""
+
+
+def test_trtllm_counts_the_pool_that_follows_the_trial_and_not_the_small_one_of_the_trial():
+    found = import_text(TRTLLM)
+    log = found.logged
+    assert found.kind == "trtllm startup log" and not found.problems
+    assert (log.version, log.model, log.attention_backend, log.moe_backend) == (
+        "1.1.0rc3", "openai/gpt-oss-120b", "TRTLLM", "CUTLASS",
+    )  # fmt: skip
+    assert (log.kv_tokens, log.kv_pool, log.weights) == (86720, 5.95 * GIB, 63.32 * GIB)
+    assert log.outside_torch == pytest.approx((49.28 - 0.56) * GIB) and log.activations == 0.85 * GIB
+    assert (log.max_sequences, log.max_batched_tokens, log.max_context, log.total) == (64, 8192, 131072, 119.7 * GIB)
+    assert log.memory_utilization == pytest.approx(0.9)
+    row = found.rows[0]
+    assert (row["engine"], row["max_num_seqs"], row["weights_gib_per_accelerator"]) == ("trtllm", 64, 63.32)
+
+
+def test_trtllm_of_several_ranks_has_the_pool_of_the_poorest_and_words_of_newer_versions():
+    text = """[TensorRT-LLM] TensorRT LLM version: 1.2.1
+[09/11/2026-08:00:02] [TRT-LLM] [I] LLM Args: model='nvidia/Some-FP4', tensor_parallel_size=4, pipeline_parallel_size=2, moe_expert_parallel_size=4, max_batch_size=256, max_num_tokens=4096, quant_algo=<QuantAlgo.NVFP4: 'NVFP4'>, kv_cache_quant_algo=<QuantAlgo.FP8: 'FP8'>
+[09/11/2026-08:00:03] [TRT-LLM] [RANK 0] [I] Memory used after loading model weights (inside torch) in memory usage profiling: 40.00 GiB
+[09/11/2026-08:00:03] [TRT-LLM] [RANK 1] [I] Memory used after loading model weights (inside torch) in memory usage profiling: 41.00 GiB
+[09/11/2026-08:00:04] [TRT-LLM] [RANK 0] [I] Peak memory during memory usage profiling (torch + non-torch): 91.46 GiB, available KV cache memory when calculating max tokens: 41.11 GiB, fraction is set 0.85, kv size per token is 35136. device total memory 139.81 GiB, temporary kv cache memory during profiling 0.25 GiB
+[09/11/2026-08:00:04] [TRT-LLM] [RANK 0] [I] Estimated max memory in KV cache : 41.11 GiB
+[TensorRT-LLM][INFO] [MemUsageChange] Allocated 41.11 GiB for max tokens in paged KV cache (1256288).
+[TensorRT-LLM][INFO] [MemUsageChange] Allocated 40.11 GiB for max tokens in paged KV cache (1225728).
+"""
+    log = import_text(text).logged
+    assert (log.tp, log.pp, log.ep, log.max_sequences, log.max_batched_tokens) == (4, 2, 4, 256, 4096)
+    assert (log.version, log.model, log.quantization, log.kv_cache) == ("1.2.1", "nvidia/Some-FP4", "nvfp4", "fp8")
+    assert (log.weights, log.kv_pool, log.kv_tokens) == (41 * GIB, 40.11 * GIB, 1225728)
+    spread = import_text(text.replace("max_batch_size", "enable_attention_dp=True, max_batch_size")).logged
+    assert (spread.tp, spread.dp) == (1, 4)
+
+
+def test_trtllm_of_an_engine_that_was_built_before_says_its_size_and_its_pool():
+    log = import_text("""[TensorRT-LLM][INFO] Loaded engine size: 15334 MiB
+[TensorRT-LLM][INFO] [MemUsageChange] Allocated 1.34 GiB for execution context memory.
+[TensorRT-LLM][INFO] Memory usage when calculating max tokens in paged kv cache: total: 31.84 GiB, available: 17.83 GiB
+[TensorRT-LLM][INFO] [MemUsageChange] Allocated 16.05 GiB for max tokens in paged KV cache (263008)
+""").logged
+    assert (log.weights, log.activations, log.total) == (15334 * 2**20, 1.34 * GIB, 31.84 * GIB)
+    assert (log.kv_pool, log.kv_tokens) == (16.05 * GIB, 263008)
+
+
+def test_a_share_of_what_is_left_makes_each_part_of_the_pool_a_share_too():
+    # the log's own arithmetic: 0.9 x (119.70 - 113.65 + 0.56) = 5.95 GiB
+    log = import_text(TRTLLM).logged
+    model = load_model("gpt-oss-120b")
+    found = predict_start(log, model, model.checkpoint("mxfp4"), load_accelerator("dgx-spark"))
+    assert sum(found.parts.values()) == pytest.approx(found.pool.value) and found.left == pytest.approx(0.9)
+    assert found.weights.value / GIB == pytest.approx(63.32, abs=0.01)
+    assert found.pool.value / found.tokens.value == pytest.approx(73728, rel=1e-3)
+    lines = {one.what: one for one in beside(log, found)}
+    outside = lines["memory outside torch"]
+    assert outside.logged == pytest.approx(48.72)
+    missing = 0.9 * (outside.logged - outside.predicted)
+    assert f"{missing:+.2f} memory outside torch" in lines["KV pool of a rank"].cause
 
 
 def test_llamacpp_splits_layers_and_keeps_host_weights_apart():

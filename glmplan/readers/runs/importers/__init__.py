@@ -21,6 +21,7 @@ from glmplan.readers.runs.importers import (
     mlperf,
     sglang_bench,
     sglang_log,
+    trtllm_log,
     vllm_bench,
     vllm_log,
 )
@@ -54,6 +55,7 @@ _READERS: tuple[_Kind, ...] = (
     _Kind("llama-batched-bench table", llama_batched_bench.recognise_table, llama_batched_bench.read_table),
     _Kind(vllm_log.KIND, vllm_log.recognise, vllm_log.read),
     _Kind(sglang_log.KIND, sglang_log.recognise, sglang_log.read),
+    _Kind(trtllm_log.KIND, trtllm_log.recognise, trtllm_log.read),
     _Kind(llamacpp_log.KIND, llamacpp_log.recognise, llamacpp_log.read),
 )
 

@@ -1,4 +1,4 @@
-"""What an engine says of itself while it starts: the record that the three log readers fill."""
+"""What an engine says of itself while it starts: the record that the log readers fill."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class StartupLog:
     Parameters
     ----------
     engine : str
-        vllm, sglang or llama.cpp.
+        vllm, sglang, trtllm or llama.cpp.
     version, model, quantization, kv_cache, attention_backend, moe_backend, speculative : str or None
         As the log names them.
     accelerator : str or None
