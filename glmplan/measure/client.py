@@ -5,17 +5,20 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import os
+import re
 import ssl
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from http.cookiejar import CookieJar, DefaultCookiePolicy
 from math import isfinite
 from typing import Any
 
 import httpx
 
-from glmplan.errors import SpecError
+from glmplan.errors import SpecError, printable
 from glmplan.measure.endpoint import Endpoint, Prompt
 from glmplan.measure.outside import api_key
 from glmplan.measure.request_result import Outcome, RequestRecord
@@ -32,6 +35,8 @@ _STREAMS_OF_A_POOL = 16
 _LARGEST_PAGE, _PAGE_SECONDS = 8 * 2**20, 10.0
 #: what is read of a refusal [B]
 _REFUSAL = 4096
+#: how `httpx` says that a server closed a connection; whatever else it says of the protocol is no HTTP
+_CLOSED = re.compile("disconnected|closed", re.IGNORECASE)
 #: chunks with text beyond those asked for, after which an answer counts as one without end [-]
 _MUCH_MORE = 64
 
@@ -92,17 +97,25 @@ class Client:
             headers["Authorization"] = f"Basic {base64.b64encode(endpoint.login.encode()).decode()}"
         elif key := api_key():
             headers["Authorization"] = f"Bearer {key}"
-        context = httpx.create_ssl_context(verify=endpoint.verify)
+        context = _certificates(endpoint)
+        # requests are those of users who know nothing of each other; kept cookies would also grow without end
+        no_cookies = CookieJar(DefaultCookiePolicy(allowed_domains=()))
         self._new: Callable[[], httpx.AsyncClient] = lambda: httpx.AsyncClient(
             headers=headers,
             verify=context,
+            cookies=no_cookies,
             # the own watch below bounds reading; a stream may rightly be silent for longer than any fixed number
             timeout=httpx.Timeout(self.patience.first_token, connect=self.patience.connect, pool=None),
             limits=httpx.Limits(max_connections=None, max_keepalive_connections=None, keepalive_expiry=4.0),
             follow_redirects=False,
             trust_env=not _is_local(endpoint.url),
         )
-        self.http = self._new()
+        try:
+            self.http = self._new()
+        except (ValueError, ImportError, httpx.InvalidURL):
+            # their words may hold the proxy's password
+            words = "cannot be used: a proxy is http://host:port, and SOCKS is not spoken"
+            raise SpecError(words, field="HTTP_PROXY, HTTPS_PROXY, ALL_PROXY or NO_PROXY") from None
         # the pool of a client looks at all its connections for each request, so many streams share several pools
         self._pools, self._in_use = [self.http], [0]
         kind = "chat/completions" if endpoint.chat else "completions"
@@ -231,7 +244,7 @@ class Client:
             return Outcome.STALLED if record.chunks else Outcome.LATE
         if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout | httpx.PoolTimeout):
             return Outcome.REFUSED
-        if isinstance(error, httpx.RemoteProtocolError) and "illegal" in str(error).lower():
+        if isinstance(error, httpx.RemoteProtocolError) and not _CLOSED.search(str(error)):
             return Outcome.MALFORMED
         return Outcome.LOST
 
@@ -349,6 +362,16 @@ def _retry_after(header: str | None) -> float:
         except (ValueError, TypeError, OverflowError, IndexError, OSError):
             return 1.0
     return max(wait, 0.0)
+
+
+def _certificates(endpoint: Endpoint) -> ssl.SSLContext:
+    try:
+        return httpx.create_ssl_context(verify=endpoint.verify)
+    except (OSError, ValueError) as error:
+        # the file that the surroundings name is not there, or holds no certificates
+        why = getattr(error, "strerror", None) or "it holds no certificates"
+        file = printable(os.environ.get("SSL_CERT_FILE", ""))
+        raise SpecError(f"cannot be used: {why}", field="SSL_CERT_FILE", value=file) from None
 
 
 def _is_local(url: str) -> bool:

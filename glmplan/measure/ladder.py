@@ -27,6 +27,11 @@ __all__ = ["LadderPlan", "LadderRecord", "StepResult", "climb", "named_endpoint"
 _MEETING = 900.0
 #: answers whose counts cannot be, above which a step says nothing [-]
 _DOUBTFUL = 0.01
+#: tokens drafted for one step, beyond which a counter is wrong; published drafts and trees have some tens [token]
+_DRAFTED = 256
+#: mean time per output token below which a stream was held back and came whole: 50,000 tokens a second for one user
+#: are far beyond any engine [ms]
+_AT_ONCE = 0.02
 
 
 @dataclass(frozen=True, slots=True)
@@ -407,6 +412,7 @@ def _result(level: float, measured: Measured, plan: LadderPlan) -> StepResult:
         step.notes.append(f"the client sent up to {tally.late_p99():.2f} s late")
     if not measured.steady:
         step.notes.append("no steady state within the time")
+    _tell_of_whole_answers(step)
     if tally.doubtful:
         reason = f"{tally.doubtful} of {tally.done} answers cannot be: {tally.doubt}"
         step.notes.append(reason)
@@ -419,31 +425,63 @@ def _result(level: float, measured: Measured, plan: LadderPlan) -> StepResult:
     return step
 
 
+def _tell_of_whole_answers(step: StepResult) -> None:
+    """Leave out the times of tokens where answers came whole: a proxy that gathers a stream would make them 0."""
+    if step.figures.get("tpot_mean_ms", _AT_ONCE) < _AT_ONCE:
+        step.notes.append("answers came whole, so something on the way gathers the stream: times of tokens are unknown")
+        for held in (step.figures, step.errors):
+            for name in [one for one in held if one.startswith(("ttft_", "tpot_", "itl_"))]:
+                del held[name]
+
+
 def _tell_from_counters(step: StepResult) -> None:
-    """Put into a step what the server's counters say of speculation and of the prefix cache."""
+    """Put into a step what the server's counters say of speculation and of the prefix cache, as far as it can be."""
     gained = step.server
-    if gained.get("drafts", 0) > 0:
+    drafts, accepted, length = gained.get("drafts", 0.0), gained.get("accepted_tokens", 0.0), None
+    if drafts > 0:
         # each draft yields its accepted tokens and one more, which the model itself makes
-        step.figures["acceptance_length"] = 1.0 + gained.get("accepted_tokens", 0.0) / gained["drafts"]
+        length = 1.0 + accepted / drafts
     elif gained.get("acceptance_length", 0) > 1:
-        step.figures["acceptance_length"] = gained["acceptance_length"]
+        length = gained["acceptance_length"]
+    if accepted > gained.get("draft_tokens", accepted) or (length or 0.0) > 1.0 + _DRAFTED:
+        step.notes.append("the server's counters of drafts cannot be: more tokens accepted than drafted")
+    elif length is not None:
+        step.figures["acceptance_length"] = length
     hits, asked = gained.get("prefix_hits", 0.0), gained.get("prefix_queries") or gained.get("prompt_tokens") or 0.0
     known = any("prefix cache" in note for note in step.notes)
-    if asked and hits > 0.05 * asked and not known:
+    if 0.05 * asked < hits <= asked and not known:
         step.notes.append(f"{hits / asked:.0%} of the prompt tokens came from the prefix cache")
 
 
 def _done_before(lines: Sequence[dict[str, Any]], settings: dict[str, Any]) -> list[StepResult]:
     if not lines:
         return []
-    begin = next((line["settings"] for line in lines if line["kind"] == "begin"), None)
+    begin = next((line.get("settings") for line in lines if line["kind"] == "begin"), None)
+    begin = begin if isinstance(begin, dict) else None
     for name, value in settings.items():
         if begin is None or begin.get(name) != value:
             was = None if begin is None else begin.get(name)
             raise SpecError(f"differs from the run to resume, which had {was!r}", field=name, value=value)
+    return [_step_of(line) for line in lines if line["kind"] == "step" and line.get("complete") is True]
+
+
+def _step_of(line: dict[str, Any]) -> StepResult:
+    """A step as a journal holds it; nobody but a person could have written another one."""
     names = {f.name for f in dataclasses.fields(StepResult)}
-    kept = [{k: v for k, v in line.items() if k in names} for line in lines if line["kind"] == "step"]
-    return [StepResult(**step) for step in kept if step.get("complete")]
+    step = StepResult(**{"level": None, **{k: v for k, v in line.items() if k in names}})
+    held = (step.figures, step.errors, step.server, step.outcomes)
+    slow = step.cards.get("throttled_share", {}) if isinstance(step.cards, dict) else None
+    fits = all(isinstance(one, dict) for one in (*held, slow)) and isinstance(step.notes, list)
+    fits = fits and all(isinstance(one, str) for one in (*step.notes, step.unusable))
+    numbers = [step.level, step.transient, step.wall, *(slow.values() if fits else ())]
+    if fits:
+        # what was no number is null in a journal
+        step.figures, step.errors = ({k: v for k, v in one.items() if v is not None} for one in held[:2])
+        numbers += [v for one in (step.figures, step.errors, step.server, step.outcomes) for v in one.values()]
+        fits = set(step.outcomes) <= {str(one) for one in Outcome}
+    if not fits or any(type(one) not in (int, float) for one in numbers):
+        raise SpecError("holds a step that no run wrote; choose another folder", field="--resume", value=step.level)
+    return step
 
 
 async def _watch_cards(cards: CardWatch, guard: Guard) -> None:

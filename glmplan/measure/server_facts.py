@@ -154,14 +154,15 @@ def changed(before: dict[str, float], after: dict[str, float]) -> dict[str, floa
     Returns
     -------
     dict
-        Gains of counters, values of gauges.
+        Gains of counters, values of gauges; no gain of a counter that fell, as it does when a server starts anew.
 
     Examples
     --------
     >>> changed({"preemptions": 2, "running": 1}, {"preemptions": 5, "running": 4})
     {'preemptions': 3, 'running': 4}
     """
-    return {k: v - before.get(k, 0.0) if k in _COUNTERS else v for k, v in after.items()}
+    gained = {k: v - before.get(k, 0.0) if k in _COUNTERS else v for k, v in after.items()}
+    return {k: v for k, v in gained.items() if k not in _COUNTERS or v >= 0}
 
 
 async def read_server(client: Client) -> ServerFacts:
@@ -204,7 +205,8 @@ def _facts(client: Client, pages: dict[str, Any]) -> ServerFacts:
 
     def text(*values: Any) -> str | None:
         found = next((v for v in values if isinstance(v, str) and v), None)
-        return None if found is None else client.outside.clean(found)
+        # no name begins with a sign that a spreadsheet program takes for that of a formula
+        return None if found is None else client.outside.clean(found).lstrip("=+-@ ") or None
 
     metrics = pages.get("/metrics")
     samples = parse_metrics(metrics) if isinstance(metrics, str) else []

@@ -43,10 +43,12 @@ class EventParser:
     ([b'one'], [b'two'])
     """
 
-    __slots__ = ("_data", "_held", "_rest")
+    __slots__ = ("_data", "_held", "_rest", "_waiting")
 
     def __init__(self) -> None:
-        self._rest = b""
+        # pieces of a line that has no end yet: joined once, not for each byte that comes
+        self._rest: list[bytes] = []
+        self._waiting = 0
         self._data: list[bytes] = []
         self._held = 0
 
@@ -68,7 +70,12 @@ class EventParser:
         MalformedStream
             If a line is none of this protocol, or grows without end; the events before it were yielded.
         """
-        *lines, self._rest = (self._rest + received).split(b"\n")
+        lines = received.split(b"\n")
+        if len(lines) > 1:
+            lines[0] = b"".join([*self._rest, lines[0]])
+            self._rest, self._waiting = [], 0
+        self._rest.append(lines.pop())
+        self._waiting += len(self._rest[-1])
         for line in lines:
             line = line.rstrip(b"\r")
             if line.startswith(b"data:"):
@@ -81,12 +88,12 @@ class EventParser:
                 self._data, self._held = [], 0
             elif line and not line.startswith(_FIELDS):
                 raise MalformedStream("expected a server-sent event", line)
-        if len(self._rest) > _LONGEST:
+        if self._waiting > _LONGEST:
             raise MalformedStream(f"one line is longer than {_LONGEST} bytes")
 
     def rest(self) -> list[bytes]:
         """Return the data of a last event that no blank line closed."""
-        line = self._rest.rstrip(b"\r")
+        line = b"".join(self._rest).rstrip(b"\r")
         if line.startswith(b"data:"):
             self._data.append(line[5:].lstrip(b" "))
         elif line and not line.startswith(_FIELDS):

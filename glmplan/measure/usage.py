@@ -5,10 +5,12 @@ from __future__ import annotations
 from glmplan.measure.request_result import RequestRecord
 from glmplan.measure.server_sent_events import Chunk
 
-__all__ = ["count_tokens", "most_prompt_tokens"]
+__all__ = ["count_tokens", "least_prompt_tokens", "most_prompt_tokens"]
 
 #: tokens of a prompt beyond those sent that a template may add [token]
 _TEMPLATE = 64
+#: prompts too short to be held against what usage tells [token]
+_SHORT = 32
 
 
 def count_tokens(record: RequestRecord, usage: Chunk | None, asked: int) -> None:
@@ -26,8 +28,8 @@ def count_tokens(record: RequestRecord, usage: Chunk | None, asked: int) -> None
     Notes
     -----
     A chunk holds one token or more, so fewer tokens than chunks is impossible. More chunks than tokens asked for are
-    impossible too, but for one that ends the answer, and so are prompts of far more tokens than were sent: then nobody
-    knows what was measured, and ``doubt`` says why.
+    impossible too, but for one that ends the answer, and so are prompts of far more or far fewer tokens than were
+    sent: then nobody knows what was measured, and ``doubt`` says why.
 
     Examples
     --------
@@ -49,6 +51,8 @@ def count_tokens(record: RequestRecord, usage: Chunk | None, asked: int) -> None
     if prompt > most_prompt_tokens(record.input_tokens):
         told = f"{prompt:,}" if prompt < 10**12 else "10¹² or more"
         record.doubt = f"usage tells of {told} prompt tokens where {record.input_tokens:,} were sent"
+    elif 0 < prompt < least_prompt_tokens(record.input_tokens):
+        record.doubt = f"usage tells of {prompt:,} prompt tokens where {record.input_tokens:,} were sent"
     elif prompt > 0:
         record.input_tokens = prompt
     if 0 < cached <= record.input_tokens:
@@ -76,3 +80,24 @@ def most_prompt_tokens(sent: int) -> float:
     144.0
     """
     return 1.25 * sent + _TEMPLATE if sent > 0 else 1e9
+
+
+def least_prompt_tokens(sent: int) -> float:
+    """Return what a prompt must have in tokens at least: prompts are words whose cost this server's own counts told.
+
+    Parameters
+    ----------
+    sent : int
+        Tokens that were sent; 0 where that is not known, [token]
+
+    Returns
+    -------
+    float
+        Bound; 0 for prompts so short that a begin token more or less is a large part of them, [token]
+
+    Examples
+    --------
+    >>> least_prompt_tokens(1000), least_prompt_tokens(8)
+    (800.0, 0.0)
+    """
+    return sent / 1.25 if sent >= _SHORT else 0.0

@@ -166,7 +166,10 @@ class Guard:
         kind, _, given = headers.get("authorization", "").partition(" ")
         if kind.lower() != "bearer":
             # functions of spreadsheets send no headers
-            query = parse_qs(scope.get("query_string", b"").decode("latin-1"), max_num_fields=200)
+            try:
+                query = parse_qs(scope.get("query_string", b"").decode("latin-1"), max_num_fields=200)
+            except ValueError:
+                raise _Refused(422, "the address has more than 200 fields") from None
             given = query.get("token", [""])[0]
         if not hmac.compare_digest(given.strip().encode(), self._token.encode()):
             raise _Refused(401, "a token is needed: Authorization: Bearer TOKEN, or token=TOKEN in the address")

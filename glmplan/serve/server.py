@@ -13,6 +13,7 @@ import uvicorn
 
 from glmplan.errors import SpecError
 from glmplan.serve.application import application
+from glmplan.serve.connections import CONNECTIONS, Punctual
 from glmplan.serve.guard import is_loopback
 from glmplan.serve.limits import Limits
 
@@ -22,8 +23,6 @@ __all__ = ["JsonLines", "Server", "bound", "check_token", "server"]
 _SHORTEST = 16
 #: time that answers under way are given when the service is told to stop [s]
 _LAST = 10
-#: connections at once; more are turned away [-]
-_CONNECTIONS = 512
 
 
 class JsonLines(logging.Formatter):
@@ -146,12 +145,13 @@ def server(host: str, *, limits: Limits | None = None, token: str = "", ready: C
         raise SpecError("is reached from other machines: a token is needed", field="--host", value=host)
     config = uvicorn.Config(
         application(limits, token),
+        http=Punctual,
         log_config=None,
         access_log=False,
         server_header=False,
         timeout_keep_alive=30,
         timeout_graceful_shutdown=_LAST,
-        limit_concurrency=_CONNECTIONS,
+        limit_concurrency=CONNECTIONS,
         lifespan="on",
     )
     return Server(config, ready)

@@ -10,9 +10,11 @@ import pytest
 import trustme
 from faulty_servers import HANGS, HEAD, WHOLE, answering, event, read_request, server, token, usage
 
+from glmplan.errors import SpecError
 from glmplan.measure.client import Client, Endpoint, Patience
 from glmplan.measure.null_server import NullServer
 from glmplan.measure.request_result import Outcome
+from glmplan.measure.server_sent_events import EventParser, MalformedStream
 
 #: for servers that answer: a busy machine must not make a fault of it, and whoever waits for them to end hangs
 CALM = Patience(connect=4 * HANGS, first_token=4 * HANGS, stall=4 * HANGS, throttle=1.0, throttled=2)
@@ -291,3 +293,70 @@ def test_256_streams_at_once_all_end_well():
     records = asyncio.run(asyncio.wait_for(run(), HANGS))
     assert {record.outcome for record in records} == {Outcome.DONE}
     assert all(record.output_tokens == 8 and record.input_tokens == 2 for record in records)
+
+
+def test_cookies_of_a_server_are_not_kept():
+    heads = []
+
+    async def baking(reader, writer, number):
+        heads.append((await read_request(reader))[0])
+        writer.write(HEAD.replace(b"\r\n\r\n", b"\r\nSet-Cookie: a=b; Path=/\r\n\r\n") + WHOLE)
+        await writer.drain()
+
+    async def run():
+        async with server(baking) as url, Client(Endpoint(url, "m"), CALM) as client:
+            return [await client.send("a", 3) for _ in range(2)]
+
+    records = asyncio.run(asyncio.wait_for(run(), HANGS))
+    assert [record.outcome for record in records] == [Outcome.DONE] * 2
+    assert len(heads) == 2 and not any(b"cookie:" in head.lower() for head in heads)
+
+
+def test_a_prompt_of_far_fewer_tokens_than_were_sent_is_doubted():
+    async def run():
+        async with server(
+            answering(HEAD + token() * 2 + token("x", "length", **usage(prompt=1)) + event(b"[DONE]"))
+        ) as url, Client(Endpoint(url, "m"), CALM) as client:
+            return await client.send("a", 3, prompt_tokens=64)
+
+    record = asyncio.run(asyncio.wait_for(run(), HANGS))
+    assert record.doubt == "usage tells of 1 prompt tokens where 64 were sent" and record.input_tokens == 64
+
+
+def test_what_is_no_http_is_malformed_and_not_a_server_that_is_gone():
+    switching = b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\n"
+    assert ask(answering(switching)).outcome is Outcome.MALFORMED
+    assert (
+        ask(answering(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip, chunked\r\n\r\nabc")).outcome is Outcome.MALFORMED
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("HTTP_PROXY", "ht!tp://user:hidden-word@x"),
+        ("HTTP_PROXY", "http://[::1"),
+        ("ALL_PROXY", "socks5://user:hidden-word@127.0.0.1:1"),
+        ("NO_PROXY", "[::"),
+        ("SSL_CERT_FILE", "/nowhere/at/all"),
+        ("SSL_CERT_FILE", __file__),
+    ],
+)
+def test_surroundings_that_cannot_be_used_are_told_by_name_without_a_password(monkeypatch, name, value):
+    monkeypatch.setenv(name, value)
+    with pytest.raises(SpecError, match=name) as told:
+        Client(Endpoint("http://192.0.2.1/v1", "m"))
+    assert "hidden-word" not in str(told.value)
+
+
+def test_a_line_that_comes_byte_by_byte_is_joined_once():
+    line = b'data: {"choices": []}'
+    parser = EventParser()
+    assert [data for byte in line + b"\n\n" for data in parser.feed(bytes([byte]))] == [line[6:]]
+    for byte in line:
+        assert list(parser.feed(bytes([byte]))) == []
+    assert parser.rest() == [line[6:]]
+    piece = b"x" * 2**16
+    with pytest.raises(MalformedStream, match="one line is longer"):
+        for _ in range(100):
+            list(parser.feed(piece))

@@ -14,14 +14,21 @@ from glmplan.errors import NoServer, SpecError
 from glmplan.measure.client import Client, Endpoint, Patience
 from glmplan.measure.guard import Guard, Limits
 from glmplan.measure.journal import Journal
-from glmplan.measure.ladder import LadderPlan, climb, named_endpoint
+from glmplan.measure.ladder import (
+    LadderPlan,
+    StepResult,
+    _done_before,
+    _tell_from_counters,
+    climb,
+    named_endpoint,
+)
 from glmplan.measure.load import Loader
 from glmplan.measure.load_records import Arrival, Lengths
 from glmplan.measure.null_server import NullServer
 from glmplan.measure.overhead import Overhead, measure_overhead
 from glmplan.measure.prompts import PromptMaker, prepare_prompts
 from glmplan.measure.record_table import record_csv, record_json, record_rows
-from glmplan.measure.server_facts import ServerFacts, parse_metrics, read_server
+from glmplan.measure.server_facts import ServerFacts, changed, parse_metrics, read_server
 
 #: a busy machine must not make a fault of an answer
 QUICK = Patience(connect=HANGS, first_token=HANGS, stall=HANGS, throttle=0.5, throttled=1)
@@ -493,3 +500,65 @@ def test_a_full_disk_does_not_stop_a_ladder_and_is_counted():
     record, journal = run(asked())
     assert [step.outcomes for step in record.steps] == [{"done": 5}, {"done": 5}]
     assert record.journal_faults > 10 and journal.unwritten > 10
+
+
+STEP = {"kind": "step", "level": 1, "figures": {}, "outcomes": {"done": 3}, "errors": {"x": None}, "complete": True}
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        [{"kind": "begin"}],
+        [{"kind": "begin", "settings": [1]}],
+        *([{"kind": "begin", "settings": {"url": "u"}}, STEP | wrong] for wrong in (
+            {"level": "x"}, {"level": True}, {"figures": "x"}, {"figures": {"a": [1]}}, {"outcomes": {"bogus": 1}},
+            {"notes": 5}, {"notes": [5]}, {"cards": [1]}, {"cards": {"throttled_share": {"hot": "x"}}}, {"unusable": 5},
+        )),
+    ],
+)  # fmt: skip
+def test_a_journal_that_no_run_wrote_is_refused(lines):
+    assert _done_before([{"kind": "begin", "settings": {"url": "u"}}, STEP], {"url": "u"})[0].faults == 0
+    with pytest.raises(SpecError):
+        _done_before(lines, {"url": "u"})
+
+
+@pytest.mark.parametrize(
+    ("gained", "length", "noted"),
+    [
+        ({"drafts": 10, "draft_tokens": 30, "accepted_tokens": 20}, 3.0, False),
+        ({"drafts": 10, "draft_tokens": 30, "accepted_tokens": 31}, None, True),
+        ({"drafts": 10, "accepted_tokens": 9e13}, None, True),
+        ({"acceptance_length": 2.5}, 2.5, False),
+        ({"acceptance_length": 9e14}, None, True),
+    ],
+)
+def test_counters_of_speculation_that_cannot_be_are_no_figure(gained, length, noted):
+    step = StepResult(1, server=gained)
+    _tell_from_counters(step)
+    assert step.figures.get("acceptance_length") == length
+    assert bool(step.notes) is noted
+
+
+def test_a_counter_that_fell_gained_nothing():
+    assert changed({"accepted_tokens": 5, "running": 3}, {"accepted_tokens": 4, "running": 1}) == {"running": 1}
+
+
+def test_answers_that_come_whole_tell_no_times_of_tokens():
+    async def gathered(reader, writer, number):
+        head, content = await read_request(reader)
+        tokens = json.loads(content)["max_tokens"]
+        whole = token() * (tokens - 1) + token("x", "length", **usage(8, tokens)) + event(b"[DONE]")
+        writer.write(HEAD + whole)
+        await writer.drain()
+
+    async def asked():
+        async with server(gathered) as url:
+            plan = LadderPlan(Lengths(8, 8), users=(1,), requests=5)
+            return await climb(
+                Endpoint(url, "m"), plan, journal=Journal(None), stop=asyncio.Event(), patience=QUICK, limits=CALM
+            )
+
+    step = run(asked()).steps[0]
+    assert step.figures["e2e_mean_ms"] > 0 and not step.unusable
+    assert not [name for name in (*step.figures, *step.errors) if name.startswith(("ttft", "tpot", "itl"))]
+    assert any("came whole" in note for note in step.notes)

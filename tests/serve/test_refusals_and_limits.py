@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import socket
 import time
+from contextlib import suppress
 from dataclasses import fields, replace
 
 import httpx
@@ -212,3 +214,43 @@ def test_metrics_count_requests_by_route_and_never_by_what_was_asked(client, pat
     for line in text.splitlines():
         assert line.startswith("#") or float(line.rpartition(" ")[2]) >= 0
     assert {one.name for one in fields(patient)} >= {"body", "points", "requests", "jobs", "waiting"}
+
+
+def test_an_address_of_many_fields_is_refused_where_a_token_is_looked_for(serving):
+    with serving(token="a-token-of-letters") as address:
+        query = "&".join("a=1" for _ in range(300))
+        answer = httpx.get(f"{address}/v1/values?{query}", trust_env=False, timeout=600)
+    assert answer.status_code == 422 and "200 fields" in answer.json()["error"]["message"]
+
+
+def test_connections_that_ask_nothing_keep_nobody_out(serving, monkeypatch):
+    from glmplan.serve import connections
+
+    monkeypatch.setattr(connections, "ARRIVAL", 3600.0)
+    with serving() as address:
+        host, _, port = address.removeprefix("http://").partition(":")
+        held = []
+        try:
+            for _ in range(connections.CONNECTIONS + 20):
+                held.append(socket.create_connection((host, int(port)), timeout=600))
+                held[-1].sendall(b"GET /health HTTP/1.1\r\nX-")
+            assert httpx.get(f"{address}/health", trust_env=False, timeout=600).status_code == 200
+        finally:
+            for one in held:
+                one.close()
+
+
+@pytest.mark.parametrize("begun", [b"", b"GET /health HTTP/1.1\r\nX-", b"POST /v1/fit HTTP/1.1\r\nHost: localhost\r\n"
+                                   b"Content-Type: application/json\r\nContent-Length: 99\r\n\r\n{"])  # fmt: skip
+def test_a_request_that_does_not_come_whole_is_given_up(serving, monkeypatch, begun):
+    from glmplan.serve import connections
+
+    monkeypatch.setattr(connections, "ARRIVAL", 0.5)
+    with serving() as address:
+        host, _, port = address.removeprefix("http://").partition(":")
+        with socket.create_connection((host, int(port)), timeout=600) as one:
+            one.sendall(begun)
+            # the connection is ended: an end, or a reset
+            with suppress(ConnectionError):
+                while one.recv(4096):
+                    pass
