@@ -313,7 +313,7 @@ def _apart(solution: Solution) -> Iterator[Looked]:
     users = shown_users(asked)
     if not first.alone or users < 2 or solution.best.verdict == "does_not_fit":
         return
-    now = shown_rate(asked, first)
+    now = shown_rate(asked, first, steady_rate(asked, first))
     for split in splits_of(solution, float(users)):
         if users * asked.output_tokens / split.answer < (1.0 + _LEAST) * now:
             continue
@@ -322,7 +322,7 @@ def _apart(solution: Solution) -> Iterator[Looked]:
             continue
         looked = _change("disaggregated", split.what, split.ask, other)
         try:
-            rate = shown_rate(other.asked, other.ranked[0])
+            rate = shown_rate(other.asked, other.ranked[0], steady_rate(other.asked, other.ranked[0]))
         except GlmplanError:
             continue  # the link between the servers is not known
         if rate >= (1.0 + _LEAST) * now:

@@ -47,7 +47,8 @@ def padding_apart(
     >>> known = MemorySettings(engine="vllm", accelerator="h100-sxm")
     >>> padding_apart(gpt.name, parts, np.array([2.0]), known)
     (0.0, 0.0)
-    >>> padding_apart(gpt.name, parts, np.array([2.0]), MemorySettings(engine="sglang", accelerator="h100-sxm"))[1] > 0.13
+    >>> sglang = MemorySettings(engine="sglang", accelerator="h100-sxm")
+    >>> padding_apart(gpt.name, parts, np.array([2.0]), sglang)[1] > 0.13
     True
     """
     smaller, larger = 0.0, 0.0
