@@ -15,7 +15,7 @@ from glmplan.plan.gains import worth_telling
 from glmplan.plan.hazard_warnings import hazard_warnings
 from glmplan.plan.launch import launch_command, launch_context
 from glmplan.plan.narrowing import narrowing_of
-from glmplan.plan.plan import RunnerUp, TrafficRun, Warn
+from glmplan.plan.plan import RunnerUp, TrafficRun, UserRow, Warn
 from glmplan.plan.question import Asked, Words, read_words
 from glmplan.plan.ranking import Scored, deployment_of, matrix_rate_known, shown_users, speed_known
 from glmplan.plan.safe_number import is_steady, safe_number
@@ -30,6 +30,7 @@ from glmplan.units import GIB
 if TYPE_CHECKING:
     from glmplan.facts.schema.engine import Wall
     from glmplan.prediction.deployment import Deployment
+    from glmplan.prediction.predict import Prediction
     from glmplan.serving.traffic.spec import Traffic
 
 __all__ = ["answer_of", "fit_answer"]
@@ -121,8 +122,7 @@ def answer_of(asked: Asked, traffic: Traffic | None = None) -> FitAnswer:
     safe, hazards = safe_number(asked, best, found={number: found[number] for number in grid})
     # under named traffic each change is simulated, see `glmplan.plan.traffic_changes`
     looked = () if traffic is not None and rows[0].ttft is not None else changes_of(solution, engines=not safe.users)
-    alone = rows[0] if rows[0].users == 1 else user_table(asked.but(users=(1,)), best, found)[0]
-    many = next(row for row in rows if row.users == shown_users(asked))
+    alone, many = _one_and_many(asked, best, found, rows)
     answer = FitAnswer(
         **common,  # type: ignore[arg-type]
         deployment=deployment,
@@ -148,6 +148,14 @@ def answer_of(asked: Asked, traffic: Traffic | None = None) -> FitAnswer:
         narrowing=narrowing_of(asked, best, deployment, one.knowledge, (alone, many)),
     )
     return _told(answer, looked)
+
+
+def _one_and_many(
+    asked: Asked, best: Holding, found: dict[int, Prediction], rows: tuple[UserRow, ...]
+) -> tuple[UserRow, UserRow]:
+    """The rows of one user, also where the table has none, and of the typical number."""
+    alone = rows[0] if rows[0].users == 1 else user_table(asked.but(users=(1,)), best, found)[0]
+    return alone, next(row for row in rows if row.users == shown_users(asked))
 
 
 def _runs(solution: Solution, traffic: Traffic) -> tuple[TrafficRun, ...]:
