@@ -10,6 +10,8 @@ import pytest
 from glmplan.plan import Words, fit_answer
 from glmplan.plan.first_screen import MOST_LINES, first_screen
 from glmplan.plan.narrowing import narrowing_words
+from glmplan.plan.ranking import load_of
+from glmplan.prediction.narrowing import narrowed
 from glmplan.report.fit_json import fit_json
 
 
@@ -34,6 +36,15 @@ def test_an_answer_that_was_not_measured_here_names_the_run_that_narrows_it(mode
     assert record["command"] == found.command and record["users"] == found.users
     assert all(1.0 < one["factor_after"] <= one["factor"] for one in record["figures"])
     assert found.command.split()[2:3] == [answer.asked.model.name]
+
+
+@pytest.mark.parametrize("users", ["1,8", "1,64"])
+def test_the_run_that_is_named_leaves_the_least_open(users):
+    answer = fit_answer(Words("glm-5.1-nvfp4", "6xrtx-pro-6000-ws", users=users))
+    counts = (1, int(users.split(",")[1]))
+    loads = [load_of(answer.asked, answer.deployment, answer.holding.pool, number, 1) for number in counts]
+    left = [sum(half**2 for row in one for half in row.values()) for one in narrowed(answer.deployment, loads)]
+    assert answer.narrowing.users == counts[left.index(min(left))]
 
 
 def test_the_command_tells_the_layout_and_is_one_that_validate_takes():
