@@ -16,7 +16,7 @@ from glmplan.plan.gains import worth_telling
 from glmplan.plan.hazard_warnings import hazard_warnings
 from glmplan.plan.launch import launch_command, launch_context
 from glmplan.plan.narrowing import narrowing_of
-from glmplan.plan.plan import RunnerUp, TrafficRun, Warn
+from glmplan.plan.plan import RunnerUp, TrafficRun, UserRow, Warn
 from glmplan.plan.question import Asked, Words, read_words
 from glmplan.plan.ranking import Scored, deployment_of, matrix_rate_known, shown_users, speed_known
 from glmplan.plan.safe_number import is_steady, safe_number
@@ -31,6 +31,7 @@ from glmplan.units import GIB
 if TYPE_CHECKING:
     from glmplan.facts.schema.engine import Wall
     from glmplan.prediction.deployment import Deployment
+    from glmplan.prediction.predict import Prediction
     from glmplan.serving.traffic.spec import Traffic
 
 __all__ = ["answer_of", "fit_answer"]
@@ -117,14 +118,12 @@ def answer_of(asked: Asked, traffic: Traffic | None = None) -> FitAnswer:
     grid = grid_of(asked, best)
     found = predictions_of(asked, best, tuple(sorted({*grid, *asked.users})))
     rows = simulated_rows(asked, best, user_table(asked, best, found), traffic)
-    one = asked.but(users=(1,))
-    alone = rows[0] if rows[0].users == 1 else simulated_rows(one, best, user_table(one, best, found))[0]
     command, notes = launch_command(asked, best, told := launch_context(asked, best))
     known, deployment = found[asked.users[0]], deployment_of(asked, best.terms)
     safe, hazards = safe_number(asked, best, found={number: found[number] for number in grid})
     # under named traffic each change is simulated, see `glmplan.plan.traffic_changes`
     looked = () if traffic is not None and rows[0].ttft is not None else changes_of(solution, engines=not safe.users)
-    many = next(row for row in rows if row.users == shown_users(asked))
+    alone, many = _one_and_many(asked, best, found, rows)
     answer = FitAnswer(
         **common,  # type: ignore[arg-type]
         deployment=deployment,
@@ -151,6 +150,15 @@ def answer_of(asked: Asked, traffic: Traffic | None = None) -> FitAnswer:
         narrowing=narrowing_of(asked, best, deployment, known.knowledge, (alone, many)),
     )
     return _told(answer, looked)
+
+
+def _one_and_many(
+    asked: Asked, best: Holding, found: dict[int, Prediction], rows: tuple[UserRow, ...]
+) -> tuple[UserRow, UserRow]:
+    """The rows of one user, also where the table has none, and of the typical number."""
+    one = asked.but(users=(1,))
+    alone = rows[0] if rows[0].users == 1 else simulated_rows(one, best, user_table(one, best, found))[0]
+    return alone, next(row for row in rows if row.users == shown_users(asked))
 
 
 def _runs(solution: Solution, traffic: Traffic) -> tuple[TrafficRun, ...]:

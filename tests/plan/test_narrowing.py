@@ -10,6 +10,8 @@ import pytest
 from glmplan.plan import Words, fit_answer
 from glmplan.plan.first_screen import MOST_LINES, first_screen
 from glmplan.plan.narrowing import narrowing_words
+from glmplan.plan.ranking import load_of
+from glmplan.prediction.narrowing import narrowed
 from glmplan.report.fit_json import fit_json
 
 
@@ -36,6 +38,15 @@ def test_an_answer_that_was_not_measured_here_names_the_run_that_narrows_it(mode
     assert found.command.split()[2:3] == [answer.asked.model.name]
 
 
+@pytest.mark.parametrize("users", ["1,8", "1,64"])
+def test_the_run_that_is_named_leaves_the_least_open(users):
+    answer = fit_answer(Words("glm-5.1-nvfp4", "6xrtx-pro-6000-ws", users=users))
+    counts = (1, int(users.split(",")[1]))
+    loads = [load_of(answer.asked, answer.deployment, answer.holding.pool, number, 1) for number in counts]
+    left = [sum(half**2 for row in one for half in row.values()) for one in narrowed(answer.deployment, loads)]
+    assert answer.narrowing.users == counts[left.index(min(left))]
+
+
 def test_the_command_tells_the_layout_and_is_one_that_validate_takes():
     import glmplan.cli.validate as validate
     from glmplan.measure.validation import deployment_facts, parse_users
@@ -50,7 +61,7 @@ def test_the_command_tells_the_layout_and_is_one_that_validate_takes():
 
 
 def test_a_configuration_that_was_measured_names_none():
-    answer = fit_answer(Words("llama-3.1-70b-fp8", "4xh100-sxm", tp="4"))
+    answer = fit_answer(Words("llama-3.1-8b", "1xh100-sxm"))
     assert answer.knowledge == "configuration"
     assert answer.narrowing is None and "\n  measure  " not in first_screen(answer)
     assert json.loads(fit_json(answer))["narrowing"] is None
