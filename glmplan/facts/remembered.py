@@ -51,7 +51,8 @@ def remembered(*, records: int = 1, most: int = 64) -> Callable[[_Function], _Fu
                 # the records are held with their answer, so that their ids stay their own
                 found = (given[:records], function(*given))
                 while len(known) >= most:
-                    known.pop(next(iter(known), None), None)
+                    oldest: Any = next(iter(known), None)
+                    known.pop(oldest, None)
                 known[key] = found
             return found[1]
 
