@@ -29,8 +29,8 @@ __all__ = ["MOST", "MOST_SIMULATED", "POINT_AXES", "SIMULATION", "STRUCTURE_AXES
 MOST = 20_000_000
 #: the same where each is simulated [-]
 MOST_SIMULATED = 20_000
-#: what a combination of the axes takes to plan, a load to write as steps, a point of both, and a load to be simulated, by
-#: which the time is told beforehand [s]
+#: what a combination of the axes takes to plan, a load to write as steps, a point of both, and a load to be simulated:
+#: by these the time is told beforehand [s]
 _COMBINATION, _LOAD, _POINT, _SIMULATED = 0.05, 0.0003, 0.00001, 3.0
 #: axes that decide which formula applies: each combination is planned
 STRUCTURE_AXES: tuple[str, ...] = (

@@ -78,7 +78,6 @@ def csv_text(frame: pd.DataFrame) -> str:
         lines = np.empty(rows, dtype=object)
         for number in range(len(kinds)):
             here = np.flatnonzero(of.ravel() == number)
-            there = iter(lacks[here[0]])
             lacking = iter(lacks[here[0]].tolist())
             written = [kind != "%.6g" or not next(lacking) for kind, _, _ in some]
             words = [kind if one else "" for (kind, _, _), one in zip(some, written, strict=True)]
