@@ -32,7 +32,7 @@ def taken(values: Sequence[Any], places: np.ndarray) -> Any:
 
     Returns
     -------
-    pandas array
+    pandas column
         With the dtype that a frame gives to the values themselves.
 
     Examples
