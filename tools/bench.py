@@ -124,9 +124,9 @@ def points_of_a_sweep() -> None:
     from glmplan.sizing.sweep_rows import csv_text
 
     sweep = read_sweep({
-        "model": "glm-5.1-fp8,glm-5.1-nvfp4,qwen3.8-27b,gpt-oss-120b,llama-3.1-70b",
-        "on": "8xb200-sxm,8xh200-sxm,8xb300-sxm,8xmi355x,8xmi300x", "tp": 8, "kv": "bf16,fp8",
-        "power_limit": "600W,700W", "users": "1..100", "input": "512..8192*10", "output": "100..1000*10",
+        "model": "glm-5.1-fp8,qwen3.8-27b,gpt-oss-120b,llama-3.1-70b,llama-3.1-8b",
+        "on": "8xh100-sxm,8xh200-sxm,8xb200-sxm,8xb300-sxm,8xrtx-pro-6000-ws", "kv": "bf16,fp8",
+        "engine": "vllm,sglang", "users": "1..100", "input": "512..8192*10", "output": "100..1000*10",
     })  # fmt: skip
     times = [time.process_time()]
     found = swept(sweep)

@@ -27,16 +27,17 @@ class ManyMixes:
 
     Attributes
     ----------
+    requests : (n,) array of int
+        Requests of each run, [-]
     run : (k,) array of int
         Run of each kind of step, ascending, [-]
     decode_requests, decode_context, prefill_tokens, prefill_context : (k,) array
         What a step of the kind holds, as in `glmplan.serving.closed_loop.StepMix`.
     ttft, tpot, wall : (k,) array
         Steps of the kind that each figure counts, as in `glmplan.serving.closed_loop.StepMix`, [-]
-    requests : (n,) array of int
-        Requests of each run, [-]
     """
 
+    requests: np.ndarray
     run: np.ndarray
     decode_requests: np.ndarray
     decode_context: np.ndarray
@@ -45,7 +46,6 @@ class ManyMixes:
     ttft: np.ndarray
     tpot: np.ndarray
     wall: np.ndarray
-    requests: np.ndarray
 
 
 def many_mixes(
@@ -106,7 +106,7 @@ def many_mixes(
         start = stop
     columns = [np.concatenate([one[place] for one in parts]) for place in range(len(parts[0]))]
     by_run = np.argsort(columns[0], kind="stable")
-    return ManyMixes(*(one[by_run] for one in columns), requests=requests)
+    return ManyMixes(requests, *(one[by_run] for one in columns))
 
 
 def _merged(

@@ -29,9 +29,9 @@ __all__ = ["MOST", "MOST_SIMULATED", "POINT_AXES", "SIMULATION", "STRUCTURE_AXES
 MOST = 20_000_000
 #: the same where each is simulated [-]
 MOST_SIMULATED = 20_000
-#: what a combination of the axes takes to plan, a load to write as steps, and a load to be simulated with its range, by
-#: which the time is told beforehand [s]
-_COMBINATION, _LOAD, _SIMULATED = 0.05, 0.002, 3.0
+#: what a combination of the axes takes to plan, a load to write as steps, a point of both, and a load to be simulated:
+#: by these the time is told beforehand [s]
+_COMBINATION, _LOAD, _POINT, _SIMULATED = 0.05, 0.0003, 0.00001, 3.0
 #: axes that decide which formula applies: each combination is planned
 STRUCTURE_AXES: tuple[str, ...] = (
     "model", "on", "weights", "kv", "engine", "engine_version", "tp", "pp", "dp", "ep", "dcp", "mtp", "memory_fraction",
@@ -142,7 +142,7 @@ def read_sweep(said: Mapping[str, Any], *, file: str | Path | None = None, most:
         count *= size
     if count > (most or (MOST if simulation is None else MOST_SIMULATED)):
         structures = math.prod(sizes[: len(STRUCTURE_AXES)])
-        minutes = (structures * _COMBINATION + count // structures * _LOAD) / 60
+        minutes = (structures * _COMBINATION + count // structures * _LOAD + count * _POINT) / 60
         if simulation is not None:
             minutes = count * _SIMULATED / 60
         raise SpecError(

@@ -258,7 +258,7 @@ def _together(packing: Load, users: np.ndarray, inputs: np.ndarray, outputs: np.
     asked, places = np.unique(np.stack([together, inputs, outputs], axis=1), axis=0, return_inverse=True)
     each = np.minimum(np.maximum(4 * asked[:, 0], 8), 20000)
     mix = many_mixes(
-        *asked.T, each, budget=packing.budget, prefill_first=packing.prefill_first,
+        asked[:, 0], asked[:, 1], asked[:, 2], each, budget=packing.budget, prefill_first=packing.prefill_first,
         whole_prompts=packing.whole_prompts, late=packing.late, tokens_per_step=round(packing.tokens_per_step, 2),
     )  # fmt: skip
     nodes = {name: getattr(mix, name) for name in _NODES}

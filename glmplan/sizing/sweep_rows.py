@@ -32,7 +32,7 @@ def taken(values: Sequence[Any], places: np.ndarray) -> Any:
 
     Returns
     -------
-    pandas array
+    pandas column
         With the dtype that a frame gives to the values themselves.
 
     Examples
@@ -78,11 +78,12 @@ def csv_text(frame: pd.DataFrame) -> str:
         lines = np.empty(rows, dtype=object)
         for number in range(len(kinds)):
             here = np.flatnonzero(of.ravel() == number)
-            there = iter(lacks[here[0]])
-            words = ["%.0s" if kind == "%.6g" and next(there) else kind for kind, _, _ in some]
-            lists = [(values if texts is None else texts)[values[here] if texts is not None else here].tolist()
-                     for _, values, texts in some]  # fmt: skip
-            lines[here] = list(map(",".join(words).__mod__, zip(*lists, strict=True)))
+            lacking = iter(lacks[here[0]].tolist())
+            written = [kind != "%.6g" or not next(lacking) for kind, _, _ in some]
+            words = [kind if one else "" for (kind, _, _), one in zip(some, written, strict=True)]
+            lists = [values[here].tolist() if texts is None else texts[values[here]].tolist()
+                     for (_, values, texts), one in zip(some, written, strict=True) if one]  # fmt: skip
+            lines[here] = list(map(",".join(words).__mod__, zip(*lists, strict=True))) if lists else ",".join(words)
         parts.append("\n".join(lines) + "\n")
     return "".join(parts)
 
