@@ -9,7 +9,7 @@ import numpy as np
 from glmplan.physics.memory.observed import MemoryFit
 from glmplan.physics.memory.part import PartMemory
 from glmplan.physics.memory.pool import stage_pools
-from glmplan.physics.memory.ranks import RankMemory
+from glmplan.physics.memory.ranks import RankMemory, StageMemory
 from glmplan.units import GIB
 
 __all__ = ["MemoryBudget", "budget_rows"]
@@ -140,7 +140,7 @@ def budget_rows(
                 graph_estimate=float(terms.estimate[point]),
                 pool=float(terms.pool[point]),
                 cache=cache,
-                per_token=float(stage.per_token[point]),
+                per_token=float(_each(memory, stage)[point]),
                 state=float(stage.state[point]),
                 host=float(stage.host[point]),
                 total=total,
@@ -155,6 +155,12 @@ def budget_rows(
         for stage in range(pp)
         for rank in range(tp)
     ]
+
+
+def _each(memory: RankMemory, stage: StageMemory) -> np.ndarray:
+    """Cache for a token; where window layers have a pool of their own, with what they hold for it, [B]"""
+    windows = 0.0 if memory.split is None else memory.split[2]
+    return stage.per_token + windows * sum((held for _, held in stage.windows), np.zeros_like(stage.per_token))
 
 
 def _expert_shares(memory: RankMemory, ranks: int, ep: int) -> list[float]:

@@ -38,7 +38,7 @@ def padding_apart(
 
     Examples
     --------
-    gpt-oss on two ranks of a part that nobody names: Marlin makes 1536 of 1440 and 3072 of 2880.
+    gpt-oss on two ranks where no source says which kernel runs: Marlin makes 1536 of 1440 and 3072 of 2880.
 
     >>> from glmplan.facts.catalogue.models import load_model
     >>> from glmplan.physics.blocks.storage import segments
@@ -47,8 +47,8 @@ def padding_apart(
     >>> known = MemorySettings(engine="vllm", accelerator="h100-sxm")
     >>> padding_apart(gpt.name, parts, np.array([2.0]), known)
     (0.0, 0.0)
-    >>> sglang = MemorySettings(engine="sglang", accelerator="h100-sxm")
-    >>> padding_apart(gpt.name, parts, np.array([2.0]), sglang)[1] > 0.13
+    >>> untold = MemorySettings(engine="sglang", accelerator="h100-sxm")
+    >>> padding_apart(gpt.name, parts, np.array([2.0]), untold)[1] > 0.13
     True
     """
     smaller, larger = 0.0, 0.0
