@@ -9,6 +9,7 @@ import importlib
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 from glmplan.facts.formats import weight_format
@@ -172,7 +173,7 @@ class Fp8Torch(_Product):
         a = torch.randn(rows, shape["k"], device=device).to(fp8)
         weights = [torch.randn(shape["n"], shape["k"], device=device).to(fp8) for _ in range(copies)]
         out = torch.bfloat16
-        return [lambda b=b: torch._scaled_mm(a, b.T, scale_a=one, scale_b=one, out_dtype=out) for b in weights]
+        return [partial(torch._scaled_mm, a, b.T, scale_a=one, scale_b=one, out_dtype=out) for b in weights]
 
 
 class Fp8Vllm(_Product):
@@ -191,7 +192,7 @@ class Fp8Vllm(_Product):
             quantised, scale = ops.scaled_fp8_quant(a, use_per_token_if_dynamic=True)
             return ops.cutlass_scaled_mm(quantised, b, scale, scales, torch.bfloat16)
 
-        return [lambda b=b: call(b) for b in weights]
+        return [partial(call, b) for b in weights]
 
 
 class Mxfp4Torch(_Product):
@@ -210,7 +211,7 @@ class Mxfp4Torch(_Product):
         a, scale_a = packed(max(shape["m"], 128))
         weights = [packed(shape["n"]) for _ in range(copies)]
         out = torch.bfloat16
-        return [lambda b=b, s=s: torch._scaled_mm(a, b.T, scale_a, s, out_dtype=out) for b, s in weights]
+        return [partial(torch._scaled_mm, a, b.T, scale_a, s, out_dtype=out) for b, s in weights]
 
 
 class Mxfp4Marlin(_Product):
@@ -228,7 +229,7 @@ class Mxfp4Marlin(_Product):
         like = torch.empty(n, k, device=device, dtype=torch.bfloat16)
         _, weight, scales = fp4.rand_marlin_weight_mxfp4_like(like, 32)
         weights = [(weight.clone(), scales.clone()) for _ in range(copies)]
-        return [lambda w=w, s=s: fp4.apply_fp4_marlin_linear(a, w, s, None, workspace, n, k) for w, s in weights]
+        return [partial(fp4.apply_fp4_marlin_linear, a, w, s, None, workspace, n, k) for w, s in weights]
 
 
 class ExpertsTorch(Library):

@@ -184,7 +184,15 @@ def _trtllm(asked: Asked, holding: Holding, context: int) -> tuple[tuple[str, ..
 def _llama_cpp(asked: Asked, holding: Holding, context: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
     terms = holding.terms
     where, notes = _repository(asked)
-    words = [f"llama-server -hf {where}" if "/" in where else f"llama-server -m {where}", "-ngl 999"]
+    if "/" in where and "gguf" in where.lower():
+        # without a quant the server takes Q4_K_M, or the first file that there is [4]
+        files = f"-hf {where}:{asked.checkpoint.name.upper().removesuffix('-GGUF')}"
+    elif "/" in where:
+        files = "-m PATH_TO_GGUF"
+        notes = [*notes, f"no GGUF of {where} is known: make one with convert_hf_to_gguf.py of llama.cpp"]
+    else:
+        files = f"-m {where}"
+    words = [f"llama-server {files}", "-ngl 999"]
     slots = asked.settings.max_num_seqs or int(min(asked.users[-1], max(holding.held, 1)))
     whole = int(min(holding.pool, slots * context)) if holding.pool else context
     words += [f"-c {whole // 256 * 256 or context}", f"--parallel {slots}"]

@@ -100,8 +100,8 @@ def test_every_described_field_exists(answers):
 
 def test_the_schema_has_these_fields_at_the_top(answers):
     assert list(json.loads(fit_json(answers["six cards"]))) == [
-        "schema", "verdict", "headline", "reasons", "unknown", "question", "plan", "memory", "context", "users",
-        "traffic", "runs", "safe", "binding", "runners_up", "left_out", "changes", "warnings", "command",
+        "schema", "verdict", "may_start", "headline", "reasons", "unknown", "question", "plan", "memory", "context",
+        "users", "traffic", "runs", "safe", "binding", "runners_up", "left_out", "changes", "warnings", "command",
         "command_notes", "assumed", "basis", "knowledge", "evidence", "narrowing", "fits",
     ]  # fmt: skip
 
