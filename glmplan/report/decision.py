@@ -61,7 +61,8 @@ def decision(
 
     blocks: list[Block] = [Heading("Question"), Text(_question(plans)), Heading("Answer")]
     blocks.append(Text(" ".join(answer_sentences(plans, load))))
-    blocks += [Heading("Speed"), *drawn(users_drawing, plans), *(_users(one) for one in plans if one.record["users"])]
+    speeds = [_users(one) for one in plans if one.record["users"]]
+    blocks += [Heading("Speed"), *drawn(users_drawing, plans), *(speeds or [Text("What does not fit has no speed.")])]
     blocks += [Heading("Memory"), *drawn(memory_drawing, plans), *_memory(plans)]
     blocks += [Heading("Machine"), *drawn(machine_drawing, first), *_machine(first)]
     blocks += [Heading("Cost"), *drawn(cost_drawing, plans), *_cost(plans)]
@@ -167,7 +168,7 @@ def _money(plans: Sequence[Considered], load: int | None) -> str:
     words += f"; {way.low:,.0f} to {way.high:,.0f})" if way.low is not None and way.high != way.low else ")"
     each = None if load is None else first.per_million(load)
     if each is not None:
-        words += f", which at {load} users at once is {number(each)} {first.currency} for a million output tokens"
+        words += f", which at {_users_of(load)} at once is {number(each)} {first.currency} for a million output tokens"
     rest = [(one.per_million(load), one) for one in plans if load is not None and one.works]
     known = [(usd, one) for usd, one in rest if usd is not None]
     if len(known) > 1:
@@ -254,12 +255,16 @@ def _cost(plans: Sequence[Considered]) -> list[Block]:
     return [Table("What a month costs", heads, tuple(rows), left=(0, 1, 4))]
 
 
+def _users_of(load: int | None) -> str:
+    return f"{load} user" if load == 1 else f"{load} users"
+
+
 def _options(plans: Sequence[Considered], load: int | None) -> Table:
     money = plans[0].currency
     names = (
         "verdict", "layout", "engine", "safe users", "one user [token/s]",
-        f"all at {load} users [token/s]" if load else "all [token/s]", "longest request [token]", f"{money} a month",
-        f"{money} per million output tokens at {load} users" if load else f"{money} per million output tokens",
+        f"all at {_users_of(load)} [token/s]" if load else "all [token/s]", "longest request [token]", f"{money} a month",
+        f"{money} per million output tokens at {_users_of(load)}" if load else f"{money} per million output tokens",
         "draw at the wall [kW]", "evidence",
     )  # fmt: skip
     columns = [_option(one, load) for one in plans]

@@ -139,7 +139,7 @@ def memory_drawing(plans: Sequence[Considered]) -> Drawing | None:
     used = [(words, light(colour)) for words, _, colour in _PARTS if any(row["part"] == words for row in rows)]
     colours = alt.Scale(domain=[words for words, _ in used], range=[colour for _, colour in used])
     y = alt.Y("card:N", title=None, sort=None, axis=alt.Axis(labelLimit=330))
-    x = alt.X("from:Q", title="GiB; the line ends what programs can use")
+    x = alt.X("from:Q", title="GiB; the line ends what programs can use", axis=alt.Axis(tickCount=8))
     bars = rows_chart(rows).mark_bar(height=22).encode(x=x, x2="to:Q", y=y, description="told:N")
     bars = bars.encode(color=alt.Color("part:N", scale=colours, title=None, legend={"orient": "bottom"}))
     edge = rows_chart(ends).mark_tick(thickness=3, height=34).encode(x="to:Q", y=y, description="told:N")
@@ -209,7 +209,8 @@ def cost_drawing(plans: Sequence[Considered]) -> Drawing | None:
     used = [name for name in _MONTH if any(row["line"] == name for row in rows)]
     colours = alt.Scale(domain=used, range=[light(_MONTH[name]) for name in used])
     bars = rows_chart(rows).mark_bar(height=22).encode(
-        x=alt.X("sum(money):Q", title=f"{plans[0].currency} a month"),
+        # few marks: where labels would touch, some are left out
+        x=alt.X("sum(money):Q", title=f"{plans[0].currency} a month", axis=alt.Axis(tickCount=6)),
         y=alt.Y("way:N", title=None, sort=None, axis=alt.Axis(labelLimit=330)),
         color=alt.Color("line:N", scale=colours, title=None, legend={"orient": "bottom"}),
         description="told:N",

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from glmplan.errors import GlmplanError
+from glmplan.errors import GlmplanError, SpecError
 from glmplan.facts.catalogue.hosts import load_machine
 from glmplan.facts.schema.host import Host, PcieLink
 from glmplan.physics.network.placement import Placement, place, plan_loads
 from glmplan.report.host_drawing import network_lines
-from glmplan.units import GIB
+from glmplan.units import GIB, whole_number
 
 __all__ = ["links_record"]
 
@@ -41,10 +41,14 @@ def links_record(on: str, *, tp: int | None = None, pp: int | None = None) -> di
     >>> [part["kind"] for part in found["parts"]]
     ['socket', 'root', 'root', 'accelerator', 'accelerator']
     """
-    host = load_machine(on)
-    placement, missing = _placed(host, tp or 1, pp or 1)
+    try:
+        host = load_machine(on)
+    except SpecError as error:
+        raise type(error)(error.message, field="on", value=error.value or on, choices=error.choices) from None
+    ranks, stages = (1 if one is None else whole_number(one, name) for one, name in ((tp, "tp"), (pp, "pp")))
+    placement, missing = _placed(host, ranks, stages)
     loads: dict[str, list[dict[str, Any]]] = {}
-    if placement is not None and (tp or 1) * (pp or 1) > 1:
+    if placement is not None and ranks * stages > 1:
         for phase, found in plan_loads(host, placement.stages).items():
             loads[phase] = [
                 {

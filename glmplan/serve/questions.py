@@ -10,7 +10,7 @@ import re
 from datetime import date
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic_core import PydanticCustomError
 
 __all__ = [
@@ -60,6 +60,12 @@ def _price(text: str) -> str:
     return text
 
 
+def _no_switch(value: Any) -> Any:
+    if isinstance(value, bool):
+        raise PydanticCustomError("number", "is true or false, where a number is wanted")
+    return value
+
+
 def _day(text: str) -> str:
     try:
         date.fromisoformat(text)
@@ -73,8 +79,8 @@ Text = Annotated[str, Field(max_length=400), AfterValidator(_named)]
 Promise = Annotated[str, Field(max_length=400)]
 Arriving = Annotated[str, Field(min_length=1, max_length=200), AfterValidator(_arriving)]
 #: whole numbers and amounts; what they may be is checked where they are used
-Whole = Annotated[int, Field(ge=0, le=10**12)]
-Amount = Annotated[float, Field(ge=-1e15, le=1e15, allow_inf_nan=False)]
+Whole = Annotated[int, Field(ge=0, le=10**12), BeforeValidator(_no_switch)]
+Amount = Annotated[float, Field(ge=-1e15, le=1e15, allow_inf_nan=False), BeforeValidator(_no_switch)]
 Users = Annotated[list[Whole], Field(min_length=1, max_length=64)]
 Quantity = Amount | Annotated[str, Field(max_length=100)]
 

@@ -43,9 +43,12 @@ def refusal_record(error: GlmplanError) -> dict[str, Any]:
         if not error.choices and "nearest: " in error.message:
             # names of the catalogue are told in the sentence, each kind with its own
             close = error.message.rpartition("nearest: ")[2].partition(";")[0].split(", ")
+        # nobody names files here: what reads as one is the field in whose words something is wrong
+        file = _plain(error.file)
+        option = file is not None and file.isidentifier()
         found |= {
-            "file": _plain(error.file),
-            "field": _plain(error.field),
+            "file": None if option else file,
+            "field": file if option else _plain(error.field),
             "value": value,
             "nearest": close or [str(one) for one in error.choices[:40]],
         }

@@ -175,7 +175,9 @@ def try_load(
         warm = 200
         count = warm + _SETTLED
     if load >= most:
-        return Trial(load, min(math.log(load / most) + 0.01, _FAR), OVERLOAD, {"requests": 0.0})
+        # where no request fits at all, every load is as far too large as another
+        above = math.log(load / most) + 0.01 if most > 0 else _FAR
+        return Trial(load, min(above, _FAR), OVERLOAD, {"requests": 0.0})
     outcome = simulate(service, at, requests=count, warmup=warm, seed=seed, fast=False, keep=at.kind in OPEN)
     if outcome.interrupted:
         raise KeyboardInterrupt  # a part of a run judges no load

@@ -57,9 +57,10 @@ def load_of_words(
     >>> load_of_words(8, None, None, None).context
     2560
     """
-    inputs, outputs = input_tokens or DEFAULT_INPUT, output_tokens or DEFAULT_OUTPUT
-    whole_number(outputs, "--output", least=2)
-    return Load(users, context or inputs + outputs, inputs, outputs, **shares)
+    inputs = DEFAULT_INPUT if input_tokens is None else whole_number(input_tokens, "--input")
+    outputs = DEFAULT_OUTPUT if output_tokens is None else whole_number(output_tokens, "--output", least=2)
+    longest = inputs + outputs if context is None else whole_number(context, "--context")
+    return Load(whole_number(users, "--users"), longest, inputs, outputs, **shares)
 
 
 def calibration_mark() -> str:

@@ -172,24 +172,25 @@ def read_size(model: str, slo: str, *, users: Any = None, traffic: str | None = 
     if kind not in KINDS:
         raise SpecError("is not a way to come by a machine", field="--kind", value=kind, choices=KINDS)
     budget, power = said.pop("budget", None), said.pop("power", None)
-    stated = _list(said.pop("weights", None))
+    stated = _list(said.pop("weights", None), "--weights")
     growth = finite_number(said.pop("growth", None) or 0.0, "--growth")
-    wanted = finite_number(said.pop("probability", None) or 0.95, "--probability")
+    surely, machines = said.pop("probability", None), said.pop("machines", None)
+    wanted = finite_number(0.95 if surely is None else surely, "--probability")
     if not 0 < wanted < 1:
         raise SpecError("must lie between 0 and 1", field="--probability", value=wanted)
     if growth < 0:
         raise SpecError("must not be negative", field="--growth", value=growth)
-    engines = tuple(named_engine(engine) for engine in _list(said.pop("engine", None)))
+    engines = tuple(named_engine(engine) for engine in _list(said.pop("engine", None), "--engine"))
     return SizeQuestion(
         model=model,
         spec=found.model,
         weights=stated or ((found.checkpoint.name,) if found.stated else _formats(found.model)),
         engines=engines or (None,),
-        only=tuple(_known(word) for word in _list(said.pop("only", None))),
+        only=tuple(_known(word) for word in _list(said.pop("only", None), "--only")),
         kinds=KINDS[kind],
         budget=None if budget is None else read_amount(budget, "--budget"),
         power=None if power is None else read_watts(power, "--power"),
-        most_machines=whole_number(said.pop("machines", None) or 8, "--machines", most=4096),
+        most_machines=whole_number(8 if machines is None else machines, "--machines", most=4096),
         rent_term=said.pop("rent_term", None),
         growth=growth,
         probability=wanted,
@@ -199,13 +200,13 @@ def read_size(model: str, slo: str, *, users: Any = None, traffic: str | None = 
     )
 
 
-def _list(given: str | Sequence[str] | None) -> tuple[str, ...]:
+def _list(given: str | Sequence[str] | None, field: str) -> tuple[str, ...]:
     if given is None:
         return ()
     words = given.split(",") if isinstance(given, str) else list(given)
     found = tuple(word.strip() for word in words if word.strip())
     if not found:
-        raise SpecError("is empty", value=given)
+        raise SpecError("is empty", field=field, value=given)
     return found
 
 

@@ -314,9 +314,10 @@ def test_cookies_of_a_server_are_not_kept():
 
 def test_a_prompt_of_far_fewer_tokens_than_were_sent_is_doubted():
     async def run():
-        async with server(
-            answering(HEAD + token() * 2 + token("x", "length", **usage(prompt=1)) + event(b"[DONE]"))
-        ) as url, Client(Endpoint(url, "m"), CALM) as client:
+        async with (
+            server(answering(HEAD + token() * 2 + token("x", "length", **usage(prompt=1)) + event(b"[DONE]"))) as url,
+            Client(Endpoint(url, "m"), CALM) as client,
+        ):
             return await client.send("a", 3, prompt_tokens=64)
 
     record = asyncio.run(asyncio.wait_for(run(), HANGS))

@@ -546,8 +546,12 @@ def test_a_counter_that_fell_gained_nothing():
 def test_answers_that_come_whole_tell_no_times_of_tokens():
     async def gathered(reader, writer, number):
         head, content = await read_request(reader)
+        if not content:
+            writer.write(b"HTTP/1.1 404 X\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+            return
         tokens = json.loads(content)["max_tokens"]
-        whole = token() * (tokens - 1) + token("x", "length", **usage(8, tokens)) + event(b"[DONE]")
+        words = len(json.loads(content)["prompt"].split())
+        whole = token() * (tokens - 1) + token("x", "length", **usage(words, tokens)) + event(b"[DONE]")
         writer.write(HEAD + whole)
         await writer.drain()
 
