@@ -355,7 +355,7 @@ def needless_stages(asked: Asked, holdings: list[Holding]) -> dict[int, str]:
     Returns
     -------
     dict of int to str
-        Place of each such layout, and why it is none to take.
+        Place of each such layout, [-], and why it is none to take.
     """
     classes = [_BLOCKED if one.terms.blocked is not None else _CLASS[one.verdict] for one in holdings]
     return _needless_stages(asked, holdings, classes)
