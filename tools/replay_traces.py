@@ -74,7 +74,8 @@ async def closed(client: Client, maker: PromptMaker, users: int, tokens: tuple[i
 
 async def calibrated(client: Client, maker: PromptMaker, each: int) -> tuple[dict[str, float], Means]:
     """Arguments of `StepTable.affine`, fitted to steps of one and of several users, and the last step."""
-    rows, times = [], []
+    rows: list[tuple[float, ...]] = []
+    times: list[float] = []
     for prompt in ALONE:
         found = await closed(client, maker, 1, (prompt, 32), each)
         rows += [(1, 0, 0, prompt, prompt * prompt / 2), (1, 1, prompt + 16, 0, 0)]

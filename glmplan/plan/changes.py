@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from glmplan.errors import GlmplanError
 from glmplan.facts.catalogue.models import load_model, model_names
@@ -14,44 +14,22 @@ from glmplan.facts.schema.model import Checkpoint
 from glmplan.plan.disaggregation_changes import splits_of
 from glmplan.plan.engine_asked import DEFAULT_ENGINE, MLX_ENGINE
 from glmplan.plan.engine_limits import Terms
+from glmplan.plan.looked import Looked, looked_at, tried, verdict_of
 from glmplan.plan.offloaded import experts_on_host
 from glmplan.plan.plan import Change
 from glmplan.plan.question import Asked
-from glmplan.plan.ranking import Scored, needless_stages, shown_users
-from glmplan.plan.search import Solution, solve
+from glmplan.plan.ranking import needless_stages, shown_users
+from glmplan.plan.search import Solution
 from glmplan.plan.simulated import shown_rate, steady_rate
 from glmplan.readers.models.checkpoints import checkpoint_for
 
-__all__ = ["Looked", "changes_of", "degrees_words", "verdict_of"]
+__all__ = ["changes_of", "degrees_words"]
 
 _CLASS = {"fits": 0, "tight": 1, "does_not_fit": 2}
 #: most machines that are looked at when more accelerators are needed, or fewer
 _TRIALS = 10
 #: smallest gain that is worth another layout [-]
 _LEAST = 0.05
-
-
-def verdict_of(asked: Asked, first: Scored) -> str:
-    """Verdict of a plan: one full-length request, and every user if a number of users was asked for.
-
-    Parameters
-    ----------
-    asked : Asked
-        The question.
-    first : Scored
-        The chosen layout.
-
-    Returns
-    -------
-    str
-        ``fits``, ``tight`` or ``does_not_fit``.
-    """
-    holding = first.holding
-    if holding.terms.blocked is not None:
-        return "does_not_fit"
-    if holding.verdict == "fits" and asked.users_given and holding.held_low < asked.users[-1]:
-        return "tight"
-    return holding.verdict
 
 
 def changes_of(solution: Solution, *, engines: bool = False) -> tuple[Looked, ...]:
@@ -99,61 +77,6 @@ def _once(found: Iterable[Looked]) -> tuple[Looked, ...]:
     return tuple(seen.values())
 
 
-@dataclass(frozen=True, slots=True)
-class Looked:
-    """A change that was looked at, with the plan that it comes to.
-
-    Attributes
-    ----------
-    change : Change
-        Its figures; the rate of many users is that of steady sums.
-    asked : Asked
-        The question with it.
-    scored : Scored or None
-        Its best layout; None where it is refused.
-    """
-
-    change: Change
-    asked: Asked
-    scored: Scored | None
-
-    def told(self) -> Change:
-        """The change with what running its plan prints: where the cache does not hold the users, simulated."""
-        if self.scored is None or not self.scored.alone:
-            return self.change
-        return replace(self.change, total_rate=shown_rate(self.asked, self.scored, self.change.total_rate))
-
-
-def _change(name: str, what: str, ask: str, solution: Solution, note: str = "", place: int = 0) -> Looked:
-    asked, one = solution.asked, solution.ranked[place]
-    holding = one.holding
-    change = Change(
-        name=name,
-        what=what,
-        verdict=verdict_of(asked, one),
-        layout=holding.terms.name,
-        pool_tokens=holding.pool,
-        pool_low=holding.pool_low,
-        held=holding.held_low,
-        user_rate=one.alone,
-        total_rate=steady_rate(asked, one),
-        note=note,
-        ask=ask,
-        knowledge=one.knowledge,
-    )
-    return Looked(change, asked, one)
-
-
-def _try(asked: Asked, options: frozenset[str] = frozenset()) -> Solution | None:
-    try:
-        found = solve(asked, options=options, quick=True)
-    except GlmplanError:
-        return None
-    if found.best.verdict != "does_not_fit" and found.ranked[0].alone == 0.0 and found.speed_known:
-        return None  # its network is not known
-    return found
-
-
 def _engines(solution: Solution) -> Iterator[Looked]:
     """Other engines: those that read the same files, and those with files of their own in the catalogue."""
     asked, kept = solution.asked, solution.asked.checkpoint
@@ -168,12 +91,12 @@ def _engines(solution: Solution) -> Iterator[Looked]:
         weights = kept if same_files else _own_files(asked, engine)
         if weights is None:
             continue
-        other = _try(asked.but(engine=engine, engine_version=None, checkpoint=weights))
+        other = tried(asked.but(engine=engine, engine_version=None, checkpoint=weights))
         if other is None or other.best.terms.blocked is not None:
             continue
         words = f"--engine {engine}" + f" --weights {weights.name}" * (weights.name != kept.name)
         files = "" if same_files else f" with {weights.name}"
-        yield _change("engine", f"{engine} instead of {asked.engine}{files}", words, other)
+        yield looked_at("engine", f"{engine} instead of {asked.engine}{files}", words, other)
 
 
 def _own_files(asked: Asked, engine: str) -> Checkpoint | None:
@@ -197,9 +120,9 @@ def _other_checkpoints(solution: Solution) -> Iterator[Looked]:
     # a file of the same format from somebody else would not run either
     same = [one for one in others if one.form == asked.checkpoint.form and _bits(one) != _bits(asked.checkpoint)]
     for one in sorted(same, key=lambda one: abs(_bits(one) - _bits(asked.checkpoint)))[:4]:
-        other = _try(asked.but(checkpoint=one), solution.options)
+        other = tried(asked.but(checkpoint=one), solution.options)
         if other is not None and other.best.terms.blocked is None and other.best.verdict != "does_not_fit":
-            yield _change("checkpoint", f"{asked.model.name} {one.name}", f"--weights {one.name}", other)
+            yield looked_at("checkpoint", f"{asked.model.name} {one.name}", f"--weights {one.name}", other)
             return
 
 
@@ -214,13 +137,13 @@ def _shorter(solution: Solution) -> Iterator[Looked]:
     inputs = max(min(asked.input_tokens, length - asked.output_tokens), 1)
     if not 1024 <= length < asked.full_request or inputs + asked.output_tokens > length:
         return
-    other = _try(asked.but(context=length, input_tokens=inputs), solution.options)
+    other = tried(asked.but(context=length, input_tokens=inputs), solution.options)
     if other is not None:
         held = f"such requests that fit at once: {other.best.held_low:,.0f} instead of {best.held_low:,.0f}"
         words = f"--context {length}"
         if asked.lengths_given and inputs != asked.input_tokens:
             words += f" --input {inputs}"
-        yield _change("context", f"context {length:,} instead of {asked.full_request:,}", words, other, held)
+        yield looked_at("context", f"context {length:,} instead of {asked.full_request:,}", words, other, held)
 
 
 def _roomier(solution: Solution, verdict: str) -> Iterator[Looked]:
@@ -228,10 +151,10 @@ def _roomier(solution: Solution, verdict: str) -> Iterator[Looked]:
     asked, largest = solution.asked, load_memory_rule(solution.asked.engine).largest_fraction
     if verdict == "fits" or not largest or asked.settings.memory_fraction is not None:
         return
-    other = _try(asked.but(settings=replace(asked.settings, memory_fraction=largest)), solution.options)
+    other = tried(asked.but(settings=replace(asked.settings, memory_fraction=largest)), solution.options)
     if other is not None and _CLASS[verdict_of(other.asked, other.ranked[0])] < _CLASS[verdict]:
         note, words = "nothing else may use these cards: as far as the engine's own recipes go", "--memory-fraction"
-        yield _change("memory", f"{largest:.0%} of the memory for the engine", f"{words} {largest:g}", other, note)
+        yield looked_at("memory", f"{largest:.0%} of the memory for the engine", f"{words} {largest:g}", other, note)
 
 
 def _cache(solution: Solution) -> Iterator[Looked]:
@@ -241,12 +164,12 @@ def _cache(solution: Solution) -> Iterator[Looked]:
     wanted = wide if kv_format(kv).bytes < kv_format(wide).bytes else engine.small_cache(asked.machine.accelerator)
     if not wanted:
         return
-    other = _try(asked.but(kv=wanted), solution.options)
+    other = tried(asked.but(kv=wanted), solution.options)
     if other is None or other.best.verdict == "does_not_fit" == solution.best.verdict:
         return
     if other.best.terms.kv != wanted:
         return
-    yield _change("kv", f"{wanted.upper()} cache instead of {kv.upper()}", f"--kv {wanted}", other)
+    yield looked_at("kv", f"{wanted.upper()} cache instead of {kv.upper()}", f"--kv {wanted}", other)
 
 
 def _kernels(solution: Solution) -> Iterator[Looked]:
@@ -255,10 +178,10 @@ def _kernels(solution: Solution) -> Iterator[Looked]:
     options = {option for wall in walls for option in wall.when.unless if option.endswith("sparse-mla")}
     if not options or solution.best.verdict == "does_not_fit":
         return
-    other = _try(solution.asked, frozenset(options))
+    other = tried(solution.asked, frozenset(options))
     if other is not None:
         note = walls[0].fixed_by or ""
-        yield _change("kernels", "a community build with sparse attention kernels", "", other, note)
+        yield looked_at("kernels", "a community build with sparse attention kernels", "", other, note)
 
 
 def _drafting(solution: Solution) -> Iterator[Looked]:
@@ -267,7 +190,7 @@ def _drafting(solution: Solution) -> Iterator[Looked]:
         return
     if solution.best.verdict == "does_not_fit":
         return
-    other = _try(asked.but(mtp=3), solution.options)
+    other = tried(asked.but(mtp=3), solution.options)
     if other is None:
         return
     drafting = next((n for n, one in enumerate(other.ranked[:6]) if one.holding.terms.mtp), None)
@@ -279,7 +202,7 @@ def _drafting(solution: Solution) -> Iterator[Looked]:
         )
         yield Looked(refusal, other.asked, None)
         return
-    yield _change("mtp", "3 drafted tokens (MTP)", "--mtp 3", other, "acceptance depends on the text", place=drafting)
+    yield looked_at("mtp", "3 drafted tokens (MTP)", "--mtp 3", other, "acceptance depends on the text", place=drafting)
 
 
 def _other_layouts(solution: Solution) -> Iterator[Looked]:
@@ -304,7 +227,7 @@ def _other_layouts(solution: Solution) -> Iterator[Looked]:
         # a layout that is not needed for its cache must be worth its words
         if (place != wanted[0] or len(wanted) < 3) and more < 1.0 + _LEAST:
             continue
-        yield _change("layout", f"{terms.name} instead", degrees_words(asked, terms), solution, place=place)
+        yield looked_at("layout", f"{terms.name} instead", degrees_words(asked, terms), solution, place=place)
 
 
 def _apart(solution: Solution) -> Iterator[Looked]:
@@ -317,10 +240,10 @@ def _apart(solution: Solution) -> Iterator[Looked]:
     for split in splits_of(solution, float(users)):
         if users * asked.output_tokens / split.answer < (1.0 + _LEAST) * now:
             continue
-        other = _try(split.asked(asked), solution.options)
+        other = tried(split.asked(asked), solution.options)
         if other is None:
             continue
-        looked = _change("disaggregated", split.what, split.ask, other)
+        looked = looked_at("disaggregated", split.what, split.ask, other)
         try:
             rate = shown_rate(other.asked, other.ranked[0], steady_rate(other.asked, other.ranked[0]))
         except GlmplanError:
@@ -375,9 +298,9 @@ def _fewer(solution: Solution) -> Iterator[Looked]:
             machine = asked.machine.with_count(number)
         except GlmplanError:
             continue
-        other = _try(asked.but(machine=machine), solution.options)
+        other = tried(asked.but(machine=machine), solution.options)
         if other is not None and verdict_of(other.asked, other.ranked[0]) == "fits":
-            yield _change("fewer", f"the fewest that hold it: {number}", f"--on {machine.text}", other)
+            yield looked_at("fewer", f"the fewest that hold it: {number}", f"--on {machine.text}", other)
             return
 
 
@@ -399,7 +322,7 @@ def _more(solution: Solution, verdict: str) -> Iterator[Looked]:
             machine = asked.machine.with_count(number)
         except GlmplanError:
             continue
-        other = _try(asked.but(machine=machine), solution.options)
+        other = tried(asked.but(machine=machine), solution.options)
         if other is None:
             continue
         after = verdict_of(other.asked, other.ranked[0])
@@ -408,7 +331,7 @@ def _more(solution: Solution, verdict: str) -> Iterator[Looked]:
                 continue
             name = machine.accelerator.name
             # with degrees typed too, they would have to go: no words to add say that
-            yield _change("accelerators", f"{number} × {name}", f"--on {number}x{name}" * (not degrees), other)
+            yield looked_at("accelerators", f"{number} × {name}", f"--on {number}x{name}" * (not degrees), other)
         if after == "fits":
             return
 
@@ -430,12 +353,12 @@ def _smaller_checkpoints(solution: Solution, verdict: str) -> Iterator[Looked]:
     form = running.reads if running is not None and plain == "safetensors" else plain
     smaller = [one for one in asked.model.checkpoints if _bits(one) < 0.97 * mine and one.form == form]
     for one in sorted(smaller, key=_bits, reverse=True)[: 1 if verdict == "fits" else 4]:
-        other = _try(asked.but(checkpoint=one), solution.options)
+        other = tried(asked.but(checkpoint=one), solution.options)
         if other is None or other.best.terms.blocked is not None:
             continue
         after = _CLASS[verdict_of(other.asked, other.ranked[0])]
         if after < _CLASS[verdict] or after == _CLASS["fits"] == _CLASS[verdict]:
-            yield _change("checkpoint", f"{asked.model.name} {one.name}", f"--weights {one.name}", other)
+            yield looked_at("checkpoint", f"{asked.model.name} {one.name}", f"--weights {one.name}", other)
             return
 
 
@@ -451,10 +374,10 @@ def _relatives(solution: Solution, verdict: str) -> Iterator[Looked]:
             checkpoint = checkpoint_for(model, engine=asked.engine)
         if _bits(checkpoint) > _bits(asked.checkpoint) + 0.1:
             continue
-        other = _try(asked.but(model=model, checkpoint=checkpoint), solution.options)
+        other = tried(asked.but(model=model, checkpoint=checkpoint), solution.options)
         if other is not None and _CLASS[verdict_of(other.asked, other.ranked[0])] <= min(_CLASS[verdict], 1):
             what = f"{name} {checkpoint.name} (pruned: fewer experts, other quality)"
-            yield _change("model", what, f"{name}-{checkpoint.name}", other)
+            yield looked_at("model", what, f"{name}-{checkpoint.name}", other)
             return
 
 

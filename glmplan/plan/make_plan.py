@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING
 from glmplan.plan.answer import FitAnswer
 from glmplan.plan.arriving import asked_under, traffic_of, traffic_words
 from glmplan.plan.capacity import Holding, stage_ranks
-from glmplan.plan.changes import Looked, changes_of, verdict_of
+from glmplan.plan.changes import changes_of
 from glmplan.plan.disaggregation import apart_basis, known_apart
 from glmplan.plan.engine_limits import Obstacles
 from glmplan.plan.evidence import evidence_words
 from glmplan.plan.gains import worth_telling
 from glmplan.plan.hazard_warnings import hazard_warnings
 from glmplan.plan.launch import launch_command, launch_context
+from glmplan.plan.looked import Looked, verdict_of
 from glmplan.plan.narrowing import narrowing_of
 from glmplan.plan.plan import RunnerUp, TrafficRun, UserRow, Warn
 from glmplan.plan.question import Asked, Words, read_words

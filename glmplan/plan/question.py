@@ -13,16 +13,16 @@ from glmplan.facts.engines.releases import known_version
 from glmplan.facts.engines.walls import load_engine
 from glmplan.facts.formats import KV_FORMATS
 from glmplan.facts.schema.model import Checkpoint, ModelSpec
-from glmplan.plan.adapters import with_adapters
+from glmplan.plan.adapters_asked import with_adapters
+from glmplan.plan.asked_parts import check_pieces, other_name, power_limit_asked, servers_apart
 from glmplan.plan.degrees import DEGREES, check_layout
 from glmplan.plan.engine_asked import engine_asked
 from glmplan.plan.users_asked import asked_users
-from glmplan.prediction.power import check_limit
 from glmplan.prediction.settings import Settings
 from glmplan.readers.machines.resolve import Machine, resolve_machine
 from glmplan.readers.models.checkpoints import checkpoint_for, read_by, remarks_on
 from glmplan.readers.models.resolve import resolve_model
-from glmplan.units import finite_number, given_text, read_watts, whole_number
+from glmplan.units import finite_number, given_text, whole_number
 
 __all__ = [
     "DEFAULT_INPUT",
@@ -34,8 +34,6 @@ __all__ = [
 
 #: request that is taken when no lengths are given: a chat turn with some history [token]
 DEFAULT_INPUT, DEFAULT_OUTPUT = 2048, 512
-#: pieces that a prompt is read in at most: a million tokens in steps of 2,048 [-]
-_PIECES = 512
 _KV_WORDS = {"auto": None, "fp8_e4m3": "fp8", "fp8_e5m2": "fp8", "fp16": "f16", "bfloat16": "bf16", "f8": "fp8"}
 
 
@@ -285,7 +283,7 @@ def read_words(words: Words) -> Asked:
     weights = _text("--weights", words.weights)
     checkpoint = checkpoint_for(choice.model, weights) if weights else choice.checkpoint
     machine = resolve_machine(given_text(words.on, "--on"))
-    assumed = _other_name(str(words.model), choice.model.name)
+    assumed = other_name(str(words.model), choice.model.name)
     default = not weights and not choice.stated
     if default:
         assumed.append(f"weights {checkpoint.name}: the model's default checkpoint")
@@ -295,7 +293,7 @@ def read_words(words: Words) -> Asked:
         assumed += remarks_on(choice.model, checkpoint)
     kv = _kv(_text("--kv", words.kv), engine)
     degrees = {name: _whole(f"--{name}", getattr(words, name)) for name in DEGREES}
-    prefill = _apart(_text("--disaggregated", words.disaggregated), degrees)
+    prefill = servers_apart(_text("--disaggregated", words.disaggregated), degrees)
     context = _whole("--context", words.context)
     if context is not None and context > choice.model.max_context:
         message = f"is beyond the {choice.model.max_context:,} tokens that {choice.model.name} can read"
@@ -306,11 +304,11 @@ def read_words(words: Words) -> Asked:
     if longest is not None and context is not None and context > longest:
         raise SpecError(f"is beyond --max-model-len {longest:,}", field="--context", value=context)
     inputs, outputs = _lengths(words, context, longest, choice.model, assumed)
-    _bounded_pieces(settings.max_num_batched_tokens, inputs)
+    check_pieces(settings.max_num_batched_tokens, inputs)
     mtp, acceptance = _drafting(words, choice.model, assumed)
     version = _version(words.engine_version, engine, assumed)
     users = asked_users(words.users, machine)
-    limit = _power_limit(words.power_limit, machine, assumed)
+    limit = power_limit_asked(words.power_limit, machine, assumed)
     if words.users is None:
         assumed.append("users " + ", ".join(map(str, users)))
     asked = Asked(
@@ -362,40 +360,6 @@ def _version(given: object, engine: str, assumed: list[str]) -> str | None:
     if version is None and (newest := load_engine(engine).newest):
         assumed.append(f"{engine} {newest}: the newest release that evidence covers")
     return version
-
-
-def _power_limit(given: object, machine: Machine, assumed: list[str]) -> float | None:
-    """A power limit of each accelerator; none where it is the rating."""
-    part, limit = machine.accelerator, None if given is None else read_watts(given, "--power-limit")
-    check_limit(part, limit)
-    if limit is None or limit == part.tdp:
-        return None
-    assumed.append(f"each {part.name} limited to {limit:g} W: as slow as it was measured to be under that limit")
-    return limit
-
-
-def _other_name(typed: str, name: str) -> list[str]:
-    """That a name stands for a model of another name, whose shape and files the plan has."""
-    last = typed.strip().rstrip("/").rpartition("/")[2]
-    if last.lower().startswith(name) or Path(typed).suffix in (".json", ".gguf", ".toml", ".safetensors"):
-        return []
-    return [] if Path(typed).is_dir() else [f"{last}: planned as {name}, whose shape it has"]
-
-
-def _apart(text: str | None, degrees: dict[str, int | None]) -> int:
-    """Servers for prompts alone; writes how many servers there are together into the degrees."""
-    if text is None:
-        return 0
-    parts = text.split(":")
-    if len(parts) != 2:
-        raise SpecError("must be servers for prompts and servers that decode, as in 1:3", field="--disaggregated",
-                        value=text)  # fmt: skip
-    prefill, decode = (whole_number(one, "--disaggregated") for one in parts)
-    if degrees["replicas"] not in (None, prefill + decode):
-        raise SpecError(f"is not the {prefill + decode} servers of --disaggregated {text}; leave it out",
-                        field="--replicas", value=degrees["replicas"])  # fmt: skip
-    degrees["replicas"] = prefill + decode
-    return prefill
 
 
 def _flag(field: str, given: object) -> bool:
@@ -459,13 +423,6 @@ def _attention(words: Words, engine: str) -> str:
         message = f"is no attention backend of {load_engine(engine).full_name}"
         raise SpecError(message, field="--attention-backend", value=said, choices=known)
     return found[0] if found else said
-
-
-def _bounded_pieces(budget: int | None, inputs: int) -> None:
-    """Refuse steps so short that a prompt is read in more pieces than any engine makes of one."""
-    if budget is not None and budget * _PIECES < inputs:
-        message = f"makes {-(-inputs // budget):,} steps of a prompt of {inputs:,} tokens: at least"
-        raise SpecError(f"{message} {-(-inputs // _PIECES)}", field="--max-num-batched-tokens", value=budget)
 
 
 def _lengths(

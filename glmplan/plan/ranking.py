@@ -362,7 +362,7 @@ def needless_stages(asked: Asked, holdings: list[Holding]) -> dict[int, str]:
     Returns
     -------
     dict of int to str
-        Place of each such layout, and why it is none to take.
+        Place of each such layout, [-], and why it is none to take.
     """
     classes = [_BLOCKED if one.terms.blocked is not None else _CLASS[one.verdict] for one in holdings]
     return _needless_stages(asked, holdings, classes)
@@ -404,6 +404,7 @@ def _speeds(asked: Asked, holdings: list[Holding]) -> tuple[dict[int, _Speed], d
     unknown: dict[int, str] = {}
     cases: list[tuple[Holding, int]] = []
     deployments: dict[int, Deployment] = {}
+    fewer: dict[int, tuple[Holding, int]] = {}
     owners = []
     for place, one in enumerate(holdings):
         if one.terms.blocked is not None or one.verdict == "does_not_fit" or not speed_known(asked):
@@ -413,10 +414,15 @@ def _speeds(asked: Asked, holdings: list[Holding]) -> tuple[dict[int, _Speed], d
         except UnknownFact as error:
             unknown[place] = str(error)
             continue
-        # users whom the cache does not surely hold wait: more gain nothing
-        cases += [(one, 1), (one, max(min(typical_users(asked), int(one.held_low)), 1))]
+        # users whom the cache does not hold wait: more than it holds gain nothing
+        held, sure = (max(min(typical_users(asked), int(many)), 1) for many in (one.held, one.held_low))
+        cases += [(one, 1), (one, held)]
+        if sure < held:
+            fewer[place] = (one, sure)
         owners.append(place)
-    found = predicted(asked, cases, known=deployments)
+    found = predicted(asked, [*cases, *fewer.values()], known=deployments)
+    # the low end of a throughput is that of the users whom the cache surely holds
+    surely = dict(zip(fewer, found[len(cases) :], strict=True))
     speeds = {}
     for number, place in enumerate(owners):
         alone, rate = found[2 * number].figures, found[2 * number + 1].figures["output_rate"]
@@ -424,7 +430,8 @@ def _speeds(asked: Asked, holdings: list[Holding]) -> tuple[dict[int, _Speed], d
         token = alone["tpot"] if "tpot" in alone else alone["ttft"]
         used = holdings[place].terms.accelerators / asked.machine.count
         known = known_apart(asked, found[2 * number + 1].knowledge)
-        speeds[place] = _Speed(1.0 / token.value, used / token.high, rate.value, used * rate.low, known)
+        low = surely[place].figures["output_rate"].low if place in surely else rate.low
+        speeds[place] = _Speed(1.0 / token.value, used / token.high, rate.value, used * low, known)
     return speeds, unknown
 
 

@@ -263,7 +263,8 @@ def _options(plans: Sequence[Considered], load: int | None) -> Table:
     money = plans[0].currency
     names = (
         "verdict", "layout", "engine", "safe users", "one user [token/s]",
-        f"all at {_users_of(load)} [token/s]" if load else "all [token/s]", "longest request [token]", f"{money} a month",
+        f"all at {_users_of(load)} [token/s]" if load else "all [token/s]",
+        "longest request [token]", f"{money} a month",
         f"{money} per million output tokens at {_users_of(load)}" if load else f"{money} per million output tokens",
         "draw at the wall [kW]", "evidence",
     )  # fmt: skip
