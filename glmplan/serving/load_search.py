@@ -172,11 +172,13 @@ class LoadSearch:
             The load, and what breaks first.
         """
         self._bound(service)
-        if not self.traffic.plain and self.traffic.kind != "trace":
+        # who goes first moves margins as smoothly as how many come
+        smooth = self.traffic.model_copy(update={"urgent": 0.0}).plain
+        if not smooth and self.traffic.kind != "trace":
             load = self._counted(self._start(service))
         elif self.traffic.kind == "trace" or len(self.variants) != DRAWS:
             load = self._edge(min(1, len(self.variants) - 1), self._start(service))
-        elif self.alike:
+        elif self.alike and self.traffic.plain:
             load = self._between_the_slowest(self._start(service))
         else:
             load = self._followed(self._start(service))

@@ -297,7 +297,9 @@ def simulate(
     finally:
         if writer is not None:
             writer.close()
-    means = {name: float(np.mean([s[name] for s in summaries])) for name in summaries[0]}
+    means = {name: float(value) for name, value in summaries[0].items()}
+    if len(summaries) > 1:
+        means = {name: float(np.mean([s[name] for s in summaries])) for name in means}
     for name in ("requests", "rejected", "preemptions", "left"):
         if name in means and len(summaries) == 1:
             means[name] = int(means[name])

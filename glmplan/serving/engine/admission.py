@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from bisect import insort
+from collections import deque
+from collections.abc import Callable, Iterable
 
 from glmplan.serving.engine.host_tier import HostTier
 from glmplan.serving.engine.prefix_cache import PrefixCache
@@ -17,6 +19,7 @@ __all__ = [
     "cache_of",
     "generated",
     "held_blocks",
+    "in_order_again",
     "loading_seconds",
     "why_rejected",
 ]
@@ -274,9 +277,49 @@ def by_priority(waiting: Iterable[Request], queued: bool) -> list[Request]:
     >>> [r.number for r in by_priority([late, urgent, early], queued=False)]
     [1, 2, 0]
     """
+    return sorted(waiting, key=_rank(queued))
+
+
+def _rank(queued: bool) -> Callable[[Request], tuple[float, ...]]:
+    """What `by_priority` compares."""
     if queued:
-        return sorted(waiting, key=lambda request: request.priority)
-    return sorted(waiting, key=lambda request: (request.priority, request.arrival, request.number))
+        return lambda request: (request.priority,)
+    return lambda request: (request.priority, request.arrival, request.number)
+
+
+def in_order_again(waiting: deque[Request], last: Request | None, queued: bool) -> deque[Request]:
+    """Put a queue back into the order of `by_priority` after some have come to its end.
+
+    Parameters
+    ----------
+    waiting : deque of Request
+        The queue; changed.
+    last : Request or None
+        The request up to which it is in order; None if nothing is known.
+    queued : bool
+        As `by_priority` takes it, [-]
+
+    Returns
+    -------
+    deque of Request
+        The queue in order.
+
+    Examples
+    --------
+    >>> early, late, urgent = (Request(i, float(i), 100, 1) for i in range(3))
+    >>> early.priority = late.priority = 1
+    >>> [r.number for r in in_order_again(deque([early, late, urgent]), late, queued=False)]
+    [2, 0, 1]
+    """
+    come: list[Request] = []
+    while waiting and waiting[-1] is not last:
+        come.append(waiting.pop())
+    come.reverse()
+    if not waiting:
+        return deque(by_priority(come, queued))
+    for request in come:
+        insort(waiting, request, key=_rank(queued))
+    return waiting
 
 
 class SharedEstimate:

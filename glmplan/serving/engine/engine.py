@@ -165,7 +165,8 @@ class SkippingEngine(DecodingBatch):
             self._late_places = self._late_blocks = 0
         if self._chunks:
             self._beside = beside = 0 if self._prefill_first else decoding
-            self.end = self.now + self._step_seconds(beside)
+            seconds = self.clock.mixed(beside, self._total, self._tokens, self._weight)
+            self.end = self.now + (self._loaded(seconds) if self._loading else seconds)
         elif self._running:
             self._plan_run()
         else:
@@ -177,9 +178,11 @@ class SkippingEngine(DecodingBatch):
     def _step_seconds(self, beside: int) -> float:
         """Time of the planned step with prompt tokens."""
         seconds = self.clock.mixed(beside, self._total, self._tokens, self._weight)
-        if self._loading:
-            seconds = max(seconds, loading_seconds(self._loading, self.pool, self.settings))
-        return seconds
+        return self._loaded(seconds) if self._loading else seconds
+
+    def _loaded(self, seconds: float) -> float:
+        """Time of a step that waits for what it loads."""
+        return max(seconds, loading_seconds(self._loading, self.pool, self.settings))
 
     def _look(self) -> None:
         """Queue those who were there when the last step began, as the next one is formed then; all if nothing runs."""
@@ -234,7 +237,8 @@ class SkippingEngine(DecodingBatch):
         self._tokens, self._weight, busy, estimate = tokens, weight, len(self._running) + len(chunks), self._estimate
         if not waiting or (busy and (self._full or not self._changed)):
             return
-        room, cache, now, late = 0.0, self.cache, self.now, self._late_blocks
+        room, cache, now, late, cap, whole = 0.0, self.cache, self.now, self._late_blocks, self._cap, self._whole
+        chunked = self.settings.chunked_prefill
         most = min(self._most - self._late_places, len(self._running) + self._together)
         if estimate:
             room = (self.free - late) * size
@@ -259,11 +263,13 @@ class SkippingEngine(DecodingBatch):
                 held = cache.idle_blocks(names)
                 load = cache.loadable(request, hit)
                 rest -= (hit + load) * size
-            take = min(rest, budget, self._cap)
-            if take < rest and not self.settings.chunked_prefill:
+            take = rest if rest < budget else budget
+            if take > cap:
+                take = cap
+            if take < rest and not chunked:
                 break
             need = load - (-take // size)  # what is found ends at a block, so blocks start with the rest
-            if (load - (-rest // size) if self._whole else need) > self.free - held - late:
+            if (load - (-rest // size) if whole else need) > self.free - held - late:
                 self._full = estimate is not None
                 break
             if reserves:

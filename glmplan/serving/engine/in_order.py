@@ -5,9 +5,7 @@ Both try admission at every step while somebody waits and there is a place, sinc
 
 from __future__ import annotations
 
-from collections import deque
-
-from glmplan.serving.engine.admission import by_priority
+from glmplan.serving.engine.admission import in_order_again
 from glmplan.serving.engine.engine import SkippingEngine
 from glmplan.serving.engine.settings import EngineSettings, KvPool
 from glmplan.serving.engine.step_table import StepTable
@@ -39,7 +37,21 @@ def engine_of(settings: EngineSettings) -> type[SkippingEngine]:
     return InOrderEngine if settings.order == "priority" or settings.long_prefill_token_threshold else SkippingEngine
 
 
-class UrgentFirstEngine(SkippingEngine):
+class ByPriority(SkippingEngine):
+    """What both engines with priorities do: keep the queue in order, at the price of those who came since."""
+
+    def __init__(self, table: StepTable, pool: KvPool, settings: EngineSettings, replica: int = 0) -> None:
+        super().__init__(table, pool, settings, replica)
+        self._last: Request | None = None  # up to whom the queue is in order
+        self._ordered_at = 0  # preemptions when it was put in order: each put somebody elsewhere
+
+    def _order(self, queued: bool) -> None:
+        last = self._last if self.preemptions == self._ordered_at else None
+        self.waiting = waiting = in_order_again(self.waiting, last, queued)
+        self._last, self._ordered_at = waiting[-1] if waiting else None, self.preemptions
+
+
+class UrgentFirstEngine(ByPriority):
     """SGLang with `--enable-priority-scheduling`: the queue is sorted, and tried anew before every step.
 
     References
@@ -54,7 +66,7 @@ class UrgentFirstEngine(SkippingEngine):
     """
 
     def _fill(self, budget: int) -> None:
-        self.waiting = deque(by_priority(self.waiting, queued=True))
+        self._order(queued=True)
         self._full, self._changed = False, True
         super()._fill(budget)
 
@@ -64,7 +76,7 @@ class UrgentFirstEngine(SkippingEngine):
         super()._plan_run()
 
 
-class InOrderEngine(SkippingEngine):
+class InOrderEngine(ByPriority):
     """vLLM with `--scheduling-policy priority` or `--long-prefill-token-threshold`.
 
     What runs is gone through before what waits: decoding requests, and every prompt that was begun with at most as many
@@ -114,7 +126,7 @@ class InOrderEngine(SkippingEngine):
         self._chunks, self._tokens, self._weight, self._loading = takes, 0, 0.0, 0
         if self.waiting and self.preemptions == preemptions:
             if self._urgent_first:
-                self.waiting = deque(by_priority(self.waiting, queued=False))
+                self._order(queued=False)
             self._changed, self._partial = True, None
             self._fill(budget)
         for request, take in self._chunks[:begun]:

@@ -136,7 +136,7 @@ class PlainRun:
         self._clock = [0.0, 0.0]
         self._heap: list[int] = []
         self._number = np.zeros(0, dtype=np.int64)
-        self._columns = [np.zeros(0)] + [np.zeros(0, dtype=np.int64)] * 2 + [np.zeros(0)] * 3
+        self._columns: list[np.ndarray] = [np.zeros(0)] + [np.zeros(0, dtype=np.int64)] * 2 + [np.zeros(0)] * 3
         self._next = 0
         self.tight = False
 

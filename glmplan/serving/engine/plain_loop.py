@@ -209,12 +209,17 @@ def advance(columns: Any, segments: Any, heap: Any, tables: Any, limits: Any, st
                     steps = 0
                     if coming > now:
                         gap, linear = coming - now, seconds - slope * 0.5
-                        root = math.sqrt(max(linear * linear + 2 * slope * gap, 0.0))
-                        steps = max(int(2 * gap / (linear + root)) - 1, 1)
+                        root = linear * linear + 2 * slope * gap
+                        root = math.sqrt(root) if root > 0.0 else 0.0
+                        steps = int(2 * gap / (linear + root)) - 1
+                        if steps < 1:
+                            steps = 1
                         while steps < here and steps * seconds + slope * (steps * (steps - 1) * 0.5) < gap:
                             steps += 1
-                    k = min(k, steps + ahead)
-                    here = min(here, k)
+                    if steps + ahead < k:
+                        k = steps + ahead
+                    if k < here:
+                        here = k
                     coming = never
                     span = here * seconds + slope * (here * (here - 1) * 0.5)
                 segments.append((now, here, seconds, slope, n, total, 0))
@@ -225,7 +230,8 @@ def advance(columns: Any, segments: Any, heap: Any, tables: Any, limits: Any, st
                 total += n * here
                 k -= here
         elif q < released:
-            now = max(now, arrival[q])
+            if arrival[q] > now:
+                now = arrival[q]
         else:
             break
         base = step + 1 << _SHIFT

@@ -39,6 +39,7 @@ class StepClock:
         self._extra = table.extra.tolist()
         self._keys, self._attention = table.keys.tolist(), table.attention.tolist()
         self._last_prefill, self._last_key = len(self._prefill) - 1, len(self._keys) - 1
+        self._steeps, self._rises = np.diff(table.extra, axis=1).tolist(), np.diff(table.attention, axis=1).tolist()
 
     def decode(self, n: int, total: float) -> tuple[float, float, float]:
         """Time of a pure decode step and how it grows.
@@ -85,13 +86,13 @@ class StepClock:
         seconds = self.decode(n, total)[0] if n else 0.0
         if p:
             row, tokens, a = -(-n // self._microbatches), p / self._microbatches, weight / p
-            knots, keys, low = self._prefill, self._keys, self._extra[row]
+            knots, keys = self._prefill, self._keys
             i = bisect_right(knots, tokens, 1, self._last_prefill) - 1
             x = (tokens - knots[i]) / (knots[i + 1] - knots[i])
             j = bisect_right(keys, a, 1, self._last_key) - 1
             y = (a - keys[j]) / (keys[j + 1] - keys[j])
-            one, two = self._attention[i], self._attention[i + 1]
-            left = one[j] + y * (one[j + 1] - one[j])
-            seconds += low[i] + x * (low[i + 1] - low[i])
-            seconds += left + x * (two[j] + y * (two[j + 1] - two[j]) - left)
+            attention, rises = self._attention, self._rises
+            left = attention[i][j] + y * rises[i][j]
+            seconds += self._extra[row][i] + x * self._steeps[row][i]
+            seconds += left + x * (attention[i + 1][j] + y * rises[i + 1][j] - left)
         return seconds

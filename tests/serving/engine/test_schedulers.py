@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections import deque
+
 import numpy as np
 import pytest
 
 from glmplan.errors import SpecError
+from glmplan.serving.engine.admission import by_priority, in_order_again
 from glmplan.serving.engine.cluster import Cluster
 from glmplan.serving.engine.prefix_cache import PrefixCache
 from glmplan.serving.engine.settings import EngineSettings, KvPool, TransferLink, scheduler_settings
@@ -231,3 +234,21 @@ def test_a_step_time_that_is_not_positive_is_refused():
         StepTable.tabulate(lambda **_: np.array(np.nan), max_requests=4, max_context=100, max_prefill=100)
     with pytest.raises(SpecError, match="max_prefill"):
         StepTable.tabulate(_experts, max_requests=4, max_context=100, max_prefill=0)
+
+
+@pytest.mark.parametrize("queued", (False, True))
+def test_a_queue_that_is_kept_in_order_is_that_which_is_sorted_whole(queued):
+    rng = np.random.default_rng(7)
+    kept, sorted_whole, last = deque(), [], None
+    for number in range(300):
+        request = Request(number, float(number // 3), 100, 1)
+        request.priority = int(rng.integers(3))
+        kept.append(request)
+        sorted_whole.append(request)
+        if rng.random() < 0.5:
+            kept, sorted_whole = in_order_again(kept, last, queued), by_priority(sorted_whole, queued)
+            last = kept[-1]
+            assert list(kept) == sorted_whole
+            if rng.random() < 0.5:
+                gone = sorted_whole.pop(int(rng.integers(len(sorted_whole))))
+                kept.remove(gone)
