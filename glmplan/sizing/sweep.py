@@ -135,7 +135,7 @@ class Swept:
             if name not in columns:
                 columns[name] = taken([one.facts.get(name) for one in self.blocks], blocks)
         columns |= self._costs()
-        columns["reason"] = self._reasons(verdicts.astype(int))
+        columns["reason"] = self._reasons(verdicts)
         return frame_of_columns(columns)
 
     def _loads(self) -> dict[str, np.ndarray]:
@@ -173,12 +173,10 @@ class Swept:
         loads = len(self.sweep.users)
         found = np.full(len(verdicts), "", dtype=object)
         for number, block in enumerate(self.blocks):
-            first = number * loads
-            if (block.verdict == _NOT).all():
-                found[first : first + loads] = block.reason
-                continue
-            for load in np.flatnonzero(block.verdict > _FITS).tolist():
-                found[first + load] = _reason(block, int(verdicts[first + load]), load, self.sweep)
+            some = found[number * loads : (number + 1) * loads]
+            some[block.verdict == _NOT] = block.reason
+            for load in np.flatnonzero((block.verdict > _FITS) & (block.verdict < _NOT)).tolist():
+                some[load] = _reason(block, int(block.verdict[load]), load, self.sweep)
         return found
 
 
