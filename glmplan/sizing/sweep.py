@@ -212,8 +212,6 @@ def _figure(name: str) -> Callable[[Block], np.ndarray]:
 def _reason(block: Block, verdict: int, load: int, sweep: Sweep) -> str:
     users, held = int(sweep.users[load]), block.held[load]
     length = int(sweep.inputs[load] + sweep.outputs[load])
-    if verdict == _NOT:
-        return block.reason
     if verdict == _LENGTH:
         return f"{length:,} tokens are beyond the {block.facts['longest']:,} that the model can read"
     if verdict == _PLACES:
