@@ -232,9 +232,7 @@ def _plain(value: Any) -> Any:
 
 def _print(frame: pd.DataFrame, form: Form) -> None:
     if form is Form.csv:
-        from glmplan.sizing.sweep_rows import csv_text
-
-        sys.stdout.write(csv_text(frame))
+        frame.to_csv(sys.stdout, index=False, float_format="%.6g")
     elif form is Form.json:
         say(frame.to_json(orient="records", double_precision=6, indent=1))
     else:

@@ -135,7 +135,7 @@ class Swept:
             if name not in columns:
                 columns[name] = taken([one.facts.get(name) for one in self.blocks], blocks)
         columns |= self._costs()
-        columns["reason"] = self._reasons(verdicts.astype(int))
+        columns["reason"] = self._reasons(verdicts)
         return frame_of_columns(columns)
 
     def _loads(self) -> dict[str, np.ndarray]:
@@ -173,12 +173,10 @@ class Swept:
         loads = len(self.sweep.users)
         found = np.full(len(verdicts), "", dtype=object)
         for number, block in enumerate(self.blocks):
-            first = number * loads
-            if (block.verdict == _NOT).all():
-                found[first : first + loads] = block.reason
-                continue
-            for load in np.flatnonzero(block.verdict > _FITS).tolist():
-                found[first + load] = _reason(block, int(verdicts[first + load]), load, self.sweep)
+            some = found[number * loads : (number + 1) * loads]
+            some[block.verdict == _NOT] = block.reason
+            for load in np.flatnonzero((block.verdict > _FITS) & (block.verdict < _NOT)).tolist():
+                some[load] = _reason(block, int(block.verdict[load]), load, self.sweep)
         return found
 
 
@@ -214,8 +212,6 @@ def _figure(name: str) -> Callable[[Block], np.ndarray]:
 def _reason(block: Block, verdict: int, load: int, sweep: Sweep) -> str:
     users, held = int(sweep.users[load]), block.held[load]
     length = int(sweep.inputs[load] + sweep.outputs[load])
-    if verdict == _NOT:
-        return block.reason
     if verdict == _LENGTH:
         return f"{length:,} tokens are beyond the {block.facts['longest']:,} that the model can read"
     if verdict == _PLACES:
