@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from glmplan.errors import SpecError
-from glmplan.facts.engines.walls import called_engine, engine_names
+from glmplan.facts.engines.walls import called_engine, engine_names, load_engine
 from glmplan.facts.schema.model import Checkpoint
 from glmplan.readers.machines.resolve import Machine
 from glmplan.units import given_text
 
-__all__ = ["DEFAULT_ENGINE", "MLX_ENGINE", "engine_asked", "named_engine"]
+__all__ = ["DEFAULT_ENGINE", "MLX_ENGINE", "attention_asked", "engine_asked", "named_engine"]
 
 #: engines that a plan takes when none is named, which the answer says: for GGUF files and processors, for MLX files and
 #: Apple silicon, and for all else the one with most measurements
@@ -83,6 +83,42 @@ def named_engine(text: str) -> str:
     if name is None:
         raise SpecError("is not a known engine", field="--engine", value=text, choices=engine_names())
     return name
+
+
+def attention_asked(given: str | None, engine: str, version: str | None) -> str:
+    """The attention backend as the engine spells it.
+
+    Parameters
+    ----------
+    given : str or None
+        The name as typed.
+    engine : str
+        The engine.
+    version : str or None
+        Its version; None means the newest.
+
+    Returns
+    -------
+    str
+        Empty where none is named; as typed where no source lists the engine's.
+
+    Raises
+    ------
+    SpecError
+        If that version has no such backend.
+
+    Examples
+    --------
+    >>> attention_asked("flashinfer", "vllm", None), attention_asked(None, "vllm", None)
+    ('FLASHINFER', '')
+    """
+    said = (given or "").strip()
+    known = load_engine(engine).attention_names(version) if said else ()
+    found = [name for name in known if name.lower() == said.lower()]
+    if known and not found:
+        message = f"is no attention backend of {load_engine(engine).full_name}"
+        raise SpecError(message, field="--attention-backend", value=said, choices=known)
+    return found[0] if found else said
 
 
 def _is_gguf(checkpoint: Checkpoint) -> bool:

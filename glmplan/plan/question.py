@@ -16,7 +16,7 @@ from glmplan.facts.schema.model import Checkpoint, ModelSpec
 from glmplan.plan.adapters_asked import with_adapters
 from glmplan.plan.asked_parts import check_pieces, other_name, power_limit_asked, servers_apart
 from glmplan.plan.degrees import DEGREES, check_layout
-from glmplan.plan.engine_asked import engine_asked
+from glmplan.plan.engine_asked import attention_asked, engine_asked
 from glmplan.plan.users_asked import asked_users
 from glmplan.prediction.settings import Settings
 from glmplan.readers.machines.resolve import Machine, resolve_machine
@@ -399,7 +399,7 @@ def _settings(words: Words, engine: str, assumed: list[str]) -> Settings:
     if budget is not None and sequences is not None and budget < sequences:
         message = f"is below --max-num-seqs {sequences}: a step holds a token of each request"
         raise SpecError(message, field="--max-num-batched-tokens", value=budget)
-    backend = _attention(words, engine)
+    backend = attention_asked(words.attention_backend, engine, words.engine_version)
     if backend and not attention_known(engine, backend):
         assumed.append(
             f"attention backend {backend}: no rule of its kernels is known for {engine}; it uses the whole part"
@@ -412,17 +412,6 @@ def _settings(words: Words, engine: str, assumed: list[str]) -> Settings:
         attention_backend=backend,
         graphs=not _flag("--eager", words.eager),
     )
-
-
-def _attention(words: Words, engine: str) -> str:
-    """The attention backend as the engine spells it; empty where none is named."""
-    said = (words.attention_backend or "").strip()
-    known = load_engine(engine).attention_names(words.engine_version) if said else ()
-    found = [name for name in known if name.lower() == said.lower()]
-    if known and not found:
-        message = f"is no attention backend of {load_engine(engine).full_name}"
-        raise SpecError(message, field="--attention-backend", value=said, choices=known)
-    return found[0] if found else said
 
 
 def _lengths(

@@ -378,8 +378,7 @@ def stage_pools(memory: RankMemory, part: PartMemory, fit: MemoryFit | None = No
 
 
 def _stage_pool(memory: RankMemory, stage: StageMemory, part: PartMemory, launch: _Launch) -> PoolTerms:
-    rule = memory.settings.rule
-    beside, fraction = launch.beside, launch.fraction
+    rule, beside, fraction = memory.settings.rule, launch.beside, launch.fraction
     context, context_variance, remainder = beside.context, beside.variance, beside.remainder
     zero = np.zeros_like(stage.per_token)
     graphs, graphs_sd, estimate, estimate_sd = launch.graphs
@@ -399,8 +398,7 @@ def _stage_pool(memory: RankMemory, stage: StageMemory, part: PartMemory, launch
         pool = limit - weights - remainder.mean
         variance = fraction**2 * (total_variance + known) + remainder.sd**2
     elif rule.pool == "after_load":
-        limit = free
-        share = fraction
+        limit, share = free, fraction
         before = rule.graphs_before_pool
         pool = fraction * (free - weights - stage.activation - remainder.mean - before * graphs)
         variance = fraction**2 * (total_variance + known + remainder.sd**2 + before * graphs_sd**2)
@@ -410,18 +408,9 @@ def _stage_pool(memory: RankMemory, stage: StageMemory, part: PartMemory, launch
         variance = total_variance + known + remainder.sd**2
     less, more = ((share * side * weights / QUANTILE_90) ** 2 for side in reversed(launch.weights))
     return PoolTerms(
-        context + zero,
-        remainder.mean + zero,
-        graphs,
-        limit,
-        pool,
-        variance,
-        less,
-        more,
-        graphs_sd,
-        estimate,
+        context + zero, remainder.mean + zero, graphs, limit, pool, variance, less, more, graphs_sd, estimate,
         share + zero,
-    )
+    )  # fmt: skip
 
 
 def _tokens(memory: RankMemory, stage: StageMemory, pool: np.ndarray, context: np.ndarray) -> np.ndarray:
@@ -447,8 +436,7 @@ def _printed(
     settings = memory.settings
     if memory.split is not None and (stage.windows or stage.state.any()):  # what its log calls max_total_num_tokens
         full, _ = split_pool(stage, pool, context, memory.split)
-        block = settings.block(memory.sparse)
-        return np.where(stage.per_token > 0, np.floor(full / block) * block, usable)
+        return np.where(stage.per_token > 0, full - full % settings.block(memory.sparse), usable)
     paging = settings.rule.paging_of(settings.version) if settings.rule.paging else None
     if paging is None or not shares_pages(stage.kinds):
         return usable
