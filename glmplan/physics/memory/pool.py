@@ -512,17 +512,14 @@ def kv_pool(
         beside = terms.context + np.maximum(terms.remainder, 0.0) + terms.graphs + stage.activation
         held = stage.weight_bytes + beside + np.maximum(terms.pool, 0.0)
         # what takes less of the memory leaves as much more to the pool, which is why only what no pool had counts
-        less = QUANTILE_90 * terms.deviation(1.0)
-        least = held + np.maximum(np.minimum(terms.pool, 0.0), -less) - QUANTILE_90 * terms.graphs_sd
-        rows += [np.where(stage.held, one - part.total, -np.inf) for one in (held, least)]
-        found.append(tuple(rows))
+        least = held + np.clip(terms.pool, -QUANTILE_90 * terms.deviation(1.0), 0.0) - QUANTILE_90 * terms.graphs_sd
+        found.append((*rows, *(np.where(stage.held, one - part.total, -np.inf) for one in (held, least))))
     rooms, sds, means, print_mean, lows, print_low, highs, print_high, over, over_low = (
         np.stack(column) for column in zip(*found, strict=True)
     )
     # a stage without a growing cache (recurrent layers only) limits by its bytes
-    order = np.where(np.isfinite(means), means, np.inf)
     ranked = np.where(np.stack([stage.held for stage in memory.stages]), rooms, np.inf)
-    stage_index = np.lexsort((ranked, order), axis=0)[0]
+    stage_index = np.lexsort((ranked, np.where(np.isfinite(means), means, np.inf)), axis=0)[0]
     pick = (stage_index, np.arange(stage_index.size))
     least = [np.where(np.isfinite(one.min(axis=0)), one.min(axis=0), 0.0) * dp for one in (means, lows, highs)]
     fits = (ranked.min(axis=0) > 0) & (least[0] > 0)
