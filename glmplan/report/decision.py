@@ -261,12 +261,12 @@ def _users_of(load: int | None) -> str:
 
 def _options(plans: Sequence[Considered], load: int | None) -> Table:
     money = plans[0].currency
+    token = f"{money} per million output tokens"
     names = (
         "verdict", "layout", "engine", "safe users", "one user [token/s]",
         f"all at {_users_of(load)} [token/s]" if load else "all [token/s]",
         "longest request [token]", f"{money} a month",
-        f"{money} per million output tokens at {_users_of(load)}" if load else f"{money} per million output tokens",
-        "draw at the wall [kW]", "evidence",
+        f"{token} at {_users_of(load)}" if load else token, "draw at the wall [kW]", "evidence",
     )  # fmt: skip
     columns = [_option(one, load) for one in plans]
     rows = tuple((name, *(column[index] for column in columns)) for index, name in enumerate(names))
