@@ -61,7 +61,7 @@ def decision(
 
     blocks: list[Block] = [Heading("Question"), Text(_question(plans)), Heading("Answer")]
     blocks.append(Text(" ".join(answer_sentences(plans, load))))
-    speeds = [_users(one) for one in plans if one.record["users"]]
+    speeds: list[Block] = [_users(one) for one in plans if one.record["users"]]
     blocks += [Heading("Speed"), *drawn(users_drawing, plans), *(speeds or [Text("What does not fit has no speed.")])]
     blocks += [Heading("Memory"), *drawn(memory_drawing, plans), *_memory(plans)]
     blocks += [Heading("Machine"), *drawn(machine_drawing, first), *_machine(first)]
