@@ -436,7 +436,8 @@ def _printed(
     settings = memory.settings
     if memory.split is not None and (stage.windows or stage.state.any()):  # what its log calls max_total_num_tokens
         full, _ = split_pool(stage, pool, context, memory.split)
-        return np.where(stage.per_token > 0, full - full % settings.block(memory.sparse), usable)
+        block = settings.block(memory.sparse)
+        return np.where(stage.per_token > 0, block * np.floor(full / block), usable)
     paging = settings.rule.paging_of(settings.version) if settings.rule.paging else None
     if paging is None or not shares_pages(stage.kinds):
         return usable
