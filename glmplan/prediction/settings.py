@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 from glmplan.errors import SpecError
 from glmplan.facts.engines.defaults import EngineDefaults
@@ -11,7 +11,7 @@ from glmplan.physics.memory.settings import MemorySettings
 __all__ = ["Settings"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Settings:
     """What an engine is told at its start; None leaves its default.
 
@@ -72,6 +72,10 @@ class Settings:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise SpecError("must be at least 1", field=name, value=value)
+
+    def __repr__(self) -> str:
+        told = ((one.name, getattr(self, one.name), one.default) for one in fields(self))
+        return f"Settings({', '.join(f'{name}={value!r}' for name, value, usual in told if value != usual)})"
 
     def packing(self, defaults: EngineDefaults) -> EngineDefaults:
         """How the engine packs steps with these settings.

@@ -41,10 +41,18 @@ def test_a_site_is_calibrated_saved_and_applied(my_runs, tmp_path, capsys):
     assert "2 runs used, 1 not used" in out
     assert "slipped" in err and "faster than the memory bandwidth" in err
     assert site.exists()
-    code, out, _ = run(capsys, "reproduce", "fr-001-c8", "--calibration", str(site), "--json")
-    assert code == 0
-    content = json.loads(out)
-    assert content["verdict"] == "reproduced"
+    squares = {}
+    for name, more in (("apart", ()), ("site", ("--calibration", str(site)))):
+        squares[name] = 0.0
+        for row in ("fr-001-c1", "fr-001-c8"):
+            code, out, _ = run(capsys, "reproduce", row, *more, "--json")
+            assert code == 0
+            content = json.loads(out)
+            [figure] = content["figures"]
+            squares[name] += figure["difference"] ** 2
+    assert content["basis"] == "this site measured this configuration itself"
+    # one user was slower, eight were as fast as predicted: a site meets both in the middle
+    assert squares["site"] < squares["apart"], squares
 
 
 def test_backtest_prints_and_writes_the_page(small_fit, tmp_path, capsys):

@@ -100,11 +100,11 @@ FUZZED = {
     "sizing.portfolio": ("portfolio",),
     "sizing.sweep_files": ("part",),
 }
-#: modules that call a reader above by its name, or read what no file holds: answers of servers, which hostile servers
-#: break in `tests/measure`, and /proc
+#: modules that call a reader above by its name, carry what it reads to workers, or read what no file holds: answers of
+#: servers, which hostile servers break in `tests/measure`, and /proc
 OTHER = {"cli.calibrate", "cli.predict", "cli.reproduce", "cli.serve", "facts.archives", "facts.files",
          "measure.prompts", "measure.server_facts", "serve.metrics",
-         "readers.machines.this_machine", "report.hardware_page"}  # fmt: skip
+         "readers.machines.this_machine", "report.hardware_page", "sizing.simulated"}  # fmt: skip
 #: modules that read only what ships with the project, or what `glmplan calibrate` wrote
 SHIPPED = {
     "facts.catalogue.deliveries", "facts.catalogue.names", "facts.catalogue.quotes", "facts.folders", "plan.evidence",

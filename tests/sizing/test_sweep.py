@@ -231,7 +231,7 @@ def test_axes_stand_in_a_file_and_what_is_said_beside_it_counts(tmp_path):
         ({"context": "4000", "input": "100"}, "one of them follows"),
         ({"context": "100", "output": "150", "input": None}, "not longer than"),
         ({"power_limit": "hot"}, "number with a unit"),
-        ({"users": "1..100000", "input": "1..100000", "output": "1"}, "20,000,000,000 points, about 103,333 minutes"),
+        ({"users": "1..100000", "input": "1..100000", "output": "1"}, "20,000,000,000 points, about 53,333 minutes"),
     ],
 )
 def test_a_sweep_that_cannot_be_read_is_refused_with_the_word(axes, said):

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Conditions",
+    "called_engine",
     "engine_names",
     "judge",
     "load_engine",

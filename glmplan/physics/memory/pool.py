@@ -436,8 +436,7 @@ def _printed(
     settings = memory.settings
     if memory.split is not None and (stage.windows or stage.state.any()):  # what its log calls max_total_num_tokens
         full, _ = split_pool(stage, pool, context, memory.split)
-        block = settings.block(memory.sparse)
-        return np.where(stage.per_token > 0, block * np.floor(full / block), usable)
+        return np.where(stage.per_token > 0, np.floor(full / (block := settings.block(memory.sparse))) * block, usable)
     paging = settings.rule.paging_of(settings.version) if settings.rule.paging else None
     if paging is None or not shares_pages(stage.kinds):
         return usable

@@ -37,7 +37,7 @@ def engine_of(settings: EngineSettings) -> type[SkippingEngine]:
     return InOrderEngine if settings.order == "priority" or settings.long_prefill_token_threshold else SkippingEngine
 
 
-class ByPriority(SkippingEngine):
+class _ByPriority(SkippingEngine):
     """What both engines with priorities do: keep the queue in order, at the price of those who came since."""
 
     def __init__(self, table: StepTable, pool: KvPool, settings: EngineSettings, replica: int = 0) -> None:
@@ -51,7 +51,7 @@ class ByPriority(SkippingEngine):
         self._last, self._ordered_at = waiting[-1] if waiting else None, self.preemptions
 
 
-class UrgentFirstEngine(ByPriority):
+class UrgentFirstEngine(_ByPriority):
     """SGLang with `--enable-priority-scheduling`: the queue is sorted, and tried anew before every step.
 
     References
@@ -76,7 +76,7 @@ class UrgentFirstEngine(ByPriority):
         super()._plan_run()
 
 
-class InOrderEngine(ByPriority):
+class InOrderEngine(_ByPriority):
     """vLLM with `--scheduling-policy priority` or `--long-prefill-token-threshold`.
 
     What runs is gone through before what waits: decoding requests, and every prompt that was begun with at most as many
