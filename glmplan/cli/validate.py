@@ -132,7 +132,9 @@ def command(server: ServedOptions, asked: LadderOptions, client: ClientOptions, 
     if report.as_json:
         say(text, end="")
     else:
-        _print(record, compared, causes, said, report.out)
+        _print(record, compared, causes, said, report.out if kept else None)
+    if report.out is not None and not kept:
+        say(f"not every file of the run could be written to {report.out}: see above", err=True)
     if journal.faults:
         say(f"warning: {journal.faults} writes of the journal failed: {journal.last_fault}", err=True)
     if record.stopped:

@@ -193,6 +193,8 @@ def test_on_a_full_disk_the_run_ends_and_its_table_is_printed(dense, tmp_path):
         done = validate("--url", url, *words, preexec_fn=small_disk)
     assert done.returncode == 1, done.stderr  # what was asked for could not be written
     assert "writes of the journal failed" in done.stderr and "cannot be written" in done.stderr
+    # what was not written is not said to be there
+    assert "not every file of the run could be written" in done.stderr and "journal are in" not in done.stdout
     assert "report.html" in done.stderr and "Traceback" not in done.stderr
     assert "20" in done.stdout and "TTFT" in done.stdout
 
