@@ -23,7 +23,7 @@ from glmplan.serve.guard import App, Guard
 from glmplan.serve.jobs import Job
 from glmplan.serve.limits import Limits
 from glmplan.serve.metrics import Metrics
-from glmplan.serve.refusals import refusal_record
+from glmplan.serve.refusals import first_fault, refusal_record
 from glmplan.serve.values import VALUES
 from glmplan.serve.workers import Busy
 
@@ -139,16 +139,14 @@ async def _asked_wrongly(request: Request, error: RequestValidationError) -> JSO
 
 def _invalid(errors: list[Any], path: str) -> JSONResponse:
     """The first thing that is wrong, in the words of the error tree."""
-    first = errors[0]
-    places = [str(part) for part in first["loc"] if part not in ("body", "query", "path")]
-    field = ".".join(places)
+    first, field = first_fault(errors)
     message = str(first["msg"]).removeprefix("Value error, ")
     given = first.get("input")
     value = None if isinstance(given, dict | list) or given is None else printable(given)[:300]
     close: list[str] = []
-    if first["type"] == "extra_forbidden" and places:
+    if first["type"] == "extra_forbidden" and field:
         form = QUESTIONS.get(path.rpartition("/")[2])
-        close = nearest(places[-1], form.model_fields if form is not None else ())
+        close = nearest(field.rpartition(".")[2], form.model_fields if form is not None else ())
         message = "is not a field of this question" + (f"; nearest: {', '.join(close)}" if close else "")
     words = f"{field}: {message}" if field else message
     return _error(422, "SpecError", printable(words), file=None, field=printable(field), value=value, nearest=close)

@@ -2,11 +2,48 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from glmplan.errors import DoesNotFit, GlmplanError, Infeasible, SpecError, nearest, printable
 
-__all__ = ["infeasible_record", "refusal_record"]
+__all__ = ["first_fault", "infeasible_record", "refusal_record"]
+
+#: what the validator adds to a place where several types may stand
+_TYPES = ("int", "float", "str", "bool", "none")
+
+
+def first_fault(errors: Sequence[Mapping[str, Any]]) -> tuple[Mapping[str, Any], str]:
+    """The first thing that is wrong with a question, and where.
+
+    Parameters
+    ----------
+    errors : sequence of mapping
+        What the validator found, at least one.
+
+    Returns
+    -------
+    mapping, str
+        Of a value that may be a number or a list of such what is wrong with the number; and its place without the
+        types that were tried, empty for the question as a whole.
+
+    Examples
+    --------
+    >>> wrong = [{"loc": ("users", "list[int]"), "type": "list_type"}, {"loc": ("users", "int"), "type": "less_than"}]
+    >>> first_fault(wrong)
+    ({'loc': ('users', 'int'), 'type': 'less_than'}, 'users')
+    """
+    first = errors[0]
+    if first["type"] == "list_type":
+        same = (one for one in errors[1:] if one["loc"][: len(first["loc"]) - 1] == first["loc"][:-1])
+        first = next(same, first)
+    places = [part for part in first["loc"] if part not in ("body", "query", "path")]
+    names = [str(one) for n, one in enumerate(places) if isinstance(one, int) or not n or not _is_type(one)]
+    return first, ".".join(names)
+
+
+def _is_type(part: str) -> bool:
+    return "[" in part or part.startswith("constrained-") or part in _TYPES
 
 
 def _plain(option: object) -> str | None:

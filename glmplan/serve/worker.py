@@ -22,7 +22,7 @@ from pydantic import ValidationError
 from glmplan.errors import GlmplanError, Infeasible
 from glmplan.prediction.own_site import site_calibration
 from glmplan.serve.answers import ANSWERS, QUESTIONS
-from glmplan.serve.refusals import infeasible_record, refusal_record
+from glmplan.serve.refusals import first_fault, infeasible_record, refusal_record
 
 __all__ = ["answered", "main"]
 
@@ -67,8 +67,7 @@ def answered(ask: str, question: Mapping[str, Any], limits: Mapping[str, Any], r
     except GlmplanError as error:
         status, record = 422, refusal_record(error)
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
+        first, where = first_fault(error.errors())
         status, record = 422, {"error": {"kind": "SpecError", "message": first["msg"], "field": where}}
     except MemoryError:
         words = "needs more memory than an answer of this service may take: ask for less"

@@ -456,7 +456,7 @@ def _where_margins_vanish(rows: np.ndarray, loads: Sequence[float]) -> float | N
 
 def _why(point: LoadPoint, service: Service, unit: str) -> str:
     """Say in words what fails first."""
-    summary, load = point.summary, f"{point.load:.4g} {unit}"
+    summary, load = point.summary, "1 user" if (point.load, unit) == (1, "users") else f"{point.load:.4g} {unit}"
     if point.broken == "requests do not fit":
         return f"at {load} no request fits the KV pool or the context"
     if point.broken == OVERLOAD:

@@ -42,6 +42,15 @@ def test_an_error_names_the_field_the_value_and_the_nearest_choice(client, said,
     assert close in found["message"]
 
 
+@pytest.mark.parametrize(
+    ("users", "field", "said"),
+    [(-1, "users", "greater than or equal to 0"), ("x", "users", "integer"), ([3, True], "users.1", "true or false")],
+)
+def test_what_may_be_a_number_or_a_list_is_named_without_its_types(client, users, field, said):
+    found = wrong(client.post("/v1/fit", json=PLAN | {"users": users}))
+    assert found["field"] == field and said in found["message"] and "[" not in found["message"]
+
+
 def test_what_does_not_fit_is_an_answer(client):
     small = {"model": "glm-5.1", "on": "1xh100-sxm"}
     assert client.post("/v1/fit", json=small).json()["verdict"] == "does_not_fit"
