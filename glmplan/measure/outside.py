@@ -22,7 +22,7 @@ from glmplan.errors import CONTROLS, SpecError, printable
 __all__ = ["Outside", "api_key"]
 
 _KEYS = ("GLMPLAN_API_KEY", "OPENAI_API_KEY")
-#: shorter words are placeholders (EMPTY, none, dummy), which stand in texts for other reasons
+#: shorter words are no secrets (EMPTY, none, dummy): they stand in texts for other reasons
 _LEAST = 6
 #: letters of a secret in a row that are blotted out wherever they stand
 _PART = 8
@@ -67,7 +67,7 @@ class Outside:
     Parameters
     ----------
     secrets : iterable of str, optional
-        The key, the password; those of fewer than 6 letters are placeholders.
+        The key, the password; words of fewer than 6 letters are taken for none.
 
     Examples
     --------

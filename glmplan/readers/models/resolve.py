@@ -82,8 +82,11 @@ def resolve_model(text: str) -> ModelChoice:
     try:
         return _from_repository(text) if text.strip("/").count("/") == 1 else _from_catalogue(model_key(text), text)
     except UnknownName:
-        if os.path.exists(path):
+        if os.path.isdir(path):
             return _from_files(path)
+        if os.path.exists(path):
+            message = "is no file of a model: give its config.json, its folder, or a .gguf, .safetensors or .toml file"
+            raise SpecError(message, field="model", value=text) from None
         raise
 
 

@@ -220,3 +220,11 @@ def test_an_empty_name_and_an_empty_folder_are_refused(tmp_path):
     for text in ("", "  ", str(tmp_path), str(tmp_path / "nowhere.json")):
         with pytest.raises(SpecError):
             resolve_model(text)
+
+
+def test_a_file_of_something_else_is_named_itself_and_not_what_might_lie_beside_it(tmp_path):
+    other = tmp_path / "quote.csv"
+    other.write_text("a;b\n")
+    with pytest.raises(SpecError, match="is no file of a model") as found:
+        resolve_model(str(other))
+    assert str(other) in str(found.value)

@@ -102,7 +102,7 @@ def test_sglang_latent_caches_have_one_size():
 
 #: lines of a public log of 1.1.0rc3, gpt-oss-120b on a DGX Spark
 TRTLLM = """[TensorRT-LLM] TensorRT-LLM version: 1.1.0rc3
-/root/.cache/huggingface/hub/models--openai--gpt-oss-120b/snapshots/b5c939de8f754692c1647ca79fbf85e8c1e70f8a
+/models/hub/models--openai--gpt-oss-120b/snapshots/b5c939de8f754692c1647ca79fbf85e8c1e70f8a
 [12/20/2025-04:20:19] [TRT-LLM] [I] PyTorchConfig(use_cuda_graph=True, attn_backend='TRTLLM', moe_backend='CUTLASS', kv_cache_dtype='auto')
 [12/20/2025-04:20:21] [TRT-LLM] [I] Use 63.32 GB for model weights.
 [12/20/2025-04:21:09] [TRT-LLM] [I] max_seq_len is not specified, using inferred value 131072
