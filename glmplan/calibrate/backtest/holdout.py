@@ -237,7 +237,8 @@ def record_holdout(lines: Sequence[HoldoutLine], page: str | Path) -> list[Path]
     for one in everything:
         writer.writerow([f"{cell:.4f}" if isinstance(cell, float) else cell for cell in astuple(one)])
     write_atomically(table, text.getvalue())
-    write_atomically(file, holdout_page(everything))
+    # the page shows the figures as the table keeps them, so that no later run rounds them a second time
+    write_atomically(file, holdout_page(read_holdout(table)))
     return [file, table]
 
 
