@@ -60,6 +60,8 @@ class StepPoints:
         Mean number of keys that a prompt token attends, [token]
     decode_shared : (n,) array or float
         How much of their context all decoding requests have in common, in one copy, [token]
+    busy_ranks : (n,) array or float
+        Data-parallel ranks that have requests; those without take part in the experts only, [-]
     """
 
     decode_requests: np.ndarray
@@ -67,3 +69,4 @@ class StepPoints:
     prefill_tokens: np.ndarray
     prefill_context: np.ndarray
     decode_shared: np.ndarray | float = 0.0
+    busy_ranks: np.ndarray | float = np.inf

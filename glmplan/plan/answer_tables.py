@@ -157,13 +157,6 @@ def users_table(answer: AnswerRecord, width: int) -> str:
     for place, row in enumerate(answer.users):
         out += f"  {row.users:5}" + "".join(f"{one.cells[place]:>{one.width}}" for one in columns) + "\n"
     out += paragraph(width, "decode: speed of each from its first token on; each: what it has of all, waiting included")
-    ranks = answer.holding.terms.dp if answer.holding is not None else 1
-    if ranks > 1 and any(row.users < ranks and row.ttft is not None and not row.simulated for row in answer.users):
-        out += paragraph(
-            width,
-            f"first tokens of fewer users than {ranks}: a prompt is taken as spread over the data-parallel ranks; "
-            "simulate computes it on one, as long as if all had as much to do, and neither is measured",
-        )
     waiting = [row for row in answer.users if row.running < row.users]
     if waiting:
         why = "the cache is full" if answer.holding and answer.holding.held < waiting[0].users else "the engine's limit"

@@ -31,6 +31,7 @@ __all__ = [
     "needless_stages",
     "predicted",
     "rank_layouts",
+    "seats_of",
     "shown_users",
     "speed_known",
     "typical_users",
@@ -225,7 +226,7 @@ def load_of(asked: Asked, deployment: Deployment, pool: float, users: int, repli
         The load of one server, whose rates are those of all; without a matrix rate of the part only its decoding.
     """
     busy, packing, cached = min(replicas, users), deployment.defaults, asked.cached_tokens
-    places = packing.places * deployment.dp
+    places = seats_of(asked, deployment.dp)
     if cached:
         # what was in the conversation before takes its place in the pool, and none of the prompt's time
         each = asked.input_tokens + packing.reserve * asked.output_tokens
@@ -243,6 +244,26 @@ def load_of(asked: Asked, deployment: Deployment, pool: float, users: int, repli
         replicas=busy,
     )
     return load.decoding() if deployment.accelerator.peak.get("bf16") == _NO_LIMIT else load
+
+
+def seats_of(asked: Asked, ranks: int) -> int:
+    """Requests that a server runs at once, by what the engine is told.
+
+    Parameters
+    ----------
+    asked : Asked
+        The question.
+    ranks : int
+        Data-parallel ranks, [-]
+
+    Returns
+    -------
+    int
+        Of all ranks: as many times its own default, and what it is told once or as many times, as it reads it, [-]
+    """
+    told = asked.settings.max_num_seqs is not None
+    places = asked.defaults.places
+    return max(places // ranks, 1) * ranks if told and asked.defaults.divided else places * ranks
 
 
 def typical_users(asked: Asked) -> int:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from glmplan.serving.engine.inputs import ServingInputs
 from glmplan.serving.engine.step_table import StepTable
 from glmplan.serving.safe_load import room_factors, speed_factors
-from glmplan.serving.simulate import Service
+from glmplan.serving.simulate import FewRanks, Service
 from glmplan.serving.traffic.spec import Traffic
 
 if TYPE_CHECKING:
@@ -116,14 +117,22 @@ def service_of(
     longest += traffic.start + traffic.shared_prefix
     if traffic.kind == "trace" or traffic.lengths:
         longest = _LONGEST_RECORDED
-    table = StepTable.tabulate(
-        inputs.step_seconds,
-        max_requests=-(-settings.max_num_seqs // settings.pipeline_stages),
-        max_context=max(1024, min(settings.max_model_len, pool.tokens, longest)),
-        max_prefill=settings.max_num_batched_tokens,
-    )
+    sizes = {
+        "max_requests": -(-settings.max_num_seqs // settings.pipeline_stages),
+        "max_context": max(1024, min(settings.max_model_len, pool.tokens, longest)),
+        "max_prefill": settings.max_num_batched_tokens,
+    }
+
+    @cache
+    def of_few(busy: float) -> StepTable:
+        assert inputs.step_of_few is not None
+        return StepTable.tabulate(inputs.step_of_few(busy), **sizes)
+
+    one_kind = ranks == 1 or inputs.step_of_few is None or settings.prefill_replicas
+    few = None if one_kind else FewRanks(ranks, of_few)
+    table = StepTable.tabulate(inputs.step_seconds, **sizes)
     return Described(
-        Service(table, pool, settings, inputs.front_end, inputs.first),
+        Service(table, pool, settings, inputs.front_end, inputs.first, few),
         inputs.low,
         inputs.high,
         inputs.basis,

@@ -12,7 +12,7 @@ from glmplan.physics.blocks.features import mixers_of
 from glmplan.plan.capacity import MAY_START, Holding
 from glmplan.plan.disaggregation import apart_basis, not_together, transfer_link
 from glmplan.plan.question import Asked, Words, read_words
-from glmplan.plan.ranking import deployment_of, load_of, typical_users
+from glmplan.plan.ranking import deployment_of, load_of, seats_of, typical_users
 from glmplan.plan.search import Solution, solve
 from glmplan.prediction.deployment import Deployment
 from glmplan.prediction.own_site import site_calibration
@@ -38,7 +38,8 @@ def serving_inputs(question: Words | Asked) -> ServingInputs:
     -------
     ServingInputs
         The best layout that fits, as one engine for each data-parallel rank: the step time of a rank is that of all of
-        them with as much to do each, and spreads requests over stages.
+        them with as much to do each, or of as many as there are users where these are fewer, and spreads requests over
+        stages.
 
     Raises
     ------
@@ -137,11 +138,7 @@ def inputs_of(asked: Asked, best: Holding, deployment: Deployment) -> ServingInp
     defaults, ranks = asked.defaults, deployment.dp
     pool = best.pool / (servers * ranks)
     drafted = deployment.draft_tokens
-    budget, places = defaults.budget, defaults.places
-    if defaults.divided:
-        # typed limits are of all attention ranks together, as the default of a step is; that of requests is of each
-        budget = max(budget // ranks, 1)
-        places = max(places // ranks, 1) if asked.settings.max_num_seqs is not None else places
+    budget, places = defaults.budget_of(ranks) // ranks, seats_of(asked, ranks) // ranks
     settings = scheduler_settings(
         defaults.scheduler,
         max_num_batched_tokens=budget,
@@ -161,6 +158,7 @@ def inputs_of(asked: Asked, best: Holding, deployment: Deployment) -> ServingInp
     first_ends = not_together(asked, deployment, load, "ttft", (first.low / first.value, first.high / first.value))
     return ServingInputs(
         step_seconds=_of_rank(step_seconds(deployment), ranks),
+        step_of_few=lambda busy: _of_rank(step_seconds(deployment, busy_ranks=busy), busy),
         # every rank hands over its own part, copies of a latent included
         pool=KvPool(
             int(pool),
@@ -191,8 +189,8 @@ def _reuses(asked: Asked) -> bool:
     return found.prefix_caching
 
 
-def _of_rank(together: Callable[..., np.ndarray], ranks: int) -> Callable[..., np.ndarray]:
-    """Time of the step of one data-parallel rank, when the others have as much to do."""
+def _of_rank(together: Callable[..., np.ndarray], ranks: float) -> Callable[..., np.ndarray]:
+    """Time of the step of one of so many data-parallel ranks that have as much to do each."""
     if ranks == 1:
         return together
 

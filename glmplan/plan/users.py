@@ -11,7 +11,7 @@ import numpy as np
 from glmplan.plan.capacity import Holding, contexts_of
 from glmplan.plan.plan import Limit, Safe, UserRow
 from glmplan.plan.question import Asked
-from glmplan.plan.ranking import predicted
+from glmplan.plan.ranking import predicted, seats_of
 from glmplan.prediction.predict import Figure, Prediction
 
 __all__ = [
@@ -182,7 +182,7 @@ def places_of(asked: Asked, holding: Holding) -> int:
     int
         Of all ranks of all servers that decode, [-]
     """
-    return asked.defaults.places * holding.terms.dp * holding.terms.decoding
+    return seats_of(asked, holding.terms.dp) * holding.terms.decoding
 
 
 def _running(asked: Asked, holding: Holding) -> float:

@@ -67,6 +67,9 @@ class Load:
         All requests have the same context and prompt, of which the cache keeps one copy.
     replicas : int
         Independent servers of this load each; rates are of all of them together, [-]
+    ranks : int
+        Data-parallel ranks of a server, each with its share of users, budget, places and pool; 1 takes all there are as
+        one engine whose requests are spread over them evenly, [-]
     """
 
     phase: str
@@ -94,6 +97,13 @@ class Load:
     bunched: float = 1.0
     shared_prompt: bool = False
     replicas: int = 1
+    ranks: int = 1
+
+    @property
+    def busy_ranks(self) -> float:
+        """Data-parallel ranks that have requests, where each request has one of its own; else without a bound, [-]"""
+        busy = max(self.concurrency, 1.0)
+        return busy if busy <= self.ranks and self.ranks > 1 else np.inf
 
     @property
     def fresh_tokens(self) -> float:

@@ -6,6 +6,7 @@ engine do. `calibrate` fits the step time through these sums and `predict` evalu
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -51,6 +52,8 @@ class Observables:
         ``prefill_rate`` [token/s].
     running : float
         Largest number of requests that one server runs at once, [-]
+    busy_ranks : float
+        Data-parallel ranks that have requests, [-]
     """
 
     decode_requests: np.ndarray
@@ -62,13 +65,15 @@ class Observables:
     prompt: np.ndarray
     figures: dict[str, Observable]
     running: float
+    busy_ranks: float = np.inf
 
     @property
     def points(self) -> StepPoints:
         """What the steps hold."""
         return StepPoints(
-            self.decode_requests, self.decode_context, self.prefill_tokens, self.prefill_context, self.decode_shared
-        )
+            self.decode_requests, self.decode_context, self.prefill_tokens, self.prefill_context, self.decode_shared,
+            self.busy_ranks,
+        )  # fmt: skip
 
 
 @lru_cache(maxsize=512)  # the changes of a plan are under the load of the plan
@@ -104,7 +109,7 @@ def _arrays(found: Observables) -> Iterator[np.ndarray]:
 
 
 def _under(load: Load) -> Observables:
-    found = _of_phase(load)
+    found = _on_own_ranks(load) if load.ranks > 1 else _of_phase(load)
     if load.replicas > 1:
         # a request sees one server; tokens of all servers are counted
         together = {name: found.figures[name] for name in _TOGETHER if name in found.figures}
@@ -117,6 +122,28 @@ def _under(load: Load) -> Observables:
         found,
         decode_requests=found.decode_requests * load.bunched,
         prefill_tokens=found.prefill_tokens * load.bunched,
+    )
+
+
+def _on_own_ranks(load: Load) -> Observables:
+    """The steps of one data-parallel rank and its share of the users, on as many ranks at once as have users."""
+    ranks = load.ranks
+    each = max(load.concurrency / ranks, 1.0)
+    each = float(round(each)) if load.phase == "serving" else each
+    times = max(load.concurrency, 1.0) / each
+    share = {name: max(getattr(load, name) // ranks, 1) for name in ("budget", "max_requests")}
+    pool = load.pool_tokens / ranks
+    found = _of_phase(
+        replace(load, concurrency=each, requests=math.ceil(load.requests / times), pool_tokens=pool, **share)
+    )
+    rates = {name: replace(one, scale=one.scale * times) for name, one in found.figures.items() if name in _TOGETHER}
+    return replace(
+        found,
+        decode_requests=found.decode_requests * times,
+        prefill_tokens=found.prefill_tokens * times,
+        figures={**found.figures, **rates},
+        running=found.running * times,
+        busy_ranks=load.busy_ranks,
     )
 
 

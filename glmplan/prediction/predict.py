@@ -171,7 +171,7 @@ class Prediction:
 
 
 def step_seconds(
-    deployment: Deployment, *, effects: Effects | None = None, factor: float = 1.0
+    deployment: Deployment, *, effects: Effects | None = None, factor: float = 1.0, busy_ranks: float = math.inf
 ) -> Callable[..., np.ndarray]:
     """The step time of a deployment as a function of what a step holds.
 
@@ -183,6 +183,8 @@ def step_seconds(
         The fit; the shipped one by default.
     factor : float, optional
         Multiplies all times; a draw from the prediction's interval, [-]
+    busy_ranks : float, optional
+        Data-parallel ranks that have requests; all by default, [-]
 
     Returns
     -------
@@ -202,7 +204,9 @@ def step_seconds(
         columns = (decode_requests, decode_context, prefill_tokens, prefill_context)
         rows = np.broadcast_arrays(*(np.atleast_1d(np.asarray(one, dtype=float)) for one in columns))
         starts = range(0, max(len(rows[0]), 1), _AT_ONCE)
-        parts = [StepPoints(*(one[start : start + _AT_ONCE] for one in rows)) for start in starts]
+        parts = [
+            StepPoints(*(one[start : start + _AT_ONCE] for one in rows), busy_ranks=busy_ranks) for start in starts
+        ]
         return factor * np.concatenate([model.times(part).seconds for part in parts])
 
     return seconds

@@ -127,7 +127,7 @@ def _rows(deployments: list[Deployment], points: list[StepPoints]) -> tuple[Step
         return np.repeat([float(getattr(one, name)) for one in deployments], sizes)
 
     layout = Layout(tp=degree("tp"), pp=degree("pp"), dp=degree("dp"), ep=degree("ep"), dcp=degree("dcp"))
-    names = ("decode_requests", "decode_context", "prefill_tokens", "prefill_context", "decode_shared")
+    names = ("decode_requests", "decode_context", "prefill_tokens", "prefill_context", "decode_shared", "busy_ranks")
     return structure, layout, StepPoints(*(column(name) for name in names))
 
 

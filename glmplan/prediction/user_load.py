@@ -27,7 +27,7 @@ def user_load(
     input_tokens, output_tokens : float
         Of a request, [token]
     ranks : int, optional
-        Data-parallel ranks, which have as many steps and places each, [-]
+        Data-parallel ranks, which have as many steps and places each; a request takes one of them, [-]
     **details
         Further fields of `Load`, such as ``pool_tokens``; ``max_requests`` is of all ranks together.
 
@@ -52,12 +52,13 @@ def user_load(
         concurrency=float(users),
         input_tokens=float(input_tokens),
         output_tokens=float(output_tokens),
-        budget=packing.budget * ranks,
+        budget=packing.budget_of(ranks),
         prefill_first=packing.prefill_first,
         whole_prompts=packing.whole_prompts,
         late=packing.steps_late,
         max_requests=details.pop("max_requests", packing.places * ranks),
         pool_tokens=pool if pool < filled else ENDLESS,
         reserve=packing.reserve,
+        ranks=ranks,
         **details,
     )

@@ -35,7 +35,7 @@ from glmplan.units import whole_number
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["LARGEST", "MOST_REQUESTS", "Outcome", "Service", "simulate"]
+__all__ = ["LARGEST", "MOST_REQUESTS", "FewRanks", "Outcome", "Service", "simulate"]
 
 #: seeds have 64 bits [-]
 LARGEST = (1 << 64) - 1
@@ -48,6 +48,22 @@ _FLUSH = 4096
 _LEFT = "left"
 _CHUNK = 16_384
 _COMPILE_FROM = 400_000  # requests from which compiling the loop pays
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FewRanks:
+    """Step times of a server some of whose data-parallel ranks have no requests.
+
+    Parameters
+    ----------
+    ranks : int
+        Data-parallel ranks of a server, [-]
+    table : callable
+        Takes how many of them have requests and returns the time of a step of one of these.
+    """
+
+    ranks: int
+    table: Callable[[float], StepTable]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -66,6 +82,8 @@ class Service:
         Time between the arrival of a request and its arrival at the engine; see `glmplan.serving.front_end.travel`, [s]
     first : FirstTokens, optional
         How much later first tokens come than their steps say.
+    few : FewRanks, optional
+        Step times where users are fewer than data-parallel ranks.
     """
 
     table: StepTable
@@ -73,6 +91,7 @@ class Service:
     settings: EngineSettings
     front_end: float = 0.0
     first: FirstTokens = AS_STEPS_SAY
+    few: FewRanks | None = None
 
     def __post_init__(self) -> None:
         at_once = -(-self.settings.max_num_seqs // self.settings.pipeline_stages)
@@ -96,7 +115,33 @@ class Service:
         Service
             The scaled service.
         """
-        return replace(self, table=self.table.scaled(factor))
+        few = self.few
+        if few is not None:
+            few = FewRanks(few.ranks, lambda busy, of=few.table: of(busy).scaled(factor))  # type: ignore[misc]
+        return replace(self, table=self.table.scaled(factor), few=few)
+
+    def under(self, traffic: Traffic) -> Service:
+        """The service as traffic finds it.
+
+        Parameters
+        ----------
+        traffic : Traffic
+            What arrives.
+
+        Returns
+        -------
+        Service
+            With the step times of as many data-parallel ranks as there are users, where these are fewer.
+
+        Notes
+        -----
+        Every step is that of ranks with as much to do each: of arrivals without a bound all ranks are taken as busy.
+        """
+        if self.few is None or traffic.users is None:
+            return self
+        servers = self.settings.replicas / self.few.ranks
+        busy = traffic.users / min(servers, traffic.users)
+        return self if busy >= self.few.ranks else replace(self, table=self.few.table(busy), few=None)
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -251,6 +296,7 @@ def simulate(
     if whole_number(warmup, "--warmup", least=0) >= requests:
         raise SpecError("must be below the number of requests", field="--warmup", value=warmup)
     started = time.perf_counter()
+    service = service.under(traffic)
     settings = service.settings
     summaries: list[dict[str, float]] = []
     rejected: dict[str, int] = {}

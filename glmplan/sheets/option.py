@@ -259,7 +259,7 @@ def options_of(
     longest = min(found[0].asked.longest_request for found in plans)
     share = max(-(-users // one.machines) for one in wanted)
     deployed = [one.deployment for found in plans for one in found]
-    budgets = {float(one.defaults.budget) * one.dp for one in deployed}
+    budgets = {float(one.defaults.budget_of(one.dp)) for one in deployed}
     graphs = {float(one.graph_tokens) for one in deployed}
     surfaces = Surfaces(axes_of(share, inputs, outputs, longest, budgets=budgets, graphs=graphs), progress)
     left = sum(map(len, plans))

@@ -254,7 +254,7 @@ class Surfaces:
         inputs, users = (one.ravel() for one in np.meshgrid(axes.inputs, axes.users, indexing="ij"))
         servers = np.minimum(planned.holding.terms.replicas, users)
         # answers whose tokens take as many steps as the prompts of all users
-        even = users / servers * inputs / (deployed.defaults.budget * deployed.dp) * deployed.tokens_per_step
+        even = users / servers * inputs / deployed.defaults.budget_of(deployed.dp) * deployed.tokens_per_step
         long = np.maximum(np.ceil(_LONG * even), axes.outputs[-1])
         short = np.maximum(np.floor(_SHORT * even), 2)
         found = [np.concatenate(parts) for parts in zip(

@@ -245,30 +245,36 @@ def _alike(packing: Load) -> bool:
         "serving", packing.concurrency, packing.input_tokens, packing.output_tokens, budget=packing.budget,
         prefill_first=packing.prefill_first, whole_prompts=packing.whole_prompts, late=packing.late,
         tokens_per_step=packing.tokens_per_step, max_requests=packing.max_requests, reserve=packing.reserve,
-        replicas=packing.replicas,
+        replicas=packing.replicas, ranks=packing.ranks,
     )  # fmt: skip
     return packing == plain
 
 
 def _together(packing: Load, users: np.ndarray, inputs: np.ndarray, outputs: np.ndarray, servers: np.ndarray) -> _Kinds:
     """The kinds of step of many loads as columns: what `observables` says of each."""
-    together = np.maximum(np.rint(users), 1.0).astype(np.int64)
+    ranks = packing.ranks
+    # of a data-parallel rank, and on how many at once
+    together = np.maximum(np.rint(users / ranks), 1.0).astype(np.int64)
+    times = users / together if ranks > 1 else np.ones(len(users))
     requests = np.minimum(np.maximum(4 * together, 8), 20000)
-    # whole numbers: loads that servers of a service share are asked for once
-    asked, places = np.unique(np.stack([together, inputs, outputs], axis=1), axis=0, return_inverse=True)
-    each = np.minimum(np.maximum(4 * asked[:, 0], 8), 20000)
+    # loads that servers of a service share are asked for once
+    asked, places = np.unique(np.stack([together, inputs, outputs, times], axis=1), axis=0, return_inverse=True)
+    counts, lengths, answers = (asked[:, column].astype(np.int64) for column in range(3))
+    each = np.minimum(np.maximum(4 * counts, 8), 20000)
     mix = many_mixes(
-        asked[:, 0], asked[:, 1], asked[:, 2], each, budget=packing.budget, prefill_first=packing.prefill_first,
+        counts, lengths, answers, each, budget=max(packing.budget // ranks, 1), prefill_first=packing.prefill_first,
         whole_prompts=packing.whole_prompts, late=packing.late, tokens_per_step=round(packing.tokens_per_step, 2),
     )  # fmt: skip
     nodes = {name: getattr(mix, name) for name in _NODES}
+    for name in ("decode_requests", "prefill_tokens"):
+        nodes[name] = nodes[name] * asked[mix.run, 3]
     ends = np.searchsorted(mix.run, np.arange(len(asked) + 1))
     weights = {}
     for name, values in (("ttft", mix.ttft), ("tpot", mix.tpot), ("output_rate", mix.wall)):
         rows = sparse.csr_array((values, np.arange(len(values)), ends), shape=(len(asked), len(values)))
         weights[name] = rows[places.ravel()]
     fronts = {"ttft": np.ones(len(users)), "tpot": np.zeros(len(users)), "output_rate": requests / together}
-    return nodes, weights, fronts, (requests * outputs * servers).astype(float)
+    return nodes, weights, fronts, (requests * outputs * servers).astype(float) * times
 
 
 def _one_by_one(

@@ -97,6 +97,12 @@ def _tabulated(deployment: Deployment, model: StepModel, mixes: Mixes) -> Column
         if name == "output_rate":
             times = [mixes.tokens / one for one in (times[0], times[2], times[1])]
         figures |= {name + end: np.where(total > 0, one, np.nan) for end, one in zip(_ENDS, times, strict=True)}
+    # users who have a data-parallel rank each take steps of their own
+    few = np.flatnonzero(mixes.users <= deployment.dp) if deployment.dp > 1 else ()
+    if len(few):
+        alone = exact_columns(deployment, [mixes.load(int(place)) for place in few])
+        for name, column_of in figures.items():
+            column_of[few] = alone.figures[name]
     return Columns(figures, known.knowledge, known.basis, exact=False, error=mixes.error(seconds))
 
 

@@ -251,7 +251,7 @@ def test_the_simulators_steps_and_the_work_of_the_calibration_are_those_of_the_p
         parameters = np.repeat(step_parameters(one.question.deployment, total)[None, :], size, axis=0)
         calibrated = step_time(work, parameters).seconds
         points = {name: getattr(each, name) for name in _POINT}
-        steps = step_seconds(one.deployment)(**points)
+        steps = step_seconds(one.deployment, busy_ranks=each.busy_ranks)(**points)
         # the front end stands on a row of its own, where the simulator asks for it by the length of the prompt
         front = front_end_seconds(one.deployment, one.asked.input_tokens)
         simulated = np.where(each.arrivals > 0, front, steps)
@@ -300,3 +300,23 @@ def test_the_simulator_and_the_prediction_give_the_same_first_token(model, engin
     assert (predicted_.first_later != 1.0) == (users > 1)
     for name in ("ttft", "tpot"):
         assert found.summary[f"{name}_mean_ms"] == pytest.approx(1e3 * predicted_.figures[name].value, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("model", "on", "engine", "layout"),
+    [("glm-5.1-fp8", "8xh200-sxm", "vllm", (2, 4)), ("qwen3-235b-a22b-fp8", "8xh100-sxm", "sglang", (1, 8)),
+     ("llama-3.1-8b", "4xh100-sxm", "vllm", (1, 4))],
+)  # fmt: skip
+def test_data_parallel_ranks_are_the_same_to_the_simulator_and_to_the_prediction(model, on, engine, layout):
+    """A rank computes the prompts that it took, whether the others have any or not."""
+    tp, ranks = layout
+    plan = glmplan.deployment(model, on=on, engine=engine, input=2000, output=300, tp=tp, dp=ranks)
+    # users who divide unevenly, or change ranks, are on ranks with other numbers of users than the mean
+    even = {"sglang": (1, ranks // 2, ranks, 2 * ranks)}.get(engine, (1, ranks // 2, ranks))
+    for users in even:
+        said, found = glmplan.predict(plan, users), glmplan.simulate(plan, f"closed:{users}", requests=8 * users)
+        for name in ("ttft", "tpot"):
+            assert found.summary[f"{name}_mean_ms"] == pytest.approx(1e3 * said.figures[name].value, rel=0.01), users
+    said, found = glmplan.predict(plan, 8 * ranks), glmplan.simulate(plan, f"closed:{8 * ranks}", requests=32 * ranks)
+    assert found.summary["ttft_mean_ms"] == pytest.approx(1e3 * said.figures["ttft"].value, rel=0.15)
+    assert found.summary["tpot_mean_ms"] == pytest.approx(1e3 * said.figures["tpot"].value, rel=0.03)

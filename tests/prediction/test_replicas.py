@@ -107,3 +107,11 @@ def test_every_rank_brings_its_own_places_and_its_own_budget():
     one, four = (user_load(packing, users=8, input_tokens=100, output_tokens=10, ranks=ranks) for ranks in (1, 4))
     assert (one.max_requests, one.budget) == (packing.places, packing.budget)
     assert (four.max_requests, four.budget) == (4 * packing.places, 4 * packing.budget)
+
+
+def test_ranks_share_the_budget_that_sglang_is_told():
+    """`chunked_prefill_size` is divided by the attention ranks (the source stands in the engine's file)."""
+    packing = engine_defaults("sglang")
+    assert packing.divided
+    assert packing.budget_of(8) == packing.budget
+    assert user_load(packing, users=8, input_tokens=100, output_tokens=10, ranks=8).budget == packing.budget

@@ -99,6 +99,21 @@ class EngineDefaults:
         """Steps that a prompt misses which answers the end of a step: one more where they are formed ahead, [-]"""
         return self.late + self.ahead
 
+    def budget_of(self, ranks: int) -> int:
+        """Tokens that a step of data-parallel ranks may hold.
+
+        Parameters
+        ----------
+        ranks : int
+            Data-parallel ranks, [-]
+
+        Returns
+        -------
+        int
+            Of all of them together, [token]
+        """
+        return max(self.budget // ranks, 1) * ranks if self.divided else self.budget * ranks
+
 
 #: how an engine that no file describes is taken to pack steps: nobody's default, so whoever uses it must tell. Prompts
 #: in chunks beside decoding, without graphs for them; the fewest tokens and requests that any described server takes on

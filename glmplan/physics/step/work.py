@@ -73,7 +73,15 @@ def step_work(structure: StepWork, *, layout: Layout, points: StepPoints) -> dic
     are stages; the table then holds the passage of one micro-batch through all stages, so a single request gains
     nothing. Ranks that share the context of decoding requests (DCP) gather each other's query heads, so that each reads
     its share of the keys for the heads of all of them. Expert-parallel ranks wait for the busiest
-    (`glmplan.physics.blocks.experts.busiest_rank`). Not modelled: overlap of communication with compute.
+    (`glmplan.physics.blocks.experts.busiest_rank`). A request is on one data-parallel rank, so of fewer requests than
+    ranks each takes a rank of its own, while all ranks hold experts for it. Not modelled: overlap of communication with
+    compute; what idle ranks add: vLLM lets them decode as many tokens as the busiest while graphs are replayed, and one
+    beside a prompt without [1]_.
+
+    References
+    ----------
+    .. [1] vllm-project/vllm, vllm/v1/worker/dp_utils.py at 00746147 (`_synchronize_dp_ranks`: ranks are padded to the
+       longest while all replay graphs) and vllm/v1/worker/gpu_worker.py (`execute_dummy_batch`).
 
     Examples
     --------
@@ -104,9 +112,10 @@ def step_work(structure: StepWork, *, layout: Layout, points: StepPoints) -> dic
     total = {name: zero.copy() for name in SLOTS}
 
     # requests on the fullest replica and micro-batch: never less than one if there is any
-    replica = np.maximum(n / dp, np.minimum(n, 1.0))
+    ranks = np.minimum(dp, points.busy_ranks)
+    replica = np.maximum(n / ranks, np.minimum(n, 1.0))
     requests = np.maximum(replica / pp, np.minimum(replica, 1.0))
-    prompt = prefill / (dp * pp)
+    prompt = prefill / (ranks * pp)
     verify = 1.0 + structure.draft_tokens
     degrees = Degrees(tp, pp, dp, ep, tp * dp, dcp + zero)
     context = np.asarray(points.decode_context, dtype=float) + zero

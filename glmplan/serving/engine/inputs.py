@@ -38,6 +38,8 @@ class ServingInputs:
         90 % interval of the pool relative to its prediction, [-]
     ranks : int, optional
         Data-parallel ranks of one server: the replicas of `settings` are the ranks of all servers, [-]
+    step_of_few : callable, optional
+        Takes how many ranks of a server have requests and returns such a `step_seconds` of one of these.
     basis : str, optional
         What the prediction rests on, in words.
     """
@@ -54,4 +56,5 @@ class ServingInputs:
     pool_low: float = 1.0
     pool_high: float = 1.0
     ranks: int = 1
+    step_of_few: Callable[[float], Callable[..., np.ndarray]] | None = None
     basis: str = ""

@@ -58,6 +58,29 @@ def test_work_of_the_front_end_stands_in_rows_of_its_own():
     assert np.count_nonzero(found[1]) == 2
 
 
+@pytest.mark.parametrize("busy", [1.0, 2.0, 3.0])
+def test_a_dense_model_on_some_data_parallel_ranks_works_as_alone_on_one(busy):
+    """Without experts nothing is shared between ranks: what others have or do not have makes no difference."""
+    columns = [np.array([one]) for one in (busy, 2000.0, busy * 512.0, 256.0)]
+    some = step_work(structure(), layout=Layout(dp=4), points=StepPoints(*columns, busy_ranks=busy))
+    one = [np.array([one]) for one in (1.0, 2000.0, 512.0, 256.0)]
+    alone = step_work(structure(), layout=Layout(), points=StepPoints(*one))
+    for slot in SLOTS:
+        assert some[slot][0] == pytest.approx(alone[slot][0]), slot
+
+
+def test_experts_see_a_prompt_once_however_many_ranks_are_idle():
+    """The rank that took a prompt attends to it alone; all ranks hold experts for it."""
+    what = structure("deepseek-v3", "fp8")
+    prompt = [np.array([one]) for one in (0.0, 0.0, 4096.0, 2048.0)]
+    layout = Layout(tp=1, dp=8, ep=8)
+    idle, spread = (
+        step_work(what, layout=layout, points=StepPoints(*prompt, busy_ranks=busy)) for busy in (1.0, np.inf)
+    )
+    assert idle["prefill_attention"][0] > 4.0 * spread["prefill_attention"][0]
+    assert idle["expert_flop"][0] == spread["expert_flop"][0]
+
+
 def test_an_empty_step_costs_no_kernels():
     work = step_work(structure(), layout=Layout(), points=StepPoints(*(np.zeros(1) for _ in range(4))))
     for slot in ("gemm_bytes", "gemm_flop", "cache", "prefill_attention", "collective"):
