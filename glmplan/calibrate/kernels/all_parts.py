@@ -30,6 +30,7 @@ _SLOWEST_GEMM_FLOOR = 40e-6  # s; no part needs so long to start a product
 _NO_FORM = 0.4  # median error above which a fit would mislead
 _HOST_RATIO = 1.7  # a decode block that starts so much later than another engine's was launched kernel by kernel
 _SMALL = 2e8  # B; a cache of keys and values that may lie in the cache of the part
+_NO_PRIOR = "hyper-"  # what an engine fuses around a block is its own and depends on the part: nothing is carried
 
 
 @dataclass(slots=True)
@@ -270,7 +271,7 @@ def calibrate_kernels(
         found.parts[name] = ordered + _fit_collectives(root, folder, part)
     if not parts:
         groups: dict[tuple[str, str], list[_Measured]] = defaultdict(list)
-        for member in everything:
+        for member in (one for one in everything if not one.fit.kernel.startswith(_NO_PRIOR)):
             groups[member.fit.kernel, member.fit.precision].append(member)
         for (kernel, precision), members in sorted(groups.items()):
             progress(f"prior of {kernel}, {precision}")

@@ -62,6 +62,9 @@ CLASSES: dict[str, tuple[str, ...]] = {
     "kda-prefill": ("floor", "bandwidth", "flop", "tiles_half", "streams_half", "sharpness"),
     "convolution-decode": ("floor", "bandwidth", "cache_gain", "cache_bytes"),
     "convolution-prefill": ("floor", "bandwidth", "streams_half", "cache_gain", "cache_bytes"),
+    "hyper-read": ("floor", "bandwidth", "cache_gain", "cache_bytes"),
+    "hyper-write": ("floor", "bandwidth", "cache_gain", "cache_bytes"),
+    "hyper-both": ("floor", "bandwidth", "cache_gain", "cache_bytes"),
     "expert-dispatch": ("floor", "bandwidth", "sharpness"),
     "expert-combine": ("floor", "bandwidth", "sharpness"),
 }

@@ -1,7 +1,8 @@
-"""Tables of recurrences with a state, and of the exchange of tokens between expert-parallel ranks.
+"""Tables of recurrences with a state, of residual streams, and of the exchange of tokens between expert-parallel ranks.
 
 The gated delta rule (Qwen3.5, Qwen3-Next) and Kimi Delta Attention (Kimi-K3, GLM-5.3-Flash), which forgets by a gate
-for each channel of the keys instead of one for each head.
+for each channel of the keys instead of one for each head. Manifold-constrained hyper-connections (DeepSeek-V4,
+GLM-5.3-Flash): what reads and writes several residual streams around a block.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from glmplan.calibrate.kernels.tables import FORMATS, Campaign, grouped, part_na
 from glmplan.physics.kernels.state_counts import (
     convolution_work,
     exchange_work,
+    mixing_work,
     recurrent_decode_work,
     recurrent_prefill_work,
 )
@@ -22,11 +24,14 @@ from glmplan.physics.kernels.utilisation import KernelWork
 
 __all__ = ["state_campaigns"]
 
-_LEAST_DELTA, _LEAST_KIMI, _LEAST_EXCHANGE = 60, 30, 24
+_LEAST_DELTA, _LEAST_KIMI, _LEAST_MIXING, _LEAST_EXCHANGE = 60, 30, 30, 24
 #: kernels of Kimi Delta Attention alone: of others (`fused_kda_decode` and its like) the table does not say whether
 #: they hold the convolution too
 _KIMI_DECODE = ("fused_recurrent_kda", "fused_recurrent_kda_packed_decode", "fused_sigmoid_gating_delta_rule_update")
 _KIMI_PREFILL = ("chunk_kda", "chunk_kda_with_fused_gate", "flashkda_fwd")
+
+#: what a table calls the three kernels of a site; `expand` and `contract` are before the first layer and after the last
+_MIXING = {"pre": "read", "post": "write", "fused_post_pre": "both"}
 
 
 def _in_bf16(part: str, named: tuple[str, str, str], work: KernelWork, seconds: np.ndarray, points: int) -> Campaign:
@@ -78,6 +83,19 @@ def _kimi_delta(root: Path, part: str) -> Iterator[Campaign]:
                 yield _in_bf16(part, (kernel, f"{engine} {version}", backend), work, t["latency"] * 1e-3, points)
 
 
+def _mixing(root: Path, part: str) -> Iterator[Campaign]:
+    for engine in ("vllm", "sglang", "trtllm"):
+        for table, version in read_tables(root, part, "mhc", engine, "mhc_module"):
+            # which kernel a site takes goes by its tokens: one table of what the engine does
+            for (name,), mask in grouped(table, "op_name"):
+                t, points = take(table, mask)
+                if name not in _MIXING or points < _LEAST_MIXING:
+                    continue
+                work = mixing_work(t["num_tokens"], streams=t["hc_mult"], hidden=t["hidden_size"], part=_MIXING[name])
+                named = (f"hyper-{_MIXING[name]}", f"{engine} {version}", f"mhc_{name}")
+                yield _in_bf16(part, named, work, t["latency"] * 1e-3 / t["num_sites"], points)
+
+
 def _exchange(root: Path, part: str) -> Iterator[Campaign]:
     for engine in ("vllm", "trtllm"):
         for table, version in read_tables(root, part, "comm", engine, "moe_a2a"):
@@ -108,7 +126,7 @@ def _exchange(root: Path, part: str) -> Iterator[Campaign]:
 
 
 def state_campaigns(root: Path, part: str) -> Iterator[Campaign]:
-    """Read the tables of kernels with a state and of the expert exchange inside one node.
+    """Read the tables of kernels with a state, of residual streams and of the expert exchange inside one node.
 
     Parameters
     ----------
@@ -124,4 +142,5 @@ def state_campaigns(root: Path, part: str) -> Iterator[Campaign]:
     """
     yield from _delta_rule(root, part)
     yield from _kimi_delta(root, part)
+    yield from _mixing(root, part)
     yield from _exchange(root, part)

@@ -1,4 +1,4 @@
-"""Work of kernels that carry a state, or tokens between ranks: delta rule, causal convolution, expert exchange.
+"""Work of kernels that carry a state, streams or tokens between ranks: delta rule, convolution, mixing, exchange.
 
 As in `glmplan.physics.kernels.counts`, the same counts are used to fit and to predict.
 """
@@ -11,7 +11,7 @@ import numpy as np
 
 from glmplan.physics.kernels.utilisation import KernelWork
 
-__all__ = ["convolution_work", "exchange_work", "recurrent_decode_work", "recurrent_prefill_work"]
+__all__ = ["convolution_work", "exchange_work", "mixing_work", "recurrent_decode_work", "recurrent_prefill_work"]
 
 Array = Any
 
@@ -120,6 +120,34 @@ def convolution_work(batch: Array, tokens: Array, *, channels: Array) -> KernelW
     values = batch * tokens * channels
     moved = 2 * _BF16 * values + 2 * 4 * _BF16 * batch * channels
     return KernelWork(8.0 * values, moved, streams=batch * channels / 1024)
+
+
+def mixing_work(tokens: Array, *, streams: Array, hidden: Array, part: str) -> KernelWork:
+    """Return the work of one site of manifold-constrained hyper-connections: before a block, after it, or both in one.
+
+    Parameters
+    ----------
+    tokens : float or array
+        Tokens, [-]
+    streams, hidden : float or array
+        Residual streams, and values of each, [-]
+    part : str
+        ``read``: all streams are read and one state is written; ``write``: the state and all streams are read, and all
+        streams written; ``both``: the write of one block with the read for the next.
+
+    Returns
+    -------
+    KernelWork
+        Bytes alone: for four streams the mix computes 20 FLOP for each byte that it moves. Its weights, a fraction of a
+        microsecond, and the rounds that make the mix doubly stochastic are in the kernel's floor.
+
+    Examples
+    --------
+    >>> [float(mixing_work(1.0, streams=4, hidden=4096, part=part).bytes) for part in ("read", "write", "both")]
+    [40960.0, 73728.0, 106496.0]
+    """
+    states = {"read": streams + 1, "write": 2 * streams + 1, "both": 3 * streams + 1}[part]
+    return KernelWork(flop=0.0 * tokens, bytes=_BF16 * tokens * hidden * states)
 
 
 def exchange_work(tokens: Array, *, ranks: Array, hidden: Array, top_k: Array, value_bytes: float) -> KernelWork:

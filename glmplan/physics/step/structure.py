@@ -14,7 +14,7 @@ from glmplan.physics.blocks.kinds import mixer_of, routed_of, streams_of
 from glmplan.physics.blocks.stack import vocabulary_tensors
 from glmplan.physics.blocks.storage import Segment, segments, tensor_format
 from glmplan.physics.blocks.tensor import Tensor
-from glmplan.physics.kernels.fits import find_kernel_fit
+from glmplan.physics.kernels.fits import KernelFit, find_kernel_fit
 from glmplan.physics.kernels.utilisation import CollectiveParams, KernelParams
 from glmplan.physics.network.groups import LayoutLinks, LinksByPoint
 
@@ -128,6 +128,10 @@ class Layers:
         Products of routed experts, whose they are, and how often each runs, [-]
     mixers : tuple of (LayerKind, int)
         A layer with each kind of mixer, and how many have it, [-]
+    unmixed : tuple of tuple of (Product, int)
+        `dense` without the products that mix residual streams.
+    mixing : tuple of (int, int)
+        Residual streams of layers whose mix has kernels of its own in some engines, and how many layers, [-]
     count, moe, state, streams : float
         Layers, those with experts, latent, sparse and recurrent ones, residual streams of all, [-]
     tensor_reduces, expert_reduces : float
@@ -143,6 +147,8 @@ class Layers:
     streams: float
     tensor_reduces: float
     expert_reduces: float
+    unmixed: tuple[tuple[tuple[Product, int], ...], ...] = ()
+    mixing: tuple[tuple[int, int], ...] = ()
 
     @classmethod
     def of(cls, parts: tuple[tuple[Segment, tuple[Product, ...]], ...]) -> Layers:
@@ -171,6 +177,10 @@ class Layers:
             _, before = mixers.get(part.kind.mixer, (part.kind, 0))
             mixers[part.kind.mixer] = (part.kind, before + part.count)
         kinds = [(part.kind, part.count, routed_of(part.kind) is not None) for part, _ in parts]
+        mixing: dict[int, int] = {}
+        for kind, count, _ in kinds:
+            if kind.streams is not None and kind.streams.form == "manifold":
+                mixing[kind.streams.streams] = mixing.get(kind.streams.streams, 0) + count
         return cls(
             dense=_in_groups(dense),
             routed=tuple((*one, count) for one, count in routed.items()),
@@ -184,6 +194,8 @@ class Layers:
                 count * ((kind.mixer is not None) + bool(kind.ffn and not experts)) for kind, count, experts in kinds
             )),
             expert_reduces=float(sum(count for _, count, experts in kinds if experts)),
+            unmixed=_in_groups({one: n for one, n in dense.items() if one.tensor.tensor_class != "streams"}),
+            mixing=tuple(mixing.items()),
         )  # fmt: skip
 
 
@@ -416,6 +428,17 @@ class StepWork:
         form = "fp8" if self.kv_bytes <= 1.1 else "bf16"
         return self.kernel(kernel, KernelRule(form, 2.0, "bf16", self.engine, self.attention.backend))
 
+    def mixing_kernels(self) -> tuple[tuple[str, KernelParams], ...]:
+        """Kernels that read and write residual streams around a block, where this engine's were measured on this part.
+
+        Returns
+        -------
+        tuple of (str, KernelParams)
+            Part of the work, as `glmplan.physics.kernels.state_counts.mixing_work` names it, and its fit; empty where
+            nobody measured them: then the products of the mix are counted, and a pass over every stream.
+        """
+        return _mixing(self.part.same_chip or self.part.name, self.engine, self.release)
+
     def collective(self) -> CollectiveParams:
         """Fitted parameters of all-reduces on this part, or a rule of thumb."""
         engine = collective_engine(self.engine, self.part.family)
@@ -443,6 +466,24 @@ def _kernel(part: str, family: str, kernel: str, rule: KernelRule, release: tupl
         if found is not None and isinstance(found.params, KernelParams) and found.median < _POOR_FIT:
             return found.params
     return _UNKNOWN_KERNEL
+
+
+@lru_cache(maxsize=256)
+def _mixing(part: str, engine: str, release: tuple[int, ...] | None) -> tuple[tuple[str, KernelParams], ...]:
+    def own(which: str) -> KernelFit | None:
+        found = find_kernel_fit(part, f"hyper-{which}", precision="bf16", engine=engine, release=release)
+        # another engine's mix is another kernel: in PyTorch's own it takes ten times as long
+        if found is None or found.pooled or found.engine.split()[0] != engine or found.median >= _POOR_FIT:
+            return None
+        return found
+
+    read, write, both = own("read"), own("write"), own("both")
+    if read is None or write is None:
+        return ()
+    fits = {"read": read, "write": write}
+    if both is not None and both.release == read.release:
+        fits = {"both": both}
+    return tuple((which, fit.params) for which, fit in fits.items() if isinstance(fit.params, KernelParams))
 
 
 @lru_cache(maxsize=256)

@@ -18,6 +18,7 @@ from glmplan.physics.blocks.experts import busiest_rank
 from glmplan.physics.blocks.kinds import routed_of, streams_of
 from glmplan.physics.kernels.counts import expert_work, gemm_work
 from glmplan.physics.kernels.slots import Degrees, Tokens, add_kernel
+from glmplan.physics.kernels.state_counts import mixing_work
 from glmplan.physics.kernels.utilisation import KernelWork, kernel_terms
 from glmplan.physics.points import Layout, StepPoints
 from glmplan.physics.step.attention import add_attention
@@ -25,6 +26,9 @@ from glmplan.physics.step.collectives import all_reduce_seconds, hand_over_secon
 from glmplan.physics.step.structure import Layers, Product, StepWork
 
 __all__ = ["SLOTS", "step_work"]
+
+#: blocks of a layer that read and write residual streams: its attention and its feed-forward part [-]
+_SITES = 2.0
 
 #: columns of the work table: times of kernels as measured alone [s], or counts [-]
 SLOTS: tuple[str, ...] = (
@@ -161,7 +165,8 @@ def _add_layers(
 ) -> None:
     part, hidden = structure.part, structure.model.hidden
     tokens = step.decode + step.prompt
-    _add_products(total, structure, layers.dense, tokens, degrees)
+    mixed = structure.mixing_kernels() if layers.mixing else ()
+    _add_products(total, structure, layers.unmixed if mixed else layers.dense, tokens, degrees)
     for product, experts, count in layers.routed:
         _add_experts(total, structure, (product, experts, count), step.everywhere, degrees)
     nothing = np.zeros(1)
@@ -174,8 +179,17 @@ def _add_layers(
     total["layer"] += layers.count
     total["moe_layer"] += layers.moe
     total["state_layer"] += layers.state
-    # a pass over the hidden states is one over all residual streams
-    total["activation"] += tokens * hidden * 2.0 * layers.streams / part.bandwidth
+    # a pass over the hidden states is one over all residual streams, but where kernels of their own pass over these
+    passes = layers.streams
+    for streams, count in layers.mixing if mixed else ():
+        passes -= float((streams - 1) * count)
+        for which, params in mixed:
+            work = mixing_work(tokens, streams=streams, hidden=hidden, part=which)
+            add_kernel(
+                total, work, params, peak_flop=part.rate("bf16"), bandwidth=part.bandwidth,
+                slots=("gemm_fixed", "gemm_bytes", "gemm_flop"), active=_SITES * count * np.minimum(tokens, 1.0),
+            )  # fmt: skip
+    total["activation"] += tokens * hidden * 2.0 * passes / part.bandwidth
     if not structure.counts_links:
         return
     _add_reduces(total, structure, "tensor", tokens, degrees.tp, layers.tensor_reduces)

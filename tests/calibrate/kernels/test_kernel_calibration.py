@@ -22,7 +22,7 @@ from glmplan.errors import SpecError
 from glmplan.facts.folders import data_folder
 from glmplan.physics.kernels.counts import attention_decode_work, gemm_work
 from glmplan.physics.kernels.fits import find_kernel_fit, kernel_fits
-from glmplan.physics.kernels.state_counts import recurrent_decode_work
+from glmplan.physics.kernels.state_counts import mixing_work, recurrent_decode_work
 from glmplan.physics.kernels.utilisation import CollectiveParams, KernelParams, collective_seconds, kernel_seconds
 
 PLANTED = KernelParams(floor=5e-6, bandwidth=0.8, flop=0.6, rows_half=20.0, tiles_half=15.0, sharpness=3.0)
@@ -143,6 +143,57 @@ def test_kimi_delta_attention_has_fits_of_its_own_and_priors_elsewhere(kernel):
             assert not own.pooled and own.engine.startswith(engine) and own.median < 0.15
     assert find_kernel_fit("a100-80gb-sxm", kernel, precision="bf16", engine="vllm", family="8").pooled
     assert not find_kernel_fit("h200-sxm", kernel, precision="bf16", engine="trtllm").pooled
+
+
+def write_mixing(root: Path, planted: dict[str, KernelParams]) -> None:
+    """A table of residual streams as it comes: the times of both sites of a layer, other kernels among them."""
+    parts = {"pre": "read", "post": "write", "fused_post_pre": "both"}
+    tokens = np.repeat(2.0 ** np.arange(18), 2)
+    hidden = np.tile([4096.0, 7168.0], 18)
+    columns: dict[str, list[object]] = {name: [] for name in ("op_name", "num_tokens", "hidden_size", "latency")}
+    for name in (*parts, "expand"):
+        work = mixing_work(tokens, streams=4, hidden=hidden, part=parts.get(name, "read"))
+        params = planted.get(name, PLANTED)
+        once = kernel_seconds(params.from_cache(work, work.bytes), **PEAKS, params=params)
+        columns["op_name"] += [name] * len(tokens)
+        columns["num_tokens"] += tokens.astype(int).tolist()
+        columns["hidden_size"] += hidden.astype(int).tolist()
+        columns["latency"] += (2e3 * once).tolist()
+    same = {name: [value] * len(columns["op_name"]) for name, value in (("hc_mult", 4), ("num_sites", 2))}
+    folder = root / "h200_sxm" / "mhc" / "vllm" / "0.31.0"
+    folder.mkdir(parents=True)
+    pq.write_table(pa.table({**columns, **same}), folder / "mhc_module_perf.parquet")
+
+
+def test_kernels_of_residual_streams_come_back_for_one_site_and_are_carried_to_no_other_part(tmp_path):
+    planted = {
+        "pre": KernelParams(floor=9e-6, bandwidth=0.4, flop=1.0, cache_gain=1.3, cache_bytes=5e7),
+        "post": KernelParams(floor=3e-6, bandwidth=0.88, flop=1.0, cache_gain=1.3, cache_bytes=5e7),
+        "fused_post_pre": KernelParams(floor=1e-5, bandwidth=0.55, flop=1.0, cache_gain=1.3, cache_bytes=5e7),
+    }
+    write_mixing(tmp_path, planted)
+    found = {one.kernel: one for one in campaigns(tmp_path, "h200_sxm")}
+    assert set(found) == {"hyper-read", "hyper-write", "hyper-both"}
+    for name, kernel in zip(planted, ("hyper-read", "hyper-write", "hyper-both"), strict=True):
+        rows = rows_of(found[kernel], slice(None), **PEAKS)
+        fitted = fit_rows(kernel, "bf16", rows)
+        assert np.abs(errors(fitted, rows)).max() < 0.02
+        assert fitted.floor == pytest.approx(planted[name].floor, rel=0.05)
+        assert fitted.bandwidth == pytest.approx(planted[name].bandwidth, rel=0.05)
+    write_gemm(tmp_path, "1", 448)
+    both = calibrate_kernels(root=tmp_path)
+    assert {one.kernel for one in both.parts["h200-sxm"]} == {"gemm", *found}
+    assert {one.kernel for one in both.priors} == {"gemm"}
+
+
+def test_every_kernel_of_residual_streams_that_ships_stays_below_the_bandwidth_of_its_part():
+    parts = ("b200-sxm", "b300-sxm", "gb200", "gb300", "h100-sxm", "h200-sxm", "l40s", "rtx-pro-6000-server")
+    shipped = [fit for part in parts for fit in kernel_fits(part) if fit.kernel.startswith("hyper-")]
+    assert len(shipped) > 70
+    # no share above what any stream reaches, none that says nothing
+    assert all(0.05 < fit.params.bandwidth < 0.95 and fit.median < 0.2 for fit in shipped)
+    assert float(np.median([fit.median for fit in shipped])) < 0.06
+    assert not [fit for fit in kernel_fits("priors") if fit.kernel.startswith("hyper-")]
 
 
 def test_a_table_that_timed_the_host_is_left_out_with_the_reason(tmp_path):

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from glmplan.facts.catalogue.accelerators import load_accelerator
 from glmplan.facts.catalogue.hosts import load_host
 from glmplan.facts.catalogue.models import load_model
 from glmplan.physics.blocks.storage import uniform_checkpoint
@@ -261,3 +262,42 @@ def test_ranks_that_divide_a_context_attend_for_all_their_heads():
     assert cache(8.0) < cache(1.0)
     # eight heads of eight ranks, or 64 heads over an eighth of the keys: a tensor core's rows are better filled
     assert cache(8.0) > cache(1.0) / 8.0
+
+
+def streams_of_a_layer(name: str, tokens: float, *, engine: str, release: tuple[int, ...] | None = None):
+    """What the streams of a layer of DeepSeek-V4-Flash take by their kernels alone, and the passes of other kernels."""
+    sheet = load_accelerator(name)
+    part = Part(name, sheet.need("memory_bandwidth"), sheet.peak, family=sheet.compute_capability.split(".")[0])
+    mixed = replace(structure("deepseek-v4-flash"), part=part, engine=engine, release=release)
+    layers = {key: kind.model_copy(update={"streams": None}) for key, kind in mixed.model.layers.items()}
+    plain = replace(mixed, model=mixed.model.model_copy(update={"layers": layers}))
+    points = StepPoints(*(np.array([value]) for value in (0.0, 0.0, tokens, tokens)))
+    found, without = (step_work(one, layout=Layout(), points=points) for one in (mixed, plain))
+    more = sum(found[slot][0] - without[slot][0] for slot in ("gemm_fixed", "gemm_bytes", "gemm_flop"))
+    return more / len(mixed.model.layer_names), found["activation"][0] / without["activation"][0]
+
+
+# mhc_module of aisimulate 0.13.0.dev202610270000000085: both sites of a layer of width 4096, reading and writing [s]
+@pytest.mark.parametrize(("name", "engine", "release", "tokens", "measured"), [
+    ("b200-sxm", "sglang", (0, 5, 14), 1.0, 18.9e-6 + 8.4e-6),
+    ("b200-sxm", "sglang", (0, 5, 14), 4096.0, 119.4e-6 + 97.2e-6),
+    ("h200-sxm", "vllm", (0, 25), 1.0, 17.7e-6 + 6.1e-6),
+    ("h200-sxm", "vllm", (0, 25), 4096.0, 172.3e-6 + 150.6e-6),
+    # written and read for the next block by one kernel
+    ("h200-sxm", "vllm", (0, 31), 1.0, 17.1e-6),
+    ("h200-sxm", "vllm", (0, 31), 4096.0, 330.1e-6),
+    # PyTorch's own operators: no kernel for this silicon
+    ("rtx-pro-6000-server", "sglang", (0, 5, 14), 4096.0, 3411.5e-6 + 412.3e-6),
+])  # fmt: skip
+def test_residual_streams_take_what_their_kernels_were_measured_to_take(name, engine, release, tokens, measured):
+    found, passes = streams_of_a_layer(name, tokens, engine=engine, release=release)
+    assert found == pytest.approx(measured, rel=0.2)
+    # the kernels pass over the streams; what else a layer does passes over one
+    assert passes == pytest.approx(1.0)
+
+
+def test_an_engine_whose_mix_nobody_measured_on_the_part_multiplies_and_passes_over_every_stream():
+    found, passes = streams_of_a_layer("rtx-pro-6000-server", 1.0, engine="vllm")
+    # two products with 24 rows, far from the 41 us that PyTorch's operators take with SGLang
+    assert 2 * 2e-6 < found < 2 * 8e-6
+    assert passes == pytest.approx(4.0)
