@@ -371,6 +371,11 @@ class MemoryRule:
     indexer: tuple[IndexerTrial, ...] = ()
     split: tuple[PoolSplit, ...] = ()
 
+    @property
+    def prints_pool(self) -> bool:
+        """Whether the engine measures a pool and prints its tokens; others make the slots that they are told."""
+        return self.pool != "rest"
+
     def profiling_of(
         self, version: str | None, *, dense: bool, model: str = "", quantised: bool = True
     ) -> ProfilingRun | None:
