@@ -129,7 +129,7 @@ def answer_of(asked: Asked, traffic: Traffic | None = None) -> FitAnswer:
         **common,  # type: ignore[arg-type]
         deployment=deployment,
         launch_context=told,
-        printed=best.printed(told),
+        printed=best.printed(told) if best.memory.settings.rule.prints_pool else (),
         users=rows,
         user_rate=first.alone,
         total_rate=many.total_rate.value,

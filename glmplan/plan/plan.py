@@ -340,7 +340,7 @@ class AnswerRecord:
         Why the cache has its format: asked for, said by the checkpoint, the engine's default, the only one that fits.
     printed : tuple of float
         Tokens that the engine prints as the size of its cache, of one data-parallel rank, with the 90 % interval; empty
-        when there is nothing to start, [token]
+        when there is nothing to start or the engine measures no pool, [token]
     context, context_low : int
         Longest request alone, mean and low end, the model's limit applied, [token]
     launch_context : int

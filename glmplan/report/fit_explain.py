@@ -112,7 +112,8 @@ def _cache(asked: Asked, holding: Holding) -> str:
     text = f"3. cache ({holding.terms.kv}): {per_token:,.0f} B for each token on a rank of stage {holding.stage}"
     text += f" ({layers:.0f} layers)" if per_token else ""
     for window, held in stage.windows:
-        text += f", and {float(held[holding.point]):,.0f} B for each token of a window of {window:,}"
+        size, tokens = float(held[holding.point]), float(window[holding.point])
+        text += f", and {size:,.0f} B for each token of a window of {tokens:,.0f}"
     text += f", and {state / 2**20:,.1f} MiB for each sequence" if state else ""
     need = float(stage.request_bytes(float(asked.full_request))[holding.point])
     return _wrap(text + f"; one request of {asked.full_request:,} tokens: {need / GIB:.2f} GiB")

@@ -333,7 +333,7 @@ def _stages(holding: Holding) -> list[Stage]:
                 pool_low=max(float((terms.pool + LOW * terms.deviation(LOW))[point]), 0.0),
                 per_token=float(stage.per_token[point]),
                 state=float(stage.state[point]),
-                windows=tuple((float(window), float(held[point])) for window, held in stage.windows),
+                windows=tuple((float(window[point]), float(held[point])) for window, held in stage.windows),
             )
         )
     return found

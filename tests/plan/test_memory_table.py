@@ -95,3 +95,10 @@ def test_programs_see_no_more_memory_than_a_part_has(name):
     part = load_accelerator(name)
     if part.memory is not None and part.memory_usable is not None:
         assert part.memory_usable <= part.memory
+
+
+@pytest.mark.parametrize(("engine", "prints"), [("vllm", True), ("sglang", True), ("llama.cpp", False)])
+def test_only_an_engine_that_measures_its_pool_is_said_to_print_it(engine, prints):
+    # llama-server makes the slots of -c and --parallel and prints those
+    answer = glmplan.fit("gpt-oss-20b", on="1xrtx-4090", engine=engine, users=(1,))
+    assert bool(answer.printed) is prints

@@ -29,6 +29,7 @@ __all__ = [
     "Paging",
     "PoolSplit",
     "ProfilingRun",
+    "StepBuffer",
     "Workspace",
     "load_memory_rule",
     "memory_engines",
@@ -259,6 +260,38 @@ class Workspace:
 
 
 @dataclass(frozen=True, slots=True)
+class StepBuffer:
+    """The buffer that some versions of an engine reserve for a step, and what they keep of windows and states.
+
+    Attributes
+    ----------
+    value : float
+        Bytes of a value of activations and logits, [B]
+    mask : float
+        Bytes for each token of the step and token of the longest request, the mask of attention, [B]
+    all_logits : bool
+        Whether it holds logits of each token of the step; otherwise of the requests and of what is drafted for them.
+    window_multiple : float
+        A layer with a window keeps the window and a whole step for each request, in multiples of this, [token]
+    draft_states : bool
+        Whether a recurrent layer keeps a state of each drafted token besides.
+    source : str
+        Where it is from.
+    since, until : str or None
+        Versions that it holds for.
+    """
+
+    value: float
+    mask: float
+    all_logits: bool
+    window_multiple: float
+    draft_states: bool
+    source: str
+    since: str | None = None
+    until: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class MemoryRule:
     """The memory rule of one engine.
 
@@ -280,9 +313,8 @@ class MemoryRule:
         not, or no source says, [-]
     free_target : float
         Margin that ``rest`` leaves, [B]
-    step_logits : float
-        Bytes of a value where the buffer of a step holds states and logits for each of its tokens; 0 where logits are
-        held for the requests that are sampled, [B]
+    step : tuple of StepBuffer
+        The buffer of a step by version, oldest first; empty for engines with a trial run or a share left free.
     captures_graphs : bool
         Whether steps are captured as graphs that hold memory of their own.
     graphs_before_pool : bool
@@ -328,7 +360,7 @@ class MemoryRule:
     defaults_of: str | None = None
     largest_fraction: float = 0.0
     free_target: float = 0.0
-    step_logits: float = 0.0
+    step: tuple[StepBuffer, ...] = ()
     captures_graphs: bool = False
     graphs_before_pool: bool = False
     host_experts: bool = False
@@ -338,6 +370,11 @@ class MemoryRule:
     workspaces: tuple[Workspace, ...] = ()
     indexer: tuple[IndexerTrial, ...] = ()
     split: tuple[PoolSplit, ...] = ()
+
+    @property
+    def prints_pool(self) -> bool:
+        """Whether the engine measures a pool and prints its tokens; others make the slots that they are told."""
+        return self.pool != "rest"
 
     def profiling_of(
         self, version: str | None, *, dense: bool, model: str = "", quantised: bool = True
@@ -446,6 +483,28 @@ class MemoryRule:
         found = [one for one in self.split if _in_versions(one, version)]
         return found[-1] if found else None
 
+    def step_of(self, version: str | None) -> StepBuffer | None:
+        """What a version reserves for a step.
+
+        Parameters
+        ----------
+        version : str or None
+            Version of the engine; None means the newest.
+
+        Returns
+        -------
+        StepBuffer or None
+            The last entry that holds; None for engines that reserve no such buffer.
+
+        Examples
+        --------
+        >>> rule = load_memory_rule("llama.cpp")
+        >>> [rule.step_of(one).mask for one in ("b9193", None)]
+        [6, 2]
+        """
+        found = [one for one in self.step if _in_versions(one, version)]
+        return found[-1] if found else None
+
     def workspace_of(
         self, form: str, *, version: str | None, silicon: str | None, backend: str | None
     ) -> Workspace | None:
@@ -521,7 +580,9 @@ class MemoryRule:
         return float(found)
 
 
-def _in_versions(entry: ProfilingRun | Paging | Workspace | IndexerTrial | PoolSplit, version: str | None) -> bool:
+def _in_versions(
+    entry: ProfilingRun | Paging | Workspace | IndexerTrial | PoolSplit | StepBuffer, version: str | None
+) -> bool:
     """Whether an entry holds for a version; the newest is after every bound."""
     from glmplan.facts.schema.engine import version_key
 
@@ -595,6 +656,7 @@ def load_memory_rule(engine: str) -> MemoryRule:
         PoolSplit(**one | {"models": tuple(one["models"]), "shared": tuple(one.get("shared", ()))})
         for one in content.get("split", ())
     )
+    content["step"] = tuple(StepBuffer(**one) for one in content.get("step", ()))
     content["paging"] = tuple(Paging(**one) for one in content.get("paging", ()))
     content["workspaces"] = tuple(Workspace(**one) for one in content.get("workspaces", ()))
     if "free_target" in content:

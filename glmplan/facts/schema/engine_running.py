@@ -62,7 +62,8 @@ class CacheLayout(Frozen):
     the packed form has room for whether a model has them or not. `index_keys`: the keys of the sparse
     indexer are cached. `dense_drops_indexer`: attending densely for want of kernels leaves the indexer out: its
     weights, its keys and the packed form of the latent. `united_pages`: in models with recurrent layers, blocks of
-    attention grow until their page is as large as a recurrent state.
+    attention grow until their page is as large as a recurrent state. `convolution`: bytes of a value of the windows of
+    convolutions, which a recurrent state keeps besides.
     """
 
     packed_latent: bool
@@ -70,6 +71,7 @@ class CacheLayout(Frozen):
     index_keys: bool
     dense_drops_indexer: bool = False
     united_pages: bool = False
+    convolution: float = 2.0
     source: str
 
     def without_indexer(self) -> CacheLayout:

@@ -135,7 +135,7 @@ class RecurrentMixer:
 
     def cache(self, kv: str, layout: CacheLayout) -> LayerCache:
         """No tokens; the state, which heads split."""
-        return LayerCache(state=self.state_bytes(), units=self.block.value_heads)
+        return LayerCache(state=self.state_bytes(conv=layout.convolution), units=self.block.value_heads)
 
     def state_bytes(self, *, state: float = 4.0, conv: float = 2.0) -> float:
         """State and window of the convolution."""

@@ -10,6 +10,7 @@ from glmplan.physics.blocks.kinds import feed_forwards_of, lookup_of, mixer_of, 
 from glmplan.physics.blocks.tensor import Tensor
 
 __all__ = [
+    "JOINED_STATES",
     "ParameterCount",
     "draft_once_tensors",
     "layer_tensors",
@@ -107,6 +108,8 @@ def vocabulary_tensors(model: ModelSpec) -> tuple[Tensor, ...]:
     return tuple(found)
 
 
+#: states of the model that an EAGLE-3 head reads, one after the other [-]
+JOINED_STATES = 3
 #: projections of an attention that read the state of the layer
 _READ_STATE = (".q_a_proj", ".kv_a_proj_with_mqa", ".q_proj", ".k_proj", ".v_proj")
 
@@ -131,7 +134,7 @@ def mtp_tensors(model: ModelSpec) -> tuple[Tensor, ...]:
     if model.draft_head is not None:
         found = layer_tensors(model.layers[model.draft_head.layer], hidden)
         wide = (replace(one, columns=2 * hidden) if one.name.endswith(_READ_STATE) else one for one in found)
-        return (*wide, Tensor("fc", "mtp_projection", hidden, 3 * hidden, shard="replicated"))
+        return (*wide, Tensor("fc", "mtp_projection", hidden, JOINED_STATES * hidden, shard="replicated"))
     if model.mtp is None:
         return ()
     if model.mtp.block is not None:

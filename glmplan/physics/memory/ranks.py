@@ -51,8 +51,8 @@ class StageMemory:
         Weights of this rank that stay in host memory, [B]
     per_token : array
         Cache that grows with every token, [B]
-    windows : tuple of (int, array)
-        Sliding windows [token] and their bytes for each token, [B]
+    windows : tuple of (array, array)
+        Tokens that layers with a window keep of a request [token] and their bytes for each of them, [B]
     state : array
         Cache for each sequence, whatever its length, [B]
     activation : array
@@ -67,7 +67,7 @@ class StageMemory:
     weights: dict[str, np.ndarray]
     host: np.ndarray
     per_token: np.ndarray
-    windows: tuple[tuple[int, np.ndarray], ...]
+    windows: tuple[tuple[np.ndarray, np.ndarray], ...]
     state: np.ndarray
     activation: np.ndarray
     kinds: tuple[CachedLayers, ...] = ()
@@ -396,9 +396,21 @@ def _stage(
     requests = settings.requests(memory, degrees.tp) + zero
     step = TrialStep(settings.budget(memory) + zero, requests, last, "mtp" in weights, kept, index == 0)
     activation = stage_peak(model, activation, settings, step, run=trial, tp=degrees.tp)
-    ordered = tuple(sorted(windows.items()))
+    ordered = tuple((_kept_tokens(one, settings, memory) + zero, held) for one, held in sorted(windows.items()))
+    buffer = settings.rule.step_of(settings.version)
+    if buffer is not None and buffer.draft_states:
+        state = state * (1.0 + settings.drafted("mtp" in weights))
     kinds = _kinds(parts, counts, degrees, kv, settings) if ordered or state.any() else ()
     return StageMemory(index, exists, counts.sum(axis=1), weights, host, per_token, ordered, state, activation, kinds)
+
+
+def _kept_tokens(window: int, settings: MemorySettings, memory: float | None) -> np.ndarray:
+    """Tokens that a layer with a window keeps of a long request: where slots are made at start, a step more."""
+    buffer = settings.rule.step_of(settings.version)
+    if buffer is None:
+        return np.asarray(float(window))
+    multiple = buffer.window_multiple
+    return np.ceil((window + settings.budget(memory)) / multiple) * multiple
 
 
 def _kinds(

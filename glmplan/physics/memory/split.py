@@ -68,7 +68,7 @@ def split_pool(
     full = np.where(token > 0, cache / np.where(token > 0, token, 1.0), np.inf)
     if windows < 1.0:
         for window, _ in stage.windows:
-            limit = np.minimum(limit, windows * full / np.minimum(context, float(window)))
+            limit = np.minimum(limit, windows * full / np.minimum(context, window))
     return full, limit
 
 

@@ -172,12 +172,6 @@ def test_metal_lets_programs_wire_three_quarters_of_the_memory_of_an_m3_ultra() 
         assert kv_pool(memory, seen).bytes[0] < 384 * GIB - memory.weights[0]
 
 
-def test_the_compute_buffer_of_llama_cpp_holds_states_and_logits_of_every_token_of_a_step() -> None:
-    # "CUDA0 compute buffer size = 258.50 MiB" for Llama-3-8B at --ubatch-size 512
-    memory = held("llama-3.1-8b", "bf16", settings={"engine": "llama.cpp"})
-    assert memory.stages[0].activation[0] / MIB == pytest.approx(258.5)
-
-
 def test_sglang_leaves_more_for_a_vision_tower_and_for_attention_in_replicas() -> None:
     rule = load_memory_rule("sglang").fraction_rule
     assert rule is not None
