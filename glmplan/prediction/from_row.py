@@ -331,8 +331,6 @@ def _load(
     run: Run, deployment: Deployment, assumed: list[str], campaign: CampaignSettings, *, replicas: int = 1
 ) -> Load:
     packing = _packing(deployment, campaign)
-    if run.campaign is not None:
-        packing = replace(packing, divided=False)  # as the shipped fit has read them, see below
     phase = run.phase if run.phase in ("decode", "prefill") else "serving"
     low, high = campaign.lengths or run.length_range
     limit = run.running_limit or packing.places * deployment.dp
@@ -371,7 +369,7 @@ def _load(
         # a table says that it ran: where two requests do not seem to fit, the estimate of the pool is what is wrong
         if memory is not None and memory.pool_tokens > 2.0 * (inputs + outputs):
             pool = memory.pool_tokens - (inputs if one_prompt else 0.0)
-    load = user_load(
+    return user_load(
         packing,
         ranks=deployment.dp,
         tokens_per_step=deployment.tokens_per_step,
@@ -402,8 +400,6 @@ def _load(
         shared_prompt=one_prompt,
         replicas=replicas,
     )
-    # the shipped fit has read rows of campaigns as if all data-parallel ranks were one engine
-    return load if run.campaign is None else replace(load, ranks=1)
 
 
 def _packing(deployment: Deployment, campaign: CampaignSettings) -> EngineDefaults:
