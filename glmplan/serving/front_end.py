@@ -60,7 +60,7 @@ def aside(front_end: float, traffic: Traffic, counted: int) -> float:
     return (front_end - travel(front_end, traffic)) * max(counted / (traffic.users or 1) - 1.0, 0.0)
 
 
-def lateness(first: FirstTokens, replicas: int, traffic: Traffic, records: dict[str, np.ndarray]) -> np.ndarray:
+def lateness(first: FirstTokens, replicas: int, traffic: Traffic, records: dict[str, np.ndarray]) -> np.ndarray | float:
     """What first tokens come later by than their steps say, as a prediction has it for so many in flight.
 
     Parameters
@@ -76,12 +76,12 @@ def lateness(first: FirstTokens, replicas: int, traffic: Traffic, records: dict[
 
     Returns
     -------
-    ndarray
-        Of each request, [s]
+    ndarray or float
+        Of each request; 0 where nothing was learnt, [s]
     """
+    if not first.scale or not len(records["first"]):
+        return 0.0
     waits = records["first"] - records["arrival"]
-    if not first.scale or not len(waits):
-        return np.zeros(len(waits))
     if traffic.kind == "closed" and not traffic.think:
         in_flight = float(traffic.users or 1)
     else:
@@ -91,14 +91,14 @@ def lateness(first: FirstTokens, replicas: int, traffic: Traffic, records: dict[
     return later
 
 
-def shifted(records: dict[str, np.ndarray], late: np.ndarray) -> dict[str, np.ndarray]:
+def shifted(records: dict[str, np.ndarray], late: np.ndarray | float) -> dict[str, np.ndarray]:
     """Records with first tokens, and so ends, as late as users see them.
 
     Parameters
     ----------
     records : dict of ndarray
         Columns of finished requests, times in [s]
-    late : ndarray
+    late : ndarray or float
         What each comes later by, [s]
 
     Returns
@@ -106,4 +106,6 @@ def shifted(records: dict[str, np.ndarray], late: np.ndarray) -> dict[str, np.nd
     dict of ndarray
         The columns, times in [s]
     """
-    return {**records, "first": records["first"] + late, "finish": records["finish"] + late} if late.any() else records
+    if not np.any(late):
+        return records
+    return {**records, "first": records["first"] + late, "finish": records["finish"] + late}

@@ -27,6 +27,7 @@ DRAWS = 20
 #: of these services, slowest first, which are followed to where they break
 _FOLLOWED = (1, 0, 3, 5, 8, 11, 14, 16, 19)
 _CLOSE = 0.01  # rates are found to this share
+_SURE = 1.02  # first step from a load that others foretell
 #: services that are counted at the answer, and how many of them may fail: 3 of 60 are 5 %
 _COUNTED, _ALLOWED = 60, 3
 #: loads about a first answer at which services are tried, [-], and how many; margins that are near enough to be fitted
@@ -259,9 +260,9 @@ class LoadSearch:
         row, column = middle.max_requests // 2 or 1, len(middle.context) // 2
         return float(self.variants[which].table.decode[row, column] / middle.decode[row, column])
 
-    def _edge(self, which: int, guess: float) -> float:
+    def _edge(self, which: int, guess: float, sure: bool = False) -> float:
         """The load at which one service breaks, between the last that is kept and the first that is not; 0 if none."""
-        step = 2.0 if guess <= 1 or not self.tried else 1.08
+        step = _SURE if sure else 2.0 if guess <= 1 or not self.tried else 1.08
         low, high = 0.0, min(max(guess, 1.0 if self._whole else 0.0), self.limit)
         high = float(round(high)) if self._whole else high
         while self._at(which, high).margin <= 0:
@@ -271,7 +272,7 @@ class LoadSearch:
             high = min(max(high * step, high + 1) if self._whole else high * step, self.limit)
             high = float(math.floor(high)) if self._whole else high
             step = min(step * step, 8.0)
-        below, step = high / 1.08, 1.2
+        below, step = (high / _SURE, _SURE**2) if sure else (high / 1.08, 1.2)
         while low == 0.0:
             below = float(math.floor(below)) if self._whole else below
             if below < (1 if self._whole else 1e-6):
@@ -332,15 +333,17 @@ class LoadSearch:
     def _followed(self, start: float) -> float:
         """The 5 % quantile of the loads at which services of different speed and arrivals break."""
         ends, guess = {}, start
-        for which in _FOLLOWED:
-            ends[which] = self._edge(which, guess)
+        for place, which in enumerate(_FOLLOWED, 1):
+            # of users, the first two tell how loads move with speed
+            ends[which] = self._edge(which, guess, self._whole and place > 2)
             if which == _FOLLOWED[0] and (ends[which] == 0.0 or ends[which] >= self.limit):
                 return ends[which]
             if which == _FOLLOWED[0]:
                 first = ends[which]
-            place = _FOLLOWED.index(which) + 1
             if place < len(_FOLLOWED):
                 guess = first * self._speed(_FOLLOWED[0]) / self._speed(_FOLLOWED[place])
+                if self._whole and place > 1:
+                    guess = first * (guess / first) ** self._power(ends)
         if min(ends.values()) <= 0 or max(ends.values()) >= self.limit:
             return ends[_FOLLOWED[0]]
         # what arrived by chance above the mean shifts the load at which this service breaks
@@ -360,6 +363,14 @@ class LoadSearch:
         while found >= 1e-6 and self._failures(found, _COUNTED, _ALLOWED) > _ALLOWED:
             found = self._next(found, -1)
         return max(found, 0.0)
+
+    def _power(self, ends: dict[int, float]) -> float:
+        """How loads at which services break go with speed, from the slowest and the fastest that were followed."""
+        slow, quick = min(ends), max(ends)
+        faster = math.log(self._speed(slow) / self._speed(quick))
+        if faster <= 0 or min(ends.values()) <= 0:
+            return 1.0
+        return min(max(math.log(ends[quick] / ends[slow]) / faster, 0.0), 3.0)
 
     def _nearest(self, which: int, load: float) -> float:
         return min((key[2] for key in self.tried if key[0] == which), key=lambda tried: abs(tried - load))

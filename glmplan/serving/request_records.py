@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Iterable
+from itertools import chain
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -124,9 +125,7 @@ class RequestRows:
         requests : iterable of Request
             Requests as an engine finishes them.
         """
-        rows = self._rows
-        for request in requests:
-            rows += _read(request)
+        self._rows.extend(chain.from_iterable(map(_read, requests)))
 
     def take(self) -> dict[str, np.ndarray]:
         """Hand the records out and begin anew.
@@ -136,7 +135,7 @@ class RequestRows:
         dict of ndarray
             Columns by name; times in [s], lengths in [token]
         """
-        columns = np.array(self._rows, dtype=float).reshape(-1, len(_NAMES)).T.copy()
+        columns = np.fromiter(self._rows, float, len(self._rows)).reshape(-1, len(_NAMES)).T.copy()
         self._rows = []
         return {
             name: column.astype(np.int64) if name in _WHOLE else column

@@ -445,6 +445,9 @@ def _fits(service: Service, chunk: Chunk, rejected: dict[str, int]) -> np.ndarra
     """Which requests can be served at all; counts the others."""
     settings, pool = service.settings, service.pool
     tokens = chunk.input_tokens + chunk.output_tokens
+    each = pool.tokens // settings.max_num_seqs if settings.admission == "slot" else pool.tokens
+    if len(tokens) and tokens.max() <= min(settings.max_model_len, each, pool.blocks * pool.block_size):
+        return np.ones(len(tokens), dtype=bool)
     long = tokens > settings.max_model_len
     slot = ~long & (tokens - 1 > pool.tokens // settings.max_num_seqs) & (settings.admission == "slot")
     big = ~long & ~slot & (-(-(tokens - 1) // pool.block_size) > pool.blocks)

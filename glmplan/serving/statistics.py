@@ -60,10 +60,12 @@ class Distribution:
             if self._count <= _KEPT:
                 return
             self._exact, values, self._values = False, np.concatenate(self._values), []
-        if self._bins is None:
-            self._bins = np.zeros(_BINS)
         where = (np.log(np.maximum(values, _FIRST * 0.99) / _FIRST) * _PER_E + 1).astype(np.int64)
-        self._bins += np.bincount(np.clip(where, 0, _BINS - 1), weights=weights, minlength=_BINS)
+        bins = np.bincount(np.clip(where, 0, _BINS - 1), weights=weights, minlength=_BINS)
+        if self._bins is None:
+            self._bins = bins.astype(float, copy=False)
+        else:
+            self._bins += bins
 
     @property
     def mean(self) -> float:
@@ -88,7 +90,7 @@ class Distribution:
         if self._bins is None:
             if len(self._values) > 1:
                 self._values = [np.concatenate(self._values)]
-            values: list[float] = np.percentile(self._values[0], percents).tolist()
+            values: list[float] = np.percentile(self._values[0], percents, overwrite_input=True).tolist()
             return values
         reached = self._bins.cumsum()
         shares = np.array(percents) / 100 * reached[-1] * (1 - 1e-12)
@@ -153,8 +155,12 @@ class Meter:
             return
         arrival, first, finish = columns["arrival"], columns["first"], columns["finish"]
         outputs = columns["output_tokens"]
-        ttft, e2e = first - arrival + late, finish - arrival + late
-        more = outputs > 1
+        ttft, e2e = first - arrival, finish - arrival
+        if isinstance(late, np.ndarray) or late:
+            ttft, e2e = ttft + late, e2e + late
+        more: np.ndarray | slice = outputs > 1
+        if more.all():
+            more = slice(None)  # looks instead of copies
         tpot = (finish - first)[more] / (outputs[more] - 1)
         queue = np.maximum(columns["started"] - arrival, 0.0)
         good = np.ones(len(ttft), dtype=bool)
@@ -165,8 +171,8 @@ class Meter:
                 good &= {"ttft": ttft, "e2e": e2e, "queue": queue}[target.metric] <= target.bound
         for name, values in (("ttft", ttft), ("tpot", tpot), ("e2e", e2e), ("queue", queue)):
             self.times[name].add(values)
-        hasty = columns["priority"] == 0
-        if not hasty.all():
+        if columns["priority"].any():
+            hasty = columns["priority"] == 0
             for name, values in (("ttft", ttft), ("e2e", e2e)):
                 self.urgent[name].add(values[hasty])
         counts = self._counts

@@ -204,7 +204,8 @@ class DecodingBatch:
         heap, running, counts, growth, now = self._heap, self._running, self._counts, self.growth, self.now
         cache, size, promises, kept = self.cache, self._size, self._promises, 0
         due = self._step + 1 << _SHIFT
-        self._settle()
+        if cache is not None and cache.evictable > self.free:  # `_settle`
+            cache.evict(cache.evictable - self.free)
         while heap and heap[0] < due:
             request = running.pop(heappop(heap) & _MASK, None)
             if request is None:
@@ -374,8 +375,9 @@ class DecodingBatch:
         if self._last_decode < self.now:
             self._count_stalls()
         self._last_decode = self.end
-        at, here, seconds, slope = self._pieces[-1]
-        self._begun = at + (here - 1) * seconds + slope * ((here - 1) * (here - 2) / 2)
+        if self._ahead:
+            at, here, seconds, slope = self._pieces[-1]
+            self._begun = at + (here - 1) * seconds + slope * ((here - 1) * (here - 2) / 2)
         for at, here, seconds, slope in self._pieces:
             segments += (at, here, seconds, slope, n, total, 0, used)
             total += here * n * growth

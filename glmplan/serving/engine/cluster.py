@@ -20,6 +20,8 @@ __all__ = ["Cluster"]
 
 Engine = SkippingEngine | SteppingEngine
 
+_NEVER = math.inf
+
 
 class Cluster:
     """All replicas of a service under one router.
@@ -152,7 +154,7 @@ class Cluster:
         """The same for one replica, which needs no clock over several."""
         engine, events, surely = self.engines[0], list[tuple[float, int, Request]](), self._surely
         coming = next(source, None)
-        due = coming.arrival if coming is not None else math.inf
+        due = coming.arrival if coming is not None else _NEVER
         end, planned = engine.now, False
         while True:
             # all that is there when the next step is formed, and then all that arrives before it ends
@@ -160,7 +162,7 @@ class Cluster:
                 if coming is not None and not (events and events[0][0] < due):
                     request, now = coming, due
                     coming = next(source, None)
-                    due = coming.arrival if coming is not None else math.inf
+                    due = coming.arrival if coming is not None else _NEVER
                 else:
                     now, _, request = heappop(events)
                 if now >= request.leaves:
@@ -170,13 +172,13 @@ class Cluster:
                         self._follow(request, now, after, events)
                         end = engine.end if planned else end
                     continue
-                if request.input + request.output > self._surely and self._accept(request, now) is None:
+                if request.input + request.output > surely and self._accept(request, now) is None:
                     self._follow(request, now, after, events)
                     continue
                 engine.submit(request, now)
-                if request.leaves < math.inf:
+                if request.leaves < _NEVER:
                     self._watch(request, events)
-                if planned and engine.end == math.inf:
+                if planned and engine.end == _NEVER:
                     planned = False  # it was idle: what else arrives now is seen by the same step
                     end = engine.now
                 elif planned:
@@ -184,7 +186,7 @@ class Cluster:
             if not planned:
                 end, planned = engine.plan(), True
                 continue
-            if end == math.inf:
+            if end == _NEVER:
                 if engine.waiting:
                     raise GlmplanError(f"{len(engine.waiting)} requests wait for a replica that cannot start them")
                 return

@@ -207,12 +207,11 @@ class SkippingEngine(DecodingBatch):
             self._commit_run()
         else:
             self._commit_step(finished)
+        free = self.free
         if self._heap and self._heap[0] >> 32 <= self._step:
-            free = self.free
             self._complete(finished)
-            if self._ahead:
-                self._late_blocks += self.free - free
         if self._ahead:
+            self._late_blocks += self.free - free
             self._late_places = len(finished)
         return finished
 
@@ -240,8 +239,9 @@ class SkippingEngine(DecodingBatch):
         room, cache, now, late, cap, whole = 0.0, self.cache, self.now, self._late_blocks, self._cap, self._whole
         chunked = self.settings.chunked_prefill
         most = min(self._most - self._late_places, len(self._running) + self._together)
+        free = self.free
         if estimate:
-            room = (self.free - late) * size
+            room = (free - late) * size
             room -= estimate.outstanding(self._running.values(), self._step, self.growth)
             room -= sum(r.prompt - r.done + estimate.answer(r.left, self.growth) for r, _ in chunks)
         self._changed = False
@@ -256,8 +256,9 @@ class SkippingEngine(DecodingBatch):
             hit, held, load, rest = 0, 0, 0, request.prompt
             names: list[tuple[object, int]] | None = None
             if cache is not None and (request.runs or request.preemptions):
-                if not request.runs and -(-min(rest, budget, self._cap) // size) > self.free - late:
+                if not request.runs and -(-min(rest, budget, cap) // size) > free - late:
                     break  # what is found takes as much of the free blocks as it saves
+                self.free = free
                 self._settle()
                 hit, names = cache.match(request)
                 held = cache.idle_blocks(names)
@@ -269,7 +270,7 @@ class SkippingEngine(DecodingBatch):
             if take < rest and not chunked:
                 break
             need = load - (-take // size)  # what is found ends at a block, so blocks start with the rest
-            if (load - (-rest // size) if whole else need) > self.free - held - late:
+            if (load - (-rest // size) if whole and take < rest else need) > free - held - late:
                 self._full = estimate is not None
                 break
             if reserves:
@@ -287,7 +288,7 @@ class SkippingEngine(DecodingBatch):
                 request.base, request.done = hit, (hit + load) * size
                 request.cached += (hit + load) * size
                 self._loading += load
-            self.free -= need + held
+            free -= need + held
             if request.started < 0:
                 request.started = now
             chunks.append((request, take))
@@ -295,7 +296,7 @@ class SkippingEngine(DecodingBatch):
             weight += take * (request.done + (take + 1) / 2)
             busy += 1
             budget -= take
-        self._tokens, self._weight = tokens, weight
+        self._tokens, self._weight, self.free = tokens, weight, free
 
     def _admit_ready(self) -> None:
         """Let requests whose keys and values were computed elsewhere decode at once."""

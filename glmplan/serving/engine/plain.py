@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, lru_cache
 from heapq import heapify
 from itertools import chain
 from typing import Any
@@ -89,15 +89,21 @@ class _Rows(dict[int, list[float]]):
         return made
 
 
-def _by_knot(table: StepTable) -> tuple[np.ndarray, ...]:
-    """The step table as the loop reads it: what belongs to one knot side by side, and how much it rises to the next."""
+@lru_cache(maxsize=32)
+def _by_knot(table: StepTable, fast: bool) -> tuple[Any, ...]:
+    """The step table as the loop reads it: what belongs to one knot side by side, and how much it rises to the next.
+
+    Kept, since a search asks the same services again and again.
+    """
     context, prefill, keys = np.diff(table.context), np.diff(table.prefill), np.diff(table.keys)
     slopes = np.diff(table.decode, axis=1) / context
-    return (
+    columns = (
         *(table.context, table.decode.T, slopes.T),
         *(table.prefill, prefill, table.extra.T, np.diff(table.extra, axis=1).T),
         *(table.keys, keys, table.attention, np.diff(table.attention, axis=1)),
     )
+    arrays = [np.ascontiguousarray(a, dtype=float) for a in columns]
+    return tuple(arrays if fast else (_Rows(a) if a.ndim == 2 else a.tolist() for a in arrays))
 
 
 class PlainRun:
@@ -128,8 +134,7 @@ class PlainRun:
         fast: bool = False,
         lag: float = 0.0,
     ) -> None:
-        arrays = [np.ascontiguousarray(a, dtype=float) for a in _by_knot(table)]
-        self._tables: Any = tuple(arrays if fast else (_Rows(a) if a.ndim == 2 else a.tolist() for a in arrays))
+        self._tables: Any = _by_knot(table, fast)
         self._loop = compiled() if fast else None
         self._settings, self._pool, self._users, self._lag = settings, pool, users, lag
         self._state = [0, 0, 0, 0, 0, 0, -1, 0, 0, 0]
@@ -176,7 +181,7 @@ class PlainRun:
             state[1] = released
         segments = self._advance(more)
         done = self._columns[5] >= 0
-        records = self._records(done)
+        records = self._records(np.flatnonzero(done))
         self._carry(~done)
         return Served(records, segments)
 
@@ -226,7 +231,7 @@ class PlainRun:
     def _records(self, which: np.ndarray) -> dict[str, np.ndarray]:
         names = ("arrival", "input_tokens", "output_tokens", "started", "first", "finish")
         records = {name: column[which] for name, column in zip(names, self._columns, strict=True)}
-        zeros = np.zeros(int(which.sum()), dtype=np.int64)
+        zeros = np.zeros(len(which), dtype=np.int64)
         return (
             {"number": self._number[which], **records}
             | dict.fromkeys(("turn", "priority", "preemptions", "cached", "replica"), zeros)
@@ -235,18 +240,16 @@ class PlainRun:
 
     def _carry(self, left: np.ndarray) -> None:
         """Keep what is not finished, under new indices."""
-        index = np.cumsum(left) - 1
-        state = self._state
-        size = len(left)
-        before = np.r_[0, np.cumsum(left)]
-        state[0], state[1] = int(before[min(state[0], size)]), int(before[min(state[1], size)])
-        if state[6] >= 0:
-            state[6] = int(index[state[6]])
+        state, which = self._state, np.flatnonzero(left)
+        state[0], state[1] = np.searchsorted(which, state[:2]).tolist()
         mask = (1 << 32) - 1
-        self._heap = [(entry >> 32 << 32) + int(index[entry & mask]) for entry in self._heap]
+        if state[6] >= 0:
+            state[6] = int(np.searchsorted(which, state[6]))
+        index = np.searchsorted(which, [entry & mask for entry in self._heap]).tolist()
+        self._heap = [(entry >> 32 << 32) + place for entry, place in zip(self._heap, index, strict=True)]
         heapify(self._heap)
-        self._columns = [c[left] for c in self._columns]
-        self._number = self._number[left]
+        self._columns = [c[which] for c in self._columns]
+        self._number = self._number[which]
 
     def hand_over(self, table: StepTable) -> tuple[SkippingEngine, Iterator[Request]]:
         """Continue in the full engine.
