@@ -236,6 +236,8 @@ def _cheaper(content: dict[str, Any]) -> list[str]:
 def _expected(one: dict[str, Any]) -> str:
     """A promise beside what is expected."""
     high = one["expected_ms_high"]
+    if high is None:  # of a whole answer no interval is predicted
+        return f"{one['target']}: {one['expected_ms']:,.0f} ms are expected of {one['at_most_ms']:,.0f} ms"
     end = " and reaches beyond it" if high > one["at_most_ms"] and one["expected_ms"] <= one["at_most_ms"] else ""
     return (
         f"{one['target']}: {one['expected_ms']:,.0f} ms are expected of {one['at_most_ms']:,.0f} ms, the interval is "
