@@ -255,7 +255,7 @@ def prices_with(words: Sequence[str] = (), *, today: date, folder: Path | None =
 
 
 def _check_names(given: Iterable[Price], published: set[str]) -> None:
-    """Refuse a price that no question would look at: a name that is mistyped leaves the published price in its place."""
+    """Refuse a price that no question would look at: the published one would stay in place of one that is mistyped."""
     known = {*published, *accelerator_names(), *host_names(), *host_aliases(), *model_names(), *_PLACES}
     for one in given:
         part = re.sub(r"^\d+x", "", one.part)
