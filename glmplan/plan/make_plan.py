@@ -42,7 +42,7 @@ _LISTED = 5
 _SEVERITIES = ("danger", "error", "warning", "memory", "unknown", "quality", "fallback", "slow", "note")
 
 
-def fit_answer(words: Words, traffic: Traffic | None = None) -> FitAnswer:
+def fit_answer(words: Words, traffic: Traffic | None = None, *, changes: bool = True) -> FitAnswer:
     """Answer a question: will it run, how fast, for how many, what binds, what to change.
 
     Parameters
@@ -51,6 +51,8 @@ def fit_answer(words: Words, traffic: Traffic | None = None) -> FitAnswer:
         The question as typed.
     traffic : Traffic, optional
         What arrives: the plan is made for its mean request and simulated under it.
+    changes : bool, optional
+        Whether it is looked at what a change of the plan would gain.
 
     Returns
     -------
@@ -72,10 +74,10 @@ def fit_answer(words: Words, traffic: Traffic | None = None) -> FitAnswer:
     """
     asked = asked_under(words, traffic) if traffic is not None else read_words(words)
     with site_calibration(asked.calibration):
-        return answer_of(asked, None if traffic is None else traffic_of(asked, traffic))
+        return answer_of(asked, None if traffic is None else traffic_of(asked, traffic), changes=changes)
 
 
-def answer_of(asked: Asked, traffic: Traffic | None = None) -> FitAnswer:
+def answer_of(asked: Asked, traffic: Traffic | None = None, *, changes: bool = True) -> FitAnswer:
     """Answer a question that has been read.
 
     Parameters
@@ -84,6 +86,8 @@ def answer_of(asked: Asked, traffic: Traffic | None = None) -> FitAnswer:
         The question.
     traffic : Traffic, optional
         What arrives.
+    changes : bool, optional
+        As in `fit_answer`.
 
     Returns
     -------
@@ -115,7 +119,7 @@ def answer_of(asked: Asked, traffic: Traffic | None = None) -> FitAnswer:
     }
     if verdict == "does_not_fit" or "memory_bandwidth" in missing or first.alone == 0.0:
         answer = FitAnswer(**common, warnings=_warnings(solution, ()))  # type: ignore[arg-type]
-        return _told(answer, changes_of(solution))
+        return _told(answer, changes_of(solution) if changes else ())
     grid = grid_of(asked, best)
     found = predictions_of(asked, best, tuple(sorted({*grid, *asked.users})))
     rows = simulated_rows(asked, best, user_table(asked, best, found), traffic)
@@ -123,7 +127,8 @@ def answer_of(asked: Asked, traffic: Traffic | None = None) -> FitAnswer:
     known, deployment = found[asked.users[0]], deployment_of(asked, best.terms)
     safe, hazards = safe_number(asked, best, found={number: found[number] for number in grid})
     # under named traffic each change is simulated, see `glmplan.plan.traffic_changes`
-    looked = () if traffic is not None and rows[0].ttft is not None else changes_of(solution, engines=not safe.users)
+    simulated = traffic is not None and rows[0].ttft is not None
+    looked = () if simulated or not changes else changes_of(solution, engines=not safe.users)
     alone, many = _one_and_many(asked, best, found, rows)
     answer = FitAnswer(
         **common,  # type: ignore[arg-type]
@@ -147,7 +152,7 @@ def answer_of(asked: Asked, traffic: Traffic | None = None) -> FitAnswer:
         ),
         fits=(_fit_file(deployment), "calibration/fits/memory.toml"),
         traffic=traffic_words(traffic) if traffic is not None else "",
-        runs=_runs(solution, traffic) if traffic is not None and rows[0].ttft is not None else (),
+        runs=_runs(solution, traffic) if traffic is not None and simulated else (),
         narrowing=narrowing_of(asked, best, deployment, known.knowledge, (alone, many)),
     )
     return _told(answer, looked)

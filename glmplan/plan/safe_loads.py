@@ -136,6 +136,12 @@ def kept_of(
         steady = counted.kept(traffic.users)
         if counted.means and (counted.final or traffic.users <= counted.safe.users):
             return steady
-        if not counted.patient and (steady.probability < least or traffic.users > counted.safe.users):
+        if not counted.patient and steady.probability < least:
             return steady
+        if not counted.patient and traffic.users > counted.safe.users:
+            if all(one.metric in counted.bounds for one in targets):
+                return steady
+            # sums say nothing of the other targets, which may be kept less surely, and never make the promise surer
+            found = kept_share(described.service, traffic, targets, **described.draws(), seed=seed, least=least)
+            return min(found, steady, key=lambda one: one.probability)
     return kept_share(described.service, traffic, targets, **described.draws(), seed=seed, least=least)

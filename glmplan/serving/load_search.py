@@ -204,6 +204,26 @@ class LoadSearch:
         for place in range(len(self.variants)):
             yield self._at(place, load)
 
+    def trial(self, service: Service, load: float, place: int) -> Trial:
+        """Try one load on one of the services.
+
+        Parameters
+        ----------
+        service : Service
+            The service as predicted.
+        load : float
+            The load, [-] or [1/s]
+        place : int
+            Which, from the slowest on, [-]
+
+        Returns
+        -------
+        Trial
+            What it did.
+        """
+        self._bound(service)
+        return self._at(place, load)
+
     def middle(self, load: float) -> Trial:
         """Try one load on the service in the middle.
 

@@ -312,6 +312,13 @@ def kept_share(
     variants = _variants(service, factors, rooms, ())
     search = LoadSearch(variants, traffic, targets, _LARGEST, seed, _late(factors, waits))
     failures, passes, broken, margins = 0, 0, "", list[float]()
+    # where only its speed tells services apart, a slower one fails too: the first whose failure is one too many is
+    # tried alone
+    many = math.floor((1.0 - least) * len(variants) + 1e-9) + 1
+    if search.alike and 1 < many <= len(variants):
+        trial = search.trial(service, load, many - 1)
+        if trial.margin > 0:
+            return Kept(1.0 - many / len(variants), trial.broken, {})
     for trial in search.trials(service, load):
         margins.append(trial.margin)
         failed = trial.margin > 0

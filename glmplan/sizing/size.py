@@ -1,8 +1,9 @@
 """What to buy or rent for a model, a load and a promise: machines by cost, with the probability of keeping it.
 
 Machines are looked at from the cheapest on, as few of each as may do at best. What does not keep the promise
-(`glmplan.kept`) comes back with one machine more when its turn comes by cost; the search ends when the next costs more
-than the answers. Of these the largest load is found that keeps the promise (`glmplan.safe`).
+(`glmplan.kept`) waits until one machine more of it is the cheapest that is left; only then is it found out how many do.
+The search ends when the next costs more than the answers. Of these the largest load is found that keeps the promise
+(`glmplan.safe`).
 """
 
 from __future__ import annotations
@@ -15,9 +16,10 @@ from heapq import heappop, heappush
 
 from glmplan.errors import GlmplanError
 from glmplan.physics.blocks.storage import checkpoint_bytes
-from glmplan.plan.ask import Deployed, deployment, kept, predict, safe
+from glmplan.plan.ask import Deployed, deployment, kept, predict
 from glmplan.plan.capacity import MAY_START
 from glmplan.plan.ranking import predicted, typical_users
+from glmplan.plan.safe_loads import kept_of, safe_of
 from glmplan.plan.service import Described, service_of
 from glmplan.plan.simulator_inputs import inputs_of
 from glmplan.prediction.predict import Prediction
@@ -70,9 +72,17 @@ class _Search:
     looked_at: int = 0
     #: bytes of each format
     sizes: dict[str, float] = field(default_factory=dict)
-    #: services of units, and what was found of them with a number of machines
-    services: dict[int, tuple[_Unit, Described]] = field(default_factory=dict)
+    #: services of what was planned (kept with it, so that its id stays its own), and what numbers of machines do
+    services: dict[int, tuple[Deployed, Described]] = field(default_factory=dict)
     tried: dict[tuple[int, int], Kept] = field(default_factory=dict)
+
+    def service(self, planned: Deployed) -> Described:
+        """The service of one machine, tabulated once for all questions about it."""
+        if id(planned) not in self.services:
+            inputs = inputs_of(planned.asked, planned.holding, planned.deployment)
+            found = service_of(inputs, self.asked.traffic)
+            self.services[id(planned)] = planned, replace(found, plan=(planned.asked, planned.holding))
+        return self.services[id(planned)][1]
 
     def bound(self) -> float:
         """What a month may cost and still be among the answers, [USD]"""
@@ -120,7 +130,7 @@ def sized(
     """
     search = _Search(asked, money, answers, [], [], {}, Counter())
     listed, no_price = candidates(asked, money)
-    units: list[tuple[float, int, int, _Unit]] = []
+    units: list[tuple[float, int, int, bool, _Unit]] = []
     place, total = 0, len(listed)
     while units or place < total:
         least = math.inf if place == total else _month(listed[place])
@@ -131,35 +141,40 @@ def sized(
                 place = total
                 continue
             for unit in _planned(search, listed[place]):
-                heappush(units, (unit.needed * _month(unit.candidate), search.looked_at, unit.needed, unit))
+                heappush(units, (unit.needed * _month(unit.candidate), search.looked_at, unit.needed, False, unit))
             place += 1
             progress(place, total)
             continue
-        cost, order, machines, unit = heappop(units)
+        cost, order, machines, failed, unit = heappop(units)
         if cost > search.bound() and not every:
             search.left_out["costs more than the answers even if all goes well"] += 1 + len(units)
             units = []
             continue
-        if not _judge(search, unit, machines):
+        if failed:
+            # so many do not do; now that one more is the cheapest that is left, it is worth finding how many do
             more = _fewest(search, unit, machines)
             if more:
-                heappush(units, (more * _month(unit.candidate), order, more, unit))
+                heappush(units, (more * _month(unit.candidate), order, more, False, unit))
+        elif not _judge(search, unit, machines):
+            heappush(units, ((machines + 1) * _month(unit.candidate), order, machines, True, unit))
     options = sorted(search.options, key=_order)[:answers]
     unpriced = sorted(search.unpriced, key=lambda one: (one.accelerators, one.name))[:answers]
     found = Sized(asked, money, tuple(options), tuple(unpriced), cheaper=_cheaper(search, options),
                   left_out=dict(search.left_out), looked_at=search.looked_at, no_price=no_price)  # fmt: skip
     found = replace(
         found,
-        options=tuple(_with_headroom(one, asked) for one in options),
-        unpriced=tuple(_with_headroom(one, asked) for one in unpriced),
+        options=tuple(_with_headroom(search, one) for one in options),
+        unpriced=tuple(_with_headroom(search, one) for one in unpriced),
     )
     paid, missing = _per_token(found)
     return replace(found, per_token=paid, per_token_missing=missing)
 
 
-def _with_headroom(one: Option, asked: SizeQuestion) -> Option:
-    """The option with the largest load that it carries, also beyond what was asked for."""
-    found = safe(one.planned, asked.slo, traffic=asked.traffic, most=_BEYOND * asked.load / one.machines)
+def _with_headroom(search: _Search, one: Option) -> Option:
+    """The option with the largest load that it carries, also beyond what was asked for, as `glmplan.safe` says it."""
+    asked = search.asked
+    most, targets = _BEYOND * asked.load / one.machines, parse_slo(asked.slo)
+    found = safe_of(search.service(one.planned), asked.traffic, targets, most=most)
     carried = found.load * one.machines
     if one.sure.probability >= asked.probability:
         carried = max(carried, asked.load)
@@ -317,12 +332,9 @@ def _share(traffic: Traffic, machines: int) -> Traffic:
 
 def _kept(search: _Search, unit: _Unit, machines: int) -> Kept:
     """How surely so many machines keep the promise; below what is wanted it does not matter how surely."""
-    asked, planned, key = search.asked, unit.planned, (id(unit), machines)
+    asked, planned = search.asked, unit.planned
+    found, key = search.service(planned), (id(planned), machines)
     if key not in search.tried:
-        if id(unit) not in search.services:
-            inputs = inputs_of(planned.asked, planned.holding, planned.deployment)
-            search.services[id(unit)] = unit, service_of(inputs, asked.traffic)
-        _, found = search.services[id(unit)]
         search.tried[key] = kept_share(
             found.service, _share(asked.traffic, machines), parse_slo(asked.slo), **found.draws(),
             least=asked.probability,
@@ -404,11 +416,12 @@ def _cheaper(search: _Search, options: list[Option]) -> Option | None:
     near = sorted(below, key=lambda row: (-row[0], row[1].asked.machine.text))[:_NEAR]
     judged = []
     for _, planned, machines, way, watts in near:
-        sure = kept_by(planned, search.asked, machines)
+        share = _share(search.asked.traffic, machines)
+        sure = kept_of(search.service(planned), share, parse_slo(search.asked.slo))
         at_load = _predicted(planned, search.asked, machines, sure)
         judged.append(Option(planned, machines, way, watts, 0.0, sure, sure.broken, at_load))
     best = max(judged, key=lambda one: (one.sure.probability, one.way.usd), default=None)
-    return None if best is None else _with_headroom(best, search.asked)
+    return None if best is None else _with_headroom(search, best)
 
 
 def _per_token(found: Sized) -> tuple[Paid | None, str]:

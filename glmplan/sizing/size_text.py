@@ -58,7 +58,8 @@ def _measure(option: Option, found: Sized) -> str:
 
 def _warned(option: Any, found: Sized) -> dict[str, Any]:
     """Hazards and walls of one machine under its share of the load."""
-    from glmplan.plan.ask import fit
+    from glmplan.plan.make_plan import fit_answer
+    from glmplan.plan.question import Words
 
     asked = option.planned.asked
     traffic = found.asked.traffic
@@ -67,14 +68,15 @@ def _warned(option: Any, found: Sized) -> dict[str, Any]:
     said = {name: getattr(terms, name) for name in ("tp", "pp", "dp", "ep", "dcp")}
     if terms.accelerators != asked.machine.count:
         said = {}
-    answer = fit(found.asked.model, asked.machine.text, weights=asked.checkpoint.name, engine=asked.engine,
-                 users=(users,), input=traffic.input, output=traffic.output, **said)  # fmt: skip
-    words: dict[str, list[dict[str, str]]] = {"hazards": [], "walls": []}
+    words = Words(found.asked.model, asked.machine.text, weights=asked.checkpoint.name, engine=asked.engine,
+                  users=(users,), input=traffic.input, output=traffic.output, **said)  # fmt: skip
+    answer = fit_answer(words, changes=False)
+    warned: dict[str, list[dict[str, str]]] = {"hazards": [], "walls": []}
     for one in answer.warnings:
-        words["hazards" if one.kind == "hazard" else "walls"].append(
+        warned["hazards" if one.kind == "hazard" else "walls"].append(
             {"severity": one.severity, "name": one.name, "title": one.title, "effect": one.effect, "do": one.do}
         )
-    return words
+    return warned
 
 
 def size_content(found: Sized) -> dict[str, Any]:
@@ -234,6 +236,8 @@ def _cheaper(content: dict[str, Any]) -> list[str]:
 def _expected(one: dict[str, Any]) -> str:
     """A promise beside what is expected."""
     high = one["expected_ms_high"]
+    if high is None:  # of a whole answer no interval is predicted
+        return f"{one['target']}: {one['expected_ms']:,.0f} ms are expected of {one['at_most_ms']:,.0f} ms"
     end = " and reaches beyond it" if high > one["at_most_ms"] and one["expected_ms"] <= one["at_most_ms"] else ""
     return (
         f"{one['target']}: {one['expected_ms']:,.0f} ms are expected of {one['at_most_ms']:,.0f} ms, the interval is "

@@ -118,6 +118,12 @@ def test_a_price_that_cannot_be_read_is_named(word, said):
         given_prices([word], TODAY)
 
 
+@pytest.mark.parametrize("word", ["rtx-pro-6000-wx=8500", "8xh200-sxn=310000", "glm-5.11:output=3"])
+def test_a_price_of_something_that_is_not_known_is_refused_and_does_not_leave_the_published_one_in_its_place(word):
+    with pytest.raises(SpecError, match="neither a part.*nearest"):
+        prices_with([word], today=TODAY)
+
+
 def test_a_line_of_a_file_that_is_wrong_is_named_with_its_number(tmp_path):
     file = tmp_path / "quotes.csv"
     file.write_text("part,of,price,currency,per,region,date,source\nx,other,1,USD,piece,DE,yesterday,me\n")

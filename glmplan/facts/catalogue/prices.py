@@ -6,6 +6,7 @@ it; it says when it had to take what is stale, and never mixes currencies.
 
 from __future__ import annotations
 
+import re
 import statistics
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
@@ -15,6 +16,8 @@ from pathlib import Path
 
 from glmplan.errors import SpecError, UnknownFact
 from glmplan.facts.catalogue.accelerators import accelerator_aliases, accelerator_names
+from glmplan.facts.catalogue.hosts import host_aliases, host_names
+from glmplan.facts.catalogue.models import model_names
 from glmplan.facts.files import read_table, read_toml
 from glmplan.facts.folders import data_folder, plain_name
 from glmplan.facts.schema.price import KINDS, PER, Price, Term
@@ -235,7 +238,7 @@ def prices_with(words: Sequence[str] = (), *, today: date, folder: Path | None =
     Raises
     ------
     SpecError
-        If a price cannot be read.
+        If a price cannot be read, or is of something that nobody asks a price of.
 
     Examples
     --------
@@ -244,9 +247,21 @@ def prices_with(words: Sequence[str] = (), *, today: date, folder: Path | None =
     0.25
     """
     given = given_prices(words, today)
+    published = load_prices(folder)
+    _check_names(given, {one.part for one in published})
     # whoever gives one API price of a model gives an offer of his own: what he leaves out is not filled in by others
     replaced = {(one.kind, one.part) for one in given}
-    return (*given, *(one for one in load_prices(folder) if (one.kind, one.part) not in replaced))
+    return (*given, *(one for one in published if (one.kind, one.part) not in replaced))
+
+
+def _check_names(given: Iterable[Price], published: set[str]) -> None:
+    """Refuse a price that no question would look at: the published one would stay in place of one that is mistyped."""
+    known = {*published, *accelerator_names(), *host_names(), *host_aliases(), *model_names(), *_PLACES}
+    for one in given:
+        part = re.sub(r"^\d+x", "", one.part)
+        if part not in known and accelerator_aliases().get(part) is None:
+            message = "is neither a part, a machine nor a model whose price is asked for"
+            raise SpecError(message, field="--price", value=one.part, choices=sorted(known))
 
 
 def quotation(

@@ -13,7 +13,7 @@ from heapq import heappop, heappush
 
 from glmplan.serving.engine.admission import SharedEstimate, block_period, cache_of, generated, held_blocks
 from glmplan.serving.engine.settings import EngineSettings, KvPool
-from glmplan.serving.engine.step_clock import StepClock
+from glmplan.serving.engine.step_clock import clock_of
 from glmplan.serving.engine.step_table import StepTable
 from glmplan.serving.traffic.request import Request
 
@@ -69,7 +69,7 @@ class DecodingBatch:
 
     def __init__(self, table: StepTable, pool: KvPool, settings: EngineSettings) -> None:
         self.settings, self.pool = settings, pool
-        self.clock = StepClock(table, settings.pipeline_stages)
+        self.clock = clock_of(table, settings.pipeline_stages)
         self.growth = round(settings.acceptance.mean * 1024) / 1024 if settings.acceptance else 1.0
         self.period = block_period(pool.block_size, self.growth)
         self.cache = cache_of(pool, settings)

@@ -21,7 +21,7 @@ from glmplan.serving.engine.admission import (
 )
 from glmplan.serving.engine.reference_in_order import go_through
 from glmplan.serving.engine.settings import EngineSettings, KvPool
-from glmplan.serving.engine.step_clock import StepClock
+from glmplan.serving.engine.step_clock import clock_of
 from glmplan.serving.engine.step_table import StepTable
 from glmplan.serving.traffic.request import Request
 
@@ -45,7 +45,7 @@ class SteppingEngine:
 
     def __init__(self, table: StepTable, pool: KvPool, settings: EngineSettings, replica: int = 0) -> None:
         self.settings, self.pool, self.replica = settings, pool, replica
-        self.clock = StepClock(table, settings.pipeline_stages)
+        self.clock = clock_of(table, settings.pipeline_stages)
         self.growth = round(settings.acceptance.mean * 1024) / 1024 if settings.acceptance else 1.0
         self.period = block_period(pool.block_size, self.growth)
         self.cache = cache_of(pool, settings)

@@ -6,9 +6,10 @@ from bisect import bisect_right
 
 import numpy as np
 
+from glmplan.facts.remembered import remembered
 from glmplan.serving.engine.step_table import StepTable
 
-__all__ = ["StepClock"]
+__all__ = ["StepClock", "clock_of"]
 
 
 class StepClock:
@@ -96,3 +97,28 @@ class StepClock:
             seconds += self._extra[row][i] + x * self._steeps[row][i]
             seconds += left + x * (attention[i + 1][j] + y * rises[i + 1][j] - left)
         return seconds
+
+
+@remembered(most=4)
+def clock_of(table: StepTable, microbatches: int = 1) -> StepClock:
+    """The clock of a table, made once: replicas of a service read the same, and a search runs it under many loads.
+
+    Parameters
+    ----------
+    table : StepTable
+        What to read from.
+    microbatches : int, optional
+        As in `StepClock`, [-]
+
+    Returns
+    -------
+    StepClock
+        The clock, which keeps no state.
+
+    Examples
+    --------
+    >>> table = StepTable.affine(base=0.01)
+    >>> clock_of(table, 1) is clock_of(table, 1)
+    True
+    """
+    return StepClock(table, microbatches)
