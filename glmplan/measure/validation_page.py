@@ -12,7 +12,7 @@ from glmplan.measure.ladder import LadderRecord
 from glmplan.measure.verdict import METRICS, Compared, by_chance, consistent
 from glmplan.readers.runs.figures import FIGURES
 from glmplan.report.charts import band, chart_svg, log_axis, rows_chart
-from glmplan.report.page import escape, page, table
+from glmplan.report.page import escape, figure, page, table
 from glmplan.report.palette import light
 from glmplan.units import QUANTILE_90
 
@@ -159,7 +159,7 @@ def _plots(record: LadderRecord, compared: Sequence[Compared]) -> list[str]:
         chart = _chart(record, compared, metric)
         if chart is not None:
             shown = chart_svg(chart, f"{_title(metric)}, measured and predicted", prefix=metric)
-            drawn.append(f"<figure id='{metric}'>{shown}</figure>")
+            drawn.append(figure([shown]))
     words = "Points with their error: measured. Line with its 90 % interval: predicted."
     return [f"<div class='plots'>{''.join(drawn)}</div><p class='faint'>{words}</p>"] if drawn else []
 
