@@ -11,6 +11,8 @@ from glmplan.report.palette import css_variables, dark_rules
 
 __all__ = ["escape", "figure", "page", "table"]
 
+#: columns of figures that a telephone has room for
+_FIGURES = 5
 #: width from which a drawing may be wider than a telephone, where it is moved sideways [px]
 _NARROW = 460.0
 _STYLE = """
@@ -42,6 +44,7 @@ td{white-space:normal;min-width:3.9rem} th,td{padding:.25rem .35rem}
 .words thead{position:absolute;clip-path:inset(50%);width:1px;height:1px;overflow:hidden}
 .words :is(td,tbody th){border:0;padding:.1rem 0} .words tr{border-bottom:1px solid var(--line);padding:.5rem 0}
 .words tbody th{font-weight:600}
+.words th[data-head]::before{content:attr(data-head) " "}
 .words td[data-head]:not(:empty)::before{content:attr(data-head) ": ";color:var(--faint)}}
 @page{size:A4;margin:16mm 15mm 18mm;@bottom-right{content:counter(page) " / " counter(pages);font:8pt sans-serif}}
 @media print{body{margin:0;padding:0;max-width:none;font-size:9.5pt} h2,h3,caption{break-after:avoid}
@@ -159,8 +162,9 @@ def table(caption: str, heads: Sequence[str], rows: Iterable[Sequence[str]], *, 
     """
     begins = set(left)
     # on a narrow screen a row of words becomes a list of its cells, each with its head; for readers it stays a table
-    words = len(begins) > 1
+    words = len(begins) > 1 or len(heads) > _FIGURES
     head_of = [f" data-head='{escape(name)}'" if words and name else "" for name in heads]
+    named = head_of[0] if 0 not in begins else ""  # a figure says little without its head
     role = {one: f" role='{one}'" if words else "" for one in ("table", "row", "columnheader", "rowheader", "cell")}
     style = [" class='t'" if column in begins else "" for column in range(len(heads))]
     head = "".join(
@@ -172,7 +176,9 @@ def table(caption: str, heads: Sequence[str], rows: Iterable[Sequence[str]], *, 
             f"<td{role['cell']}{style[column]}{head_of[column]}>{escape(cell)}</td>"
             for column, cell in enumerate(rest, 1)
         )
-        lines.append(f"<tr{role['row']}><th scope='row'{role['rowheader']}{style[0]}>{escape(first)}</th>{cells}</tr>")
+        lines.append(
+            f"<tr{role['row']}><th scope='row'{role['rowheader']}{style[0]}{named}>{escape(first)}</th>{cells}</tr>"
+        )
     top = f"<caption>{escape(caption)}</caption><thead><tr{role['row']}>{head}</tr></thead>"
     kind = "scroll words" if words else "scroll"
     return f"<div class='{kind}'><table{role['table']}>{top}<tbody>{''.join(lines)}</tbody></table></div>"
