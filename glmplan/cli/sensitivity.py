@@ -59,7 +59,7 @@ def command(
         from glmplan.report.sizing_charts import tornado_chart
 
         title = f"{of} of {model} on {on}"
-        write_chart(tornado_chart(rows, title=title, unit=unit), plot, title=title)
+        write_chart(tornado_chart(rows, rest, title=title, unit=unit), plot, title=title)
     if form is Form.json:
         say(json.dumps({"outcome": of, "unit": unit, "value": rest, "moves": rows}, indent=2))
     elif form is Form.csv:

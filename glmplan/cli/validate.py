@@ -126,7 +126,7 @@ def command(server: ServedOptions, asked: LadderOptions, client: ClientOptions, 
     )
     text = record_json(record, compared_json(compared, causes, pool))
     if report.out is not None:
-        page = html_page(record, compared, causes)
+        page = html_page(record, compared, causes, said)
         files = {"record.json": text, "runs.csv": record_csv(record, known), "report.html": endpoint.outside.blot(page)}
         kept = _keep(report.out, files) and kept
     if report.as_json:

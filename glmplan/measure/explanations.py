@@ -85,7 +85,7 @@ def _from_client(record: LadderRecord) -> list[Cause]:
                 Cause(
                     1.0 + share,
                     "the client is part of what was measured",
-                    f"it adds up to {share:.0%} and keeps {record.overhead.cpu:.0%} of a core busy",
+                    f"it adds up to {share:.0%} of a figure and keeps {record.overhead.cpu:.0%} of a core busy",
                     "run the client on another machine, or on cores that the server does not use",
                 )
             )

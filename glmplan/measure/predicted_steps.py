@@ -77,12 +77,15 @@ def _deployment_of_files(facts: Mapping[str, Any], served: ServerFacts) -> tuple
     return deployment, [*([] if said else [f"engine {engine}"]), f"kv {kv}", f"machine {part.full_name}"]
 
 
-def _deployment_of_names(facts: Mapping[str, Any]) -> tuple[Deployment, list[str]]:
+def _deployment_of_names(facts: Mapping[str, Any], plan: LadderPlan) -> tuple[Deployment, list[str]]:
     from glmplan.prediction.from_row import question_of
     from glmplan.readers.runs.table import run_from_row
 
     words = {key: f"{value:g}" if isinstance(value, float) else str(value) for key, value in facts.items()}
-    run = run_from_row({"id": "ladder", "phase": "serving", "protocol": "closed-loop", "concurrency": "1", **words})
+    # the lengths are those of the ladder: none has to be assumed
+    lengths = {"input_tokens": f"{plan.lengths.input_tokens}", "output_tokens": f"{plan.lengths.output_tokens}"}
+    ladder = {"id": "ladder", "phase": "serving", "protocol": "closed-loop", "concurrency": "1", **lengths}
+    run = run_from_row(ladder | words)
     question = question_of(run)
     return question.deployment, list(question.assumed)
 
@@ -122,7 +125,7 @@ def ladder_cases(
     if os.path.exists(model) or part == "this-machine" or part.endswith(".toml"):
         deployment, assumed = _deployment_of_files(facts, served)
     else:
-        deployment, assumed = _deployment_of_names(facts)
+        deployment, assumed = _deployment_of_names(facts, plan)
     mean = (1.0 + plan.lengths.shortest) / 2.0
     cases = []
     for level in [rate for rate, _ in plan.schedules] or [float(users) for users in plan.users]:

@@ -12,7 +12,7 @@ from glmplan.measure.ladder import LadderRecord
 from glmplan.measure.verdict import METRICS, Compared, by_chance, consistent
 from glmplan.readers.runs.figures import FIGURES
 from glmplan.report.charts import band, chart_svg, log_axis, rows_chart
-from glmplan.report.page import escape, page, table
+from glmplan.report.page import escape, figure, page, table
 from glmplan.report.palette import light
 from glmplan.units import QUANTILE_90
 
@@ -114,7 +114,7 @@ def compared_json(
     }
 
 
-def html_page(record: LadderRecord, compared: Sequence[Compared], causes: Sequence[Cause]) -> str:
+def html_page(record: LadderRecord, compared: Sequence[Compared], causes: Sequence[Cause], said: str = "") -> str:
     """Return the report as one HTML page.
 
     Parameters
@@ -125,6 +125,8 @@ def html_page(record: LadderRecord, compared: Sequence[Compared], causes: Sequen
         Beside what was predicted; empty without a prediction.
     causes : sequence of Cause
         What may explain the differences.
+    said : str, optional
+        What the prediction rests on.
 
     Returns
     -------
@@ -139,6 +141,8 @@ def html_page(record: LadderRecord, compared: Sequence[Compared], causes: Sequen
     ]
     if compared:
         parts += ["<h2>Predicted and measured</h2>", _compared_table(compared)]
+    if said:
+        parts.append(f"<p class='faint'>{escape(_sentence(said))}</p>")
     parts += _plots(record, compared)
     if causes:
         parts.append("<h2>Likely causes</h2><ol>")
@@ -159,7 +163,7 @@ def _plots(record: LadderRecord, compared: Sequence[Compared]) -> list[str]:
         chart = _chart(record, compared, metric)
         if chart is not None:
             shown = chart_svg(chart, f"{_title(metric)}, measured and predicted", prefix=metric)
-            drawn.append(f"<figure id='{metric}'>{shown}</figure>")
+            drawn.append(figure([shown]))
     words = "Points with their error: measured. Line with its 90 % interval: predicted."
     return [f"<div class='plots'>{''.join(drawn)}</div><p class='faint'>{words}</p>"] if drawn else []
 
@@ -172,25 +176,29 @@ def _summary(record: LadderRecord, compared: Sequence[Compared]) -> str:
     if record.stopped:
         told.append(f"stopped: {record.stopped}")
     if compared:
-        outside = first_outside(compared)
-        told.append("all inside the interval" if outside is None else f"first outside the interval at {outside:g}")
-    return ". ".join(told) + "."
+        told.append(standing(compared))
+    return " ".join(map(_sentence, told))
+
+
+def _sentence(words: str) -> str:
+    return f"{words[:1].upper()}{words[1:]}."
 
 
 def _steps_table(record: LadderRecord) -> str:
     load = "rate" if record.plan.schedules else "users"
-    heads = [load, "requests", "faults", *(FIGURES[metric].heading for metric in METRICS), "to know"]
+    noted = any(step.notes for step in record.steps)
+    heads = [load, "requests", "faults", *(FIGURES[metric].heading for metric in METRICS), *(["to know"] * noted)]
     rows = [
         [
             f"{step.level:g}",
             f"{step.figures.get('num_requests', 0):g}",
             f"{step.faults}",
             *(_figure(step.figures.get(metric)) for metric in METRICS),
-            "; ".join(step.notes),
+            *(["; ".join(step.notes)] * noted),
         ]
         for step in record.steps
     ]
-    return table("What was measured, step by step", heads, rows, left=(len(heads) - 1,))
+    return table("What was measured, step by step", heads, rows, left=(len(heads) - 1,) if noted else ())
 
 
 def _compared_table(compared: Sequence[Compared]) -> str:
@@ -209,9 +217,13 @@ def _compared_table(compared: Sequence[Compared]) -> str:
                 one.verdict + ("" if one.inside else ", outside the interval"),
             ]
         )
-    drawn = table("Each figure, measured and predicted", heads, rows, left=(1, 6))
+    drawn = table(
+        "Each figure; the difference is that of the prediction from what was measured", heads, rows, left=(1, 6)
+    )
     for verdict, look in _LOOK.items():
-        drawn = drawn.replace(f"<td class='t'>{verdict}", f"<td class='t {look}'>{verdict}")
+        drawn = drawn.replace(
+            f"class='t' data-head='verdict'>{verdict}", f"class='t {look}' data-head='verdict'>{verdict}"
+        )
     return drawn
 
 

@@ -8,18 +8,18 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from glmplan.errors import SpecError, printable
 from glmplan.extras import check_extra, wanted
 from glmplan.facts.files import write_atomically
-from glmplan.report.page import escape, page
+from glmplan.report.page import escape, figure, page
 from glmplan.report.palette import SERIES, dark_rules, light
 
-__all__ = ["FORMS", "band", "chart_svg", "check_chart", "log_axis", "rows_chart", "standalone", "write_chart",
-           "write_charts"]  # fmt: skip
+__all__ = ["FORMS", "band", "chart_svg", "check_chart", "log_axis", "named_bars", "rows_chart", "standalone",
+           "write_chart", "write_charts"]  # fmt: skip
 
 #: endings of files that a chart is written to
 FORMS: tuple[str, ...] = (".html", ".png", ".svg")
@@ -64,7 +64,12 @@ def _theme() -> dict[str, Any]:
     text: dict[str, Any] = {"labelColor": ink, "titleColor": ink, "titleFontWeight": "normal"}
     text |= {"labelFontSize": 11 * _ROOM, "titleFontSize": 12 * _ROOM}
     axis = {"gridColor": line, "domainColor": faint, "tickColor": faint, "labelLimit": 400}
-    marks = {"line": {"strokeWidth": 2}, "area": {"opacity": 0.22}, "rule": {"color": ink}, "text": {"color": ink}}
+    marks = {
+        "line": {"strokeWidth": 2},
+        "area": {"opacity": 0.22},
+        "rule": {"color": ink},
+        "text": {"color": ink, "fontSize": 11 * _ROOM},
+    }
     return {
         "background": light("paper"),
         "font": "Arial, Liberation Sans, Helvetica, sans-serif",
@@ -173,6 +178,32 @@ def band(
     return area + line + points
 
 
+def named_bars(bars: Any, names: Sequence[str], field: str) -> Any:
+    """Bars with their names above them, so that a narrow screen has room for both.
+
+    Parameters
+    ----------
+    bars : altair chart
+        Bars at most 20 pixels high, without their place.
+    names : sequence of str
+        Their names, from above.
+    field : str
+        Field of the rows that holds them.
+
+    Returns
+    -------
+    altair.LayerChart
+        The bars, each in its place.
+    """
+    import altair as alt
+
+    y = alt.Y(f"{field}:N", title=None, sort=list(names), axis=None)
+    label = rows_chart([{field: one} for one in names]).mark_text(align="left", baseline="bottom", dy=-12, limit=400)
+    return (bars.encode(y=y) + label.encode(x=alt.value(0), y=y, text=f"{field}:N")).properties(
+        width=400, height=50 * len(names)
+    )
+
+
 def chart_svg(chart: Any, label: str, *, prefix: str = "a") -> str:
     """Draw a chart.
 
@@ -200,7 +231,8 @@ def chart_svg(chart: Any, label: str, *, prefix: str = "a") -> str:
     svg = str(converter.vegalite_to_svg(_shown(chart.configure(**_theme()).to_dict())))
     svg = re.sub(r"(\d+\.\d)\d+", r"\1", svg).replace('role="graphics-symbol" ', "")
     # what a screen reader hears of a mark is also what a pointer that rests on it shows
-    svg = re.sub(r'<path aria-label="([^"]*)"([^>]*?)(?:/>|></path>)', r"<path\2><title>\1</title></path>", svg)
+    svg = re.sub(r'<(path|line|rect) aria-label="([^"]*)"([^>]*?)(?:/>|></\1>)', r"<\1\3><title>\2</title></\1>", svg)
+    svg = re.sub(r'<text aria-label="[^"]*" ', "<text ", svg)
     svg = re.sub(r'(id="|url\(#)clip', rf"\g<1>{prefix}clip", svg).replace('fill="white"', f'fill="{light("paper")}"')
     svg = re.sub(r' (?:aria-(?:hidden|roledescription)|role)="[^"]*"', "", svg)
     svg = re.sub(r'font-size="([\d.]+)px"', lambda found: f'font-size="{float(found[1]) / _ROOM:.3g}px"', svg)
@@ -276,10 +308,9 @@ def write_charts(charts: Iterable[tuple[str, Any]], path: str | Path, *, title: 
     if path.suffix == ".html":
         if len(charts) == 1:  # the page says it
             charts = [(title, charts[0][1].properties(title=""))]
-        drawn = [
-            f"<figure>{chart_svg(one, name, prefix=f'c{number}')}</figure>" for number, (name, one) in enumerate(charts)
-        ]
-        write_atomically(path, page(title, "\n".join([f"<h1>{escape(title)}</h1>", *drawn])))
+        drawn = [figure([chart_svg(one, name, prefix=f"c{number}")]) for number, (name, one) in enumerate(charts)]
+        plots = f"<div class='plots'>{''.join(drawn)}</div>"
+        write_atomically(path, page(title, f"<h1>{escape(title)}</h1>\n{plots}"))
         return
     import altair as alt
 

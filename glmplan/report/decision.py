@@ -270,7 +270,8 @@ def _options(plans: Sequence[Considered], load: int | None) -> Table:
     )  # fmt: skip
     columns = [_option(one, load) for one in plans]
     rows = tuple((name, *(column[index] for column in columns)) for index, name in enumerate(names))
-    return Table("Plans side by side", ("", *(one.name for one in plans)), rows, left=tuple(range(len(plans) + 1)))
+    heads = ("figure", *(one.name for one in plans))
+    return Table("Plans side by side", heads, rows, left=tuple(range(len(heads))))
 
 
 def _option(one: Considered, load: int | None) -> list[str]:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from glmplan.errors import GlmplanError
-from glmplan.report.charts import band, chart_svg, log_axis, rows_chart
+from glmplan.report.charts import band, chart_svg, log_axis, named_bars, rows_chart
 from glmplan.report.considered import Considered, month_lines
 from glmplan.report.document import Drawing
 from glmplan.report.host_drawing import draw_svg
@@ -63,15 +63,20 @@ def users_drawing(plans: Sequence[Considered]) -> Drawing | None:
         x = alt.X(**log_axis("users", "users at once"))
         chart = band(rows, x, ("value", "low", "high"), title=title, wide=True, **more)
         rule = rows_chart([{"users": one} for one in safe]).mark_rule(strokeDash=[5, 4]).encode(x=x)
-        charts.append((chart + rule if safe else chart).properties(width=330, height=240))
+        charts.append((title, (chart + rule if safe else chart).properties(width=370, height=240)))
     if not charts:
         return None
     words = "Speed over users at once; bands: 90 % intervals"
     words += f"; dashed: {max(safe)} users, the safe number of the first plan" if safe else ""
-    return Drawing(words + ".", lambda: chart_svg(alt.hconcat(*charts), words, prefix="users"))
+    return Drawing(
+        words + ".",
+        lambda: [chart_svg(chart, f"{title}. {words}", prefix=f"users{n}") for n, (title, chart) in enumerate(charts)],
+    )
 
 
 _BELOW = {"orient": "bottom", "direction": "vertical"}
+#: the same where entries are short: as many side by side as a narrow screen has room for
+_SHORT = {"orient": "bottom", "columns": 4}
 
 
 def fullest(one: Considered) -> Any:
@@ -138,14 +143,15 @@ def memory_drawing(plans: Sequence[Considered]) -> Drawing | None:
         return None
     used = [(words, light(colour)) for words, _, colour in _PARTS if any(row["part"] == words for row in rows)]
     colours = alt.Scale(domain=[words for words, _ in used], range=[colour for _, colour in used])
-    y = alt.Y("card:N", title=None, sort=None, axis=alt.Axis(labelLimit=330))
+    y = alt.Y("card:N", title=None, sort=None, axis=None)
     x = alt.X("from:Q", title="GiB; the line ends what programs can use", axis=alt.Axis(tickCount=8))
-    bars = rows_chart(rows).mark_bar(height=22).encode(x=x, x2="to:Q", y=y, description="told:N")
-    bars = bars.encode(color=alt.Color("part:N", scale=colours, title=None, legend={"orient": "bottom"}))
-    edge = rows_chart(ends).mark_tick(thickness=3, height=34).encode(x="to:Q", y=y, description="told:N")
+    bars = rows_chart(rows).mark_bar(height=20).encode(x=x, x2="to:Q", y=y, description="told:N")
+    bars = bars.encode(color=alt.Color("part:N", scale=colours, title=None, legend=_SHORT))
+    edge = rows_chart(ends).mark_tick(thickness=3, height=26).encode(x="to:Q", y=y, description="told:N")
     words = "Memory of the card with the least room for the cache"
-    chart = (bars + edge.encode(color=alt.value(light("ink")))).properties(width=470, height=44 * len(ends))
-    return Drawing(words + ".", lambda: chart_svg(chart, words, prefix="memory"))
+    both = bars + edge.encode(color=alt.value(light("ink")))
+    chart = named_bars(both, [str(one["card"]) for one in ends], "card")
+    return Drawing(words + ".", lambda: [chart_svg(chart, words, prefix="memory")])
 
 
 def machine_drawing(one: Considered) -> Drawing | None:
@@ -174,7 +180,7 @@ def machine_drawing(one: Considered) -> Drawing | None:
             words += ", stages, and how full the plan makes each link in its busiest phase"
         except GlmplanError:  # more cards than a node has, or links that nobody published: drawn without loads
             placed = None
-    return Drawing(words + ".", lambda: draw_svg(host, placed))
+    return Drawing(words + ".", lambda: [draw_svg(host, placed)])
 
 
 def cost_drawing(plans: Sequence[Considered]) -> Drawing | None:
@@ -205,15 +211,14 @@ def cost_drawing(plans: Sequence[Considered]) -> Drawing | None:
     ]
     if not rows:
         return None
-    ways = len({row["way"] for row in rows})
+    ways = list(dict.fromkeys(row["way"] for row in rows))
     used = [name for name in _MONTH if any(row["line"] == name for row in rows)]
     colours = alt.Scale(domain=used, range=[light(_MONTH[name]) for name in used])
-    bars = rows_chart(rows).mark_bar(height=22).encode(
+    bars = rows_chart(rows).mark_bar(height=20).encode(
         # few marks: where labels would touch, some are left out
         x=alt.X("sum(money):Q", title=f"{plans[0].currency} a month", axis=alt.Axis(tickCount=6)),
-        y=alt.Y("way:N", title=None, sort=None, axis=alt.Axis(labelLimit=330)),
-        color=alt.Color("line:N", scale=colours, title=None, legend={"orient": "bottom"}),
+        color=alt.Color("line:N", scale=colours, title=None, legend=_SHORT),
         description="told:N",
     )  # fmt: skip
     words = "Cost of a month, bought or rented"
-    return Drawing(words + ".", lambda: chart_svg(bars.properties(width=470, height=36 * ways), words, prefix="cost"))
+    return Drawing(words + ".", lambda: [chart_svg(named_bars(bars, ways, "way"), words, prefix="cost")])

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from glmplan.errors import printable
-from glmplan.report.page import escape, page, table
+from glmplan.report.page import escape, figure, page, table
 
 __all__ = ["Block", "Code", "Document", "Drawing", "Heading", "Points", "Table", "Text", "html_of", "markdown_of"]
 
@@ -94,12 +94,12 @@ class Drawing:
     ----------
     caption : str
         What it shows.
-    svg : callable
-        Draws it when asked.
+    svgs : callable
+        Draws its parts when asked; they stand side by side where there is room for them.
     """
 
     caption: str
-    svg: Callable[[], str]
+    svgs: Callable[[], Sequence[str]]
 
 
 Block = Heading | Text | Points | Code | Table | Drawing
@@ -155,8 +155,8 @@ def _html(block: Block) -> str:
             return f"<pre><code>{escape(text)}</code></pre>"
         case Table(caption, heads, rows, left):
             return table(caption, heads, rows, left=left)
-        case Drawing(caption, svg):
-            return f"<figure>{svg()}<figcaption>{escape(caption)}</figcaption></figure>"
+        case Drawing(caption, svgs):
+            return figure(svgs(), caption)
 
 
 def markdown_of(document: Document) -> str:

@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import html
+import re
 from collections.abc import Iterable, Sequence
 
 from glmplan.errors import printable
 from glmplan.report.palette import css_variables, dark_rules
 
-__all__ = ["escape", "page", "table"]
+__all__ = ["escape", "figure", "page", "table"]
 
+#: columns of figures that a telephone has room for
+_FIGURES = 5
+#: width from which a drawing may be wider than a telephone, where it is moved sideways [px]
+_NARROW = 460.0
 _STYLE = """
 :root{color-scheme:light dark}
 body{font:15px/1.5 system-ui,"Liberation Sans","DejaVu Sans",sans-serif;margin:2rem auto;max-width:64rem;
 padding:0 1rem;color:var(--ink);background:var(--paper)}
-h1{font-size:1.6rem;line-height:1.25;margin:0 0 .5rem}
+h1{font-size:1.6rem;line-height:1.25;margin:0 0 .5rem} h1,h2{overflow-wrap:anywhere}
 h2{font-size:1.2rem;margin:2rem 0 .5rem;padding-bottom:.2rem;border-bottom:1px solid var(--line)}
 h3{font-size:1rem;margin:1.2rem 0 .3rem}
 a{color:var(--blue);overflow-wrap:anywhere} .faint{color:var(--faint)}
 figure{margin:1rem 0;overflow-x:auto} figure svg{max-width:100%;height:auto}
+@media screen{figure svg{min-width:calc(var(--drawn,0px)*.9)}}
 figcaption{color:var(--faint);font-size:.9em}
 .scroll{overflow-x:auto}
 table{border-collapse:collapse;margin:1rem 0;width:100%;font-variant-numeric:tabular-nums}
@@ -29,12 +35,22 @@ thead th{border-bottom:2px solid var(--faint);vertical-align:bottom} tbody th{fo
 td.t,th.t{text-align:left}
 pre,code{font:13px/1.45 ui-monospace,"Liberation Mono","DejaVu Sans Mono",monospace}
 pre{background:var(--part);padding:.7rem 1rem;border-radius:4px;white-space:pre-wrap;overflow-wrap:anywhere}
-.plots{display:flex;flex-wrap:wrap;gap:1rem}
+.plots{display:flex;flex-wrap:wrap;gap:1rem} .plots>figure{margin:0;max-width:100%}
+.plots>figure:only-child svg{width:40rem}
 .good{color:var(--green)} .bad{color:var(--red)} .middling{color:var(--orange)}
+@media screen and (max-width:40rem){body{margin:1rem auto} table{font-size:.85em}
+td{white-space:normal;min-width:3.9rem} th,td{padding:.25rem .35rem}
+.words :is(table,tbody,tr,th,td,caption){display:block;text-align:left} .words table{font-size:1em}
+.words thead{position:absolute;clip-path:inset(50%);width:1px;height:1px;overflow:hidden}
+.words :is(td,tbody th){border:0;padding:.1rem 0} .words tr{border-bottom:1px solid var(--line);padding:.5rem 0}
+.words tbody th{font-weight:600}
+.words th[data-head]::before{content:attr(data-head) " "}
+.words td[data-head]:not(:empty)::before{content:attr(data-head) ": ";color:var(--faint)}}
 @page{size:A4;margin:16mm 15mm 18mm;@bottom-right{content:counter(page) " / " counter(pages);font:8pt sans-serif}}
 @media print{body{margin:0;padding:0;max-width:none;font-size:9.5pt} h2,h3,caption{break-after:avoid}
 table{font-size:8pt} th,td{padding:.15rem .35rem} pre,code{font-size:8pt}
-figure,tr{break-inside:avoid} pre{border:1px solid var(--line)}}
+.plots{display:block} .plots>*{display:inline-block;width:48%;vertical-align:top}
+thead{break-after:avoid} figure,tr{break-inside:avoid} pre{border:1px solid var(--line)}}
 """
 
 
@@ -57,6 +73,37 @@ def escape(text: object) -> str:
     '&lt;b&gt;'
     """
     return html.escape(printable(text))
+
+
+def figure(svgs: Sequence[str], caption: str = "") -> str:
+    """Put drawings side by side where there is room for them, else below each other; none is drawn too small to read.
+
+    Parameters
+    ----------
+    svgs : sequence of str
+        SVG elements.
+    caption : str, optional
+        What they show.
+
+    Returns
+    -------
+    str
+        HTML. Where a drawing is wider than the screen, it is moved sideways, also with the keyboard.
+
+    Examples
+    --------
+    >>> print(figure(['<svg width="900"></svg>'], "a < b"))
+    <figure tabindex='0'><svg style='--drawn:900px' width="900"></svg><figcaption>a &lt; b</figcaption></figure>
+    """
+    wide = [float(found[1]) if (found := re.match(r'<svg [^>]*?\bwidth="([\d.]+)', svg)) else 0.0 for svg in svgs]
+    drawn = [
+        svg.replace("<svg ", f"<svg style='--drawn:{width:.0f}px' ", 1) if width > _NARROW else svg
+        for svg, width in zip(svgs, wide, strict=True)
+    ]
+    inside = f"<div class='plots'>{''.join(drawn)}</div>" if len(drawn) > 1 else "".join(drawn)
+    told = f"<figcaption>{escape(caption)}</figcaption>" if caption else ""
+    reached = " tabindex='0'" if max(wide, default=0.0) > _NARROW else ""  # by the keyboard too
+    return f"<figure{reached}>{inside}{told}</figure>"
 
 
 def page(title: str, body: str, *, style: str = "") -> str:
@@ -114,11 +161,24 @@ def table(caption: str, heads: Sequence[str], rows: Iterable[Sequence[str]], *, 
     3
     """
     begins = set(left)
+    # on a narrow screen a row of words becomes a list of its cells, each with its head; for readers it stays a table
+    words = len(begins) > 1 or len(heads) > _FIGURES
+    head_of = [f" data-head='{escape(name)}'" if words and name else "" for name in heads]
+    named = head_of[0] if 0 not in begins else ""  # a figure says little without its head
+    role = {one: f" role='{one}'" if words else "" for one in ("table", "row", "columnheader", "rowheader", "cell")}
     style = [" class='t'" if column in begins else "" for column in range(len(heads))]
-    head = "".join(f"<th scope='col'{style[column]}>{escape(name)}</th>" for column, name in enumerate(heads))
+    head = "".join(
+        f"<th scope='col'{role['columnheader']}{style[column]}>{escape(name)}</th>" for column, name in enumerate(heads)
+    )
     lines = []
     for first, *rest in rows:
-        cells = "".join(f"<td{style[column]}>{escape(cell)}</td>" for column, cell in enumerate(rest, 1))
-        lines.append(f"<tr><th scope='row'{style[0]}>{escape(first)}</th>{cells}</tr>")
-    inside = f"<caption>{escape(caption)}</caption><thead><tr>{head}</tr></thead><tbody>{''.join(lines)}</tbody>"
-    return f"<div class='scroll'><table>{inside}</table></div>"
+        cells = "".join(
+            f"<td{role['cell']}{style[column]}{head_of[column]}>{escape(cell)}</td>"
+            for column, cell in enumerate(rest, 1)
+        )
+        lines.append(
+            f"<tr{role['row']}><th scope='row'{role['rowheader']}{style[0]}{named}>{escape(first)}</th>{cells}</tr>"
+        )
+    top = f"<caption>{escape(caption)}</caption><thead><tr{role['row']}>{head}</tr></thead>"
+    kind = "scroll words" if words else "scroll"
+    return f"<div class='{kind}'><table{role['table']}>{top}<tbody>{''.join(lines)}</tbody></table></div>"

@@ -18,13 +18,15 @@ from glmplan.serving.traffic.spec import Traffic
 __all__ = ["Curves", "curves_of", "safe_charts", "simulation_charts"]
 
 _POINTS = 600
-_WIDTH, _HEIGHT = 640, 220
+#: two side by side on a page, each as wide as a telephone [px]
+_WIDTH, _HEIGHT = 370, 220
+_LEGEND = {"orient": "bottom"}
 #: statistics that are drawn against load; the first and the third carry their interval
 _LINES = ("mean", "p50", "p95", "p99")
 _BANDS = ("mean", "p95")
 #: loads over the safe one that are drawn [-]
 _FAR = 2.5
-_KEPT = ("tried, keeps the promise", "tried, breaks it")
+_KEPT = ("tried, the load is safe", "tried, the load is not safe")
 _NAMES = {"ttft": "time to first token", "tpot": "time per output token", "e2e": "time to the whole answer"}
 
 #: statistics against load: as predicted, and with the step time at either end of its interval
@@ -59,7 +61,7 @@ def curves_of(service: Service, traffic: Traffic, loads: np.ndarray, interval: t
     return middle, ends[0], ends[1]
 
 
-def _against_load(curves: Curves, metric: str, load: str, statistics: Sequence[str]) -> Any:
+def _against_load(curves: Curves, metric: str, load: str | list[str], statistics: Sequence[str]) -> Any:
     """Lines of one time against load, the interval of the step time as a band; None where nothing is finite."""
     import altair as alt
 
@@ -76,7 +78,8 @@ def _against_load(curves: Curves, metric: str, load: str, statistics: Sequence[s
     if not rows:
         return None
     x = alt.X("load:Q", title=load, scale=alt.Scale(zero=False))
-    colour = {"color": alt.Color("statistic:N", title=None, sort=list(_LINES))} if len(statistics) > 1 else {}
+    named = alt.Color("statistic:N", title=None, sort=list(_LINES), legend=_LEGEND)
+    colour = {"color": named} if len(statistics) > 1 else {}
     title = f"{metric.upper()} [ms]"
     chart = band(rows, x, ("value", "low", "high"), title=title, wide=_wide([row["value"] for row in rows]), **colour)
     return chart.properties(width=_WIDTH, height=_HEIGHT)
@@ -202,7 +205,8 @@ def safe_charts(
     import altair as alt
 
     charts = []
-    under = f"{found.unit} (points: services of the search, the slow ones break first; band: 90 % of the step time)"
+    # the load is drawn once for each service that the search looked at: also a safe load may be too much for one of 20
+    under = [found.unit, "points: services of the search, slow and fast ones;", "band: 90 % interval of the step time"]
     for target in targets:
         rows = [
             {
@@ -216,12 +220,12 @@ def safe_charts(
         drawn = _against_load(curves, target.metric, under, (target.statistic,))
         name = f"{target}: safe up to {found.load:.4g} {found.unit}"
         y = alt.Y("value:Q", title=f"{target.metric.upper()} [ms]")
-        kept: dict[str, Any] = {"title": None, "sort": list(_KEPT)}
+        kept: dict[str, Any] = {"title": None, "sort": list(_KEPT), "legend": _LEGEND}
         colours = alt.Scale(domain=list(_KEPT), range=[light("green"), light("red")])
         shapes = alt.Scale(domain=list(_KEPT), range=["circle", "square"])
         tried = rows_chart(rows).mark_point(filled=True, size=60, opacity=1)
         tried = tried.encode(
-            x=alt.X("load:Q", title=under),
+            x=alt.X("load:Q", title=under, axis=alt.Axis(tickMinStep=1 if found.unit == "users" else None)),
             y=y,
             color=alt.Color("tried:N", scale=colours, **kept),
             shape=alt.Shape("tried:N", scale=shapes, **kept),

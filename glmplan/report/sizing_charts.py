@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from glmplan.report.charts import log_axis, rows_chart
+from glmplan.report.charts import log_axis, named_bars, rows_chart
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -52,25 +52,27 @@ def sweep_chart(frame: pd.DataFrame, best: np.ndarray, *, title: str) -> Any:
     base = rows_chart(rows).encode(
         x=alt.X(**log_axis("user_tokens_per_s", "speed of one user [token/s]")),
         y=alt.Y(**log_axis("output_tokens_per_s", "speed of all users together [token/s]")),
-        color=alt.Color("on:N", title="machine"),
+        color=alt.Color("on:N", title=None, legend={"orient": "bottom", "columns": 3, "symbolOpacity": 1}),
         description="told:N",
     )
-    cloud = base.mark_circle(size=18, opacity=0.35)
+    cloud = base.mark_circle(size=24, opacity=0.5)
     edge = base.transform_filter("datum.best").mark_point(size=70, filled=False)
-    return (cloud + edge).properties(title=title, width=720, height=460)
+    return (cloud + edge).properties(title=title, width=370, height=320)
 
 
 def _short(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-def tornado_chart(rows: list[dict[str, Any]], *, title: str, unit: str) -> Any:
+def tornado_chart(rows: list[dict[str, Any]], at: float, *, title: str, unit: str) -> Any:
     """Bars of what moves an answer, the largest above.
 
     Parameters
     ----------
     rows : list of dict
         ``what``, ``low`` and ``high`` [unit].
+    at : float
+        The answer where nothing moves [unit]; a dashed line.
     title : str
         Title.
     unit : str
@@ -78,20 +80,13 @@ def tornado_chart(rows: list[dict[str, Any]], *, title: str, unit: str) -> Any:
 
     Returns
     -------
-    altair.Chart
-        The bars.
+    altair.LayerChart
+        The bars, each with its name above it.
     """
     import altair as alt
 
     told = [one | {"told": f"{one['what']}: {_short(one['low'])} to {_short(one['high'])} {unit}"} for one in rows]
-    return (
-        rows_chart(told)
-        .mark_bar()
-        .encode(
-            x=alt.X("low:Q", title=unit, scale=alt.Scale(zero=False)),
-            x2="high:Q",
-            y=alt.Y("what:N", sort=None, title=None),
-            description="told:N",
-        )
-        .properties(title=title, width=640)
-    )
+    bars = rows_chart(told).mark_bar(height=20)
+    bars = bars.encode(x=alt.X("low:Q", title=unit, scale=alt.Scale(zero=False)), x2="high:Q", description="told:N")
+    rest = rows_chart([{"at": at}]).mark_rule(strokeDash=[5, 4]).encode(x="at:Q")
+    return (named_bars(bars, [str(one["what"]) for one in rows], "what") + rest).properties(title=title)

@@ -117,9 +117,12 @@ def test_the_shape_of_the_differences_is_read():
 def test_the_page_shows_every_step_and_escapes_what_others_wrote():
     made = record(step(1, notes=["<script>alert(1)</script>"]), step(4, tpot=20.0), facts=ServerFacts(engine="vllm"))
     found = compare(made.steps, [predicted(1), predicted(4)])
-    page = html_page(made, found, likely_causes(made, found))
+    page = html_page(made, found, likely_causes(made, found), "predicted for <b>")
+    assert "<p class='faint'>Predicted for &lt;b&gt;.</p>" in page
+    # a verdict has its colour
+    assert "<td role='cell' class='t bad' data-head='verdict'>different, outside" in page
     assert "<script>alert" not in page and "&lt;script&gt;alert" in page
-    assert page.count("<svg ") == 3 and "first outside the interval at 4" in page
+    assert page.count("<svg ") == 3 and "outside the 90 % interval, the first at 4" in page
     assert "Likely causes" in page and page.rstrip().endswith("</html>")
 
 

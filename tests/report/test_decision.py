@@ -87,16 +87,18 @@ def test_a_plan_that_does_not_fit_is_a_report_too(records):
 
 
 def test_every_table_has_a_caption_and_heads_with_their_scope(page):
-    tables = re.findall(r"<table>.*?</table>", page, re.DOTALL)
+    tables = re.findall(r"<table[ >].*?</table>", page, re.DOTALL)
     assert len(tables) >= 8
     for one in tables:
         assert one.count("<caption>") == 1 and "<th scope='col'" in one
-        assert one.count("<th scope='row'") == one.count("<tr>") - 1
+        assert one.count("<th scope='row'") == len(re.findall("<tr[ >]", one)) - 1
 
 
 def test_every_picture_has_words_and_its_figures_in_a_table_too(page, made):
     pictures = [one for one in made.blocks if isinstance(one, Drawing)]
-    assert len(pictures) == 4 == page.count("<figcaption>") == page.count('role="img"')
+    assert len(pictures) == 4 == page.count("<figcaption>")
+    # the speed of all and that of each are drawings of their own, so that a telephone shows one below the other
+    assert page.count('role="img"') == 5
     assert page.startswith("<!doctype html>\n<html lang='en'>") and "<script" not in page
 
 

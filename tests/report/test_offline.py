@@ -51,8 +51,8 @@ def test_a_report_opens_without_a_network(browser, report, scheme, width, ground
     page.goto(report.as_uri())
     assert asked == [report.as_uri()] and wrong == []
     drawn = page.locator("figure svg")
-    assert drawn.count() == 4
-    for number in range(4):
+    assert drawn.count() == 5
+    for number in range(5):
         box = drawn.nth(number).bounding_box()
         assert box["width"] > 200 and box["height"] > 30
         assert drawn.nth(number).locator("text").count() > 3
@@ -60,4 +60,37 @@ def test_a_report_opens_without_a_network(browser, report, scheme, width, ground
     paper = "getComputedStyle(document.querySelector('figure svg > rect')).fill"
     assert page.evaluate(paper) == ground, "a drawing follows the page"
     assert page.evaluate("document.documentElement.scrollWidth") <= width, "nothing is wider than the screen"
+    context.close()
+
+
+@pytest.mark.parametrize("width", [390, 1200])
+def test_every_letter_of_a_drawing_can_be_read_on_a_telephone_too(browser, report, width):
+    context = browser.new_context(offline=True, viewport={"width": width, "height": 900})
+    page = context.new_page()
+    page.goto(report.as_uri())
+    # size of its smallest letters on the screen [px], and whether what does not fit can be reached by the keyboard
+    found = page.evaluate(
+        """() => [...document.querySelectorAll("figure svg")].map((svg) => {
+            const scale = svg.getBoundingClientRect().width / svg.viewBox.baseVal.width;
+            const sizes = [...svg.querySelectorAll("text")].map((one) => parseFloat(getComputedStyle(one).fontSize));
+            const figure = svg.closest("figure");
+            return [scale * Math.min(...sizes), figure.scrollWidth <= figure.clientWidth || figure.tabIndex === 0];
+        })"""
+    )
+    assert [size for size, _ in found if size < 8] == [] and all(reached for _, reached in found)
+    tops = [page.locator("figure .plots svg").nth(number).bounding_box() for number in range(2)]
+    assert (tops[0]["y"] < tops[1]["y"]) == (width == 390), "below each other where there is no room side by side"
+    context.close()
+
+
+def test_a_table_of_words_is_a_list_on_a_telephone_and_stays_a_table_for_readers(browser, report):
+    context = browser.new_context(offline=True, viewport={"width": 390, "height": 900})
+    page = context.new_page()
+    page.goto(report.as_uri())
+    wide = page.locator(".scroll").evaluate_all("all => all.filter((one) => one.scrollWidth > one.clientWidth).length")
+    assert wide == 0, "no table is wider than the screen"
+    cell = page.locator(".words td").first
+    assert cell.evaluate("one => getComputedStyle(one).display") == "block"
+    assert cell.evaluate("one => getComputedStyle(one, '::before').content").strip('"').endswith(": ")
+    assert page.get_by_role("table", name="Plans side by side").get_by_role("rowheader").count() > 3
     context.close()

@@ -6,7 +6,7 @@ import json
 import shutil
 import time
 from pathlib import Path
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs, urlencode, urlsplit
 
 import pytest
 
@@ -230,6 +230,21 @@ def test_up_to_four_plans_are_compared_opened_and_removed(opened):
     page.get_by_role("button", name="Open llama-3.1-8b on 1xh100-sxm").click()
     settled(page)
     assert page.locator("#cards").input_value() == "1"
+
+
+def test_a_plan_that_does_not_fit_is_no_reason_to_compare_nothing(opened, client):
+    others = [{"model": "glm-5.1", "on": "1xh100-sxm"}, {"model": "llama-3.1-8b", "on": "2xh100-sxm"}]
+    page = opened(START + "".join("&" + urlencode({"vs": urlencode(one | {"users": 8})}) for one in others))
+    settled(page)
+    assert page.locator("#compare thead th").count() == 3
+    assert "does not fit 1xh100-sxm" in page.locator("#compare .note").first.inner_text()
+    rates = page.locator("#compare tbody tr", has_text="Tokens/s of all").locator("td").all_inner_texts()
+    plans = [{"model": "llama-3.1-8b", "on": "2xh100-sxm"}, PLAN]
+    found = client.post("/v1/compare", json={"plans": plans, "users": 8}).json()["plans"]
+    assert rates[0] == "–"
+    for said, one in zip(rates[1:], found, strict=True):
+        assert float(said.removesuffix(" ★").replace(",", "")) == float(f"{one['output_tokens_per_s']:.3g}")
+    assert "no answer" in page.locator("#compare tbody tr").first.inner_text()
 
 
 def test_what_is_taken_away_is_what_is_shown(opened, client, tmp_path):

@@ -16,21 +16,22 @@ const ROWS = [
   ["kW at the wall", "kw", number, -1],
 ];
 
-export function drawCompare(into, found, { names, drop, open, refused }) {
+export function drawCompare(into, found, { names, drop, open, places, refused }) {
   const heads = names.map((name, place) =>
     el("th", { scope: "col" }, name, " ", place < names.length - 1 ? [el("button", { type: "button", class: "small", "aria-label": `Open ${name}`, text: "Open", click: () => open(place) }), " ", el("button", { type: "button", class: "small", "aria-label": `Remove ${name}`, text: "Remove", click: () => drop(place) })] : el("small", { text: "(this page)" })),
   );
   const body = [];
   if (refused) body.push(el("p", { class: "note", text: refused }));
-  const rows = (found ? ROWS : []).map(([title, field, write, better]) => {
-    const values = found.plans.map((one) => one[field]);
+  // plans without an answer have a column too, in which it says so once
+  const rows = (found ? ROWS : []).map(([title, field, write, better], row) => {
+    const values = names.map((_, place) => (places.includes(place) ? found.plans[places.indexOf(place)][field] : undefined));
     const known = values.filter((value) => typeof value === "number");
     const best = better && known.length > 1 ? (better > 0 ? Math.max(...known) : Math.min(...known)) : null;
     return el(
       "tr",
       {},
       el("th", { scope: "row", text: title }),
-      values.map((value) => el("td", {}, value === best && best !== null ? el("strong", { text: `${write(value)} ★` }) : value === null ? "–" : write(value))),
+      values.map((value) => el("td", {}, value === undefined ? (row ? "–" : "no answer") : value === best && best !== null ? el("strong", { text: `${write(value)} ★` }) : value === null ? "–" : write(value))),
     );
   });
   const causes = found ? Object.entries(found.causes).map(([name, why]) => el("div", {}, el("h3", { text: `${name}, beside ${found.plans[0].plan}` }), el("ul", {}, why.map((line) => el("li", { text: line.trim() }))))) : [];
@@ -38,6 +39,6 @@ export function drawCompare(into, found, { names, drop, open, refused }) {
     ...body,
     el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Comparison, table" }, el("table", {}, el("thead", {}, el("tr", {}, el("td"), heads)), el("tbody", {}, rows))),
     found ? el("p", { class: "note", text: `At ${whole(found.users)} users; ★ is the best of a row.` }) : "",
-    el("details", { open: true }, el("summary", { text: "Why they differ" }), causes),
+    causes.length ? el("details", { open: true }, el("summary", { text: "Why they differ" }), causes) : "",
   );
 }

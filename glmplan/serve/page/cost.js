@@ -47,7 +47,7 @@ export function drawCost(into, found, refused, give) {
   }
   const priced = found.ways.filter((way) => way.usd_month !== null);
   const columns = [
-    ["", (way) => (way.paid === "buy" ? "Buy" : way.paid[0].toUpperCase() + way.paid.slice(1))],
+    ["Paid", (way) => (way.paid === "buy" ? "Buy" : way.paid[0].toUpperCase() + way.paid.slice(1))],
     ["A month", (way) => money(way.usd_month), true],
     ["From to", (way) => (way.usd_month_low === null ? "–" : `${money(way.usd_month_low)} to ${money(way.usd_month_high)}`), true],
     ["Purchase", (way) => money(way.usd_purchase), true],
