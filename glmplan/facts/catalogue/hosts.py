@@ -276,7 +276,7 @@ def _with_scale_up(part: Accelerator, count: int) -> dict[str, Any]:
         raise SpecError(
             f"{part.full_name} comes in domains of {domain}: more than that must be a multiple", value=count
         )
-    said = [f"all {inside} share one scale-up network at the part's data-sheet rate"]
+    said = [f"all {inside} share one scale-up network at the part's data-sheet rate"] if inside > 1 else []
     if part.scaleup_domain is None:
         said.append(f"at most {domain} share one, as on other parts: how many is not in a source")
     if nodes > 1:

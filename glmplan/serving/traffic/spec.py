@@ -208,7 +208,7 @@ def parse_traffic(spec: str, **lengths: Any) -> Traffic:
     32
     >>> parse_traffic("closed:0")
     Traceback (most recent call last):
-    glmplan.errors.SpecError: --traffic: users: 0 input should be greater than or equal to 1
+    glmplan.errors.SpecError: --traffic: users: 0 must be greater than or equal to 1
     """
     changes = {key: value for key, value in lengths.items() if value is not None}
     file: str | None = None
@@ -244,7 +244,7 @@ def parse_traffic(spec: str, **lengths: Any) -> Traffic:
     except ValidationError as error:
         first_error = error.errors()[0]
         where = ".".join(str(part) for part in first_error["loc"])
-        message = first_error["msg"].removeprefix("Value error, ")
+        message = first_error["msg"].removeprefix("Value error, ").replace("Input should be", "must be", 1)
         if not where:
             where, _, message = message.partition(": ")
             raise SpecError(message, file=file or "--traffic", field=where) from None

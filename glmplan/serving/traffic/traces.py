@@ -138,8 +138,9 @@ def _mooncake(file: Path) -> Iterator[_Row]:
             names = [("block", name) for name in hashes]
         except (KeyError, TypeError) as error:
             expected = '{"timestamp": ..., "input_length": ..., "output_length": ..., "hash_ids": [...]}'
+            why = f"it has no {error.args[0]}" if isinstance(error, KeyError) else "its fields are not of that kind"
             raise SpecError(
-                f"is not a Mooncake row ({error!r}): expected {expected}", file=file, field=f"line {line}"
+                f"is not a Mooncake row ({why}): expected {expected}", file=file, field=f"line {line}"
             ) from None
         length, runs = whole_of(inputs, file, line, "input_length"), []
         left = length

@@ -315,3 +315,14 @@ def test_the_load_of_any_traffic_can_be_varied():
     assert Traffic(kind="closed", users=3).at_load(7).users == 7
     assert Traffic(kind="poisson", rate=3).at_load(7).rate == 7
     assert Traffic(kind="trace", file="x").at_load(7).speed == 7
+
+
+@pytest.mark.parametrize(
+    ("row", "words"),
+    [('{"input_length": 5, "output_length": 6}', "it has no timestamp"),
+     ('{"timestamp": 1, "input_length": 5, "output_length": 6, "hash_ids": 7}', "not of that kind")],
+)  # fmt: skip
+def test_a_row_that_is_no_mooncake_row_is_told_in_words(tmp_path, row, words):
+    (tmp_path / "rows.jsonl").write_text(row + "\n")
+    with pytest.raises(SpecError, match=f"line 1: .*{words}"):
+        list(request_source(parse_traffic(f"trace:{tmp_path / 'rows.jsonl'}"), 5, np.random.default_rng(0)).arrivals)
