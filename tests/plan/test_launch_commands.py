@@ -43,27 +43,6 @@ def test_llama_server_shares_one_context_between_its_slots():
     assert text.startswith("llama-server") and "--parallel 4" in text and "-c 32768" in text
 
 
-#: options of the server that plans may use, in the list that llama.cpp generates of them
-#: (tools/server/README.md of github.com/ggml-org/llama.cpp @00dc8057)
-_LLAMA_SERVER = {
-    *("-hf", "-m", "-ngl", "-c", "--parallel", "--split-mode", "--cache-type-k", "--cache-type-v", "--ubatch-size"),
-    *("--flash-attn", "--batch-size", "--override-tensor", "--cpu-moe", "--n-cpu-moe", "--kv-unified"),
-}
-
-
-@pytest.mark.parametrize(
-    ("model", "on", "words"),
-    [
-        ("llama-3.1-8b-q4_k_m", "1xrtx-4090", {"users": "4", "context": "8192"}),
-        ("glm-5.3-flash-q3_k_xl", "2xrtx-pro-6000-ws", {"max_num_batched_tokens": 512}),
-        ("llama-3.1-70b-q4_k_m", "4xl40s", {"kv": "q8_0", "users": "8", "context": "32768"}),
-    ],
-)
-def test_llama_server_knows_every_option(model, on, words):
-    text = command(model, on, engine="llama.cpp", **words)
-    assert {word for word in text.split() if word.startswith("-")} <= _LLAMA_SERVER
-
-
 def test_llama_server_is_told_which_file_of_the_repository_was_planned():
     """Without a quant after the colon it would load Q4_K_M, or the first file."""
     text = command("glm-5.3-flash-q3_k_xl", "2xrtx-pro-6000-ws", engine="llama.cpp")
