@@ -73,3 +73,35 @@ def test_a_draft_head_is_named_where_the_engine_wants_it():
     left_out = fit_answer(Words("kimi-k2.5", "8xb200-sxm", engine="trtllm", **asked))
     assert any(head in note for note in left_out.command_notes)
     assert any(head in line for line in left_out.asked.assumed)
+
+
+@pytest.mark.parametrize(
+    ("model", "on", "named"),
+    [
+        ("glm-5.2-fp8", "8xb200-sxm", "nvfp4_ds_mla"),
+        ("deepseek-v4.1-flash", "8xb200-sxm", "nvfp4_ds_mla"),
+        ("llama-3.1-70b", "8xb200-sxm", "nvfp4"),
+    ],
+)
+def test_a_cache_in_fp4_is_named_as_the_attention_packs_it(model, on, named):
+    assert f"--kv-cache-dtype {named} " in command(model, on, engine="vllm", kv="nvfp4") + " "
+
+
+@pytest.mark.parametrize(
+    ("model", "on", "why"),
+    [
+        ("glm-5.2-fp8", "8xh200-sxm", "sparse latents are kept in NVFP4 on SM100 alone"),
+        ("deepseek-v4.1-flash", "8xh200-sxm", "DeepSeek V4.1 keeps its cache in NVFP4 on SM100 alone"),
+        ("deepseek-v4-flash", "8xb200-sxm", "DeepSeek V4 keeps its cache in FP8 or BF16"),
+        ("deepseek-v3-fp8", "8xb200-sxm", "no kernel of latent attention reads an NVFP4 cache"),
+    ],
+)
+def test_a_cache_in_fp4_that_no_kernel_reads_does_not_run(model, on, why):
+    answer = fit_answer(Words(model, on, engine="vllm", kv="nvfp4"))
+    assert answer.verdict == "does_not_fit" and answer.headline == f"does not run with vllm: {why}"
+
+
+def test_deepseek_v4_1_on_sm100_is_planned_with_the_cache_that_its_server_takes():
+    """vLLM 0.33.0 packs NVFP4 there when FP8 is asked for: 890 B a token and not 1,790."""
+    kept = {on: fit_answer(Words("deepseek-v4.1-flash", on, engine="vllm")) for on in ("8xh200-sxm", "8xb200-sxm")}
+    assert [one.holding.terms.kv for one in kept.values()] == ["fp8", "nvfp4"]
