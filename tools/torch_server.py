@@ -209,4 +209,6 @@ async def _serve(path: Path, device: str) -> None:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 3:
+        sys.exit(__doc__)
     asyncio.run(_serve(Path(sys.argv[1]), sys.argv[2]))

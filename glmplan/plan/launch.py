@@ -6,7 +6,7 @@ import json
 
 from glmplan.facts.engines.kernels import sparse_capabilities, sparse_words
 from glmplan.facts.engines.walls import load_engine
-from glmplan.physics.blocks.features import is_indexed
+from glmplan.physics.blocks.features import is_indexed, mixers_of
 from glmplan.plan.adapters import adapter_words
 from glmplan.plan.capacity import Holding
 from glmplan.plan.disaggregation import kinds_of_servers
@@ -80,7 +80,9 @@ def _sparse_words(asked: Asked, sparse: bool) -> tuple[str, ...]:
 
 def _cache_words(asked: Asked, kv: str) -> tuple[str, ...]:
     """How the engine's own option names the format of the cache; none where nothing need be said."""
-    written = load_engine(asked.engine).cache_format(kv).written
+    found = load_engine(asked.engine).cache_format(kv)
+    packs = found.packed is not None and any(one.packed_fp8 for one in mixers_of(asked.model))
+    written = found.packed if packs else found.written
     return () if written is None else (written,)
 
 

@@ -16,7 +16,10 @@ from glmplan.units import GIB, parse_quantity
 __all__ = ["disagreements_of", "model_facts", "model_text", "published_bytes"]
 
 #: engine and cache format of the columns
-_CACHES = (("vllm", "bf16"), ("vllm", "fp8"), ("sglang", "bf16"), ("llama.cpp", "f16"), ("llama.cpp", "q8_0"))
+_CACHES = (
+    *(("vllm", "bf16"), ("vllm", "fp8"), ("vllm", "nvfp4"), ("sglang", "bf16"), ("llama.cpp", "f16")),
+    ("llama.cpp", "q8_0"),
+)
 
 
 def published_bytes(checkpoint: Checkpoint) -> float | None:
@@ -118,7 +121,12 @@ def model_facts(choice: ModelChoice) -> dict[str, Any]:
         },
         "published": None if model.published is None else model.published.model_dump(),
         "cache_bytes_per_token": [
-            {"engine": engine, "kv": kv, "bytes": model_cache_bytes_per_token(model, kv, engine)}
+            {
+                "engine": engine,
+                "kv": kv,
+                "bytes": model_cache_bytes_per_token(model, kv, engine),
+                "bytes_beyond_windows": model_cache_bytes_per_token(model, kv, engine, windows=False),
+            }
             for engine, kv in _CACHES
         ],
         "state_bytes_per_sequence": model_state_bytes(model),
@@ -186,7 +194,7 @@ def model_text(choice: ModelChoice) -> str:
     lines += ["", "KV cache for each token [B]"]
     for engine, kv in _CACHES:
         size = model_cache_bytes_per_token(model, kv, engine)
-        lines.append(f"  {engine:10} {kv:6} {size:12,.0f}" + _with_mtp(model, kv, engine))
+        lines.append(f"  {engine:10} {kv:6} {size:12,.0f}" + _in_words(model, kv, engine))
     if model_state_bytes(model):
         lines.append(f"  and {model_state_bytes(model) / 2**20:,.1f} MiB of recurrent state for each sequence")
     lines += ["", "Checkpoints" + " " * 17 + "computed GB      GiB   published"]
@@ -210,10 +218,13 @@ def model_text(choice: ModelChoice) -> str:
     return "\n".join(lines)
 
 
-def _with_mtp(model: ModelSpec, kv: str, engine: str) -> str:
-    if model.mtp is None:
-        return ""
-    return f"   ({model_cache_bytes_per_token(model, kv, engine, mtp=True):,.0f} with the MTP layer)"
+def _in_words(model: ModelSpec, kv: str, engine: str) -> str:
+    """What the MTP layer adds, and what a token adds once the sliding windows are full."""
+    size = model_cache_bytes_per_token(model, kv, engine)
+    longer = model_cache_bytes_per_token(model, kv, engine, windows=False)
+    words = [] if model.mtp is None else [f"{model_cache_bytes_per_token(model, kv, engine, mtp=True):,.0f} with MTP"]
+    words += [f"{longer:,.0f} once the windows are full"] * (longer != size)
+    return f"   ({', '.join(words)})" if words else ""
 
 
 def _kind(kind: LayerKind) -> str:

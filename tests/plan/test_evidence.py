@@ -45,8 +45,8 @@ def test_a_purchase_is_planned_with_the_newest_release_that_evidence_covers(engi
     [
         ("vllm", "9999.0", "0.33.0"),
         ("sglang", "9999.0", "0.5.23"),
-        ("llama.cpp", "b99999", "b10776"),
-        ("llama.cpp", "9999.0", "b10776"),
+        ("llama.cpp", "b99999", "b11434"),
+        ("llama.cpp", "9999.0", "b11434"),
         ("mlx", "9999.0", "0.32.2"),
     ],
 )

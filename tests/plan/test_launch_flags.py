@@ -25,13 +25,20 @@ CASES = (
 
 def options_in(command):
     """Names of options outside of quoted values."""
-    text = re.sub(r"'[^']*'|\"[^\"]*\"|\{[^}]*\}", "VALUE", " ".join(command))
-    return {option_name(word) for word in text.split() if word.startswith("--")}
+    text = re.sub(r"python -m |'[^']*'|\"[^\"]*\"|\{[^}]*\}", "VALUE", " ".join(command))
+    return {option_name(word) for word in text.split() if re.match("--?[a-z]", word)}
 
 
 @pytest.mark.parametrize(
     ("engine", "version"),
-    [("vllm", "0.24.0"), ("vllm", "0.33.0"), ("sglang", "0.5.10"), ("sglang", "0.5.23"), ("trtllm", "1.2.1")],
+    [
+        ("vllm", "0.24.0"),
+        ("vllm", "0.33.0"),
+        ("sglang", "0.5.10"),
+        ("sglang", "0.5.23"),
+        ("trtllm", "1.2.1"),
+        ("trtllm", "1.3.0rc20"),
+    ],
 )
 @pytest.mark.parametrize(("model", "on", "words"), CASES, ids=[f"{case[0]} {case[1]}" for case in CASES])
 def test_a_release_knows_every_option_of_its_command(engine, version, model, on, words):
@@ -42,11 +49,43 @@ def test_a_release_knows_every_option_of_its_command(engine, version, model, on,
     if any(one.name.startswith(f"{engine}-{model}") and one.name.endswith("-since") for one in answer.warnings):
         return  # the release does not know the model, and the answer says so
     release, names = known_flags(engine, version)
-    assert release == {"1.2.1": "1.2.0"}.get(version, version)
+    assert release == {"1.2.1": "1.2.0", "1.3.0rc20": "1.3.0rc7"}.get(version, version)
     found = options_in(answer.command)
     assert found, answer.command
     unknown = {one for one in found if not {one, one.partition(".")[0], one.replace("--no-", "--", 1)} & names}
     assert not unknown, f"{' '.join(answer.command)}: {engine} {version} knows no {unknown}"
+
+
+#: files that llama-server reads, and words that bring options of their own
+FILES = (
+    ("llama-3.1-8b-q4_k_m", "1xrtx-4090", {"users": "4", "context": "8192"}),
+    ("glm-5.3-flash-q3_k_xl", "2xrtx-pro-6000-ws", {"max_num_batched_tokens": 512}),
+    ("llama-3.1-70b-q4_k_m", "4xl40s", {"kv": "q8_0", "users": "8", "context": "32768"}),
+    ("llama-3.1-70b-q4_k_m", "4xrtx-3090", {"tp": "4", "pp": "1"}),
+    ("qwen3-30b-a3b", "mac-studio-m3-ultra", {}),
+)
+
+
+@pytest.mark.parametrize(("version", "read"), [("b9193", "b9113"), ("b10776", "b10773"), ("latest", "b11434")])
+@pytest.mark.parametrize(("model", "on", "words"), FILES, ids=[f"{case[0]} {case[1]}" for case in FILES])
+def test_a_build_of_llama_server_knows_every_option_of_its_command(version, read, model, on, words):
+    answer = fit_answer(Words(model, on, engine="llama.cpp", engine_version=version, **words))
+    release, names = known_flags("llama.cpp", answer.asked.runs_as)
+    assert release == read
+    found = options_in(answer.command)
+    assert {"-c", "--parallel"} <= found <= names, f"{' '.join(answer.command)}: {found - names}"
+
+
+def test_the_list_of_llama_server_is_the_one_that_the_project_generates_of_its_options():
+    """tools/server/README.md beside the sources of b10773 lists 417 names, of b11434 412.
+
+    In the last, ``--spec-draft-sampling`` is in the sources and not yet on the page.
+    """
+    for version, names in (("b10773", 417), ("b11434", 412 + 1)):
+        assert len(known_flags("llama.cpp", version)[1]) == names
+    newest = known_flags("llama.cpp", None)[1]
+    assert {"-ngl", "--n-gpu-layers", "-ot", "--override-tensor", "--no-kv-offload", "--spec-draft-sampling"} <= newest
+    assert not {"--mlock", "--no-mmap", "--print-token-count"} & newest
 
 
 def test_the_recipe_of_the_model_brings_its_parsers():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -39,3 +40,14 @@ def test_a_table_of_another_form_is_refused_by_its_missing_columns(tmp_path):
     done = run("tools/recipes.py", str(tmp_path / "recipes.csv"))
     assert done.returncode == 2
     assert "without the columns accelerator, date, engine" in done.stderr
+
+
+def test_a_model_of_which_nothing_changed_keeps_its_file(tmp_path):
+    from tests.readers.models.configs import GLM_5_1
+
+    (tmp_path / "zai-org--GLM-5.1_config.json").write_text(json.dumps(GLM_5_1), encoding="utf-8")
+    file = ROOT / "model_specs" / "glm-5.1.toml"
+    before = file.read_bytes()
+    done = run("tools/import_models.py", str(tmp_path))
+    assert (done.returncode, done.stdout.strip()) == (0, "glm-5.1: unchanged")
+    assert file.read_bytes() == before

@@ -188,7 +188,7 @@ class Instead(Frozen):
 
     attention: Literal["dense"] | None = None
     indexer: Literal["dropped"] | None = None
-    kv: Literal["bf16", "fp8"] | None = None
+    kv: Literal["bf16", "fp8", "nvfp4"] | None = None
     graphs: Literal[False] | None = None
     mtp: int | None = Field(default=None, ge=0)
     ep: Literal[1] | None = None

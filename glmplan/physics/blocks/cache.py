@@ -2,7 +2,8 @@
 
 - Latent attention keeps one latent and one rotary key for all heads: 576 values in DeepSeek-V3 and GLM-5.
 - vLLM and SGLang pack the FP8 latent of sparse attention as ``fp8_ds_mla``: one byte a latent value, one FP32 scale for
-  128 of them, the rotary key in BF16; 656 B (vLLM, `vllm/v1/attention/backends/mla/flashmla_sparse.py`).
+  128 of them, the rotary key in BF16; 656 B (vLLM, `vllm/v1/attention/backends/mla/flashmla_sparse.py`). Its
+  ``nvfp4_ds_mla`` keeps FP4 values with a scale for 16 of them, and the rotary key in FP8; 352 B (the same file).
 - Index keys are always FP8 with one FP32 scale for 128 values (132 B); layers that reuse indices keep none. Engines
   that run such models densely (llama.cpp, MLX) keep none at all.
 - Where sparse kernels are missing, engines that attend densely differ. vLLM has to be patched, and every published
@@ -102,9 +103,9 @@ def _layers(model: ModelSpec, mtp: bool) -> list[tuple[LayerKind, int]]:
 
 
 def model_cache_bytes_per_token(
-    model: ModelSpec, kv: str, engine: str = "vllm", *, mtp: bool = False, indexer: bool = True
+    model: ModelSpec, kv: str, engine: str = "vllm", *, mtp: bool = False, indexer: bool = True, windows: bool = True
 ) -> float:
-    """Bytes that one token adds to the cache of a whole model, before any sliding window is full.
+    """Bytes that one token adds to the cache of a whole model, before any sliding window is full or after all are.
 
     Parameters
     ----------
@@ -118,11 +119,13 @@ def model_cache_bytes_per_token(
         Whether MTP layers keep a cache too.
     indexer : bool, optional
         Whether the sparse indexer is there; patched vLLM leaves it out.
+    windows : bool, optional
+        Whether sliding windows still grow; without, a token adds nothing to them, as in a long sequence.
 
     Returns
     -------
     float
-        [B]; on one rank that holds all heads. Sliding layers count in full.
+        [B]; on one rank that holds all heads.
 
     Raises
     ------
@@ -139,9 +142,13 @@ def model_cache_bytes_per_token(
     62252.0
     >>> model_cache_bytes_per_token(glm, "fp8", "vllm", indexer=False)
     44928.0
+    >>> flash = load_model("deepseek-v4.1-flash")
+    >>> model_cache_bytes_per_token(flash, "nvfp4"), model_cache_bytes_per_token(flash, "nvfp4", windows=False)
+    (22010.0, 890.0)
     """
     layout = cache_layout(engine) if indexer else cache_layout(engine).without_indexer()
-    return float(sum(count * cache_bytes_per_token(kind, kv, layout) for kind, count in _layers(model, mtp)))
+    held = [(mixer_of(kind).cache(kv, layout), count) for kind, count in _layers(model, mtp)]
+    return float(sum(count * (one.per_token + windows * one.in_window) for one, count in held))
 
 
 def model_state_bytes(model: ModelSpec, *, state_bytes: float = 4.0, conv_bytes: float = 2.0) -> float:

@@ -226,6 +226,8 @@ class LatentMixer:
         held = self.absorbed_widths[0] * kv_format(kv).bytes
         if self.packed_fp8 and layout.packed_latent and kv.lower() == "fp8":
             held = block.kv_rank + 4.0 * -(-block.kv_rank // 128) + 2.0 * max(block.rope_dim, layout.packed_rotary)
+        if self.packed_fp8 and layout.packed_latent and kv.lower() == "nvfp4":  # rotary values in FP8, without a scale
+            held = block.kv_rank * kv_format(kv).bytes + 1.0 * block.rope_dim
         held = 0.0 if block.shared_kv else held
         if layout.index_keys:
             held += self.index_bytes

@@ -244,3 +244,20 @@ def test_a_published_two_bit_file_is_as_large_as_its_classes_of_tensors():
     """antirez/ds4 pull request 723 prints 80.76 GiB for IQ2XXS-w2Q2K-AProjQ8-SExpQ8-OutQ8."""
     flash = load_model("deepseek-v4-flash")
     assert checkpoint_bytes(flash, checkpoint_for(flash, "q2_k")) / 2**30 == pytest.approx(80.76, abs=0.01)
+
+
+@pytest.mark.parametrize(
+    ("model", "name"),
+    [
+        ("glm-5.1-reap-192", "w4a16"),
+        ("glm-5.3-flash", "awq-int4"),
+        ("qwen3.8-flash-next", "autoround-int4"),
+        ("qwen3.8-27b", "autoround-int4"),
+    ],
+)
+def test_four_bits_in_safetensors_are_no_file_of_llama_cpp(model, name):
+    whole = load_model(model)
+    checkpoint = whole.checkpoint(name)
+    assert checkpoint.form == "safetensors" and read_by(whole, checkpoint, "vllm") is checkpoint
+    assert "as a GGUF file of the same size" in read_by(whole, checkpoint, "llama.cpp").note
+    assert read_words(Words(f"{model}-{name}", "8xh100-sxm")).engine == "vllm"
