@@ -299,6 +299,8 @@ class StepBuffer:
         A layer with a window keeps the window and a whole step for each request, in multiples of this, [token]
     draft_states : bool
         Whether a recurrent layer keeps a state of each drafted token besides.
+    index_keys : bool
+        Whether the keys of a sparse indexer are cached, in the format of the cache; before, such models ran densely.
     source : str
         Where it is from.
     since, until : str or None
@@ -310,6 +312,7 @@ class StepBuffer:
     all_logits: bool
     window_multiple: float
     draft_states: bool
+    index_keys: bool
     source: str
     since: str | None = None
     until: str | None = None
