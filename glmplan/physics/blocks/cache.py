@@ -4,8 +4,8 @@
 - vLLM and SGLang pack the FP8 latent of sparse attention as ``fp8_ds_mla``: one byte a latent value, one FP32 scale for
   128 of them, the rotary key in BF16; 656 B (vLLM, `vllm/v1/attention/backends/mla/flashmla_sparse.py`).
 - Index keys are always FP8 with one FP32 scale for 128 values (132 B); layers that reuse indices keep none. Engines
-  that run such models densely (MLX, llama.cpp before b9512) keep none at all; what llama.cpp keeps since stands with its
-  slots (`glmplan.facts.engines.memory.StepBuffer`).
+  that run such models densely (MLX, llama.cpp before b9512) keep none at all; what llama.cpp keeps since stands with
+  its slots (`glmplan.facts.engines.memory.StepBuffer`).
 - Where sparse kernels are missing, engines that attend densely differ. vLLM has to be patched, and every published
   patch makes the model forget its indexer (`is_v32` false: no indexer module, so no index cache, and the latent is
   stored as any other: https://github.com/vllm-project/vllm/pull/39594, issue 35021, the field report of April 2026).

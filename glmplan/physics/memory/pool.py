@@ -16,7 +16,7 @@ from glmplan.physics.memory.observed import MemoryFit, Spread, load_memory_fit
 from glmplan.physics.memory.pages import PagedLaunch, printed_tokens, shares_pages
 from glmplan.physics.memory.part import PartMemory
 from glmplan.physics.memory.ranks import RankMemory, StageMemory
-from glmplan.physics.memory.split import longest_held, requests_held, split_pool
+from glmplan.physics.memory.split import beside_expanded, longest_held, requests_held, split_pool
 from glmplan.units import QUANTILE_90
 
 __all__ = [
@@ -398,13 +398,10 @@ def _stage_pool(memory: RankMemory, stage: StageMemory, part: PartMemory, launch
         pool = limit - weights - remainder.mean
         variance = fraction**2 * (total_variance + known) + remainder.sd**2
     elif rule.pool == "after_load":
-        limit, share = free, fraction
         before = rule.graphs_before_pool
-        pool = fraction * (free - weights - stage.activation - remainder.mean - before * graphs)
-        variance = fraction**2 * (total_variance + known + remainder.sd**2 + before * graphs_sd**2)
-        if np.any(stage.expanded):
-            kept = _beside_expanded(stage, pool)
-            pool, variance, share = pool * kept, variance * kept**2, fraction * kept
+        left = free - weights - stage.activation - remainder.mean - before * graphs
+        limit, share = free, fraction * beside_expanded(stage, fraction * left)
+        pool, variance = share * left, share**2 * (total_variance + known + remainder.sd**2 + before * graphs_sd**2)
     else:
         limit = part.total - rule.free_target + zero
         pool = limit - weights - stage.activation - context - remainder.mean
@@ -414,16 +411,6 @@ def _stage_pool(memory: RankMemory, stage: StageMemory, part: PartMemory, launch
         context + zero, remainder.mean + zero, graphs, limit, pool, variance, less, more, graphs_sd, estimate,
         share + zero,
     )  # fmt: skip
-
-
-def _beside_expanded(stage: StageMemory, pool: np.ndarray) -> np.ndarray:
-    """What stays of a pool beside room to expand its latents: that of all of its tokens, or of what a step may hold.
-
-    TensorRT-LLM, tensorrt_llm/_torch/pyexecutor/_util.py (get_mla_context_workspace_reserve).
-    """
-    each = stage.per_token + stage.expanded
-    tokens = np.minimum(pool / np.where(each > 0, each, 1.0), stage.expanded_tokens)
-    return np.where(pool > 0, 1.0 - stage.expanded * tokens / np.where(pool > 0, pool, 1.0), 1.0)
 
 
 def _tokens(memory: RankMemory, stage: StageMemory, pool: np.ndarray, context: np.ndarray) -> np.ndarray:
