@@ -312,7 +312,7 @@ def memory_of(question: Question) -> MemoryAnswer | None:
     if found is None or load.replicas == 1:
         return found
     pool = (load.replicas * one for one in (found.pool_tokens, found.pool_low, found.pool_high))
-    return MemoryAnswer(found.weights_gib, *pool)
+    return MemoryAnswer(found.weights_gib, found.weights_apart, *pool)
 
 
 def _counted(length: float | None, run: Run, campaign: CampaignSettings) -> float | None:

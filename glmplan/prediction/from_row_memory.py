@@ -16,6 +16,8 @@ from glmplan.facts.engines.defaults import engine_known
 from glmplan.facts.engines.walls import engine_names, load_engine
 from glmplan.facts.schema.model import Checkpoint, ModelSpec
 from glmplan.physics.memory import kv_pool, part_memory
+from glmplan.physics.memory.observed import load_memory_fit
+from glmplan.physics.memory.pool import weights_interval
 from glmplan.physics.memory.ranks import MemorySettings, RankMemory, rank_memory
 from glmplan.physics.points import Layout
 from glmplan.prediction.deployment import Deployment
@@ -38,11 +40,14 @@ class MemoryAnswer:
     ----------
     weights_gib : float
         Weights on the fullest accelerator, [GiB]
+    weights_apart : tuple of float
+        Shares by which they may be smaller or larger, as `glmplan.physics.memory.pool.weights_interval`, [-]
     pool_tokens, pool_low, pool_high : float
         KV cache of all replicas with its 90 % interval, [token]; 0 when the weights leave no room
     """
 
     weights_gib: float
+    weights_apart: tuple[float, float]
     pool_tokens: float
     pool_low: float
     pool_high: float
@@ -163,11 +168,12 @@ def _memory_of(asked: _Asked, settings: MemorySettings, unstated: frozenset[str]
 
     try:
         value, low, high = spanned(tokens, settings, unstated)
-        weights = float(_ranks_of(asked, settings).weights[0]) / GIB
+        held = _ranks_of(asked, settings)
+        weights, apart = float(held.weights[0]) / GIB, weights_interval(held, load_memory_fit())
     except GlmplanError:
         return None
     # nobody sets a server so that it holds no request
-    return MemoryAnswer(weights, value, max(low, min(length, value)), high)
+    return MemoryAnswer(weights, apart, value, max(low, min(length, value)), high)
 
 
 @lru_cache(maxsize=1024)

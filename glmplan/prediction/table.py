@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import warnings
 from collections import defaultdict
 from collections.abc import Callable, Iterable
@@ -36,8 +35,6 @@ COLUMNS: tuple[str, ...] = (
     "out_of_domain",
     "error",
 )
-#: computed weights differ from loaded ones by padding and copies that loaders keep [-]
-_WEIGHTS_SPREAD = 0.03
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,8 +197,7 @@ def _answer(
             figures[column] = figure.scaled(1.0 / one.factor)
     memory = memory_of(question) if question is not None else None
     if question is not None and memory is not None:
-        weights, stored = memory.weights_gib, question.deployment.checkpoint
-        less, more = (math.hypot(_WEIGHTS_SPREAD, share) for share in (stored.smaller, stored.larger))
+        weights, (less, more) = memory.weights_gib, memory.weights_apart
         figures["weights_gib_per_accelerator"] = Figure(weights, weights * (1 - less), weights * (1 + more))
         if memory.pool_tokens > 0:
             figures["kv_pool_tokens"] = Figure(memory.pool_tokens, memory.pool_low, memory.pool_high)

@@ -23,6 +23,7 @@ from glmplan.units import parse_quantity
 
 __all__ = [
     "MIB",
+    "ExpansionReserve",
     "FractionRule",
     "IndexerTrial",
     "MemoryRule",
@@ -260,6 +261,29 @@ class Workspace:
 
 
 @dataclass(frozen=True, slots=True)
+class ExpansionReserve:
+    """What some versions leave out of the pool for keys and values that a prompt expands from cached latents.
+
+    Attributes
+    ----------
+    formats : tuple of str
+        Formats of the cache in which they do.
+    value : float
+        Bytes of an expanded value, [B]
+    source : str
+        Where it is from.
+    since, until : str or None
+        Versions that it holds for.
+    """
+
+    formats: tuple[str, ...]
+    value: float
+    source: str
+    since: str | None = None
+    until: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class StepBuffer:
     """The buffer that some versions of an engine reserve for a step, and what they keep of windows and states.
 
@@ -275,6 +299,8 @@ class StepBuffer:
         A layer with a window keeps the window and a whole step for each request, in multiples of this, [token]
     draft_states : bool
         Whether a recurrent layer keeps a state of each drafted token besides.
+    index_keys : bool
+        Whether the keys of a sparse indexer are cached, in the format of the cache; before, such models ran densely.
     source : str
         Where it is from.
     since, until : str or None
@@ -286,6 +312,7 @@ class StepBuffer:
     all_logits: bool
     window_multiple: float
     draft_states: bool
+    index_keys: bool
     source: str
     since: str | None = None
     until: str | None = None
@@ -343,6 +370,8 @@ class MemoryRule:
         What the indexer of sparse attention takes, by version, oldest first.
     split : tuple of PoolSplit
         How the pool is split between kinds of layers, by version, oldest first; empty where they share it.
+    expansion : tuple of ExpansionReserve
+        What is left out of the pool for expanded latents, by version, oldest first; empty where nothing is.
     source : str
         Where it is from.
     """
@@ -370,6 +399,7 @@ class MemoryRule:
     workspaces: tuple[Workspace, ...] = ()
     indexer: tuple[IndexerTrial, ...] = ()
     split: tuple[PoolSplit, ...] = ()
+    expansion: tuple[ExpansionReserve, ...] = ()
 
     @property
     def prints_pool(self) -> bool:
@@ -483,6 +513,33 @@ class MemoryRule:
         found = [one for one in self.split if _in_versions(one, version)]
         return found[-1] if found else None
 
+    def expansion_of(self, version: str | None, kv: str) -> ExpansionReserve | None:
+        """What a version leaves out of its pool for expanded latents.
+
+        Parameters
+        ----------
+        version : str or None
+            Version of the engine; None means the newest release that evidence covers.
+        kv : str
+            Format of the cache.
+
+        Returns
+        -------
+        ExpansionReserve or None
+            The last entry that holds; None where nothing is left out.
+
+        Examples
+        --------
+        >>> rule = load_memory_rule("trtllm")
+        >>> [rule.expansion_of(one, "fp8") is None for one in ("1.3.0rc20", "1.3.0rc23")]
+        [True, False]
+        """
+        from glmplan.facts.engines.walls import load_engine
+
+        version = version or (load_engine(self.engine).newest if self.expansion else None)
+        found = [one for one in self.expansion if kv in one.formats and _in_versions(one, version)]
+        return found[-1] if found else None
+
     def step_of(self, version: str | None) -> StepBuffer | None:
         """What a version reserves for a step.
 
@@ -581,7 +638,8 @@ class MemoryRule:
 
 
 def _in_versions(
-    entry: ProfilingRun | Paging | Workspace | IndexerTrial | PoolSplit | StepBuffer, version: str | None
+    entry: ProfilingRun | Paging | Workspace | IndexerTrial | PoolSplit | StepBuffer | ExpansionReserve,
+    version: str | None,
 ) -> bool:
     """Whether an entry holds for a version; the newest is after every bound."""
     from glmplan.facts.schema.engine import version_key
@@ -655,6 +713,9 @@ def load_memory_rule(engine: str) -> MemoryRule:
     content["split"] = tuple(
         PoolSplit(**one | {"models": tuple(one["models"]), "shared": tuple(one.get("shared", ()))})
         for one in content.get("split", ())
+    )
+    content["expansion"] = tuple(
+        ExpansionReserve(**one | {"formats": tuple(one["formats"])}) for one in content.get("expansion", ())
     )
     content["step"] = tuple(StepBuffer(**one) for one in content.get("step", ()))
     content["paging"] = tuple(Paging(**one) for one in content.get("paging", ()))

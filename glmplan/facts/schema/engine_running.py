@@ -65,7 +65,8 @@ class CacheLayout(Frozen):
     indexer are cached. `dense_drops_indexer`: attending densely for want of kernels leaves the indexer out: its
     weights, its keys and the packed form of the latent. `united_pages`: in models with recurrent layers, blocks of
     attention grow until their page is as large as a recurrent state. `convolution`: bytes of a value of the windows of
-    convolutions, which a recurrent state keeps besides.
+    convolutions, which a recurrent state keeps besides. `plain_index_keys`: keys of the indexer of latent attention are
+    cached in the format of the cache.
     """
 
     packed_latent: bool
@@ -74,11 +75,12 @@ class CacheLayout(Frozen):
     dense_drops_indexer: bool = False
     united_pages: bool = False
     convolution: float = 2.0
+    plain_index_keys: bool = False
     source: str
 
     def without_indexer(self) -> CacheLayout:
         """The layout of a model whose indexer was left out: that of ordinary latent attention."""
-        return self.model_copy(update={"packed_latent": False, "index_keys": False})
+        return self.model_copy(update={"packed_latent": False, "index_keys": False, "plain_index_keys": False})
 
 
 class Apart(Frozen):

@@ -5,7 +5,8 @@
   128 of them, the rotary key in BF16; 656 B (vLLM, `vllm/v1/attention/backends/mla/flashmla_sparse.py`). Its
   ``nvfp4_ds_mla`` keeps FP4 values with a scale for 16 of them, and the rotary key in FP8; 352 B (the same file).
 - Index keys are always FP8 with one FP32 scale for 128 values (132 B); layers that reuse indices keep none. Engines
-  that run such models densely (llama.cpp, MLX) keep none at all.
+  that run such models densely (MLX, llama.cpp before b9512) keep none at all; what llama.cpp keeps since stands with
+  its slots (`glmplan.facts.engines.memory.StepBuffer`).
 - Where sparse kernels are missing, engines that attend densely differ. vLLM has to be patched, and every published
   patch makes the model forget its indexer (`is_v32` false: no indexer module, so no index cache, and the latent is
   stored as any other: https://github.com/vllm-project/vllm/pull/39594, issue 35021, the field report of April 2026).

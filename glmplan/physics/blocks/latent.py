@@ -231,6 +231,8 @@ class LatentMixer:
         held = 0.0 if block.shared_kv else held
         if layout.index_keys:
             held += self.index_bytes
+        elif layout.plain_index_keys and self.index_bytes and block.indexer is not None:
+            held += block.indexer.head_dim / block.indexer.pool * kv_format(kv).bytes
         return LayerCache(per_token=held)
 
     def state_bytes(self, *, state: float = 4.0, conv: float = 2.0) -> float:

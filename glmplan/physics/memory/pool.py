@@ -16,7 +16,7 @@ from glmplan.physics.memory.observed import MemoryFit, Spread, load_memory_fit
 from glmplan.physics.memory.pages import PagedLaunch, printed_tokens, shares_pages
 from glmplan.physics.memory.part import PartMemory
 from glmplan.physics.memory.ranks import RankMemory, StageMemory
-from glmplan.physics.memory.split import longest_held, requests_held, split_pool
+from glmplan.physics.memory.split import beside_expanded, longest_held, requests_held, split_pool
 from glmplan.units import QUANTILE_90
 
 __all__ = [
@@ -398,10 +398,10 @@ def _stage_pool(memory: RankMemory, stage: StageMemory, part: PartMemory, launch
         pool = limit - weights - remainder.mean
         variance = fraction**2 * (total_variance + known) + remainder.sd**2
     elif rule.pool == "after_load":
-        limit, share = free, fraction
         before = rule.graphs_before_pool
-        pool = fraction * (free - weights - stage.activation - remainder.mean - before * graphs)
-        variance = fraction**2 * (total_variance + known + remainder.sd**2 + before * graphs_sd**2)
+        left = free - weights - stage.activation - remainder.mean - before * graphs
+        limit, share = free, fraction * beside_expanded(stage, fraction * left)
+        pool, variance = share * left, share**2 * (total_variance + known + remainder.sd**2 + before * graphs_sd**2)
     else:
         limit = part.total - rule.free_target + zero
         pool = limit - weights - stage.activation - context - remainder.mean

@@ -59,6 +59,9 @@ class StageMemory:
         Peak of activations and logits, [B]
     kinds : tuple of CachedLayers
         Its layers by what they cache; empty where one of them keeps what no page holds.
+    expanded, expanded_tokens : array
+        Where the engine leaves room to expand cached latents: bytes for a token [B] and the most tokens that one step
+        may expand, [token]; 0 where it does not.
     """
 
     index: int
@@ -71,6 +74,8 @@ class StageMemory:
     state: np.ndarray
     activation: np.ndarray
     kinds: tuple[CachedLayers, ...] = ()
+    expanded: np.ndarray | float = 0.0
+    expanded_tokens: np.ndarray | float = 0.0
 
     @property
     def weight_bytes(self) -> np.ndarray:
@@ -401,7 +406,30 @@ def _stage(
     if buffer is not None and buffer.draft_states:
         state = state * (1.0 + settings.drafted("mtp" in weights))
     kinds = _kinds(parts, counts, degrees, kv, settings) if ordered or state.any() else ()
-    return StageMemory(index, exists, counts.sum(axis=1), weights, host, per_token, ordered, state, activation, kinds)
+    layers = counts.sum(axis=1)
+    found = StageMemory(index, exists, layers, weights, host, per_token, ordered, state, activation, kinds)
+    expanded = _expanded(parts, counts, degrees, kv, settings)
+    if not np.any(expanded):
+        return found
+    longest = model.max_context if settings.longest is None else settings.longest
+    return replace(found, expanded=expanded, expanded_tokens=np.minimum(requests, step.tokens) * longest)
+
+
+def _expanded(
+    parts: tuple[Segment, ...], counts: np.ndarray, degrees: Degrees, kv: str, settings: MemorySettings
+) -> np.ndarray | float:
+    """Keys and values of a token that the engine leaves room for, of the widest layer that attends densely, [B]"""
+    reserve = settings.rule.expansion_of(settings.version, kv) if settings.rule.expansion else None
+    if reserve is None:
+        return 0.0
+    widest = np.zeros_like(degrees.tp)
+    for part, count in zip(parts, counts.T, strict=True):
+        mixer = mixer_of(part.kind)
+        if mixer.expanded_values and not (mixer.indexed and settings.indexer):
+            values = mixer.expanded_values + mixer.heads * mixer.rotary_values
+            each = reserve.value * values / np.minimum(degrees.tp, mixer.heads)
+            widest = np.maximum(widest, np.where(count > 0, each, 0.0))
+    return widest
 
 
 def _kept_tokens(window: int, settings: MemorySettings, memory: float | None) -> np.ndarray:

@@ -90,7 +90,12 @@ class MemorySettings:
     def layout(self) -> CacheLayout:
         """How the engine lays out its cache."""
         found = cache_layout(self.engine)
-        return found if self.indexer else found.without_indexer()
+        if not self.indexer:
+            return found.without_indexer()
+        buffer = self.rule.step_of(self.version) if self.engine in memory_engines() else None
+        if buffer is None or not buffer.index_keys:
+            return found
+        return found.model_copy(update={"plain_index_keys": True})
 
     @property
     def rule(self) -> MemoryRule:

@@ -1,4 +1,4 @@
-"""A pool that an engine splits between layers that keep all tokens, windows or states."""
+"""A pool that an engine splits between layers that keep all tokens, windows or states, or leaves room beside."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import numpy as np
 
 from glmplan.physics.memory.ranks import StageMemory
 
-__all__ = ["longest_held", "requests_held", "split_pool"]
+__all__ = ["beside_expanded", "longest_held", "requests_held", "split_pool"]
 
 
 def split_pool(
@@ -129,3 +129,47 @@ def longest_held(stage: StageMemory, pool: np.ndarray, split: tuple[float, float
     """
     full, requests = split_pool(stage, pool, np.ones_like(pool), split)
     return np.where(requests >= 1.0, np.where(stage.per_token > 0, full, np.inf), 0.0)
+
+
+def beside_expanded(stage: StageMemory, budget: np.ndarray) -> np.ndarray | float:
+    """Share of a budget that becomes the pool beside room to expand its latents.
+
+    Parameters
+    ----------
+    stage : StageMemory
+        The rank.
+    budget : (n,) array
+        Pool and room together, [B]; negative where nothing is left
+
+    Returns
+    -------
+    (n,) array
+        [-]; 1 where the engine leaves no room.
+
+    Notes
+    -----
+    Room for as many tokens as the pool holds, and never for more than a step may hold [1]_.
+
+    References
+    ----------
+    .. [1] NVIDIA/TensorRT-LLM, tensorrt_llm/_torch/pyexecutor/_util.py (get_mla_context_workspace_reserve).
+
+    Examples
+    --------
+    DeepSeek-R1 on eight ranks: 61 layers of 576 B beside 16 heads of 192 + 128 values.
+
+    >>> from glmplan.facts.catalogue.models import load_model
+    >>> from glmplan.physics.memory.ranks import rank_memory
+    >>> from glmplan.physics.memory.settings import MemorySettings
+    >>> from glmplan.physics.points import Layout
+    >>> model, told = load_model("deepseek-r1"), MemorySettings(engine="trtllm", version="1.3.0rc23")
+    >>> held = rank_memory(model, model.checkpoint("fp8"), layout=Layout(tp=8), kv="fp8", settings=told)
+    >>> round(float(beside_expanded(held.stages[0], np.array([4e10]))[0]), 4), round(35136 / (35136 + 5120), 4)
+    (0.8728, 0.8728)
+    """
+    if not np.any(stage.expanded):
+        return 1.0
+    each = stage.per_token + stage.expanded
+    tokens = np.minimum(budget / np.where(each > 0, each, 1.0), stage.expanded_tokens)
+    left: np.ndarray = np.where(budget > 0, 1.0 - stage.expanded * tokens / np.where(budget > 0, budget, 1.0), 1.0)
+    return left

@@ -127,11 +127,11 @@ def test_the_ranks_of_a_group_hold_each_weight_at_least_once_and_no_rank_more_th
 @EVERY
 @pytest.mark.parametrize("engine", ["vllm", "sglang", "trtllm", "llama.cpp", "mlx"])
 def test_a_narrower_format_never_makes_the_cache_larger(mixer, engine):
-    answers = mixer_of(LayerKind(mixer=mixer))
-    wide, narrow = (answers.cache(kv, cache_layout(engine)) for kv in ("bf16", "fp8"))
+    answers, layout = mixer_of(LayerKind(mixer=mixer)), cache_layout(engine)
+    wide, narrow = (answers.cache(kv, layout) for kv in ("bf16", "fp8"))
     assert 0.0 <= narrow.per_token <= wide.per_token
     assert 0.0 <= narrow.in_window <= wide.in_window
-    assert narrow.state == wide.state == answers.state_bytes()
+    assert narrow.state == wide.state == answers.state_bytes(conv=layout.convolution)
     if mixer is not None and not isinstance(mixer, Recurrent):
         with pytest.raises(SpecError):
             answers.cache("fp3", cache_layout(engine))

@@ -293,3 +293,24 @@ def test_tensorrt_llm_keeps_every_token_in_every_layer_until_it_reads_windows_fr
     # kinds with pools of their own in any version, and recurrent layers, share as before
     for model, weights in (("gemma-4-31b", "bf16"), ("qwen3-next-80b-a3b", "bf16")):
         assert held(model, weights, Layout(tp=2), kv="bf16", engine="trtllm", version="1.2.1").split is None
+
+
+def test_tensorrt_llm_leaves_room_to_expand_the_fp8_latents_of_its_pool() -> None:
+    # pull request 16399: 20,480 B a token of Kimi-K2 with whole heads; pool and room for as many tokens as it holds
+    card = PartMemory(200 * GIB, 200 * GIB, 0.0, "nvlink")
+
+    def pool(version: str, name: str = "kimi-k2.5", kv: str = "fp8", tp: int = 8, **told: object):
+        told = {"engine": "trtllm", "version": version, "max_requests": 64, "longest": 65536, **told}
+        memory = held(name, "nvfp4", Layout(tp=tp), kv=kv, **told)
+        return memory.stages[0], float(kv_pool(memory, card, fit=exact()).bytes[0])
+
+    before, whole = pool("1.3.0rc20")
+    stage, left = pool("1.3.0rc23")
+    assert np.all(before.expanded == 0.0) and stage.expanded[0] == 20480 / 8
+    assert left == pytest.approx(whole * 35136 / (35136 + 2560))
+    # never more than the requests of a step at their longest: 2 x 65,536 tokens
+    few = pool("1.3.0rc20", max_requests=2)[1]
+    assert pool("1.3.0rc23", max_requests=2)[1] == pytest.approx(few - 2560 * 2 * 65536)
+    # another format of the cache, and models with an indexer
+    for asked in ({"kv": "bf16"}, {"name": "glm-5.1"}):
+        assert pool("1.3.0rc23", **asked)[1] == pytest.approx(pool("1.3.0rc20", **asked)[1])

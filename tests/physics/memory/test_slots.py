@@ -60,3 +60,10 @@ def test_a_slot_of_llama_cpp_keeps_a_step_beside_its_window_and_states_in_fp32()
     assert float(found.state[0]) == model_state_bytes(model, conv_bytes=4.0)
     drafts, _ = stage("qwen3.5-27b", "bf16", mtp=True, draft_tokens=3)
     assert float(drafts.state[0]) == 4 * model_state_bytes(model, conv_bytes=4.0)
+
+
+def test_slots_of_a_sparse_model_cache_the_keys_of_its_indexer_since_june_2026() -> None:
+    # src/llama-kv-cache-dsa.cpp: one key of 128 values beside the latent of 576, both FP16, in each of 78 layers
+    layer = {one: held("glm-5.1", "nvfp4", version=one).stages[0].per_token[0] / 78 for one in ("b9193", None)}
+    assert layer == {"b9193": 576 * 2, None: (576 + 128) * 2}
+    assert held("glm-5.1", "nvfp4", indexer=False).stages[0].per_token[0] == 78 * 576 * 2

@@ -204,6 +204,9 @@ def test_a_row_and_the_json_of_a_plan_widen_weights_that_nobody_publishes():
         (1.0 + (0.14**2 + loading**2) ** 0.5) * rank["weights_total_gib"], rel=1e-5
     )
     assert rank["weights_total_gib_low"] == pytest.approx((1.0 - loading) * rank["weights_total_gib"], rel=1e-5)
+    # a row has the interval of the plan
+    assert weights.low == pytest.approx(rank["weights_total_gib_low"], rel=1e-5)
+    assert weights.high == pytest.approx(rank["weights_total_gib_high"], rel=1e-5)
     assert any("larger" in text for text in record["assumed"])
 
 
