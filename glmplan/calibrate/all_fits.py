@@ -15,6 +15,7 @@ from glmplan.calibrate.step.beyond import write_beyond
 from glmplan.calibrate.step.left_out import FILE, left_out_of, write_left_out
 from glmplan.calibrate.step.nested import exchanged
 from glmplan.calibrate.step.observations import build_design
+from glmplan.calibrate.step.refused_widths import stretches, write_refused_widths
 from glmplan.calibrate.step.unseen import Fit
 from glmplan.calibrate.step.write import Calibrated, calibrate, write_fit
 from glmplan.facts.folders import data_folder
@@ -135,4 +136,6 @@ def _everything(
     with exchanged(fits=folder):
         runs = split_held_out(load_measurements())[0] if without_holdout else load_measurements()
         found, files = calibrate_steps(runs, folder / "step", processes=processes, progress=progress)
+    with exchanged(fits=folder):
+        files.append(write_refused_widths(stretches(found.design.refused), folder))
     return found, [*written, *files]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from glmplan.errors import SpecError
 from glmplan.facts.engines.defaults import EngineDefaults, engine_defaults
-from glmplan.facts.engines.kernels import attention_known
+from glmplan.facts.engines.kernels import attention_assumed
 from glmplan.facts.engines.releases import known_version
 from glmplan.facts.engines.walls import load_engine
 from glmplan.facts.formats import KV_FORMATS
@@ -400,10 +400,8 @@ def _settings(words: Words, engine: str, assumed: list[str]) -> Settings:
         message = f"is below --max-num-seqs {sequences}: a step holds a token of each request"
         raise SpecError(message, field="--max-num-batched-tokens", value=budget)
     backend = attention_asked(words.attention_backend, engine, words.engine_version)
-    if backend and not attention_known(engine, backend):
-        assumed.append(
-            f"attention backend {backend}: no rule of its kernels is known for {engine}; it uses the whole part"
-        )
+    if backend and (words_of := attention_assumed(engine, backend)):
+        assumed.append(words_of)
     return Settings(
         memory_fraction=fraction,
         max_num_seqs=sequences,

@@ -79,6 +79,29 @@ class Figure:
         best = None if self.best is None else self.best * factor
         return Figure(self.value * factor, self.low * factor, self.high * factor, best)
 
+    def stretched(self, factor: float) -> Figure:
+        """The figure with a wider interval.
+
+        Parameters
+        ----------
+        factor : float
+            On the logarithms of both ends over the value, [-]
+
+        Returns
+        -------
+        Figure
+            The same value; no end beats what the part allows at best.
+
+        Examples
+        --------
+        >>> Figure(1.0, 0.5, 4.0).stretched(2.0)
+        Figure(value=1.0, low=0.25, high=16.0)
+        """
+        if factor == 1.0 or not 0.0 < self.low <= self.value <= self.high:
+            return self
+        low, high = (self.value * (end / self.value) ** factor for end in (self.low, self.high))
+        return replace(self, low=low, high=high).reaching(())
+
     def reaching(self, others: Iterable[float]) -> Figure:
         """The figure with an interval for what it would be if something that is not known were otherwise.
 

@@ -9,12 +9,14 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from glmplan.errors import GlmplanError
+from glmplan.facts.engines.kernels import attention_assumed
 from glmplan.facts.tables import frame_of
 from glmplan.prediction.from_row import Question, alternatives_of, memory_of, question_of
 from glmplan.prediction.load import Load
 from glmplan.prediction.offloaded_rows import predict_hybrid
 from glmplan.prediction.open_load import arrives_by_rate, open_prediction
 from glmplan.prediction.predict import Figure, Prediction, predict_many
+from glmplan.prediction.refused_widths import refused_widths
 from glmplan.prediction.step_models import check_answerable, runs_on_accelerators
 from glmplan.prediction.usable_rows import why_unknown
 from glmplan.readers.runs.figures import ANSWERS
@@ -25,7 +27,7 @@ from glmplan.readers.runs.table import runs_of_frame
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["COLUMNS", "RowPrediction", "predict_runs", "predict_table", "rows_as_csv"]
+__all__ = ["COLUMNS", "RowPrediction", "marked_reasons", "predict_runs", "predict_table", "rows_as_csv"]
 
 #: all columns, in order; each figure also with `_low` and `_high` (90 % interval)
 COLUMNS: tuple[str, ...] = (
@@ -58,7 +60,9 @@ class RowPrediction:
     error: str
 
 
-def predict_runs(runs: Iterable[Run], *, progress: Callable[[int, int], None] | None = None) -> list[RowPrediction]:
+def predict_runs(
+    runs: Iterable[Run], *, progress: Callable[[int, int], None] | None = None, as_fitted: bool = False
+) -> list[RowPrediction]:
     """Predict each row; a row that cannot be answered says why and the others are answered.
 
     Parameters
@@ -67,6 +71,8 @@ def predict_runs(runs: Iterable[Run], *, progress: Callable[[int, int], None] | 
         The rows.
     progress : callable, optional
         Called with how many rows are prepared, and of how many.
+    as_fitted : bool, optional
+        Leave intervals of rows that no fit takes as wide as those of others.
 
     Returns
     -------
@@ -92,8 +98,13 @@ def predict_runs(runs: Iterable[Run], *, progress: Callable[[int, int], None] | 
     main = predict_many([(q.deployment, q.load, q.run.measured_on) for _, q in questions])
     by_rate = [arrives_by_rate(q, one) for (_, q), one in zip(questions, main, strict=True)]
     main = [
-        open_prediction(q, one) if by_clock else replace(one, out_of_domain=_joined(_refused(q), one.out_of_domain))
+        open_prediction(q, one) if by_clock else one
         for (_, q), one, by_clock in zip(questions, main, by_rate, strict=True)
+    ]
+    reasons = [_refused(q, by_clock) for (_, q), by_clock in zip(questions, by_rate, strict=True)]
+    main = [
+        replace(one, out_of_domain=_joined(reason, one.out_of_domain))
+        for one, reason in zip(main, reasons, strict=True)
     ]
     timed = [(place, q) for place, q in questions if runs_on_accelerators(q.deployment)]
     alone = predict_many([(q.deployment, _prefill_alone(q.load), q.run.measured_on) for _, q in timed])
@@ -101,12 +112,14 @@ def predict_runs(runs: Iterable[Run], *, progress: Callable[[int, int], None] | 
     for (place, question), prediction in zip(questions, main, strict=True):
         found[place] = _answer(question.run, prediction, prefill.get(place), question)
     _widen(found, questions)
+    if not as_fitted:
+        _stretch(found, [place for (place, _), reason in zip(questions, reasons, strict=True) if reason])
     return [one for one in found if one is not None]
 
 
-def _refused(question: Question) -> str:
+def _refused(question: Question, by_clock: bool) -> str:
     """Why the fit takes no such row, in its words; what was measured is not looked at."""
-    return question.run.unusable or why_unknown(question)
+    return question.run.unusable or why_unknown(question, by_clock=by_clock)
 
 
 def _joined(*words: str) -> str:
@@ -128,6 +141,50 @@ def _widen(found: list[RowPrediction | None], questions: list[tuple[int, Questio
                 for name, one in answer.figures.items()
             }
             found[place] = replace(answer, figures=figures)
+
+
+def _stretch(found: list[RowPrediction | None], places: list[int]) -> None:
+    """Widen the intervals of rows that are marked as the fit refuses them."""
+    widths = refused_widths() if places else {}
+    for place in places:
+        answer = found[place]
+        if answer is not None:
+            figures = {
+                name: one.stretched(widths.get(ANSWERS[name].interval, 1.0)) for name, one in answer.figures.items()
+            }
+            found[place] = replace(answer, figures=figures)
+
+
+def marked_reasons(runs: Iterable[Run]) -> dict[str, str]:
+    """What a prediction says of rows that no fit takes, before anything is measured.
+
+    Parameters
+    ----------
+    runs : iterable of Run
+        The rows.
+
+    Returns
+    -------
+    dict of str to str
+        Identifier → the reason; empty where nothing in the row's conditions speaks against it, or it cannot be asked
+        about.
+
+    Examples
+    --------
+    >>> cells = {"engine": "vllm", "tp": 1, "concurrency": 8.0, "input_tokens": 1024.0, "output_tokens": 256.0}
+    >>> marked_reasons([Run("a", "llama-3.1-8b", "h100-sxm", unusable="a cold start", **cells)])
+    {'a': 'a cold start'}
+    """
+    found = {}
+    for run in runs:
+        try:
+            question = question_of(run)
+            rate = run.request_rate_per_s
+            by_clock = bool(rate) and math.isfinite(rate or 0.0) and run.concurrency is None
+            found[run.id] = _refused(question, by_clock and question.load.phase == "serving")
+        except GlmplanError:
+            found[run.id] = ""
+    return found
 
 
 def predict_table(runs: pd.DataFrame) -> pd.DataFrame:
@@ -201,12 +258,19 @@ def _answer(
         figures["weights_gib_per_accelerator"] = Figure(weights, weights * (1 - less), weights * (1 + more))
         if memory.pool_tokens > 0:
             figures["kv_pool_tokens"] = Figure(memory.pool_tokens, memory.pool_low, memory.pool_high)
-    assumed = question.assumed if question is not None else ()
+    assumed = (*question.assumed, *_backend(question)) if question is not None else ()
     basis = prediction.basis + (f"; assumed {', '.join(assumed)}" if assumed else "")
     outside = prediction.out_of_domain
     if memory is not None and memory.pool_tokens <= 0:
         outside = _joined("the weights leave no room for a KV cache", outside)
     return RowPrediction(run.id, figures, basis, outside, "")
+
+
+def _backend(question: Question) -> tuple[str, ...]:
+    """What is assumed of the attention backend that a row states, in the words of a plan."""
+    stated = question.deployment.settings.attention_backend
+    words = attention_assumed(question.deployment.engine, stated) if stated else ""
+    return (words,) if words else ()
 
 
 def rows_as_csv(rows: Iterable[RowPrediction]) -> str:

@@ -16,13 +16,15 @@ from glmplan.units import GIB
 __all__ = ["why_unknown"]
 
 
-def why_unknown(question: Question) -> str:
+def why_unknown(question: Question, *, by_clock: bool = False) -> str:
     """Why a row says nothing of the speed of a step: the fit refuses it, a prediction says so.
 
     Parameters
     ----------
     question : Question
         The row.
+    by_clock : bool, optional
+        Whether its requests are played as they arrive, so that nobody asks how many are in flight.
 
     Returns
     -------
@@ -42,7 +44,7 @@ def why_unknown(question: Question) -> str:
     # an open load is played with a clock, not as kinds of step
     by_rate = run.request_rate_per_s and run.request_rate_per_s < np.inf
     by_rate = by_rate and run.concurrency is None and "concurrency_effective" not in run.observed
-    if question.load.phase == "serving" and (guessed or by_rate):
+    if question.load.phase == "serving" and (guessed or by_rate) and not by_clock:
         return "requests in flight are not stated"
     d = question.deployment
     if d.tp > _WIDEST_GROUP:

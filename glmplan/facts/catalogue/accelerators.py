@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from glmplan.errors import SpecError, UnknownName, nearest
-from glmplan.facts.files import read_toml
+from glmplan.facts.files import read_entries, read_toml
 from glmplan.facts.folders import aliases_in, data_folder, names_in, plain_name
+from glmplan.facts.in_view import still_there
 
 if TYPE_CHECKING:
     from glmplan.facts.schema.accelerator import Accelerator
@@ -78,7 +79,8 @@ def refused_accelerators() -> dict[str, str]:
     >>> "mixed" in refused_accelerators()
     True
     """
-    return dict(read_toml(_folder().parent / "refused.toml")["accelerators"])
+    entries = read_entries(_folder().parent / "refused.toml", "refused", {"name", "why"})
+    return {entry["name"]: entry["why"] for entry in still_there(entries)}
 
 
 def load_accelerator(name: str | Path) -> Accelerator:

@@ -18,6 +18,7 @@ __all__ = [
     "KERNEL_FORMATS",
     "AttentionRule",
     "KernelRule",
+    "attention_assumed",
     "attention_known",
     "attention_rule",
     "collective_engine",
@@ -237,6 +238,36 @@ def attention_known(engine: str, backend: str) -> bool:
     """
     said = backend.lower()
     return any(entry["engine"] == engine and entry["backend"] in said for entry in _attention_entries())
+
+
+def attention_assumed(engine: str, backend: str) -> str:
+    """What is assumed of an attention backend that was asked for or stated.
+
+    Parameters
+    ----------
+    engine : str
+        The engine.
+    backend : str
+        Its attention backend, as its option names it.
+
+    Returns
+    -------
+    str
+        In words; empty where a rule says how it works.
+
+    Raises
+    ------
+    SpecError
+        If an entry of the file is wrong.
+
+    Examples
+    --------
+    >>> attention_assumed("sglang", "triton"), attention_assumed("sglang", "fa4").partition(";")[2]
+    ('', ' it uses the whole part')
+    """
+    if attention_known(engine, backend):
+        return ""
+    return f"attention backend {backend}: no rule of its kernels is known for {engine}; it uses the whole part"
 
 
 def _attention_entries() -> tuple[dict[str, Any], ...]:

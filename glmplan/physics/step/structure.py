@@ -129,7 +129,7 @@ class Layers:
     mixers : tuple of (LayerKind, int)
         A layer with each kind of mixer, and how many have it, [-]
     unmixed : tuple of tuple of (Product, int)
-        `dense` without the products that mix residual streams.
+        `dense` without the products that mix residual streams; empty where there are none.
     mixing : tuple of (int, int)
         Residual streams of layers whose mix has kernels of its own in some engines, and how many layers, [-]
     count, moe, state, streams : float
@@ -194,7 +194,9 @@ class Layers:
                 count * ((kind.mixer is not None) + bool(kind.ffn and not experts)) for kind, count, experts in kinds
             )),
             expert_reduces=float(sum(count for _, count, experts in kinds if experts)),
-            unmixed=_in_groups({one: n for one, n in dense.items() if one.tensor.tensor_class != "streams"}),
+            unmixed=_in_groups({
+                one: n for one, n in dense.items() if mixing and one.tensor.tensor_class != "streams"
+            }),
             mixing=tuple(mixing.items()),
         )  # fmt: skip
 

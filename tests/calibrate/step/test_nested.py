@@ -10,6 +10,8 @@ from glmplan.calibrate.step.joint_fit import solve
 from glmplan.calibrate.step.nested import exchanged, rules_in_view, rules_lost
 from glmplan.calibrate.step.observations import build_design, design_unchecked
 from glmplan.calibrate.step.unseen import alone, unseen
+from glmplan.errors import UnknownName
+from glmplan.facts.catalogue.accelerators import load_accelerator
 from glmplan.facts.engines.kernels import kernel_rule
 from glmplan.facts.formats import WEIGHT_FORMATS
 from glmplan.facts.in_view import FIELD
@@ -46,6 +48,15 @@ def test_a_rule_goes_only_when_all_that_led_to_it_does():
     one, two = mine[FIELD]
     both = rules_lost(frozenset((one, two)))
     assert both > rules_lost(frozenset((one,))) + rules_lost(frozenset((two,)))
+
+
+def test_a_name_that_stands_in_one_campaign_is_as_unknown_as_any_without_it():
+    with pytest.raises(UnknownName, match="several kinds of accelerator"):
+        load_accelerator("mixed")
+    with exchanged(without=frozenset({"mlperf-inference-v5.1", "sglang-cookbook"})):
+        with pytest.raises(UnknownName) as found:
+            load_accelerator("mixed")
+        assert "several kinds" not in str(found.value)
 
 
 def test_what_was_looked_up_for_a_campaign_is_unknown_without_it_and_back_after():
