@@ -237,12 +237,14 @@ def _plan(search: _Search, one: Candidate, word: str, engine: str | None) -> _Un
     if not needed:
         search.left_out["too slow for the promise even with one user"] += 1
         return None
+    unit = _Unit(one, planned, needed)
+    if needed > 1:
+        # fewer cannot keep it surely, but may be the nearest there is
+        search.failed[id(unit)] = (unit, needed - 1)
     if needed > asked.most_machines:
         search.left_out["more machines than are allowed"] += 1
-        unit = _Unit(one, planned, needed)
-        search.failed[id(unit)] = (unit, asked.most_machines)
         return None
-    return _Unit(one, planned, needed)
+    return unit
 
 
 def _needed(planned: Deployed, asked: SizeQuestion) -> int:
