@@ -227,8 +227,8 @@ def step_seconds(
         columns = (decode_requests, decode_context, prefill_tokens, prefill_context)
         rows = np.broadcast_arrays(*(np.atleast_1d(np.asarray(one, dtype=float)) for one in columns))
         starts = range(0, max(len(rows[0]), 1), _AT_ONCE)
-        parts = [StepPoints(*(one[start : start + _AT_ONCE] for one in rows), 0.0, busy_ranks) for start in starts]
-        return factor * np.concatenate([model.times(part).seconds for part in parts])
+        parts = [StepPoints(*(one[start : start + _AT_ONCE] for one in rows)) for start in starts]
+        return factor * np.concatenate([model.times(replace(one, busy_ranks=busy_ranks)).seconds for one in parts])
 
     return seconds
 
