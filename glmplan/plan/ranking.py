@@ -201,7 +201,7 @@ def deployment_of(asked: Asked, terms: Terms) -> Deployment:
         link=asked.machine.links(tp=terms.tp, pp=terms.pp, dp=terms.dp, dcp=terms.dcp),
         offload=offload_of(asked.engine, asked.machine.host, terms.server),
         power_limit=asked.power_limit,
-    )
+    ).remembered()
 
 
 def load_of(asked: Asked, deployment: Deployment, pool: float, users: int, replicas: int = 1) -> Load:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from fnmatch import fnmatchcase
 from functools import cached_property
 from math import gcd
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from glmplan.errors import SpecError
 from glmplan.facts.catalogue.hosts import implied_host
@@ -14,6 +14,7 @@ from glmplan.facts.engines.defaults import UNKNOWN_ENGINE, EngineDefaults, engin
 from glmplan.facts.engines.kernels import attention_rule, sparse_capabilities, sparse_since
 from glmplan.facts.engines.walls import engine_names, load_engine
 from glmplan.facts.formats import kv_format
+from glmplan.facts.remembered import remembered
 from glmplan.facts.schema.accelerator import Accelerator
 from glmplan.facts.schema.model import Checkpoint, ModelSpec
 from glmplan.physics.blocks.cache import cache_layout
@@ -109,6 +110,16 @@ class Deployment:
             f"<Deployment {self.model.name} {self.checkpoint.name} on {self.count} × {self.accelerator.name}, "
             f"TP{self.tp} PP{self.pp} DP{self.dp} EP{self.ep}, {self.engine}, {form}>"
         )
+
+    def remembered(self) -> Deployment:
+        """Take the deployment of the same records and settings that was asked for before, with what was made of it.
+
+        Returns
+        -------
+        Deployment
+            An equal one.
+        """
+        return _remembered(*(getattr(self, name) for name in (*_RECORDS, *_VALUES)))
 
     @property
     def layout(self) -> Layout:
@@ -239,6 +250,16 @@ class Deployment:
             With as many accelerators as the layout takes.
         """
         return replace(self, link=link, tp=tp, pp=pp, dp=dp, ep=ep, dcp=dcp, count=tp * pp * dp)
+
+
+#: fields that are too deep to be compared, and the others
+_RECORDS = ("model", "checkpoint", "accelerator", "link", "offload")
+_VALUES = tuple(one.name for one in fields(Deployment) if one.name not in _RECORDS)
+
+
+@remembered(records=len(_RECORDS), most=256)
+def _remembered(*given: Any) -> Deployment:
+    return Deployment(**dict(zip((*_RECORDS, *_VALUES), given, strict=True)))
 
 
 def deploy(

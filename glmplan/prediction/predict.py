@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from glmplan.facts.remembered import remembered
 from glmplan.facts.tables import frame_of, table_text
 from glmplan.physics.points import StepPoints
 from glmplan.physics.step.gpu import GPU_COMPONENTS
@@ -44,6 +45,8 @@ __all__ = [
 
 #: points computed at once: the columns of more would leave the cache of the processor [-]
 _AT_ONCE = 16_384
+#: cases of one question at most; predictions of more are not remembered [-]
+_FEW = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -315,6 +318,23 @@ def predict_many(
 
 
 def _on_accelerators(cases: list[tuple[Deployment, Load, str | None]], effects: Effects | None) -> list[Prediction]:
+    if len(cases) > _FEW:
+        return _computed(cases, effects)
+    fits = {engine: effects or load_effects(engine) for engine in {d.engine for d, _, _ in cases}}
+    places = [_place(d, fits[d.engine], load, day) for d, load, day in cases]
+    new = [number for number, place in enumerate(places) if not place]
+    for number, one in zip(new, _computed([cases[number] for number in new], effects) if new else (), strict=True):
+        places[number].append(one)
+    return [place[0] for place in places]
+
+
+@remembered(records=2, most=512)  # the plan of a question and its changes ask for some cases several times
+def _place(deployment: Deployment, fit: Effects, load: Load, measured_on: str | None) -> list[Prediction]:
+    """Where the prediction of a case stands once it is made."""
+    return []
+
+
+def _computed(cases: list[tuple[Deployment, Load, str | None]], effects: Effects | None) -> list[Prediction]:
     found: list[Prediction | None] = [None] * len(cases)
     seen = [observables(load) for _, load, _ in cases]
     least = least_of([d for d, _, _ in cases], [one.points for one in seen])
@@ -356,12 +376,15 @@ def _learnt(cases: list[tuple[Deployment, str | None]], fit: Effects) -> list[_L
     found: dict[tuple[int, str | None], _Learnt] = {}
     for deployment, measured_on in cases:
         if (id(deployment), measured_on) not in found:
-            keys = keys_of(deployment, measured_on=measured_on)
-            total, levels = fit.sum_of(keys)
-            found[id(deployment), measured_on] = _Learnt(
-                keys, levels, step_parameters(deployment, total), float(total[TTFT_SCALE])
-            )
+            found[id(deployment), measured_on] = _learnt_of(deployment, fit, measured_on)
     return [found[id(deployment), measured_on] for deployment, measured_on in cases]
+
+
+@remembered(records=2, most=256)
+def _learnt_of(deployment: Deployment, fit: Effects, measured_on: str | None) -> _Learnt:
+    keys = keys_of(deployment, measured_on=measured_on)
+    total, levels = fit.sum_of(keys)
+    return _Learnt(keys, levels, step_parameters(deployment, total), float(total[TTFT_SCALE]))
 
 
 def predict_steps(model: StepModel, load: Load, known: Known) -> Prediction:
