@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from glmplan.errors import UnknownFact
+from glmplan.facts.remembered import remembered
 from glmplan.physics.points import Layout
 from glmplan.plan.capacity import Holding
 from glmplan.plan.disaggregation import known_apart
@@ -15,9 +16,11 @@ from glmplan.plan.offloaded import experts_on_host
 from glmplan.plan.question import Asked
 from glmplan.plan.users_asked import usual_users
 from glmplan.prediction.deployment import Deployment, deploy
+from glmplan.prediction.effects import Effects, load_effects
 from glmplan.prediction.hosted import offload_of
 from glmplan.prediction.load import Load
 from glmplan.prediction.predict import Prediction, predict_many
+from glmplan.prediction.step_models import runs_on_accelerators
 from glmplan.prediction.user_load import user_load
 from glmplan.units import GIB
 
@@ -145,16 +148,34 @@ def predicted(
         If a layout spans machines whose network is not known, or a rate of the host is not known.
     """
     deployments = dict(known or {})
-    rows = []
+    rows: list[tuple[Deployment, Load, None]] = []
     for holding, users in cases:
         deployment = deployments.get(id(holding))
         if deployment is None:
             deployment = deployments[id(holding)] = deployment_of(asked, holding.terms)
         rows.append((deployment, load_of(asked, deployment, holding.pool, users, holding.terms.decoding), None))
-    found = predict_many(rows) if rows else []
+    found = _once(rows)
     if not _prompts_timed(asked):
         return [_decoding_only(one) for one in found]
     return [_without_its_flop(asked, one) for one in found]
+
+
+def _once(rows: list[tuple[Deployment, Load, None]]) -> list[Prediction]:
+    """Predict each case once: a plan and its changes ask for some several times."""
+    if not rows or not all(runs_on_accelerators(deployment) for deployment, _, _ in rows):
+        return predict_many(rows)
+    fits = {engine: load_effects(engine) for engine in {deployment.engine for deployment, _, _ in rows}}
+    places = [_place(deployment, fits[deployment.engine], load) for deployment, load, _ in rows]
+    new = [number for number, place in enumerate(places) if not place]
+    for number, one in zip(new, predict_many([rows[number] for number in new]) if new else (), strict=True):
+        places[number].append(one)
+    return [place[0] for place in places]
+
+
+@remembered(records=2, most=512)
+def _place(deployment: Deployment, fit: Effects, load: Load) -> list[Prediction]:
+    """Where the prediction of a case stands once it is made."""
+    return []
 
 
 def _decoding_only(found: Prediction) -> Prediction:

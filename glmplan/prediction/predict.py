@@ -45,8 +45,6 @@ __all__ = [
 
 #: points computed at once: the columns of more would leave the cache of the processor [-]
 _AT_ONCE = 16_384
-#: cases of one question at most; predictions of more are not remembered [-]
-_FEW = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -318,23 +316,6 @@ def predict_many(
 
 
 def _on_accelerators(cases: list[tuple[Deployment, Load, str | None]], effects: Effects | None) -> list[Prediction]:
-    if len(cases) > _FEW:
-        return _computed(cases, effects)
-    fits = {engine: effects or load_effects(engine) for engine in {d.engine for d, _, _ in cases}}
-    places = [_place(d, fits[d.engine], load, day) for d, load, day in cases]
-    new = [number for number, place in enumerate(places) if not place]
-    for number, one in zip(new, _computed([cases[number] for number in new], effects) if new else (), strict=True):
-        places[number].append(one)
-    return [place[0] for place in places]
-
-
-@remembered(records=2, most=512)  # the plan of a question and its changes ask for some cases several times
-def _place(deployment: Deployment, fit: Effects, load: Load, measured_on: str | None) -> list[Prediction]:
-    """Where the prediction of a case stands once it is made."""
-    return []
-
-
-def _computed(cases: list[tuple[Deployment, Load, str | None]], effects: Effects | None) -> list[Prediction]:
     found: list[Prediction | None] = [None] * len(cases)
     seen = [observables(load) for _, load, _ in cases]
     least = least_of([d for d, _, _ in cases], [one.points for one in seen])

@@ -36,3 +36,11 @@ def test_batches_that_fill_the_stages_of_a_pipeline_are_not_formed_ahead(pp, lat
               pp=pp, protocol="closed-loop", concurrency=4.0, input_tokens=100.0, output_tokens=100.0)  # fmt: skip
     question = question_of(run)
     assert question.deployment.defaults.steps_late == question.load.late == late
+
+
+def test_equal_deployments_are_one_and_others_stay_apart():
+    spec, card = load_model("glm-5.1"), load_accelerator("b200-sxm")
+    first, again = (deploy(spec, spec.checkpoint("fp8"), card, engine="vllm").remembered() for _ in range(2))
+    other = deploy(spec, spec.checkpoint("fp8"), card, engine="vllm", draft_tokens=3).remembered()
+    assert again is first and first == deploy(spec, spec.checkpoint("fp8"), card, engine="vllm")
+    assert other is not first and other.draft_tokens == 3
