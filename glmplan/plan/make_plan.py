@@ -127,8 +127,7 @@ def answer_of(asked: Asked, traffic: Traffic | None = None, *, changes: bool = T
     known, deployment = found[asked.users[0]], deployment_of(asked, best.terms)
     safe, hazards = safe_number(asked, best, found={number: found[number] for number in grid})
     # under named traffic each change is simulated, see `glmplan.plan.traffic_changes`
-    simulated = traffic is not None and rows[0].ttft is not None
-    looked = () if simulated or not changes else changes_of(solution, engines=not safe.users)
+    looked = () if _ran(traffic, rows) or not changes else changes_of(solution, engines=not safe.users)
     alone, many = _one_and_many(asked, best, found, rows)
     answer = FitAnswer(
         **common,  # type: ignore[arg-type]
@@ -152,7 +151,7 @@ def answer_of(asked: Asked, traffic: Traffic | None = None, *, changes: bool = T
         ),
         fits=(_fit_file(deployment), "calibration/fits/memory.toml"),
         traffic=traffic_words(traffic) if traffic is not None else "",
-        runs=_runs(solution, traffic) if traffic is not None and simulated else (),
+        runs=_runs(solution, traffic) if traffic is not None and _ran(traffic, rows) else (),
         narrowing=narrowing_of(asked, best, deployment, known.knowledge, (alone, many)),
     )
     return _told(answer, looked)
@@ -165,6 +164,11 @@ def _one_and_many(
     one = asked.but(users=(1,))
     alone = rows[0] if rows[0].users == 1 else simulated_rows(one, best, user_table(one, best, found))[0]
     return alone, next(row for row in rows if row.users == shown_users(asked))
+
+
+def _ran(traffic: Traffic | None, rows: tuple[UserRow, ...]) -> bool:
+    """Whether the plan was simulated under traffic."""
+    return traffic is not None and rows[0].ttft is not None
 
 
 def _runs(solution: Solution, traffic: Traffic) -> tuple[TrafficRun, ...]:
