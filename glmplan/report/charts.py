@@ -317,7 +317,7 @@ def write_charts(charts: Iterable[tuple[str, Any]], path: str | Path, *, title: 
     whole = (
         charts[0][1]
         if len(charts) == 1
-        else alt.vconcat(*(one for _, one in charts)).resolve_scale(color="independent")
+        else alt.vconcat(*(one for _, one in charts)).resolve_scale(color="independent", shape="independent")
     )
     svg = standalone(chart_svg(whole, title))
     png = wanted("vl_convert", field="--plot").svg_to_png
