@@ -66,7 +66,7 @@ def changes_of(solution: Solution, *, engines: bool = False) -> tuple[Looked, ..
 
 
 #: classes in which the model was measured on the part
-_MEASURED = ("site", "configuration", "group")
+_MEASURED = ("site", "configuration", "release", "group", "group_release")
 
 
 def _once(found: Iterable[Looked]) -> tuple[Looked, ...]:

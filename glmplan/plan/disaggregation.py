@@ -25,7 +25,7 @@ APART = "apart"
 #: the class whose interval such servers have at least: each of two was measured on an engine, not together
 _AS_SURE_AS = "pair"
 #: classes of what was measured as it is asked, which servers apart never were
-_TOGETHER = ("site", "configuration", "group", "pair")
+_TOGETHER = ("site", "configuration", "release", "group", "group_release", "pair")
 
 
 def check_apart(asked: Asked) -> None:

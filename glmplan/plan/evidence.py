@@ -16,7 +16,17 @@ __all__ = ["EVIDENCE", "evidence_words"]
 #: the four answers, from most to least
 EVIDENCE: tuple[str, ...] = ("measured", "measured on another part", "recipe only", "nobody ran it")
 #: class of what the fit knows (`glmplan.prediction.effects.KNOWLEDGE`) → place in `EVIDENCE`; others are not measured
-_MEASURED = {"site": 0, "configuration": 0, "group": 0, "adapters": 0, "pair": 1, "format": 1, "model": 1}
+_MEASURED = {
+    "site": 0,
+    "configuration": 0,
+    "release": 0,
+    "group": 0,
+    "group_release": 0,
+    "adapters": 0,
+    "pair": 1,
+    "format": 1,
+    "model": 1,
+}
 
 
 def evidence_words(asked: Asked, knowledge: str, *, by_host: bool, cards: int) -> str:

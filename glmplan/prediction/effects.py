@@ -6,6 +6,7 @@ without measurements contributes nothing but its spread, which is why the unknow
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -38,6 +39,7 @@ __all__ = [
     "knowledge_class",
     "load_effects",
     "log_parameters",
+    "measured_build",
     "shape_of",
     "shipped_effects",
 ]
@@ -79,7 +81,9 @@ KNOWLEDGE: tuple[str, ...] = ("configuration", "group", "pair", "format", "accel
 KNOWN_AS: dict[str, str] = {
     "site": "this site measured this configuration itself",
     "configuration": "this model, part, engine and layout were measured",
+    "release": "this model, part, engine and layout were measured, with other releases of the engine",
     "group": "this model was measured on this part and engine, in another layout",
+    "group_release": "this model was measured on this part and engine, in another layout and with other releases",
     "pair": "the model and the part were each measured on this engine, the part with other models in this format",
     "adapters": "this model was measured on this part and engine without low-rank adapters, with them not measured",
     "apart": "prompts and decoding on servers of their own: not measured together",
@@ -294,6 +298,54 @@ class Effects:
             if found is not None:
                 total = total + found
         return total, tuple(known)
+
+
+def measured_build(fit: Effects, release_key: str) -> bool:
+    """Whether a group was measured with the release of an engine that is asked, or with releases around it.
+
+    Parameters
+    ----------
+    fit : Effects
+        The fit.
+    release_key : str
+        Key of the level ``release``, the last of `keys_of`.
+
+    Returns
+    -------
+    bool
+        True also where the release asked is not stated; false where those measured are not.
+    """
+    group, release = _group_and_release(release_key)
+    if release == "unstated":
+        return True
+    measured = _measured_releases(fit).get(group)
+    return measured is not None and measured[0] <= _ordered(release) <= measured[1]
+
+
+@lru_cache(maxsize=8)  # a fit is one object for all questions
+def _measured_releases(fit: Effects) -> dict[str, tuple[tuple[int, ...], tuple[int, ...]]]:
+    """The first and the last release that was measured of each group."""
+    found: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {}
+    for key in fit.values.get("release", {}):
+        group, release = _group_and_release(key)
+        if release != "unstated":
+            number = _ordered(release)
+            first, last = found.get(group, (number, number))
+            found[group] = min(first, number), max(last, number)
+    return found
+
+
+#: group, release and month of a key of the level "release"
+_RELEASE_KEY = re.compile(r"(.*?) (unstated|\d[\d.]*) (?:20\d\d(?:-\d\d)?)?(?: .*)?")
+
+
+def _group_and_release(key: str) -> tuple[str, str]:
+    found = _RELEASE_KEY.fullmatch(key)
+    return (found[1], found[2]) if found else (key, "unstated")
+
+
+def _ordered(release: str) -> tuple[int, ...]:
+    return tuple(int(number) for number in release.split(".") if number)
 
 
 #: what stands in for the shipped fit while a site's calibration is applied, see `glmplan.prediction.own_site`
