@@ -313,11 +313,14 @@ def measured_build(fit: Effects, release_key: str) -> bool:
     Returns
     -------
     bool
-        True also where the release asked is not stated; false where those measured are not.
+        True also where that very release and month were measured, stated or not; a plan for no release in particular
+        is for none that was.
     """
+    if release_key in fit.values.get("release", {}):
+        return True
     group, release = _group_and_release(release_key)
     if release == "unstated":
-        return True
+        return False
     measured = _measured_releases(fit).get(group)
     return measured is not None and measured[0] <= _ordered(release) <= measured[1]
 

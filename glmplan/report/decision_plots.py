@@ -211,7 +211,7 @@ def cost_drawing(plans: Sequence[Considered]) -> Drawing | None:
     ]
     if not rows:
         return None
-    ways = list(dict.fromkeys(row["way"] for row in rows))
+    ways = list(dict.fromkeys(str(row["way"]) for row in rows))
     used = [name for name in _MONTH if any(row["line"] == name for row in rows)]
     colours = alt.Scale(domain=used, range=[light(_MONTH[name]) for name in used])
     bars = rows_chart(rows).mark_bar(height=20).encode(

@@ -225,7 +225,7 @@ def safe_charts(
         shapes = alt.Scale(domain=list(_KEPT), range=["circle", "square"])
         tried = rows_chart(rows).mark_point(filled=True, size=60, opacity=1)
         tried = tried.encode(
-            x=alt.X("load:Q", title=under, axis=alt.Axis(tickMinStep=1 if found.unit == "users" else None)),
+            x=alt.X("load:Q", title=under, axis=alt.Axis(tickMinStep=1.0 if found.unit == "users" else alt.Undefined)),
             y=y,
             color=alt.Color("tried:N", scale=colours, **kept),
             shape=alt.Shape("tried:N", scale=shapes, **kept),

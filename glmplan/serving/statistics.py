@@ -158,9 +158,8 @@ class Meter:
         ttft, e2e = first - arrival, finish - arrival
         if isinstance(late, np.ndarray) or late:
             ttft, e2e = ttft + late, e2e + late
-        more: np.ndarray | slice = outputs > 1
-        if more.all():
-            more = slice(None)  # looks instead of copies
+        several = outputs > 1
+        more = slice(None) if several.all() else several  # looks instead of copies
         tpot = (finish - first)[more] / (outputs[more] - 1)
         queue = np.maximum(columns["started"] - arrival, 0.0)
         good = np.ones(len(ttft), dtype=bool)

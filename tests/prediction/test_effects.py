@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from glmplan.physics.step.time import PARAMETERS
-from glmplan.prediction.effects import COLUMNS, SCALE, TTFT_SCALE, log_parameters
+from glmplan.prediction.effects import COLUMNS, SCALE, TTFT_SCALE, Effects, log_parameters, measured_build
 
 FRONT = ("arrival_seconds", "prompt_token_seconds")
 
@@ -22,3 +22,15 @@ def test_a_factor_on_first_tokens_moves_no_parameter_of_a_step():
     effects = np.zeros((1, len(COLUMNS)))
     effects[0, TTFT_SCALE] = 1.0
     assert (log_parameters(effects) == 0.0).all()
+
+
+def test_a_build_is_measured_where_it_is_or_releases_around_it_are():
+    rows = ["vllm a llama 8x2 bf16 0.9.0 2025-06", "vllm a llama 8x2 bf16 0.11.2  draft 1",
+            "vllm a llama 8x2 fp8 unstated 2026-03", "vllm b llama 8x2 bf16 0.12.0 2026"]  # fmt: skip
+    fit = Effects({"release": dict.fromkeys(rows, np.zeros(1))}, np.zeros(0), {}, {})
+    asked = {f"vllm a llama 8x2 bf16 {release}": expected for release, expected in {
+        "0.9.0 ": True, "0.10.1 ": True, "0.11.2 2026-01 eager": True, "0.12.0 ": False, "0.8.5 ": False,
+        "unstated ": False}.items()}  # fmt: skip
+    asked |= {"vllm a llama 8x2 fp8 unstated 2026-03": True, "vllm a llama 8x2 fp8 unstated 2026-04": False,
+              "vllm a llama 8x2 fp8 0.9.0 ": False, "vllm c llama 8x2 bf16 0.9.0 ": False}  # fmt: skip
+    assert {key: measured_build(fit, key) for key in asked} == asked

@@ -7,6 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from glmplan import deployment as planned_for
+from glmplan import predict as asked_of
 from glmplan.prediction.effects import LEVELS, Effects, keys_of, load_effects
 from glmplan.prediction.from_row import question_of
 from glmplan.prediction.intervals import interval_of
@@ -89,3 +91,17 @@ def test_what_nobody_knows_of_drafting_stands_in_the_interval_of_decoding():
     np.testing.assert_allclose(
         half_widths(unknown, asked.load, fit, "ttft"), half_widths(given, asked.load, fit, "ttft")
     )
+
+
+def test_a_configuration_in_a_release_that_was_not_measured_is_as_wide_as_a_pair_and_another_layout_no_narrower():
+    asked = {"measured": "0.19.1", "named": "0.33.0", "newest": None}
+    width = {}
+    for name, version in asked.items():
+        for tp in (1, 2):
+            planned = planned_for("llama-3.1-8b", f"{tp}xh100-sxm", tp=tp, engine="vllm", engine_version=version)
+            found = asked_of(planned, users=8)
+            width[name, tp] = found.knowledge, found.figures["tpot"].high / found.figures["tpot"].low
+    assert width["measured", 1][0] == "configuration" and width["named", 1][0] == width["newest", 1][0] == "release"
+    assert width["named", 1] == width["newest", 1]
+    assert width["newest", 1][1] > 1.3 * width["measured", 1][1]
+    assert width["newest", 2][1] >= 0.95 * width["newest", 1][1]
