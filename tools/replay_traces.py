@@ -28,7 +28,8 @@ from glmplan.measure.prompts import PromptMaker, prepare_prompts
 from glmplan.measure.request_result import Outcome, RequestRecord
 from glmplan.serving.engine.settings import KvPool, scheduler_settings
 from glmplan.serving.engine.step_table import StepTable
-from glmplan.serving.simulate import Service, simulate
+from glmplan.serving.service import Service
+from glmplan.serving.simulate import simulate
 from glmplan.serving.traffic.spec import Traffic
 
 SHAPE = Shape(embed=512, layers=8, heads=8, kv_heads=8, feed_forward=1408)

@@ -133,7 +133,7 @@ def _with_own_step_time(options: ServiceOptions, scheduler: dict[str, Any], per_
     from glmplan.plan.service import Described
     from glmplan.serving.engine.settings import KvPool, scheduler_settings
     from glmplan.serving.engine.step_table import StepTable
-    from glmplan.serving.simulate import Service
+    from glmplan.serving.service import Service
 
     assert options.step_time is not None
     if options.deployment.disaggregated is not None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 from glmplan.serving.engine.inputs import ServingInputs
 from glmplan.serving.engine.step_table import StepTable
 from glmplan.serving.safe_load import room_factors, speed_factors
-from glmplan.serving.simulate import FewRanks, Service
+from glmplan.serving.service import FewRanks, Service
 from glmplan.serving.traffic.spec import Traffic
 
 if TYPE_CHECKING:

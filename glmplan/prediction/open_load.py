@@ -13,7 +13,8 @@ from glmplan.prediction.predict import Figure, Prediction, front_end_seconds, pr
 from glmplan.prediction.step_models import runs_on_accelerators
 from glmplan.serving.engine.settings import EngineSettings, KvPool, scheduler_settings
 from glmplan.serving.engine.step_table import StepTable
-from glmplan.serving.simulate import Service, simulate
+from glmplan.serving.service import Service
+from glmplan.serving.simulate import simulate
 from glmplan.serving.traffic.drafting import Acceptance
 from glmplan.serving.traffic.spec import Traffic
 

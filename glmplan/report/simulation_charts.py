@@ -11,7 +11,8 @@ import numpy as np
 from glmplan.report.charts import band, log_axis, rows_chart, write_charts
 from glmplan.report.palette import light
 from glmplan.serving.safe_load import SafeLoad, load_curve
-from glmplan.serving.simulate import Outcome, Service
+from glmplan.serving.service import Service
+from glmplan.serving.simulate import Outcome
 from glmplan.serving.traffic.promises import Target
 from glmplan.serving.traffic.spec import Traffic
 

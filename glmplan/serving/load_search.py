@@ -12,7 +12,7 @@ import numpy as np
 
 from glmplan.facts.tables import frame_of
 from glmplan.serving.load_trial import OPEN, OVERLOAD, Trial, capacity, places, spread_of_arrivals, try_load
-from glmplan.serving.simulate import Service
+from glmplan.serving.service import Service
 from glmplan.serving.traffic.promises import Target
 from glmplan.serving.traffic.spec import Traffic
 from glmplan.units import QUANTILE_90

@@ -7,7 +7,8 @@ import math
 import numpy as np
 
 from glmplan.serving.safe_load import speed_factors
-from glmplan.serving.simulate import Service, simulate
+from glmplan.serving.service import Service
+from glmplan.serving.simulate import simulate
 from glmplan.serving.traffic.spec import Traffic
 from glmplan.units import QUANTILE_90
 

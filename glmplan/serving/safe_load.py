@@ -19,7 +19,8 @@ import numpy as np
 from glmplan.errors import SpecError
 from glmplan.serving.engine.step_table import StepTable
 from glmplan.serving.load_search import DRAWS, LoadPoint, LoadSearch, SafeLoad
-from glmplan.serving.simulate import Service, simulate
+from glmplan.serving.service import Service
+from glmplan.serving.simulate import simulate
 from glmplan.serving.traffic.promises import Target
 from glmplan.serving.traffic.spec import Traffic
 from glmplan.units import finite_number, whole_number

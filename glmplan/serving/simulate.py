@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,14 +16,12 @@ from glmplan.errors import SpecError
 from glmplan.facts.tables import chosen_table, frame_of, frame_of_columns
 from glmplan.serving.engine.cluster import Cluster
 from glmplan.serving.engine.engine import SkippingEngine
-from glmplan.serving.engine.first_tokens import AS_STEPS_SAY, FirstTokens
 from glmplan.serving.engine.plain import PlainRun, Served, compiled
 from glmplan.serving.engine.reference import SteppingEngine
-from glmplan.serving.engine.settings import EngineSettings, KvPool
-from glmplan.serving.engine.step_table import StepTable
 from glmplan.serving.front_end import aside, lateness, shifted, travel
 from glmplan.serving.outcome_text import outcome_text
 from glmplan.serving.request_records import RecordWriter, RequestRows, record_columns
+from glmplan.serving.service import Service
 from glmplan.serving.statistics import Distribution, Meter
 from glmplan.serving.traffic.arrivals import Chunk, request_chunks
 from glmplan.serving.traffic.promises import Target
@@ -35,7 +33,7 @@ from glmplan.units import whole_number
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["LARGEST", "MOST_REQUESTS", "FewRanks", "Outcome", "Service", "simulate"]
+__all__ = ["LARGEST", "MOST_REQUESTS", "Outcome", "simulate"]
 
 #: seeds have 64 bits [-]
 LARGEST = (1 << 64) - 1
@@ -48,100 +46,6 @@ _FLUSH = 4096
 _LEFT = "left"
 _CHUNK = 16_384
 _COMPILE_FROM = 400_000  # requests from which compiling the loop pays
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class FewRanks:
-    """Step times of a server some of whose data-parallel ranks have no requests.
-
-    Parameters
-    ----------
-    ranks : int
-        Data-parallel ranks of a server, [-]
-    table : callable
-        Takes how many of them have requests and returns the time of a step of one of these.
-    """
-
-    ranks: int
-    table: Callable[[float], StepTable]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Service:
-    """What is simulated: step times, room for keys and values, and the engine's settings.
-
-    Parameters
-    ----------
-    table : StepTable
-        Time of a step.
-    pool : KvPool
-        Room on each replica.
-    settings : EngineSettings
-        Scheduler, limits, replicas.
-    front_end : float, optional
-        Time between the arrival of a request and its arrival at the engine; see `glmplan.serving.front_end.travel`, [s]
-    first : FirstTokens, optional
-        How much later first tokens come than their steps say.
-    few : FewRanks, optional
-        Step times where users are fewer than data-parallel ranks.
-    """
-
-    table: StepTable
-    pool: KvPool
-    settings: EngineSettings
-    front_end: float = 0.0
-    first: FirstTokens = AS_STEPS_SAY
-    few: FewRanks | None = None
-
-    def __post_init__(self) -> None:
-        at_once = -(-self.settings.max_num_seqs // self.settings.pipeline_stages)
-        if at_once > self.table.max_requests:
-            raise SpecError(
-                f"exceeds the {self.table.max_requests} requests of the step table",
-                field="max_num_seqs",
-                value=self.settings.max_num_seqs,
-            )
-
-    def scaled(self, factor: float) -> Service:
-        """The same service with every step slower or faster.
-
-        Parameters
-        ----------
-        factor : float
-            What each step time is multiplied by, [-]
-
-        Returns
-        -------
-        Service
-            The scaled service.
-        """
-        few = self.few
-        if few is not None:
-            few = FewRanks(few.ranks, lambda busy, of=few.table: of(busy).scaled(factor))  # type: ignore[misc]
-        return replace(self, table=self.table.scaled(factor), few=few)
-
-    def under(self, traffic: Traffic) -> Service:
-        """The service as traffic finds it.
-
-        Parameters
-        ----------
-        traffic : Traffic
-            What arrives.
-
-        Returns
-        -------
-        Service
-            With the step times of as many data-parallel ranks as there are users, where these are fewer.
-
-        Notes
-        -----
-        Every step is that of ranks with as much to do each: of arrivals without a bound all ranks are taken as busy.
-        """
-        if self.few is None or traffic.users is None:
-            return self
-        servers = self.settings.replicas / self.few.ranks
-        busy = traffic.users / min(servers, traffic.users)
-        return self if busy >= self.few.ranks else replace(self, table=self.few.table(busy), few=None)
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)

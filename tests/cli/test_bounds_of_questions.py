@@ -13,7 +13,8 @@ from glmplan.errors import SpecError
 from glmplan.readers.machines import this_machine
 from glmplan.serving.engine.settings import EngineSettings
 from glmplan.serving.safe_load import safe_load
-from glmplan.serving.simulate import Service, simulate
+from glmplan.serving.service import Service
+from glmplan.serving.simulate import simulate
 from glmplan.serving.traffic.promises import parse_slo
 from glmplan.serving.traffic.spec import parse_traffic
 

@@ -109,8 +109,8 @@ OTHER = {"cli.calibrate", "cli.predict", "cli.reproduce", "cli.serve", "facts.ar
 SHIPPED = {
     "facts.catalogue.deliveries", "facts.catalogue.names", "facts.catalogue.quotes", "facts.folders", "plan.evidence",
     "plan.hazards", "prediction.effects", "serve.assets", "sheets.plan_book",
-    "prediction.offloaded_machines", "prediction.usual_settings", "readers.models.checkpoints",
-    "readers.runs.campaigns", "readers.runs.holdout", "readers.runs.hosts", "readers.runs.importers.start_up_table",
+    "prediction.offloaded_machines", "prediction.refused_widths", "prediction.usual_settings",
+    "readers.models.checkpoints", "readers.runs.campaigns", "readers.runs.holdout", "readers.runs.hosts", "readers.runs.importers.start_up_table",
     "readers.runs.labels", "readers.runs.ledger", "readers.runs.settings",
 }  # fmt: skip
 SHIPPED_ROOMS = ("calibrate.", "facts.engines.", "physics.")

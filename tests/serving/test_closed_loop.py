@@ -12,7 +12,8 @@ from glmplan.serving.alike_loop import alike_schedule
 from glmplan.serving.closed_loop import ClosedLoop, _schedule, closed_loop_mix
 from glmplan.serving.engine.settings import EngineSettings, KvPool
 from glmplan.serving.engine.step_table import StepTable
-from glmplan.serving.simulate import Service, simulate
+from glmplan.serving.service import Service
+from glmplan.serving.simulate import simulate
 from glmplan.serving.traffic.spec import parse_traffic
 
 BASE, REQUEST, CONTEXT, PREFILL, SQUARE = 8e-3, 4e-5, 2e-9, 4e-5, 1e-9

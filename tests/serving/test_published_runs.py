@@ -11,7 +11,8 @@ from glmplan.plan.question import Words
 from glmplan.plan.simulator_inputs import serving_inputs
 from glmplan.prediction.effects import SCALE, load_effects
 from glmplan.serving.engine.step_table import StepTable
-from glmplan.serving.simulate import Service, simulate
+from glmplan.serving.service import Service
+from glmplan.serving.simulate import simulate
 from glmplan.serving.traffic.spec import parse_traffic
 
 

@@ -15,7 +15,8 @@ from glmplan.serving.engine.first_tokens import FirstTokens
 from glmplan.serving.engine.plain import PlainRun
 from glmplan.serving.engine.settings import EngineSettings, KvPool, scheduler_settings
 from glmplan.serving.engine.step_table import StepTable
-from glmplan.serving.simulate import Service, simulate
+from glmplan.serving.service import Service
+from glmplan.serving.simulate import simulate
 from glmplan.serving.traffic.drafting import Acceptance
 from glmplan.serving.traffic.promises import parse_slo
 from glmplan.serving.traffic.spec import Traffic, parse_traffic

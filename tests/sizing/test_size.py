@@ -12,7 +12,7 @@ import pytest
 import glmplan
 from glmplan.errors import SpecError
 from glmplan.serving.safe_load import kept_share, speed_factors
-from glmplan.serving.simulate import Service
+from glmplan.serving.service import Service
 from glmplan.serving.traffic.promises import parse_slo
 from glmplan.serving.traffic.spec import Traffic
 from glmplan.sizing.acceptance import acceptance_test

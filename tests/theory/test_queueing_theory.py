@@ -8,7 +8,8 @@ import pytest
 from glmplan.serving.engine.cluster import Cluster
 from glmplan.serving.engine.settings import EngineSettings, KvPool
 from glmplan.serving.engine.step_table import StepTable
-from glmplan.serving.simulate import Service, simulate
+from glmplan.serving.service import Service
+from glmplan.serving.simulate import simulate
 from glmplan.serving.traffic.request import Request
 from glmplan.serving.traffic.sources import request_source
 from glmplan.serving.traffic.spec import Traffic

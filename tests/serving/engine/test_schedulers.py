@@ -13,7 +13,8 @@ from glmplan.serving.engine.cluster import Cluster
 from glmplan.serving.engine.prefix_cache import PrefixCache
 from glmplan.serving.engine.settings import EngineSettings, KvPool, TransferLink, scheduler_settings
 from glmplan.serving.engine.step_table import StepTable
-from glmplan.serving.simulate import Service, simulate
+from glmplan.serving.service import Service
+from glmplan.serving.simulate import simulate
 from glmplan.serving.traffic.drafting import Acceptance
 from glmplan.serving.traffic.request import Request
 from glmplan.serving.traffic.spec import parse_traffic
