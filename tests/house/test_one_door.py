@@ -110,7 +110,8 @@ SHIPPED = {
     "facts.catalogue.deliveries", "facts.catalogue.names", "facts.catalogue.quotes", "facts.folders", "plan.evidence",
     "plan.hazards", "prediction.effects", "serve.assets", "sheets.plan_book",
     "prediction.offloaded_machines", "prediction.refused_widths", "prediction.usual_settings",
-    "readers.models.checkpoints", "readers.runs.campaigns", "readers.runs.holdout", "readers.runs.hosts", "readers.runs.importers.start_up_table",
+    "readers.models.checkpoints", "readers.runs.campaigns", "readers.runs.holdout", "readers.runs.hosts",
+    "readers.runs.importers.start_up_table",
     "readers.runs.labels", "readers.runs.ledger", "readers.runs.settings",
 }  # fmt: skip
 SHIPPED_ROOMS = ("calibrate.", "facts.engines.", "physics.")
