@@ -14,6 +14,7 @@ from glmplan.physics.memory.budget import MemoryBudget
 from glmplan.physics.memory.pool import stage_pools
 from glmplan.plan.ask import Deployed, deployment
 from glmplan.plan.capacity import LOW, Holding
+from glmplan.plan.ranking import seats_of
 from glmplan.sheets.surface import Surface, Surfaces, axes_of
 from glmplan.sizing.money import Money
 from glmplan.sizing.purchase import Purchase, purchase_of, rent_of
@@ -301,7 +302,7 @@ def _cached(planned: Deployed, surface: Surface) -> Cached:
         stages=tuple(_stages(holding)),
         block=float(memory.settings.block(memory.sparse)) * terms.dcp,
         copies=float(terms.dp * terms.replicas),
-        seats=float(planned.asked.defaults.places * terms.dp * terms.replicas),
+        seats=float(seats_of(planned.asked, terms.dp) * terms.replicas),
         longest=holding.context,
         longest_low=holding.context_low,
         surface=surface,

@@ -12,6 +12,7 @@ from glmplan.errors import SpecError
 from glmplan.facts.files import read_toml
 from glmplan.facts.schema.validation import Frozen, validated
 from glmplan.plan.ask import deployment, predict, safe
+from glmplan.plan.ranking import seats_of
 from glmplan.readers.machines.resolve import resolve_machine
 from glmplan.readers.models.resolve import resolve_model
 from glmplan.serving.traffic.promises import METRICS, Target, parse_slo
@@ -245,7 +246,7 @@ def _carried(one: _LocalEntry, each: RequestClass) -> float:
     if not each.slo:
         # nothing is promised: as many at once as the machine holds, and what it then does in a second
         holding = planned.holding
-        most = int(max(min(holding.held_low, planned.asked.defaults.places * holding.terms.dp), 1))
+        most = int(max(min(holding.held_low, seats_of(planned.asked, holding.terms.dp)), 1))
         return predict(planned, users=min(most, 4096)).figures["output_rate"].low / each.output
     traffic = Traffic(kind="poisson", rate=1.0, input=each.input, output=each.output, shared_prefix=each.cached)
     return float(safe(planned, each.slo, traffic=traffic).load)

@@ -19,6 +19,7 @@ from glmplan.physics.memory.pool import requests_that_fit
 from glmplan.physics.memory.ranks import rank_memory
 from glmplan.physics.points import Layout
 from glmplan.plan.ask import Deployed, deployment
+from glmplan.plan.ranking import seats_of
 from glmplan.prediction.load import Load
 from glmplan.prediction.power import check_limit
 from glmplan.readers.machines.resolve import Machine
@@ -414,7 +415,7 @@ def _verdicts(found: Deployed, sweep: Sweep) -> tuple[np.ndarray, np.ndarray]:
     lengths, places = np.unique(sweep.inputs + sweep.outputs, return_inverse=True)
     ends = [requests_that_fit(memory, part, lengths.astype(float), quantile=end)[places] for end in (0.0, -QUANTILE_90)]
     held, low = (terms.replicas * one for one in ends)
-    seats = found.asked.defaults.places * terms.dp * terms.replicas
+    seats = seats_of(found.asked, terms.dp) * terms.replicas
     verdict = np.select(
         [lengths[places] > found.asked.model.max_context, held < sweep.users, sweep.users > seats, low < sweep.users],
         [_LENGTH, _POOL, _PLACES, _TIGHT],
@@ -452,7 +453,7 @@ def _facts(found: Deployed, said: dict[str, Any]) -> dict[str, Any]:
         "engine_chosen": asked.engine,
         "layout": terms.name,
         "cache": terms.kv,
-        "places": asked.defaults.places * terms.dp * terms.replicas,
+        "places": seats_of(asked, terms.dp) * terms.replicas,
         "longest": asked.model.max_context,
     }
 
