@@ -151,7 +151,7 @@ def _speed(one: Considered) -> str:
         why = safe["limits"][safe["limit"]]["why"]
         limit = LIMITS.get(safe["limit"], safe["limit"])
         words.append(
-            f"{safe['users']:,} users at once are safe ({safe['expected']:,} if everything is as in the mean), limited "
+            f"{safe['users']:,} {'user at once is' if safe['users'] == 1 else 'users at once are'} safe ({safe['expected']:,} if everything is as in the mean), limited "
             f"by {limit}: {why}"
         )
     told = ", and ".join(words)

@@ -67,7 +67,7 @@ def users_drawing(plans: Sequence[Considered]) -> Drawing | None:
     if not charts:
         return None
     words = "Speed over users at once; bands: 90 % intervals"
-    words += f"; dashed: {max(safe)} users, the safe number of the first plan" if safe else ""
+    words += f"; dashed: {max(safe)} user{'s' * (max(safe) != 1)}, the safe number of the first plan" if safe else ""
     return Drawing(
         words + ".",
         lambda: [chart_svg(chart, f"{title}. {words}", prefix=f"users{n}") for n, (title, chart) in enumerate(charts)],

@@ -58,7 +58,8 @@ def test_the_answer_is_three_sentences_with_the_figures_of_fit(records, six):
     assert len(said) == 3 and said[0].startswith("Yes: glm-5.1 nvfp4 on 6xrtx-pro-6000-ws fits with")
     rate = six.one_user.user_rate
     assert f"One user gets {number(rate.value)} ({number(rate.low)} to {number(rate.high)}) tokens" in said[1]
-    assert f"{six.safe.users} users at once are safe" in said[1]
+    users = six.safe.users
+    assert f"{users} {'user at once is' if users == 1 else 'users at once are'} safe" in said[1]
 
 
 def test_every_row_over_users_is_that_of_fit(made, six):
