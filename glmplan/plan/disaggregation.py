@@ -22,8 +22,8 @@ __all__ = ["APART", "apart_basis", "check_apart", "kinds_of_servers", "known_apa
 
 #: class of what is known, of `glmplan.prediction.effects.KNOWN_AS`, of servers that were not measured together
 APART = "apart"
-#: the class whose interval such servers have at least: each of two was measured on an engine, not together
-_AS_SURE_AS = "pair"
+#: the class whose interval such servers have at least: one wider than that of the newest release
+_AS_SURE_AS = "format"
 #: classes of what was measured as it is asked, which servers apart never were
 _TOGETHER = ("site", "configuration", "release", "group", "group_release", "pair")
 
@@ -157,7 +157,7 @@ def not_together(
     Returns
     -------
     tuple of float
-        At least as wide as that of a model and a part of which each was measured, and not together, [-]
+        At least as wide as that of a model and a part that were not measured together, nor the part in this format, [-]
     """
     if not asked.prefill:
         return ends

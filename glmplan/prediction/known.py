@@ -126,11 +126,10 @@ def _with_what_differs(deployment: Deployment, knowledge: str, release_key: str,
     measured configurations the intervals of runs of one build held 47 % of the votes, those of `pair` 88 %
     (docs/physics/calibration.md); another layout cannot be known better.
     """
+    other = knowledge in _OTHER_RELEASE and not measured_build(fit, release_key)
     if deployment.settings.adapters and knowledge in _WITHOUT:
-        return "adapters", "pair"
-    if knowledge in _OTHER_RELEASE and not measured_build(fit, release_key):
-        return _OTHER_RELEASE[knowledge], "pair"
-    return knowledge, knowledge
+        return "adapters", "format" if other else "pair"
+    return (_OTHER_RELEASE[knowledge], "pair") if other else (knowledge, knowledge)
 
 
 def _drafted(low: float, high: float, deviation: float) -> tuple[float, float]:

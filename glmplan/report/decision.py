@@ -150,8 +150,9 @@ def _speed(one: Considered) -> str:
     if safe is not None:
         why = safe["limits"][safe["limit"]]["why"]
         limit = LIMITS.get(safe["limit"], safe["limit"])
+        who = "user at once is" if safe["users"] == 1 else "users at once are"
         words.append(
-            f"{safe['users']:,} {'user at once is' if safe['users'] == 1 else 'users at once are'} safe ({safe['expected']:,} if everything is as in the mean), limited "
+            f"{safe['users']:,} {who} safe ({safe['expected']:,} if everything is as in the mean), limited "
             f"by {limit}: {why}"
         )
     told = ", and ".join(words)

@@ -61,7 +61,7 @@ def test_the_command_tells_the_layout_and_is_one_that_validate_takes():
 
 
 def test_a_configuration_that_was_measured_names_none():
-    answer = fit_answer(Words("llama-3.1-8b", "1xh100-sxm"))
+    answer = fit_answer(Words("llama-3.1-8b", "1xh100-sxm", engine="vllm", engine_version="0.19.1"))
     assert answer.knowledge == "configuration"
     assert answer.narrowing is None and "\n  measure  " not in first_screen(answer)
     assert json.loads(fit_json(answer))["narrowing"] is None

@@ -75,13 +75,13 @@ def test_a_missing_table_is_refused(tmp_path, capsys):
 
 def test_what_was_never_measured_gets_a_wider_interval(tmp_path):
     rows = [
-        GOOD,
+        GOOD.replace(",blue", ",0.5.12"),
         "b,glm-5,fp8,b300-sxm,8,8,sglang,serving,32,8192,1024,",
         # the same kinds of layers on an engine that met neither
         "c,kimi-k2.5,fp8,b300-sxm,8,8,trtllm,serving,32,8192,1024,",
         "d,mixtral-8x22b,fp8,b300-sxm,8,8,trtllm,serving,32,8192,1024,",
     ]
-    _, found = predict(tmp_path, *rows)
+    _, found = predict(tmp_path, *rows, header=HEADER.replace("colour", "engine_version"))
 
     def width(row):
         return float(row["tpot_mean_ms_high"]) / float(row["tpot_mean_ms_low"])
