@@ -187,6 +187,7 @@ def simulate(
 
     Examples
     --------
+    >>> from glmplan.serving.engine.settings import EngineSettings, KvPool
     >>> from glmplan.serving.engine.step_table import StepTable
     >>> service = Service(StepTable.affine(base=0.01), KvPool(100_000), EngineSettings())
     >>> outcome = simulate(service, Traffic(kind="closed", users=1, input=100, output=11), requests=5)
