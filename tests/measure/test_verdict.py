@@ -243,8 +243,8 @@ def test_a_step_without_figures_cannot_calibrate():
         fit_site(cases_of((1,)), [{}])
 
 
-#: steps of llama.cpp servers on two cores, as runs of `make validate-demo` measured them: what a copy moves [GB/s] and a
-#: product computes [GFLOP/s], and users -> TTFT [ms], TPOT [ms], tokens/s
+#: steps of llama.cpp servers on two cores, as runs of `make validate-demo` measured them: what a copy moves [GB/s] and
+#: a product computes [GFLOP/s], and users -> TTFT [ms], TPOT [ms], tokens/s
 _WITH_AVX512 = (41.2, 74.7, {
     1: (18.87, 1.943, 449.8), 2: (21.95, 5.314, 357.5), 4: (26.23, 8.454, 457.5), 8: (36.02, 14.39, 541.8),
 })  # fmt: skip
@@ -255,7 +255,7 @@ _WITH_AVX2 = (25.2, 55.0, {
 
 @pytest.mark.parametrize("machine", [_WITH_AVX512, _WITH_AVX2], ids=["avx512", "avx2"])
 def test_a_ladder_on_a_processor_is_calibrated_from_the_rates_of_the_probe(tmp_path, machine):
-    """One row of a product is a kernel of its own: it tells little of more rows, on one processor less than on another."""
+    """One row of a product is a kernel of its own: what it tells of more rows differs."""
     from random_gguf import write
     from validate_demo import SHAPES
 

@@ -300,7 +300,7 @@ def _processor_terms(
     of_rows: Callable[[np.ndarray], KernelWork],
     rows: np.ndarray,
 ) -> tuple[np.ndarray, ...]:
-    """Return a product's time on a processor: a single row runs a kernel of its own, whose time goes with what is fixed.
+    """Return a product's time on a processor: one row runs a kernel of its own, whose time goes with what is fixed.
 
     llama.cpp's `llamafile_sgemm` takes two columns or more, one is a dot product for each output. Neither tells of the
     other: against two rows one took 0.4 of the time on a core with AVX-512 and 0.75 on one with AVX2.
