@@ -100,8 +100,8 @@ def test_a_wrong_fact_is_refused_with_the_nearest(capsys, words):
 def test_predictions_come_as_csv_json_and_markdown(capsys, tmp_path):
     table = tmp_path / "runs.csv"
     table.write_text(
-        "id,model,weights,accelerator,engine,concurrency,input_tokens,output_tokens\n"
-        "a,llama-3.1-8b,bf16,h100-sxm,vllm,8,1024,256\nb,nobody,bf16,h100-sxm,vllm,8,1024,256\n"
+        "id,model,weights,accelerator,tp,engine,concurrency,input_tokens,output_tokens\n"
+        "a,llama-3.1-8b,bf16,h100-sxm,1,vllm,8,1024,256\nb,nobody,bf16,h100-sxm,1,vllm,8,1024,256\n"
     )
 
     def predicted(form):
