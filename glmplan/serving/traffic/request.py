@@ -96,6 +96,11 @@ class Request:
         "token",
         "turn",
     )
+    # of a request that decodes, written when it begins: residue of the steps at which it needs a block, blocks at its
+    # end, and when it began
+    key: int
+    most: int
+    since: float
 
     def __init__(
         self,
@@ -120,7 +125,7 @@ class Request:
         self.leaves = _NEVER  # when its client closes the connection if no token has come by then
         self.shareable = 1 << 60  # prompt tokens that may be found in the cache
         self.pins = _NOTHING
-        self.joined = self.token = -1  # `key`, `most` and `since` are those of a request that decodes
+        self.joined = self.token = -1
 
     def restart(self) -> None:
         """Forget what an engine holds for it: before the first engine, and when handed to the next."""
