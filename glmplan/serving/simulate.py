@@ -411,7 +411,8 @@ def _served(cluster: Cluster, source: Source) -> Iterator[Served]:
                 gaps += engine.stalls
                 engine.segments.clear()
                 engine.stalls.clear()
-        segments, stalls = np.array(rows, dtype=float).reshape(-1, 8), np.array(gaps, dtype=float).reshape(-1, 2)
+        segments = np.fromiter(rows, float, len(rows)).reshape(-1, 8)
+        stalls = np.fromiter(gaps, float, len(gaps)).reshape(-1, 2)
         return Served(finished.take(), segments.T.copy(), stalls.T.copy())
 
     stream, more = cluster.run(source.arrivals, source.after), True

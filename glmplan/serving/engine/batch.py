@@ -67,6 +67,13 @@ class DecodingBatch:
         Scheduler and limits.
     """
 
+    __slots__ = (
+        *("_ahead", "_begun", "_changed", "_counts", "_estimate", "_full", "_gone", "_heap", "_joins", "_last_decode"),
+        *("_late_blocks", "_late_places", "_partial", "_pieces", "_pool_blocks", "_promised", "_promises", "_running"),
+        *("_size", "_starts", "_step", "_steps", "_taken", "_total", "_unseen", "cache", "clock", "end", "free"),
+        *("growth", "now", "period", "pool", "segments", "settings", "stalls", "waiting"),
+    )
+
     def __init__(self, table: StepTable, pool: KvPool, settings: EngineSettings) -> None:
         self.settings, self.pool = settings, pool
         self.clock = clock_of(table, settings.pipeline_stages)
@@ -102,6 +109,7 @@ class DecodingBatch:
             0.0  # start of the step that was made last: what came later is not in the next one, if it is ahead
         )
         self._unseen: deque[tuple[float, Request]] = deque()  # those who came later, and when
+        self._late_places = self._late_blocks = 0  # what the last step freed, which a step formed ahead does not know
         self._last_decode = 0.0  # end of the last step in which requests decoded
         self._pieces: list[tuple[float, int, float, float]] = []  # start, steps, seconds of the first, growth
         self._steps = 0  # steps of the planned run; 0 for a single step with prompt tokens
@@ -120,6 +128,16 @@ class DecodingBatch:
         cache = self.cache
         if cache is not None and cache.evictable > self.free:
             cache.evict(cache.evictable - self.free)
+
+    def _look(self) -> None:
+        """Queue those who were there when the last step began, as the next one is formed then; all if nothing runs."""
+        unseen, waiting, idle = self._unseen, self.waiting, not self._running and self._partial is None
+        if idle:
+            self._late_places = self._late_blocks = 0
+        while unseen and (idle or unseen[0][0] <= self._begun):
+            if not waiting:
+                self._changed = True
+            waiting.append(unseen.popleft()[1])
 
     # -- clients that leave -------------------------------------------------------------------------------------------
 
@@ -176,8 +194,8 @@ class DecodingBatch:
 
     def _join(self, request: Request) -> None:
         """Start decoding with the next step, in the place kept for the request if there is one."""
-        step, size, period, prompt, left = self._step, self._size, self.period, request.prompt, request.left
-        token, running = request.token, self._running
+        step, size, period = self._step, self._size, self.period
+        prompt, left, token, running = request.prompt, request.left, request.token, self._running
         if token < 0:
             request.token = self._joins = token = self._joins + 1
             running[token] = request
@@ -185,10 +203,12 @@ class DecodingBatch:
             running[token] = request
             for later in [other for other in running if other > token]:
                 running[later] = running.pop(later)
-        request.joined, request.since = step, self.now
-        phase, blocks = self._starts[prompt % size]
+        request.joined = step
+        request.since = self.now
+        full, odd = divmod(prompt, size)
+        phase, blocks = self._starts[odd]
         request.key = key = (step - phase) % period
-        request.most = prompt // size + blocks + (phase + left - 1) // period
+        request.most = full + blocks + (phase + left - 1) // period
         self._counts[key] += 1
         self._total += prompt + 1
         heappush(self._heap, (step + left << _SHIFT) + token)
@@ -201,8 +221,8 @@ class DecodingBatch:
 
     def _complete(self, finished: list[Request]) -> None:
         """Take out the requests whose last step has been made."""
-        heap, running, counts, growth, now = self._heap, self._running, self._counts, self.growth, self.now
-        cache, size, promises, kept = self.cache, self._size, self._promises, 0
+        heap, running, now = self._heap, self._running, self.now
+        cache, kept, promises = self.cache, 0, self._promises
         due = self._step + 1 << _SHIFT
         if cache is not None and cache.evictable > self.free:  # `_settle`
             cache.evict(cache.evictable - self.free)
@@ -210,8 +230,8 @@ class DecodingBatch:
             request = running.pop(heappop(heap) & _MASK, None)
             if request is None:
                 continue
-            counts[request.key] -= 1
-            self._total -= request.prompt + 1 + request.left * growth
+            self._counts[request.key] -= 1
+            self._total -= request.prompt + 1 + request.left * self.growth
             request.finish = now
             finished.append(request)
             blocks, computed = request.most, request.input + request.output - 1
@@ -220,9 +240,11 @@ class DecodingBatch:
                     cache.keep(kept)
                     kept = 0
                 self._leave(request, blocks, computed, True)
-            else:  # as `_leave` does, with one entry in the cache for all
-                self.free += blocks
-                kept += min(computed // size, blocks)
+                continue
+            self.free += blocks  # as `_leave` does, with one entry in the cache for all
+            if cache is not None:
+                full = computed // self._size
+                kept += full if full < blocks else blocks
         if finished:
             self._changed, self._full = True, False
         if kept and cache is not None:

@@ -35,6 +35,11 @@ class SkippingEngine(DecodingBatch):
         Its number, written into each request, [-]
     """
 
+    __slots__ = (
+        *("_adopts", "_beside", "_budget", "_cap", "_chunked", "_chunks", "_each", "_loading", "_most", "_reserves"),
+        *("_prefill_first", "_sorts", "_together", "_tokens", "_weight", "_whole", "preemptions", "replica"),
+    )
+
     def __init__(self, table: StepTable, pool: KvPool, settings: EngineSettings, replica: int = 0) -> None:
         super().__init__(table, pool, settings)
         self.replica = replica
@@ -47,8 +52,8 @@ class SkippingEngine(DecodingBatch):
         self._tokens, self._weight = 0, 0.0  # how many these are, and the keys they attend together
         self._loading = 0  # blocks that the planned step loads from host memory
         self._beside = 0  # decoding requests in the planned step with prompt tokens
-        self._late_places = self._late_blocks = 0  # what the last step freed, which a step formed ahead does not know
         self._whole, self._sorts = settings.reserve_full_isl, settings.order == "lpm"
+        self._chunked, self._reserves = settings.chunked_prefill, self._promises or self._estimate is not None
         self._together = settings.prefill_max_requests or settings.max_num_seqs  # prompts in one step
         self._cap = 1 << 60  # tokens of one new prompt in the planned step
 
@@ -71,7 +76,7 @@ class SkippingEngine(DecodingBatch):
         now : float
             The time, [s]
         """
-        request.replica = self.replica
+        request.replica, waiting = self.replica, self.waiting
         if self.end == _NEVER:
             self.now = max(self.now, now)
         elif self._ahead:
@@ -81,9 +86,9 @@ class SkippingEngine(DecodingBatch):
             return
         elif self._steps and self._may_be_next and now < self.end:
             self._cut(now)
-        if not self.waiting:
+        if not waiting:
             self._changed = True
-        self.waiting.append(request)
+        waiting.append(request)
 
     @property
     def _may_be_next(self) -> bool:
@@ -184,16 +189,6 @@ class SkippingEngine(DecodingBatch):
         """Time of a step that waits for what it loads."""
         return max(seconds, loading_seconds(self._loading, self.pool, self.settings))
 
-    def _look(self) -> None:
-        """Queue those who were there when the last step began, as the next one is formed then; all if nothing runs."""
-        unseen, waiting, idle = self._unseen, self.waiting, not self._running and self._partial is None
-        if idle:
-            self._late_places = self._late_blocks = 0
-        while unseen and (idle or unseen[0][0] <= self._begun):
-            if not waiting:
-                self._changed = True
-            waiting.append(unseen.popleft()[1])
-
     def commit(self) -> list[Request]:
         """Make what was planned happen.
 
@@ -207,8 +202,8 @@ class SkippingEngine(DecodingBatch):
             self._commit_run()
         else:
             self._commit_step(finished)
-        free = self.free
-        if self._heap and self._heap[0] >> 32 <= self._step:
+        free, heap = self.free, self._heap
+        if heap and heap[0] >> 32 <= self._step:
             self._complete(finished)
         if self._ahead:
             self._late_blocks += self.free - free
@@ -233,19 +228,18 @@ class SkippingEngine(DecodingBatch):
             tokens, weight = take, take * (partial.done + (take + 1) / 2)
             self._partial = None
             budget -= take
-        self._tokens, self._weight, busy, estimate = tokens, weight, len(self._running) + len(chunks), self._estimate
+        self._tokens, self._weight, busy = tokens, weight, len(self._running) + len(chunks)
         if not waiting or (busy and (self._full or not self._changed)):
             return
-        room, cache, now, late, cap, whole = 0.0, self.cache, self.now, self._late_blocks, self._cap, self._whole
-        chunked = self.settings.chunked_prefill
+        room, cache, late, free = 0.0, self.cache, self._late_blocks, self.free
+        cap, whole, chunked, estimate = self._cap, self._whole, self._chunked, self._estimate
         most = min(self._most - self._late_places, len(self._running) + self._together)
-        free = self.free
         if estimate:
             room = (free - late) * size
             room -= estimate.outstanding(self._running.values(), self._step, self.growth)
             room -= sum(r.prompt - r.done + estimate.answer(r.left, self.growth) for r, _ in chunks)
         self._changed = False
-        reserves, adopts = self._promises or estimate is not None, self._adopts
+        reserves, adopts = self._reserves, self._adopts
         if self._sorts and cache is not None and len(waiting) > 1:
             self._settle()
             waiting = self.waiting = deque(by_longest_prefix(waiting, cache, size))
@@ -290,7 +284,7 @@ class SkippingEngine(DecodingBatch):
                 self._loading += load
             free -= need + held
             if request.started < 0:
-                request.started = now
+                request.started = self.now
             chunks.append((request, take))
             tokens += take
             weight += take * (request.done + (take + 1) / 2)
@@ -320,7 +314,7 @@ class SkippingEngine(DecodingBatch):
         """End a step with prompt tokens; tell the requests whose first token was the last."""
         start, now, n, total = self.now, self.end, self._beside, self._total
         self.now, self._begun = now, start
-        chunks, self._chunks = self._chunks, []
+        chunks, self._chunks, cache = self._chunks, [], self.cache
         self._changed = True  # of budget and cached content
         self._late_blocks = 0
         if n or not self._running:
@@ -331,19 +325,19 @@ class SkippingEngine(DecodingBatch):
             if self._estimate is not None:
                 self._estimate.decay(1)
         for request, take in chunks:
-            request.done += take
-            if request.done < request.prompt:
+            request.done = done = request.done + take
+            if done < request.prompt:
                 self._partial = request
                 continue
             if request.first < 0:
                 request.first = now
             elif request.lost >= 0:
                 self.stalls += (now - request.lost, 1)
-            if len(request.runs) > 1 and self.cache is not None:
+            if cache is not None and len(request.runs) > 1:
                 blocks = -(-request.prompt // self._size)
                 self._settle()
                 request.private = blocks - request.base
-                self.cache.publish(request)
+                cache.publish(request)
                 request.base = blocks - request.private
             if request.left:
                 self._join(request)
@@ -358,14 +352,11 @@ class SkippingEngine(DecodingBatch):
 
     # -- preemption ---------------------------------------------------------------------------------------------------
 
-    def _grow(self) -> bool:
-        """Give decoding requests the blocks of their next step; preempt while they are too few; say if none had to."""
-        sufficed = True
+    def _grow(self) -> None:
+        """Give decoding requests the blocks of their next step; preempt while they are too few."""
         while (need := self._counts[self._step % self.period]) > self.free:
             self._preempt(self._victim())
-            sufficed = False
         self.free -= need
-        return sufficed
 
     def _victim(self) -> Request:
         """Whom to preempt: the request admitted last; in SGLang the one that has written least."""

@@ -130,6 +130,10 @@ class PrefixCache:
         """
         self.evictable -= blocks
         self.blocks -= blocks
+        newest = self._nameless
+        if newest is not None and newest[0] > blocks and len(self._idle) == 1:  # it is the oldest as well
+            newest[0] -= blocks
+            return
         while blocks:
             name = next(iter(self._idle))
             entry = self._entries[name]
@@ -179,7 +183,7 @@ class PrefixCache:
                 self.evictable += added
                 request.private -= added
                 self._hold(name, entry, own + added, again=name in request.pins)
-                request.pins[name] = own + added
+                request.pins = {**request.pins, name: own + added}
             elif entry[0] == 0 and entry[2] == 0:
                 del self._entries[name]
 
@@ -198,7 +202,7 @@ class PrefixCache:
         int
             Blocks that become free at once, [-]
         """
-        private, pins = request.private, request.pins
+        private, pins = request.private, dict(request.pins)
         request.pins, request.private = {}, 0
         self._nameless = None
         shares = self._shares(request, tokens)

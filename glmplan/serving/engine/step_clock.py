@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from typing import Any
 
 import numpy as np
 
@@ -34,13 +35,36 @@ class StepClock:
         self._microbatches = microbatches
         self._knots = table.context.tolist()
         self._last = len(self._knots) - 1
-        self._decode = table.decode.tolist()
-        self._slopes = (np.diff(table.decode, axis=1) / np.diff(table.context)).tolist()
-        self._prefill = table.prefill.tolist()
-        self._extra = table.extra.tolist()
-        self._keys, self._attention = table.keys.tolist(), table.attention.tolist()
-        self._last_prefill, self._last_key = len(self._prefill) - 1, len(self._keys) - 1
-        self._steeps, self._rises = np.diff(table.extra, axis=1).tolist(), np.diff(table.attention, axis=1).tolist()
+        # what belongs to one knot side by side: rows are requests
+        self._decode = table.decode.T.tolist()
+        self._slopes = (np.diff(table.decode, axis=1) / np.diff(table.context)).T.tolist()
+        self._prefill, self._widths = table.prefill.tolist(), np.diff(table.prefill).tolist()
+        self._extra, self._steeps = table.extra.T.tolist(), np.diff(table.extra, axis=1).T.tolist()
+        self._keys, self._spans = table.keys.tolist(), np.diff(table.keys).tolist()
+        self._attention, self._rises = table.attention.tolist(), np.diff(table.attention, axis=1).tolist()
+        # the pieces of the axes that the last step lay in, and where they end: the next step mostly lies there too
+        self._here: tuple[Any, ...] = self._context_piece(1.0)
+        self._there: tuple[Any, ...] = self._prompt_piece(1.0, 1.0)
+
+    def _context_piece(self, mean: float) -> tuple[Any, ...]:
+        """The piece of the decode table that holds a mean context: ends, its knot, seconds and slopes by requests."""
+        knots, last = self._knots, self._last
+        j = bisect_right(knots, mean, 1, last) - 1
+        low, high = knots[j] if j else -1e300, knots[j + 1] if j < last - 1 else 1e300
+        self._here = low, high, knots[j], self._decode[j], self._slopes[j]
+        return self._here
+
+    def _prompt_piece(self, tokens: float, a: float) -> tuple[Any, ...]:
+        """The piece of the prompt tables of so many tokens that attend so many keys: ends, then what is read."""
+        knots, keys, widths = self._prefill, self._keys, self._widths
+        i, m = bisect_right(knots, tokens, 1, len(widths)) - 1, bisect_right(keys, a, 1, len(keys) - 1) - 1
+        self._there = (
+            knots[i] if i else -1e300, knots[i + 1] if i < len(widths) - 1 else 1e300,
+            keys[m] if m else -1e300, keys[m + 1] if m < len(keys) - 2 else 1e300,
+            knots[i], widths[i], self._extra[i], self._steeps[i], keys[m], self._spans[m],
+            self._attention[i][m], self._rises[i][m], self._attention[i + 1][m], self._rises[i + 1][m],
+        )  # fmt: skip
+        return self._there
 
     def decode(self, n: int, total: float) -> tuple[float, float, float]:
         """Time of a pure decode step and how it grows.
@@ -59,11 +83,12 @@ class StepClock:
             [token]
         """
         mean = total / n
-        knots, last = self._knots, self._last
+        low, high, knot, seconds, slopes = self._here
+        if not low <= mean < high:
+            low, high, knot, seconds, slopes = self._context_piece(mean)
         row = -(-n // self._microbatches)
-        j = bisect_right(knots, mean, 1, last) - 1
-        slope = self._slopes[row][j]
-        return self._decode[row][j] + slope * (mean - knots[j]), slope, knots[j + 1] if j < last - 1 else 1e300
+        slope = slopes[row]
+        return seconds[row] + slope * (mean - knot), slope, high
 
     def mixed(self, n: int, total: float, p: int, weight: float) -> float:
         """Time of one step of decoding requests and prompt tokens.
@@ -86,16 +111,16 @@ class StepClock:
         """
         seconds = self.decode(n, total)[0] if n else 0.0
         if p:
-            row, tokens, a = -(-n // self._microbatches), p / self._microbatches, weight / p
-            knots, keys = self._prefill, self._keys
-            i = bisect_right(knots, tokens, 1, self._last_prefill) - 1
-            x = (tokens - knots[i]) / (knots[i + 1] - knots[i])
-            j = bisect_right(keys, a, 1, self._last_key) - 1
-            y = (a - keys[j]) / (keys[j + 1] - keys[j])
-            attention, rises = self._attention, self._rises
-            left = attention[i][j] + y * rises[i][j]
-            seconds += self._extra[row][i] + x * self._steeps[row][i]
-            seconds += left + x * (attention[i + 1][j] + y * rises[i + 1][j] - left)
+            microbatches = self._microbatches
+            row, tokens, a = -(-n // microbatches), p / microbatches, weight / p
+            low, high, low_k, high_k, knot, width, extra, steeps, key, span, here, rise, there, climb = self._there
+            if not (low <= tokens < high and low_k <= a < high_k):
+                piece = self._prompt_piece(tokens, a)
+                _, _, _, _, knot, width, extra, steeps, key, span, here, rise, there, climb = piece
+            x, y = (tokens - knot) / width, (a - key) / span
+            left = here + y * rise
+            seconds += extra[row] + x * steeps[row]
+            seconds += left + x * (there + y * climb - left)
         return seconds
 
 
@@ -113,7 +138,7 @@ def clock_of(table: StepTable, microbatches: int = 1) -> StepClock:
     Returns
     -------
     StepClock
-        The clock, which keeps no state.
+        The clock, whose answers depend on no state.
 
     Examples
     --------

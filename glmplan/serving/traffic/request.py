@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
+
 __all__ = ["Request", "apart"]
 
 #: between requests that users send at the same instant, where a front end takes them in: as good as none beside a step
 #: of an engine, yet one of them is the first [s]
 _APART = 1e-6
 _NEVER = float("inf")
+_NOTHING: Mapping[object, int] = MappingProxyType({})
 
 
 def apart(lag: float) -> float:
@@ -92,6 +96,11 @@ class Request:
         "token",
         "turn",
     )
+    # of a request that decodes, written when it begins: residue of the steps at which it needs a block, blocks at its
+    # end, and when it began
+    key: int
+    most: int
+    since: float
 
     def __init__(
         self,
@@ -104,21 +113,19 @@ class Request:
         session: int = -1,
         turn: int = 0,
     ) -> None:
-        self.number, self.arrival, self.input, self.output = number, arrival, input_tokens, output_tokens
-        self.steps = output_tokens - 1 if steps is None else steps
+        self.number, self.arrival, self.output = number, arrival, output_tokens
+        self.input = self.prompt = input_tokens
+        self.steps = self.left = output_tokens - 1 if steps is None else steps
         self.runs, self.session, self.turn = runs, session, turn
-        self.started = self.first = self.finish = -1.0
-        self.preemptions = self.cached = self.replica = 0
+        # `lost` is when a preempted request had got its last token; of priorities the lowest is the most urgent
+        self.started = self.first = self.finish = self.lost = -1.0
+        # all of `restart`, spared the call for each simulated request, and what engines count
+        self.preemptions = self.cached = self.replica = self.priority = self.done = self.base = self.private = 0
         self.kv_ready = False
-        self.priority = 0  # the lower, the more urgent
         self.leaves = _NEVER  # when its client closes the connection if no token has come by then
         self.shareable = 1 << 60  # prompt tokens that may be found in the cache
-        # what `restart` does, spared the call for each simulated request
-        self.prompt, self.left = input_tokens, self.steps
-        self.done = self.base = self.private = 0
-        self.pins: dict[object, int] = {}
-        self.joined = self.key = self.token = self.most = -1
-        self.lost = self.since = -1.0  # when a preempted request had got its last token; when it began to decode
+        self.pins = _NOTHING
+        self.joined = self.token = -1
 
     def restart(self) -> None:
         """Forget what an engine holds for it: before the first engine, and when handed to the next."""
@@ -127,5 +134,5 @@ class Request:
         self.done = 0  # prompt tokens already in the cache
         self.base = 0  # blocks found in the prefix cache
         self.private = 0  # blocks of its own
-        self.pins = {}  # shared content it holds, and how many blocks of it
-        self.joined = self.key = self.token = self.most = -1
+        self.pins = _NOTHING  # shared content it holds, and how many blocks of it
+        self.joined = self.token = -1
