@@ -18,7 +18,7 @@ from glmplan.physics.points import StepPoints
 from glmplan.prediction.load import Load
 from glmplan.prediction.observables import Observables, observables
 from glmplan.prediction.user_load import user_load
-from glmplan.serving.many_loops import many_mixes
+from glmplan.serving.many_loops import MOST_REQUESTS, KnownRuns
 
 __all__ = ["FIGURES", "Mixes", "StepTable", "mixes_of", "packing_key"]
 
@@ -237,7 +237,9 @@ def packing_key(packing: EngineDefaults, *, ranks: int, tokens_per_step: float, 
                      max_requests=1, replicas=servers)  # fmt: skip
 
 
-def mixes_of(users: np.ndarray, inputs: np.ndarray, outputs: np.ndarray, packing: Load) -> Mixes:
+def mixes_of(
+    users: np.ndarray, inputs: np.ndarray, outputs: np.ndarray, packing: Load, *, runs: KnownRuns | None = None
+) -> Mixes:
     """Write loads as matrices.
 
     Parameters
@@ -246,6 +248,8 @@ def mixes_of(users: np.ndarray, inputs: np.ndarray, outputs: np.ndarray, packing
         The loads: users of all servers [-], prompt and answer of a request [token]
     packing : Load
         How the engine packs them, as `packing_key` says it.
+    runs : KnownRuns, optional
+        Runs that were counted for other packings.
 
     Returns
     -------
@@ -264,7 +268,7 @@ def mixes_of(users: np.ndarray, inputs: np.ndarray, outputs: np.ndarray, packing
     servers = np.minimum(packing.replicas, users)
     users = users / servers
     kinds = _together if len(users) >= _TOGETHER and _alike(packing) else _one_by_one
-    nodes, weights, fronts, tokens = kinds(packing, users, inputs, outputs, servers)
+    nodes, weights, fronts, tokens = kinds(packing, users, inputs, outputs, servers, runs or KnownRuns())
     rows, columns, shares, table = _corners(*nodes.values())
     spread = sparse.csr_array((shares, (rows, columns)), shape=(len(nodes["prefill_tokens"]), len(table.minus)))
     matrices = {name: one @ spread for name, one in weights.items()}
@@ -288,19 +292,19 @@ def _alike(packing: Load) -> bool:
     return packing == plain
 
 
-def _together(packing: Load, users: np.ndarray, inputs: np.ndarray, outputs: np.ndarray, servers: np.ndarray) -> _Kinds:
+def _together(
+    packing: Load, users: np.ndarray, inputs: np.ndarray, outputs: np.ndarray, servers: np.ndarray, runs: KnownRuns
+) -> _Kinds:
     """The kinds of step of many loads as columns: what `observables` says of each."""
     ranks = packing.ranks
     # of a data-parallel rank, and on how many at once
     together = np.maximum(np.rint(users / ranks), 1.0).astype(np.int64)
     times = users / together if ranks > 1 else np.ones(len(users))
-    requests = np.minimum(np.maximum(4 * together, 8), 20000)
+    requests = np.clip(4 * together, 8, MOST_REQUESTS)
     # loads that servers of a service share are asked for once
     asked, places = np.unique(np.stack([together, inputs, outputs, times], axis=1), axis=0, return_inverse=True)
-    counts, lengths, answers = (asked[:, column].astype(np.int64) for column in range(3))
-    each = np.minimum(np.maximum(4 * counts, 8), 20000)
-    mix = many_mixes(
-        counts, lengths, answers, each, budget=max(packing.budget // ranks, 1), prefill_first=packing.prefill_first,
+    mix = runs.of(
+        *asked[:, :3].astype(np.int64).T, budget=max(packing.budget // ranks, 1), prefill_first=packing.prefill_first,
         whole_prompts=packing.whole_prompts, late=packing.late, tokens_per_step=round(packing.tokens_per_step, 2),
     )  # fmt: skip
     nodes = {name: getattr(mix, name) for name in _NODES}
@@ -316,7 +320,7 @@ def _together(packing: Load, users: np.ndarray, inputs: np.ndarray, outputs: np.
 
 
 def _one_by_one(
-    packing: Load, users: np.ndarray, inputs: np.ndarray, outputs: np.ndarray, servers: np.ndarray
+    packing: Load, users: np.ndarray, inputs: np.ndarray, outputs: np.ndarray, servers: np.ndarray, _runs: KnownRuns
 ) -> _Kinds:
     seen = [observables(_load(packing, *one)) for one in zip(users, inputs, outputs, servers, strict=True)]
     sizes = np.array([len(one.arrivals) for one in seen])
