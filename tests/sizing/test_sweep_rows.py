@@ -34,7 +34,6 @@ def test_odd_texts_and_missing_numbers_are_written_as_pandas_does():
 def test_a_table_is_the_same_in_several_parts(monkeypatch):
     whole = csv_text(ODD)
     monkeypatch.setattr(sweep_rows, "_ROWS", 2)
-    monkeypatch.setattr(sweep_rows, "_FEW", 3)
     assert csv_text(ODD) == whole
 
 
