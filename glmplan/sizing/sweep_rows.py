@@ -16,9 +16,12 @@ if TYPE_CHECKING:
 __all__ = ["csv_text", "taken"]
 
 #: bytes and rows that are written at once [B] [-]
-_BYTES, _ROWS = 1 << 24, 65_536
+_BYTES, _ROWS = 1 << 22, 65_536
 #: powers of ten that the first digit of a usual number stands for; bytes of a number and of half of it [B]
 _POWERS, _WIDTH, _HALF = range(-6, 11), 16, 8
+#: what numbers of these powers are multiplied with, and divided by, to be six digits
+_TIMES = np.array([10.0 ** max(5 - power, 0) for power in _POWERS])
+_OVER = np.array([10.0 ** max(power - 5, 0) for power in _POWERS])
 #: fills what a field does not use: no byte of a text in UTF-8
 _UNUSED = b"\xff"
 #: how near a number may be to the middle between two of six digits before it is written by itself [-]
@@ -113,17 +116,19 @@ def _numbers(values: np.ndarray) -> np.ndarray:
     """
     usual = (values >= 10.0 ** _POWERS[0]) & (values < 10.0 ** _POWERS[-1])
     size = np.where(usual, values, 1.0)
-    power = np.floor(np.log10(size)).astype(np.int64)
+    power = np.maximum(np.floor(np.log10(size)).astype(np.int64), _POWERS[0])
+    row = power - _POWERS[0]
     # powers of ten are exact, so that a product or quotient is right but for its last bit
-    digits = np.where(power > 5, size / 10.0 ** np.maximum(power - 5, 0), size * 10.0 ** np.maximum(5 - power, 0))
+    digits = size * _TIMES[row] / _OVER[row]
     whole = np.rint(digits).astype(np.int64)
     usual &= (np.abs(np.abs(digits - whole) - 0.5) > _NEAR) & (whole >= 100_000)
     # what is rounded up to a power of ten, or whose logarithm came out a little low
     beyond = whole >= 1_000_000
     whole, power = np.where(beyond, 100_000, whole), power + beyond
-    high, low = np.divmod(whole, 1000)
+    high = whole // 1000
+    low = whole - 1000 * high
     left, right = _halves()
-    row = np.clip(power - _POWERS[0], 0, len(_POWERS) - 1)
+    row = np.minimum(power - _POWERS[0], len(_POWERS) - 1)
     found = np.empty(len(values), dtype=f"S{_WIDTH}")
     halves = found.view(f"S{_HALF}").reshape(-1, 2)
     halves[:, 0] = left[(row * 2 + (low == 0)) * 1000 + high]
