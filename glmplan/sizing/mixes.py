@@ -277,7 +277,20 @@ def mixes_of(
     table, each = _with_steps(table, nodes, weights, few, busy=users[few])
     table, checks = _with_steps(table, nodes, weights, looked_at, busy=np.full(len(looked_at), np.inf))
     return Mixes(
-        users, inputs, outputs, servers, table, matrices, fronts, tokens, packing, looked_at, checks, few, each, matrices
+        users,
+        inputs,
+        outputs,
+        servers,
+        table,
+        matrices,
+        fronts,
+        tokens,
+        packing,
+        looked_at,
+        checks,
+        few,
+        each,
+        matrices,
     )
 
 
