@@ -156,11 +156,10 @@ def _halves() -> tuple[np.ndarray, np.ndarray]:
                 text = text.removesuffix(".") if point > 2 else text
                 left.append(text.rstrip("0").rstrip(".") if alone and point < 3 else text)
         for low in range(1000):
-            before = max(point - 3, 0)
-            text = f"{low:03d}"[:before], f"{low:03d}"[before:].rstrip("0")
-            between = "." if point > 2 and text[1] else ""
-            right.append(text[0] + between + text[1] + exponent)
-    return tuple(_padded([one.encode().ljust(_HALF, _UNUSED) for one in texts]) for texts in (left, right))
+            before, after = f"{low:03d}"[: max(point - 3, 0)], f"{low:03d}"[max(point - 3, 0) :].rstrip("0")
+            right.append(before + ("." if point > 2 and after else "") + after + exponent)
+    one, other = (_padded([text.encode().ljust(_HALF, _UNUSED) for text in texts]) for texts in (left, right))
+    return one, other
 
 
 def _line(values: Iterable[Any]) -> str:
