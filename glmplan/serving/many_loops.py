@@ -109,8 +109,10 @@ class KnownRuns:
 
         Parameters
         ----------
-        concurrency, inputs, outputs : (n,) array of int
-            As in `many_mixes`.
+        concurrency : (n,) array of int
+            Requests in flight, [-]
+        inputs, outputs : (n,) array of int
+            Prompt and answer of a request, [token]
         **packing
             What else `many_mixes` is told.
 
