@@ -26,12 +26,12 @@ _LISTED = 20
 
 
 def _axis(words: str, *names: str) -> Any:
-    return Annotated[str | None, typer.Option(*names, help=words)]
+    return Annotated[list[str] | None, typer.Option(*names, help=words)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AxisOptions:
-    """Axes of a sweep, each as a list with commas."""
+    """Axes of a sweep, each as a list with commas; said again, an option adds to its list."""
 
     model: _axis("Models.") = None  # type: ignore[valid-type]
     on: _axis("Machines; 1..8xPART for one to eight.") = None  # type: ignore[valid-type]
@@ -73,7 +73,7 @@ class OutputOptions:
 
     out: Annotated[Path | None, typer.Option(help="Table to write: .csv, .parquet or .json.")] = None
     resume: Annotated[bool, typer.Option("--resume", help="Go on where a sweep to the same file was stopped.")] = False
-    frontier: Annotated[str | None, typer.Option(help="Columns of which nothing may be beaten, with commas.")] = None
+    frontier: _axis("Columns of which nothing may be beaten, with commas.") = None  # type: ignore[valid-type]
     plot: Annotated[Path | None, typer.Option(help="Chart of the frontier: .html, .png or .svg.")] = None
     exact: Annotated[bool, typer.Option("--exact", help="Time every step instead of reading tables of steps.")] = False
     most: Annotated[int | None, typer.Option(min=1, help="Points that are allowed.")] = None
@@ -95,7 +95,8 @@ def command(
 ) -> None:
     """Predict every combination, with intervals and costs; what does not work is kept with its reason.
 
-    Ctrl-C keeps what is done beside the file of --out; --resume goes on from there.
+    Options that are lists take commas, and add up where they are said again. Ctrl-C keeps what is done beside the file
+    of --out; --resume goes on from there.
     """
     from glmplan.cli.money import read_money
     from glmplan.errors import SpecError
@@ -103,13 +104,13 @@ def command(
     from glmplan.sizing.frontier import check_objectives
     from glmplan.sizing.sweep_files import check_table
 
-    sweep = read_sweep(o.given(axes) | o.given(arriving), file=file, most=output.most)
+    sweep = read_sweep(_joined(o.given(axes) | o.given(arriving)), file=file, most=output.most)
     if sweep.simulation is not None and output.exact:
         raise SpecError("is about predicted loads: simulated ones are timed step by step", field="--exact")
     paid = read_money(money)
     if output.out is not None:
         check_table(output.out)
-    if output.frontier is not None:
+    if output.frontier:
         check_objectives(_objectives(output.frontier))
     if output.plot is not None:
         from glmplan.report.charts import check_chart
@@ -203,8 +204,13 @@ def _show(frame: pd.DataFrame, found: Swept, paid: Money, output: OutputOptions)
         say(f"all points: {output.out}")
 
 
-def _objectives(words: str) -> tuple[str, ...]:
-    return tuple(word.strip() for word in words.split(",") if word.strip())
+def _joined(said: dict[str, Any]) -> dict[str, Any]:
+    """Lists of what was said once or several times as one text with commas."""
+    return {name: ",".join(value) if isinstance(value, list) else value for name, value in said.items() if value != []}
+
+
+def _objectives(words: list[str]) -> tuple[str, ...]:
+    return tuple(word.strip() for word in ",".join(words).split(",") if word.strip())
 
 
 def _usual(frame: pd.DataFrame) -> tuple[str, ...]:

@@ -320,7 +320,7 @@ def shown_users(asked: Asked) -> int:
     return usual if usual in asked.users and not asked.users_given else asked.users[-1]
 
 
-def rank_layouts(asked: Asked, holdings: list[Holding]) -> list[Scored]:
+def rank_layouts(asked: Asked, holdings: list[Holding], *, sole: bool = False) -> list[Scored]:
     """Order layouts, the best first, and say why each of the others lost.
 
     Parameters
@@ -329,6 +329,8 @@ def rank_layouts(asked: Asked, holdings: list[Holding]) -> list[Scored]:
         The question.
     holdings : list of Holding
         Their memory.
+    sole : bool, optional
+        Leave out layouts that cannot be the chosen one, where that is certain before their speed is known.
 
     Returns
     -------
@@ -353,6 +355,8 @@ def rank_layouts(asked: Asked, holdings: list[Holding]) -> list[Scored]:
        NVLink or for a number of accelerators that does not divide.
        https://docs.vllm.ai/en/latest/serving/parallelism_scaling/
     """
+    if sole:
+        holdings = _contenders(asked, holdings)
     speeds, unknown = _speeds(asked, holdings)
     classes = [
         _BLOCKED if one.terms.blocked is not None else _UNKNOWN if place in unknown else _CLASS[one.verdict]
@@ -424,6 +428,21 @@ def _needless_stages(asked: Asked, holdings: list[Holding], classes: list[int]) 
         if max(same, default=0) >= one.terms.accelerators:
             found[place] = f"stages within one {scale_up.kind} domain gain nothing where it fits without"
     return found
+
+
+def _contenders(asked: Asked, holdings: list[Holding]) -> list[Holding]:
+    """Layouts of the best class without needless stages, the others where the speed of one of these is unknown."""
+    classes = [_BLOCKED if one.terms.blocked is not None else _CLASS[one.verdict] for one in holdings]
+    staged = _needless_stages(asked, holdings, classes)
+    first = [one for place, one in enumerate(holdings) if classes[place] == min(classes) and place not in staged]
+    if min(classes) >= _UNKNOWN or not speed_known(asked):
+        return holdings
+    try:
+        for one in first:
+            deployment_of(asked, one.terms)
+    except UnknownFact:
+        return holdings
+    return first
 
 
 #: layouts that fit come before those that do not, and those of unknown speed between them

@@ -51,7 +51,7 @@ class Solution:
         return speed_known(self.asked)
 
 
-def solve(asked: Asked, *, options: frozenset[str] = frozenset(), quick: bool = False) -> Solution:
+def solve(asked: Asked, *, options: frozenset[str] = frozenset(), quick: bool = False, sole: bool = False) -> Solution:
     """Find the best layout.
 
     Parameters
@@ -62,6 +62,8 @@ def solve(asked: Asked, *, options: frozenset[str] = frozenset(), quick: bool = 
         Keys of `glmplan.facts.engines.options.OPTIONS` that hold.
     quick : bool, optional
         Leave out layouts that do not fit as long as any does.
+    sole : bool, optional
+        Leave out layouts that cannot be the best.
 
     Returns
     -------
@@ -84,11 +86,11 @@ def solve(asked: Asked, *, options: frozenset[str] = frozenset(), quick: bool = 
     ranks = Ranks(asked, found)
     chosen = cache_choice(asked.checkpoint, asked.engine, model=asked.model, accelerator=asked.machine.accelerator)
     preferred, kv_why = (asked.kv, "asked for") if asked.kv else chosen
-    ranked = _ranked(asked, obstacles, ranks, preferred, quick)
+    ranked = _ranked(asked, obstacles, ranks, preferred, quick, sole)
     smaller = load_engine(asked.engine).small_cache(asked.machine.accelerator)
     saves = smaller and kv_format(smaller).bytes < kv_format(preferred).bytes
     if asked.kv is None and saves and ranked[0].holding.verdict != "fits":
-        other = _ranked(asked, obstacles, ranks, smaller, quick)
+        other = _ranked(asked, obstacles, ranks, smaller, quick, sole)
         if _is_better(other[0], ranked[0]):
             ranked, kv_why, preferred = other, f"{preferred.upper()} does not hold what was asked", smaller
     if (terms := ranked[0].holding.terms).kv != preferred:
@@ -97,7 +99,7 @@ def solve(asked: Asked, *, options: frozenset[str] = frozenset(), quick: bool = 
     return Solution(asked, tuple(ranked), tuple(left_out), kv_why, options)
 
 
-def _ranked(asked: Asked, obstacles: Obstacles, ranks: Ranks, kv: str, quick: bool) -> list[Scored]:
+def _ranked(asked: Asked, obstacles: Obstacles, ranks: Ranks, kv: str, quick: bool, sole: bool) -> list[Scored]:
     wanted = [obstacles.wanted(layout, kv, servers_of(asked, layout)) for layout in ranks.found]
     if quick:
         # graphs and draft layers take memory: looked at without them, no layout is lost that fits in the end
@@ -107,7 +109,7 @@ def _ranked(asked: Asked, obstacles: Obstacles, ranks: Ranks, kv: str, quick: bo
     for terms in wanted:
         terms = obstacles.settle(terms, mtp_given=asked.mtp > 0, ep_given=asked.ep is not None)
         settled.setdefault(terms.name, terms)
-    return rank_layouts(asked, [ranks.hold(terms) for terms in settled.values()])
+    return rank_layouts(asked, [ranks.hold(terms) for terms in settled.values()], sole=sole)
 
 
 def _is_better(other: Scored, first: Scored) -> bool:

@@ -91,7 +91,7 @@ def chosen(asked: Asked, solution: Solution | None = None) -> Holding:
     UnknownFact
         If no speed of the layout can be computed.
     """
-    solution = solution or solve(asked)
+    solution = solution or solve(asked, sole=True)
     best, what = solution.best, f"{asked.model.name} {asked.checkpoint.name}"
     if best.terms.blocked is not None:
         raise DoesNotFit(f"{what} does not run with {asked.engine}: {best.terms.blocked.title}")

@@ -7,16 +7,21 @@ token, and who decodes.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import numpy as np
 
 from glmplan.serving.closed_loop import group_of_steps
 
-__all__ = ["ManyMixes", "many_mixes"]
+__all__ = ["MOST_REQUESTS", "KnownRuns", "ManyMixes", "many_mixes"]
 
 #: requests times runs that are looked at together: the arrays of more would leave the cache of the processor [-]
 _AT_ONCE, _RUNS = 1 << 20, 4096
+#: requests of a run at most: four for each user, and no fewer than eight [-]
+MOST_REQUESTS = 20_000
+#: when what is never due is due
+_NEVER = 1 << 62
 #: columns of a turn
 _COLUMNS = ("decode_requests", "decode_context", "prefill_tokens", "prefill_context", "steps", "waiting", "answering")
 
@@ -46,6 +51,92 @@ class ManyMixes:
     ttft: np.ndarray
     tpot: np.ndarray
     wall: np.ndarray
+
+    def of(self, runs: np.ndarray) -> ManyMixes:
+        """Some of the runs.
+
+        Parameters
+        ----------
+        runs : (m,) array of int
+            Which, also one several times, [-]
+
+        Returns
+        -------
+        ManyMixes
+            These, in this order.
+        """
+        ends = np.searchsorted(self.run, np.arange(len(self.requests) + 1))
+        sizes = np.diff(ends)[runs]
+        first = np.cumsum(sizes) - sizes
+        rows = np.repeat(ends[runs] - first, sizes) + np.arange(sizes.sum())
+        columns = {one.name: getattr(self, one.name)[rows] for one in fields(self) if one.name != "requests"}
+        return ManyMixes(self.requests[runs], **columns | {"run": np.repeat(np.arange(len(runs)), sizes)})
+
+    def and_then(self, more: ManyMixes) -> ManyMixes:
+        """These runs, and others behind them.
+
+        Parameters
+        ----------
+        more : ManyMixes
+            The others.
+
+        Returns
+        -------
+        ManyMixes
+            All of them.
+        """
+        more = replace(more, run=more.run + len(self.requests))
+        both = {one.name: np.concatenate([getattr(self, one.name), getattr(more, one.name)]) for one in fields(self)}
+        return ManyMixes(**both)
+
+
+class KnownRuns:
+    """Runs that are counted once: data-parallel ranks and servers of a service make many that are alike.
+
+    Examples
+    --------
+    >>> known, one = KnownRuns(), np.array([1])
+    >>> mix = known.of(np.array([1, 1]), np.array([1000, 1000]), np.array([101, 101]), budget=8192)
+    >>> mix.run.tolist() == [0] * (len(mix.run) // 2) + [1] * (len(mix.run) // 2)
+    True
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[Any, ...], tuple[np.ndarray, ManyMixes]] = {}
+
+    def of(self, concurrency: np.ndarray, inputs: np.ndarray, outputs: np.ndarray, **packing: Any) -> ManyMixes:
+        """Count the kinds of step of runs, four requests for each user.
+
+        Parameters
+        ----------
+        concurrency : (n,) array of int
+            Requests in flight, [-]
+        inputs, outputs : (n,) array of int
+            Prompt and answer of a request, [token]
+        **packing
+            What else `many_mixes` is told.
+
+        Returns
+        -------
+        ManyMixes
+            What it says.
+        """
+        asked, places = np.unique(np.stack([concurrency, inputs, outputs], axis=1), axis=0, return_inverse=True)
+        key = tuple(sorted(packing.items()))
+        known, mix = self._known.get(key, (np.zeros((0, 3), dtype=np.int64), None))
+        both, which = np.unique(np.concatenate([known, asked]), axis=0, return_inverse=True)
+        # of equal ones the first: those that are known stand before those that are asked for
+        at = np.full(len(both), -1)
+        at[which.ravel()[: len(known)]] = np.arange(len(known))
+        new = asked[at[which.ravel()[len(known) :]] < 0]
+        if len(new):
+            counts, lengths, answers = new.T
+            more = many_mixes(counts, lengths, answers, np.clip(4 * counts, 8, MOST_REQUESTS), **packing)
+            mix = more if mix is None else mix.and_then(more)
+            at[at < 0] = len(known) + np.arange(len(new))
+            self._known[key] = np.concatenate([known, new]), mix
+        assert mix is not None
+        return mix.of(at[which.ravel()[len(known) :]][places.ravel()])
 
 
 def many_mixes(
@@ -113,60 +204,97 @@ def _merged(
     table: dict[str, np.ndarray], some: np.ndarray, outputs: np.ndarray, requests: np.ndarray
 ) -> tuple[np.ndarray, ...]:
     """Turns that are nearly alike as one kind of step, with what it holds in the mean."""
-    steps, run = table["steps"], some[table["run"]]
+    steps = table["steps"]
     key = group_of_steps(table["decode_requests"], table["prefill_tokens"], table["prefill_context"])
-    kinds, group = np.unique(run * 1_000_000_000 + key.astype(np.int64), return_inverse=True)
+    _, kind = _numbered(key.astype(np.int64))
+    most = int(kind.max(initial=0)) + 1
+    kinds, group = _numbered(table["run"] * most + kind)
 
     def summed(values: np.ndarray) -> np.ndarray:
         return np.bincount(group, weights=values, minlength=len(kinds))
 
     mass = summed(steps)
     mean = [summed(table[name] * steps) / mass for name in _COLUMNS[:4]]
-    of = kinds // 1_000_000_000
+    of = some[kinds // most]
     ttft = summed(table["waiting"] * steps) / requests[of]
     tpot = summed(table["answering"] * steps) / requests[of] / np.maximum(outputs[of] - 1.0, 1.0)
     return of, *mean, ttft, tpot, mass
 
 
+def _numbered(codes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Different codes, ascending, and the number of each: `np.unique` without sorting where codes are small."""
+    most = int(codes.max(initial=0)) + 1
+    if most > _AT_ONCE * 64:
+        found, place = np.unique(codes, return_inverse=True)
+        return found, place
+    there = np.zeros(most, dtype=bool)
+    there[codes] = True
+    found = np.flatnonzero(there)
+    number = np.empty(most, dtype=np.int64)
+    number[found] = np.arange(len(found))
+    return found, number[codes]
+
+
 class _Queue:
     """First in, first out, one for each run: when, and how many."""
 
-    def __init__(self, runs: int, most: int) -> None:
-        self.size = most + 2
-        self.at, self.count = (np.zeros((runs, self.size), dtype=np.int64) for _ in range(2))
-        self.head, self.tail = (np.zeros(runs, dtype=np.int64) for _ in range(2))
+    #: when the first entry of each run is due; far off where there is none
+    first: np.ndarray
 
-    def first(self, runs: np.ndarray) -> np.ndarray:
-        """When the first entry is due; meaningless where there is none."""
-        return self.at[runs, self.head[runs] % self.size]
+    def __init__(self, runs: int, most: int) -> None:
+        # a power of two, so that places go round without a division
+        size = 1 << (most + 1).bit_length()
+        self.last = size - 1
+        self.at, self.count = (np.zeros(runs * size, dtype=np.int64) for _ in range(2))
+        self.start = np.arange(runs) * size
+        self.head, self.tail = (np.zeros(runs, dtype=np.int64) for _ in range(2))
+        self.first = np.full(runs, _NEVER)
 
     def append(self, runs: np.ndarray, at: np.ndarray, count: np.ndarray) -> None:
         """Add to the end; what is due when the last entry is joins it."""
-        last = (self.tail[runs] - 1) % self.size
-        joins = (self.tail[runs] > self.head[runs]) & (self.at[runs, last] == at)
-        self.count[runs[joins], last[joins]] += count[joins]
-        rest = runs[~joins]
-        place = self.tail[rest] % self.size
-        self.at[rest, place], self.count[rest, place] = at[~joins], count[~joins]
-        self.tail[rest] += 1
+        tail, start = self.tail[runs], self.start[runs]
+        last = start + ((tail - 1) & self.last)
+        some = tail > self.head[runs]
+        joins = some & (self.at[last] == at)
+        place = np.where(joins, last, start + (tail & self.last))
+        self.at[place] = at
+        self.count[place] = np.where(joins, self.count[place] + count, count)
+        self.tail[runs] = tail + ~joins
+        self.first[runs] = np.where(some, self.first[runs], at)
 
-    def due(self, runs: np.ndarray, now: np.ndarray) -> np.ndarray:
-        """Take off all that is due, and count it."""
+    def due(self, now: np.ndarray, runs: np.ndarray) -> np.ndarray:
+        """Take off all that is due at runs, and count it for each of them."""
         total = np.zeros(len(runs), dtype=np.int64)
-        place = np.arange(len(runs))
+        place = np.flatnonzero(self.first[runs] <= now)
         while len(place):
             here = runs[place]
-            ready = (self.head[here] < self.tail[here]) & (self.first(here) <= now[place])
-            place, here = place[ready], here[ready]
-            total[place] += self.count[here, self.head[here] % self.size]
+            total[place] += self.count[self.start[here] + (self.head[here] & self.last)]
             self.head[here] += 1
+            place = place[self._next(here) <= now[place]]
         return total
 
     def take_one(self, runs: np.ndarray) -> None:
         """Take one off the first entry."""
-        place = self.head[runs] % self.size
-        self.count[runs, place] -= 1
-        self.head[runs] += self.count[runs, place] == 0
+        place = self.start[runs] + (self.head[runs] & self.last)
+        self.count[place] -= 1
+        self.head[runs] += self.count[place] == 0
+        self._next(runs)
+
+    def clear(self, runs: np.ndarray) -> None:
+        """Take all off."""
+        self.head[runs] = self.tail[runs]
+        self.first[runs] = _NEVER
+
+    def only(self, left: np.ndarray) -> None:
+        """Leave out runs that are over."""
+        for name in ("start", "head", "tail", "first"):
+            setattr(self, name, getattr(self, name)[left])
+
+    def _next(self, runs: np.ndarray) -> np.ndarray:
+        head = self.head[runs]
+        at = self.at[self.start[runs] + (head & self.last)]
+        self.first[runs] = found = np.where(head < self.tail[runs], at, _NEVER)
+        return found
 
 
 class _Turns:
@@ -174,10 +302,11 @@ class _Turns:
 
     def __init__(self, users: np.ndarray, inputs: np.ndarray, outputs: np.ndarray, requests: np.ndarray,
                  budget: int, gain: float) -> None:  # fmt: skip
-        self.run = np.arange(len(users))
-        self.prompt, self.outputs, self.requests = (one.astype(np.int64) for one in (inputs, outputs, requests))
+        self.run = self.place = np.arange(len(users))
+        self.prompt, answer, self.requests = (one.astype(np.int64) for one in (inputs, outputs, requests))
+        self.length = self.prompt + answer
         self.budget, self.gain = budget, gain
-        self.more = np.ceil((self.outputs - 1) / gain).astype(np.int64)
+        self.more = np.ceil((answer - 1) / gain).astype(np.int64)
         self.sent = np.minimum(users, requests).astype(np.int64)
         most = int(self.sent.max(initial=1))
         self.ends, self.there = _Queue(len(users), most), _Queue(len(users), most)
@@ -187,7 +316,7 @@ class _Turns:
             np.zeros(len(users), dtype=np.int64) for _ in names
         )
         self.context = np.zeros(len(users))
-        self._columns = ("run", "prompt", "outputs", "requests", "more", "sent", *names, "context")
+        self._columns = ("run", "prompt", "length", "requests", "more", "sent", *names, "context")
 
     def all(self, *, prefill_first: bool, whole_prompts: bool, late: int) -> dict[str, np.ndarray]:
         """Every turn of every run: its run, and `_COLUMNS`."""
@@ -195,10 +324,10 @@ class _Turns:
         while len(self.run):
             waiting, answering = self.sent - self.first, self.first - self.ended
             self._look(late)
-            room = self.budget if prefill_first else self.budget - self.decoding
+            room = self.budget - (0 if prefill_first else 1) * self.decoding
             prompts = (self.seen > self.first) & (room > 0)
             tokens, keys, newcomers = self._prompts(prompts, room, whole_prompts)
-            steps = np.where(prompts, 1, self._steps())
+            steps = self._steps(prompts)
             mixed = np.where(prompts, 0 if prefill_first else self.decoding, self.decoding)
             context = self.context / np.maximum(self.decoding, 1) + self.gain * (steps - 1) / 2
             content = (mixed, np.where(mixed > 0, context, 0.0), tokens, keys, steps, waiting, answering)
@@ -219,57 +348,64 @@ class _Turns:
         if not late:
             # nothing is on its way: whoever was sent is seen
             here = some[idle]
-            self.there.head[self.run[here]] = self.there.tail[self.run[here]]
+            self.there.clear(here)
             self.seen[here] = self.sent[here]
         else:
-            self.there.take_one(self.run[some[idle]])
+            self.there.take_one(some[idle])
             self.seen[some[idle]] += 1
         busy = some[~idle]
-        self.seen[busy] += self.there.due(self.run[busy], self.rounds[busy])
+        self.seen[busy] += self.there.due(self.rounds[busy], busy)
 
     def _prompts(
-        self, prompts: np.ndarray, room: np.ndarray | int, whole_prompts: bool
+        self, prompts: np.ndarray, room: np.ndarray, whole_prompts: bool
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Prompt tokens of the turn, their mean keys, and requests that get their first token."""
-        prompt, done, waiting = self.prompt, self.done, self.seen - self.first
-        own = prompt * ((prompt + 1) / 2)
+        here = np.flatnonzero(prompts)
+        all_tokens, all_newcomers = (np.zeros(len(prompts), dtype=np.int64) for _ in range(2))
+        all_keys = np.zeros(len(prompts))
+        prompt, done, room = self.prompt[here], self.done[here], room[here]
+        waiting, own = self.seen[here] - self.first[here], prompt * ((prompt + 1) / 2)
         if whole_prompts:
-            newcomers = np.where(prompts, np.minimum(np.maximum(room // prompt, 1), waiting), 0)
-            return newcomers * prompt, np.where(prompts, own / prompt, 0.0), newcomers
-        rest = prompt - done
-        cut = rest > room
-        whole = np.where(cut, 0, np.minimum((room - rest) // prompt, waiting - 1))
-        newcomers = np.where(prompts & ~cut, 1 + whole, 0)
-        part = np.where(cut | (waiting <= newcomers), 0, np.minimum(room - rest - whole * prompt, prompt))
-        head = np.minimum(rest, room)
-        tokens = np.where(prompts, head + whole * prompt + part, 0)
-        keys = head * (done + (head + 1) / 2) + whole * own + part * ((part + 1) / 2)
-        self.done = np.where(prompts, np.where(cut, done + head, part), done)
-        return tokens, np.where(prompts, keys / np.maximum(tokens, 1), 0.0), newcomers
+            newcomers = np.minimum(np.maximum(room // prompt, 1), waiting)
+            tokens, keys = newcomers * prompt, own / prompt
+        else:
+            rest = prompt - done
+            cut = rest > room
+            whole = np.where(cut, 0, np.minimum((room - rest) // prompt, waiting - 1))
+            newcomers = np.where(cut, 0, 1 + whole)
+            part = np.where(cut | (waiting <= newcomers), 0, np.minimum(room - rest - whole * prompt, prompt))
+            head = np.minimum(rest, room)
+            tokens = head + whole * prompt + part
+            keys = head * (done + (head + 1) / 2) + whole * own + part * ((part + 1) / 2)
+            keys = keys / np.maximum(tokens, 1)
+            self.done[here] = np.where(cut, done + head, part)
+        all_tokens[here], all_keys[here], all_newcomers[here] = tokens, keys, newcomers
+        return all_tokens, all_keys, all_newcomers
 
-    def _steps(self) -> np.ndarray:
-        """Decoding steps until somebody ends or is looked at."""
-        steps = np.maximum(self.ends.first(self.run) - self.clock, 1)
-        look = np.maximum(self.there.first(self.run), self.rounds + 1) - self.rounds
-        return np.where(self.seen < self.sent, np.minimum(steps, look), steps)
+    def _steps(self, prompts: np.ndarray) -> np.ndarray:
+        """One step with a prompt, or decoding steps until somebody ends or is looked at."""
+        steps = np.maximum(self.ends.first - self.clock, 1)
+        look = np.maximum(self.there.first - self.rounds, 1)
+        return np.where(prompts, 1, np.minimum(steps, np.where(self.seen < self.sent, look, steps)))
 
     def _end(self, newcomers: np.ndarray, late: int) -> None:
         """Whoever has its answer ends, whoever got a first token decodes, and who ended sends the next prompt."""
-        gone = self.ends.due(self.run, self.clock)
+        gone = self.ends.due(self.clock, self.place)
         self.decoding -= gone
-        self.context -= gone * (self.prompt + self.outputs)
+        self.context -= gone * self.length
         self.first += newcomers
-        goes_on = (newcomers > 0) & (self.more > 0)
-        self.ends.append(self.run[goes_on], (self.clock + self.more)[goes_on], newcomers[goes_on])
-        decodes = np.where(goes_on, newcomers, 0)
-        self.decoding += decodes
-        self.context += decodes * (self.prompt + 1)
+        here = np.flatnonzero((newcomers > 0) & (self.more > 0))
+        come = newcomers[here]
+        self.ends.append(here, (self.clock + self.more)[here], come)
+        self.decoding[here] += come
+        self.context[here] += come * (self.prompt[here] + 1)
         self.context[self.decoding == 0] = 0.0
-        gone += newcomers - decodes
+        gone += newcomers
+        gone[here] -= come
         self.ended += gone
         following = np.minimum(gone, self.requests - self.sent)
-        here = following > 0
-        self.there.append(self.run[here], (self.rounds + late)[here], following[here])
+        here = np.flatnonzero(following > 0)
+        self.there.append(here, self.rounds[here] + late, following[here])
         self.sent += following
 
     def _leave(self) -> None:
@@ -278,3 +414,6 @@ class _Turns:
         if not left.all():
             for name in self._columns:
                 setattr(self, name, getattr(self, name)[left])
+            self.ends.only(left)
+            self.there.only(left)
+            self.place = np.arange(len(self.run))

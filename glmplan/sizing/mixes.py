@@ -18,7 +18,7 @@ from glmplan.physics.points import StepPoints
 from glmplan.prediction.load import Load
 from glmplan.prediction.observables import Observables, observables
 from glmplan.prediction.user_load import user_load
-from glmplan.serving.many_loops import many_mixes
+from glmplan.serving.many_loops import MOST_REQUESTS, KnownRuns
 
 __all__ = ["FIGURES", "Mixes", "StepTable", "mixes_of", "packing_key"]
 
@@ -44,13 +44,18 @@ class StepTable:
     Attributes
     ----------
     points : StepPoints
-        Steps: those of the table, then those that are taken off, then those of the loads that are looked at.
+        Steps: those of the table, then those that are taken off, then those of loads of which every step is timed.
     minus : (k,) array of int
         For each entry of the table the step that is taken off it; -1 where none is, [-]
     """
 
     points: StepPoints
     minus: np.ndarray
+
+    @property
+    def count(self) -> int:
+        """Steps, [-]"""
+        return len(self.points.decode_requests)
 
     def values(self, seconds: np.ndarray) -> np.ndarray:
         """The column that the matrices of `Mixes` are multiplied with.
@@ -93,6 +98,10 @@ class Mixes:
         Loads of which every step is timed, to say how far the table is off, [-]
     checks : dict of str to (m, n) sparse array
         Their steps among the points of the table.
+    few : (q,) array of int
+        Loads whose users have a data-parallel rank each, and take steps of their own: of these every step is timed, [-]
+    each : dict of str to (q, n) sparse array
+        Their steps among the points of the table, with the ranks that are busy.
     all_rows : dict of str to sparse array
         `matrices` before some loads were left out.
     """
@@ -108,7 +117,30 @@ class Mixes:
     packing: Load
     looked_at: np.ndarray
     checks: dict[str, sparse.csr_array]
+    few: np.ndarray
+    each: dict[str, sparse.csr_array]
     all_rows: dict[str, sparse.csr_array]
+
+    def figure(self, name: str, seconds: np.ndarray) -> np.ndarray:
+        """A figure of every load but for its passes through the front end.
+
+        Parameters
+        ----------
+        name : str
+            One of `FIGURES`.
+        seconds : (n,) array
+            Seconds of the points of the table, [s]
+
+        Returns
+        -------
+        (m,) array
+            [s]
+        """
+        found = self.matrices[name] @ self.table.values(seconds)
+        if len(self.few):
+            each = self.each[name]
+            found[self.few] = each @ seconds[: each.shape[1]]
+        return found
 
     def error(self, seconds: np.ndarray) -> float:
         """How far sums over the table are from sums over the steps themselves.
@@ -148,9 +180,11 @@ class Mixes:
             return self
         rows = {name: matrix[places] for name, matrix in self.matrices.items()}
         fronts = {name: counts[places] for name, counts in self.fronts.items()}
+        _, few, among = np.intersect1d(places, self.few, assume_unique=True, return_indices=True)
+        each = {name: matrix[among] for name, matrix in self.each.items()}
         return replace(
             self, users=self.users[places], inputs=self.inputs[places], outputs=self.outputs[places],
-            servers=self.servers[places], matrices=rows, fronts=fronts, tokens=self.tokens[places],
+            servers=self.servers[places], matrices=rows, fronts=fronts, tokens=self.tokens[places], few=few, each=each,
         )  # fmt: skip
 
     def load(self, place: int) -> Load:
@@ -203,7 +237,9 @@ def packing_key(packing: EngineDefaults, *, ranks: int, tokens_per_step: float, 
                      max_requests=1, replicas=servers)  # fmt: skip
 
 
-def mixes_of(users: np.ndarray, inputs: np.ndarray, outputs: np.ndarray, packing: Load) -> Mixes:
+def mixes_of(
+    users: np.ndarray, inputs: np.ndarray, outputs: np.ndarray, packing: Load, *, runs: KnownRuns | None = None
+) -> Mixes:
     """Write loads as matrices.
 
     Parameters
@@ -212,6 +248,8 @@ def mixes_of(users: np.ndarray, inputs: np.ndarray, outputs: np.ndarray, packing
         The loads: users of all servers [-], prompt and answer of a request [token]
     packing : Load
         How the engine packs them, as `packing_key` says it.
+    runs : KnownRuns, optional
+        Runs that were counted for other packings.
 
     Returns
     -------
@@ -230,13 +268,30 @@ def mixes_of(users: np.ndarray, inputs: np.ndarray, outputs: np.ndarray, packing
     servers = np.minimum(packing.replicas, users)
     users = users / servers
     kinds = _together if len(users) >= _TOGETHER and _alike(packing) else _one_by_one
-    nodes, weights, fronts, tokens = kinds(packing, users, inputs, outputs, servers)
+    nodes, weights, fronts, tokens = kinds(packing, users, inputs, outputs, servers, runs or KnownRuns())
     rows, columns, shares, table = _corners(*nodes.values())
     spread = sparse.csr_array((shares, (rows, columns)), shape=(len(nodes["prefill_tokens"]), len(table.minus)))
     matrices = {name: one @ spread for name, one in weights.items()}
     looked_at = _looked_at(users * (inputs + outputs), inputs)
-    table, checks = _with_checks(table, nodes, weights, looked_at)
-    return Mixes(users, inputs, outputs, servers, table, matrices, fronts, tokens, packing, looked_at, checks, matrices)
+    few = np.flatnonzero(users <= packing.ranks) if packing.ranks > 1 else np.zeros(0, dtype=np.int64)
+    table, each = _with_steps(table, nodes, weights, few, busy=users[few])
+    table, checks = _with_steps(table, nodes, weights, looked_at, busy=np.full(len(looked_at), np.inf))
+    return Mixes(
+        users,
+        inputs,
+        outputs,
+        servers,
+        table,
+        matrices,
+        fronts,
+        tokens,
+        packing,
+        looked_at,
+        checks,
+        few,
+        each,
+        matrices,
+    )
 
 
 def _alike(packing: Load) -> bool:
@@ -250,19 +305,19 @@ def _alike(packing: Load) -> bool:
     return packing == plain
 
 
-def _together(packing: Load, users: np.ndarray, inputs: np.ndarray, outputs: np.ndarray, servers: np.ndarray) -> _Kinds:
+def _together(
+    packing: Load, users: np.ndarray, inputs: np.ndarray, outputs: np.ndarray, servers: np.ndarray, runs: KnownRuns
+) -> _Kinds:
     """The kinds of step of many loads as columns: what `observables` says of each."""
     ranks = packing.ranks
     # of a data-parallel rank, and on how many at once
     together = np.maximum(np.rint(users / ranks), 1.0).astype(np.int64)
     times = users / together if ranks > 1 else np.ones(len(users))
-    requests = np.minimum(np.maximum(4 * together, 8), 20000)
+    requests = np.clip(4 * together, 8, MOST_REQUESTS)
     # loads that servers of a service share are asked for once
     asked, places = np.unique(np.stack([together, inputs, outputs, times], axis=1), axis=0, return_inverse=True)
-    counts, lengths, answers = (asked[:, column].astype(np.int64) for column in range(3))
-    each = np.minimum(np.maximum(4 * counts, 8), 20000)
-    mix = many_mixes(
-        counts, lengths, answers, each, budget=max(packing.budget // ranks, 1), prefill_first=packing.prefill_first,
+    mix = runs.of(
+        *asked[:, :3].astype(np.int64).T, budget=max(packing.budget // ranks, 1), prefill_first=packing.prefill_first,
         whole_prompts=packing.whole_prompts, late=packing.late, tokens_per_step=round(packing.tokens_per_step, 2),
     )  # fmt: skip
     nodes = {name: getattr(mix, name) for name in _NODES}
@@ -278,7 +333,7 @@ def _together(packing: Load, users: np.ndarray, inputs: np.ndarray, outputs: np.
 
 
 def _one_by_one(
-    packing: Load, users: np.ndarray, inputs: np.ndarray, outputs: np.ndarray, servers: np.ndarray
+    packing: Load, users: np.ndarray, inputs: np.ndarray, outputs: np.ndarray, servers: np.ndarray, _runs: KnownRuns
 ) -> _Kinds:
     seen = [observables(_load(packing, *one)) for one in zip(users, inputs, outputs, servers, strict=True)]
     sizes = np.array([len(one.arrivals) for one in seen])
@@ -296,20 +351,23 @@ def _looked_at(work: np.ndarray, inputs: np.ndarray) -> np.ndarray:
     return np.unique([int(np.argmax(inputs)), *(int(order[round(share * (len(order) - 1))]) for share in shares)])
 
 
-def _with_checks(
-    table: StepTable, nodes: dict[str, np.ndarray], weights: dict[str, sparse.csr_array], looked_at: np.ndarray
-) -> tuple[StepTable, dict[str, sparse.csr_array]]:
-    """The table with the steps of some loads behind it, and what these loads make of them."""
-    picked = {name: one[looked_at] for name, one in weights.items()}
+def _with_steps(
+    table: StepTable, nodes: dict[str, np.ndarray], weights: dict[str, sparse.csr_array], loads: np.ndarray, *,
+    busy: np.ndarray,
+) -> tuple[StepTable, dict[str, sparse.csr_array]]:  # fmt: skip
+    """The table with the steps of some loads behind it, on as many ranks, and what these loads make of them."""
+    picked = {name: one[loads] for name, one in weights.items()}
     used = np.unique(np.concatenate([one.indices for one in picked.values()]))
-    first = len(table.points.decode_requests)
-    columns = [np.concatenate([getattr(table.points, name), nodes[name][used]]) for name in nodes]
-    points = StepPoints(*columns)
-    checks = {}
+    first, shape = table.count, (len(loads), table.count + len(used))
+    ranks, steps = np.full(len(used), np.inf), {}
     for name, one in picked.items():
-        places = first + np.searchsorted(used, one.indices)
-        checks[name] = sparse.csr_array((one.data, places, one.indptr), shape=(len(looked_at), first + len(used)))
-    return StepTable(points, table.minus), checks
+        places = np.searchsorted(used, one.indices)
+        ranks[places] = np.repeat(busy, np.diff(one.indptr))
+        steps[name] = (one.data, first + places, one.indptr)
+    columns = [np.concatenate([getattr(table.points, name), nodes[name][used]]) for name in nodes]
+    ranks = np.concatenate([np.broadcast_to(table.points.busy_ranks, first), ranks])
+    points = StepPoints(*columns, busy_ranks=ranks)
+    return StepTable(points, table.minus), {name: sparse.csr_array(one, shape=shape) for name, one in steps.items()}
 
 
 def _weights(seen: list[Observables], sizes: np.ndarray, name: str) -> tuple[sparse.csr_array, np.ndarray]:

@@ -81,13 +81,12 @@ def columns_of(deployment: Deployment, mixes: Mixes, *, exact: bool = False) -> 
 def _tabulated(deployment: Deployment, model: StepModel, mixes: Mixes) -> Columns:
     seconds, front = _seconds(deployment, model, mixes)
     [least] = least_of([deployment], [mixes.table.points])
-    column, bounds = mixes.table.values(seconds), mixes.table.values(least)
     known = known_of_points(deployment, mixes.users, mixes.inputs, mixes.outputs, fit=load_effects(deployment.engine))
     waiting = waiting_share(mixes.users)
     figures: dict[str, np.ndarray] = {}
     for name in FIGURES:
-        total = mixes.matrices[name] @ column + mixes.fronts[name] * front
-        bound = mixes.matrices[name] @ bounds
+        total, bound = mixes.figure(name, seconds), mixes.figure(name, least)
+        total = total + mixes.fronts[name] * front
         if name == "ttft":
             total = total * np.exp(waiting * known.ttft_scale)
             # how long prompts wait for each other is a model and no bound
@@ -97,12 +96,6 @@ def _tabulated(deployment: Deployment, model: StepModel, mixes: Mixes) -> Column
         if name == "output_rate":
             times = [mixes.tokens / one for one in (times[0], times[2], times[1])]
         figures |= {name + end: np.where(total > 0, one, np.nan) for end, one in zip(_ENDS, times, strict=True)}
-    # users who have a data-parallel rank each take steps of their own
-    few = np.flatnonzero(mixes.users <= deployment.dp) if deployment.dp > 1 else ()
-    if len(few):
-        alone = exact_columns(deployment, [mixes.load(int(place)) for place in few])
-        for name, column_of in figures.items():
-            column_of[few] = alone.figures[name]
     return Columns(figures, known.knowledge, known.basis, exact=False, error=mixes.error(seconds))
 
 
@@ -129,7 +122,8 @@ def _timed(model: StepModel, points: StepPoints, lengths: np.ndarray) -> StepTim
     """Steps, and behind them the front end of one request of each length."""
     count, zero, one = len(points.decode_requests), np.zeros(len(lengths)), np.ones(len(lengths))
     names = ("decode_requests", "decode_context", "prefill_tokens", "prefill_context")
-    both = StepPoints(*(np.concatenate([getattr(points, name), zero]) for name in names))
+    ranks = np.concatenate([np.broadcast_to(points.busy_ranks, count), np.full(len(lengths), np.inf)])
+    both = StepPoints(*(np.concatenate([getattr(points, name), zero]) for name in names), busy_ranks=ranks)
     none = np.zeros(count)
     front = FrontPoints(np.concatenate([none, one]), np.concatenate([none, lengths]), float(lengths[0]))
     return model.times(both, front)

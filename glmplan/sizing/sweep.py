@@ -23,6 +23,7 @@ from glmplan.plan.ranking import seats_of
 from glmplan.prediction.load import Load
 from glmplan.prediction.power import check_limit
 from glmplan.readers.machines.resolve import Machine
+from glmplan.serving.many_loops import KnownRuns
 from glmplan.sizing.axes import Sweep
 from glmplan.sizing.cost import joules_per_token, per_million
 from glmplan.sizing.mixes import Mixes, mixes_of, packing_key
@@ -231,6 +232,7 @@ class _Shared:
     money: Money | None
     exact: bool = False
     mixes: dict[Load, Mixes] = field(default_factory=dict)
+    runs: KnownRuns = field(default_factory=KnownRuns)
     planned: dict[tuple[Any, ...], Deployed | str] = field(default_factory=dict)
 
     def plan(self, said: dict[str, Any]) -> Deployed | str:
@@ -439,7 +441,7 @@ def _columns(shared: _Shared, found: Deployed, possible: np.ndarray) -> Columns:
         return exact_columns(deployed, loads)
     key = packing_key(packing, ranks=ranks, tokens_per_step=gain, servers=found.holding.terms.replicas)
     if key not in shared.mixes:
-        shared.mixes[key] = mixes_of(sweep.users, sweep.inputs, sweep.outputs, key)
+        shared.mixes[key] = mixes_of(sweep.users, sweep.inputs, sweep.outputs, key, runs=shared.runs)
     mixes = shared.mixes[key]
     return columns_of(deployed, mixes.at(possible), exact=shared.exact)
 

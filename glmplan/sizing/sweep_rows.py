@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,10 +15,17 @@ if TYPE_CHECKING:
 
 __all__ = ["csv_text", "taken"]
 
-#: rows that are written at once [-]
-_ROWS = 65_536
-#: different texts of a column up to which it is joined with its neighbour [-]
-_FEW = 10_000
+#: bytes and rows that are written at once [B] [-]
+_BYTES, _ROWS = 1 << 22, 65_536
+#: powers of ten that the first digit of a usual number stands for; bytes of a number and of half of it [B]
+_POWERS, _WIDTH, _HALF = range(-6, 11), 16, 8
+#: what numbers of these powers are multiplied with, and divided by, to be six digits
+_TIMES = np.array([10.0 ** max(5 - power, 0) for power in _POWERS])
+_OVER = np.array([10.0 ** max(power - 5, 0) for power in _POWERS])
+#: fills what a field does not use: no byte of a text in UTF-8
+_UNUSED = b"\xff"
+#: how near a number may be to the middle between two of six digits before it is written by itself [-]
+_NEAR = 1e-6
 
 
 def taken(values: Sequence[Any], places: np.ndarray) -> Any:
@@ -66,53 +74,92 @@ def csv_text(frame: pd.DataFrame) -> str:
     >>> csv_text(pd.DataFrame({"name": ["a,b", None], "value": [2 / 3, float("nan")]}))
     'name,value\\n"a,b",0.666667\\n,\\n'
     """
-    columns = _columns(frame)
-    parts = [_line(frame.columns) + "\n"]
-    for start in range(0, len(frame), _ROWS):
-        some = [(kind, values[start : start + _ROWS], texts) for kind, values, texts in columns]
-        numbers = [values for kind, values, _ in some if kind == "%.6g"]
-        rows = len(some[0][1])
-        # a row that lacks a number has nothing in its place
-        lacks = np.stack([np.isnan(one) for one in numbers], axis=1) if numbers else np.zeros((rows, 0), dtype=bool)
-        kinds, of = np.unique(np.packbits(lacks, axis=1), axis=0, return_inverse=True)
-        lines = np.empty(rows, dtype=object)
-        for number in range(len(kinds)):
-            here = np.flatnonzero(of.ravel() == number)
-            lacking = iter(lacks[here[0]].tolist())
-            written = [kind != "%.6g" or not next(lacking) for kind, _, _ in some]
-            words = [kind if one else "" for (kind, _, _), one in zip(some, written, strict=True)]
-            lists = [values[here].tolist() if texts is None else texts[values[here]].tolist()
-                     for (_, values, texts), one in zip(some, written, strict=True) if one]  # fmt: skip
-            lines[here] = list(map(",".join(words).__mod__, zip(*lists, strict=True))) if lists else ",".join(words)
-        parts.append("\n".join(lines) + "\n")
-    return "".join(parts)
+    columns = [_column(frame[name]) for name in frame.columns]
+    widths = [_WIDTH if texts is None else texts.itemsize for _, texts in columns]
+    ends = np.cumsum([width + 1 for width in widths])
+    rows = max(min(_ROWS, _BYTES // int(ends[-1])), 1)
+    parts = [(_line(frame.columns) + "\n").encode()]
+    for start in range(0, len(frame), rows):
+        count = min(rows, len(frame) - start)
+        # every field has the width of the longest one: what is not used of it is taken out at the end
+        page = np.full((count, int(ends[-1])), ord(","), dtype=np.uint8)
+        for (values, texts), end, width in zip(columns, ends, widths, strict=True):
+            some = values[start : start + count]
+            written = _numbers(some) if texts is None else texts[some]
+            page[:, end - 1 - width : end - 1] = written.view(np.uint8).reshape(count, width)
+        page[:, -1] = ord("\n")
+        parts.append(page.tobytes().translate(None, _UNUSED))
+    return b"".join(parts).decode()
 
 
-def _columns(frame: pd.DataFrame) -> list[tuple[str, np.ndarray, np.ndarray | None]]:
-    """How each column is written, its values, and for texts, of which values are the places, each different one.
-
-    Neighbours of few different texts are one column.
-    """
+def _column(column: pd.Series) -> tuple[np.ndarray, np.ndarray | None]:
+    """The numbers of a column; of others the places of their values, and each different one as bytes."""
     import pandas as pd
 
-    found: list[tuple[str, np.ndarray, np.ndarray | None]] = []
-    for name in frame.columns:
-        column = frame[name]
-        if column.dtype.kind in "fiu" and isinstance(column.dtype, np.dtype):
-            found.append(("%.6g" if column.dtype.kind == "f" else "%d", column.to_numpy(), None))
-            continue
-        places, values = pd.factorize(column, use_na_sentinel=True)
-        # the last one is what is missing
-        texts = np.array([*(_line([one]) for one in values), ""], dtype=object)
-        places = np.where(places < 0, len(texts) - 1, places)
-        before = found[-1][2] if found else None
-        if before is not None and max(len(before), len(texts)) < _FEW:
-            both, pairs = pd.factorize(found[-1][1] * len(texts) + places)
-            joined = [f"{before[pair // len(texts)]},{texts[pair % len(texts)]}" for pair in pairs]
-            found[-1] = ("%s", both, np.array(joined, dtype=object))
-        else:
-            found.append(("%s", places, texts))
+    if column.dtype.kind == "f" and isinstance(column.dtype, np.dtype):
+        return column.to_numpy(dtype=float), None
+    places, values = pd.factorize(column, use_na_sentinel=True)
+    # the last one is what is missing
+    return np.where(places < 0, len(values), places), _padded([*(_line([one]).encode() for one in values), b""])
+
+
+def _padded(texts: Sequence[bytes]) -> np.ndarray:
+    """Texts as an array of bytes of one width."""
+    width = max(map(len, texts), default=1) or 1
+    return np.array([one.ljust(width, _UNUSED) for one in texts], dtype=f"S{width}")
+
+
+def _numbers(values: np.ndarray) -> np.ndarray:
+    """Numbers as ``%.6g`` writes them, and nothing for what is none.
+
+    Six digits are a whole number times a power of ten, of which both halves are looked up.
+    """
+    usual = (values >= 10.0 ** _POWERS[0]) & (values < 10.0 ** _POWERS[-1])
+    size = np.where(usual, values, 1.0)
+    power = np.maximum(np.floor(np.log10(size)).astype(np.int64), _POWERS[0])
+    row = power - _POWERS[0]
+    # powers of ten are exact, so that a product or quotient is right but for its last bit
+    digits = size * _TIMES[row] / _OVER[row]
+    whole = np.rint(digits).astype(np.int64)
+    usual &= (np.abs(np.abs(digits - whole) - 0.5) > _NEAR) & (whole >= 100_000)
+    # what is rounded up to a power of ten, or whose logarithm came out a little low
+    beyond = whole >= 1_000_000
+    whole, power = np.where(beyond, 100_000, whole), power + beyond
+    high = whole // 1000
+    low = whole - 1000 * high
+    left, right = _halves()
+    row = np.minimum(power - _POWERS[0], len(_POWERS) - 1)
+    found = np.empty(len(values), dtype=f"S{_WIDTH}")
+    halves = found.view(f"S{_HALF}").reshape(-1, 2)
+    halves[:, 0] = left[(row * 2 + (low == 0)) * 1000 + high]
+    halves[:, 1] = right[row * 1000 + low]
+    odd = np.flatnonzero(~usual)
+    # by their bits: zero has a sign
+    bits, places = np.unique(values[odd].view(np.int64), return_inverse=True)
+    texts = ["" if np.isnan(one) else f"{one:.6g}" for one in bits.view(float).tolist()]
+    found[odd] = np.array([one.encode().ljust(_WIDTH, _UNUSED) for one in texts], dtype=found.dtype)[places]
     return found
+
+
+@lru_cache(maxsize=1)
+def _halves() -> tuple[np.ndarray, np.ndarray]:
+    """Both halves of six digits for each power of ten: three digits with and without others behind them, the others."""
+    left, right = [], []
+    for power in _POWERS:
+        point = power + 1
+        exponent = "" if -4 <= power < 6 else f"e{power:+03d}"
+        point = 1 if exponent else point
+        for alone in (False, True):
+            for high in range(1000):
+                digits = f"{high:03d}"
+                text = f"0.{'0' * -point}{digits}" if point < 1 else f"{digits[:point]}.{digits[point:]}"
+                text = text.removesuffix(".") if point > 2 else text
+                left.append(text.rstrip("0").rstrip(".") if alone and point < 3 else text)
+        for low in range(1000):
+            before, after = f"{low:03d}"[: max(point - 3, 0)], f"{low:03d}"[max(point - 3, 0) :].rstrip("0")
+            right.append(before + ("." if point > 2 and after else "") + after + exponent)
+    one, other = (_padded([text.encode().ljust(_HALF, _UNUSED) for text in texts]) for texts in (left, right))
+    return one, other
 
 
 def _line(values: Iterable[Any]) -> str:

@@ -44,6 +44,17 @@ def test_a_sweep_prints_its_frontier_and_writes_every_point(capsys, tmp_path):
     assert not (tmp_path / "a.csv.parts").exists()
 
 
+def test_options_of_a_sweep_that_are_said_again_add_to_their_lists(capsys):
+    once = ("--model", "llama-3.1-8b,gpt-oss-120b", "--on", "1xh100-sxm,1xh200-sxm", "--users", "1,4..5", "--tp", "1")
+    pairs = list(zip(once[::2], once[1::2], strict=True))
+    words = [word for one, many in pairs for part in many.split(",") for word in (one, part)]
+    rows = json.loads(said(capsys, "sweep", *words, "--format", "json", *DAY))
+    assert rows == json.loads(said(capsys, "sweep", *once, "--format", "json", *DAY))
+    assert {row["model"] for row in rows} == {"llama-3.1-8b", "gpt-oss-120b"} and len(rows) == 12
+    page = said(capsys, *SWEEP, "--frontier", "tpot_mean_ms", "--frontier", "ttft_mean_ms")
+    assert "in tpot_mean_ms, ttft_mean_ms" in page
+
+
 def test_a_simulated_sweep_has_percentiles_and_the_probability_of_a_promise(capsys):
     words = (*SWEEP[:5], "--input", "500", "--output", "50", "--requests", "50", "--traffic", "closed:2,poisson:1/s")
     promise = ("--slo", "ttft p95 < 2 s", "--frontier", "probability,user_tokens_per_s")

@@ -243,3 +243,23 @@ def test_traffic_that_states_lengths_decides_the_question():
     asked = asked_under(words, open_ended)
     assert asked.input_tokens == 4096
     assert traffic_of(asked, open_ended).input == 4096
+
+
+@pytest.mark.parametrize(
+    ("model", "on", "words"),
+    [
+        ("glm-5.1-nvfp4", "6xrtx-pro-6000-ws", {}),
+        ("glm-5.1-fp8", "8xh200-sxm", {"context": 131_072}),
+        ("gpt-oss-120b", "3xl40s", {"engine": "sglang"}),
+        ("llama-3.1-70b", "4xa100-80gb-sxm", {"pp": 2}),
+        ("llama-3.1-8b", "16xh100-sxm", {}),
+        ("llama-3.1-70b", "1xrtx-5090", {}),
+        ("glm-5.1", "1xm3-ultra", {"weights": "mxfp4"}),
+    ],
+)
+def test_the_best_layout_is_the_same_where_only_the_best_is_looked_for(model, on, words):
+    asked = read_words(Words(model, on, **words))
+    [first, *others], sole = solve(asked).ranked, solve(asked, sole=True).ranked
+    assert (first.holding.terms, first.alone, first.many) == (sole[0].holding.terms, sole[0].alone, sole[0].many)
+    assert (first.unknown, first.knowledge) == (sole[0].unknown, sole[0].knowledge)
+    assert len(sole) <= 1 + len(others)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from glmplan.serving.closed_loop import ClosedLoop, closed_loop_mix
-from glmplan.serving.many_loops import many_mixes
+from glmplan.serving.many_loops import KnownRuns, many_mixes
 
 #: users, prompt, answer: one token, one user, prompts over several steps, more users than a step holds
 RUNS = np.array([(1, 1, 1), (3, 40, 1), (1, 5000, 200), (7, 5000, 2), (90, 30, 60), (30, 700, 45), (120, 3, 90),
@@ -58,3 +58,13 @@ def test_the_order_of_the_runs_does_not_matter():
     for number in range(len(users)):
         there = len(users) - 1 - number
         assert one.ttft[one.run == number].tolist() == other.ttft[other.run == there].tolist()
+
+
+def test_runs_that_are_asked_for_again_and_others_beside_them_are_those_that_are_counted_at_once():
+    known, users = KnownRuns(), RUNS[:, 0]
+    for places in ([4, 0, 4, 2], [2, 8, 1, 4], [0, 1], [7, 7, 3]):
+        for packing in ({"budget": 512, "late": 1}, {"budget": 2048}):
+            found = known.of(*RUNS[places].T, **packing)
+            expected = many_mixes(*RUNS[places].T, np.maximum(4 * users[places], 8), **packing)
+            for name in ("requests", "run", *NAMES):
+                np.testing.assert_array_equal(getattr(found, name), getattr(expected, name), err_msg=name)

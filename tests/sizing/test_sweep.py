@@ -279,3 +279,13 @@ def test_answers_of_one_token_have_the_interval_of_their_ttft_in_a_sweep_and_in_
 def test_an_entry_of_a_table_of_steps_is_a_step_or_the_difference_of_two():
     points = StepPoints(*np.ones((4, 3)))
     assert StepTable(points, np.array([2, -1])).values(np.array([5.0, 3.0, 1.0])).tolist() == [4.0, 3.0]
+
+
+def test_users_with_a_data_parallel_rank_of_their_own_have_every_step_timed():
+    axes = {"model": "glm-5.1-fp8", "on": "8xh200-sxm", "tp": 1, "dp": 8, "users": "1..14", "input": "600,5000"}
+    sweep = read_sweep(axes | {"output": "100..104"})
+    [one], [other] = blocks_of(sweep), blocks_of(sweep, exact=True)
+    few = sweep.users <= 8
+    assert few.any() and (~few).any() and np.isfinite(one.figures["tpot"][few]).any()
+    for name, values in one.figures.items():
+        np.testing.assert_allclose(values[few], other.figures[name][few], rtol=1e-12, err_msg=name)

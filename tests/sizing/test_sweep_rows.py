@@ -31,10 +31,20 @@ def test_odd_texts_and_missing_numbers_are_written_as_pandas_does():
     assert csv_text(ODD[:0]) == pandas_text(ODD[:0])
 
 
+def test_numbers_of_every_size_and_near_the_middle_between_two_are_written_as_python_does():
+    rng, powers = np.random.default_rng(7), 10.0 ** np.arange(-12, 18)
+    some = [10.0 ** rng.uniform(-9, 14, 4000), rng.integers(1, 10**7, 4000) / 10.0 ** rng.integers(0, 9, 4000)]
+    edges = [powers, np.nextafter(powers, 0), np.nextafter(powers, np.inf), 999999.5 * powers, 123456.5 * powers]
+    rest = [[0.0, -0.0, np.nan, np.inf, -np.inf, -2.5, 5e-324, 1.7e308]]
+    frame = pd.DataFrame({"a": np.concatenate([*some, *edges, *rest]), "b": "x"})
+    written = csv_text(frame).splitlines()[1:]
+    said = ["" if np.isnan(one) else f"{one:.6g}" for one in frame["a"].tolist()]
+    assert written == [f"{one},x" for one in said]
+
+
 def test_a_table_is_the_same_in_several_parts(monkeypatch):
     whole = csv_text(ODD)
     monkeypatch.setattr(sweep_rows, "_ROWS", 2)
-    monkeypatch.setattr(sweep_rows, "_FEW", 3)
     assert csv_text(ODD) == whole
 
 
