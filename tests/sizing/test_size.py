@@ -313,4 +313,4 @@ def test_what_is_unsure_with_one_user_is_the_nearest_where_nothing_else_may_be_b
     found = sized(asked, MONEY)
     assert not found.options and 0 < found.cheaper.sure.probability < 0.95
     assert found.per_token is not None
-    assert "nearest: 1 × 7xrtx-pro-6000-ws" in size_text(size_content(found))
+    assert "nearest: 1 × 7xrtx-pro-6000-ws" in size_text(found, size_content(found))
