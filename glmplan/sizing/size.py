@@ -26,11 +26,10 @@ from glmplan.prediction.predict import Prediction
 from glmplan.readers.models.checkpoints import checkpoint_for
 from glmplan.serving.safe_load import Kept, kept_share, speed_factors
 from glmplan.serving.traffic.promises import parse_slo
-from glmplan.serving.traffic.spec import Traffic
 from glmplan.sizing.candidates import Candidate, candidates, within
 from glmplan.sizing.money import Money, Way, ways_of
 from glmplan.sizing.offers import cheapest_offer, offers_of
-from glmplan.sizing.size_answer import Option, Paid, Sized, month_tokens
+from glmplan.sizing.size_answer import Option, Paid, Sized, month_tokens, share_of
 from glmplan.sizing.size_question import SizeQuestion
 
 __all__ = ["kept_by", "sized"]
@@ -68,6 +67,7 @@ class _Search:
     options: list[Option]
     unpriced: list[Option]
     failed: dict[int, tuple[_Unit, int]]
+    slow: dict[int, tuple[_Unit, int]]
     left_out: Counter[str]
     looked_at: int = 0
     #: bytes of each format
@@ -128,7 +128,7 @@ def sized(
     >>> found.options[0].planned.asked.machine.text
     '1xrtx-5090'
     """
-    search = _Search(asked, money, answers, [], [], {}, Counter())
+    search = _Search(asked, money, answers, [], [], {}, {}, Counter())
     listed, no_price = candidates(asked, money)
     units: list[tuple[float, int, int, bool, _Unit]] = []
     place, total = 0, len(listed)
@@ -234,10 +234,11 @@ def _plan(search: _Search, one: Candidate, word: str, engine: str | None) -> _Un
         search.left_out[f"does not run: {planned.holding.terms.blocked.title}"] += 1
         return None
     needed = _needed(planned, asked)
-    if not needed:
-        search.left_out["too slow for the promise even with one user"] += 1
-        return None
     unit = _Unit(one, planned, needed)
+    if not needed:
+        search.slow[id(unit)] = (unit, asked.most_machines)
+        search.left_out["too slow, or not surely enough fast, for the promise even with one user"] += 1
+        return None
     if needed > 1:
         # fewer cannot keep it surely, but may be the nearest there is
         search.failed[id(unit)] = (unit, needed - 1)
@@ -325,20 +326,13 @@ def _ways(search: _Search, one: Candidate, machines: int) -> tuple[Way, ...]:
     )
 
 
-def _share(traffic: Traffic, machines: int) -> Traffic:
-    """The load of one of several machines."""
-    if traffic.users is not None:
-        return traffic.at_load(math.ceil(traffic.users / machines))
-    return traffic.at_load((traffic.rate or 0.0) / machines)
-
-
 def _kept(search: _Search, unit: _Unit, machines: int) -> Kept:
     """How surely so many machines keep the promise; below what is wanted it does not matter how surely."""
     asked, planned = search.asked, unit.planned
     found, key = search.service(planned), (id(planned), machines)
     if key not in search.tried:
         search.tried[key] = kept_share(
-            found.service, _share(asked.traffic, machines), parse_slo(asked.slo), **found.draws(),
+            found.service, share_of(asked.traffic, machines), parse_slo(asked.slo), **found.draws(),
             least=asked.probability,
         )  # fmt: skip
     return search.tried[key]
@@ -355,7 +349,7 @@ def _fewest(search: _Search, unit: _Unit, machines: int) -> int:
         most = min(most, int(search.bound() / month))
     # of counts with the same largest share the smallest
     counts = [one for one in range(machines + 1, most + 1)
-              if _share(asked.traffic, one) != _share(asked.traffic, one - 1)]  # fmt: skip
+              if share_of(asked.traffic, one) != share_of(asked.traffic, one - 1)]  # fmt: skip
 
     def does(place: int) -> bool:
         return _kept(search, unit, counts[place]).probability >= asked.probability
@@ -392,13 +386,14 @@ def kept_by(planned: Deployed, asked: SizeQuestion, machines: int) -> Kept:
     Kept
         That of the machine with the largest share; all have the same step time, right or wrong.
     """
-    return kept(planned, asked.slo, _share(asked.traffic, machines))
+    return kept(planned, asked.slo, share_of(asked.traffic, machines))
 
 
 def _predicted(planned: Deployed, asked: SizeQuestion, machines: int, sure: Kept) -> Prediction:
-    users = _share(asked.traffic, machines).users
-    if users is None:
-        # a rate has no users: as many as are in the machine at once, which the simulation says
+    share = share_of(asked.traffic, machines)
+    users = share.users
+    if users is None or share.think or share.kind == "sessions":
+        # a rate has no users, and some of those who pause are away: as many as the simulation has at once
         users = max(round(sure.summary.get("batch_mean", 1.0)), 1)
     return predict(planned, users=min(users, _MOST_USERS))
 
@@ -406,8 +401,27 @@ def _predicted(planned: Deployed, asked: SizeQuestion, machines: int, sure: Kept
 def _cheaper(search: _Search, options: list[Option]) -> Option | None:
     """Of the machines that cost less than the first answer, what keeps the promise most probably."""
     least = min((one.way.usd for one in options if one.way.usd is not None), default=math.inf)
+    below = _below(search, search.failed, least)
+    if not below and not options:
+        # what is not sure with one user either may still be the nearest that may be bought
+        below = _below(search, search.slow, least)
+    near = sorted(below, key=lambda row: (-row[0], row[1].asked.machine.text))[:_NEAR]
+    judged = []
+    for _, planned, machines, way, watts in near:
+        share = share_of(search.asked.traffic, machines)
+        sure = kept_of(search.service(planned), share, parse_slo(search.asked.slo))
+        at_load = _predicted(planned, search.asked, machines, sure)
+        judged.append(Option(planned, machines, way, watts, 0.0, sure, sure.broken, at_load))
+    best = max(judged, key=lambda one: (one.sure.probability, one.way.usd), default=None)
+    return None if best is None else _with_headroom(search, best)
+
+
+def _below(
+    search: _Search, failed: dict[int, tuple[_Unit, int]], least: float
+) -> list[tuple[float, Deployed, int, Way, float | None]]:
+    """Of each machine as many as cost less than a month of the first answer and may be paid."""
     below = []
-    for unit, most in search.failed.values():
+    for unit, most in failed.values():
         for machines in range(most, 0, -1):
             watts = None if unit.candidate.watts is None else machines * unit.candidate.watts
             ways = [way for way in _ways(search, unit.candidate, machines) if way.usd is not None and way.usd < least]
@@ -415,15 +429,7 @@ def _cheaper(search: _Search, options: list[Option]) -> Option | None:
             if ways:
                 below.append((ways[0].usd or 0.0, unit.planned, machines, ways[0], watts))
                 break
-    near = sorted(below, key=lambda row: (-row[0], row[1].asked.machine.text))[:_NEAR]
-    judged = []
-    for _, planned, machines, way, watts in near:
-        share = _share(search.asked.traffic, machines)
-        sure = kept_of(search.service(planned), share, parse_slo(search.asked.slo))
-        at_load = _predicted(planned, search.asked, machines, sure)
-        judged.append(Option(planned, machines, way, watts, 0.0, sure, sure.broken, at_load))
-    best = max(judged, key=lambda one: (one.sure.probability, one.way.usd), default=None)
-    return None if best is None else _with_headroom(search, best)
+    return below
 
 
 def _per_token(found: Sized) -> tuple[Paid | None, str]:
@@ -435,6 +441,6 @@ def _per_token(found: Sized) -> tuple[Paid | None, str]:
         return None, str(error)
     if first is None:
         return None, "the tokens of a month are not known: no machine carries the load"
-    inputs, outputs = month_tokens(first, found)
-    best = cheapest_offer(offers, inputs, outputs)
-    return Paid(best, inputs, outputs, best.bill(inputs, outputs)), ""
+    inputs, cached, outputs = month_tokens(first, found)
+    best = cheapest_offer(offers, inputs, outputs, cached)
+    return Paid(best, inputs, outputs, best.bill(inputs, outputs, cached), cached), ""

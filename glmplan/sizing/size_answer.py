@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from glmplan.plan.ask import Deployed
 from glmplan.prediction.predict import Prediction
 from glmplan.serving.safe_load import Kept
+from glmplan.serving.traffic.spec import Traffic
 from glmplan.sizing.cost import HOURS
 from glmplan.sizing.money import Money, Way, watts_of
 from glmplan.sizing.offers import Offer
 from glmplan.sizing.size_question import SizeQuestion
 
-__all__ = ["Option", "Paid", "Sized", "month_tokens", "token_rate", "watts_at"]
+__all__ = ["Flow", "Option", "Paid", "Sized", "busy_of", "flow_of", "month_tokens", "share_of", "watts_at"]
 
 
 @dataclass(frozen=True)
@@ -72,6 +74,8 @@ class Paid:
         The cheapest offer.
     inputs, outputs : float
         Tokens of a month, [token]
+    cached : float
+        Prompt tokens that were seen before, part of `inputs`, [token]
     usd : float
         The bill of a month, [USD]
     """
@@ -80,6 +84,7 @@ class Paid:
     inputs: float
     outputs: float
     usd: float
+    cached: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -122,7 +127,106 @@ class Sized:
     no_price: tuple[str, ...] = ()
 
 
-def month_tokens(option: Option, found: Sized) -> tuple[float, float]:
+@dataclass(frozen=True, slots=True)
+class Flow:
+    """What a load brings in a second, on all machines.
+
+    Attributes
+    ----------
+    inputs, cached, outputs : float
+        Prompt tokens, those of them that were seen before, and answer tokens, [token/s]
+    busy : float
+        Share of the time in which a machine computes, [-]
+    """
+
+    inputs: float
+    cached: float
+    outputs: float
+    busy: float = 1.0
+
+
+def flow_of(option: Option, found: Sized) -> Flow:
+    """Tokens that the load brings: of users who never pause what the machines can do, of all others what they ask for.
+
+    Parameters
+    ----------
+    option : Option
+        The option.
+    found : Sized
+        The answer: its load.
+
+    Returns
+    -------
+    Flow
+        Tokens of a second. Pauses, turns of sessions, tokens seen before and lengths that vary are those of the
+        simulated load; a rate is the rate itself.
+    """
+    asked, summary = found.asked, option.sure.summary
+    traffic = asked.traffic
+    # the machine with the largest share was predicted and simulated; the others have the rest
+    largest = share_of(traffic, option.machines)
+    share = asked.load / (float(largest.users or largest.rate or 0.0) * option.machines)
+    outputs = option.machines * option.prediction.figures["output_rate"].value * share
+    if _steady(traffic) or not summary.get("requests_per_s"):
+        return Flow(outputs * traffic.input / traffic.output, 0.0, outputs)
+    if traffic.users is None:
+        arriving = asked.load * (traffic.turns if traffic.kind == "sessions" else 1)
+    else:
+        arriving = summary["requests_per_s"] * option.machines * share
+    each = arriving / summary["requests_per_s"]
+    outputs = summary["output_tokens_per_s"] * each
+    inputs = summary["total_tokens_per_s"] * each - outputs
+    return Flow(inputs, inputs * summary["cached_share"], outputs, summary["utilisation"])
+
+
+def share_of(traffic: Traffic, machines: int) -> Traffic:
+    """The load of one of several machines: of users the largest share.
+
+    Parameters
+    ----------
+    traffic : Traffic
+        The load of all.
+    machines : int
+        How many, [-]
+
+    Returns
+    -------
+    Traffic
+        Its share.
+
+    Examples
+    --------
+    >>> share_of(Traffic(kind="closed", users=20), 3).users
+    7
+    """
+    if traffic.users is not None:
+        return traffic.at_load(math.ceil(traffic.users / machines))
+    return traffic.at_load((traffic.rate or 0.0) / machines)
+
+
+def _steady(traffic: Traffic) -> bool:
+    """Whether as many requests as there are users are always at work, all alike, and nothing was seen before."""
+    vary = traffic.jitter or traffic.input_cv or traffic.output_cv or traffic.lengths
+    return traffic.kind == "closed" and traffic.plain and not vary
+
+
+def busy_of(found: Sized) -> float:
+    """Mean load of a day over the load that was asked for: the rate of daily traffic is the mean itself.
+
+    Parameters
+    ----------
+    found : Sized
+        The answer.
+
+    Returns
+    -------
+    float
+        [-]
+    """
+    return 1.0 if found.asked.traffic.kind == "daily" else found.money.terms.utilisation
+
+
+def month_tokens(option: Option, found: Sized) -> tuple[float, float, float]:
     """Tokens of a month at the load that is promised, times the share of the day that it is there.
 
     Parameters
@@ -130,32 +234,15 @@ def month_tokens(option: Option, found: Sized) -> tuple[float, float]:
     option : Option
         The option.
     found : Sized
-        The answer: its terms.
+        The answer: its load and its terms.
 
     Returns
     -------
-    tuple of (float, float)
-        Prompt tokens and answer tokens, [token]
+    tuple of (float, float, float)
+        Prompt tokens, those of them that were seen before, and answer tokens, [token]
     """
-    outputs = token_rate(option) * found.money.terms.utilisation * HOURS * 3600
-    traffic = found.asked.traffic
-    return outputs * traffic.input / traffic.output, outputs
-
-
-def token_rate(option: Option) -> float:
-    """Answer tokens of all machines in a second.
-
-    Parameters
-    ----------
-    option : Option
-        The option.
-
-    Returns
-    -------
-    float
-        [token/s]
-    """
-    return option.machines * option.prediction.figures["output_rate"].value
+    flow, seconds = flow_of(option, found), busy_of(found) * HOURS * 3600
+    return flow.inputs * seconds, flow.cached * seconds, flow.outputs * seconds
 
 
 def watts_at(option: Option, money: Money) -> tuple[float | None, float | None]:

@@ -14,11 +14,10 @@ from glmplan.sizing.cost import (
     break_even_month,
     growth_months,
     joules_per_token,
-    per_million,
     token_prices,
     tokens_per_megawatt,
 )
-from glmplan.sizing.size_answer import Option, Sized, month_tokens, token_rate, watts_at
+from glmplan.sizing.size_answer import Option, Sized, busy_of, flow_of, month_tokens, watts_at
 from glmplan.sizing.supply import supply_of
 
 __all__ = ["circuit_for", "figures_of"]
@@ -103,7 +102,7 @@ def figures_of(option: Option, found: Sized) -> dict[str, Any]:
         "headroom": option.carried / asked.load - 1.0,
         "months_until_outgrown": _finite(growth_months(asked.load, option.carried, asked.growth)),
         **_power(option, found),
-        **_speed(option),
+        **_speed(option, found),
         **supply_of(option, found),
         "hazards": [],
         "walls": [],
@@ -144,7 +143,7 @@ def _finite(value: Any) -> float | None:
 
 def _money(option: Option, found: Sized) -> dict[str, Any]:
     way, terms = option.way, found.money.terms
-    inputs, outputs = month_tokens(option, found)
+    inputs, cached, outputs = month_tokens(option, found)
     costs: dict[str, Any] = {
         "usd": None if way.usd is None else way.usd * terms.horizon_months,
         "usd_purchase": way.purchase.value if way.purchase is not None else None,
@@ -156,22 +155,24 @@ def _money(option: Option, found: Sized) -> dict[str, Any]:
         "price_stale": list(way.stale),
         "price_sources": _sources(option),
         "million_input_tokens_month": inputs / 1e6,
+        "million_cached_tokens_month": cached / 1e6,
         "million_output_tokens_month": outputs / 1e6,
     }
     costs |= dict.fromkeys(_COSTS)
     if way.usd is None:
         return costs
     costs["usd_per_million_tokens"] = way.usd / (inputs + outputs) * 1e6
-    share, cached = _prompt_shares(option)
-    if share is not None:
-        one, other = token_prices(
-            way.usd, token_rate(option) * inputs / outputs, token_rate(option), share, terms.utilisation
-        )
+    seconds = _prompt_seconds(option)
+    if seconds is not None:
+        # the month over the time in which machines compute; a token that was seen before is a part of a fresh one
+        flow = flow_of(option, found)
+        again = seconds[1] / seconds[0]
+        fresh = flow.inputs - flow.cached * (1.0 - again)
+        share = fresh * seconds[0] / option.machines / flow.busy
+        one, other = token_prices(way.usd, fresh, flow.outputs, share, busy_of(found))
         costs["usd_per_million_input_tokens"], costs["usd_per_million_output_tokens"] = float(one), float(other)
-        if cached is not None:
-            seconds = per_million(way.usd, 1.0, terms.utilisation)  # a million seconds of all machines
-            costs["usd_per_million_cached_tokens"] = float(seconds) * cached / option.machines
-    return costs | _against_the_api(option, found, inputs, outputs)
+        costs["usd_per_million_cached_tokens"] = float(one) * again
+    return costs | _against_the_api(option, found, (inputs, cached, outputs))
 
 
 def _number(value: Any) -> Any:
@@ -191,8 +192,8 @@ def _said(quotation: Quotation | None) -> dict[str, Any] | None:
             "dates": list(quotation.dates), "sources": sorted({one.source for one in quotation.entries})}  # fmt: skip
 
 
-def _prompt_shares(option: Option) -> tuple[float | None, float | None]:
-    """Share of the time that prompts take, and seconds of one machine for a cached prompt token."""
+def _prompt_seconds(option: Option) -> tuple[float, float] | None:
+    """Seconds of one machine for a prompt token, and for one that was seen before."""
     planned = option.planned
     inputs = float(planned.asked.input_tokens)
     budget = float(planned.deployment.defaults.budget)
@@ -205,16 +206,16 @@ def _prompt_shares(option: Option) -> tuple[float | None, float | None]:
             prefill_context=[max(inputs / 2, 1.0), max(inputs, 1.0), fresh / 2],
         ).seconds
     except GlmplanError:
-        return None, None
-    rate = token_rate(option) / option.machines * inputs / planned.asked.output_tokens
-    return min(rate * float(seconds[0]) / chunk, 1.0), max(float(seconds[1] - seconds[2]), 0.0) / inputs
+        return None
+    return float(seconds[0]) / chunk, max(float(seconds[1] - seconds[2]), 0.0) / inputs
 
 
-def _against_the_api(option: Option, found: Sized, inputs: float, outputs: float) -> dict[str, Any]:
+def _against_the_api(option: Option, found: Sized, tokens: tuple[float, float, float]) -> dict[str, Any]:
     paid, way = found.per_token, option.way
     if paid is None or way.usd is None:
         return {}
-    bill = paid.offer.bill(inputs, outputs)
+    inputs, cached, outputs = tokens
+    bill = paid.offer.bill(inputs, outputs, cached)
     price = bill / (inputs + outputs) * 1e6
     costs: dict[str, Any] = {"api_usd_month": bill, "break_even_million_tokens": way.usd / price}
     if way.purchase is not None and way.month is not None and way.purchase.value is not None:
@@ -224,7 +225,7 @@ def _against_the_api(option: Option, found: Sized, inputs: float, outputs: float
 
 def _power(option: Option, found: Sized) -> dict[str, Any]:
     wall, cards = watts_at(option, found.money)
-    rate, terms = token_rate(option), found.money.terms
+    rate, terms = flow_of(option, found).outputs, found.money.terms
     if wall is None or cards is None:
         return dict.fromkeys(_POWER)
     machine = option.planned.asked.machine
@@ -245,13 +246,13 @@ def _at_its_limit(found: Sized) -> Any:
     return replace(found.money, terms=found.money.terms.but(power_share=1.0))
 
 
-def _speed(option: Option) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+def _speed(option: Option, found: Sized) -> dict[str, Any]:
+    speed: dict[str, Any] = {}
     for name in ("ttft", "tpot"):
         figure = option.prediction.figures.get(name)
         for end in ("value", "low", "high"):
             title = f"{name}_mean_ms" + ("" if end == "value" else f"_{end}")
-            found[title] = None if figure is None else 1000 * getattr(figure, end)
-        found[f"{name}_p95_ms"] = option.sure.summary.get(f"{name}_p95_ms")
-    found["output_tokens_per_s"] = token_rate(option)
-    return found
+            speed[title] = None if figure is None else 1000 * getattr(figure, end)
+        speed[f"{name}_p95_ms"] = option.sure.summary.get(f"{name}_p95_ms")
+    speed["output_tokens_per_s"] = flow_of(option, found).outputs
+    return speed

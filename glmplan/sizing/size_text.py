@@ -116,6 +116,7 @@ def size_content(found: Sized) -> dict[str, Any]:
             "usd_per_million_output_tokens": paid.offer.output,
             "usd_per_million_cached_tokens": paid.offer.cached,
             "million_input_tokens_month": paid.inputs / 1e6,
+            "million_cached_tokens_month": paid.cached / 1e6,
             "million_output_tokens_month": paid.outputs / 1e6,
             "date": paid.offer.date,
             "stale": paid.offer.stale,
@@ -251,8 +252,10 @@ def _per_token(content: dict[str, Any], rows: list[dict[str, Any]]) -> list[str]
         return [f"per token: {content['per_token_missing']}"]
     cheaper = all(row["usd_month"] is None or row["usd_month"] > paid["usd_month"] for row in rows)
     inputs, outputs = paid["million_input_tokens_month"], paid["million_output_tokens_month"]
+    seen = paid["million_cached_tokens_month"]
+    again = f" ({seen:,.0f} M seen before)" if seen else ""
     lines = [
-        f"per token: {paid['usd_month']:,.0f} USD a month at {paid['seller']} for {inputs:,.0f} M tokens in and "
+        f"per token: {paid['usd_month']:,.0f} USD a month at {paid['seller']} for {inputs:,.0f} M tokens in{again} and "
         f"{outputs:,.0f} M out, whose speed nobody promises" + (_KEEP[bool(rows)] if cheaper else "")
     ]
     first = rows[0] if rows else None

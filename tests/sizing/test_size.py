@@ -18,6 +18,7 @@ from glmplan.serving.traffic.spec import Traffic
 from glmplan.sizing.acceptance import acceptance_test
 from glmplan.sizing.money import money_of
 from glmplan.sizing.size import kept_by, sized
+from glmplan.sizing.size_answer import flow_of, month_tokens
 from glmplan.sizing.size_figures import circuit_for
 from glmplan.sizing.size_question import read_amount, read_size
 from glmplan.sizing.size_text import size_content, size_text
@@ -258,3 +259,58 @@ def test_a_number_that_fails_is_found_by_one_service_as_by_trying_the_slowest_fi
     quick = kept_share(service, traffic, targets, factors=factors, least=0.95)
     assert (quick.probability >= 0.95) == (every.probability >= 0.95)
     assert every.probability < 0.95 or quick == every
+
+
+@pytest.mark.parametrize(
+    "said", [{"users": 6, "think": 20.0}, {"traffic": "sessions:4"}, {"users": 6, "shared_prefix": 900}, {"users": 6}]
+)
+def test_fresh_seen_and_answer_tokens_of_a_month_pay_for_the_month(said):
+    asked = read_size("llama-3.1-8b", "tpot p95 < 80 ms", only="1xrtx-5090", input=1000, output=200, **said)
+    prices = [f"llama-3.1-8b:{name}={price}" for name, price in (("input", 0.1), ("cached", 0.02), ("output", 0.2))]
+    found = sized(asked, money_of(prices, today=date(2026, 11, 22)), answers=1)
+    row = size_content(found)["options"][0]
+    seen, prompts, answers = (row[f"million_{name}_tokens_month"] for name in ("cached", "input", "output"))
+    cost = {name: row[f"usd_per_million_{name}_tokens"] for name in ("input", "cached", "output")}
+    paid = (prompts - seen) * cost["input"] + seen * cost["cached"] + answers * cost["output"]
+    assert paid == pytest.approx(row["usd_month"])
+    assert (seen > 0) == ("shared_prefix" in said or "traffic" in said)
+    # and the API is paid for the same tokens, those seen before at their own price
+    offer = found.per_token.offer
+    bill = (prompts - seen) * offer.input + seen * offer.cached + answers * offer.output
+    assert found.per_token.usd == pytest.approx(bill) and row["api_usd_month"] == pytest.approx(bill)
+
+
+def test_users_who_pause_bring_the_tokens_that_they_ask_for_and_no_more():
+    asked = read_size(
+        "llama-3.1-8b", "tpot p95 < 80 ms", only="1xrtx-5090", input=1000, output=200, users=6, think=60.0
+    )
+    found = sized(asked, MONEY, answers=1)
+    # each user asks for 200 tokens in a minute or more
+    assert 0.8 * 6 * 200 / 63 < flow_of(found.options[0], found).outputs < 1.1 * 6 * 200 / 60
+
+
+@pytest.mark.parametrize(("traffic", "share"), [("poisson:0.5/s", None), ("daily:0.5/s", 1.0)])
+def test_a_rate_brings_its_own_tokens_and_that_of_a_day_is_its_mean(traffic, share):
+    asked = read_size("llama-3.1-8b", "tpot p95 < 80 ms", only="1xrtx-5090", input=1000, output=200, traffic=traffic)
+    found = sized(asked, MONEY, answers=1)
+    prompts, seen, answers = month_tokens(found.options[0], found)
+    seconds = 730 * 3600 * (share or MONEY.terms.utilisation)
+    assert (prompts, answers) == pytest.approx((500 * seconds, 100 * seconds)) and seen == 0
+
+
+def test_machines_with_unequal_shares_answer_no_more_users_than_there_are():
+    asked = read_size("llama-3.1-8b", "tpot p95 < 80 ms", only="1xrtx-5090", input=1000, output=200, users=20)
+    first = sized(asked, MONEY, answers=1).options[0]
+    three = replace(first, machines=3, prediction=glmplan.predict(first.planned, users=7))
+    found = sized(asked, MONEY, answers=1)
+    # 7 + 7 + 6 users
+    assert flow_of(three, found).outputs == pytest.approx(three.prediction.figures["output_rate"].value * 20 / 7)
+
+
+def test_what_is_unsure_with_one_user_is_the_nearest_where_nothing_else_may_be_bought():
+    asked = read_size("glm-5.1-nvfp4", "ttft p95 < 3 s, tpot p95 < 60 ms", users=20, budget="100k", kind="buy",
+                      only="7xrtx-pro-6000-ws")  # fmt: skip
+    found = sized(asked, MONEY)
+    assert not found.options and 0 < found.cheaper.sure.probability < 0.95
+    assert found.per_token is not None
+    assert "nearest: 1 × 7xrtx-pro-6000-ws" in size_text(found, size_content(found))
