@@ -10,7 +10,7 @@ from glmplan.plan.arriving import asked_under, traffic_of, traffic_words
 from glmplan.plan.capacity import Holding, stage_ranks
 from glmplan.plan.changes import changes_of
 from glmplan.plan.disaggregation import apart_basis, known_apart
-from glmplan.plan.engine_limits import Obstacles
+from glmplan.plan.engine_limits import Obstacles, Terms
 from glmplan.plan.evidence import evidence_words
 from glmplan.plan.gains import worth_telling
 from glmplan.plan.hazard_warnings import hazard_warnings
@@ -281,7 +281,8 @@ def _headline(solution: Solution, verdict: str) -> str:
         low = f" ({best.held_low:,.0f} at the low end)" if best.held_low < best.held else ""
         return f"tight: the cache {said}{low}; the others wait{left}"
     spare = max(best.pool_bytes, 0.0) / GIB
-    return f"fits with {best.terms.name}: {spare:.1f} GiB for the cache on {_cards(best)}, the fullest{left}"
+    fullest = ", the fullest" if best.terms.pp > 1 else ""
+    return f"fits with {best.terms.name}: {spare:.1f} GiB for the cache on {_cards(best)}{fullest}{left}"
 
 
 def _reasons(solution: Solution, verdict: str) -> tuple[str, ...]:
@@ -310,7 +311,7 @@ def _warnings(solution: Solution, rows: tuple[object, ...]) -> tuple[Warn, ...]:
                 "; ".join([wall.effect, *_costs(wall)]),
                 wall.do,
                 wall.source,
-                _applied(wall),
+                _applied(wall, best.terms),
             )
         )
     return tuple(found)
@@ -325,14 +326,15 @@ def _costs(wall: Wall) -> list[str]:
     return [f"measured: {one.what}: {one.behind_wall} instead of {one.free}" for one in wall.measured if one.free]
 
 
-def _applied(wall: Wall) -> str:
+def _applied(wall: Wall, terms: Terms) -> str:
+    """What the plan does about a wall; advice that the question overrules is not done."""
     say = wall.instead
     words = []
     words += ["dense attention"] * (say.attention == "dense")
     words += ["no CUDA graphs"] * (say.graphs is False)
-    words += [f"{say.kv} cache"] * (say.kv is not None)
-    words += [f"{say.mtp} drafted tokens"] * (say.mtp is not None)
-    words += ["no expert parallelism"] * (say.ep is not None)
-    words += ["no decode context parallelism"] * (say.dcp is not None)
+    words += [f"{say.kv} cache"] * (say.kv is not None and terms.kv == say.kv)
+    words += [f"{say.mtp} drafted tokens"] * (say.mtp is not None and terms.mtp == say.mtp)
+    words += ["no expert parallelism"] * (say.ep is not None and terms.ep == say.ep)
+    words += ["no decode context parallelism"] * (say.dcp is not None and terms.dcp == say.dcp)
     words += [f"products in {say.compute}"] * (say.compute is not None)
     return "planned with " + ", ".join(words) if words else ""

@@ -162,17 +162,20 @@ def band(
     Returns
     -------
     altair.LayerChart
-        The band below the line; points carry their figures.
+        The band below the line; points carry their figures. Where all rows stand at one place, the band is a bar.
     """
     import altair as alt
 
+    rows = list(rows)
     base = rows_chart(rows).encode(x=x, **encoding)
 
     def up(name: str) -> Any:
         axis = alt.Axis(labelExpr=_NUMBER)
         return alt.Y(**log_axis(name, title)) if wide else alt.Y(f"{name}:Q", title=title, axis=axis)
 
-    area = base.mark_area().encode(y=up(y[1]), y2=alt.Y2(f"{y[2]}:Q"))
+    one_place = len({row[x.shorthand.partition(":")[0]] for row in rows}) == 1
+    bar = base.mark_rule(strokeWidth=9, opacity=0.35, color=light(SERIES[0]))
+    area = (bar if one_place else base.mark_area()).encode(y=up(y[1]), y2=alt.Y2(f"{y[2]}:Q"))
     line = base.mark_line().encode(y=up(y[0]))
     points = base.mark_point(filled=True, size=36, opacity=1).encode(y=up(y[0]))
     return area + line + points

@@ -285,7 +285,7 @@ def _option(one: Considered, load: int | None) -> list[str]:
         record["plan"]["layout"] if record["plan"] else "",
         f"{asked['engine']} {asked['engine_version'] or ''}".strip(),
         f"{record['safe']['users']:,}" if record["safe"] else "unknown",
-        _span(single["output_tokens_per_s_per_request"]) if single else "unknown",
+        _span(single["output_tokens_per_s_per_request"]) if single else "not asked" if record["users"] else "unknown",
         _span(at["output_tokens_per_s"]) if at else "unknown",
         f"{record['context']['one_request_tokens']:,} ({record['context']['one_request_tokens_low']:,} for sure)",
         "unknown" if paid is None or paid.usd is None else f"{paid.usd:,.0f} ({paid.paid})",

@@ -144,7 +144,7 @@ def network_lines(host: Host, *, joined: str = " ═ ", said: str = "  ") -> lis
     for link in host.socket_links:
         count = f"{link.count} × " if link.count else ""
         lines.append(f"{link.ends[0]}{joined}{link.ends[1]}{said}{count}{link.kind}")
-    if host.scale_up:
+    if host.scale_up and host.scale_up.domain > 1:
         inside = host.scale_up
         rate = format_quantity(inside.bandwidth, "bytes per second", 3, unit="GB/s")
         lines.append(f"{inside.kind} {inside.topology}: {inside.domain} accelerators, {rate} each way for each")

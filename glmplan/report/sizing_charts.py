@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from glmplan.report.charts import log_axis, named_bars, rows_chart
+from glmplan.report.palette import light
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -15,6 +17,8 @@ __all__ = ["sweep_chart", "tornado_chart"]
 
 #: points that a page shows beside its frontier: more are a cloud that no browser draws quickly [-]
 _POINTS = 4000
+#: letters of a title that stand over a chart as wide as these [-]
+_LETTERS = 46
 _SHOWN = ("model", "on", "checkpoint", "layout", "users", "input_tokens", "user_tokens_per_s", "output_tokens_per_s",
           "usd_month", "wall_w")  # fmt: skip
 
@@ -57,11 +61,15 @@ def sweep_chart(frame: pd.DataFrame, best: np.ndarray, *, title: str) -> Any:
     )
     cloud = base.mark_circle(size=24, opacity=0.5)
     edge = base.transform_filter("datum.best").mark_point(size=70, filled=False)
-    return (cloud + edge).properties(title=title, width=370, height=320)
+    return (cloud + edge).properties(title=_lines(title), width=370, height=320)
 
 
 def _short(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _lines(title: str) -> list[str]:
+    return wrap(title, _LETTERS, break_long_words=False, break_on_hyphens=False)
 
 
 def tornado_chart(rows: list[dict[str, Any]], at: float, *, title: str, unit: str) -> Any:
@@ -72,7 +80,7 @@ def tornado_chart(rows: list[dict[str, Any]], at: float, *, title: str, unit: st
     rows : list of dict
         ``what``, ``low`` and ``high`` [unit].
     at : float
-        The answer where nothing moves [unit]; a dashed line.
+        The answer where nothing moves [unit]; a line through each bar.
     title : str
         Title.
     unit : str
@@ -88,5 +96,9 @@ def tornado_chart(rows: list[dict[str, Any]], at: float, *, title: str, unit: st
     told = [one | {"told": f"{one['what']}: {_short(one['low'])} to {_short(one['high'])} {unit}"} for one in rows]
     bars = rows_chart(told).mark_bar(height=20)
     bars = bars.encode(x=alt.X("low:Q", title=unit, scale=alt.Scale(zero=False)), x2="high:Q", description="told:N")
-    rest = rows_chart([{"at": at}]).mark_rule(strokeDash=[5, 4]).encode(x="at:Q")
-    return (named_bars(bars, [str(one["what"]) for one in rows], "what") + rest).properties(title=title)
+    names = [str(one["what"]) for one in rows]
+    # as high as the bars and no higher: their names stand between them
+    rest = rows_chart([{"what": name, "at": at} for name in names])
+    rest = rest.mark_tick(orient="vertical", size=26, thickness=2, color=light("ink"), opacity=1)
+    rest = rest.encode(x="at:Q", y=alt.Y("what:N", title=None, sort=names, axis=None))
+    return (named_bars(bars, names, "what") + rest).properties(title=_lines(title))

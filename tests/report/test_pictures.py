@@ -25,6 +25,7 @@ from glmplan.report.charts import (
 )
 from glmplan.report.host_drawing import draw_svg
 from glmplan.report.palette import COLOURS, FULL, SERIES, dark_rules
+from glmplan.report.sizing_charts import tornado_chart
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -100,6 +101,22 @@ def test_an_interval_is_a_band_below_its_line(drawn):
         r'opacity="0?\.2[^"]*"', drawn
     )
     assert areas
+
+
+def test_an_interval_at_one_place_is_a_bar():
+    x = alt.X(**log_axis("users", "users at once"))
+    lone = chart_svg(band(ROWS[-1:], x, ("value", "low", "high"), title="rate", wide=True), "rate")
+    [bar] = re.findall(r'<line [^>]*stroke-width="9"[^>]*>', lone)
+    ends = dict(re.findall(r' ([xy]2)="(-?[\d.]+)"', bar))
+    assert abs(float(ends["y2"])) > 50 and float(ends["x2"]) == 0
+
+
+def test_the_line_of_a_tornado_crosses_no_name():
+    rows = [{"what": what, "low": 1.0, "high": 3.0} for what in ("one thing", "another")]
+    drawing = chart_svg(tornado_chart(rows, 2.0, title="a long title of a chart " * 4, unit="USD"), "tornado")
+    assert "stroke-dasharray" not in drawing
+    title = re.findall(r">(a long title[^<]*)<", drawing)
+    assert title and max(map(len, title)) <= 46
 
 
 def test_labels_of_a_logarithmic_axis_stand_apart(drawn):

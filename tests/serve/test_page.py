@@ -278,9 +278,11 @@ def test_what_is_asked_wrongly_is_told_beside_the_field_and_mended_by_a_click(op
     page.wait_for_selector("#problem:not([hidden])")
     assert "h100-smx" in page.locator("#problem").inner_text()
     assert page.locator("#part").get_attribute("aria-invalid") == "true"
+    # no answer to another question stands below it
+    assert page.locator("#verdict").is_hidden() and page.locator("#start").is_hidden()
     page.locator("#problem button", has_text="h100-sxm").first.click()
     settled(page)
-    assert page.locator("#problem").is_hidden()
+    assert page.locator("#problem").is_hidden() and page.locator("#verdict").is_visible()
     assert "on=1xh100-sxm" in page.url
 
 
@@ -290,6 +292,35 @@ def test_what_does_not_fit_is_shown_with_what_is_short(opened):
     assert "Does not fit" in page.locator("#verdict").inner_text()
     assert "are short" in page.locator("#memory").inner_text()
     assert page.locator("#memory .c-over").count() >= 1
+
+
+def test_a_plan_whose_speed_is_not_known_says_why(opened):
+    page = opened("/?model=glm-5.1-bf16&on=32xh100-sxm&users=2")
+    settled(page)
+    assert "network between nodes" in page.locator("#curve").inner_text()
+    assert "is not known" in page.locator("#links").inner_text()
+    assert not page.locator("#curve-table").is_visible()
+
+
+def test_many_cards_stand_in_rows_and_no_label_of_a_chart_is_cut(opened):
+    page = opened("/?model=llama-3.1-8b&on=72xgb300&tp=8&users=4096&input=512&output=128")
+    settled(page)
+    cut = """() => [...document.querySelectorAll("#curve svg")].flatMap((one) => {
+        const { width } = one.viewBox.baseVal;
+        return [...one.querySelectorAll("text")].filter((text) => {
+            const box = text.getBBox();
+            return box.x < 0 || box.x + box.width > width;
+        }).map((text) => text.textContent);
+    })"""
+    labels = page.locator("#curve svg").nth(1).locator("text").all_text_contents()
+    assert any(len(label) >= 7 and label.replace(",", "").isdigit() for label in labels), labels
+    assert page.evaluate(cut) == []
+    assert "9 groups of 8 cards" in page.locator("#links").inner_text()
+    assert page.locator("#links svg text.strong").first.bounding_box()["height"] > 8
+
+
+def test_limits_of_tokens_are_not_rounded(shared):
+    assert "131,072" in shared.locator("#figures").inner_text()
 
 
 def test_the_page_is_used_with_the_keyboard_alone(opened):

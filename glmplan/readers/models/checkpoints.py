@@ -19,6 +19,7 @@ from glmplan.facts.engines.walls import load_engine
 from glmplan.facts.files import read_entries, read_toml
 from glmplan.facts.folders import data_folder
 from glmplan.facts.formats import WEIGHT_FORMATS, weight_format
+from glmplan.facts.remembered import remembered
 from glmplan.facts.schema.model import Checkpoint, ModelSpec
 from glmplan.physics.blocks.features import routed_blocks
 from glmplan.physics.blocks.storage import checkpoint_bytes, uniform_checkpoint
@@ -211,6 +212,8 @@ def _default(model: ModelSpec) -> Checkpoint:
     return named or (model.checkpoints[0] if model.checkpoints else uniform_checkpoint("bf16"))
 
 
+# one word means one record, so that what is remembered of it is found again
+@remembered(records=1)
 def _of_word(model: ModelSpec, weights: str) -> Checkpoint:
     key = weights.strip().lower()
     found = _published(model, key)

@@ -28,14 +28,14 @@ function evenChart(found, way) {
     top.map((value) => svg("g", {}, svg("line", { x1: LEFT, x2: WIDTH - RIGHT, y1: y(value), y2: y(value), class: value ? "grid" : "axis" }), svg("text", { x: LEFT - 8, y: y(value) + 4, "text-anchor": "end", text: whole(value) }))),
     across.map((count) => svg("text", { x: x(count), y: HEIGHT - BOTTOM + 18, "text-anchor": "middle", text: number(count) })),
     svg("text", { x: LEFT + width / 2, y: HEIGHT - 4, "text-anchor": "middle", text: "million tokens a month, prompts and answers" }),
+    svg("line", { x1: x(tokens), x2: x(tokens), y1: TOP, y2: HEIGHT - BOTTOM, class: "safe" }),
     way.usd_month_high > way.usd_month_low ? svg("rect", { x: LEFT, width, y: y(way.usd_month_high), height: y(way.usd_month_low) - y(way.usd_month_high), class: "machine-band" }) : null,
     svg("line", { x1: LEFT, x2: WIDTH - RIGHT, y1: y(way.usd_month), y2: y(way.usd_month), class: "machine" }),
     svg("line", { x1: x(0), y1: y(0), x2: x(most), y2: y(price * most), class: "api" }),
     svg("text", { x: LEFT + 6, y: y(way.usd_month_high ?? way.usd_month) - 6, class: "machine-text", text: way.paid }),
     svg("text", { x: x(most) - 4, y: y(price * most) - 8, "text-anchor": "end", class: "api-text", text: "API" }),
     svg("circle", { cx: x(even), cy: y(way.usd_month), r: 4.5, class: "even" }),
-    svg("text", { x: x(even) + (late ? -8 : 8), y: y(way.usd_month) + 22, "text-anchor": late ? "end" : "start", class: "strong", text: `even at ${number(even)} M` }),
-    svg("line", { x1: x(tokens), x2: x(tokens), y1: TOP, y2: HEIGHT - BOTTOM, class: "safe" }),
+    svg("text", { x: x(even) + (late ? -8 : 8), y: y(way.usd_month) + 22, "text-anchor": late ? "end" : "start", class: "strong halo", text: `even at ${number(even)} M` }),
     svg("text", { x: x(tokens) + (x(tokens) > WIDTH * 0.6 ? -6 : 6), y: TOP + 10, "text-anchor": x(tokens) > WIDTH * 0.6 ? "end" : "start", class: "safe-text", text: `this load: ${number(tokens)} M` }),
   );
 }
@@ -49,7 +49,7 @@ export function drawCost(into, found, refused, give) {
   const columns = [
     ["Paid", (way) => (way.paid === "buy" ? "Buy" : way.paid[0].toUpperCase() + way.paid.slice(1))],
     ["A month", (way) => money(way.usd_month), true],
-    ["From to", (way) => (way.usd_month_low === null ? "–" : `${money(way.usd_month_low)} to ${money(way.usd_month_high)}`), true],
+    ["From to", (way) => (way.usd_month_low === null || way.usd_month_low === way.usd_month_high ? "–" : `${money(way.usd_month_low)} to ${money(way.usd_month_high)}`), true],
     ["Purchase", (way) => money(way.usd_purchase), true],
     ["1 M answer tokens", (way) => money(way.usd_per_million_output_tokens), true],
     ["Even with the API at", (way) => (way.break_even_million_tokens === null ? "–" : `${number(way.break_even_million_tokens)} M tokens a month`), true],
@@ -64,7 +64,7 @@ export function drawCost(into, found, refused, give) {
   notes.push(`At ${whole(found.users)} users and a mean load of ${Math.round(found.utilisation * 100)} % of that; written off over ${whole(found.horizon_months)} months${found.kw ? `; ${number(found.kw)} kW at the wall` : ""}.`);
   into.replaceChildren(...[
     priced.length && el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Cost, table" }, table(priced, columns, { caption: "Cost of each way to come by the machine" })),
-    el("div", { class: "charts", id: "even" }, found.api ? priced.map((way) => evenChart(found, way)) : []),
+    found.api && priced.length && el("div", { class: "charts", id: "even" }, priced.map((way) => evenChart(found, way))),
     ...missing,
     ...notes.map((text) => el("p", { class: "note", text })),
   ].filter(Boolean));

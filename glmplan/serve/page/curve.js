@@ -4,7 +4,9 @@ import { el, number, span, svg, table, time, whole } from "./dom.js";
 
 const WIDTH = 350;
 const HEIGHT = 232;
-const [LEFT, RIGHT, TOP, BOTTOM] = [48, 12, 28, 40];
+const [RIGHT, TOP, BOTTOM] = [12, 28, 40];
+/** Widest that a digit, a comma or a point is below the charts' size of letters. */
+const LETTER = 7.7;
 
 /** Round ends of a scale, and where its lines stand. */
 export function ticks(most, count = 4) {
@@ -28,6 +30,7 @@ function chart(rows, field, { title, unit, safe, here }) {
   const points = rows.filter((row) => row[field]).map((row) => ({ users: row.users, ...row[field] }));
   if (!points.length) return el("p", { class: "note", text: `${title}: not known for this plan.` });
   const most = ticks(Math.max(...points.map((one) => one.high)));
+  const LEFT = Math.max(48, 12 + LETTER * Math.max(...most.map((value) => number(value).length)));
   const users = [points[0].users, Math.max(points.at(-1).users, points[0].users * 2)];
   const x = (count) => LEFT + ((WIDTH - LEFT - RIGHT) * Math.log(count / users[0])) / Math.log(users[1] / users[0]);
   const y = (value) => HEIGHT - BOTTOM - ((HEIGHT - TOP - BOTTOM) * value) / most.at(-1);
@@ -40,7 +43,7 @@ function chart(rows, field, { title, unit, safe, here }) {
     ...most.map((value) =>
       svg("g", {}, svg("line", { x1: LEFT, x2: WIDTH - RIGHT, y1: y(value), y2: y(value), class: value ? "grid" : "axis" }), svg("text", { x: LEFT - 8, y: y(value) + 4, "text-anchor": "end", text: number(value) })),
     ),
-    ...userTicks(users[0], users[1]).map((count) => svg("text", { x: x(count), y: HEIGHT - BOTTOM + 18, "text-anchor": "middle", text: whole(count) })),
+    ...userTicks(users[0], users[1]).map((count) => svg("text", { x: Math.min(x(count), WIDTH - (LETTER * whole(count).length) / 2), y: HEIGHT - BOTTOM + 18, "text-anchor": "middle", text: whole(count) })),
     svg("text", { x: (LEFT + WIDTH - RIGHT) / 2, y: HEIGHT - 4, "text-anchor": "middle", text: "users at once" }),
     svg("path", { d: band, class: "band" }),
     svg("path", { d: path(points, "value"), class: "line" }),
@@ -60,9 +63,10 @@ function chart(rows, field, { title, unit, safe, here }) {
   return svg("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img", "aria-label": label }, parts);
 }
 
-export function drawCurve(into, tableInto, rows, safe, here) {
+export function drawCurve(into, tableInto, rows, safe, here, lacking = "") {
+  tableInto.parentElement.hidden = !rows.length;
   if (!rows.length) {
-    into.replaceChildren(el("p", { class: "note", text: "No speed is told of a plan that does not fit." }));
+    into.replaceChildren(el("p", { class: "note", text: lacking }));
     tableInto.replaceChildren();
     return;
   }

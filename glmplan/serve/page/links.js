@@ -4,6 +4,8 @@ import { el, number, svg, table } from "./dom.js";
 
 const STEP = 104;
 const GAP = 86;
+/** Cards in a row, where nothing but a switch for all joins them. */
+const ROW = 10;
 const SIZE = [92, 40];
 
 function places(parts) {
@@ -21,7 +23,11 @@ function places(parts) {
     return column;
   };
   tops.forEach((part) => put(part, 0));
-  return { found, width: Math.max(next, 1), lowest };
+  if (lowest === 0 && next > ROW) {
+    parts.forEach((part, place) => found.set(part.key, { column: place % ROW, level: Math.floor(place / ROW) }));
+    return { found, width: ROW, lowest: Math.ceil(next / ROW) - 1, gap: SIZE[1] + 12 };
+  }
+  return { found, width: Math.max(next, 1), lowest, gap: GAP };
 }
 
 /** How full the link above a part is, over both directions and all phases. */
@@ -39,17 +45,17 @@ function short(text, most) {
   return text.length > most ? `${text.slice(0, most - 1)}…` : text;
 }
 
-export function drawLinks(into, found) {
+export function drawLinks(into, found, layout) {
   if (!found) {
     into.replaceChildren(el("p", { class: "note", text: "No plan, so no transfers." }));
     return;
   }
   const { parts, loads } = found;
-  const { found: at, width, lowest } = places(parts);
-  const size = [Math.max(width * STEP, 300), lowest * GAP + SIZE[1] + 8];
+  const { found: at, width, lowest, gap } = places(parts);
+  const size = [Math.max(width * STEP, 300), lowest * gap + SIZE[1] + 8];
   const place = (part) => {
     const { column, level } = at.get(part.key);
-    return [(column + 0.5) * STEP + Math.max(0, (300 - width * STEP) / 2), (part.kind === "accelerator" ? lowest : level) * GAP + SIZE[1] / 2 + 2];
+    return [(column + 0.5) * STEP + Math.max(0, (300 - width * STEP) / 2), (part.kind === "accelerator" && gap === GAP ? lowest : level) * gap + SIZE[1] / 2 + 2];
   };
   const byKey = new Map(parts.map((part) => [part.key, part]));
   const lines = [];
@@ -80,14 +86,16 @@ export function drawLinks(into, found) {
   }
   const rows = Object.entries(loads).flatMap(([phase, list]) => list.map((load) => ({ phase, ...load })));
   const fullest = [...rows].sort((one, other) => other.share - one.share)[0];
-  const words = fullest ? `Fullest link: ${fullest.start} to ${fullest.end} in the ${fullest.phase}, ${Math.round(100 * fullest.share)} % of ${number(fullest.capacity_gb_per_s)} GB/s.` : "Nothing goes over the links in this plan.";
+  const words = fullest ? `Fullest link: ${fullest.start} to ${fullest.end} in the ${fullest.phase}, ${Math.round(100 * fullest.share)} % of ${number(fullest.capacity_gb_per_s)} GB/s.` : found.missing ? `How full they are is not known: ${found.missing}.` : "Nothing goes over the links in this plan.";
   const drawing = svg("svg", { viewBox: `0 0 ${size[0]} ${size[1]}`, role: "img", "aria-label": `${found.title}. ${words}` }, lines, labels, boxes);
-  drawing.style.minWidth = `${Math.min(size[0], 1400) * 0.82}px`;
+  drawing.style.minWidth = `${size[0] * 0.82}px`;
   drawing.style.maxWidth = `${size[0] * 1.15}px`;
   const columns = [["Phase", "phase"], ["From", "start"], ["To", "end"], ["Carries", (row) => `${number(row.gb_per_s)} GB/s`, true], ["Of", (row) => `${number(row.capacity_gb_per_s)} GB/s`, true], ["Full", (row) => `${Math.round(row.share * 100)} %`, true]];
   const notes = [...found.between];
   if (found.nodes > 1) notes.push(`one of ${found.nodes} equal nodes is drawn`);
-  if (found.missing) notes.push(found.missing);
+  const group = layout.tp * layout.pp;
+  const groups = Math.round(layout.accelerators / group);
+  if (!found.missing && groups > 1) notes.push(`the plan has ${groups} groups of ${group === 1 ? "one card" : `${group} cards`}: transfers inside one of them are drawn, none between them`);
   if (found.visible_devices && found.gain_over_worst_order > 1.005) notes.push(`CUDA_VISIBLE_DEVICES=${found.visible_devices}: all-reduce ${number(found.gain_over_worst_order)} times as fast as in the worst of ${found.orders_tried} orders`);
   into.replaceChildren(
     el("p", { class: "note", text: `${found.title}. ${words}` }),

@@ -53,6 +53,8 @@ function problem(error) {
   const box = at("problem");
   for (const field of document.querySelectorAll("[aria-invalid]")) field.removeAttribute("aria-invalid");
   box.hidden = !error;
+  // what stands below answers another question
+  at("answer").toggleAttribute("data-refused", Boolean(error));
   box.replaceChildren();
   if (!error) return;
   const wrong = error instanceof Refused ? error.error : { message: "The service does not answer. Is glmplan serve still running?" };
@@ -93,14 +95,15 @@ function showAnswer(users) {
   if (all && users > 1) figures.push(figure(`${whole(users)} users, all together`, number(all.output_tokens_per_s?.value), "tok/s", span(all.output_tokens_per_s)));
   if (all && users > 1 && rate(all)) figures.push(figure("Each of them", number(rate(all).value), "tok/s", span(rate(all))));
   if (all?.ttft_mean_ms) figures.push(figure("First token", time(all.ttft_mean_ms.value), "", `${time(all.ttft_mean_ms.low)} to ${time(all.ttft_mean_ms.high)}`));
-  if (answer.context.one_request_tokens) figures.push(figure("Longest request", number(answer.context.one_request_tokens), "tokens", `the model reads ${number(answer.context.model_max_tokens)}`));
+  if (answer.context.one_request_tokens) figures.push(figure("Longest request", whole(answer.context.one_request_tokens), "tokens", `the model reads ${whole(answer.context.model_max_tokens)}`));
   // its place is kept, so that nothing below moves when the price comes
   const price = figure("A month", "…", "", "\u00a0");
   price.id = "price-figure";
   at("figures").replaceChildren(...figures, price);
   at("status").textContent = `${wordsOf(answer)}. ${answer.headline}`;
   document.title = `${question.model} on ${question.on}: ${wordsOf(answer).toLowerCase()} · glmplan`;
-  drawCurve(at("curve"), at("curve-table"), answer.users, answer.safe?.users, users);
+  const lacking = answer.verdict !== "does_not_fit" && answer.unknown.length ? `Not known: ${answer.unknown.join("; ")}.` : "No speed is told of a plan that does not fit.";
+  drawCurve(at("curve"), at("curve-table"), answer.users, answer.safe?.users, users, lacking);
   drawMemory(at("memory"), answer);
   warnings();
   changes();
@@ -148,7 +151,7 @@ async function links(signal) {
   const layout = answer.plan;
   if (!layout || answer.verdict === "does_not_fit") return drawLinks(at("links"), null);
   try {
-    drawLinks(at("links"), await ask("v1/links", { on: state.on, tp: layout.tp, pp: layout.pp }, signal));
+    drawLinks(at("links"), await ask("v1/links", { on: state.on, tp: layout.tp, pp: layout.pp }, signal), layout);
   } catch (error) {
     if (!signal.aborted) at("links").replaceChildren(el("p", { class: "note", text: error.message }));
   }
@@ -185,7 +188,7 @@ function warnings() {
   const order = ["danger", "error", "warning", "slow", "fallback"];
   const rank = (one) => (order.includes(one.severity) ? order.indexOf(one.severity) : order.length);
   const sorted = [...found].sort((one, other) => rank(one) - rank(other));
-  const item = (one) => el("li", { class: one.severity }, el("p", {}, el("span", { class: `tag ${one.severity}`, text: one.severity }), el("span", { class: "tag", text: one.kind }), el("strong", { text: one.title })), one.effect && el("p", { text: one.effect }), one.do && el("p", { class: "do", text: `${one.applied ? "Done in the command below: " : "Do: "}${one.do}` }));
+  const item = (one) => el("li", { class: one.severity }, el("p", {}, el("span", { class: `tag ${one.severity}`, text: one.severity }), el("span", { class: "tag", text: one.kind }), el("strong", { text: one.title })), one.effect && el("p", { text: one.effect }), one.do && el("p", { class: "do", text: `${one.applied ? `${one.applied[0].toUpperCase()}${one.applied.slice(1)}. ` : ""}Do: ${one.do}` }));
   const [first, rest] = [sorted.slice(0, 4), sorted.slice(4)];
   at("warnings").replaceChildren(el("ul", { class: "list" }, first.map(item)), rest.length ? el("details", {}, el("summary", { text: `${rest.length} more` }), el("ul", { class: "list" }, rest.map(item))) : "");
 }
@@ -219,7 +222,7 @@ function start() {
 
 function basis() {
   at("basis").replaceChildren(
-    el("p", { text: `${[answer.evidence, answer.basis].filter(Boolean).join(": ")}.` }),
+    el("p", { text: `${[answer.evidence, answer.basis].filter(Boolean).join(": ") || "No speed is predicted, so nothing is compared with measurements"}.` }),
     answer.unknown.length ? el("p", { text: `Not known: ${answer.unknown.join("; ")}.` }) : "",
     answer.assumed.length ? el("details", { open: true }, el("summary", { text: "Assumed" }), el("ul", {}, answer.assumed.map((text) => el("li", { text })))) : "",
     answer.left_out.length ? el("details", {}, el("summary", { text: "Layouts that were left out" }), el("ul", {}, answer.left_out.map((text) => el("li", { text })))) : "",
