@@ -46,7 +46,9 @@ def evidence_words(asked: Asked, cards: int, knowledge: str = "") -> str:
     part = asked.machine.accelerator
     # speeds that come from runs of hosts have no classes
     by_host = part.runs_on_one_memory or keeps_experts_on_host(asked.engine)
-    place, differs = (_of_host(asked), "") if by_host else _of_fit(asked, knowledge)
+    place, differs = (None, "") if by_host else _of_fit(asked, knowledge)
+    if place != 0 and (published := _of_runs(asked)) is not None and published != place:
+        place, differs = published, "" if by_host or published else ", in runs that no fit takes"
     if place is not None:
         return EVIDENCE[place] + differs
     recipe = recipe_for(asked, cards)
@@ -74,24 +76,25 @@ def _of_fit(asked: Asked, knowledge: str) -> tuple[int | None, str]:
     return (1 if f"{asked.engine} {shape}" in values.get("engine_model", {}) else None), ""
 
 
-def _of_host(asked: Asked) -> int | None:
+def _of_runs(asked: Asked) -> int | None:
     """Place in `EVIDENCE` by the published runs themselves, None where they have not the model."""
-    parts = _parts_measured(asked.engine, asked.model.name)
-    if not parts:
+    parts = _parts_measured().get((asked.engine, asked.model.name))
+    if parts is None:
         return None
     return 0 if asked.machine.accelerator.name in parts else 1
 
 
 @cache
-def _parts_measured(engine: str, model: str) -> frozenset[str]:
-    """Parts that have runs of a model with an engine."""
-    found = set()
+def _parts_measured() -> dict[tuple[str, str], set[str]]:
+    """Parts that have runs of a model, by engine and model."""
+    found: dict[tuple[str, str], set[str]] = {}
     for file in sorted((data_folder("calibration") / "measurements").glob("*.csv")):
-        text = read_text(file, most=MOST_OF_RUNS)
-        # most tables have nothing of the model, and reading their columns takes long
-        if f",{model}," in text and f",{engine}," in text:
-            runs = [
-                r for r in csv.DictReader(io.StringIO(text)) if (r.get("engine"), r.get("model")) == (engine, model)
-            ]
-            found |= {run["accelerator"] for run in runs if "accelerator" in run}  # a table of acceptance has no parts
-    return frozenset(found)
+        rows = csv.reader(io.StringIO(read_text(file, most=MOST_OF_RUNS)))
+        columns = next(rows, [])
+        if not {"engine", "model", "accelerator"} <= set(columns):  # a table of acceptance has no parts
+            continue
+        engine, model, part = (columns.index(name) for name in ("engine", "model", "accelerator"))
+        for row in rows:
+            if len(row) > max(engine, model, part):
+                found.setdefault((row[engine], row[model]), set()).add(row[part])
+    return found
