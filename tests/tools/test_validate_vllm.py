@@ -34,7 +34,9 @@ def room(monkeypatch, free: float) -> None:
 def test_without_room_nothing_is_asked_and_the_lack_is_named(monkeypatch, tmp_path, capsys):
     ran = an_index(monkeypatch, says=f"Available versions: {VERSION}")
     room(monkeypatch, 1e9)
-    with pytest.raises(SystemExit, match=r"^nothing installed: .* has 1\.0 GB free, the installation takes \d+ GB") as ended:
+    with pytest.raises(
+        SystemExit, match=r"^nothing installed: .* has 1\.0 GB free, the installation takes \d+ GB"
+    ) as ended:
         validate_vllm.make_environment(tmp_path / "venv")
     assert "\n" not in str(ended.value)
     assert not ran
