@@ -26,9 +26,9 @@ _UNKNOWN_KERNEL = KernelParams(floor=4e-6, bandwidth=0.8, flop=0.6, rows_half=32
 #: kernels of an engine on a processor, which no table of single kernels covers: two rows of an output or more go
 #: through the registers together (ggml-org/llama.cpp, ggml/src/ggml-cpu/llamafile/sgemm.cpp: `mnpack<4, 6, 4>` with 32
 #: vector registers, `mnpack<4, 3, 4>` with 16), which costs a few rows more than there are; experts are dot products
-#: (`ggml-cpu.c`, `ggml_compute_forward_mul_mat_id`). Measured with prompts of 1 to 64 tokens, F16 weights, a dense model
-#: of 26 M: a core of an EPYC with AVX-512 took 0.85 ms · (rows + 2.9), and one row at 0.7 of the bandwidth of a copy;
-#: one with AVX2 4.1 ms · (rows + 0.9), and one row at 0.2. Between them, with the spread of
+#: (`ggml-cpu.c`, `ggml_compute_forward_mul_mat_id`). Measured with prompts of 1 to 64 tokens, F16 weights, a dense
+#: model of 26 M: a core of an EPYC with AVX-512 took 0.85 ms · (rows + 2.9), and one row at 0.7 of the bandwidth of a
+#: copy; one with AVX2 4.1 ms · (rows + 0.9), and one row at 0.2. Between them, with the spread of
 #: `glmplan.calibrate.step.processors`
 _CPU_PRODUCT = KernelParams(floor=2e-6, bandwidth=0.4, flop=0.4, rows_half=1.6, sharpness=2.0)
 _CPU_EXPERTS = KernelParams(floor=2e-6, bandwidth=0.4, flop=0.4, sharpness=2.0)
