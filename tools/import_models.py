@@ -44,7 +44,7 @@ def refresh(config: Path, name: str) -> str:
 
 
 def main(arguments: list[str]) -> int:
-    """Refresh the models of the catalogue that have a config in the folder, and those named."""
+    """Refresh the models of the catalogue that have a config in the folder, and those named; 2 where one is refused."""
     if not arguments or not Path(arguments[0]).is_dir():
         print(__doc__, *(f"{folder}: no such folder" for folder in arguments[:1]), sep="\n", file=sys.stderr)
         return 2
@@ -54,16 +54,26 @@ def main(arguments: list[str]) -> int:
         model = load_model_file(path)
         if model.hugging_face:
             known[model_key(model.hugging_face)] = model.name
-    for config in sorted(Path(arguments[0]).glob("*--*_config.json")):
-        if config.name.endswith("_hf_quant_config.json"):
-            continue
+    configs = [
+        one
+        for one in sorted(Path(arguments[0]).glob("*--*_config.json"))
+        if not one.name.endswith("_hf_quant_config.json")
+    ]
+    if not configs:
+        print(f"{arguments[0]}: no file named OWNER--NAME_config.json", file=sys.stderr)
+        return 2
+    code = 0
+    for config in configs:
         key = config.name.removesuffix("_config.json").partition("--")[2].lower()
         if key in known or key in wanted:
             try:
                 print(refresh(config, known.get(key, key)))
             except GlmplanError as error:
-                print(f"{key}: {error}")
-    return 0
+                print(f"{key}: {error}", file=sys.stderr)
+                code = 2
+        else:
+            print(f"{key}: not in the catalogue, left out; name it to add it")
+    return code
 
 
 if __name__ == "__main__":

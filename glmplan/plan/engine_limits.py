@@ -327,7 +327,8 @@ def _varying(wall: Wall) -> tuple[str, ...]:
 def _final(wall: Wall) -> bool:
     """Whether the engine never runs the model on the silicon, or never reads its files: nothing lifts the wall."""
     when = wall.when
-    of_model = bool(when.models or when.features or when.weights) and bool(when.compute_capability) or bool(when.files)
+    silicon = bool(when.compute_capability or when.accelerators)
+    of_model = bool(when.models or when.features or when.weights) and silicon or bool(when.files)
     lifted = bool(when.unless or when.options or wall.until or wall.fixed_by)
     return wall.severity == "error" and of_model and not lifted and not wall.instead.model_dump(exclude_none=True)
 

@@ -4,81 +4,97 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from functools import cache
 
 from glmplan.facts.files import MOST_OF_RUNS, read_text
 from glmplan.facts.folders import data_folder
+from glmplan.physics.blocks.features import model_shape
 from glmplan.plan.question import Asked
 from glmplan.plan.recipe_words import recipe_for
+from glmplan.prediction.deployment import bulk_format
+from glmplan.prediction.effects import load_effects
+from glmplan.prediction.hosted import keeps_experts_on_host
 
 __all__ = ["EVIDENCE", "evidence_words"]
 
 #: the four answers, from most to least
 EVIDENCE: tuple[str, ...] = ("measured", "measured on another part", "recipe only", "nobody ran it")
-#: class of what the fit knows (`glmplan.prediction.effects.KNOWLEDGE`) → place in `EVIDENCE`; others are not measured
-_MEASURED = {
-    "site": 0,
-    "configuration": 0,
-    "release": 0,
-    "group": 0,
-    "group_release": 0,
-    "adapters": 0,
-    "pair": 1,
-    "format": 1,
-    "model": 1,
-}
+#: what follows of a longer shape in a key of the fit (`glmplan.physics.blocks.features.model_shape`)
+_MORE_SHAPE = re.compile(r"e\d+k\d+ |sparse ")
+#: classes of what the fit knows (`glmplan.prediction.effects.KNOWN_AS`) of a model that was measured on the part
+_MEASURED = frozenset({"site", "configuration", "release", "group", "group_release", "adapters"})
 
 
-def evidence_words(asked: Asked, knowledge: str, *, by_host: bool, cards: int) -> str:
-    """Say what is known of a model on a part with an engine, whatever the layout.
+def evidence_words(asked: Asked, cards: int, knowledge: str = "") -> str:
+    """Say what is known of a model on a part with an engine, whatever the layout and whether it fits.
 
     Parameters
     ----------
     asked : Asked
         The question.
-    knowledge : str
-        Class of what the fit of the step time knows.
-    by_host : bool
-        Whether the speeds come from runs of hosts, whose fit has no classes.
     cards : int
         Cards of the plan, [-]
+    knowledge : str, optional
+        Class of what the fit of the step time knows; empty where no speed was computed.
 
     Returns
     -------
     str
-        One of `EVIDENCE`, and of a recipe where it stands.
+        One of `EVIDENCE`, with what differs from the question; of a recipe where it stands.
     """
-    part = asked.machine.accelerator.name
-    place = _of_host(asked) if by_host else _MEASURED.get(knowledge)
+    part = asked.machine.accelerator
+    # speeds that come from runs of hosts have no classes
+    by_host = part.runs_on_one_memory or keeps_experts_on_host(asked.engine)
+    place, differs = (None, "") if by_host else _of_fit(asked, knowledge)
+    if place != 0 and (published := _of_runs(asked)) is not None and published != place:
+        place, differs = published, "" if by_host or published else ", in runs that no fit takes"
     if place is not None:
-        return EVIDENCE[place]
+        return EVIDENCE[place] + differs
     recipe = recipe_for(asked, cards)
     if recipe is None:
         return EVIDENCE[3]
-    if recipe.accelerator != part:
+    if recipe.accelerator != part.name:
         return f"{EVIDENCE[3]}; a recipe for {recipe.accelerator} stands in {recipe.source}"
     run = "its publisher ran it" if recipe.verified else "not said to be run"
     return f"{EVIDENCE[2]} ({run}): {recipe.source}"
 
 
-def _of_host(asked: Asked) -> int | None:
+def _of_fit(asked: Asked, knowledge: str) -> tuple[int | None, str]:
+    """Place in `EVIDENCE` by the runs that the fit took, in any format, drafting or not, and what differs of them."""
+    if knowledge in _MEASURED:
+        return 0, ""
+    values, shape = load_effects(asked.engine).values, model_shape(asked.model)
+    begins = f"{asked.engine} {asked.machine.accelerator.name} {shape} "
+    ends = [key.removeprefix(begins) for key in values.get("group", {}) if key.startswith(begins)]
+    # a shape with experts or an indexer begins as the one without
+    formats = {end.split()[0] for end in ends if not _MORE_SHAPE.match(end)}
+    if bulk_format(asked.checkpoint) in formats:
+        return 0, ", with other settings" if knowledge else ""
+    if formats:
+        return 0, f", in other formats ({', '.join(sorted(formats))})"
+    return (1 if f"{asked.engine} {shape}" in values.get("engine_model", {}) else None), ""
+
+
+def _of_runs(asked: Asked) -> int | None:
     """Place in `EVIDENCE` by the published runs themselves, None where they have not the model."""
-    parts = _parts_measured(asked.engine, asked.model.name)
-    if not parts:
+    parts = _parts_measured().get((asked.engine, asked.model.name))
+    if parts is None:
         return None
     return 0 if asked.machine.accelerator.name in parts else 1
 
 
 @cache
-def _parts_measured(engine: str, model: str) -> frozenset[str]:
-    """Parts that have runs of a model with an engine."""
-    found = set()
+def _parts_measured() -> dict[tuple[str, str], set[str]]:
+    """Parts that have runs of a model, by engine and model."""
+    found: dict[tuple[str, str], set[str]] = {}
     for file in sorted((data_folder("calibration") / "measurements").glob("*.csv")):
-        text = read_text(file, most=MOST_OF_RUNS)
-        # most tables have nothing of the model, and reading their columns takes long
-        if f",{model}," in text and f",{engine}," in text:
-            runs = [
-                r for r in csv.DictReader(io.StringIO(text)) if (r.get("engine"), r.get("model")) == (engine, model)
-            ]
-            found |= {run["accelerator"] for run in runs if "accelerator" in run}  # a table of acceptance has no parts
-    return frozenset(found)
+        rows = csv.reader(io.StringIO(read_text(file, most=MOST_OF_RUNS)))
+        columns = next(rows, [])
+        if not {"engine", "model", "accelerator"} <= set(columns):  # a table of acceptance has no parts
+            continue
+        engine, model, part = (columns.index(name) for name in ("engine", "model", "accelerator"))
+        for row in rows:
+            if len(row) > max(engine, model, part):
+                found.setdefault((row[engine], row[model]), set()).add(row[part])
+    return found

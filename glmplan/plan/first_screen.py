@@ -206,6 +206,9 @@ class _Screen:
             yield from self._row("power", f"{text}; what it costs: glmplan compare", 1)
         if answer.basis and self.room["basis"]:
             yield from self._row("rests on", f"{answer.evidence}; {answer.basis}", self.room["basis"])
+        elif answer.evidence:
+            said = f"this model on this part with {answer.asked.engine}, in any layout: {answer.evidence}"
+            yield from self._row("evidence", said, 2)
         if answer.narrowing is not None:
             yield from self._narrowing(answer.narrowing)
 

@@ -6,7 +6,7 @@ import json
 
 from glmplan.facts.engines.kernels import sparse_capabilities, sparse_words
 from glmplan.facts.engines.walls import load_engine
-from glmplan.physics.blocks.features import is_indexed, mixers_of
+from glmplan.physics.blocks.features import is_indexed, mixers_of, model_features
 from glmplan.plan.adapters import adapter_words
 from glmplan.plan.capacity import Holding
 from glmplan.plan.disaggregation import kinds_of_servers
@@ -75,7 +75,8 @@ def _sparse_words(asked: Asked, sparse: bool) -> tuple[str, ...]:
     """What sparse attention has to be asked for with on silicon for which the release brings kernels of its own."""
     part = asked.machine.accelerator
     runs = sparse and is_indexed(asked.model) and part.compute_capability not in sparse_capabilities()
-    return sparse_words(asked.engine, part.compute_capability or "") if runs else ()
+    rotary = "nope-dsa" not in model_features(asked.model)
+    return sparse_words(asked.engine, part.compute_capability or "", rotary=rotary) if runs else ()
 
 
 def _cache_words(asked: Asked, kv: str) -> tuple[str, ...]:

@@ -118,7 +118,8 @@ def answer_of(asked: Asked, traffic: Traffic | None = None, *, changes: bool = T
         "left_out": solution.left_out,
     }
     if verdict == "does_not_fit" or "memory_bandwidth" in missing or first.alone == 0.0:
-        answer = FitAnswer(**common, warnings=_warnings(solution, ()))  # type: ignore[arg-type]
+        told_of = evidence_words(asked, best.terms.accelerators)
+        answer = FitAnswer(**common, evidence=told_of, warnings=_warnings(solution, ()))  # type: ignore[arg-type]
         return _told(answer, changes_of(solution) if changes else ())
     grid = grid_of(asked, best)
     found = predictions_of(asked, best, tuple(sorted({*grid, *asked.users})))
@@ -146,9 +147,7 @@ def answer_of(asked: Asked, traffic: Traffic | None = None, *, changes: bool = T
         command_notes=notes,
         basis=apart_basis(asked, known.basis),
         knowledge=known_apart(asked, known.knowledge),
-        evidence=evidence_words(
-            asked, known.knowledge, by_host=not runs_on_accelerators(deployment), cards=best.terms.accelerators
-        ),
+        evidence=evidence_words(asked, best.terms.accelerators, known.knowledge),
         fits=(_fit_file(deployment), "calibration/fits/memory.toml"),
         traffic=traffic_words(traffic) if traffic is not None else "",
         runs=_runs(solution, traffic) if traffic is not None and _ran(traffic, rows) else (),
@@ -233,6 +232,7 @@ def _unknown(asked: Asked, missing: tuple[str, ...]) -> FitAnswer:
         headline=f"unknown: {words} of {part.full_name} {'is' if len(missing) == 1 else 'are'} not published",
         reasons=tuple(reasons),
         unknown=missing,
+        evidence=evidence_words(asked, asked.machine.count),
     )
 
 

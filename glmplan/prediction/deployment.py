@@ -18,7 +18,7 @@ from glmplan.facts.remembered import remembered
 from glmplan.facts.schema.accelerator import Accelerator
 from glmplan.facts.schema.model import Checkpoint, ModelSpec
 from glmplan.physics.blocks.cache import cache_layout
-from glmplan.physics.blocks.features import is_indexed, mixers_of, routed_blocks
+from glmplan.physics.blocks.features import is_indexed, mixers_of, model_shape
 from glmplan.physics.kernels.fits import kernel_release
 from glmplan.physics.network.groups import LayoutLinks, links_of_layout
 from glmplan.physics.points import Layout
@@ -29,7 +29,16 @@ from glmplan.prediction.settings import Settings
 if TYPE_CHECKING:
     from glmplan.physics.offload.hosted_steps import Offload
 
-__all__ = ["Deployment", "cache_choice", "default_kv", "deploy", "heads_of", "keeps_indexer", "runs_sparse"]
+__all__ = [
+    "Deployment",
+    "bulk_format",
+    "cache_choice",
+    "default_kv",
+    "deploy",
+    "heads_of",
+    "keeps_indexer",
+    "runs_sparse",
+]
 
 #: vLLM stores a sparse-attention latent in FP8 as 512 values, four FP32 scales and 64 rotary values in BF16 [B]
 #: (vllm `fp8_ds_mla`, vllm/v1/attention/backends/mla; checked against two servers in models.md section 3)
@@ -172,10 +181,7 @@ class Deployment:
     @cached_property
     def shape(self) -> str:
         """Name of the model's shape: models that differ in their weights only are the same to an engine."""
-        model = self.model
-        experts = next((f" e{one.experts}k{one.topk}" for one in routed_blocks(model)), "")
-        sparse = " sparse" if is_indexed(model) else ""
-        return f"{model.family} {model.hidden}x{len(model.layer_names)}{experts}{sparse}"
+        return model_shape(self.model)
 
     @cached_property
     def mixers(self) -> str:
@@ -185,10 +191,7 @@ class Deployment:
     @property
     def weights(self) -> str:
         """Format of the bulk of the weights: of the routed experts, or of the dense layers."""
-        if self.checkpoint.file_bits_per_weight is not None:
-            return "gguf"
-        found = self.checkpoint.formats.get("routed_experts") or self.checkpoint.default
-        return _ONE_KERNEL.get(found, found)
+        return bulk_format(self.checkpoint)
 
     @cached_property
     def structure(self) -> StepWork:
@@ -507,3 +510,28 @@ def heads_of(model: ModelSpec) -> int:
         Greatest common divisor of the heads of its layers; 1 without attention, [-]
     """
     return gcd(*(one.heads for one in mixers_of(model))) or 1
+
+
+def bulk_format(checkpoint: Checkpoint) -> str:
+    """Return the format of the bulk of the weights: of the routed experts, or of the dense layers.
+
+    Parameters
+    ----------
+    checkpoint : Checkpoint
+        How the weights are stored.
+
+    Returns
+    -------
+    str
+        Formats that are multiplied alike have one name; files of mixed formats are ``gguf``.
+
+    Examples
+    --------
+    >>> from glmplan.facts.catalogue.models import load_model
+    >>> [bulk_format(load_model("glm-5.1").checkpoint(name)) for name in ("fp8", "nvfp4")]
+    ['fp8-block', 'nvfp4']
+    """
+    if checkpoint.file_bits_per_weight is not None:
+        return "gguf"
+    found = checkpoint.formats.get("routed_experts") or checkpoint.default
+    return _ONE_KERNEL.get(found, found)

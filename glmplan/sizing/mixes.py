@@ -364,9 +364,9 @@ def _with_steps(
         places = np.searchsorted(used, one.indices)
         ranks[places] = np.repeat(busy, np.diff(one.indptr))
         steps[name] = (one.data, first + places, one.indptr)
-    columns = [np.concatenate([getattr(table.points, name), nodes[name][used]]) for name in nodes]
+    columns = {name: np.concatenate([getattr(table.points, name), nodes[name][used]]) for name in nodes}
     ranks = np.concatenate([np.broadcast_to(table.points.busy_ranks, first), ranks])
-    points = StepPoints(*columns, busy_ranks=ranks)
+    points = StepPoints(**columns, busy_ranks=ranks)
     return StepTable(points, table.minus), {name: sparse.csr_array(one, shape=shape) for name, one in steps.items()}
 
 

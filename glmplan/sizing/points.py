@@ -123,7 +123,7 @@ def _timed(model: StepModel, points: StepPoints, lengths: np.ndarray) -> StepTim
     count, zero, one = len(points.decode_requests), np.zeros(len(lengths)), np.ones(len(lengths))
     names = ("decode_requests", "decode_context", "prefill_tokens", "prefill_context")
     ranks = np.concatenate([np.broadcast_to(points.busy_ranks, count), np.full(len(lengths), np.inf)])
-    both = StepPoints(*(np.concatenate([getattr(points, name), zero]) for name in names), busy_ranks=ranks)
+    both = StepPoints(**{name: np.concatenate([getattr(points, name), zero]) for name in names}, busy_ranks=ranks)
     none = np.zeros(count)
     front = FrontPoints(np.concatenate([none, one]), np.concatenate([none, lengths]), float(lengths[0]))
     return model.times(both, front)

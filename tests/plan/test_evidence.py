@@ -32,6 +32,52 @@ def test_one_of_four_answers_stands_on_the_first_screen_and_in_every_form(model,
     assert json.loads(fit_json(answer))["evidence"] == answer.evidence
 
 
+@pytest.mark.parametrize(
+    ("model", "on", "engine", "verdict", "said"),
+    [
+        ("glm-5.1-nvfp4", "4xrtx-pro-6000-ws", "vllm", "does_not_fit", "measured"),
+        ("glm-5.3-flash-fp8", "1xl40s", "vllm", "does_not_fit", "nobody ran it"),
+        ("glm-5.1-nvfp4", "1xm3-ultra", "mlx", "does_not_fit", "measured"),
+        ("llama-3.1-8b", "1xmi308x", "vllm", "unknown", "measured on another part"),
+        ("llama-3.1-8b", "1xgh200-96gb", "sglang", "fits", "measured on another part"),
+    ],
+)
+def test_answers_without_speeds_say_it_too(model, on, engine, verdict, said):
+    answer = fit_answer(Words(model, on, engine=engine))
+    assert (answer.verdict, answer.basis, answer.users) == (verdict, "", ())
+    assert answer.evidence == said
+    line = f"this model on this part with {engine}, in any layout: {said}"
+    assert line in " ".join(first_screen(answer, 100).split())
+    assert f"this model on this part with {engine}: {said}" in " ".join(fit_text(answer, 100).split())
+    assert json.loads(fit_json(answer))["evidence"] == said
+
+
+@pytest.mark.parametrize(
+    ("model", "on", "engine", "said"),
+    [
+        # TensorRT-LLM's own table of throughput has them, and no fit takes it
+        ("qwen3-30b-a3b", "1xb200-sxm", "trtllm", "measured, in runs that no fit takes"),
+        ("qwen3-30b-a3b", "1xh100-sxm", "trtllm", "measured on another part"),
+    ],
+)
+def test_a_published_run_that_no_fit_takes_was_run_by_somebody(model, on, engine, said):
+    assert fit_answer(Words(model, on, engine=engine)).evidence == said
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        # Qwen3-30B-A3B was run in BF16 on an H100, in no other format
+        (Words("qwen3-30b-a3b-bf16", "1xh100-sxm"), "measured"),
+        (Words("qwen3-30b-a3b-fp8", "1xh100-sxm"), "measured, in other formats (bf16)"),
+        # without drafting it was run there
+        (Words("qwen3-30b-a3b-bf16", "1xh100-sxm", eager=True), "measured, with other settings"),
+    ],
+)
+def test_a_model_measured_on_the_part_in_another_format_is_not_said_to_be_measured_elsewhere(words, said):
+    assert fit_answer(words).evidence == said
+
+
 @pytest.mark.parametrize("engine", ["vllm", "sglang", "trtllm", "ktransformers"])
 def test_a_purchase_is_planned_with_the_newest_release_that_evidence_covers(engine):
     asked = read_words(Words("glm-5.1-fp8", "8xh200-sxm", engine=engine))

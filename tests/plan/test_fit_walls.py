@@ -135,3 +135,41 @@ def test_what_was_measured_behind_a_wall_of_unknown_price_is_not_measured_withou
     wait = [one.ttft for one in eight]
     assert wait[0].value > 1.5 * wait[1].value
     assert wait[1].high / wait[1].low > 1.2 * wait[0].high / wait[0].low
+
+
+@pytest.mark.parametrize(
+    ("engine", "on"),
+    [
+        ("trtllm", "1xtpu-v7"),
+        ("trtllm", "1xgaudi-3"),
+        ("trtllm", "1xarc-pro-b70"),
+        ("trtllm", "1xascend-910c"),
+        ("trtllm", "1xm3-ultra"),
+        ("trtllm", "1xm5"),
+        ("llama.cpp", "1xtpu-v7"),
+        ("llama.cpp", "1xgaudi-3"),
+        ("mlx", "1xmi355x"),
+        ("mlx", "1xtpu-v7"),
+    ],
+)
+def test_an_engine_without_a_backend_for_the_part_does_not_run_on_it(engine, on):
+    answer = fit_answer(Words("llama-3.1-8b", on, engine=engine), changes=False)
+    assert answer.verdict == "does_not_fit"
+    assert answer.headline.startswith(f"does not run with {engine}: ")
+    assert answer.command == ()
+
+
+@pytest.mark.parametrize(
+    ("engine", "on"),
+    [("trtllm", "1xh100-sxm"), ("llama.cpp", "1xmi355x"), ("mlx", "1xm3-ultra"), ("mlx", "1xh100-sxm")],
+)
+def test_an_engine_with_a_backend_for_the_part_is_not_stopped(engine, on):
+    assert fit_answer(Words("llama-3.1-8b", on, engine=engine), changes=False).holding.terms.blocked is None
+
+
+def test_sparse_kernels_that_the_command_asks_for_are_those_of_latents_without_rotary_values():
+    with_rotary = fit_answer(Words("glm-5.1-nvfp4", "8xrtx-pro-6000-ws", engine="sglang"), changes=False)
+    without = fit_answer(Words("glm-5.3-flash-nvfp4", "4xrtx-pro-6000-ws", engine="sglang"), changes=False)
+    assert "--dsa-decode-backend flashinfer_sparse_mla" in with_rotary.command
+    assert "--dsa-decode-backend tilelang" in without.command
+    assert not any("flashinfer_sparse_mla" in words for words in without.command)

@@ -51,3 +51,17 @@ def test_a_model_of_which_nothing_changed_keeps_its_file(tmp_path):
     done = run("tools/import_models.py", str(tmp_path))
     assert (done.returncode, done.stdout.strip()) == (0, "glm-5.1: unchanged")
     assert file.read_bytes() == before
+
+
+def test_a_folder_without_configs_and_a_config_that_is_refused_are_errors(tmp_path):
+    done = run("tools/import_models.py", str(tmp_path))
+    assert done.returncode == 2 and "no file named OWNER--NAME_config.json" in done.stderr
+    (tmp_path / "zai-org--GLM-5.3_config.json").write_text("{")
+    done = run("tools/import_models.py", str(tmp_path))
+    assert done.returncode == 2 and "glm-5.3: " in done.stderr and "Traceback" not in done.stderr
+
+
+def test_a_config_of_no_model_of_the_catalogue_is_named(tmp_path):
+    (tmp_path / "nobody--Nothing-1B_config.json").write_text("{}")
+    done = run("tools/import_models.py", str(tmp_path))
+    assert (done.returncode, done.stdout) == (0, "nothing-1b: not in the catalogue, left out; name it to add it\n")

@@ -412,7 +412,7 @@ def sparse_since(engine: str, capability: str) -> str | None:
     return None if found is None else str(found["since"])
 
 
-def sparse_words(engine: str, capability: str) -> tuple[str, ...]:
+def sparse_words(engine: str, capability: str, *, rotary: bool = True) -> tuple[str, ...]:
     """Options with which such a release is asked for sparse attention.
 
     Parameters
@@ -421,6 +421,8 @@ def sparse_words(engine: str, capability: str) -> tuple[str, ...]:
         The engine.
     capability : str
         Compute capability.
+    rotary : bool, optional
+        Whether the latents have rotary values; those without may have other kernels.
 
     Returns
     -------
@@ -433,12 +435,14 @@ def sparse_words(engine: str, capability: str) -> tuple[str, ...]:
     ('--kv-cache-dtype fp8_ds_mla',)
     """
     found = _sparse_release(engine, capability)
-    return () if found is None else tuple(str(one) for one in found["told"])
+    if found is None:
+        return ()
+    return tuple(str(one) for one in found["told" if rotary else "told_without_rotary"])
 
 
 def _sparse_release(engine: str, capability: str) -> dict[str, Any] | None:
     file = data_folder("hardware_db") / "kernels.toml"
-    fields = {"engine", "compute_capability", "since", "told", "note"}
+    fields = {"engine", "compute_capability", "since", "told", "told_without_rotary", "note"}
     for entry in read_entries(file, "sparse_latent_release", fields):
         if entry["engine"] == engine and capability in entry["compute_capability"]:
             return entry

@@ -7,7 +7,7 @@ from glmplan.facts.schema.model import ExpertsFfn, ModelSpec
 from glmplan.physics.blocks.kinds import feed_forwards_of, mixer_of, routed_of
 from glmplan.physics.blocks.mixer import Mixer
 
-__all__ = ["is_indexed", "mixers_of", "model_features", "routed_blocks"]
+__all__ = ["is_indexed", "mixers_of", "model_features", "model_shape", "routed_blocks"]
 
 
 @remembered()
@@ -92,3 +92,28 @@ def model_features(model: ModelSpec) -> frozenset[str]:
         kind = model.layers[name]
         found |= mixer_of(kind).features.union(*(one.features for one in feed_forwards_of(kind)))
     return frozenset(found)
+
+
+@remembered()
+def model_shape(model: ModelSpec) -> str:
+    """Return the name of a model's shape: models that differ in their weights only are the same to an engine.
+
+    Parameters
+    ----------
+    model : ModelSpec
+        The model.
+
+    Returns
+    -------
+    str
+        Family, hidden size, layers, experts and whether an indexer decides what is read.
+
+    Examples
+    --------
+    >>> from glmplan.facts.catalogue.models import load_model
+    >>> model_shape(load_model("glm-5.1")), model_shape(load_model("llama-3.1-8b"))
+    ('glm 6144x78 e256k8 sparse', 'llama 4096x32')
+    """
+    experts = next((f" e{one.experts}k{one.topk}" for one in routed_blocks(model)), "")
+    sparse = " sparse" if is_indexed(model) else ""
+    return f"{model.family} {model.hidden}x{len(model.layer_names)}{experts}{sparse}"

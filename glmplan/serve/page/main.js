@@ -222,7 +222,7 @@ function start() {
 
 function basis() {
   at("basis").replaceChildren(
-    el("p", { text: `${[answer.evidence, answer.basis].filter(Boolean).join(": ") || "No speed is predicted, so nothing is compared with measurements"}.` }),
+    el("p", { text: answer.basis ? `${answer.evidence}: ${answer.basis}.` : `This model on this part with ${answer.question.engine}: ${answer.evidence}.` }),
     answer.unknown.length ? el("p", { text: `Not known: ${answer.unknown.join("; ")}.` }) : "",
     answer.assumed.length ? el("details", { open: true }, el("summary", { text: "Assumed" }), el("ul", {}, answer.assumed.map((text) => el("li", { text })))) : "",
     answer.left_out.length ? el("details", {}, el("summary", { text: "Layouts that were left out" }), el("ul", {}, answer.left_out.map((text) => el("li", { text })))) : "",
