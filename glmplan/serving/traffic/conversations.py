@@ -120,10 +120,13 @@ def conversation_form(path: str | Path) -> str:
 def _of_no_form(file: Path, line: int, first: dict[str, Any]) -> SpecError:
     """Say what an entry has, and what it should have: that of the form whose name is nearest, else of all."""
     near = next((key for own in first for key in get_close_matches(str(own), _FORMS, 1)), None)
-    forms = [_FORMS[near]] if near else [*_FORMS.values(), ("Mooncake", '{"timestamp": ..., "input_length": ..., "output_length": ..., "hash_ids": [...]}')]
+    mooncake = ("Mooncake", "{" + ", ".join(f'"{name}": ...' for name in _MOONCAKE) + "}")
+    forms = [_FORMS[near]] if near else [*_FORMS.values(), mooncake]
     expected = "; ".join(f"{name} has {holds}" for name, holds in forms)
     has = ", ".join(sorted(map(str, first)))[:80]
-    return SpecError(f"is an entry of no known form of trace (it has {has}): {expected}", file=file, field=f"line {line}")
+    return SpecError(
+        f"is an entry of no known form of trace (it has {has}): {expected}", file=file, field=f"line {line}"
+    )
 
 
 def read_conversations(path: str | Path, answer: int = 512) -> list[Conversation]:
