@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from glmplan.cli import options as o
+from glmplan.cli.forms import Form
 from glmplan.cli.screen import say
 
 __all__ = ["command"]
@@ -17,6 +18,7 @@ def command(
     runs: Annotated[Path, typer.Option(help="Table of runs, CSV in the column form of calibration/measurements.")],
     out: Annotated[Path | None, typer.Option(help="File to write; printed if left out.")] = None,
     calibration: o.Calibration = None,
+    form: o.Format = Form.csv,
 ) -> None:
     """Predict every row of a table of runs.
 
@@ -24,15 +26,15 @@ def command(
     interval, then what it rests on, what is outside of the measured, and why a row could not be answered.
     """
     from glmplan.cli.progress import bar
-    from glmplan.cli.tables import read_table
+    from glmplan.cli.tables import frame_text, read_table
     from glmplan.facts.files import write_atomically
     from glmplan.prediction.own_site import site_calibration
-    from glmplan.prediction.table import predict_runs, rows_as_csv
+    from glmplan.prediction.table import predict_runs, rows_as_frame
 
     table = read_table(runs)
     with site_calibration(calibration), bar("predicting") as progress:
         rows = predict_runs(table, progress=progress)
-    text = rows_as_csv(rows)
+    text = frame_text(rows_as_frame(rows), form)
     if out is None:
         say(text, end="")
         return

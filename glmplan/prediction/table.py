@@ -28,7 +28,15 @@ from glmplan.readers.runs.table import runs_of_frame
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["COLUMNS", "RowPrediction", "marked_reasons", "predict_runs", "predict_table", "rows_as_csv"]
+__all__ = [
+    "COLUMNS",
+    "RowPrediction",
+    "marked_reasons",
+    "predict_runs",
+    "predict_table",
+    "rows_as_csv",
+    "rows_as_frame",
+]
 
 #: all columns, in order; each figure also with `_low` and `_high` (90 % interval)
 COLUMNS: tuple[str, ...] = (
@@ -223,7 +231,7 @@ def predict_table(runs: pd.DataFrame) -> pd.DataFrame:
     table = runs_of_frame(runs)
     for warning in table.warnings:
         warnings.warn(warning, stacklevel=2)
-    return frame_of((_record(row) for row in predict_runs(known_names(run) for run in table)), COLUMNS)
+    return rows_as_frame(predict_runs(known_names(run) for run in table))
 
 
 def _record(row: RowPrediction) -> dict[str, object]:
@@ -274,6 +282,28 @@ def _backend(question: Question) -> tuple[str, ...]:
     return (words,) if words else ()
 
 
+def rows_as_frame(rows: Iterable[RowPrediction]) -> pd.DataFrame:
+    """Predictions as a frame.
+
+    Parameters
+    ----------
+    rows : iterable of RowPrediction
+        The predictions.
+
+    Returns
+    -------
+    pandas.DataFrame
+        One row for each, with `COLUMNS`; cells without an answer are empty.
+
+    Examples
+    --------
+    >>> row = RowPrediction("a", {"tpot_mean_ms": Figure(10.0, 8.0, 12.0)}, "measured", "", "")
+    >>> float(rows_as_frame([row]).loc[0, "tpot_mean_ms_high"])
+    12.0
+    """
+    return frame_of((_record(row) for row in rows), COLUMNS)
+
+
 def rows_as_csv(rows: Iterable[RowPrediction]) -> str:
     """Write predictions as CSV.
 
@@ -293,5 +323,4 @@ def rows_as_csv(rows: Iterable[RowPrediction]) -> str:
     >>> text.splitlines()[1].startswith("a,,,,10,8,12")
     True
     """
-    table = frame_of((_record(row) for row in rows), COLUMNS)
-    return table.to_csv(index=False, float_format="%.6g", lineterminator="\n")
+    return rows_as_frame(rows).to_csv(index=False, float_format="%.6g", lineterminator="\n")

@@ -95,3 +95,28 @@ def test_a_broken_record_is_named_with_file_and_line(capsys, tmp_path):
 def test_a_wrong_fact_is_refused_with_the_nearest(capsys, words):
     code, _, said = run(capsys, CLIENTS / "vllm_bench_serve__vllm-cpu.json", *words)
     assert code == 2 and "nearest" in said or "choices" in said or "not a known" in said
+
+
+def test_predictions_come_as_csv_json_and_markdown(capsys, tmp_path):
+    table = tmp_path / "runs.csv"
+    table.write_text(
+        "id,model,weights,accelerator,tp,engine,concurrency,input_tokens,output_tokens\n"
+        "a,llama-3.1-8b,bf16,h100-sxm,1,vllm,8,1024,256\nb,nobody,bf16,h100-sxm,1,vllm,8,1024,256\n"
+    )
+
+    def predicted(form):
+        with pytest.raises(SystemExit) as ended:
+            main(["predict", "--runs", str(table), "--format", form])
+        assert ended.value.code == 0
+        return capsys.readouterr().out
+
+    lines = list(csv.DictReader(io.StringIO(predicted("csv"))))
+    records = json.loads(predicted("json"))
+    marked = [[cell.strip() for cell in line.split("|")[1:-1]] for line in predicted("md").splitlines()]
+    assert list(records[0]) == list(lines[0]) == marked[0]
+    for name in ("tpot_mean_ms", "tpot_mean_ms_high"):
+        value = float(lines[0][name])
+        assert value == pytest.approx(records[0][name], rel=1e-5) == float(marked[2][marked[0].index(name)])
+    # what cannot be answered is an empty cell and a reason in every form
+    assert lines[1]["tpot_mean_ms"] == "" and records[1]["tpot_mean_ms"] is None and marked[3][4] == ""
+    assert "nobody" in lines[1]["error"] and lines[1]["error"] == records[1]["error"]

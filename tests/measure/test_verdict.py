@@ -243,23 +243,32 @@ def test_a_step_without_figures_cannot_calibrate():
         fit_site(cases_of((1,)), [{}])
 
 
-def test_a_ladder_on_a_processor_is_calibrated_from_the_rates_of_the_probe(tmp_path):
-    """Steps of a llama.cpp server on two cores, as one run of `make validate-demo` measured them."""
+#: steps of llama.cpp servers on two cores, as runs of `make validate-demo` measured them: what a copy moves [GB/s] and
+#: a product computes [GFLOP/s], and users -> TTFT [ms], TPOT [ms], tokens/s
+_WITH_AVX512 = (41.2, 74.7, {
+    1: (18.87, 1.943, 449.8), 2: (21.95, 5.314, 357.5), 4: (26.23, 8.454, 457.5), 8: (36.02, 14.39, 541.8),
+})  # fmt: skip
+_WITH_AVX2 = (25.2, 55.0, {
+    1: (81.11, 10.46, 85.33), 2: (85.68, 15.74, 118.5), 4: (109.9, 28.63, 134.5), 8: (153.9, 54.28, 140.5),
+})  # fmt: skip
+
+
+@pytest.mark.parametrize("machine", [_WITH_AVX512, _WITH_AVX2], ids=["avx512", "avx2"])
+def test_a_ladder_on_a_processor_is_calibrated_from_the_rates_of_the_probe(tmp_path, machine):
+    """One row of a product is a kernel of its own: what it tells of more rows differs."""
     from random_gguf import write
     from validate_demo import SHAPES
 
     from glmplan.measure.own_site import fit_site, predicted_steps
     from glmplan.measure.predicted_steps import ladder_cases
 
+    copied, computed, measured = machine
     write(tmp_path / "dense.gguf", SHAPES["dense"])
     part = tmp_path / "socket.toml"
     part.write_text(
         'full_name = "two cores"\nvendor = "AMD"\nkind = "cpu-socket"\nmemory = "24 GB"\n'
-        'memory_bandwidth = "41.2 GB/s"\nsource = "measured"\n[peak]\nbf16 = "74.7 GFLOP/s"\n'
+        f'memory_bandwidth = "{copied} GB/s"\nsource = "measured"\n[peak]\nbf16 = "{computed} GFLOP/s"\n'
     )
-    measured = {
-        1: (18.87, 1.943, 449.8), 2: (21.95, 5.314, 357.5), 4: (26.23, 8.454, 457.5), 8: (36.02, 14.39, 541.8),
-    }  # fmt: skip
     names = ("ttft_mean_ms", "tpot_mean_ms", "output_tokens_per_s")
     rows = {level: dict(zip(names, values, strict=True)) for level, values in measured.items()}
     facts = {"model": str(tmp_path / "dense.gguf"), "accelerator": str(part), "engine": "llama.cpp"}
@@ -268,5 +277,5 @@ def test_a_ladder_on_a_processor_is_calibrated_from_the_rates_of_the_probe(tmp_p
     site = fit_site([cases[0], cases[2]], [rows[1], rows[4]])
     for step in predicted_steps([cases[1], cases[3]], site=site)[0]:
         for name in names:
-            assert step.middle[name] == pytest.approx(rows[int(step.level)][name], rel=0.12)
+            assert step.middle[name] == pytest.approx(rows[int(step.level)][name], rel=0.2)
             assert step.low[name] < rows[int(step.level)][name] < step.high[name] < 1.4 * step.middle[name]

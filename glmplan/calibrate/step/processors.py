@@ -14,10 +14,10 @@ from glmplan.prediction.effects import COLUMNS, LEVELS, load_effects
 __all__ = ["MISSED", "Prior", "processor_prior"]
 
 #: what the smooth form of a product misses on a processor, standard deviation of the logarithm. Prompts of 2 to 8
-#: tokens scatter by 5 to 16 % around it, because the tiles that a library picks change with the rows. The steps between
-#: two tokens of a ladder differ in their rows and scatter less: calibrated on 1 and 4 of 1 to 8 users, three models on
-#: two cores were off by 6 % in TPOT and 4 % in TTFT (root mean square). Other processors may be somewhat worse [-]
-MISSED: dict[str, float] = {"decode": 0.08, "ttft": 0.05, "prefill": 0.05}
+#: tokens scatter by 5 to 16 % around it, because the tiles that a library picks change with the rows. Calibrated on 1
+#: and 4 of 1 to 8 users, three models on two cores with AVX-512 were off by 6 % in TPOT and 4 % in TTFT, on two with
+#: AVX2 by 10 and 6 % (root mean square). Other processors may be somewhat worse [-]
+MISSED: dict[str, float] = {"decode": 0.10, "ttft": 0.06, "prefill": 0.05}
 
 #: an engine in one process with its kernels: no launches, no front end in Python; orders of magnitude for llama.cpp's
 #: server on one core (a step of a 1 MB model takes 0.1 ms, a request is taken in within 2 ms; what a decoding request
@@ -28,7 +28,7 @@ _ONE_PROCESS = {
 }  # fmt: skip
 #: standard deviations of the logarithm: of these times, of kernels against the rates that the probe measured, and of
 #: whole steps, because a server may use other threads than the probe [-]
-_OF_SECONDS, _OF_KERNELS, _OF_STEPS, _OF_TTFT = 1.0, 0.4, 0.5, 0.1
+_OF_SECONDS, _OF_KERNELS, _OF_PRODUCTS, _OF_STEPS, _OF_TTFT = 1.0, 0.4, 0.6, 0.5, 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +71,8 @@ def processor_prior(deployment: Deployment) -> Prior | None:
                 mean[place] = np.log(_ONE_PROCESS[name])
         else:
             mean[place] = 0.0
+        if name in ("gemm_fixed_slowdown", "gemm_bytes_slowdown"):
+            deviation[place] = _OF_PRODUCTS
     mean[len(PARAMETERS) :] = 0.0
     deviation[len(PARAMETERS) :] = _OF_STEPS, _OF_TTFT
     return Prior(mean, deviation)

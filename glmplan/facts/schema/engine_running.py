@@ -119,6 +119,7 @@ class Running(Frozen):
     `reads`: the form of the weight files it starts from. `whole_layers`: it deals whole layers to its devices and
     splits matrices only when told to. `divided_experts`: the experts may be dealt over a divisor of the ranks, else
     over all of them. `one_process`: HTTP server, tokenizer and scheduler are threads of one compiled process.
+    `cells`: requests attend to the cells of all, of which there are multiples of this [token]; 0 where to their own.
     `host_tables`: the option with which tables of n-grams lie in host memory; None keeps them on the devices.
     `host_cache`: the option with which copies of cached blocks lie in host memory; None where it has none;
     `host_cache_latent`: whether also those of latent attention. `apart`: how prompts are computed on servers of their
@@ -129,6 +130,7 @@ class Running(Frozen):
     whole_layers: bool = False
     divided_experts: bool = False
     one_process: bool = False
+    cells: int = 0
     host_tables: str | None = None
     host_cache: str | None = None
     host_cache_latent: bool = False

@@ -8,6 +8,7 @@ from typing import ClassVar, TypeVar
 
 from glmplan.errors import UnknownFact
 from glmplan.facts.engines.kernels import AttentionRule, KernelRule, collective_engine, kernel_rule
+from glmplan.facts.engines.walls import engine_names, load_engine
 from glmplan.facts.formats import WEIGHT_FORMATS, WeightFormat
 from glmplan.facts.schema.model import Checkpoint, ExpertsFfn, LayerKind, ModelSpec
 from glmplan.physics.blocks.kinds import mixer_of, routed_of, streams_of
@@ -22,12 +23,15 @@ __all__ = ["Layers", "Part", "Product", "StepWork"]
 
 #: kernels nobody measured alone: a launch, four fifths of the bandwidth, six tenths of the FLOP rate [roofline habit]
 _UNKNOWN_KERNEL = KernelParams(floor=4e-6, bandwidth=0.8, flop=0.6, rows_half=32.0)
-#: kernels of an engine on a processor, which no table of single kernels covers: a few rows of an output go through the
-#: registers together (ggml-org/llama.cpp, ggml/src/ggml-cpu/llamafile/sgemm.cpp, `mnpack<4, 6, 4>`), so that few rows
-#: waste some of each tile. Measured with prompts of 1 to 64 tokens on a core of an EPYC with AVX-512, F16 weights: one
-#: row reads 26 GB/s of the 37 GB/s that a copy reaches, more take 0.85 ms · (rows + 2.9) in a dense model of 26 M
-#: weights (2.4 with experts, 4.4 with latent attention) within the scatter of `glmplan.calibrate.step.processors`
-_CPU_PRODUCT = KernelParams(floor=2e-6, bandwidth=0.75, flop=0.5, rows_half=3.0, sharpness=2.0)
+#: kernels of an engine on a processor, which no table of single kernels covers: two rows of an output or more go
+#: through the registers together (ggml-org/llama.cpp, ggml/src/ggml-cpu/llamafile/sgemm.cpp: `mnpack<4, 6, 4>` with 32
+#: vector registers, `mnpack<4, 3, 4>` with 16), which costs a few rows more than there are; experts are dot products
+#: (`ggml-cpu.c`, `ggml_compute_forward_mul_mat_id`). Measured with prompts of 1 to 64 tokens, F16 weights, a dense
+#: model of 26 M: a core of an EPYC with AVX-512 took 0.85 ms · (rows + 2.9), and one row at 0.7 of the bandwidth of a
+#: copy; one with AVX2 4.1 ms · (rows + 0.9), and one row at 0.2. Between them, with the spread of
+#: `glmplan.calibrate.step.processors`
+_CPU_PRODUCT = KernelParams(floor=2e-6, bandwidth=0.4, flop=0.4, rows_half=1.6, sharpness=2.0)
+_CPU_EXPERTS = KernelParams(floor=2e-6, bandwidth=0.4, flop=0.4, sharpness=2.0)
 _CPU_ATTENTION = KernelParams(floor=5e-6, bandwidth=0.5, flop=0.2, sharpness=1.0)
 _UNKNOWN_COLLECTIVE = CollectiveParams(latency=10e-6, hop=1e-6, one_shot=0.4, two_shot=0.6)
 
@@ -319,6 +323,15 @@ class StepWork:
         return self
 
     @cached_property
+    def cells(self) -> int:
+        """Cells in whose multiples every request attends to those of all [token]; 0 where only its own cost time.
+
+        Kernels of accelerators were measured without; what it costs there is in the fitted effects.
+        """
+        running = load_engine(self.engine).running if self.part.is_processor and self.engine in engine_names() else None
+        return running.cells if running is not None else 0
+
+    @cached_property
     def stacks(self) -> tuple[tuple[bool, Layers], ...]:
         """Layers of the main model, those apart that only read what earlier ones cached of a prompt (True)."""
         kinds = {bool(part.kind.decode_only): None for part, _ in self.main}
@@ -459,7 +472,7 @@ _POOR_FIT = 0.25
 @lru_cache(maxsize=4096)
 def _kernel(part: str, family: str, kernel: str, rule: KernelRule, release: tuple[int, ...] | None) -> KernelParams:
     if family == "cpu":
-        return _CPU_PRODUCT if kernel in ("gemm", "experts") else _CPU_ATTENTION
+        return {"gemm": _CPU_PRODUCT, "experts": _CPU_EXPERTS}.get(kernel, _CPU_ATTENTION)
     for precision in (rule.form, "fp8" if rule.form.startswith("fp8") else "bf16", "bf16"):
         found = find_kernel_fit(
             part, kernel, precision=precision, engine=rule.engine, release=release, family=family or None,

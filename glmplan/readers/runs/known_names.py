@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from glmplan.errors import GlmplanError
 from glmplan.facts.catalogue.accelerators import accelerator_names, split_count
-from glmplan.facts.catalogue.models import model_names
+from glmplan.facts.catalogue.models import load_model, model_names
 from glmplan.facts.catalogue.names import accelerator_name
 from glmplan.readers.models.checkpoints import checkpoint_for
 from glmplan.readers.models.resolve import resolve_model
@@ -27,8 +27,9 @@ def known_names(run: Run) -> Run:
     Returns
     -------
     Run
-        ``name-format`` names a model and its weights, ``NxACCELERATOR`` a part and its number; what is stated in
-        columns of their own stays, and names that nobody knows stay as they are.
+        ``name-format`` names a model and its weights, ``NxACCELERATOR`` a part and its number, a repository or a name
+        of the catalogue in `checkpoint` the weights; what is stated in columns of their own stays, and names that
+        nobody knows stay as they are.
 
     Examples
     --------
@@ -44,6 +45,8 @@ def known_names(run: Run) -> Run:
         if choice is not None:
             stated = choice.checkpoint.name if choice.stated else None
             run = replace(run, model=choice.model.name, weights=run.weights or stated)
+    if run.weights is None and run.weights_bits is None and run.checkpoint and run.model in model_names():
+        run = replace(run, weights=_published_as(run.model, run.checkpoint))
     if run.accelerator not in accelerator_names():
         try:
             count, part = split_count(run.accelerator)
@@ -71,18 +74,27 @@ def with_known_names(table: Runs) -> Runs:
     rows = tuple(known_names(run) for run in table)
     taken: dict[str, list[str]] = defaultdict(list)
     for run in rows:
-        if run.weights is not None or run.checkpoint or run.weights_bits is not None:
+        if run.weights is not None or run.weights_bits is not None:
             continue
         try:
             name = checkpoint_for(resolve_model(run.model).model, None, engine=run.engine or None).name
         except GlmplanError:
             continue
-        taken[f"{run.model} {name}"].append(run.id)
+        unknown = f" and its checkpoint {run.checkpoint!r} is not in the catalogue" if run.checkpoint else ""
+        taken[f"{unknown}: taken as {run.model} {name}"].append(run.id)
     said = [
-        f"the column weights is empty in {_rows(names)}: taken as {what}, the model's default"
-        for what, names in taken.items()
+        f"the column weights is empty in {_rows(names)}{what}, the model's default" for what, names in taken.items()
     ]
     return replace(table, runs=rows, warnings=(*table.warnings, *said))
+
+
+def _published_as(model: str, checkpoint: str) -> str | None:
+    """Name of the weights that are published under a repository, or are named so; None if nobody knows them."""
+    given = checkpoint.lower()
+    for one in load_model(model).checkpoints:
+        if given in (one.name.lower(), (one.repository or "").lower()):
+            return one.name
+    return None
 
 
 def _rows(names: list[str]) -> str:

@@ -216,23 +216,51 @@ def test_the_share_of_a_parameter_is_the_slope_of_the_logarithm():
         assert slope[0] == pytest.approx(base.shares[0, place], abs=1e-4)
 
 
-def test_on_a_processor_one_row_is_bound_by_memory_and_few_rows_waste_part_of_a_tile():
+def processor(model: str = "llama-3.1-8b", engine: str = "llama.cpp") -> StepWork:
     socket = Part("this-machine", bandwidth=40e9, peaks={"bf16": 80e9}, family="cpu")
-    what = StepWork(load_model("llama-3.1-8b"), uniform_checkpoint("bf16"), socket, NVLINK)
+    return StepWork(load_model(model), uniform_checkpoint("bf16"), socket, NVLINK, engine=engine)
 
-    def products(rows: float) -> float:
+
+def test_on_a_processor_one_row_is_a_kernel_of_its_own_and_few_rows_waste_part_of_a_tile():
+    def products(rows: float) -> dict[str, float]:
         one = np.array([rows])
-        work = step_work(what, layout=Layout(), points=StepPoints(one, one * 100, one * 0, one * 0))
-        return float(sum(work[slot][0] for slot in ("gemm_bytes", "gemm_flop")))
+        work = step_work(processor(), layout=Layout(), points=StepPoints(one, one * 100, one * 0, one * 0))
+        return {slot: float(work[slot][0]) for slot in ("gemm_fixed", "gemm_bytes", "gemm_flop")}
 
-    # 2 bytes a weight at three quarters of the bandwidth, 2 FLOP at half of the rate
-    alone, each = 2 * 7.5e9 / (0.75 * 40e9), 2 * 7.5e9 / (0.5 * 80e9)
-    assert products(1) == pytest.approx(np.hypot(alone, each), rel=0.05)
-    # three rows' worth is wasted beside two or more
+    # 2 bytes a weight at four tenths of the bandwidth, 2 FLOP at four tenths of the rate
+    alone, each = 2 * 7.5e9 / (0.4 * 40e9), 2 * 7.5e9 / (0.4 * 80e9)
+    one = products(1)
+    assert one["gemm_fixed"] == pytest.approx(np.hypot(alone, each), rel=0.05)
+    assert one["gemm_bytes"] == one["gemm_flop"] == 0.0
+    # 1.6 rows' worth is wasted beside two or more
     for rows in (2, 8, 64):
-        assert products(rows) == pytest.approx(each * (rows + 3), rel=0.1)
+        more = products(rows)
+        assert more["gemm_fixed"] < 1e-3
+        assert more["gemm_bytes"] + more["gemm_flop"] == pytest.approx(np.hypot(alone, each * (rows + 1.6)), rel=0.05)
+    # between one row and two, where a mean of requests may lie, time goes from the one to the other
+    assert sum(one.values()) < sum(products(1.5).values()) < sum(products(2).values())
     # a GPU takes its own measured kernels
-    assert structure().kernel("gemm", "bf16") != what.kernel("gemm", "bf16")
+    assert structure().kernel("gemm", "bf16") != processor().kernel("gemm", "bf16")
+
+
+def test_on_a_processor_requests_of_one_cache_attend_to_the_cells_of_all():
+    def attention(requests: float, context: float, engine: str = "llama.cpp") -> float:
+        one = np.array([1.0])
+        points = StepPoints(one * requests, one * context, one * 0, one * 0)
+        work = step_work(processor(engine=engine), layout=Layout(), points=points)
+        return float(sum(work[slot][0] for slot in ("attention_fixed", "cache")))
+
+    # multiples of 256 cells
+    assert attention(1, 1) == attention(1, 256) < attention(1, 257) == attention(1, 512)
+    # four requests each attend to the cells of all four, in another engine to their own
+    assert attention(4, 256) == pytest.approx(4 * attention(1, 1024), rel=0.05)
+    assert attention(4, 256, "vllm") == pytest.approx(4 * attention(1, 256, "vllm"), rel=0.05)
+    assert (
+        StepWork(
+            load_model("llama-3.1-8b"), uniform_checkpoint("bf16"), structure().part, NVLINK, engine="llama.cpp"
+        ).cells
+        == 0
+    )
 
 
 @settings(max_examples=30, deadline=None)

@@ -16,6 +16,12 @@ ROW = {"id": "a", "engine": "vllm", "input_tokens": "1024", "output_tokens": "25
         ({"model": "glm-5.1-nvfp4", "accelerator": "6xrtx-pro-6000-ws"}, "glm-5.1", "nvfp4", "rtx-pro-6000-ws", 6),
         ({"model": "llama-3.1-8b-fp8", "accelerator": "l40s", "weights": "bf16"}, "llama-3.1-8b", "bf16", "l40s", None),
         ({"model": "llama-3.1-8b", "accelerator": "2xl40s", "accelerator_count": "1"}, "llama-3.1-8b", None, "l40s", 1),
+        ({"model": "glm-5.1", "checkpoint": "nvidia/GLM-5.1-NVFP4", "accelerator": "l40s"}, "glm-5.1", "nvfp4", "l40s",
+         None),
+        ({"model": "glm-5.1", "checkpoint": "NVFP4-MTP", "accelerator": "l40s"}, "glm-5.1", "nvfp4-mtp", "l40s", None),
+        ({"model": "glm-5.1", "checkpoint": "nvfp4", "weights": "fp8", "accelerator": "l40s"}, "glm-5.1", "fp8", "l40s",
+         None),
+        ({"model": "glm-5.1", "checkpoint": "some/body", "accelerator": "l40s"}, "glm-5.1", None, "l40s", None),
         ({"model": "nobody-knows", "accelerator": "nothing"}, "nobody-knows", None, "nothing", None),
     ],
 )  # fmt: skip
@@ -26,7 +32,11 @@ def test_names_are_read_as_a_plan_reads_them(cells, model, weights, part, count)
 
 def test_weights_that_are_not_stated_are_told(tmp_path):
     file = tmp_path / "runs.csv"
-    file.write_text("id,model,accelerator,weights\na,llama-3.1-8b,h100-sxm,\nb,llama-3.1-8b,h100-sxm,fp8\n")
+    file.write_text(
+        "id,model,accelerator,weights,checkpoint\na,llama-3.1-8b,h100-sxm,,\nb,llama-3.1-8b,h100-sxm,fp8,\n"
+        "c,llama-3.1-8b,h100-sxm,,some/body\n"
+    )
     table = with_known_names(read_runs(file))
+    assert [text for text in table.warnings if "row c" in text and "'some/body' is not in the catalogue" in text]
     assert [text for text in table.warnings if "row a" in text and "bf16" in text]
     assert not [text for text in table.warnings if "row b" in text]
