@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import lru_cache
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,8 @@ from glmplan.plan.question import Asked, Words, read_words
 from glmplan.units import whole_number
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from glmplan.serving.traffic.spec import Traffic
 
 __all__ = ["asked_under", "mean_request", "read_traffic", "traffic_of", "traffic_words"]
@@ -52,7 +55,7 @@ def mean_request(traffic: Traffic) -> tuple[int, int, int]:
     (13000, 250, 12000)
     """
     if traffic.kind == "trace":
-        inputs, outputs = _of_trace(str(traffic.file), _stamp(str(traffic.file)))
+        inputs, outputs = _of_trace(str(traffic.file), traffic.output, _stamp(str(traffic.file)))
         return inputs, outputs, 0
     inputs, outputs = traffic.input, traffic.output
     if traffic.lengths:
@@ -73,10 +76,17 @@ def _stamp(path: str) -> float:
 
 
 @lru_cache(maxsize=16)
-def _of_trace(path: str, changed: float) -> tuple[int, int]:
+def _of_trace(path: str, answer: int, changed: float) -> tuple[int, int]:
+    from glmplan.serving.traffic.conversations import conversation_form, read_conversations
     from glmplan.serving.traffic.traces import read_trace
 
-    rows = [(one.input, one.output) for one, _ in zip(read_trace(path), range(_LOOKED_AT), strict=False)]
+    lengths: Iterator[tuple[int, int]]
+    if conversation_form(path):
+        turns = (turn for one in read_conversations(path, answer) for turn in one.turns)
+        lengths = ((turn.input_tokens, turn.output_tokens) for turn in turns)
+    else:
+        lengths = ((one.input, one.output) for one in read_trace(path))
+    rows = list(islice(lengths, _LOOKED_AT))
     inputs, outputs = np.mean(rows, axis=0) if rows else (1.0, 1.0)
     return max(round(float(inputs)), 1), max(round(float(outputs)), 1)
 

@@ -23,7 +23,7 @@ from glmplan.plan.narrowing import Narrowing, narrowing_words
 from glmplan.plan.plan import AnswerRecord, UserRow, Warn
 from glmplan.plan.ranking import shown_users
 from glmplan.plan.text import LEAST_WIDTH, LIMITS, VERDICTS, WIDTH, number, span, wrapped
-from glmplan.plan.traffic_text import change_words, run_rows
+from glmplan.plan.traffic_text import NO_COPIES, change_words, run_rows
 from glmplan.units import GIB
 
 __all__ = ["MOST_LINES", "first_screen"]
@@ -305,6 +305,8 @@ class _Screen:
         yield "What would change it most under this traffic, each simulated"
         for one in shown:
             yield from self._cut(change_words(plan, one), self.room["change"])
+        if plan.no_copies:
+            yield from self._cut(f"{NO_COPIES}: {plan.no_copies}", 1)
         if len(others) > len(shown):
             yield from self._cut(f"others: {len(others) - len(shown)} (--section traffic)", 1)
 

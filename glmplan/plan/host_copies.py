@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from glmplan.plan.question import Asked
     from glmplan.serving.traffic.spec import Traffic
 
-__all__ = ["HostCopies", "WayToHost", "host_copies", "way_to_host"]
+__all__ = ["HostCopies", "WayToHost", "host_copies", "way_to_host", "why_no_copies"]
 
 #: caches that copies are as large as, where the traffic does not say how much it needs [-]
 _LARGER = 2.0
@@ -90,6 +90,35 @@ class HostCopies:
     what: str
 
 
+def why_no_copies(asked: Asked, holding: Holding) -> str:
+    """Say why a plan keeps no copies of its cache in host memory.
+
+    Parameters
+    ----------
+    asked : Asked
+        The question.
+    holding : Holding
+        The layout.
+
+    Returns
+    -------
+    str
+        The reason; empty where copies can be kept.
+    """
+    running = load_engine(asked.engine).running
+    if running is None or running.host_cache is None:
+        return f"{asked.engine} is not known to keep any"
+    if "mla" in model_features(asked.model) and not running.host_cache_latent:
+        return f"{asked.engine} keeps none of latent attention ({running.host_cache})"
+    if holding.terms.mtp:
+        return "with drafts beside them a race was reported"
+    try:
+        way_to_host(asked, holding)
+    except GlmplanError as error:
+        return f"the way there is not known: {error}"
+    return ""
+
+
 def host_copies(asked: Asked, holding: Holding, traffic: Traffic) -> HostCopies | None:
     """Plan copies of the cache in the memory of the host.
 
@@ -114,15 +143,10 @@ def host_copies(asked: Asked, holding: Holding, traffic: Traffic) -> HostCopies 
     accelerator loads its own part while all others do, at what the links between it and the memory then leave it.
     """
     running, terms = load_engine(asked.engine).running, holding.terms
-    if running is None or running.host_cache is None or terms.mtp or holding.pool <= 0:
-        return None
-    if "mla" in model_features(asked.model) and not running.host_cache_latent:
+    if running is None or holding.pool <= 0 or why_no_copies(asked, holding):
         return None
     host, facts = asked.machine.host, facts_of(asked, holding, users=1, longest=1)
-    try:
-        way = way_to_host(asked, holding)
-    except GlmplanError:
-        return None
+    way = way_to_host(asked, holding)
     wanted = _LARGER * holding.pool
     if traffic.kind == "sessions" and traffic.users is not None:
         last = traffic.shared_prefix + traffic.start + traffic.turns * (traffic.input + traffic.output)

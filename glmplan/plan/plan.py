@@ -255,6 +255,8 @@ class TrafficRun:
         Largest share of the cache in use, [-]
     knowledge : str
         Class of what its step times rest on.
+    no_copies : str
+        Of the plan, where its cache is short: why no copies in host memory are among the changes; else empty.
     """
 
     what: str
@@ -274,6 +276,7 @@ class TrafficRun:
     full: float
     knowledge: str = ""
     left: int = 0
+    no_copies: str = ""
 
 
 @dataclass(frozen=True, slots=True, repr=False)

@@ -9,12 +9,13 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from glmplan.errors import GlmplanError
-from glmplan.facts.engines.walls import load_engine
+from glmplan.facts.engines.walls import engine_names, load_engine
 from glmplan.facts.formats import kv_format
 from glmplan.plan.disaggregation_changes import splits_of
 from glmplan.plan.gains import LEAST_GAIN, as_well_known
-from glmplan.plan.host_copies import host_copies
+from glmplan.plan.host_copies import host_copies, why_no_copies
 from glmplan.plan.plan import TrafficRun
+from glmplan.plan.question import Asked
 from glmplan.plan.search import Solution
 from glmplan.plan.simulated import traffic_run
 from glmplan.plan.under_traffic import decides_plan, solve_under
@@ -25,6 +26,8 @@ __all__ = ["gain_under", "runs_under"]
 
 #: preemptions for each request from which fewer requests at once are looked at [-]
 _THRASH = 0.01
+#: share of the cache in use from which it is short [-]
+_SHORT = 0.5
 #: changes that are listed [-]
 _LISTED = 5
 #: how many times larger a cache stands for "a larger pool" [-]
@@ -71,6 +74,8 @@ def runs_under(solution: Solution, traffic: Traffic) -> tuple[TrafficRun, ...]:
     except GlmplanError:
         return ()
     found = [one for one in _changed(solution, traffic, plan) if gain_under(plan, one) >= LEAST_GAIN]
+    if plan.full > _SHORT and decides_plan(traffic) and (why := why_no_copies(asked, solution.best)):
+        plan = replace(plan, no_copies=why)
     # on evidence as good as the plan's before those on less
     found.sort(key=lambda one: (not as_well_known(one.knowledge, plan.knowledge), -gain_under(plan, one)))
     return (plan, *found[:_LISTED])
@@ -96,7 +101,7 @@ def _changed(solution: Solution, traffic: Traffic, plan: TrafficRun) -> Iterator
             asked.but(settings=replace(asked.settings, max_num_seqs=told)), solution.ranked[0], traffic, ends=False,
             what=f"{seats} requests at once on each rank", ask=f"--max-num-seqs {told}",
         )  # fmt: skip
-    if plan.full > 0.5:
+    if plan.full > _SHORT:
         yield traffic_run(
             asked,
             solution.ranked[0],
@@ -106,12 +111,8 @@ def _changed(solution: Solution, traffic: Traffic, plan: TrafficRun) -> Iterator
             what="a cache twice as large, whatever holds it",
             ask="",
         )
-        if decides_plan(traffic) and (copies := host_copies(asked, best, traffic)) is not None:
-            link = TransferLink(copies.bandwidth)
-            yield traffic_run(
-                asked, solution.ranked[0], traffic, ends=False, what=copies.what,
-                settings={"host_tokens": copies.tokens, "host_link": link},
-            )  # fmt: skip
+        if decides_plan(traffic):
+            yield from _with_copies(solution, traffic)
     yield from _apart(solution, traffic, plan)
     if asked.prefill:
         return  # twice the cards may be two machines with other links between them
@@ -123,6 +124,33 @@ def _changed(solution: Solution, traffic: Traffic, plan: TrafficRun) -> Iterator
     if other is not None:
         name = f"{machine.count} × {machine.accelerator.name}"
         yield traffic_run(other.asked, other.ranked[0], traffic, ends=False, what=name, ask=f"--on {machine.text}")
+
+
+def _with_copies(solution: Solution, traffic: Traffic) -> Iterator[TrafficRun]:
+    """The plan with copies of its cache in host memory; where its engine keeps none, that of an engine that does."""
+    asked = solution.asked
+    engines = (asked.engine,)
+    if why_no_copies(asked, solution.best):
+        engines = tuple(one for one in engine_names() if one != asked.engine and _may_copy(one, asked))
+    for engine in engines:
+        mine = engine == asked.engine
+        other = solution if mine else _solved(solution, traffic, engine=engine, engine_version=None)
+        if other is None or (copies := host_copies(other.asked, other.best, traffic)) is None:
+            continue
+        try:
+            yield traffic_run(
+                other.asked, other.ranked[0], traffic, ends=False,
+                what=copies.what if mine else f"{engine} with {copies.what}", ask="" if mine else f"--engine {engine}",
+                settings={"host_tokens": copies.tokens, "host_link": TransferLink(copies.bandwidth)},
+            )  # fmt: skip
+        except GlmplanError:
+            continue
+
+
+def _may_copy(engine: str, asked: Asked) -> bool:
+    """Whether an engine reads the same files and keeps copies in host memory."""
+    mine, other = load_engine(asked.engine).running, load_engine(engine).running
+    return mine is not None and other is not None and other.reads == mine.reads and other.host_cache is not None
 
 
 def _apart(solution: Solution, traffic: Traffic, plan: TrafficRun) -> Iterator[TrafficRun]:

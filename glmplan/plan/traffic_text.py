@@ -11,7 +11,10 @@ from glmplan.prediction.effects import KNOWN_AS
 if TYPE_CHECKING:
     from glmplan.plan.plan import AnswerRecord, TrafficRun
 
-__all__ = ["change_words", "run_rows", "traffic_section"]
+__all__ = ["NO_COPIES", "change_words", "run_rows", "traffic_section"]
+
+#: what `TrafficRun.no_copies` is a reason for the lack of
+NO_COPIES = "no copies of the cache in host memory"
 
 
 def run_rows(run: TrafficRun) -> list[tuple[str, str]]:
@@ -100,6 +103,8 @@ def traffic_section(answer: AnswerRecord, width: int) -> str:
     )
     for one in others:
         out += paragraph(width, change_words(plan, one), "  ", "      ")
+    if plan.no_copies:
+        out += paragraph(width, f"{NO_COPIES}: {plan.no_copies}", "  ", "      ")
     if not others:
         out += paragraph(width, "no change that was looked at brings an answer 5 % sooner")
     return out

@@ -288,6 +288,7 @@ def _run(one: TrafficRun) -> dict[str, Any]:
         "preemptions_per_request": _rounded(one.preempted),
         "kv_occupancy_max": _rounded(one.full),
         "knowledge": one.knowledge,
+        "no_copies": one.no_copies,
     }
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from statistics import NormalDist
 from typing import TYPE_CHECKING
@@ -20,7 +20,7 @@ from glmplan.units import QUANTILE_90
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["DRAWS", "LoadPoint", "LoadSearch", "SafeLoad", "unit_of"]
+__all__ = ["DRAWS", "ENOUGH", "LoadPoint", "LoadSearch", "SafeLoad", "unit_of"]
 
 #: services of different speed that are drawn from what is not known [-]
 DRAWS = 20
@@ -30,8 +30,10 @@ _CLOSE = 0.01  # rates are found to this share
 _SURE = 1.02  # first step from a load that others foretell
 #: services that are counted at the answer, and how many of them may fail: 3 of 60 are 5 %
 _COUNTED, _ALLOWED = 60, 3
-#: loads about a first answer at which services are tried, [-], and how many; margins that are near enough to be fitted
-_AROUND, _TRIED, _NEAR = (0.75, 1.0, 1.3), 8, 1.2
+#: services in a row, from the slow end, that keep a promise: the rest then does [-]
+ENOUGH = 4
+#: shares of an answer at which it is looked whether less is kept too [-]
+_BELOW = (0.9, 0.75)
 _STEP = 0.03  # between rates at which services are counted
 
 
@@ -176,7 +178,8 @@ class LoadSearch:
         # who goes first moves margins as smoothly as how many come
         smooth = self.traffic.model_copy(update={"urgent": 0.0}).plain
         if not smooth and self.traffic.kind != "trace":
-            load = self._counted(self._start(service))
+            load = self._edge(min(1, len(self.variants) - 1), self._start(service))
+            load = self._counted(load) if load > 0 else 0.0
         elif self.traffic.kind == "trace" or len(self.variants) != DRAWS:
             load = self._edge(min(1, len(self.variants) - 1), self._start(service))
         elif self.alike and self.traffic.plain:
@@ -379,10 +382,7 @@ class LoadSearch:
         if not any(trial.broken == "kv thrash" for trial in self.tried.values()):
             return found
         # a pool runs over at once: no margin tells beforehand, so that services are counted
-        found = float(math.floor(found)) if self._whole else found
-        while found >= 1e-6 and self._failures(found, _COUNTED, _ALLOWED) > _ALLOWED:
-            found = self._next(found, -1)
-        return max(found, 0.0)
+        return min(self._counted(found), found)
 
     def _power(self, ends: dict[int, float]) -> float:
         """How loads at which services break go with speed, from the slowest and the fastest that were followed."""
@@ -395,52 +395,54 @@ class LoadSearch:
     def _nearest(self, which: int, load: float) -> float:
         return min((key[2] for key in self.tried if key[0] == which), key=lambda tried: abs(tried - load))
 
-    def _failures(self, load: float, count: int, allowed: int) -> int:
-        """How many of so many services break under a load, of different speed and arrivals; ends when too many do."""
-        failed = 0
-        for number in range(count):
-            # the slow ones first, then again with other arrivals
-            which = number * 7 % len(self.variants) if count >= DRAWS else number * len(self.variants) // count
-            failed += self._at(which, load, number // len(self.variants)).margin > 0
-            if failed > allowed:
-                break
-        return failed
+    def _keeps(self, load: float, *, surely: bool) -> bool:
+        """Whether no more than 5 of 100 services of different speed and arrivals break under a load.
 
-    def _counted(self, start: float) -> float:
-        """The load that 95 of 100 services bear, by how their margins spread around it, and by counting them there."""
-        middle = self._edge(min(1, len(self.variants) - 1), start)
-        if middle <= 0:
+        The slowest come first. It ends when too many break, and where it need not be sure when some in a row keep the
+        load under all arrivals: what is faster then does too.
+        """
+        draws, failed, passes = max(_COUNTED // len(self.variants), 1), 0, 0
+        for which in range(len(self.variants)):
+            before = failed
+            for draw in range(draws):
+                failed += self._at(which, load, draw).margin > 0
+                if failed > _ALLOWED:
+                    return False
+            passes = passes + 1 if failed == before else 0
+            if passes >= ENOUGH and not surely:
+                return True
+        return True
+
+    def _counted(self, guess: float) -> float:
+        """The load that 95 of 100 services bear: bracketed from a guess on by the slow ones, then all are counted.
+
+        A larger load may do better than a smaller one by chance: it is looked at some below the answer too.
+        """
+        least, first = (1.0, float(math.floor(guess + 1e-9))) if self._whole else (1e-6, guess)
+
+        def at(place: int) -> float:
+            return first + place if self._whole else first * (1 + _STEP) ** place
+
+        def keeps(place: int, surely: bool = False) -> bool:
+            return at(place) < least or (at(place) <= self.limit and self._keeps(at(place), surely=surely))
+
+        low, high, stride = (0, 1, 1) if keeps(0) else (-1, 0, -1)
+        while keeps(high if stride > 0 else low) == (stride > 0):
+            stride *= 2
+            low, high = (high, high + stride) if stride > 0 else (low + stride, low)
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (middle, high) if keeps(middle) else (low, middle)
+        while not keeps(low, surely=True):
+            low -= 1
+        found = at(low)
+        if found < least:
             return 0.0
-        near = self._margins(middle, _AROUND, _TRIED)
-        middle = min(near if near is not None else middle, self.limit)
-        found = float(math.floor(middle + 1e-9)) if self._whole else middle
-        kept = found >= (1 if self._whole else 1e-6) and self._failures(found, _COUNTED, _ALLOWED) <= _ALLOWED
-        while kept and (more := self._next(found, 1)) <= self.limit:
-            if self._failures(more, _COUNTED, _ALLOWED) > _ALLOWED:
-                return found
-            found = more
-        while not kept and found >= (1 if self._whole else 1e-6):
-            found = self._next(found, -1)
-            kept = found > 0 and self._failures(found, _COUNTED, _ALLOWED) <= _ALLOWED
-        return max(found, 0.0)
-
-    def _next(self, load: float, way: int) -> float:
-        """The load a step above (1) or below (-1)."""
-        return load + way if self._whole else load * (1 + _STEP) ** way
-
-    def _margins(self, middle: float, around: Sequence[float], count: int) -> float | None:
-        """Where margins vanish for 95 of 100 services, from so many of them at loads about one."""
-        loads = [middle * share for share in around]
-        loads = sorted({float(max(round(load), 1)) if self._whole else load for load in loads if load <= self.limit})
-        normal, rows = NormalDist(), []
-        for load in loads:
-            for number in range(count):
-                which = number * len(self.variants) // count
-                margin = self._at(which, load).margin
-                if abs(margin) < _NEAR:
-                    place = normal.inv_cdf(1 - (which + 0.5) / len(self.variants))
-                    rows.append((margin, 1.0, math.log(load), place))
-        return _where_margins_vanish(np.array(rows), loads)
+        for share in _BELOW:
+            below = float(math.floor(share * found)) if self._whole else share * found
+            if below >= least and not self._keeps(below, surely=False):
+                return self._counted(below)
+        return found
 
     def _answer(self, load: float, service: Service) -> SafeLoad:
         """Say what was found."""
@@ -466,23 +468,6 @@ class LoadSearch:
 def _place(which: int) -> float:
     """Where one of the equal parts of a spread lies in standard deviations, the slowest first."""
     return NormalDist().inv_cdf(1 - (which + 0.5) / DRAWS)
-
-
-def _where_margins_vanish(rows: np.ndarray, loads: Sequence[float]) -> float | None:
-    """The load at which 95 of 100 margins are below 0, if they spread normally about a line; None if they do not.
-
-    `rows` are margin, 1, logarithm of the load and place of the service in the spread of speeds.
-    """
-    if len(rows) < 8 or len(np.unique(rows[:, 2])) < 2:
-        return None
-    margins, causes = rows[:, 0], rows[:, 1:]
-    weights, *_ = np.linalg.lstsq(causes, margins, rcond=None)
-    level, slope, speed = weights.tolist()
-    rest = float(((margins - causes @ weights) ** 2).sum()) / max(len(rows) - 3, 1)
-    if slope <= 0:
-        return None
-    found = math.exp(-(level + QUANTILE_90 * math.sqrt(speed**2 + rest)) / slope)
-    return min(max(found, 0.7 * loads[0]), 1.1 * loads[-1])
 
 
 def _why(point: LoadPoint, service: Service, unit: str) -> str:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from glmplan.errors import SpecError
 from glmplan.serving.service import Service
 from glmplan.serving.simulate import simulate
 from glmplan.serving.traffic.arrivals import arrival_times, draw_lengths
@@ -153,6 +154,11 @@ def try_load(
     Trial
         Statistics and margin.
 
+    Raises
+    ------
+    SpecError
+        If a trace holds no more requests than those that are not judged.
+
     Notes
     -----
     The start-up burst of a closed loop is not judged, nor the first 200 arrivals of a stream: what is promised is the
@@ -183,6 +189,8 @@ def try_load(
     if outcome.interrupted:
         raise KeyboardInterrupt  # a part of a run judges no load
     summary = outcome.summary
+    if at.kind == "trace" and not summary["requests"] and not summary["rejected"]:
+        raise SpecError(f"holds too few requests: the first {warm} are not judged", file=str(at.file))
     summary |= {name: late * each for name, each in summary.items() if name.startswith("ttft_")}
     margin, broken = _margin(summary, targets)
     surplus = 0.0

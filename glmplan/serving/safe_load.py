@@ -18,7 +18,7 @@ import numpy as np
 
 from glmplan.errors import SpecError
 from glmplan.serving.engine.step_table import StepTable
-from glmplan.serving.load_search import DRAWS, LoadPoint, LoadSearch, SafeLoad
+from glmplan.serving.load_search import DRAWS, ENOUGH, LoadPoint, LoadSearch, SafeLoad
 from glmplan.serving.service import Service
 from glmplan.serving.simulate import simulate
 from glmplan.serving.traffic.promises import Target
@@ -40,7 +40,6 @@ __all__ = [
     "speed_factors",
 ]
 
-_ENOUGH = 4  # services in a row, from the slow end, that keep a promise: the rest then does
 _LARGEST = 1e6  # the largest load that is looked at
 _DRAWN = 10_000  # most users that a curve shows
 
@@ -326,7 +325,7 @@ def kept_share(
         failures, passes = (failures + 1, 0) if failed else (failures, passes + 1)
         broken = trial.broken if failed else broken
         kept = 1.0 - failures / len(variants)
-        if passes >= _ENOUGH or kept < least - 1e-9:
+        if passes >= ENOUGH or kept < least - 1e-9:
             break
     if search.alike and failures == 1 and len(variants) == DRAWS:
         kept = search.kept_between_the_slowest(load)

@@ -15,11 +15,12 @@ from glmplan.plan.arriving import asked_under
 from glmplan.plan.described import described_under
 from glmplan.plan.first_screen import MOST_LINES, first_screen
 from glmplan.plan.gains import LEAST_GAIN, as_well_known
-from glmplan.plan.host_copies import host_copies
+from glmplan.plan.host_copies import host_copies, why_no_copies
 from glmplan.plan.question import Words
 from glmplan.plan.search import solve
 from glmplan.plan.simulated import beyond_steady, traffic_run
 from glmplan.plan.traffic_changes import gain_under
+from glmplan.plan.under_traffic import solve_under
 from glmplan.serving.engine.settings import TransferLink
 from glmplan.serving.traffic.spec import parse_traffic
 
@@ -103,6 +104,24 @@ def test_a_larger_cache_and_copies_in_host_memory_are_simulated_where_the_cache_
     assert "--kv-offloading-size" in copies.what and "GB/s for each accelerator" in copies.what
 
 
+def test_where_the_engine_keeps_no_copies_the_answer_says_why_and_what_another_engine_does_with_them():
+    """Twenty conversations of up to 120,000 tokens on six cards that hold some 545,000."""
+    traffic = parse_traffic("sessions:20", start=60_000, turns=16, input=3000, output=750)
+    answer = glmplan.fit("glm-5.1-nvfp4", on="6xrtx-pro-6000-ws", traffic=traffic)
+    plan, *others = answer.runs
+    assert "latent attention" in plan.no_copies
+    assert f"no copies of the cache in host memory: {plan.no_copies}" in " ".join(str(answer).split())
+    copies = next(one for one in others if one.ask == "--engine sglang")
+    # the line is what that plan does with as many tokens of copies
+    asked = asked_under(Words("glm-5.1-nvfp4", "6xrtx-pro-6000-ws", engine="sglang"), traffic)
+    solution = solve_under(asked, traffic)
+    found = host_copies(solution.asked, solution.best, traffic)
+    settings = {"host_tokens": found.tokens, "host_link": TransferLink(found.bandwidth)}
+    run = traffic_run(solution.asked, solution.ranked[0], traffic, ends=False, settings=settings)
+    assert (copies.e2e.value, copies.cached) == (run.e2e.value, run.cached)
+    assert copies.cached > 0.9 > plan.cached
+
+
 def test_copies_in_host_memory_are_planned_as_far_as_engine_and_machine_allow():
     def copies(model, on, **words):
         asked = asked_under(Words(model, on, **words), ENGINEERS)
@@ -111,6 +130,8 @@ def test_copies_in_host_memory_are_planned_as_far_as_engine_and_machine_allow():
     # vLLM keeps no copies of latents, SGLang does; with drafts beside them a race was reported
     assert copies("glm-5.1-nvfp4", "8xrtx-pro-6000-ws")[1] is None
     assert copies("glm-5.1-nvfp4", "8xrtx-pro-6000-ws", engine="llama.cpp", weights="q4_k_m")[1] is None
+    asked = asked_under(Words("glm-5.1-nvfp4", "8xrtx-pro-6000-ws"), ENGINEERS)
+    assert why_no_copies(asked, solve(asked).best) == "vllm keeps none of latent attention (--kv-offloading-size)"
     asked, found = copies("glm-5.1-nvfp4", "8xrtx-pro-6000-ws", engine="sglang")
     best = solve(asked).best
     assert 0 < found.tokens * best.terms.dp * best.terms.replicas <= 20 * 120_000
@@ -184,3 +205,17 @@ def test_the_shape_of_traffic_needs_traffic(capsys):
 def test_a_length_that_is_none_is_refused_under_traffic():
     with pytest.raises(SpecError, match="input"):
         glmplan.fit("llama-3.1-8b", on="1xh100-sxm", traffic="sessions:4", input="many")
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("t.json", '[{"conversations": [{"from": "human", "value": "%s"}, {"from": "gpt", "value": "%s"}]}]'),
+        ("t.jsonl", '{"session_id": "a", "turns": [{"text": "%s", "output_length": 100}], "of": "%s"}'),
+    ],
+)
+def test_recorded_conversations_are_planned_for_at_their_own_lengths(name, text, tmp_path):
+    file = tmp_path / name
+    file.write_text(text % ("x" * 4000, "y" * 400))
+    asked = asked_under(Words("llama-3.1-8b", "1xh100-sxm"), parse_traffic(f"trace:{file},users=2"))
+    assert (asked.input_tokens, asked.output_tokens) == (1000, 100)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from glmplan.errors import SpecError
 from glmplan.serving.engine.settings import EngineSettings, KvPool
 from glmplan.serving.engine.step_table import StepTable
+from glmplan.serving.load_search import LoadSearch
 from glmplan.serving.load_trial import capacity, try_load
 from glmplan.serving.safe_load import kept_share, safe_load, speed_factors
 from glmplan.serving.service import Service
@@ -194,3 +196,28 @@ def test_a_load_is_kept_with_95_percent_exactly_up_to_the_one_that_is_safe(base,
         for number in (users, users + 1)
     ]
     assert shares[1] < 0.95 <= shares[0]
+
+
+def test_conversations_are_counted_in_full_at_the_answer_and_by_the_slow_services_elsewhere():
+    """As counting every load from half of the answer on says it, with the same random numbers."""
+    service = Service(TABLE, KvPool(60_000), EngineSettings(prefix_caching=True, max_num_seqs=64))
+    traffic, targets = parse_traffic("sessions:1,input=500,turns=3"), parse_slo("ttft p95 < 1 s, tpot p95 < 40 ms")
+    variants = [service.scaled(factor) for factor in speed_factors(0.8, 1.25)]
+    search = LoadSearch(variants, traffic, targets, 1e6, 0)
+    found = search.largest(service).load
+    tried = Counter(load for _, _, load in search.tried)
+    assert tried[found] == 60 and max(count for load, count in tried.items() if load != found) < 60
+    every = LoadSearch(variants, traffic, targets, 1e6, 0)
+    broken = (
+        load
+        for load in range(found // 2, 2 * found)
+        if sum(every._at(i, float(load), d).margin > 0 for i in range(20) for d in range(3)) > 3
+    )
+    assert next(broken) == found + 1
+
+
+def test_a_trace_that_ends_before_it_is_judged_is_told(tmp_path):
+    file = tmp_path / "t.csv"
+    file.write_text("arrival_s,input_tokens,output_tokens\n0,100,10\n")
+    with pytest.raises(SpecError, match="too few requests: the first 200"):
+        safe_load(SERVICE, parse_traffic(f"trace:{file}"), parse_slo("ttft p95 < 1 s"))

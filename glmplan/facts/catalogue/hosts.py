@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from glmplan.errors import SpecError, UnknownName, nearest
 from glmplan.facts.catalogue.accelerators import (
+    accelerator_aliases,
     accelerator_names,
     load_accelerator,
     nearest_accelerators,
@@ -156,6 +157,8 @@ def load_machine(text: str | Path) -> Host:
     6
     >>> load_machine("dgx-h200").name
     'hgx-h200-8'
+    >>> load_machine("1xgb200-nvl72").accelerator_count  # one rack
+    72
     """
     name = str(text)
     if name.endswith(".toml"):
@@ -171,6 +174,11 @@ def load_machine(text: str | Path) -> Host:
     counted = part != name and plain_name(part) in accelerator_names()
     if plain in host_names() or (not counted and plain in host_aliases()):
         return load_host(name)
+    if part != name and not counted and plain_name(part) in (*host_names(), *host_aliases()):
+        # one of a host is the host, also where its part has the same name: a rack of 72 is no single card
+        if count == 1:
+            return load_host(part)
+        raise _not_found(name, part, count)
     try:
         return implied_host(load_accelerator(part), count)
     except UnknownName as error:
@@ -185,7 +193,10 @@ def _not_found(name: str, part: str, count: int) -> UnknownName:
     if count > 1 and plain in (*host_names(), *host_aliases()):
         host = load_host(part)
         meant = f"{count * host.accelerator_count}x{host.accelerator}"
-        return UnknownName(f"counts a host, and only parts are counted; the parts of {count}: {meant}", value=name)
+        also = f"; {count} of its parts: {count}x{host.accelerator}" if plain in accelerator_aliases() else ""
+        return UnknownName(
+            f"counts a host, and only parts are counted; the parts of {count}: {meant}{also}", value=name
+        )
     parts = nearest_accelerators(plain)
     if part != name:
         # a count was typed, so a part was meant

@@ -16,6 +16,7 @@ from __future__ import annotations
 import csv
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,14 @@ __all__ = ["CHARACTERS", "Conversation", "Turn", "conversation_form", "read_conv
 CHARACTERS = 4.0
 #: roles whose turns are answers
 _ANSWERS = ("gpt", "assistant", "chatgpt", "bard", "bing", "model")
+#: what an entry of each form holds, by the name that tells it
+_FORMS = {
+    "conversations": ("ShareGPT", '{"conversations": [{"from": "human", "value": "..."}, ...]}'),
+    "turns": ("AIPerf multi-turn", '{"session_id": "...", "turns": [{"text": "..."}, ...]}'),
+    "metadata": ("AIPerf export", '{"metadata": {...}, "metrics": {...}}'),
+}
+#: names of a row of a Mooncake trace, one of which it must have to be taken for one
+_MOONCAKE = ("timestamp", "input_length", "output_length", "hash_ids")
 #: columns of a table of our own: a turn begins so long after the answer before
 _OWN = ("session", "wait_s", "input_tokens", "output_tokens")
 
@@ -85,7 +94,7 @@ def conversation_form(path: str | Path) -> str:
     Raises
     ------
     SpecError
-        If the file cannot be read, or its first line is no JSON object.
+        If the file cannot be read, its first line is no JSON object, or that object is of no form of a trace.
 
     Examples
     --------
@@ -99,11 +108,25 @@ def conversation_form(path: str | Path) -> str:
     if file.suffix not in (".json", ".jsonl"):
         head = next(text_lines(file), "").strip().split(",")
         return "own table" if set(_OWN) <= set(head) else ""
-    _, first = next(json_rows(file), (1, {}))
-    for name, key in (("ShareGPT", "conversations"), ("AIPerf multi-turn", "turns"), ("AIPerf export", "metadata")):
+    line, first = next(json_rows(file), (1, {}))
+    for key, (name, _) in _FORMS.items():
         if key in first:
             return name
+    if first and not set(_MOONCAKE) & set(first):
+        raise _of_no_form(file, line, first)
     return "Mooncake sessions" if "session_id" in first and "input_length" in first else ""
+
+
+def _of_no_form(file: Path, line: int, first: dict[str, Any]) -> SpecError:
+    """Say what an entry has, and what it should have: that of the form whose name is nearest, else of all."""
+    near = next((key for own in first for key in get_close_matches(str(own), _FORMS, 1)), None)
+    mooncake = ("Mooncake", "{" + ", ".join(f'"{name}": ...' for name in _MOONCAKE) + "}")
+    forms = [_FORMS[near]] if near else [*_FORMS.values(), mooncake]
+    expected = "; ".join(f"{name} has {holds}" for name, holds in forms)
+    has = ", ".join(sorted(map(str, first)))[:80]
+    return SpecError(
+        f"is an entry of no known form of trace (it has {has}): {expected}", file=file, field=f"line {line}"
+    )
 
 
 def read_conversations(path: str | Path, answer: int = 512) -> list[Conversation]:

@@ -94,3 +94,11 @@ MINIMAL = {
 def test_a_wrong_description_is_refused_with_the_reason(change, message):
     with pytest.raises(SpecError, match=message):
         validated(Host, MINIMAL | change, "x.toml")
+
+
+def test_one_of_a_host_is_the_host_also_where_its_part_has_the_same_name():
+    assert load_machine("1xgb200-nvl72").accelerator_count == 72
+    assert load_machine("1xhgx-h200-8").name == "hgx-h200-8"
+    with pytest.raises(UnknownName, match="the parts of 2: 144xgb200; 2 of its parts: 2xgb200"):
+        load_machine("2xgb200-nvl72")
+    assert load_machine("2xdgx-spark").accelerator_count == 2  # a part and a host have the name: a number is of parts

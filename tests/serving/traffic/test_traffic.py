@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from glmplan.errors import SpecError
+from glmplan.serving.traffic.conversations import conversation_form
 from glmplan.serving.traffic.sources import request_source
 from glmplan.serving.traffic.spec import Traffic, parse_traffic
 from glmplan.serving.traffic.traces import read_trace
@@ -326,3 +327,20 @@ def test_a_row_that_is_no_mooncake_row_is_told_in_words(tmp_path, row, words):
     (tmp_path / "rows.jsonl").write_text(row + "\n")
     with pytest.raises(SpecError, match=f"line 1: .*{words}"):
         list(request_source(parse_traffic(f"trace:{tmp_path / 'rows.jsonl'}"), 5, np.random.default_rng(0)).arrivals)
+
+
+@pytest.mark.parametrize(
+    ("entry", "expected"),
+    [
+        ('{"conversation": []}', "ShareGPT has"),
+        ('{"session_id": "a", "turn": []}', "AIPerf multi-turn has"),
+        ('{"x": 1}', "Mooncake has"),
+    ],
+)
+def test_an_entry_of_no_form_is_told_what_the_nearest_form_holds(entry, expected, tmp_path):
+    file = tmp_path / "t.jsonl"
+    file.write_text(entry)
+    with pytest.raises(SpecError, match=expected) as caught:
+        conversation_form(file)
+    assert caught.value.field == "line 1"
+    assert ("Mooncake" in str(caught.value)) == (expected == "Mooncake has")
