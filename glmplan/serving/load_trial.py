@@ -194,8 +194,8 @@ def try_load(
     summary |= {name: late * each for name, each in summary.items() if name.startswith("ttft_")}
     margin, broken = _margin(summary, targets)
     surplus = 0.0
-    if outcome.requests is not None and at.kind in OPEN:
-        rows = outcome.requests
+    rows = outcome.requests if at.kind in OPEN else None
+    if rows is not None and len(rows["arrival"]):  # where no request fits, none is in the table
         offered = float(rows["output_tokens"].sum()) / max(float(rows["arrival"].max()), 1e-9)
         surplus = math.log(offered / (load * _mean_output(at)))
     return Trial(load, margin, broken, outcome.summary, surplus)

@@ -221,3 +221,11 @@ def test_a_trace_that_ends_before_it_is_judged_is_told(tmp_path):
     file.write_text("arrival_s,input_tokens,output_tokens\n0,100,10\n")
     with pytest.raises(SpecError, match="too few requests: the first 200"):
         safe_load(SERVICE, parse_traffic(f"trace:{file}"), parse_slo("ttft p95 < 1 s"))
+
+
+def test_a_stream_of_which_no_request_fits_is_too_much_at_every_rate():
+    """None of its requests is in a table of what was served: the load is judged, not the emptiness of the table."""
+    small = Service(SERVICE.table, KvPool(256), SERVICE.settings)
+    for text in ("poisson:1/s", "poisson:100/s"):
+        tried = try_load(small, parse_traffic(text), parse_slo("ttft p95 < 2 s"), 1.0, 0)
+        assert tried.margin > 1 and tried.broken == "requests do not fit" and tried.surplus == 0.0
