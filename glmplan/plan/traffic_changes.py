@@ -129,7 +129,7 @@ def _changed(solution: Solution, traffic: Traffic, plan: TrafficRun) -> Iterator
 def _with_copies(solution: Solution, traffic: Traffic) -> Iterator[TrafficRun]:
     """The plan with copies of its cache in host memory; where its engine keeps none, that of an engine that does."""
     asked = solution.asked
-    engines = (asked.engine,)
+    engines: tuple[str, ...] = (asked.engine,)
     if why_no_copies(asked, solution.best):
         engines = tuple(one for one in engine_names() if one != asked.engine and _may_copy(one, asked))
     for engine in engines:
