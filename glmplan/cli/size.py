@@ -12,6 +12,7 @@ import typer
 
 from glmplan.cli import options as o
 from glmplan.cli.forms import Form
+from glmplan.cli.lists import joined
 from glmplan.cli.screen import say
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ class SpendOptions:
     rent_term: Annotated[
         str | None, typer.Option(help="Term of the rent: on demand, marketplace, spot, 1 year or 3 years.")
     ] = None
-    only: Annotated[str | None, typer.Option(help="Parts and machines to look at, with commas.")] = None
+    only: Annotated[list[str] | None, typer.Option(help="Parts and machines to look at, with commas.")] = None
     machines: Annotated[int | None, typer.Option(min=1, help="Machines at most; 8 by default.")] = None
     probability: Annotated[float | None, typer.Option(help="How surely the promise is kept; 0.95 by default.")] = None
     power_limit: Annotated[
@@ -58,8 +59,8 @@ def command(
     model: Annotated[str, typer.Option(help="Model: a catalogue name; with a format only that is looked at.")],
     users: Annotated[int | None, typer.Option(min=1, help="Users at once.")] = None,
     traffic: Annotated[str | None, typer.Option(help="Kind of traffic, as in simulate, instead of users.")] = None,
-    weights: Annotated[str | None, typer.Option(help="Formats to look at, with commas.")] = None,
-    engine: Annotated[str | None, typer.Option(help="Engines to look at, with commas.")] = None,
+    weights: Annotated[list[str] | None, typer.Option(help="Formats to look at, with commas.")] = None,
+    engine: Annotated[list[str] | None, typer.Option(help="Engines to look at, with commas.")] = None,
     shape: o.TrafficOptions = o.TrafficOptions(),
     spend: SpendOptions = SpendOptions(),
     money: o.MoneyOptions = o.MoneyOptions(),
@@ -87,8 +88,9 @@ def command(
         raise SpecError(f"contradicts --{ways}", field="--kind", value=spend.kind.value)
     said = {name: value for name, value in said.items() if name not in ("buy", "rent")} | {"kind": ways}
     asked = read_size(
-        model, slo, users=users, traffic=traffic, weights=weights, engine=engine, **said, **o.given(shape)
-    )
+        model, slo, users=users, traffic=traffic, **joined({"weights": weights, "engine": engine} | said),
+        **o.given(shape),
+    )  # fmt: skip
     paid = read_money(money)
     with bar("machines") as progress:
         found = sized(asked, paid, answers=answers, progress=progress)

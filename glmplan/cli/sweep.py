@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,7 +10,9 @@ import typer
 
 from glmplan.cli import options as o
 from glmplan.cli.forms import Form
+from glmplan.cli.lists import joined
 from glmplan.cli.screen import say
+from glmplan.cli.tables import frame_text
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -104,7 +105,7 @@ def command(
     from glmplan.sizing.frontier import check_objectives
     from glmplan.sizing.sweep_files import check_table
 
-    sweep = read_sweep(_joined(o.given(axes) | o.given(arriving)), file=file, most=output.most)
+    sweep = read_sweep(joined(o.given(axes) | o.given(arriving)), file=file, most=output.most)
     if sweep.simulation is not None and output.exact:
         raise SpecError("is about predicted loads: simulated ones are timed step by step", field="--exact")
     paid = read_money(money)
@@ -188,7 +189,7 @@ def _show(frame: pd.DataFrame, found: Swept, paid: Money, output: OutputOptions)
         title = "nothing beats the circles in " + ", ".join(names)
         write_chart(sweep_chart(frame, best, title=title), output.plot, title=title)
     if output.form is not Form.text:
-        _print(frame, output.form)
+        say(frame_text(frame, output.form), end="")
         return
     works = frame["verdict"].isin(("fits", "tight"))
     say(f"{len(frame):,} points, {int(works.sum()):,} of them possible; nothing beats {int(best.sum()):,} in "
@@ -202,11 +203,6 @@ def _show(frame: pd.DataFrame, found: Swept, paid: Money, output: OutputOptions)
         say(f"note: {note}")
     if output.out is not None:
         say(f"all points: {output.out}")
-
-
-def _joined(said: dict[str, Any]) -> dict[str, Any]:
-    """Lists of what was said once or several times as one text with commas."""
-    return {name: ",".join(value) if isinstance(value, list) else value for name, value in said.items() if value != []}
 
 
 def _objectives(words: list[str]) -> tuple[str, ...]:
@@ -234,14 +230,3 @@ def _list(best: pd.DataFrame, names: tuple[str, ...], varied: list[str]) -> None
 
 def _plain(value: Any) -> Any:
     return value.item() if hasattr(value, "item") else value
-
-
-def _print(frame: pd.DataFrame, form: Form) -> None:
-    if form is Form.csv:
-        frame.to_csv(sys.stdout, index=False, float_format="%.6g")
-    elif form is Form.json:
-        say(frame.to_json(orient="records", double_precision=6, indent=1))
-    else:
-        say("| " + " | ".join(frame.columns) + " |\n" + "|---" * len(frame.columns) + "|")
-        for row in frame.itertuples(index=False):
-            say("| " + " | ".join("" if value is None else str(value) for value in row) + " |")

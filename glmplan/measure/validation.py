@@ -109,6 +109,12 @@ def ladder_plan(
         return LadderPlan(lengths, users, (), seconds, requests, longest, seed)
     if traffic.kind == "sessions":
         raise SpecError("is not offered to live servers yet: use a trace", field="--traffic", value="sessions")
+    if traffic.kind == "trace":
+        from glmplan.serving.traffic.conversations import conversation_form
+
+        if form := conversation_form(traffic.file or ""):
+            words = f"holds conversations ({form}), which live servers are not asked yet: use requests with their times"
+            raise SpecError(words, field="--traffic", file=str(traffic.file))
     own = traffic.speed if traffic.kind == "trace" else traffic.rate or 1.0
     schedules = tuple(
         (float(level), _schedule(traffic.at_load(level), seconds, requests, seed)) for level in levels or (own,)

@@ -55,6 +55,12 @@ def test_options_of_a_sweep_that_are_said_again_add_to_their_lists(capsys):
     assert "in tpot_mean_ms, ttft_mean_ms" in page
 
 
+def test_machines_and_engines_of_a_size_that_are_said_again_are_both_looked_at(capsys):
+    once = said(capsys, "size", *ASKED, "--only", "1xrtx-5090,1xl40s", "--engine", "vllm,sglang", "--format", "json")
+    again = ("--only", "1xrtx-5090", "--only", "1xl40s", "--engine", "vllm", "--engine", "sglang")
+    assert said(capsys, "size", *ASKED, *again, "--format", "json") == once
+
+
 def test_a_simulated_sweep_has_percentiles_and_the_probability_of_a_promise(capsys):
     words = (*SWEEP[:5], "--input", "500", "--output", "50", "--requests", "50", "--traffic", "closed:2,poisson:1/s")
     promise = ("--slo", "ttft p95 < 2 s", "--frontier", "probability,user_tokens_per_s")

@@ -168,6 +168,13 @@ def test_traffic_means_the_same_as_in_simulate(tmp_path):
         ladder_plan(parse_traffic("closed:4", think=2.0))
 
 
+def test_recorded_conversations_are_not_offered_to_live_servers(tmp_path):
+    file = tmp_path / "chats.json"
+    file.write_text('[{"conversations": [{"from": "human", "value": "Hello"}, {"from": "gpt", "value": "Hi there"}]}]')
+    with pytest.raises(SpecError, match=r"chats.json: --traffic: holds conversations \(ShareGPT\)"):
+        ladder_plan(parse_traffic(f"trace:{file}"))
+
+
 def test_a_plan_names_the_deployment(tmp_path):
     file = tmp_path / "plan.json"
     inner = {"model": "glm-5.1", "accelerator": "rtx-pro-6000-ws", "tp": 8, "other": [1]}
