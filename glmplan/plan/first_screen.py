@@ -41,16 +41,16 @@ _MANY = {"warning": "warnings", "note": "notes", "memory": "on memory", "quality
 #: lines that each part has at least: of a text, of each entry of a list (`error`), or entries (`errors`); what an
 #: answer rests on is on every screen, for numbers that were measured and others look alike [-]
 _LEAST = {
-    "title": 1, "traffic": 1, "verdict": 2, "limit": 1, "reason": 1, "nearest": 2, "assumed": 1, "users": 1,
+    "title": 1, "one": 1, "traffic": 1, "verdict": 2, "limit": 1, "reason": 1, "nearest": 2, "assumed": 1, "users": 1,
     "memory": 1, "basis": 1, "errors": 1, "error": 1, "changes": 1, "change": 1, "note": 0, "asks": 1, "gaps": 0,
     "measure": 1,
 }  # fmt: skip
 #: what parts get of the lines that are left, the most useful first
 _MORE = (
-    ("verdict", 3), ("traffic", 2), ("errors", 3), ("changes", 3), ("change", 2), ("traffic", 3), ("memory", 2),
-    ("assumed", 2), ("error", 2), ("note", 2), ("asks", 2), ("nearest", 3), ("limit", 2), ("users", 2), ("reason", 3),
-    ("title", 2), ("basis", 1), ("assumed", 3), ("asks", 3), ("measure", 2), ("gaps", 1), ("basis", 2), ("error", 3),
-    ("note", 3), ("assumed", 5),
+    ("one", 2), ("verdict", 3), ("traffic", 2), ("errors", 3), ("changes", 3), ("change", 2), ("traffic", 3),
+    ("memory", 2), ("assumed", 2), ("error", 2), ("note", 2), ("asks", 2), ("nearest", 3), ("limit", 2), ("users", 2),
+    ("reason", 3), ("title", 2), ("basis", 1), ("assumed", 3), ("asks", 3), ("measure", 2), ("gaps", 1), ("basis", 2),
+    ("error", 3), ("note", 3), ("assumed", 5),
 )  # fmt: skip
 
 
@@ -184,7 +184,7 @@ class _Screen:
             for label, text in run_rows(answer.runs[0]):
                 yield from self._row(label, text, self.room["traffic"])
         if (one := answer.one_user) is not None:
-            yield from self._row("one user", f"{self._speed(one)}{self._wait(one)}", 1)
+            yield from self._row("one user", f"{self._speed(one)}{self._wait(one)}", self.room["one"])
         if answer.safe is not None:
             mean = f" ({answer.safe.expected:,} in the mean)" if answer.safe.expected != answer.safe.users else ""
             yield from self._row("safe users", f"{answer.safe.users:,}{mean}", 1)
