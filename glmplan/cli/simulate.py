@@ -103,6 +103,10 @@ def command(
         title = f"{target.model or 'own step time'} on {target.on or 'own machine'}"
         _plot(described, arriving, outcome, run.plot, title)
     _show(outcome, run.form, targets, described.basis, ranges)
+    hours = outcome.summary.get("duration_s", 0.0) / 3600.0
+    if arriving.kind == "daily" and hours < 24.0:
+        most = f"the busiest part of the day has {arriving.peak:.3g} times the mean (--traffic poisson:RATE shows it)"
+        say(f"note: these requests are the first {hours:.2g} hours after midnight; {most}", err=True)
     if outcome.interrupted:
         raise typer.Exit(130)
 

@@ -240,4 +240,6 @@ def traffic_words(traffic: Traffic) -> str:
         turn = f"{traffic.input:,} new tokens and {traffic.output:,} answered in a turn"
         return f"{many} of {traffic.turns} turns, from {first:,} tokens to {last:,}; {turn}"
     many = f"{traffic.users} users" if traffic.users else f"{traffic.rate:g} requests/s ({traffic.kind})"
+    if traffic.kind == "daily" and traffic.rate:
+        many += f", {traffic.rate * traffic.peak:.3g} in the busiest part of the day, which is simulated"
     return f"{many}, {lengths}"

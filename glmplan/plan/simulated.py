@@ -269,7 +269,7 @@ def traffic_run(
     from glmplan.plan.service import service_of
     from glmplan.plan.simulator_inputs import inputs_of
 
-    holding = scored.holding
+    holding, traffic = scored.holding, traffic.busiest
     asked = _seated(asked, holding, traffic.users or asked.users[-1])
     inputs = inputs_of(asked, holding, deployment_of(asked, holding.terms))
     if pool != 1.0:

@@ -462,7 +462,9 @@ class LoadSearch:
         unit = unit_of(self.traffic)
         if safe >= self.limit or not broken:
             return SafeLoad(shown, unit, "", f"nothing breaks up to {safe:g} {unit}{self.why_limited}", points)
-        return SafeLoad(shown, unit, broken[0].broken, _why(broken[0], service, unit), points)
+        why, peak = _why(broken[0], service, unit), self.traffic.peak
+        day = f"; judged is the busiest part of the day, with {peak:.3g} times the mean" if peak != 1.0 else ""
+        return SafeLoad(shown, unit, broken[0].broken, why + day, points)
 
 
 def _place(which: int) -> float:

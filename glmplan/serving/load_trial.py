@@ -91,7 +91,7 @@ def capacity(service: Service, traffic: Traffic) -> float:
     Returns
     -------
     float
-        [1/s]; 0 if no request fits.
+        [1/s]; 0 if no request fits. Of a day the mean rate at which its busiest part is just finished.
 
     Examples
     --------
@@ -116,7 +116,7 @@ def capacity(service: Service, traffic: Traffic) -> float:
         return 0.0
     ends = np.sort(rows["finish"])
     first, last = users, len(ends) - users
-    served = float((last - first) / (ends[last - 1] - ends[first - 1]))
+    served = float((last - first) / (ends[last - 1] - ends[first - 1])) / traffic.peak
     return served / traffic.turns if traffic.kind == "sessions" else served
 
 
@@ -162,7 +162,7 @@ def try_load(
     Notes
     -----
     The start-up burst of a closed loop is not judged, nor the first 200 arrivals of a stream: what is promised is the
-    steady state.
+    steady state. Of a day it is that of its busiest part, as if it lasted: a promise that is kept at night is none.
 
     Examples
     --------
@@ -174,7 +174,7 @@ def try_load(
     >>> try_load(service, traffic, parse_slo("tpot p95 < 30 ms"), 100, 0).broken
     'tpot p95 < 30 ms'
     """
-    at = traffic.at_load(load)
+    at = traffic.at_load(load).busiest
     if at.users is not None:
         warm = at.users
         count = warm + max(400, min(6 * warm, max(2000, 2 * warm)))
@@ -197,7 +197,7 @@ def try_load(
     rows = outcome.requests if at.kind in OPEN else None
     if rows is not None and len(rows["arrival"]):  # where no request fits, none is in the table
         offered = float(rows["output_tokens"].sum()) / max(float(rows["arrival"].max()), 1e-9)
-        surplus = math.log(offered / (load * _mean_output(at)))
+        surplus = math.log(offered / ((at.rate or load) * _mean_output(at)))
     return Trial(load, margin, broken, outcome.summary, surplus)
 
 
@@ -249,6 +249,6 @@ def spread_of_arrivals(traffic: Traffic) -> float:
     generator, found = np.random.default_rng(0), []
     for _ in range(100):
         _, outputs = draw_lengths(traffic)(_SETTLED, generator)
-        span = float(arrival_times(traffic, generator)(_SETTLED)[-1])
+        span = float(arrival_times(traffic.busiest, generator)(_SETTLED)[-1])
         found.append(math.log(float(outputs.sum()) / span))
     return float(np.std(found))

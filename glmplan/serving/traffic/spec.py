@@ -157,6 +157,19 @@ class Traffic(BaseModel):
         """The same traffic of clients that are all alike and wait for ever."""
         return self.model_copy(update={"urgent": 0.0, "patience": None})
 
+    @property
+    def peak(self) -> float:
+        """Rate of the busiest part of a day over its mean, [-]; 1 of other traffic."""
+        return max(self.profile) * len(self.profile) / sum(self.profile) if self.kind == "daily" else 1.0
+
+    @property
+    def busiest(self) -> Traffic:
+        """Traffic as it is in the busiest part of a day, where it stays; other traffic as it is."""
+        if self.kind != "daily":
+            return self
+        rate = None if self.rate is None else self.rate * self.peak
+        return self.model_copy(update={"kind": "poisson", "rate": rate})
+
     def at_load(self, load: float) -> Traffic:
         """The same traffic with another number of users or another rate.
 
