@@ -14,7 +14,7 @@ from glmplan.serving.traffic.arrivals import arrival_times, draw_lengths
 from glmplan.serving.traffic.promises import Target
 from glmplan.serving.traffic.spec import Traffic
 
-__all__ = ["OPEN", "OVERLOAD", "Trial", "capacity", "places", "spread_of_arrivals", "try_load"]
+__all__ = ["OPEN", "OVERLOAD", "UNJUDGED", "Trial", "capacity", "places", "spread_of_arrivals", "try_load"]
 
 #: kinds of traffic whose arrivals do not wait for answers
 OPEN = ("poisson", "gamma", "onoff", "daily")
@@ -24,6 +24,7 @@ OVERLOAD = "overload"
 _THRASH = 0.05  # preemptions for each request from which the pool thrashes
 _LEFT = 0.05  # share of the clients that leave from which a load is not safe
 _FAR = 3.0  # a margin that says no more than "far away"
+UNJUDGED = 200  # first requests of a stream that are not judged
 _SETTLED = 1500  # requests of an open stream that are judged
 _MOST_USERS = 1024  # users of the closed loop that finds what can be served
 
@@ -179,7 +180,7 @@ def try_load(
         warm = at.users
         count = warm + max(400, min(6 * warm, max(2000, 2 * warm)))
     else:
-        warm = 200
+        warm = UNJUDGED
         count = warm + _SETTLED
     if load >= most:
         # where no request fits at all, every load is as far too large as another

@@ -15,6 +15,7 @@ from glmplan.plan.described import described_under
 from glmplan.plan.question import Words
 from glmplan.plan.ranking import deployment_of
 from glmplan.plan.safe_loads import kept_of
+from glmplan.serving.load_trial import UNJUDGED
 from glmplan.serving.outcome_range import outcome_range
 from glmplan.serving.simulate import simulate
 from glmplan.serving.traffic.promises import parse_slo
@@ -260,7 +261,9 @@ def simulated(model: str, on: str, said: Mapping[str, Any], load: Arriving, how:
         figures |= {name + end: factor * float(value) for end, value in ends}
     if targets:
         figures["goodput_share"] = float(summary.get("goodput_share", math.nan))
-        figures["probability"] = kept_of(described, arriving, targets, seed=how.seed).probability
+        short = arriving.kind == "trace" and summary["requests"] + summary["rejected"] <= UNJUDGED
+        kept = math.nan if short else kept_of(described, arriving, targets, seed=how.seed).probability
+        figures["probability"] = kept
     assert described.plan is not None  # nothing is told to the simulator alone
     asked, holding = described.plan
     return Simulated(Deployed(asked, holding, deployment_of(asked, holding.terms)), figures)
