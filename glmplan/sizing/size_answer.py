@@ -136,7 +136,7 @@ class Flow:
     inputs, cached, outputs : float
         Prompt tokens, those of them that were seen before, and answer tokens, [token/s]
     busy : float
-        Share of the time in which a machine computes, [-]
+        Share of the time in which a machine computes, of a day as many tokens cost in its busiest part, [-]
     """
 
     inputs: float
@@ -176,7 +176,8 @@ def flow_of(option: Option, found: Sized) -> Flow:
     each = arriving / summary["requests_per_s"]
     outputs = summary["output_tokens_per_s"] * each
     inputs = summary["total_tokens_per_s"] * each - outputs
-    return Flow(inputs, inputs * summary["cached_share"], outputs, summary["utilisation"])
+    # of a day its busiest part was simulated, and the tokens are those of its mean
+    return Flow(inputs, inputs * summary["cached_share"], outputs, summary["utilisation"] / traffic.peak)
 
 
 def share_of(traffic: Traffic, machines: int) -> Traffic:

@@ -14,7 +14,7 @@ from glmplan.errors import SpecError
 from glmplan.serving.safe_load import kept_share, speed_factors
 from glmplan.serving.service import Service
 from glmplan.serving.traffic.promises import parse_slo
-from glmplan.serving.traffic.spec import Traffic
+from glmplan.serving.traffic.spec import Traffic, parse_traffic
 from glmplan.sizing.acceptance import acceptance_test
 from glmplan.sizing.money import money_of
 from glmplan.sizing.size import kept_by, sized
@@ -296,6 +296,17 @@ def test_a_rate_brings_its_own_tokens_and_that_of_a_day_is_its_mean(traffic, sha
     prompts, seen, answers = month_tokens(found.options[0], found)
     seconds = 730 * 3600 * (share or MONEY.terms.utilisation)
     assert (prompts, answers) == pytest.approx((500 * seconds, 100 * seconds)) and seen == 0
+
+
+def test_prompts_of_a_day_bear_the_share_of_its_cost_that_they_have_in_its_busiest_part():
+    ratios = []
+    for traffic in ("daily:0.5/s", f"poisson:{0.5 * parse_traffic('daily:0.5/s').peak}/s"):
+        asked = read_size(
+            "llama-3.1-8b", "tpot p95 < 80 ms", only="1xrtx-5090", input=1000, output=200, traffic=traffic
+        )
+        [first] = size_content(sized(asked, MONEY, answers=1))["options"]
+        ratios.append(first["usd_per_million_input_tokens"] / first["usd_per_million_output_tokens"])
+    assert ratios[0] == pytest.approx(ratios[1], rel=1e-6)
 
 
 def test_machines_with_unequal_shares_answer_no_more_users_than_there_are():
