@@ -261,6 +261,8 @@ HYBRID = {
         (HYBRID, "num_experts_per_tok", 5000, "topk 5000 is larger than experts 256"),
         (HYBRID, "num_experts_per_tok", "GONE", "is missing"),
         (DEEPSEEK_V4_1, "num_key_value_heads", -4, "is not between"),
+        (DEEPSEEK_V4_1, "engram_layer_ids", [1], "has 1 layers, and engram_num_embeddings 2"),
+        (DEEPSEEK_V4_1, "dspark_target_layer_ids", False, "is not a list of whole numbers"),
     ],
 )
 def test_a_config_broken_by_hand_is_refused_with_the_field(tmp_path, config, field, value, why):
