@@ -261,7 +261,7 @@ HYBRID = {
         (HYBRID, "num_experts_per_tok", 5000, "topk 5000 is larger than experts 256"),
         (HYBRID, "num_experts_per_tok", "GONE", "is missing"),
         (DEEPSEEK_V4_1, "num_key_value_heads", -4, "is not between"),
-        (DEEPSEEK_V4_1, "engram_layer_ids", [1], "has 1 layers, and engram_num_embeddings 2"),
+        (DEEPSEEK_V4_1, "engram_layer_ids", [1, 2, 3], "has 3 layers, and engram_num_embeddings 1"),
         (DEEPSEEK_V4_1, "dspark_target_layer_ids", False, "is not a list of whole numbers"),
     ],
 )
