@@ -7,9 +7,10 @@ that holds a prompt instead of one for each request.
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
 
 import numpy as np
+
+from glmplan.facts.records import dataclass
 
 __all__ = ["ClosedLoop", "alike_schedule"]
 
@@ -106,7 +107,8 @@ def alike_schedule(run: ClosedLoop, requests: int) -> tuple[list[tuple[float, fl
     more = int(-(-(run.output_tokens - 1) // gain)) if run.output_tokens > 1 else 0
     held = prompt + run.reserve * run.output_tokens
     blocks: list[tuple[float, float, float, float, float]] = []
-    spans = np.zeros((requests, 3), dtype=np.int64)
+    # requests come to each stage in order: (block, how many) when they were sent, had their first token, and ended
+    stages: tuple[list[tuple[int, int]], ...] = ([(0, min(run.concurrency, requests))], [], [])
     ends: deque[tuple[int, int]] = deque()  # (step at which they end, how many)
     sent = min(run.concurrency, requests)
     there: deque[tuple[int, int]] = deque([(0, sent)])  # (round at which they can be seen, how many)
@@ -119,7 +121,11 @@ def alike_schedule(run: ClosedLoop, requests: int) -> tuple[list[tuple[float, fl
             look = rounds % run.poll_interval == 0
             new = 1 if run.late else sent - seen
             if not idle:
-                new = sum(count for at, count in there if at <= rounds) if look else 0
+                new = 0
+                for at, count in there if look else ():
+                    if at > rounds:  # the others were sent later
+                        break
+                    new += count
             seen += new
             while new:
                 at, count = there.popleft()
@@ -174,7 +180,7 @@ def alike_schedule(run: ClosedLoop, requests: int) -> tuple[list[tuple[float, fl
             context -= count * (prompt + run.output_tokens)
             ended += count
         if newcomers:
-            spans[first : first + newcomers, 1] = now
+            stages[1].append((now, newcomers))
             first += newcomers
             if more:
                 ends.append((clock + more, newcomers))
@@ -185,12 +191,19 @@ def alike_schedule(run: ClosedLoop, requests: int) -> tuple[list[tuple[float, fl
         if decoding == 0:
             context = 0.0
         if ended > before:
-            spans[before:ended, 2] = now
+            stages[2].append((now, ended - before))
             for _ in range(ended - before if bounded else 0):
                 pool_used -= held
             next_ones = min(ended - before, requests - sent)
             if next_ones:
-                spans[sent : sent + next_ones, 0] = now
+                stages[0].append((now, next_ones))
                 there.append((rounds + run.late, next_ones))
                 sent += next_ones
-    return blocks, spans
+    return blocks, np.stack([_each(stage, requests) for stage in stages], axis=1)
+
+
+def _each(stage: list[tuple[int, int]], requests: int) -> np.ndarray:
+    """The block at which each request came to a stage; 0 for those that never did."""
+    blocks, counts = np.array(stage, dtype=np.int64).reshape(-1, 2).T
+    found = np.repeat(blocks, counts)
+    return np.concatenate([found, np.zeros(requests - len(found), dtype=np.int64)])
