@@ -190,7 +190,7 @@ def _drafting(solution: Solution) -> Iterator[Looked]:
         return
     if solution.best.verdict == "does_not_fit":
         return
-    other = tried(asked.but(mtp=3), solution.options)
+    other = tried(asked.but(mtp=3), solution.options, sole=False)
     if other is None:
         return
     drafting = next((n for n, one in enumerate(other.ranked[:6]) if one.holding.terms.mtp), None)

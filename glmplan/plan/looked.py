@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from glmplan.errors import GlmplanError
+from glmplan.facts.records import dataclass
 from glmplan.plan.plan import Change
 from glmplan.plan.question import Asked
 from glmplan.plan.ranking import Scored
@@ -100,7 +101,7 @@ def looked_at(name: str, what: str, ask: str, solution: Solution, note: str = ""
     return Looked(change, asked, one)
 
 
-def tried(asked: Asked, options: frozenset[str] = frozenset()) -> Solution | None:
+def tried(asked: Asked, options: frozenset[str] = frozenset(), *, sole: bool = True) -> Solution | None:
     """Plan a changed question.
 
     Parameters
@@ -109,6 +110,8 @@ def tried(asked: Asked, options: frozenset[str] = frozenset()) -> Solution | Non
         The question.
     options : frozenset of str, optional
         As in `glmplan.plan.search.solve`.
+    sole : bool, optional
+        Whether only its best layout matters, as in `glmplan.plan.search.solve`.
 
     Returns
     -------
@@ -116,7 +119,7 @@ def tried(asked: Asked, options: frozenset[str] = frozenset()) -> Solution | Non
         None where it is refused, or its network is not known.
     """
     try:
-        found = solve(asked, options=options, quick=True)
+        found = solve(asked, options=options, quick=True, sole=sole)
     except GlmplanError:
         return None
     if found.best.verdict != "does_not_fit" and found.ranked[0].alone == 0.0 and found.speed_known:
