@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from glmplan.errors import GlmplanError
-from glmplan.facts.records import dataclass
 from glmplan.plan.plan import Change
 from glmplan.plan.question import Asked
 from glmplan.plan.ranking import Scored

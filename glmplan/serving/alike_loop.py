@@ -7,10 +7,9 @@ that holds a prompt instead of one for each request.
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import dataclass
 
 import numpy as np
-
-from glmplan.facts.records import dataclass
 
 __all__ = ["ClosedLoop", "alike_schedule"]
 
