@@ -186,7 +186,7 @@ def try_load(
         # where no request fits at all, every load is as far too large as another
         above = math.log(load / most) + 0.01 if most > 0 else _FAR
         return Trial(load, min(above, _FAR), OVERLOAD, {"requests": 0.0})
-    outcome = _served(service, at, requests=count, warmup=warm, seed=seed)
+    outcome = _served(service, at, count, warm, seed)
     if outcome.interrupted:
         raise KeyboardInterrupt  # a part of a run judges no load
     summary = outcome.summary
@@ -202,15 +202,16 @@ def try_load(
     return Trial(load, margin, broken, outcome.summary, surplus)
 
 
-def _served(service: Service, at: Traffic, **how: int) -> Outcome:
+def _served(service: Service, at: Traffic, requests: int, warmup: int, seed: int) -> Outcome:
     """Run a load. Where nobody waits as long as clients do, clients who wait for ever see the same, much sooner."""
     calm = at.model_copy(update={"patience": None})
     if at.patience is not None and calm.plain and service.under(calm).settings.plain:
-        outcome = simulate(service, calm, fast=False, keep=True, **how)
+        outcome = simulate(service, calm, requests=requests, warmup=warmup, seed=seed, fast=False, keep=True)
         rows = outcome.requests
         if rows is None or (rows["first"] - rows["arrival"]).max(initial=0.0) < at.patience:
             return replace(outcome, summary=outcome.summary | {"left": 0})
-    return simulate(service, at, fast=False, keep=at.kind in OPEN, **how)
+    keep = at.kind in OPEN
+    return simulate(service, at, requests=requests, warmup=warmup, seed=seed, fast=False, keep=keep)
 
 
 def _margin(summary: dict[str, float], targets: tuple[Target, ...]) -> tuple[float, str]:
