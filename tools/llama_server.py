@@ -71,7 +71,7 @@ def serve(model: Path, slots: int, context: int, threads: int, unified: bool) ->
     params.hostnames = ["127.0.0.1"] if not isinstance(params.hostnames, str) else "127.0.0.1"
     params.port = 0
     params.cpuparams.n_threads = params.cpuparams_batch.n_threads = threads
-    params.n_threads_http = 4
+    params.n_threads_http = max(4, 2 * slots)  # a stream holds one until its answer ends
     params.endpoint_metrics = params.endpoint_slots = params.endpoint_props = True
     params.cont_batching = True
     params.verbosity = 5  # the memory lines of the log

@@ -46,6 +46,7 @@ class QuestionOptions:
     eager: o.Eager = False
     launch: o.LaunchOptions = o.LaunchOptions()
     power_limit: o.PowerLimit = None
+    host_tokens: o.HostTokens = None
     calibration: o.Calibration = None
     recipe: Annotated[
         str | None,

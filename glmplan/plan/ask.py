@@ -91,6 +91,7 @@ class Question(TypedDict, total=False):
     calibration: str | None
     recipe: str | None
     power_limit: float | str | None
+    host_tokens: int | str | None
 
 
 class Arrivals(TypedDict, total=False):

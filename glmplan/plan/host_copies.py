@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from glmplan.errors import GlmplanError
+from glmplan.errors import GlmplanError, SpecError
 from glmplan.facts.engines.walls import load_engine
 from glmplan.physics.blocks.features import model_features
 from glmplan.physics.network.host_transfers import host_transfer_rate
 from glmplan.plan.hazard_warnings import facts_of
+from glmplan.serving.engine.settings import TransferLink
 from glmplan.units import GIB
 
 if TYPE_CHECKING:
@@ -17,7 +18,16 @@ if TYPE_CHECKING:
     from glmplan.plan.question import Asked
     from glmplan.serving.traffic.spec import Traffic
 
-__all__ = ["HostCopies", "WayToHost", "host_copies", "way_to_host", "why_no_copies"]
+__all__ = [
+    "HostCopies",
+    "WayToHost",
+    "check_copies",
+    "copies_words",
+    "copy_settings",
+    "host_copies",
+    "way_to_host",
+    "why_no_copies",
+]
 
 #: caches that copies are as large as, where the traffic does not say how much it needs [-]
 _LARGER = 2.0
@@ -69,6 +79,77 @@ def way_to_host(asked: Asked, holding: Holding) -> WayToHost:
     kind = f"PCIe {card.generation}.0 x{card.lanes}" if card is not None else "the links"
     what = f"{kind} of {host.name}, {each / 1e9:,.1f} GB/s for each accelerator while all load"
     return WayToHost(each, each * terms.accelerators / (terms.dp * terms.replicas), what)
+
+
+def copy_settings(asked: Asked, holding: Holding) -> dict[str, Any]:
+    """What the simulator is told of copies that were asked for.
+
+    Parameters
+    ----------
+    asked : Asked
+        The question.
+    holding : Holding
+        The layout.
+
+    Returns
+    -------
+    dict
+        Fields of `glmplan.serving.engine.settings.EngineSettings`; empty where none were asked for.
+
+    Raises
+    ------
+    GlmplanError
+        As `way_to_host`.
+    """
+    if not asked.host_tokens:
+        return {}
+    return {"host_tokens": asked.host_tokens, "host_link": TransferLink(way_to_host(asked, holding).bandwidth)}
+
+
+def check_copies(asked: Asked, holding: Holding, traffic: Traffic | None) -> None:
+    """Refuse copies of which nothing can be said.
+
+    Parameters
+    ----------
+    asked : Asked
+        The question.
+    holding : Holding
+        The layout.
+    traffic : Traffic or None
+        What arrives.
+
+    Raises
+    ------
+    SpecError
+        If copies were asked for without traffic, or where the plan keeps none.
+    """
+    if not asked.host_tokens:
+        return
+    why = "is of traffic: give --traffic too" if traffic is None else why_no_copies(asked, holding)
+    if why:
+        raise SpecError(why, field="--host-tokens", value=asked.host_tokens)
+
+
+def copies_words(asked: Asked, holding: Holding) -> str:
+    """Copies that were asked for, to be said behind what arrives.
+
+    Parameters
+    ----------
+    asked : Asked
+        The question.
+    holding : Holding
+        The layout.
+
+    Returns
+    -------
+    str
+        How many, with which option of the engine and over which links; empty where none were asked for.
+    """
+    running = load_engine(asked.engine).running
+    if not asked.host_tokens or running is None:
+        return ""
+    way = way_to_host(asked, holding)
+    return f"; copies of {asked.host_tokens:,} tokens of each rank in host memory ({running.host_cache}), {way.what}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from glmplan.plan.engine_limits import Obstacles, Terms
 from glmplan.plan.evidence import evidence_words
 from glmplan.plan.gains import worth_telling
 from glmplan.plan.hazard_warnings import hazard_warnings
+from glmplan.plan.host_copies import check_copies, copies_words
 from glmplan.plan.launch import launch_command, launch_context
 from glmplan.plan.looked import Looked, verdict_of
 from glmplan.plan.narrowing import narrowing_of
@@ -100,6 +101,7 @@ def answer_of(asked: Asked, traffic: Traffic | None = None, *, changes: bool = T
         return _unknown(asked, missing)
     solution = solve_under(asked, traffic)
     first, best = solution.ranked[0], solution.best
+    check_copies(asked, best, traffic)
     verdict = verdict_of(asked, first)
     limit = asked.longest_request
     common = {
@@ -149,7 +151,7 @@ def answer_of(asked: Asked, traffic: Traffic | None = None, *, changes: bool = T
         knowledge=known_apart(asked, known.knowledge),
         evidence=evidence_words(asked, best.terms.accelerators, known.knowledge),
         fits=(_fit_file(deployment), "calibration/fits/memory.toml"),
-        traffic=traffic_words(traffic) if traffic is not None else "",
+        traffic=traffic_words(traffic) + copies_words(asked, best) if traffic is not None else "",
         runs=_runs(solution, traffic) if traffic is not None and _ran(traffic, rows) else (),
         narrowing=narrowing_of(asked, best, deployment, known.knowledge, (alone, many)),
     )

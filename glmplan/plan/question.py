@@ -69,6 +69,8 @@ class Words:
         Campaign or collection of recipes whose settings the server is launched with.
     power_limit : str or None
         Power limit of each accelerator.
+    host_tokens : str or None
+        Copies of cached tokens in host memory, of each data-parallel rank.
     """
 
     model: str
@@ -101,6 +103,7 @@ class Words:
     calibration: str | Path | None = None
     recipe: str | None = None
     power_limit: float | str | None = None
+    host_tokens: int | str | None = None
 
 
 @dataclass(frozen=True, repr=False)
@@ -119,6 +122,8 @@ class Asked:
         KV cache format.
     tp, pp, dp, ep, dcp, replicas : int or None
         Layout, and servers of that layout, [-]
+    host_tokens : int
+        Copies of cached tokens in host memory, of each data-parallel rank; only traffic sees them, [token]
     prefill : int
         Of the servers, how many only compute prompts and hand keys and values over (disaggregation), [-]
     context : int or None
@@ -174,6 +179,7 @@ class Asked:
     cached_tokens: int = 0
     power_limit: float | None = None
     prefill: int = 0
+    host_tokens: int = 0
 
     def __repr__(self) -> str:
         lengths = f"{self.input_tokens:,} tokens in and {self.output_tokens:,} out"
@@ -333,6 +339,7 @@ def read_words(words: Words) -> Asked:
         calibration=_calibration(words.calibration),
         power_limit=limit,
         prefill=prefill,
+        host_tokens=_whole("--host-tokens", words.host_tokens, least=0) or 0,
     )
     check_layout(asked.model, asked.machine, degrees, divided_experts=asked.divided_experts)
     return asked if words.recipe is None else _by_recipe(asked, given_text(words.recipe, "--recipe"))

@@ -9,10 +9,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from glmplan.errors import UnknownFact
 from glmplan.plan.capacity import Holding
+from glmplan.plan.host_copies import copy_settings
 from glmplan.plan.plan import TrafficRun, UserRow
 from glmplan.plan.question import Asked
 from glmplan.plan.ranking import Scored, deployment_of, predicted, shown_users, typical_users
@@ -234,7 +235,6 @@ def traffic_run(
     what: str = "",
     ask: str = "",
     pool: float = 1.0,
-    settings: Mapping[str, Any] | None = None,
     ends: bool = True,
 ) -> TrafficRun:
     """Simulate a plan under named traffic.
@@ -251,8 +251,6 @@ def traffic_run(
         What is otherwise than in the plan, and the words that ask for it.
     pool : float, optional
         Room for keys and values relative to the plan's, [-]
-    settings : mapping, optional
-        Fields of `glmplan.serving.engine.settings.EngineSettings` instead of the engine's own.
     ends : bool, optional
         Whether both ends of the intervals are simulated too.
 
@@ -274,7 +272,7 @@ def traffic_run(
     inputs = inputs_of(asked, holding, deployment_of(asked, holding.terms))
     if pool != 1.0:
         inputs = replace(inputs, pool=replace(inputs.pool, tokens=int(inputs.pool.tokens * pool)))
-    described = service_of(inputs, traffic, scheduler=settings)
+    described = service_of(inputs, traffic, scheduler=copy_settings(asked, holding))
     count = _OPEN if traffic.users is None else max(min(_EACH_TURN * traffic.users, _MOST), traffic.users + 1)
     warm = 0 if traffic.kind == "trace" else min(int(_WARM * count), count - 1)
     least = described.service.pool.block_size + asked.request_tokens

@@ -19,7 +19,6 @@ from glmplan.plan.question import Asked
 from glmplan.plan.search import Solution
 from glmplan.plan.simulated import traffic_run
 from glmplan.plan.under_traffic import decides_plan, solve_under
-from glmplan.serving.engine.settings import TransferLink
 from glmplan.serving.traffic.spec import Traffic
 
 __all__ = ["gain_under", "runs_under"]
@@ -74,8 +73,8 @@ def runs_under(solution: Solution, traffic: Traffic) -> tuple[TrafficRun, ...]:
     except GlmplanError:
         return ()
     found = [one for one in _changed(solution, traffic, plan) if gain_under(plan, one) >= LEAST_GAIN]
-    if plan.full > _SHORT and decides_plan(traffic) and (why := why_no_copies(asked, solution.best)):
-        plan = replace(plan, no_copies=why)
+    if plan.full > _SHORT and not asked.host_tokens and decides_plan(traffic):
+        plan = replace(plan, no_copies=why_no_copies(asked, solution.best))
     # on evidence as good as the plan's before those on less
     found.sort(key=lambda one: (not as_well_known(one.knowledge, plan.knowledge), -gain_under(plan, one)))
     return (plan, *found[:_LISTED])
@@ -111,7 +110,7 @@ def _changed(solution: Solution, traffic: Traffic, plan: TrafficRun) -> Iterator
             what="a cache twice as large, whatever holds it",
             ask="",
         )
-        if decides_plan(traffic):
+        if decides_plan(traffic) and not asked.host_tokens:
             yield from _with_copies(solution, traffic)
     yield from _apart(solution, traffic, plan)
     if asked.prefill:
@@ -139,9 +138,9 @@ def _with_copies(solution: Solution, traffic: Traffic) -> Iterator[TrafficRun]:
             continue
         try:
             yield traffic_run(
-                other.asked, other.ranked[0], traffic, ends=False,
-                what=copies.what if mine else f"{engine} with {copies.what}", ask="" if mine else f"--engine {engine}",
-                settings={"host_tokens": copies.tokens, "host_link": TransferLink(copies.bandwidth)},
+                other.asked.but(host_tokens=copies.tokens), other.ranked[0], traffic, ends=False,
+                what=copies.what if mine else f"{engine} with {copies.what}",
+                ask=f"{'' if mine else f'--engine {engine} '}--host-tokens {copies.tokens}",
             )  # fmt: skip
         except GlmplanError:
             continue

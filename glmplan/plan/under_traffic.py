@@ -75,7 +75,7 @@ def solve_under(
     Of the layouts that hold the mean request as surely as the one chosen without traffic, the four whose whole answers
     come soonest by steady sums, and that one, are simulated under the traffic. The one with the fewest requests turned
     away and the soonest answers is chosen; of those within 5 % of it, the one that was chosen without traffic, or else
-    the one with the largest cache.
+    the one with the largest cache. Copies in host memory do not decide: `simulate` is told of them apart.
     """
     solution = solve(asked, options=options, quick=quick)
     first = solution.ranked[0]
@@ -94,7 +94,7 @@ def solve_under(
     found: dict[int, TrafficRun] = {}
     for place in dict.fromkeys((0, *order[:_SIMULATED])):
         try:
-            found[place] = traffic_run(asked, peers[place], traffic, ends=False)
+            found[place] = traffic_run(asked.but(host_tokens=0), peers[place], traffic, ends=False)
         except GlmplanError:
             return solution  # nothing can be simulated, which the answer says where it matters
     best = _best(found, peers)

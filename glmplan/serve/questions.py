@@ -120,6 +120,7 @@ class PlanQuestion(_Question):
     lora_rank: Whole | None = Field(None, description="Rank of the largest adapter.")
     recipe: Name | None = Field(None, description="Campaign or recipe whose launch settings are taken.")
     power_limit: Quantity | None = Field(None, description="Power limit of each accelerator, such as 450W.")
+    host_tokens: Whole | None = Field(None, description="Copies of cached tokens in host memory of each rank.")
 
     def words(self) -> dict[str, Any]:
         """What was said of the plan beside model and machine, as `glmplan.fit` takes it."""

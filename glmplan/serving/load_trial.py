@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from glmplan.errors import SpecError
 from glmplan.serving.service import Service
-from glmplan.serving.simulate import simulate
+from glmplan.serving.simulate import Outcome, simulate
 from glmplan.serving.traffic.arrivals import arrival_times, draw_lengths
 from glmplan.serving.traffic.promises import Target
 from glmplan.serving.traffic.spec import Traffic
@@ -186,7 +186,7 @@ def try_load(
         # where no request fits at all, every load is as far too large as another
         above = math.log(load / most) + 0.01 if most > 0 else _FAR
         return Trial(load, min(above, _FAR), OVERLOAD, {"requests": 0.0})
-    outcome = simulate(service, at, requests=count, warmup=warm, seed=seed, fast=False, keep=at.kind in OPEN)
+    outcome = _served(service, at, count, warm, seed)
     if outcome.interrupted:
         raise KeyboardInterrupt  # a part of a run judges no load
     summary = outcome.summary
@@ -200,6 +200,18 @@ def try_load(
         offered = float(rows["output_tokens"].sum()) / max(float(rows["arrival"].max()), 1e-9)
         surplus = math.log(offered / ((at.rate or load) * _mean_output(at)))
     return Trial(load, margin, broken, outcome.summary, surplus)
+
+
+def _served(service: Service, at: Traffic, requests: int, warmup: int, seed: int) -> Outcome:
+    """Run a load. Where nobody waits as long as clients do, clients who wait for ever see the same, much sooner."""
+    calm = at.model_copy(update={"patience": None})
+    if at.patience is not None and calm.plain and service.under(calm).settings.plain:
+        outcome = simulate(service, calm, requests=requests, warmup=warmup, seed=seed, fast=False, keep=True)
+        rows = outcome.requests
+        if rows is None or (rows["first"] - rows["arrival"]).max(initial=0.0) < at.patience:
+            return replace(outcome, summary=outcome.summary | {"left": 0})
+    keep = at.kind in OPEN
+    return simulate(service, at, requests=requests, warmup=warmup, seed=seed, fast=False, keep=keep)
 
 
 def _margin(summary: dict[str, float], targets: tuple[Target, ...]) -> tuple[float, str]:

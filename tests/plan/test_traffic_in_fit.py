@@ -102,6 +102,25 @@ def test_a_larger_cache_and_copies_in_host_memory_are_simulated_where_the_cache_
     for one in (larger, copies):
         assert one.cached > plan.cached and one.e2e.value < plan.e2e.value
     assert "--kv-offloading-size" in copies.what and "GB/s for each accelerator" in copies.what
+    # the line is one command: what it prints as a plan of its own is what it says as a change
+    option, tokens = copies.ask.split()
+    assert option == "--host-tokens"
+    own = glmplan.fit("llama-3.1-8b", on="1xl40s", traffic=traffic, host_tokens=int(tokens))
+    assert (own.runs[0].e2e.value, own.runs[0].cached) == (copies.e2e.value, copies.cached)
+    assert f"copies of {int(tokens):,} tokens" in own.traffic
+    assert not any("host memory" in one.what for one in own.runs)
+
+
+@pytest.mark.parametrize(
+    ("on", "model", "traffic", "why"),
+    [
+        ("1xl40s", "llama-3.1-8b", None, "give --traffic too"),
+        ("8xrtx-pro-6000-ws", "glm-5.1-nvfp4", ENGINEERS, "vllm keeps none of latent attention"),
+    ],
+)
+def test_copies_of_which_nothing_can_be_said_are_refused(on, model, traffic, why):
+    with pytest.raises(SpecError, match=f"host_tokens: 1000 .*{why}"):
+        glmplan.fit(model, on=on, traffic=traffic, host_tokens=1000)
 
 
 def test_where_the_engine_keeps_no_copies_the_answer_says_why_and_what_another_engine_does_with_them():
@@ -111,13 +130,13 @@ def test_where_the_engine_keeps_no_copies_the_answer_says_why_and_what_another_e
     plan, *others = answer.runs
     assert "latent attention" in plan.no_copies
     assert f"no copies of the cache in host memory: {plan.no_copies}" in " ".join(str(answer).split())
-    copies = next(one for one in others if one.ask == "--engine sglang")
+    copies = next(one for one in others if one.ask.startswith("--engine sglang"))
     # the line is what that plan does with as many tokens of copies
     asked = asked_under(Words("glm-5.1-nvfp4", "6xrtx-pro-6000-ws", engine="sglang"), traffic)
     solution = solve_under(asked, traffic)
     found = host_copies(solution.asked, solution.best, traffic)
-    settings = {"host_tokens": found.tokens, "host_link": TransferLink(found.bandwidth)}
-    run = traffic_run(solution.asked, solution.ranked[0], traffic, ends=False, settings=settings)
+    assert copies.ask == f"--engine sglang --host-tokens {found.tokens}"
+    run = traffic_run(solution.asked.but(host_tokens=found.tokens), solution.ranked[0], traffic, ends=False)
     assert (copies.e2e.value, copies.cached) == (run.e2e.value, run.cached)
     assert copies.cached > 0.9 > plan.cached
 

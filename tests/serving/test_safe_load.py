@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from glmplan.errors import SpecError
-from glmplan.serving.engine.settings import EngineSettings, KvPool
+from glmplan.serving.engine.settings import EngineSettings, KvPool, scheduler_settings
 from glmplan.serving.engine.step_table import StepTable
 from glmplan.serving.load_search import LoadSearch
 from glmplan.serving.load_trial import capacity, try_load
@@ -243,3 +243,24 @@ def test_a_day_is_judged_in_its_busiest_part():
     # the same day told in mean rates: half of what a steady stream may bring
     safe = [safe_load(SERVICE, one, targets, seed=1).load for one in (peaked, steady)]
     assert safe[0] == pytest.approx(safe[1] / 2.0, rel=0.05)
+
+
+@pytest.mark.parametrize("scheduler", ["vllm", "sglang", "trtllm", "llama.cpp"])
+@pytest.mark.parametrize(
+    ("spec", "leave"), [("poisson:5/s", False), ("poisson:40/s", True), ("closed:20", False), ("closed:300", True)]
+)
+def test_clients_who_never_wait_long_enough_to_leave_are_tried_as_patient_ones(scheduler, spec, leave):
+    """The quick way and the loop that watches each client see the same of every request."""
+    table = StepTable.affine(base=0.01, per_request=0.0005, per_prefill_token=2e-5)
+    service = Service(table, KvPool(200_000, 16), scheduler_settings(scheduler, max_num_seqs=64))
+    traffic = parse_traffic(spec, input=600, output=100, output_cv=0.5, patience="3 s")
+    load = traffic.users or traffic.rate
+    tried = try_load(service, traffic, parse_slo("ttft p95 < 2 s"), load, 3).summary
+    warm = 200 if traffic.rate else traffic.users
+    count = 1700 if traffic.rate else warm + max(400, min(6 * warm, 2000))
+    watched = simulate(service, traffic, requests=count, warmup=warm, seed=3, fast=False).summary
+    assert (tried["left"] > 0) == leave
+    # how full the pool is, each loop counts in its own way; no promise is about it
+    same = {name: value for name, value in watched.items() if not name.startswith("kv_")}
+    assert {name: tried[name] for name in same} == pytest.approx(same, rel=1e-9)
+    assert tried.keys() == watched.keys()

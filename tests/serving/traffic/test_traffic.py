@@ -344,3 +344,24 @@ def test_an_entry_of_no_form_is_told_what_the_nearest_form_holds(entry, expected
         conversation_form(file)
     assert caught.value.field == "line 1"
     assert ("Mooncake" in str(caught.value)) == (expected == "Mooncake has")
+
+
+@pytest.mark.parametrize(
+    ("name", "count", "last", "inputs", "outputs"),
+    [
+        ("azure-2023-conv.csv", 100, 42.685223, 80_197, 17_052),
+        ("azure-2023-code.csv", 100, 192.162141, 227_562, 2_348),
+        ("mooncake-conversation.jsonl", 75, 24.0, 920_761, 26_570),
+    ],
+)
+def test_excerpts_of_published_traces_are_read_to_their_last_row(name, count, last, inputs, outputs):
+    """Sums are those of the columns, by hand."""
+    found = list(read_trace(DATA / "traces" / name))
+    assert len(found) == count
+    assert found[-1].arrival == pytest.approx(last, abs=1e-6)
+    assert (sum(r.input for r in found), sum(r.output for r in found)) == (inputs, outputs)
+
+
+def test_every_conversation_of_the_mooncake_excerpt_shares_its_first_block():
+    found = list(read_trace(DATA / "traces" / "mooncake-conversation.jsonl"))
+    assert {r.runs[0] for r in found} == {(("block", 0), 512)}
