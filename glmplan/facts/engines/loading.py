@@ -9,10 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from glmplan.errors import SpecError
 from glmplan.facts.formats import WeightFormat, weight_format
+
+if TYPE_CHECKING:
+    from glmplan.facts.schema.beside import DraftHead
 
 __all__ = ["AS_STORED", "ExpertKernel", "KeptWide", "Loading", "ScaleCopy", "read_loading"]
 
@@ -131,6 +134,8 @@ class Loading:
         Second copies of scales.
     tower : bool
         Whether the vision tower is loaded with the model.
+    draft_embedding_since : str or None
+        From which version on a draft head keeps an embedding of its own whose values are not the model's; None: never.
     source : str
         Where it is from.
     """
@@ -142,6 +147,7 @@ class Loading:
     kept_wide: tuple[KeptWide, ...] = ()
     scale_copies: tuple[ScaleCopy, ...] = ()
     tower: bool = True
+    draft_embedding_since: str | None = None
     source: str = ""
 
     def kernel(
@@ -233,6 +239,36 @@ class Loading:
                 continue
             return one.bits
         return 0.0
+
+    def keeps_draft_embedding(self, head: DraftHead, version: str | None) -> bool:
+        """Whether a draft head holds an embedding beside the model's.
+
+        Parameters
+        ----------
+        head : DraftHead
+            The head.
+        version : str or None
+            Version of the engine; None means the newest.
+
+        Returns
+        -------
+        bool
+            True where its files hold other values than the model and the engine compares them.
+
+        Examples
+        --------
+        >>> from glmplan.facts.catalogue.models import load_model
+        >>> from glmplan.facts.engines.memory import load_memory_rule
+        >>> head = load_model("kimi-k2.6").draft_head
+        >>> [load_memory_rule(one).loading.keeps_draft_embedding(head, None) for one in ("vllm", "sglang")]
+        [True, False]
+        """
+        from glmplan.facts.schema.engine import version_key
+
+        first = self.draft_embedding_since
+        return (
+            head.own_embedding and first is not None and (version is None or version_key(version) >= version_key(first))
+        )
 
     def kept(self, model: str, tensor_class: str) -> WeightFormat | None:
         """Format in which a class of tensors of a model is kept, if not as the files hold it.

@@ -1,4 +1,4 @@
-"""What stands in a layer beside its mixer and its feed-forward blocks: residual streams, tables that are looked up."""
+"""What stands beside mixers and feed-forward blocks: residual streams, tables that are looked up, a drafting head."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pydantic import Field, PositiveInt, model_validator
 
 from glmplan.facts.schema.validation import Frozen
 
-__all__ = ["HyperConnections", "LookupTable"]
+__all__ = ["DraftHead", "HyperConnections", "LookupTable"]
 
 
 class HyperConnections(Frozen):
@@ -45,3 +45,18 @@ class LookupTable(Frozen):
     streams: PositiveInt
     norms: int = Field(2, ge=0)
     convolution: int = Field(0, ge=0)
+
+
+class DraftHead(Frozen):
+    """An EAGLE-3 head trained for the model and published apart, in BF16: one layer of kind `layer` with its own head.
+
+    Its layer reads the joined embedding and state, so the products that make queries and keys are twice as wide; once a
+    step a projection joins three states of the model. It shares the embedding of the model; `own_embedding` says that
+    its files hold one with other values (of the model that it was trained with), which some engines keep.
+    """
+
+    repository: str
+    layer: str
+    source: str
+    own_embedding: bool = False
+    note: str | None = None

@@ -14,7 +14,7 @@ from typing import Annotated, Literal
 from pydantic import Field, PositiveInt, model_validator
 
 from glmplan.facts.formats import kv_format, weight_format
-from glmplan.facts.schema.beside import HyperConnections, LookupTable
+from glmplan.facts.schema.beside import DraftHead, HyperConnections, LookupTable
 from glmplan.facts.schema.validation import Frozen
 from glmplan.units import parse_quantity
 
@@ -22,7 +22,6 @@ __all__ = [
     "Checkpoint",
     "CompressedAttention",
     "DenseFfn",
-    "DraftHead",
     "ExpertsFfn",
     "Ffn",
     "FormatException",
@@ -286,19 +285,6 @@ class MtpSpec(Frozen):
     block: PositiveInt | None = None
     joined: PositiveInt | None = None
     markov_rank: int = Field(0, ge=0)
-
-
-class DraftHead(Frozen):
-    """An EAGLE-3 head trained for the model and published apart, in BF16: one layer of kind `layer` with its own head.
-
-    Its layer reads the joined embedding and state, so the products that make queries and keys are twice as wide; once a
-    step a projection joins three states of the model. It shares the embedding of the model.
-    """
-
-    repository: str
-    layer: str
-    source: str
-    note: str | None = None
 
 
 class FormatException(Frozen):

@@ -397,7 +397,8 @@ def _stage(
     add_rotary(weights, model, parts, counts, settings.rule)
     if model.draft_head is not None and "mtp" in weights:  # which has an output head of its own
         own = np.ceil(model.vocabulary / degrees.tp) * model.hidden * weight_format("bf16").bytes
-        weights["mtp"] = weights["mtp"] + np.where(last, own, 0.0)
+        tables = 1 + settings.rule.loading.keeps_draft_embedding(model.draft_head, settings.version)
+        weights["mtp"] = weights["mtp"] + np.where(last, tables * own, 0.0)
     requests = settings.requests(memory, degrees.tp) + zero
     step = TrialStep(settings.budget(memory) + zero, requests, last, "mtp" in weights, kept, index == 0)
     activation = stage_peak(model, activation, settings, step, run=trial, tp=degrees.tp)

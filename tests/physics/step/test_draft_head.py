@@ -6,7 +6,8 @@ from pydantic import ValidationError
 
 from glmplan.facts.catalogue.hosts import load_machine
 from glmplan.facts.catalogue.models import load_model
-from glmplan.facts.schema.model import DraftHead, ModelSpec
+from glmplan.facts.schema.beside import DraftHead
+from glmplan.facts.schema.model import ModelSpec
 from glmplan.physics.blocks.stack import mtp_tensors
 from glmplan.physics.blocks.storage import checkpoint_bytes, segments
 from glmplan.physics.memory import rank_memory
