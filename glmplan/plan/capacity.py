@@ -202,7 +202,7 @@ def settings_of(asked: Asked, terms: Terms) -> MemorySettings:
     return replace(asked.settings, graphs=terms.graphs).memory(
         engine=asked.engine,
         version=asked.engine_version,
-        accelerator=asked.machine.accelerator.name,
+        accelerator=asked.machine.part,
         indexer=terms.indexer,
         draft_tokens=terms.mtp,
     )

@@ -269,7 +269,7 @@ def degrees_words(asked: Asked, terms: Terms) -> str:
         The options; empty for a part of a machine that was named.
     """
     machine = asked.machine
-    words = [f"--on {terms.accelerators}x{machine.accelerator.name}"] * (terms.accelerators != machine.count)
+    words = [f"--on {terms.accelerators}x{machine.part}"] * (terms.accelerators != machine.count)
     if words and machine.named:
         return ""
     degrees = {"ep": terms.ep, "dcp": terms.dcp, "replicas": terms.replicas}
@@ -331,7 +331,7 @@ def _more(solution: Solution, verdict: str) -> Iterator[Looked]:
                 continue
             name = machine.accelerator.name
             # with degrees typed too, they would have to go: no words to add say that
-            yield looked_at("accelerators", f"{number} × {name}", f"--on {number}x{name}" * (not degrees), other)
+            yield looked_at("accelerators", f"{number} × {name}", f"--on {machine.text}" * (not degrees), other)
         if after == "fits":
             return
 

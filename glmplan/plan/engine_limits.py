@@ -329,6 +329,8 @@ def _final(wall: Wall) -> bool:
     when = wall.when
     silicon = bool(when.compute_capability or when.accelerators)
     of_model = bool(when.models or when.features or when.weights) and silicon or bool(when.files)
+    # an engine without a backend for a vendor's parts runs no model on them
+    of_model = of_model or bool(when.vendors or when.without_vendors or when.kinds)
     lifted = bool(when.unless or when.options or wall.until or wall.fixed_by)
     return wall.severity == "error" and of_model and not lifted and not wall.instead.model_dump(exclude_none=True)
 

@@ -6,12 +6,14 @@ import json
 
 from glmplan.facts.engines.kernels import sparse_capabilities, sparse_words
 from glmplan.facts.engines.walls import load_engine
+from glmplan.facts.schema.engine import version_key
 from glmplan.physics.blocks.features import is_indexed, mixers_of, model_features
 from glmplan.plan.adapters import adapter_words
 from glmplan.plan.capacity import Holding
 from glmplan.plan.disaggregation import kinds_of_servers
 from glmplan.plan.question import Asked
 from glmplan.plan.recipe_words import with_recipe
+from glmplan.prediction.deployment import default_kv
 
 __all__ = ["launch_command", "launch_context"]
 
@@ -31,7 +33,8 @@ def launch_command(asked: Asked, holding: Holding, context: int) -> tuple[tuple[
     Returns
     -------
     tuple of str
-        Groups of words, one flag with its value each, the program first.
+        Groups of words, one flag with its value each, the program first; variables of its environment, where it needs
+        any, stand before the program.
     tuple of str
         What to know about it.
 
@@ -84,6 +87,10 @@ def _cache_words(asked: Asked, kv: str) -> tuple[str, ...]:
     found = load_engine(asked.engine).cache_format(kv)
     packs = found.packed is not None and any(one.packed_fp8 for one in mixers_of(asked.model))
     written = found.packed if packs else found.written
+    part, release = asked.machine.accelerator, asked.runs_as
+    if written is None and default_kv(asked.checkpoint, asked.engine, model=asked.model, accelerator=part) != kv:
+        known = not (release and found.named_since) or version_key(release) >= version_key(found.named_since)
+        written = found.named if known else None
     return () if written is None else (written,)
 
 

@@ -36,7 +36,7 @@ def alike(deployment: Deployment) -> tuple[object, ...]:
         Equal for deployments with the same `Deployment.structure` but for its links.
     """
     d = deployment
-    return (d.model.name, id(d.checkpoint), d.accelerator.name, d.kv, d.engine, d.sparse, d.draft_tokens,
+    return (d.model.name, id(d.checkpoint), id(d.accelerator), d.kv, d.engine, d.sparse, d.draft_tokens,
             d.settings.attention_backend, d.settings.expert_kernels, d.kernel_release)  # fmt: skip
 
 

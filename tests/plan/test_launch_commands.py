@@ -55,6 +55,54 @@ def test_a_repository_without_gguf_is_no_address_for_llama_server():
     assert "convert_hf_to_gguf.py" in " ".join(answer.command_notes)
 
 
+@pytest.mark.parametrize(
+    ("engine", "variable", "options"),
+    [
+        (
+            "sglang",
+            "SGLANG_OPT_DEEPGEMM_HC_PRENORM=0",
+            ["--dsa-prefill-backend tilelang", "--dsa-decode-backend tilelang", "--kv-cache-dtype bfloat16"],
+        ),
+        ("vllm", "VLLM_GLM53_CUDA_SPARSE_MLA=1", ["--kv-cache-dtype fp8", "--no-enable-flashinfer-autotune"]),
+    ],
+)
+def test_what_a_wall_asks_for_is_in_the_command_with_its_environment(engine, variable, options):
+    """GLM-5.3-Flash on SM120: https://github.com/sgl-project/sglang/issues/37105, vllm-project/vllm/issues/53963."""
+    found = fit_answer(Words("glm-5.3-flash-nvfp4", "4xrtx-pro-6000-ws", engine=engine), changes=False).command
+    assert found[0] == variable and found[1].startswith(("vllm serve ", "python -m sglang.launch_server "))
+    assert set(options) <= set(found)
+
+
+def test_a_wall_that_does_not_stand_asks_for_nothing():
+    found = fit_answer(Words("glm-5.3-flash-nvfp4", "4xb200-sxm", engine="sglang"), changes=False).command
+    assert found[0].startswith("python -m sglang.launch_server ")
+    assert not any("tilelang" in words or "bfloat16" in words for words in found)
+
+
+@pytest.mark.parametrize(
+    ("engine", "version", "kv", "said"),
+    [
+        # SGLang takes FP8 for sparse attention on SM100 by itself, vLLM what the checkpoint says
+        ("sglang", "latest", "bf16", ["--kv-cache-dtype bfloat16"]),
+        ("vllm", "latest", "bf16", ["--kv-cache-dtype bfloat16"]),
+        ("vllm", "0.11.0", "bf16", []),
+        ("sglang", "latest", "fp8", ["--kv-cache-dtype fp8_e4m3"]),
+    ],
+)
+def test_a_cache_other_than_the_engine_would_take_is_told(engine, version, kv, said):
+    asked = Words("deepseek-v3.2-nvfp4", "8xb200-sxm", engine=engine, engine_version=version, kv=kv)
+    found = fit_answer(asked, changes=False).command
+    assert [words for words in found if words.startswith("--kv-cache-dtype")] == said
+
+
+def test_the_recipe_of_the_part_brings_its_environment():
+    """vllm-project/recipes, models/MiniMaxAI/MiniMax-M3.yaml for MI355X."""
+    found = fit_answer(Words("minimax-m3", "8xmi355x", engine="vllm"), changes=False).command
+    assert "VLLM_ROCM_USE_AITER_MOE=1" in found[: found.index("vllm serve MiniMaxAI/MiniMax-M3")]
+    other = fit_answer(Words("minimax-m3", "8xh200-sxm", engine="vllm"), changes=False).command
+    assert not any("ROCM" in words for words in other)
+
+
 def test_weights_that_nobody_published_are_asked_for():
     answer = fit_answer(Words("glm-5.1-int8", "8xb300-sxm"))
     assert "PATH_TO_WEIGHTS" in answer.command[0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -137,7 +138,7 @@ def load_machine(text: str | Path) -> Host:
     ----------
     text : str or path
         Host name or alias (`hgx-b200-8`), a TOML file of a host or of an accelerator, or `NxACCELERATOR`
-        (`6xrtx-pro-6000-ws`; without a number, one).
+        (`6xrtx-pro-6000-ws`, `2xmy-card.toml`; without a number, one).
 
     Returns
     -------
@@ -162,12 +163,7 @@ def load_machine(text: str | Path) -> Host:
     """
     name = str(text)
     if name.endswith(".toml"):
-        content = read_toml(name)
-        if "cards" in content:
-            return load_host(name)
-        host = implied_host(load_accelerator(name), 1)
-        cards = tuple(card.model_copy(update={"accelerator": name}) for card in host.cards)
-        return host.model_copy(update={"cards": cards})
+        return _of_file(name)
     plain = plain_name(name)
     count, part = split_count(name)
     # a number of a part of the catalogue is no host: found without reading every host for its aliases
@@ -185,6 +181,16 @@ def load_machine(text: str | Path) -> Host:
         if "refused" in str(error):
             raise
         raise _not_found(name, part, count) from None
+
+
+def _of_file(name: str) -> Host:
+    """The machine of a file of a host, or of one or more of the part that a file describes."""
+    count, file = (1, name) if os.path.exists(name) else split_count(name)
+    if "cards" not in read_toml(file):
+        return implied_host(load_accelerator(file), count, file=file)
+    if file != name:
+        raise SpecError("counts a host, and only parts are counted", value=name)
+    return load_host(file)
 
 
 def _not_found(name: str, part: str, count: int) -> UnknownName:
@@ -210,7 +216,7 @@ def _not_found(name: str, part: str, count: int) -> UnknownName:
     return UnknownName(f"is not a known host or accelerator; {hint}", value=name)
 
 
-def implied_host(accelerator: Accelerator | str, count: int) -> Host:
+def implied_host(accelerator: Accelerator | str, count: int, *, file: str = "") -> Host:
     """Describe the machine that is meant when only a number of accelerators is given.
 
     Parameters
@@ -219,6 +225,8 @@ def implied_host(accelerator: Accelerator | str, count: int) -> Host:
         The part, or its name.
     count : int
         How many, [-]
+    file : str, optional
+        The file that describes the part, where the catalogue does not have it.
 
     Returns
     -------
@@ -245,7 +253,11 @@ def implied_host(accelerator: Accelerator | str, count: int) -> Host:
     >>> implied_host("b200-sxm", 16).nodes
     2
     """
-    return _implied(load_accelerator(accelerator) if isinstance(accelerator, str) else accelerator, count)
+    host = _implied(load_accelerator(accelerator) if isinstance(accelerator, str) else accelerator, count)
+    if not file:
+        return host
+    cards = tuple(card.model_copy(update={"accelerator": file}) for card in host.cards)
+    return host.model_copy(update={"cards": cards})
 
 
 @remembered(most=512)

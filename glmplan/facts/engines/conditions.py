@@ -110,7 +110,11 @@ def conditions_of(
     part = load_accelerator(host.accelerator)
     known: dict[str, Any] = {
         "accelerator": part.name,
+        "same_chip": part.same_chip,
         "compute_capability": part.compute_capability,
+        "vendor": part.vendor,
+        "part_kind": part.kind,
+        "lacks": frozenset(part.unsupported),
         "count": host.accelerator_count,
         "link": "nvlink" if host.scale_up is not None and host.scale_up.topology != "bridge" else part.link_kind,
         "model": model.name if model else None,

@@ -55,8 +55,12 @@ class Conditions:
         Formats of weights and KV cache.
     files : str, optional
         Form of the weight files, such as ``gguf``.
-    accelerator, compute_capability : str, optional
-        Name of the part and its capability.
+    accelerator, same_chip, compute_capability : str, optional
+        Name of the part, of the part with the same chip, and its capability.
+    vendor, part_kind : str, optional
+        Who makes the part, and what it is, as in `Accelerator`.
+    lacks : frozenset of str, optional
+        Precisions in which its silicon multiplies no matrices; None when not said.
     count, tp, pp, dp, ep, dcp : int, optional
         Accelerators and parallel degrees, [-]
     link : {'pcie', 'nvlink'}, optional
@@ -83,7 +87,11 @@ class Conditions:
     files: str | None = None
     kv: str | None = None
     accelerator: str | None = None
+    same_chip: str | None = None
     compute_capability: str | None = None
+    vendor: str | None = None
+    part_kind: str | None = None
+    lacks: frozenset[str] | None = None
     count: int | None = None
     tp: int | None = None
     pp: int | None = None
@@ -201,25 +209,55 @@ def _by_version(wall: Wall, version: str | None) -> Verdict:
     return "possible" if wall.last_seen and key > version_key(wall.last_seen) else "stands"
 
 
-def _by_when(when: When, given: Conditions) -> Verdict:
-    """Say whether the conditions of a wall hold."""
-    from glmplan.facts.schema.engine import number_test
-
+def _by_words(when: When, given: Conditions) -> Verdict:
+    """Say whether the conditions of a wall on names and words hold."""
     verdict: Verdict = "stands"
     for value, patterns in (
         (given.model, when.models),
         (given.weights, when.weights),
         (given.files, when.files),
         (given.kv, when.kv),
-        (given.accelerator, when.accelerators),
         (given.compute_capability, when.compute_capability),
+        (given.vendor, when.vendors),
+        (given.part_kind, when.kinds),
     ):
         if not patterns:
             continue
         if value is None:
             verdict = "possible"
-        elif not any(fnmatchcase(plain_name(value), pattern) for pattern in patterns):
+        elif not _matches(value, patterns):
             return "absent"
+    if when.accelerators:
+        # a part of one's own says by its chip which part of the catalogue it is like
+        named = [one for one in (given.accelerator, given.same_chip) if one is not None]
+        if not named:
+            verdict = "possible"
+        elif not any(_matches(one, when.accelerators) for one in named):
+            return "absent"
+    if when.without_vendors:
+        if given.vendor is None:
+            verdict = "possible"
+        elif _matches(given.vendor, when.without_vendors):
+            return "absent"
+    if when.lacks:
+        if given.lacks is None:
+            verdict = "possible"
+        elif not set(when.lacks) <= given.lacks:
+            return "absent"
+    return verdict
+
+
+def _matches(value: str, patterns: tuple[str, ...]) -> bool:
+    return any(fnmatchcase(plain_name(value), pattern) for pattern in patterns)
+
+
+def _by_when(when: When, given: Conditions) -> Verdict:
+    """Say whether the conditions of a wall hold."""
+    from glmplan.facts.schema.engine import number_test
+
+    verdict = _by_words(when, given)
+    if verdict == "absent":
+        return verdict
     for field, test in when.numbers:
         number = getattr(given, field)
         if number is None:

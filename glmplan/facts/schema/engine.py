@@ -13,7 +13,7 @@ from typing import Literal
 from pydantic import Field, field_validator, model_validator
 
 from glmplan.errors import SpecError, UnknownFact
-from glmplan.facts.schema.accelerator import Accelerator
+from glmplan.facts.schema.accelerator import Accelerator, Precision
 from glmplan.facts.schema.engine_running import AttentionBackends, CacheFormat, CacheLayout, Running
 from glmplan.facts.schema.validation import Frozen
 from glmplan.units import Bytes
@@ -126,6 +126,9 @@ class When(Frozen):
 
     `models` and `compute_capability` are patterns with `*`; `files` are forms of weight files, as in
     `Checkpoint.form`; `features` must all be there and none of `without`;
+    what holds for a vendor or a kind of part is said by `vendors`, `without_vendors` (none of them) and `kinds`, which
+    a part that somebody describes has too, and `lacks` are precisions that the silicon is known not to have;
+    `accelerators` are for what holds for a product: names of parts, or of the part whose chip it has;
     numbers are conditions such as `">1"`; `options` are things switched on (all needed), `unless` lifts the wall.
     """
 
@@ -137,6 +140,10 @@ class When(Frozen):
     kv: tuple[str, ...] = ()
     compute_capability: tuple[str, ...] = ()
     accelerators: tuple[str, ...] = ()
+    vendors: tuple[str, ...] = ()
+    without_vendors: tuple[str, ...] = ()
+    kinds: tuple[str, ...] = ()
+    lacks: tuple[Precision, ...] = ()
     link: Literal["pcie", "nvlink"] | None = None
     graphs: bool | None = None
     tp: str | None = None
@@ -203,7 +210,8 @@ class Wall(Frozen):
     somebody hit it, where nobody said which version ends it. `ledger` is its number in the list of walls on SM120 that
     the catalogue was started from. `apart` says that its price is in no formula and no table of kernels: runs behind it
     are fitted with an effect of their own, so that they say nothing of runs that are not; `in_view` names the groups of
-    runs that were looked at then (`glmplan.facts.in_view`).
+    runs that were looked at then (`glmplan.facts.in_view`). `told` and `environment` are what the engine is started
+    with behind it: options of its command, and variables as ``NAME=value``.
 
     Examples
     --------
@@ -232,8 +240,18 @@ class Wall(Frozen):
     apart: bool = False
     in_view: tuple[str, ...] = ()
     do: str
+    told: tuple[str, ...] = ()
+    environment: tuple[str, ...] = ()
     trust: Literal["vendor", "documented", "report", "chat summary"] = "documented"
     source: str
+
+    @field_validator("environment")
+    @classmethod
+    def _are_variables(cls, given: tuple[str, ...]) -> tuple[str, ...]:
+        for one in given:
+            if not re.fullmatch(r"[A-Z][A-Z0-9_]*=\S+", one):
+                raise SpecError("is not a variable with a value, as in NAME=1", field="environment", value=one)
+        return given
 
     @model_validator(mode="after")
     def _versions_are_ordered(self) -> Wall:

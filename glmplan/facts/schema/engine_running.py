@@ -31,7 +31,8 @@ class CacheFormat(Frozen):
     """A format in which an engine can keep the KV cache.
 
     The first of an engine is what it takes when nobody says. `written` is how the engine's own option names it; None
-    needs no option; `packed` is its name for sparse latents and compressed entries. `when_short`: a plan that lacks
+    needs no option; `named`, since `named_since`, is the name of such a format for where the engine would by itself
+    take another. `packed` is its name for sparse latents and compressed entries. `when_short`: a plan that lacks
     room takes it, on a part that multiplies in `silicon`.
     `quantised`: weights that are stored in fewer than 16 bits bring it with them where their checkpoint does not say.
     `indexed_on`: compute capabilities, patterns allowed, on which models with an indexer take it, whatever their
@@ -40,6 +41,8 @@ class CacheFormat(Frozen):
 
     format: str
     written: str | None = None
+    named: str | None = None
+    named_since: str | None = None
     packed: str | None = None
     since: str | None = None
     silicon: Precision | None = None

@@ -131,8 +131,9 @@ class LatentMixer:
 
     @property
     def gathered_bytes(self) -> float:
-        """Index keys of its own indexer, [B]"""
-        return float(self.index_bytes)
+        """Index keys of its own indexer, [B]; a buffer for them is sized in tokens, also where the cache pools them."""
+        index = self.block.indexer
+        return float(self.index_bytes * (1 if index is None else index.pool))
 
     @property
     def absorbed_widths(self) -> tuple[int, int]:

@@ -28,6 +28,15 @@ def _silicon(accelerator: str) -> str | None:
     return load_accelerator(accelerator).compute_capability
 
 
+@cache
+def _called(accelerator: str) -> str:
+    """What the catalogue calls a part that a file describes: the one with the same chip, else by the file's name."""
+    if not accelerator.endswith(".toml"):
+        return accelerator
+    part = load_accelerator(accelerator)
+    return part.same_chip or part.name
+
+
 #: stands for a data-centre part where the memory is not given [B]
 _LARGE = 80.0 * GIB
 
@@ -43,7 +52,7 @@ class MemorySettings:
     version : str or None
         Its version; None means the newest.
     accelerator : str or None
-        Name of the part, by which some defaults differ.
+        Name of the part, by which some defaults differ, or the file that describes it.
     fraction : numeric or None
         ``gpu_memory_utilization``, ``mem_fraction_static`` or ``free_gpu_memory_fraction``, [-]
     token_budget : numeric or None
@@ -112,13 +121,15 @@ class MemorySettings:
 
     def default(self, name: str, memory: float | None, tp: int = 1) -> float | None:
         """The engine's default for one of the names in `MemoryRule.defaults`, on a part with some memory [B]."""
-        return self.rule.default(name, version=self.version, memory=memory, accelerator=self.accelerator, tp=tp)
+        called = self.accelerator and _called(self.accelerator)
+        return self.rule.default(name, version=self.version, memory=memory, accelerator=called, tp=tp)
 
     def budget(self, memory: float | None) -> np.ndarray:
         """Tokens of a step, [token], on a part with some memory [B]; unknown memory counts as large."""
         if self.token_budget is not None:
             return np.asarray(self.token_budget, dtype=float)
-        found = engine_defaults(self.engine, version=self.version, accelerator=self.accelerator or "", memory=memory)
+        called = _called(self.accelerator or "")
+        found = engine_defaults(self.engine, version=self.version, accelerator=called, memory=memory)
         return np.asarray(found.budget, dtype=float)
 
     def requests(self, memory: float | None, tp: np.ndarray | float = 1.0) -> np.ndarray:

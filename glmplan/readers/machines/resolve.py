@@ -48,6 +48,12 @@ class Machine:
         return f"<Machine {self.text}: {self.count} × {self.accelerator.name}>"
 
     @property
+    def part(self) -> str:
+        """What names the part in a question: its name, or the file that describes it."""
+        own = self.host.accelerator
+        return own if own.endswith(".toml") else self.accelerator.name
+
+    @property
     def per_node(self) -> int:
         """Accelerators that reach each other without a network between machines, [-]"""
         scale_up = self.host.scale_up
@@ -73,8 +79,8 @@ class Machine:
             If the part does not come in that number.
         """
         part = self.accelerator
-        host = implied_host(part, count)
-        return Machine(f"{count}x{part.name}", host, part, count, False, host.assumptions)
+        host = implied_host(part, count, file=self.part if self.part.endswith(".toml") else "")
+        return Machine(f"{count}x{self.part}", host, part, count, False, host.assumptions)
 
     def links(self, *, tp: int, pp: int = 1, dp: int = 1, dcp: int = 1) -> LayoutLinks:
         """The links that the groups of a layout cross on this machine.

@@ -78,8 +78,11 @@ def grouped_query(
 def _rotary_dim(fields: ConfigFields, head_dim: int) -> int | None:
     """Values of a head that rotary positions turn, where the config says that it is not the whole head."""
     stated = fields.optional("rotary_dim")
-    scaling = fields.raw("rope_parameters") or {}
-    share = fields.raw("partial_rotary_factor") or (scaling.get("partial_rotary_factor") if scaling else None)
+    scaling = fields.part("rope_parameters").content if fields.raw("rope_parameters") else {}
+    share = fields.raw("partial_rotary_factor") or scaling.get("partial_rotary_factor")
+    if share and (isinstance(share, bool) or not isinstance(share, int | float) or not 0 < share <= 1):
+        raise SpecError("is not a share of 0 to 1", file=fields.file,
+                        field=fields.prefix + "partial_rotary_factor", value=share)  # fmt: skip
     found = stated or (int(head_dim * float(share)) if share else None)
     return None if found == head_dim else found
 

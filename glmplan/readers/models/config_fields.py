@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -114,6 +115,8 @@ class ConfigFields:
             return value
         if default is not None:
             return default
+        if names[0] in self.content:
+            raise SpecError("is null", file=self.file, field=self.prefix + names[0])
         close = nearest(names[0], [str(key) for key in self.content], 3)
         hint = f"; nearest field there: {', '.join(close)}" if close else ""
         raise SpecError(f"is missing{hint}", file=self.file, field=self.prefix + names[0])
@@ -136,6 +139,14 @@ class ConfigFields:
         if not isinstance(found, list) or not all(isinstance(word, str) for word in found):
             raise SpecError("is not a text", file=self.file, field=self.prefix + name)
         return list(found)
+
+    def wholes(self, name: str) -> list[int]:
+        """Return a list of whole numbers, such as layers; empty when absent."""
+        value = self.raw(name, [])
+        plain = isinstance(value, list) and all(isinstance(one, int) and not isinstance(one, bool) for one in value)
+        if not plain or any(not 0 <= one < 2**40 for one in value):
+            raise SpecError("is not a list of whole numbers", file=self.file, field=self.prefix + name)
+        return list(value)
 
     def listing(self, name: str, count: int, choices: Sequence[Any] | None = None) -> list[Any]:
         """Return a list with one entry for each of `count` layers."""
@@ -163,6 +174,13 @@ class ConfigFields:
         if not isinstance(value, Mapping):
             raise SpecError("is missing or not an object", file=self.file, field=self.prefix + name)
         return ConfigFields(value, self.file, f"{self.prefix}{name}.")
+
+    def blamed(self, message: str) -> SpecError:
+        """An error about values that do not go together, with the last field that holds one which the message names."""
+        numbers = set(re.findall(r"\d+", message))
+        named = [name for name in self.content if name in self.read and str(self.content[name]) in numbers]
+        field = self.prefix + named[-1] if named else None
+        return SpecError(message, file=self.file, field=field)
 
     def refuse_unread(self, architecture: str) -> None:
         """Refuse a config that has a structural field which its architecture is not known to have."""

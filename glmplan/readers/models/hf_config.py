@@ -153,7 +153,10 @@ def model_from_config(
     elif isinstance(config.get("llm_config"), Mapping):
         text = top.part("llm_config")
     model_type = _model_type(top, text)
-    anatomy = READERS[model_type](text)
+    try:
+        anatomy = READERS[model_type](text)
+    except ValidationError as error:
+        raise text.blamed(str(error.errors()[0]["msg"]).removeprefix("Value error, ")) from None
     text.refuse_unread(model_type)
     kinds: dict[str, LayerKind] = dict(anatomy.layers) | anatomy.extra
     stack = spell_stack([layer for layer, _ in anatomy.layers])

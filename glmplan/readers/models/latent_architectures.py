@@ -131,8 +131,8 @@ def _deepseek(family: str, *, own_embedding: bool, sparse_attention: bool = Fals
 def _kimi_linear(fields: ConfigFields) -> Anatomy:
     count = fields.whole("num_hidden_layers")
     linear = fields.part("linear_attn_config")
-    full = set(linear.raw("full_attn_layers", []))
-    delta = set(linear.raw("kda_layers", []))
+    full = set(linear.wholes("full_attn_layers"))
+    delta = set(linear.wholes("kda_layers"))
     if full & delta or full | delta != set(range(1, count + 1)):
         raise SpecError(
             f"full_attn_layers and kda_layers do not name each of the {count} layers once",

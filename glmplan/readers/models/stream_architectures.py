@@ -112,8 +112,12 @@ def _deepseek_v4(fields: ConfigFields) -> Anatomy:
 def _deepseek_v41(fields: ConfigFields) -> Anatomy:
     count = fields.whole("num_hidden_layers")
     ratios = _ratios(fields, count, (0, 1, 2))
-    sources, indexed = (set(fields.raw(f"{one}_source_layer_ids", [])) for one in ("kv", "index"))
-    tables = dict(zip(fields.raw("engram_layer_ids", []), fields.raw("engram_num_embeddings", []), strict=True))
+    sources, indexed = (set(fields.wholes(f"{one}_source_layer_ids")) for one in ("kv", "index"))
+    placed, rows = fields.wholes("engram_layer_ids"), fields.wholes("engram_num_embeddings")
+    if len(placed) != len(rows):
+        raise SpecError(f"has {len(placed)} layers, and engram_num_embeddings {len(rows)}",
+                        file=fields.file, field=f"{fields.prefix}engram_layer_ids")  # fmt: skip
+    tables = dict(zip(placed, rows, strict=True))
     candidate = fields.whole("candidate_source_layer_id", default=count)
     block = fields.whole("candidate_topk_blocks", default=1) * fields.whole("candidate_block_size", default=1)
     index = _indexer(fields).model_copy(update={"from_latent": True})
@@ -137,7 +141,7 @@ def _deepseek_v41(fields: ConfigFields) -> Anatomy:
     if stages:
         own = {"experts": fields.whole("dspark_n_routed_experts"), "topk": fields.whole("dspark_num_experts_per_tok")}
         extra["draft"] = LayerKind(mixer=_compressed(fields), ffn=(experts.model_copy(update=own),), streams=streams)
-        joined = len(fields.raw("dspark_target_layer_ids", []))
+        joined = len(fields.wholes("dspark_target_layer_ids"))
         rank, block = fields.whole("dspark_markov_rank"), fields.whole("dspark_block_size")
         mtp = MtpSpec(layers=stages, layer="draft", method="dspark", block=block, joined=joined, markov_rank=rank)
     return Anatomy("deepseek", _named(layers, names), extra=extra, mtp=mtp)
@@ -238,7 +242,7 @@ def _qwen4(fields: ConfigFields) -> Anatomy:
     experts = experts_block(fields, experts=("num_experts",), inner="moe_intermediate_size", shared=1,
                             shared_inner=shared, shared_gate=True, batch_loss=True)  # fmt: skip
     streams = _streams(fields, "low_rank", folded=True)
-    tables = set(fields.raw("ple_layer_ids", []))
+    tables = set(fields.wholes("ple_layer_ids"))
     table = _ngrams(fields, streams.streams) if tables else None
     layers, names = [], []
     for layer, kind in enumerate(fields.listing("layer_types", count, ("linear_attention", *_SPARSE))):

@@ -94,7 +94,8 @@ def _llama4(fields: ConfigFields) -> Anatomy:
     )
     dense = DenseFfn(inner=fields.whole("intermediate_size_mlp"))
     chunk = fields.optional("attention_chunk_size")
-    rotary = fields.raw("no_rope_layers") or [(layer + 1) % 4 for layer in range(count)]
+    stated = fields.wholes("no_rope_layers") and fields.listing("no_rope_layers", count)
+    rotary = stated or [(layer + 1) % 4 for layer in range(count)]
     layers = []
     for layer in range(count):
         sparse = (layer + 1) % step == 0
@@ -179,7 +180,7 @@ def _muse_spark(fields: ConfigFields) -> Anatomy:
 
 def _inkling(fields: ConfigFields) -> Anatomy:
     count, sparse_from = fields.whole("num_hidden_layers"), fields.whole("dense_mlp_idx", minimum=0)
-    local = set(fields.raw("local_layer_ids", []))
+    local = set(fields.wholes("local_layer_ids"))
     convolution = fields.whole("sconv_kernel_size", "conv_kernel_size")
     # the routed width stands under `intermediate_size` where the dense one has a name of its own
     dense = DenseFfn(inner=fields.whole("dense_intermediate_size"))

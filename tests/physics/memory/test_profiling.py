@@ -12,6 +12,7 @@ from glmplan.facts.engines.memory import load_memory_rule
 from glmplan.physics.blocks.kinds import mixer_of
 from glmplan.physics.memory import MemorySettings, rank_memory
 from glmplan.physics.memory.profiling import TrialStep, expanded_context_bytes, is_dense, peak_bytes
+from glmplan.physics.memory.workspaces import indexer_bytes
 from glmplan.physics.points import Layout
 
 GIB = 2.0**30
@@ -154,3 +155,11 @@ def test_a_trial_run_expands_a_context_of_latents_to_the_heads_of_a_rank(tp, lon
     llama = load_model("llama-3.1-8b")
     plain = mixer_of(llama.layers[llama.layer_names[0]])
     assert expanded_context_bytes(run, plain, tp=np.array([tp]), longest=length, sparse=False) == 0.0
+
+
+def test_the_buffer_of_pooled_index_keys_is_sized_in_tokens():
+    """vllm-project/vllm issue 55221: GLM-5.3-Flash at 1,000,000 tokens takes 5,036.40 MiB with 1 MiB beside it."""
+    model = load_model("glm-5.3-flash")
+    kind = model.layers["full_sparse"]
+    kept, _ = indexer_bytes(kind, longest=1_000_000.0, settings=MemorySettings(version="0.31.0"))
+    assert float(kept) / 2**20 == pytest.approx(5036.40 - 1.0, abs=0.01)

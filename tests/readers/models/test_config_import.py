@@ -235,13 +235,52 @@ def test_more_layers_than_any_model_has_are_refused_at_once():
         model_from_config({**LLAMA, "num_hidden_layers": 3_831_936}, name="x")
 
 
+#: a hybrid of gated delta networks, as Qwen3.5 and Qwen3.8 have it
+HYBRID = {
+    "model_type": "qwen3_5_moe_text", "hidden_size": 2048, "num_hidden_layers": 4, "num_attention_heads": 16,
+    "num_key_value_heads": 2, "head_dim": 256, "vocab_size": 248320, "max_position_embeddings": 262144,
+    "layer_types": ["linear_attention"] * 3 + ["full_attention"], "linear_conv_kernel_dim": 4,
+    "linear_key_head_dim": 128, "linear_num_key_heads": 16, "linear_num_value_heads": 32,
+    "linear_value_head_dim": 128, "num_experts": 256, "num_experts_per_tok": 8, "moe_intermediate_size": 512,
+    "shared_expert_intermediate_size": 512, "tie_word_embeddings": False,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("config", "field", "value", "why"),
+    [
+        (HYBRID, "model_type", "qwen9", "is not an architecture that glmplan can compute"),
+        (HYBRID, "hc_mult", 4, "glmplan does not know what it means"),
+        (HYBRID, "layer_types", ["linear_attention"] * 3 + ["quantum_attention"], "is not a known kind of layer"),
+        (HYBRID, "hidden_size", "big", "is not a whole number"),
+        (HYBRID, "hidden_size", None, "is null"),
+        (HYBRID, "num_hidden_layers", True, "is not a whole number"),
+        (HYBRID, "num_hidden_layers", 10**12, "is not between 1 and 10,000"),
+        (HYBRID, "moe_intermediate_size", [512, 512], "is not a whole number"),
+        (HYBRID, "num_attention_heads", 16.5, "is not a whole number"),
+        (HYBRID, "num_experts_per_tok", 5000, "topk 5000 is larger than experts 256"),
+        (HYBRID, "num_experts_per_tok", "GONE", "is missing"),
+        (DEEPSEEK_V4_1, "num_key_value_heads", -4, "is not between"),
+        (DEEPSEEK_V4_1, "engram_layer_ids", [1, 2, 3], "has 3 layers, and engram_num_embeddings 1"),
+        (DEEPSEEK_V4_1, "dspark_target_layer_ids", False, "is not a list of whole numbers"),
+    ],
+)
+def test_a_config_broken_by_hand_is_refused_with_the_field(tmp_path, config, field, value, why):
+    assert model_from_config(config, name="x").layers
+    broken = {name: one for name, one in config.items() if name != field}
+    broken |= {} if value == "GONE" else {field: value}
+    with pytest.raises(SpecError) as found:
+        read_hf_config(saved(tmp_path, broken))
+    assert found.value.field == field and why in str(found.value) and "config.json" in str(found.value)
+
+
 NONSENSE = st.one_of(
     st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=5), st.lists(st.integers(), max_size=3),
     st.dictionaries(st.text(max_size=3), st.integers(), max_size=2),
 )  # fmt: skip
 
 
-@given(st.sampled_from([GLM_5_2, LLAMA]), st.data())
+@given(st.sampled_from([GLM_5_2, LLAMA, HYBRID, GLM_NEXT, DEEPSEEK_V4_1]), st.data())
 def test_nonsense_in_any_field_is_refused_or_read_but_never_crashes(config, data):
     field = data.draw(st.sampled_from(sorted(config)))
     try:
