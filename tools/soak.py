@@ -7,6 +7,7 @@ come from where they may not. Memory of the service and of the processes that co
 from __future__ import annotations
 
 import argparse
+import hashlib
 import http.client
 import json
 import random
@@ -57,6 +58,22 @@ def question(rng: random.Random, new: float) -> tuple[str, str, bytes | None, di
     return "GET", rng.choice(("/v1/catalogue", "/openapi.json", "/metrics")), None, {}, (200,)
 
 
+#: digests of the first answer to each question; every thread compares with what another was told
+FIRST: dict[tuple[str, bytes | None], bytes] = {}
+
+
+def judged(method: str, address: str, body: bytes | None, answer: tuple[int, bytes], right: tuple[int, ...]) -> str:
+    """Say ``right``, or what is wrong with an answer."""
+    status, said = answer
+    if status not in right:
+        return f"{method} {address[:40]}: {status}"
+    if status != 200 or address == "/metrics":
+        return "right"
+    digest = hashlib.sha256(said).digest()
+    same = FIRST.setdefault((address, body), digest) == digest
+    return "right" if same else f"{method} {address[:40]}: not what it was the first time"
+
+
 def client(port: int, count: int, seed: int, new: float, found: Counter[str], done: list[int]) -> None:
     """Ask so many questions over one connection."""
     rng = random.Random(seed)
@@ -66,12 +83,12 @@ def client(port: int, count: int, seed: int, new: float, found: Counter[str], do
         try:
             connection.request(method, address, body, headers)
             answer = connection.getresponse()
-            answer.read()
+            said = answer.read()
         except (http.client.HTTPException, OSError) as error:
             found[f"broken: {type(error).__name__}"] += 1
             connection.close()
             continue
-        found["right" if answer.status in right else f"{method} {address[:40]}: {answer.status}"] += 1
+        found[judged(method, address, body, (answer.status, said), right)] += 1
         done[0] += 1
 
 
@@ -125,6 +142,7 @@ def main() -> int:
         f"{done[0]:,} requests in {seconds:,.0f} s ({done[0] / seconds:,.0f}/s): "
         + ", ".join(f"{k} {v:.0f} MiB" for k, v in end.items())
     )
+    print(f"{len(FIRST):,} of them different, each compared with its first answer")
     for words, count in found.most_common():
         print(f"  {count:>8,} {words}")
     service.send_signal(signal.SIGTERM)

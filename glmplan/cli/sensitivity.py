@@ -58,8 +58,8 @@ def command(
         from glmplan.report.charts import write_chart
         from glmplan.report.sizing_charts import tornado_chart
 
-        title = f"{of} of {model} on {on}"
-        write_chart(tornado_chart(rows, rest, title=title, unit=unit), plot, title=title)
+        title = f"What moves {model} on {on}, {users} user{'s' * (users != 1)}, most"
+        write_chart(tornado_chart(rows, rest, of=of, title=title, unit=unit), plot, title=title)
     if form is Form.json:
         say(json.dumps({"outcome": of, "unit": unit, "value": rest, "moves": rows}, indent=2))
     elif form is Form.csv:

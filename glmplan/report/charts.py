@@ -27,6 +27,8 @@ FORMS: tuple[str, ...] = (".html", ".png", ".svg")
 _ROOM = 1.16
 #: where a logarithmic axis may have its labels
 _TICKS = [lead * 10.0**power for power in range(-4, 10) for lead in (1, 2, 5)]
+#: where a mark of a drawing stands
+_PLACE = re.compile(r' (?:d|transform|x|y|[xy][12]|c[xy]|r|width|height|viewBox)="[^"]*"')
 #: whole numbers with thousands apart, what is smaller as it is
 _NUMBER = "datum.value >= 1 ? format(datum.value, ',.0f') : format(datum.value, '~g')"
 
@@ -77,7 +79,8 @@ def _theme() -> dict[str, Any]:
         "mark": {"color": light(SERIES[0])},
         "range": {"category": [light(name) for name in SERIES]},
         "axis": {**axis, **text, "titlePadding": 8},
-        "axisQuantitative": {"labelOverlap": "greedy", "labelSeparation": 8},
+        # every other label stays where all have no room: equal steps look equal
+        "axisQuantitative": {"labelOverlap": "parity", "labelSeparation": 8},
         "legend": {**text, "labelLimit": 400},
         "title": {"color": ink, "fontSize": 14 * _ROOM, "anchor": "start", "offset": 10},
         **marks,
@@ -109,7 +112,8 @@ def log_axis(name: str, title: str, **more: Any) -> dict[str, Any]:
     import altair as alt
 
     low, high = more.get("domain", (0.0, math.inf))
-    axis = alt.Axis(labelExpr=_NUMBER, values=[one for one in _TICKS if low <= one <= high])
+    # labels stand at unequal distances: as many as have room
+    axis = alt.Axis(labelExpr=_NUMBER, labelOverlap="greedy", values=[one for one in _TICKS if low <= one <= high])
     said: dict[str, Any] = {"type": "log", "nice": False, "padding": 8} | more
     scale = alt.Scale(**said)
     return {"shorthand": f"{name}:Q", "title": title, "scale": scale, "axis": axis}
@@ -232,7 +236,9 @@ def chart_svg(chart: Any, label: str, *, prefix: str = "a") -> str:
     converter = wanted("vl_convert", field="charts")
     # the converter ends the whole process at a character that XML has not, so none may reach it
     svg = str(converter.vegalite_to_svg(_shown(chart.configure(**_theme()).to_dict())))
-    svg = re.sub(r"(\d+\.\d)\d+", r"\1", svg).replace('role="graphics-symbol" ', "")
+    # places alone: a figure that is read keeps its digits
+    svg = _PLACE.sub(lambda found: re.sub(r"(\d+\.\d)\d+", r"\1", found[0]), svg)
+    svg = svg.replace('role="graphics-symbol" ', "")
     # what a screen reader hears of a mark is also what a pointer that rests on it shows
     svg = re.sub(r'<(path|line|rect) aria-label="([^"]*)"([^>]*?)(?:/>|></\1>)', r"<\1\3><title>\2</title></\1>", svg)
     svg = re.sub(r'<text aria-label="[^"]*" ', "<text ", svg)

@@ -143,7 +143,8 @@ def network_lines(host: Host, *, joined: str = " ═ ", said: str = "  ") -> lis
     lines = []
     for link in host.socket_links:
         count = f"{link.count} × " if link.count else ""
-        lines.append(f"{link.ends[0]}{joined}{link.ends[1]}{said}{count}{link.kind}")
+        kind = link.kind if link.kind != "unknown" else "link of unknown kind"
+        lines.append(f"{link.ends[0]}{joined}{link.ends[1]}{said}{count}{kind}")
     if host.scale_up and host.scale_up.domain > 1:
         inside = host.scale_up
         rate = format_quantity(inside.bandwidth, "bytes per second", 3, unit="GB/s")
@@ -310,7 +311,11 @@ def _label(x: float, y: float, text: str, size: int, ink: str, anchor: str = "mi
     """Return a text; with a halo, drawn below it, it can be read across a line."""
     place = f'x="{x:.0f}" y="{y:.0f}" font-size="{size}" text-anchor="{anchor}"'
     paper = light("paper")
-    below = f'<text {place} fill="{paper}" stroke="{paper}" stroke-width="4">{escape(text)}</text>' if halo else ""
+    below = (
+        f'<text {place} fill="{paper}" stroke="{paper}" stroke-width="6" stroke-linejoin="round">{escape(text)}</text>'
+        if halo
+        else ""
+    )
     return f'{below}<text {place} fill="{ink}">{escape(text)}</text>' if text else ""
 
 

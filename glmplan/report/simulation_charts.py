@@ -82,7 +82,8 @@ def _against_load(curves: Curves, metric: str, load: str | list[str], statistics
     named = alt.Color("statistic:N", title=None, sort=list(_LINES), legend=_LEGEND)
     colour = {"color": named} if len(statistics) > 1 else {}
     title = f"{metric.upper()} [ms]"
-    chart = band(rows, x, ("value", "low", "high"), title=title, wide=_wide([row["value"] for row in rows]), **colour)
+    ends = [row[end] for row in rows for end in ("low", "high")]
+    chart = band(rows, x, ("value", "low", "high"), title=title, wide=_wide(ends), **colour)
     return chart.properties(width=_WIDTH, height=_HEIGHT)
 
 

@@ -72,7 +72,7 @@ def _lines(title: str) -> list[str]:
     return wrap(title, _LETTERS, break_long_words=False, break_on_hyphens=False)
 
 
-def tornado_chart(rows: list[dict[str, Any]], at: float, *, title: str, unit: str) -> Any:
+def tornado_chart(rows: list[dict[str, Any]], at: float, *, of: str, title: str, unit: str) -> Any:
     """Bars of what moves an answer, the largest above.
 
     Parameters
@@ -81,6 +81,8 @@ def tornado_chart(rows: list[dict[str, Any]], at: float, *, title: str, unit: st
         ``what``, ``low`` and ``high`` [unit].
     at : float
         The answer where nothing moves [unit]; a line through each bar.
+    of : str
+        What the answer is.
     title : str
         Title.
     unit : str
@@ -94,8 +96,9 @@ def tornado_chart(rows: list[dict[str, Any]], at: float, *, title: str, unit: st
     import altair as alt
 
     told = [one | {"told": f"{one['what']}: {_short(one['low'])} to {_short(one['high'])} {unit}"} for one in rows]
+    words = [f"{of} [{unit}]", f"line: {_short(at)}, where nothing moves"]
     bars = rows_chart(told).mark_bar(height=20)
-    bars = bars.encode(x=alt.X("low:Q", title=unit, scale=alt.Scale(zero=False)), x2="high:Q", description="told:N")
+    bars = bars.encode(x=alt.X("low:Q", title=words, scale=alt.Scale(zero=False)), x2="high:Q", description="told:N")
     names = [str(one["what"]) for one in rows]
     # as high as the bars and no higher: their names stand between them
     rest = rows_chart([{"what": name, "at": at} for name in names])

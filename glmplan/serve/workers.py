@@ -92,7 +92,7 @@ class Crowd:
         seconds : float
             Longest time for the answer, once a process has it, [s]
         report : callable, optional
-            Called with how much is done, and of how much.
+            Called with how much is done, and of how much; with 0 of 0 when a process has the question.
 
         Returns
         -------
@@ -128,6 +128,8 @@ class Crowd:
         worker = await self._worker()
         self.running += 1
         done = False
+        if report is not None:
+            report(0, 0)  # begun: whoever looks need not wait for the first part to be done
         try:
             async with asyncio.timeout(seconds):
                 answer = await worker.ask(ask, question, report)

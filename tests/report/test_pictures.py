@@ -25,6 +25,7 @@ from glmplan.report.charts import (
 )
 from glmplan.report.host_drawing import draw_svg
 from glmplan.report.palette import COLOURS, FULL, SERIES, dark_rules
+from glmplan.report.simulation_charts import _against_load
 from glmplan.report.sizing_charts import tornado_chart
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -113,22 +114,61 @@ def test_an_interval_at_one_place_is_a_bar():
 
 def test_the_line_of_a_tornado_crosses_no_name():
     rows = [{"what": what, "low": 1.0, "high": 3.0} for what in ("one thing", "another")]
-    drawing = chart_svg(tornado_chart(rows, 2.0, title="a long title of a chart " * 4, unit="USD"), "tornado")
+    drawing = chart_svg(
+        tornado_chart(rows, 2.0, of="cost", title="a long title of a chart " * 4, unit="USD"), "tornado"
+    )
     assert "stroke-dasharray" not in drawing
     title = re.findall(r">(a long title[^<]*)<", drawing)
     assert title and max(map(len, title)) <= 46
 
 
-def test_labels_of_a_logarithmic_axis_stand_apart(drawn):
-    root = ElementTree.fromstring(drawn)
-    labels = {}
-    for group in root.iter(f"{SVG}g"):
+def axis_labels(svg):
+    """Row or column of an axis [px] → places along it [px] and texts that are shown."""
+    found = {}
+    for group in ElementTree.fromstring(svg).iter(f"{SVG}g"):
         if "role-axis-label" in (group.get("class") or ""):
             for text in group.iter(f"{SVG}text"):
                 place = [float(one) for one in re.findall(r"-?[\d.]+", text.get("transform"))]
                 if text.text and text.get("opacity") != "0":
-                    labels.setdefault(round(place[1]), []).append((place[0], text.text))
-    across = sorted(max(labels.values(), key=len))
+                    found.setdefault(round(place[1]), []).append((place[0], text.text))
+    return found
+
+
+def test_figures_keep_their_digits():
+    """Places are cut to a tenth of a pixel; 0.25 on an axis and 7.261 under a pointer are no places."""
+    rows = [{"x": one, "y": 1.0, "told": f"{one + 7.0055:.4f} USD"} for one in (0.0, 0.125, 0.25)]
+    dots = rows_chart(rows).mark_point().encode(x="x:Q", y="y:Q", description="told:N").properties(width=400)
+    svg = chart_svg(dots, "7.2612 USD")
+    assert "7.1305 USD" in svg and 'aria-label="7.2612 USD"' in svg
+    across = max(axis_labels(svg).values(), key=len)
+    assert {"0.04", "0.08", "0.20"} <= {text for _, text in across}
+
+
+def test_labels_of_an_even_axis_stand_at_even_distances():
+    rows = [{"x": float(one), "y": 1.0} for one in (0, 700)]
+    across = sorted(
+        max(
+            axis_labels(
+                chart_svg(rows_chart(rows).mark_line().encode(x="x:Q", y="y:Q").properties(width=370), "x")
+            ).values(),
+            key=len,
+        )
+    )
+    steps = {float(other) - float(one) for (_, one), (_, other) in zip(across, across[1:], strict=False)}
+    assert len(across) > 3 and len(steps) == 1, across
+
+
+def test_a_band_far_above_its_line_leaves_the_line_to_be_seen():
+    """A TTFT of 1 s whose slow end is 2,000 s: on an even axis the line lies on the ground."""
+    middle = [{"load": load, "ttft_p95_ms": 1000.0 + load} for load in (1.0, 2.0, 3.0)]
+    slow = [{"load": row["load"], "ttft_p95_ms": 2e6} for row in middle]
+    svg = chart_svg(_against_load((middle, middle, slow), "ttft", "users", ["p95"]), "x")
+    shown = {text for labels in axis_labels(svg).values() for _, text in labels}
+    assert "1,000" in shown and shown & {"500,000", "1,000,000", "2,000,000"}, shown
+
+
+def test_labels_of_a_logarithmic_axis_stand_apart(drawn):
+    across = sorted(max(axis_labels(drawn).values(), key=len))
     assert len(across) >= 3 and "100" in [text for _, text in across]
     for (left, one), (right, other) in zip(across, across[1:], strict=False):
         assert right - left > 11 * 0.55 * (len(one) + len(other)) / 2 + 4, (one, other)

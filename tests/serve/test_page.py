@@ -104,6 +104,17 @@ def test_the_curve_and_its_table_show_every_number_of_users(shared):
     assert "8 users" in shared.locator("#curve svg").first.get_attribute("aria-label")
 
 
+def test_a_dashed_line_is_explained_where_there_is_one(opened):
+    page = opened("/?model=llama-3.1-8b&on=1xh100-sxm&users=8")
+    settled(page)
+    assert page.locator("#curve svg line.safe").count() == 3 and "Dashed" in page.locator("#curve").inner_text()
+    # not one user is promised the speed at the slow end of the range: there is no line
+    page = opened("/?model=glm-5.1-nvfp4&on=7xrtx-pro-6000-ws&users=8")
+    settled(page)
+    lines, said = page.locator("#curve svg line.safe").count(), page.locator("#curve").inner_text()
+    assert "The band is" in said and ("Dashed" in said) == (lines > 0)
+
+
 def test_the_bars_add_up_to_what_the_card_holds(shared, client):
     [rank] = client.post("/v1/fit", json=PLAN | {"users": [1, 8]}).json()["memory"]["ranks"]
     label = shared.locator("#memory .bar svg").get_attribute("aria-label")

@@ -71,12 +71,14 @@ export function drawCurve(into, tableInto, rows, safe, here, lacking = "") {
     return;
   }
   const more = { safe, here };
-  into.replaceChildren(
+  const charts = [
     chart(rows, "output_tokens_per_s_per_request", { title: "Each user", unit: "tokens/s", ...more }),
     chart(rows, "output_tokens_per_s", { title: "All users together", unit: "tokens/s", ...more }),
     chart(rows.map((row) => ({ ...row, ttft: scaled(row.ttft_mean_ms) })), "ttft", { title: "Time to the first token", unit: "s", ...more }),
-    el("p", { class: "note", text: "The band is the 90 % range. Dashed: users for whom every limit holds at the bad end of the range." }),
-  );
+  ];
+  const marked = charts.some((one) => one.querySelector("line.safe"));
+  const words = "The band is the 90 % range." + (marked ? " Dashed: users for whom every limit holds at the bad end of the range." : "");
+  into.replaceChildren(...charts, el("p", { class: "note", text: words }));
   const range = (field, write = number) => (row) => (row[field] ? `${write(row[field].value)} (${write(row[field].low)} to ${write(row[field].high)})` : "–");
   const columns = [
     ["Users", (row) => whole(row.users)],
