@@ -47,7 +47,13 @@ def searched_traffic(spec: str | None) -> tuple[list[str], bool]:
 
 
 def safe_of(
-    described: Described, traffic: Traffic, targets: Sequence[Target], *, most: float | None = None, seed: int = 0
+    described: Described,
+    traffic: Traffic,
+    targets: Sequence[Target],
+    *,
+    most: float | None = None,
+    seed: int = 0,
+    start: float | None = None,
 ) -> SafeLoad:
     """Find the largest load that keeps a promise with 95 % probability.
 
@@ -63,6 +69,8 @@ def safe_of(
         Largest load to look at, [-] or [1/s]
     seed : int, optional
         Seed, [-]
+    start : float, optional
+        As `glmplan.serving.load_search.LoadSearch.largest` takes it, [-]
 
     Returns
     -------
@@ -77,21 +85,27 @@ def safe_of(
     """
     service, targets = described.service, tuple(targets)
     check_search(targets, most, seed)
+    known = described.known(traffic, targets, seed)
+
+    def searched(most: float | None) -> SafeLoad:
+        draws = described.draws()
+        return safe_load(service, traffic, targets, **draws, most=most, seed=seed, start=start, known=known)
+
     if described.plan is None:
-        return safe_load(service, traffic, targets, **described.draws(), most=most, seed=seed)
+        return searched(most)
     if (danger := danger_of(*described.plan)) is not None:
         return SafeLoad(0, unit_of(traffic), "hazard", f"{danger.title}: {danger.numbers}", ())
     counted = count_users(*described.plan, traffic, targets)
     if counted is None:
-        return safe_load(service, traffic, targets, **described.draws(), most=most, seed=seed)
+        return searched(most)
     if counted.final or not counted.safe.users:
         return counted.load(most)
     if counted.patient:
-        found = safe_load(service, traffic, targets, **described.draws(), most=most, seed=seed)
+        found = searched(most)
         return found if found.load >= counted.safe.users or not counted.means else counted.load(most)
     # percentiles promise no less than means, and as little waiting for room
     cap = counted.safe.users if most is None else min(most, counted.safe.users)
-    found = safe_load(service, traffic, targets, **described.draws(), most=cap, seed=seed)
+    found = searched(cap)
     if found.load < counted.safe.users:
         return found
     broken, why = counted.why()
@@ -126,8 +140,12 @@ def kept_of(
     SpecError
         If no target is given.
     """
-    targets = tuple(targets)
-    counted = None
+    targets, counted = tuple(targets), None
+
+    def simulated() -> Kept:
+        draws, known = described.draws(), described.known(traffic, targets, seed)
+        return kept_share(described.service, traffic, targets, **draws, seed=seed, least=least, known=known)
+
     if described.plan is not None and targets:
         if danger_of(*described.plan) is not None:
             return Kept(0.0, "hazard", {})
@@ -142,6 +160,5 @@ def kept_of(
             if all(one.metric in counted.bounds for one in targets):
                 return steady
             # sums say nothing of the other targets, which may be kept less surely, and never make the promise surer
-            found = kept_share(described.service, traffic, targets, **described.draws(), seed=seed, least=least)
-            return min(found, steady, key=lambda one: one.probability)
-    return kept_share(described.service, traffic, targets, **described.draws(), seed=seed, least=least)
+            return min(simulated(), steady, key=lambda one: one.probability)
+    return simulated()

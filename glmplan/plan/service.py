@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any, TypedDict
 
@@ -16,6 +16,8 @@ from glmplan.serving.traffic.spec import Traffic
 if TYPE_CHECKING:
     from glmplan.plan.capacity import Holding
     from glmplan.plan.question import Asked
+    from glmplan.serving.load_search import Tries
+    from glmplan.serving.traffic.promises import Target
 
 __all__ = ["Described", "Draws", "service_of"]
 
@@ -51,6 +53,8 @@ class Described:
         What `fit` holds for usable; empty for a step time of one's own.
     plan : tuple, optional
         Question and layout, where the service is what `fit` plans and nothing was told to the simulator alone.
+    tries : dict, optional
+        What was simulated of it: traffic of any load, promise and seed → what `glmplan.serving.safe_load` tried.
     """
 
     service: Service
@@ -61,6 +65,26 @@ class Described:
     room: tuple[float, float] = (1.0, 1.0)
     promise: str = ""
     plan: tuple[Asked, Holding] | None = None
+    tries: dict[tuple[Any, ...], Tries] = field(default_factory=dict, compare=False)
+
+    def known(self, traffic: Traffic, targets: Sequence[Target], seed: int) -> Tries:
+        """What was tried of traffic that differs in its load alone.
+
+        Parameters
+        ----------
+        traffic : Traffic
+            What arrives.
+        targets : sequence of Target
+            The promise.
+        seed : int
+            Seed, [-]
+
+        Returns
+        -------
+        dict
+            To be given to `safe_load` and `kept_share`, which add to it.
+        """
+        return self.tries.setdefault((traffic.at_load(1.0), tuple(targets), seed), {})
 
     def draws(self) -> Draws:
         """What is not known of the machine, in equal parts from the worst to the best.

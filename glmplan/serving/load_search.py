@@ -20,7 +20,10 @@ from glmplan.units import QUANTILE_90
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["DRAWS", "ENOUGH", "LoadPoint", "LoadSearch", "SafeLoad", "unit_of"]
+__all__ = ["DRAWS", "ENOUGH", "LoadPoint", "LoadSearch", "SafeLoad", "Tries", "unit_of"]
+
+#: (service, draw of the arrivals, load) → what the simulation of it did
+Tries = dict[tuple[int, int, float], Trial]
 
 #: services of different speed that are drawn from what is not known [-]
 DRAWS = 20
@@ -144,6 +147,8 @@ class LoadSearch:
         Of each service, how much later its first tokens come than its steps say, [-]
     served : float, optional
         What the service as predicted can serve, [1/s]
+    known : dict, optional
+        What other searches tried of the same services, traffic, promise and seed; what is tried is added.
     """
 
     variants: list[Service]
@@ -154,20 +159,23 @@ class LoadSearch:
     late: tuple[float, ...] = ()
     served: float = math.inf
     why_limited: str = ""
-    tried: dict[tuple[int, int, float], Trial] = field(default_factory=dict)
+    tried: Tries = field(default_factory=dict)
+    known: Tries = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self._whole:
             # a part of a user is never tried, and would never be reached
             self.limit = float(max(math.floor(self.limit), 1))
 
-    def largest(self, service: Service) -> SafeLoad:
+    def largest(self, service: Service, start: float | None = None) -> SafeLoad:
         """The largest load that is safe.
 
         Parameters
         ----------
         service : Service
             The service as predicted.
+        start : float, optional
+            Users who are known to be safe where all requests are alike, to begin with where no pool decides, [-]
 
         Returns
         -------
@@ -183,7 +191,8 @@ class LoadSearch:
         elif self.traffic.kind == "trace" or len(self.variants) != DRAWS:
             load = self._edge(min(1, len(self.variants) - 1), self._start(service))
         elif self.alike and self.traffic.plain:
-            load = self._between_the_slowest(self._start(service))
+            begin = start if start is not None and self.roomy(self.limit) else self._start(service)
+            load = self._between_the_slowest(begin)
         else:
             load = self._followed(self._start(service))
         return self._answer(load, service)
@@ -268,14 +277,15 @@ class LoadSearch:
     def _at(self, which: int, load: float, draw: int = 0) -> Trial:
         """Try a load on one of the services."""
         key = (which, draw, load)
-        if key not in self.tried:
+        if key not in self.known:
             service = self.variants[which]
             # all times scale with the factor of the service, and what it serves at most with its inverse
             slower = self._speed(which)
-            self.tried[key] = try_load(
+            self.known[key] = try_load(
                 service, self.traffic, self.targets, load, self.seed * 1000 + which + DRAWS * draw,
                 most=self.served / slower, late=self.late[which] if self.late else 1.0,
             )  # fmt: skip
+        self.tried[key] = self.known[key]
         return self.tried[key]
 
     def _speed(self, which: int) -> float:
@@ -325,6 +335,25 @@ class LoadSearch:
         """Whether nothing is left to chance but what is not known of the service."""
         drawn = self.traffic.lengths or self.traffic.jitter or self.traffic.input_cv or self.traffic.output_cv
         return self.traffic.kind == "closed" and not drawn
+
+    def roomy(self, load: float) -> bool:
+        """Whether the smallest pool holds a whole request of every user, so that no pool decides anything.
+
+        Parameters
+        ----------
+        load : float
+            Users, [-]
+
+        Returns
+        -------
+        bool
+            Of requests that are alike; one user more is counted for each replica, because their shares may differ.
+        """
+        service, traffic = self.variants[0], self.traffic
+        replicas = service.settings.replicas - service.settings.prefill_replicas
+        pool = min(one.pool.tokens for one in self.variants)
+        length = traffic.input + traffic.output + service.pool.block_size
+        return (math.ceil(load / replicas) + 1) * length <= pool
 
     def _between_the_slowest(self, start: float) -> float:
         """The load at which 5 of 100 services break, between those at which 2.5 and 7.5 of 100 do."""

@@ -18,7 +18,7 @@ import numpy as np
 
 from glmplan.errors import SpecError
 from glmplan.serving.engine.step_table import StepTable
-from glmplan.serving.load_search import DRAWS, ENOUGH, LoadPoint, LoadSearch, SafeLoad
+from glmplan.serving.load_search import DRAWS, ENOUGH, LoadPoint, LoadSearch, SafeLoad, Tries
 from glmplan.serving.service import Service
 from glmplan.serving.simulate import simulate
 from glmplan.serving.traffic.promises import Target
@@ -138,6 +138,8 @@ def safe_load(
     tables: Sequence[StepTable] = (),
     most: float | None = None,
     seed: int = 0,
+    start: float | None = None,
+    known: Tries | None = None,
 ) -> SafeLoad:
     """Find the largest load that keeps a promise with 95 % probability.
 
@@ -161,6 +163,10 @@ def safe_load(
         Largest load to look at, such as one set by a hazard, [-] or [1/s]
     seed : int, optional
         Seed, [-]
+    start : float, optional
+        As `glmplan.serving.load_search.LoadSearch.largest` takes it, [-]
+    known : dict, optional
+        As in `kept_share`.
 
     Returns
     -------
@@ -200,7 +206,14 @@ def safe_load(
                 "is about the tokens after the first: answers of one token have none", field="--slo", value=str(single)
             )
     variants = _variants(service, factors, rooms, tables)
-    return LoadSearch(variants, traffic, targets, most or _LARGEST, seed, _late(factors, waits)).largest(service)
+    search = LoadSearch(
+        variants, traffic, targets, most or _LARGEST, seed, _late(factors, waits), known=_or_none(known)
+    )
+    return search.largest(service, start)
+
+
+def _or_none(known: Tries | None) -> Tries:
+    return {} if known is None else known
 
 
 def check_search(targets: Sequence[Target], most: float | None, seed: int) -> None:
@@ -260,6 +273,7 @@ def kept_share(
     rooms: Sequence[float] = (),
     seed: int = 0,
     least: float = 0.0,
+    known: Tries | None = None,
 ) -> Kept:
     """The probability that a load keeps a promise, over arrivals and the interval of the step time.
 
@@ -279,6 +293,8 @@ def kept_share(
         Seed, [-]
     least : float, optional
         Probability below which it does not matter how low it is: the rest is not simulated, and counts as kept, [-]
+    known : dict, optional
+        What other searches tried of this service, traffic, promise and seed; what is tried is added.
 
     Returns
     -------
@@ -293,8 +309,9 @@ def kept_share(
     Notes
     -----
     The slowest services are tried first; after several in a row that keep the promise the rest is taken to keep it too,
-    as `safe_load` does. Where nothing is left to chance but the speed, the share lies between two of the services, as
-    the answer of `safe_load` does: 95 % and more exactly up to it.
+    as `safe_load` does; after a single one where nothing but speed tells them apart and the smallest pool has room for
+    all. Where nothing is left to chance but the speed, the share lies between two of the services, as the answer of
+    `safe_load` does: 95 % and more exactly up to it.
 
     Examples
     --------
@@ -310,7 +327,7 @@ def kept_share(
         raise SpecError("needs at least one target, as in 'ttft p95 < 2 s'", field="--slo")
     load = float(traffic.users or traffic.rate or traffic.speed)
     variants = _variants(service, factors, rooms, ())
-    search = LoadSearch(variants, traffic, targets, _LARGEST, seed, _late(factors, waits))
+    search = LoadSearch(variants, traffic, targets, _LARGEST, seed, _late(factors, waits), known=_or_none(known))
     failures, passes, broken, margins = 0, 0, "", list[float]()
     # where only its speed tells services apart, a slower one fails too: the first whose failure is one too many is
     # tried alone
@@ -319,13 +336,14 @@ def kept_share(
         trial = search.trial(service, load, many - 1)
         if trial.margin > 0:
             return Kept(1.0 - many / len(variants), trial.broken, {})
+    enough = 1 if search.alike and search.roomy(load) else ENOUGH
     for trial in search.trials(service, load):
         margins.append(trial.margin)
         failed = trial.margin > 0
         failures, passes = (failures + 1, 0) if failed else (failures, passes + 1)
         broken = trial.broken if failed else broken
         kept = 1.0 - failures / len(variants)
-        if passes >= ENOUGH or kept < least - 1e-9:
+        if passes >= enough or kept < least - 1e-9:
             break
     if search.alike and failures == 1 and len(variants) == DRAWS:
         kept = search.kept_between_the_slowest(load)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +66,7 @@ class Way:
     missing: str = ""
     stale: tuple[str, ...] = ()
 
-    @property
+    @cached_property
     def usd(self) -> float | None:
         """The month, [USD]"""
         return None if self.month is None else float(self.month.total)

@@ -44,6 +44,8 @@ _TYPICAL = 32
 _SLACK = 1.1
 #: the same of a slow draw, whose pauses between prompts the mean of a run from its start on does not show [-]
 _SLOW = 1.25
+#: probability with which a load is safe, whatever is asked for [-]
+_SAFE = 0.95
 #: machines that are looked at for the next cheaper answer [-]
 _NEAR = 4
 
@@ -174,9 +176,12 @@ def _with_headroom(search: _Search, one: Option) -> Option:
     """The option with the largest load that it carries, also beyond what was asked for, as `glmplan.safe` says it."""
     asked = search.asked
     most, targets = _BEYOND * asked.load / one.machines, parse_slo(asked.slo)
-    found = safe_of(search.service(one.planned), asked.traffic, targets, most=most)
+    kept = one.sure.probability >= asked.probability
+    # what one machine carries is looked for from there on
+    start = share_of(asked.traffic, one.machines).users if one.sure.probability >= _SAFE else None
+    found = safe_of(search.service(one.planned), asked.traffic, targets, most=most, start=start)
     carried = found.load * one.machines
-    if one.sure.probability >= asked.probability:
+    if kept:
         carried = max(carried, asked.load)
     breaks = found.breaks_first or one.sure.broken
     return replace(one, carried=carried, breaks_first=breaks, beyond=not found.breaks_first)
@@ -331,9 +336,10 @@ def _kept(search: _Search, unit: _Unit, machines: int) -> Kept:
     asked, planned = search.asked, unit.planned
     found, key = search.service(planned), (id(planned), machines)
     if key not in search.tried:
+        share, targets = share_of(asked.traffic, machines), parse_slo(asked.slo)
         search.tried[key] = kept_share(
-            found.service, share_of(asked.traffic, machines), parse_slo(asked.slo), **found.draws(),
-            least=asked.probability,
+            found.service, share, targets, **found.draws(), least=asked.probability,
+            known=found.known(share, targets, 0),
         )  # fmt: skip
     return search.tried[key]
 

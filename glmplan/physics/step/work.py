@@ -8,7 +8,7 @@ engines. Structure (model, formats, part) is looped over; points are arrays.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import partial
 
 import numpy as np
@@ -31,6 +31,8 @@ __all__ = ["SLOTS", "step_work"]
 
 #: blocks of a layer that read and write residual streams: its attention and its feed-forward part [-]
 _SITES = 2.0
+#: points from which on it is worth looking whether they differ [-]
+_MANY = 64
 
 #: columns of the work table: times of kernels as measured alone [s], or counts [-]
 SLOTS: tuple[str, ...] = (
@@ -226,7 +228,7 @@ def _add_products(
     degrees: Degrees,
 ) -> None:
     """Add products that every token takes; those of one format together, one line of an array for each."""
-    part = structure.part
+    part, (tokens, degrees, places) = structure.part, _different(tokens, degrees)
     active, some = np.minimum(tokens, 1.0), np.maximum(tokens, 1e-9)
     for group in groups:
         form = group[0][0].format
@@ -242,7 +244,27 @@ def _add_products(
                           weight_bytes=form.bytes, activation_bytes=rule.activation_bytes)  # fmt: skip
         terms = _processor_terms(kernel, of_rows, some) if part.is_processor else kernel(of_rows(some))
         for slot, seconds in zip(("gemm_fixed", "gemm_bytes", "gemm_flop"), terms, strict=True):
-            total[slot] += active * (size[2] * seconds).sum(axis=0)
+            total[slot] += (active * (size[2] * seconds).sum(axis=0))[places]
+
+
+def _different(
+    tokens: np.ndarray, degrees: Degrees
+) -> tuple[np.ndarray, Degrees, np.ndarray | slice[None, None, None]]:
+    """Tokens and degrees without repetitions of the point before, and the place of each point among them.
+
+    Only attention sees contexts: in a grid over them the rest of a step stands many times in a row.
+    """
+    if len(tokens) < _MANY:
+        return tokens, degrees, slice(None)
+    seen = (tokens, *(getattr(degrees, one.name) for one in fields(Degrees)))
+    new = np.zeros(max(len(tokens) - 1, 0), dtype=bool)
+    for one in seen:
+        new |= one[1:] != one[:-1]
+    if 2 * np.count_nonzero(new) + 2 > len(tokens):
+        return tokens, degrees, slice(None)
+    places = np.concatenate([[0], np.cumsum(new)])
+    first = np.concatenate([[0], np.flatnonzero(new) + 1])
+    return tokens[first], Degrees(*(one[first] for one in seen[1:])), places
 
 
 def _add_experts(
@@ -253,6 +275,7 @@ def _add_experts(
     degrees: Degrees,
 ) -> None:
     part, (product, routed, count) = structure.part, run
+    everywhere, degrees, places = _different(everywhere, degrees)
     rule = structure.runs_as(product.format, "experts")
     all_tokens = np.maximum(everywhere, 1e-9)
     touched, pairs = busiest_rank(routed, all_tokens, degrees.ep)
@@ -268,10 +291,14 @@ def _add_experts(
         activation_bytes=rule.activation_bytes,
         matrices=3.0 if routed.gated else 2.0,
     )
+    slots = ("expert_fixed", "expert_bytes", "expert_flop")
+    grouped = dict.fromkeys(slots, np.zeros(1))
     add_kernel(
-        total, work, structure.kernel("experts", rule), peak_flop=part.rate(rule.compute), bandwidth=part.bandwidth,
-        slots=("expert_fixed", "expert_bytes", "expert_flop"), active=count * np.minimum(everywhere, 1.0),
+        grouped, work, structure.kernel("experts", rule), peak_flop=part.rate(rule.compute), bandwidth=part.bandwidth,
+        slots=slots, active=count * np.minimum(everywhere, 1.0),
     )  # fmt: skip
+    for slot in slots:
+        total[slot] += grouped[slot][places]
 
 
 def _add_adapters(total: dict[str, np.ndarray], structure: StepWork, step: Tokens, degrees: Degrees) -> None:

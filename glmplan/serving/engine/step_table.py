@@ -10,7 +10,7 @@ integer n and is affine in c between knots, so a run of equal decode steps has a
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -178,15 +178,6 @@ class StepTable:
             if bound < 1:
                 raise SpecError("must be at least 1", field=name, value=bound)
 
-        def ask(n: np.ndarray, c: np.ndarray, p: np.ndarray, a: np.ndarray) -> np.ndarray:
-            shape = np.broadcast_shapes(n.shape, c.shape, p.shape, a.shape)
-            flat = [np.broadcast_to(x, shape).ravel().astype(float) for x in (n, c, p, a)]
-            names = ("decode_requests", "decode_context", "prefill_tokens", "prefill_context")
-            seconds = np.asarray(step_seconds(**dict(zip(names, flat, strict=True))), dtype=float)
-            if not np.all(np.isfinite(seconds)) or np.any(seconds <= 0):
-                raise SpecError("the step time is not a positive number everywhere", field="step_seconds")
-            return np.broadcast_to(seconds, flat[0].shape).reshape(shape)
-
         context = context_knots(max_context)
         prefill = context_knots(max_prefill, per_octave=4, smallest=8.0)
         keys = context_knots(max_context)
@@ -194,20 +185,22 @@ class StepTable:
         some = every if len(every) * len(context) <= _CHEAP_CELLS else _thinned(max_requests, 128, 16)
         few = _thinned(max_requests, 8, 4)
         zero, one = np.zeros((1, 1)), np.ones((1, 1))
-        decode = np.zeros((max_requests + 1, len(context)))
-        decode[1:] = _rows(every, some, ask(some[:, None], context[None, :], zero, zero))
-        alone = ask(zero, zero, prefill[None, :], one)
-        beside = ask(few[:, None], one, prefill[None, :], one)
-        extra = np.empty((max_requests + 1, len(prefill)))
-        extra[0] = alone[0]
-        extra[1:] = _rows(every, few, beside - decode[few, :1])
-        attention = ask(zero, zero, prefill[:, None], keys[None, :]) - alone[0][:, None]
-        table = cls(context, decode, prefill, extra, keys, attention)
         generator = np.random.default_rng(0)
         n = generator.integers(1, max_requests + 1, 200)
         c, p, a = (np.exp(generator.uniform(0, np.log(top), 200)) for top in (max_context, max_prefill, max_context))
         p = np.ceil(p)
-        true = ask(n, c, p, a)
+        alone_at = (zero, zero, prefill[None, :], one)
+        beside_at = (few[:, None], one, prefill[None, :], one)
+        attention_at = (zero, zero, prefill[:, None], keys[None, :])
+        pure, alone, beside, read, true = _asked(
+            step_seconds, [(some[:, None], context[None, :], zero, zero), alone_at, beside_at, attention_at, (n, c, p, a)]
+        )
+        decode = np.zeros((max_requests + 1, len(context)))
+        decode[1:] = _rows(every, some, pure)
+        extra = np.empty((max_requests + 1, len(prefill)))
+        extra[0] = alone[0]
+        extra[1:] = _rows(every, few, beside - decode[few, :1])
+        table = cls(context, decode, prefill, extra, keys, read - alone[0][:, None])
         here = table.seconds_at(n, c, p, a)
         return replace(table, worst_error=float(np.max(np.abs(here / true - 1))))
 
@@ -276,6 +269,26 @@ class StepTable:
             The scaled table.
         """
         return replace(self, decode=self.decode * factor, extra=self.extra * factor, attention=self.attention * factor)
+
+
+def _asked(
+    step_seconds: Callable[..., np.ndarray], grids: Sequence[tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]]
+) -> list[np.ndarray]:
+    """Seconds of the steps of several grids, each as broadcast; all are asked for at once."""
+    shapes = [np.broadcast_shapes(*(x.shape for x in grid)) for grid in grids]
+    names = ("decode_requests", "decode_context", "prefill_tokens", "prefill_context")
+    columns = {
+        name: np.concatenate(
+            [np.broadcast_to(grid[place], shape).ravel().astype(float) for grid, shape in zip(grids, shapes, strict=True)]
+        )
+        for place, name in enumerate(names)
+    }
+    seconds = np.asarray(step_seconds(**columns), dtype=float)
+    if not np.all(np.isfinite(seconds)) or np.any(seconds <= 0):
+        raise SpecError("the step time is not a positive number everywhere", field="step_seconds")
+    seconds = np.broadcast_to(seconds, columns[names[0]].shape)
+    ends = np.cumsum([int(np.prod(shape)) for shape in shapes])[:-1]
+    return [part.reshape(shape) for part, shape in zip(np.split(seconds, ends), shapes, strict=True)]
 
 
 def _thinned(largest: int, dense: int, per_octave: int) -> np.ndarray:
