@@ -176,12 +176,11 @@ def _with_headroom(search: _Search, one: Option) -> Option:
     """The option with the largest load that it carries, also beyond what was asked for, as `glmplan.safe` says it."""
     asked = search.asked
     most, targets = _BEYOND * asked.load / one.machines, parse_slo(asked.slo)
-    kept = one.sure.probability >= asked.probability
     # what one machine carries is looked for from there on
     start = share_of(asked.traffic, one.machines).users if one.sure.probability >= _SAFE else None
     found = safe_of(search.service(one.planned), asked.traffic, targets, most=most, start=start)
     carried = found.load * one.machines
-    if kept:
+    if one.sure.probability >= asked.probability:
         carried = max(carried, asked.load)
     breaks = found.breaks_first or one.sure.broken
     return replace(one, carried=carried, breaks_first=breaks, beyond=not found.breaks_first)
@@ -308,16 +307,8 @@ def _judge(search: _Search, unit: _Unit, machines: int) -> bool:
     if not affordable:
         search.left_out["beyond the budget or the power"] += 1
         return True
-    option = Option(
-        planned,
-        machines,
-        affordable[0],
-        watts,
-        asked.load,
-        sure,
-        sure.broken,
-        _predicted(planned, asked, machines, sure),
-    )
+    shown = _predicted(planned, asked, machines, sure)
+    option = Option(planned, machines, affordable[0], watts, asked.load, sure, sure.broken, shown)
     (search.options if option.way.usd is not None else search.unpriced).append(option)
     return True
 

@@ -193,7 +193,8 @@ class StepTable:
         beside_at = (few[:, None], one, prefill[None, :], one)
         attention_at = (zero, zero, prefill[:, None], keys[None, :])
         pure, alone, beside, read, true = _asked(
-            step_seconds, [(some[:, None], context[None, :], zero, zero), alone_at, beside_at, attention_at, (n, c, p, a)]
+            step_seconds,
+            [(some[:, None], context[None, :], zero, zero), alone_at, beside_at, attention_at, (n, c, p, a)],
         )
         decode = np.zeros((max_requests + 1, len(context)))
         decode[1:] = _rows(every, some, pure)
@@ -279,7 +280,10 @@ def _asked(
     names = ("decode_requests", "decode_context", "prefill_tokens", "prefill_context")
     columns = {
         name: np.concatenate(
-            [np.broadcast_to(grid[place], shape).ravel().astype(float) for grid, shape in zip(grids, shapes, strict=True)]
+            [
+                np.broadcast_to(grid[place], shape).ravel().astype(float)
+                for grid, shape in zip(grids, shapes, strict=True)
+            ]
         )
         for place, name in enumerate(names)
     }
