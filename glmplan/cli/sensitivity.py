@@ -71,9 +71,16 @@ def command(
         for row in rows:
             say(
                 "| "
-                + " | ".join(f"{value:.4g}" if isinstance(value, float) else str(value) for value in row.values())
+                + " | ".join(_digits(value) if isinstance(value, float) else str(value) for value in row.values())
                 + " |"
             )
     else:
-        say(f"{of} of {planned.asked.model.name} on {planned.asked.machine.text}, {users} users: {rest:,.4g} {unit}")
-        say(table_text(rows))
+        say(
+            f"{of} of {planned.asked.model.name} on {planned.asked.machine.text}, {users} users: {_digits(rest)} {unit}"
+        )
+        say(table_text(rows) if rows else "nothing whose range is known moves it")
+
+
+def _digits(value: float) -> str:
+    """Four digits, and all before the point."""
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"

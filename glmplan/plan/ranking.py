@@ -33,11 +33,13 @@ __all__ = [
     "matrix_rate_known",
     "needless_stages",
     "predicted",
+    "prompts_timed",
     "rank_layouts",
     "seats_of",
     "shown_users",
     "speed_known",
     "typical_users",
+    "untimed_words",
 ]
 
 #: a layout that gives one user less than this share of the best layout's speed is not chosen for its throughput [-]
@@ -91,9 +93,36 @@ def matrix_rate_known(asked: Asked) -> bool:
     return bool(asked.machine.accelerator.peak)
 
 
-def _prompts_timed(asked: Asked) -> bool:
-    """Whether prompts can be timed: by the part, or by the processors that compute its experts."""
+def prompts_timed(asked: Asked) -> bool:
+    """Whether prompts can be timed: by the part, or by the processors that compute its experts.
+
+    Parameters
+    ----------
+    asked : Asked
+        The question.
+
+    Returns
+    -------
+    bool
+        False where no matrix rate of either is published.
+    """
     return matrix_rate_known(asked) or experts_on_host(asked)
+
+
+def untimed_words(asked: Asked) -> str:
+    """Say that prompts cannot be timed, and why.
+
+    Parameters
+    ----------
+    asked : Asked
+        The question.
+
+    Returns
+    -------
+    str
+        The rate that nobody published.
+    """
+    return f"no matrix rate of {asked.machine.accelerator.full_name} is published: prompts cannot be timed"
 
 
 def _without_its_flop(asked: Asked, found: Prediction) -> Prediction:
@@ -155,7 +184,7 @@ def predicted(
             deployment = deployments[id(holding)] = deployment_of(asked, holding.terms)
         rows.append((deployment, load_of(asked, deployment, holding.pool, users, holding.terms.decoding), None))
     found = _once(rows)
-    if not _prompts_timed(asked):
+    if not prompts_timed(asked):
         return [_decoding_only(one) for one in found]
     return [_without_its_flop(asked, one) for one in found]
 
@@ -205,7 +234,7 @@ def deployment_of(asked: Asked, terms: Terms) -> Deployment:
         If a link that its groups cross is not known, or weights stay on a host whose rates are not known.
     """
     part = asked.machine.accelerator
-    if not _prompts_timed(asked) and not part.runs_on_one_memory:
+    if not prompts_timed(asked) and not part.runs_on_one_memory:
         part = part.model_copy(update={"peak": {"bf16": _NO_LIMIT}})
     return deploy(
         asked.model,

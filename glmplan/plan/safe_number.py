@@ -304,8 +304,9 @@ class Counted:
             if bound < self.bounds[metric] and (chance := _in_time(known, metric, users, bound)) < 0.5:
                 chances[f"{metric} mean"] = chance
         worst = min(chances, key=lambda name: chances[name])
-        one = known[min(known, key=lambda number: abs(number - users))]
-        summary = {f"{name}_mean_ms": figure.value * 1e3 for name, figure in one.figures.items() if name in _TIMES}
+        # of a number that was not predicted itself another one's times say nothing
+        figures = known[users].figures if users in known else {}
+        summary = {f"{name}_mean_ms": figure.value * 1e3 for name, figure in figures.items() if name in _TIMES}
         return Kept(chances[worst], worst if chances[worst] < 1.0 else "", summary)
 
     def _room(self, users: int) -> float:

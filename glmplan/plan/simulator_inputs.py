@@ -12,7 +12,7 @@ from glmplan.physics.blocks.features import mixers_of
 from glmplan.plan.capacity import MAY_START, Holding
 from glmplan.plan.disaggregation import apart_basis, not_together, transfer_link
 from glmplan.plan.question import Asked, Words, read_words
-from glmplan.plan.ranking import deployment_of, load_of, seats_of, typical_users
+from glmplan.plan.ranking import deployment_of, load_of, prompts_timed, seats_of, typical_users, untimed_words
 from glmplan.plan.search import Solution, solve
 from glmplan.prediction.deployment import Deployment
 from glmplan.prediction.own_site import site_calibration
@@ -126,9 +126,8 @@ def inputs_of(asked: Asked, best: Holding, deployment: Deployment) -> ServingInp
     UnknownFact
         If prompts cannot be timed on the part.
     """
-    if not step_model_of(deployment).times_prompts:
-        name = deployment.accelerator.full_name
-        raise UnknownFact(f"no matrix rate of {name} is published: requests with prompts cannot be simulated")
+    if not (prompts_timed(asked) and step_model_of(deployment).times_prompts):
+        raise UnknownFact(f"{untimed_words(asked)}, nor requests with prompts be simulated")
     servers, terms = best.terms.decoding, best.terms
     load = load_of(asked, deployment, best.pool, typical_users(asked), servers)
     found = predict(deployment, load)

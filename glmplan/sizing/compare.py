@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from glmplan.errors import SpecError
 from glmplan.plan.ask import Deployed, deployment, predict, step_time
+from glmplan.plan.ranking import prompts_timed, untimed_words
 from glmplan.prediction.effects import KNOWN_AS
 from glmplan.prediction.predict import Figure, Prediction
 from glmplan.sizing.cost import per_million
@@ -81,12 +82,15 @@ class Side:
             Name → figure; None where it is not known.
         """
         found = self.prediction.figures
-        rate = found["output_rate"].value
+        # without prompts between the answers a rate is a bound, which no other machine may be compared with
+        timed = prompts_timed(self.planned.asked)
+        rate = found["output_rate"].value if timed else None
 
         def of(name: str, factor: float) -> float | None:
             return found[name].value * factor if name in found else None
 
-        usd = None if self.usd_month is None else float(per_million(self.usd_month, rate, utilisation))
+        unpriced = self.usd_month is None or rate is None
+        usd = None if unpriced else float(per_million(self.usd_month, rate, utilisation))  # type: ignore[arg-type]
         return {
             "layout": self.planned.holding.terms.name,
             "engine": self.planned.asked.engine,
@@ -211,7 +215,9 @@ def _price(first: Side, other: Side) -> list[str]:
 def _evidence(first: Side, other: Side) -> list[str]:
     """Whether the evidence differs, and whether the figures differ by more than it allows."""
     one, two = first.prediction, other.prediction
-    lines = _against_the_sheet(first, other)
+    lines = [f"{untimed_words(side.planned.asked)}, and rates are left out"
+             for side in (first, other) if not prompts_timed(side.planned.asked)]  # fmt: skip
+    lines += _against_the_sheet(first, other)
     if one.knowledge != two.knowledge:
         lines.append(f"evidence differs: {KNOWN_AS[one.knowledge]}; against: {KNOWN_AS[two.knowledge]}")
     name = "tpot" if "tpot" in one.figures and "tpot" in two.figures else "ttft"

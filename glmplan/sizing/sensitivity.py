@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from glmplan.errors import SpecError
+from glmplan.errors import SpecError, UnknownFact
 from glmplan.facts.catalogue.prices import Quotation, load_terms
 from glmplan.plan.ask import Deployed, memory, predict
+from glmplan.plan.ranking import prompts_timed, untimed_words
 from glmplan.plan.validate_command import degrees_of, validate_command
 from glmplan.sizing.cost import owned_month, per_million, rented_month
 from glmplan.sizing.money import Money, Way, ways_of
@@ -26,6 +27,9 @@ OUTCOMES: dict[str, str] = {
     "output_tokens_per_s": "token/s",
     "requests_held": "requests",
 }
+
+#: outcomes that need the time of prompts
+_OF_PROMPTS = ("usd_per_million_output_tokens", "ttft_mean_ms", "output_tokens_per_s")
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +85,8 @@ def sensitivity(planned: Deployed, money: Money, *, users: int, outcome: str) ->
     ------
     SpecError
         If the outcome is none, or needs a price that is missing.
+    UnknownFact
+        If prompts cannot be timed on the part, and the outcome needs it.
 
     Examples
     --------
@@ -95,6 +101,8 @@ def sensitivity(planned: Deployed, money: Money, *, users: int, outcome: str) ->
     """
     if outcome not in OUTCOMES:
         raise SpecError("is not an outcome", field="--of", value=outcome, choices=OUTCOMES)
+    if outcome in _OF_PROMPTS and not prompts_timed(planned.asked):
+        raise UnknownFact(f"{untimed_words(planned.asked)}, nor {outcome} be known")
     state = _State(planned, money, users)
     if outcome.startswith("usd") and state.way.usd is None:
         raise SpecError(f"needs a price: {state.way.missing}", field="--of", value=outcome)

@@ -18,7 +18,7 @@ from glmplan.errors import GlmplanError
 from glmplan.physics.blocks.storage import checkpoint_bytes
 from glmplan.plan.ask import Deployed, deployment, kept, predict
 from glmplan.plan.capacity import MAY_START
-from glmplan.plan.ranking import predicted, typical_users
+from glmplan.plan.ranking import predicted, prompts_timed, typical_users, untimed_words
 from glmplan.plan.safe_loads import kept_of, safe_of
 from glmplan.plan.service import Described, service_of
 from glmplan.plan.simulator_inputs import inputs_of
@@ -236,6 +236,9 @@ def _plan(search: _Search, one: Candidate, word: str, engine: str | None) -> _Un
     )  # fmt: skip
     if planned.holding.terms.blocked is not None:
         search.left_out[f"does not run: {planned.holding.terms.blocked.title}"] += 1
+        return None
+    if not prompts_timed(planned.asked):
+        search.left_out[f"{untimed_words(planned.asked)}, nor a promise be judged"] += 1
         return None
     needed = _needed(planned, asked)
     unit = _Unit(one, planned, needed)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from glmplan.facts.tables import table_text
@@ -159,6 +160,11 @@ def size_text(found: Sized, content: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def _surely(probability: float) -> str:
+    """A probability, rounded down: what is not quite as sure as asked is not told as if it were."""
+    return f"{math.floor(100 * probability + 1e-9) / 100:.2f}"
+
+
 def _key(unit: str) -> str:
     return unit.replace("/", "_per_")
 
@@ -173,7 +179,7 @@ def _short(row: dict[str, Any], unit: str) -> dict[str, Any]:
         "paid": row["paid"],
         "buy usd": row["usd_purchase"],
         "usd/month": row["usd_month"],
-        "probability": f"{row['probability']:.2f}",
+        "probability": _surely(row["probability"]),
         "breaks at": row[f"breaks_at_{_key(unit)}"] or f"over {row[f'carries_{_key(unit)}']:g}",
         "usd/M out": price,
         "kW": row["kw"],
@@ -195,7 +201,7 @@ def _first(row: dict[str, Any], unit: str) -> list[str]:
     if row["kw"] is not None:
         lines.append(
             f"  power: {row['kw']:.1f} kW while it serves, {row['kw_at_its_limit']:.1f} at its limit: each machine on "
-            f"{row['circuit']}; {row['joules_per_output_token']:.2f} J for a token"
+            f"{row['circuit']}; {row['joules_per_output_token']:.2f} J of the accelerators for a token of an answer"
         )
     if row["months_until_outgrown"] is not None:
         lines.append(f"  outgrown after {row['months_until_outgrown']:.0f} months")
@@ -224,11 +230,13 @@ def _cheaper(content: dict[str, Any]) -> list[str]:
         lines.append(
             f"{'nearest' if nothing else 'next cheaper'}: {row['machines']} × {row['machine']}, {row['weights']}, "
             f"{row['paid']}{bought}, {row['usd_month']:,.0f} USD a month: keeps the promise with probability "
-            f"{row['probability']:.2f}, asked are {content['probability_wanted']:.2f}; "
+            f"{_surely(row['probability'])}, asked are {content['probability_wanted']:.2f}; "
             f"it misses {row['breaks_first'] or 'it'} first"
         )
         lines += [f"  {_expected(one)}" for one in row["promise"] if one["expected_ms"] is not None]
-        sure = f"{row[key]:g} {content['unit']}" if row[key] else f"not even the smallest load of {content['unit']}"
+        unit = "user" if content["unit"] == "users" and row[key] <= 1 else content["unit"]
+        least = "not even one user" if unit == "user" else f"not even the smallest load of {unit}"
+        sure = f"{row[key]:g} {unit}" if row[key] else least
         lines.append(f"  as surely as asked it carries {sure}; its interval rests on: {row['evidence']}")
         lines.append(f"  to know it better: {row['measure']}")
     return lines

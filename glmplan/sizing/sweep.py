@@ -19,7 +19,7 @@ from glmplan.physics.memory.pool import requests_that_fit
 from glmplan.physics.memory.ranks import rank_memory
 from glmplan.physics.points import Layout
 from glmplan.plan.ask import Deployed, deployment
-from glmplan.plan.ranking import seats_of
+from glmplan.plan.ranking import load_of, prompts_timed, seats_of, untimed_words
 from glmplan.prediction.load import Load
 from glmplan.prediction.power import check_limit
 from glmplan.readers.machines.resolve import Machine
@@ -73,7 +73,7 @@ class Block:
     figures : dict of str to (n,) array
         `FIGURES`, and those of `simulated_columns`; NaN where a load is not possible.
     reason : str
-        Why nothing works; empty if something does.
+        Why nothing works, or why figures are left out; else empty.
     """
 
     number: int
@@ -176,7 +176,7 @@ class Swept:
         found = np.full(len(verdicts), "", dtype=object)
         for number, block in enumerate(self.blocks):
             some = found[number * loads : (number + 1) * loads]
-            some[block.verdict == _NOT] = block.reason
+            some[(block.verdict == _NOT) | (block.verdict <= _TIGHT)] = block.reason
             for load in np.flatnonzero((block.verdict > _FITS) & (block.verdict < _NOT)).tolist():
                 some[load] = _reason(block, int(block.verdict[load]), load, self.sweep)
         return found
@@ -372,7 +372,8 @@ def _block(shared: _Shared, number: int, said: dict[str, Any]) -> Block:
         facts |= {"knowledge": columns.knowledge}
     if shared.money is not None:
         facts |= money_facts(found.asked.machine, shared.money, said["power_limit"])
-    return Block(number, said, facts, verdict, held, figures)
+    left_out = "" if prompts_timed(found.asked) else f"{untimed_words(found.asked)}, and rates are left out"
+    return Block(number, said, facts, verdict, held, figures, left_out)
 
 
 def _simulated_block(shared: _Shared, number: int, said: dict[str, Any]) -> Block:
@@ -429,8 +430,8 @@ def _verdicts(found: Deployed, sweep: Sweep) -> tuple[np.ndarray, np.ndarray]:
 def _columns(shared: _Shared, found: Deployed, possible: np.ndarray) -> Columns:
     sweep, deployed = shared.sweep, found.deployment
     packing, ranks, gain = deployed.defaults, deployed.dp, deployed.tokens_per_step
-    if deployed.accelerator.runs_on_one_memory or deployed.offload is not None:
-        from glmplan.plan.ranking import load_of
+    timed = prompts_timed(found.asked)
+    if deployed.accelerator.runs_on_one_memory or deployed.offload is not None or not timed:
         from glmplan.sizing.points import exact_columns
 
         loads = [
@@ -438,12 +439,11 @@ def _columns(shared: _Shared, found: Deployed, possible: np.ndarray) -> Columns:
                     found.holding.pool, int(sweep.users[n]), found.holding.terms.replicas)
             for n in possible
         ]  # fmt: skip
-        return exact_columns(deployed, loads)
+        return exact_columns(deployed, loads, timed=timed)
     key = packing_key(packing, ranks=ranks, tokens_per_step=gain, servers=found.holding.terms.replicas)
     if key not in shared.mixes:
         shared.mixes[key] = mixes_of(sweep.users, sweep.inputs, sweep.outputs, key, runs=shared.runs)
-    mixes = shared.mixes[key]
-    return columns_of(deployed, mixes.at(possible), exact=shared.exact)
+    return columns_of(deployed, shared.mixes[key].at(possible), exact=shared.exact)
 
 
 def _facts(found: Deployed, said: dict[str, Any]) -> dict[str, Any]:
