@@ -129,14 +129,14 @@ def test_the_page_names_the_first_answer_its_risks_and_what_is_not_counted(chat)
 
 
 def test_machines_without_a_price_are_named_and_ranked_apart_when_they_are_asked_for():
-    said = {"users": 4, "input": 500, "output": 100, "only": "1xl20,1xl40s", "kind": "buy"}
+    said = {"users": 4, "input": 500, "output": 100, "only": "1xa10,1xl40s", "kind": "buy"}
     asked = read_size("llama-3.1-8b", "tpot p95 < 100 ms", **said)
     found = sized(asked, MONEY)
     assert not found.options
-    assert {one.planned.asked.machine.text for one in found.unpriced} == {"1xl20", "1xl40s"}
-    assert "--price l20=NUMBER" in found.unpriced[0].way.missing
-    named = sized(asked, money_of(["l20=3500"], today=date(2026, 11, 22)))
-    assert [one.planned.asked.machine.text for one in named.options] == ["1xl20"]
+    assert {one.planned.asked.machine.text for one in found.unpriced} == {"1xa10", "1xl40s"}
+    assert "--price a10=NUMBER" in found.unpriced[0].way.missing
+    named = sized(asked, money_of(["a10=3500"], today=date(2026, 11, 22)))
+    assert [one.planned.asked.machine.text for one in named.options] == ["1xa10"]
 
 
 def test_several_machines_share_the_load_where_one_does_not_carry_it():
