@@ -70,7 +70,7 @@ def safe_of(
     seed : int, optional
         Seed, [-]
     start : float, optional
-        As `glmplan.serving.load_search.LoadSearch.largest` takes it, [-]
+        As in `glmplan.serving.load_search.Tries`, [-]
 
     Returns
     -------
@@ -85,11 +85,11 @@ def safe_of(
     """
     service, targets = described.service, tuple(targets)
     check_search(targets, most, seed)
-    known = described.known(traffic, targets, seed)
+    known = replace(described.known(traffic, targets, seed), start=start)
 
     def searched(most: float | None) -> SafeLoad:
         draws = described.draws()
-        return safe_load(service, traffic, targets, **draws, most=most, seed=seed, start=start, known=known)
+        return safe_load(service, traffic, targets, **draws, most=most, seed=seed, known=known)
 
     if described.plan is None:
         return searched(most)

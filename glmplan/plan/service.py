@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 
 from glmplan.serving.engine.inputs import ServingInputs
 from glmplan.serving.engine.step_table import StepTable
+from glmplan.serving.load_search import Tries
 from glmplan.serving.safe_load import room_factors, speed_factors
 from glmplan.serving.service import FewRanks, Service
 from glmplan.serving.traffic.spec import Traffic
@@ -16,7 +17,6 @@ from glmplan.serving.traffic.spec import Traffic
 if TYPE_CHECKING:
     from glmplan.plan.capacity import Holding
     from glmplan.plan.question import Asked
-    from glmplan.serving.load_search import Tries
     from glmplan.serving.traffic.promises import Target
 
 __all__ = ["Described", "Draws", "service_of"]
@@ -81,10 +81,10 @@ class Described:
 
         Returns
         -------
-        dict
+        Tries
             To be given to `safe_load` and `kept_share`, which add to it.
         """
-        return self.tries.setdefault((traffic.at_load(1.0), tuple(targets), seed), {})
+        return self.tries.setdefault((traffic.at_load(1.0), tuple(targets), seed), Tries())
 
     def draws(self) -> Draws:
         """What is not known of the machine, in equal parts from the worst to the best.

@@ -22,9 +22,6 @@ if TYPE_CHECKING:
 
 __all__ = ["DRAWS", "ENOUGH", "LoadPoint", "LoadSearch", "SafeLoad", "Tries", "unit_of"]
 
-#: (service, draw of the arrivals, load) → what the simulation of it did
-Tries = dict[tuple[int, int, float], Trial]
-
 #: services of different speed that are drawn from what is not known [-]
 DRAWS = 20
 #: of these services, slowest first, which are followed to where they break
@@ -38,6 +35,22 @@ ENOUGH = 4
 #: shares of an answer at which it is looked whether less is kept too [-]
 _BELOW = (0.9, 0.75)
 _STEP = 0.03  # between rates at which services are counted
+
+
+@dataclass
+class Tries:
+    """What was tried of the same services, traffic, promise and seed by other searches; what is tried is added.
+
+    Attributes
+    ----------
+    trials : dict
+        (service, draw of the arrivals, load) → what the simulation of it did.
+    start : float or None
+        Users who are known to be safe where all requests are alike, to begin with where no pool decides, [-]
+    """
+
+    trials: dict[tuple[int, int, float], Trial] = field(default_factory=dict)
+    start: float | None = None
 
 
 def unit_of(traffic: Traffic) -> str:
@@ -147,8 +160,8 @@ class LoadSearch:
         Of each service, how much later its first tokens come than its steps say, [-]
     served : float, optional
         What the service as predicted can serve, [1/s]
-    known : dict, optional
-        What other searches tried of the same services, traffic, promise and seed; what is tried is added.
+    known : Tries, optional
+        What other searches tried.
     """
 
     variants: list[Service]
@@ -159,23 +172,21 @@ class LoadSearch:
     late: tuple[float, ...] = ()
     served: float = math.inf
     why_limited: str = ""
-    tried: Tries = field(default_factory=dict)
-    known: Tries = field(default_factory=dict)
+    tried: dict[tuple[int, int, float], Trial] = field(default_factory=dict)
+    known: Tries = field(default_factory=Tries)
 
     def __post_init__(self) -> None:
         if self._whole:
             # a part of a user is never tried, and would never be reached
             self.limit = float(max(math.floor(self.limit), 1))
 
-    def largest(self, service: Service, start: float | None = None) -> SafeLoad:
+    def largest(self, service: Service) -> SafeLoad:
         """The largest load that is safe.
 
         Parameters
         ----------
         service : Service
             The service as predicted.
-        start : float, optional
-            Users who are known to be safe where all requests are alike, to begin with where no pool decides, [-]
 
         Returns
         -------
@@ -191,8 +202,8 @@ class LoadSearch:
         elif self.traffic.kind == "trace" or len(self.variants) != DRAWS:
             load = self._edge(min(1, len(self.variants) - 1), self._start(service))
         elif self.alike and self.traffic.plain:
-            begin = start if start is not None and self.roomy(self.limit) else self._start(service)
-            load = self._between_the_slowest(begin)
+            start = self.known.start if self.roomy(self.limit) else None
+            load = self._between_the_slowest(self._start(service) if start is None else start)
         else:
             load = self._followed(self._start(service))
         return self._answer(load, service)
@@ -277,15 +288,15 @@ class LoadSearch:
     def _at(self, which: int, load: float, draw: int = 0) -> Trial:
         """Try a load on one of the services."""
         key = (which, draw, load)
-        if key not in self.known:
+        if key not in self.known.trials:
             service = self.variants[which]
             # all times scale with the factor of the service, and what it serves at most with its inverse
             slower = self._speed(which)
-            self.known[key] = try_load(
+            self.known.trials[key] = try_load(
                 service, self.traffic, self.targets, load, self.seed * 1000 + which + DRAWS * draw,
                 most=self.served / slower, late=self.late[which] if self.late else 1.0,
             )  # fmt: skip
-        self.tried[key] = self.known[key]
+        self.tried[key] = self.known.trials[key]
         return self.tried[key]
 
     def _speed(self, which: int) -> float:

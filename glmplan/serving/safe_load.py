@@ -138,7 +138,6 @@ def safe_load(
     tables: Sequence[StepTable] = (),
     most: float | None = None,
     seed: int = 0,
-    start: float | None = None,
     known: Tries | None = None,
 ) -> SafeLoad:
     """Find the largest load that keeps a promise with 95 % probability.
@@ -163,10 +162,9 @@ def safe_load(
         Largest load to look at, such as one set by a hazard, [-] or [1/s]
     seed : int, optional
         Seed, [-]
-    start : float, optional
-        As `glmplan.serving.load_search.LoadSearch.largest` takes it, [-]
-    known : dict, optional
-        As in `kept_share`.
+    known : Tries, optional
+        What other searches tried of this service, traffic, promise and seed, and where to begin; what is tried is
+        added.
 
     Returns
     -------
@@ -206,14 +204,9 @@ def safe_load(
                 "is about the tokens after the first: answers of one token have none", field="--slo", value=str(single)
             )
     variants = _variants(service, factors, rooms, tables)
-    search = LoadSearch(
-        variants, traffic, targets, most or _LARGEST, seed, _late(factors, waits), known=_or_none(known)
-    )
-    return search.largest(service, start)
-
-
-def _or_none(known: Tries | None) -> Tries:
-    return {} if known is None else known
+    known = known or Tries()
+    search = LoadSearch(variants, traffic, targets, most or _LARGEST, seed, _late(factors, waits), known=known)
+    return search.largest(service)
 
 
 def check_search(targets: Sequence[Target], most: float | None, seed: int) -> None:
@@ -293,8 +286,8 @@ def kept_share(
         Seed, [-]
     least : float, optional
         Probability below which it does not matter how low it is: the rest is not simulated, and counts as kept, [-]
-    known : dict, optional
-        What other searches tried of this service, traffic, promise and seed; what is tried is added.
+    known : Tries, optional
+        As in `safe_load`.
 
     Returns
     -------
@@ -327,7 +320,7 @@ def kept_share(
         raise SpecError("needs at least one target, as in 'ttft p95 < 2 s'", field="--slo")
     load = float(traffic.users or traffic.rate or traffic.speed)
     variants = _variants(service, factors, rooms, ())
-    search = LoadSearch(variants, traffic, targets, _LARGEST, seed, _late(factors, waits), known=_or_none(known))
+    search = LoadSearch(variants, traffic, targets, _LARGEST, seed, _late(factors, waits), known=known or Tries())
     failures, passes, broken, margins = 0, 0, "", list[float]()
     # where only its speed tells services apart, a slower one fails too: the first whose failure is one too many is
     # tried alone

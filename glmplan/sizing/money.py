@@ -9,12 +9,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from glmplan.errors import SpecError, UnknownFact
+from glmplan.errors import UnknownFact
 from glmplan.facts.catalogue.prices import Price, prices_with
 from glmplan.readers.machines.resolve import Machine
 from glmplan.sizing.cost import Month, owned_month, rented_month
 from glmplan.sizing.purchase import Purchase, accelerator_watts, purchase_of, rent_of, wall_watts
-from glmplan.sizing.terms import Terms, read_terms
+from glmplan.sizing.terms import Terms, in_usd, read_terms
 
 __all__ = ["Money", "Way", "money_of", "watts_of", "ways_of"]
 
@@ -189,12 +189,7 @@ def _rented(machine: Machine, money: Money, machines: int, rent_term: str | None
         term, hourly = rent_of(part, money.prices, today=money.today, term=rent_term)
     except UnknownFact as error:
         return Way("rent", None, missing=str(error))
-    if hourly.currency != money.terms.currency:
-        raise SpecError(
-            f"is in {hourly.currency}, electricity in {money.terms.currency}: give both in one currency",
-            field="--price",
-            value=f"{part}:rent",
-        )
+    in_usd(f"{part}:rent", hourly.currency)
     count = machines * machine.count
     ends = [rented_month(price, count, terms=money.terms) for price in (hourly.value, hourly.low, hourly.high)]
     stale = (f"{part}: {hourly.words}",) if hourly.stale else ()

@@ -8,6 +8,7 @@ from datetime import date
 
 from glmplan.errors import SpecError, UnknownFact
 from glmplan.facts.catalogue.prices import GIVEN, Price
+from glmplan.sizing.terms import in_usd
 
 __all__ = ["Offer", "cheapest_offer", "offers_of"]
 
@@ -129,6 +130,7 @@ def offers_of(model: str, prices: Iterable[Price], *, today: date) -> tuple[Offe
         used = [one for one in by.values() if one is not None]
         if len({one.currency for one in used}) > 1:
             raise SpecError("is priced in several currencies", field="--price", value=f"{model} of {seller}")
+        in_usd(f"{model} of {seller}", first.currency)
         cached = by["cached"] or first
         found.append(
             Offer(model, seller, first.price, last.price, cached.price, first.currency, min(one.date for one in used),

@@ -13,7 +13,7 @@ from glmplan.facts.catalogue.hosts import host_names, load_host
 from glmplan.facts.catalogue.prices import Price, Quotation, quotation
 from glmplan.facts.folders import plain_name
 from glmplan.readers.machines.resolve import Machine
-from glmplan.sizing.terms import Terms
+from glmplan.sizing.terms import Terms, in_usd
 
 __all__ = ["RENT_TERMS", "Line", "Purchase", "accelerator_watts", "purchase_of", "rent_of", "wall_watts"]
 
@@ -92,7 +92,8 @@ class Purchase:
         """Of all lines; SpecError where they differ."""
         found = {line.quotation.currency for line in self.lines if line.quotation is not None}
         if len(found) > 1:
-            raise SpecError(f"prices are in {', '.join(sorted(found))}: give them in one currency", field="--price")
+            each = ", ".join(f"{line.name} in {line.quotation.currency}" for line in self.lines if line.quotation)
+            raise SpecError(f"{each}: all figures are in USD, convert what is not", field="--price")
         return found.pop() if found else "USD"
 
     @property
@@ -173,12 +174,8 @@ def purchase_of(machine: Machine, prices: Iterable[Price], *, terms: Terms, toda
         part = _part(machine, prices, today)
         lines = [part] if _stands_alone(part) else [part, _host(machine, prices, terms, today)]
         made = Purchase(tuple(lines), share)
-    if made.currency != terms.currency and made.known:
-        raise SpecError(
-            f"the machine is priced in {made.currency}, electricity in {terms.currency}: give both in one currency",
-            field="--price",
-            value=machine.text,
-        )
+    if made.known:
+        in_usd(machine.text, made.currency)
     return made
 
 

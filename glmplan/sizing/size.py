@@ -19,7 +19,6 @@ from glmplan.physics.blocks.storage import checkpoint_bytes
 from glmplan.plan.ask import Deployed, deployment, kept, predict
 from glmplan.plan.capacity import MAY_START
 from glmplan.plan.ranking import predicted, prompts_timed, typical_users, untimed_words
-from glmplan.plan.safe_loads import kept_of, safe_of
 from glmplan.plan.service import Described, service_of
 from glmplan.plan.simulator_inputs import inputs_of
 from glmplan.prediction.predict import Prediction
@@ -27,6 +26,7 @@ from glmplan.readers.models.checkpoints import checkpoint_for
 from glmplan.serving.safe_load import Kept, kept_share, speed_factors
 from glmplan.serving.traffic.promises import parse_slo
 from glmplan.sizing.candidates import Candidate, candidates, within
+from glmplan.sizing.carried import carried_by, judged_by
 from glmplan.sizing.money import Money, Way, ways_of
 from glmplan.sizing.offers import cheapest_offer, offers_of
 from glmplan.sizing.size_answer import Option, Paid, Sized, month_tokens, share_of
@@ -44,8 +44,6 @@ _TYPICAL = 32
 _SLACK = 1.1
 #: the same of a slow draw, whose pauses between prompts the mean of a run from its start on does not show [-]
 _SLOW = 1.25
-#: probability with which a load is safe, whatever is asked for [-]
-_SAFE = 0.95
 #: machines that are looked at for the next cheaper answer [-]
 _NEAR = 4
 
@@ -173,17 +171,18 @@ def sized(
 
 
 def _with_headroom(search: _Search, one: Option) -> Option:
-    """The option with the largest load that it carries, also beyond what was asked for, as `glmplan.safe` says it."""
+    """The option with the largest load that it carries as surely as asked, also beyond what was asked for."""
     asked = search.asked
-    most, targets = _BEYOND * asked.load / one.machines, parse_slo(asked.slo)
     # what one machine carries is looked for from there on
-    start = share_of(asked.traffic, one.machines).users if one.sure.probability >= _SAFE else None
-    found = safe_of(search.service(one.planned), asked.traffic, targets, most=most, start=start)
-    carried = found.load * one.machines
+    share = share_of(asked.traffic, one.machines).users if one.sure.probability >= asked.probability else None
+    load, breaks, beyond = carried_by(
+        search.service(one.planned), asked.traffic, parse_slo(asked.slo),
+        most=_BEYOND * asked.load / one.machines, probability=asked.probability, start=share,
+    )  # fmt: skip
+    carried = load * one.machines
     if one.sure.probability >= asked.probability:
         carried = max(carried, asked.load)
-    breaks = found.breaks_first or one.sure.broken
-    return replace(one, carried=carried, breaks_first=breaks, beyond=not found.breaks_first)
+    return replace(one, carried=carried, breaks_first=breaks or one.sure.broken, beyond=beyond)
 
 
 def _month(one: Candidate) -> float:
@@ -409,7 +408,7 @@ def _cheaper(search: _Search, options: list[Option]) -> Option | None:
     judged = []
     for _, planned, machines, way, watts in near:
         share = share_of(search.asked.traffic, machines)
-        sure = kept_of(search.service(planned), share, parse_slo(search.asked.slo))
+        sure = judged_by(search.service(planned), share, parse_slo(search.asked.slo))
         at_load = _predicted(planned, search.asked, machines, sure)
         judged.append(Option(planned, machines, way, watts, 0.0, sure, sure.broken, at_load))
     best = max(judged, key=lambda one: (one.sure.probability, one.way.usd), default=None)

@@ -11,7 +11,7 @@ from glmplan.facts.catalogue.prices import Price, Quotation, load_terms, quotati
 from glmplan.serving.traffic.spec import Traffic
 from glmplan.units import finite_number
 
-__all__ = ["Terms", "busy_share", "read_terms"]
+__all__ = ["Terms", "busy_share", "in_usd", "read_terms"]
 
 #: terms that are shares, and so at most 1
 _SHARES = ("residual_share", "network_share", "power_share", "supply_efficiency", "utilisation")
@@ -159,10 +159,12 @@ def read_terms(
     prices = tuple(prices)
     given = _given(said)
     power = quotation(prices, "power", "electricity", today=today)
+    in_usd("electricity", power.currency)
     stale = [f"electricity: {power.words}"] if power.stale else []
     values: dict[str, float] = {"electricity": power.value, "colocation": 0.0}
     if region is not None:
         rent = _colocation(prices, region, today)
+        in_usd("colocation", rent.currency)
         values["colocation"] = rent.value
         stale += [f"colocation in {region}: {rent.words}"] if rent.stale else []
     day = profile or Traffic.model_fields["profile"].default
@@ -173,6 +175,29 @@ def read_terms(
         if term.value is None and name not in given:
             left.append(f"{term.what} is not counted: give it with --term {name}=NUMBER ({term.note})")
     return Terms(**(values | given), currency=power.currency, notes=(*stale, *left))
+
+
+def in_usd(what: str, currency: str) -> None:
+    """Refuse a price of another currency than that of all figures and of all published prices.
+
+    Parameters
+    ----------
+    what : str
+        What is priced.
+    currency : str
+        Its currency.
+
+    Raises
+    ------
+    SpecError
+        If it is not USD.
+
+    Examples
+    --------
+    >>> in_usd("electricity", "USD")
+    """
+    if currency != "USD":
+        raise SpecError(f"is in {currency}: all figures are in USD, convert it", field="--price", value=what)
 
 
 def _colocation(prices: tuple[Price, ...], region: str, today: date) -> Quotation:

@@ -11,7 +11,7 @@ import pytest
 from glmplan.errors import SpecError
 from glmplan.serving.engine.settings import EngineSettings, KvPool, scheduler_settings
 from glmplan.serving.engine.step_table import StepTable
-from glmplan.serving.load_search import LoadSearch
+from glmplan.serving.load_search import LoadSearch, Tries
 from glmplan.serving.load_trial import capacity, try_load
 from glmplan.serving.safe_load import kept_share, safe_load, speed_factors
 from glmplan.serving.service import Service
@@ -264,3 +264,19 @@ def test_clients_who_never_wait_long_enough_to_leave_are_tried_as_patient_ones(s
     same = {name: value for name, value in watched.items() if not name.startswith("kv_")}
     assert {name: tried[name] for name in same} == pytest.approx(same, rel=1e-9)
     assert tried.keys() == watched.keys()
+
+
+@pytest.mark.parametrize(("tokens", "few"), [(1_000_000, True), (19_000, False)])
+def test_one_service_that_keeps_a_promise_speaks_for_faster_ones_only_where_no_pool_decides(tokens, few):
+    table = StepTable.affine(base=0.01, per_request=0.0005)
+    service = Service(table, KvPool(tokens, 16), EngineSettings())
+    traffic, targets = Traffic(kind="closed", users=20, input=800, output=100), parse_slo("tpot p95 < 500 ms")
+    known = Tries()
+    found = kept_share(service, traffic, targets, factors=np.linspace(1.2, 0.8, 20).tolist(), known=known)
+    assert found.probability == 1.0
+    # the slowest, and the one as predicted for what it shows
+    assert len(known.trials) == 2 if few else len(known.trials) > 4
+    # what is known is not tried again
+    before = len(known.trials)
+    assert kept_share(service, traffic, targets, factors=np.linspace(1.2, 0.8, 20).tolist(), known=known) == found
+    assert len(known.trials) == before

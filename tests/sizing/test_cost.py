@@ -28,6 +28,7 @@ from glmplan.sizing.cost import (
     token_prices,
     written_off,
 )
+from glmplan.sizing.money import money_of, ways_of
 from glmplan.sizing.offers import cheapest_offer, offers_of
 from glmplan.sizing.purchase import accelerator_watts, purchase_of, rent_of, wall_watts
 from glmplan.sizing.terms import read_terms
@@ -150,7 +151,7 @@ def test_a_machine_that_is_sold_with_less_memory_is_not_priced_for_one_with_more
 def test_a_machine_and_its_power_are_never_priced_in_two_currencies():
     prices = prices_with(["rtx-pro-6000-ws=8000 EUR"], today=TODAY)
     terms = read_terms(prices=prices, today=TODAY)
-    with pytest.raises(SpecError, match="one currency"):
+    with pytest.raises(SpecError, match="rtx-pro-6000-ws in EUR, workstation-host in USD"):
         purchase_of(resolve_machine("2xrtx-pro-6000-ws"), prices, terms=terms, today=TODAY)
 
 
@@ -217,3 +218,10 @@ def test_the_energy_of_a_token_is_that_of_the_measured_runs_with_the_error_of_th
     share = load_terms()["power_share"]
     inside = (ratio >= share.value / share.high) & (ratio <= share.value / share.low)
     assert 0.87 <= inside.mean() <= 0.95
+
+
+@pytest.mark.parametrize("price", ["electricity=0.3 EUR", "rtx-5090:rent=1 EUR"])
+def test_a_price_in_another_currency_is_never_taken_for_dollars(price):
+    with pytest.raises(SpecError, match="is in EUR: all figures are in USD"):
+        money = money_of([price], today=TODAY)
+        ways_of(resolve_machine("1xrtx-5090"), money, kinds=("rent",))
