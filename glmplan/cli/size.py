@@ -91,6 +91,10 @@ def command(
         model, slo, users=users, traffic=traffic, **joined({"weights": weights, "engine": engine} | said),
         **o.given(shape),
     )  # fmt: skip
+    if acceptance_test is not None:
+        from glmplan.sizing.acceptance import check_ladder
+
+        check_ladder(asked.traffic)
     paid = read_money(money)
     with bar("machines") as progress:
         found = sized(asked, paid, answers=answers, progress=progress)
@@ -104,10 +108,10 @@ def _contract(found: Sized, path: Path) -> None:
     from glmplan.sizing.acceptance import acceptance_test
 
     if not found.options:
-        say("no acceptance test: nothing keeps the promise")
+        say("no acceptance test: nothing keeps the promise", err=True)
         return
     write_atomically(path, acceptance_test(found.options[0], found))
-    say(f"acceptance test: {path}")
+    say(f"acceptance test: {path}", err=True)
 
 
 def _show(found: Sized, form: Form) -> None:
@@ -131,4 +135,9 @@ def _show(found: Sized, form: Form) -> None:
     names = list(plain[0]) if plain else []
     say("| " + " | ".join(names) + " |\n" + "|---" * len(names) + "|")
     for row in plain:
-        say("| " + " | ".join("" if row[name] is None else str(row[name]) for name in names) + " |")
+        say("| " + " | ".join(_cell(row[name]) for name in names) + " |")
+
+
+def _cell(value: object) -> str:
+    """A figure of a table in Markdown, with six digits as in CSV."""
+    return "" if value is None else f"{value:.6g}" if isinstance(value, float) else str(value)

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
+from glmplan.cli.ladder_screen import ladder_bar, show_ladder
 from glmplan.cli.options import Calibration, with_options
 from glmplan.cli.screen import say
 
@@ -90,6 +91,10 @@ class ReportOptions:
         str | None,
         typer.Option(help="Exit with 1 when a figure differs by more: 20%; or `interval`: by more than chance allows."),
     ] = None
+    slo: Annotated[
+        str | None,
+        typer.Option(help="Promise, such as 'ttft p95 < 2 s': exit with 1 when the last step does not keep it."),
+    ] = None
     as_json: Annotated[bool, typer.Option("--json", help="Print the record as JSON.")] = False
     calibration: Calibration = None
 
@@ -102,6 +107,7 @@ def command(server: ServedOptions, asked: LadderOptions, client: ClientOptions, 
     """
     from glmplan.measure.client import Endpoint
     from glmplan.measure.explanations import likely_causes
+    from glmplan.measure.promised import promised, promised_targets
     from glmplan.measure.record_table import record_csv, record_json
     from glmplan.measure.validation import deployment_facts, ignored_in_plan, parse_share
     from glmplan.measure.validation_page import compared_json, html_page
@@ -111,6 +117,7 @@ def command(server: ServedOptions, asked: LadderOptions, client: ClientOptions, 
     endpoint = Endpoint(server.url, server.served or "", client.chat, verify=not client.insecure)
     by_interval = report.fail_over == "interval"
     bound = parse_share(report.fail_over) if report.fail_over is not None and not by_interval else None
+    targets = promised_targets(report.slo) if report.slo is not None else ()
     ladder = _ladder(asked, client.seed)
     known = deployment_facts(model=server.model, on=server.on, plan=server.plan, pairs=server.facts or [])
     ignored = ignored_in_plan(server.plan) if server.plan is not None else ""
@@ -124,7 +131,8 @@ def command(server: ServedOptions, asked: LadderOptions, client: ClientOptions, 
     causes = likely_causes(
         record, compared, predicted_pool=pool, speculative=known.get("speculative", "none") != "none"
     )
-    text = record_json(record, compared_json(compared, causes, pool))
+    promise = promised(record, targets)
+    text = record_json(record, compared_json(compared, causes, pool), promise)
     if report.out is not None:
         page = html_page(record, compared, causes, said)
         files = {"record.json": text, "runs.csv": record_csv(record, known), "report.html": endpoint.outside.blot(page)}
@@ -132,7 +140,9 @@ def command(server: ServedOptions, asked: LadderOptions, client: ClientOptions, 
     if report.as_json:
         say(text, end="")
     else:
-        _print(record, compared, causes, said, report.out if kept else None)
+        show_ladder(record, compared, causes, said, report.out if kept else None)
+        for one in promise:
+            say(one.words)
     if report.out is not None and not kept:
         say(f"not every file of the run could be written to {report.out}: see above", err=True)
     if journal.faults:
@@ -144,6 +154,8 @@ def command(server: ServedOptions, asked: LadderOptions, client: ClientOptions, 
     if record.faulty:
         say("the ladder is not whole: see the faults above" if record.steps else "nothing was measured", err=True)
     if record.faulty or not kept or journal.unwritten:
+        raise typer.Exit(1)
+    if not all(one.kept for one in promise):
         raise typer.Exit(1)
     if bound is not None and (not compared or worst(compared) > bound) or by_interval and not consistent(compared):
         raise typer.Exit(1)
@@ -237,7 +249,7 @@ def _climb(endpoint: Any, ladder: Any, client: ClientOptions, report: ReportOpti
 
     journal, earlier = _journal(endpoint, report)
     ended_by = 0
-    progress = _bar(hidden=report.as_json)
+    progress = ladder_bar(hidden=report.as_json)
 
     async def run() -> Any:
         stop = asyncio.Event()
@@ -282,20 +294,6 @@ def _climb(endpoint: Any, ladder: Any, client: ClientOptions, report: ReportOpti
     return record, journal, ended_by
 
 
-def _bar(*, hidden: bool) -> Any:
-    """A bar of the ladder on standard error; what a server says is shown as it stands."""
-    from rich.progress import BarColumn, Progress, TextColumn
-
-    from glmplan.cli.screen import console
-
-    columns = (
-        TextColumn("{task.description}", markup=False),
-        BarColumn(),
-        TextColumn("{task.fields[figures]}", markup=False),
-    )
-    return Progress(*columns, console=console(stderr=True), disable=hidden, transient=True)
-
-
 def _journal(endpoint: Any, report: ReportOptions) -> tuple[Any, list[dict[str, Any]]]:
     """The journal of a run, locked, and the lines of the run to go on with."""
     from glmplan.errors import SpecError
@@ -329,49 +327,3 @@ def _keep(out: Path, files: dict[str, str]) -> bool:
                 # what was measured must not be lost because a disk is full
                 say(content, err=True)
     return whole
-
-
-def _print(record: Any, compared: Any, causes: Any, said: str, out: Path | None) -> None:
-    from rich.table import Table
-
-    from glmplan.cli.screen import console as screen
-    from glmplan.measure.validation_page import standing
-    from glmplan.readers.runs.figures import FIGURES
-
-    console = screen()
-    facts = record.facts
-    server = " ".join(filter(None, (facts.engine or "unknown engine", facts.version)))
-    pool = f", KV pool {facts.kv_tokens:,.0f} tokens" if facts.kv_tokens else ""
-    console.print(f"{server}{pool}; prompt lengths by {record.prompts}")
-    if record.overhead is not None:
-        o = record.overhead
-        added = f"{o.ttft * 1e3:.1f} ms to TTFT, {o.tpot * 1e3:.2f} ms to TPOT"
-        console.print(f"the client adds up to {added} at {o.streams} streams ({o.cpu:.0%} of a core)")
-    table = Table(box=None)
-    names = ("ttft_mean_ms", "tpot_mean_ms", "itl_mean_ms", "e2e_mean_ms", "output_tokens_per_s")
-    titles = (FIGURES[name].heading for name in names)
-    for title in ("rate" if record.plan.schedules else "users", "done", "failed", *titles):
-        table.add_column(title, justify="right")
-    table.add_column("to know")
-    for step in record.steps:
-        f = step.figures
-        cells = [f"{f[name]:,.4g}" if name in f else "" for name in names]
-        done = str(step.outcomes.get("done", 0))
-        table.add_row(f"{step.level:g}", done, str(step.faults or ""), *cells, "; ".join(step.notes))
-    console.print(table)
-    console.print(said)
-    if compared:
-        table = Table(box=None)
-        for title in ("at", "figure", "measured", "predicted", "interval", "difference", "verdict"):
-            table.add_column(title, justify="left" if title in ("figure", "verdict") else "right")
-        for one in compared:
-            interval = "" if one.low is None or one.high is None else f"{one.low:,.4g} - {one.high:,.4g}"
-            verdict = one.verdict + ("" if one.inside else ", outside")
-            values = (f"{one.measured:,.4g}", f"{one.predicted:,.4g}", interval, f"{one.difference:+.1%}")
-            table.add_row(f"{one.level:g}", one.metric, *values, verdict)
-        console.print(table)
-        console.print(standing(compared))
-    for number, cause in enumerate(causes, 1):
-        console.print(f"{number}. {cause.what}: {cause.evidence}. Try: {cause.to_try}.")
-    if out is not None:
-        console.print(f"record, table, report and journal are in {out}")

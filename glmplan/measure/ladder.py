@@ -100,6 +100,8 @@ class StepResult:
         What to know about it.
     unusable : str
         Why its figures mean nothing; empty where they do.
+    quantiles : dict
+        Percentiles that a promise may bound, as `ttft_p95_ms`, [ms]
     """
 
     level: float
@@ -114,6 +116,7 @@ class StepResult:
     cards: dict[str, Any] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     unusable: str = ""
+    quantiles: dict[str, float] = field(default_factory=dict)
 
     @property
     def faults(self) -> int:
@@ -391,6 +394,7 @@ def _result(level: float, measured: Measured, plan: LadderPlan) -> StepResult:
         step.notes.append("no request of this step ended well")
         return step
     figures |= tally.figures()
+    step.quantiles = tally.quantiles()
     figures["num_requests"] = tally.done
     figures["output_tokens_per_s"] = measured.output_rate
     figures["total_tokens_per_s"] = measured.output_rate + measured.input_rate
@@ -421,7 +425,7 @@ def _result(level: float, measured: Measured, plan: LadderPlan) -> StepResult:
             step.unusable = reason
             kept = ("concurrency", "concurrency_effective", "request_rate_per_s", "wall_s", "num_requests")
             step.figures = {name: value for name, value in figures.items() if name in kept}
-            step.errors = {}
+            step.errors, step.quantiles = {}, {}
     return step
 
 
@@ -429,7 +433,7 @@ def _tell_of_whole_answers(step: StepResult) -> None:
     """Leave out the times of tokens where answers came whole: a proxy that gathers a stream would make them 0."""
     if step.figures.get("tpot_mean_ms", _AT_ONCE) < _AT_ONCE:
         step.notes.append("answers came whole, so something on the way gathers the stream: times of tokens are unknown")
-        for held in (step.figures, step.errors):
+        for held in (step.figures, step.errors, step.quantiles):
             for name in [one for one in held if one.startswith(("ttft_", "tpot_", "itl_"))]:
                 del held[name]
 
@@ -469,7 +473,7 @@ def _step_of(line: dict[str, Any]) -> StepResult:
     """A step as a journal holds it; nobody but a person could have written another one."""
     names = {f.name for f in dataclasses.fields(StepResult)}
     step = StepResult(**{"level": None, **{k: v for k, v in line.items() if k in names}})
-    held = (step.figures, step.errors, step.server, step.outcomes)
+    held = (step.figures, step.errors, step.server, step.outcomes, step.quantiles)
     slow = step.cards.get("throttled_share", {}) if isinstance(step.cards, dict) else None
     fits = all(isinstance(one, dict) for one in (*held, slow)) and isinstance(step.notes, list)
     fits = fits and all(isinstance(one, str) for one in (*step.notes, step.unusable))
@@ -478,6 +482,7 @@ def _step_of(line: dict[str, Any]) -> StepResult:
         # what was no number is null in a journal
         step.figures, step.errors = ({k: v for k, v in one.items() if v is not None} for one in held[:2])
         numbers += [v for one in (step.figures, step.errors, step.server, step.outcomes) for v in one.values()]
+        numbers += step.quantiles.values()
         fits = set(step.outcomes) <= {str(one) for one in Outcome}
     if not fits or any(type(one) not in (int, float) for one in numbers):
         raise SpecError("holds a step that no run wrote; choose another folder", field="--resume", value=step.level)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from glmplan.measure.ladder import LadderRecord
+from glmplan.measure.promised import Promised
 from glmplan.readers.runs.columns import COLUMNS
 from glmplan.readers.runs.importers import table_csv
 
@@ -86,7 +87,7 @@ def record_csv(record: LadderRecord, facts: Mapping[str, Any] | None = None) -> 
     return table_csv(record_rows(record, facts))
 
 
-def record_json(record: LadderRecord, compared: Any = None) -> str:
+def record_json(record: LadderRecord, compared: Any = None, promise: Sequence[Promised] = ()) -> str:
     """Return everything in a record as JSON.
 
     Parameters
@@ -95,6 +96,8 @@ def record_json(record: LadderRecord, compared: Any = None) -> str:
         The record.
     compared : object, optional
         The comparison with a prediction, JSON-ready.
+    promise : sequence of Promised, optional
+        What was promised, and whether it was kept.
 
     Returns
     -------
@@ -112,6 +115,7 @@ def record_json(record: LadderRecord, compared: Any = None) -> str:
         "journal_faults": record.journal_faults,
         "steps": [dataclasses.asdict(step) for step in record.steps],
         "compared": compared,
+        "promise": [dataclasses.asdict(one) | {"kept": one.kept} for one in promise],
     }
     return json.dumps(record.endpoint.outside.plain(value), indent=2, allow_nan=False) + "\n"
 

@@ -18,6 +18,8 @@ __all__ = ["Tally", "batch_error", "mean_error"]
 _BIN = math.log(1.01)
 _SHORTEST = 1e-6
 _BINS = 2200
+#: percentiles that a promise may bound
+_PERCENTS = (50, 90, 95, 99)
 
 
 class Tally:
@@ -106,6 +108,23 @@ class Tally:
         if self.done:
             found["input_tokens"] = self.input_tokens / self.done
             found["output_tokens"] = self.output_tokens / self.done
+        return found
+
+    def quantiles(self) -> dict[str, float]:
+        """Return every percentile that a promise may bound.
+
+        Returns
+        -------
+        dict
+            `ttft_p95_ms` and so on for TTFT, TPOT, ITL and whole answers, [ms]
+        """
+        found: dict[str, float] = {}
+        for name, values in (("ttft", self._ttft), ("tpot", self._tpot), ("e2e", self._e2e)):
+            if values:
+                for share, value in zip(_PERCENTS, np.percentile(values, _PERCENTS), strict=True):
+                    found[f"{name}_p{share}_ms"] = float(value) * 1e3
+        if self._gap_count:
+            found |= {f"itl_p{share}_ms": self._gap_quantile(share / 100) * 1e3 for share in _PERCENTS}
         return found
 
     def errors(self) -> dict[str, float]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from glmplan.errors import UnknownFact
-from glmplan.facts.catalogue.prices import Price, prices_with
+from glmplan.facts.catalogue.prices import Price, Quotation, prices_with
 from glmplan.readers.machines.resolve import Machine
 from glmplan.sizing.cost import Month, owned_month, rented_month
 from glmplan.sizing.purchase import Purchase, accelerator_watts, purchase_of, rent_of, wall_watts
@@ -56,6 +56,8 @@ class Way:
         The price that is missing, and how to give it; empty if none.
     stale : tuple of str
         Prices older than 180 days.
+    hourly : Quotation or None
+        Price of a rented accelerator hour; None when it is missing, or what is bought.
     """
 
     paid: str
@@ -65,6 +67,7 @@ class Way:
     high: float | None = None
     missing: str = ""
     stale: tuple[str, ...] = ()
+    hourly: Quotation | None = None
 
     @cached_property
     def usd(self) -> float | None:
@@ -193,7 +196,7 @@ def _rented(machine: Machine, money: Money, machines: int, rent_term: str | None
     count = machines * machine.count
     ends = [rented_month(price, count, terms=money.terms) for price in (hourly.value, hourly.low, hourly.high)]
     stale = (f"{part}: {hourly.words}",) if hourly.stale else ()
-    return Way(f"rent {term}", ends[0], None, float(ends[1].total), float(ends[2].total), stale=stale)
+    return Way(f"rent {term}", ends[0], None, float(ends[1].total), float(ends[2].total), stale=stale, hourly=hourly)
 
 
 def watts_of(machine: Machine, money: Money, limit: float | None = None) -> tuple[float | None, float | None]:

@@ -17,10 +17,11 @@ from glmplan.sizing.cost import (
     token_prices,
     tokens_per_megawatt,
 )
+from glmplan.sizing.money import ways_of
 from glmplan.sizing.size_answer import Option, Sized, busy_of, flow_of, month_tokens, watts_at
 from glmplan.sizing.supply import supply_of
 
-__all__ = ["circuit_for", "figures_of"]
+__all__ = ["circuit_for", "figures_of", "surely"]
 
 #: tokens of a prompt whose head was seen before that are computed again [token]
 _FRESH = 64.0
@@ -35,6 +36,8 @@ _COSTS = (
     "api_usd_month",
     "break_even_million_tokens",
     "break_even_month",
+    "rent_usd_month",
+    "break_even_month_against_rent",
 )
 
 
@@ -64,6 +67,27 @@ def circuit_for(watts: float) -> str:
             return name
     most, name = ratings[-1]
     return f"{math.ceil(watts / most)} × {name}"
+
+
+def surely(probability: float) -> str:
+    """A probability, rounded down: what is not quite as sure as asked is not told as if it were.
+
+    Parameters
+    ----------
+    probability : float
+        [-]
+
+    Returns
+    -------
+    str
+        With two digits.
+
+    Examples
+    --------
+    >>> surely(0.9499), surely(0.95), surely(1.0)
+    ('0.94', '0.95', '1.00')
+    """
+    return f"{math.floor(100 * probability + 1e-9) / 100:.2f}"
 
 
 def figures_of(option: Option, found: Sized) -> dict[str, Any]:
@@ -172,7 +196,7 @@ def _money(option: Option, found: Sized) -> dict[str, Any]:
         one, other = token_prices(way.usd, fresh, flow.outputs, share, busy_of(found))
         costs["usd_per_million_input_tokens"], costs["usd_per_million_output_tokens"] = float(one), float(other)
         costs["usd_per_million_cached_tokens"] = float(one) * again
-    return costs | _against_the_api(option, found, (inputs, cached, outputs))
+    return costs | _against_the_api(option, found, (inputs, cached, outputs)) | _against_rent(option, found)
 
 
 def _number(value: Any) -> Any:
@@ -182,13 +206,17 @@ def _number(value: Any) -> Any:
 def _sources(option: Option) -> dict[str, Any]:
     """How many sources each line rests on: one source alone is a risk of the price, not of the machine."""
     lines = option.way.purchase.lines if option.way.purchase is not None else ()
-    return {line.name: _said(line.quotation) for line in lines}
+    found = {line.name: _said(line.quotation) for line in lines}
+    if option.way.hourly is not None:
+        found[f"{option.way.hourly.entries[0].part}:rent"] = _said(option.way.hourly)
+    return found
 
 
 def _said(quotation: Quotation | None) -> dict[str, Any] | None:
     if quotation is None:
         return None
-    return {"usd": quotation.value, "low": quotation.low, "high": quotation.high, "stale": quotation.stale,
+    return {"usd": quotation.value, "low": quotation.low, "high": quotation.high, "per": quotation.entries[0].per,
+            "stale": quotation.stale, "sellers": sorted({one.seller for one in quotation.entries if one.seller}),
             "dates": list(quotation.dates), "sources": sorted({one.source for one in quotation.entries})}  # fmt: skip
 
 
@@ -221,6 +249,19 @@ def _against_the_api(option: Option, found: Sized, tokens: tuple[float, float, f
     if way.purchase is not None and way.month is not None and way.purchase.value is not None:
         costs["break_even_month"] = _finite(break_even_month(way.purchase.value, way.month.running, bill))
     return costs
+
+
+def _against_rent(option: Option, found: Sized) -> dict[str, Any]:
+    """What the same accelerators cost to rent, and when a purchase has paid for itself against that."""
+    way, planned = option.way, option.planned
+    if way.purchase is None or way.month is None or way.purchase.value is None:
+        return {}
+    [rent] = ways_of(planned.asked.machine, found.money, machines=option.machines, kinds=("rent",),
+                     rent_term=found.asked.rent_term)  # fmt: skip
+    if rent.usd is None:
+        return {}
+    month = _finite(break_even_month(way.purchase.value, way.month.running, rent.usd))
+    return {"rent_usd_month": rent.usd, "break_even_month_against_rent": month}
 
 
 def _power(option: Option, found: Sized) -> dict[str, Any]:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 from glmplan.facts.tables import table_text
-from glmplan.plan.validate_command import validate_command
+from glmplan.plan.validate_command import degrees_of, validate_command
 from glmplan.sizing.size_answer import Option, Sized
-from glmplan.sizing.size_figures import figures_of
+from glmplan.sizing.size_figures import figures_of, surely
 
 __all__ = ["answer_rows", "size_content", "size_text"]
 
@@ -51,7 +50,7 @@ def _measure(option: Option, found: Sized) -> str:
     return validate_command(
         found.asked.spec.name,
         planned.asked.machine.text,
-        {"weights": planned.asked.checkpoint.name, "engine": planned.asked.engine},
+        {"weights": planned.asked.checkpoint.name, "engine": planned.asked.engine, **degrees_of(planned.holding.terms)},
         users=sorted({1, users}),
         lengths=(traffic.input, traffic.output),
     )
@@ -160,11 +159,6 @@ def size_text(found: Sized, content: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _surely(probability: float) -> str:
-    """A probability, rounded down: what is not quite as sure as asked is not told as if it were."""
-    return f"{math.floor(100 * probability + 1e-9) / 100:.2f}"
-
-
 def _key(unit: str) -> str:
     return unit.replace("/", "_per_")
 
@@ -179,7 +173,7 @@ def _short(row: dict[str, Any], unit: str) -> dict[str, Any]:
         "paid": row["paid"],
         "buy usd": row["usd_purchase"],
         "usd/month": row["usd_month"],
-        "probability": _surely(row["probability"]),
+        "probability": surely(row["probability"]),
         "breaks at": row[f"breaks_at_{_key(unit)}"] or f"over {row[f'carries_{_key(unit)}']:g}",
         "usd/M out": price,
         "kW": row["kw"],
@@ -198,6 +192,10 @@ def _first(row: dict[str, Any], unit: str) -> list[str]:
     if row["month_lines"]:
         parts = ", ".join(f"{name} {value:,.0f}" for name, value in row["month_lines"].items() if value)
         lines.append(f"  a month: {parts} (low {row['usd_month_low']:,.0f}, high {row['usd_month_high']:,.0f})")
+    if row["rent_usd_month"] is not None:
+        month = row["break_even_month_against_rent"]
+        after = "never" if month is None else f"after {month:.0f} months"
+        lines.append(f"  to rent the same: {row['rent_usd_month']:,.0f} USD a month; buying pays for itself {after}")
     if row["kw"] is not None:
         lines.append(
             f"  power: {row['kw']:.1f} kW while it serves, {row['kw_at_its_limit']:.1f} at its limit: each machine on "
@@ -230,7 +228,7 @@ def _cheaper(content: dict[str, Any]) -> list[str]:
         lines.append(
             f"{'nearest' if nothing else 'next cheaper'}: {row['machines']} × {row['machine']}, {row['weights']}, "
             f"{row['paid']}{bought}, {row['usd_month']:,.0f} USD a month: keeps the promise with probability "
-            f"{_surely(row['probability'])}, asked are {content['probability_wanted']:.2f}; "
+            f"{surely(row['probability'])}, asked are {content['probability_wanted']:.2f}; "
             f"it misses {row['breaks_first'] or 'it'} first"
         )
         lines += [f"  {_expected(one)}" for one in row["promise"] if one["expected_ms"] is not None]

@@ -86,8 +86,17 @@ def test_a_size_names_its_figures_in_json_and_writes_the_acceptance_test(capsys,
     [first] = json.loads(page)["options"]
     assert first["usd_purchase"] > 0 and 0 <= first["probability"] <= 1
     out = tmp_path / "test.md"
-    assert "acceptance test" in said(capsys, "size", *ASKED, "--only", "1xrtx-5090", "--acceptance-test", str(out))
-    assert "glmplan validate llama-3.1-8b" in out.read_text()
+    with pytest.raises(SystemExit):
+        main(["size", *ASKED, "--only", "1xrtx-5090", "--acceptance-test", str(out), "--format", "json"])
+    printed = capsys.readouterr()
+    assert json.loads(printed.out)["options"] and f"acceptance test: {out}" in printed.err
+    contract = out.read_text()
+    assert "glmplan validate llama-3.1-8b" in contract and "--slo 'tpot p95 < 50 ms'" in contract
+
+
+def test_an_acceptance_test_of_a_load_that_its_client_does_not_make_is_refused(capsys, tmp_path):
+    words = ("--think", "5", "--acceptance-test", str(tmp_path / "a.md"))
+    assert "leave --think out" in said(capsys, "size", *ASKED, "--only", "1xrtx-5090", *words, code=2)
 
 
 def test_comparisons_and_sensitivities_are_printed_as_json(capsys):
