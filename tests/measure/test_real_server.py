@@ -230,6 +230,16 @@ def test_an_open_loop_of_chat_requests_is_measured(dense, tmp_path):
     assert step["outcomes"] == {"done": 15} and step["figures"]["input_tokens"] == 40
 
 
+def test_the_exit_code_says_whether_a_promise_is_kept(dense, tmp_path):
+    steps = ("--users", "1,2", "--input", 16, "--output", 4, "--requests", 4)
+    with llama_server(dense) as (url, _):
+        kept = validate("--url", url, *steps, "--slo", "e2e p95 < 600 s", "--out", tmp_path)
+        late = validate("--url", url, *steps, "--slo", "ttft p95 < 0.001 ms")
+    assert kept.returncode == 0 and "e2e p95 < 600000 ms at 2" in kept.stdout, kept.stderr
+    assert "e2e_p95_ms" in json.loads((tmp_path / "record.json").read_text())["steps"][1]["quantiles"]
+    assert late.returncode == 1 and "not kept: it is later" in late.stdout
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -237,6 +247,7 @@ def test_an_open_loop_of_chat_requests_is_measured(dense, tmp_path):
         (["--url", "http://127.0.0.1:9/v1"], "answers nothing"),
         (["--url", "http://127.0.0.1:9/v1", "--users", "0"], "--users"),
         (["--url", "http://127.0.0.1:9/v1", "--fail-over", "much"], "--fail-over"),
+        (["--url", "http://127.0.0.1:9/v1", "--slo", "queue p95 < 1 s"], "only the server sees"),
         (["--url", "http://127.0.0.1:9/v1", "--traffic", "sessions:4"], "sessions"),
         (["--url", "http://127.0.0.1:9/v1", "--set", "tpp=8"], "tp"),
     ],
