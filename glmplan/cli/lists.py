@@ -32,5 +32,5 @@ def joined(said: Mapping[str, Any]) -> dict[str, Any]:
 
 def _text(value: Any) -> Any:
     if isinstance(value, Sequence) and not isinstance(value, str):
-        return ",".join(value) or None
+        return ",".join(value) if value else None
     return value
