@@ -137,7 +137,7 @@ def test_what_is_wrong_is_one_line_that_names_it(capsys, words, wrong):
 
 
 @pytest.mark.parametrize(
-    "words", [(*SWEEP[:-2], "--users", ""), ("size", *ASKED, "--only", ""), ("sweep", "--model", "")]
+    "words", [(*SWEEP[:5], "--users", ""), ("size", *ASKED, "--only", ""), ("sweep", "--model", "")]
 )
 def test_a_list_that_is_said_and_empty_is_not_as_if_it_were_not_said(capsys, words):
     assert f"{words[-2]}: ''" in said(capsys, *words, code=2)
