@@ -269,6 +269,12 @@ class StepWork:
     adapters: int = 0
     adapter_rank: int = 0
 
+    @property
+    def beside(self) -> float:
+        if not self.part.family.isdigit():
+            return 0.0
+        return {"vllm": 256.0, "sglang": 1024.0, "trtllm": 1024.0}.get(self.engine, 0.0)
+
     #: whether what ranks send each other takes time
     counts_links: ClassVar[bool] = True
 

@@ -243,7 +243,11 @@ def _add_products(
                           k=size[1] * np.where(inner, share, 1.0),
                           weight_bytes=form.bytes, activation_bytes=rule.activation_bytes)  # fmt: skip
         terms = _processor_terms(kernel, of_rows, some) if part.is_processor else kernel(of_rows(some))
-        for slot, seconds in zip(("gemm_fixed", "gemm_bytes", "gemm_flop"), terms, strict=True):
+        fixed, *rest = terms
+        if structure.beside:
+            shared = np.array([one.tensor.tensor_class == "shared_experts" for one, _ in group])[:, None]
+            fixed = np.where(shared & (tokens <= structure.beside), 0.0, fixed)
+        for slot, seconds in zip(("gemm_fixed", "gemm_bytes", "gemm_flop"), (fixed, *rest), strict=True):
             total[slot] += (active * (size[2] * seconds).sum(axis=0))[places]
 
 
