@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from glmplan.errors import SpecError
 from glmplan.facts.catalogue.hosts import implied_host
 from glmplan.facts.engines.defaults import UNKNOWN_ENGINE, EngineDefaults, engine_defaults, engine_known
-from glmplan.facts.engines.kernels import attention_rule, sparse_capabilities, sparse_since
+from glmplan.facts.engines.kernels import attention_rule, shared_beside, sparse_capabilities, sparse_since
 from glmplan.facts.engines.walls import engine_names, load_engine
 from glmplan.facts.formats import kv_format
 from glmplan.facts.remembered import remembered
@@ -223,6 +223,7 @@ class Deployment:
             expert_kernels=self.settings.expert_kernels,
             adapters=self.settings.adapters,
             adapter_rank=self.settings.adapter_rank,
+            shared_beside=shared_beside(self.engine, part.family, self.release),
         ).remembered()
 
     @property

@@ -19,7 +19,7 @@ __all__ = ["RULE_FILES", "exchanged", "forget", "rules_in_view", "rules_lost"]
 #: files whose entries decide predictions and were written by people: folder, file, tables
 RULE_FILES: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("hardware_db", "kernels.toml",
-     ("kernels", "attention", "experts", "latent_prompts", "collectives", "sparse_latent")),
+     ("kernels", "attention", "experts", "latent_prompts", "collectives", "beside", "sparse_latent")),
     ("hardware_db", "refused.toml", ("refused",)),
     ("calibration", "protocols.toml", ("settings", "requests")),
     ("calibration", "sessions.toml", ("sessions",)),

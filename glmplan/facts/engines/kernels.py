@@ -25,6 +25,7 @@ __all__ = [
     "expert_path",
     "kernel_rule",
     "latent_prompt_kernel",
+    "shared_beside",
     "sparse_capabilities",
     "sparse_since",
     "sparse_words",
@@ -310,6 +311,42 @@ def _said(table: str, field: str, engine: str, silicon: str) -> str:
         if entry["engine"] == engine and silicon in entry["silicon"]:
             return str(entry[field])
     return ""
+
+
+@cache
+def shared_beside(engine: str, silicon: str, release: tuple[int, ...] | None = None) -> float:
+    """Up to how many tokens a step computes shared experts beside the routed ones.
+
+    Parameters
+    ----------
+    engine : str
+        The engine.
+    silicon : str
+        Compute capability without the minor number.
+    release : tuple of int, optional
+        Its release; the newest by default, [-]
+
+    Returns
+    -------
+    float
+        The most tokens of such a step; 0 where they come one after the other, [token]
+
+    Raises
+    ------
+    SpecError
+        If an entry of the file is wrong.
+
+    Examples
+    --------
+    >>> shared_beside("vllm", "9"), shared_beside("vllm", "9", (0, 10, 2)), shared_beside("llama.cpp", "9")
+    (256.0, 0.0, 0.0)
+    """
+    fields = {"engine", "silicon", "since", "tokens", "note"}
+    for entry in still_there(read_entries(data_folder("hardware_db") / "kernels.toml", "beside", fields)):
+        since = tuple(int(number) for number in entry["since"].split("."))
+        if entry["engine"] == engine and silicon in entry["silicon"] and (release is None or release >= since):
+            return float(entry["tokens"])
+    return 0.0
 
 
 @cache

@@ -251,6 +251,9 @@ class StepWork:
         Kernels of the experts that the server was told to take; empty where nothing was said.
     adapters, adapter_rank : int
         Low-rank adapters (LoRA) that requests may name, and the rank of their buffers, [-]
+    shared_beside : float
+        Tokens of a step up to which shared experts run beside the routed ones, which hides what their products take
+        whatever their size, [token]
     """
 
     model: ModelSpec
@@ -268,12 +271,7 @@ class StepWork:
     expert_kernels: str = ""
     adapters: int = 0
     adapter_rank: int = 0
-
-    @property
-    def beside(self) -> float:
-        if not self.part.family.isdigit():
-            return 0.0
-        return {"vllm": 256.0, "sglang": 1024.0, "trtllm": 1024.0}.get(self.engine, 0.0)
+    shared_beside: float = 0.0
 
     #: whether what ranks send each other takes time
     counts_links: ClassVar[bool] = True

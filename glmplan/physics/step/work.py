@@ -29,6 +29,8 @@ from glmplan.physics.step.structure import Layers, Product, StepWork
 
 __all__ = ["SLOTS", "step_work"]
 
+#: matrices of shared experts; projections around routed ones are of their class and come before and after them
+_SHARED = "mlp.shared_experts"
 #: blocks of a layer that read and write residual streams: its attention and its feed-forward part [-]
 _SITES = 2.0
 #: points from which on it is worth looking whether they differ [-]
@@ -243,11 +245,10 @@ def _add_products(
                           k=size[1] * np.where(inner, share, 1.0),
                           weight_bytes=form.bytes, activation_bytes=rule.activation_bytes)  # fmt: skip
         terms = _processor_terms(kernel, of_rows, some) if part.is_processor else kernel(of_rows(some))
-        fixed, *rest = terms
-        if structure.beside:
-            shared = np.array([one.tensor.tensor_class == "shared_experts" for one, _ in group])[:, None]
-            fixed = np.where(shared & (tokens <= structure.beside), 0.0, fixed)
-        for slot, seconds in zip(("gemm_fixed", "gemm_bytes", "gemm_flop"), (fixed, *rest), strict=True):
+        if structure.shared_beside:
+            hidden = np.array([one.tensor.name.startswith(_SHARED) for one, _ in group])[:, None]
+            terms = (np.where(hidden & (tokens <= structure.shared_beside), 0.0, terms[0]), *terms[1:])
+        for slot, seconds in zip(("gemm_fixed", "gemm_bytes", "gemm_flop"), terms, strict=True):
             total[slot] += (active * (size[2] * seconds).sum(axis=0))[places]
 
 
