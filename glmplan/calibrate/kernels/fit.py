@@ -177,8 +177,6 @@ def fit_rows(
     free = [n for n in names if not (kernel == "gemm" and n == "side" and precision in _UNQUANTISED)]
     free += _BLOCK if np.any(rows.work.block_bytes > 0) else ()
     bounds = _BOUNDS | {"cache_gain": (min(2.0, most_gain), 1.0, max(most_gain, 1.01))}
-    # what a kernel takes whatever its size is no more than its fastest row took
-    bounds["floor"] = (_BOUNDS["floor"][0], _BOUNDS["floor"][1], max(float(rows.seconds.min()), 1.1e-6))
     low, high = (np.log([bounds[name][i] for name in free]) for i in (1, 2))
     begin = {name: bounds[name][0] for name in free}
     begin["floor"] = float(np.clip(np.quantile(rows.seconds, 0.01), 3e-7, 5e-3))

@@ -74,11 +74,6 @@ FORMATS = {
     "w4a8_mxfp4_mxfp8": ("mxfp4-a8", 0.53125, 1.03125, "fp8"),
 }
 
-#: names of kernels that did not run: until its release 0.24 the collector of vLLM's tables put INT4 experts through
-#: `fused_experts`, which is Triton's kernel, and wrote Marlin's name beside it (ai-dynamo/aiconfigurator,
-#: collector/vllm/collect_moe_v2.py; 2.6 times Marlin's time of 0.24, to which SGLang's Marlin of 0.5.10 agrees within 8 %).
-#: vLLM takes Marlin wherever the part and the shape allow it (compressed_tensors_moe.py, get_moe_method).
-_MISNAMED = ("vllm_marlin_int4_moe",)
 KV_BYTES = {"bfloat16": 2.0, "fp8": 1.0}
 #: experts of the Nemotron 3 models, whose squared ReLU needs no gate: inner width, experts for each token
 _UNGATED = ((1856, 6), (2688, 22), (5120, 22))
@@ -336,7 +331,7 @@ def expert_rows(table: Table) -> Iterator[Rows]:
     random = (table["distribution"] == "power_law_1.01") & (table["moe_ep_size"] == 1)
     usable = (balanced if even else random) & (table["topk"] > 1) & ~grouped_router
     for (dtype, backend), mask in grouped(table, "moe_dtype", "kernel_source"):
-        if dtype not in FORMATS or backend in _MISNAMED:
+        if dtype not in FORMATS:
             continue
         t, points = take(table, mask & usable)
         name, stored, inside, compute = FORMATS[dtype]
