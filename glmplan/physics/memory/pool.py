@@ -453,7 +453,7 @@ def _printed(
 
 
 def pool_by_length(memory: RankMemory) -> bool:
-    """Whether the tokens that a pool holds depend on the length of the requests that they belong to.
+    """Whether the tokens that a pool holds may depend on the length of the requests that they belong to.
 
     Parameters
     ----------
