@@ -10,15 +10,7 @@ import numpy as np
 from glmplan.facts.remembered import remembered
 from glmplan.physics.memory.budget import MemoryBudget, budget_rows
 from glmplan.physics.memory.part import PartMemory, part_memory
-from glmplan.physics.memory.pool import (
-    KvPool,
-    PoolTerms,
-    kv_pool,
-    largest_context,
-    pool_by_length,
-    requests_that_fit,
-    stage_pools,
-)
+from glmplan.physics.memory.pool import KvPool, PoolTerms, kv_pool, largest_context, requests_that_fit, stage_pools
 from glmplan.physics.memory.ranks import RankMemory, rank_memory
 from glmplan.physics.memory.settings import MemorySettings
 from glmplan.physics.points import Layout
@@ -309,7 +301,7 @@ class _Arrays:
 def _arrays(asked: Asked, found: _Pools) -> _Arrays:
     length = float(asked.user_tokens)
     memory, part, pools = found.memory, found.part, found.of
-    pool = _pool_for(found, length if pool_by_length(memory) else 1.0)
+    pool = _pool_for(found, length if memory.by_length else 1.0)
     longest, longest_low = _longest(found, 0.0), _longest(found, LOW)
     full = float(asked.full_request)
     need = np.max([np.where(stage.held, stage.request_bytes(full), 0.0) for stage in memory.stages], axis=0)

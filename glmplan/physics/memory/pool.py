@@ -27,7 +27,6 @@ __all__ = [
     "kv_pool",
     "largest_context",
     "launch_kinds",
-    "pool_by_length",
     "requests_that_fit",
     "stage_pools",
     "weights_interval",
@@ -450,31 +449,6 @@ def _printed(
         dcp=np.asarray(memory.layout.dcp, dtype=float),
     )
     return printed_tokens(pool, stage.kinds, paging, launch)
-
-
-def pool_by_length(memory: RankMemory) -> bool:
-    """Whether the tokens that a pool holds may depend on the length of the requests that they belong to.
-
-    Parameters
-    ----------
-    memory : RankMemory
-        What the ranks hold.
-
-    Returns
-    -------
-    bool
-        True where layers keep a window or a state; else `kv_pool` says the same for every context.
-
-    Examples
-    --------
-    >>> from glmplan.facts.catalogue.models import load_model
-    >>> from glmplan.physics.memory.ranks import rank_memory
-    >>> from glmplan.physics.points import Layout
-    >>> models = load_model("llama-3.1-8b"), load_model("gpt-oss-20b")
-    >>> [pool_by_length(rank_memory(one, one.checkpoints[0], layout=Layout(), kv="bf16")) for one in models]
-    [False, True]
-    """
-    return any(stage.windows or stage.state.any() or shares_pages(stage.kinds) for stage in memory.stages)
 
 
 def kv_pool(

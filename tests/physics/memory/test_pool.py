@@ -24,7 +24,7 @@ from glmplan.physics.memory import (
     requests_that_fit,
 )
 from glmplan.physics.memory.observed import MemoryFit, Spread, load_memory_fit
-from glmplan.physics.memory.pool import pool_by_length, weights_interval
+from glmplan.physics.memory.pool import weights_interval
 from glmplan.physics.points import Layout
 
 GIB = 2.0**30
@@ -333,4 +333,4 @@ def test_a_pool_is_the_same_for_requests_of_every_length_but_where_layers_keep_w
     memory = held(name, form, Layout(tp=np.array([4, 8]), pp=np.array([2, 1])), kv="bf16", engine=engine)
     short, long = (kv_pool(memory, part("h200-sxm"), context=length) for length in (1.0, 50_000.0))
     same = all((getattr(short, one.name) == getattr(long, one.name)).all() for one in fields(short))
-    assert pool_by_length(memory) is matters is not same
+    assert memory.by_length is matters is not same
