@@ -180,7 +180,7 @@ class Ranks:
         key = (*form, terms.graphs)
         if key not in self._held:
             pools = _pools(self._memory[form], self.asked.machine.accelerator, settings_of(self.asked, terms))
-            self._held[key] = _arrays(self.asked, pools, self.part)
+            self._held[key] = _arrays(self.asked, pools)
         return self._held[key].at(self.found.index(layout), terms)
 
 
@@ -233,8 +233,8 @@ def _held_by_ranks(
 @remembered(records=2)
 def _pools(held: RankMemory, accelerator: Accelerator, settings: MemorySettings) -> _Pools:
     """What the settings of a launch leave for the cache of every stage, whatever the requests."""
-    memory = replace(held, settings=settings)
-    return _Pools(memory, stage_pools(memory, part_memory(accelerator)))
+    memory, part = replace(held, settings=settings), part_memory(accelerator)
+    return _Pools(memory, part, stage_pools(memory, part))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -242,7 +242,20 @@ class _Pools:
     """Memory of all layouts under the settings of a launch, and the pool of each stage."""
 
     memory: RankMemory
+    part: PartMemory
     of: tuple[PoolTerms, ...]
+
+
+@remembered(most=256)
+def _pool_for(found: _Pools, length: float) -> KvPool:
+    """The pool in requests of a length [token]; any length where it does not matter."""
+    return kv_pool(found.memory, found.part, context=length, pools=found.of)
+
+
+@remembered(most=512)
+def _longest(found: _Pools, quantile: float) -> np.ndarray:
+    """The longest request that each layout's pool holds alone [token], `quantile` deviations from the mean."""
+    return largest_context(found.memory, found.part, quantile=quantile, pools=found.of)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -285,17 +298,17 @@ class _Arrays:
         )
 
 
-def _arrays(asked: Asked, found: _Pools, part: PartMemory) -> _Arrays:
+def _arrays(asked: Asked, found: _Pools) -> _Arrays:
     length = float(asked.user_tokens)
-    memory, pools = found.memory, found.of
-    pool = kv_pool(memory, part, context=length, pools=pools)
-    longest, longest_low = (largest_context(memory, part, quantile=one, pools=pools) for one in (0.0, LOW))
+    memory, part, pools = found.memory, found.part, found.of
+    pool = _pool_for(found, length if memory.by_length else 1.0)
+    longest, longest_low = _longest(found, 0.0), _longest(found, LOW)
     full = float(asked.full_request)
     need = np.max([np.where(stage.held, stage.request_bytes(full), 0.0) for stage in memory.stages], axis=0)
     short = _short(need, pool.bytes, longest, asked.full_request)
     short_high = short
     if (short > 0).any():  # only then anybody asks for the favourable end
-        longest_high = largest_context(memory, part, quantile=-LOW, pools=pools)
+        longest_high = _longest(found, -LOW)
         most = np.min(
             [
                 np.where(stage.held, terms.pool - LOW * terms.deviation(1.0), np.inf)

@@ -9,7 +9,7 @@ from typing import Any
 from glmplan.errors import GlmplanError, SpecError
 from glmplan.plan.arriving import asked_under, traffic_of
 from glmplan.plan.capacity import Holding
-from glmplan.plan.host_copies import way_to_host
+from glmplan.plan.host_copies import way_to_host, why_no_copies
 from glmplan.plan.question import Asked, Words
 from glmplan.plan.ranking import deployment_of, predicted, typical_users
 from glmplan.plan.service import Described, service_of
@@ -93,6 +93,9 @@ def _with_way_to_host(
     if not scheduler or not scheduler.get("host_tokens"):
         return scheduler, ""
     told = scheduler.get("host_link")
+    # what the engine does not keep, no bandwidth brings back
+    if why := why_no_copies(asked, best, way_told=True):
+        raise SpecError(why, field="--host-tokens", value=scheduler["host_tokens"])
     if told is not None:
         return scheduler, f"; copies come back at {told.bandwidth / 1e9:,.1f} GB/s to a replica, as given"
     try:

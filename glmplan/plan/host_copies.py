@@ -171,7 +171,7 @@ class HostCopies:
     what: str
 
 
-def why_no_copies(asked: Asked, holding: Holding) -> str:
+def why_no_copies(asked: Asked, holding: Holding, way_told: bool = False) -> str:
     """Say why a plan keeps no copies of its cache in host memory.
 
     Parameters
@@ -180,6 +180,8 @@ def why_no_copies(asked: Asked, holding: Holding) -> str:
         The question.
     holding : Holding
         The layout.
+    way_told : bool, optional
+        Whether the bandwidth over which copies come back was given, so that the links need not be known.
 
     Returns
     -------
@@ -193,6 +195,8 @@ def why_no_copies(asked: Asked, holding: Holding) -> str:
         return f"{asked.engine} keeps none of latent attention ({running.host_cache})"
     if holding.terms.mtp:
         return "with drafts beside them a race was reported"
+    if way_told:
+        return ""
     try:
         way_to_host(asked, holding)
     except GlmplanError as error:

@@ -386,7 +386,8 @@ def rank_layouts(asked: Asked, holdings: list[Holding], *, sole: bool = False) -
     """
     if sole:
         holdings = _contenders(asked, holdings)
-    speeds, unknown = _speeds(asked, holdings)
+    # who looks at the best layout alone tells of its users next: they are predicted in the same go
+    speeds, unknown = _speeds(asked, holdings, (shown_users(asked),) if sole else ())
     classes = [
         _BLOCKED if one.terms.blocked is not None else _UNKNOWN if place in unknown else _CLASS[one.verdict]
         for place, one in enumerate(holdings)
@@ -490,7 +491,10 @@ class _Speed:
     knowledge: str = ""
 
 
-def _speeds(asked: Asked, holdings: list[Holding]) -> tuple[dict[int, _Speed], dict[int, str]]:
+def _speeds(
+    asked: Asked, holdings: list[Holding], also: tuple[int, ...] = ()
+) -> tuple[dict[int, _Speed], dict[int, str]]:
+    """Speeds of layouts, and why some are unknown; predictions for other users are remembered (`_once`)."""
     unknown: dict[int, str] = {}
     cases: list[tuple[Holding, int]] = []
     deployments: dict[int, Deployment] = {}
@@ -510,9 +514,11 @@ def _speeds(asked: Asked, holdings: list[Holding]) -> tuple[dict[int, _Speed], d
         if sure < held:
             fewer[place] = (one, sure)
         owners.append(place)
-    found = predicted(asked, [*cases, *fewer.values()], known=deployments)
+    # of several nobody knows yet whose are wanted
+    more = [(holdings[owners[0]], users) for users in also] if len(owners) == 1 else []
+    found = predicted(asked, [*cases, *fewer.values(), *more], known=deployments)
     # the low end of a throughput is that of the users whom the cache surely holds
-    surely = dict(zip(fewer, found[len(cases) :], strict=True))
+    surely = dict(zip(fewer, found[len(cases) :], strict=False))
     speeds = {}
     for number, place in enumerate(owners):
         alone, rate = found[2 * number].figures, found[2 * number + 1].figures["output_rate"]

@@ -245,7 +245,7 @@ def _serving(load: Load) -> Observables:
             late=load.late,
             staggered=load.staggered,
             tokens_per_step=round(load.tokens_per_step, 2),
-        )
+        ).without_idle_limits()
     )
     zero, one = np.zeros(1), np.ones(1)
     depth = load.context + (load.input_tokens if load.prefix_cached else 0.0)

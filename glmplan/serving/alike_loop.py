@@ -7,11 +7,14 @@ that holds a prompt instead of one for each request.
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 __all__ = ["ClosedLoop", "alike_schedule"]
+
+#: places and tokens of an engine without limits [-], [token]
+_NO_PLACES, _NO_POOL = 1 << 30, 1 << 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +70,8 @@ class ClosedLoop:
     shortest: float = 1.0
     budget: int = 8192
     prefill_first: bool = False
-    max_requests: int = 1 << 30
-    pool_tokens: int = 1 << 60
+    max_requests: int = _NO_PLACES
+    pool_tokens: int = _NO_POOL
     reserve: float = 0.5
     poll_interval: int = 1
     late: int = 0
@@ -77,6 +80,30 @@ class ClosedLoop:
     whole_prompts: bool = False
     gather_steps: int = 0
     gather_tokens: int = 1 << 60
+
+    def without_idle_limits(self) -> ClosedLoop:
+        """The same run without a limit on the pool or on places that its requests never reach.
+
+        Runs that differ in nothing else are then equal, so that their schedule is made once.
+
+        Returns
+        -------
+        ClosedLoop
+            One with the same schedule.
+
+        Examples
+        --------
+        >>> run = ClosedLoop(concurrency=4, input_tokens=100, output_tokens=10, requests=16)
+        >>> roomy = ClosedLoop(4, 100, 10, 16, max_requests=64, pool_tokens=1000)
+        >>> tight = ClosedLoop(4, 100, 10, 16, max_requests=64, pool_tokens=400)
+        >>> roomy.without_idle_limits() == run, tight.without_idle_limits() == run
+        (True, False)
+        """
+        # one request more than there are: sums of fractions of tokens may be rounded up
+        most = (self.concurrency + 1) * (max(self.input_tokens, 1) + self.reserve * max(self.output_tokens, 1))
+        pool = _NO_POOL if self.pool_tokens >= most else self.pool_tokens
+        places = _NO_PLACES if self.max_requests >= self.concurrency else self.max_requests
+        return replace(self, pool_tokens=pool, max_requests=places)
 
 
 def alike_schedule(run: ClosedLoop, requests: int) -> tuple[list[tuple[float, float, float, float, float]], np.ndarray]:
@@ -102,7 +129,7 @@ def alike_schedule(run: ClosedLoop, requests: int) -> tuple[list[tuple[float, fl
     >>> [(block[0], block[2], block[4]) for block in blocks], spans.tolist()
     ([(0, 10, 1), (1, 0, 4)], [[0, 1, 2]])
     """
-    prompt, gain, bounded = run.input_tokens, run.tokens_per_step, run.pool_tokens < 1 << 60
+    prompt, gain, bounded = run.input_tokens, run.tokens_per_step, run.pool_tokens < _NO_POOL
     more = int(-(-(run.output_tokens - 1) // gain)) if run.output_tokens > 1 else 0
     held = prompt + run.reserve * run.output_tokens
     blocks: list[tuple[float, float, float, float, float]] = []

@@ -123,6 +123,20 @@ def test_copies_of_which_nothing_can_be_said_are_refused(on, model, traffic, why
         glmplan.fit(model, on=on, traffic=traffic, host_tokens=1000)
 
 
+@pytest.mark.parametrize(
+    ("model", "on", "engine", "why"),
+    [
+        ("llama-3.1-8b", "1xh100-sxm", "trtllm", "trtllm is not known to keep any"),
+        ("glm-5.1-nvfp4", "8xrtx-pro-6000-ws", "vllm", "vllm keeps none of latent attention"),
+    ],
+)
+@pytest.mark.parametrize("more", [{}, {"host_link": TransferLink(50e9)}])
+def test_the_simulator_refuses_copies_that_the_engine_keeps_none_of_as_fit_does(model, on, engine, why, more):
+    scheduler = {"host_tokens": 1000, **more}
+    with pytest.raises(SpecError, match=f"--host-tokens: 1000 {why}"):
+        described_under(Words(model, on, engine=engine), [parse_traffic("sessions:2")], scheduler=scheduler)
+
+
 def test_where_the_engine_keeps_no_copies_the_answer_says_why_and_what_another_engine_does_with_them():
     """Twenty conversations of up to 120,000 tokens on six cards that hold some 545,000."""
     traffic = parse_traffic("sessions:20", start=60_000, turns=16, input=3000, output=750)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -197,6 +199,26 @@ def test_requests_that_are_alike_are_scheduled_in_groups_as_one_by_one(users, pr
     same, also = alike_schedule(run, requests)
     np.testing.assert_allclose(same, blocks, rtol=1e-9)
     assert (also == np.array(spans)).all()
+
+
+@settings(max_examples=100)
+@given(
+    st.sampled_from((1, 2, 7, 40)), st.sampled_from((1, 100, 1000)), st.sampled_from((1, 77, 300)),
+    st.fixed_dictionaries(
+        {
+            "max_requests": st.integers(1, 50), "pool_tokens": st.integers(100, 60_000),
+            "reserve": st.sampled_from((0.3, 0.5, 1.0)), "shortest": st.sampled_from((0.5, 1.0)),
+            "staggered": st.booleans(), "prefill_first": st.booleans(), "late": st.sampled_from((0, 1)),
+            "gather_steps": st.sampled_from((0, 25)),
+        }
+    ),
+)  # fmt: skip
+def test_a_limit_that_is_left_out_is_one_that_no_request_reaches(users, prompt, answer, said):
+    run = ClosedLoop(concurrency=users, input_tokens=prompt, output_tokens=answer, requests=3 * users, **said)
+    left, mix = run.without_idle_limits(), closed_loop_mix(run)
+    assert left.pool_tokens >= run.pool_tokens and left.max_requests >= run.max_requests
+    for one in fields(mix):
+        np.testing.assert_array_equal(getattr(mix, one.name), getattr(closed_loop_mix(left), one.name))
 
 
 def test_no_more_requests_run_than_the_engine_has_places_for():

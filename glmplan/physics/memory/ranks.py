@@ -18,7 +18,7 @@ from glmplan.physics.blocks.features import is_indexed
 from glmplan.physics.blocks.kinds import mixer_of
 from glmplan.physics.blocks.storage import Segment, segments
 from glmplan.physics.memory.padding import padding_apart
-from glmplan.physics.memory.pages import CachedLayers
+from glmplan.physics.memory.pages import CachedLayers, shares_pages
 from glmplan.physics.memory.passes import PassStep, attention_bytes, pass_bytes, stage_peak, trial_run
 from glmplan.physics.memory.profiling import TrialStep
 from glmplan.physics.memory.settings import MemorySettings
@@ -148,6 +148,11 @@ class RankMemory:
     indexed: bool = False
     tower: tuple[int | None, int | None] | None = None
     split: tuple[float, float, float] | None = None
+
+    @property
+    def by_length(self) -> bool:
+        """Whether tokens that a pool holds depend on the length of their requests: windows or states are kept."""
+        return any(one.windows or one.state.any() or shares_pages(one.kinds) for one in self.stages)
 
     @property
     def weights(self) -> np.ndarray:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
@@ -314,3 +314,23 @@ def test_tensorrt_llm_leaves_room_to_expand_the_fp8_latents_of_its_pool() -> Non
     # another format of the cache, and models with an indexer
     for asked in ({"kv": "bf16"}, {"name": "glm-5.1"}):
         assert pool("1.3.0rc23", **asked)[1] == pytest.approx(pool("1.3.0rc20", **asked)[1])
+
+
+@pytest.mark.parametrize(
+    ("name", "form", "engine", "matters"),
+    [
+        ("llama-3.1-8b", "bf16", "vllm", False),
+        ("glm-5.1", "nvfp4", "vllm", False),
+        ("glm-5.1", "nvfp4", "sglang", False),
+        ("gpt-oss-20b", "mxfp4", "vllm", True),
+        ("gemma-3-12b", "bf16", "vllm", True),
+        ("qwen3-next-80b-a3b", "bf16", "vllm", True),
+    ],
+)
+def test_a_pool_is_the_same_for_requests_of_every_length_but_where_layers_keep_windows_or_states(
+    name: str, form: str, engine: str, matters: bool
+) -> None:
+    memory = held(name, form, Layout(tp=np.array([4, 8]), pp=np.array([2, 1])), kv="bf16", engine=engine)
+    short, long = (kv_pool(memory, part("h200-sxm"), context=length) for length in (1.0, 50_000.0))
+    same = all((getattr(short, one.name) == getattr(long, one.name)).all() for one in fields(short))
+    assert memory.by_length is matters is not same
