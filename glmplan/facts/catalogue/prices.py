@@ -253,9 +253,11 @@ def prices_with(words: Sequence[str] = (), *, today: date, folder: Path | None =
     everything = load_prices(folder)
     _check_names(given, {one.part for one in everything})
     published = [one for one in everything if not one.later(today)]
-    if everything and all(first_day(one.date) is None for one in published):
-        first = min(one.date for one in everything if one.later(today))
-        raise SpecError(f"is before the first published price, of {first}", field="--today", value=today.isoformat())
+    later = [one.date for one in everything if one.later(today)]
+    # a folder of prices without days is of any day
+    if later and all(first_day(one.date) is None for one in published):
+        message = f"is before the first published price, of {min(later)}"
+        raise SpecError(message, field="--today", value=today.isoformat())
     # whoever gives one API price of a model gives an offer of his own: what he leaves out is not filled in by others
     replaced = {(one.kind, one.part) for one in given}
     return (*given, *(one for one in published if (one.kind, one.part) not in replaced))
