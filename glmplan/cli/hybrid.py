@@ -29,7 +29,7 @@ def command(
 ) -> None:
     """The cheapest mix of machines and APIs that serves all classes, with the worth of one more machine."""
     from glmplan.cli.money import read_money
-    from glmplan.sizing.hybrid import best_mix, break_even_scale, portfolio_of_offered
+    from glmplan.sizing.hybrid import best_mix, break_even_scale, one_more, portfolio_of_offered
     from glmplan.sizing.portfolio import read_portfolio
 
     read = read_portfolio(portfolio, read_money(money))
@@ -37,12 +37,14 @@ def command(
     free = portfolio_of_offered(read)
     scale = break_even_scale(free) if free.locals and free.sellers and free.classes else None
     if form is Form.json:
-        say(json.dumps({**asdict(mix), "break_even_scale": scale}, indent=2))
+        say(json.dumps({**asdict(mix), "one_more": one_more(read, mix), "break_even_scale": scale}, indent=2))
         return
     if form in (Form.csv, Form.md):
         _table(mix, form)
         return
-    _text(read, mix, scale)
+    _text(read, mix)
+    if free.locals and free.sellers and free.classes:
+        _break_even(free, scale)
 
 
 def _table(mix: Mix, form: Form) -> None:
@@ -55,7 +57,10 @@ def _table(mix: Mix, form: Form) -> None:
     say("\n".join(f"| {name} | {server} | {share:.1%} |" for name, server, share in rows))
 
 
-def _text(read: Portfolio, mix: Mix, scale: float | None) -> None:
+def _text(read: Portfolio, mix: Mix) -> None:
+    from glmplan.sizing.hybrid import one_more
+
+    saved = one_more(read, mix)
     owned = ", ".join(f"{count} × {name}" for name, count in mix.machines.items() if count) or "no machine"
     say(
         f"{mix.usd_month:,.0f} USD a month: {owned} for {mix.usd_local:,.0f}, APIs for {sum(mix.usd_api.values()):,.0f}"
@@ -70,12 +75,21 @@ def _text(read: Portfolio, mix: Mix, scale: float | None) -> None:
         used = mix.used[local.name]
         busy = f"; used {max(used):.0%} at the peak, {sum(used) / len(used):.0%} over the day" if any(used) else ""
         say(f"  {local.name}: {local.usd_month:,.0f} USD a month ({local.paid}), carries {carried}{busy}")
-        worth = mix.shadow[local.name]
-        if worth > 0:
-            said = "more than" if worth > local.usd_month else "less than"
-            say(f"    one more would save {worth:,.0f} USD a month at the margin, {said} it costs")
+        worth = saved[local.name]
+        if round(worth) > 0:
+            allowed = "" if mix.machines[local.name] < local.most else f", and no more than {local.most} are allowed"
+            said = "more than it costs" if worth > local.usd_month else "not more than it costs"
+            say(f"    one more would save {worth:,.0f} USD a month of APIs, {said}{allowed}")
+
+
+def _break_even(free: Portfolio, scale: float | None) -> None:
+    from glmplan.sizing.hybrid import SCALES, owns_at
+
+    low, high = SCALES
     if scale is not None:
-        since = f"from {scale:.3g} times its volume on"
-        say(f"  of what an API may serve alone, the first machine is worth its cost {since}")
-    elif read.locals and read.sellers:
-        say("  of what an API may serve alone, no volume makes a machine worth its cost, or every volume does")
+        words = f"the first machine is worth its cost from {scale:.3g} times its volume on"
+    elif owns_at(free, low):
+        words = f"a machine is worth its cost even at {low:g} times its volume; less was not looked at"
+    else:
+        words = f"no machine is worth its cost up to {high:,g} times its volume; more was not looked at"
+    say(f"  of what an API may serve alone, {words}")

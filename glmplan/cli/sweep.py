@@ -186,7 +186,8 @@ def _show(frame: pd.DataFrame, found: Swept, paid: Money, output: OutputOptions)
         from glmplan.report.charts import write_chart
         from glmplan.report.sizing_charts import sweep_chart
 
-        title = "nothing beats the circles in " + ", ".join(names)
+        title = f"nothing beats the circles in {', '.join(names)}; bands: 90 % intervals"
+        title = title if best.any() else "a sweep of which no point is possible"
         write_chart(sweep_chart(frame, best, title=title), output.plot, title=title)
     if output.form is not Form.text:
         say(frame_text(frame, output.form), end="")

@@ -27,10 +27,12 @@ FORMS: tuple[str, ...] = (".html", ".png", ".svg")
 _ROOM = 1.16
 #: where a logarithmic axis may have its labels
 _TICKS = [lead * 10.0**power for power in range(-4, 10) for lead in (1, 2, 5)]
+#: labels that an axis has at least; how far it reaches to both sides of one single value [-]
+_LABELS, _AROUND = 3, 1.25
 #: where a mark of a drawing stands
 _PLACE = re.compile(r' (?:d|transform|x|y|[xy][12]|c[xy]|r|width|height|viewBox)="[^"]*"')
-#: whole numbers with thousands apart, what is smaller as it is
-_NUMBER = "datum.value >= 1 ? format(datum.value, ',.0f') : format(datum.value, '~g')"
+#: thousands apart, what is smaller as it is
+_NUMBER = "datum.value >= 1 ? format(datum.value, ',~f') : format(datum.value, '~g')"
 
 
 def check_chart(path: str | Path, *, field: str = "--plot") -> None:
@@ -87,7 +89,7 @@ def _theme() -> dict[str, Any]:
     }
 
 
-def log_axis(name: str, title: str, **more: Any) -> dict[str, Any]:
+def log_axis(name: str, title: str, *, over: Iterable[float] = (), **more: Any) -> dict[str, Any]:
     """A logarithmic axis whose labels stand apart and are written out.
 
     Parameters
@@ -96,6 +98,8 @@ def log_axis(name: str, title: str, **more: Any) -> dict[str, Any]:
         Field of the rows.
     title : str
         What it is, with its unit.
+    over : iterable of float
+        What is drawn along it, above zero: labels are chosen so that there are some, [of `title`]
     **more
         Anything else of `altair.Scale`.
 
@@ -111,12 +115,29 @@ def log_axis(name: str, title: str, **more: Any) -> dict[str, Any]:
     """
     import altair as alt
 
-    low, high = more.get("domain", (0.0, math.inf))
+    over = list(over)
+    low, high = more.get("domain", (min(over), max(over)) if over else (0.0, math.inf))
+    if low == high:
+        low, high = low / _AROUND, high * _AROUND
+        more = {"domain": [low, high]} | more
     # labels stand at unequal distances: as many as have room
-    axis = alt.Axis(labelExpr=_NUMBER, labelOverlap="greedy", values=[one for one in _TICKS if low <= one <= high])
+    labels = [one for one in _labels(low, high) if "domain" not in more or low <= one <= high]
+    axis = alt.Axis(labelExpr=_NUMBER, labelOverlap="greedy", values=labels)
     said: dict[str, Any] = {"type": "log", "nice": False, "padding": 8} | more
     scale = alt.Scale(**said)
     return {"shorthand": f"{name}:Q", "title": title, "scale": scale, "axis": axis}
+
+
+def _labels(low: float, high: float) -> list[float]:
+    """Where a logarithmic axis from `low` to `high` has its labels: round numbers, at least `_LABELS` of them."""
+    if sum(low <= one <= high for one in _TICKS) >= _LABELS:
+        return list(_TICKS)  # the axis reaches a little farther than what it shows, and draws no label beyond itself
+    # a short piece of an axis is nearly even: steps of 1, 2 or 5, the largest that come often enough
+    for step in reversed(_TICKS):
+        first, last = math.ceil(low / step), math.floor(high / step)
+        if last - first + 1 >= _LABELS:
+            return [round(number * step, 9) for number in range(first, last + 1)]
+    return list(_TICKS)
 
 
 def rows_chart(rows: Iterable[Mapping[str, Any]]) -> Any:
@@ -172,10 +193,11 @@ def band(
 
     rows = list(rows)
     base = rows_chart(rows).encode(x=x, **encoding)
+    ends = [float(row[name]) for row in rows for name in y]
 
     def up(name: str) -> Any:
         axis = alt.Axis(labelExpr=_NUMBER)
-        return alt.Y(**log_axis(name, title)) if wide else alt.Y(f"{name}:Q", title=title, axis=axis)
+        return alt.Y(**log_axis(name, title, over=ends)) if wide else alt.Y(f"{name}:Q", title=title, axis=axis)
 
     one_place = len({row[x.shorthand.partition(":")[0]] for row in rows}) == 1
     bar = base.mark_rule(strokeWidth=9, opacity=0.35, color=light(SERIES[0]))

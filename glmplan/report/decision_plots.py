@@ -60,7 +60,7 @@ def users_drawing(plans: Sequence[Considered]) -> Drawing | None:
         if not rows:
             continue
         more = {"color": alt.Color("plan:N", title=None, sort=None, legend=_BELOW)} if len(plans) > 1 else {}
-        x = alt.X(**log_axis("users", "users at once"))
+        x = alt.X(**log_axis("users", "users at once", over=[*(row["users"] for row in rows), *safe]))
         chart = band(rows, x, ("value", "low", "high"), title=title, wide=True, **more)
         rule = rows_chart([{"users": one} for one in safe]).mark_rule(strokeDash=[5, 4]).encode(x=x)
         charts.append((title, (chart + rule if safe else chart).properties(width=370, height=240)))

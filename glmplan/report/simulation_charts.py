@@ -97,7 +97,7 @@ def _times(field: str, title: str, values: Sequence[float]) -> Any:
     import altair as alt
 
     if _wide(values):
-        return alt.X(**log_axis(field, title))
+        return alt.X(**log_axis(field, title, over=values))
     return alt.X(f"{field}:Q", title=title, scale=alt.Scale(zero=False, nice=False))
 
 

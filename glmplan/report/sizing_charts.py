@@ -17,6 +17,10 @@ __all__ = ["sweep_chart", "tornado_chart"]
 
 #: points that a page shows beside its frontier: more are a cloud that no browser draws quickly [-]
 _POINTS = 4000
+#: points of a frontier from which circles are small [-]
+_MANY = 60
+_SPEED = "user_tokens_per_s"
+_ENDS = ("output_tokens_per_s", "output_tokens_per_s_low", "output_tokens_per_s_high")
 #: letters of a title that stand over a chart as wide as these [-]
 _LETTERS = 46
 _SHOWN = ("model", "on", "checkpoint", "layout", "users", "input_tokens", "user_tokens_per_s", "output_tokens_per_s",
@@ -38,30 +42,67 @@ def sweep_chart(frame: pd.DataFrame, best: np.ndarray, *, title: str) -> Any:
     Returns
     -------
     altair.LayerChart
-        All points (some of them, if they are very many) and the frontier as larger ones.
+        All points (some of them, if they are very many), the frontier as larger ones with the 90 % interval of their
+        throughput as a band; where nothing has both speeds, words that say so.
     """
     import altair as alt
 
+    if not _drawn(frame).any():
+        words = ["no point of this sweep has both speeds:", "the table says why"]
+        note = rows_chart([{}]).mark_text(text=words, fontSize=15)
+        return alt.layer(note).properties(title=_lines(title), width=370, height=320)
+    rows, spans = _points(frame, best), _spans(frame, best)
+    rates = [row[name] for row in (*rows, *spans) for name in _ENDS if row.get(name) is not None]
+    x = alt.X(**log_axis("user_tokens_per_s", "speed of one user [token/s]", over=[row[_SPEED] for row in rows]))
+    title_y = "speed of all users together [token/s]"
+
+    def up(name: str) -> Any:
+        return alt.Y(**log_axis(name, title_y, over=rates))
+
+    colour = alt.Color("on:N", title=None, legend={"orient": "bottom", "columns": 3, "symbolOpacity": 1})
+    base = rows_chart(rows).encode(x=x, y=up(_ENDS[0]), color=colour, description="told:N")
+    parts = []
+    for alone in (True, False):
+        some = [one for one in spans if one["alone"] == alone]
+        if some:
+            drawn = rows_chart(some)
+            drawn = drawn.mark_rule(strokeWidth=7, opacity=0.25) if alone else drawn.mark_area(opacity=0.18)
+            parts.append(drawn.encode(x=x, y=up(_ENDS[1]), y2=f"{_ENDS[2]}:Q", color=colour, detail="curve:N"))
+    cloud = base.mark_circle(size=24, opacity=0.5)
+    edge = base.transform_filter("datum.best").mark_point(size=70 if best.sum() <= _MANY else 24, filled=False)
+    return alt.layer(*parts, cloud, edge).properties(title=_lines(title), width=370, height=320)
+
+
+def _drawn(frame: pd.DataFrame) -> np.ndarray:
+    """Which rows have a place: a logarithm wants both speeds above zero."""
+    drawn: np.ndarray = np.all([frame[name].to_numpy(dtype=float) > 0 for name in (_SPEED, _ENDS[0])], axis=0)
+    return drawn
+
+
+def _points(frame: pd.DataFrame, best: np.ndarray) -> list[dict[str, Any]]:
+    """The rows that are drawn, with what a pointer that rests on them tells."""
     shown = [name for name in _SHOWN if name in frame]
-    known = np.flatnonzero(frame["output_tokens_per_s"].notna().to_numpy())
+    known = np.flatnonzero(_drawn(frame))
+    kept = known
     if len(known) > _POINTS:
-        known = known[np.linspace(0, len(known) - 1, _POINTS).astype(int)]
-    kept = np.union1d(known, np.flatnonzero(best))
+        kept = known[np.linspace(0, len(known) - 1, _POINTS).astype(int)]
+        kept = np.union1d(kept, np.intersect1d(known, np.flatnonzero(best)))
     part = frame.iloc[kept][shown].assign(best=best[kept])
     part = part.astype(object).where(part.notna(), None)
-    rows = [
+    return [
         one | {"told": "; ".join(f"{name} {_short(value)}" for name, value in one.items() if name in shown and value)}
         for one in part.to_dict("records")
     ]
-    base = rows_chart(rows).encode(
-        x=alt.X(**log_axis("user_tokens_per_s", "speed of one user [token/s]")),
-        y=alt.Y(**log_axis("output_tokens_per_s", "speed of all users together [token/s]")),
-        color=alt.Color("on:N", title=None, legend={"orient": "bottom", "columns": 3, "symbolOpacity": 1}),
-        description="told:N",
-    )
-    cloud = base.mark_circle(size=24, opacity=0.5)
-    edge = base.transform_filter("datum.best").mark_point(size=70, filled=False)
-    return (cloud + edge).properties(title=_lines(title), width=370, height=320)
+
+
+def _spans(frame: pd.DataFrame, best: np.ndarray) -> list[dict[str, Any]]:
+    """The intervals of the frontier: the points of one curve differ in users alone."""
+    names = [name for name in frame.columns[: frame.columns.get_loc("output_tokens") + 1] if name != "users"]
+    part = frame[_drawn(frame) & best & frame[_ENDS[1]].notna().to_numpy()]
+    curve = part.groupby(names, dropna=False, sort=False).ngroup()
+    alone = curve.map(curve.value_counts()) == 1
+    columns = [*(["on"] if "on" in part else []), _SPEED, *_ENDS[1:]]
+    return [dict(row) for row in part[columns].assign(curve=curve, alone=alone).to_dict("records")]
 
 
 def _short(value: Any) -> str:

@@ -17,13 +17,13 @@ from glmplan.errors import Infeasible, SpecError
 from glmplan.sizing.cost import HOURS
 from glmplan.sizing.portfolio import Portfolio, RequestClass
 
-__all__ = ["Mix", "best_mix", "break_even_scale", "portfolio_of_offered"]
+__all__ = ["SCALES", "Mix", "best_mix", "break_even_scale", "one_more", "owns_at", "portfolio_of_offered"]
 
 _DAY = 24
 #: seconds of one hour of the day in a month [s]
 _SLOT = HOURS * 3600.0 / _DAY
 #: how far volumes are scaled to look for the break-even [-]
-_SCALES = (1e-4, 1e4)
+SCALES = (1e-4, 1e4)
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,8 @@ class Mix:
     used : dict of str to tuple of float
         Machine → its use in each hour of the day; 0 where there is none, [-]
     shadow : dict of str to float
-        Machine → what one more of it would save in a month, before its own cost, [USD]
+        Machine → shadow price of its capacity: what a little more of it saves in a month, for a whole one, before its
+        own cost; a whole one saves no more than that, and often far less, [USD]
     """
 
     machines: dict[str, int]
@@ -234,6 +235,40 @@ def _mix(programme: _Programme, machines: np.ndarray, scale: float) -> Mix:
     )
 
 
+def one_more(portfolio: Portfolio, mix: Mix) -> dict[str, float]:
+    """What one more machine of each kind would save, before its own cost.
+
+    Parameters
+    ----------
+    portfolio : Portfolio
+        Classes, machines and APIs.
+    mix : Mix
+        Their cheapest mix.
+
+    Returns
+    -------
+    dict of str to float
+        Machine → what the APIs cost less in a month, also where no more of it is allowed, [USD]
+
+    Examples
+    --------
+    >>> from glmplan.sizing.portfolio import Local, RequestClass, Seller
+    >>> chat = RequestClass(name="chat", requests_per_day=86400, input=1000, output=100, profile=(1.0,) * 24)
+    >>> machine, api = Local("box", 1000.0, "buy", 4, {"chat": 5.0}), Seller("api", {"chat": 1e-4}, {})
+    >>> both = Portfolio((chat,), (machine,), (api,))
+    >>> round(one_more(both, best_mix(both))["box"])  # the bill of the API: 730 h of 3,600 requests
+    263
+    """
+    programme = _programme(portfolio, 1.0)
+    saved = {}
+    for place, one in enumerate(portfolio.locals):
+        machines = np.array([mix.machines[local.name] for local in portfolio.locals], dtype=int)
+        machines[place] += 1
+        bill = sum(_mix(programme, machines, 1.0).usd_api.values())
+        saved[one.name] = max(sum(mix.usd_api.values()) - bill, 0.0)
+    return saved
+
+
 def portfolio_of_offered(portfolio: Portfolio) -> Portfolio:
     """The part of a portfolio that has a choice: what no API may serve needs machines at any volume.
 
@@ -274,7 +309,7 @@ def break_even_scale(portfolio: Portfolio, *, report: Callable[[float], None] = 
     Returns
     -------
     float or None
-        Factor on all volumes; None when a machine is needed at any volume, or is never worth it, [-]
+        Factor on all volumes; None when a machine is needed at any volume of `SCALES`, or is worth it at none, [-]
 
     Raises
     ------
@@ -295,15 +330,41 @@ def break_even_scale(portfolio: Portfolio, *, report: Callable[[float], None] = 
 
     def owns(scale: float) -> bool:
         report(scale)
-        try:
-            return any(best_mix(portfolio, scale=scale).machines.values())
-        except Infeasible:
-            return True  # more than may leave the house needs more machines than are allowed
+        return owns_at(portfolio, scale)
 
-    low, high = _SCALES
+    low, high = SCALES
     if owns(low) or not owns(high):
         return None
     while high / low > 1.0005:
         middle = float(np.sqrt(low * high))
         low, high = (low, middle) if owns(middle) else (middle, high)
     return float(np.sqrt(low * high))
+
+
+def owns_at(portfolio: Portfolio, scale: float) -> bool:
+    """Whether the cheapest mix has a machine at a volume.
+
+    Parameters
+    ----------
+    portfolio : Portfolio
+        Classes, machines and APIs.
+    scale : float
+        Factor on all volumes, [-]
+
+    Returns
+    -------
+    bool
+        True also where more may not leave the house than the machines that are allowed can carry.
+
+    Examples
+    --------
+    >>> from glmplan.sizing.portfolio import Local, RequestClass, Seller
+    >>> chat = RequestClass(name="chat", requests_per_day=86400, input=1000, output=100, profile=(1.0,) * 24)
+    >>> machine, api = Local("box", 1000.0, "buy", 4, {"chat": 5.0}), Seller("api", {"chat": 0.001}, {})
+    >>> [owns_at(Portfolio((chat,), (machine,), (api,)), scale) for scale in (0.1, 1.0)]
+    [False, True]
+    """
+    try:
+        return any(best_mix(portfolio, scale=scale).machines.values())
+    except Infeasible:
+        return True

@@ -24,6 +24,8 @@ __all__ = ["TOLERANCE", "Columns", "columns_of", "exact_columns"]
 
 #: how far tables may be from the step time itself before they are not used [-]
 TOLERANCE = 0.001
+#: loads of one deployment that are computed one by one, which takes no longer than a table for them [-]
+_FEW = 8
 _ENDS = ("", "_low", "_high")
 
 
@@ -66,11 +68,12 @@ def columns_of(deployment: Deployment, mixes: Mixes, *, exact: bool = False) -> 
     Returns
     -------
     Columns
-        What `glmplan.predict` says of each load, within `TOLERANCE`: some loads are computed one by one, and where the
-        table is farther off, all are.
+        What `glmplan.predict` says of each load: of few loads itself, of more within `TOLERANCE`. Some of these are
+        computed one by one, and where the table is farther off, all are.
     """
     # the table leaves the front end out of rates, which answers of one token wait for most
-    if exact or not runs_on_accelerators(deployment) or (mixes.outputs == 1).any():
+    alone = exact or len(mixes.users) <= _FEW
+    if alone or not runs_on_accelerators(deployment) or (mixes.outputs == 1).any():
         return exact_columns(deployment, [mixes.load(place) for place in range(len(mixes.users))])
     found = _tabulated(deployment, step_model_of(deployment), mixes)
     if found.error > TOLERANCE:

@@ -25,12 +25,15 @@ __all__ = ["ApiEntry", "Local", "Portfolio", "RequestClass", "Seller", "read_por
 
 _HOURS = 24
 
+#: more than all requests of the world: beyond it no programme is solved exactly [1/day]
+_MOST_REQUESTS = 1e12
+
 
 class RequestClass(Frozen):
     """Requests that are alike: how many in a day, how long, what is promised, and whether they may leave the house."""
 
     name: str = Field(min_length=1)
-    requests_per_day: PositiveFloat = Field(allow_inf_nan=False)
+    requests_per_day: PositiveFloat = Field(le=_MOST_REQUESTS, allow_inf_nan=False)
     input: PositiveInt
     output: PositiveInt
     cached: NonNegativeInt = 0

@@ -182,7 +182,8 @@ def _with_headroom(search: _Search, one: Option) -> Option:
     carried = load * one.machines
     if one.sure.probability >= asked.probability:
         carried = max(carried, asked.load)
-    return replace(one, carried=carried, breaks_first=breaks or one.sure.broken, beyond=beyond)
+    # of what is kept as far as was looked, nothing is known that breaks
+    return replace(one, carried=carried, breaks_first=breaks or ("" if beyond else one.sure.broken), beyond=beyond)
 
 
 def _month(one: Candidate) -> float:

@@ -36,11 +36,11 @@ class Option:
     sure : Kept
         Probability at the load that was asked for, and what breaks first.
     breaks_first : str
-        What fails at more than `carried`; empty if nothing was found.
+        What fails at more than `carried`; empty where nothing failed of what was looked at.
     prediction : Prediction
         Of one machine at its share of the load.
     beyond : bool
-        Whether more than what was looked at may be carried.
+        Whether more than `carried` may be carried: nothing failed up to the largest load that was looked at.
     """
 
     planned: Deployed

@@ -123,6 +123,7 @@ def figures_of(option: Option, found: Sized) -> dict[str, Any]:
         "breaks_first": option.breaks_first,
         f"carries_{_unit(asked.unit)}": option.carried,
         f"breaks_at_{_unit(asked.unit)}": None if option.beyond else _next(option.carried, asked.unit),
+        "carries_at_least": option.beyond,
         "headroom": option.carried / asked.load - 1.0,
         "months_until_outgrown": _finite(growth_months(asked.load, option.carried, asked.growth)),
         **_power(option, found),

@@ -182,11 +182,9 @@ def _short(row: dict[str, Any], unit: str) -> dict[str, Any]:
 
 
 def _first(row: dict[str, Any], unit: str) -> list[str]:
-    carried = row[f"carries_{_key(unit)}"]
     lines = [
         f"first: {row['machines']} × {row['machine']}, {row['weights']}, {row['layout']}, {row['engine']}; "
-        f"carries {carried:g} {unit}, {row['headroom']:.0%} more than asked; then breaks "
-        f"{row['breaks_first'] or 'nothing that was looked at'}",
+        + _carried(row, unit),
         f"  a token in {_span(row, 'tpot')}, the first one in {_span(row, 'ttft')}; rests on: {row['evidence']}",
     ]
     if row["month_lines"]:
@@ -202,12 +200,21 @@ def _first(row: dict[str, Any], unit: str) -> list[str]:
             f"{row['circuit']}; {row['joules_per_output_token']:.2f} J of the accelerators for a token of an answer"
         )
     if row["months_until_outgrown"] is not None:
-        lines.append(f"  outgrown after {row['months_until_outgrown']:.0f} months")
+        after = "not outgrown for at least" if row["carries_at_least"] else "outgrown after"
+        lines.append(f"  {after} {row['months_until_outgrown']:.0f} months")
     lines += [f"  {one['severity']}: {one['title']}" for one in (*row["hazards"], *row["walls"])[:6]]
     lines += [f"  price stale: {text}" for text in row["price_stale"]]
     lines += [f"  price missing: {row['price_missing']}"] if row["price_missing"] else []
     lines += [f"  delivery: {row['delivery']}"] if row["delivery"] else []
     return lines + [f"  single source: {text}" for text in row["single_source"]]
+
+
+def _carried(row: dict[str, Any], unit: str) -> str:
+    """What the machines carry; where nothing failed, a load from which on nothing is known."""
+    carried = f"{row[f'carries_{_key(unit)}']:g} {unit}, {row['headroom']:.0%} more than asked"
+    if row["carries_at_least"]:
+        return f"carries at least {carried}; more was not looked at"
+    return f"carries {carried}; then breaks {row['breaks_first'] or 'the promise'}"
 
 
 def _span(row: dict[str, Any], name: str) -> str:
@@ -268,9 +275,15 @@ def _per_token(content: dict[str, Any], rows: list[dict[str, Any]]) -> list[str]
     if first and first["break_even_million_tokens"] is not None:
         month = first["break_even_month"]
         after = f", and the purchase has paid for itself after {month:.0f} months" if month is not None else ""
-        lines.append(
-            f"  from {first['break_even_million_tokens']:,.0f} M tokens a month on the first is cheaper{after}"
-        )
+        least = first["break_even_million_tokens"]
+        # with more users each is served no sooner: at the most that is carried there are at most so many more tokens
+        most = (inputs + outputs) * (1.0 + first["headroom"])
+        if least > most and not first["carries_at_least"]:
+            lines.append(
+                f"  only from {least:,.0f} M tokens a month on would the first be cheaper: more than it carries"
+            )
+        else:
+            lines.append(f"  from {least:,.0f} M tokens a month on the first is cheaper{after}")
     return lines
 
 

@@ -28,7 +28,7 @@ from glmplan.sizing.axes import Sweep
 from glmplan.sizing.cost import joules_per_token, per_million
 from glmplan.sizing.mixes import Mixes, mixes_of, packing_key
 from glmplan.sizing.money import Money, watts_of, ways_of
-from glmplan.sizing.points import Columns, columns_of
+from glmplan.sizing.points import TOLERANCE, Columns, columns_of
 from glmplan.sizing.simulated import PROMISED, STATISTICS, Arriving, simulated
 from glmplan.sizing.sweep_rows import taken
 from glmplan.units import QUANTILE_90
@@ -369,7 +369,7 @@ def _block(shared: _Shared, number: int, said: dict[str, Any]) -> Block:
             return _nothing(sweep, number, said, str(error))
         for name, values in columns.figures.items():
             figures[name][possible] = values
-        facts |= {"knowledge": columns.knowledge}
+        facts |= {"knowledge": columns.knowledge, "within": 0.0 if columns.exact else TOLERANCE}
     if shared.money is not None:
         facts |= money_facts(found.asked.machine, shared.money, said["power_limit"])
     left_out = "" if prompts_timed(found.asked) else f"{untimed_words(found.asked)}, and rates are left out"

@@ -160,3 +160,13 @@ def test_a_price_to_buy_says_what_it_contains():
     with pytest.raises(ValueError, match="contains"):
         Price(kind="buy", part="x", of="other", price=1, currency="USD", per="piece", term="new", region="US",
               date="2026", source="s")  # fmt: skip
+
+
+def test_a_price_of_a_later_day_is_not_known_yet():
+    november, june = (prices_with(today=date(2026, month, 1)) for month in (11, 6))
+    assert len(june) < len(november) <= len(load_prices())
+    assert all(one.date <= "2026-11-01" for one in november if len(one.date) == len("2026-11-01"))
+    # what the buyer gives is of the day of the question
+    assert any(one.given for one in prices_with(["electricity=0.25"], today=date(2025, 1, 1)))
+    with pytest.raises(SpecError, match=r"--today: '2019-01-01' is before the first published price, of 20"):
+        prices_with(today=date(2019, 1, 1))

@@ -26,7 +26,10 @@ from glmplan.report.charts import (
 from glmplan.report.host_drawing import draw_svg
 from glmplan.report.palette import COLOURS, FULL, SERIES, dark_rules
 from glmplan.report.simulation_charts import _against_load
-from glmplan.report.sizing_charts import tornado_chart
+from glmplan.report.sizing_charts import sweep_chart, tornado_chart
+from glmplan.sizing.axes import read_sweep
+from glmplan.sizing.frontier import frontier
+from glmplan.sizing.sweep import swept
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -249,3 +252,43 @@ def test_the_page_of_the_service_takes_its_colours_from_the_palette(theme, side)
     assert {name: shown[name] for name in OF_THE_PAGE} == {
         name: COLOURS[colour][side] for name, colour in OF_THE_PAGE.items()
     }
+
+
+def swept_picture(**said):
+    frame = swept(read_sweep({"model": "llama-3.1-8b", "on": "1xh100-sxm", "output": 200} | said)).to_frame()
+    names = ["user_tokens_per_s", "output_tokens_per_s"]
+    best = frontier({name: frame[name].to_numpy() for name in frame}, names)
+    return chart_svg(sweep_chart(frame, best, title="circles"), "circles"), frame, best
+
+
+SPANS = [(118.4, 146.8), (140.6, 140.6), (21.0, 49.0), (0.0123, 0.0191), (99.0, 101.5), (3e5, 4e9)]
+
+
+@pytest.mark.parametrize("ends", SPANS)
+def test_a_logarithmic_axis_has_three_labels_at_least_whatever_it_spans(ends):
+    said = log_axis("x", "x", over=ends)
+    low, high = said["scale"].to_dict().get("domain", ends)
+    assert low <= ends[0] <= ends[1] <= high
+    shown = said["axis"].to_dict()["values"]
+    assert len([one for one in shown if low <= one <= high]) >= 3
+    svg = chart_svg(rows_chart([{"x": end} for end in ends]).mark_point().encode(x=alt.X(**said)), "points")
+    texts = [float(one.replace(",", "")) for one in re.findall(r"<text [^>]*>([\d.,]+)</text>", svg)]
+    assert len(set(texts)) == len(texts) >= 3
+    # written out as they are: a label of a short axis is not rounded to another number
+    assert all(any(one == pytest.approx(value, rel=1e-6) for value in shown) for one in texts)
+
+
+@pytest.mark.parametrize("said", [{"users": "4"}, {"users": "1,2,4,8,16"}, {"users": "1..64", "input": "500,8000"}])
+def test_the_picture_of_a_sweep_has_labels_on_both_axes_and_bands(said):
+    svg, frame, best = swept_picture(**{"input": "1000"} | said)
+    words = re.findall(r"<text [^>]*>([\d.,]+)</text>", svg)
+    assert len(words) >= 6, words
+    # a band for a curve of the frontier, a bar for a point alone
+    assert ("mark-area" in svg) == (best.sum() > 1)
+    assert ('stroke-width="7"' in svg) == (best.sum() == 1)
+
+
+def test_the_picture_of_a_sweep_in_which_nothing_is_possible_says_so():
+    svg, frame, _ = swept_picture(on="1xrtx-5090", model="llama-3.3-70b", weights="bf16", input="1000", users="1")
+    assert frame["user_tokens_per_s"].isna().all()
+    assert "no point of this sweep has both speeds" in svg

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from glmplan.cli import main
 from glmplan.errors import Infeasible, SpecError
-from glmplan.sizing.hybrid import best_mix, break_even_scale, portfolio_of_offered
+from glmplan.sizing.hybrid import best_mix, break_even_scale, one_more, owns_at, portfolio_of_offered
 from glmplan.sizing.money import money_of
 from glmplan.sizing.portfolio import Local, Portfolio, RequestClass, Seller, read_portfolio
 
@@ -177,3 +178,55 @@ def test_what_only_a_machine_may_serve_has_no_part_in_the_break_even():
     both = Portfolio((chat(0.01), chat(0.01, name="secret", sensitive=True)), (box,), (api,))
     assert break_even_scale(both) is None
     assert 0.01 * break_even_scale(portfolio_of_offered(both)) * MONTH * 1e-3 == pytest.approx(700.0, rel=2e-3)
+
+
+@pytest.mark.parametrize(("carried", "rate"), [(5.0, 0.4), (0.6, 1.0), (0.6, 5.0)])
+def test_one_more_machine_saves_what_the_apis_then_cost_less_and_never_more_than_their_bill(carried, rate):
+    box, api = Local("box", 1000.0, "buy", 4, {"chat": carried}), Seller("api", {"chat": 9e-4}, {})
+    portfolio = Portfolio((chat(rate),), (box,), (api,))
+    mix = best_mix(portfolio)
+    now = mix.machines["box"]
+
+    def bill(machines):  # by hand: what the machines do not carry goes to the API, in each of 24 equal hours
+        return max(rate - machines * carried, 0.0) * MONTH * 9e-4
+
+    assert one_more(portfolio, mix)["box"] == pytest.approx(bill(now) - bill(now + 1))
+    assert one_more(portfolio, mix)["box"] <= mix.usd_api["api"] + 1e-6
+    # the optimum leaves no machine away that is worth its cost, unless no more are allowed
+    assert now == 4 or one_more(portfolio, mix)["box"] <= 1000.0
+
+
+def test_where_no_break_even_is_found_it_is_said_at_which_end():
+    api = Seller("api", {"chat": 1e-3}, {})
+    for usd, owned in ((0.01, True), (1e11, False)):
+        portfolio = Portfolio((chat(1.0),), (Local("box", usd, "buy", 3, {"chat": 9.0}),), (api,))
+        assert break_even_scale(portfolio) is None
+        assert [owns_at(portfolio, scale) for scale in (1e-4, 1e4)] == [owned, owned]
+
+
+EVERYTHING = "may not leave the house"
+
+
+@pytest.mark.parametrize(
+    ("text", "said", "code"),
+    [
+        (CLASS + "sensitive = true\n" + LOCAL + API, f"chat does not go to api: {EVERYTHING}", 0),
+        (CLASS + "sensitive = true\n" + API, f"served by nothing: no machine keeps its promise; api: {EVERYTHING}", 0),
+        (CLASS.replace("1000\ni", "1e8\ni") + "sensitive = true\n" + LOCAL + API, "allow more of them (most)", 0),
+        (CLASS + 'slo = "tpot p95 < 50 ms"\n' + API, "api: tpot is not promised", 0),
+        (CLASS.replace("1000\ni", "0\ni") + LOCAL + API, "requests_per_day", 2),
+        (CLASS.replace("1000\ni", "1e30\ni") + LOCAL + API, "requests_per_day", 2),
+        (CLASS + LOCAL + API, "no machine for 0, APIs for 43", 0),
+        (CLASS + LOCAL + API, "one more would save 43 USD a month of APIs, not more than it costs", 0),
+        (CLASS + LOCAL.replace("500", "1e9") + API, "no machine is worth its cost up to 10,000 times its volume", 0),
+        (CLASS + LOCAL.replace("500", "1e-9") + API, "even at 0.0001 times its volume", 0),
+        ("", "classes", 2),
+        ("[[", "not valid TOML", 2),
+    ],
+)  # fmt: skip
+def test_the_screen_of_a_mix_says_what_is_so_with_its_exit_code(tmp_path, capsys, text, said, code):
+    with pytest.raises(SystemExit) as ended:
+        main(["hybrid", str(write(tmp_path, text)), "--today", "2026-11-22"])
+    shown = capsys.readouterr()
+    assert (ended.value.code or 0) == code
+    assert said in shown.out + shown.err

@@ -20,7 +20,7 @@ from glmplan.facts.catalogue.hosts import host_aliases, host_names
 from glmplan.facts.catalogue.models import model_names
 from glmplan.facts.files import read_table, read_toml
 from glmplan.facts.folders import data_folder, plain_name
-from glmplan.facts.schema.price import KINDS, PER, Price, Term
+from glmplan.facts.schema.price import KINDS, PER, Price, Term, first_day
 from glmplan.facts.schema.validation import validated
 from glmplan.units import finite_number
 
@@ -233,22 +233,31 @@ def prices_with(words: Sequence[str] = (), *, today: date, folder: Path | None =
     Returns
     -------
     tuple of Price
-        All prices.
+        All prices of that day and before.
 
     Raises
     ------
     SpecError
-        If a price cannot be read, or is of something that nobody asks a price of.
+        If a price cannot be read, or is of something that nobody asks a price of; if the day is before all that is
+        published.
 
     Examples
     --------
     >>> mine = prices_with(["electricity=0.25"], today=date(2026, 11, 22))
     >>> quotation(mine, "power", "electricity", today=date(2026, 11, 22)).value
     0.25
+    >>> [len(prices_with(today=date(2026, month, 30))) for month in (6, 11)] == [len(mine), len(mine)]
+    False
     """
     given = given_prices(words, today)
-    published = load_prices(folder)
-    _check_names(given, {one.part for one in published})
+    everything = load_prices(folder)
+    _check_names(given, {one.part for one in everything})
+    published = [one for one in everything if not one.later(today)]
+    later = [one.date for one in everything if one.later(today)]
+    # a folder of prices without days is of any day
+    if later and all(first_day(one.date) is None for one in published):
+        message = f"is before the first published price, of {min(later)}"
+        raise SpecError(message, field="--today", value=today.isoformat())
     # whoever gives one API price of a model gives an offer of his own: what he leaves out is not filled in by others
     replaced = {(one.kind, one.part) for one in given}
     return (*given, *(one for one in published if (one.kind, one.part) not in replaced))

@@ -127,6 +127,22 @@ class Price(Frozen):
         first = first_day(self.date)
         return first is None or (today - first).days > STALE_DAYS
 
+    def later(self, today: dt.date) -> bool:
+        """Whether a price was not known yet.
+
+        Parameters
+        ----------
+        today : date
+            The day of the question.
+
+        Returns
+        -------
+        bool
+            True for what is dated after it; a month counts from its first day.
+        """
+        first = first_day(self.date)
+        return first is not None and first > today
+
 
 class Delivery(Frozen):
     """How long a part takes to come, as somebody published it."""

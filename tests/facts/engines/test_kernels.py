@@ -298,6 +298,7 @@ def test_experts_in_fp8_on_hopper_are_those_of_a_server_that_tunes_them():
     rule = kernel_rule("vllm", "9", WEIGHT_FORMATS["fp8"], "experts")
     tuned = find_kernel_fit("h200-sxm", "experts", precision="fp8", engine=rule.engine, backend=rule.backend)
     untuned = find_kernel_fit("h200-sxm", "experts", precision="fp8", engine="vllm", backend="flashinfer_cutlass")
+    assert tuned is not None and untuned is not None
     work = expert_work(tokens=64.0, experts=128.0, assignments=512.0, slots=512.0, touched=126.0, hidden=4096.0,
                        inner=192.0, weight_bytes=1.0, activation_bytes=1.0)  # fmt: skip
     rates = {"peak_flop": 1978e12, "peak_bandwidth": 4.8e12}
@@ -305,3 +306,14 @@ def test_experts_in_fp8_on_hopper_are_those_of_a_server_that_tunes_them():
     # 684 and 121 us of the tables, as they stand
     assert slow == pytest.approx(684e-6, rel=0.3)
     assert fast == pytest.approx(121e-6, rel=0.3)
+
+
+def test_experts_in_fp8_are_no_slower_than_in_bf16_where_the_part_computes_in_fp8():
+    points = StepPoints(np.full(1, 32.0), np.full(1, 2300.0), np.zeros(1), np.zeros(1))
+    for part in ("h100-sxm", "h200-sxm", "b200-sxm"):
+        for engine in ("vllm", "sglang", "trtllm"):
+            fp8, bf16 = (
+                step_work(_structure("glm-4.7", part, engine, weights), layout=Layout(), points=points)
+                for weights in ("fp8", "bf16")
+            )
+            assert fp8["expert_bytes"][0] < bf16["expert_bytes"][0], (part, engine)
