@@ -22,7 +22,7 @@ from glmplan.prediction.settings import Settings
 from glmplan.readers.machines.resolve import Machine, resolve_machine
 from glmplan.readers.models.checkpoints import checkpoint_for, read_by, remarks_on
 from glmplan.readers.models.resolve import resolve_model
-from glmplan.units import finite_number, given_text, whole_number
+from glmplan.units import finite_number, given_text, read_above_zero, whole_number
 
 __all__ = [
     "DEFAULT_INPUT",
@@ -71,6 +71,8 @@ class Words:
         Power limit of each accelerator.
     host_tokens : str or None
         Copies of cached tokens in host memory, of each data-parallel rank.
+    host_bandwidth : str or None
+        Bandwidth over which they come back to a rank, instead of the machine's links.
     """
 
     model: str
@@ -104,6 +106,7 @@ class Words:
     recipe: str | None = None
     power_limit: float | str | None = None
     host_tokens: int | str | None = None
+    host_bandwidth: float | str | None = None
 
 
 @dataclass(frozen=True, repr=False)
@@ -124,6 +127,8 @@ class Asked:
         Layout, and servers of that layout, [-]
     host_tokens : int
         Copies of cached tokens in host memory, of each data-parallel rank; only traffic sees them, [token]
+    host_bandwidth : float
+        Bandwidth over which they come back to a rank; 0 for that of the machine's links, [B/s]
     prefill : int
         Of the servers, how many only compute prompts and hand keys and values over (disaggregation), [-]
     context : int or None
@@ -180,6 +185,7 @@ class Asked:
     power_limit: float | None = None
     prefill: int = 0
     host_tokens: int = 0
+    host_bandwidth: float = 0.0
 
     def __repr__(self) -> str:
         lengths = f"{self.input_tokens:,} tokens in and {self.output_tokens:,} out"
@@ -255,6 +261,10 @@ def _whole(field: str, given: object, least: int = 1) -> int | None:
 
 def _number(field: str, given: object) -> float | None:
     return None if given is None else finite_number(given, field)
+
+
+def _above_zero(field: str, given: object, dimension: str) -> float | None:
+    return None if given is None else read_above_zero(given, field, dimension)
 
 
 def _text(field: str, given: object) -> str | None:
@@ -340,6 +350,7 @@ def read_words(words: Words) -> Asked:
         power_limit=limit,
         prefill=prefill,
         host_tokens=_whole("--host-tokens", words.host_tokens, least=0) or 0,
+        host_bandwidth=_above_zero("--host-bandwidth", words.host_bandwidth, "bytes per second") or 0.0,
     )
     check_layout(asked.model, asked.machine, degrees, divided_experts=asked.divided_experts)
     return asked if words.recipe is None else _by_recipe(asked, given_text(words.recipe, "--recipe"))
