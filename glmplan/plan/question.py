@@ -14,7 +14,7 @@ from glmplan.facts.engines.walls import load_engine
 from glmplan.facts.formats import KV_FORMATS
 from glmplan.facts.schema.model import Checkpoint, ModelSpec
 from glmplan.plan.adapters_asked import with_adapters
-from glmplan.plan.asked_parts import check_pieces, other_name, power_limit_asked, servers_apart
+from glmplan.plan.asked_parts import bandwidth_of_copies, check_pieces, other_name, power_limit_asked, servers_apart
 from glmplan.plan.degrees import DEGREES, check_layout
 from glmplan.plan.engine_asked import attention_asked, engine_asked
 from glmplan.plan.users_asked import asked_users
@@ -22,7 +22,7 @@ from glmplan.prediction.settings import Settings
 from glmplan.readers.machines.resolve import Machine, resolve_machine
 from glmplan.readers.models.checkpoints import checkpoint_for, read_by, remarks_on
 from glmplan.readers.models.resolve import resolve_model
-from glmplan.units import finite_number, given_text, read_above_zero, whole_number
+from glmplan.units import finite_number, given_text, whole_number
 
 __all__ = [
     "DEFAULT_INPUT",
@@ -263,10 +263,6 @@ def _number(field: str, given: object) -> float | None:
     return None if given is None else finite_number(given, field)
 
 
-def _above_zero(field: str, given: object, dimension: str) -> float | None:
-    return None if given is None else read_above_zero(given, field, dimension)
-
-
 def _text(field: str, given: object) -> str | None:
     return None if given is None else given_text(given, field)
 
@@ -350,7 +346,7 @@ def read_words(words: Words) -> Asked:
         power_limit=limit,
         prefill=prefill,
         host_tokens=_whole("--host-tokens", words.host_tokens, least=0) or 0,
-        host_bandwidth=_above_zero("--host-bandwidth", words.host_bandwidth, "bytes per second") or 0.0,
+        host_bandwidth=bandwidth_of_copies(words.host_bandwidth),
     )
     check_layout(asked.model, asked.machine, degrees, divided_experts=asked.divided_experts)
     return asked if words.recipe is None else _by_recipe(asked, given_text(words.recipe, "--recipe"))

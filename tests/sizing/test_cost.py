@@ -193,7 +193,10 @@ def test_what_no_source_gives_is_said_and_counts_as_nothing():
 
 
 def test_a_network_is_paid_where_several_machines_serve_together():
-    machine, money = resolve_machine("8xh200-sxm"), money_of(["8xh200-sxm=300000"], ["network_share=0.125"], today=TODAY)
+    machine, money = (
+        resolve_machine("8xh200-sxm"),
+        money_of(["8xh200-sxm=300000"], ["network_share=0.125"], today=TODAY),
+    )
     one, two = (ways_of(machine, money, machines=count, kinds=("buy",))[0].purchase.known for count in (1, 2))
     assert (one, two) == (300_000.0, 2 * 300_000.0 * 1.125)
 
