@@ -37,6 +37,7 @@ __all__ = [
     "format_quantity",
     "given_text",
     "parse_quantity",
+    "read_above_zero",
     "read_watts",
     "whole_number",
 ]
@@ -271,6 +272,45 @@ def _nearest_units(unit: str, units: dict[str, tuple[int, float]]) -> list[str]:
     return same or difflib.get_close_matches(unit, units, n=3, cutoff=0.5) or list(units)[:8]
 
 
+def read_above_zero(given: object, field: str, dimension: str) -> float:
+    """Read a quantity above zero that somebody says.
+
+    Parameters
+    ----------
+    given : object
+        Text with its unit, such as ``50 GB/s``, or a number of the base unit.
+    field : str
+        What it is called where it was given.
+    dimension : str
+        Key of `DIMENSIONS`.
+
+    Returns
+    -------
+    float
+        [base unit of the dimension]
+
+    Raises
+    ------
+    SpecError
+        If it is none above zero.
+
+    Examples
+    --------
+    >>> read_above_zero("50 GB/s", "--host-bandwidth", "bytes per second"), read_above_zero(2.0, "wait", "seconds")
+    (50000000000.0, 2.0)
+    """
+    if isinstance(given, str):
+        try:
+            found = parse_quantity(given, dimension)
+        except SpecError as error:
+            raise SpecError(error.message, field=field, value=given) from None
+    else:
+        found = finite_number(given, field)
+    if found <= 0:
+        raise SpecError("must be more than 0", field=field, value=given)
+    return found
+
+
 def read_watts(given: object, field: str) -> float:
     """Read a power that somebody says.
 
@@ -296,16 +336,7 @@ def read_watts(given: object, field: str) -> float:
     >>> read_watts("3.6kW", "--power"), read_watts(450, "--power-limit")
     (3600.0, 450.0)
     """
-    if isinstance(given, str):
-        try:
-            watts = parse_quantity(given, "watts")
-        except SpecError as error:
-            raise SpecError(error.message, field=field, value=given) from None
-    else:
-        watts = finite_number(given, field)
-    if watts <= 0:
-        raise SpecError("must be more than 0", field=field, value=given)
-    return watts
+    return read_above_zero(given, field, "watts")
 
 
 def format_quantity(value: float, dimension: str, digits: int | None = None, *, unit: str | None = None) -> str:

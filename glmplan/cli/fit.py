@@ -47,6 +47,7 @@ class QuestionOptions:
     launch: o.LaunchOptions = o.LaunchOptions()
     power_limit: o.PowerLimit = None
     host_tokens: o.HostTokens = None
+    host_bandwidth: o.HostBandwidth = None
     calibration: o.Calibration = None
     recipe: Annotated[
         str | None,

@@ -9,7 +9,9 @@ from typing import Annotated, Any
 
 import typer
 
-from glmplan.cli.screen import say
+from glmplan.cli import forms
+from glmplan.cli import options as o
+from glmplan.cli.screen import say, width
 
 app = typer.Typer(help="List, show, check, import, probe and draw hardware.", no_args_is_help=True)
 
@@ -75,6 +77,27 @@ def show_hardware(
         say(json.dumps(record.model_dump(mode="json", exclude_none=True), indent=2))
     else:
         say(record_text(record))
+
+
+@app.command("prices")
+def list_prices(
+    name: Annotated[str, typer.Argument(help="A part, a machine, a model, electricity or colocation.")],
+    form: o.Format = forms.Form.text,
+    today: o.Today = None,
+) -> None:
+    """List all published prices of a part, a machine or a model side by side, with what each contains."""
+    from glmplan.cli.money import day_of
+    from glmplan.report.price_list import price_list_text, price_rows, prices_of
+
+    found, day = prices_of(name), day_of(today)
+    if form is forms.Form.text:
+        say(price_list_text(found, today=day, wide=width()))
+        return
+    import pandas as pd
+
+    from glmplan.cli.tables import frame_text
+
+    say(frame_text(pd.DataFrame(price_rows(found, today=day)), form), end="")
 
 
 @app.command("check")

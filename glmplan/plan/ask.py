@@ -92,6 +92,7 @@ class Question(TypedDict, total=False):
     recipe: str | None
     power_limit: float | str | None
     host_tokens: int | str | None
+    host_bandwidth: float | str | None
 
 
 class Arrivals(TypedDict, total=False):

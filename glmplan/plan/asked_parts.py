@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 from glmplan.errors import SpecError
 from glmplan.prediction.power import check_limit
-from glmplan.units import read_watts, whole_number
+from glmplan.units import read_above_zero, read_watts, whole_number
 
 if TYPE_CHECKING:
     from glmplan.readers.machines.resolve import Machine
 
-__all__ = ["check_pieces", "other_name", "power_limit_asked", "servers_apart"]
+__all__ = ["bandwidth_of_copies", "check_pieces", "other_name", "power_limit_asked", "servers_apart"]
 
 #: pieces that a prompt is read in at most: a million tokens in steps of 2,048 [-]
 _PIECES = 512
@@ -82,6 +82,32 @@ def servers_apart(text: str | None, degrees: dict[str, int | None]) -> int:
         raise SpecError(message, field="--replicas", value=degrees["replicas"])
     degrees["replicas"] = prefill + decode
     return prefill
+
+
+def bandwidth_of_copies(given: object) -> float:
+    """Read how fast copies of the cache come back from host memory.
+
+    Parameters
+    ----------
+    given : object
+        The bandwidth as typed, or in bytes per second.
+
+    Returns
+    -------
+    float
+        To each data-parallel rank; 0 where nothing was said, [B/s]
+
+    Raises
+    ------
+    SpecError
+        If it is none above zero.
+
+    Examples
+    --------
+    >>> bandwidth_of_copies("50 GB/s"), bandwidth_of_copies(None)
+    (50000000000.0, 0.0)
+    """
+    return 0.0 if given is None else read_above_zero(given, "--host-bandwidth", "bytes per second")
 
 
 def power_limit_asked(given: object, machine: Machine, assumed: list[str]) -> float | None:

@@ -73,12 +73,16 @@ def way_to_host(asked: Asked, holding: Holding) -> WayToHost:
         If the way is not known, or there is none because both have one memory.
     """
     host, terms = asked.machine.host, holding.terms
+    share = terms.accelerators / (terms.dp * terms.replicas)
+    if asked.host_bandwidth:
+        what = f"a way as given, {asked.host_bandwidth / 1e9:,.1f} GB/s to each rank"
+        return WayToHost(asked.host_bandwidth / share, asked.host_bandwidth, what)
     members = facts_of(asked, holding, users=1, longest=1).members
     each = host_transfer_rate(host, members=members)
     card = host.slots[members[0]].link
     kind = f"PCIe {card.generation}.0 x{card.lanes}" if card is not None else "the links"
     what = f"{kind} of {host.name}, {each / 1e9:,.1f} GB/s for each accelerator while all load"
-    return WayToHost(each, each * terms.accelerators / (terms.dp * terms.replicas), what)
+    return WayToHost(each, each * share, what)
 
 
 def copy_settings(asked: Asked, holding: Holding) -> dict[str, Any]:
@@ -123,6 +127,8 @@ def check_copies(asked: Asked, holding: Holding, traffic: Traffic | None) -> Non
     SpecError
         If copies were asked for without traffic, or where the plan keeps none.
     """
+    if asked.host_bandwidth and traffic is None:
+        raise SpecError("is of traffic: give --traffic too", field="--host-bandwidth")
     if not asked.host_tokens:
         return
     why = "is of traffic: give --traffic too" if traffic is None else why_no_copies(asked, holding)

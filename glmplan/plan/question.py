@@ -14,7 +14,7 @@ from glmplan.facts.engines.walls import load_engine
 from glmplan.facts.formats import KV_FORMATS
 from glmplan.facts.schema.model import Checkpoint, ModelSpec
 from glmplan.plan.adapters_asked import with_adapters
-from glmplan.plan.asked_parts import check_pieces, other_name, power_limit_asked, servers_apart
+from glmplan.plan.asked_parts import bandwidth_of_copies, check_pieces, other_name, power_limit_asked, servers_apart
 from glmplan.plan.degrees import DEGREES, check_layout
 from glmplan.plan.engine_asked import attention_asked, engine_asked
 from glmplan.plan.users_asked import asked_users
@@ -71,6 +71,8 @@ class Words:
         Power limit of each accelerator.
     host_tokens : str or None
         Copies of cached tokens in host memory, of each data-parallel rank.
+    host_bandwidth : str or None
+        Bandwidth over which they come back to a rank, instead of the machine's links.
     """
 
     model: str
@@ -104,6 +106,7 @@ class Words:
     recipe: str | None = None
     power_limit: float | str | None = None
     host_tokens: int | str | None = None
+    host_bandwidth: float | str | None = None
 
 
 @dataclass(frozen=True, repr=False)
@@ -124,6 +127,8 @@ class Asked:
         Layout, and servers of that layout, [-]
     host_tokens : int
         Copies of cached tokens in host memory, of each data-parallel rank; only traffic sees them, [token]
+    host_bandwidth : float
+        Bandwidth over which they come back to a rank; 0 for that of the machine's links, [B/s]
     prefill : int
         Of the servers, how many only compute prompts and hand keys and values over (disaggregation), [-]
     context : int or None
@@ -180,6 +185,7 @@ class Asked:
     power_limit: float | None = None
     prefill: int = 0
     host_tokens: int = 0
+    host_bandwidth: float = 0.0
 
     def __repr__(self) -> str:
         lengths = f"{self.input_tokens:,} tokens in and {self.output_tokens:,} out"
@@ -340,6 +346,7 @@ def read_words(words: Words) -> Asked:
         power_limit=limit,
         prefill=prefill,
         host_tokens=_whole("--host-tokens", words.host_tokens, least=0) or 0,
+        host_bandwidth=bandwidth_of_copies(words.host_bandwidth),
     )
     check_layout(asked.model, asked.machine, degrees, divided_experts=asked.divided_experts)
     return asked if words.recipe is None else _by_recipe(asked, given_text(words.recipe, "--recipe"))

@@ -121,6 +121,7 @@ class PlanQuestion(_Question):
     recipe: Name | None = Field(None, description="Campaign or recipe whose launch settings are taken.")
     power_limit: Quantity | None = Field(None, description="Power limit of each accelerator, such as 450W.")
     host_tokens: Whole | None = Field(None, description="Copies of cached tokens in host memory of each rank.")
+    host_bandwidth: Quantity | None = Field(None, description="Bandwidth over which they come back, such as 50 GB/s.")
 
     def words(self) -> dict[str, Any]:
         """What was said of the plan beside model and machine, as `glmplan.fit` takes it."""

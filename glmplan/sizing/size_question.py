@@ -16,7 +16,7 @@ from glmplan.plan.engine_asked import named_engine
 from glmplan.plan.question import DEFAULT_INPUT, DEFAULT_OUTPUT
 from glmplan.readers.models.resolve import resolve_model
 from glmplan.serving.traffic.promises import parse_slo
-from glmplan.serving.traffic.spec import Traffic, parse_traffic
+from glmplan.serving.traffic.spec import MOST_USERS, Traffic, parse_traffic
 from glmplan.units import finite_number, read_watts, whole_number
 
 __all__ = ["KINDS", "SizeQuestion", "read_amount", "read_size"]
@@ -237,7 +237,7 @@ def _known(word: str) -> str:
 
 
 def _traffic(users: Any, spec: str | None, said: dict[str, Any]) -> Traffic:
-    count = None if users is None else whole_number(users, "--users")
+    count = None if users is None else whole_number(users, "--users", most=MOST_USERS)
     lengths = {name: value for name, value in said.items() if value is not None}
     for name in lengths:
         if name not in Traffic.model_fields:

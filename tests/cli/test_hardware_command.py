@@ -8,6 +8,7 @@ import pytest
 
 from glmplan.facts.catalogue.accelerators import load_accelerator
 from glmplan.facts.catalogue.hosts import load_machine
+from glmplan.facts.catalogue.prices import load_prices
 
 
 def glmplan(*words, code=0):
@@ -81,3 +82,15 @@ def test_the_ending_of_a_drawing_says_its_format(tmp_path):
     assert vector.read_text().startswith("<svg")
     glmplan("draw", "hgx-b200-8", "--format", "svg", "--out", str(pixels), code=2)
     assert not pixels.exists()
+
+
+def test_prices_that_contradict_each_other_stand_side_by_side():
+    text = glmplan("prices", "h200-sxm", "--today", "2026-11-22")
+    assert "they differ by 2.8 times" in text.replace("\n  ", " ") and "STALE" in text and "accelerator alone" in text
+    rows = json.loads(glmplan("prices", "h200-sxm", "--today", "2026-11-22", "--format", "json"))
+    published = [one for one in load_prices() if one.part == "h200-sxm"]
+    assert sorted(row["price"] for row in rows) == sorted(one.price for one in published)
+    assert all(row["source"] and row["date"] and row["currency"] and row["region"] for row in rows)
+    assert {row["age"] for row in rows} == {"", "stale"}
+    assert "priced under other names: h100" in glmplan("prices", "h100-sxm")
+    assert "'h300' has no published price; nearest: h100" in glmplan("prices", "h300", code=2)

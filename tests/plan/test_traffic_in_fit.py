@@ -192,6 +192,19 @@ def test_copies_come_back_over_the_links_of_the_machine_unless_a_bandwidth_is_gi
     assert caught.value.field == "--host-bandwidth"
 
 
+def test_fit_takes_the_bandwidth_of_copies_as_simulate_does():
+    asked = dict(engine="sglang", traffic="sessions:12", host_tokens=200_000)
+    quick, slow = (
+        glmplan.fit("llama-3.1-8b", on="1xrtx-4090", host_bandwidth=told, **asked) for told in ("20 GB/s", 0.2e9)
+    )
+    assert "a way as given, 20.0 GB/s to each rank" in quick.traffic
+    assert slow.runs[0].ttft.value > 1.5 * quick.runs[0].ttft.value
+    with pytest.raises(SpecError, match="host_bandwidth.*'0 GB/s' must be more than 0"):
+        glmplan.fit("llama-3.1-8b", on="1xrtx-4090", host_bandwidth="0 GB/s", **asked)
+    with pytest.raises(SpecError, match="host_bandwidth is of traffic|host_bandwidth: is of traffic"):
+        glmplan.fit("llama-3.1-8b", on="1xrtx-4090", host_bandwidth="20 GB/s")
+
+
 def test_the_plan_of_named_traffic_is_what_simulate_runs_under_it(agents):
     planned = glmplan.simulate(agents, ENGINEERS, requests=60)
     assert planned.summary["requests"] == 60

@@ -192,6 +192,15 @@ def test_what_no_source_gives_is_said_and_counts_as_nothing():
     assert not any("staff_per_month" in note for note in terms_of(staff_per_month=9000).notes)
 
 
+def test_a_network_is_paid_where_several_machines_serve_together():
+    machine, money = (
+        resolve_machine("8xh200-sxm"),
+        money_of(["8xh200-sxm=300000"], ["network_share=0.125"], today=TODAY),
+    )
+    one, two = (ways_of(machine, money, machines=count, kinds=("buy",))[0].purchase.known for count in (1, 2))
+    assert (one, two) == (300_000.0, 2 * 300_000.0 * 1.125)
+
+
 def test_a_model_that_nobody_sells_is_asked_for():
     with pytest.raises(UnknownFact, match="llama-3.1-8b:input"):
         offers_of("llama-3.1-8b", load_prices(), today=TODAY)

@@ -213,6 +213,7 @@ def test_the_circuit_is_the_smallest_that_carries_the_draw_for_hours():
         ({"users": 0}, "--users"),
         ({"users": None}, "--users"),
         ({"traffic": "poisson:1/s"}, "say one of them"),
+        ({"users": 10**9}, "--users: 1000000000 is too large"),
         ({"traffic": "closed:7"}, "contradicts"),
         ({"budget": "much"}, "--budget"),
         ({"budget": "0"}, "more than 0"),

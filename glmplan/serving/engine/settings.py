@@ -184,8 +184,10 @@ class EngineSettings:
         if self.replicas > _MOST_REPLICAS:
             raise SpecError(f"is too large: at most {_MOST_REPLICAS:,}", field="--replicas", value=self.replicas)
         check_whole(self.host_tokens, "host_tokens", 0)
-        if self.host_tokens and (self.host_link is None or not self.prefix_caching):
-            raise SpecError("needs a link and prefix caching", field="host_tokens", value=self.host_tokens)
+        if self.host_tokens and not self.prefix_caching:
+            raise SpecError("needs prefix caching, which is off", field="--host-tokens", value=self.host_tokens)
+        if self.host_tokens and self.host_link is None:
+            raise SpecError("needs a link to come back over", field="--host-tokens", value=self.host_tokens)
         if self.prefill_max_requests is not None:
             check_whole(self.prefill_max_requests, "prefill_max_requests")
         known = {"scheduler": SCHEDULERS, "admission": _ADMISSIONS, "routing": _ROUTINGS, "order": _ORDERS}
