@@ -117,7 +117,7 @@ def best_mix(portfolio: Portfolio, *, scale: float = 1.0) -> Mix:
     programme = _programme(portfolio, scale)
     count, free = programme.machines, len(programme.cost) - programme.machines
     upper = np.concatenate([[float(one.most) for one in portfolio.locals], np.full(free, np.inf)])
-    # of mixes that cost the same, the one of fewest machines: what costs nothing (it is paid) would be taken to the last
+    # of mixes that cost the same, the one of fewest machines: of those that cost nothing all would be taken
     few = np.concatenate([np.full(count, _OF_EQUALS), np.zeros(free)])
     found = milp(
         programme.cost + few,
