@@ -16,7 +16,7 @@ from glmplan.units import format_quantity
 __all__ = ["draw_svg", "draw_text", "network_lines", "svg_to_png"]
 
 #: width of a letter over the size of its font, on average and with some room [-]; sizes of names and details [px]
-_LETTER, _NAME, _DETAIL = 0.58, 12, 10
+_LETTER, _NAME, _DETAIL = 0.58, 13, 12
 #: room between the edge of a box and its text, and between boxes [px]
 _PAD, _GAP = 10.0, 14.0
 
@@ -271,8 +271,8 @@ def draw_svg(host: Host, placement: Placement | None = None) -> str:
             # near its own part, where lines of neighbours have parted
             along = (y - 43 - y0) / (y - y0)
             for line, text in enumerate(words):
-                down = y - 35 + 11 * (line - len(words) + 1)
-                texts.append(_label(x0 + (x - x0) * along, down, text, 9, light("ink"), halo=True))
+                down = y - 33 + 13 * (line - len(words) + 1)
+                texts.append(_label(x0 + (x - x0) * along, down, text, _DETAIL, light("ink"), halo=True))
         boxes.append(_drawn_box(node, x, y, stage_of.get(node.key)))
         for child in node.children:
             draw(child, node)

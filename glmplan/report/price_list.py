@@ -142,9 +142,9 @@ def price_list_text(prices: Sequence[Price], *, today: date, wide: int = 100) ->
             lines += wrap(f"{head}: a question takes {taken.words}{apart}", wide, subsequent_indent="  ")
         for one in mine:
             lines += _lines(one, today, wide)
-    mine = {one.part for one in prices}
-    near = {one.part for one in load_prices()} - mine
-    near = {other for other in near for own in mine if other.startswith(f"{own}-") or own.startswith(f"{other}-")}
+    own = {one.part for one in prices}
+    near = {one.part for one in load_prices()} - own
+    near = {other for other in near for one in own if other.startswith(f"{one}-") or one.startswith(f"{other}-")}
     lines += [f"priced under other names: {', '.join(sorted(near))}"] if near else []
     return "\n".join(lines)
 

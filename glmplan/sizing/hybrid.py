@@ -24,6 +24,8 @@ _DAY = 24
 _SLOT = HOURS * 3600.0 / _DAY
 #: how far volumes are scaled to look for the break-even [-]
 SCALES = (1e-4, 1e4)
+#: what a machine counts for in the month beside its cost, so that none is taken without need [USD]
+_OF_EQUALS = 1e-4
 
 
 @dataclass(frozen=True)
@@ -115,8 +117,10 @@ def best_mix(portfolio: Portfolio, *, scale: float = 1.0) -> Mix:
     programme = _programme(portfolio, scale)
     count, free = programme.machines, len(programme.cost) - programme.machines
     upper = np.concatenate([[float(one.most) for one in portfolio.locals], np.full(free, np.inf)])
+    # of mixes that cost the same, the one of fewest machines: of those that cost nothing all would be taken
+    few = np.concatenate([np.full(count, _OF_EQUALS), np.zeros(free)])
     found = milp(
-        programme.cost,
+        programme.cost + few,
         constraints=[
             LinearConstraint(programme.demand, programme.wanted, programme.wanted),
             LinearConstraint(programme.capacity, -np.inf, 0.0),

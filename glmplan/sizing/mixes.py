@@ -20,7 +20,7 @@ from glmplan.prediction.observables import Observables, observables
 from glmplan.prediction.user_load import user_load
 from glmplan.serving.many_loops import MOST_REQUESTS, KnownRuns
 
-__all__ = ["FIGURES", "Mixes", "StepTable", "mixes_of", "packing_key"]
+__all__ = ["FIGURES", "Mixes", "StepSeconds", "StepTable", "mixes_of", "packing_key"]
 
 #: figures whose weights are kept, and how a rate among them is scaled
 FIGURES: tuple[str, ...] = ("ttft", "tpot", "output_rate")
@@ -75,6 +75,25 @@ class StepTable:
 
 
 @dataclass(frozen=True, slots=True)
+class StepSeconds:
+    """Times of the steps of `Mixes` on one machine.
+
+    Attributes
+    ----------
+    seconds : (n,) array
+        Of the points of the table, [s]
+    level : (n,) array
+        The same without what short steps hide, which begins at one number of tokens and no table can hold, [s]
+    hidden : (u,) array
+        What each of `Mixes.sizes` hides, [s]
+    """
+
+    seconds: np.ndarray
+    level: np.ndarray
+    hidden: np.ndarray
+
+
+@dataclass(frozen=True, slots=True)
 class Mixes:
     """Loads as matrices.
 
@@ -104,6 +123,10 @@ class Mixes:
         Their steps among the points of the table, with the ranks that are busy.
     all_rows : dict of str to sparse array
         `matrices` before some loads were left out.
+    sizes : StepPoints
+        Decoding requests and prompt tokens of all steps, each pair once.
+    of_sizes, all_sizes : dict of str to sparse array
+        As `matrices` and `all_rows`, of `sizes`.
     """
 
     users: np.ndarray
@@ -120,45 +143,50 @@ class Mixes:
     few: np.ndarray
     each: dict[str, sparse.csr_array]
     all_rows: dict[str, sparse.csr_array]
+    sizes: StepPoints
+    of_sizes: dict[str, sparse.csr_array]
+    all_sizes: dict[str, sparse.csr_array]
 
-    def figure(self, name: str, seconds: np.ndarray) -> np.ndarray:
+    def figure(self, name: str, times: StepSeconds) -> np.ndarray:
         """A figure of every load but for its passes through the front end.
 
         Parameters
         ----------
         name : str
             One of `FIGURES`.
-        seconds : (n,) array
-            Seconds of the points of the table, [s]
+        times : StepSeconds
+            Times of the steps.
 
         Returns
         -------
         (m,) array
             [s]
         """
-        found = self.matrices[name] @ self.table.values(seconds)
+        found = self.matrices[name] @ self.table.values(times.level)
+        if times.hidden.any():
+            found -= self.of_sizes[name] @ times.hidden
         if len(self.few):
             each = self.each[name]
-            found[self.few] = each @ seconds[: each.shape[1]]
+            found[self.few] = each @ times.seconds[: each.shape[1]]
         return found
 
-    def error(self, seconds: np.ndarray) -> float:
+    def error(self, times: StepSeconds) -> float:
         """How far sums over the table are from sums over the steps themselves.
 
         Parameters
         ----------
-        seconds : (n,) array
-            Seconds of the points of the table, [s]
+        times : StepSeconds
+            Times of the steps.
 
         Returns
         -------
         float
             Largest difference of a figure of the loads that are looked at, [-]
         """
-        column, worst = self.table.values(seconds), 0.0
+        column, worst = self.table.values(times.level), 0.0
         for name in FIGURES:
-            itself = self.checks[name] @ seconds
-            read = self.all_rows[name][self.looked_at] @ column
+            itself = self.checks[name] @ times.seconds
+            read = self.all_rows[name][self.looked_at] @ column - self.all_sizes[name][self.looked_at] @ times.hidden
             known = itself > 0
             worst = max(worst, float(np.abs(read[known] / itself[known] - 1.0).max(initial=0.0)))
         return worst
@@ -182,9 +210,11 @@ class Mixes:
         fronts = {name: counts[places] for name, counts in self.fronts.items()}
         _, few, among = np.intersect1d(places, self.few, assume_unique=True, return_indices=True)
         each = {name: matrix[among] for name, matrix in self.each.items()}
+        of_sizes = {name: matrix[places] for name, matrix in self.of_sizes.items()}
         return replace(
             self, users=self.users[places], inputs=self.inputs[places], outputs=self.outputs[places],
             servers=self.servers[places], matrices=rows, fronts=fronts, tokens=self.tokens[places], few=few, each=each,
+            of_sizes=of_sizes,
         )  # fmt: skip
 
     def load(self, place: int) -> Load:
@@ -272,6 +302,7 @@ def mixes_of(
     rows, columns, shares, table = _corners(*nodes.values())
     spread = sparse.csr_array((shares, (rows, columns)), shape=(len(nodes["prefill_tokens"]), len(table.minus)))
     matrices = {name: one @ spread for name, one in weights.items()}
+    sizes, of_sizes = _sizes(nodes, weights)
     looked_at = _looked_at(users * (inputs + outputs), inputs)
     few = np.flatnonzero(users <= packing.ranks) if packing.ranks > 1 else np.zeros(0, dtype=np.int64)
     table, each = _with_steps(table, nodes, weights, few, busy=users[few])
@@ -291,7 +322,23 @@ def mixes_of(
         few,
         each,
         matrices,
+        sizes,
+        of_sizes,
+        of_sizes,
     )
+
+
+def _sizes(
+    nodes: dict[str, np.ndarray], weights: dict[str, sparse.csr_array]
+) -> tuple[StepPoints, dict[str, sparse.csr_array]]:
+    """Sizes of steps, each once, and how often each load has them."""
+    pairs = np.stack([nodes["decode_requests"], nodes["prefill_tokens"]], axis=1)
+    found, places = np.unique(pairs, axis=0, return_inverse=True)
+    requests, prompt = found.T
+    points = StepPoints(requests, np.where(requests > 0, _CENTRE, 0.0), prompt, np.where(prompt > 0, _CENTRE, 0.0))
+    ones = (np.ones(len(pairs)), (np.arange(len(pairs)), places.ravel()))
+    spread = sparse.csr_array(ones, shape=(len(pairs), len(found)))
+    return points, {name: one @ spread for name, one in weights.items()}
 
 
 def _alike(packing: Load) -> bool:

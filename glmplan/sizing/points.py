@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from glmplan.physics.points import StepPoints
+from glmplan.physics.step.gpu import GpuSteps
 from glmplan.physics.step.model import FrontPoints, StepModel
 from glmplan.physics.step.time import StepTime
 from glmplan.prediction.deployment import Deployment
 from glmplan.prediction.effects import load_effects
 from glmplan.prediction.known import known_of_points
 from glmplan.prediction.load import Load
+from glmplan.prediction.power import LimitedSteps
 from glmplan.prediction.predict import Prediction, predict_many
 from glmplan.prediction.step_models import runs_on_accelerators, step_model_of
 from glmplan.prediction.step_table import least_of
 from glmplan.readers.runs.figures import INTERVAL_KINDS
 from glmplan.serving.engine.first_tokens import waiting_share
-from glmplan.sizing.mixes import FIGURES, Mixes
+from glmplan.sizing.mixes import FIGURES, Mixes, StepSeconds
 
 __all__ = ["TOLERANCE", "Columns", "columns_of", "exact_columns"]
 
@@ -83,12 +85,13 @@ def columns_of(deployment: Deployment, mixes: Mixes, *, exact: bool = False) -> 
 
 def _tabulated(deployment: Deployment, model: StepModel, mixes: Mixes) -> Columns:
     seconds, front = _seconds(deployment, model, mixes)
-    [least] = least_of([deployment], [mixes.table.points])
+    steps, [least] = _step_seconds(model, mixes, seconds), least_of([deployment], [mixes.table.points])
+    bounds = StepSeconds(least, least, np.zeros(1))
     known = known_of_points(deployment, mixes.users, mixes.inputs, mixes.outputs, fit=load_effects(deployment.engine))
     waiting = waiting_share(mixes.users)
     figures: dict[str, np.ndarray] = {}
     for name in FIGURES:
-        total, bound = mixes.figure(name, seconds), mixes.figure(name, least)
+        total, bound = mixes.figure(name, steps), mixes.figure(name, bounds)
         total = total + mixes.fronts[name] * front
         if name == "ttft":
             total = total * np.exp(waiting * known.ttft_scale)
@@ -99,7 +102,7 @@ def _tabulated(deployment: Deployment, model: StepModel, mixes: Mixes) -> Column
         if name == "output_rate":
             times = [mixes.tokens / one for one in (times[0], times[2], times[1])]
         figures |= {name + end: np.where(total > 0, one, np.nan) for end, one in zip(_ENDS, times, strict=True)}
-    return Columns(figures, known.knowledge, known.basis, exact=False, error=mixes.error(seconds))
+    return Columns(figures, known.knowledge, known.basis, exact=False, error=mixes.error(steps))
 
 
 def _seconds(deployment: Deployment, model: StepModel, mixes: Mixes) -> tuple[np.ndarray, np.ndarray]:
@@ -119,6 +122,25 @@ def _seconds(deployment: Deployment, model: StepModel, mixes: Mixes) -> tuple[np
             count = len(points.decode_requests)
             seconds = timed.seconds[:count]
     return seconds, front[places]
+
+
+def _step_seconds(model: StepModel, mixes: Mixes, seconds: np.ndarray) -> StepSeconds:
+    """Times of steps, those that hide shared experts beside the routed ones apart."""
+    level, sizes = _without_hiding(model), mixes.sizes
+    if level is None:
+        return StepSeconds(seconds, seconds, np.zeros(len(sizes.decode_requests)))
+    hidden = level.times(sizes).seconds - model.times(sizes).seconds
+    return StepSeconds(seconds, level.times(mixes.table.points).seconds, hidden)
+
+
+def _without_hiding(model: StepModel) -> StepModel | None:
+    """The model of steps of which none hides shared experts; None where none does."""
+    if isinstance(model, LimitedSteps):
+        rated = _without_hiding(model.rated)
+        return None if rated is None else replace(model, rated=rated)
+    if not isinstance(model, GpuSteps) or not model.structure.shared_beside:
+        return None
+    return replace(model, structure=replace(model.structure, shared_beside=0.0))
 
 
 def _timed(model: StepModel, points: StepPoints, lengths: np.ndarray) -> StepTime:

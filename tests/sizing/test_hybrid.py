@@ -230,3 +230,11 @@ def test_the_screen_of_a_mix_says_what_is_so_with_its_exit_code(tmp_path, capsys
     shown = capsys.readouterr()
     assert (ended.value.code or 0) == code
     assert said in shown.out + shown.err
+
+
+def test_machines_that_cost_nothing_are_taken_where_they_serve_and_no_further():
+    chat = RequestClass(name="chat", requests_per_day=86400, input=1000, output=100, profile=(1.0,) * 24)
+    paid = (Local("box", 0.0, "buy", 4, {"chat": 0.7}), Local("large", 0.0, "buy", 4, {"chat": 1.5}))
+    mix = best_mix(Portfolio((chat,), paid, (Seller("api", {"chat": 1e-3}, {}),)))
+    # a request each second: one large machine, not all eight
+    assert mix.machines == {"box": 0, "large": 1} and mix.usd_month == 0.0

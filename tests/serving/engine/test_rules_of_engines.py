@@ -225,8 +225,17 @@ def test_agents_on_eight_ranks_find_their_turns_only_where_they_were():
 
     def found(routing):
         settings = scheduler_settings("vllm", replicas=8, routing=routing, max_num_seqs=64)
-        service = Service(TABLE, KvPool(400_000), settings)
-        return simulate(service, parse_traffic("sessions:20", input=4000), requests=600).summary["cached_share"]
+        service = Service(TABLE, KvPool(8_000_000), settings)  # nothing is ever evicted
+        run = simulate(service, parse_traffic("sessions:20", input=4000), requests=600, keep=True)
+        # counted apart from the simulator: a turn finds whole blocks of the longest one of its session on its rank
+        held, hits = {}, []
+        turns = run.to_frame("requests").sort_values("arrival_s", kind="stable")
+        for one in turns.itertuples():
+            where = one.replica, one.session
+            hits.append(min(held.get(where, 0), one.input_tokens - 1) // 16 * 16)
+            held[where] = max(held.get(where, 0), one.input_tokens + one.output_tokens - 1)
+        assert hits == turns["cached_tokens"].tolist()
+        return run.summary["cached_share"]
 
     shares = {name: found(name) for name in ("round-robin", "least-loaded", "prefix-aware", "affinity")}
     # with one rank in eight the right one by chance, most of a conversation is computed again
