@@ -60,7 +60,8 @@ def prices_of(name: str) -> tuple[Price, ...]:
         raise SpecError("has no published price", field="NAME", value=name, choices=sorted(parts))
     found = [one for one in every if one.part in wanted]
     newest = sorted(found, key=lambda one: one.date if one.date != "undated" else "", reverse=True)
-    return tuple(sorted(newest, key=lambda one: (KINDS.index(one.kind), one.part != plain, one.part, one.term or one.contains)))
+    order = [(KINDS.index(one.kind), one.part != plain, one.part, one.term or one.contains) for one in newest]
+    return tuple(newest[place] for place in sorted(range(len(newest)), key=order.__getitem__))
 
 
 def price_rows(prices: Iterable[Price], *, today: date) -> list[dict[str, Any]]:
