@@ -29,6 +29,7 @@ from glmplan.facts.catalogue.models import load_model, model_names
 from glmplan.facts.files import write_atomically
 from glmplan.physics.blocks.stack import model_parameters
 from glmplan.readers.runs.columns import columns_table
+from glmplan.report.published_totals import published_total
 from glmplan.report.seed_systems import seed_systems_page
 from glmplan.units import GIB
 
@@ -122,6 +123,18 @@ def models_page() -> str:
         context = f"{model.max_context:,}" if model.max_context else "not stated"
         lines.append(f"| `{name}` | {count.total / 1e9:.2f} | {count.active / 1e9:.2f} | {len(model.layer_names)} "
                      f"| {context} | {stored} | {_cell(model.source)} |")  # fmt: skip
+    lines += ["", "## Published totals", "", "What publishers print, in 10⁹, beside the smallest sum of computed "
+              "weights that gives the printed digits: rounded, cut off, or rounded to tens. Where none does, why.\n",
+              "| name | published | computed | it counts | agrees | source |",
+              "|---|---:|---:|---|---|---|"]  # fmt: skip
+    for name in model_names():
+        model = load_model(name)
+        total = published_total(model)
+        if total is None or model.published is None:
+            continue
+        agrees = total.agrees or f"no ({total.computed / 1e9 / float(total.printed) - 1:+.2%}): {total.why}"
+        lines.append(f"| `{name}` | {total.printed} | {total.computed / 1e9:.3f} | {total.counts} "
+                     f"| {_cell(agrees)} | {_cell(model.published.source)} |")  # fmt: skip
     return "\n".join(lines) + "\n"
 
 

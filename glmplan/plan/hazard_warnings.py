@@ -1,16 +1,17 @@
-"""Hazards of a plan on its machine: what would break it, as warnings, and what may not be called safe."""
+"""Hazards of a plan on its machine, as warnings; what of the model is left out; what may not be called safe."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
+from glmplan.facts.schema.model import ModelSpec
 from glmplan.plan.capacity import Holding
 from glmplan.plan.hazards import Hazard, PlanFacts, hazards_for, is_safe
 from glmplan.plan.offloaded import pinned_bytes
 from glmplan.plan.plan import Limit, Safe, Warn
 from glmplan.plan.question import Asked
 
-__all__ = ["facts_of", "hazard_warnings", "hazards_of", "without_danger"]
+__all__ = ["facts_of", "hazard_warnings", "hazards_of", "model_warnings", "without_danger"]
 
 
 def facts_of(asked: Asked, holding: Holding, *, users: int, longest: int) -> PlanFacts:
@@ -94,6 +95,35 @@ def hazard_warnings(hazards: tuple[Hazard, ...]) -> tuple[Warn, ...]:
         )
         for one in hazards
     )
+
+
+def model_warnings(model: ModelSpec) -> tuple[Warn, ...]:
+    """What of a model is left out of account, as warnings of the answer.
+
+    Parameters
+    ----------
+    model : ModelSpec
+        The model.
+
+    Returns
+    -------
+    tuple of Warn
+        One where fields of its config are set that nobody knows; none of a model of the catalogue.
+
+    Examples
+    --------
+    >>> from glmplan.facts.catalogue.models import load_model
+    >>> model = load_model("glm-5.1").model_copy(update={"not_understood": ("use_magic_routing",)})
+    >>> [one.title for one in model_warnings(model)]
+    ['fields of the config that glmplan does not know: use_magic_routing']
+    """
+    if not model.not_understood:
+        return ()
+    names = ", ".join(model.not_understood)
+    effect = "left out of account: sizes and speeds are those of the architecture without"
+    do = "look up what they do; one that changes neither weights nor cache may stay"
+    title = f"fields of the config that glmplan does not know: {names}"
+    return (Warn("model", "warning", "fields-not-understood", title, effect, do, model.source),)
 
 
 def without_danger(safe: Safe, hazards: tuple[Hazard, ...]) -> Safe:

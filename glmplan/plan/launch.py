@@ -216,15 +216,22 @@ def _llama_cpp(asked: Asked, holding: Holding, context: int) -> tuple[tuple[str,
 
 def _ktransformers(asked: Asked, holding: Holding, context: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
     words, notes = _sglang(asked, holding, context)
-    more = ("--kt-method AMXINT4", "--kt-weight-path PATH_TO_CPU_WEIGHTS", "--kt-num-gpu-experts 0")
-    return (*words, *more), (*notes, "routed experts are computed on the processors from host memory")
+    running = load_engine(asked.engine).running
+    stored = asked.checkpoint.formats.get("routed_experts") or asked.checkpoint.default
+    method = running.host_experts.get(stored) if running is not None else None
+    more = (method or "--kt-method METHOD", "--kt-weight-path PATH_TO_WEIGHTS", "--kt-num-gpu-experts 0")
+    told = "routed experts are computed on the processors from host memory; --kt-weight-path is the local folder of "
+    told += "the same files" if method else f"experts that METHOD reads: none is known to read {stored} as it is stored"
+    return (*words, *more), (*notes, told)
 
 
 def _mlx(asked: Asked, holding: Holding, context: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
     where, notes = _repository(asked)
     words = [f"mlx_lm.server --model {where}"]
     if holding.terms.accelerators > 1:
-        words = [f"mlx.launch --hosts hosts.json -n {holding.terms.accelerators} -- {words[0]}"]
+        words = ["mlx.launch --hostfile hosts.json --", *words]
+        notes.append(f"hosts.json names the {holding.terms.accelerators} machines: mlx.distributed_config writes it")
+    words += ["--pipeline"] * (holding.terms.pp > 1)
     return tuple(words), (*notes, "MLX reserves no pool: the cache grows with the requests")
 
 

@@ -13,7 +13,7 @@ from glmplan.plan.disaggregation import apart_basis, known_apart
 from glmplan.plan.engine_limits import Obstacles, Terms
 from glmplan.plan.evidence import evidence_words
 from glmplan.plan.gains import worth_telling
-from glmplan.plan.hazard_warnings import hazard_warnings
+from glmplan.plan.hazard_warnings import hazard_warnings, model_warnings
 from glmplan.plan.host_copies import check_copies, copies_words
 from glmplan.plan.launch import launch_command, launch_context
 from glmplan.plan.looked import Looked, verdict_of
@@ -121,7 +121,7 @@ def answer_of(asked: Asked, traffic: Traffic | None = None, *, changes: bool = T
     }
     if verdict == "does_not_fit" or "memory_bandwidth" in missing or first.alone == 0.0:
         told_of = evidence_words(asked, best.terms.accelerators)
-        answer = FitAnswer(**common, evidence=told_of, warnings=_warnings(solution, ()))  # type: ignore[arg-type]
+        answer = FitAnswer(**common, evidence=told_of, warnings=_by_severity(_warnings(solution, ())))  # type: ignore[arg-type]
         return _told(answer, changes_of(solution) if changes else ())
     grid = grid_of(asked, best)
     found = predictions_of(asked, best, tuple(sorted({*grid, *asked.users})))
@@ -316,7 +316,7 @@ def _warnings(solution: Solution, rows: tuple[object, ...]) -> tuple[Warn, ...]:
                 _applied(wall, best.terms),
             )
         )
-    return tuple(found)
+    return (*found, *model_warnings(asked.model))
 
 
 def _by_severity(found: tuple[Warn, ...]) -> tuple[Warn, ...]:

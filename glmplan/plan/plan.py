@@ -286,7 +286,7 @@ class Warn:
     Attributes
     ----------
     kind : str
-        ``wall`` or ``hazard``.
+        ``wall``, ``hazard``, or ``model``: what was left out of account of it.
     severity : str
         Of a wall ``error``, ``fallback``, ``quality``, ``memory`` or ``slow``; of a hazard ``danger``, ``warning`` or
         ``note``.

@@ -11,6 +11,7 @@ from glmplan.physics.blocks.kinds import feed_forwards_of, mixer_of
 from glmplan.physics.blocks.stack import model_parameters, mtp_tensors
 from glmplan.physics.blocks.storage import checkpoint_bytes
 from glmplan.readers.models.resolve import ModelChoice
+from glmplan.report.published_totals import published_total
 from glmplan.units import GIB, parse_quantity
 
 __all__ = ["disagreements_of", "model_facts", "model_text", "published_bytes"]
@@ -44,7 +45,7 @@ def published_bytes(checkpoint: Checkpoint) -> float | None:
 
 
 def disagreements_of(choice: ModelChoice) -> Iterator[str]:
-    """Say where published figures and computed ones differ: totals over 1 %, sizes over 0.5 %, and what the entry says.
+    """Say where published figures and computed ones differ (digits printed, 0.5 % of a size), and what the entry says.
 
     Parameters
     ----------
@@ -63,13 +64,10 @@ def disagreements_of(choice: ModelChoice) -> Iterator[str]:
     True
     """
     model = choice.model
-    count = model_parameters(model)
-    published = model.published
-    if published is not None and published.total_b:
-        with_mtp = (count.total, count.total + count.mtp, count.total + count.mtp + count.mtp_vocabulary)
-        nearest = min(with_mtp, key=lambda total: abs(total / 1e9 - (published.total_b or 0.0)))
-        if abs(nearest / 1e9 / published.total_b - 1) > 0.01:
-            yield f"published total {published.total_b:g} B, computed {count.total / 1e9:.2f} B"
+    total = published_total(model)
+    if total is not None and not total.agrees:
+        why = f": {total.why}" if total.why else ""
+        yield f"published total {total.printed} B, computed {total.computed / 1e9:.2f} B ({total.counts}){why}"
     for one in model.checkpoints:
         size = published_bytes(one)
         if size is not None and abs(checkpoint_bytes(model, one) / size - 1) > 0.005:
@@ -77,6 +75,8 @@ def disagreements_of(choice: ModelChoice) -> Iterator[str]:
             computed = checkpoint_bytes(model, one) / 1e9
             yield f"{one.name}: published {one.bytes_published}, computed {computed:.1f} GB{why}"
     yield from model.disagreements
+    if model.not_understood:
+        yield f"fields of its config that glmplan does not know, left out of account: {', '.join(model.not_understood)}"
     yield from choice.notes
 
 

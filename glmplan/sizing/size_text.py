@@ -73,7 +73,7 @@ def _warned(option: Any, found: Sized) -> dict[str, Any]:
     answer = fit_answer(words, changes=False)
     warned: dict[str, list[dict[str, str]]] = {"hazards": [], "walls": []}
     for one in answer.warnings:
-        warned["hazards" if one.kind == "hazard" else "walls"].append(
+        warned["walls" if one.kind == "wall" else "hazards"].append(
             {"severity": one.severity, "name": one.name, "title": one.title, "effect": one.effect, "do": one.do}
         )
     return warned

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 
@@ -9,6 +10,7 @@ import pytest
 
 from glmplan.errors import SpecError, UnknownArchitecture, UnknownName
 from glmplan.plan import Words, fit_answer, read_words
+from tests.readers.models.configs import GLM_5_1
 
 SIX = "6xrtx-pro-6000-ws"
 GLM = "glm-5.1-nvfp4"
@@ -126,3 +128,13 @@ def test_answers_exit_with_0_and_bad_input_with_2_and_without_a_traceback(words,
     assert done.returncode == code, done.stderr
     assert "Traceback" not in done.stderr
     assert (done.stdout if code == 0 else done.stderr).strip()
+
+
+@pytest.mark.parametrize("on", ["16xh200-sxm", "1xl4"])
+def test_a_switch_of_a_config_that_nobody_knows_is_a_warning_of_the_answer(tmp_path, on):
+    plain, odd = tmp_path / "plain.json", tmp_path / "odd.json"
+    plain.write_text(json.dumps(GLM_5_1))
+    odd.write_text(json.dumps({**GLM_5_1, "use_magic_routing": True}))
+    found = [one for one in fit_answer(Words(str(odd), on), changes=False).warnings if one.kind == "model"]
+    assert [one.severity for one in found] == ["warning"] and "use_magic_routing" in found[0].title
+    assert not any(one.kind == "model" for one in fit_answer(Words(str(plain), on), changes=False).warnings)

@@ -104,3 +104,56 @@ def test_what_a_recipe_says_in_a_file_is_said_of_the_file():
     assert "--tp_size 8" in command and "--tensor_parallel_size" not in command
     told = next(note for note in answer.command_notes if note.startswith("options.yaml of that recipe"))
     assert "cuda_graph_config.enable_padding: true" in told
+
+
+@pytest.mark.parametrize(("version", "read"), [("0.4.0", "0.5.3"), ("0.7.2", "0.7.2")])
+@pytest.mark.parametrize(
+    ("model", "method"),
+    [
+        ("glm-5.1-fp8", "FP8"),
+        ("deepseek-v3", "FP8"),
+        ("glm-5.1-nvfp4", "NVFP4"),
+        ("kimi-k2.5-int4", "RAWINT4"),
+        ("qwen3-30b-a3b", "BF16"),
+        ("qwen3-30b-a3b-int8", "METHOD"),
+    ],
+)
+def test_ktransformers_is_told_to_compute_the_experts_as_they_are_stored(version, read, model, method):
+    asked = Words(model, "genoa-2s-direct-8", engine="ktransformers", engine_version=version)
+    answer = fit_answer(asked, changes=False)
+    release, names = known_flags("ktransformers", version)
+    assert release == read
+    found = options_in(answer.command)
+    assert found <= names, f"{' '.join(answer.command)}: {found - names}"
+    # the bytes in host memory are those of the files: converted experts (AMXINT4, the default) would be others
+    assert f"--kt-method {method} " in " ".join(answer.command)
+    assert any("none is known to read int8" in note for note in answer.command_notes) == (method == "METHOD")
+
+
+TWO_MACS = """
+title = "two Mac Studio and a cable"
+source = "a drawing"
+unified_memory = true
+nodes = 2
+cards = [{ accelerator = "m3-ultra" }]
+fabric = { kind = "ethernet", bandwidth = "10 Gbit/s", source = "a drawing" }
+"""
+
+
+def test_a_server_of_mlx_knows_every_option_of_its_command():
+    release, names = known_flags("mlx", None)
+    assert release == "0.32.2"
+    alone = fit_answer(Words("glm-4.7-flash-mlx-4bit", "mac-studio-m3-ultra", engine="mlx"), changes=False)
+    assert {"--model"} <= options_in(alone.command) <= names
+
+
+@pytest.mark.parametrize(("tp", "pp"), [("2", "1"), ("1", "2")])
+def test_two_machines_of_mlx_are_named_in_a_file_and_divide_the_model_as_planned(tmp_path, tp, pp):
+    file = tmp_path / "macs.toml"
+    file.write_text(TWO_MACS)
+    asked = Words("glm-5.1-mlx-4.538bpw", str(file), engine="mlx", tp=tp, pp=pp)
+    launcher, _, server = " ".join(fit_answer(asked, changes=False).command).partition(" -- ")
+    # mlx/_distributed_utils/launch.py of mlx 0.32.4: --hosts takes names, and -n starts each of them as often
+    assert launcher == "mlx.launch --hostfile hosts.json"
+    assert options_in([server]) <= known_flags("mlx", None)[1]
+    assert ("--pipeline" in server) == (pp == "2")

@@ -127,6 +127,8 @@ class Running(Frozen):
     `host_cache`: the option with which copies of cached blocks lie in host memory; None where it has none;
     `host_cache_latent`: whether also those of latent attention. `apart`: how prompts are computed on servers of their
     own; None where no source shows it. `adapters`: how it keeps low-rank adapters; None where no source was read.
+    `host_experts`: the option with which the processors compute routed experts in the format of the files, for each
+    format of theirs that they read.
     """
 
     reads: Literal["safetensors", "gguf", "mlx"]
@@ -139,4 +141,5 @@ class Running(Frozen):
     host_cache_latent: bool = False
     apart: Apart | None = None
     adapters: Adapters | None = None
+    host_experts: dict[str, str] = {}
     source: str

@@ -9,55 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from glmplan.errors import SpecError, UnknownArchitecture, nearest
+from glmplan.readers.models.unread_fields import STRUCTURAL, is_harmless, may_be_a_shape
 
 __all__ = ["ConfigFields"]
 
 #: layers that a config may state: each becomes an entry, and a slip of the finger must not fill the memory [-]
 _MOST_LAYERS = 10_000
-#: fields that change what a layer is made of; a config that sets one which its architecture does not read is refused
-_STRUCTURAL = (
-    "attn_res_block_size",
-    "block_configs",
-    "compress_ratios",
-    "conv_L_cache",
-    "engram_layer_ids",
-    "hc_count",
-    "hc_mult",
-    "hybrid_layer_pattern",
-    "hybrid_override_pattern",
-    "index_kpool",
-    "index_topk",
-    "indexer_budget",
-    "kv_lora_rank",
-    "kv_source_layer_ids",
-    "kv_source_layers",
-    "layer_types",
-    "layers_block_type",
-    "linear_attn_config",
-    "linear_num_value_heads",
-    "moe_hidden_size",
-    "moe_intermediate_size",
-    "moe_latent_size",
-    "moe_num_experts",
-    "n_routed_experts",
-    "n_shared_experts",
-    "num_experts",
-    "num_hash_layers",
-    "num_kv_shared_layers",
-    "num_local_experts",
-    "num_shared_experts",
-    "o_lora_rank",
-    "ple_layer_ids",
-    "q_lora_rank",
-    "routed_expert_hidden_size",
-    "shared_expert_intermediate_size",
-    "shared_intermediate_size",
-    "sparse_attention_config",
-    "ssm_state_size",
-    "swa_num_key_value_heads",
-    "use_double_wide_mlp",
-    "v_head_dim",
-)
+#: values of a field that is as good as absent
+_UNSET: tuple[object, ...] = (None, 0, False, [], {}, "")
 
 
 class ConfigFields:
@@ -84,6 +43,7 @@ class ConfigFields:
     def __init__(self, content: Mapping[str, Any], file: str | Path | None = None, prefix: str = "") -> None:
         self.content, self.file, self.prefix = content, file, prefix
         self.read: set[str] = set()
+        self.parts: list[ConfigFields] = []
 
     def has(self, name: str) -> bool:
         """Whether the field is there and not null."""
@@ -173,7 +133,8 @@ class ConfigFields:
         value = self.raw(name)
         if not isinstance(value, Mapping):
             raise SpecError("is missing or not an object", file=self.file, field=self.prefix + name)
-        return ConfigFields(value, self.file, f"{self.prefix}{name}.")
+        self.parts.append(ConfigFields(value, self.file, f"{self.prefix}{name}."))
+        return self.parts[-1]
 
     def blamed(self, message: str) -> SpecError:
         """An error about values that do not go together, with the last field that holds one which the message names."""
@@ -182,13 +143,21 @@ class ConfigFields:
         field = self.prefix + named[-1] if named else None
         return SpecError(message, file=self.file, field=field)
 
-    def refuse_unread(self, architecture: str) -> None:
-        """Refuse a config that has a structural field which its architecture is not known to have."""
-        for name in _STRUCTURAL:
-            value = self.content.get(name)
-            if name not in self.read and value not in (None, 0, False, [], {}):
+    def not_understood(self, architecture: str) -> list[str]:
+        """Names of fields that are set and that nobody knows; one that may change a shape is refused."""
+        found = []
+        for name, value in self.content.items():
+            if name in self.read or value in _UNSET or is_harmless(name):
+                continue
+            if name in STRUCTURAL or may_be_a_shape(value):
                 raise UnknownArchitecture(
-                    f"is set, and glmplan does not know what it means for the architecture {architecture!r}",
+                    f"is set, and glmplan does not know what it means for the architecture {architecture!r}; "
+                    "if it changes neither weights nor cache, take it out of the file",
                     file=self.file,
                     field=self.prefix + name,
+                    value=value if isinstance(value, int | float | str) else None,
                 )
+            found.append(self.prefix + name)
+        for part in self.parts:
+            found += [] if is_harmless(part.prefix.split(".")[-2]) else part.not_understood(architecture)
+        return found

@@ -97,6 +97,9 @@ def _minimax_m2(fields: ConfigFields) -> Anatomy:
         )
     wide = fields.raw("qk_norm_type", "per_layer") == "per_layer"
     mixer = grouped_query(fields).model_copy(update={"qk_norm": fields.flag("use_qk_norm"), "qk_norm_wide": wide})
+    if any(kind != 1 for kind in fields.wholes("attn_type_list")):
+        raise SpecError("is not 1 in every layer; other attention of a MiniMax-M2 is not known", file=fields.file,
+                        field=fields.prefix + "attn_type_list")  # fmt: skip
     notes = []
     if fields.optional("num_mtp_modules"):
         notes.append("the config names MTP modules, but the checkpoint ships no MTP weights: they are not counted")
@@ -131,6 +134,8 @@ def _minimax_m3(fields: ConfigFields) -> Anatomy:
         mixer = full.model_copy(update={"indexer": index}) if indexed else full
         name = f"{'indexed' if indexed else 'full'}_{'sparse' if sparse else 'dense'}"
         layers.append((name, LayerKind(mixer=mixer, ffn=(experts if sparse else dense,))))
+    fields.raw("num_mtp_modules")  # named here or as num_nextn_predict_layers, or both
+    fields.raw("num_nextn_predict_layers")
     note = "the released weights hold no MTP layers (llama.cpp pull request 24908); none are counted"
     return Anatomy("minimax", layers, notes=[note])
 

@@ -21,6 +21,7 @@ from glmplan.readers.models.grouped_architectures import GROUPED_READERS
 from glmplan.readers.models.hybrid_architectures import HYBRID_READERS
 from glmplan.readers.models.latent_architectures import LATENT_READERS
 from glmplan.readers.models.stream_architectures import STREAM_READERS
+from glmplan.readers.models.unread_fields import is_harmless
 from glmplan.readers.models.vision import projector_parameters, tower_shape, tower_trial, vision_parameters
 from glmplan.readers.models.windowed_architectures import WINDOWED_READERS
 
@@ -33,8 +34,6 @@ READERS = {**GROUPED_READERS, **WINDOWED_READERS, **LATENT_READERS, **HYBRID_REA
 REFUSED = {
     "lfm2_moe": "short convolutions in place of attention are not modelled",
 }
-
-#: the largest config that is read [B]
 
 
 def read_json(path: str | Path) -> dict[str, Any]:
@@ -157,7 +156,7 @@ def model_from_config(
         anatomy = READERS[model_type](text)
     except ValidationError as error:
         raise text.blamed(str(error.errors()[0]["msg"]).removeprefix("Value error, ")) from None
-    text.refuse_unread(model_type)
+    unknown = _not_understood(top, text, model_type)
     kinds: dict[str, LayerKind] = dict(anatomy.layers) | anatomy.extra
     stack = spell_stack([layer for layer, _ in anatomy.layers])
     tied_default = model_type in ("gemma3_text", "gemma4_text")
@@ -183,6 +182,7 @@ def model_from_config(
             **tower_trial(config),
             multimodal_positions=_multimodal_positions(text),
             extra_note=extra_note,
+            not_understood=unknown,
             source=source or f"config.json read from {Path(file).name if file else 'memory'}",
         )
     except ValidationError as error:
@@ -190,6 +190,19 @@ def model_from_config(
         raise SpecError(str(first["msg"]), file=file, field=".".join(map(str, first["loc"]))) from None
     checkpoint: Checkpoint = checkpoint_from_config(spec, config, quantization, file=file, source=source)
     return spec.model_copy(update={"checkpoints": (checkpoint,), "default_checkpoint": checkpoint.name})
+
+
+def _not_understood(top: ConfigFields, text: ConfigFields, model_type: str) -> tuple[str, ...]:
+    """Fields that are set and that nobody knows; raises for one that may change a shape of the language model."""
+    text.read |= {"hidden_size", "vocab_size", "max_position_embeddings", "tie_word_embeddings"}
+    found = text.not_understood(model_type)
+    if top is text:
+        return tuple(found)
+    # towers are parts of their own with a type of their own, and some configs repeat fields of the language model
+    towers = [name for name, one in top.content.items() if isinstance(one, Mapping) and "model_type" in one]
+    rest = {name: one for name, one in top.content.items() if name not in {*text.read, *top.read, *towers}}
+    found += ConfigFields(rest, top.file).not_understood(model_type)
+    return (*found, *(name for name in towers if not is_harmless(name) and name not in top.read))
 
 
 def _multimodal_positions(text: ConfigFields) -> bool:

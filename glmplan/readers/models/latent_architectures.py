@@ -107,6 +107,7 @@ def _deepseek(family: str, *, own_embedding: bool, sparse_attention: bool = Fals
             kinds = ["full"] * count
             if fields.has("indexer_types"):
                 kinds = fields.listing("indexer_types", count, ("full", "shared"))
+                fields.raw("index_topk_freq")  # the same, as a period
             if kinds[0] == "shared":
                 raise SpecError("cannot be shared in the first layer", file=fields.file, field="indexer_types")
             if fields.has("layer_types"):
