@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 
@@ -21,6 +22,7 @@ from glmplan.prediction.step_models import step_model_of
 from glmplan.serving.engine.first_tokens import FirstTokens
 from glmplan.serving.engine.inputs import ServingInputs
 from glmplan.serving.engine.settings import KvPool, scheduler_settings
+from glmplan.serving.engine.step_table import ShortSteps
 from glmplan.serving.traffic.drafting import Acceptance
 
 __all__ = ["chosen", "inputs_of", "serving_inputs"]
@@ -192,6 +194,8 @@ def _of_rank(together: Callable[..., np.ndarray], ranks: float) -> Callable[...,
     """Time of the step of one of so many data-parallel ranks that have as much to do each."""
     if ranks == 1:
         return together
+    if isinstance(together, ShortSteps):  # what is short is said of the tokens of a rank
+        return replace(together, seconds=_of_rank(together.seconds, ranks), level=_of_rank(together.level, ranks))
 
     def alone(
         *,

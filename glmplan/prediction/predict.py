@@ -26,9 +26,10 @@ from glmplan.prediction.known import Known, known_by_bytes, known_by_engine, kno
 from glmplan.prediction.load import Load
 from glmplan.prediction.observables import Observables, observables
 from glmplan.prediction.power import limited
-from glmplan.prediction.step_models import runs_on_accelerators, step_model_of, step_parameters
+from glmplan.prediction.step_models import runs_on_accelerators, step_model_of, step_parameters, without_hiding
 from glmplan.prediction.step_table import least_of, step_tables
 from glmplan.readers.runs.figures import INTERVAL_KINDS, PREDICTED
+from glmplan.serving.engine.step_table import ShortSteps
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -214,9 +215,19 @@ def step_seconds(
     -------
     callable
         Keyword arguments `decode_requests`, `decode_context`, `prefill_tokens`, `prefill_context`, each an (n,) array
-        as in `glmplan.physics.points.StepPoints`; returns an (n,) array, [s]
+        as in `glmplan.physics.points.StepPoints`; returns an (n,) array, [s]. A `ShortSteps` where steps of few tokens
+        hide something.
     """
     model = step_model_of(deployment, effects=effects)
+    found, hiding = _timed(model, factor, busy_ranks), without_hiding(model)
+    if hiding is None:
+        return found
+    level, tokens = hiding
+    return ShortSteps(found, _timed(level, factor, busy_ranks), tokens, 1 + deployment.draft_tokens)
+
+
+def _timed(model: StepModel, factor: float, busy_ranks: float) -> Callable[..., np.ndarray]:
+    """Times of a model as a function of four arrays by name."""
 
     def seconds(
         *,

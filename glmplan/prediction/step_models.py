@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -18,7 +19,7 @@ from glmplan.prediction.power import LimitedSteps, check_limit
 if TYPE_CHECKING:
     from glmplan.physics.offload.time import OffloadFit
 
-__all__ = ["check_answerable", "runs_on_accelerators", "step_model_of", "step_parameters"]
+__all__ = ["check_answerable", "runs_on_accelerators", "step_model_of", "step_parameters", "without_hiding"]
 
 #: links whose collectives are timed by the protocols of `glmplan.physics.network`, not by a part's table of kernels
 _WIRED = ("pcie", "fabric")
@@ -151,3 +152,31 @@ def step_model_of(
         return found
     check_limit(d.accelerator, d.power_limit)
     return LimitedSteps(found, d.accelerator, d.power_limit)
+
+
+def without_hiding(model: StepModel) -> tuple[StepModel, float] | None:
+    """The model of steps of which none hides shared experts beside the routed ones, and which of them do.
+
+    Parameters
+    ----------
+    model : StepModel
+        The model.
+
+    Returns
+    -------
+    tuple of StepModel and float, or None
+        The other model, and tokens of the longest step that hides them [token]; None where none does.
+
+    Examples
+    --------
+    >>> from glmplan import deployment
+    >>> found = without_hiding(step_model_of(deployment("deepseek-r1", "8xb200-sxm", tp=8).deployment))
+    >>> found[1], without_hiding(found[0])
+    (256.0, None)
+    """
+    if isinstance(model, LimitedSteps):
+        found = without_hiding(model.rated)
+        return None if found is None else (replace(model, rated=found[0]), found[1])
+    if not isinstance(model, GpuSteps) or not model.structure.shared_beside:
+        return None
+    return replace(model, structure=replace(model.structure, shared_beside=0.0)), model.structure.shared_beside

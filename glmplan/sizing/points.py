@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
 from glmplan.physics.points import StepPoints
-from glmplan.physics.step.gpu import GpuSteps
 from glmplan.physics.step.model import FrontPoints, StepModel
 from glmplan.physics.step.time import StepTime
 from glmplan.prediction.deployment import Deployment
 from glmplan.prediction.effects import load_effects
 from glmplan.prediction.known import known_of_points
 from glmplan.prediction.load import Load
-from glmplan.prediction.power import LimitedSteps
 from glmplan.prediction.predict import Prediction, predict_many
-from glmplan.prediction.step_models import runs_on_accelerators, step_model_of
+from glmplan.prediction.step_models import runs_on_accelerators, step_model_of, without_hiding
 from glmplan.prediction.step_table import least_of
 from glmplan.readers.runs.figures import INTERVAL_KINDS
 from glmplan.serving.engine.first_tokens import waiting_share
@@ -126,21 +124,12 @@ def _seconds(deployment: Deployment, model: StepModel, mixes: Mixes) -> tuple[np
 
 def _step_seconds(model: StepModel, mixes: Mixes, seconds: np.ndarray) -> StepSeconds:
     """Times of steps, those that hide shared experts beside the routed ones apart."""
-    level, sizes = _without_hiding(model), mixes.sizes
-    if level is None:
+    found, sizes = without_hiding(model), mixes.sizes
+    if found is None:
         return StepSeconds(seconds, seconds, np.zeros(len(sizes.decode_requests)))
+    level, _ = found
     hidden = level.times(sizes).seconds - model.times(sizes).seconds
     return StepSeconds(seconds, level.times(mixes.table.points).seconds, hidden)
-
-
-def _without_hiding(model: StepModel) -> StepModel | None:
-    """The model of steps of which none hides shared experts; None where none does."""
-    if isinstance(model, LimitedSteps):
-        rated = _without_hiding(model.rated)
-        return None if rated is None else replace(model, rated=rated)
-    if not isinstance(model, GpuSteps) or not model.structure.shared_beside:
-        return None
-    return replace(model, structure=replace(model.structure, shared_beside=0.0))
 
 
 def _timed(model: StepModel, points: StepPoints, lengths: np.ndarray) -> StepTime:

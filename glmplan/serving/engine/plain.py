@@ -103,7 +103,8 @@ def _by_knot(table: StepTable, fast: bool) -> tuple[Any, ...]:
         *(table.keys, keys, table.attention, np.diff(table.attention, axis=1)),
     )
     arrays = [np.ascontiguousarray(a, dtype=float) for a in columns]
-    return tuple(arrays if fast else (_Rows(a) if a.ndim == 2 else a.tolist() for a in arrays))
+    hiding = (table.hidden, float(table.short), float(table.per_request))
+    return (*(arrays if fast else (_Rows(a) if a.ndim == 2 else a.tolist() for a in arrays)), *hiding)
 
 
 class PlainRun:

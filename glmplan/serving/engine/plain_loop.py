@@ -35,7 +35,8 @@ def advance(columns: Any, segments: Any, heap: Any, tables: Any, limits: Any, st
         Requests that decode, [-]
     tables : tuple of sequences
         Context knots, decode seconds by knot and requests, their slopes; prefill knots, their distances, extra seconds
-        by knot and requests, their rises; key knots, their distances, attention seconds by both knots, their rises.
+        by knot and requests, their rises; key knots, their distances, attention seconds by both knots, their rises;
+        what steps of at most so many tokens hide, and tokens of a decoding request.
     limits : tuple
         Token budget [token], requests at once, blocks, whether a finish releases the next request, whether
         further requests can be read, time of the front end before a released request is seen [s], 1 if a step is formed
@@ -58,7 +59,7 @@ def advance(columns: Any, segments: Any, heap: Any, tables: Any, limits: Any, st
     over where a request might not fit.
     """
     arrival, inputs, started, first, finish, ends, needs, lengths, areas = columns
-    knots, decode, slopes, prefill, widths, extra, steeps, keys, spans, attention, rises = tables
+    knots, decode, slopes, prefill, widths, extra, steeps, keys, spans, attention, rises, hidden, short, each = tables
     budget, seqs, blocks, closed, more, lag, ahead, apart = limits
     q, released, step, n, total, held, partial, rest, late, freed = state
     now, begun, code, capacity = clock[0], clock[1], DONE, len(arrival)
@@ -159,6 +160,8 @@ def advance(columns: Any, segments: Any, heap: Any, tables: Any, limits: Any, st
             y = (mean - key) / span_k
             left = a + y * a_rise
             seconds += here_extra[n] + x * here_steeps[n] + left + x * (b + y * b_rise - left)
+            if 0.0 <= short - each * n < load:
+                seconds += hidden
             segments.append((now, 1, seconds, 0.0, n, total, tokens))
             begun = now
             now += seconds

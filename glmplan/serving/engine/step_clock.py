@@ -42,6 +42,7 @@ class StepClock:
         self._extra, self._steeps = table.extra.T.tolist(), np.diff(table.extra, axis=1).T.tolist()
         self._keys, self._spans = table.keys.tolist(), np.diff(table.keys).tolist()
         self._attention, self._rises = table.attention.tolist(), np.diff(table.attention, axis=1).tolist()
+        self._hidden, self._short, self._per_request = table.hidden, table.short, table.per_request
         # the pieces of the axes that the last step lay in, and where they end: the next step mostly lies there too
         self._here: tuple[Any, ...] = self._context_piece(1.0)
         self._there: tuple[Any, ...] = self._prompt_piece(1.0, 1.0)
@@ -121,6 +122,8 @@ class StepClock:
             left = here + y * rise
             seconds += extra[row] + x * steeps[row]
             seconds += left + x * (there + y * climb - left)
+            if 0.0 <= self._short - self._per_request * row < tokens:
+                seconds += self._hidden
         return seconds
 
 

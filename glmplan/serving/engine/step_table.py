@@ -5,11 +5,14 @@ The time of a mixed step is taken apart into three tables, exact wherever attent
     T(n, c, p, a) = D(n, c) + X(n, p) + A(p, a)
 
 with n decoding requests of mean context c, p prompt tokens that attend a keys each in the mean. D is kept at every
-integer n and is affine in c between knots, so a run of equal decode steps has a closed form.
+integer n and is affine in c between knots, so a run of equal decode steps has a closed form. What only steps of few
+tokens hide ends at one number of them, which no knots can hold: D has it at every n, X is kept as if prompts left it
+hidden, and a step that they make too long pays it back.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -17,7 +20,7 @@ import numpy as np
 
 from glmplan.errors import SpecError
 
-__all__ = ["StepTable", "context_knots"]
+__all__ = ["ShortSteps", "StepTable", "context_knots"]
 
 #: Cells of the decode table that are evaluated one by one; beyond it the batch axis is thinned and interpolated.
 _CHEAP_CELLS = 40_000
@@ -53,6 +56,68 @@ def context_knots(largest: float, per_octave: int = 2, smallest: float = 64.0) -
     return np.unique(np.array(knots))
 
 
+@dataclass(frozen=True, slots=True)
+class ShortSteps:
+    """Times of mixed steps of which those of few tokens hide something that is the same in all of them.
+
+    Parameters
+    ----------
+    seconds : callable
+        Takes the arrays `decode_requests`, `decode_context`, `prefill_tokens`, `prefill_context` by name and returns
+        seconds for each point.
+    level : callable
+        The same if no step hid anything.
+    tokens : float
+        Tokens of the longest step that hides it, [token]
+    per_request : int
+        Tokens of a decoding request in a step, [token]
+
+    Examples
+    --------
+    >>> def level(*, decode_requests, decode_context, prefill_tokens, prefill_context):
+    ...     return 0.01 + 1e-5 * (decode_requests + prefill_tokens)
+    >>> def seconds(**points):
+    ...     return level(**points) - np.where(points["decode_requests"] + points["prefill_tokens"] <= 100, 0.002, 0.0)
+    >>> steps = ShortSteps(seconds, level, 100.0, 1)
+    >>> round(steps.hidden(), 6)
+    0.002
+    >>> StepTable.tabulate(steps, max_requests=8, max_context=4096, max_prefill=2048).worst_error < 1e-9
+    True
+    """
+
+    seconds: Callable[..., np.ndarray]
+    level: Callable[..., np.ndarray]
+    tokens: float
+    per_request: int
+
+    def __call__(self, **points: np.ndarray) -> np.ndarray:
+        """Seconds of each point.
+
+        Parameters
+        ----------
+        **points : array
+            As `seconds` takes them.
+
+        Returns
+        -------
+        ndarray
+            [s]
+        """
+        return self.seconds(**points)
+
+    def hidden(self) -> float:
+        """What each step of few tokens hides.
+
+        Returns
+        -------
+        float
+            [s]
+        """
+        one = np.ones(1)
+        point = {"decode_requests": 0 * one, "decode_context": one, "prefill_tokens": one, "prefill_context": one}
+        return float(self.level(**point)[0] - self.seconds(**point)[0])
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class StepTable:
     """Tabulated time of a mixed step.
@@ -71,6 +136,12 @@ class StepTable:
         Knots of the mean number of keys a prompt token attends, shape (r,), [token]
     attention : ndarray
         Seconds that those keys add, shape (q, r), [s]
+    hidden : float, optional
+        What prompt tokens add where they make a step too long to hide it; the decode table and `extra` are without, [s]
+    short : float, optional
+        Tokens of the longest step that hides it, [token]
+    per_request : int, optional
+        Tokens of a decoding request in a step, [token]
     worst_error : float, optional
         Largest relative error found at random mixed steps when the table was made, [-]
 
@@ -87,6 +158,9 @@ class StepTable:
     extra: np.ndarray
     keys: np.ndarray
     attention: np.ndarray
+    hidden: float = 0.0
+    short: float = math.inf
+    per_request: int = 1
     worst_error: float = 0.0
 
     @property
@@ -147,7 +221,7 @@ class StepTable:
 
         Parameters
         ----------
-        step_seconds : callable
+        step_seconds : callable or ShortSteps
             Takes the arrays `decode_requests`, `decode_context`, `prefill_tokens`, `prefill_context` by name and
             returns seconds for each point.
         max_requests : int
@@ -196,12 +270,20 @@ class StepTable:
             step_seconds,
             [(some[:, None], context[None, :], zero, zero), alone_at, beside_at, attention_at, (n, c, p, a)],
         )
+        hidden, short, per_request = 0.0, math.inf, 1
+        if isinstance(step_seconds, ShortSteps):
+            hidden, short, per_request = step_seconds.hidden(), step_seconds.tokens, step_seconds.per_request
+
+        def hides(requests: np.ndarray, tokens: np.ndarray | float = 0.0) -> np.ndarray:
+            return np.where(per_request * requests + tokens <= short, hidden, 0.0)
+
         decode = np.zeros((max_requests + 1, len(context)))
-        decode[1:] = _rows(every, some, pure)
+        level = _rows(every, some, pure + hides(some)[:, None])
+        decode[1:] = level - hides(every)[:, None]
         extra = np.empty((max_requests + 1, len(prefill)))
-        extra[0] = alone[0]
-        extra[1:] = _rows(every, few, beside - decode[few, :1])
-        table = cls(context, decode, prefill, extra, keys, read - alone[0][:, None])
+        extra[0] = alone[0] + hides(zero[0], prefill) - hidden
+        extra[1:] = _rows(every, few, beside + hides(few[:, None], prefill) - level[few - 1, :1])
+        table = cls(context, decode, prefill, extra, keys, read - alone[0][:, None], hidden, short, per_request)
         here = table.seconds_at(n, c, p, a)
         return replace(table, worst_error=float(np.max(np.abs(here / true - 1))))
 
@@ -230,6 +312,8 @@ class StepTable:
         added = _bilinear(rows, self.prefill, self.extra, n, p) + _bilinear(
             self.prefill, self.keys, self.attention, p, np.maximum(a, 1.0)
         )
+        room = self.short - self.per_request * n
+        added = added + np.where((room >= 0) & (room < p), self.hidden, 0.0)
         return np.where(n > 0, seconds, 0.0) + np.where(p > 0, added, 0.0)
 
     def seconds(
@@ -269,7 +353,8 @@ class StepTable:
         StepTable
             The scaled table.
         """
-        return replace(self, decode=self.decode * factor, extra=self.extra * factor, attention=self.attention * factor)
+        times = {name: getattr(self, name) * factor for name in ("decode", "extra", "attention", "hidden")}
+        return replace(self, **times)
 
 
 def _asked(

@@ -13,7 +13,7 @@ from glmplan.serving.engine.cluster import Cluster
 from glmplan.serving.engine.engine import SkippingEngine
 from glmplan.serving.engine.reference import SteppingEngine
 from glmplan.serving.engine.settings import EngineSettings, KvPool, TransferLink, scheduler_settings
-from glmplan.serving.engine.step_table import StepTable
+from glmplan.serving.engine.step_table import ShortSteps, StepTable
 from glmplan.serving.traffic.drafting import Acceptance
 from glmplan.serving.traffic.request import Request
 from glmplan.serving.traffic.sources import request_source
@@ -35,7 +35,17 @@ def _saturating(*, decode_requests, decode_context, prefill_tokens, prefill_cont
     )
 
 
+def _hiding(*, decode_requests, prefill_tokens, **points):
+    """The same, where a step of at most 50 tokens hides 3 ms of it."""
+    hidden = np.where(decode_requests + prefill_tokens <= 50, 0.003, 0.0)
+    return _saturating(decode_requests=decode_requests, prefill_tokens=prefill_tokens, **points) - hidden
+
+
 TABULATED = StepTable.tabulate(_saturating, max_requests=64, max_context=4096, max_prefill=1024)
+HIDING = StepTable.tabulate(
+    ShortSteps(_hiding, _saturating, 50.0, 1), max_requests=64, max_context=4096, max_prefill=1024
+)
+TABLES = {"affine": AFFINE, "tabulated": TABULATED, "hiding": HIDING}
 
 
 def _requests(seed, count, rate, sessions, draft):
@@ -93,7 +103,7 @@ SCHEDULERS = st.sampled_from(["vllm", "sglang", "trtllm", "max-utilization", "un
     stages=st.sampled_from([1, 1, 3]),
     sessions=st.sampled_from([0, 0, 5]),
     draft=st.sampled_from([None, None, Acceptance(3, 0.7)]),
-    table=st.sampled_from(["affine", "tabulated"]),
+    table=st.sampled_from(list(TABLES)),
     ahead=st.booleans(),
     whole=st.booleans(),
     together=st.sampled_from([None, None, 1, 3]),
@@ -126,8 +136,7 @@ def test_every_finish_time_agrees_to_a_nanosecond(
             engine_settings, host_tokens=host, host_link=TransferLink(bandwidth=1e9, latency=1e-3)
         )
     pool = KvPool(tokens, block, bytes_per_token=100_000)
-    chosen = AFFINE if table == "affine" else TABULATED
-    cluster, done = _both(chosen, pool, engine_settings, lambda: _requests(seed, count, rate, sessions, draft))
+    cluster, done = _both(TABLES[table], pool, engine_settings, lambda: _requests(seed, count, rate, sessions, draft))
     assert len(done) + sum(cluster.rejected.values()) == count
     for request in done.values():
         assert request.arrival <= request.started <= request.first <= request.finish

@@ -5,8 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from glmplan.plan.question import Words
+from glmplan.plan.simulator_inputs import serving_inputs
 from glmplan.serving.engine.step_clock import StepClock
-from glmplan.serving.engine.step_table import StepTable
+from glmplan.serving.engine.step_table import ShortSteps, StepTable
 
 
 def _bent(*, decode_requests, decode_context, prefill_tokens, prefill_context):
@@ -19,6 +21,17 @@ def _bent(*, decode_requests, decode_context, prefill_tokens, prefill_context):
     )
 
 
+def _hiding(*, decode_requests, prefill_tokens, **points):
+    """The same, where a step of at most 100 tokens, three of each decoding request, hides half a millisecond."""
+    hidden = np.where(3 * decode_requests + prefill_tokens <= 100, 0.5e-3, 0.0)
+    return _bent(decode_requests=decode_requests, prefill_tokens=prefill_tokens, **points) + 1e-3 - hidden
+
+
+def _level(**points):
+    return _bent(**points) + 1e-3
+
+
+HIDING = StepTable.tabulate(ShortSteps(_hiding, _level, 100.0, 3), max_requests=64, max_context=4096, max_prefill=1024)
 TABLE = StepTable.tabulate(_bent, max_requests=32, max_context=4096, max_prefill=1024)
 #: the ends of all pieces, what lies between them, and what lies beyond the table
 CONTEXTS = [0.5, *TABLE.context.tolist(), *((TABLE.context[1:] + TABLE.context[:-1]) / 2).tolist(), 1e7]
@@ -37,10 +50,37 @@ def test_a_clock_answers_alike_whatever_it_was_asked_before(stages):
         assert used.mixed(n, total, p, weight) == fresh.mixed(n, total, p, weight)
 
 
-def test_a_clock_reads_what_the_table_says():
-    rng, clock = np.random.default_rng(8), StepClock(TABLE)
+@pytest.mark.parametrize("table", [TABLE, HIDING], ids=["plain", "hiding"])
+def test_a_clock_reads_what_the_table_says(table):
+    rng, clock = np.random.default_rng(8), StepClock(table)
     for _ in range(200):
         n, p = int(rng.integers(0, 33)), int(rng.choice(PROMPTS))
         context, keys = float(rng.uniform(1, 4000)), float(rng.uniform(1, 4000))
-        said = TABLE.seconds(decode_requests=n, decode_context=context, prefill_tokens=p, prefill_context=keys)
+        said = table.seconds(decode_requests=n, decode_context=context, prefill_tokens=p, prefill_context=keys)
         assert clock.mixed(n, n * context, p, p * keys) == pytest.approx(float(said), rel=1e-12)
+
+
+def test_what_short_steps_hide_ends_at_its_number_of_tokens_and_nowhere_else():
+    n, p = (one.ravel() for one in np.meshgrid(np.arange(65.0), np.arange(1.0, 257.0)))
+    level = StepTable.tabulate(_level, max_requests=64, max_context=4096, max_prefill=1024)
+    context, keys = np.full(len(n), 700.0), p / 2
+    found = level.seconds_at(n, context, p, keys) - HIDING.seconds_at(n, context, p, keys)
+    np.testing.assert_allclose(found, np.where(3 * n + p <= 100, 0.5e-3, 0.0), atol=1e-12)
+    zero, n = np.zeros(64), np.arange(1.0, 65.0)
+    found = level.seconds_at(n, 700 + zero, zero, zero) - HIDING.seconds_at(n, 700 + zero, zero, zero)
+    np.testing.assert_allclose(found, np.where(3 * n <= 100, 0.5e-3, 0.0), atol=1e-12)
+    slow = HIDING.scaled(2.0)
+    assert slow.seconds(decode_requests=0, decode_context=0, prefill_tokens=101, prefill_context=1) == pytest.approx(
+        2 * HIDING.seconds(decode_requests=0, decode_context=0, prefill_tokens=101, prefill_context=1)
+    )
+
+
+@pytest.mark.parametrize("layout", [{"tp": 8}, {"tp": 2, "dp": 4, "ep": 8}, {"tp": 8, "mtp": 3}])
+def test_steps_of_few_tokens_are_tabulated_as_the_model_times_them(layout):
+    inputs = serving_inputs(Words("deepseek-r1", "8xb200-sxm", engine="vllm", **{k: str(v) for k, v in layout.items()}))
+    table = StepTable.tabulate(inputs.step_seconds, max_requests=256, max_context=8192, max_prefill=8192)
+    n, p = (one.ravel() for one in np.meshgrid([0.0, 4.0, 32.0], np.arange(150.0, 450.0)))
+    true = inputs.step_seconds(decode_requests=n, decode_context=0 * n + 2000, prefill_tokens=p, prefill_context=p / 2)
+    # 4.3 % where hiding is interpolated
+    np.testing.assert_allclose(table.seconds_at(n, 0 * n + 2000, p, p / 2), true, rtol=0.008)
+    assert table.hidden > 0.01 * true.min()
