@@ -29,15 +29,13 @@ from glmplan.sizing.candidates import Candidate, candidates, within
 from glmplan.sizing.carried import carried_by, judged_by
 from glmplan.sizing.money import Money, Way, ways_of
 from glmplan.sizing.offers import cheapest_offer, offers_of
-from glmplan.sizing.size_answer import Option, Paid, Sized, month_tokens, share_of
+from glmplan.sizing.size_answer import MOST_USERS, Option, Paid, Sized, month_tokens, share_of
 from glmplan.sizing.size_question import SizeQuestion
 
 __all__ = ["kept_by", "sized"]
 
 #: how far beyond the load headroom is looked for [-]
 _BEYOND = 4
-#: users of one machine that the engine is planned for at most when nobody says [-]
-_MOST_USERS = 4096
 #: users for whom the layout is chosen where the load is a rate [-]
 _TYPICAL = 32
 #: how far a promised percentile may lie below the predicted mean, before a machine is left out unsimulated [-]
@@ -229,7 +227,7 @@ def _short(reason: str) -> str:
 
 def _plan(search: _Search, one: Candidate, word: str, engine: str | None) -> _Unit | None:
     asked, traffic = search.asked, search.asked.traffic
-    users = min(traffic.users or _TYPICAL, _MOST_USERS)
+    users = min(traffic.users or _TYPICAL, MOST_USERS)
     planned = deployment(
         asked.model, one.machine.text, weights=word, engine=engine, input=traffic.input, output=traffic.output,
         users=(users,), power_limit=one.limit,
@@ -266,7 +264,7 @@ def _needed(planned: Deployed, asked: SizeQuestion) -> int:
     counts = range(1, asked.most_machines + 1)
     steady = asked.unit == "users" and asked.traffic.kind == "closed" and not asked.traffic.think
     shares = [math.ceil(asked.load / count) for count in counts] if steady else []
-    loads = sorted({1, *(one for one in shares if one <= _MOST_USERS)})
+    loads = sorted({1, *(one for one in shares if one <= MOST_USERS)})
     found = predicted(planned.asked, [(planned.holding, users) for users in (typical_users(planned.asked), *loads)])
     slower = {metric: _slow_factor(found[0], metric, asked.probability) for metric in ("ttft", "tpot")}
 
@@ -395,7 +393,7 @@ def _predicted(planned: Deployed, asked: SizeQuestion, machines: int, sure: Kept
     if users is None or share.think or share.kind == "sessions":
         # a rate has no users, and some of those who pause are away: as many as the simulation has at once
         users = max(round(sure.summary.get("batch_mean", 1.0)), 1)
-    return predict(planned, users=min(users, _MOST_USERS))
+    return predict(planned, users=min(users, MOST_USERS))
 
 
 def _cheaper(search: _Search, options: list[Option]) -> Option | None:

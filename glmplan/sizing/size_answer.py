@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from glmplan.plan.ask import Deployed
+from glmplan.plan.ask import Deployed, predict
 from glmplan.prediction.predict import Prediction
 from glmplan.serving.safe_load import Kept
 from glmplan.serving.traffic.spec import Traffic
@@ -14,7 +14,22 @@ from glmplan.sizing.money import Money, Way, watts_of
 from glmplan.sizing.offers import Offer
 from glmplan.sizing.size_question import SizeQuestion
 
-__all__ = ["Flow", "Option", "Paid", "Sized", "busy_of", "flow_of", "month_tokens", "share_of", "watts_at"]
+__all__ = [
+    "MOST_USERS",
+    "Flow",
+    "Option",
+    "Paid",
+    "Sized",
+    "busy_of",
+    "flow_of",
+    "month_tokens",
+    "most_tokens",
+    "share_of",
+    "watts_at",
+]
+
+#: users of one machine that the engine is planned for at most when nobody says [-]
+MOST_USERS = 4096
 
 
 @dataclass(frozen=True)
@@ -244,6 +259,31 @@ def month_tokens(option: Option, found: Sized) -> tuple[float, float, float]:
     """
     flow, seconds = flow_of(option, found), busy_of(found) * HOURS * 3600
     return flow.inputs * seconds, flow.cached * seconds, flow.outputs * seconds
+
+
+def most_tokens(option: Option, found: Sized) -> float:
+    """Tokens of a month, prompts and answers, at the largest load that is carried as surely as asked.
+
+    Parameters
+    ----------
+    option : Option
+        The option.
+    found : Sized
+        The answer: its load and its terms.
+
+    Returns
+    -------
+    float
+        What steady users make together then; of all other loads as many more as more of them are carried, which users
+        who wait for each other do not quite reach, [token]
+    """
+    inputs, _, outputs = month_tokens(option, found)
+    traffic, more = found.asked.traffic, option.carried / found.asked.load
+    if more not in (0.0, 1.0) and _steady(traffic):
+        users = min(share_of(traffic.at_load(option.carried), option.machines).users or 1, MOST_USERS)
+        rates = [one.figures["output_rate"].value for one in (predict(option.planned, users=users), option.prediction)]
+        more = rates[0] / rates[1]
+    return (inputs + outputs) * more
 
 
 def watts_at(option: Option, money: Money) -> tuple[float | None, float | None]:

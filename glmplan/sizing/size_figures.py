@@ -18,7 +18,7 @@ from glmplan.sizing.cost import (
     tokens_per_megawatt,
 )
 from glmplan.sizing.money import ways_of
-from glmplan.sizing.size_answer import Option, Sized, busy_of, flow_of, month_tokens, watts_at
+from glmplan.sizing.size_answer import Option, Sized, busy_of, flow_of, month_tokens, most_tokens, watts_at
 from glmplan.sizing.supply import supply_of
 
 __all__ = ["circuit_for", "figures_of", "surely"]
@@ -124,6 +124,7 @@ def figures_of(option: Option, found: Sized) -> dict[str, Any]:
         f"carries_{_unit(asked.unit)}": option.carried,
         f"breaks_at_{_unit(asked.unit)}": None if option.beyond else _next(option.carried, asked.unit),
         "carries_at_least": option.beyond,
+        "million_tokens_month_most": None if option.beyond else most_tokens(option, found) / 1e6,
         "headroom": option.carried / asked.load - 1.0,
         "months_until_outgrown": _finite(growth_months(asked.load, option.carried, asked.growth)),
         **_power(option, found),

@@ -276,9 +276,8 @@ def _per_token(content: dict[str, Any], rows: list[dict[str, Any]]) -> list[str]
         month = first["break_even_month"]
         after = f", and the purchase has paid for itself after {month:.0f} months" if month is not None else ""
         least = first["break_even_million_tokens"]
-        # with more users each is served no sooner: at the most that is carried there are at most so many more tokens
-        most = (inputs + outputs) * (1.0 + first["headroom"])
-        if least > most and not first["carries_at_least"]:
+        most = first["million_tokens_month_most"]
+        if most is not None and least > most:
             lines.append(
                 f"  only from {least:,.0f} M tokens a month on would the first be cheaper: more than it carries"
             )
