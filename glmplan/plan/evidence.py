@@ -7,6 +7,7 @@ import io
 import re
 from functools import cache
 
+from glmplan.facts.engines.recipes import Recipe
 from glmplan.facts.engines.walls import another_program
 from glmplan.facts.files import MOST_OF_RUNS, read_text
 from glmplan.facts.folders import data_folder
@@ -48,7 +49,11 @@ def evidence_words(asked: Asked, cards: int, knowledge: str = "") -> str:
     part = asked.machine.accelerator
     other = another_program(asked.engine, vendor=part.vendor, kind=part.kind)
     if other is not None:
-        return f"{EVIDENCE[3]} with {other.another_program}, which serves there in place of {asked.engine}"
+        words = f"with {other.another_program}, which serves there in place of {asked.engine}"
+        recipe = recipe_for(asked, cards)
+        if recipe is None or recipe.accelerator != part.name:
+            return f"{EVIDENCE[3]} {words}"
+        return f"{_of_recipe(recipe)} {words}: {recipe.source}"
     # speeds that come from runs of hosts have no classes
     by_host = part.runs_on_one_memory or keeps_experts_on_host(asked.engine)
     place, differs = (None, "") if by_host else _of_fit(asked, knowledge)
@@ -61,8 +66,13 @@ def evidence_words(asked: Asked, cards: int, knowledge: str = "") -> str:
         return EVIDENCE[3]
     if recipe.accelerator != part.name:
         return f"{EVIDENCE[3]}; a recipe for {recipe.accelerator} stands in {recipe.source}"
+    return f"{_of_recipe(recipe)}: {recipe.source}"
+
+
+def _of_recipe(recipe: Recipe) -> str:
+    """Say of a recipe for the part itself whether anybody ran it."""
     run = "its publisher ran it" if recipe.verified else "not said to be run"
-    return f"{EVIDENCE[2]} ({run}): {recipe.source}"
+    return f"{EVIDENCE[2]} ({run})"
 
 
 def basis_words(asked: Asked, basis: str) -> str:

@@ -9,9 +9,10 @@ import pytest
 from glmplan.errors import GlmplanError
 from glmplan.plan import Words, fit_answer
 from glmplan.plan.answer_text import fit_text
-from glmplan.plan.evidence import EVIDENCE
+from glmplan.plan.evidence import EVIDENCE, evidence_words
 from glmplan.plan.first_screen import first_screen
 from glmplan.plan.question import read_words
+from glmplan.plan.recipe_words import recipe_for
 from glmplan.report.fit_json import fit_json
 
 
@@ -121,6 +122,19 @@ def test_runs_of_an_engine_say_nothing_of_another_program_that_serves_in_its_pla
     other = fit_answer(Words(model, on, engine="vllm"), changes=False)
     assert "in place of" not in other.evidence
     assert " ".join(other.command).startswith("vllm serve") or other.unknown
+
+
+def test_a_recipe_for_the_part_stands_though_another_program_serves_there(monkeypatch):
+    recipe = recipe_for(read_words(Words("qwen3-32b", "8xtpu-v7x", engine="vllm")), 8)
+    assert recipe.accelerator == "tpu-v7"
+    monkeypatch.setattr("glmplan.plan.evidence.recipe_for", lambda asked, cards: recipe)
+    said = evidence_words(read_words(Words("qwen3-32b", "8xtpu-v7x", engine="sglang")), 8)
+    assert said.startswith(
+        "recipe only (its publisher ran it) with SGLang-JAX, which serves there in place of sglang: "
+    )
+    # of another part it says nothing
+    said = evidence_words(read_words(Words("qwen3-32b", "8xgaudi-3", engine="sglang")), 8)
+    assert said == "nobody ran it with the fork HabanaAI/sglang-fork, which serves there in place of sglang"
 
 
 def test_ranks_of_a_dense_model_need_no_known_link_between_them():
