@@ -147,6 +147,14 @@ def test_figures_keep_their_digits():
     assert {"0.04", "0.08", "0.20"} <= {text for _, text in across}
 
 
+def test_what_a_mark_says_has_digits_that_are_read_and_one_line_of_a_title():
+    rows = [{"x": 2.37137370566, "y": 12345.678912, "of": "0.33.0"}, {"x": 0.000123456789, "y": -1.0, "of": "b200-sxm"}]
+    across = alt.X("x:Q", title=["users", "points: tried;", "band: 90 %"])
+    dots = rows_chart(rows).mark_point().encode(x=across, y="y:Q", detail="of:N")
+    told = re.findall(r"<title>([^<]*)", chart_svg(dots, "words"))
+    assert told == ["users: 2.371; y: 12346; of: 0.33.0", "users: 0.0001235; y: −1; of: b200-sxm"]
+
+
 def test_labels_of_an_even_axis_stand_at_even_distances():
     rows = [{"x": float(one), "y": 1.0} for one in (0, 700)]
     across = sorted(
