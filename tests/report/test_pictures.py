@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from html.parser import HTMLParser
 from pathlib import Path
+from types import SimpleNamespace
 from xml.etree import ElementTree
 
 import altair as alt
@@ -25,7 +26,7 @@ from glmplan.report.charts import (
 )
 from glmplan.report.host_drawing import draw_svg
 from glmplan.report.palette import COLOURS, FULL, SERIES, dark_rules
-from glmplan.report.simulation_charts import _against_load
+from glmplan.report.simulation_charts import _against_load, safe_charts
 from glmplan.report.sizing_charts import sweep_chart, tornado_chart
 from glmplan.sizing.axes import read_sweep
 from glmplan.sizing.frontier import frontier
@@ -300,3 +301,12 @@ def test_the_picture_of_a_sweep_in_which_nothing_is_possible_says_so():
     svg, frame, _ = swept_picture(on="1xrtx-5090", model="llama-3.3-70b", weights="bf16", input="1000", users="1")
     assert frame["user_tokens_per_s"].isna().all()
     assert "no point of this sweep has both speeds" in svg
+
+
+def test_a_load_of_which_nothing_was_served_is_left_out_of_the_picture(tmp_path):
+    target = SimpleNamespace(name="ttft_p95_ms", metric="ttft", statistic="p95", bound=2.0)
+    tried = [SimpleNamespace(load=1.0, safe=True, summary={"ttft_p95_ms": 50.0})]
+    tried.append(SimpleNamespace(load=2.0, safe=False, summary={}))
+    file = tmp_path / "safe.svg"
+    safe_charts(SimpleNamespace(points=tried, load=1.0, unit="1/s"), [target], file, title="safe")
+    assert "TTFT [ms]: 50" in file.read_text(encoding="utf-8")
