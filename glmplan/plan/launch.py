@@ -206,7 +206,7 @@ def _llama_cpp(asked: Asked, holding: Holding, context: int) -> tuple[tuple[str,
         notes = [*notes, f"no GGUF of {where} is known: make one with convert_hf_to_gguf.py of llama.cpp"]
     else:
         files = f"-m {where}"
-    words = [f"llama-server {files}", "-ngl 999"]
+    words = ["llama-server", files, "-ngl 999"]
     slots = asked.settings.max_num_seqs or int(min(asked.users[-1], max(holding.held, 1)))
     whole = int(min(holding.pool, slots * context)) if holding.pool else context
     words += [f"-c {whole // 256 * 256 or context}", f"--parallel {slots}"]
