@@ -61,18 +61,19 @@ STRUCTURAL = (
 HARMLESS: Mapping[str, tuple[str, ...]] = {
     "words of the tokenizer": (
         "*_token_id", "*_token_ids", "*_token_index", "???_token", "*_words_ids", "*suppress_tokens", "*_placeholder",
-        "tokenizer_class", "ignore_index",
+        "tokenizer_class", "ignore_index", "max_image_tokens",
     ),
     "training only": (
         "*dropout*", "*_loss_coef", "*_loss_alpha", "*_loss_weight", "*_layerdrop", "initializer_*", "init_method*",
         "aux_loss_*", "seq_aux", "pretraining_tp", "router_jitter_noise", "rescale_prenorm_residual",
-        "neftune_noise_alpha", "ep_size", "residual_in_fp32", "gradient_checkpointing", "embd_pdrop", "resid_pdrop",
-        "attn_pdrop",
+        "neftune_noise_alpha", "ep_size", "residual_in_fp32", "gradient_checkpointing", "seed", "embd_pdrop",
+        "resid_pdrop", "attn_pdrop",
     ),
     "a number inside an elementwise step": (
         "*_eps", "*_epsilon", "hidden_act*", "*_hidden_act", "activation_*", "*_softcapping", "*_lower_bound",
         "swiglu_*", "*_scale_factor", "*_scaling_factor", "attention_value_scale", "output_multiplier",
-        "hc_sinkhorn_iters", "time_step_*", "query_pre_attn_scalar", "attn_scale", "floor_scale",
+        "hc_sinkhorn_iters", "hc_magnitude", "route_scale", "*_width_multiplier", "time_step_*",
+        "query_pre_attn_scalar", "attn_scale", "floor_scale",
         "attn_temperature_tuning", "moe_router_activation_func", "output_gate_type", "use_gemma_norm", "use_conv_bias",
         "latent_moe_use_norm", "use_qk_norm", "qk_norm_type", "mhc",
     ),
@@ -81,10 +82,11 @@ HARMLESS: Mapping[str, tuple[str, ...]] = {
         "score_func", "score_function", "topk_method", "moe_renormalize", "moe_router_dtype", "use_routing_bias",
     ),
     "positions turn queries and keys, whatever their base": (
-        "rope_theta", "rope_scaling", "rope_parameters", "rope_type", "rope_mode", "rope_interleave", "*_rope_theta",
-        "rotary_*", "*partial_rotary_factor", "original_max_position_embeddings", "initial_context_length",
-        "max_window_layers", "mrope_*", "use_mrope", "mla_use_nope", "*rope_interleave", "no_rope_*", "max_seq_len",
-        "max_sequence_length", "model_max_length", "max_model_len",
+        "rope_theta", "rope_local_base_freq", "rope_ratio", "rope_scaling", "rope_parameters", "rope_type",
+        "rope_mode", "rope_interleave", "*_rope_theta", "rotary_*", "*partial_rotary_factor",
+        "original_max_position_embeddings", "initial_context_length", "max_window_layers", "mrope_*", "use_mrope",
+        "mla_use_nope", "*rope_interleave", "no_rope_*", "max_seq_len", "max_sequence_length", "model_max_length",
+        "max_model_len",
     ),
     "how an indexer scores; what it reads and chooses stands elsewhere": (
         "index_kpool_always_select_tail", "index_kpool_compress", "index_share_for_mtp_iteration",

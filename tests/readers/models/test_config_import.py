@@ -392,3 +392,8 @@ def test_readers_exist_for_the_families_of_the_catalogue():
     assert {"llama", "glm_moe_dsa", "deepseek_v3", "qwen3_5_moe_text", "gpt_oss", "gemma4_text", "nemotron_h"} <= set(
         READERS
     )
+
+
+@pytest.mark.parametrize("field", ["rope_local_base_freq", "rope_ratio", "route_scale", "seed"])
+def test_what_transformers_writes_of_positions_scales_and_seeds_passes(field):
+    assert not model_from_config({**LLAMA, field: 10000.0}, name="x").not_understood
