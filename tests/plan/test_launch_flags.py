@@ -157,3 +157,10 @@ def test_two_machines_of_mlx_are_named_in_a_file_and_divide_the_model_as_planned
     assert launcher == "mlx.launch --hostfile hosts.json"
     assert options_in([server]) <= known_flags("mlx", None)[1]
     assert ("--pipeline" in server) == (pp == "2")
+
+
+@pytest.mark.parametrize("model", ["kimi-k2.6", "qwen3.5-397b-a17b"])
+def test_an_image_tower_is_started_as_memory_counts_it(model):
+    # recipes put a whole tower on every rank, which is more than the plan has room for
+    answer = fit_answer(Words(model, "8xh200-sxm"), changes=False)
+    assert "--mm-encoder-tp-mode" not in " ".join(answer.command) and answer.command
