@@ -60,8 +60,9 @@ STRUCTURAL = (
 #: why a field changes neither weights, nor cache, nor work → its names; `*` stands for anything
 HARMLESS: Mapping[str, tuple[str, ...]] = {
     "words of the tokenizer": (
-        "*_token_id", "*_token_ids", "*_token_index", "???_token", "*_words_ids", "*suppress_tokens", "*_placeholder",
-        "tokenizer_class", "ignore_index", "max_image_tokens",
+        "*_token_id", "*_token_ids", "*_token_index", "bos_token", "eos_token", "pad_token", "unk_token", "sep_token",
+        "cls_token", "*_words_ids", "*suppress_tokens", "*_placeholder", "tokenizer_class", "ignore_index",
+        "max_image_tokens",
     ),
     "training only": (
         "*dropout*", "*_loss_coef", "*_loss_alpha", "*_loss_weight", "*_layerdrop", "initializer_*", "init_method*",
