@@ -20,6 +20,8 @@ export OPENBLAS_NUM_THREADS := 1
 export OMP_NUM_THREADS := 1
 # files are UTF-8 whatever the language of the shell
 export PYTHONUTF8 := 1
+# modules are compiled once, as everywhere: without, each of the commands that are started compiles 180 of them again
+export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test check mutate fuzz bounds docs bench soak sheets-demo validate-demo validate-vllm clean

@@ -72,7 +72,12 @@ def fits_folder() -> Path:
     >>> fits_folder().name
     'fits'
     """
-    return _FITS.get() or data_folder("calibration") / "fits"
+    return _FITS.get() or _shipped_fits()
+
+
+@lru_cache(maxsize=1)
+def _shipped_fits() -> Path:
+    return data_folder("calibration") / "fits"
 
 
 @contextmanager

@@ -215,6 +215,7 @@ def _decoding_only(found: Prediction) -> Prediction:
     return replace(found, figures=figures)
 
 
+@remembered(records=2, most=512)
 def deployment_of(asked: Asked, terms: Terms) -> Deployment:
     """The deployment that a layout means.
 
@@ -399,8 +400,7 @@ def rank_layouts(asked: Asked, holdings: list[Holding], *, sole: bool = False) -
     """
     if sole:
         holdings = _contenders(asked, holdings)
-    # who looks at the best layout alone tells of its users next: they are predicted in the same go
-    speeds, unknown = _speeds(asked, holdings, (shown_users(asked),) if sole else ())
+    speeds, unknown = _speeds(asked, holdings, shown_users(asked) if sole else None)
     classes = [
         _BLOCKED if one.terms.blocked is not None else _UNKNOWN if place in unknown else _CLASS[one.verdict]
         for place, one in enumerate(holdings)
@@ -491,6 +491,8 @@ def _contenders(asked: Asked, holdings: list[Holding]) -> list[Holding]:
 #: layouts that fit come before those that do not, and those of unknown speed between them
 _CLASS = {"fits": 0, "tight": 1, "does_not_fit": 3}
 _UNKNOWN, _BLOCKED = 2, 4
+#: layouts whose users are predicted before it is known which is the best: another call takes as long [-]
+_FEW = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -505,13 +507,15 @@ class _Speed:
 
 
 def _speeds(
-    asked: Asked, holdings: list[Holding], also: tuple[int, ...] = ()
+    asked: Asked, holdings: list[Holding], shown: int | None = None
 ) -> tuple[dict[int, _Speed], dict[int, str]]:
-    """Speeds of layouts, and why some are unknown; predictions for other users are remembered (`_once`)."""
+    """Speeds of layouts, and why some are unknown; predictions for other users are remembered (`_once`).
+
+    Who looks at the best layout alone names the users that are shown: one without a rival is compared with none, and
+    is predicted for these instead.
+    """
     unknown: dict[int, str] = {}
-    cases: list[tuple[Holding, int]] = []
     deployments: dict[int, Deployment] = {}
-    fewer: dict[int, tuple[Holding, int]] = {}
     owners = []
     for place, one in enumerate(holdings):
         if one.terms.blocked is not None or one.verdict == "does_not_fit" or not speed_known(asked):
@@ -521,15 +525,21 @@ def _speeds(
         except UnknownFact as error:
             unknown[place] = str(error)
             continue
+        owners.append(place)
+    cases: list[tuple[Holding, int]] = []
+    fewer: dict[int, tuple[Holding, int]] = {}
+    for place in owners:
+        one = holdings[place]
         # users whom the cache does not hold wait: more than it holds gain nothing
         held, sure = (max(min(typical_users(asked), int(many)), 1) for many in (one.held, one.held_low))
+        if shown is not None and len(owners) == 1:
+            held = sure = shown
         cases += [(one, 1), (one, held)]
         if sure < held:
             fewer[place] = (one, sure)
-        owners.append(place)
-    # of several nobody knows yet whose are wanted
-    more = [(holdings[owners[0]], users) for users in also] if len(owners) == 1 else []
-    found = predicted(asked, [*cases, *fewer.values(), *more], known=deployments)
+    # one of these few is the best, whose users are told next
+    told = [(holdings[place], shown) for place in owners] if shown is not None and 1 < len(owners) <= _FEW else []
+    found = predicted(asked, [*cases, *fewer.values(), *told], known=deployments)
     # the low end of a throughput is that of the users whom the cache surely holds
     surely = dict(zip(fewer, found[len(cases) :], strict=False))
     speeds = {}

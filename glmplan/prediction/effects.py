@@ -395,7 +395,12 @@ def shipped_effects(engine: str) -> Effects:
     SpecError
         If the fit is missing or cannot be read.
     """
-    return effects_in(fits_folder() / "step", engine)
+    return effects_in(_of_steps(fits_folder()), engine)
+
+
+@lru_cache(maxsize=32)
+def _of_steps(fits: Path) -> Path:
+    return fits / "step"
 
 
 @lru_cache(maxsize=32)

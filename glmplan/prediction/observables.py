@@ -222,6 +222,13 @@ def _decode(load: Load) -> Observables:
     )
 
 
+def _then(values: np.ndarray, last: float) -> np.ndarray:
+    """The values of steps, and that of the front end behind them."""
+    found = np.empty(len(values) + 1)
+    found[:-1], found[-1] = values, last
+    return found
+
+
 def _serving(load: Load) -> Observables:
     concurrency = max(round(load.concurrency), 1)
     requests = load.requests or min(max(4 * concurrency, 8), 20000)
@@ -247,29 +254,29 @@ def _serving(load: Load) -> Observables:
             tokens_per_step=round(load.tokens_per_step, 2),
         ).without_idle_limits()
     )
-    zero, one = np.zeros(1), np.ones(1)
     depth = load.context + (load.input_tokens if load.prefix_cached else 0.0)
     # a user's next request passes the front end while the others' are served: alone it waits, among many it is hidden
-    wall = np.append(mix.wall, requests / concurrency)
+    wall = _then(mix.wall, requests / concurrency)
+    tpot, decoding, none = _then(mix.tpot, 0.0), mix.decode_requests > 0, np.zeros(len(wall))
     figures = {
-        "ttft": Observable(np.append(mix.ttft, 1.0)),
-        "ttft_p50": Observable(np.append(mix.ttft_median, 1.0)),
-        "tpot": Observable(np.append(mix.tpot, 0.0)),
-        "itl_p50": Observable(np.append(mix.itl_median, 0.0)),
+        "ttft": Observable(_then(mix.ttft, 1.0)),
+        "ttft_p50": Observable(_then(mix.ttft_median, 1.0)),
+        "tpot": Observable(tpot),
+        "itl_p50": Observable(_then(mix.itl_median, 0.0)),
         "output_rate": Observable(wall, scale=mix.output_tokens, rate=True),
-        "user_rate": Observable(np.append(mix.tpot, 0.0), rate=True),
+        "user_rate": Observable(tpot, rate=True),
         "total_rate": Observable(wall, scale=mix.output_tokens + mix.input_tokens, rate=True),
     }
     if not mix.tpot.any():
         del figures["tpot"], figures["itl_p50"], figures["user_rate"]
     return Observables(
-        decode_requests=np.append(mix.decode_requests, zero),
-        decode_context=np.append(mix.decode_context + np.where(mix.decode_requests > 0, depth, 0.0), zero),
-        prefill_tokens=np.append(mix.prefill_tokens, zero),
-        prefill_context=np.append(mix.prefill_context + np.where(mix.prefill_tokens > 0, depth, 0.0), zero),
-        decode_shared=np.append(np.where(mix.decode_requests > 0, depth if load.shared_prompt else 0.0, 0.0), zero),
-        arrivals=np.append(np.zeros(len(mix.wall)), one),
-        prompt=np.append(np.zeros(len(mix.wall)), one * load.input_tokens),
+        decode_requests=_then(mix.decode_requests, 0.0),
+        decode_context=_then(mix.decode_context + depth * decoding, 0.0),
+        prefill_tokens=_then(mix.prefill_tokens, 0.0),
+        prefill_context=_then(mix.prefill_context + depth * (mix.prefill_tokens > 0), 0.0),
+        decode_shared=_then(depth * decoding, 0.0) if load.shared_prompt else none,
+        arrivals=_then(none[:-1], 1.0),
+        prompt=_then(none[:-1], load.input_tokens),
         figures=figures,
         running=float(mix.peak_requests),
     )

@@ -27,7 +27,7 @@ from glmplan.prediction.load import Load
 from glmplan.prediction.observables import Observables, observables
 from glmplan.prediction.power import limited
 from glmplan.prediction.step_models import runs_on_accelerators, step_model_of, step_parameters, without_hiding
-from glmplan.prediction.step_table import least_of, step_tables
+from glmplan.prediction.step_table import bounded_tables
 from glmplan.readers.runs.figures import INTERVAL_KINDS, PREDICTED
 from glmplan.serving.engine.step_table import ShortSteps
 
@@ -329,9 +329,9 @@ def predict_many(
 def _on_accelerators(cases: list[tuple[Deployment, Load, str | None]], effects: Effects | None) -> list[Prediction]:
     found: list[Prediction | None] = [None] * len(cases)
     seen = [observables(load) for _, load, _ in cases]
-    least = least_of([d for d, _, _ in cases], [one.points for one in seen])
     fronts = [_front(one, load) for one, (_, load, _) in zip(seen, cases, strict=True)]
-    for members, table in step_tables([d for d, _, _ in cases], [one.points for one in seen], fronts):
+    points = [one.points for one in seen]
+    for members, table, least in bounded_tables([d for d, _, _ in cases], points, fronts):
         fit = effects or load_effects(cases[members[0]][0].engine)
         learnt = _learnt([(cases[m][0], cases[m][2]) for m in members], fit)
         sizes = [len(seen[m].decode_requests) for m in members]
@@ -348,7 +348,7 @@ def _on_accelerators(cases: list[tuple[Deployment, Load, str | None]], effects: 
             found[member] = _prediction(
                 seen[member], load, limited(timed, GPU_COMPONENTS["compute"], requests, part, limit), GPU_COMPONENTS,
                 known_by_engine(deployment, load, of.keys, of.levels, of.ttft_scale, fit),
-                least[member],
+                least[rows],
             )  # fmt: skip
     return [one for one in found if one is not None]
 

@@ -13,13 +13,13 @@ import numpy as np
 from glmplan.physics.network.groups import LinksByPoint
 from glmplan.physics.points import Layout, StepPoints
 from glmplan.physics.step.front_end import front_work, prompt_launches
-from glmplan.physics.step.limits import least_seconds
+from glmplan.physics.step.limits import bounded_work, least_seconds
 from glmplan.physics.step.model import FrontPoints
 from glmplan.physics.step.structure import StepWork
 from glmplan.physics.step.work import SLOTS, step_work
 from glmplan.prediction.deployment import Deployment
 
-__all__ = ["alike", "least_of", "step_tables"]
+__all__ = ["alike", "bounded_tables", "least_of", "step_tables"]
 
 
 def alike(deployment: Deployment) -> tuple[object, ...]:
@@ -62,10 +62,40 @@ def step_tables(
         Their rows one after the other, in the columns of `glmplan.physics.step.work.SLOTS`, [s] or [-]
     """
     for members in _groups(deployments):
-        yield (
-            members,
-            _table([deployments[m] for m in members], [points[m] for m in members], [fronts[m] for m in members]),
-        )
+        some = [deployments[m] for m in members]
+        structure, layout, rows = _rows(some, [points[m] for m in members])
+        work = step_work(structure, layout=layout, points=rows)
+        yield members, _with_fronts(work, structure, some, [fronts[m] for m in members])
+
+
+def bounded_tables(
+    deployments: Sequence[Deployment], points: Sequence[StepPoints], fronts: Sequence[FrontPoints]
+) -> Iterator[tuple[list[int], np.ndarray, np.ndarray]]:
+    """Work of the kinds of step of many deployments, and the time that each takes at least.
+
+    Parameters
+    ----------
+    deployments : sequence of Deployment
+        The deployments.
+    points : sequence of StepPoints
+        The kinds of step of each.
+    fronts : sequence of FrontPoints
+        Work of the front end of each, as long as its points.
+
+    Yields
+    ------
+    list of int
+        Places of deployments that are alike, ascending, [-]
+    (nodes, 19) array
+        Their rows, as `step_tables` has them, [s] or [-]
+    (nodes,) array
+        As `least_of` has it, [s]
+    """
+    for members in _groups(deployments):
+        some = [deployments[m] for m in members]
+        structure, layout, rows = _rows(some, [points[m] for m in members])
+        work, least = bounded_work(structure, layout=layout, points=rows)
+        yield members, _with_fronts(work, structure, some, [fronts[m] for m in members]), least
 
 
 def _groups(deployments: Sequence[Deployment]) -> Iterable[list[int]]:
@@ -131,10 +161,10 @@ def _rows(deployments: list[Deployment], points: list[StepPoints]) -> tuple[Step
     return structure, layout, StepPoints(*(column(name) for name in names))
 
 
-def _table(deployments: list[Deployment], points: list[StepPoints], fronts: list[FrontPoints]) -> np.ndarray:
-    sizes = [len(one.decode_requests) for one in points]
-    structure, layout, rows = _rows(deployments, points)
-    work = step_work(structure, layout=layout, points=rows)
+def _with_fronts(
+    work: dict[str, np.ndarray], structure: StepWork, deployments: list[Deployment], fronts: list[FrontPoints]
+) -> np.ndarray:
+    """Columns of work with what the front end does."""
     graphs = {id(one): one.graph_tokens for one in deployments}
     replayed = [front.pass_tokens <= graphs[id(one)] for one, front in zip(deployments, fronts, strict=True)]
     each = {kind: prompt_launches(structure, replayed=kind) for kind in set(replayed)}
@@ -142,5 +172,5 @@ def _table(deployments: list[Deployment], points: list[StepPoints], fronts: list
         np.stack([work[slot] for slot in SLOTS], axis=1),
         arrivals=np.concatenate([one.arrivals for one in fronts]),
         prompt=np.concatenate([one.prompt for one in fronts]),
-        launches=np.repeat([each[kind] for kind in replayed], sizes),
+        launches=np.repeat([each[kind] for kind in replayed], [len(one.arrivals) for one in fronts]),
     )

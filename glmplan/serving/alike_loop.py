@@ -130,8 +130,10 @@ def alike_schedule(run: ClosedLoop, requests: int) -> tuple[list[tuple[float, fl
     ([(0, 10, 1), (1, 0, 4)], [[0, 1, 2]])
     """
     prompt, gain, bounded = run.input_tokens, run.tokens_per_step, run.pool_tokens < _NO_POOL
+    budget, places, pool, late, interval = run.budget, run.max_requests, run.pool_tokens, run.late, run.poll_interval
+    whole_prompts, apart = run.whole_prompts, run.prefill_first
     more = int(-(-(run.output_tokens - 1) // gain)) if run.output_tokens > 1 else 0
-    held = prompt + run.reserve * run.output_tokens
+    held, whole_keys = prompt + run.reserve * run.output_tokens, prompt * ((prompt + 1) / 2)
     blocks: list[tuple[float, float, float, float, float]] = []
     # requests come to each stage in order: (block, how many) when they were sent, had their first token, and ended
     stages: tuple[list[tuple[int, int]], ...] = ([(0, min(run.concurrency, requests))], [], [])
@@ -143,12 +145,11 @@ def alike_schedule(run: ClosedLoop, requests: int) -> tuple[list[tuple[float, fl
     context = pool_used = 0.0
     while ended < sent:
         if seen < sent:
-            idle = not decoding and seen == first
-            look = rounds % run.poll_interval == 0
-            new = 1 if run.late else sent - seen
-            if not idle:
-                new = 0
-                for at, count in there if look else ():
+            new = 0
+            if not decoding and seen == first:
+                new = 1 if late else sent - seen
+            elif rounds % interval == 0:
+                for at, count in there:
                     if at > rounds:  # the others were sent later
                         break
                     new += count
@@ -157,42 +158,50 @@ def alike_schedule(run: ClosedLoop, requests: int) -> tuple[list[tuple[float, fl
                 at, count = there.popleft()
                 if count > new:
                     there.appendleft((at, count - new))
-                new -= min(count, new)
-        room = run.max_requests - decoding - (admitted - first)
-        if not bounded:
-            admitted += max(min(seen - admitted, room), 0)
-        while bounded and admitted < seen and room > 0:
-            if pool_used + held > run.pool_tokens and (decoding or admitted > first):
-                break
-            pool_used += held
-            admitted += 1
-            room -= 1
-        room = run.budget if run.prefill_first else run.budget - decoding
+                    break
+                new -= count
+        if admitted < seen:
+            room = places - decoding - (admitted - first)
+            if not bounded:
+                if room > 0:
+                    admitted = seen if seen - admitted < room else admitted + room
+            else:
+                while admitted < seen and room > 0:
+                    if pool_used + held > pool and (decoding or admitted > first):
+                        break
+                    pool_used += held
+                    admitted += 1
+                    room -= 1
         newcomers = 0
-        if admitted > first and room > 0:
-            rest = prompt - done
-            if run.whole_prompts:
+        # with prompts in steps of their own nobody decodes beside them
+        mixed = 0 if apart else decoding
+        if admitted > first and mixed < budget:
+            room, rest = budget - mixed, prompt - done
+            if whole_prompts:
                 newcomers = min(max(room // prompt, 1), admitted - first)
-                tokens, keys = newcomers * prompt, newcomers * (prompt * ((prompt + 1) / 2))
+                tokens, keys = newcomers * prompt, newcomers * whole_keys
             elif rest > room:
                 tokens, keys = room, room * (done + (room + 1) / 2)
                 done += room
             else:
-                whole = min((room - rest) // prompt, admitted - first - 1)
+                whole, part = (room - rest) // prompt, 0
+                if whole >= admitted - first:
+                    whole = admitted - first - 1
                 newcomers = 1 + whole
-                part = min(room - rest - whole * prompt, prompt) if admitted - first > newcomers else 0
+                if admitted - first > newcomers:
+                    part = room - rest - whole * prompt
+                    part = part if part < prompt else prompt
                 tokens = rest + whole * prompt + part
-                keys = rest * (done + (rest + 1) / 2) + whole * (prompt * ((prompt + 1) / 2)) + part * ((part + 1) / 2)
+                keys = rest * (done + (rest + 1) / 2) + whole * whole_keys + part * ((part + 1) / 2)
                 done = part
-            mixed = 0 if run.prefill_first else decoding
-            blocks.append((mixed, context / decoding if mixed else 0.0, tokens, keys / tokens, 1))
-            if not run.prefill_first:
+            blocks.append((mixed, context / mixed if mixed else 0.0, tokens, keys / tokens, 1))
+            if not apart:
                 clock += 1
                 context += decoding * gain
         else:
             steps = max(ends[0][0] - clock, 1)
             if seen < sent:
-                look_at = -(-max(there[0][0], rounds + 1) // run.poll_interval) * run.poll_interval
+                look_at = -(-max(there[0][0], rounds + 1) // interval) * interval
                 steps = min(steps, look_at - rounds)
             blocks.append((decoding, context / decoding + gain * (steps - 1) / 2, 0, 0.0, steps))
             clock += steps
@@ -223,7 +232,7 @@ def alike_schedule(run: ClosedLoop, requests: int) -> tuple[list[tuple[float, fl
             next_ones = min(ended - before, requests - sent)
             if next_ones:
                 stages[0].append((now, next_ones))
-                there.append((rounds + run.late, next_ones))
+                there.append((rounds + late, next_ones))
                 sent += next_ones
     return blocks, np.stack([_each(stage, requests) for stage in stages], axis=1)
 

@@ -256,10 +256,8 @@ def _merge(run: ClosedLoop, table: np.ndarray, span: np.ndarray, inputs: np.ndar
     middle = order[int(count * 0.4) : max(int(np.ceil(count * 0.6)), int(count * 0.4) + 1)]
 
     def weight(begin: np.ndarray, stop: np.ndarray, value: np.ndarray) -> np.ndarray:
-        change = np.zeros(len(table) + 1)
-        np.add.at(change, begin, value)
-        np.add.at(change, stop, -value)
-        return np.cumsum(change)[:-1] * steps
+        begun, over = (np.bincount(one, weights=value, minlength=len(table) + 1) for one in (begin, stop))
+        return np.cumsum(begun - over)[:-1] * steps
 
     ones = np.ones(count)
     ttft = weight(start, first, ones / count)

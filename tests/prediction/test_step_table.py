@@ -13,14 +13,16 @@ from glmplan.facts.catalogue.hosts import implied_host
 from glmplan.facts.folders import data_folder
 from glmplan.physics.network.groups import links_of_layout
 from glmplan.physics.step.gpu import GpuSteps
+from glmplan.physics.step.limits import ROUTED
 from glmplan.physics.step.model import FrontPoints
+from glmplan.physics.step.work import KERNELS, SLOTS
 from glmplan.prediction import predict as predicting
 from glmplan.prediction.effects import keys_of, load_effects
 from glmplan.prediction.from_row import question_of
 from glmplan.prediction.observables import observables
 from glmplan.prediction.predict import predict_many
 from glmplan.prediction.step_models import step_model_of, step_parameters
-from glmplan.prediction.step_table import step_tables
+from glmplan.prediction.step_table import bounded_tables, least_of, step_tables
 from glmplan.readers.runs.table import read_runs
 
 
@@ -44,23 +46,23 @@ def questions():
 
 
 def test_what_is_fitted_is_what_is_predicted(questions, monkeypatch):
-    """Both callers get the very same rows from the one function: no bit of the table may differ."""
+    """Both callers get the rows of the one function; a power of two lanes may be rounded otherwise than that of one."""
     seen = [observables(one.load) for one in questions]
     fitted = design.work_table(questions, seen)
     given = {}
 
     def kept(*arguments):
-        for members, table in step_tables(*arguments):
+        for members, table, least in bounded_tables(*arguments):
             given.update({tuple(members): table})
-            yield members, table
+            yield members, table, least
 
-    monkeypatch.setattr(predicting, "step_tables", kept)
+    monkeypatch.setattr(predicting, "bounded_tables", kept)
     predict_many([(one.deployment, one.load, None) for one in questions])
     starts = np.concatenate([[0], np.cumsum([len(one.decode_requests) for one in seen])])
     assert sorted(m for members in given for m in members) == list(range(len(questions)))
     for members, table in given.items():
         rows = np.concatenate([np.arange(starts[m], starts[m + 1]) for m in members])
-        assert np.array_equal(fitted[rows], table)
+        np.testing.assert_allclose(table, fitted[rows], rtol=1e-14)
     assert len(given) < len(questions), "no group holds two deployments"
 
 
@@ -83,3 +85,17 @@ def test_a_table_of_many_deployments_gives_what_each_gives_alone(questions):
             times = alone.times(seen[member].points, fronts[member])
             np.testing.assert_allclose(times.seconds, together, rtol=1e-12)
         assert start == len(table)
+
+
+def test_a_bound_computed_beside_its_work_is_the_bound_alone(questions):
+    """What reaches the data sheet stands in a lane of its own: it takes nothing from the kernels as they are."""
+    seen = [observables(one.load) for one in questions]
+    fronts = [FrontPoints(o.arrivals, o.prompt, q.load.pass_tokens) for o, q in zip(seen, questions, strict=True)]
+    given = [one.deployment for one in questions], [one.points for one in seen]
+    alone = least_of(*given)
+    for members, table, least in bounded_tables(*given, fronts):
+        np.testing.assert_allclose(least, np.concatenate([alone[m] for m in members]), rtol=1e-12)
+        steps = table[:, SLOTS.index("host")] > 0
+        assert steps.any() and (least[steps] > 0).all()
+        kernels = table[:, [SLOTS.index(one) for one in KERNELS]].sum(axis=1)
+        assert (ROUTED * least[steps] <= kernels[steps]).all()

@@ -18,8 +18,9 @@ from glmplan.physics.blocks.tensor import Tensor
 from glmplan.physics.kernels.fits import KernelFit, find_kernel_fit
 from glmplan.physics.kernels.utilisation import CollectiveParams, KernelParams
 from glmplan.physics.network.groups import LayoutLinks, LinksByPoint
+from glmplan.physics.step.products import Product, Products, in_groups
 
-__all__ = ["Layers", "Part", "Product", "StepWork"]
+__all__ = ["Layers", "Part", "StepWork"]
 
 #: kernels nobody measured alone: a launch, four fifths of the bandwidth, six tenths of the FLOP rate [roofline habit]
 _UNKNOWN_KERNEL = KernelParams(floor=4e-6, bandwidth=0.8, flop=0.6, rows_half=32.0)
@@ -101,38 +102,18 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Product:
-    """Matrices of one layer that run as one product: they share input, format and sharding.
-
-    Attributes
-    ----------
-    tensor : Tensor
-        One of them, for its class and its cut.
-    format : WeightFormat
-        How they are stored.
-    rows, columns : float
-        Outputs and inputs of the product on one rank without tensor parallelism, [-]
-    """
-
-    tensor: Tensor
-    format: WeightFormat
-    rows: float
-    columns: float
-
-
-@dataclass(frozen=True)
 class Layers:
     """Layers that see the same tokens, by what they have in common: a kernel that many of them run is computed once.
 
     Attributes
     ----------
-    dense : tuple of tuple of (Product, int)
-        Products that every token takes, in groups of one format, and how often each runs, [-]
+    dense : tuple of Products
+        Products that every token takes, in groups of one format.
     routed : tuple of (Product, ExpertsFfn, int)
         Products of routed experts, whose they are, and how often each runs, [-]
     mixers : tuple of (LayerKind, int)
         A layer with each kind of mixer, and how many have it, [-]
-    unmixed : tuple of tuple of (Product, int)
+    unmixed : tuple of Products
         `dense` without the products that mix residual streams; empty where there are none.
     mixing : tuple of (int, int)
         Residual streams of layers whose mix has kernels of its own in some engines, and how many layers, [-]
@@ -142,7 +123,7 @@ class Layers:
         All-reduces over the ranks that share a layer, and over those that share its experts, [-]
     """
 
-    dense: tuple[tuple[tuple[Product, int], ...], ...]
+    dense: tuple[Products, ...]
     routed: tuple[tuple[Product, ExpertsFfn, int], ...]
     mixers: tuple[tuple[LayerKind, int], ...]
     count: float
@@ -151,7 +132,7 @@ class Layers:
     streams: float
     tensor_reduces: float
     expert_reduces: float
-    unmixed: tuple[tuple[tuple[Product, int], ...], ...] = ()
+    unmixed: tuple[Products, ...] = ()
     mixing: tuple[tuple[int, int], ...] = ()
 
     @classmethod
@@ -186,7 +167,7 @@ class Layers:
             if kind.streams is not None and kind.streams.form == "manifold":
                 mixing[kind.streams.streams] = mixing.get(kind.streams.streams, 0) + count
         return cls(
-            dense=_in_groups(dense),
+            dense=in_groups(dense),
             routed=tuple((*one, count) for one, count in routed.items()),
             mixers=tuple(mixers.values()),
             count=float(sum(count for _, count, _ in kinds)),
@@ -198,19 +179,11 @@ class Layers:
                 count * ((kind.mixer is not None) + bool(kind.ffn and not experts)) for kind, count, experts in kinds
             )),
             expert_reduces=float(sum(count for _, count, experts in kinds if experts)),
-            unmixed=_in_groups({
+            unmixed=in_groups({
                 one: n for one, n in dense.items() if mixing and one.tensor.tensor_class != "streams"
             }),
             mixing=tuple(mixing.items()),
         )  # fmt: skip
-
-
-def _in_groups(products: dict[Product, int]) -> tuple[tuple[tuple[Product, int], ...], ...]:
-    """Products of one format together, which the same kernel computes, with how often each runs."""
-    groups: dict[WeightFormat, list[tuple[Product, int]]] = {}
-    for one, count in products.items():
-        groups.setdefault(one.format, []).append((one, count))
-    return tuple(tuple(group) for group in groups.values())
 
 
 #: what follows from model and formats alone, whatever the links are and the kernels reach
@@ -275,6 +248,8 @@ class StepWork:
 
     #: whether what ranks send each other takes time
     counts_links: ClassVar[bool] = True
+    #: how many sets of kernel parameters are looked at at once, by the last axis but one; none stands for one [-]
+    lanes: ClassVar[tuple[int, ...]] = ()
 
     def with_links(self, link: LayoutLinks | LinksByPoint) -> StepWork:
         """The same work over other links.
@@ -350,14 +325,14 @@ class StepWork:
         return Layers.of(self.draft)
 
     @cached_property
-    def ends(self) -> tuple[tuple[tuple[Product, int], ...], ...]:
+    def ends(self) -> tuple[Products, ...]:
         """Products of the output head, as `Layers.dense` has them."""
-        return _in_groups(dict.fromkeys(self.head, 1))
+        return in_groups(dict.fromkeys(self.head, 1))
 
     @cached_property
-    def entry(self) -> tuple[tuple[tuple[Product, int], ...], ...]:
+    def entry(self) -> tuple[Products, ...]:
         """Projections that drafting starts with once a step, as `Layers.dense` has them."""
-        return _in_groups(dict.fromkeys(self.joined, 1))
+        return in_groups(dict.fromkeys(self.joined, 1))
 
     @cached_property
     def main(self) -> tuple[tuple[Segment, tuple[Product, ...]], ...]:

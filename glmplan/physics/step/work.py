@@ -25,12 +25,11 @@ from glmplan.physics.kernels.utilisation import KernelWork, kernel_terms
 from glmplan.physics.points import Layout, StepPoints
 from glmplan.physics.step.attention import add_attention
 from glmplan.physics.step.collectives import all_reduce_seconds, hand_over_seconds, over_links
-from glmplan.physics.step.structure import Layers, Product, StepWork
+from glmplan.physics.step.products import Product, Products
+from glmplan.physics.step.structure import Layers, StepWork
 
-__all__ = ["SLOTS", "step_work"]
+__all__ = ["KERNELS", "SLOTS", "step_work"]
 
-#: matrices of shared experts; projections around routed ones are of their class and come before and after them
-_SHARED = "mlp.shared_experts"
 #: blocks of a layer that read and write residual streams: its attention and its feed-forward part [-]
 _SITES = 2.0
 #: points from which on it is worth looking whether they differ [-]
@@ -59,6 +58,11 @@ SLOTS: tuple[str, ...] = (
     "prompt_token",  # prompt tokens that the front end reads, outside of steps [-]
 )
 
+#: those that kernels fill, whose parameters may be looked at in several sets at once
+KERNELS: frozenset[str] = frozenset(
+    (*(name for name in SLOTS if name.startswith(("gemm_", "expert_", "attention_"))), "cache", "prefill_attention")
+)
+
 
 def step_work(structure: StepWork, *, layout: Layout, points: StepPoints) -> dict[str, np.ndarray]:
     """Kernel times and counts of each step on its busiest accelerator.
@@ -75,7 +79,8 @@ def step_work(structure: StepWork, *, layout: Layout, points: StepPoints) -> dic
     Returns
     -------
     dict of str to (n,) array
-        One array for each of `SLOTS`, [s] or [-]
+        One array for each of `SLOTS`, [s] or [-]; those of `KERNELS` are (lanes, n) where the structure looks at
+        several sets of parameters at once
 
     Notes
     -----
@@ -119,7 +124,8 @@ def step_work(structure: StepWork, *, layout: Layout, points: StepPoints) -> dic
     prefill = np.asarray(points.prefill_tokens, dtype=float)
     zero = np.zeros(np.broadcast_shapes(n.shape, prefill.shape, tp.shape, pp.shape, dp.shape))
     n, prefill, tp, pp, dp, ep = n + zero, prefill + zero, tp + zero, pp + zero, dp + zero, ep + zero
-    total = {name: zero.copy() for name in SLOTS}
+    each = np.zeros(structure.lanes + zero.shape) if structure.lanes else zero
+    total = {name: (each if name in KERNELS else zero).copy() for name in SLOTS}
 
     # requests on the fullest replica and micro-batch: never less than one if there is any
     ranks = np.minimum(dp, points.busy_ranks)
@@ -150,7 +156,7 @@ def step_work(structure: StepWork, *, layout: Layout, points: StepPoints) -> dic
         block = float(structure.draft_tokens) if structure.drafts_in_blocks else 1.0
         passes = float(structure.draft_tokens) / block
         one = Tokens(requests * passes, requests * passes, zero, everyone * passes, context, zero, shared)
-        once = {name: zero.copy() for name in SLOTS}
+        once = {name: np.zeros_like(value) for name, value in total.items()}
         single = Tokens(requests, requests * block, zero, everyone * block, context, zero, shared)
         _add_layers(once, structure, structure.drafting, single, degrees)
         _add_products(once, structure, structure.ends, single.decode, degrees)
@@ -225,31 +231,31 @@ def _add_reduces(
 def _add_products(
     total: dict[str, np.ndarray],
     structure: StepWork,
-    groups: tuple[tuple[tuple[Product, int], ...], ...],
+    groups: tuple[Products, ...],
     tokens: np.ndarray,
     degrees: Degrees,
 ) -> None:
     """Add products that every token takes; those of one format together, one line of an array for each."""
     part, (tokens, degrees, places) = structure.part, _different(tokens, degrees)
     active, some = np.minimum(tokens, 1.0), np.maximum(tokens, 1e-9)
+    # lines of products come first, then sets of kernel parameters where several are looked at, then points
+    line = (slice(None), None) if structure.lanes else ()
     for group in groups:
-        form = group[0][0].format
-        rule = structure.runs_as(form, "gemm")
-        cuts = [one.tensor.share(tp=degrees.tp, ep=degrees.ep, expert_ranks=degrees.expert_ranks) for one, _ in group]
-        share = np.stack(np.broadcast_arrays(*cuts)).reshape(len(group), -1)
-        size = np.array([(one.rows, one.columns, count) for one, count in group], dtype=float).T[:, :, None]
-        inner = np.array([one.tensor.splits_input for one, _ in group])[:, None]
+        rule = structure.runs_as(group.format, "gemm")
+        share = group.share(tp=degrees.tp, ep=degrees.ep, expert_ranks=degrees.expert_ranks)
+        outputs, inputs = group.rows * np.where(group.splits_input, 1.0, share), group.columns
+        inputs = inputs * np.where(group.splits_input, share, 1.0)
         kernel = partial(kernel_terms, peak_flop=part.rate(rule.compute), peak_bandwidth=part.bandwidth,
                          params=structure.kernel("gemm", rule))  # fmt: skip
-        of_rows = partial(gemm_work, n=size[0] * np.where(inner, 1.0, share),
-                          k=size[1] * np.where(inner, share, 1.0),
-                          weight_bytes=form.bytes, activation_bytes=rule.activation_bytes)  # fmt: skip
+        of_rows = partial(gemm_work, n=outputs[line], k=inputs[line],
+                          weight_bytes=group.format.bytes, activation_bytes=rule.activation_bytes)  # fmt: skip
         terms = _processor_terms(kernel, of_rows, some) if part.is_processor else kernel(of_rows(some))
         if structure.shared_beside:
-            hidden = np.array([one.tensor.name.startswith(_SHARED) for one, _ in group])[:, None]
-            terms = (np.where(hidden & (tokens <= structure.shared_beside), 0.0, terms[0]), *terms[1:])
+            hidden = group.shared[line] & (tokens <= structure.shared_beside)
+            terms = (np.where(hidden, 0.0, terms[0]), *terms[1:])
+        counts = group.counts[line]
         for slot, seconds in zip(("gemm_fixed", "gemm_bytes", "gemm_flop"), terms, strict=True):
-            total[slot] += (active * (size[2] * seconds).sum(axis=0))[places]
+            total[slot] += (active * (counts * seconds).sum(axis=0))[..., places]
 
 
 def _different(
@@ -303,7 +309,7 @@ def _add_experts(
         slots=slots, active=count * np.minimum(everywhere, 1.0),
     )  # fmt: skip
     for slot in slots:
-        total[slot] += grouped[slot][places]
+        total[slot] += grouped[slot][..., places]
 
 
 def _add_adapters(total: dict[str, np.ndarray], structure: StepWork, step: Tokens, degrees: Degrees) -> None:
