@@ -151,6 +151,7 @@ def _cause(log: StartupLog, found: StartMemory, name: str) -> str:
         inside = found.weights.holds(log.weights or 0.0)
         drafting = f"; it drafts ({log.speculative}), and the draft counts as the catalogue has it"
         said = "within what loading varies by" if inside else "outside of what loading varies by"
+        said += "; each rank holds the whole image tower, as the log says" * bool(log.whole_tower)
         return said + drafting * (log.speculative is not None and not inside)
     return ""
 

@@ -337,5 +337,4 @@ def _final(wall: Wall) -> bool:
 
 def _weights_name(asked: Asked) -> str:
     checkpoint = asked.checkpoint
-    bulk = checkpoint.formats.get("routed_experts") or checkpoint.default
-    return checkpoint.name if checkpoint.file_bits_per_weight is not None else bulk
+    return checkpoint.name if checkpoint.file_bits_per_weight is not None else checkpoint.bulk

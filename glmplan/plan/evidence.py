@@ -7,10 +7,12 @@ import io
 import re
 from functools import cache
 
+from glmplan.facts.catalogue.accelerators import accelerator_names, load_accelerator
 from glmplan.facts.engines.recipes import Recipe
-from glmplan.facts.engines.walls import another_program
+from glmplan.facts.engines.walls import another_program, kernels_of_others
 from glmplan.facts.files import MOST_OF_RUNS, read_text
 from glmplan.facts.folders import data_folder
+from glmplan.facts.schema.engine import Wall
 from glmplan.physics.blocks.features import model_shape
 from glmplan.plan.question import Asked
 from glmplan.plan.recipe_words import recipe_for
@@ -44,21 +46,22 @@ def evidence_words(asked: Asked, cards: int, knowledge: str = "") -> str:
     -------
     str
         One of `EVIDENCE`, with what differs from the question; of a recipe where it stands. Runs of the engine say
-        nothing of a program of another name that serves on the part in its place.
+        nothing of a program of another name that serves on the part in its place, nor of kernels that are not the
+        engine's own.
     """
     part = asked.machine.accelerator
     other = another_program(asked.engine, vendor=part.vendor, kind=part.kind)
     if other is not None:
-        words = f"with {other.another_program}, which serves there in place of {asked.engine}"
-        recipe = recipe_for(asked, cards)
-        if recipe is None or recipe.accelerator != part.name:
-            return f"{EVIDENCE[3]} {words}"
-        return f"{_of_recipe(recipe)} {words}: {recipe.source}"
+        return _of_others(asked, cards, f"with {other.another_program}, which serves there in place of {asked.engine}")
     # speeds that come from runs of hosts have no classes
     by_host = part.runs_on_one_memory or keeps_experts_on_host(asked.engine)
     place, differs = (None, "") if by_host else _of_fit(asked, knowledge)
     if place != 0 and (published := _of_runs(asked)) is not None and published != place:
         place, differs = published, "" if by_host or published else ", in runs that no fit takes"
+    kernels = kernels_of_others(asked.engine, vendor=part.vendor, kind=part.kind)
+    if kernels is not None and place != 0 and not _measured_behind(asked, kernels):
+        words = f"with {kernels.kernels_of}, whose kernels compute there in place of those of {asked.engine}"
+        return _of_others(asked, cards, words)
     if place is not None:
         return EVIDENCE[place] + differs
     recipe = recipe_for(asked, cards)
@@ -69,14 +72,29 @@ def evidence_words(asked: Asked, cards: int, knowledge: str = "") -> str:
     return f"{_of_recipe(recipe)}: {recipe.source}"
 
 
+def _of_others(asked: Asked, cards: int, words: str) -> str:
+    """Say what is known where a program or kernels of others serve, of which the engine's runs say nothing."""
+    recipe = recipe_for(asked, cards)
+    if recipe is None or recipe.accelerator != asked.machine.accelerator.name:
+        return f"{EVIDENCE[3]} {words}"
+    return f"{_of_recipe(recipe)} {words}: {recipe.source}"
+
+
+def _measured_behind(asked: Asked, wall: Wall) -> bool:
+    """Whether runs of the model are known on some part on which the same kernels compute."""
+    named = _parts_measured().get((asked.engine, asked.model.name), set()) & set(accelerator_names())
+    parts = (load_accelerator(name) for name in named)
+    return any(kernels_of_others(asked.engine, vendor=part.vendor, kind=part.kind) == wall for part in parts)
+
+
 def _of_recipe(recipe: Recipe) -> str:
     """Say of a recipe for the part itself whether anybody ran it."""
     run = "its publisher ran it" if recipe.verified else "not said to be run"
     return f"{EVIDENCE[2]} ({run})"
 
 
-def basis_words(asked: Asked, basis: str) -> str:
-    """Say what speeds rest on, and if they are those of an engine where another program serves.
+def basis_words(asked: Asked, basis: str, knowledge: str = "") -> str:
+    """Say what speeds rest on, and if they are those of an engine where another program or other kernels serve.
 
     Parameters
     ----------
@@ -84,16 +102,21 @@ def basis_words(asked: Asked, basis: str) -> str:
         The question.
     basis : str
         What the fit knows.
+    knowledge : str, optional
+        Its class; empty where no fit of step times was asked.
 
     Returns
     -------
     str
-        The same, or the same as of a machine on which the engine itself ran.
+        The same, or the same as of a machine on which the engine itself ran, or computed with kernels of its own.
     """
     part = asked.machine.accelerator
-    if another_program(asked.engine, vendor=part.vendor, kind=part.kind) is None:
+    if another_program(asked.engine, vendor=part.vendor, kind=part.kind) is not None:
+        return f"computed as if {asked.engine} itself ran there: {basis}"
+    by_host = part.runs_on_one_memory or keeps_experts_on_host(asked.engine)
+    if by_host or knowledge in _MEASURED or kernels_of_others(asked.engine, vendor=part.vendor, kind=part.kind) is None:
         return basis
-    return f"computed as if {asked.engine} itself ran there: {basis}"
+    return f"computed as if {asked.engine} had kernels of its own there: {basis}"
 
 
 def _of_fit(asked: Asked, knowledge: str) -> tuple[int | None, str]:

@@ -59,7 +59,10 @@ def launch_command(asked: Asked, holding: Holding, context: int) -> tuple[tuple[
         "ktransformers": _ktransformers,
         "mlx": _mlx,
     }
-    words, notes = with_recipe(asked, holding, *makers[asked.engine](asked, holding, context))
+    words, notes = makers[asked.engine](asked, holding, context)
+    if not words:
+        return words, notes
+    words, notes = with_recipe(asked, holding, words, notes)
     terms = holding.terms
     if terms.prefill:
         notes = (*kinds_of_servers(asked, terms), *notes)
@@ -228,12 +231,14 @@ def _llama_cpp(asked: Asked, holding: Holding, context: int) -> tuple[tuple[str,
 def _ktransformers(asked: Asked, holding: Holding, context: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
     words, notes = _sglang(asked, holding, context)
     running = load_engine(asked.engine).running
-    stored = asked.checkpoint.formats.get("routed_experts") or asked.checkpoint.default
+    stored = asked.checkpoint.bulk
     method = running.host_experts.get(stored) if running is not None else None
-    more = (method or "--kt-method METHOD", "--kt-weight-path PATH_TO_WEIGHTS", "--kt-num-gpu-experts 0")
+    if method is None:
+        # another method would compute converted experts, of other bytes than those that are planned
+        return (), (f"no command: no --kt-method is known that reads experts in {stored} as they are stored",)
+    more = (method, "--kt-weight-path PATH_TO_WEIGHTS", "--kt-num-gpu-experts 0")
     told = "routed experts are computed on the processors from host memory; --kt-weight-path is the local folder of "
-    told += "the same files" if method else f"experts that METHOD reads: none is known to read {stored} as it is stored"
-    return (*words, *more), (*notes, told)
+    return (*words, *more), (*notes, f"{told}the same files")
 
 
 def _mlx(asked: Asked, holding: Holding, context: int) -> tuple[tuple[str, ...], tuple[str, ...]]:

@@ -147,7 +147,7 @@ def answer_of(asked: Asked, traffic: Traffic | None = None, *, changes: bool = T
         warnings=_by_severity((*hazard_warnings(hazards), *_warnings(solution, rows))),
         command=command,
         command_notes=notes,
-        basis=basis_words(asked, apart_basis(asked, known.basis)),
+        basis=basis_words(asked, apart_basis(asked, known.basis), known.knowledge),
         knowledge=known_apart(asked, known.knowledge),
         evidence=evidence_words(asked, best.terms.accelerators, known.knowledge),
         fits=(_fit_file(deployment), "calibration/fits/memory.toml"),

@@ -178,7 +178,7 @@ def launched(
         accelerator=part.name if part is not None else None,
         draft_tokens=drafted_of_log(log),
     )
-    settings = replace(settings, graphs_taken=log.graphs_taken)
+    settings = replace(settings, graphs_taken=log.graphs_taken, whole_tower=bool(log.whole_tower))
     if graphs:
         settings = replace(settings, graphs=log.graph_count)
     kv = kv_name((log.kv_cache or "").replace("torch.", "")) or default_kv(

@@ -118,10 +118,51 @@ def test_runs_of_an_engine_say_nothing_of_another_program_that_serves_in_its_pla
     assert answer.command == ()
     text = fit_text(answer)
     assert "launch_server" not in text and program in text
-    # the plug-ins of vLLM are started by vLLM
-    other = fit_answer(Words(model, on, engine="vllm"), changes=False)
-    assert "in place of" not in other.evidence
-    assert " ".join(other.command).startswith("vllm serve") or other.unknown
+
+
+PLUG_IN = "with the plug-in {}, whose kernels compute there in place of those of vllm"
+
+
+@pytest.mark.parametrize(
+    ("model", "on", "engine", "says"),
+    [
+        # a recipe for the part, run by its publisher
+        (
+            "qwen3-32b",
+            "8xtpu-v7x",
+            "vllm",
+            "recipe only (its publisher ran it) " + PLUG_IN.format("tpu-inference or vllm-torchtpu"),
+        ),
+        ("deepseek-v3", "8xtpu-v7x", "vllm", "nobody ran it " + PLUG_IN.format("tpu-inference or vllm-torchtpu")),
+        ("llama-3.1-8b", "8xgaudi-3", "vllm", "nobody ran it " + PLUG_IN.format("vllm-gaudi")),
+        ("glm-5.1-fp8", "16xascend-910b", "vllm", "nobody ran it " + PLUG_IN.format("vllm-ascend")),
+        ("qwen3-8b", "1xm3-ultra", "vllm", "nobody ran it " + PLUG_IN.format("vllm-metal")),
+        (
+            "qwen3-8b",
+            "1xm3-ultra",
+            "sglang",
+            "nobody ran it with MLX, whose kernels compute there in place of those of sglang",
+        ),
+        # runs with the same plug-in on the part, and on another part
+        ("qwen3-30b-a3b", "8xascend-910b", "vllm", "measured"),
+        ("deepseek-v3.2", "16xascend-910b", "vllm", "measured on another part"),
+        # the engine's own kernels
+        ("qwen3-32b", "1xarc-pro-b70", "vllm", "measured on another part"),
+        ("qwen3-8b", "1xm3-ultra", "mlx", "nobody ran it"),
+    ],
+)
+def test_runs_with_an_engines_own_kernels_say_nothing_of_a_plug_ins(model, on, engine, says):
+    asked = read_words(Words(model, on, engine=engine))
+    said = evidence_words(asked, asked.machine.count, "")
+    assert said == says or said.startswith((f"{says}, ", f"{says}: ", f"{says}; "))
+
+
+def test_a_plug_in_is_started_by_the_engine_and_speeds_say_whose_kernels_they_assume():
+    answer = fit_answer(Words("qwen3-32b", "8xtpu-v7x", engine="vllm"), changes=False)
+    assert answer.command[0].startswith("vllm serve")
+    assert answer.basis.startswith("computed as if vllm had kernels of its own there: ")
+    cuda = fit_answer(Words("qwen3-32b", "8xh100-sxm", engine="vllm"), changes=False)
+    assert "kernels of its own" not in cuda.basis and "in place of" not in cuda.evidence
 
 
 def test_a_recipe_for_the_part_stands_though_another_program_serves_there(monkeypatch):

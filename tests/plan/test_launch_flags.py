@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import pytest
 
 from glmplan.facts.engines.recipes import known_flags, option_name
-from glmplan.plan import Words, fit_answer
+from glmplan.plan import Words, fit_answer, read_words
+from glmplan.plan.engine_limits import Obstacles
+from glmplan.plan.launch import launch_command
 
 #: words of a plan that bring options of their own
 CASES = (
@@ -115,7 +118,7 @@ def test_what_a_recipe_says_in_a_file_is_said_of_the_file():
         ("glm-5.1-nvfp4", "NVFP4"),
         ("kimi-k2.5-int4", "RAWINT4"),
         ("qwen3-30b-a3b", "BF16"),
-        ("qwen3-30b-a3b-int8", "METHOD"),
+        ("glm-4.7-fp8", "FP8_PERCHANNEL"),
     ],
 )
 def test_ktransformers_is_told_to_compute_the_experts_as_they_are_stored(version, read, model, method):
@@ -127,7 +130,32 @@ def test_ktransformers_is_told_to_compute_the_experts_as_they_are_stored(version
     assert found <= names, f"{' '.join(answer.command)}: {found - names}"
     # the bytes in host memory are those of the files: converted experts (AMXINT4, the default) would be others
     assert f"--kt-method {method} " in " ".join(answer.command)
-    assert any("none is known to read int8" in note for note in answer.command_notes) == (method == "METHOD")
+
+
+@pytest.mark.parametrize(
+    ("model", "stored", "wall"),
+    [
+        ("hy3-fp8", "fp8-matrix", "ktransformers-reads-no-such-experts"),
+        ("glm-5.2-w4afp8", "w4afp8", "ktransformers-reads-no-such-experts"),
+        ("glm-4.7-awq-int4", "awq-int4", "ktransformers-reads-no-such-experts"),
+        ("qwen3-30b-a3b-int8", "int8", "ktransformers-reads-no-such-experts"),
+    ],
+)
+def test_experts_that_no_method_of_ktransformers_reads_have_no_command_and_do_not_run(model, stored, wall):
+    answer = fit_answer(Words(model, "genoa-2s-direct-8", engine="ktransformers"), changes=False)
+    assert answer.holding.terms.blocked.id == wall and answer.verdict != "fits"
+    assert answer.command == () and not any("METHOD" in note for note in answer.command_notes)
+    asked = Words(model, "genoa-2s-direct-8", engine="ktransformers")
+    words, notes = launch_command(read_words(asked), answer.holding, 4096)
+    assert words == () and stored in notes[0]
+
+
+def test_fp8_experts_whose_scales_nobody_names_are_said_to_be_unknown():
+    asked = read_words(Words("hy3-fp8", "genoa-2s-direct-8", engine="ktransformers"))
+    asked = replace(asked, checkpoint=asked.checkpoint.model_copy(update={"fp8_scales": None}))
+    standing = {wall.id: wall.severity for wall in Obstacles(asked).sorted.always}
+    assert standing["ktransformers-unknown-fp8-scales"] == "unknown"
+    assert "ktransformers-reads-no-such-experts" not in standing
 
 
 TWO_MACS = """

@@ -79,7 +79,7 @@ def test_an_engine_with_a_backend_runs_on_a_part_of_ones_own(own_part, engine, v
     [
         ("sglang", "Google", "npu", "sglang-on-tpus-by-jax", "error"),
         ("sglang", "Intel", "npu", "sglang-on-gaudi-by-a-fork", "error"),
-        ("vllm", "Acme", "npu", "vllm-on-npus-by-plug-in", "unknown"),
+        ("vllm", "Acme", "npu", "vllm-on-other-npus", "unknown"),
         ("ktransformers", "AMD", "gpu", "ktransformers-beside-nvidia-and-ascend", "unknown"),
         ("ktransformers", "Intel", "gpu", "ktransformers-beside-nvidia-and-ascend", "unknown"),
     ],
@@ -99,7 +99,9 @@ def test_a_backend_outside_the_engine_and_one_that_nobody_ran_are_said(own_part,
         ("sglang", "1xarc-pro-b70", None),
         ("sglang", "1xascend-910c", None),
         ("vllm", "1xm5-max", "vllm-on-apple-by-plug-in"),
-        ("vllm", "1xtpu-v7", "vllm-on-npus-by-plug-in"),
+        ("vllm", "1xtpu-v7", "vllm-on-tpus-by-plug-in"),
+        ("vllm", "1xgaudi-3", "vllm-on-gaudi-by-plug-in"),
+        ("vllm", "1xascend-910c", "vllm-on-ascend-by-plug-in"),
         ("vllm", "1xarc-pro-b70", None),
         ("ktransformers", "1xmi355x", "ktransformers-beside-nvidia-and-ascend"),
         ("ktransformers", "1xascend-910c", None),
@@ -116,7 +118,7 @@ def test_parts_of_the_catalogue_meet_the_same_walls(engine, on, wall):
 
 
 #: what a wall about a backend names after the engine
-BACKENDS = {"tpus", "gaudi", "apple", "npus", "other", "nvidia"}
+BACKENDS = {"tpus", "gaudi", "ascend", "apple", "other", "nvidia"}
 
 
 def test_experts_in_nvfp4_have_no_kernels_on_a_card_of_amd_whose_capability_nobody_wrote_down(own_part):

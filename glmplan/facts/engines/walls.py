@@ -27,6 +27,7 @@ __all__ = [
     "called_engine",
     "engine_names",
     "judge",
+    "kernels_of_others",
     "load_engine",
     "possible_walls",
     "wall_apart",
@@ -321,7 +322,7 @@ def another_program(engine: str, *, vendor: str, kind: str) -> Wall | None:
     Returns
     -------
     Wall or None
-        None where the engine serves there itself, by a plug-in perhaps.
+        None where the engine serves there itself, perhaps with kernels of others (`kernels_of_others`).
 
     Examples
     --------
@@ -333,6 +334,33 @@ def another_program(engine: str, *, vendor: str, kind: str) -> Wall | None:
     given = Conditions(engine=engine, vendor=vendor, part_kind=kind)
     walls = load_engine(engine).walls
     return next((wall for wall in walls if wall.another_program and judge(wall, given) == "stands"), None)
+
+
+def kernels_of_others(engine: str, *, vendor: str, kind: str) -> Wall | None:
+    """The wall that says that an engine computes on parts of a kind with kernels that are not its own.
+
+    Parameters
+    ----------
+    engine : str
+        Name of the engine that is asked for.
+    vendor, kind : str
+        Who makes the part, and what it is, as in `Accelerator`.
+
+    Returns
+    -------
+    Wall or None
+        None where its own kernels compute.
+
+    Examples
+    --------
+    >>> kernels_of_others("vllm", vendor="google", kind="npu").kernels_of
+    'the plug-in tpu-inference or vllm-torchtpu'
+    >>> kernels_of_others("vllm", vendor="nvidia", kind="gpu") is None
+    True
+    """
+    given = Conditions(engine=engine, vendor=vendor, part_kind=kind)
+    walls = load_engine(engine).walls
+    return next((wall for wall in walls if wall.kernels_of and judge(wall, given) == "stands"), None)
 
 
 def _walls(conditions: Conditions, verdict: Verdict) -> tuple[Wall, ...]:

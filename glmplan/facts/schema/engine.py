@@ -212,7 +212,9 @@ class Wall(Frozen):
     are fitted with an effect of their own, so that they say nothing of runs that are not; `in_view` names the groups of
     runs that were looked at then (`glmplan.facts.in_view`). `told` and `environment` are what the engine is started
     with behind it: options of its command, and variables as ``NAME=value``. `another_program` serves there in place of
-    the engine: nobody's run of the engine says anything of it, and no command of the engine starts it.
+    the engine: nobody's run of the engine says anything of it, and no command of the engine starts it. `kernels_of` is
+    whose kernels compute there, where the engine's own command starts them: a plug-in's, say. Runs with the engine's
+    own kernels say nothing of them; runs on parts behind the same wall do.
 
     Examples
     --------
@@ -244,6 +246,7 @@ class Wall(Frozen):
     told: tuple[str, ...] = ()
     environment: tuple[str, ...] = ()
     another_program: str | None = None
+    kernels_of: str | None = None
     trust: Literal["vendor", "documented", "report", "chat summary"] = "documented"
     source: str
 

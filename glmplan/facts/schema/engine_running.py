@@ -128,7 +128,7 @@ class Running(Frozen):
     `host_cache_latent`: whether also those of latent attention. `apart`: how prompts are computed on servers of their
     own; None where no source shows it. `adapters`: how it keeps low-rank adapters; None where no source was read.
     `host_experts`: the option with which the processors compute routed experts in the format of the files, for each
-    format of theirs that they read.
+    format of theirs that they read, as `Checkpoint.bulk` names it.
     """
 
     reads: Literal["safetensors", "gguf", "mlx"]

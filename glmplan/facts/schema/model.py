@@ -300,7 +300,8 @@ class Checkpoint(Frozen):
     `bytes_published` is what the publisher states [B], `file_bits_per_weight` replaces the class formats for mixtures
     such as GGUF files whose mean bits are all that is known. With `includes_tower` false the image tower is a file of
     its own, which the size does not count. `smaller` and `larger` say by which share of the computed size the true
-    files may be smaller or larger (ends of a 90 % interval); nothing for what is published.
+    files may be smaller or larger (ends of a 90 % interval); nothing for what is published. `fp8_scales` says of FP8
+    that is not in blocks what has a scale of its own; None where nobody says it.
     """
 
     name: str
@@ -315,6 +316,7 @@ class Checkpoint(Frozen):
     bytes_published: str | None = None
     smaller: float = Field(0.0, ge=0, lt=1)
     larger: float = Field(0.0, ge=0, lt=1)
+    fp8_scales: Literal["matrix", "row"] | None = None
     source: str
     note: str | None = None
 
@@ -323,6 +325,15 @@ class Checkpoint(Frozen):
         """In which files it is published, as engines say what they read; MLX and EXL3 files are named so."""
         plain = "safetensors" if self.file_bits_per_weight is None else "gguf"
         return next((one for one in ("mlx", "exl3") if self.name.startswith(one)), plain)
+
+    @property
+    def bulk(self) -> str:
+        """The format of routed experts, or of all where there are none, as walls and host kernels name it.
+
+        FP8 that is not in blocks is named by what has a scale: ``fp8-row``, ``fp8-matrix``, or ``fp8`` if nobody says.
+        """
+        found = self.formats.get("routed_experts") or self.default
+        return f"{found}-{self.fp8_scales}" if found == "fp8" and self.fp8_scales else found
 
     @model_validator(mode="after")
     def _known_formats(self) -> Checkpoint:

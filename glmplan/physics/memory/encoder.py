@@ -85,7 +85,7 @@ def video_images(model: ModelSpec, *, longest: np.ndarray | float, frames: float
 
 
 def encoder_peak(
-    model: ModelSpec, *, tokens: np.ndarray, tp: np.ndarray, video: np.ndarray | float = 1.0
+    model: ModelSpec, *, tokens: np.ndarray, tp: np.ndarray, video: np.ndarray | float = 1.0, whole: bool = False
 ) -> tuple[np.ndarray, np.ndarray]:
     """Peak of the tower's own run, and what it leaves for the language model.
 
@@ -99,6 +99,8 @@ def encoder_peak(
         Tensor-parallel degree, [-]
     video : numeric, optional
         Images that the largest video tried is worth, [-]
+    whole : bool, optional
+        Whether every rank holds the whole tower; the images are dealt over the ranks then.
 
     Returns
     -------
@@ -127,14 +129,21 @@ def encoder_peak(
         return zero, zero
     image = model.tower_patches / model.tower_merge
     items = np.maximum(np.floor(np.asarray(tokens, dtype=float) / image), video)
-    layer = _IN_LAYER * width + _INNER * inner / tp
+    layer = _IN_LAYER * width + _INNER * inner / (1.0 if whole else tp)
     widest = model.tower_patch_values + np.maximum(_INTERPOLATED * width, layer)
     kept = _VALUE_BYTES * items * image * model.tower_output
-    return _VALUE_BYTES * items * model.tower_patches * widest, kept + zero
+    own = np.ceil(items / tp) if whole else items
+    return _VALUE_BYTES * own * model.tower_patches * widest, kept + zero
 
 
 def with_encoder(
-    model: ModelSpec, peak: np.ndarray, *, tokens: np.ndarray, tp: np.ndarray, video: np.ndarray | float = 1.0
+    model: ModelSpec,
+    peak: np.ndarray,
+    *,
+    tokens: np.ndarray,
+    tp: np.ndarray,
+    video: np.ndarray | float = 1.0,
+    whole: bool = False,
 ) -> np.ndarray:
     """Peak of a trial run of a model whose tower is tried, too.
 
@@ -148,6 +157,8 @@ def with_encoder(
         Tokens of a step [token] and tensor-parallel degree [-]
     video : numeric, optional
         Images that the largest video tried is worth, [-]
+    whole : bool, optional
+        Whether every rank holds the whole tower.
 
     Returns
     -------
@@ -161,5 +172,5 @@ def with_encoder(
     >>> with_encoder(text, 5.0 * one, tokens=2048.0 * one, tp=one).tolist()
     [5.0]
     """
-    own, kept = encoder_peak(model, tokens=tokens, tp=tp, video=video)
+    own, kept = encoder_peak(model, tokens=tokens, tp=tp, video=video, whole=whole)
     return np.maximum(own, peak + kept)

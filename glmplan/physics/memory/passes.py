@@ -214,7 +214,7 @@ def stage_peak(
         return peak
     longest = model.max_context if settings.longest is None else settings.longest
     video = video_images(model, longest=longest, frames=run.video_frames)
-    return with_encoder(model, peak, tokens=step.tokens, tp=tp, video=video)
+    return with_encoder(model, peak, tokens=step.tokens, tp=tp, video=video, whole=settings.whole_tower)
 
 
 def _step_buffer(

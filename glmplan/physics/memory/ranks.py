@@ -398,7 +398,7 @@ def _stage(
         state = state + count * one.state
         activation = np.maximum(activation, np.where(count > 0, one.activation, 0.0))
         kept = np.maximum(kept, np.where(count > 0, one.buffers, 0.0))
-    add_vocabulary(weights, model, checkpoint, degrees, settings.rule, (index == 0, last))
+    add_vocabulary(weights, model, checkpoint, degrees, settings, (index == 0, last))
     add_rotary(weights, model, parts, counts, settings.rule)
     if model.draft_head is not None and "mtp" in weights:  # which has an output head of its own
         own = np.ceil(model.vocabulary / degrees.tp) * model.hidden * weight_format("bf16").bytes

@@ -77,6 +77,9 @@ class MemorySettings:
         Kernel of the routed experts (``--moe-backend``), as the log names it; None takes what the engine chooses.
     adapters, adapter_rank : int
         Low-rank adapters (LoRA) for which buffers are kept, and the rank of the buffers, [-]
+    whole_tower : bool
+        Whether every tensor-parallel rank holds the whole image tower and takes images of its own
+        (``--mm-encoder-tp-mode data``, ``--mm-enable-dp-encoder``).
     """
 
     engine: str = "vllm"
@@ -94,6 +97,7 @@ class MemorySettings:
     graphs_taken: bool | None = None
     adapters: int = 0
     adapter_rank: int = 0
+    whole_tower: bool = False
 
     @property
     def layout(self) -> CacheLayout:

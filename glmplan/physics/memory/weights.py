@@ -151,7 +151,7 @@ def add_vocabulary(
     model: ModelSpec,
     checkpoint: Checkpoint,
     degrees: Degrees,
-    rule: MemoryRule,
+    settings: MemorySettings,
     ends: tuple[bool, np.ndarray],
 ) -> None:
     """Add embedding, output head and last norm of a stage to its weights.
@@ -166,8 +166,8 @@ def add_vocabulary(
         How it is stored.
     degrees : Degrees
         The layouts.
-    rule : MemoryRule
-        What the engine keeps.
+    settings : MemorySettings
+        The launch.
     ends : tuple
         Whether the stage is the first, and for each layout whether it is the last.
 
@@ -175,13 +175,13 @@ def add_vocabulary(
     --------
     >>> from glmplan.facts.catalogue.models import load_model
     >>> llama, one, held = load_model("llama-3.1-8b"), np.ones(1), {}
-    >>> add_vocabulary(held, llama, llama.checkpoint("bf16"), Degrees(one, one, one, one, one), MemorySettings().rule,
+    >>> add_vocabulary(held, llama, llama.checkpoint("bf16"), Degrees(one, one, one, one, one), MemorySettings(),
     ...                (True, one > 0))
     >>> float(held["embedding"][0]) == 128256 * 4096 * 2
     True
     """
     first, last = ends
-    zero = np.zeros_like(degrees.tp)
+    rule, zero = settings.rule, np.zeros_like(degrees.tp)
     padded = -(-model.vocabulary // rule.vocabulary_multiple) * rule.vocabulary_multiple
     on_last = np.where(last, 1.0, 0.0)
     # the embedding stands on the first stage; a tied head needs a copy of it on the last
@@ -199,7 +199,7 @@ def add_vocabulary(
                 weights["rounding"] = weights.get("rounding", zero) + (rounded - alone) * copies
         weights[tensor.tensor_class] = weights.get(tensor.tensor_class, zero) + held
     if model.extra_parameters and checkpoint.includes_tower and first and rule.loading.tower:
-        whole = model.extra_replicated
+        whole = model.extra_parameters if settings.whole_tower else model.extra_replicated
         extra = (whole + (model.extra_parameters - whole) / degrees.tp) * weight_format("bf16").bytes
         weights["other"] = weights.get("other", zero) + extra
 

@@ -170,6 +170,7 @@ def checkpoint_from_rules(model: ModelSpec, rules: QuantisationRules, *, source:
         exceptions=exceptions,
         kv_default=rules.kv,
         includes_mtp=model.mtp is not None,
+        fp8_scales=rules.fp8_scales if (formats.get("routed_experts") or default) == "fp8" else None,
         source=source,
     )
 

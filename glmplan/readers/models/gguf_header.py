@@ -16,10 +16,11 @@ from glmplan.errors import SpecError, UnknownArchitecture
 from glmplan.facts.files import open_file, understood
 from glmplan.facts.schema.model import Checkpoint, ModelSpec
 from glmplan.physics.blocks.stack import model_parameters
+from glmplan.readers.models.gguf_keys import unread_keys
 from glmplan.readers.models.hf_config import model_from_config
 from glmplan.readers.models.safetensors_header import StoredTensor
 
-__all__ = ["read_gguf", "read_gguf_model"]
+__all__ = ["keys_read", "read_gguf", "read_gguf_model"]
 
 #: general.architecture → model_type of the reader that knows it
 _ARCHITECTURES = {
@@ -65,6 +66,33 @@ _FIELDS = {
     "linear_num_value_heads": "ssm.time_step_rank",
 }
 _LATENT = ("deepseek_v3", "glm_moe_dsa")
+#: keys that are asked for beside `_FIELDS`; of some architectures alone
+_MORE = ("block_count", "attention.value_length")
+_MORE_OF = {
+    **dict.fromkeys(_LATENT, ("attention.key_length_mla",)),
+    "qwen3_next": ("ssm.inner_size", "full_attention_interval"),
+}
+
+
+def keys_read(architecture: str) -> frozenset[str]:
+    """Return the keys that the reader of an architecture asks for.
+
+    Parameters
+    ----------
+    architecture : str
+        As `general.architecture` has it.
+
+    Returns
+    -------
+    frozenset of str
+        Keys below the name of the architecture.
+
+    Examples
+    --------
+    >>> "ssm.inner_size" in keys_read("qwen3next"), "ssm.inner_size" in keys_read("llama")
+    (True, False)
+    """
+    return frozenset((*_FIELDS.values(), *_MORE, *_MORE_OF.get(_ARCHITECTURES.get(architecture, ""), ())))
 
 
 def read_gguf(path: str | Path) -> tuple[dict[str, Any], tuple[StoredTensor, ...]]:
@@ -254,6 +282,7 @@ def read_gguf_model(path: str | Path, *, name: str | None = None) -> tuple[Model
             file=path, field="general.architecture", value=architecture, choices=_ARCHITECTURES,
         )  # fmt: skip
     stem = re.sub(r"-\d{5}-of-\d{5}$", "", path.stem).lower()
+    unread = unread_keys(metadata, architecture, keys_read(architecture), path)
     config = _config(metadata, tensors, architecture, model_type, path)
     model = model_from_config(config, name=name or stem, file=path)
     mtp = any("nextn" in tensor.name for tensor in tensors)
@@ -276,7 +305,28 @@ def read_gguf_model(path: str | Path, *, name: str | None = None) -> tuple[Model
         source=f"tensor list of {path.name}",
         note="mean bits from the exact bytes of all tensors",
     )
-    return model.model_copy(update={"checkpoints": (checkpoint,), "default_checkpoint": checkpoint.name}), tensors
+    told = {"checkpoints": (checkpoint,), "default_checkpoint": checkpoint.name}
+    return model.model_copy(update={**told, "not_understood": (*model.not_understood, *unread)}), tensors
+
+
+def _same_values(
+    metadata: dict[str, Any], architecture: str, config: dict[str, Any], model_type: str, path: Path
+) -> None:
+    """Refuse values of another width than keys, which no architecture that is read here has."""
+    value = metadata.get(f"{architecture}.attention.value_length")
+    width = config.get("kv_lora_rank") if model_type in _LATENT else config.get("head_dim")
+    if value is not None and width is not None and value != width:
+        raise UnknownArchitecture(
+            f"is not {width}, the width of what is cached of a key",
+            file=path, field=f"{architecture}.attention.value_length", value=value if isinstance(value, int) else None,
+        )  # fmt: skip
+
+
+def _indexers(names: set[str], count: int) -> dict[str, list[str]]:
+    """Which layers choose keys themselves: those with tensors for it, others take the choice of one before."""
+    named = {name.split(".")[1] for name in names if name.startswith("blk.") and ".indexer." in name}
+    own = [str(layer) in named for layer in range(count)]
+    return {"indexer_types": ["full" if one else "shared" for one in own]} if any(own) else {}
 
 
 def _size(shape: tuple[int, ...]) -> int:
@@ -319,7 +369,9 @@ def _config(
         elif model_type in ("gpt_oss", "minimax_m2"):
             config["num_local_experts"] = config.pop("num_experts")
             config["intermediate_size"] = config.pop("moe_intermediate_size", config.get("intermediate_size"))
+    _same_values(metadata, architecture, config, model_type, path)
     if model_type in _LATENT:
+        config |= _indexers(names, blocks - drafts)
         for name in ("head_dim", "num_key_value_heads"):
             config.pop(name, None)
         width = metadata.get(f"{architecture}.attention.key_length_mla")

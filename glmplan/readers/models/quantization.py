@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from glmplan.errors import SpecError
 
@@ -97,6 +97,8 @@ class QuantisationRules:
         Format of the routed experts where the config states it apart (`expert_dtype`).
     expert_layers : dict of str to str
         Format of the routed experts of single layers, by ``layers.N``.
+    fp8_scales : {'matrix', 'row'} or None
+        What has a scale of its own in FP8 that is not in blocks; None where the config does not say.
     """
 
     base: str
@@ -106,6 +108,7 @@ class QuantisationRules:
     kv: str | None = None
     experts: str | None = None
     expert_layers: dict[str, str] = field(default_factory=dict)
+    fp8_scales: Literal["matrix", "row"] | None = None
     _by_layer: dict[str, list[str]] = field(default_factory=dict)
     _general: list[str] = field(default_factory=list)
 
@@ -176,6 +179,10 @@ class QuantisationRules:
         """
         return self.expert_layers.get(f"layers.{layer}", self.experts)
 
+
+#: what has a scale in FP8 by ModelOpt's algorithm, and by the strategy of compressed-tensors
+_ALGORITHM_SCALES: dict[str, Literal["matrix", "row"]] = {"fp8": "matrix", "fp8_per_channel_per_token": "row"}
+_STRATEGY_SCALES: dict[str, Literal["matrix", "row"]] = {"tensor": "matrix", "channel": "row"}
 
 #: `expert_dtype` → weight format; FP4 is stored with a scale for 32 values
 _EXPERT_TYPES = {"fp4": "mxfp4"}
@@ -278,14 +285,17 @@ def _modelopt(
 ) -> QuantisationRules:
     listed = content.get("quantized_layers")
     if str(content["quant_algo"]).upper() != "MIXED_PRECISION":
-        return QuantisationRules(_algorithm(content["quant_algo"], file), excluded, kv=kv)
+        one = _ALGORITHM_SCALES.get(str(content["quant_algo"]).lower())
+        return QuantisationRules(_algorithm(content["quant_algo"], file), excluded, kv=kv, fp8_scales=one)
     if not isinstance(listed, Mapping) or not listed:
         raise SpecError("is missing, and quant_algo says MIXED_PRECISION", file=file, field="quantized_layers")
     formats = {
         str(name): _algorithm(entry.get("quant_algo") if isinstance(entry, Mapping) else entry, file)
         for name, entry in listed.items()
     }
-    return QuantisationRules("bf16", excluded, listed=formats, kv=kv)
+    named = (str(entry.get("quant_algo") if isinstance(entry, Mapping) else entry).lower() for entry in listed.values())
+    told = {scales for name in named if (scales := _ALGORITHM_SCALES.get(name))}
+    return QuantisationRules("bf16", excluded, listed=formats, kv=kv, fp8_scales=told.pop() if len(told) == 1 else None)
 
 
 def _fp8(
@@ -324,7 +334,9 @@ def _compressed(
         rules.append((targets, _weights(weights, file)))
     # targets by name go before the general one
     rules.sort(key=lambda rule: "Linear" in rule[0])
-    return QuantisationRules(rules[-1][1], excluded, groups=rules, kv=kv)
+    stated = {str(group["weights"].get("strategy")) for group in groups.values()} & _STRATEGY_SCALES.keys()
+    scales = _STRATEGY_SCALES[stated.pop()] if len(stated) == 1 else None
+    return QuantisationRules(rules[-1][1], excluded, groups=rules, kv=kv, fp8_scales=scales)
 
 
 def _weights(weights: Mapping[str, Any], file: str | Path | None) -> str:

@@ -96,3 +96,12 @@ def test_the_largest_item_of_gemma_4_is_a_video_of_32_frames(name, hidden):
     peak, kept = encoder_peak(model, tokens=2496 * ONE, tp=ONE)
     assert kept[0] == 32 * 70 * hidden * 2
     assert peak[0] == 32 * 70 * 9 * (768 + 2 * 1152 + 2 * 4304) * 2  # less than 0.5 GiB, as two logs leave
+
+
+def test_whole_towers_deal_the_images_over_the_ranks():
+    # vllm/model_executor/models/vision.py (run_dp_sharded_vision_model): every rank takes whole images
+    model, tokens = load_model("qwen3.5-27b"), np.array([2048.0, 65536.0])
+    alone, kept = encoder_peak(model, tokens=tokens, tp=np.ones(2))
+    dealt, same = encoder_peak(model, tokens=tokens, tp=4 * np.ones(2), whole=True)
+    assert (alone / alone[0]).tolist() == [1.0, 4.0] and (dealt / alone[0]).tolist() == [1.0, 1.0]
+    assert same.tolist() == kept.tolist()

@@ -18,7 +18,7 @@ from glmplan.physics.blocks.stack import model_parameters
 from glmplan.physics.blocks.storage import checkpoint_bytes
 from glmplan.readers.models.anatomy import spell_stack
 from glmplan.readers.models.hf_config import READERS, model_from_config, read_hf_config
-from glmplan.readers.models.quantization import pattern_matches
+from glmplan.readers.models.quantization import pattern_matches, read_rules
 from glmplan.readers.models.to_toml import model_toml
 from glmplan.readers.models.unread_fields import HARMLESS, STRUCTURAL, is_harmless
 from tests.readers.models.configs import (
@@ -275,6 +275,27 @@ def test_heads_that_do_not_divide_are_refused():
 def test_an_unknown_quantisation_method_is_refused():
     with pytest.raises(SpecError, match="quant_method"):
         model_from_config({**LLAMA, "quantization_config": {"quant_method": "magic"}}, name="x")
+
+
+@pytest.mark.parametrize(
+    ("stated", "scales"),
+    [
+        ({"quant_method": "modelopt", "quant_algo": "FP8"}, "matrix"),
+        ({"quant_method": "modelopt", "quant_algo": "FP8_PER_CHANNEL_PER_TOKEN"}, "row"),
+        ({"quant_method": "modelopt", "quant_algo": "MIXED_PRECISION",
+          "quantized_layers": {"model.layers.0.mlp": {"quant_algo": "FP8"}, "lm_head": {"quant_algo": "NVFP4"}}},
+         "matrix"),
+        ({"quant_method": "compressed-tensors", "config_groups": {"g": {"weights":
+          {"num_bits": 8, "type": "float", "strategy": "channel"}}}}, "row"),
+        ({"quant_method": "compressed-tensors", "config_groups": {"g": {"weights":
+          {"num_bits": 8, "type": "float", "strategy": "tensor"}}}}, "matrix"),
+        ({"quant_method": "compressed-tensors", "config_groups": {"g": {"weights":
+          {"num_bits": 8, "type": "float", "strategy": "block"}}}}, None),
+        ({"quant_method": "fp8"}, None),
+    ],
+)  # fmt: skip
+def test_what_has_a_scale_in_fp8_is_read_where_the_config_says_it(stated, scales):
+    assert read_rules({"quantization_config": stated}, None).fp8_scales == scales
 
 
 def test_the_language_part_of_a_multimodal_config_is_read_and_the_tower_noted():

@@ -11,6 +11,7 @@ from glmplan.facts.catalogue.models import load_model
 from glmplan.measure.memory_comparison import beside
 from glmplan.prediction.start_memory import Span, StartMemory, predict_start
 from glmplan.readers.runs.importers import import_file, import_text
+from glmplan.readers.runs.importers.startup import StartupLog
 
 SHARED = Path(__file__).parents[3].parent / "shared"
 GIB = 2.0**30
@@ -231,6 +232,42 @@ def test_a_log_says_whether_its_estimate_of_graphs_is_taken_from_the_pool(said, 
         told = replace(log, version=version, memory_utilization=0.9)
         found = predict_start(told, llama, llama.checkpoint("bf16"), load_accelerator("h100-sxm"))
         assert (found.parts["graph_estimate"] < 0.0) is taken
+
+
+@pytest.mark.parametrize(
+    ("text", "whole"),
+    [
+        (VLLM, None),
+        (VLLM + "INFO [utils.py:228] non-default args: {'max_num_seqs': 24, 'mm_encoder_tp_mode': 'data'}\n", True),
+        (VLLM + "args: Namespace(subparser='serve', mm_encoder_tp_mode='weights', seed=None)\n", False),
+        (VLLM + "+ vllm serve a --mm-encoder-tp-mode data\nWARNING This model does not support "
+                "`--mm-encoder-tp-mode data`. Falling back to `--mm-encoder-tp-mode weights`.\n", False),
+        (SGLANG, None),
+        (SGLANG + "server_args=ServerArgs(model_path='a', mm_enable_dp_encoder=True)\n", True),
+    ],
+)  # fmt: skip
+def test_a_log_says_whether_every_rank_holds_the_whole_image_tower(text, whole):
+    assert import_text(text).logged.whole_tower is whole
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang"])
+def test_a_server_started_with_a_whole_tower_on_each_rank_is_predicted_so(engine):
+    kimi, part = load_model("kimi-k2.6"), load_accelerator("h200-sxm")
+    log = StartupLog(engine, tp=8, memory_utilization=0.9, lines={"weights": 1}, weights=70 * GIB)
+    divided, whole = (
+        predict_start(replace(log, whole_tower=told), kimi, kimi.checkpoint("int4"), part) for told in (None, True)
+    )
+    more = (kimi.extra_parameters - kimi.extra_replicated) * 2 * 7 / 8
+    assert whole.weights.value - divided.weights.value == pytest.approx(more, rel=1e-9)
+    assert divided.pool.value - whole.pool.value == pytest.approx(more, rel=0.15)
+    told = next(one for one in beside(replace(log, whole_tower=True), whole) if one.what == "weights on a rank")
+    assert "whole image tower" in told.cause
+    # a model of words alone has none
+    llama = load_model("llama-3.1-8b")
+    both = [
+        predict_start(replace(log, whole_tower=told), llama, llama.checkpoint("bf16"), part) for told in (None, True)
+    ]
+    assert both[0].weights == both[1].weights and both[0].pool == both[1].pool
 
 
 def test_the_difference_of_a_pool_is_the_sum_of_its_parts():

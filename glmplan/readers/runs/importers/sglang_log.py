@@ -77,6 +77,8 @@ def read(source: Source) -> Imported:
     ):
         for line, match in matches(text, pattern):
             log.put(name, float(match[1]), line)
+    for line, match in matches(text, r"mm_enable_dp_encoder=(True|False)"):
+        log.put("whole_tower", match[1] == "True", line)
     if log.kv_tokens and log.max_context:
         log.max_concurrency = log.kv_tokens / log.max_context
     return imported(source, log)

@@ -68,6 +68,9 @@ class StartupLog:
         Graphs captured, [-]
     graphs_taken : bool or None
         Whether the launch takes its estimate of CUDA graphs from the pool, where the log says so.
+    whole_tower : bool or None
+        Whether every rank holds the whole image tower, where the log says so (vLLM's `--mm-encoder-tp-mode data`,
+        SGLang's `--mm-enable-dp-encoder`).
     lines : dict of str to int
         Where each of these stands.
     """
@@ -102,6 +105,7 @@ class StartupLog:
     max_batched_tokens: float | None = None
     graph_count: float | None = None
     graphs_taken: bool | None = None
+    whole_tower: bool | None = None
     lines: dict[str, int] = field(default_factory=dict)
 
     def put(self, name: str, value: Any, line: int, keep: str = "first") -> None:

@@ -111,6 +111,10 @@ def read(source: Source) -> Imported:
         log.put("graph_count", float(match[1]) + float(match[2]), line)
     for line, match in matches(text, r"CUDA graph memory profiling is (enabled|disabled)"):
         log.put("graphs_taken", match[1] == "enabled", line)
+    for line, match in matches(text, r"mm[_-]encoder[_-]tp[_-]mode['\"]?[=: ] ?'?(data|weights)"):
+        log.put("whole_tower", match[1] == "data", line)
+    for line, _ in matches(text, r"Falling back to `--mm-encoder-tp-mode weights`"):
+        log.put("whole_tower", False, line, "last")
     for name, pattern in _SIZES:
         for line, match in matches(text, pattern):
             log.put(name, float(match[1]) * GIB, line, "max")
