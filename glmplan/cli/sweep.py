@@ -15,6 +15,9 @@ from glmplan.cli.screen import say
 from glmplan.cli.tables import frame_text
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import numpy as np
     import pandas as pd
 
     from glmplan.sizing.axes import Sweep
@@ -122,12 +125,12 @@ def command(
 
         check_extra("distributed", field="--cluster")
     found = _computed(sweep, paid, money, output)
-    frame = found.to_frame()
+    columns = found.columns()
     if output.out is not None:
         from glmplan.sizing.sweep_files import write_table
 
-        write_table(frame, output.out)
-    _show(frame, found, paid, output)
+        write_table(columns, output.out)
+    _show(columns, found, paid, output)
 
 
 def _computed(sweep: Sweep, paid: Money, money: o.MoneyOptions, output: OutputOptions) -> Swept:
@@ -181,27 +184,32 @@ def _run(sweep: Sweep, paid: Money, output: OutputOptions, **hooks: Any) -> Swep
         return swept(sweep, money=paid, exact=output.exact, **hooks)
 
 
-def _show(frame: pd.DataFrame, found: Swept, paid: Money, output: OutputOptions) -> None:
-    from glmplan.sizing.frontier import frontier
+def _show(columns: Mapping[str, Any], found: Swept, paid: Money, output: OutputOptions) -> None:
+    import numpy as np
 
-    names = _objectives(output.frontier) if output.frontier else _usual(frame)
-    best = frontier({name: frame[name].to_numpy() for name in frame}, names)
+    from glmplan.facts.tables import frame_of_columns
+    from glmplan.sizing.frontier import OBJECTIVES, frontier
+    from glmplan.sizing.sweep_rows import rows_of
+
+    measures = {name: np.asarray(rows_of(columns[name]), dtype=float) for name in columns if name in OBJECTIVES}
+    names = _objectives(output.frontier) if output.frontier else _usual(measures)
+    best = frontier(measures, names)
     if output.plot is not None:
         from glmplan.report.charts import write_chart
         from glmplan.report.sizing_charts import sweep_chart
 
         title = f"nothing beats the circles in {', '.join(names)}; bands: 90 % intervals"
         title = title if best.any() else "a sweep of which no point is possible"
-        write_chart(sweep_chart(frame, best, title=title), output.plot, title=title)
+        write_chart(sweep_chart(found.to_frame(), best, title=title), output.plot, title=title)
     if output.form is not Form.text:
-        say(frame_text(frame, output.form), end="")
+        say(frame_text(found.to_frame(), output.form), end="")
         return
-    works = frame["verdict"].isin(("fits", "tight"))
-    say(f"{len(frame):,} points, {int(works.sum()):,} of them possible; nothing beats {int(best.sum()):,} in "
+    works = found.possible
+    say(f"{len(works):,} points, {int(works.sum()):,} of them possible; nothing beats {int(best.sum()):,} in "
           f"{', '.join(names)}")  # fmt: skip
     varied = [name for name, values in found.sweep.axes.items() if len(values) > 1]
-    _list(frame[best], names, varied)
-    wrong = frame.loc[~works, "reason"].value_counts()
+    _list(frame_of_columns({name: rows_of(column, best) for name, column in columns.items()}), names, varied)
+    wrong = frame_of_columns({"reason": rows_of(columns["reason"], ~works)})["reason"].value_counts()
     for reason, count in list(wrong.items())[:_LISTED]:
         say(f"  not possible at {count:,}: {reason}")
     for note in paid.terms.notes:
@@ -214,9 +222,11 @@ def _objectives(words: list[str]) -> tuple[str, ...]:
     return tuple(word.strip() for word in ",".join(words).split(",") if word.strip())
 
 
-def _usual(frame: pd.DataFrame) -> tuple[str, ...]:
+def _usual(measures: Mapping[str, np.ndarray]) -> tuple[str, ...]:
     """Speed of a user, of all together, and money where it is known."""
-    money = ("usd_month",) if "usd_month" in frame and frame["usd_month"].notna().any() else ()
+    known = measures.get("usd_month")
+    # what is not known is not equal to itself
+    money = ("usd_month",) if known is not None and (known == known).any() else ()
     return ("user_tokens_per_s", "output_tokens_per_s", *money)
 
 

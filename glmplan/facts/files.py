@@ -11,7 +11,7 @@ import os
 import re
 import stat
 import tempfile
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -615,14 +615,14 @@ def read_entries(path: str | Path, table: str, fields: Collection[str]) -> tuple
     return found
 
 
-def write_atomically(path: str | Path, content: str | bytes) -> None:
+def write_atomically(path: str | Path, content: str | bytes | Iterable[bytes]) -> None:
     """Write a file in one step: readers see the old content or the new, never a part.
 
     Parameters
     ----------
     path : path
         The file; missing parent folders are made.
-    content : str or bytes
+    content : str, bytes or iterable of bytes
         What to write; text is encoded as UTF-8.
 
     Raises
@@ -640,15 +640,18 @@ def write_atomically(path: str | Path, content: str | bytes) -> None:
     """
     path = Path(path)
     data = content.encode(errors="backslashreplace") if isinstance(content, str) else content
+    parts = (data,) if isinstance(data, bytes) else data
     temporary = None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
         with os.fdopen(handle, "wb") as stream:
-            stream.write(data)
+            stream.writelines(parts)
         os.chmod(temporary, 0o644)
         os.replace(temporary, path)
-    except OSError as error:
+    except BaseException as error:
         if temporary is not None and os.path.exists(temporary):
             os.unlink(temporary)
-        raise SpecError(f"cannot be written: {error.strerror}", file=path) from None
+        if isinstance(error, OSError):
+            raise SpecError(f"cannot be written: {error.strerror}", file=path) from None
+        raise

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from glmplan.errors import UnknownFact
+from glmplan.physics.points import StepPoints
 from glmplan.physics.step.gpu import GpuSteps
 from glmplan.physics.step.model import StepModel
 from glmplan.physics.step.time import PARAMETERS
@@ -19,7 +20,14 @@ from glmplan.prediction.power import LimitedSteps, check_limit
 if TYPE_CHECKING:
     from glmplan.physics.offload.time import OffloadFit
 
-__all__ = ["check_answerable", "runs_on_accelerators", "step_model_of", "step_parameters", "without_hiding"]
+__all__ = [
+    "check_answerable",
+    "may_hide",
+    "runs_on_accelerators",
+    "step_model_of",
+    "step_parameters",
+    "without_hiding",
+]
 
 #: links whose collectives are timed by the protocols of `glmplan.physics.network`, not by a part's table of kernels
 _WIRED = ("pcie", "fabric")
@@ -177,6 +185,32 @@ def without_hiding(model: StepModel) -> tuple[StepModel, float] | None:
     if isinstance(model, LimitedSteps):
         found = without_hiding(model.rated)
         return None if found is None else (replace(model, rated=found[0]), found[1])
-    if not isinstance(model, GpuSteps) or not model.structure.shared_beside:
+    if not isinstance(model, GpuSteps) or not model.structure.shared_beside or not model.structure.shares:
         return None
     return replace(model, structure=replace(model.structure, shared_beside=0.0)), model.structure.shared_beside
+
+
+def may_hide(deployment: Deployment, points: StepPoints, tokens: float) -> np.ndarray:
+    """Which steps may hide shared experts beside the routed ones: of all others both models tell the same time.
+
+    Parameters
+    ----------
+    deployment : Deployment
+        The deployment.
+    points : StepPoints
+        Steps of all its ranks.
+    tokens : float
+        Tokens of the longest step that hides them, as `without_hiding` tells them [token]
+
+    Returns
+    -------
+    (n,) array of bool
+        False where every rank has more tokens.
+    """
+    structure, each = deployment.structure, points.decode_requests
+    # some layers see decoding requests alone: those that draft, and those that only read what was cached of a prompt
+    if not structure.draft and not any(apart for apart, _ in structure.stacks):
+        each = each * (1.0 + deployment.draft_tokens) + points.prefill_tokens
+    # a hair more than the division by ranks may lose
+    found: np.ndarray = each / (deployment.dp * deployment.pp) <= tokens * (1.0 + 1e-9)
+    return found

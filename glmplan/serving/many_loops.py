@@ -14,10 +14,12 @@ import numpy as np
 
 from glmplan.serving.closed_loop import group_of_steps
 
-__all__ = ["MOST_REQUESTS", "KnownRuns", "ManyMixes", "many_mixes"]
+__all__ = ["MOST_REQUESTS", "KnownRuns", "ManyMixes", "distinct_rows", "many_mixes"]
 
 #: requests times runs that are looked at together: the arrays of more would leave the cache of the processor [-]
 _AT_ONCE, _RUNS = 1 << 20, 4096
+#: codes that are looked up rather than sorted: at most so many for each, or so many [-]
+_SPARSE, _SMALL = 16, 4096
 #: requests of a run at most: four for each user, and no fewer than eight [-]
 MOST_REQUESTS = 20_000
 #: when what is never due is due
@@ -121,22 +123,50 @@ class KnownRuns:
         ManyMixes
             What it says.
         """
-        asked, places = np.unique(np.stack([concurrency, inputs, outputs], axis=1), axis=0, return_inverse=True)
         key = tuple(sorted(packing.items()))
         known, mix = self._known.get(key, (np.zeros((0, 3), dtype=np.int64), None))
-        both, which = np.unique(np.concatenate([known, asked]), axis=0, return_inverse=True)
+        rows = np.concatenate([known, np.stack([concurrency, inputs, outputs], axis=1)])
         # of equal ones the first: those that are known stand before those that are asked for
-        at = np.full(len(both), -1)
-        at[which.ravel()[: len(known)]] = np.arange(len(known))
-        new = asked[at[which.ravel()[len(known) :]] < 0]
-        if len(new):
-            counts, lengths, answers = new.T
+        first, which = distinct_rows(*rows.T)
+        new = first >= len(known)
+        at = np.where(new, len(known) + np.cumsum(new) - 1, first)
+        if new.any():
+            counts, lengths, answers = rows[first[new]].T
             more = many_mixes(counts, lengths, answers, np.clip(4 * counts, 8, MOST_REQUESTS), **packing)
             mix = more if mix is None else mix.and_then(more)
-            at[at < 0] = len(known) + np.arange(len(new))
-            self._known[key] = np.concatenate([known, new]), mix
+            self._known[key] = np.concatenate([known, rows[first[new]]]), mix
         assert mix is not None
-        return mix.of(at[which.ravel()[len(known) :]][places.ravel()])
+        return mix.of(at[which[len(known) :]])
+
+
+def distinct_rows(*columns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Different rows of columns, ascending by the first column, then the next: without comparing rows as wholes.
+
+    Parameters
+    ----------
+    *columns : (n,) arrays
+        The columns, [-]
+
+    Returns
+    -------
+    first : (m,) array of int
+        Where each different row stands first, [-]
+    places : (n,) array of int
+        Which of them each row is, [-]
+
+    Examples
+    --------
+    >>> first, places = distinct_rows(np.array([2, 1, 2, 1]), np.array([0.5, 7.0, 0.5, 3.0]))
+    >>> first.tolist(), places.tolist()
+    ([3, 1, 0], [2, 1, 2, 0])
+    """
+    places = np.zeros(len(columns[0]), dtype=np.int64)
+    for column in columns:
+        values, which = np.unique(column, return_inverse=True)
+        _, places = _numbered(places * len(values) + which.ravel())
+    first = np.empty(int(places.max(initial=-1)) + 1, dtype=np.int64)
+    first[places[::-1]] = np.arange(len(places))[::-1]
+    return first, places
 
 
 def many_mixes(
@@ -224,7 +254,7 @@ def _merged(
 def _numbered(codes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Different codes, ascending, and the number of each: `np.unique` without sorting where codes are small."""
     most = int(codes.max(initial=0)) + 1
-    if most > _AT_ONCE * 64:
+    if most > max(_SPARSE * len(codes), _SMALL):
         found, place = np.unique(codes, return_inverse=True)
         return found, place
     there = np.zeros(most, dtype=bool)

@@ -32,6 +32,8 @@ OBJECTIVES: dict[str, bool] = {
     "itl_p95_ms": False,
     "e2e_p95_ms": False,
 }
+#: values of a column that say where in it a value stands [-]
+_SAMPLE = 1000
 
 
 def check_objectives(names: tuple[str, ...]) -> None:
@@ -84,14 +86,34 @@ def frontier(columns: Mapping[str, np.ndarray], names: tuple[str, ...]) -> np.nd
     for name in names:
         if name not in columns:
             raise SpecError("is not a column of this sweep", field="--frontier", value=name, choices=columns)
-    table = np.stack([(1 if OBJECTIVES[name] else -1) * np.asarray(columns[name], float) for name in names], axis=1)
-    found = np.zeros(len(table), dtype=bool)
-    left = np.flatnonzero(np.isfinite(table).all(axis=1))
-    # best in the first respect, then in the others: whoever is beaten is beaten by one that came before
-    left = left[np.lexsort([-column for column in table[left].T[::-1]])]
+    values = [(1 if OBJECTIVES[name] else -1) * np.asarray(columns[name], float) for name in names]
+    found = np.zeros(len(values[0]), dtype=bool)
+    left = np.flatnonzero(np.logical_and.reduce([np.isfinite(one) for one in values]))
+    if not len(left):
+        return found
+    values = [one[left] for one in values]
+    score = np.sum([_place(one) for one in values], axis=0)
+    # most rows are beaten by the one that is good in everything: sorting the others is what takes time
+    best = int(np.argmax(score))
+    some = np.flatnonzero(~(_no_better(values, best) & (score < score[best])))
+    # a row that beats another has no lower score, and of equal scores it comes first: whoever is beaten is beaten by
+    # one that came before
+    order = some[np.lexsort([*(-one[some] for one in values[::-1]), -score[some]])]
+    left, values = left[order], [one[order] for one in values]
     while len(left):
-        first = table[left[0]]
-        equal = (table[left] == first).all(axis=1)
-        found[left[equal]] = True
-        left = left[~((table[left] <= first).all(axis=1))]
+        found[left[np.logical_and.reduce([one == one[0] for one in values])]] = True
+        rest = np.flatnonzero(~_no_better(values, 0))
+        left, values = left[rest], [one[rest] for one in values]
     return found
+
+
+def _no_better(values: list[np.ndarray], row: int) -> np.ndarray:
+    """Rows that are better than a row in no respect."""
+    found: np.ndarray = np.logical_and.reduce([one <= one[row] for one in values])
+    return found
+
+
+def _place(values: np.ndarray) -> np.ndarray:
+    """About what share of the values each is above, [-]; of a higher value never less."""
+    some = np.sort(values[:: len(values) // _SAMPLE + 1])
+    return np.searchsorted(some, values, side="right") / len(some)

@@ -18,9 +18,9 @@ from glmplan.physics.points import StepPoints
 from glmplan.prediction.load import Load
 from glmplan.prediction.observables import Observables, observables
 from glmplan.prediction.user_load import user_load
-from glmplan.serving.many_loops import MOST_REQUESTS, KnownRuns
+from glmplan.serving.many_loops import MOST_REQUESTS, KnownRuns, distinct_rows
 
-__all__ = ["FIGURES", "Mixes", "StepSeconds", "StepTable", "mixes_of", "packing_key"]
+__all__ = ["FIGURES", "NODES", "Mixes", "StepSeconds", "StepTable", "mixes_of", "packing_key"]
 
 #: figures whose weights are kept, and how a rate among them is scaled
 FIGURES: tuple[str, ...] = ("ttft", "tpot", "output_rate")
@@ -30,7 +30,7 @@ _ALL_REQUESTS = 16
 #: loads from which on their schedules are run together, because one after the other they would take longer [-]
 _TOGETHER = 64
 #: what a kind of step holds
-_NODES = ("decode_requests", "decode_context", "prefill_tokens", "prefill_context")
+NODES = ("decode_requests", "decode_context", "prefill_tokens", "prefill_context")
 #: what each kind of step holds; figure → its steps of each kind; figure → passes through the front end; output tokens
 _Kinds = tuple[dict[str, np.ndarray], dict[str, sparse.csr_array], dict[str, np.ndarray], np.ndarray]
 #: where the parts of a step are joined [token]
@@ -332,12 +332,12 @@ def _sizes(
     nodes: dict[str, np.ndarray], weights: dict[str, sparse.csr_array]
 ) -> tuple[StepPoints, dict[str, sparse.csr_array]]:
     """Sizes of steps, each once, and how often each load has them."""
-    pairs = np.stack([nodes["decode_requests"], nodes["prefill_tokens"]], axis=1)
-    found, places = np.unique(pairs, axis=0, return_inverse=True)
-    requests, prompt = found.T
+    both = nodes["decode_requests"], nodes["prefill_tokens"]
+    first, places = distinct_rows(*both)
+    requests, prompt = (one[first] for one in both)
     points = StepPoints(requests, np.where(requests > 0, _CENTRE, 0.0), prompt, np.where(prompt > 0, _CENTRE, 0.0))
-    ones = (np.ones(len(pairs)), (np.arange(len(pairs)), places.ravel()))
-    spread = sparse.csr_array(ones, shape=(len(pairs), len(found)))
+    ones = (np.ones(len(places)), places, np.arange(len(places) + 1))
+    spread = sparse.csr_array(ones, shape=(len(places), len(first)))
     return points, {name: one @ spread for name, one in weights.items()}
 
 
@@ -362,19 +362,20 @@ def _together(
     times = users / together if ranks > 1 else np.ones(len(users))
     requests = np.clip(4 * together, 8, MOST_REQUESTS)
     # loads that servers of a service share are asked for once
-    asked, places = np.unique(np.stack([together, inputs, outputs, times], axis=1), axis=0, return_inverse=True)
+    first, places = distinct_rows(together, inputs, outputs, times)
     mix = runs.of(
-        *asked[:, :3].astype(np.int64).T, budget=max(packing.budget // ranks, 1), prefill_first=packing.prefill_first,
+        *(one[first].astype(np.int64) for one in (together, inputs, outputs)),
+        budget=max(packing.budget // ranks, 1), prefill_first=packing.prefill_first,
         whole_prompts=packing.whole_prompts, late=packing.late, tokens_per_step=round(packing.tokens_per_step, 2),
     )  # fmt: skip
-    nodes = {name: getattr(mix, name) for name in _NODES}
+    nodes = {name: getattr(mix, name) for name in NODES}
     for name in ("decode_requests", "prefill_tokens"):
-        nodes[name] = nodes[name] * asked[mix.run, 3]
-    ends = np.searchsorted(mix.run, np.arange(len(asked) + 1))
+        nodes[name] = nodes[name] * times[first][mix.run]
+    ends = np.searchsorted(mix.run, np.arange(len(first) + 1))
     weights = {}
     for name, values in (("ttft", mix.ttft), ("tpot", mix.tpot), ("output_rate", mix.wall)):
-        rows = sparse.csr_array((values, np.arange(len(values)), ends), shape=(len(asked), len(values)))
-        weights[name] = rows[places.ravel()]
+        rows = sparse.csr_array((values, np.arange(len(values)), ends), shape=(len(first), len(values)))
+        weights[name] = rows[places]
     fronts = {"ttft": np.ones(len(users)), "tpot": np.zeros(len(users)), "output_rate": requests / together}
     return nodes, weights, fronts, (requests * outputs * servers).astype(float) * times
 
@@ -384,7 +385,7 @@ def _one_by_one(
 ) -> _Kinds:
     seen = [observables(_load(packing, *one)) for one in zip(users, inputs, outputs, servers, strict=True)]
     sizes = np.array([len(one.arrivals) for one in seen])
-    nodes = {name: np.concatenate([getattr(one, name) for one in seen]) for name in _NODES}
+    nodes = {name: np.concatenate([getattr(one, name) for one in seen]) for name in NODES}
     weights, fronts = {}, {}
     for name in FIGURES:
         weights[name], fronts[name] = _weights(seen, sizes, name)

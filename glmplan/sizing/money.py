@@ -16,7 +16,7 @@ from glmplan.sizing.cost import Month, owned_month, rented_month
 from glmplan.sizing.purchase import Purchase, accelerator_watts, purchase_of, rent_of, wall_watts
 from glmplan.sizing.terms import Terms, in_usd, read_terms
 
-__all__ = ["Money", "Way", "money_of", "watts_of", "ways_of"]
+__all__ = ["Money", "Way", "money_facts", "money_of", "watts_of", "ways_of"]
 
 
 @dataclass(frozen=True)
@@ -223,3 +223,35 @@ def watts_of(machine: Machine, money: Money, limit: float | None = None) -> tupl
         )
     except UnknownFact:
         return None, None
+
+
+def money_facts(machine: Machine, money: Money, limit: float | None) -> dict[str, Any]:
+    """Power and money of a machine for a month.
+
+    Parameters
+    ----------
+    machine : Machine
+        The machine.
+    money : Money
+        Prices and terms.
+    limit : float or None
+        Power limit of each accelerator, [W]
+
+    Returns
+    -------
+    dict
+        ``usd_purchase``, ``usd_month``, ``paid``, ``wall_w``, ``accelerator_w``, ``utilisation`` and ``price_missing``;
+        None where a price or a rating is not known. The month is the cheaper one of buying and renting.
+    """
+    ways = ways_of(machine, money, limit=limit)
+    wall, cards = watts_of(machine, money, limit)
+    bought = next(way.purchase for way in ways if way.purchase is not None)
+    return {
+        "wall_w": wall,
+        "accelerator_w": cards,
+        "utilisation": money.terms.utilisation,
+        "usd_purchase": bought.value,
+        "usd_month": ways[0].usd,
+        "paid": ways[0].paid if ways[0].usd is not None else "",
+        "price_missing": "" if ways[0].usd is not None else "; ".join(way.missing for way in ways),
+    }

@@ -14,11 +14,11 @@ from glmplan.prediction.effects import load_effects
 from glmplan.prediction.known import known_of_points
 from glmplan.prediction.load import Load
 from glmplan.prediction.predict import Prediction, predict_many
-from glmplan.prediction.step_models import runs_on_accelerators, step_model_of, without_hiding
+from glmplan.prediction.step_models import may_hide, runs_on_accelerators, step_model_of, without_hiding
 from glmplan.prediction.step_table import least_of
 from glmplan.readers.runs.figures import INTERVAL_KINDS
 from glmplan.serving.engine.first_tokens import waiting_share
-from glmplan.sizing.mixes import FIGURES, Mixes, StepSeconds
+from glmplan.sizing.mixes import FIGURES, NODES, Mixes, StepSeconds
 
 __all__ = ["TOLERANCE", "Columns", "columns_of", "exact_columns"]
 
@@ -83,7 +83,7 @@ def columns_of(deployment: Deployment, mixes: Mixes, *, exact: bool = False) -> 
 
 def _tabulated(deployment: Deployment, model: StepModel, mixes: Mixes) -> Columns:
     seconds, front = _seconds(deployment, model, mixes)
-    steps, [least] = _step_seconds(model, mixes, seconds), least_of([deployment], [mixes.table.points])
+    steps, [least] = _step_seconds(deployment, model, mixes, seconds), least_of([deployment], [mixes.table.points])
     bounds = StepSeconds(least, least, np.zeros(1))
     known = known_of_points(deployment, mixes.users, mixes.inputs, mixes.outputs, fit=load_effects(deployment.engine))
     waiting = waiting_share(mixes.users)
@@ -122,22 +122,24 @@ def _seconds(deployment: Deployment, model: StepModel, mixes: Mixes) -> tuple[np
     return seconds, front[places]
 
 
-def _step_seconds(model: StepModel, mixes: Mixes, seconds: np.ndarray) -> StepSeconds:
+def _step_seconds(deployment: Deployment, model: StepModel, mixes: Mixes, seconds: np.ndarray) -> StepSeconds:
     """Times of steps, those that hide shared experts beside the routed ones apart."""
-    found, sizes = without_hiding(model), mixes.sizes
+    found, hidden = without_hiding(model), np.zeros(len(mixes.sizes.decode_requests))
     if found is None:
-        return StepSeconds(seconds, seconds, np.zeros(len(sizes.decode_requests)))
-    level, _ = found
-    hidden = level.times(sizes).seconds - model.times(sizes).seconds
+        return StepSeconds(seconds, seconds, hidden)
+    level, tokens = found
+    some = np.flatnonzero(may_hide(deployment, mixes.sizes, tokens))
+    if len(some):
+        sizes = StepPoints(*(getattr(mixes.sizes, name)[some] for name in NODES))
+        hidden[some] = level.times(sizes).seconds - model.times(sizes).seconds
     return StepSeconds(seconds, level.times(mixes.table.points).seconds, hidden)
 
 
 def _timed(model: StepModel, points: StepPoints, lengths: np.ndarray) -> StepTime:
     """Steps, and behind them the front end of one request of each length."""
     count, zero, one = len(points.decode_requests), np.zeros(len(lengths)), np.ones(len(lengths))
-    names = ("decode_requests", "decode_context", "prefill_tokens", "prefill_context")
     ranks = np.concatenate([np.broadcast_to(points.busy_ranks, count), np.full(len(lengths), np.inf)])
-    both = StepPoints(**{name: np.concatenate([getattr(points, name), zero]) for name in names}, busy_ranks=ranks)
+    both = StepPoints(**{name: np.concatenate([getattr(points, name), zero]) for name in NODES}, busy_ranks=ranks)
     none = np.zeros(count)
     front = FrontPoints(np.concatenate([none, one]), np.concatenate([none, lengths]), float(lengths[0]))
     return model.times(both, front)

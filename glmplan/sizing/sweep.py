@@ -22,21 +22,20 @@ from glmplan.plan.ask import Deployed, deployment
 from glmplan.plan.ranking import load_of, prompts_timed, seats_of, untimed_words
 from glmplan.prediction.load import Load
 from glmplan.prediction.power import check_limit
-from glmplan.readers.machines.resolve import Machine
 from glmplan.serving.many_loops import KnownRuns
 from glmplan.sizing.axes import Sweep
 from glmplan.sizing.cost import joules_per_token, per_million
 from glmplan.sizing.mixes import Mixes, mixes_of, packing_key
-from glmplan.sizing.money import Money, watts_of, ways_of
+from glmplan.sizing.money import Money, money_facts
 from glmplan.sizing.points import TOLERANCE, Columns, columns_of
 from glmplan.sizing.simulated import PROMISED, STATISTICS, Arriving, simulated
-from glmplan.sizing.sweep_rows import taken
+from glmplan.sizing.sweep_rows import Shared, rows_of
 from glmplan.units import QUANTILE_90
 
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["FIGURES", "Block", "Swept", "blocks_of", "money_facts", "simulated_columns", "swept"]
+__all__ = ["FIGURES", "Block", "Swept", "blocks_of", "simulated_columns", "swept"]
 
 #: columns of figures: in base units
 FIGURES: tuple[str, ...] = (
@@ -105,6 +104,11 @@ class Swept:
         """Whether every combination was reached."""
         return len(self.blocks) == self.sweep.structures
 
+    @property
+    def possible(self) -> np.ndarray:
+        """Which rows of `to_frame` work, also those whose cache pool may be short at its low end."""
+        return self._joined(lambda one: one.verdict) <= _TIGHT
+
     def __repr__(self) -> str:
         return f"<Swept {len(self.blocks)} of {self.sweep.structures} combinations × {len(self.sweep.users)} loads>"
 
@@ -116,16 +120,24 @@ class Swept:
         pandas.DataFrame
             The rows, in the order of the question.
         """
+        return frame_of_columns({name: rows_of(column) for name, column in self.columns().items()})
+
+    def columns(self) -> dict[str, np.ndarray | Shared]:
+        """The columns of `to_frame`, of which those of a few values are not written out.
+
+        Returns
+        -------
+        dict of str to array or Shared
+            Column → its rows.
+        """
         loads = len(self.sweep.users)
         said = {name: values for name, values in self.sweep.axes.items() if values != (None,) and name != "load"}
         names = list(dict.fromkeys(name for one in self.blocks for name in one.facts))
-        columns: dict[str, Any] = {}
         blocks = np.repeat(np.arange(len(self.blocks)), loads)
-        for name in said:
-            columns[name] = taken([one.said[name] for one in self.blocks], blocks)
+        columns: dict[str, Any] = {name: Shared([one.said[name] for one in self.blocks], blocks) for name in said}
         columns |= self._loads()
         verdicts = self._joined(lambda one: one.verdict)
-        columns["verdict"] = taken(_VERDICTS, verdicts.astype(int))
+        columns["verdict"] = Shared(_VERDICTS, verdicts.astype(int))
         for name, (title, factor) in _TITLES.items():
             for end in ("", "_low", "_high"):
                 columns[title + end] = self._joined(_figure(name + end)) * factor
@@ -135,17 +147,18 @@ class Swept:
             columns[name] = self._joined(_figure(name))
         for name in names:
             if name not in columns:
-                columns[name] = taken([one.facts.get(name) for one in self.blocks], blocks)
+                columns[name] = Shared([one.facts.get(name) for one in self.blocks], blocks)
         columns |= self._costs()
         columns["reason"] = self._reasons(verdicts)
-        return frame_of_columns(columns)
+        return columns
 
-    def _loads(self) -> dict[str, np.ndarray]:
+    def _loads(self) -> dict[str, np.ndarray | Shared]:
         """The load of each row."""
         sweep, count = self.sweep, len(self.blocks)
         if sweep.simulation is None:
+            places = np.tile(np.arange(len(sweep.users)), count)
             lengths = {"input_tokens": sweep.inputs, "output_tokens": sweep.outputs}
-            return {name: np.tile(values, count) for name, values in ({"users": sweep.users} | lengths).items()}
+            return {name: Shared(values, places) for name, values in ({"users": sweep.users} | lengths).items()}
         loads = [Arriving(*one.said["load"]) for one in self.blocks]
         users = [sweep.simulation.traffic(one).users for one in loads]
         return {
@@ -171,15 +184,18 @@ class Swept:
             "joules_per_output_token": joules_per_token(each("accelerator_w"), rate),
         }
 
-    def _reasons(self, verdicts: np.ndarray) -> np.ndarray:
+    def _reasons(self, verdicts: np.ndarray) -> Shared:
         loads = len(self.sweep.users)
-        found = np.full(len(verdicts), "", dtype=object)
+        texts, places = [""], np.zeros(len(verdicts), dtype=np.int64)
         for number, block in enumerate(self.blocks):
-            some = found[number * loads : (number + 1) * loads]
-            some[(block.verdict == _NOT) | (block.verdict <= _TIGHT)] = block.reason
-            for load in np.flatnonzero((block.verdict > _FITS) & (block.verdict < _NOT)).tolist():
-                some[load] = _reason(block, int(block.verdict[load]), load, self.sweep)
-        return found
+            some = places[number * loads : (number + 1) * loads]
+            if block.reason:
+                some[(block.verdict == _NOT) | (block.verdict <= _TIGHT)] = len(texts)
+                texts.append(block.reason)
+            short = np.flatnonzero((block.verdict > _FITS) & (block.verdict < _NOT))
+            some[short] = len(texts) + np.arange(len(short))
+            texts += [_reason(block, int(block.verdict[load]), load, self.sweep) for load in short.tolist()]
+        return Shared(texts, places)
 
 
 def simulated_columns(sweep: Sweep) -> tuple[str, ...]:
@@ -457,36 +473,4 @@ def _facts(found: Deployed, said: dict[str, Any]) -> dict[str, Any]:
         "cache": terms.kv,
         "places": seats_of(asked, terms.dp) * terms.replicas,
         "longest": asked.model.max_context,
-    }
-
-
-def money_facts(machine: Machine, money: Money, limit: float | None) -> dict[str, Any]:
-    """Power and money of a machine for a month.
-
-    Parameters
-    ----------
-    machine : Machine
-        The machine.
-    money : Money
-        Prices and terms.
-    limit : float or None
-        Power limit of each accelerator, [W]
-
-    Returns
-    -------
-    dict
-        ``usd_purchase``, ``usd_month``, ``paid``, ``wall_w``, ``accelerator_w``, ``utilisation`` and ``price_missing``;
-        None where a price or a rating is not known. The month is the cheaper one of buying and renting.
-    """
-    ways = ways_of(machine, money, limit=limit)
-    wall, cards = watts_of(machine, money, limit)
-    bought = next(way.purchase for way in ways if way.purchase is not None)
-    return {
-        "wall_w": wall,
-        "accelerator_w": cards,
-        "utilisation": money.terms.utilisation,
-        "usd_purchase": bought.value,
-        "usd_month": ways[0].usd,
-        "paid": ways[0].paid if ways[0].usd is not None else "",
-        "price_missing": "" if ways[0].usd is not None else "; ".join(way.missing for way in ways),
     }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,10 +15,11 @@ import numpy as np
 from glmplan.errors import SpecError
 from glmplan.extras import check_extra
 from glmplan.facts.files import parse_json, read_bytes, read_text, understood, write_atomically
+from glmplan.facts.tables import frame_of_columns
 from glmplan.sizing.axes import Sweep
 from glmplan.sizing.simulated import Arriving
 from glmplan.sizing.sweep import Block
-from glmplan.sizing.sweep_rows import csv_text
+from glmplan.sizing.sweep_rows import csv_parts, rows_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -29,13 +31,13 @@ TABLES: tuple[str, ...] = (".csv", ".parquet", ".json")
 _FILE = "question.json"
 
 
-def write_table(frame: pd.DataFrame, path: str | Path) -> None:
+def write_table(columns: pd.DataFrame | Mapping[str, Any], path: str | Path) -> None:
     """Write a table.
 
     Parameters
     ----------
-    frame : pandas.DataFrame
-        The rows.
+    columns : pandas.DataFrame, or mapping of str to array or Shared
+        The rows, also as `Swept.columns` has them.
     path : path
         A CSV, Parquet or JSON file.
 
@@ -47,8 +49,10 @@ def write_table(frame: pd.DataFrame, path: str | Path) -> None:
     path = Path(path)
     check_table(path)
     if path.suffix == ".csv":
-        write_atomically(path, csv_text(frame))
-    elif path.suffix == ".json":
+        write_atomically(path, csv_parts(columns))
+        return
+    frame = frame_of_columns({name: rows_of(columns[name]) for name in columns})
+    if path.suffix == ".json":
         write_atomically(path, frame.to_json(orient="records", double_precision=6, indent=1))
     else:
         import io

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +14,7 @@ import numpy as np
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["csv_text", "taken"]
+__all__ = ["Shared", "csv_parts", "csv_text", "rows_of", "taken"]
 
 #: bytes and rows that are written at once [B] [-]
 _BYTES, _ROWS = 1 << 22, 65_536
@@ -28,13 +29,32 @@ _UNUSED = b"\xff"
 _NEAR = 1e-6
 
 
-def taken(values: Sequence[Any], places: np.ndarray) -> Any:
+@dataclass(frozen=True, slots=True, eq=False)
+class Shared:
+    """A column of a few values that many rows share.
+
+    Attributes
+    ----------
+    values : sequence or array
+        The values.
+    places : (n,) array of int
+        Value of each row, [-]
+    """
+
+    values: Sequence[Any] | np.ndarray
+    places: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.places)
+
+
+def taken(values: Sequence[Any] | np.ndarray, places: np.ndarray) -> Any:
     """A column of a few values that many rows share, made without looking at each row.
 
     Parameters
     ----------
     values : sequence
-        The values.
+        The values; those of an array keep its dtype.
     places : (n,) array of int
         Value of each row, [-]
 
@@ -50,18 +70,45 @@ def taken(values: Sequence[Any], places: np.ndarray) -> Any:
     """
     import pandas as pd
 
+    if isinstance(values, np.ndarray) and values.dtype != object:
+        return values[places]
     each = np.empty(len(values), dtype=object)
     each[:] = list(values)
     return pd.Series(each).array.take(places)
 
 
-def csv_text(frame: pd.DataFrame) -> str:
-    """A frame of several columns as CSV with six digits of each number, as pandas writes it.
+def rows_of(column: Any, rows: np.ndarray | None = None) -> Any:
+    """A column as a frame takes it.
 
     Parameters
     ----------
-    frame : pandas.DataFrame
-        The rows.
+    column : Shared, or values themselves
+        The column.
+    rows : (n,) array of bool or (m,) array of int, optional
+        Rows that are wanted; all by default.
+
+    Returns
+    -------
+    pandas column
+        What of it stands in these rows.
+
+    Examples
+    --------
+    >>> rows_of(Shared(("a", "b"), np.array([0, 1, 1])), np.array([True, False, True])).tolist()
+    ['a', 'b']
+    """
+    if isinstance(column, Shared):
+        return taken(column.values, column.places if rows is None else column.places[rows])
+    return column if rows is None else column[rows]
+
+
+def csv_text(columns: pd.DataFrame | Mapping[str, Any]) -> str:
+    """Several columns as CSV with six digits of each number, as pandas writes a frame of them.
+
+    Parameters
+    ----------
+    columns : pandas.DataFrame, or mapping of str to array or Shared
+        Column → its rows.
 
     Returns
     -------
@@ -74,33 +121,79 @@ def csv_text(frame: pd.DataFrame) -> str:
     >>> csv_text(pd.DataFrame({"name": ["a,b", None], "value": [2 / 3, float("nan")]}))
     'name,value\\n"a,b",0.666667\\n,\\n'
     """
-    columns = [_column(frame[name]) for name in frame.columns]
-    widths = [_WIDTH if texts is None else texts.itemsize for _, texts in columns]
+    return b"".join(csv_parts(columns)).decode()
+
+
+def csv_parts(columns: pd.DataFrame | Mapping[str, Any]) -> Iterator[bytes]:
+    """What `csv_text` says, some rows after the other.
+
+    Parameters
+    ----------
+    columns : pandas.DataFrame, or mapping of str to array or Shared
+        Column → its rows.
+
+    Yields
+    ------
+    bytes
+        Whole lines, in UTF-8.
+    """
+    yield (_line(columns) + "\n").encode()
+    length = max(len(columns[name]) for name in columns)
+    fields = _fields([columns[name] for name in columns])
+    widths = [_WIDTH if texts is None else texts.itemsize for _, texts in fields]
     ends = np.cumsum([width + 1 for width in widths])
     rows = max(min(_ROWS, _BYTES // int(ends[-1])), 1)
-    parts = [(_line(frame.columns) + "\n").encode()]
-    for start in range(0, len(frame), rows):
-        count = min(rows, len(frame) - start)
+    for start in range(0, length, rows):
+        count = min(rows, length - start)
         # every field has the width of the longest one: what is not used of it is taken out at the end
         page = np.full((count, int(ends[-1])), ord(","), dtype=np.uint8)
-        for (values, texts), end, width in zip(columns, ends, widths, strict=True):
+        for (values, texts), end, width in zip(fields, ends, widths, strict=True):
             some = values[start : start + count]
             written = _numbers(some) if texts is None else texts[some]
             page[:, end - 1 - width : end - 1] = written.view(np.uint8).reshape(count, width)
         page[:, -1] = ord("\n")
-        parts.append(page.tobytes().translate(None, _UNUSED))
-    return b"".join(parts).decode()
+        yield page.tobytes().translate(None, _UNUSED)
 
 
-def _column(column: pd.Series) -> tuple[np.ndarray, np.ndarray | None]:
+def _fields(columns: Iterable[Any]) -> list[tuple[np.ndarray, np.ndarray | None]]:
+    """Numbers of columns; of others the places of their values, and each of these as bytes.
+
+    Columns beside each other whose rows share values in the same way are written together.
+    """
+    found: list[tuple[np.ndarray, np.ndarray | None]] = []
+    together: list[bytes] = []
+    for column in columns:
+        places, texts = _column(column)
+        if texts is None:
+            found.append((places, None))
+            continue
+        if found and found[-1][1] is not None and found[-1][0] is places:
+            together = [b",".join(both) for both in zip(together, texts, strict=True)]
+            found.pop()
+        else:
+            together = texts
+        found.append((places, _padded(together)))
+    return found
+
+
+def _column(column: Any) -> tuple[np.ndarray, list[bytes] | None]:
     """The numbers of a column; of others the places of their values, and each different one as bytes."""
     import pandas as pd
 
-    if column.dtype.kind == "f" and isinstance(column.dtype, np.dtype):
-        return column.to_numpy(dtype=float), None
+    if isinstance(column, Shared):
+        values = column.values
+        if isinstance(values, np.ndarray) and values.dtype.kind == "f":
+            return values[column.places], None
+        return column.places, [_text(one) for one in values]
+    if isinstance(column.dtype, np.dtype) and column.dtype.kind == "f":
+        return np.asarray(column, dtype=float), None
     places, values = pd.factorize(column, use_na_sentinel=True)
     # the last one is what is missing
-    return np.where(places < 0, len(values), places), _padded([*(_line([one]).encode() for one in values), b""])
+    return np.where(places < 0, len(values), places), [*(_text(one) for one in values), b""]
+
+
+def _text(value: Any) -> bytes:
+    return b"" if value is None or value != value else _line([value]).encode()
 
 
 def _padded(texts: Sequence[bytes]) -> np.ndarray:

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import glmplan
 from glmplan.errors import UnknownFact
 from glmplan.physics.offload.hosted_steps import HostedSteps, Offload
 from glmplan.physics.offload.one_memory_steps import OneMemorySteps
@@ -20,7 +21,13 @@ from glmplan.prediction.from_row import question_of
 from glmplan.prediction.known import KINDS, Known
 from glmplan.prediction.load import Load
 from glmplan.prediction.predict import front_end_seconds, predict, predict_steps, step_seconds
-from glmplan.prediction.step_models import check_answerable, runs_on_accelerators, step_model_of
+from glmplan.prediction.step_models import (
+    check_answerable,
+    may_hide,
+    runs_on_accelerators,
+    step_model_of,
+    without_hiding,
+)
 from glmplan.readers.runs.table import run_from_row
 
 KNOWN = Known("engine", "", "", {kind: (-0.1, 0.1) for kind in KINDS})
@@ -179,3 +186,26 @@ def test_a_front_end_that_was_never_told_apart_costs_nothing(kind):
     nothing, one = np.zeros(1), np.ones(1)
     points = StepPoints(nothing, nothing, nothing, nothing)
     assert MODELS[kind].times(points, FrontPoints(one, one * 512.0)).seconds.tolist() == [0.0]
+
+
+@pytest.mark.parametrize("mtp", [0, 3])
+@pytest.mark.parametrize(("tp", "dp"), [(8, 1), (2, 4)])
+def test_steps_that_cannot_hide_shared_experts_take_the_same_time_in_both_models(tp, dp, mtp):
+    planned = glmplan.deployment("deepseek-r1", "8xh200-sxm", engine="vllm", tp=tp, dp=dp, mtp=mtp).deployment
+    model = step_model_of(planned)
+    level, tokens = without_hiding(model)
+    grid = np.meshgrid([0.0, 1.0, 60.0, 64.5, 255.0, 300.0, 1030.0], [0.0, 150.0, 960.0])
+    requests, prompt = (one.ravel() for one in grid)
+    points = StepPoints(requests, requests * 0 + 2000.0, prompt, prompt * 0 + 1000.0)
+    some = may_hide(planned, points, tokens)
+    apart = level.times(points).seconds != model.times(points).seconds
+    assert some.any()
+    assert apart.any()
+    assert not (apart & ~some).any()
+    assert not some.all()
+
+
+def test_a_model_without_shared_experts_hides_nothing():
+    planned = glmplan.deployment("gpt-oss-120b", "1xh100-sxm", engine="vllm").deployment
+    assert planned.structure.shared_beside > 0
+    assert without_hiding(step_model_of(planned)) is None

@@ -267,6 +267,19 @@ def test_the_frontier_is_what_comparing_all_with_all_finds(rows):
     assert frontier(dict(zip(names, table.T, strict=True)), names).tolist() == slow
 
 
+def test_the_frontier_of_many_rows_is_what_comparing_all_with_all_finds():
+    rng, names = np.random.default_rng(3), ("user_tokens_per_s", "output_tokens_per_s", "usd_month")
+    # a trade-off between the first two, prices that many rows share, and rows that are there twice
+    speed = rng.uniform(1.0, 50.0, 2500)
+    rows = np.stack([speed, rng.uniform(0.5, 1.0, 2500) * 1000 / speed, rng.integers(1, 6, 2500) * 1000.0], axis=1)
+    rows = np.concatenate([rows, rows[:500]])
+    better = rows * (1, 1, -1)
+    beaten = [bool(((better >= one).all(axis=1) & (better > one).any(axis=1)).any()) for one in better]
+    found = frontier(dict(zip(names, rows.T, strict=True)), names)
+    assert 20 < found.sum() < 500
+    np.testing.assert_array_equal(found, ~np.array(beaten))
+
+
 def test_a_row_without_a_figure_is_on_no_frontier_and_an_unknown_column_is_named():
     rows = {"wall_w": np.array([np.nan, 5.0])}
     assert frontier(rows, ("wall_w",)).tolist() == [False, True]

@@ -8,7 +8,7 @@ import pandas as pd
 from glmplan.sizing import sweep_rows
 from glmplan.sizing.axes import read_sweep
 from glmplan.sizing.sweep import swept
-from glmplan.sizing.sweep_rows import csv_text, taken
+from glmplan.sizing.sweep_rows import Shared, csv_text, rows_of, taken
 
 ODD = pd.DataFrame({
     "text": ["x,1", 'q"u', None, "", "line\nbreak", "5%"],
@@ -51,9 +51,27 @@ def test_a_table_is_the_same_in_several_parts(monkeypatch):
 def test_a_sweep_with_reasons_costs_and_rows_that_do_not_work_is_written_as_pandas_does():
     said = {"model": "llama-3.1-8b", "on": "1xl40s,1xh100-sxm", "weights": "bf16,nvfp4", "users": "1,4,64",
             "input": "1000,60000"}  # fmt: skip
-    frame = swept(read_sweep(said)).to_frame()
+    found = swept(read_sweep(said))
+    frame = found.to_frame()
     assert {"fits", "does_not_fit"} <= set(frame["verdict"])
     assert csv_text(frame) == pandas_text(frame)
+    # columns whose rows share values are written side by side, without a frame
+    assert csv_text(found.columns()) == pandas_text(frame)
+    assert found.possible.tolist() == frame["verdict"].isin(("fits", "tight")).tolist()
+
+
+def test_columns_that_share_their_values_with_the_same_rows_are_written_beside_others():
+    one, other = np.array([1, 0, 2, 1]), np.array([0, 0, 1, 1])
+    columns = {
+        "a": Shared(["x", 'q"u', None], one), "b": Shared(np.array([3, 1, 2]), one), "c": Shared([1.5, "y,z"], other),
+        "d": np.array([0.1, np.nan, 2e9, 1 / 3]), "e": Shared(np.array([0.25, 1 / 3]), other),
+        "f": Shared([True, False, None], one),
+    }  # fmt: skip
+    frame = pd.DataFrame({name: rows_of(column) for name, column in columns.items()})
+    assert csv_text(columns) == pandas_text(frame)
+    some = np.array([False, True, True, False])
+    assert all(pd.Series(rows_of(column, some)).equals(frame[name][some].reset_index(drop=True))
+               for name, column in columns.items())  # fmt: skip
 
 
 def test_a_column_of_shared_values_has_the_dtype_that_a_frame_gives_them():

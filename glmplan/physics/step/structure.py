@@ -187,7 +187,7 @@ class Layers:
 
 
 #: what follows from model and formats alone, whatever the links are and the kernels reach
-_OF_MODEL = ("main", "draft", "joined", "head", "drafting", "stacks", "ends", "entry")
+_OF_MODEL = ("main", "draft", "joined", "head", "drafting", "stacks", "ends", "entry", "shares")
 
 
 @dataclass(frozen=True)
@@ -323,6 +323,12 @@ class StepWork:
     def drafting(self) -> Layers:
         """Layers that draft."""
         return Layers.of(self.draft)
+
+    @cached_property
+    def shares(self) -> bool:
+        """Whether any layer has shared experts, which may run beside the routed ones."""
+        layers = (*(some for _, some in self.stacks), self.drafting)
+        return any(bool(group.shared.any()) for some in layers for group in some.dense)
 
     @cached_property
     def ends(self) -> tuple[Products, ...]:
