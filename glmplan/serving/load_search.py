@@ -10,7 +10,8 @@ from statistics import NormalDist
 import numpy as np
 
 from glmplan.serving.load_answer import LoadPoint, SafeLoad, unit_of, why_broken
-from glmplan.serving.load_trial import OPEN, OVERLOAD, Trial, capacity, places, spread_of_arrivals, try_load
+from glmplan.serving.load_edge import CLOSE, EdgeSearch, rising
+from glmplan.serving.load_trial import JUMPS, OPEN, Trial, capacity, places, spread_of_arrivals, try_load
 from glmplan.serving.service import Service
 from glmplan.serving.traffic.promises import Target
 from glmplan.serving.traffic.spec import Traffic
@@ -22,14 +23,14 @@ __all__ = ["DRAWS", "ENOUGH", "LoadSearch", "Tries"]
 DRAWS = 20
 #: of these services, slowest first, which are followed to where they break
 _FOLLOWED = (1, 0, 3, 5, 8, 11, 14, 16, 19)
-_CLOSE = 0.01  # rates are found to this share
-_SURE = 1.01  # first step from a load that others foretell
 #: services that are counted at the answer, and how many of them may fail: 3 of 60 are 5 %
 _COUNTED, _ALLOWED = 60, 3
 #: services in a row, from the slow end, that keep a promise: the rest then does [-]
 ENOUGH = 4
 #: shares of an answer at which it is looked whether less is kept too [-]
 _BELOW = (0.9, 0.75)
+#: share of a pool in use up to which it is nowhere near running over
+_ROOMY = 0.7
 _STEP = 0.03  # between rates at which services are counted
 #: services that must break smoothly to tell the answer, and how far above it a pool may run over
 _TELLING, _CLEAR = 4, 1.2
@@ -86,6 +87,7 @@ class LoadSearch:
     why_limited: str = ""
     tried: dict[tuple[int, int, float], Trial] = field(default_factory=dict)
     known: Tries = field(default_factory=Tries)
+    broken: dict[int, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self._whole:
@@ -216,42 +218,14 @@ class LoadSearch:
         row, column = middle.max_requests // 2 or 1, len(middle.context) // 2
         return float(self.variants[which].table.decode[row, column] / middle.decode[row, column])
 
-    def _edge(self, which: int, guess: float, sure: bool = False) -> float:
+    def _edge(self, which: int, guess: float, rise: float | None = None) -> float:
         """The load at which one service breaks, between the last that is kept and the first that is not; 0 if none."""
-        step = _SURE if sure else 2.0 if guess <= 1 or not self.tried else 1.08
-        low, high = 0.0, min(max(guess, 1.0 if self._whole else 0.0), self.limit)
-        high = float(round(high)) if self._whole else high
-        while self._at(which, high).margin <= 0:
-            low = high
-            if high >= self.limit:
-                return low
-            high = min(max(high * step, high + 1) if self._whole else high * step, self.limit)
-            high = float(math.floor(high)) if self._whole else high
-            step = min(step * step, 8.0)
-        below, step = (high / _SURE, _SURE**2) if sure else (high / 1.08, 1.2)
-        while low == 0.0:
-            below = float(math.floor(below)) if self._whole else below
-            if below < (1 if self._whole else 1e-6):
-                return 0.0
-            if self._at(which, below).margin <= 0:
-                low = below
-            else:
-                high, below, step = below, below / step, min(step * step, 8.0)
-        while high - low > (1 if self._whole else _CLOSE * high):
-            middle = self._between(which, low, high)
-            low, high = (middle, high) if self._at(which, middle).margin <= 0 else (low, middle)
-        return self._zero(which, low, high)
-
-    def _zero(self, which: int, low: float, high: float) -> float:
-        one, two = self._at(which, low).margin, self._at(which, high).margin
-        share = -one / (two - one) if two > one else 0.5
-        return low + (high - low) * min(max(share, 0.0), 0.999)
-
-    def _between(self, which: int, low: float, high: float) -> float:
-        """The next load to try: where the margin would vanish if it were straight, but well inside."""
-        width = high - low
-        found = min(max(self._zero(which, low, high), low + 0.2 * width), high - 0.2 * width)
-        return float(min(max(round(found), low + 1), high - 1)) if self._whole else found
+        full = math.inf if self._whole else self.served / self._speed(which)
+        close, stride = (CLOSE, 2.0) if which <= 1 else (2 * CLOSE, 1.04)
+        search = EdgeSearch(lambda load: self._at(which, load), self.limit, self._whole, full, rise, close, stride)
+        found = search.find(guess)
+        self.broken[which] = search.broken
+        return found
 
     @property
     def alike(self) -> bool:
@@ -307,25 +281,15 @@ class LoadSearch:
 
     def _followed(self, start: float) -> float:
         """The 5 % quantile of the loads at which services of different speed and arrivals break."""
-        ends, guess = {}, start
-        for place, which in enumerate(_FOLLOWED, 1):
-            # of users, the first two tell how loads move with speed
-            foretold = self._foretold(which) if place > 2 else None
-            guess = guess if foretold is None else min(foretold, self.limit)
-            ends[which] = self._edge(which, guess, foretold is not None or (self._whole and place > 2))
-            if which == _FOLLOWED[0] and (ends[which] == 0.0 or ends[which] >= self.limit):
-                return ends[which]
-            if which == _FOLLOWED[0]:
-                first = ends[which]
-            if place < len(_FOLLOWED):
-                guess = first * self._speed(_FOLLOWED[0]) / self._speed(_FOLLOWED[place])
-                if self._whole and place > 1:
-                    guess = first * (guess / first) ** self._power(ends)
-        if min(ends.values()) <= 0 or max(ends.values()) >= self.limit:
-            return ends[_FOLLOWED[0]]
+        ends: dict[int, float] = {}
+        for which in _FOLLOWED:
+            guess, rise = self._foretold(which) or (self._as_before(which, ends, start), None)
+            ends[which] = self._edge(which, guess, rise)
+            if ends[which] == 0.0 or ends[which] >= self.limit:
+                return ends[_FOLLOWED[0]]
         # a pool runs over at once: no margin tells beforehand. Where it is what breaks services near the answer, they
         # are counted; where only quick ones come to that, at loads well above it, the others tell the answer
-        over = [end for which, end in ends.items() if self._first_broken(which) == "kv thrash"]
+        over = [end for which, end in ends.items() if self.broken[which] == "kv thrash"]
         steady = {which: end for which, end in ends.items() if end not in over} if over else ends
         found = self._quantile(steady if len(steady) >= _TELLING else ends)
         if not over or (len(steady) >= _TELLING and found * _CLEAR < min(over)):
@@ -345,32 +309,27 @@ class LoadSearch:
         chance = float(rest.var(ddof=2)) + spread_of_arrivals(self.traffic) ** 2
         return math.exp(float(rest.mean()) - QUANTILE_90 * math.sqrt(slope**2 + chance))
 
-    def _foretold(self, which: int) -> float | None:
-        """The load at which a service breaks, from what others did: a slower one does at a lower load what they do."""
+    def _foretold(self, which: int) -> tuple[float, float] | None:
+        """The load at which a service breaks and how fast its worst statistic rises there, from what others did: a
+        slower one does at a lower load what they do."""
         known = [
-            (trial.margin - math.log(self._speed(other)), math.log(load * self._speed(other)))
+            (load * self._speed(other), math.exp(trial.margin) / self._speed(other))
             for (other, draw, load), trial in self.tried.items()
-            if draw == 0 and abs(trial.margin) < _TOLD and trial.broken not in ("kv thrash", OVERLOAD)
+            if draw == 0 and abs(trial.margin) < _TOLD and trial.broken not in JUMPS
         ]
-        wanted = -math.log(self._speed(which))
-        if len(known) < 2 or not min(known)[0] <= wanted <= max(known)[0]:
-            return None
-        margins, loads = np.array(sorted(known)).T
-        return math.exp(float(np.interp(wanted, margins, np.maximum.accumulate(loads)))) / self._speed(which)
+        speed = self._speed(which)
+        found = rising(known, 1.0 / speed)
+        return None if found is None else (found[0] / speed, found[1] * speed**2)
 
-    def _first_broken(self, which: int) -> str:
-        """What fails first at the least load that a service was seen not to bear."""
-        least = min((key for key, one in self.tried.items() if key[0] == which and one.margin > 0), default=None,
-                    key=lambda key: key[2])  # fmt: skip
-        return "" if least is None else self.tried[least].broken
-
-    def _power(self, ends: dict[int, float]) -> float:
-        """How loads at which services break go with speed, from the slowest and the fastest that were followed."""
-        slow, quick = min(ends), max(ends)
-        faster = math.log(self._speed(slow) / self._speed(quick))
-        if faster <= 0 or min(ends.values()) <= 0:
-            return 1.0
-        return min(max(math.log(ends[quick] / ends[slow]) / faster, 0.0), 3.0)
+    def _as_before(self, which: int, ends: dict[int, float], start: float) -> float:
+        """A first load to try where nothing is foretold: as much above that of the last service as it is slower."""
+        if not ends:
+            return start
+        last = next(reversed(ends))
+        slower, room = self._speed(last) / self._speed(which), 1.0
+        if self.broken[last] == "kv thrash":
+            room = self.variants[which].pool.tokens / self.variants[last].pool.tokens
+        return min(ends[last] * slower * room, self.limit)
 
     def _nearest(self, which: int, load: float) -> float:
         return min((key[2] for key in self.tried if key[0] == which), key=lambda tried: abs(tried - load))
@@ -381,15 +340,18 @@ class LoadSearch:
         The slowest come first. It ends when too many break, and where it need not be sure when some in a row keep the
         load under all arrivals: what is faster then does too.
         """
-        draws, failed, passes = max(_COUNTED // len(self.variants), 1), 0, 0
+        draws, failed, passes, roomy = max(_COUNTED // len(self.variants), 1), 0, 0, 0
         for which in range(len(self.variants)):
-            before = failed
+            before, full = failed, 0.0
             for draw in range(draws):
-                failed += self._at(which, load, draw).margin > 0
+                trial = self._at(which, load, draw)
+                failed += trial.margin > 0
+                full = max(full, trial.summary.get("kv_occupancy_max", 1.0))
                 if failed > _ALLOWED:
                     return False
             passes = passes + 1 if failed == before else 0
-            if passes >= ENOUGH and not surely:
+            roomy = roomy + 1 if failed == before and full < _ROOMY else 0
+            if (passes >= ENOUGH and not surely) or roomy >= ENOUGH:
                 return True
         return True
 
@@ -418,7 +380,8 @@ class LoadSearch:
         found = at(low)
         if found < least:
             return 0.0
-        for share in _BELOW:
+        # a stream of single requests has nothing that a larger load could find by chance and a smaller one not
+        for share in () if self.traffic.kind in OPEN and self.traffic.plain else _BELOW:
             below = float(math.floor(share * found)) if self._whole else share * found
             if below >= least and not self._keeps(below, surely=False):
                 return self._counted(below)

@@ -14,12 +14,14 @@ from glmplan.serving.traffic.arrivals import arrival_times, draw_lengths
 from glmplan.serving.traffic.promises import Target
 from glmplan.serving.traffic.spec import Traffic
 
-__all__ = ["OPEN", "OVERLOAD", "UNJUDGED", "Trial", "capacity", "places", "spread_of_arrivals", "try_load"]
+__all__ = ["JUMPS", "OPEN", "OVERLOAD", "UNJUDGED", "Trial", "capacity", "places", "spread_of_arrivals", "try_load"]
 
 #: kinds of traffic whose arrivals do not wait for answers
 OPEN = ("poisson", "gamma", "onoff", "daily")
 #: what is broken where more arrives than is served
 OVERLOAD = "overload"
+#: what breaks at once, so that no margin tells it beforehand
+JUMPS = ("kv thrash", "clients leave", OVERLOAD, "requests do not fit")
 
 _THRASH = 0.05  # preemptions for each request from which the pool thrashes
 _LEFT = 0.05  # share of the clients that leave from which a load is not safe

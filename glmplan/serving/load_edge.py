@@ -1,0 +1,218 @@
+"""The load at which one service breaks: tried from a guess on, each time where a straight line through what was seen
+says that the promise is just kept."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from glmplan.serving.load_trial import JUMPS, OVERLOAD, Trial
+
+__all__ = ["CLOSE", "EdgeSearch", "rising"]
+
+#: share of a load to which rates are bracketed where no line tells them better [-]
+CLOSE = 0.01
+#: share of a load from the one tried last within which a line is believed [-]
+_NEAR = 0.006
+#: share of a load that two points of a line are apart at least [-]
+_APART = 0.004
+#: just below what is served at most: a load that is kept there is kept up to it [-]
+_BELOW_FULL = 0.992
+#: least rate that is looked at [1/s]
+_LEAST = 1e-6
+#: loads between brackets that are chosen by lines before the rest is halved [-]
+_LINES = 5
+
+
+@dataclass(slots=True)
+class EdgeSearch:
+    """A search for the load at which one service breaks.
+
+    Parameters
+    ----------
+    at : callable
+        Tries a load.
+    limit : float
+        Largest load to look at, [-] or [1/s]
+    whole : bool
+        Whether loads are numbers of users.
+    full : float, optional
+        Load from which on more arrives than is served, [1/s]
+    rise : float or None, optional
+        By how much the worst statistic over its bound rises with the load, as others foretell, [1/load]
+    close : float, optional
+        Share of a load to which it is bracketed, [-]
+    stride : float, optional
+        First step from a guess where no line tells one; smaller where others foretell the load, [-]
+
+    Examples
+    --------
+    >>> from glmplan.serving.load_trial import Trial
+    >>> tried = []
+    >>> def at(load):
+    ...     tried.append(load)
+    ...     return Trial(load, math.log(0.2 + 0.1 * load), "tpot" if load > 8 else "", {})
+    >>> round(EdgeSearch(at, 1e6, whole=False).find(1.0), 3), len(tried)
+    (8.0, 3)
+    """
+
+    at: Callable[[float], Trial]
+    limit: float
+    whole: bool
+    full: float = math.inf
+    rise: float | None = None
+    close: float = CLOSE
+    stride: float = 2.0
+    seen: list[Trial] = field(default_factory=list)
+    low: Trial | None = None
+    high: Trial | None = None
+    broken: str = ""  # what breaks first there, where no line tells the load
+
+    def find(self, guess: float) -> float:
+        """Find the load.
+
+        Parameters
+        ----------
+        guess : float
+            A first load to try, [-] or [1/s]
+
+        Returns
+        -------
+        float
+            Between the last load that is kept and the first that is not; 0 if none is kept, the limit if all are.
+        """
+        load, stride, inside = self._possible(guess), self.stride, 0
+        while True:
+            one = self._try(load)
+            low, high = self.low, self.high
+            if low is not None and low.load >= self.limit:
+                return low.load
+            if high is not None and high.load <= self._least:
+                return 0.0
+            aim = self._aim()
+            if low is not None and high is not None:
+                if high.load - low.load <= (1.0 if self.whole else self.close * high.load):
+                    self.broken = high.broken
+                    return _zero(low, high)
+                inside += 1
+            if not self.whole and aim is not None and _smooth(one) and abs(aim - load) <= _NEAR * load:
+                return min(max(aim, low.load if low else 0.0), high.load if high else self.limit)
+            if low is not None and high is not None:
+                load = self._inside(low, high, aim if inside <= _LINES else None)
+            elif low is not None:
+                load = self._above(low, aim, stride)
+                stride = min(stride * stride, 8.0)
+            else:
+                load = self._below(one, aim, stride)
+                stride = min(stride * stride, 8.0)
+
+    @property
+    def _least(self) -> float:
+        return 1.0 if self.whole else _LEAST
+
+    def _possible(self, load: float) -> float:
+        load = min(max(load, self._least), self.limit)
+        return float(round(load)) if self.whole else min(load, self.full * _BELOW_FULL)
+
+    def _try(self, load: float) -> Trial:
+        """Try a load and note it where it narrows the bracket."""
+        one = self.at(load)
+        self.seen.append(one)
+        if one.margin <= 0:
+            self.low = one if self.low is None or load > self.low.load else self.low
+        elif self.high is None or load < self.high.load:
+            self.high = one
+        return one
+
+    def _aim(self) -> float | None:
+        """Where the line through the two nearest loads says that the promise is just kept; None where there is none."""
+        smooth = sorted((one for one in self.seen if _smooth(one)), key=lambda one: abs(one.margin))
+        if not smooth:
+            return None
+        one, rise = smooth[0], self.rise
+        value = math.exp(one.margin)
+        other = next((two for two in smooth[1:] if abs(two.load - one.load) > _APART * one.load), None)
+        if other is not None:
+            slope = (math.exp(other.margin) - value) / (other.load - one.load)
+            rise = slope if slope > 0 else rise
+        return None if rise is None or rise <= 0 else one.load + (1.0 - value) / rise
+
+    def _above(self, low: Trial, aim: float | None, stride: float) -> float:
+        """The next load where all were kept."""
+        most = low.load * stride
+        load = most if aim is None else min(max(aim, low.load * (1 + self.close / 2)), most)
+        served = self.full * _BELOW_FULL
+        if load >= served:
+            # no more than is served can be kept: that is known without a simulation
+            load = served if low.load < served else self.full
+        load = max(load, low.load + 1.0) if self.whole else load
+        return float(min(math.floor(load), self.limit)) if self.whole else min(load, self.limit)
+
+    def _below(self, high: Trial, aim: float | None, stride: float) -> float:
+        """The next load where none was kept."""
+        if aim is not None and aim <= self._least:
+            return self._least  # no load at all seems to be kept: that is seen at the least
+        least = high.load / stride
+        load = least if aim is None else max(min(aim, high.load * (1 - self.close / 2)), least)
+        load = min(load, self.full * _BELOW_FULL)
+        load = min(math.floor(load), high.load - 1.0) if self.whole else load
+        return float(max(load, self._least))
+
+    def _inside(self, low: Trial, high: Trial, aim: float | None) -> float:
+        """The next load inside a bracket."""
+        width, served = high.load - low.load, self.full * _BELOW_FULL
+        if aim is None or not low.load < min(aim, served) < high.load:
+            aim = low.load + 0.5 * width
+        if self.whole:
+            return float(min(max(round(aim), low.load + 1), high.load - 1))
+        edge = min(0.1 * width, self.close / 2 * high.load)
+        return min(max(min(aim, served), low.load + edge), high.load - edge)
+
+
+def _smooth(one: Trial) -> bool:
+    """Whether a margin tells of loads nearby: a pool runs over at once, and a queue without end has no length."""
+    return one.broken not in JUMPS and abs(one.margin) < 3.0
+
+
+def _zero(low: Trial, high: Trial) -> float:
+    """Where the margin vanishes between two loads if it is straight."""
+    one, two = low.margin, high.margin
+    share = -one / (two - one) if two > one else 0.5
+    return low.load + (high.load - low.load) * min(max(share, 0.0), 0.999)
+
+
+def rising(points: Iterable[tuple[float, float]], wanted: float, count: int = 6) -> tuple[float, float] | None:
+    """Where a quantity that rises with the load reaches a value, by a line through what was seen nearest to it.
+
+    Parameters
+    ----------
+    points : iterable of tuple of float
+        Load and quantity.
+    wanted : float
+        The value.
+    count : int, optional
+        Points that the line goes through at most, [-]
+
+    Returns
+    -------
+    tuple of float or None
+        The load, and how much the quantity rises with it; None where what was seen tells neither.
+
+    Examples
+    --------
+    >>> rising([(1.0, 2.0), (2.0, 4.0), (4.0, 8.0)], 6.0)
+    (3.0, 2.0)
+    """
+    near = sorted(points, key=lambda point: abs(math.log(point[1] / wanted)))[:count]
+    if len(near) < 2:
+        return None
+    middle = sum(load for load, _ in near) / len(near)
+    level = sum(value for _, value in near) / len(near)
+    spread = sum((load - middle) ** 2 for load, _ in near)
+    rise = sum((load - middle) * (value - level) for load, value in near) / spread if spread > 0 else 0.0
+    if rise <= 0 or math.sqrt(spread / len(near)) < 0.01 * middle:
+        return None
+    load = middle + (wanted - level) / rise
+    least, most = min(load for load, _ in near), max(load for load, _ in near)
+    return min(max(load, least / 2), 2 * most), rise
