@@ -11,7 +11,7 @@ from glmplan.cli import main
 from glmplan.errors import SpecError
 from glmplan.facts.catalogue.hosts import implied_host
 from glmplan.physics.network.host_transfers import host_transfer_rate
-from glmplan.plan.arriving import asked_under
+from glmplan.plan.arriving import asked_under, traffic_of
 from glmplan.plan.described import described_under
 from glmplan.plan.first_screen import MOST_LINES, first_screen
 from glmplan.plan.gains import LEAST_GAIN, as_well_known
@@ -82,6 +82,16 @@ def test_the_layout_of_conversations_is_the_one_that_serves_them_best(agents):
         run = traffic_run(typed.asked, typed.ranked[0], ENGINEERS, ends=False)
         assert gain_under(plan, run) < LEAST_GAIN, run.layout
     assert not any("instead" in one.what and one.layout in others for one in agents.runs[1:])
+
+
+def test_conversations_decide_for_another_layout_than_their_mean_request():
+    """Shorter ones, of which stages hold all: the layout of the mean request computes many of them again."""
+    traffic = parse_traffic("sessions:20")
+    asked = asked_under(Words("glm-5.1-nvfp4", "8xrtx-pro-6000-ws"), traffic)
+    alone, under = solve(asked), solve_under(asked, traffic_of(asked, traffic))
+    assert under.best.terms.name != alone.best.terms.name
+    runs = [traffic_run(asked, one.ranked[0], traffic_of(asked, traffic), ends=False) for one in (alone, under)]
+    assert gain_under(*runs) >= LEAST_GAIN
 
 
 def test_all_commands_take_the_layout_that_serves_the_traffic_best(agents, capsys):
