@@ -73,12 +73,12 @@ def launch_command(asked: Asked, holding: Holding, context: int) -> tuple[tuple[
 
 
 def _repository(asked: Asked) -> tuple[str, list[str]]:
-    found = asked.checkpoint.repository or (
-        asked.model.hugging_face if asked.checkpoint.default == "bf16" and not asked.checkpoint.formats else None
-    )
+    stored = asked.checkpoint
+    plain = stored.default == "bf16" and not stored.formats and stored.form in ("safetensors", "gguf")
+    found = stored.repository or (asked.model.hugging_face if plain else None)
     if found:
         return found, []
-    return "PATH_TO_WEIGHTS", [f"no published files of {asked.model.name} {asked.checkpoint.name} are known: put yours"]
+    return "PATH_TO_WEIGHTS", [f"no published files in {stored.name} are known of the model that was named: put yours"]
 
 
 def _sparse_words(asked: Asked, sparse: bool) -> tuple[str, ...]:

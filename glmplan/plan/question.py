@@ -20,7 +20,7 @@ from glmplan.plan.engine_asked import attention_asked, engine_asked
 from glmplan.plan.users_asked import asked_users
 from glmplan.prediction.settings import Settings
 from glmplan.readers.machines.resolve import Machine, resolve_machine
-from glmplan.readers.models.checkpoints import checkpoint_for, read_by, remarks_on
+from glmplan.readers.models.checkpoints import checkpoint_for, files_of_namesake, read_by, remarks_on
 from glmplan.readers.models.resolve import resolve_model
 from glmplan.units import finite_number, given_text, whole_number
 
@@ -325,7 +325,7 @@ def read_words(words: Words) -> Asked:
         assumed.append("users " + ", ".join(map(str, users)))
     asked = Asked(
         model=choice.model,
-        checkpoint=checkpoint,
+        checkpoint=files_of_namesake(choice.model, checkpoint, choice.repository),
         machine=machine,
         engine=engine,
         engine_version=version,

@@ -24,7 +24,7 @@ ALLOWED = {
     "readers.models.*": FORMATS,
     "plan.launch": WRITES,
     "facts.schema.engine_running": "a form of weight files that has the name of its engine",
-    "facts.schema.model": "a form of weight files that has the name of its engine",
+    "facts.schema.checkpoint": "a form of weight files that has the name of its engine",
     "calibrate.kernels.tables": TABLES,
     "calibrate.kernels.latent_tables": TABLES,
     "calibrate.kernels.state_tables": TABLES,

@@ -153,3 +153,27 @@ def test_deepseek_v4_1_on_sm100_is_planned_with_the_cache_that_its_server_takes(
     """vLLM 0.33.0 packs NVFP4 there when FP8 is asked for: 890 B a token and not 1,790."""
     kept = {on: fit_answer(Words("deepseek-v4.1-flash", on, engine="vllm")) for on in ("8xh200-sxm", "8xb200-sxm")}
     assert [one.holding.terms.kv for one in kept.values()] == ["fp8", "nvfp4"]
+
+
+@pytest.mark.parametrize(
+    ("named", "engine", "begins"),
+    [
+        ("qwen3-coder-30b", "vllm", "vllm serve Qwen/Qwen3-Coder-30B-A3B-Instruct"),
+        ("qwen3-30b-a3b-instruct-2507", "vllm", "vllm serve Qwen/Qwen3-30B-A3B-Instruct-2507"),
+        ("llama-3.3-70b", "sglang", "python -m sglang.launch_server --model-path meta-llama/Llama-3.3-70B-Instruct"),
+        ("llama-3.3-70b-fp8", "vllm", "vllm serve PATH_TO_WEIGHTS"),
+        ("deepseek-r1-0528", "vllm", "vllm serve deepseek-ai/DeepSeek-R1-0528"),
+        ("somebody/Llama-3.3-70B-FP8", "vllm", "vllm serve somebody/Llama-3.3-70B-FP8"),
+        ("qwen3-235b", "vllm", "vllm serve Qwen/Qwen3-235B-A22B"),
+    ],
+)
+def test_a_model_of_the_same_shapes_is_started_itself_not_the_one_that_is_described(named, engine, begins):
+    answer = fit_answer(Words(named, "8xh200-sxm", engine=engine), changes=False)
+    assert begins in answer.command
+    assert any("put yours" in note for note in answer.command_notes) == ("PATH" in begins)
+
+
+def test_a_gguf_of_a_model_of_the_same_shapes_is_made_of_its_own_weights():
+    answer = fit_answer(Words("qwq-32b", "1xrtx-5090", engine="llama.cpp", weights="q4_k_m"), changes=False)
+    assert "-m PATH_TO_GGUF" in answer.command
+    assert any("no GGUF of Qwen/QwQ-32B is known" in note for note in answer.command_notes)

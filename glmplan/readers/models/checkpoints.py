@@ -28,6 +28,7 @@ __all__ = [
     "COMMON_FORMATS",
     "Mixture",
     "checkpoint_for",
+    "files_of_namesake",
     "mixture_names",
     "mixtures_of",
     "of_repository",
@@ -439,6 +440,38 @@ def read_by(model: ModelSpec, found: Checkpoint, engine: str) -> Checkpoint:
     return found.model_copy(
         update={"file_bits_per_weight": round(bits, 4), "note": f"{found.note}; {said}" if found.note else said}
     )
+
+
+def files_of_namesake(model: ModelSpec, checkpoint: Checkpoint, repository: str | None) -> Checkpoint:
+    """The files of a model whose shapes are those of another one.
+
+    Parameters
+    ----------
+    model : ModelSpec
+        The model that has the shapes.
+    checkpoint : Checkpoint
+        What is described of it.
+    repository : str or None
+        Where the weights are of the model that was named; None where it is that very one.
+
+    Returns
+    -------
+    Checkpoint
+        Of that repository where the other model's own has it too, or it is not quantised, or by the tool of the engine
+        (GGUF); else without one: nobody described such files.
+
+    Examples
+    --------
+    >>> from glmplan.facts.catalogue.models import load_model
+    >>> llama, other = load_model("llama-3.1-70b"), "meta-llama/Llama-3.3-70B-Instruct"
+    >>> [files_of_namesake(llama, llama.checkpoint(name), other).repository for name in ("bf16", "fp8")]
+    ['meta-llama/Llama-3.3-70B-Instruct', None]
+    """
+    if repository is None:
+        return checkpoint
+    plain = checkpoint.file_bits_per_weight is None and weight_format(_mostly(checkpoint)).bits >= 16
+    alike = plain or checkpoint.form == "gguf" or checkpoint.repository == model.hugging_face is not None
+    return checkpoint.model_copy(update={"repository": repository if alike else None})
 
 
 def remarks_on(model: ModelSpec, checkpoint: Checkpoint) -> tuple[str, ...]:

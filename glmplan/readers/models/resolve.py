@@ -38,6 +38,8 @@ class ModelChoice:
         Exact bytes by class of tensor where the files are at hand, [B]
     notes : tuple of str
         What to tell about it.
+    repository : str or None
+        Where the weights are of a name that is a model of its own with the shapes of `model`.
     """
 
     model: ModelSpec
@@ -45,6 +47,7 @@ class ModelChoice:
     stated: bool = False
     exact_bytes: dict[str, int] | None = None
     notes: tuple[str, ...] = ()
+    repository: str | None = None
 
 
 def resolve_model(text: str) -> ModelChoice:
@@ -116,7 +119,8 @@ def _from_repository(text: str) -> ModelChoice:
         own = next(one for one in model.checkpoints if (one.repository or "").lower() == text.lower())
         return ModelChoice(model, own, stated=own.name != model.default_checkpoint)
     choice = _from_catalogue(model_key(text), text)
-    return replace(choice, checkpoint=of_repository(choice.model, choice.checkpoint, text.strip("/")))
+    own_files = of_repository(choice.model, choice.checkpoint, text.strip("/"))
+    return replace(choice, checkpoint=own_files, repository=None)
 
 
 def _from_catalogue(key: str, text: str) -> ModelChoice:
@@ -125,7 +129,7 @@ def _from_catalogue(key: str, text: str) -> ModelChoice:
     for name in dict.fromkeys((key, model_name(key))):
         if name in model_names() or name in model_aliases():
             model = load_model(name)
-            return ModelChoice(model, checkpoint_for(model))
+            return ModelChoice(model, checkpoint_for(model), repository=model.repositories.get(name))
     reason = refusal("models", key)
     if reason is not None:
         raise UnknownName(f"cannot be resolved: {reason}", field="model", value=text)
@@ -138,7 +142,8 @@ def _from_catalogue(key: str, text: str) -> ModelChoice:
             continue
         model = load_model(base)
         try:
-            return ModelChoice(model, checkpoint_for(model, tail), stated=True)
+            repository = model.repositories.get(base)
+            return ModelChoice(model, checkpoint_for(model, tail), stated=True, repository=repository)
         except SpecError:
             named = named or (model, tail)
     if named is not None:
