@@ -36,6 +36,8 @@ __all__ = ["kept_by", "sized"]
 
 #: how far beyond the load headroom is looked for [-]
 _BEYOND = 4
+#: users of one machine over those asked for, for whom steps are timed at once: few searches come so far [-]
+_LIKELY = 2
 #: users for whom the layout is chosen where the load is a rate [-]
 _TYPICAL = 32
 #: how far a promised percentile may lie below the predicted mean, before a machine is left out unsimulated [-]
@@ -53,6 +55,54 @@ class _Unit:
     candidate: Candidate
     planned: Deployed
     needed: int
+
+
+@dataclass(slots=True)
+class _Counts:
+    """Which numbers of one machine keep the promise; a smaller share of the load is never kept less surely.
+
+    Attributes
+    ----------
+    unit : _Unit
+        The machine.
+    each : list of int
+        Numbers of it; of those with the same largest share the smallest, [-]
+    fails, keeps : int
+        Place of the largest that is known not to do, and of the smallest that is known to do, [-]
+    stride : int
+        How many places further it is looked next while none is known to do, [-]
+    """
+
+    unit: _Unit
+    each: list[int]
+    fails: int = -1
+    keeps: int | None = None
+    stride: int = 1
+
+    @property
+    def least(self) -> float:
+        """The cheapest month of what may do, [USD]"""
+        return self.each[self.fails + 1] * _month(self.unit.candidate)
+
+    @property
+    def found(self) -> bool:
+        """Whether the fewest that do are known."""
+        return self.keeps == self.fails + 1
+
+    @property
+    def next(self) -> int:
+        """The place to look at next, [-]"""
+        if self.keeps is not None:
+            return (self.fails + self.keeps) // 2
+        return min(self.fails + self.stride, len(self.each) - 1)
+
+    def tell(self, place: int, *, does: bool) -> None:
+        """Take in whether a number does."""
+        if does:
+            self.keeps = place
+        else:
+            self.stride = 1 if self.fails < 0 else 2 * self.stride
+            self.fails = place
 
 
 @dataclass
@@ -78,7 +128,8 @@ class _Search:
         """The service of one machine, tabulated once for all questions about it."""
         if id(planned) not in self.services:
             inputs = inputs_of(planned.asked, planned.holding, planned.deployment)
-            found = service_of(inputs, self.asked.traffic)
+            users = None if self.asked.traffic.users is None else math.ceil(_LIKELY * self.asked.load)
+            found = service_of(inputs, self.asked.traffic, users=users)
             self.services[id(planned)] = planned, replace(found, plan=(planned.asked, planned.holding))
         return self.services[id(planned)][1]
 
@@ -128,7 +179,7 @@ def sized(
     """
     search = _Search(asked, money, answers, [], [], {}, {}, Counter())
     listed, no_price = candidates(asked, money)
-    units: list[tuple[float, int, int, bool, _Unit]] = []
+    units: list[tuple[float, int, int, _Counts]] = []
     place, total = 0, len(listed)
     while units or place < total:
         least = math.inf if place == total else _month(listed[place])
@@ -139,22 +190,17 @@ def sized(
                 place = total
                 continue
             for unit in _planned(search, listed[place]):
-                heappush(units, (unit.needed * _month(unit.candidate), search.looked_at, unit.needed, False, unit))
+                counts = _Counts(unit, _numbers(asked, unit.needed))
+                heappush(units, (counts.least, search.looked_at, unit.needed, counts))
             place += 1
             progress(place, total)
             continue
-        cost, order, machines, failed, unit = heappop(units)
+        cost, order, _, counts = heappop(units)
         if cost > search.bound() and not every:
             search.left_out["costs more than the answers even if all goes well"] += 1 + len(units)
             units = []
-            continue
-        if failed:
-            # so many do not do; now that one more is the cheapest that is left, it is worth finding how many do
-            more = _fewest(search, unit, machines)
-            if more:
-                heappush(units, (more * _month(unit.candidate), order, more, False, unit))
-        elif not _judge(search, unit, machines):
-            heappush(units, ((machines + 1) * _month(unit.candidate), order, machines, True, unit))
+        elif _looked(search, counts):
+            heappush(units, (counts.least, order, counts.each[counts.fails + 1], counts))
     options = sorted(search.options, key=_order)[:answers]
     unpriced = sorted(search.unpriced, key=lambda one: (one.accelerators, one.name))[:answers]
     found = Sized(asked, money, tuple(options), tuple(unpriced), cheaper=_cheaper(search, options),
@@ -296,22 +342,42 @@ def _slow_factor(found: Prediction, metric: str, probability: float) -> float:
     return max(factors[min(int((1.0 - probability) * len(factors) + 1e-9), len(factors) - 1)], 1.0)
 
 
-def _judge(search: _Search, unit: _Unit, machines: int) -> bool:
-    """Whether so many machines keep the promise, by simulation; an option if they also may be paid."""
+def _numbers(asked: SizeQuestion, least: int) -> list[int]:
+    """Numbers of machines to look at: of those with the same largest share the smallest."""
+    shares = [share_of(asked.traffic, one) for one in range(least, asked.most_machines + 1)]
+    new = [place for place, share in enumerate(shares) if not place or share != shares[place - 1]]
+    return [least + place for place in new]
+
+
+def _looked(search: _Search, counts: _Counts) -> bool:
+    """Look at one more number of a machine; whether there is more to see, should it be the cheapest again."""
+    if not counts.found:
+        place = counts.next
+        does = _kept(search, counts.unit, counts.each[place]).probability >= search.asked.probability
+        counts.tell(place, does=does)
+        if not does:
+            search.failed[id(counts.unit)] = (counts.unit, counts.each[place])
+        if counts.fails == len(counts.each) - 1:
+            search.left_out["too slow, too small or too unsure for the promise"] += 1
+            return False
+        if not (counts.found and place == counts.fails + 1):
+            return True
+    _offer(search, counts.unit, counts.each[counts.fails + 1])
+    return False
+
+
+def _offer(search: _Search, unit: _Unit, machines: int) -> None:
+    """Take so many machines, which keep the promise, as an option if they may be paid."""
     asked, one, planned = search.asked, unit.candidate, unit.planned
     sure = _kept(search, unit, machines)
-    if sure.probability < asked.probability:
-        search.failed[id(unit)] = (unit, machines)
-        return False
     watts = None if one.watts is None else machines * one.watts
     affordable = [way for way in _ways(search, one, machines) if within(asked, way, watts, search.money)]
     if not affordable:
         search.left_out["beyond the budget or the power"] += 1
-        return True
+        return
     shown = _predicted(planned, asked, machines, sure)
     option = Option(planned, machines, affordable[0], watts, asked.load, sure, sure.broken, shown)
     (search.options if option.way.usd is not None else search.unpriced).append(option)
-    return True
 
 
 def _ways(search: _Search, one: Candidate, machines: int) -> tuple[Way, ...]:
@@ -331,40 +397,9 @@ def _kept(search: _Search, unit: _Unit, machines: int) -> Kept:
         share, targets = share_of(asked.traffic, machines), parse_slo(asked.slo)
         search.tried[key] = kept_share(
             found.service, share, targets, **found.draws(), least=asked.probability,
-            known=found.known(share, targets, 0),
+            known=found.known(share, targets, 0), named=False,
         )  # fmt: skip
     return search.tried[key]
-
-
-def _fewest(search: _Search, unit: _Unit, machines: int) -> int:
-    """The fewest machines, more than those that do not do, that keep the promise; 0 if none may.
-
-    A smaller share of the load is never kept less surely: the most that may be paid is tried first, then halves.
-    """
-    asked, month = search.asked, _month(unit.candidate)
-    most = asked.most_machines
-    if month > 0 and math.isfinite(month) and math.isfinite(search.bound()):
-        most = min(most, int(search.bound() / month))
-    # of counts with the same largest share the smallest
-    counts = [one for one in range(machines + 1, most + 1)
-              if share_of(asked.traffic, one) != share_of(asked.traffic, one - 1)]  # fmt: skip
-
-    def does(place: int) -> bool:
-        return _kept(search, unit, counts[place]).probability >= asked.probability
-
-    if not counts or not does(len(counts) - 1):
-        search.failed[id(unit)] = (unit, counts[-1] if counts else machines)
-        bounded = "costs more than the answers even if all goes well"
-        unsure = "too slow, too small or too unsure for the promise"
-        search.left_out[unsure if most == asked.most_machines else bounded] += 1
-        return 0
-    low, high = -1, len(counts) - 1
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if does(middle) else (middle, high)
-    if low >= 0:
-        search.failed[id(unit)] = (unit, counts[low])
-    return counts[high]
 
 
 def kept_by(planned: Deployed, asked: SizeQuestion, machines: int) -> Kept:
