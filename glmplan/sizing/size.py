@@ -1,7 +1,7 @@
 """What to buy or rent for a model, a load and a promise: machines by cost, with the probability of keeping it.
 
 Machines are looked at from the cheapest on, as few of each as may do at best. What does not keep the promise
-(`glmplan.kept`) waits until one machine more of it is the cheapest that is left; only then is it found out how many do.
+(`glmplan.kept`) waits until the fewest that still may are the cheapest that is left; then another number is looked at.
 The search ends when the next costs more than the answers. Of these the largest load is found that keeps the promise
 (`glmplan.safe`).
 """
@@ -28,6 +28,7 @@ from glmplan.serving.traffic.promises import parse_slo
 from glmplan.sizing.candidates import Candidate, candidates, within
 from glmplan.sizing.carried import carried_by, judged_by
 from glmplan.sizing.money import Money, Way, ways_of
+from glmplan.sizing.numbers import Numbers, numbers_of
 from glmplan.sizing.offers import cheapest_offer, offers_of
 from glmplan.sizing.size_answer import MOST_USERS, Option, Paid, Sized, month_tokens, share_of
 from glmplan.sizing.size_question import SizeQuestion
@@ -55,54 +56,6 @@ class _Unit:
     candidate: Candidate
     planned: Deployed
     needed: int
-
-
-@dataclass(slots=True)
-class _Counts:
-    """Which numbers of one machine keep the promise; a smaller share of the load is never kept less surely.
-
-    Attributes
-    ----------
-    unit : _Unit
-        The machine.
-    each : list of int
-        Numbers of it; of those with the same largest share the smallest, [-]
-    fails, keeps : int
-        Place of the largest that is known not to do, and of the smallest that is known to do, [-]
-    stride : int
-        How many places further it is looked next while none is known to do, [-]
-    """
-
-    unit: _Unit
-    each: list[int]
-    fails: int = -1
-    keeps: int | None = None
-    stride: int = 1
-
-    @property
-    def least(self) -> float:
-        """The cheapest month of what may do, [USD]"""
-        return self.each[self.fails + 1] * _month(self.unit.candidate)
-
-    @property
-    def found(self) -> bool:
-        """Whether the fewest that do are known."""
-        return self.keeps == self.fails + 1
-
-    @property
-    def next(self) -> int:
-        """The place to look at next, [-]"""
-        if self.keeps is not None:
-            return (self.fails + self.keeps) // 2
-        return min(self.fails + self.stride, len(self.each) - 1)
-
-    def tell(self, place: int, *, does: bool) -> None:
-        """Take in whether a number does."""
-        if does:
-            self.keeps = place
-        else:
-            self.stride = 1 if self.fails < 0 else 2 * self.stride
-            self.fails = place
 
 
 @dataclass
@@ -179,7 +132,8 @@ def sized(
     """
     search = _Search(asked, money, answers, [], [], {}, {}, Counter())
     listed, no_price = candidates(asked, money)
-    units: list[tuple[float, int, int, _Counts]] = []
+    some = numbers_of(asked)
+    units: list[tuple[float, int, Numbers, _Unit]] = []
     place, total = 0, len(listed)
     while units or place < total:
         least = math.inf if place == total else _month(listed[place])
@@ -190,17 +144,17 @@ def sized(
                 place = total
                 continue
             for unit in _planned(search, listed[place]):
-                counts = _Counts(unit, _numbers(asked, unit.needed))
-                heappush(units, (counts.least, search.looked_at, unit.needed, counts))
+                counts = Numbers([unit.needed, *(one for one in some if one > unit.needed)], _month(unit.candidate))
+                heappush(units, (counts.least, search.looked_at, counts, unit))
             place += 1
             progress(place, total)
             continue
-        cost, order, _, counts = heappop(units)
+        cost, order, counts, unit = heappop(units)
         if cost > search.bound() and not every:
             search.left_out["costs more than the answers even if all goes well"] += 1 + len(units)
             units = []
-        elif _looked(search, counts):
-            heappush(units, (counts.least, order, counts.each[counts.fails + 1], counts))
+        elif _looked(search, unit, counts):
+            heappush(units, (counts.least, order, counts, unit))
     options = sorted(search.options, key=_order)[:answers]
     unpriced = sorted(search.unpriced, key=lambda one: (one.accelerators, one.name))[:answers]
     found = Sized(asked, money, tuple(options), tuple(unpriced), cheaper=_cheaper(search, options),
@@ -342,27 +296,22 @@ def _slow_factor(found: Prediction, metric: str, probability: float) -> float:
     return max(factors[min(int((1.0 - probability) * len(factors) + 1e-9), len(factors) - 1)], 1.0)
 
 
-def _numbers(asked: SizeQuestion, least: int) -> list[int]:
-    """Numbers of machines to look at: of those with the same largest share the smallest."""
-    shares = [share_of(asked.traffic, one) for one in range(least, asked.most_machines + 1)]
-    new = [place for place, share in enumerate(shares) if not place or share != shares[place - 1]]
-    return [least + place for place in new]
-
-
-def _looked(search: _Search, counts: _Counts) -> bool:
+def _looked(search: _Search, unit: _Unit, counts: Numbers) -> bool:
     """Look at one more number of a machine; whether there is more to see, should it be the cheapest again."""
+    first = counts.first
     if not counts.found:
-        place = counts.next
-        does = _kept(search, counts.unit, counts.each[place]).probability >= search.asked.probability
-        counts.tell(place, does=does)
+        machines = counts.next
+        does = _kept(search, unit, machines).probability >= search.asked.probability
+        counts.tell(machines, does=does)
         if not does:
-            search.failed[id(counts.unit)] = (counts.unit, counts.each[place])
-        if counts.fails == len(counts.each) - 1:
+            search.failed[id(unit)] = (unit, machines)
+        if counts.first is None:
             search.left_out["too slow, too small or too unsure for the promise"] += 1
             return False
-        if not (counts.found and place == counts.fails + 1):
+        if not counts.found or counts.first != first:
             return True
-    _offer(search, counts.unit, counts.each[counts.fails + 1])
+    assert counts.first is not None
+    _offer(search, unit, counts.first)
     return False
 
 
