@@ -108,6 +108,7 @@ def service_of(
     kv_tokens: int | None = None,
     block_size: int | None = None,
     scheduler: Mapping[str, Any] | None = None,
+    users: int | None = None,
 ) -> Described:
     """Tabulate the step time of a planned deployment and apply what was said of its engine.
 
@@ -121,6 +122,8 @@ def service_of(
         Room for keys and values, and tokens of a block, instead of the predicted ones, [token]
     scheduler : mapping, optional
         Fields of `EngineSettings` instead of the engine's own.
+    users : int, optional
+        Users for whom steps are timed; those of more are timed when more come, [-]
 
     Returns
     -------
@@ -154,9 +157,12 @@ def service_of(
 
     one_kind = ranks == 1 or inputs.step_of_few is None or settings.prefill_replicas
     few = None if one_kind else FewRanks(ranks, of_few)
-    table = StepTable.tabulate(inputs.step_seconds, **sizes)
+    whole = None
+    if users is not None and users < sizes["max_requests"]:
+        whole = cache(lambda: StepTable.tabulate(inputs.step_seconds, **sizes))
+    table = StepTable.tabulate(inputs.step_seconds, **sizes, rows=users)
     return Described(
-        Service(table, pool, settings, inputs.front_end, inputs.first, few),
+        Service(table, pool, settings, inputs.front_end, inputs.first, few, whole),
         inputs.low,
         inputs.high,
         inputs.basis,

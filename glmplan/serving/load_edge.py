@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from glmplan.serving.load_trial import JUMPS, OVERLOAD, Trial
+from glmplan.serving.load_trial import JUMPS, Trial
 
 __all__ = ["CLOSE", "EdgeSearch", "rising"]
 

@@ -11,7 +11,16 @@ import numpy as np
 
 from glmplan.serving.load_answer import LoadPoint, SafeLoad, unit_of, why_broken
 from glmplan.serving.load_edge import CLOSE, EdgeSearch, rising
-from glmplan.serving.load_trial import JUMPS, OPEN, Trial, capacity, places, spread_of_arrivals, try_load
+from glmplan.serving.load_trial import (
+    JUMPS,
+    OPEN,
+    UNFINISHED,
+    Trial,
+    capacity,
+    places,
+    spread_of_arrivals,
+    try_load,
+)
 from glmplan.serving.service import Service
 from glmplan.serving.traffic.promises import Target
 from glmplan.serving.traffic.spec import Traffic
@@ -161,6 +170,26 @@ class LoadSearch:
         self._bound(service)
         return self._at(place, load)
 
+    def breaks(self, service: Service, load: float, place: int) -> bool:
+        """Whether one of the services breaks the promise under a load: by how much is not looked at.
+
+        Parameters
+        ----------
+        service : Service
+            The service as predicted.
+        load : float
+            The load, [-] or [1/s]
+        place : int
+            Which, from the slowest on, [-]
+
+        Returns
+        -------
+        bool
+            As the margin of `trial` says.
+        """
+        self._bound(service)
+        return self._at(place, load, verdict=True).margin > 0
+
     def middle(self, load: float) -> Trial:
         """Try one load on the service in the middle.
 
@@ -199,19 +228,23 @@ class LoadSearch:
             return 1.0
         return min(self.limit, self.served / 2) if self.served > 0 else 1.0
 
-    def _at(self, which: int, load: float, draw: int = 0) -> Trial:
+    def _at(self, which: int, load: float, draw: int = 0, *, verdict: bool = False) -> Trial:
         """Try a load on one of the services."""
         key = (which, draw, load)
-        if key not in self.known.trials:
+        found = self.known.trials.get(key)
+        if found is None:
             service = self.variants[which]
             # all times scale with the factor of the service, and what it serves at most with its inverse
             slower = self._speed(which)
-            self.known.trials[key] = try_load(
+            found = try_load(
                 service, self.traffic, self.targets, load, self.seed * 1000 + which + DRAWS * draw,
-                most=self.served / slower, late=self.late[which] if self.late else 1.0,
+                most=self.served / slower, late=self.late[which] if self.late else 1.0, verdict=verdict,
             )  # fmt: skip
-        self.tried[key] = self.known.trials[key]
-        return self.tried[key]
+            if found.margin == UNFINISHED:
+                return found
+            self.known.trials[key] = found
+        self.tried[key] = found
+        return found
 
     def _speed(self, which: int) -> float:
         middle = self.variants[len(self.variants) // 2].table

@@ -8,13 +8,25 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from glmplan.errors import SpecError
+from glmplan.serving.misses import Missed, Misses
 from glmplan.serving.service import Service
 from glmplan.serving.simulate import Outcome, simulate
 from glmplan.serving.traffic.arrivals import arrival_times, draw_lengths
 from glmplan.serving.traffic.promises import Target
 from glmplan.serving.traffic.spec import Traffic
 
-__all__ = ["JUMPS", "OPEN", "OVERLOAD", "UNJUDGED", "Trial", "capacity", "places", "spread_of_arrivals", "try_load"]
+__all__ = [
+    "JUMPS",
+    "OPEN",
+    "OVERLOAD",
+    "UNFINISHED",
+    "UNJUDGED",
+    "Trial",
+    "capacity",
+    "places",
+    "spread_of_arrivals",
+    "try_load",
+]
 
 #: kinds of traffic whose arrivals do not wait for answers
 OPEN = ("poisson", "gamma", "onoff", "daily")
@@ -26,6 +38,7 @@ JUMPS = ("kv thrash", "clients leave", OVERLOAD, "requests do not fit")
 _THRASH = 0.05  # preemptions for each request from which the pool thrashes
 _LEFT = 0.05  # share of the clients that leave from which a load is not safe
 _FAR = 3.0  # a margin that says no more than "far away"
+UNFINISHED = 1e-9  # margin of a run that ended once its promise was surely missed: by how much is not known
 UNJUDGED = 200  # first requests of a stream that are not judged
 _SETTLED = 1500  # requests of an open stream that are judged
 _MOST_USERS = 1024  # users of the closed loop that finds what can be served
@@ -132,6 +145,7 @@ def try_load(
     *,
     most: float = math.inf,
     late: float = 1.0,
+    verdict: bool = False,
 ) -> Trial:
     """Simulate one load and compare what users see with what they are promised.
 
@@ -151,11 +165,13 @@ def try_load(
         What the service can serve at most, [1/s]
     late : float, optional
         How many times later first tokens come than steps alone say, [-]
+    verdict : bool, optional
+        Whether no more is wanted than if the promise is kept: where it surely is not, the run may end early.
 
     Returns
     -------
     Trial
-        Statistics and margin.
+        Statistics and margin; of a run that ended early `UNFINISHED`.
 
     Raises
     ------
@@ -188,7 +204,11 @@ def try_load(
         # where no request fits at all, every load is as far too large as another
         above = math.log(load / most) + 0.01 if most > 0 else _FAR
         return Trial(load, min(above, _FAR), OVERLOAD, {"requests": 0.0})
-    outcome = _served(service, at, count, warm, seed)
+    watch = Misses(targets, count - warm, warm, late) if verdict and _tells(at) else None
+    try:
+        outcome = _served(service, at, count, warm, seed, watch)
+    except Missed as missed:
+        return Trial(load, UNFINISHED, str(missed.target), {"requests": 0.0})
     if outcome.interrupted:
         raise KeyboardInterrupt  # a part of a run judges no load
     summary = outcome.summary
@@ -204,7 +224,14 @@ def try_load(
     return Trial(load, margin, broken, outcome.summary, surplus)
 
 
-def _served(service: Service, at: Traffic, requests: int, warmup: int, seed: int) -> Outcome:
+def _tells(at: Traffic) -> bool:
+    """Whether what has finished says at once how late its first tokens are: as many are always in flight."""
+    return at.kind == "closed" and not at.think and at.patience is None
+
+
+def _served(
+    service: Service, at: Traffic, requests: int, warmup: int, seed: int, watch: Misses | None = None
+) -> Outcome:
     """Run a load. Where nobody waits as long as clients do, clients who wait for ever see the same, much sooner."""
     calm = at.model_copy(update={"patience": None})
     if at.patience is not None and calm.plain and service.under(calm).settings.plain:
@@ -213,7 +240,7 @@ def _served(service: Service, at: Traffic, requests: int, warmup: int, seed: int
         if rows is None or (rows["first"] - rows["arrival"]).max(initial=0.0) < at.patience:
             return replace(outcome, summary=outcome.summary | {"left": 0})
     keep = at.kind in OPEN
-    return simulate(service, at, requests=requests, warmup=warmup, seed=seed, fast=False, keep=keep)
+    return simulate(service, at, requests=requests, warmup=warmup, seed=seed, fast=False, keep=keep, watch=watch)
 
 
 def _margin(summary: dict[str, float], targets: tuple[Target, ...]) -> tuple[float, str]:

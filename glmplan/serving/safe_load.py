@@ -42,6 +42,7 @@ __all__ = [
 ]
 
 _LARGEST = 1e6  # the largest load that is looked at
+_SLOWEST = 1.0 - 0.5 / DRAWS  # share of services that keep what the slowest of those drawn just breaks
 _DRAWN = 10_000  # most users that a curve shows
 
 
@@ -268,6 +269,7 @@ def kept_share(
     seed: int = 0,
     least: float = 0.0,
     known: Tries | None = None,
+    named: bool = True,
 ) -> Kept:
     """The probability that a load keeps a promise, over arrivals and the interval of the step time.
 
@@ -289,6 +291,8 @@ def kept_share(
         Probability below which it does not matter how low it is: the rest is not simulated, and counts as kept, [-]
     known : Tries, optional
         As in `safe_load`.
+    named : bool, optional
+        Whether what breaks matters where the promise is kept less surely than `least`.
 
     Returns
     -------
@@ -326,6 +330,8 @@ def kept_share(
     # where only its speed tells services apart, a slower one fails too: the first whose failure is one too many is
     # tried alone
     many = math.floor((1.0 - least) * len(variants) + 1e-9) + 1
+    if search.alike and many <= len(variants) and not named and search.breaks(service, load, many - 1):
+        return Kept(1.0 - many / len(variants), "", {})
     if search.alike and 1 < many <= len(variants):
         trial = search.trial(service, load, many - 1)
         if trial.margin > 0:
@@ -339,7 +345,7 @@ def kept_share(
         kept = 1.0 - failures / len(variants)
         if passes >= enough or kept < least - 1e-9:
             break
-    if search.alike and failures == 1 and len(variants) == DRAWS:
+    if search.alike and failures == 1 and len(variants) == DRAWS and least <= _SLOWEST:
         kept = search.kept_between_the_slowest(load)
     elif search.alike:
         kept = _between_services(margins, len(variants), kept)

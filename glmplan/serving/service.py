@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cache
 
 from glmplan.errors import SpecError
 from glmplan.serving.engine.first_tokens import AS_STEPS_SAY, FirstTokens
@@ -48,6 +49,9 @@ class Service:
         How much later first tokens come than their steps say.
     few : FewRanks, optional
         Step times where users are fewer than data-parallel ranks.
+    whole : callable, optional
+        Returns the time of a step with as many requests as the settings allow, where `table` holds fewer; it is asked
+        for where more users come than `table` holds requests, or it is not known how many.
     """
 
     table: StepTable
@@ -56,10 +60,11 @@ class Service:
     front_end: float = 0.0
     first: FirstTokens = AS_STEPS_SAY
     few: FewRanks | None = None
+    whole: Callable[[], StepTable] | None = None
 
     def __post_init__(self) -> None:
         at_once = -(-self.settings.max_num_seqs // self.settings.pipeline_stages)
-        if at_once > self.table.max_requests:
+        if at_once > self.table.max_requests and self.whole is None:
             raise SpecError(
                 f"exceeds the {self.table.max_requests} requests of the step table",
                 field="max_num_seqs",
@@ -82,7 +87,10 @@ class Service:
         few = self.few
         if few is not None:
             few = FewRanks(few.ranks, lambda busy, of=few.table: of(busy).scaled(factor))  # type: ignore[misc]
-        return replace(self, table=self.table.scaled(factor), few=few)
+        whole = self.whole
+        if whole is not None:
+            whole = cache(lambda of=whole: of().scaled(factor))
+        return replace(self, table=self.table.scaled(factor), few=few, whole=whole)
 
     def under(self, traffic: Traffic) -> Service:
         """The service as traffic finds it.
@@ -95,14 +103,18 @@ class Service:
         Returns
         -------
         Service
-            With the step times of as many data-parallel ranks as there are users, where these are fewer.
+            With the step times of as many data-parallel ranks as there are users, where these are fewer, and of as many
+            requests as may run at once.
 
         Notes
         -----
         Every step is that of ranks with as much to do each: of arrivals without a bound all ranks are taken as busy.
         """
-        if self.few is None or traffic.users is None:
+        users = traffic.users
+        if self.few is not None and users is not None:
+            busy = users / min(self.settings.replicas / self.few.ranks, users)
+            if busy < self.few.ranks:
+                return replace(self, table=self.few.table(busy), few=None, whole=None)
+        if self.whole is None or (users is not None and users <= self.table.max_requests):
             return self
-        servers = self.settings.replicas / self.few.ranks
-        busy = traffic.users / min(servers, traffic.users)
-        return self if busy >= self.few.ranks else replace(self, table=self.few.table(busy), few=None)
+        return replace(self, table=self.whole(), whole=None)

@@ -42,7 +42,8 @@ MOST_REQUESTS = 200_000_000
 #: repetitions: a hundred narrow an interval to a tenth [-]
 MOST_REPLICATIONS = 10_000
 
-_FLUSH = 4096
+#: requests that are handed out at once, and while somebody watches [-]
+_FLUSH, _FEW = 4096, 32
 _LEFT = "left"
 _CHUNK = 16_384
 _COMPILE_FROM = 400_000  # requests from which compiling the loop pays
@@ -138,6 +139,7 @@ def simulate(
     fast: bool | None = None,
     reference: bool = False,
     progress: Callable[[int], None] | None = None,
+    watch: Callable[[dict[str, np.ndarray], np.ndarray | float], None] | None = None,
 ) -> Outcome:
     """Simulate a service under traffic.
 
@@ -169,6 +171,9 @@ def simulate(
         Whether to make every step instead of skipping; for tests.
     progress : callable, optional
         Called with the number of requests that have finished since the last call.
+    watch : callable, optional
+        Called with the records of a few requests as they finish, and what their first tokens come later by, [s]; what
+        it raises ends the run. Other random numbers are drawn than without it.
 
     Returns
     -------
@@ -217,10 +222,14 @@ def simulate(
             kept.clear()
             finished.clear()
             try:
-                for piece in _pieces(service, traffic, requests, np.random.default_rng(child), fast, reference, counts):
+                flush = _FEW if watch is not None else _FLUSH
+                generator = np.random.default_rng(child)
+                for piece in _pieces(service, traffic, requests, generator, fast, reference, counts, flush):
                     if service.front_end:
                         piece.records["arrival"] = piece.records["arrival"] - service.front_end
                     late = lateness(service.first, settings.replicas, traffic, piece.records)
+                    if watch is not None:
+                        watch(piece.records, late)
                     meter.records(piece.records, late)
                     meter.segments(piece.segments)
                     meter.stalls(piece.stalls)
@@ -298,6 +307,7 @@ def _pieces(
     fast: bool | None,
     reference: bool,
     rejected: dict[str, int],
+    flush: int = _FLUSH,
 ) -> Iterator[Served]:
     """Run one replication, yielding what has finished."""
     lag = travel(service.front_end, traffic)
@@ -308,7 +318,7 @@ def _pieces(
         engine = SteppingEngine if reference else SkippingEngine
         cluster = Cluster(service.table, service.pool, service.settings, engine)
         source = request_source(traffic, requests, generator, service.settings.acceptance, lag)
-        yield from _served(cluster, source)
+        yield from _served(cluster, source, flush)
         rejected.update(cluster.rejected)
         if cluster.left:
             rejected[_LEFT] = cluster.left
@@ -324,6 +334,8 @@ def _pieces(
     run = PlainRun(service.table, service.pool, service.settings, users, fast, lag)
     # the same chunks for both loops: they decide how random numbers are spent
     size = max(_CHUNK, 4 * service.settings.max_num_seqs, 4 * len(users) if users is not None else 0)
+    if flush < _FLUSH:
+        size = flush + (len(users) if users is not None else service.settings.max_num_seqs)
     chunks = request_chunks(traffic, requests, generator, size)
     left = requests
     for chunk in chunks:
@@ -334,7 +346,7 @@ def _pieces(
             cluster = Cluster(service.table, service.pool, service.settings)
             first, arrived = run.hand_over(service.table)
             cluster.engines[0] = cluster.decoders[0] = first
-            yield from _served(cluster, _rest(run, arrived, chunks, requests - left, traffic, lag))
+            yield from _served(cluster, _rest(run, arrived, chunks, requests - left, traffic, lag), flush)
             for reason, count in cluster.rejected.items():
                 rejected[reason] = rejected.get(reason, 0) + count
             return
@@ -398,7 +410,7 @@ def _rest(
     return Source(arrived, after)
 
 
-def _served(cluster: Cluster, source: Source) -> Iterator[Served]:
+def _served(cluster: Cluster, source: Source, most: int = _FLUSH) -> Iterator[Served]:
     """Run a cluster and hand out what has finished from time to time."""
     finished = RequestRows()
 
@@ -418,9 +430,9 @@ def _served(cluster: Cluster, source: Source) -> Iterator[Served]:
     stream, more = cluster.run(source.arrivals, source.after), True
     while more:
         try:
-            finished.add(islice(stream, _FLUSH))
+            finished.add(islice(stream, most))
         except KeyboardInterrupt:
             yield flush()
             raise
-        more = len(finished) == _FLUSH
+        more = len(finished) == most
         yield flush()

@@ -1,7 +1,7 @@
 """What to buy or rent for a model, a load and a promise: machines by cost, with the probability of keeping it.
 
 Machines are looked at from the cheapest on, as few of each as may do at best. What does not keep the promise
-(`glmplan.kept`) waits until one machine more of it is the cheapest that is left; only then is it found out how many do.
+(`glmplan.kept`) waits until the fewest that still may are the cheapest that is left; then another number is looked at.
 The search ends when the next costs more than the answers. Of these the largest load is found that keeps the promise
 (`glmplan.safe`).
 """
@@ -28,6 +28,7 @@ from glmplan.serving.traffic.promises import parse_slo
 from glmplan.sizing.candidates import Candidate, candidates, within
 from glmplan.sizing.carried import carried_by, judged_by
 from glmplan.sizing.money import Money, Way, ways_of
+from glmplan.sizing.numbers import Numbers, numbers_of
 from glmplan.sizing.offers import cheapest_offer, offers_of
 from glmplan.sizing.size_answer import MOST_USERS, Option, Paid, Sized, month_tokens, share_of
 from glmplan.sizing.size_question import SizeQuestion
@@ -36,6 +37,8 @@ __all__ = ["kept_by", "sized"]
 
 #: how far beyond the load headroom is looked for [-]
 _BEYOND = 4
+#: users of one machine over those asked for, for whom steps are timed at once: few searches come so far [-]
+_LIKELY = 2
 #: users for whom the layout is chosen where the load is a rate [-]
 _TYPICAL = 32
 #: how far a promised percentile may lie below the predicted mean, before a machine is left out unsimulated [-]
@@ -78,7 +81,8 @@ class _Search:
         """The service of one machine, tabulated once for all questions about it."""
         if id(planned) not in self.services:
             inputs = inputs_of(planned.asked, planned.holding, planned.deployment)
-            found = service_of(inputs, self.asked.traffic)
+            users = None if self.asked.traffic.users is None else math.ceil(_LIKELY * self.asked.load)
+            found = service_of(inputs, self.asked.traffic, users=users)
             self.services[id(planned)] = planned, replace(found, plan=(planned.asked, planned.holding))
         return self.services[id(planned)][1]
 
@@ -128,7 +132,8 @@ def sized(
     """
     search = _Search(asked, money, answers, [], [], {}, {}, Counter())
     listed, no_price = candidates(asked, money)
-    units: list[tuple[float, int, int, bool, _Unit]] = []
+    some = numbers_of(asked)
+    units: list[tuple[float, int, Numbers, _Unit]] = []
     place, total = 0, len(listed)
     while units or place < total:
         least = math.inf if place == total else _month(listed[place])
@@ -139,22 +144,17 @@ def sized(
                 place = total
                 continue
             for unit in _planned(search, listed[place]):
-                heappush(units, (unit.needed * _month(unit.candidate), search.looked_at, unit.needed, False, unit))
+                counts = Numbers([unit.needed, *(one for one in some if one > unit.needed)], _month(unit.candidate))
+                heappush(units, (counts.least, search.looked_at, counts, unit))
             place += 1
             progress(place, total)
             continue
-        cost, order, machines, failed, unit = heappop(units)
+        cost, order, counts, unit = heappop(units)
         if cost > search.bound() and not every:
             search.left_out["costs more than the answers even if all goes well"] += 1 + len(units)
             units = []
-            continue
-        if failed:
-            # so many do not do; now that one more is the cheapest that is left, it is worth finding how many do
-            more = _fewest(search, unit, machines)
-            if more:
-                heappush(units, (more * _month(unit.candidate), order, more, False, unit))
-        elif not _judge(search, unit, machines):
-            heappush(units, ((machines + 1) * _month(unit.candidate), order, machines, True, unit))
+        elif _looked(search, unit, counts):
+            heappush(units, (counts.least, order, counts, unit))
     options = sorted(search.options, key=_order)[:answers]
     unpriced = sorted(search.unpriced, key=lambda one: (one.accelerators, one.name))[:answers]
     found = Sized(asked, money, tuple(options), tuple(unpriced), cheaper=_cheaper(search, options),
@@ -296,22 +296,37 @@ def _slow_factor(found: Prediction, metric: str, probability: float) -> float:
     return max(factors[min(int((1.0 - probability) * len(factors) + 1e-9), len(factors) - 1)], 1.0)
 
 
-def _judge(search: _Search, unit: _Unit, machines: int) -> bool:
-    """Whether so many machines keep the promise, by simulation; an option if they also may be paid."""
+def _looked(search: _Search, unit: _Unit, counts: Numbers) -> bool:
+    """Look at one more number of a machine; whether there is more to see, should it be the cheapest again."""
+    first = counts.first
+    if not counts.found:
+        machines = counts.next
+        does = _kept(search, unit, machines).probability >= search.asked.probability
+        counts.tell(machines, does=does)
+        if not does:
+            search.failed[id(unit)] = (unit, machines)
+        if counts.first is None:
+            search.left_out["too slow, too small or too unsure for the promise"] += 1
+            return False
+        if not counts.found or counts.first != first:
+            return True
+    assert counts.first is not None
+    _offer(search, unit, counts.first)
+    return False
+
+
+def _offer(search: _Search, unit: _Unit, machines: int) -> None:
+    """Take so many machines, which keep the promise, as an option if they may be paid."""
     asked, one, planned = search.asked, unit.candidate, unit.planned
     sure = _kept(search, unit, machines)
-    if sure.probability < asked.probability:
-        search.failed[id(unit)] = (unit, machines)
-        return False
     watts = None if one.watts is None else machines * one.watts
     affordable = [way for way in _ways(search, one, machines) if within(asked, way, watts, search.money)]
     if not affordable:
         search.left_out["beyond the budget or the power"] += 1
-        return True
+        return
     shown = _predicted(planned, asked, machines, sure)
     option = Option(planned, machines, affordable[0], watts, asked.load, sure, sure.broken, shown)
     (search.options if option.way.usd is not None else search.unpriced).append(option)
-    return True
 
 
 def _ways(search: _Search, one: Candidate, machines: int) -> tuple[Way, ...]:
@@ -331,40 +346,9 @@ def _kept(search: _Search, unit: _Unit, machines: int) -> Kept:
         share, targets = share_of(asked.traffic, machines), parse_slo(asked.slo)
         search.tried[key] = kept_share(
             found.service, share, targets, **found.draws(), least=asked.probability,
-            known=found.known(share, targets, 0),
+            known=found.known(share, targets, 0), named=False,
         )  # fmt: skip
     return search.tried[key]
-
-
-def _fewest(search: _Search, unit: _Unit, machines: int) -> int:
-    """The fewest machines, more than those that do not do, that keep the promise; 0 if none may.
-
-    A smaller share of the load is never kept less surely: the most that may be paid is tried first, then halves.
-    """
-    asked, month = search.asked, _month(unit.candidate)
-    most = asked.most_machines
-    if month > 0 and math.isfinite(month) and math.isfinite(search.bound()):
-        most = min(most, int(search.bound() / month))
-    # of counts with the same largest share the smallest
-    counts = [one for one in range(machines + 1, most + 1)
-              if share_of(asked.traffic, one) != share_of(asked.traffic, one - 1)]  # fmt: skip
-
-    def does(place: int) -> bool:
-        return _kept(search, unit, counts[place]).probability >= asked.probability
-
-    if not counts or not does(len(counts) - 1):
-        search.failed[id(unit)] = (unit, counts[-1] if counts else machines)
-        bounded = "costs more than the answers even if all goes well"
-        unsure = "too slow, too small or too unsure for the promise"
-        search.left_out[unsure if most == asked.most_machines else bounded] += 1
-        return 0
-    low, high = -1, len(counts) - 1
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if does(middle) else (middle, high)
-    if low >= 0:
-        search.failed[id(unit)] = (unit, counts[low])
-    return counts[high]
 
 
 def kept_by(planned: Deployed, asked: SizeQuestion, machines: int) -> Kept:

@@ -14,6 +14,7 @@ import numpy as np
 from glmplan.serving.engine import plain_loop as kernel
 from glmplan.serving.engine.engine import SkippingEngine
 from glmplan.serving.engine.settings import EngineSettings, KvPool
+from glmplan.serving.engine.step_clock import KnotRows
 from glmplan.serving.engine.step_table import StepTable
 from glmplan.serving.traffic.arrivals import Chunk
 from glmplan.serving.traffic.request import Request, apart
@@ -76,19 +77,6 @@ def compiled() -> Any:
     return njit(outer)
 
 
-class _Rows(dict[int, list[float]]):
-    """Rows of a table as lists, which plain Python reads faster; most are never read, and never made."""
-
-    def __init__(self, table: np.ndarray) -> None:
-        super().__init__()
-        self._table = table
-
-    def __missing__(self, row: int) -> list[float]:
-        made: list[float] = self._table[row].tolist()
-        self[row] = made
-        return made
-
-
 @lru_cache(maxsize=32)
 def _by_knot(table: StepTable, fast: bool) -> tuple[Any, ...]:
     """The step table as the loop reads it: what belongs to one knot side by side, and how much it rises to the next.
@@ -104,7 +92,7 @@ def _by_knot(table: StepTable, fast: bool) -> tuple[Any, ...]:
     )
     arrays = [np.ascontiguousarray(a, dtype=float) for a in columns]
     hiding = (table.hidden, float(table.short), float(table.per_request))
-    return (*(arrays if fast else (_Rows(a) if a.ndim == 2 else a.tolist() for a in arrays)), *hiding)
+    return (*(arrays if fast else (KnotRows(a) if a.ndim == 2 else a.tolist() for a in arrays)), *hiding)
 
 
 class PlainRun:

@@ -10,7 +10,32 @@ import numpy as np
 from glmplan.facts.remembered import remembered
 from glmplan.serving.engine.step_table import StepTable
 
-__all__ = ["StepClock", "clock_of"]
+__all__ = ["KnotRows", "StepClock", "clock_of"]
+
+
+class KnotRows(dict[int, list[float]]):
+    """Rows of a table as lists, which plain Python reads faster; most are never read, and never made.
+
+    Parameters
+    ----------
+    table : ndarray
+        The table, in any unit.
+
+    Examples
+    --------
+    >>> rows = KnotRows(np.array([[1.0, 2.0], [3.0, 4.0]]))
+    >>> rows[1], len(rows)
+    ([3.0, 4.0], 1)
+    """
+
+    def __init__(self, table: np.ndarray) -> None:
+        super().__init__()
+        self._table = table
+
+    def __missing__(self, row: int) -> list[float]:
+        made: list[float] = self._table[row].tolist()
+        self[row] = made
+        return made
 
 
 class StepClock:
@@ -36,12 +61,12 @@ class StepClock:
         self._knots = table.context.tolist()
         self._last = len(self._knots) - 1
         # what belongs to one knot side by side: rows are requests
-        self._decode = table.decode.T.tolist()
-        self._slopes = (np.diff(table.decode, axis=1) / np.diff(table.context)).T.tolist()
+        self._decode = KnotRows(table.decode.T)
+        self._slopes = KnotRows((np.diff(table.decode, axis=1) / np.diff(table.context)).T)
         self._prefill, self._widths = table.prefill.tolist(), np.diff(table.prefill).tolist()
-        self._extra, self._steeps = table.extra.T.tolist(), np.diff(table.extra, axis=1).T.tolist()
+        self._extra, self._steeps = KnotRows(table.extra.T), KnotRows(np.diff(table.extra, axis=1).T)
         self._keys, self._spans = table.keys.tolist(), np.diff(table.keys).tolist()
-        self._attention, self._rises = table.attention.tolist(), np.diff(table.attention, axis=1).tolist()
+        self._attention, self._rises = KnotRows(table.attention), KnotRows(np.diff(table.attention, axis=1))
         self._hidden, self._short, self._per_request = table.hidden, table.short, table.per_request
         # the pieces of the axes that the last step lay in, and where they end: the next step mostly lies there too
         self._here: tuple[Any, ...] = self._context_piece(1.0)

@@ -216,6 +216,7 @@ class StepTable:
         max_requests: int,
         max_context: int,
         max_prefill: int,
+        rows: int | None = None,
     ) -> StepTable:
         """Ask a step-time function for a grid and keep the answers.
 
@@ -230,6 +231,8 @@ class StepTable:
             Longest context, [token]
         max_prefill : int
             Most prompt tokens in one step, [token]
+        rows : int, optional
+            Decoding requests up to which the table is wanted, with the same times; a few more may be in it, [-]
 
         Returns
         -------
@@ -255,9 +258,16 @@ class StepTable:
         context = context_knots(max_context)
         prefill = context_knots(max_prefill, per_octave=4, smallest=8.0)
         keys = context_knots(max_context)
-        every = np.arange(1, max_requests + 1)
-        some = every if len(every) * len(context) <= _CHEAP_CELLS else _thinned(max_requests, 128, 16)
         few = _thinned(max_requests, 8, 4)
+        some = np.arange(1, max_requests + 1)
+        if len(some) * len(context) > _CHEAP_CELLS:
+            some = _thinned(max_requests, 128, 16)
+        if rows is not None and rows < max_requests:
+            # times between known rows need both of them
+            few = few[: np.searchsorted(few, rows) + 1]
+            max_requests = int(few[-1])
+            some = some[: np.searchsorted(some, max_requests) + 1]
+        every = np.arange(1, max_requests + 1)
         zero, one = np.zeros((1, 1)), np.ones((1, 1))
         generator = np.random.default_rng(0)
         n = generator.integers(1, max_requests + 1, 200)

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import numpy as np
 import pytest
 
+from glmplan.errors import SpecError
 from glmplan.plan.question import Words
 from glmplan.plan.simulator_inputs import serving_inputs
+from glmplan.serving.engine.settings import EngineSettings, KvPool
 from glmplan.serving.engine.step_clock import StepClock
 from glmplan.serving.engine.step_table import ShortSteps, StepTable
+from glmplan.serving.service import Service
+from glmplan.serving.simulate import simulate
+from glmplan.serving.traffic.spec import Traffic
 
 
 def _bent(*, decode_requests, decode_context, prefill_tokens, prefill_context):
@@ -84,3 +91,40 @@ def test_steps_of_few_tokens_are_tabulated_as_the_model_times_them(layout):
     # 4.3 % where hiding is interpolated
     np.testing.assert_allclose(table.seconds_at(n, 0 * n + 2000, p, p / 2), true, rtol=0.008)
     assert table.hidden > 0.01 * true.min()
+
+
+@pytest.mark.parametrize("most", [64, 1024, 6000])
+@pytest.mark.parametrize("rows", [1, 7, 33, 100])
+def test_a_table_of_few_requests_holds_the_same_times_as_the_one_of_all(rows, most):
+    for step in (_bent, ShortSteps(_hiding, _level, 100.0, 3)):
+        sizes = {"max_requests": most, "max_context": 4096, "max_prefill": 1024}
+        whole, few = StepTable.tabulate(step, **sizes), StepTable.tabulate(step, **sizes, rows=rows)
+        assert min(rows, most) <= few.max_requests <= min(2 * rows + 8, most)
+        for name in ("decode", "extra"):
+            np.testing.assert_allclose(getattr(few, name), getattr(whole, name)[: few.max_requests + 1], rtol=1e-13)
+        np.testing.assert_allclose(few.attention, whole.attention, rtol=1e-13)
+        assert (few.hidden, few.short) == pytest.approx((whole.hidden, whole.short))
+
+
+def test_a_service_asks_for_the_whole_table_where_more_come_than_it_holds():
+    asked = []
+
+    def whole():
+        asked.append(1)
+        return StepTable.tabulate(_bent, max_requests=64, max_context=4096, max_prefill=1024)
+
+    few = StepTable.tabulate(_bent, max_requests=64, max_context=4096, max_prefill=1024, rows=8)
+    service = Service(few, KvPool(100_000), EngineSettings(max_num_seqs=64), whole=cache(whole))
+    small, large = (Traffic(kind="closed", users=users, input=100, output=20) for users in (8, 40))
+    assert service.under(small).table is few
+    assert not asked
+    twice = service.scaled(2.0)
+    assert twice.under(large).table is twice.under(large).table
+    assert service.under(Traffic(kind="poisson", rate=1.0)).table.max_requests == 64
+    assert len(asked) == 1
+    plain = Service(whole(), service.pool, service.settings)
+    for traffic in (small, large):
+        found, expected = (simulate(one, traffic, requests=120).summary for one in (twice, plain.scaled(2.0)))
+        assert found == pytest.approx(expected, rel=1e-12, nan_ok=True)
+    with pytest.raises(SpecError, match="exceeds the 8 requests"):
+        Service(few, service.pool, service.settings)
