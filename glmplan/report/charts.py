@@ -229,10 +229,12 @@ def named_bars(bars: Any, names: Sequence[str], field: str) -> Any:
     import altair as alt
 
     y = alt.Y(f"{field}:N", title=None, sort=list(names), axis=None)
-    label = rows_chart([{field: one} for one in names]).mark_text(align="left", baseline="bottom", dy=-12, limit=400)
-    return (bars.encode(y=y) + label.encode(x=alt.value(0), y=y, text=f"{field}:N")).properties(
-        width=400, height=50 * len(names)
-    )
+    labels = rows_chart([{field: one} for one in names])
+    said: dict[str, Any] = {"align": "left", "baseline": "bottom", "dy": -12, "limit": 400}
+    # lines of the grid end beside the letters
+    halo = labels.mark_text(**said, stroke=light("paper"), strokeWidth=5, strokeJoin="round")
+    both = [one.encode(x=alt.value(0), y=y, text=f"{field}:N") for one in (halo, labels.mark_text(**said))]
+    return alt.layer(bars.encode(y=y), *both).properties(width=400, height=50 * len(names))
 
 
 def chart_svg(chart: Any, label: str, *, prefix: str = "a") -> str:
