@@ -47,7 +47,7 @@ pre{background:var(--part);padding:.7rem 1rem;border-radius:4px;white-space:pre-
 .plots>figure:only-child svg{width:40rem}
 .good{color:var(--green)} .bad{color:var(--red)} .middling{color:var(--orange)}
 @media screen and (max-width:40rem){body{margin:1rem auto} table{font-size:.85em}
-td{white-space:normal;min-width:3.9rem} th,td{padding:.25rem .35rem} .i{display:inline-block}
+td{white-space:normal;min-width:3.5rem} th,td{padding:.25rem .3rem} .i{display:inline-block}
 .words :is(table,tbody,tr,th,td,caption){display:block;text-align:left} .words table{font-size:1em}
 .words thead{position:absolute;clip-path:inset(50%);width:1px;height:1px;overflow:hidden}
 .words :is(td,tbody th){border:0;padding:.1rem 0} .words tr{border-bottom:1px solid var(--line);padding:.5rem 0}
@@ -222,5 +222,7 @@ def table(caption: str, heads: Sequence[str], rows: Iterable[Sequence[str]], *, 
             f"<tr{role['row']}><th scope='row'{role['rowheader']}{style[0]}{named}>{escape(first)}</th>{cells}</tr>"
         )
     top = f"<caption>{escape(caption)}</caption><thead><tr{role['row']}>{head}</tr></thead>"
+    # many figures may be wider than a telephone: they are moved by the keyboard too
+    reached = f" tabindex='0' role='region' aria-label='{escape(caption)}'" if len(heads) > 3 and not words else ""
     kind = "scroll words" if words else "scroll"
-    return f"<div class='{kind}'><table{role['table']}>{top}<tbody>{''.join(lines)}</tbody></table></div>"
+    return f"<div class='{kind}'{reached}><table{role['table']}>{top}<tbody>{''.join(lines)}</tbody></table></div>"

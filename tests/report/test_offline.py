@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from pathlib import Path
 
 import pytest
 
@@ -80,6 +81,23 @@ def test_every_letter_of_a_drawing_can_be_read_on_a_telephone_too(browser, repor
     assert [size for size, _ in found if size < 8] == [] and all(reached for _, reached in found)
     tops = [page.locator("figure .plots svg").nth(number).bounding_box() for number in range(2)]
     assert (tops[0]["y"] < tops[1]["y"]) == (width == 390), "below each other where there is no room side by side"
+    context.close()
+
+
+def test_whoever_cannot_see_or_point_reads_a_report_on_a_small_telephone(browser, report):
+    axe = Path(__file__).resolve().parents[2] / ".peers/node_modules/axe-core/axe.min.js"
+    context = browser.new_context(offline=True, viewport={"width": 320, "height": 700})
+    page = context.new_page()
+    page.goto(report.as_uri())
+    hidden = page.locator(".scroll, figure").evaluate_all(
+        "all => all.filter((one) => one.scrollWidth > one.clientWidth && one.tabIndex !== 0).length"
+    )
+    assert hidden == 0, "what is wider than the screen is reached by the keyboard"
+    if not axe.is_file():
+        pytest.skip("axe-core is not installed: `make test` fetches it where npm is")
+    page.evaluate(axe.read_text(encoding="utf-8"))
+    found = page.evaluate("axe.run(document, { resultTypes: ['violations'] })")["violations"]
+    assert [(one["id"], one["nodes"][0]["html"][:200]) for one in found] == []
     context.close()
 
 
