@@ -188,11 +188,12 @@ def _show(frame: pd.DataFrame, found: Swept, paid: Money, output: OutputOptions)
     best = frontier({name: frame[name].to_numpy() for name in frame}, names)
     if output.plot is not None:
         from glmplan.report.charts import write_chart
-        from glmplan.report.sizing_charts import sweep_chart
+        from glmplan.report.sizing_charts import spoken, sweep_chart
 
-        title = f"nothing beats the circles in {', '.join(names)}; bands: 90 % intervals"
-        title = title if best.any() else "a sweep of which no point is possible"
-        write_chart(sweep_chart(frame, best, title=title), output.plot, title=title)
+        of = ", ".join(dict.fromkeys(frame["model"])) if "model" in frame else "a model"
+        title = f"Speed of {of} in a sweep" if best.any() else "A sweep of which no point is possible"
+        told = f"Nothing beats the circles in {spoken(names)}; bands: 90 % intervals." if best.any() else ""
+        write_chart(sweep_chart(frame, best, title=told or title), output.plot, title=title, told=told)
     if output.form is not Form.text:
         say(frame_text(frame, output.form), end="")
         return

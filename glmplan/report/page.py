@@ -43,8 +43,9 @@ thead th{border-bottom:2px solid var(--faint);vertical-align:bottom} tbody th{fo
 td.t,th.t{text-align:left}
 pre,code{font:13px/1.45 ui-monospace,"Liberation Mono","DejaVu Sans Mono",monospace}
 pre{background:var(--part);padding:.7rem 1rem;border-radius:4px;white-space:pre-wrap;overflow-wrap:anywhere}
-.plots{display:flex;flex-wrap:wrap;gap:1rem} .plots>figure{margin:0;max-width:100%}
-.plots>figure:only-child svg{width:40rem}
+.plots>figure{margin:0;max-width:100%}
+@media screen{.plots{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,26rem),1fr));gap:1rem;
+align-items:start} .plots svg{width:100%;max-width:34rem} .plots>figure:only-child svg{max-width:40rem}}
 .good{color:var(--green)} .bad{color:var(--red)} .middling{color:var(--orange)}
 @media screen and (max-width:40rem){body{margin:1rem auto} table{font-size:.85em}
 td{white-space:normal;min-width:3.5rem} th,td{padding:.25rem .3rem} .i{display:inline-block}

@@ -183,3 +183,14 @@ def test_a_report_without_its_extra_is_refused_before_anything_is_computed(monke
         check_report("a.pdf")
     with pytest.raises(SpecError, match=r"needs the extra png"):
         check_report("a.html")
+
+
+def test_two_drawings_stand_side_by_side_on_the_first_sheet(made):
+    """A sheet whose drawings take its whole width each pushes them to the next one."""
+    pytest.importorskip("weasyprint", exc_type=(ImportError, OSError))
+    from weasyprint import HTML
+
+    sheets = HTML(string=html_of(made)).render().pages
+    [first] = [box for box in sheets[0]._page_box.descendants() if getattr(box, "element_tag", "") == "figure"]
+    sizes = [box.width for box in first.descendants() if str(getattr(box, "element_tag", "")).endswith("svg")]
+    assert len(sizes) == 2 and sum(sizes) <= first.width
