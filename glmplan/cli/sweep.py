@@ -196,11 +196,13 @@ def _show(columns: Mapping[str, Any], found: Swept, paid: Money, output: OutputO
     best = frontier(measures, names)
     if output.plot is not None:
         from glmplan.report.charts import write_chart
-        from glmplan.report.sizing_charts import sweep_chart
+        from glmplan.report.sizing_charts import spoken, sweep_chart
 
-        title = f"nothing beats the circles in {', '.join(names)}; bands: 90 % intervals"
-        title = title if best.any() else "a sweep of which no point is possible"
-        write_chart(sweep_chart(found.to_frame(), best, title=title), output.plot, title=title)
+        frame = found.to_frame()
+        of = ", ".join(dict.fromkeys(frame["model"])) if "model" in frame else "a model"
+        title = f"Speed of {of} in a sweep" if best.any() else "A sweep of which no point is possible"
+        told = f"Nothing beats the circles in {spoken(names)}; bands: 90 % intervals." if best.any() else ""
+        write_chart(sweep_chart(frame, best, title=told or title), output.plot, title=title, told=told)
     if output.form is not Form.text:
         say(frame_text(found.to_frame(), output.form), end="")
         return

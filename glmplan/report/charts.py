@@ -27,6 +27,8 @@ FORMS: tuple[str, ...] = (".html", ".png", ".svg")
 _ROOM = 1.16
 #: where a logarithmic axis may have its labels
 _TICKS = [lead * 10.0**power for power in range(-4, 10) for lead in (1, 2, 5)]
+#: what an axis spans at most that has labels at 1, 2 and 5; of a longer one, some would have no room [-]
+_FAR = 500.0
 #: labels that an axis has at least; how far it reaches to both sides of one single value [-]
 _LABELS, _AROUND = 3, 1.25
 #: where a mark of a drawing stands
@@ -132,6 +134,8 @@ def log_axis(name: str, title: str, *, over: Iterable[float] = (), **more: Any) 
 
 def _labels(low: float, high: float) -> list[float]:
     """Where a logarithmic axis from `low` to `high` has its labels: round numbers, at least `_LABELS` of them."""
+    if high > _FAR * low:
+        return [lead * 10.0**power for power in range(-4, 10) for lead in (1, 3)]
     if sum(low <= one <= high for one in _TICKS) >= _LABELS:
         return list(_TICKS)  # the axis reaches a little farther than what it shows, and draws no label beyond itself
     # a short piece of an axis is nearly even: steps of 1, 2 or 5, the largest that come often enough
@@ -229,10 +233,12 @@ def named_bars(bars: Any, names: Sequence[str], field: str) -> Any:
     import altair as alt
 
     y = alt.Y(f"{field}:N", title=None, sort=list(names), axis=None)
-    label = rows_chart([{field: one} for one in names]).mark_text(align="left", baseline="bottom", dy=-12, limit=400)
-    return (bars.encode(y=y) + label.encode(x=alt.value(0), y=y, text=f"{field}:N")).properties(
-        width=400, height=50 * len(names)
-    )
+    labels = rows_chart([{field: one} for one in names])
+    said: dict[str, Any] = {"align": "left", "baseline": "bottom", "dy": -12, "limit": 400}
+    # lines of the grid end beside the letters
+    halo = labels.mark_text(**said, stroke=light("paper"), strokeWidth=5, strokeJoin="round")
+    both = [one.encode(x=alt.value(0), y=y, text=f"{field}:N") for one in (halo, labels.mark_text(**said))]
+    return alt.layer(bars.encode(y=y), *both).properties(width=400, height=50 * len(names))
 
 
 def chart_svg(chart: Any, label: str, *, prefix: str = "a") -> str:
@@ -321,7 +327,7 @@ def standalone(svg: str) -> str:
     return f"{head}><style>{dark_rules()}</style>{rest}"
 
 
-def write_chart(chart: Any, path: str | Path, *, title: str) -> None:
+def write_chart(chart: Any, path: str | Path, *, title: str, told: str = "") -> None:
     """Write one chart.
 
     Parameters
@@ -332,13 +338,15 @@ def write_chart(chart: Any, path: str | Path, *, title: str) -> None:
         An HTML, PNG or SVG file.
     title : str
         What it shows.
+    told : str, optional
+        More of it, below the drawing of a page.
 
     Raises
     ------
     SpecError
         If the ending is none of these, the extra `png` is not installed, or the file cannot be written.
     """
-    write_charts([(title, chart)], path, title=title)
+    write_charts([(told or title, chart)], path, title=title)
 
 
 def write_charts(charts: Iterable[tuple[str, Any]], path: str | Path, *, title: str) -> None:
@@ -361,9 +369,11 @@ def write_charts(charts: Iterable[tuple[str, Any]], path: str | Path, *, title: 
     path, charts = Path(path), list(charts)
     check_chart(path)
     if path.suffix == ".html":
-        if len(charts) == 1:  # the page says it
-            charts = [(title, charts[0][1].properties(title=""))]
-        drawn = [figure([chart_svg(one, name, prefix=f"c{number}")]) for number, (name, one) in enumerate(charts)]
+        told = ""
+        if len(charts) == 1:  # the page says it, and below the drawing stands what the page does not say
+            [(name, one)] = charts
+            charts, told = [(name, one.properties(title=""))], "" if name == title else name
+        drawn = [figure([chart_svg(one, name, prefix=f"c{number}")], told) for number, (name, one) in enumerate(charts)]
         plots = f"<div class='plots'>{''.join(drawn)}</div>"
         write_atomically(path, page(title, f"<h1>{escape(title)}</h1>\n{plots}"))
         return

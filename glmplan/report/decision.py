@@ -6,18 +6,22 @@ It is made of the records that `glmplan fit --format json` writes, so its figure
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from glmplan.plan.text import LIMITS, number, verdict_words
+from glmplan.plan.users import TARGET_TPOT
 from glmplan.report.considered import Considered, considered, month_lines, row_at
 from glmplan.report.decision_plots import cost_drawing, fullest, machine_drawing, memory_drawing, users_drawing
 from glmplan.report.decision_proof import assumptions, checks, evidence, risks
-from glmplan.report.document import Block, Document, Drawing, Heading, Points, Table, Text
+from glmplan.report.document import Block, Code, Document, Drawing, Heading, Points, Table, Text
 from glmplan.sizing.money import Money
 
 __all__ = ["answer_sentences", "common_load", "decision"]
 
+#: the speed at which `fit` calls a user safe, as a promise
+_SLO = f"tpot p95 < {1000 * TARGET_TPOT:g} ms"
 _VERDICTS = {"fits": "Yes", "tight": "Narrowly", "does_not_fit": "No", "unknown": "Unknown"}
 
 
@@ -248,7 +252,8 @@ def _cost(plans: Sequence[Considered]) -> list[Block]:
                 rows.append((one.name, way.paid, "unknown", "", f"missing: {way.missing}"))
                 continue
             lines = ", ".join(f"{name} {amount:,.0f}" for name, amount in month_lines(way))
-            span = f"{way.low:,.0f} to {way.high:,.0f}" if way.low is not None and way.high is not None else ""
+            known = way.low is not None and way.high is not None and way.high > way.low
+            span = f"{way.low:,.0f} to {way.high:,.0f}" if known else ""
             rows.append((one.name, way.paid, f"{way.usd:,.0f}", span, lines))
     if not rows:
         return [Text("No price is known.")]
@@ -272,7 +277,8 @@ def _options(plans: Sequence[Considered], load: int | None) -> Table:
     columns = [_option(one, load) for one in plans]
     rows = tuple((name, *(column[index] for column in columns)) for index, name in enumerate(names))
     heads = ("figure", *(one.name for one in plans))
-    return Table("Plans side by side", heads, rows, left=tuple(range(len(heads))))
+    caption = "Plans side by side" if len(plans) > 1 else "The plan in figures"
+    return Table(caption, heads, rows, left=tuple(range(len(heads))))
 
 
 def _option(one: Considered, load: int | None) -> list[str]:
@@ -307,4 +313,14 @@ def _changes(one: Considered) -> list[Block]:
         for change in one.record["changes"]
     )
     heads = ("change", "verdict", "one user [token/s]", "all [token/s]", "to know")
-    return [Table(f"What would change {one.name}", heads, rows, left=(0, 1, 4))] if rows else []
+    if rows:
+        return [Table(f"What would change {one.name}", heads, rows, left=(0, 1, 4))]
+    asked = one.record["question"]
+    if one.works or one.machine is None:
+        return []
+    words = ["glmplan", "size", "--model", asked["model"], "--users", "1", "--input", str(asked["input_tokens"])]
+    words += ["--output", str(asked["output_tokens"]), "--slo", _SLO]
+    return [
+        Text("No change that was looked at makes it fit. What carries one user, in any format, the cheapest first:"),
+        Code(shlex.join(words)),
+    ]

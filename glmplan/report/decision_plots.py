@@ -63,7 +63,10 @@ def users_drawing(plans: Sequence[Considered]) -> Drawing | None:
         x = alt.X(**log_axis("users", "users at once", over=[*(row["users"] for row in rows), *safe]))
         chart = band(rows, x, ("value", "low", "high"), title=title, wide=True, **more)
         rule = rows_chart([{"users": one} for one in safe]).mark_rule(strokeDash=[5, 4]).encode(x=x)
-        charts.append((title, (chart + rule if safe else chart).properties(width=370, height=240)))
+        # of one size with all that stands around them, so that two side by side stand on one line
+        size = {"width": _SIDE, "height": 290 + (24 + 18 * len(plans)) * (len(plans) > 1)}
+        fitted = alt.AutoSizeParams(type="fit", contains="padding")
+        charts.append((title, (chart + rule if safe else chart).properties(**size, autosize=fitted)))
     if not charts:
         return None
     words = "Speed over users at once; bands: 90 % intervals"
@@ -74,9 +77,11 @@ def users_drawing(plans: Sequence[Considered]) -> Drawing | None:
     )
 
 
+#: width of one of two drawings side by side [px]
+_SIDE = 400
 _BELOW = {"orient": "bottom", "direction": "vertical"}
 #: the same where entries are short: as many side by side as a narrow screen has room for
-_SHORT = {"orient": "bottom", "columns": 4}
+_SHORT = {"orient": "bottom", "columns": 3}
 
 
 def fullest(one: Considered) -> Any:

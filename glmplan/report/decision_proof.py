@@ -145,6 +145,8 @@ def evidence(plans: Sequence[Considered], load: int | None) -> list[Block]:
     )
     items.append("the safe number of users takes the bad end of each interval, the other one the middle")
     blocks.append(Points(tuple(items)))
+    if not plans[0].works:
+        return blocks
     asked = plans[0].record["question"]
     blocks.append(Text("What to measure or to ask first, because it moves the answer most:"))
     blocks.append(

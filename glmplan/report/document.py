@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from glmplan.errors import printable
-from glmplan.report.page import escape, figure, page, table
+from glmplan.report.page import code, escape, figure, page, table
 
 __all__ = ["Block", "Code", "Document", "Drawing", "Heading", "Points", "Table", "Text", "html_of", "markdown_of"]
 
@@ -139,7 +139,12 @@ def html_of(document: Document) -> str:
     >>> "<p>1 &lt; 2</p>" in html_of(Document("t", (Text("1 < 2"),)))
     True
     """
-    body = [f"<h1>{escape(document.title)}</h1>", *map(_html, document.blocks)]
+    body = [f"<h1>{escape(document.title)}</h1>"]
+    for block, told in zip(document.blocks, map(_html, document.blocks), strict=True):
+        # what stands on a sheet of its own takes its heading with it
+        if isinstance(block, Drawing) and told.startswith("<figure class='wide'") and body[-1].startswith("<h2>"):
+            told = f"<section class='wide'>{body.pop()}{told}</section>"
+        body.append(told)
     return page(document.title, "\n".join(body))
 
 
@@ -152,7 +157,7 @@ def _html(block: Block) -> str:
         case Points(items):
             return "<ul>" + "".join(f"<li>{escape(item)}</li>" for item in items) + "</ul>"
         case Code(text):
-            return f"<pre><code>{escape(text)}</code></pre>"
+            return code(text)
         case Table(caption, heads, rows, left):
             return table(caption, heads, rows, left=left)
         case Drawing(caption, svgs):

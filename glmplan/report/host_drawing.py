@@ -17,17 +17,20 @@ __all__ = ["draw_svg", "draw_text", "network_lines", "svg_to_png"]
 
 #: width of a letter over the size of its font, on average and with some room [-]; sizes of names and details [px]
 _LETTER, _NAME, _DETAIL = 0.58, 13, 12
-#: room between the edge of a box and its text, and between boxes [px]
-_PAD, _GAP = 10.0, 14.0
+#: room between the edge of a box and its text, and between boxes; height of a box and of each line beyond two [px]
+_PAD, _GAP, _HIGH, _LINE = 10.0, 14.0, 40.0, 15.0
+#: width that a heading may have at least before it is broken [px]
+_HEADING = 360.0
 
 
 @dataclass(slots=True)
 class _Node:
-    """A part in the tree; `key` is its name in the link graph."""
+    """A part in the tree; `key` is its name in the link graph, `lines` stand in its box instead of label and detail."""
 
     key: str
     label: str
     detail: str = ""
+    lines: tuple[str, ...] = ()
     kind: str = "part"
     link: PcieLink | None = None
     children: list[_Node] = field(default_factory=list)
@@ -42,24 +45,33 @@ def _tree(host: Host, stages: tuple[tuple[int, ...], ...]) -> list[_Node]:
     tops: list[_Node] = []
     for socket in host.sockets:
         memory = format_quantity(socket.memory_size, "bytes", 3) if socket.memory_size else "memory unknown"
-        places[socket.name] = _Node(socket.name, socket.name, f"{socket.cpu or 'CPU unknown'}, {memory}", "socket")
+        cpu = f"{socket.cpu or 'CPU unknown'}, {memory}"
+        places[socket.name] = _Node(socket.name, socket.name, cpu, kind="socket")
         tops.append(places[socket.name])
     for root in host.roots:
-        places[root.name] = _Node(root.name, root.name, root.address or "", "root")
+        places[root.name] = _Node(root.name, root.name, root.address or "", kind="root")
         places[root.socket].children.append(places[root.name])
     for switch in host.switches:
         model = f"{switch.model or 'switch'}{f', {switch.chip}' if switch.chip else ''}"
-        places[switch.name] = _Node(switch.name, switch.name, model, "switch", switch.uplink)
+        lines = (switch.name, *model.split(", "))
+        places[switch.name] = _Node(switch.name, switch.name, model, lines, "switch", switch.uplink)
         places[switch.parent].children.append(places[switch.name])
     for device in host.devices:
-        node = _Node(device.name, device.name, device.address or "", device.kind, device.link)
+        node = _Node(device.name, device.name, device.address or "", kind=device.kind, link=device.link)
         (places[device.parent].children if device.parent else tops).append(node)
-    for number, card in enumerate(host.slots):
-        name = card.accelerator.rsplit("/", 1)[-1].removesuffix(".toml")
+    names = [_card_name(card.accelerator) for card in host.slots]
+    for number, (card, name) in enumerate(zip(host.slots, names, strict=True)):
         label = f"{number}: {role[number]}" if number in role else f"{number}"
-        node = _Node(f"accelerator {number}", label, name, "accelerator", card.link)
+        # narrow boxes: eight cards in a row are read on paper; of equal ones the name stands below the drawing
+        lines = (f"card {number}", *role[number].split(", ")) if number in role else (f"card {number}",)
+        lines += (name,) if len(set(names)) > 1 else ()
+        node = _Node(f"accelerator {number}", label, name, lines, "accelerator", card.link)
         (places[card.parent].children if card.parent else tops).append(node)
     return tops
+
+
+def _card_name(accelerator: str) -> str:
+    return accelerator.rsplit("/", 1)[-1].removesuffix(".toml")
 
 
 def _link_text(link: PcieLink | None) -> str:
@@ -178,9 +190,20 @@ def _wide(text: str, size: float) -> float:
     return len(text) * size * _LETTER
 
 
+def _words(node: _Node) -> tuple[str, ...]:
+    """What stands in the box of a part, line by line."""
+    return tuple(line for line in node.lines or (node.label, node.detail) if line)
+
+
 def _box(node: _Node) -> float:
     """Width of the box of a part: that of its longest text, [px]"""
-    return max(_wide(node.label, _NAME), _wide(node.detail, _DETAIL), 40.0) + 2 * _PAD
+    name, *details = _words(node)
+    return max(_wide(name, _NAME), *(_wide(one, _DETAIL) for one in details), 40.0) + 2 * _PAD
+
+
+def _high(node: _Node) -> float:
+    """Height of the box of a part, [px]"""
+    return _HIGH + _LINE * max(len(_words(node)) - 2, 0)
 
 
 def _span(node: _Node) -> float:
@@ -241,13 +264,19 @@ def draw_svg(host: Host, placement: Placement | None = None) -> str:
     tops = _tree(host, stages)
     at, lowest, wide = _positions(tops)
     stage_of = {f"accelerator {slot}": stage for stage, slots in enumerate(stages) for slot in slots}
-    left, top, gap = 16.0, 62.0, 92.0
-    notes = network_lines(host) + ([f"order {placement.visible_devices}"] if placement else []) + _legend(placement)
-    heading = f"{host.name}: {host.title}"
-    width = max(
-        wide + 2 * left, *(_wide(text, size) + 2 * left for text, size in ((heading, 14), *((n, 11) for n in notes)))
+    left, gap = 16.0, 104.0
+    names = {_card_name(card.accelerator) for card in host.slots}
+    said = [f"each card: {name}" for name in names if len(names) == 1] + (
+        _plan_notes(placement, tops) if placement else []
     )
-    height = top + gap * lowest + 46 + 18 * len(notes)
+    notes = network_lines(host) + _flowed(said, max(wide, _HEADING))
+    whole = f"{host.name}: {host.title}"
+    heading = [whole] if _wide(whole, 14) <= max(wide, _HEADING) else [f"{host.name}:", host.title]
+    sizes = [*((text, 14) for text in heading), *((text, 11) for text in notes)]
+    width = max(wide, *(_wide(text, size) for text, size in sizes)) + 2 * left
+    top = 44.0 + 18 * len(heading)
+    below = top + gap * lowest + max(map(_high, _all(tops))) - _HIGH
+    height = below + 46 + 18 * len(notes)
     lines: list[str] = []
     boxes: list[str] = []
     texts: list[str] = []
@@ -263,48 +292,68 @@ def draw_svg(host: Host, placement: Placement | None = None) -> str:
             mine = [load for load in loads if {load.start, load.end} == {node.key, parent.key}]
             full = max((load.load / load.capacity for load in mine), default=0.0)
             thick = 1 + (node.link.bandwidth / 16e9 if node.link else 0.5)
-            lines.append(
-                f'<line x1="{x0:.0f}" y1="{y0 + 20:.0f}" x2="{x:.0f}" y2="{y - 20:.0f}" '
-                f'stroke="{_colour(full)}" stroke-width="{thick:.1f}"/>'
-            )
             words = [part for part in (_link_text(node.link), f"{full:.0%} full" if full else "") if part]
-            # near its own part, where lines of neighbours have parted
-            along = (y - 43 - y0) / (y - y0)
+            # where its words stand, a link comes straight down on its part, apart from those of its neighbours
+            bend = y - 20 - (_LINE * len(words) + 11 if words else 0)
+            lines.append(
+                f'<path d="M{x0:.0f} {y0 + 20:.0f}L{x:.0f} {bend:.0f}L{x:.0f} {y - 20:.0f}" fill="none" '
+                f'stroke="{_colour(full)}" stroke-width="{thick:.1f}" stroke-linejoin="round"/>'
+            )
             for line, text in enumerate(words):
-                down = y - 33 + 13 * (line - len(words) + 1)
-                texts.append(_label(x0 + (x - x0) * along, down, text, _DETAIL, light("ink"), halo=True))
-        boxes.append(_drawn_box(node, x, y, stage_of.get(node.key)))
+                down = y - 31 + 13 * (line - len(words) + 1)
+                texts.append(_label(x, down, text, _DETAIL, light("ink"), halo=True))
+        boxes.append(_drawn_box(node, x, y - 20, stage_of.get(node.key)))
         for child in node.children:
             draw(child, node)
 
     for root in tops:
         draw(root, None)
-    texts.append(_label(left, 26, heading, 14, light("ink"), "start"))
-    for index, note in enumerate(notes):
-        texts.append(_label(left, top + gap * lowest + 48 + 18 * index, note, 11, light("faint"), "start"))
+    texts += [_label(left, 26 + 18 * row, text, 14, light("ink"), "start") for row, text in enumerate(heading)]
+    texts += [_label(left, below + 48 + 18 * row, note, 11, light("faint"), "start") for row, note in enumerate(notes)]
     head = (
-        f'<svg xmlns="http://www.w3.org/2000/svg" role="img" aria-label="{escape(heading, {chr(34): "&quot;"})}" '
+        f'<svg xmlns="http://www.w3.org/2000/svg" role="img" aria-label="{escape(whole, {chr(34): "&quot;"})}" '
         f'width="{width:.0f}" height="{height:.0f}" viewBox="0 0 {width:.0f} {height:.0f}" font-family="sans-serif">'
     )
     paper = f'<rect width="100%" height="100%" fill="{light("paper")}"/>'
     return printable("\n".join([head, paper, *lines, *boxes, *texts, "</svg>", ""]))
 
 
-def _drawn_box(node: _Node, x: float, y: float, stage: int | None) -> str:
+def _all(nodes: list[_Node]) -> list[_Node]:
+    """Parts with all below them."""
+    return [one for node in nodes for one in (node, *_all(node.children))]
+
+
+def _drawn_box(node: _Node, x: float, top: float, stage: int | None) -> str:
     """The box of a part; a stage gives its colour to the edge, so that texts stay readable on light and dark."""
-    half = _box(node) / 2
+    half, high, words = _box(node) / 2, _high(node), _words(node)
     fill = light(node.kind if node.kind in COLOURS else "part")
     edge, thick = (light("faint"), 1) if stage is None else (light(SERIES[stage % len(SERIES)]), 4)
+    first = top + (high - _LINE * (len(words) - 1)) / 2 + 4
     return (
-        f'<rect x="{x - half:.0f}" y="{y - 20:.0f}" width="{2 * half:.0f}" height="40" rx="4" fill="{fill}" '
+        f'<rect x="{x - half:.0f}" y="{top:.0f}" width="{2 * half:.0f}" height="{high:.0f}" rx="4" fill="{fill}" '
         f'stroke="{edge}" stroke-width="{thick}"/>'
-        + _label(x, y - 3 if node.detail else y + 4, node.label, _NAME, light("ink"))
-        + _label(x, y + 12, node.detail, _DETAIL, light("ink"))
+    ) + "".join(
+        _label(x, first + _LINE * row, text, _DETAIL if row else _NAME, light("ink")) for row, text in enumerate(words)
     )
 
 
-def _legend(placement: Placement | None) -> list[str]:
-    return ["links: grey idle, yellow in use, orange from 50 %, red from 90 % full; edges: stages"] if placement else []
+def _plan_notes(placement: Placement, tops: list[_Node]) -> list[str]:
+    """What is said below the drawing of a plan."""
+    said = [f"order of the cards: {placement.visible_devices}", "edges of the cards: stages"]
+    if any(top.children for top in tops):
+        said += ["links: grey idle, yellow in use", "orange from 50 %, red from 90 % full"]
+    return said
+
+
+def _flowed(parts: list[str], wide: float) -> list[str]:
+    """Notes on as few lines as they have room on, [px]"""
+    lines: list[str] = []
+    for part in parts:
+        if lines and _wide(f"{lines[-1]}; {part}", 11) <= wide:
+            lines[-1] += f"; {part}"
+        else:
+            lines.append(part)
+    return lines
 
 
 def _label(x: float, y: float, text: str, size: int, ink: str, anchor: str = "middle", *, halo: bool = False) -> str:

@@ -9,12 +9,19 @@ from collections.abc import Iterable, Sequence
 from glmplan.errors import printable
 from glmplan.report.palette import css_variables, dark_rules
 
-__all__ = ["escape", "figure", "page", "table"]
+__all__ = ["code", "escape", "figure", "page", "table"]
 
 #: columns of figures that a telephone has room for
 _FIGURES = 5
 #: width from which a drawing may be wider than a telephone, where it is moved sideways [px]
 _NARROW = 460.0
+#: width from which a drawing has a sheet of its own, laid on its side, where it is printed [px]
+_WIDE = 960.0
+#: letters of a word that a column of words keeps whole; of an option that a command keeps whole [-]
+_WHOLE, _OPTION = 16, 40
+#: a unit, which is not torn apart; an interval behind its figure, which goes below it where both have no room
+_UNIT, _KEPT = re.compile(r"\[[^\]]*\]"), r"<span class='u'>\g<0></span>"
+_SPAN, _APART = re.compile(r"(?<=\S )\([^()]*\)$"), r"<span class='i'>\g<0></span>"
 _STYLE = """
 :root{color-scheme:light dark}
 body{font:15px/1.5 system-ui,"Liberation Sans","DejaVu Sans",sans-serif;margin:2rem auto;max-width:64rem;
@@ -31,15 +38,17 @@ table{border-collapse:collapse;margin:1rem 0;width:100%;font-variant-numeric:tab
 caption{text-align:left;font-weight:600;padding:.3rem 0;color:var(--ink)}
 th,td{padding:.25rem .6rem;text-align:right;vertical-align:top;border-bottom:1px solid var(--line)}
 td{white-space:nowrap} td.t{white-space:normal;overflow-wrap:anywhere;min-width:4rem}
+td.k,th{overflow-wrap:normal} .u{white-space:nowrap}
 thead th{border-bottom:2px solid var(--faint);vertical-align:bottom} tbody th{font-weight:normal}
 td.t,th.t{text-align:left}
 pre,code{font:13px/1.45 ui-monospace,"Liberation Mono","DejaVu Sans Mono",monospace}
 pre{background:var(--part);padding:.7rem 1rem;border-radius:4px;white-space:pre-wrap;overflow-wrap:anywhere}
-.plots{display:flex;flex-wrap:wrap;gap:1rem} .plots>figure{margin:0;max-width:100%}
-.plots>figure:only-child svg{width:40rem}
+.plots>figure{margin:0;max-width:100%}
+@media screen{.plots{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,26rem),1fr));gap:1rem;
+align-items:start} .plots svg{width:100%;max-width:34rem} .plots>figure:only-child svg{max-width:40rem}}
 .good{color:var(--green)} .bad{color:var(--red)} .middling{color:var(--orange)}
 @media screen and (max-width:40rem){body{margin:1rem auto} table{font-size:.85em}
-td{white-space:normal;min-width:3.9rem} th,td{padding:.25rem .35rem}
+td{white-space:normal;min-width:3.5rem} th,td{padding:.25rem .3rem} .i{display:inline-block}
 .words :is(table,tbody,tr,th,td,caption){display:block;text-align:left} .words table{font-size:1em}
 .words thead{position:absolute;clip-path:inset(50%);width:1px;height:1px;overflow:hidden}
 .words :is(td,tbody th){border:0;padding:.1rem 0} .words tr{border-bottom:1px solid var(--line);padding:.5rem 0}
@@ -47,7 +56,8 @@ td{white-space:normal;min-width:3.9rem} th,td{padding:.25rem .35rem}
 .words th[data-head]::before{content:attr(data-head) " "}
 .words td[data-head]:not(:empty)::before{content:attr(data-head) ": ";color:var(--faint)}}
 @page{size:A4;margin:16mm 15mm 18mm;@bottom-right{content:counter(page) " / " counter(pages);font:8pt sans-serif}}
-@media print{body{margin:0;padding:0;max-width:none;font-size:9.5pt} h2,h3,caption{break-after:avoid}
+@page wide{size:A4 landscape}
+@media print{.wide{page:wide} body{margin:0;padding:0;max-width:none;font-size:9.5pt} h2,h3,caption{break-after:avoid}
 table{font-size:8pt} th,td{padding:.15rem .35rem} pre,code{font-size:8pt}
 .plots{display:block} .plots>*{display:inline-block;width:48%;vertical-align:top}
 thead{break-after:avoid} figure,tr{break-inside:avoid} pre{border:1px solid var(--line)}}
@@ -73,6 +83,31 @@ def escape(text: object) -> str:
     '&lt;b&gt;'
     """
     return html.escape(printable(text))
+
+
+def code(text: str) -> str:
+    """Show what is typed; a line is broken between words, not behind the hyphens that an option begins with.
+
+    Parameters
+    ----------
+    text : str
+        Its lines.
+
+    Returns
+    -------
+    str
+        HTML, escaped.
+
+    Examples
+    --------
+    >>> code("a --set b")
+    "<pre><code>a <span class='u'>--set</span> b</code></pre>"
+    """
+    words = (
+        f"<span class='u'>{escape(word)}</span>" if "-" in word and len(word) <= _OPTION else escape(word)
+        for word in re.split(r"(\s+)", text)
+    )
+    return f"<pre><code>{''.join(words)}</code></pre>"
 
 
 def figure(svgs: Sequence[str], caption: str = "") -> str:
@@ -103,7 +138,8 @@ def figure(svgs: Sequence[str], caption: str = "") -> str:
     inside = f"<div class='plots'>{''.join(drawn)}</div>" if len(drawn) > 1 else "".join(drawn)
     told = f"<figcaption>{escape(caption)}</figcaption>" if caption else ""
     reached = " tabindex='0'" if max(wide, default=0.0) > _NARROW else ""  # by the keyboard too
-    return f"<figure{reached}>{inside}{told}</figure>"
+    kind = " class='wide'" if max(wide, default=0.0) > _WIDE else ""
+    return f"<figure{kind}{reached}>{inside}{told}</figure>"
 
 
 def page(title: str, body: str, *, style: str = "") -> str:
@@ -162,23 +198,32 @@ def table(caption: str, heads: Sequence[str], rows: Iterable[Sequence[str]], *, 
     """
     begins = set(left)
     # on a narrow screen a row of words becomes a list of its cells, each with its head; for readers it stays a table
-    words = len(begins) > 1 or len(heads) > _FIGURES
+    words = (len(begins) > 1 and len(heads) > 2) or len(heads) > _FIGURES
     head_of = [f" data-head='{escape(name)}'" if words and name else "" for name in heads]
     named = head_of[0] if 0 not in begins else ""  # a figure says little without its head
     role = {one: f" role='{one}'" if words else "" for one in ("table", "row", "columnheader", "rowheader", "cell")}
-    style = [" class='t'" if column in begins else "" for column in range(len(heads))]
+    rows = list(rows)
+    longest = [max((len(word) for row in rows for word in row[at].split()), default=0) for at in range(len(heads))]
+    style = [
+        f" class='{'t k' if longest[column] <= _WHOLE else 't'}'" if column in begins else ""
+        for column in range(len(heads))
+    ]
     head = "".join(
-        f"<th scope='col'{role['columnheader']}{style[column]}>{escape(name)}</th>" for column, name in enumerate(heads)
+        f"<th scope='col'{role['columnheader']}{style[column]}>{_UNIT.sub(_KEPT, escape(name))}</th>"
+        for column, name in enumerate(heads)
     )
     lines = []
     for first, *rest in rows:
         cells = "".join(
-            f"<td{role['cell']}{style[column]}{head_of[column]}>{escape(cell)}</td>"
+            f"<td{role['cell']}{style[column]}{head_of[column]}>"
+            f"{escape(cell) if column in begins else _SPAN.sub(_APART, escape(cell))}</td>"
             for column, cell in enumerate(rest, 1)
         )
         lines.append(
             f"<tr{role['row']}><th scope='row'{role['rowheader']}{style[0]}{named}>{escape(first)}</th>{cells}</tr>"
         )
     top = f"<caption>{escape(caption)}</caption><thead><tr{role['row']}>{head}</tr></thead>"
+    # many figures may be wider than a telephone: they are moved by the keyboard too
+    reached = f" tabindex='0' role='region' aria-label='{escape(caption)}'" if len(heads) > 3 and not words else ""
     kind = "scroll words" if words else "scroll"
-    return f"<div class='{kind}'><table{role['table']}>{top}<tbody>{''.join(lines)}</tbody></table></div>"
+    return f"<div class='{kind}'{reached}><table{role['table']}>{top}<tbody>{''.join(lines)}</tbody></table></div>"

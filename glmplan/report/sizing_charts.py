@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +14,15 @@ from glmplan.report.palette import light
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["sweep_chart", "tornado_chart"]
+__all__ = ["spoken", "sweep_chart", "tornado_chart"]
+
+#: columns as people call them; others stand as they are
+_WORDS = {
+    "user_tokens_per_s": "the speed of one user", "output_tokens_per_s": "the speed of all users together",
+    "usd_month": "USD a month", "usd_per_million_output_tokens": "USD for a million answer tokens",
+    "ttft_mean_ms": "the time to the first token", "tpot_mean_ms": "the time of each further token",
+    "wall_w": "the power at the wall", "joules_per_output_token": "the energy of an answer token",
+}  # fmt: skip
 
 #: points that a page shows beside its frontier: more are a cloud that no browser draws quickly [-]
 _POINTS = 4000
@@ -25,6 +34,27 @@ _ENDS = ("output_tokens_per_s", "output_tokens_per_s_low", "output_tokens_per_s_
 _LETTERS = 46
 _SHOWN = ("model", "on", "checkpoint", "layout", "users", "input_tokens", "user_tokens_per_s", "output_tokens_per_s",
           "usd_month", "wall_w")  # fmt: skip
+
+
+def spoken(names: Sequence[str]) -> str:
+    """Columns in words.
+
+    Parameters
+    ----------
+    names : sequence of str
+        Columns of a sweep.
+
+    Returns
+    -------
+    str
+        Them, one after the other.
+
+    Examples
+    --------
+    >>> spoken(["user_tokens_per_s", "usd_month"])
+    'the speed of one user, USD a month'
+    """
+    return ", ".join(_WORDS.get(name, name) for name in names)
 
 
 def sweep_chart(frame: pd.DataFrame, best: np.ndarray, *, title: str) -> Any:
@@ -137,7 +167,8 @@ def tornado_chart(rows: list[dict[str, Any]], at: float, *, of: str, title: str,
     import altair as alt
 
     told = [one | {"told": f"{one['what']}: {_short(one['low'])} to {_short(one['high'])} {unit}"} for one in rows]
-    words = [f"{of} [{unit}]", f"line: {_short(at)}, where nothing moves"]
+    name = _WORDS.get(of, of)
+    words = [name if unit in name else f"{name} [{unit}]", f"line: {_short(at)}, where nothing moves"]
     bars = rows_chart(told).mark_bar(height=20)
     bars = bars.encode(x=alt.X("low:Q", title=words, scale=alt.Scale(zero=False)), x2="high:Q", description="told:N")
     names = [str(one["what"]) for one in rows]

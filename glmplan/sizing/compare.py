@@ -209,7 +209,8 @@ def _price(first: Side, other: Side) -> list[str]:
     ratio = other.usd_month / first.usd_month
     if abs(ratio - 1) < 0.01:
         return []
-    return [f"a month costs {other.usd_month:,.0f} ({other.paid}) instead of {first.usd_month:,.0f} USD ({first.paid})"]
+    months = [f"{one.usd_month:,.0f} USD ({one.paid})" for one in (other, first)]
+    return [f"a month costs {months[0]} instead of {months[1]}"]
 
 
 def _evidence(first: Side, other: Side) -> list[str]:

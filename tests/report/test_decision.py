@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from datetime import date
 
 import pytest
@@ -87,6 +88,25 @@ def test_a_plan_that_does_not_fit_is_a_report_too(records):
     html_of(made)
 
 
+def test_where_nothing_that_was_looked_at_fits_the_report_says_what_to_ask(capsys):
+    from glmplan.cli import main
+
+    made = decision([fit_record(glmplan.fit("glm-5.1", on="1xh100-sxm"))], MONEY)
+    text = markdown_of(made)
+    [asked] = [line.strip() for line in text.splitlines() if "glmplan size" in line]
+    with pytest.raises(SystemExit) as ended:
+        main([*shlex.split(asked)[1:], "--only", "mi325x"])
+    assert not ended.value.code and "mi325x" in capsys.readouterr().out
+    # a plan that cannot start has nothing to be measured, and `glmplan sensitivity` refuses it
+    assert "glmplan sensitivity" not in text
+
+
+def test_an_option_is_not_torn_apart_nor_a_unit_nor_a_short_word(page):
+    assert "<span class='u'>--set</span>" in page and "<span class='u'>[token/s]</span>" in page
+    [cells] = re.findall(r"<td[^>]*class='([^']*)'[^>]*data-head='how bad'>unknown<", page)
+    assert cells == "t k"
+
+
 def test_every_table_has_a_caption_and_heads_with_their_scope(page):
     tables = re.findall(r"<table[ >].*?</table>", page, re.DOTALL)
     assert len(tables) >= 8
@@ -163,3 +183,14 @@ def test_a_report_without_its_extra_is_refused_before_anything_is_computed(monke
         check_report("a.pdf")
     with pytest.raises(SpecError, match=r"needs the extra png"):
         check_report("a.html")
+
+
+def test_two_drawings_stand_side_by_side_on_the_first_sheet(made):
+    """A sheet whose drawings take its whole width each pushes them to the next one."""
+    pytest.importorskip("weasyprint", exc_type=(ImportError, OSError))
+    from weasyprint import HTML
+
+    sheets = HTML(string=html_of(made)).render().pages
+    [first] = [box for box in sheets[0]._page_box.descendants() if getattr(box, "element_tag", "") == "figure"]
+    sizes = [box.width for box in first.descendants() if str(getattr(box, "element_tag", "")).endswith("svg")]
+    assert len(sizes) == 2 and sum(sizes) <= first.width

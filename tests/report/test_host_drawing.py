@@ -1,5 +1,6 @@
 """Drawings of hosts: every part is there, SVG is well-formed, a plan shows its ranks and full links."""
 
+import re
 from xml.etree import ElementTree
 
 import pytest
@@ -7,6 +8,7 @@ import pytest
 from glmplan.facts.catalogue.hosts import host_names, load_host
 from glmplan.physics.network.placement import place
 from glmplan.report.host_drawing import draw_svg, draw_text
+from glmplan.report.page import figure
 
 
 @pytest.mark.parametrize("name", host_names())
@@ -17,6 +19,38 @@ def test_every_host_can_be_drawn(name):
     boxes = len(host.sockets) + len(host.roots) + len(host.switches) + len(host.devices) + host.accelerators_per_node
     assert len(root.findall("{http://www.w3.org/2000/svg}rect")) == boxes + 1  # and the background
     assert len(text.splitlines()) > host.accelerators_per_node
+
+
+#: room that a letter takes, over the size of its font [-]
+LETTER = 0.5
+
+
+@pytest.mark.parametrize("name", host_names())
+def test_words_of_links_do_not_run_into_each_other(name):
+    host = load_host(name)
+    cards = host.accelerators_per_node
+    plan = place(host, tp=cards, pp=1) if cards > 1 and host.roots else None
+    root = ElementTree.fromstring(draw_svg(host, plan))
+    words = [
+        one
+        for one in root.iter("{http://www.w3.org/2000/svg}text")
+        if one.get("stroke") is None and ((one.text or "").startswith("Gen") or (one.text or "").endswith("full"))
+    ]
+    for number, one in enumerate(words):
+        for other in words[number + 1 :]:
+            if one.get("y") == other.get("y"):
+                apart = abs(float(one.get("x")) - float(other.get("x")))
+                wide = LETTER * float(one.get("font-size")) * (len(one.text) + len(other.text)) / 2
+                assert apart > wide, (one.text, other.text)
+
+
+@pytest.mark.parametrize("name", host_names())
+def test_letters_can_be_read_on_paper(name):
+    """A drawing is as wide as the text of a sheet, on its side where it is wide; no letter is below 5.5 points."""
+    [wide] = [float(one) for one in re.findall(r' width="(\d+)"', draw_svg(load_host(name)))[:1]]
+    kind = figure([f'<svg width="{wide:.0f}"></svg>'])
+    room = 757 if "class='wide'" in kind else 510
+    assert 11 * min(room / wide, 0.75) >= 5.5
 
 
 def test_names_with_signs_of_markup_do_not_break_the_picture():

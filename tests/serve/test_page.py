@@ -330,6 +330,80 @@ def test_many_cards_stand_in_rows_and_no_label_of_a_chart_is_cut(opened):
     assert page.locator("#links svg text.strong").first.bounding_box()["height"] > 8
 
 
+#: texts of drawings that leave their drawing, and pairs of them that lie on each other
+CROWDED = """() => [...document.querySelectorAll("main svg[viewBox]")].flatMap((one) => {
+    const frame = one.getBoundingClientRect();
+    const texts = [...one.querySelectorAll("text")].filter((text) => text.textContent);
+    const boxes = texts.map((text) => [text.textContent, text.getBoundingClientRect()]);
+    const cut = boxes.filter(([, box]) => box.left < frame.left - 1 || box.right > frame.right + 1);
+    const over = (a, b, from, to) => Math.min(a[to], b[to]) - Math.max(a[from], b[from]);
+    const meet = (a, b) => over(a, b, "left", "right") > 1 && over(a, b, "top", "bottom") > 4;
+    const pairs = boxes.flatMap(([text, box], place) =>
+        boxes.slice(place + 1).filter(([, other]) => meet(box, other)).map(([other]) => `${text} on ${other}`));
+    return [...cut.map(([text]) => text), ...pairs];
+})"""
+
+
+@pytest.mark.parametrize("width", [360, 1280])
+@pytest.mark.parametrize(
+    "where",
+    [
+        START + "&buy=25000",
+        "/?model=glm-5.1-nvfp4&on=6xrtx-pro-6000-ws&users=8",
+        "/?model=llama-3.1-8b&on=wrx90-2-switches-8&users=8&rent=1",
+        "/?model=deepseek-v3.2&on=hgx-b200-8&users=32&api_in=0.3&api_out=0.4",
+    ],
+)
+def test_no_words_of_a_drawing_lie_on_others_or_are_cut(opened, where, width):
+    page = opened(where, viewport={"width": width, "height": 800})
+    settled(page)
+    assert page.locator("#links svg text").count() >= 3
+    assert page.evaluate(CROWDED) == []
+
+
+def test_an_option_of_a_command_is_not_torn_apart(opened):
+    page = opened("/?model=glm-5.1-nvfp4&on=6xrtx-pro-6000-ws&users=8", viewport={"width": 360, "height": 800})
+    settled(page)
+    torn = """() => [...document.querySelectorAll("pre .u")]
+        .filter((one) => one.getClientRects().length > 1).map((one) => one.textContent)"""
+    options = page.locator("pre .u").all_inner_texts()
+    assert "--tensor-parallel-size" in options and "--on" in options
+    assert page.evaluate(torn) == []
+
+
+def test_the_verdict_is_in_sight_where_fields_are_changed_on_a_telephone(opened):
+    page = opened(viewport={"width": 360, "height": 740})
+    settled(page)
+    box = page.locator("#brief").bounding_box()
+    assert box["y"] < 740 <= box["y"] + box["height"] + 1 and box["height"] < 90
+    assert "Fits" in page.locator("#brief").inner_text()
+    page.locator("#part").select_option("rtx-5090")
+    page.locator("#model").select_option("llama-3.1-70b")
+    settled(page)
+    assert "Does not fit" in page.locator("#brief").inner_text()
+    page.locator("#brief").click()
+    assert page.locator("#verdict").bounding_box()["y"] < 740 / 2
+    wide = opened(viewport={"width": 1280, "height": 800})
+    settled(wide)
+    assert wide.locator("#brief").is_hidden()
+
+
+def test_what_fits_is_asked_of_the_command_line_where_no_change_does(opened):
+    page = opened("/?model=glm-5.1&on=1xh100-sxm&users=2")
+    settled(page)
+    assert "glmplan size --model glm-5.1 --users 1" in page.locator("#changes pre").inner_text()
+
+
+def test_a_link_is_copied_where_the_browser_gives_no_clipboard(opened):
+    """As on another machine than this one, where plain HTTP is no secure context."""
+    page = opened()
+    settled(page)
+    page.evaluate("Object.defineProperty(navigator, 'clipboard', { value: undefined })")
+    page.locator("#link").click()
+    until(page, "document.getElementById('said').textContent.includes('is copied')")
+    assert page.locator("textarea").count() == 0
+
+
 def test_limits_of_tokens_are_not_rounded(shared):
     assert "131,072" in shared.locator("#figures").inner_text()
 

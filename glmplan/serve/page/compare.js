@@ -18,7 +18,7 @@ const ROWS = [
 
 export function drawCompare(into, found, { names, drop, open, places, refused }) {
   const heads = names.map((name, place) =>
-    el("th", { scope: "col" }, name, " ", place < names.length - 1 ? [el("button", { type: "button", class: "small", "aria-label": `Open ${name}`, text: "Open", click: () => open(place) }), " ", el("button", { type: "button", class: "small", "aria-label": `Remove ${name}`, text: "Remove", click: () => drop(place) })] : el("small", { text: "(this page)" })),
+    el("th", { scope: "col" }, name, " ", place < names.length - 1 ? el("span", { class: "acts" }, el("button", { type: "button", class: "small", "aria-label": `Open ${name}`, text: "Open", click: () => open(place) }), el("button", { type: "button", class: "small", "aria-label": `Remove ${name}`, text: "Remove", click: () => drop(place) })) : el("small", { class: "acts", text: "(this page)" })),
   );
   const body = [];
   if (refused) body.push(el("p", { class: "note", text: refused }));
@@ -37,7 +37,7 @@ export function drawCompare(into, found, { names, drop, open, places, refused })
   const causes = found ? Object.entries(found.causes).map(([name, why]) => el("div", {}, el("h3", { text: `${name}, beside ${found.plans[0].plan}` }), el("ul", {}, why.map((line) => el("li", { text: line.trim() }))))) : [];
   into.replaceChildren(
     ...body,
-    el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Comparison, table" }, el("table", {}, el("thead", {}, el("tr", {}, el("td"), heads)), el("tbody", {}, rows))),
+    el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Comparison, table" }, el("table", { class: "beside" }, el("thead", {}, el("tr", {}, el("td"), heads)), el("tbody", {}, rows))),
     found ? el("p", { class: "note", text: `At ${whole(found.users)} users; ★ is the best of a row.` }) : "",
     causes.length ? el("details", { open: true }, el("summary", { text: "Why they differ" }), causes) : "",
   );

@@ -1,11 +1,32 @@
 // What the plan costs, and from how many tokens of a month it is cheaper than an API.
 
-import { el, money, number, svg, table, whole } from "./dom.js";
+import { el, money, number, svg, whole } from "./dom.js";
 import { ticks } from "./curve.js";
 
 const WIDTH = 430;
 const HEIGHT = 240;
 const [LEFT, RIGHT, TOP, BOTTOM] = [64, 14, 26, 40];
+
+const title = (way) => way.paid[0].toUpperCase() + way.paid.slice(1);
+
+/** What each way costs: a column for each, so that a telephone has room too. */
+function costTable(ways) {
+  const rows = [
+    ["A month", (way) => money(way.usd_month)],
+    ["Over published prices", (way) => (way.usd_month_low === null || way.usd_month_low === way.usd_month_high ? "–" : `${money(way.usd_month_low)} to ${money(way.usd_month_high)}`)],
+    ["Purchase", (way) => money(way.usd_purchase)],
+    ["A million answer tokens", (way) => money(way.usd_per_million_output_tokens)],
+    ["Even with the API, a month", (way) => (way.break_even_million_tokens === null ? "–" : `${number(way.break_even_million_tokens)} M tokens`)],
+    ["Purchase is back after", (way) => (way.break_even_month === null ? "–" : `${number(way.break_even_month)} months`)],
+  ].map(([name, write]) => [name, ways.map(write)]);
+  return el(
+    "table",
+    { class: "lines" },
+    el("caption", { class: "sr", text: "Cost of each way to come by the machine" }),
+    el("thead", {}, el("tr", {}, el("td"), ways.map((way) => el("th", { scope: "col", class: "n", text: title(way) })))),
+    el("tbody", {}, rows.filter(([, cells]) => cells.some((cell) => cell !== "–")).map(([name, cells]) => el("tr", {}, el("th", { scope: "row", text: name }), cells.map((cell) => el("td", { class: "n", text: cell }))))),
+  );
+}
 
 function evenChart(found, way) {
   const api = found.api;
@@ -20,11 +41,15 @@ function evenChart(found, way) {
   const width = WIDTH - LEFT - RIGHT;
   const words = `${way.paid}: ${money(way.usd_month)} a month; the API costs the same at ${number(even)} million tokens a month.`;
   const late = x(even) > WIDTH * 0.72;
+  const named = y(way.usd_month_high ?? way.usd_month) - 6;
+  // the name of the machine may stand where the load has its words
+  const loadAt = named < TOP + 26 ? HEIGHT - BOTTOM - 10 : TOP + 10;
+  const seller = found.api.seller === "given with the question" ? "your API price" : found.api.seller;
   return svg(
     "svg",
     { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img", "aria-label": words },
-    svg("text", { x: 0, y: 13, class: "strong", text: `A month: ${way.paid} against ${api.seller}` }),
-    svg("text", { x: WIDTH - RIGHT, y: 13, "text-anchor": "end", text: found.currency }),
+    svg("text", { x: 0, y: 13, class: "strong", text: `${title(way)} against ${seller}` }),
+    svg("text", { x: WIDTH - RIGHT, y: 13, "text-anchor": "end", text: `${found.currency} a month` }),
     top.map((value) => svg("g", {}, svg("line", { x1: LEFT, x2: WIDTH - RIGHT, y1: y(value), y2: y(value), class: value ? "grid" : "axis" }), svg("text", { x: LEFT - 8, y: y(value) + 4, "text-anchor": "end", text: whole(value) }))),
     across.map((count) => svg("text", { x: x(count), y: HEIGHT - BOTTOM + 18, "text-anchor": "middle", text: number(count) })),
     svg("text", { x: LEFT + width / 2, y: HEIGHT - 4, "text-anchor": "middle", text: "million tokens a month, prompts and answers" }),
@@ -32,11 +57,11 @@ function evenChart(found, way) {
     way.usd_month_high > way.usd_month_low ? svg("rect", { x: LEFT, width, y: y(way.usd_month_high), height: y(way.usd_month_low) - y(way.usd_month_high), class: "machine-band" }) : null,
     svg("line", { x1: LEFT, x2: WIDTH - RIGHT, y1: y(way.usd_month), y2: y(way.usd_month), class: "machine" }),
     svg("line", { x1: x(0), y1: y(0), x2: x(most), y2: y(price * most), class: "api" }),
-    svg("text", { x: LEFT + 6, y: y(way.usd_month_high ?? way.usd_month) - 6, class: "machine-text", text: way.paid }),
+    svg("text", { x: LEFT + 6, y: named, class: "machine-text halo", text: way.paid }),
     svg("text", { x: x(most) - 4, y: y(price * most) - 8, "text-anchor": "end", class: "api-text", text: "API" }),
     svg("circle", { cx: x(even), cy: y(way.usd_month), r: 4.5, class: "even" }),
     svg("text", { x: x(even) + (late ? -8 : 8), y: y(way.usd_month) + 22, "text-anchor": late ? "end" : "start", class: "strong halo", text: `even at ${number(even)} M` }),
-    svg("text", { x: x(tokens) + (x(tokens) > WIDTH * 0.6 ? -6 : 6), y: TOP + 10, "text-anchor": x(tokens) > WIDTH * 0.6 ? "end" : "start", class: "safe-text", text: `this load: ${number(tokens)} M` }),
+    svg("text", { x: x(tokens) + (x(tokens) > WIDTH * 0.6 ? -6 : 6), y: loadAt, "text-anchor": x(tokens) > WIDTH * 0.6 ? "end" : "start", class: "safe-text halo", text: `this load: ${number(tokens)} M` }),
   );
 }
 
@@ -46,15 +71,6 @@ export function drawCost(into, found, refused, give) {
     return;
   }
   const priced = found.ways.filter((way) => way.usd_month !== null);
-  const columns = [
-    ["Paid", (way) => (way.paid === "buy" ? "Buy" : way.paid[0].toUpperCase() + way.paid.slice(1))],
-    ["A month", (way) => money(way.usd_month), true],
-    ["From to", (way) => (way.usd_month_low === null || way.usd_month_low === way.usd_month_high ? "–" : `${money(way.usd_month_low)} to ${money(way.usd_month_high)}`), true],
-    ["Purchase", (way) => money(way.usd_purchase), true],
-    ["1 M answer tokens", (way) => money(way.usd_per_million_output_tokens), true],
-    ["Even with the API at", (way) => (way.break_even_million_tokens === null ? "–" : `${number(way.break_even_million_tokens)} M tokens a month`), true],
-    ["Purchase is back after", (way) => (way.break_even_month === null ? "–" : `${number(way.break_even_month)} months`), true],
-  ];
   const notes = [];
   if (found.api) notes.push(`API: ${found.api.seller}, ${money(found.api.usd_per_million_input_tokens)} for a million prompt tokens and ${money(found.api.usd_per_million_output_tokens)} for a million answer tokens (${found.api.date}); ${money(found.api.usd_month)} a month for the same tokens.`);
   else notes.push(`API: ${found.api_missing.replace(/: give .*/, "")}; give one under Layout, drafting, prices.`);
@@ -63,8 +79,7 @@ export function drawCost(into, found, refused, give) {
   for (const way of found.ways) for (const old of way.price_stale) notes.push(`Old price: ${old}.`);
   notes.push(`At ${whole(found.users)} users and a mean load of ${Math.round(found.utilisation * 100)} % of that; written off over ${whole(found.horizon_months)} months${found.kw ? `; ${number(found.kw)} kW at the wall` : ""}.`);
   into.replaceChildren(...[
-    priced.length && el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Cost, table" }, table(priced, columns, { caption: "Cost of each way to come by the machine" })),
-    found.api && priced.length && el("div", { class: "charts", id: "even" }, priced.map((way) => evenChart(found, way))),
+    priced.length && el("div", { class: "costs" }, el("div", { class: priced.length > 1 ? "scroll many" : "scroll", tabindex: "0", role: "region", "aria-label": "Cost, table" }, costTable(priced)), found.api && el("div", { id: "even" }, priced.map((way) => evenChart(found, way)))),
     ...missing,
     ...notes.map((text) => el("p", { class: "note", text })),
   ].filter(Boolean));

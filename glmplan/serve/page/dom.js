@@ -24,6 +24,19 @@ function filled(node, attributes, children) {
   return node;
 }
 
+/** A command in words that are broken between them, not behind the hyphens of an option. */
+export const typed = (text) => text.split(/(\s+)/).map((word) => (word.includes("-") && word.length <= 36 ? el("span", { class: "u", text: word }) : word));
+
+/** What is kept between visits; a browser that keeps nothing is asked in vain. */
+export function kept(store, name, value) {
+  try {
+    if (value !== undefined) window[store].setItem(name, value);
+    return window[store].getItem(name) || "";
+  } catch {
+    return value || "";
+  }
+}
+
 export const at = (id) => document.getElementById(id);
 
 /** A number with about three digits, as people read it. */
@@ -50,8 +63,8 @@ export class Refused extends Error {
   }
 }
 
-const token = new URLSearchParams(location.hash.slice(1)).get("token") || sessionStorage.getItem("token") || "";
-if (token) sessionStorage.setItem("token", token);
+const token = new URLSearchParams(location.hash.slice(1)).get("token") || kept("sessionStorage", "token");
+if (token) kept("sessionStorage", "token", token);
 
 /** Ask the service; what it refuses is thrown with its words. */
 export async function ask(address, question, signal) {

@@ -2,11 +2,14 @@
 
 import { el, number, svg, table } from "./dom.js";
 
-const STEP = 104;
-const GAP = 86;
+const STEP = 84;
+const GAP = 98;
 /** Cards in a row, where nothing but a switch for all joins them. */
 const ROW = 10;
-const SIZE = [92, 40];
+const SIZE = [72, 40];
+/** Height of a line of words, width of a letter of a name and of a detail, at most. */
+const LINE = 14;
+const [NAME, DETAIL] = [7.4, 6];
 
 function places(parts) {
   const children = new Map(parts.map((part) => [part.key, []]));
@@ -18,13 +21,15 @@ function places(parts) {
   const put = (part, level) => {
     lowest = Math.max(lowest, level);
     const below = children.get(part.key).map((child) => put(child, level + 1));
+    const before = found.get(children.get(part.key)[0]?.key);
     const column = below.length ? (below[0] + below.at(-1)) / 2 : next++;
-    found.set(part.key, { column, level });
+    // how many columns stand below a part: as much room has its box
+    found.set(part.key, { column, level, first: before ? before.first : column, last: next - 1 });
     return column;
   };
   tops.forEach((part) => put(part, 0));
   if (lowest === 0 && next > ROW) {
-    parts.forEach((part, place) => found.set(part.key, { column: place % ROW, level: Math.floor(place / ROW) }));
+    parts.forEach((part, place) => found.set(part.key, { column: place % ROW, level: Math.floor(place / ROW), first: 0, last: 0 }));
     return { found, width: ROW, lowest: Math.ceil(next / ROW) - 1, gap: SIZE[1] + 12 };
   }
   return { found, width: Math.max(next, 1), lowest, gap: GAP };
@@ -42,8 +47,11 @@ function colour(share) {
 }
 
 function short(text, most) {
-  return text.length > most ? `${text.slice(0, most - 1)}…` : text;
+  return text.length > most ? `${text.slice(0, Math.max(most - 1, 1))}…` : text;
 }
+
+/** A part as the drawing calls it. */
+const called = (key) => key.replace(/^accelerator /, "card ");
 
 export function drawLinks(into, found, layout) {
   if (!found) {
@@ -52,10 +60,11 @@ export function drawLinks(into, found, layout) {
   }
   const { parts, loads } = found;
   const { found: at, width, lowest, gap } = places(parts);
-  const size = [Math.max(width * STEP, 300), lowest * gap + SIZE[1] + 8];
+  const staged = (part) => part.stage !== null && part.stage !== undefined;
+  const size = [width * STEP, lowest * gap + SIZE[1] + 8 + (parts.some(staged) ? LINE : 0)];
   const place = (part) => {
     const { column, level } = at.get(part.key);
-    return [(column + 0.5) * STEP + Math.max(0, (300 - width * STEP) / 2), (part.kind === "accelerator" && gap === GAP ? lowest : level) * gap + SIZE[1] / 2 + 2];
+    return [(column + 0.5) * STEP, (part.kind === "accelerator" && gap === GAP ? lowest : level) * gap + SIZE[1] / 2 + 2];
   };
   const byKey = new Map(parts.map((part) => [part.key, part]));
   const lines = [];
@@ -67,30 +76,40 @@ export function drawLinks(into, found, layout) {
     if (parent) {
       const [x0, y0] = place(parent);
       const share = full(part, loads);
-      const line = svg("line", { x1: x0, y1: y0 + SIZE[1] / 2, x2: x, y2: y - SIZE[1] / 2, "stroke-width": 1.5 + (part.gb_per_s ?? 8) / 18 });
-      line.style.stroke = colour(share);
-      lines.push(line);
       const words = [part.link, share ? `${Math.round(share * 100)} % full` : ""].filter(Boolean);
+      const top = y - SIZE[1] / 2;
+      // where its words stand, a link comes straight down on its part, apart from those of its neighbours
+      const bend = top - (words.length ? 13 * words.length + 9 : 0);
+      const line = svg("path", { d: `M${x0} ${y0 + SIZE[1] / 2}L${x} ${bend}L${x} ${top}`, "stroke-width": 1.5 + (part.gb_per_s ?? 8) / 18, "stroke-linejoin": "round" });
+      line.style.stroke = colour(share);
+      line.style.fill = "none";
+      lines.push(line);
       const middle = [x, y - SIZE[1] / 2 - 10 - 13 * (words.length - 1)];
       words.forEach((text, row) => labels.push(svg("text", { x: middle[0], y: middle[1] + 13 * row, "text-anchor": "middle", class: "over-line", text })));
     }
-    const box = svg("rect", { x: x - SIZE[0] / 2, y: y - SIZE[1] / 2, width: SIZE[0], height: SIZE[1], rx: 6, class: "box" }, svg("title", { text: [part.key, part.label, part.link].filter(Boolean).join(", ") }));
-    const staged = part.stage !== null && part.stage !== undefined;
-    if (staged) {
+    const inside = part.kind === "accelerator" ? called(part.key) : part.key;
+    const details = staged(part) ? [`stage ${part.stage}`, `rank ${part.rank}`] : [part.label].filter(Boolean);
+    const { first, last } = at.get(part.key);
+    const room = Math.max(SIZE[0], (last - first + 1) * STEP - 12);
+    const wide = Math.min(room, Math.max(SIZE[0], NAME * inside.length + 12, ...details.map((text) => DETAIL * text.length + 12)));
+    const high = SIZE[1] + (details.length > 1 ? LINE : 0);
+    const box = svg("rect", { x: x - wide / 2, y: y - SIZE[1] / 2, width: wide, height: high, rx: 6, class: "box" }, svg("title", { text: [part.key, part.label, part.link].filter(Boolean).join(", ") }));
+    if (staged(part)) {
       box.style.fill = `var(--stage-${part.stage % 6})`;
       box.style.stroke = "none";
     }
-    const name = part.kind === "accelerator" ? `card ${part.key.split(" ")[1]}` : part.key;
-    const below = staged ? `stage ${part.stage}, rank ${part.rank}` : short(part.label, 16);
-    boxes.push(box, svg("text", { x, y: y - 3, "text-anchor": "middle", class: staged ? "on-stage strong" : "strong", text: short(name, 14) }), svg("text", { x, y: y + 12, "text-anchor": "middle", class: staged ? "on-stage tiny" : "tiny", text: below }));
+    const on = staged(part) ? "on-stage " : "";
+    const start = y - SIZE[1] / 2 + (high - LINE * details.length) / 2 + 4;
+    boxes.push(box, svg("text", { x, y: start, "text-anchor": "middle", class: `${on}strong`, text: short(inside, Math.floor((wide - 6) / NAME)) }));
+    details.forEach((text, row) => boxes.push(svg("text", { x, y: start + LINE * (row + 1), "text-anchor": "middle", class: `${on}tiny`, text: short(text, Math.floor((wide - 6) / DETAIL)) })));
   }
   const rows = Object.entries(loads).flatMap(([phase, list]) => list.map((load) => ({ phase, ...load })));
   const fullest = [...rows].sort((one, other) => other.share - one.share)[0];
-  const words = fullest ? `Fullest link: ${fullest.start} to ${fullest.end} in the ${fullest.phase}, ${Math.round(100 * fullest.share)} % of ${number(fullest.capacity_gb_per_s)} GB/s.` : found.missing ? `How full they are is not known: ${found.missing}.` : "Nothing goes over the links in this plan.";
+  const words = fullest ? `Fullest link: ${called(fullest.start)} to ${called(fullest.end)} in the ${fullest.phase}, ${Math.round(100 * fullest.share)} % of ${number(fullest.capacity_gb_per_s)} GB/s.` : found.missing ? `How full they are is not known: ${found.missing}.` : "Nothing goes over the links in this plan.";
   const drawing = svg("svg", { viewBox: `0 0 ${size[0]} ${size[1]}`, role: "img", "aria-label": `${found.title}. ${words}` }, lines, labels, boxes);
   drawing.style.minWidth = `${size[0] * 0.82}px`;
   drawing.style.maxWidth = `${size[0] * 1.15}px`;
-  const columns = [["Phase", "phase"], ["From", "start"], ["To", "end"], ["Carries", (row) => `${number(row.gb_per_s)} GB/s`, true], ["Of", (row) => `${number(row.capacity_gb_per_s)} GB/s`, true], ["Full", (row) => `${Math.round(row.share * 100)} %`, true]];
+  const columns = [["Phase", "phase"], ["From", (row) => called(row.start)], ["To", (row) => called(row.end)], ["Carries", (row) => `${number(row.gb_per_s)} GB/s`, true], ["Of", (row) => `${number(row.capacity_gb_per_s)} GB/s`, true], ["Full", (row) => `${Math.round(row.share * 100)} %`, true]];
   const notes = [...found.between];
   if (found.nodes > 1) notes.push(`one of ${found.nodes} equal nodes is drawn`);
   const group = layout.tp * layout.pp;

@@ -1,7 +1,7 @@
 // The page: a form whose every change is a question, and an answer that is drawn as it comes.
 
-import { ask, at, el, money, number, Refused, span, time, whole } from "./dom.js";
-import { commandLine, fromAddress, MOST, partOf, plan, prices, read, show, START, toAddress } from "./state.js";
+import { ask, at, el, kept, money, number, Refused, span, time, typed, whole } from "./dom.js";
+import { commandLine, fromAddress, MOST, partOf, plan, prices, read, show, sizeLine, START, toAddress } from "./state.js";
 import { drawCurve } from "./curve.js";
 import { drawMemory } from "./memory.js";
 import { drawLinks } from "./links.js";
@@ -53,6 +53,7 @@ function problem(error) {
   const box = at("problem");
   for (const field of document.querySelectorAll("[aria-invalid]")) field.removeAttribute("aria-invalid");
   box.hidden = !error;
+  at("brief").hidden = Boolean(error);
   // what stands below answers another question
   at("answer").toggleAttribute("data-refused", Boolean(error));
   box.replaceChildren();
@@ -100,6 +101,8 @@ function showAnswer(users) {
   const price = figure("A month", "…", "", "\u00a0");
   price.id = "price-figure";
   at("figures").replaceChildren(...figures, price);
+  at("brief").replaceChildren(el("strong", { text: `${MARKS[verdict]} ${wordsOf(answer)}` }), ...[answer.safe && `safe users ${whole(answer.safe.users)}`, all?.output_tokens_per_s && `${number(all.output_tokens_per_s.value)} tok/s together`].filter(Boolean).map((text) => el("span", { text })));
+  at("brief").dataset.verdict = verdict;
   at("status").textContent = `${wordsOf(answer)}. ${answer.headline}`;
   document.title = `${question.model} on ${question.on}: ${wordsOf(answer).toLowerCase()} · glmplan`;
   const lacking = answer.verdict !== "does_not_fit" && answer.unknown.length ? `Not known: ${answer.unknown.join("; ")}.` : "No speed is told of a plan that does not fit.";
@@ -195,6 +198,9 @@ function warnings() {
 
 function changes() {
   const found = answer.changes;
+  if (!found.length && answer.verdict === "does_not_fit") {
+    return at("changes").replaceChildren(el("p", { class: "note", text: "No change that was looked at makes it fit. What carries one user, in any format, the cheapest first:" }), el("pre", { tabindex: "0", "aria-label": "Command that finds what fits" }, el("code", {}, typed(sizeLine(answer.question)))));
+  }
   if (!found.length) return at("changes").replaceChildren(el("p", { class: "note", text: "Nothing that was looked at." }));
   const item = (one) => {
     const numbers = [one.verdict === "fits" || one.verdict === "tight" ? "" : WORDS[one.verdict].toLowerCase(), one.one_user_tokens_per_s ? `one user ${number(one.one_user_tokens_per_s)} tok/s` : "", one.total_tokens_per_s ? `all together ${number(one.total_tokens_per_s)} tok/s` : "", one.kv_pool_tokens ? `pool ${number(one.kv_pool_tokens)} tokens` : ""].filter(Boolean).join(", ");
@@ -214,9 +220,9 @@ function asked(words) {
 
 function start() {
   const lines = [];
-  if (answer.command) lines.push(el("pre", { tabindex: "0", "aria-label": "Command that starts the engine" }, el("code", { text: answer.command })));
+  if (answer.command) lines.push(el("pre", { tabindex: "0", "aria-label": "Command that starts the engine" }, el("code", {}, typed(answer.command))));
   for (const note of answer.command_notes) lines.push(el("p", { class: "note", text: note }));
-  lines.push(el("h3", { text: "The same question on the command line" }), el("pre", { tabindex: "0", "aria-label": "The same question on the command line" }, el("code", { id: "command-line", text: commandLine(state) })));
+  lines.push(el("h3", { text: "The same question on the command line" }), el("pre", { tabindex: "0", "aria-label": "The same question on the command line" }, el("code", { id: "command-line" }, typed(commandLine(state)))));
   at("start").replaceChildren(...lines);
 }
 
@@ -240,10 +246,19 @@ function said(text) {
 async function copy(text, words) {
   try {
     await navigator.clipboard.writeText(text);
-    said(words);
   } catch {
-    said(text);
+    // without TLS, on another machine than this one, a browser gives no clipboard to a script
+    const field = el("textarea", { "aria-hidden": "true", tabindex: "-1", class: "sr" });
+    const before = document.activeElement;
+    field.value = text;
+    document.body.append(field);
+    field.select();
+    const done = document.execCommand("copy");
+    field.remove();
+    before?.focus();
+    if (!done) return said(text);
   }
+  said(words);
 }
 
 let waiting = 0;
@@ -271,11 +286,11 @@ function theme(dark) {
   at("theme").setAttribute("aria-pressed", String(dark));
 }
 
-const stored = localStorage.getItem("theme");
+const stored = kept("localStorage", "theme");
 theme(stored ? stored === "dark" : matchMedia("(prefers-color-scheme: dark)").matches);
 at("theme").addEventListener("click", () => {
   const dark = document.documentElement.dataset.theme !== "dark";
-  localStorage.setItem("theme", dark ? "dark" : "light");
+  kept("localStorage", "theme", dark ? "dark" : "light");
   theme(dark);
 });
 at("question").addEventListener("change", changed);

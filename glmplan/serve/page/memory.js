@@ -32,6 +32,7 @@ function groups(ranks) {
 
 function names(members) {
   if (members.length === 1) return `card ${members[0]}`;
+  if (members.length === 2) return `cards ${members[0]} and ${members[1]}`;
   const inRow = members.every((one, place) => one === members[0] + place);
   return inRow ? `cards ${members[0]} to ${members.at(-1)}` : `cards ${members.join(", ")}`;
 }
@@ -49,11 +50,13 @@ function bar(group) {
   for (const [kind, name, size] of shown) {
     if (kind === "over" || size <= 0) continue;
     pieces.push(svg("rect", { x: share(left), y: 0, width: share(scale(size) > 0.6 ? size - most * 0.0015 : size), height: HEIGHT, class: `c-${kind}` }, svg("title", { text: `${name}: ${number(size)} GiB` })));
-    if (scale(size) > 11 && kind !== "free") pieces.push(svg("text", { x: share(left), dx: 8, y: 17.5, class: "in", text: number(size) }));
+    // of what is too much, the part that lies beyond the card has its figure there
+    if (scale(Math.min(left + size, clip) - left) > 11 && kind !== "free") pieces.push(svg("text", { x: share(left), dx: 8, y: 17.5, class: "in", text: number(size) }));
     left += size;
   }
   if (held > rank.capacity_gib) {
     pieces.push(svg("rect", { x: share(clip), y: 0, width: share(held - clip), height: HEIGHT, class: "c-over", opacity: 0.85 }));
+    if (scale(held - clip) > 22) pieces.push(svg("text", { x: share(clip), dx: 8, y: 17.5, class: "in", text: `${number(held - clip)} too much` }));
     pieces.push(svg("line", { x1: share(clip), x2: share(clip), y1: 0, y2: HEIGHT, class: "axis", "stroke-width": 3 }));
   }
   const words = shown.filter(([, , size]) => size > 0.005).map(([, name, size]) => `${name} ${number(size)} GiB`).join(", ");

@@ -68,6 +68,12 @@ export function commandLine(state) {
   return words.join(" ");
 }
 
+/** The question what would carry one user, where this machine does not. */
+export function sizeLine(question) {
+  const { model, input_tokens: input, output_tokens: output } = question;
+  return `glmplan size --model ${quoted(model)} --users 1 --input ${input} --output ${output} --slo 'tpot p95 < 100 ms'`;
+}
+
 function choose(select, options, value) {
   const known = options.some(([name]) => name === value);
   const all = known || !value ? options : [...options, [value, value]];
