@@ -172,7 +172,8 @@ def model_text(choice: ModelChoice) -> str:
     count = model_parameters(model)
     lines = [f"{model.name}: {count.total / 1e9:,.2f} B weights, {count.active / 1e9:,.2f} B active for each token"]
     if count.mtp:
-        own = f", {count.mtp_vocabulary / 1e9:.2f} B for its embedding and head" if count.mtp_vocabulary else ""
+        ends = "their heads" if model.mtp is not None and model.mtp.own_head else "its embedding and head"
+        own = f", {count.mtp_vocabulary / 1e9:.2f} B for {ends}" if count.mtp_vocabulary else ""
         lines.append(f"  MTP layers hold {count.mtp / 1e9:.2f} B more{own}")
     if model.draft_head is not None:
         held = sum(tensor.parameters for tensor in mtp_tensors(model)) + model.vocabulary * model.hidden

@@ -87,7 +87,8 @@ def _sums(model: ModelSpec) -> Iterator[tuple[str, int]]:
         layers.append(("with MTP layers", count.total + count.mtp))
         if count.mtp_vocabulary:
             whole = count.total + count.mtp + count.mtp_vocabulary
-            layers.append(("with MTP layers, their embedding and head", whole))
+            ends = "their heads" if model.mtp is not None and model.mtp.own_head else "their embedding and head"
+            layers.append((f"with MTP layers, {ends}", whole))
     yield from layers
     if model.extra_parameters:
         for counts, computed in layers:

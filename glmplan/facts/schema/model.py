@@ -64,12 +64,13 @@ class Indexer(Frozen):
 class GroupedQuery(Frozen):
     """Multi-head, multi-query or grouped-query attention, full or sliding.
 
-    `window` is the sliding window [token], `gated` an output gate as wide as the queries (Qwen3.5), `sinks` one
-    learned value for each head (gpt-oss), `qk_norm_wide` norms over all heads together (MiniMax), `shared_kv` layers
-    read the cache of an earlier layer and hold none (Gemma), `indexer` one that chooses blocks of keys (MiniMax-M3),
-    `rotary_dim` how many values of a head rotary positions turn (the whole head if not given, 0 without positions).
-    `relative` is how many values of a head weigh the distance of a key, of `relative_extent` tokens at most [token],
-    and `convolution` the tokens that a short convolution over keys and one over values see (Inkling).
+    `window` is the sliding window [token], `gated` an output gate as wide as the queries (Qwen3.5), `head_gated` one
+    with a value for each head (Step), `sinks` one learned value for each head (gpt-oss), `qk_norm_wide` norms over all
+    heads together (MiniMax), `shared_kv` layers read the cache of an earlier layer and hold none (Gemma), `indexer` one
+    that chooses blocks of keys (MiniMax-M3), `rotary_dim` how many values of a head rotary positions turn (the whole
+    head if not given, 0 without positions). `relative` is how many values of a head weigh the distance of a key, of
+    `relative_extent` tokens at most [token], and `convolution` the tokens that a short convolution over keys and one
+    over values see (Inkling).
     """
 
     kind: Literal["grouped_query"] = "grouped_query"
@@ -79,6 +80,7 @@ class GroupedQuery(Frozen):
     v_head_dim: PositiveInt | None = None
     window: PositiveInt | None = None
     gated: bool = False
+    head_gated: bool = False
     qk_norm: bool = False
     qk_norm_wide: bool = False
     qkv_bias: bool = False
@@ -249,7 +251,8 @@ class LayerKind(Frozen):
 class MtpSpec(Frozen):
     """Multi-token-prediction layers that a checkpoint carries: `layers` layers of kind `layer`.
 
-    `own_embedding` says that the files store a second embedding and head for them (DeepSeek-V3, GLM-4.5). With `block`
+    `own_embedding` says that the files store a second embedding and head for them (DeepSeek-V3, GLM-4.5),
+    `own_head` that they store a head for each and no embedding (Step). With `block`
     they are the stages of a block drafter (DSpark): one pass through all of them drafts up to `block` tokens. It starts
     from `joined` states of the model and chooses tokens with a table of `markov_rank` values for each token before.
     `method` is how engines call this way of drafting.
@@ -258,6 +261,7 @@ class MtpSpec(Frozen):
     layers: PositiveInt
     layer: str
     own_embedding: bool = False
+    own_head: bool = False
     method: str = "mtp"
     block: PositiveInt | None = None
     joined: PositiveInt | None = None

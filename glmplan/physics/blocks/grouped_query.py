@@ -126,6 +126,8 @@ class GroupedQueryMixer:
         found.append(
             Tensor("self_attn.o_proj", "attention", hidden, out, shard="heads", units=block.heads, splits_input=True)
         )
+        if block.head_gated:
+            found.append(Tensor("self_attn.g_proj", "attention", block.heads, hidden, shard="heads", units=block.heads))
         if block.qkv_bias:
             found.append(Tensor("self_attn.qkv_bias", "norm", q + k + v, 1, shard="replicated", matmul=False))
         if block.out_bias:

@@ -31,7 +31,7 @@ class ParameterCount:
     mtp : int
         MTP layers without their own embedding and head, [-]
     mtp_vocabulary : int
-        Second embedding and head of the MTP layers where the files hold them, [-]
+        Second embedding and heads of the MTP layers where the files hold them, [-]
     active : int
         Weights that one decoded token is multiplied with; the embedding is a look-up and not counted, [-]
     routed : int
@@ -212,11 +212,11 @@ def model_parameters(model: ModelSpec) -> ParameterCount:
     mtp_layers = model.mtp.layers if model.mtp else 0
     mtp = mtp_layers * sum(tensor.parameters for tensor in mtp_tensors(model))
     mtp += sum(tensor.parameters for tensor in draft_once_tensors(model))
-    own = model.mtp is not None and model.mtp.own_embedding
+    ends = (2 if model.mtp.own_embedding else 1 if model.mtp.own_head else 0) if model.mtp else 0
     return ParameterCount(
         total=total,
         mtp=mtp,
-        mtp_vocabulary=2 * model.vocabulary * model.hidden * mtp_layers if own else 0,
+        mtp_vocabulary=ends * model.vocabulary * model.hidden * mtp_layers,
         active=active,
         routed=routed,
         looked_up=looked_up,

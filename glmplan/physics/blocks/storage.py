@@ -189,7 +189,8 @@ def checkpoint_bytes(model: ModelSpec, checkpoint: Checkpoint) -> float:
     total = sum(part.bytes * part.count for part in segments(model, checkpoint, mtp=mtp))
     ends = vocabulary_tensors(model)
     total += sum(tensor.parameters * tensor_format(checkpoint, tensor, None).bytes for tensor in ends)
-    if checkpoint.includes_mtp and model.mtp is not None and model.mtp.own_embedding:
-        own = sum(t.parameters * tensor_format(checkpoint, t, None).bytes for t in ends if t.tensor_class != "norm")
+    if checkpoint.includes_mtp and model.mtp is not None:
+        again = ("embedding", "head") if model.mtp.own_embedding else ("head",) if model.mtp.own_head else ()
+        own = sum(t.parameters * tensor_format(checkpoint, t, None).bytes for t in ends if t.tensor_class in again)
         total += own * model.mtp.layers
     return total + model.extra_parameters * checkpoint.includes_tower * weight_format("bf16").bytes

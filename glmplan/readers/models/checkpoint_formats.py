@@ -63,11 +63,15 @@ def module_name(tensor: Tensor, family: str, *, gated: bool = True) -> str:
             return f"block_sparse_moe.experts.0.{_EXPERT[leaf]}"
         if family == "gemma":
             return f"experts.0.{leaf}"
+        if family == "step":
+            return f"moe.{leaf}"
     name = f"{path}.{leaf}" if path else leaf
     if family == "nemotron":
         return re.sub(r"^(self_attn|mlp)\.", "mixer.", name)
     if family == "qwen":
         return name.replace("shared_experts", "shared_expert")
+    if family == "step":
+        return re.sub(r"^mlp\.gate$", "moe.gate", name.replace("mlp.shared_experts", "share_expert"))
     if family == "minimax":
         return re.sub(r"^mlp\.(shared_experts|gate$)", r"block_sparse_moe.\1", name)
     return name

@@ -45,7 +45,7 @@ def grouped_query(
     128
     """
     heads = fields.whole("num_attention_heads")
-    kv_heads = fields.whole("num_key_value_heads")
+    kv_heads = fields.whole("num_key_value_heads", "num_attention_groups")
     hidden = fields.whole("hidden_size")
     if heads % kv_heads:
         raise SpecError(

@@ -132,21 +132,86 @@ def _mimo_v2(fields: ConfigFields) -> Anatomy:
     return Anatomy("mimo", layers, notes=["the config states no MTP layers; none are counted"])
 
 
+def _step_attention(fields: ConfigFields, count: int) -> tuple[GroupedQuery, GroupedQuery, list[str]]:
+    """Attention of full and of windowed layers, which have their own heads where the config says so."""
+    head_gated = fields.flag("use_head_wise_attn_gate")
+    full = grouped_query(fields, qk_norm=True).model_copy(update={"head_gated": head_gated})
+    sliding = full.model_copy(update={"window": fields.whole("sliding_window")})
+    notes = []
+    if fields.has("attention_other_setting"):
+        other = fields.part("attention_other_setting")
+        other.raw("attention_type")
+        other.optional("true_head_dim")
+        sliding = sliding.model_copy(
+            update={
+                "heads": other.whole("num_attention_heads"),
+                "kv_heads": other.whole("num_attention_groups"),
+                "head_dim": other.whole("head_dim"),
+            }
+        )
+    else:
+        notes.append("the config states no heads of windowed layers: those of full ones are counted")
+    if fields.has("partial_rotary_factors"):
+        kinds, shares = fields.listing("layer_types", count), fields.listing("partial_rotary_factors", count)
+        turned = dict(zip(kinds, shares, strict=True))
+        full, sliding = (
+            one.model_copy(update={"rotary_dim": _turned(fields, one.head_dim, turned.get(kind, 1.0))})
+            for one, kind in ((full, "full_attention"), (sliding, "sliding_attention"))
+        )
+    return full, sliding, notes
+
+
+def _turned(fields: ConfigFields, width: int, share: object) -> int | None:
+    """Values of a head that rotary positions turn; None for the whole head."""
+    if isinstance(share, bool) or not isinstance(share, int | float) or not 0 < share <= 1:
+        raise SpecError("is not a share of 0 to 1", file=fields.file, field=fields.prefix + "partial_rotary_factors",
+                        value=str(share))  # fmt: skip
+    return None if share == 1 else int(width * share)
+
+
+def _step_sparse(fields: ConfigFields, count: int) -> list[bool]:
+    """Which layers hold experts: a list or a text of numbers, or how many of the first do not."""
+    named = fields.raw("moe_layers_enum")
+    if named is None:
+        return sparse_layers(fields, count)
+    words = named.split(",") if isinstance(named, str) else named
+    try:
+        found = {int(word) for word in words if str(word).strip()}
+    except (TypeError, ValueError):
+        raise SpecError("is not a list of layers", file=fields.file, field=fields.prefix + "moe_layers_enum") from None
+    return [layer in found for layer in range(count)]
+
+
 def _step(fields: ConfigFields) -> Anatomy:
+    """Step-3.5 and 3.7: the drafting layers follow the others in `layer_types`, dense ones, each with its own head."""
     count = fields.whole("num_hidden_layers")
     inner = fields.whole("share_expert_dim")
     experts = experts_block(
-        fields, experts=("num_experts",), inner="moe_intermediate_size",
-        shared=fields.whole("n_shared_experts", default=0, minimum=0), shared_inner=inner,
+        fields, experts=("num_experts", "moe_num_experts"), inner="moe_intermediate_size",
+        topk=("num_experts_per_tok", "moe_top_k"),
+        shared=fields.whole("n_shared_experts", default=1, minimum=0), shared_inner=inner,
         router_bias=fields.flag("use_moe_router_bias"),
     )  # fmt: skip
     dense = DenseFfn(inner=fields.whole("intermediate_size"))
-    layers = []
-    for window, sparse in zip(layer_windows(fields, count), sparse_layers(fields, count), strict=True):
+    full, sliding, notes = _step_attention(fields, count)
+
+    def named(window: int | None, sparse: bool) -> tuple[str, LayerKind]:
         name = f"{'sliding' if window else 'full'}_{'sparse' if sparse else 'dense'}"
-        kind = LayerKind(mixer=grouped_query(fields, window=window), ffn=(experts if sparse else dense,))
-        layers.append((name, kind))
-    return Anatomy("step", layers, mtp=mtp_spec(fields, "full_dense", own_embedding=False))
+        return name, LayerKind(mixer=sliding if window else full, ffn=(experts if sparse else dense,))
+
+    drafting = fields.optional("num_nextn_predict_layers") or 0
+    stated = fields.raw("layer_types", [])
+    windows = layer_windows(fields, count + drafting if len(stated) >= count + drafting else count)
+    layers = [named(window, sparse) for window, sparse in zip(windows, _step_sparse(fields, count), strict=False)]
+    name, kind = named(windows[count] if len(windows) > count else full.window, False)
+    mtp = mtp_spec(fields, name, own_embedding=False)
+    return Anatomy(
+        "step",
+        layers,
+        mtp=mtp.model_copy(update={"own_head": True}) if mtp else None,
+        extra={name: kind} if mtp else {},
+        notes=notes,
+    )
 
 
 def _gated_windows(fields: ConfigFields, count: int) -> list[tuple[str, GroupedQuery]]:
@@ -216,5 +281,6 @@ WINDOWED_READERS: dict[str, Callable[[ConfigFields], Anatomy]] = {
     "mimo_v2_flash": _mimo_v2,
     "muse_glimmer_text": _muse_glimmer,
     "muse_spark_text": _muse_spark,
+    "step3p5": _step,
     "step3p7": _step,
 }

@@ -132,9 +132,10 @@ COUNTED = {
     "qwen3.6-35b-a3b": 35951822704,
     "qwen3.8-2.4t-a95b": 2446182725504,
     "qwen3.8-flash-next": 179999981459,
+    "step-3.7-flash": 201365316160,
 }
 # models whose total nobody is known to publish or to have counted
-NOWHERE = ("nemotron-3.5-lightning-30b-a3b", "step-3.7-flash")
+NOWHERE = ("nemotron-3.5-lightning-30b-a3b",)
 # name: total, MTP layers, active (no embedding), KV bytes a token in BF16 without index keys
 TABLE = {
     "glm-4.5": (352797829024, 3988069792, 32856319904, 376832),
@@ -176,9 +177,10 @@ MISSES = {
     ("glm-5", "nvfp4-lukealonso"): "the page rounds: '~410 GB', which fits only as GiB",
     ("glm-5.1", "fp8"): "the figure is memory in use on eight cards, not the size of the files",
     ("glm-5.2", "w4afp8"): "the post does not say the unit nor the group size of the INT4",
-    ("step-3.7-flash", "fp8"): "the drafting layers hold more than the config tells",
-    ("minimax-m2.7", "nvfp4"): "the files hold more than the config tells; the entry widens its weights",
+    ("minimax-m2.7", "nvfp4"): "the files hold attention in 32 bits, which engines load in 16",
+    ("nemotron-3-super-120b-a12b", "nvfp4"): "more than the published recipe gives; the entry widens its weights",
     ("qwen3.5-35b-a3b", "gptq-int4"): "the file holds the order of the groups of each matrix, which engines drop",
+    ("qwen3.6-35b-a3b", "gptq-int4"): "the file holds the order of the groups of each matrix, which engines drop",
     ("qwen3.5-397b-a17b", "gptq-int4"): "the file holds the order of the groups of each matrix, which engines drop",
     ("mimo-v2.6-flash", "mxfp4"): "the folder holds a drafter and an audio tokenizer",
     ("mimo-v2.6-pro", "mxfp4"): "the folder holds a drafter and an audio tokenizer, 9.9 GB with the MTP layers",
