@@ -397,7 +397,11 @@ def _cheaper(search: _Search, options: list[Option]) -> Option | None:
         at_load = _predicted(planned, search.asked, machines, sure)
         judged.append(Option(planned, machines, way, watts, 0.0, sure, sure.broken, at_load))
     best = max(judged, key=lambda one: (one.sure.probability, one.way.usd), default=None)
-    return None if best is None else _with_headroom(search, best)
+    if best is None:
+        return None
+    # what it misses at the load that was asked for, not what breaks beyond the load that it carries
+    found = _with_headroom(search, best)
+    return replace(found, breaks_first=best.sure.broken or found.breaks_first)
 
 
 def _below(
