@@ -70,6 +70,8 @@ class _Search:
     failed: dict[int, tuple[_Unit, int]]
     slow: dict[int, tuple[_Unit, int]]
     left_out: Counter[str]
+    #: numbers of machines that share the load otherwise than one less [-]
+    numbers: list[int]
     looked_at: int = 0
     #: bytes of each format
     sizes: dict[str, float] = field(default_factory=dict)
@@ -130,9 +132,8 @@ def sized(
     >>> found.options[0].planned.asked.machine.text
     '1xrtx-5090'
     """
-    search = _Search(asked, money, answers, [], [], {}, {}, Counter())
+    search = _Search(asked, money, answers, [], [], {}, {}, Counter(), numbers_of(asked))
     listed, no_price = candidates(asked, money)
-    some = numbers_of(asked)
     units: list[tuple[float, int, Numbers, _Unit]] = []
     place, total = 0, len(listed)
     while units or place < total:
@@ -144,7 +145,8 @@ def sized(
                 place = total
                 continue
             for unit in _planned(search, listed[place]):
-                counts = Numbers([unit.needed, *(one for one in some if one > unit.needed)], _month(unit.candidate))
+                more = (one for one in search.numbers if one > unit.needed)
+                counts = Numbers([unit.needed, *more], _month(unit.candidate))
                 heappush(units, (counts.least, search.looked_at, counts, unit))
             place += 1
             progress(place, total)
@@ -395,7 +397,11 @@ def _cheaper(search: _Search, options: list[Option]) -> Option | None:
         at_load = _predicted(planned, search.asked, machines, sure)
         judged.append(Option(planned, machines, way, watts, 0.0, sure, sure.broken, at_load))
     best = max(judged, key=lambda one: (one.sure.probability, one.way.usd), default=None)
-    return None if best is None else _with_headroom(search, best)
+    if best is None:
+        return None
+    # what it misses at the load that was asked for, not what breaks beyond the load that it carries
+    found = _with_headroom(search, best)
+    return replace(found, breaks_first=best.sure.broken or found.breaks_first)
 
 
 def _below(
@@ -404,7 +410,8 @@ def _below(
     """Of each machine as many as cost less than a month of the first answer and may be paid."""
     below = []
     for unit, most in failed.values():
-        for machines in range(most, 0, -1):
+        # of numbers whose largest share is the same the smallest
+        for machines in reversed([one for one in search.numbers if one <= most]):
             watts = None if unit.candidate.watts is None else machines * unit.candidate.watts
             ways = [way for way in _ways(search, unit.candidate, machines) if way.usd is not None and way.usd < least]
             ways = [way for way in ways if within(search.asked, way, watts, search.money)]

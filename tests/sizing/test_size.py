@@ -330,3 +330,21 @@ def test_what_is_unsure_with_one_user_is_the_nearest_where_nothing_else_may_be_b
     assert not found.options and 0 < found.cheaper.sure.probability < 0.95
     assert found.per_token is not None
     assert "nearest: 1 × 7xrtx-pro-6000-ws" in size_text(found, size_content(found))
+
+
+def test_the_nearest_purchase_has_no_machine_that_takes_no_share_of_the_users():
+    asked = read_size(
+        "glm-5.1-nvfp4", "ttft p95 < 5 s, tpot p95 < 60 ms", users=4, kind="buy", only="6xrtx-pro-6000-ws"
+    )
+    found = sized(asked, MONEY)
+    assert not found.options
+    # three machines serve two of the four at most, as two do, and more than four none
+    assert found.cheaper.machines in (1, 2, 4)
+
+
+def test_the_nearest_machines_miss_first_what_is_farthest_from_its_bound():
+    asked = read_size("llama-3.1-8b", "e2e p95 < 1 s, ttft p95 < 2 s", users=12, only="8xl40s", weights="fp8-static")
+    found = sized(asked, MONEY)
+    assert not found.options
+    # whole answers take 3.5 s in the middle, first tokens 0.16 s
+    assert found.cheaper.breaks_first == "e2e p95 < 1000 ms"
