@@ -189,7 +189,8 @@ def _sweep(question: q.SweepQuestion, progress: Progress, limits: Mapping[str, A
 
     other = {"exact", *q.MoneyQuestion.model_fields}
     most = limits["points"] if question.traffic is None else max(limits["points"] // _SIMULATED, 1)
-    sweep = read_sweep(question.model_dump(exclude=other, exclude_none=True), most=most)
+    instead = f"at most {most:,} here, or ask the command line"
+    sweep = read_sweep(question.model_dump(exclude=other, exclude_none=True), most=most, instead=instead)
     paid = money_of_question(question)
     found = swept(sweep, money=paid, exact=question.exact, progress=progress)
     rows = json.loads(found.to_frame().to_json(orient="records", double_precision=6))

@@ -58,6 +58,7 @@ _WRONG: dict[int | str, dict[str, Any]] = {
     421: {"model": Refusal, "description": "The host that was named is not this service."},
     422: {"model": Refusal, "description": "Asked wrongly: names field, value and nearest choices; or too large."},
     429: {"model": Refusal, "description": "Too many questions wait."},
+    503: {"model": Refusal, "description": "The service is being ended."},
 }
 _NO_JOB: dict[int | str, dict[str, Any]] = {404: {"model": Refusal, "description": "No such job, or no longer."}}
 _NOT_YET: dict[int | str, dict[str, Any]] = {409: {"model": Refusal, "description": "The job is not done."}}

@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import json
 import logging
@@ -111,12 +112,13 @@ class Guard:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        started, status = time.perf_counter(), [500]
+        started, status, begun = time.perf_counter(), [500], []
         self._metrics.running += 1
 
         async def sent(message: Message) -> None:
             if message["type"] == "http.response.start":
                 status[0] = message["status"]
+                begun.append(True)
                 message = {**message, "headers": [*message.get("headers", ()), *HEADERS]}
             await send(message)
 
@@ -128,6 +130,11 @@ class Guard:
             await self._app(scope, body, sent)
         except _Refused as refused:
             await _refuse(sent, refused)
+        except asyncio.CancelledError:
+            # the service was told to stop, and the time for answers under way is over
+            if begun:
+                raise
+            await _refuse(sent, _Refused(503, "the service ends and had no time left for this answer: ask again"))
         finally:
             self._metrics.running -= 1
             seconds = time.perf_counter() - started

@@ -138,7 +138,8 @@ class Crowd:
         except TimeoutError:
             raise TooLong from None
         except (OSError, EOFError, ValueError) as error:
-            _LOG.error("a process of %s ended: %s", self.name, type(error).__name__)
+            if not self._closed:
+                _LOG.error("a process of %s ended: %s", self.name, type(error).__name__)
             raise Lost from None
         finally:
             self.running -= 1

@@ -91,7 +91,13 @@ class Sweep:
             yield dict(zip(self.axes, values, strict=True))
 
 
-def read_sweep(said: Mapping[str, Any], *, file: str | Path | None = None, most: int | None = None) -> Sweep:
+def read_sweep(
+    said: Mapping[str, Any],
+    *,
+    file: str | Path | None = None,
+    most: int | None = None,
+    instead: str = "or allow them with --most",
+) -> Sweep:
     """Read what a sweep goes over.
 
     Parameters
@@ -104,6 +110,8 @@ def read_sweep(said: Mapping[str, Any], *, file: str | Path | None = None, most:
         A TOML file with the same names; what is said beside it takes the place of what it says.
     most : int, optional
         Points that are too many; `MOST` by default, `MOST_SIMULATED` where loads are simulated, [-]
+    instead : str, optional
+        What can be done beside naming fewer, where they are too many.
 
     Returns
     -------
@@ -145,10 +153,8 @@ def read_sweep(said: Mapping[str, Any], *, file: str | Path | None = None, most:
         minutes = (structures * _COMBINATION + count // structures * _LOAD + count * _POINT) / 60
         if simulation is not None:
             minutes = count * _SIMULATED / 60
-        raise SpecError(
-            f"makes {count:,} points, about {minutes:,.0f} minutes on one core: name fewer, or allow them with --most",
-            field="sweep",
-        )
+        lasts = f"about {minutes:,.0f} minutes" if minutes >= 1 else "less than a minute"
+        raise SpecError(f"makes {count:,} points, {lasts} on one core: name fewer, {instead}", field="sweep")
     if simulation is None:
         return Sweep(axes, *_loads(values))
     none = np.ones(1, dtype=int)

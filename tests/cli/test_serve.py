@@ -9,6 +9,9 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
+import time
+from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 import pytest
@@ -80,3 +83,41 @@ def test_a_port_that_is_taken_is_told_in_one_line(capsys):
             main(["serve", "--port", str(other.getsockname()[1])])
     assert ended.value.code == 2
     assert "cannot be taken: address already in use" in capsys.readouterr().err
+
+
+def test_what_still_waits_when_the_service_ends_is_told_so():
+    pytest.importorskip("uvicorn", reason="the extra `serve` is not installed")
+    service, port, _ = started()
+    told = []
+
+    def ask(output):
+        # one of them alone takes longer than the time that answers under way are given
+        load = {"model": "glm-5.1-nvfp4", "on": "6..8xrtx-pro-6000-ws", "users": "1..500", "exact": True}
+        load |= {"input": ",".join(str(1000 * one) for one in range(1, 14)), "output": output}
+        asked = Request(f"http://127.0.0.1:{port}/v1/sweep", json.dumps(load).encode())
+        asked.add_header("content-type", "application/json")
+        try:
+            with urlopen(asked, timeout=600) as answer:
+                told.append((answer.status, ""))
+        except HTTPError as error:
+            told.append((error.code, json.load(error)["error"]["message"]))
+
+    threads = [threading.Thread(target=ask, args=(100 + one,)) for one in range(4)]
+    for one in threads:
+        one.start()
+    while f'glmplan_questions_waiting{{kind="long"}} {len(threads) - 1}' not in metrics_of(port):
+        time.sleep(0.1)
+    service.terminate()
+    rest = service.stderr.read()
+    for one in threads:
+        one.join(600)
+    assert service.wait(600) == 0
+    codes = sorted(code for code, _ in told)
+    assert codes[-1] == 503 and set(codes) <= {200, 503} and len(codes) == len(threads)
+    assert all("the service ends" in words for code, words in told if code == 503)
+    assert "Exception" not in rest and "CancelledError" not in rest
+
+
+def metrics_of(port):
+    with urlopen(f"http://127.0.0.1:{port}/metrics") as answer:
+        return answer.read().decode()

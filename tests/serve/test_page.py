@@ -388,6 +388,37 @@ def test_the_verdict_is_in_sight_where_fields_are_changed_on_a_telephone(opened)
     assert wide.locator("#brief").is_hidden()
 
 
+@pytest.mark.parametrize(
+    ("field", "value", "said"),
+    [
+        ("users", "-3", "greater than"),
+        ("users", "0", "at least 1"),
+        ("users", "1.5", "integer"),
+        ("cards", "0", "no acc"),
+    ],
+)
+def test_a_number_that_cannot_be_is_told_at_its_field(opened, field, value, said):
+    page = opened(errors=True)
+    settled(page)
+    page.locator(f"#{field}").fill(value)
+    page.wait_for_selector("#problem:not([hidden])")
+    assert said in page.locator("#problem").inner_text()
+    assert page.locator(f"#{field}").get_attribute("aria-invalid") == "true"
+
+
+def test_a_format_that_is_tried_takes_the_place_of_that_in_the_name(opened):
+    page = opened("/?model=glm-5.1-fp8&on=8xb200-sxm&users=8")
+    settled(page)
+    tried = page.locator("#changes li", has_text="nvfp4").first
+    tried.locator("button").click()
+    settled(page)
+    assert parse_qs(page.evaluate("location.search.slice(1)"))["model"] == ["glm-5.1-nvfp4"]
+    assert page.locator("#weights").input_value() == "nvfp4"
+    page.locator("#changes li", has_text="reap").first.locator("button").click()
+    settled(page)
+    assert page.locator("#model").input_value().startswith("glm-5.1-reap")
+
+
 def test_what_fits_is_asked_of_the_command_line_where_no_change_does(opened):
     page = opened("/?model=glm-5.1&on=1xh100-sxm&users=2")
     settled(page)

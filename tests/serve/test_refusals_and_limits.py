@@ -132,7 +132,8 @@ def test_a_body_that_is_too_large_is_refused_also_without_its_length(client, pat
 
 
 def test_sweeps_and_simulations_are_bounded(client, patient):
-    assert "points" in wrong(client.post("/v1/sweep", json=PLAN | {"users": "1..50000"}))["message"]
+    told = wrong(client.post("/v1/sweep", json=PLAN | {"users": "1..50000"}))["message"]
+    assert "50,000 points" in told and "at most 20,000 here" in told and "--most" not in told
     load = {"traffic": "closed:2", "requests": patient.requests, "replications": 2}
     assert "requests" in wrong(client.post("/v1/simulate", json=PLAN | load))["message"]
 

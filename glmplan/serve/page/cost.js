@@ -41,9 +41,9 @@ function evenChart(found, way) {
   const width = WIDTH - LEFT - RIGHT;
   const words = `${way.paid}: ${money(way.usd_month)} a month; the API costs the same at ${number(even)} million tokens a month.`;
   const late = x(even) > WIDTH * 0.72;
-  const named = y(way.usd_month_high ?? way.usd_month) - 6;
-  // the name of the machine may stand where the load has its words
-  const loadAt = named < TOP + 26 ? HEIGHT - BOTTOM - 10 : TOP + 10;
+  const named = y(way.usd_month_high ?? way.usd_month) - 7;
+  // the name of the machine, or of the API, may stand where the load has its words
+  const loadAt = named < TOP + 26 || x(tokens) > x(most * 0.75) ? HEIGHT - BOTTOM - 10 : TOP + 10;
   const seller = found.api.seller === "given with the question" ? "your API price" : found.api.seller;
   return svg(
     "svg",
@@ -58,7 +58,7 @@ function evenChart(found, way) {
     svg("line", { x1: LEFT, x2: WIDTH - RIGHT, y1: y(way.usd_month), y2: y(way.usd_month), class: "machine" }),
     svg("line", { x1: x(0), y1: y(0), x2: x(most), y2: y(price * most), class: "api" }),
     svg("text", { x: LEFT + 6, y: named, class: "machine-text halo", text: way.paid }),
-    svg("text", { x: x(most) - 4, y: y(price * most) - 8, "text-anchor": "end", class: "api-text", text: "API" }),
+    svg("text", { x: x(most * 0.92) - 6, y: y(price * most * 0.92) - 6, "text-anchor": "end", class: "api-text halo", text: "API" }),
     svg("circle", { cx: x(even), cy: y(way.usd_month), r: 4.5, class: "even" }),
     svg("text", { x: x(even) + (late ? -8 : 8), y: y(way.usd_month) + 22, "text-anchor": late ? "end" : "start", class: "strong halo", text: `even at ${number(even)} M` }),
     svg("text", { x: x(tokens) + (x(tokens) > WIDTH * 0.6 ? -6 : 6), y: loadAt, "text-anchor": x(tokens) > WIDTH * 0.6 ? "end" : "start", class: "safe-text halo", text: `this load: ${number(tokens)} M` }),

@@ -38,25 +38,28 @@ export async function picture(title, lines, drawings) {
   const content = [text(title, y, 26, 700, style.color)];
   for (const line of lines) content.push(text(line, (y += 28), 16, 400, root.getPropertyValue("--soft").trim()));
   y += 24;
-  const half = (width - 80) / 2;
-  let column = 0;
+  const [edge, gap] = [30, 20];
+  let left = edge;
   let tall = 0;
+  const below = () => { y += tall; [left, tall] = [edge, 0]; };
   for (const drawing of drawings) {
     const box = drawing.getAttribute("viewBox");
-    // bars have no box of their own: they are as wide as there is room
-    const [w, h] = box ? box.split(" ").map(Number).slice(2) : [width - 60, 26];
-    const wide = w > 520;
-    if (wide && column) { y += tall + 16; column = 0; tall = 0; }
-    const shown = wide ? Math.min(width - 60, w * 1.4) : half;
+    // bars have no box of their own: they are as wide as there is room, and their words stand above them
+    const [w, h] = box ? box.split(" ").map(Number).slice(2) : [width - 2 * edge, 26];
+    // small drawings stand three or two in a row
+    const shown = w > 520 || !box ? Math.min(width - 2 * edge, w * 1.4) : w < 380 ? (width - 2 * edge - 2 * gap) / 3 : (width - 2 * edge - gap) / 2;
+    if (left > edge && left + shown > width - edge + 1) below();
+    if (!box) content.push(text(drawing.getAttribute("aria-label"), (y += 18), 14, 400, root.getPropertyValue("--soft").trim()));
     const copy = alone(drawing);
     const height = (shown * h) / w;
-    for (const [name, value] of [["x", 30 + column * (half + 20)], ["y", y], ["width", shown], ["height", height]]) copy.setAttribute(name, value);
+    for (const [name, value] of [["x", left], ["y", box ? y : y + 8], ["width", shown], ["height", height]]) copy.setAttribute(name, value);
     content.push(copy);
-    tall = Math.max(tall, height);
-    column = wide ? 0 : 1 - column;
-    if (!column) { y += tall + (h < 40 ? 6 : 16); tall = 0; }
+    tall = Math.max(tall, height + (box ? 18 : 20));
+    left += shown + gap;
+    if (!box) below();
   }
-  const height = Math.ceil(y + tall + 24);
+  below();
+  const height = Math.ceil(y + 12);
   whole.setAttribute("height", height);
   whole.setAttribute("viewBox", `0 0 ${width} ${height}`);
   whole.append(svg("rect", { width, height, fill: paper }), ...content);

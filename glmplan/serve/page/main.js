@@ -1,7 +1,7 @@
 // The page: a form whose every change is a question, and an answer that is drawn as it comes.
 
 import { ask, at, el, kept, money, number, Refused, span, time, typed, whole } from "./dom.js";
-import { commandLine, fromAddress, MOST, partOf, plan, prices, read, show, sizeLine, START, toAddress } from "./state.js";
+import { commandLine, fromAddress, MOST, modelOf, partOf, plan, prices, read, show, sizeLine, START, toAddress } from "./state.js";
 import { drawCurve } from "./curve.js";
 import { drawMemory } from "./memory.js";
 import { drawLinks } from "./links.js";
@@ -36,7 +36,7 @@ async function answerIt() {
   history.replaceState(null, "", toAddress(state, others) + location.hash);
   try {
     const users = Number(state.users || START.users);
-    answer = await ask("v1/fit", { ...plan(state), users: users > 1 ? [1, users] : [1] }, signal);
+    answer = await ask("v1/fit", { ...plan(state), users: users === 1 ? [1] : [1, users] }, signal);
     problem(null);
     showAnswer(users);
     at("answer").setAttribute("aria-busy", "false");
@@ -59,7 +59,8 @@ function problem(error) {
   box.replaceChildren();
   if (!error) return;
   const wrong = error instanceof Refused ? error.error : { message: "The service does not answer. Is glmplan serve still running?" };
-  const field = { on: "part", weights: "weights" }[wrong.field] ?? wrong.field;
+  // a number of users is one of a list, and a machine is named by two fields
+  const field = wrong.field === "on" ? (partOf(state.on).cards === "0" ? "cards" : "part") : wrong.field?.split(".")[0];
   const control = field && at(field);
   if (control?.form) control.setAttribute("aria-invalid", "true");
   box.append(el("strong", { text: wrong.message }));
@@ -205,14 +206,22 @@ function changes() {
   const item = (one) => {
     const numbers = [one.verdict === "fits" || one.verdict === "tight" ? "" : WORDS[one.verdict].toLowerCase(), one.one_user_tokens_per_s ? `one user ${number(one.one_user_tokens_per_s)} tok/s` : "", one.total_tokens_per_s ? `all together ${number(one.total_tokens_per_s)} tok/s` : "", one.kv_pool_tokens ? `pool ${number(one.kv_pool_tokens)} tokens` : ""].filter(Boolean).join(", ");
     const said = asked(one.ask);
-    return el("li", {}, el("p", {}, el("strong", { text: one.what }), one.layout ? ` (${one.layout})` : "", ` ${numbers} `, said && el("button", { type: "button", class: "small", text: "Try it", "aria-label": `Try it: ${one.what}`, click: () => { state = { ...state, ...said }; show(state, catalogue); answerIt(); scrollTo({ top: 0 }); } })), one.note && el("p", { class: "do", text: one.note }));
+    return el("li", {}, el("p", {}, el("strong", { text: one.what }), one.layout ? ` (${one.layout})` : "", ` ${numbers} `, said && el("button", { type: "button", class: "small", text: "Try it", "aria-label": `Try it: ${one.what}`, click: () => { state = folded({ ...state, ...said }); show(state, catalogue); answerIt(); scrollTo({ top: 0 }); } })), one.note && el("p", { class: "do", text: one.note }));
   };
   const [first, rest] = [found.slice(0, 5), found.slice(5)];
   at("changes").replaceChildren(el("ul", { class: "list" }, first.map(item)), rest.length ? el("details", {}, el("summary", { text: `${rest.length} more` }), el("ul", { class: "list" }, rest.map(item))) : "");
 }
 
+/** A format that is chosen takes the place of the one in the model's name. */
+function folded(next) {
+  const entry = modelOf(next.model, catalogue);
+  return entry && entry.checkpoints.includes(next.weights) ? { ...next, model: `${entry.name}-${next.weights}`, weights: "" } : next;
+}
+
 /** Options of the command line as fields of the form; null where one of them is not in it. */
 function asked(words) {
+  // another model is asked for by its name alone
+  if (/^[\w.-]+$/.test(words || "") && modelOf(words, catalogue)) return { model: words, weights: "" };
   const given = [...(words || "").matchAll(/--([\w-]+)[ =](\S+)/g)];
   const known = ["on", "weights", "kv", "engine", "context", "tp", "pp", "dp", "ep", "mtp", "acceptance"];
   return given.length && given.every(([, name]) => known.includes(name)) ? Object.fromEntries(given.map(([, name, value]) => [name, value.replaceAll("'", "")])) : null;
