@@ -6,16 +6,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from glmplan.errors import SpecError
+from glmplan.facts.formats import KV_FORMATS
 from glmplan.prediction.power import check_limit
 from glmplan.units import read_above_zero, read_watts, whole_number
 
 if TYPE_CHECKING:
     from glmplan.readers.machines.resolve import Machine
 
-__all__ = ["bandwidth_of_copies", "check_pieces", "other_name", "power_limit_asked", "servers_apart"]
+__all__ = ["bandwidth_of_copies", "check_pieces", "named_cache", "other_name", "power_limit_asked", "servers_apart"]
 
 #: pieces that a prompt is read in at most: a million tokens in steps of 2,048 [-]
 _PIECES = 512
+_KV_WORDS = {"auto": None, "fp8_e4m3": "fp8", "fp8_e5m2": "fp8", "fp16": "f16", "bfloat16": "bf16", "f8": "fp8"}
 
 
 def other_name(typed: str, name: str) -> list[str]:
@@ -160,3 +162,33 @@ def check_pieces(budget: int | None, inputs: int) -> None:
     if budget is not None and budget * _PIECES < inputs:
         message = f"makes {-(-inputs // budget):,} steps of a prompt of {inputs:,} tokens: at least"
         raise SpecError(f"{message} {-(-inputs // _PIECES)}", field="--max-num-batched-tokens", value=budget)
+
+
+def named_cache(text: str) -> str | None:
+    """The cache format that a word means.
+
+    Parameters
+    ----------
+    text : str
+        The word.
+
+    Returns
+    -------
+    str or None
+        One of `glmplan.facts.formats.KV_FORMATS`; None where the engine chooses.
+
+    Raises
+    ------
+    SpecError
+        If there is no such format.
+
+    Examples
+    --------
+    >>> named_cache("FP8_E4M3"), named_cache("auto")
+    ('fp8', None)
+    """
+    word = text.strip().lower()
+    key = _KV_WORDS.get(word, word)
+    if key is not None and key not in KV_FORMATS:
+        raise SpecError("is not a KV cache format", field="--kv", value=text, choices=KV_FORMATS)
+    return key

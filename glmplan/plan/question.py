@@ -11,10 +11,16 @@ from glmplan.facts.engines.defaults import EngineDefaults, engine_defaults
 from glmplan.facts.engines.kernels import attention_assumed
 from glmplan.facts.engines.releases import known_version
 from glmplan.facts.engines.walls import load_engine
-from glmplan.facts.formats import KV_FORMATS
 from glmplan.facts.schema.model import Checkpoint, ModelSpec
 from glmplan.plan.adapters_asked import with_adapters
-from glmplan.plan.asked_parts import bandwidth_of_copies, check_pieces, other_name, power_limit_asked, servers_apart
+from glmplan.plan.asked_parts import (
+    bandwidth_of_copies,
+    check_pieces,
+    named_cache,
+    other_name,
+    power_limit_asked,
+    servers_apart,
+)
 from glmplan.plan.degrees import DEGREES, check_layout
 from glmplan.plan.engine_asked import attention_asked, engine_asked
 from glmplan.plan.users_asked import asked_users
@@ -34,7 +40,6 @@ __all__ = [
 
 #: request that is taken when no lengths are given: a chat turn with some history [token]
 DEFAULT_INPUT, DEFAULT_OUTPUT = 2048, 512
-_KV_WORDS = {"auto": None, "fp8_e4m3": "fp8", "fp8_e5m2": "fp8", "fp16": "f16", "bfloat16": "bf16", "f8": "fp8"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -390,14 +395,9 @@ def _calibration(given: object) -> str | None:
 
 
 def _kv(text: str | None, engine: str) -> str | None:
-    if text is None:
-        return None
-    word = text.strip().lower()
-    key = _KV_WORDS.get(word, word)
+    key = named_cache(text) if text is not None else None
     if key is None:
         return None
-    if key not in KV_FORMATS:
-        raise SpecError("is not a KV cache format", field="--kv", value=text, choices=KV_FORMATS)
     try:
         return load_engine(engine).cache_format(key).format
     except SpecError as error:

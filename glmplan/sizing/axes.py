@@ -15,6 +15,7 @@ import numpy as np
 from glmplan.errors import SpecError
 from glmplan.facts.files import read_toml
 from glmplan.plan.arriving import mean_request
+from glmplan.plan.asked_parts import named_cache
 from glmplan.plan.engine_asked import named_engine
 from glmplan.plan.question import DEFAULT_INPUT, DEFAULT_OUTPUT
 from glmplan.readers.machines.resolve import resolve_machine
@@ -257,6 +258,9 @@ def _check(axes: dict[str, tuple[Any, ...]]) -> None:
     for engine in axes["engine"]:
         if engine is not None:
             named_engine(engine)
+    for cache in axes["kv"]:
+        if cache is not None:
+            named_cache(cache)
 
 
 def _loads(values: Mapping[str, tuple[Any, ...]]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -245,6 +245,7 @@ def test_axes_stand_in_a_file_and_what_is_said_beside_it_counts(tmp_path):
         ({"context": "4000", "input": "100"}, "one of them follows"),
         ({"context": "100", "output": "150", "input": None}, "not longer than"),
         ({"power_limit": "hot"}, "number with a unit"),
+        ({"kv": "fp8,fp7"}, "'fp7' is not a KV cache format"),
         ({"users": "1..100000", "input": "1..100000", "output": "1"}, "20,000,000,000 points, about 53,333 minutes"),
     ],
 )
