@@ -134,7 +134,8 @@ def log_axis(name: str, title: str, *, over: Iterable[float] = (), **more: Any) 
 
 def _labels(low: float, high: float) -> list[float]:
     """Where a logarithmic axis from `low` to `high` has its labels: round numbers, at least `_LABELS` of them."""
-    if high > _FAR * low:
+    # where nobody says what is drawn, the axis may be short
+    if 0 < _FAR * low < high < math.inf:
         return [lead * 10.0**power for power in range(-4, 10) for lead in (1, 3)]
     if sum(low <= one <= high for one in _TICKS) >= _LABELS:
         return list(_TICKS)  # the axis reaches a little farther than what it shows, and draws no label beyond itself

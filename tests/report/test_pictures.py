@@ -287,6 +287,14 @@ def test_a_logarithmic_axis_has_three_labels_at_least_whatever_it_spans(ends):
     assert all(any(one == pytest.approx(value, rel=1e-6) for value in shown) for one in texts)
 
 
+def test_a_long_logarithmic_axis_has_its_powers_of_ten_and_one_of_unknown_length_all_labels():
+    def labels(**said):
+        return log_axis("x", "x", **said)["axis"].to_dict()["values"]
+
+    assert {100.0, 300.0, 1000.0} < set(labels(over=[20.0, 90_000.0])) and 200.0 not in labels(over=[20.0, 90_000.0])
+    assert {1.0, 2.0, 5.0, 10.0} < set(labels()) and {1.0, 2.0, 5.0} < set(labels(over=[1.0, 8.0]))
+
+
 @pytest.mark.parametrize("said", [{"users": "4"}, {"users": "1,2,4,8,16"}, {"users": "1..64", "input": "500,8000"}])
 def test_the_picture_of_a_sweep_has_labels_on_both_axes_and_bands(said):
     svg, frame, best = swept_picture(**{"input": "1000"} | said)

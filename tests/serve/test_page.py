@@ -414,8 +414,16 @@ def test_a_format_that_is_tried_takes_the_place_of_that_in_the_name(opened):
     settled(page)
     assert parse_qs(page.evaluate("location.search.slice(1)"))["model"] == ["glm-5.1-nvfp4"]
     assert page.locator("#weights").input_value() == "nvfp4"
-    page.locator("#changes li", has_text="reap").first.locator("button").click()
+
+
+def test_another_model_that_is_named_can_be_tried(opened, client):
+    question = {"model": "glm-5.1-fp8", "on": "8xb200-sxm", "users": [1, 8]}
+    [other] = [one for one in client.post("/v1/fit", json=question).json()["changes"] if one["ask"].startswith("glm")]
+    page = opened("/?model=glm-5.1-fp8&on=8xb200-sxm&users=8")
     settled(page)
+    page.locator("#changes li", has_text=other["what"]).locator("button").click()
+    settled(page)
+    assert parse_qs(page.evaluate("location.search.slice(1)"))["model"] == [other["ask"]]
     assert page.locator("#model").input_value().startswith("glm-5.1-reap")
 
 
