@@ -12,7 +12,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import NormalDist
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -25,9 +24,6 @@ from glmplan.serving.simulate import simulate
 from glmplan.serving.traffic.promises import Target
 from glmplan.serving.traffic.spec import Traffic
 from glmplan.units import QUANTILE_90, finite_number, whole_number
-
-if TYPE_CHECKING:
-    from glmplan.serving.engine.settings import KvPool
 
 __all__ = [
     "Kept",
@@ -110,13 +106,14 @@ def room_factors(low: float, high: float, count: int = DRAWS, coverage: float = 
 
 
 def _variants(
-    service: Service, factors: Sequence[float], rooms: Sequence[float], tables: Sequence[StepTable]
+    service: Service, traffic: Traffic, factors: Sequence[float], rooms: Sequence[float], tables: Sequence[StepTable]
 ) -> list[Service]:
     """Services from the slowest with the smallest pool to the fastest with the largest."""
     if not tables:
         found = [service.scaled(factor) if factor != 1 else service for factor in sorted(factors, reverse=True)]
-        pools = [_pool(service, room) for room in rooms] or [service.pool] * len(found)
-        return [replace(one, pool=pool) for one, pool in zip(found, pools, strict=True)]
+        if not rooms:
+            return found
+        return [_with_room(one, room, traffic) for one, room in zip(found, rooms, strict=True)]
     middle = service.table.max_requests // 2 or 1
     order = sorted(tables, key=lambda table: -float(table.decode[middle, len(table.context) // 2]))
     chosen = [order[int((i + 0.5) * len(order) / DRAWS)] for i in range(DRAWS)]
@@ -124,7 +121,7 @@ def _variants(
 
 
 def _border(
-    service: Service, factors: Sequence[float], rooms: Sequence[float], late: Sequence[float]
+    service: Service, traffic: Traffic, factors: Sequence[float], rooms: Sequence[float], late: Sequence[float]
 ) -> tuple[Service, float]:
     """The service that 5 of 100 are slower than, and how much later its first tokens come than its steps say.
 
@@ -140,14 +137,24 @@ def _border(
     slow = sorted(factors, reverse=True)[:2]
     found = service.scaled(between(*slow))
     if rooms:
-        found = replace(found, pool=_pool(service, rooms[1] + share * (rooms[0] - rooms[1])))
+        found = _with_room(found, rooms[1] + share * (rooms[0] - rooms[1]), traffic)
     return found, between(*late[:2]) if late else 1.0
 
 
-def _pool(service: Service, room: float) -> KvPool:
-    """The pool with more or less room; at least a block."""
-    pool = service.pool
-    return replace(pool, tokens=max(int(pool.tokens * room), pool.block_size))
+def _with_room(service: Service, room: float, traffic: Traffic) -> Service:
+    """The service with more or less room for keys and values; at least a block.
+
+    Slots of equal context are told so that they hold a request: less room makes fewer of them, not shorter ones.
+    """
+    pool, settings = service.pool, service.settings
+    found = replace(pool, tokens=max(int(pool.tokens * room), pool.block_size))
+    if settings.admission == "slot" and room < 1:
+        each = pool.tokens // settings.max_num_seqs
+        if traffic.plain and not (traffic.lengths or traffic.input_cv or traffic.output_cv):
+            each = min(each, traffic.input + traffic.output)
+        slots = max(min(settings.max_num_seqs, found.tokens // max(each, 1)), 1)
+        return replace(service, pool=found, settings=replace(settings, max_num_seqs=slots))
+    return replace(service, pool=found)
 
 
 def safe_load(
@@ -227,11 +234,11 @@ def safe_load(
             raise SpecError(
                 "is about the tokens after the first: answers of one token have none", field="--slo", value=str(single)
             )
-    variants = _variants(service, factors, rooms, tables)
+    variants = _variants(service, traffic, factors, rooms, tables)
     late = _late(factors, waits)
     search = LoadSearch(variants, traffic, targets, most or _LARGEST, seed, late, known=known or Tries())
     if len(factors) == DRAWS and not tables:
-        search.border, search.border_late = _border(service, factors, rooms, late)
+        search.border, search.border_late = _border(service, traffic, factors, rooms, late)
     return search.largest(service)
 
 
@@ -348,7 +355,7 @@ def kept_share(
     if not targets:
         raise SpecError("needs at least one target, as in 'ttft p95 < 2 s'", field="--slo")
     load = float(traffic.users or traffic.rate or traffic.speed)
-    variants = _variants(service, factors, rooms, ())
+    variants = _variants(service, traffic, factors, rooms, ())
     search = LoadSearch(variants, traffic, targets, _LARGEST, seed, _late(factors, waits), known=known or Tries())
     failures, passes, broken, margins = 0, 0, "", list[float]()
     # where only its speed tells services apart, a slower one fails too: the first whose failure is one too many is
