@@ -2,11 +2,11 @@
 
 A llama.cpp server with random weights is asked alone and by several users, and a step time is fitted to these steps.
 Then requests are sent at the times of published traces (`tests/data/traces`), and the same requests are simulated with
-that step time. The small server cannot answer what the recorded ones did: all lengths of a trace are multiplied by one
-factor, so that its longest request has `LONGEST` tokens, and all gaps between arrivals by another, so that a share of
-what the server can answer is offered. Steps are asked for before and after each trace, and both decide its step time,
-because machines move. Prints means of TTFT, TPOT and E2E of both and exits with 1 where one differs by more than
-`--within`; the last line says how far the machine moved from the begin to the end.
+that step time, as they were sent. The small server cannot answer what the recorded ones did: all lengths of a trace are
+multiplied by one factor, so that its longest request has `LONGEST` tokens, and all gaps between arrivals by another, so
+that a share of what the server can answer is offered. Steps are asked for before and after each trace, and both decide
+its step time, because machines move. Prints means of TTFT, TPOT and E2E of both and exits with 1 where one differs by
+more than `--within`; the last line says how far the machine moved from the begin to the end.
 """
 
 from __future__ import annotations
@@ -139,6 +139,14 @@ async def calibrated(client: Client, maker: PromptMaker, each: int, chance: rand
     return Steps(rows, times, found)
 
 
+def write_trace(path: Path, requests: list[tuple[float, int, int]]) -> None:
+    """Arrivals [s] and lengths [token] as the simulator reads them."""
+    with path.open("w", newline="") as file:
+        rows = csv.writer(file)
+        rows.writerow(("arrival_s", "input_tokens", "output_tokens"))
+        rows.writerows((f"{arrival:.6f}", *lengths) for arrival, *lengths in requests)
+
+
 def scaled(path: Path, folder: Path, fitted: Fitted, load: float, requests: int) -> tuple[Path, str]:
     """The first requests of a trace with lengths and times that fit the server, and in words how they were scaled."""
     recorded = list(islice(read_trace(path), requests))
@@ -150,15 +158,16 @@ def scaled(path: Path, folder: Path, fitted: Fitted, load: float, requests: int)
     busy = sum(terms["prompt"] + terms["per_prefill_token"] * prompt + answer * token for prompt, answer in lengths)
     slower = busy / load / recorded[-1].arrival
     out = folder / f"{path.stem}.csv"
-    with out.open("w", newline="") as file:
-        rows = csv.writer(file)
-        rows.writerow(("arrival_s", "input_tokens", "output_tokens"))
-        rows.writerows((f"{one.arrival * slower:.4f}", *pair) for one, pair in zip(recorded, lengths, strict=True))
+    write_trace(out, [(one.arrival * slower, *pair) for one, pair in zip(recorded, lengths, strict=True)])
     return out, f"{path.name}: {len(recorded)} requests, lengths × {shrink:.3g}, gaps × {slower:.3g}"
 
 
 async def served(client: Client, maker: PromptMaker, path: Path, chance: random.Random) -> Means:
-    """Send a trace to the server, each request at its time."""
+    """Send a trace to the server, each request at its time; its arrivals become those at which they were sent.
+
+    A server that is idle begins with the first of several that are sent together and finds the others when that step
+    has ended, though a millisecond lies between them: at the same instant a simulated step would hold them all.
+    """
     begin = asyncio.get_running_loop().time()
 
     async def one(row: dict[str, str]) -> RequestRecord:
@@ -168,7 +177,11 @@ async def served(client: Client, maker: PromptMaker, path: Path, chance: random.
 
     with path.open(newline="") as file:
         rows = list(csv.DictReader(file))
-    return Means.of(list(await asyncio.gather(*(one(row) for row in rows))))
+    done = list(await asyncio.gather(*(one(row) for row in rows)))
+    first = min(one.start for one in done)
+    sent = sorted(zip((one.start - first for one in done), rows, strict=True), key=lambda pair: pair[0])
+    write_trace(path, [(at, int(row["input_tokens"]), int(row["output_tokens"])) for at, row in sent])
+    return Means.of(done)
 
 
 def replayed(path: Path, fitted: Fitted) -> Means:

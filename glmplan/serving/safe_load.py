@@ -113,7 +113,7 @@ def _variants(
         found = [service.scaled(factor) if factor != 1 else service for factor in sorted(factors, reverse=True)]
         if not rooms:
             return found
-        return [_with_room(one, room, traffic) for one, room in zip(found, rooms, strict=True)]
+        return [one.with_room(room, traffic) for one, room in zip(found, rooms, strict=True)]
     middle = service.table.max_requests // 2 or 1
     order = sorted(tables, key=lambda table: -float(table.decode[middle, len(table.context) // 2]))
     chosen = [order[int((i + 0.5) * len(order) / DRAWS)] for i in range(DRAWS)]
@@ -137,24 +137,8 @@ def _border(
     slow = sorted(factors, reverse=True)[:2]
     found = service.scaled(between(*slow))
     if rooms:
-        found = _with_room(found, rooms[1] + share * (rooms[0] - rooms[1]), traffic)
+        found = found.with_room(rooms[1] + share * (rooms[0] - rooms[1]), traffic)
     return found, between(*late[:2]) if late else 1.0
-
-
-def _with_room(service: Service, room: float, traffic: Traffic) -> Service:
-    """The service with more or less room for keys and values; at least a block.
-
-    Slots of equal context are told so that they hold a request: less room makes fewer of them, not shorter ones.
-    """
-    pool, settings = service.pool, service.settings
-    found = replace(pool, tokens=max(int(pool.tokens * room), pool.block_size))
-    if settings.admission == "slot" and room < 1:
-        each = pool.tokens // settings.max_num_seqs
-        if traffic.plain and not (traffic.lengths or traffic.input_cv or traffic.output_cv):
-            each = min(each, traffic.input + traffic.output)
-        slots = max(min(settings.max_num_seqs, found.tokens // max(each, 1)), 1)
-        return replace(service, pool=found, settings=replace(settings, max_num_seqs=slots))
-    return replace(service, pool=found)
 
 
 def safe_load(
