@@ -95,7 +95,7 @@ class EdgeSearch:
                 return 0.0
             aim = self._aim()
             if low is not None and high is not None:
-                if high.load - low.load <= (1.0 if self.whole else self.close * high.load):
+                if high.load - low.load <= self._narrow(high):
                     return _zero(low, high)
                 inside += 1
             if aim is not None and self._told(one, aim):
@@ -108,6 +108,12 @@ class EdgeSearch:
             else:
                 load = self._below(one, aim, stride)
                 stride = min(stride * stride, 8.0)
+
+    def _narrow(self, high: Trial) -> float:
+        """How wide a bracket may be: a user where one is asked for exactly, else a share of the load."""
+        if not self.whole:
+            return self.close * high.load
+        return max(1.0, self.close * high.load) if self.near > _NEAR else 1.0
 
     def _told(self, one: Trial, aim: float) -> bool:
         """Whether the load tried last is so near to the end that a line from it tells the rest."""
@@ -162,7 +168,7 @@ class EdgeSearch:
     def _above(self, low: Trial, aim: float | None, stride: float) -> float:
         """The next load where all were kept."""
         most = low.load * stride
-        load = most if aim is None else min(max(aim, low.load * (1 + self.close / 2)), most)
+        load = most if aim is None else min(max(aim, low.load * (1 + self.close)), most)
         served = self.full * _BELOW_FULL
         if load >= served:
             # no more than is served can be kept: that is known without a simulation
@@ -175,7 +181,7 @@ class EdgeSearch:
         if aim is not None and aim <= self._least:
             return self._least  # no load at all seems to be kept: that is seen at the least
         least = high.load / stride
-        load = least if aim is None else max(min(aim, high.load * (1 - self.close / 2)), least)
+        load = least if aim is None else max(min(aim, high.load * (1 - self.close)), least)
         load = min(load, self.full * _BELOW_FULL)
         load = min(math.floor(load), high.load - 1.0) if self.whole else load
         return float(max(load, self._least))

@@ -117,9 +117,7 @@ class LoadSearch:
             The load, and what breaks first.
         """
         self._bound(service)
-        # who goes first moves margins as smoothly as how many come
-        smooth = self.traffic.model_copy(update={"urgent": 0.0}).plain
-        if not smooth and self.traffic.kind != "trace":
+        if self.traffic.kind == "sessions":
             load = self._edge(min(1, len(self.variants) - 1), self._start(service))
             load = self._counted(load) if load > 0 else 0.0
         elif self.traffic.kind == "trace" or len(self.variants) != DRAWS:
@@ -340,7 +338,13 @@ class LoadSearch:
         chance = float(np.var(logs, ddof=1)) + spread_of_arrivals(self.traffic) ** 2
         mean = float(np.mean(logs))
         slope = self._slope(math.exp(mean), rise)
-        return math.exp(mean - QUANTILE_90 * (math.sqrt(slope**2 + chance) - slope))
+        found = math.exp(mean - QUANTILE_90 * (math.sqrt(slope**2 + chance) - slope))
+        # somewhere above it something breaks that can be named
+        above = found
+        while above < self.limit and not any(one.load > found and one.margin > 0 for one in self.tried.values()):
+            above = min(float(math.floor(above)) + 1.0 if self._whole else above * _STRIDE, self.limit)
+            self._at(_BORDER, above)
+        return found
 
     def _slope(self, load: float, rise: float | None) -> float:
         """How the logarithm of the load at which a service breaks falls with its place in the spread of speeds, [-]
