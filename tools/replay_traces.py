@@ -2,11 +2,12 @@
 
 A llama.cpp server with random weights is asked alone and by several users, and a step time is fitted to these steps.
 Then requests are sent at the times of published traces (`tests/data/traces`), and the same requests are simulated with
-that step time. The small server cannot answer what the recorded ones did: all lengths of a trace are multiplied by one
-factor, so that its longest request has `LONGEST` tokens, and all gaps between arrivals by another, so that a share of
-what the server can answer is offered. Steps are asked for before and after each trace, and both decide its step time,
-because machines move. Prints means of TTFT, TPOT and E2E of both and exits with 1 where one differs by more than
-`--within`; the last line says how far the machine moved from the begin to the end.
+that step time, as they were sent. The small server cannot answer what the recorded ones did: all lengths of a trace are
+multiplied by one factor, so that its longest request has `LONGEST` tokens, and all gaps between arrivals by another, so
+that a share of what the server can answer is offered. Requests of one instant are sent a little apart in the order of
+the trace: nobody could say else which of them a server takes first. Steps are asked for before and after each trace,
+and both decide its step time, because machines move. Prints means of TTFT, TPOT and E2E of both and exits with 1 where
+one differs by more than `--within`; the last line says how far the machine moved from the begin to the end.
 """
 
 from __future__ import annotations
@@ -46,6 +47,8 @@ TOGETHER = ((2, 16), (4, 16), (2, 256), (4, 256), (8, 128), (8, 16))
 TRACES = {"azure-2023-conv.csv": 0.3, "azure-2023-code.csv": 0.5, "mooncake-conversation.jsonl": 0.7}
 #: longest request of a trace when its lengths are scaled, and the least that is sent [token]
 LONGEST, LEAST = 1000, 4
+#: requests that a trace gives one instant are sent in its order so far apart, and never nearer than that [s]
+APART = 0.05
 #: answers of calibration steps [token]
 _ANSWER = 32
 #: terms of a step time, as `StepTable.affine` names them; `single` and `prompt` stand in the table beside
@@ -139,6 +142,14 @@ async def calibrated(client: Client, maker: PromptMaker, each: int, chance: rand
     return Steps(rows, times, found)
 
 
+def write_trace(path: Path, requests: list[tuple[float, int, int]]) -> None:
+    """Arrivals [s] and lengths [token] as the simulator reads them."""
+    with path.open("w", newline="") as file:
+        rows = csv.writer(file)
+        rows.writerow(("arrival_s", "input_tokens", "output_tokens"))
+        rows.writerows((f"{arrival:.6f}", *lengths) for arrival, *lengths in requests)
+
+
 def scaled(path: Path, folder: Path, fitted: Fitted, load: float, requests: int) -> tuple[Path, str]:
     """The first requests of a trace with lengths and times that fit the server, and in words how they were scaled."""
     recorded = list(islice(read_trace(path), requests))
@@ -150,15 +161,16 @@ def scaled(path: Path, folder: Path, fitted: Fitted, load: float, requests: int)
     busy = sum(terms["prompt"] + terms["per_prefill_token"] * prompt + answer * token for prompt, answer in lengths)
     slower = busy / load / recorded[-1].arrival
     out = folder / f"{path.stem}.csv"
-    with out.open("w", newline="") as file:
-        rows = csv.writer(file)
-        rows.writerow(("arrival_s", "input_tokens", "output_tokens"))
-        rows.writerows((f"{one.arrival * slower:.4f}", *pair) for one, pair in zip(recorded, lengths, strict=True))
+    at, arrivals = -APART, list[float]()
+    for one in recorded:
+        at = max(one.arrival * slower, at + APART)
+        arrivals.append(at)
+    write_trace(out, [(at, *pair) for at, pair in zip(arrivals, lengths, strict=True)])
     return out, f"{path.name}: {len(recorded)} requests, lengths × {shrink:.3g}, gaps × {slower:.3g}"
 
 
 async def served(client: Client, maker: PromptMaker, path: Path, chance: random.Random) -> Means:
-    """Send a trace to the server, each request at its time."""
+    """Send a trace to the server, each request at its time; its arrivals become those at which they were sent."""
     begin = asyncio.get_running_loop().time()
 
     async def one(row: dict[str, str]) -> RequestRecord:
@@ -168,7 +180,11 @@ async def served(client: Client, maker: PromptMaker, path: Path, chance: random.
 
     with path.open(newline="") as file:
         rows = list(csv.DictReader(file))
-    return Means.of(list(await asyncio.gather(*(one(row) for row in rows))))
+    done = list(await asyncio.gather(*(one(row) for row in rows)))
+    first = min(one.start for one in done)
+    sent = sorted(zip((one.start - first for one in done), rows, strict=True), key=lambda pair: pair[0])
+    write_trace(path, [(at, int(row["input_tokens"]), int(row["output_tokens"])) for at, row in sent])
+    return Means.of(done)
 
 
 def replayed(path: Path, fitted: Fitted) -> Means:

@@ -103,12 +103,25 @@ def command(
         title = f"{target.model or 'own step time'} on {target.on or 'own machine'}"
         _plot(described, arriving, outcome, run.plot, title)
     _show(outcome, run.form, targets, described.basis, ranges)
+    if outcome.interrupted:
+        raise typer.Exit(130)
+    _notes(described, arriving, outcome)
+
+
+def _notes(described: Described, arriving: Traffic, outcome: Outcome) -> None:
+    """Say beside the figures what they hang on: the hour of a day, or the length of a run with a queue that grows."""
+    from glmplan.serving.load_trial import exceeded
+
     hours = outcome.summary.get("duration_s", 0.0) / 3600.0
     if arriving.kind == "daily" and hours < 24.0:
         most = f"the busiest part of the day has {arriving.peak:.3g} times the mean (--traffic poisson:RATE shows it)"
         say(f"note: these requests are the first {hours:.2g} hours after midnight; {most}", err=True)
-    if outcome.interrupted:
-        raise typer.Exit(130)
+    served = exceeded(described.service, arriving, outcome.summary)
+    if served is not None:
+        what = "sessions" if arriving.kind == "sessions" else "requests"
+        grows = "the queue grows as long as they come, and these are the times of the first"
+        arrive = f"{arriving.rate:g} {what}/s arrive and no more than {served:.3g} are served"
+        say(f"note: {arrive}: {grows} {outcome.summary['requests']:,.0f}", err=True)
 
 
 class _Progress:

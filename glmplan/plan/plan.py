@@ -257,6 +257,9 @@ class TrafficRun:
         Class of what its step times rest on.
     no_copies : str
         Of the plan, where its cache is short: why no copies in host memory are among the changes; else empty.
+    most_rate : float or None
+        Requests, or sessions, that are served in a second at most, where more arrive: then its times grow as long as
+        they come; else None, [1/s]
     """
 
     what: str
@@ -277,6 +280,7 @@ class TrafficRun:
     knowledge: str = ""
     left: int = 0
     no_copies: str = ""
+    most_rate: float | None = None
 
 
 @dataclass(frozen=True, slots=True, repr=False)

@@ -81,9 +81,7 @@ def _runs(
     slow = (described.high, described.first[1], described.room[0])
     quick = (described.low, described.first[0], described.room[1])
     for step, first, room in ((1.0, 1.0, 1.0), slow, quick)[: 3 if ends else 1]:
-        service = described.service.scaled(step)
-        pool = replace(service.pool, tokens=max(int(service.pool.tokens * room), int(least)))
-        service = replace(service, pool=pool)
+        service = described.service.scaled(step).with_room(room, traffic, least=least)
         outcome = simulate(service, traffic, requests=requests, warmup=warm, fast=False)
         if outcome.interrupted:
             raise KeyboardInterrupt  # a part of a run is none
@@ -266,6 +264,7 @@ def traffic_run(
     """
     from glmplan.plan.service import service_of
     from glmplan.plan.simulator_inputs import inputs_of
+    from glmplan.serving.load_trial import exceeded
 
     holding, traffic = scored.holding, traffic.busiest
     asked = _seated(asked, holding, traffic.users or asked.users[-1])
@@ -296,4 +295,5 @@ def traffic_run(
         preempted=middle["preemptions"] / max(middle["requests"], 1),
         full=middle["kv_occupancy_max"],
         knowledge=scored.knowledge,
+        most_rate=exceeded(described.service, traffic, middle),
     )

@@ -140,6 +140,9 @@ def inputs_of(asked: Asked, best: Holding, deployment: Deployment) -> ServingInp
     pool = best.pool / (servers * ranks)
     drafted = deployment.draft_tokens
     budget, places = defaults.budget_of(ranks) // ranks, seats_of(asked, ranks) // ranks
+    if defaults.admission == "slot" and asked.settings.max_num_seqs is None:
+        # it is told as many slots as hold a request, which share the pool
+        places = min(places, max(int(best.held / (servers * ranks)), 1))
     settings = scheduler_settings(
         defaults.scheduler,
         max_num_batched_tokens=budget,

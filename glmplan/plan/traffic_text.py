@@ -28,13 +28,17 @@ def run_rows(run: TrafficRun) -> list[tuple[str, str]]:
     Returns
     -------
     list of (str, str)
-        What one request takes; what all of them get and what the cache does.
+        What one request takes; what all of them get and what the cache does; whether more arrives than is served.
     """
     each = f"first token {span(run.ttft)} s, 95 % within {number(run.ttft_p95)} s"
     if run.tpot.value:
         each += f"; then {number(1.0 / run.tpot.value)} tok/s"
     each += f"; whole answer {span(run.e2e)} s"
-    return [("a request", each), ("all of them", f"{span(run.total_rate)} tok/s; {_cache_words(run)}")]
+    rows = [("a request", each), ("all of them", f"{span(run.total_rate)} tok/s; {_cache_words(run)}")]
+    if run.most_rate is not None:
+        what = f"no more than {number(run.most_rate)} a second are served: the queue grows as long as more arrive, and "
+        rows.append(("too much", f"{what}these are the times of the first {run.requests:,}"))
+    return rows
 
 
 def _cache_words(run: TrafficRun) -> str:

@@ -278,6 +278,7 @@ def _run(one: TrafficRun) -> dict[str, Any]:
         "requests": one.requests,
         "rejected": one.rejected,
         "left": one.left,
+        "served_at_most_per_s": one.most_rate,
         "ttft_mean_ms": _figure(one.ttft, 1e3),
         "ttft_p95_ms": _rounded(one.ttft_p95 * 1e3),
         "tpot_mean_ms": _figure(one.tpot, 1e3),

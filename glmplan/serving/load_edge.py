@@ -4,12 +4,12 @@ says that the promise is just kept."""
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from glmplan.serving.load_trial import JUMPS, Trial
 
-__all__ = ["CLOSE", "EdgeSearch", "rising"]
+__all__ = ["CLOSE", "EdgeSearch"]
 
 #: share of a load to which rates are bracketed where no line tells them better [-]
 CLOSE = 0.01
@@ -43,6 +43,8 @@ class EdgeSearch:
         By how much the worst statistic over its bound rises with the load, as others foretell, [1/load]
     close : float, optional
         Share of a load to which it is bracketed, [-]
+    near : float, optional
+        Share of a load from the one tried last within which a line is believed, [-]
     stride : float, optional
         First step from a guess where no line tells one; smaller where others foretell the load, [-]
 
@@ -63,11 +65,11 @@ class EdgeSearch:
     full: float = math.inf
     rise: float | None = None
     close: float = CLOSE
+    near: float = _NEAR
     stride: float = 2.0
     seen: list[Trial] = field(default_factory=list)
     low: Trial | None = None
     high: Trial | None = None
-    broken: str = ""  # what breaks first there, where no line tells the load
 
     def find(self, guess: float) -> float:
         """Find the load.
@@ -80,7 +82,8 @@ class EdgeSearch:
         Returns
         -------
         float
-            Between the last load that is kept and the first that is not; 0 if none is kept, the limit if all are.
+            Between the last load that is kept and the first that is not; 0 if none is kept, the limit if all are, [-]
+            or [1/s]
         """
         load, stride, inside = self._possible(guess), self.stride, 0
         while True:
@@ -92,11 +95,10 @@ class EdgeSearch:
                 return 0.0
             aim = self._aim()
             if low is not None and high is not None:
-                if high.load - low.load <= (1.0 if self.whole else self.close * high.load):
-                    self.broken = high.broken
+                if high.load - low.load <= self._narrow(high):
                     return _zero(low, high)
                 inside += 1
-            if not self.whole and aim is not None and _smooth(one) and abs(aim - load) <= _NEAR * load:
+            if aim is not None and self._told(one, aim):
                 return min(max(aim, low.load if low else 0.0), high.load if high else self.limit)
             if low is not None and high is not None:
                 load = self._inside(low, high, aim if inside <= _LINES else None)
@@ -107,13 +109,26 @@ class EdgeSearch:
                 load = self._below(one, aim, stride)
                 stride = min(stride * stride, 8.0)
 
+    def _narrow(self, high: Trial) -> float:
+        """How wide a bracket may be: a user where one is asked for exactly, else a share of the load."""
+        if not self.whole:
+            return self.close * high.load
+        return max(1.0, self.close * high.load) if self.near > _NEAR else 1.0
+
+    def _told(self, one: Trial, aim: float) -> bool:
+        """Whether the load tried last is so near to the end that a line from it tells the rest."""
+        if self.whole and self.near <= _NEAR:
+            return False  # it lies between two users who are both tried
+        nearest = all(abs(one.margin) <= abs(other.margin) for other in self.seen)
+        return nearest and _smooth(one) and abs(aim - one.load) <= self.near * one.load
+
     @property
     def _least(self) -> float:
         return 1.0 if self.whole else _LEAST
 
     def _possible(self, load: float) -> float:
-        load = min(max(load, self._least), self.limit)
-        return float(round(load)) if self.whole else min(load, self.full * _BELOW_FULL)
+        load = max(min(load, self.limit, self.full * _BELOW_FULL), self._least)
+        return float(round(load)) if self.whole else load
 
     def _try(self, load: float) -> Trial:
         """Try a load and note it where it narrows the bracket."""
@@ -125,23 +140,35 @@ class EdgeSearch:
             self.high = one
         return one
 
-    def _aim(self) -> float | None:
-        """Where the line through the two nearest loads says that the promise is just kept; None where there is none."""
+    @property
+    def slope(self) -> float | None:
+        """By how much the worst statistic over its bound rises with the load near the end, [1/load]; None if unknown.
+
+        It is that of the line through the two loads nearest to the end.
+        """
         smooth = sorted((one for one in self.seen if _smooth(one)), key=lambda one: abs(one.margin))
         if not smooth:
-            return None
-        one, rise = smooth[0], self.rise
-        value = math.exp(one.margin)
+            return self.rise
+        one = smooth[0]
         other = next((two for two in smooth[1:] if abs(two.load - one.load) > _APART * one.load), None)
-        if other is not None:
-            slope = (math.exp(other.margin) - value) / (other.load - one.load)
-            rise = slope if slope > 0 else rise
-        return None if rise is None or rise <= 0 else one.load + (1.0 - value) / rise
+        if other is None:
+            return self.rise
+        slope = (math.exp(other.margin) - math.exp(one.margin)) / (other.load - one.load)
+        return slope if slope > 0 else self.rise
+
+    def _aim(self) -> float | None:
+        """Where a line says that the promise is just kept; None where there is none."""
+        smooth = [one for one in self.seen if _smooth(one)]
+        slope = self.slope
+        if not smooth or slope is None or slope <= 0:
+            return None
+        one = min(smooth, key=lambda one: abs(one.margin))
+        return one.load + (1.0 - math.exp(one.margin)) / slope
 
     def _above(self, low: Trial, aim: float | None, stride: float) -> float:
         """The next load where all were kept."""
         most = low.load * stride
-        load = most if aim is None else min(max(aim, low.load * (1 + self.close / 2)), most)
+        load = most if aim is None else min(max(aim, low.load * (1 + self.close)), most)
         served = self.full * _BELOW_FULL
         if load >= served:
             # no more than is served can be kept: that is known without a simulation
@@ -154,7 +181,7 @@ class EdgeSearch:
         if aim is not None and aim <= self._least:
             return self._least  # no load at all seems to be kept: that is seen at the least
         least = high.load / stride
-        load = least if aim is None else max(min(aim, high.load * (1 - self.close / 2)), least)
+        load = least if aim is None else max(min(aim, high.load * (1 - self.close)), least)
         load = min(load, self.full * _BELOW_FULL)
         load = min(math.floor(load), high.load - 1.0) if self.whole else load
         return float(max(load, self._least))
@@ -180,39 +207,3 @@ def _zero(low: Trial, high: Trial) -> float:
     one, two = low.margin, high.margin
     share = -one / (two - one) if two > one else 0.5
     return low.load + (high.load - low.load) * min(max(share, 0.0), 0.999)
-
-
-def rising(points: Iterable[tuple[float, float]], wanted: float, count: int = 6) -> tuple[float, float] | None:
-    """Where a quantity that rises with the load reaches a value, by a line through what was seen nearest to it.
-
-    Parameters
-    ----------
-    points : iterable of tuple of float
-        Load and quantity.
-    wanted : float
-        The value.
-    count : int, optional
-        Points that the line goes through at most, [-]
-
-    Returns
-    -------
-    tuple of float or None
-        The load, and how much the quantity rises with it; None where what was seen tells neither.
-
-    Examples
-    --------
-    >>> rising([(1.0, 2.0), (2.0, 4.0), (4.0, 8.0)], 6.0)
-    (3.0, 2.0)
-    """
-    near = sorted(points, key=lambda point: abs(math.log(point[1] / wanted)))[:count]
-    if len(near) < 2:
-        return None
-    middle = sum(load for load, _ in near) / len(near)
-    level = sum(value for _, value in near) / len(near)
-    spread = sum((load - middle) ** 2 for load, _ in near)
-    rise = sum((load - middle) * (value - level) for load, value in near) / spread if spread > 0 else 0.0
-    if rise <= 0 or math.sqrt(spread / len(near)) < 0.01 * middle:
-        return None
-    load = middle + (wanted - level) / rise
-    least, most = min(load for load, _ in near), max(load for load, _ in near)
-    return min(max(load, least / 2), 2 * most), rise

@@ -10,17 +10,8 @@ from statistics import NormalDist
 import numpy as np
 
 from glmplan.serving.load_answer import LoadPoint, SafeLoad, unit_of, why_broken
-from glmplan.serving.load_edge import CLOSE, EdgeSearch, rising
-from glmplan.serving.load_trial import (
-    JUMPS,
-    OPEN,
-    UNFINISHED,
-    Trial,
-    capacity,
-    places,
-    spread_of_arrivals,
-    try_load,
-)
+from glmplan.serving.load_edge import EdgeSearch
+from glmplan.serving.load_trial import OPEN, UNFINISHED, Trial, capacity, places, spread_of_arrivals, try_load
 from glmplan.serving.service import Service
 from glmplan.serving.traffic.promises import Target
 from glmplan.serving.traffic.spec import Traffic
@@ -30,8 +21,15 @@ __all__ = ["DRAWS", "ENOUGH", "LoadSearch", "Tries"]
 
 #: services of different speed that are drawn from what is not known [-]
 DRAWS = 20
-#: of these services, slowest first, which are followed to where they break
-_FOLLOWED = (1, 0, 3, 5, 8, 11, 14, 16, 19)
+#: stands for the service that 5 of 100 are slower than
+_BORDER = DRAWS
+#: draws of the arrivals under which it is followed to where it breaks, at least and at most, and the standard error of
+#: the logarithm of that load that suffices [-]
+_ARRIVALS, _MOST_ARRIVALS, _ERROR = 5, 12, 0.01
+#: share of a load within which the line of the first of them is believed for the others [-]
+_NEAR = 0.03
+#: share of a load to which others than the first are bracketed where no line tells them, and their first step [-]
+_CLOSE, _STRIDE = 0.02, 1.04
 #: services that are counted at the answer, and how many of them may fail: 3 of 60 are 5 %
 _COUNTED, _ALLOWED = 60, 3
 #: services in a row, from the slow end, that keep a promise: the rest then does [-]
@@ -41,9 +39,6 @@ _BELOW = (0.9, 0.75)
 #: share of a pool in use up to which it is nowhere near running over
 _ROOMY = 0.7
 _STEP = 0.03  # between rates at which services are counted
-#: services that must break smoothly to tell the answer, and how far above it a pool may run over
-_TELLING, _CLEAR = 4, 1.2
-_TOLD = 0.7  # margins up to which a trial says where other services break
 
 
 @dataclass
@@ -84,6 +79,10 @@ class LoadSearch:
         What the service as predicted can serve, [1/s]
     known : Tries, optional
         What other searches tried.
+    border : Service, optional
+        The service that 5 of 100 are slower than, where the services are parts of a spread of speeds.
+    border_late : float, optional
+        How much later its first tokens come than its steps say, [-]
     """
 
     variants: list[Service]
@@ -96,7 +95,8 @@ class LoadSearch:
     why_limited: str = ""
     tried: dict[tuple[int, int, float], Trial] = field(default_factory=dict)
     known: Tries = field(default_factory=Tries)
-    broken: dict[int, str] = field(default_factory=dict)
+    border: Service | None = None
+    border_late: float = 1.0
 
     def __post_init__(self) -> None:
         if self._whole:
@@ -117,18 +117,16 @@ class LoadSearch:
             The load, and what breaks first.
         """
         self._bound(service)
-        # who goes first moves margins as smoothly as how many come
-        smooth = self.traffic.model_copy(update={"urgent": 0.0}).plain
-        if not smooth and self.traffic.kind != "trace":
+        if self.traffic.kind == "sessions":
             load = self._edge(min(1, len(self.variants) - 1), self._start(service))
             load = self._counted(load) if load > 0 else 0.0
         elif self.traffic.kind == "trace" or len(self.variants) != DRAWS:
             load = self._edge(min(1, len(self.variants) - 1), self._start(service))
-        elif self.alike and self.traffic.plain:
+        elif self.border is None or (self.alike and self.traffic.plain):
             start = self.known.start if self.roomy(self.limit) else None
             load = self._between_the_slowest(self._start(service) if start is None else start)
         else:
-            load = self._followed(self._start(service))
+            load = self._of_the_border(self._start(service))
         return self._answer(load, service)
 
     def trials(self, service: Service, load: float) -> Iterator[Trial]:
@@ -233,12 +231,13 @@ class LoadSearch:
         key = (which, draw, load)
         found = self.known.trials.get(key)
         if found is None:
-            service = self.variants[which]
+            service = self._service(which)
+            late = self.border_late if which == _BORDER else self.late[which] if self.late else 1.0
             # all times scale with the factor of the service, and what it serves at most with its inverse
             slower = self._speed(which)
             found = try_load(
                 service, self.traffic, self.targets, load, self.seed * 1000 + which + DRAWS * draw,
-                most=self.served / slower, late=self.late[which] if self.late else 1.0, verdict=verdict,
+                most=self.served / slower, late=late, verdict=verdict,
             )  # fmt: skip
             if found.margin == UNFINISHED:
                 return found
@@ -246,19 +245,22 @@ class LoadSearch:
         self.tried[key] = found
         return found
 
+    def _service(self, which: int) -> Service:
+        return self.border if which == _BORDER and self.border is not None else self.variants[which]
+
     def _speed(self, which: int) -> float:
         middle = self.variants[len(self.variants) // 2].table
         row, column = middle.max_requests // 2 or 1, len(middle.context) // 2
-        return float(self.variants[which].table.decode[row, column] / middle.decode[row, column])
+        return float(self._service(which).table.decode[row, column] / middle.decode[row, column])
 
-    def _edge(self, which: int, guess: float, rise: float | None = None) -> float:
+    def _edge(self, which: int, guess: float) -> float:
         """The load at which one service breaks, between the last that is kept and the first that is not; 0 if none."""
+        return self._follow(which).find(guess)
+
+    def _follow(self, which: int, draw: int = 0) -> EdgeSearch:
+        """A search for the load at which one service breaks under one draw of the arrivals."""
         full = math.inf if self._whole else self.served / self._speed(which)
-        close, stride = (CLOSE, 2.0) if which <= 1 else (2 * CLOSE, 1.04)
-        search = EdgeSearch(lambda load: self._at(which, load), self.limit, self._whole, full, rise, close, stride)
-        found = search.find(guess)
-        self.broken[which] = search.broken
-        return found
+        return EdgeSearch(lambda load: self._at(which, load, draw), self.limit, self._whole, full)
 
     @property
     def alike(self) -> bool:
@@ -312,60 +314,50 @@ class LoadSearch:
         share = min(max((second - load) / (second - first), 0.0), 1.0)
         return NormalDist().cdf(_place(1) + share * (_place(0) - _place(1)))
 
-    def _followed(self, start: float) -> float:
-        """The 5 % quantile of the loads at which services of different speed and arrivals break."""
-        ends: dict[int, float] = {}
-        for which in _FOLLOWED:
-            guess, rise = self._foretold(which) or (self._as_before(which, ends, start), None)
-            ends[which] = self._edge(which, guess, rise)
-            if ends[which] == 0.0 or ends[which] >= self.limit:
-                return ends[_FOLLOWED[0]]
-        # a pool runs over at once: no margin tells beforehand. Where it is what breaks services near the answer, they
-        # are counted; where only quick ones come to that, at loads well above it, the others tell the answer
-        over = [end for which, end in ends.items() if self.broken[which] == "kv thrash"]
-        steady = {which: end for which, end in ends.items() if end not in over} if over else ends
-        found = self._quantile(steady if len(steady) >= _TELLING else ends)
-        if not over or (len(steady) >= _TELLING and found * _CLEAR < min(over)):
-            return found
-        return min(self._counted(found), found)
+    def _of_the_border(self, start: float) -> float:
+        """The load that 5 of 100 services of different speed and arrivals do not bear.
 
-    def _quantile(self, ends: dict[int, float]) -> float:
-        """The 5 % quantile of the loads at which services break, from those of some of them."""
-        places_ = np.array([_place(which) for which in ends])
-        # what arrived by chance above the mean shifts the load at which this service breaks
-        shift = np.array([self._at(which, self._nearest(which, end)).surplus for which, end in ends.items()])
-        logs = np.log(np.array(list(ends.values()))) + shift
-        slope = 0.0
-        if self._speed(0) > self._speed(DRAWS - 1):
-            slope = float(np.polyfit(places_, logs, 1)[0])
-        rest = logs - slope * places_
-        chance = float(rest.var(ddof=2)) + spread_of_arrivals(self.traffic) ** 2
-        return math.exp(float(rest.mean()) - QUANTILE_90 * math.sqrt(slope**2 + chance))
+        It is the one at which the service breaks that 5 of 100 are slower than, in the mean over arrivals; and a little
+        below, because by chance of their arrivals slightly quicker ones break there too.
+        """
+        first = self._follow(_BORDER)
+        end = first.find(start)
+        if end == 0.0 or end >= self.limit:
+            return end
+        rise, logs = first.slope, [math.log(end) + self._surplus(end, 0)]
+        for draw in range(1, _MOST_ARRIVALS):
+            if draw >= _ARRIVALS and float(np.std(logs, ddof=1)) <= _ERROR * math.sqrt(draw):
+                break
+            search = self._follow(_BORDER, draw)
+            search.rise, search.near, search.close, search.stride = rise, _NEAR, _CLOSE, _STRIDE
+            end = search.find(end)
+            if end == 0.0 or end >= self.limit:
+                return end
+            # what arrived by chance above the mean shifts the load at which it breaks
+            logs.append(math.log(end) + self._surplus(end, draw))
+        chance = float(np.var(logs, ddof=1)) + spread_of_arrivals(self.traffic) ** 2
+        mean = float(np.mean(logs))
+        slope = self._slope(math.exp(mean), rise)
+        found = math.exp(mean - QUANTILE_90 * (math.sqrt(slope**2 + chance) - slope))
+        # somewhere above it something breaks that can be named
+        above = found
+        while above < self.limit and not any(one.load > found and one.margin > 0 for one in self.tried.values()):
+            above = min(float(math.floor(above)) + 1.0 if self._whole else above * _STRIDE, self.limit)
+            self._at(_BORDER, above)
+        return found
 
-    def _foretold(self, which: int) -> tuple[float, float] | None:
-        """The load at which a service breaks and how fast its worst statistic rises there, from what others did: a
-        slower one does at a lower load what they do."""
-        known = [
-            (load * self._speed(other), math.exp(trial.margin) / self._speed(other))
-            for (other, draw, load), trial in self.tried.items()
-            if draw == 0 and abs(trial.margin) < _TOLD and trial.broken not in JUMPS
-        ]
-        speed = self._speed(which)
-        found = rising(known, 1.0 / speed)
-        return None if found is None else (found[0] / speed, found[1] * speed**2)
+    def _slope(self, load: float, rise: float | None) -> float:
+        """How the logarithm of the load at which a service breaks falls with its place in the spread of speeds, [-]
 
-    def _as_before(self, which: int, ends: dict[int, float], start: float) -> float:
-        """A first load to try where nothing is foretold: as much above that of the last service as it is slower."""
-        if not ends:
-            return start
-        last = next(reversed(ends))
-        slower, room = self._speed(last) / self._speed(which), 1.0
-        if self.broken[last] == "kv thrash":
-            room = self.variants[which].pool.tokens / self.variants[last].pool.tokens
-        return min(ends[last] * slower * room, self.limit)
+        A service that is slower in everything does at a lower load what a quicker one does, only later.
+        """
+        slower = math.log(self._speed(0) / self._speed(1)) / (_place(0) - _place(1))
+        return slower if not rise else slower * (1.0 + 1.0 / (load * rise))
 
-    def _nearest(self, which: int, load: float) -> float:
-        return min((key[2] for key in self.tried if key[0] == which), key=lambda tried: abs(tried - load))
+    def _surplus(self, load: float, draw: int) -> float:
+        """Logarithm of what arrived over what does in the mean, at the load that was tried nearest to one, [-]"""
+        tried = (key for key in self.tried if key[:2] == (_BORDER, draw))
+        return self.tried[min(tried, key=lambda key: abs(key[2] - load))].surplus
 
     def _keeps(self, load: float, *, surely: bool) -> bool:
         """Whether no more than 5 of 100 services of different speed and arrivals break under a load.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -23,6 +24,7 @@ __all__ = [
     "UNJUDGED",
     "Trial",
     "capacity",
+    "exceeded",
     "places",
     "spread_of_arrivals",
     "try_load",
@@ -41,6 +43,7 @@ _FAR = 3.0  # a margin that says no more than "far away"
 UNFINISHED = 1e-9  # margin of a run that ended once its promise was surely missed: by how much is not known
 UNJUDGED = 200  # first requests of a stream that are not judged
 _SETTLED = 1500  # requests of an open stream that are judged
+_QUEUED = 0.01  # share of a run that requests wait from which it is looked whether the queue grows without end
 _MOST_USERS = 1024  # users of the closed loop that finds what can be served
 
 
@@ -134,6 +137,43 @@ def capacity(service: Service, traffic: Traffic) -> float:
     first, last = users, len(ends) - users
     served = float((last - first) / (ends[last - 1] - ends[first - 1])) / traffic.peak
     return served / traffic.turns if traffic.kind == "sessions" else served
+
+
+def exceeded(service: Service, traffic: Traffic, summary: Mapping[str, float]) -> float | None:
+    """What is served at most, where more than that arrives: then times grow with the length of a simulation.
+
+    Parameters
+    ----------
+    service : Service
+        The service.
+    traffic : Traffic
+        What arrives.
+    summary : mapping
+        Statistics of the simulation, [ms] and [s] as their names say.
+
+    Returns
+    -------
+    float or None
+        Requests, or sessions, [1/s]; None where it bears what arrives.
+
+    Examples
+    --------
+    >>> from glmplan.serving.engine.settings import EngineSettings, KvPool
+    >>> from glmplan.serving.engine.step_table import StepTable
+    >>> service = Service(StepTable.affine(base=0.01), KvPool(10**6), EngineSettings(max_num_seqs=4))
+    >>> for rate in (3.0, 8.0):
+    ...     traffic = Traffic(kind="poisson", rate=rate, input=16, output=100)
+    ...     found = exceeded(service, traffic, simulate(service, traffic, requests=400).summary)
+    ...     print(found and round(found, 1))
+    None
+    4.0
+    """
+    if traffic.rate is None or not summary["requests"]:
+        return None
+    if not summary["queue_p95_ms"] * 1e-3 > _QUEUED * summary["duration_s"]:
+        return None
+    most = capacity(service, traffic)
+    return most if traffic.rate > most else None
 
 
 def try_load(

@@ -92,6 +92,34 @@ class Service:
             whole = cache(lambda of=whole: of().scaled(factor))
         return replace(self, table=self.table.scaled(factor), few=few, whole=whole)
 
+    def with_room(self, room: float, traffic: Traffic, *, least: float = 0.0) -> Service:
+        """The same service with more or less room for keys and values.
+
+        Parameters
+        ----------
+        room : float
+            What the pool is multiplied by, [-]
+        traffic : Traffic
+            What arrives.
+        least : float, optional
+            Tokens that it holds at least; a block in any case, [token]
+
+        Returns
+        -------
+        Service
+            With the other pool. Slots of equal context are told so that they hold a request: where there is less room
+            they are fewer, not shorter.
+        """
+        pool, settings = self.pool, self.settings
+        found = replace(pool, tokens=max(int(pool.tokens * room), int(least), pool.block_size))
+        if settings.admission == "slot" and found.tokens < pool.tokens:
+            each = pool.tokens // settings.max_num_seqs
+            if traffic.plain and not (traffic.lengths or traffic.input_cv or traffic.output_cv):
+                each = min(each, traffic.input + traffic.output)
+            slots = max(min(settings.max_num_seqs, found.tokens // max(each, 1)), 1)
+            settings = replace(settings, max_num_seqs=slots)
+        return replace(self, pool=found, settings=settings)
+
     def under(self, traffic: Traffic) -> Service:
         """The service as traffic finds it.
 

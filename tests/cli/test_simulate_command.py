@@ -213,3 +213,16 @@ def test_a_billion_is_refused_with_the_count(glmplan, capsys, words):
     code, out, err = glmplan(capsys, "simulate", *words, *OWN)
     assert code == 2 and out == ""
     assert "1000000000" in err.replace(",", "").replace("_", "")
+
+
+def test_more_than_is_served_is_said_to_be_where_times_hang_on_the_length_of_the_run(glmplan, capsys):
+    """Steps of 10 ms for 4 requests of 100 tokens: 4 a second are served; a queue of 5 a second has no mean."""
+    own = ["--step-time", "base=10 ms", "--kv-tokens", "100000", "--max-num-seqs", "4", "--requests", "400"]
+    words = ["simulate", *own, "--input", "16", "--output", "100", "--no-ranges", "--traffic"]
+    for rate, most in (("3", None), ("5", "4"), ("500", "4")):
+        code, _, err = glmplan(capsys, *words, f"poisson:{rate}/s")
+        assert code == 0
+        assert (f"{rate} requests/s arrive and no more than {most} are served" in err) == (most is not None)
+        assert "note" in err or most is None
+    code, out, _ = glmplan(capsys, "fit", "llama-3.1-8b", "--on", "1xh100-sxm", "--traffic", "poisson:1000/s")
+    assert "a second are served: the queue grows" in " ".join(out.split())

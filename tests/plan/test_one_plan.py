@@ -263,3 +263,16 @@ def test_the_best_layout_is_the_same_where_only_the_best_is_looked_for(model, on
     assert (first.holding.terms, first.alone, first.many) == (sole[0].holding.terms, sole[0].alone, sole[0].many)
     assert (first.unknown, first.knowledge) == (sole[0].unknown, sole[0].knowledge)
     assert len(sole) <= 1 + len(others)
+
+
+@pytest.mark.parametrize(("input_tokens", "told"), [(2048, None), (1000, None), (2048, 4)])
+def test_slots_of_equal_context_are_simulated_as_they_are_started_and_hold_the_request(input_tokens, told):
+    """All 256 that the engine could have were simulated: every request was longer than the context of its slot."""
+    words = Words("llama-3.1-8b", "1xrtx-4090", engine="llama.cpp", input=input_tokens, output=512, max_num_seqs=told)
+    inputs = serving_inputs(words)
+    slots = inputs.settings.max_num_seqs
+    assert f"--parallel {slots}" in fit_answer(words).command and slots == (told or slots) > 1
+    assert inputs.pool.tokens // slots >= input_tokens + 512
+    planned = glmplan.fit("llama-3.1-8b", on="1xrtx-4090", engine="llama.cpp", input=input_tokens, output=512,
+                          max_num_seqs=told)  # fmt: skip
+    assert glmplan.safe(planned, "ttft mean < 10 s, tpot mean < 100 ms", traffic="poisson:1/s").load > 0

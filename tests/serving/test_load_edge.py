@@ -1,0 +1,90 @@
+"""Where one service breaks: curves whose end is known by arithmetic, and how few loads are tried."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import pytest
+
+from glmplan.serving.load_edge import EdgeSearch
+from glmplan.serving.load_trial import Trial
+
+
+class Service:
+    """Answers with a worst statistic over its bound that is a function of the load."""
+
+    def __init__(self, value: Callable[[float], float], jump: float = math.inf, full: float = math.inf) -> None:
+        self.value, self.jump, self.full = value, jump, full
+        self.tried: list[float] = []
+
+    def __call__(self, load: float) -> Trial:
+        self.tried.append(load)
+        if load >= self.full:
+            return Trial(load, math.log(load / self.full) + 0.01, "overload", {})
+        if load > self.jump:
+            return Trial(load, 0.5, "kv thrash", {})
+        margin = math.log(self.value(load))
+        return Trial(load, margin, "tpot mean < 1 s" if margin > 0 else "", {})
+
+    def search(self, whole: bool = False, limit: float = 1e6) -> EdgeSearch:
+        return EdgeSearch(self, limit, whole, self.full)
+
+
+@pytest.mark.parametrize("guess", [0.01, 1.0, 30.0, 4000.0])
+@pytest.mark.parametrize(
+    ("value", "end"),
+    [
+        (lambda load: 0.3 + 0.02 * load, 35.0),
+        (lambda load: 0.1 * math.exp(0.05 * load) if load < 400 else 1e8, 20 * math.log(10)),
+        (lambda load: 0.2 / max(1 - load / 100, 1e-6), 80.0),
+        (lambda load: 0.9 + 0.001 * load**2, 10.0),
+    ],
+)
+def test_a_smooth_curve_is_followed_to_its_end_in_few_steps(value, end, guess):
+    service = Service(value)
+    assert service.search().find(guess) == pytest.approx(end, rel=0.006)
+    assert len(service.tried) <= 16
+
+
+def test_a_line_from_a_good_guess_needs_one_load_where_its_slope_is_foretold():
+    service = Service(lambda load: 0.3 + 0.02 * load)
+    search = service.search()
+    search.rise, search.near = 0.02, 0.03
+    assert search.find(34.5) == pytest.approx(35.0)
+    assert service.tried == [34.5]
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_what_breaks_at_once_is_bracketed(whole):
+    service = Service(lambda load: 0.1, jump=77.7)
+    found = service.search(whole).find(5.0)
+    assert 77.0 <= found <= 78.0 if whole else found == pytest.approx(77.7, rel=0.01)
+    assert any(load <= 77.7 for load in service.tried) and any(load > 77.7 for load in service.tried)
+
+
+def test_users_are_whole_and_the_last_who_is_kept_stands_beside_the_first_who_is_not():
+    service = Service(lambda load: 0.3 + 0.02 * load)
+    found = service.search(whole=True).find(1.0)
+    assert 35.0 <= found < 36.0
+    assert {35.0, 36.0} <= set(service.tried) and all(load == round(load) for load in service.tried)
+
+
+def test_what_is_served_at_most_ends_a_search_whose_promise_never_breaks():
+    service = Service(lambda load: 0.1, full=12.0)
+    assert service.search().find(3.0) == pytest.approx(12.0, rel=0.01)
+    # no load above it is looked at but the one that says so
+    assert [load for load in service.tried if load >= 12.0] == [12.0]
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_a_promise_that_no_load_keeps_is_seen_at_the_least(whole):
+    service = Service(lambda load: 1.2 + 0.1 * load)
+    assert service.search(whole).find(64.0) == 0.0
+    assert len(service.tried) <= 4
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_a_limit_that_is_kept_is_the_answer(whole):
+    service = Service(lambda load: 0.001 * load)
+    assert service.search(whole, limit=50.0).find(1.0) == 50.0
