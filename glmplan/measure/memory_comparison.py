@@ -133,6 +133,9 @@ def _cause(log: StartupLog, found: StartMemory, name: str) -> str:
     if name == "kv_pool" and found.pool is not None:
         return _pool_cause(log, found)
     if name == "kv_tokens" and found.tokens is not None and found.pool is not None:
+        if found.asked is not None:
+            made = "as many as" if found.tokens.value == found.asked else "as many of those as have room that"
+            return f"{made} the launch asks for"
         pool = relative_error(found.pool.value, log.kv_pool) if log.kv_pool else None
         whole = float(relative_error(found.tokens.value, log.kv_tokens or 1.0))
         if pool is None:
@@ -170,6 +173,8 @@ def _pool_cause(log: StartupLog, found: StartMemory) -> str:
     if log.total and log.memory_utilization and "activations" in found.parts:
         told["share"] = log.total * log.memory_utilization
     whole = found.pool.value - log.kv_pool
+    if found.asked is not None:
+        return f"{whole / GIB:+.2f} GiB: the launch asks for {found.asked:,.0f} tokens"
     parts = {name: found.parts[name] - size for name, size in told.items()}
     parts["rest"] = whole - sum(parts.values())
     words = [f"{size / GIB:+.2f} {_WORDS[name]}" for name, size in parts.items() if abs(size) >= _SHOWN]

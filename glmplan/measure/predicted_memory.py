@@ -140,7 +140,8 @@ def _model(name: str, quantization: str | None) -> Any:
     from glmplan.readers.runs.importers.startup import weights_of_method
 
     text = name.strip().rstrip("/").rpartition("/")[2] if not os.path.exists(name) else name
-    tried = [text]
+    # a GGUF file names its model in words: Qwen3 30B A3B Instruct 2507
+    tried = [text if os.path.exists(name) else text.replace(" ", "-")]
     while (cut := tried[-1].rpartition("-"))[2].lower() in _WITHOUT_MEANING and cut[0]:
         tried.append(cut[0])
     failed: UnknownName | None = None

@@ -239,6 +239,8 @@ class _Screen:
         parts = " + ".join(f"{name} {size / GIB:.1f}" for name, size in terms_of if size)
         which = f"each card of stage {holding.stage}" if terms.pp > 1 else "each card"
         text = f"{which if terms.accelerators > 1 else 'the card'}: {parts} of {row.capacity / GIB:.1f} GiB"
+        if holding.verdict == "does_not_fit" and row.usable < 0.995 * row.capacity:
+            text += f", of which the engine takes up to {row.usable / GIB:.1f}"
         text += f"; {row.host / GIB:.0f} GiB in host memory" * bool(row.host)
         if holding.pool > 0:
             low = f" ({holding.pool_low:,.0f} to {holding.pool_high:,.0f})"

@@ -14,6 +14,7 @@ from glmplan.physics.memory import MemorySettings, RankMemory, kv_pool, part_mem
 from glmplan.physics.memory.observed import MemoryFit, load_memory_fit
 from glmplan.physics.memory.part import PartMemory
 from glmplan.physics.memory.pool import PoolTerms, graph_estimate, stage_pools, weights_interval
+from glmplan.physics.memory.ranks import StageMemory
 from glmplan.physics.points import Layout
 from glmplan.prediction.deployment import default_kv
 from glmplan.prediction.settings import Settings
@@ -61,6 +62,8 @@ class StartMemory:
     parts : dict of str to float
         What the pool is made of, with signs: ``share`` of the memory, ``weights``, ``activations``, ``graph_estimate``,
         ``outside_torch`` and what is left of the engine's rule, ``rest``, [B]; their sum is the pool
+    asked : float or None
+        Tokens that the launch asks the cache to hold, where the engine makes it no larger, [token]
     left : float
         Share of what is left that the engine makes its pool, by which each of `parts` is multiplied, [-]
     pool, graphs, estimate : Span or None
@@ -79,6 +82,7 @@ class StartMemory:
     estimate: Span | None = None
     parts: dict[str, float] = field(default_factory=dict)
     left: float = 1.0
+    asked: float | None = None
 
 
 def settings_of_log(log: StartupLog, *, graphs: bool = True) -> Settings:
@@ -274,6 +278,7 @@ def predict_start(
     if log.total is not None:  # the machine's own, whatever the launch makes of it
         seen = replace(seen, total=log.total, total_sd=0.0)
     longest = log.max_context or float(model.max_context)
+    asked = log.cells if rule.pool == "rest" else None
     pool = kv_pool(held, seen, context=longest, fit=fit)
     terms = stage_pools(held, seen, fit)[int(pool.stage[0])]
 
@@ -281,11 +286,16 @@ def predict_start(
         told = kv_pool(_ranks(log, model, checkpoint, part, settings, kv), seen, context=longest, fit=fit)
         value = float(told.bytes[0])
         low, high = (QUANTILE_90 * float(terms.deviation(side)[0]) for side in (-1.0, 1.0))
-        return value, value - low, value + high
+        ends = value, value - low, value + high
+        if asked is None:
+            return ends
+        made = _made(held.stages[int(pool.stage[0])], asked, longest)
+        return min(made, ends[0]), min(made, ends[1]), min(made, ends[2])
 
     def tokens(settings: MemorySettings) -> tuple[float, float, float]:
         told = kv_pool(_ranks(log, model, checkpoint, part, settings, kv), seen, context=longest, fit=fit)
-        return float(told.printed[0]), float(told.printed_low[0]), float(told.printed_high[0])
+        ends = float(told.printed[0]), float(told.printed_low[0]), float(told.printed_high[0])
+        return ends if asked is None else (min(asked, ends[0]), min(asked, ends[1]), min(asked, ends[2]))
 
     captured = float(terms.graphs[0])
     sure = QUANTILE_90 * float(terms.graphs_sd[0])
@@ -299,7 +309,15 @@ def predict_start(
         estimate=_estimate(held, seen, fit) if graphs else None,
         parts=_parts(terms, weights.value, peak, float(pool.bytes[0]), rule.pool),
         left=float(terms.share[0]),
+        asked=asked,
     )
+
+
+def _made(stage: StageMemory, tokens: float, context: float) -> float:
+    """Cache on a rank for so many tokens in requests of some context, [B]"""
+    growing_only = not stage.windows and not stage.state.any()
+    each = stage.per_token if growing_only else stage.request_bytes(context) / context
+    return float(each[0]) * tokens
 
 
 def _estimate(held: RankMemory, part: PartMemory, fit: MemoryFit) -> Span | None:

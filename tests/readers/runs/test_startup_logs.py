@@ -9,6 +9,7 @@ import pytest
 from glmplan.facts.catalogue.accelerators import load_accelerator
 from glmplan.facts.catalogue.models import load_model
 from glmplan.measure.memory_comparison import beside
+from glmplan.measure.predicted_memory import predict_startup
 from glmplan.prediction.start_memory import Span, StartMemory, predict_start
 from glmplan.readers.runs.importers import import_file, import_text
 from glmplan.readers.runs.importers.startup import StartupLog
@@ -182,7 +183,7 @@ def test_llamacpp_splits_layers_and_keeps_host_weights_apart():
     log = found.logged
     assert found.kind == "llama.cpp startup log" and not found.problems
     assert log.weights == 6500 * 2**20 and log.host_weights == 300 * 2**20
-    assert (log.kv_tokens, log.kv_pool, log.max_sequences) == (8192, 1024 * 2**20, 4)
+    assert (log.kv_tokens, log.kv_pool, log.max_sequences) == (8192, 512 * 2**20, 4)
     assert (log.version, log.model, log.quantization, log.kv_cache) == ("6900", "Some Model", "Q4_K", "f16")
     assert log.accelerator == "NVIDIA GeForce RTX 3090" and log.activations == 560 * 2**20
 
@@ -196,7 +197,7 @@ def test_a_pass_that_only_tries_what_fits_does_not_count():
     attempt = LLAMACPP.replace("4/1 seqs", "4/4 seqs").replace("1024.00 MiB (  8192 cells", "64.00 MiB (  2048 cells")
     real = LLAMACPP.replace("4/1 seqs", "4/4 seqs").replace("  8192 cells", "  2048 cells")
     log = import_text(attempt + real).logged
-    assert (log.kv_tokens, log.kv_pool) == (8192, 1024 * 2**20)
+    assert (log.kv_tokens, log.kv_pool) == (8192, 512 * 2**20)
 
 
 def test_a_log_that_ends_early_says_what_is_missing():
@@ -268,6 +269,26 @@ def test_a_server_started_with_a_whole_tower_on_each_rank_is_predicted_so(engine
         predict_start(replace(log, whole_tower=told), llama, llama.checkpoint("bf16"), part) for told in (None, True)
     ]
     assert both[0].weights == both[1].weights and both[0].pool == both[1].pool
+
+
+def test_a_cache_of_llamacpp_is_as_large_as_the_launch_asks_for():
+    llama = load_model("llama-3.1-8b")
+    log = StartupLog("llama.cpp", version="b6900", pp=2, max_context=8192.0, cells=8192.0, max_sequences=4.0)
+    told = predict_start(log, llama, llama.checkpoint("q4_k_m"), load_accelerator("rtx-3090"))
+    assert told.tokens == Span(8192, 8192, 8192) and told.pool is not None
+    assert told.pool.value == told.pool.low == told.pool.high == 8192 * 17 * 4096  # layers of the first card
+    causes = {line.what: line.cause for line in beside(replace(log, kv_pool=2.0**29, kv_tokens=8192.0), told)}
+    assert causes["KV pool of a rank"] == "+0.03 GiB: the launch asks for 8,192 tokens"
+    assert causes["KV pool"] == "as many as the launch asks for"
+    vast = replace(log, cells=1e9)
+    most = predict_start(vast, llama, llama.checkpoint("q4_k_m"), load_accelerator("rtx-3090"))
+    assert most.tokens is not None and most.tokens.low < most.tokens.value < most.tokens.high < 1e9
+
+
+def test_a_model_that_a_file_names_in_words_is_found():
+    text = LLAMACPP.replace("Some Model", "Qwen3 30B A3B Instruct 2507")
+    found = predict_startup(import_text(text).logged, on="2xrtx-3090")
+    assert not found.why_not and any("qwen3-30b-a3b" in line for line in found.notes)
 
 
 def test_the_difference_of_a_pool_is_the_sum_of_its_parts():

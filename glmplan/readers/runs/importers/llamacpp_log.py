@@ -16,8 +16,8 @@ def read(source: Source) -> Imported:
     """Read a startup log.
 
     Buffers are summed over the devices and divided by their number, for llama.cpp splits layers, not tensors.
-    Weights mapped on the host while devices hold others are kept apart. The pool holds the cells of the largest
-    cache: a sliding-window model has a second, smaller one.
+    Weights mapped on the host while devices hold others are kept apart. The pool is that of the device with the largest
+    caches and holds the cells of the largest cache: a sliding-window model has a second, smaller one.
 
     Parameters
     ----------
@@ -62,7 +62,7 @@ def read(source: Source) -> Imported:
     for line, match in caches:
         # cells are those of one stream; sequences that share nothing have a stream each
         log.put("kv_tokens", float(match[2]) * float(match[4] or 1), line, "max")
-        log.put("kv_pool", sum(float(m[1]) for _, m in caches) * _MIB, line)
+        log.put("kv_pool", _fullest(text, begin) or sum(float(m[1]) for _, m in caches) * _MIB, line)
     for line, match in matches(text, r"llama_context: n_ctx_seq += +(\d+)"):
         log.put("max_context", float(match[1]), line)
     for line, match in matches(text, r"KV self size += +([\d.]+) MiB"):
@@ -70,6 +70,7 @@ def read(source: Source) -> Imported:
     for line, match in matches(text, r"llama_(?:context|new_context_with_model|init_from_model): n_ctx += +(\d+)"):
         log.put("max_context", float(match[1]), line)
         log.put("kv_tokens", float(match[1]), line)
+        log.put("cells", float(match[1]), line, "last")
     for name, pattern in (
         ("max_sequences", r"n_seq_max += +(\d+)"),
         ("max_sequences", r"n_slots += +(\d+)"),
@@ -84,6 +85,15 @@ def read(source: Source) -> Imported:
         on = (match[1] or match[2]) in ("1", "on", "enabled")
         log.put("attention_backend", "flash attention" if on else None, line, "last")
     return imported(source, log)
+
+
+def _fullest(text: str, begin: int) -> float:
+    """Bytes of the caches of the last pass on the device that holds most of them; 0 where no device holds any."""
+    held: dict[str, float] = {}
+    for line, match in matches(text, r"(\S+) (?:KV|RS) buffer size += +([\d.]+) MiB"):
+        if line >= begin and not match[1].startswith(("CPU", "CUDA_Host")):
+            held[match[1]] = held.get(match[1], 0.0) + float(match[2]) * _MIB
+    return max(held.values(), default=0.0)
 
 
 def _buffers(text: str, pattern: str) -> dict[str, float]:

@@ -46,6 +46,8 @@ class StartupLog:
         Memory for the KV cache on the poorest rank, [B]
     kv_tokens : float or None
         Tokens the pool holds, [token]
+    cells : float or None
+        Tokens that the launch asks the cache to hold, all slots together (llama.cpp's `n_ctx`), [token]
     graphs : float or None
         Memory of captured graphs, [B]
     activations : float or None
@@ -93,6 +95,7 @@ class StartupLog:
     host_weights: float | None = None
     kv_pool: float | None = None
     kv_tokens: float | None = None
+    cells: float | None = None
     graphs: float | None = None
     activations: float | None = None
     outside_torch: float | None = None
