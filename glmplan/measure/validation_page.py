@@ -221,9 +221,9 @@ def _compared_table(compared: Sequence[Compared]) -> str:
         "Each figure; the difference is that of the prediction from what was measured", heads, rows, left=(1, 6)
     )
     for verdict, look in _LOOK.items():
-        drawn = drawn.replace(
-            f"class='t' data-head='verdict'>{verdict}", f"class='t {look}' data-head='verdict'>{verdict}"
-        )
+        # whatever else the class of the cell says
+        cell = f"' data-head='verdict'>{verdict}"
+        drawn = drawn.replace(cell, f" {look}{cell}")
     return drawn
 
 

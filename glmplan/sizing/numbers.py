@@ -98,7 +98,7 @@ def numbers_of(asked: SizeQuestion) -> list[int]:
     --------
     >>> from glmplan.sizing.size_question import read_size
     >>> numbers_of(read_size("llama-3.1-8b", "tpot p95 < 50 ms", users=9, machines=8))
-    [1, 2, 3, 4, 5]
+    [1, 2, 3, 5]
     """
     shares = [share_of(asked.traffic, one) for one in range(1, asked.most_machines + 1)]
     return [place + 1 for place, share in enumerate(shares) if not place or share != shares[place - 1]]
