@@ -311,6 +311,34 @@ def test_experts_of_four_bits_run_as_marlin_in_every_release_of_vllm():
         assert 0.5 < ratio < 2.0
 
 
+def test_experts_in_mxfp4_by_marlin_take_on_hopper_what_they_take_on_other_parts_and_in_int4():
+    """Kimi-K3's, the only ones measured by Marlin there, take 40 us longer whatever their size."""
+    rule = kernel_rule("vllm", "9", WEIGHT_FORMATS["mxfp4"], "experts", "marlin")
+    assert (rule.form, rule.backend) == ("int4", "marlin")
+    assert kernel_rule("vllm", "12", WEIGHT_FORMATS["mxfp4"], "experts", "marlin").form == "mxfp4"
+    # a layer of gpt-oss-120b with four tokens on one of eight ranks
+    work = expert_work(tokens=4.0, experts=128.0, assignments=16.0, slots=16.0, touched=16.0, hidden=2880.0,
+                       inner=360.0, weight_bytes=0.53125)  # fmt: skip
+    for part, bandwidth in (("h200-sxm", 4.8e12), ("h100-sxm", 3.35e12)):
+        found = find_kernel_fit(part, "experts", precision=rule.form, engine=rule.engine, backend=rule.backend)
+        seconds = kernel_seconds(work, params=found.params, peak_flop=989e12, peak_bandwidth=bandwidth)
+        # 34 us on an RTX PRO 6000, which has half of the bandwidth and less (table of vLLM 0.24)
+        assert float(seconds) == pytest.approx(36e-6, rel=0.15)
+        far = find_kernel_fit(part, "experts", precision="mxfp4", engine="vllm", backend="marlin")
+        assert kernel_seconds(work, params=far.params, peak_flop=989e12, peak_bandwidth=bandwidth) > 2.0 * seconds
+
+
+def test_vllms_experts_in_mxfp4_and_mxfp8_are_of_the_table_that_holds_their_shape():
+    rule = kernel_rule("vllm", "10", WEIGHT_FORMATS["mxfp4"], "experts", "flashinfer-mxfp8")
+    assert (rule.form, rule.engine, rule.backend) == ("mxfp4-a8", "sglang", "flashinfer_trtllm")
+    found = find_kernel_fit("b200-sxm", "experts", precision=rule.form, engine=rule.engine, backend=rule.backend)
+    work = expert_work(tokens=4.0, experts=128.0, assignments=16.0, slots=16.0, touched=16.0, hidden=2880.0,
+                       inner=2880.0, weight_bytes=0.53125, activation_bytes=1.03125)  # fmt: skip
+    seconds = kernel_seconds(work, params=found.params, peak_flop=4.5e15, peak_bandwidth=7.7e12)
+    # 53 us in SGLang's table
+    assert float(seconds) == pytest.approx(53e-6, rel=0.2)
+
+
 def test_experts_in_fp8_on_hopper_are_those_of_a_server_that_tunes_them():
     rule = kernel_rule("vllm", "9", WEIGHT_FORMATS["fp8"], "experts")
     tuned = find_kernel_fit("h200-sxm", "experts", precision="fp8", engine=rule.engine, backend=rule.backend)
