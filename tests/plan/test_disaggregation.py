@@ -41,8 +41,10 @@ def test_it_is_said_that_such_servers_were_not_measured_together_and_the_interva
     assert "not measured together" in apart.basis and "not measured together" not in together.basis
     assert apart.knowledge == APART != together.knowledge
     one, other = apart.one_user, together.one_user
+    assert one.tpot.high / one.tpot.low > 1.1 * other.tpot.high / other.tpot.low
     assert one.tpot.low / one.tpot.value < other.tpot.low / other.tpot.value
-    assert one.tpot.high / one.tpot.value > other.tpot.high / other.tpot.value
+    # both slow ends may be that of the widest class
+    assert one.tpot.high / one.tpot.value > 0.99 * other.tpot.high / other.tpot.value
     assert one.tpot.value == pytest.approx(other.tpot.value, rel=0.02)  # the same server decodes
 
 
