@@ -44,8 +44,9 @@ __all__ = [
     "step_seconds",
 ]
 
-#: points computed at once: the columns of more would leave the cache of the processor [-]
-_AT_ONCE = 16_384
+#: points computed at once: columns of more leave the cache of the processor, and arrays beyond 128 KiB are taken from
+#: the system anew each time [-]
+_AT_ONCE = 2_048
 
 
 @dataclass(frozen=True, slots=True)
