@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
 from glmplan.errors import GlmplanError
+from glmplan.facts.engines.releases import known_version
+from glmplan.facts.engines.walls import load_engine
 from glmplan.plan import Words, fit_answer
 from glmplan.plan.answer_text import fit_text
 from glmplan.plan.evidence import EVIDENCE, evidence_words
 from glmplan.plan.first_screen import first_screen
 from glmplan.plan.question import read_words
 from glmplan.plan.recipe_words import recipe_for
+from glmplan.readers.runs.ledger import load_measurements
 from glmplan.report.fit_json import fit_json
 
 
@@ -100,6 +104,52 @@ def test_a_purchase_is_planned_with_the_newest_release_that_evidence_covers(engi
 def test_a_release_beyond_all_evidence_is_refused_with_the_nearest(engine, version, nearest):
     with pytest.raises(GlmplanError, match=nearest):
         read_words(Words("glm-5.1-fp8", "8xh200-sxm", engine=engine, engine_version=version))
+
+
+@pytest.mark.parametrize(
+    ("engine", "version", "nearest"),
+    [
+        ("trtllm", "0.33.0", "0.21.0"),
+        ("trtllm", "1.1.1", "1.1.0"),
+        ("vllm", "0.24.7", "0.24.0"),
+        ("vllm", "1.0rc1", "0.33.0"),
+        ("sglang", "0.6.0", "0.5.23"),
+        ("sglang", "0.5.0", "0.4.10"),
+        ("ktransformers", "0.0.9", "0.1"),
+        ("mlx", "0.29.0", "0.28.4"),
+    ],
+)
+def test_a_version_that_never_was_is_refused_with_the_nearest(engine, version, nearest):
+    with pytest.raises(GlmplanError, match=f"nearest: {nearest}$"):
+        known_version(engine, version)
+
+
+@pytest.mark.parametrize(
+    ("engine", "version"),
+    [
+        ("vllm", "0.19.2rc1.dev249+gabc"),
+        ("vllm", "v0.24"),
+        ("vllm", "0.8.5.post1"),
+        ("vllm", "0.33.1"),
+        ("sglang", "0.5.10.post1"),
+        ("trtllm", "1.3.0rc20"),
+        ("trtllm", "0.17.0.dev2024121700"),
+        ("ktransformers", "0.2.4"),
+        ("llama.cpp", "b6918"),
+    ],
+)
+def test_versions_that_were_and_builds_between_them_are_taken(engine, version):
+    assert known_version(engine, version) == version
+
+
+def test_every_numbered_version_of_a_measured_run_was_published():
+    numbered = {
+        (run.engine, run.engine_version)
+        for run in load_measurements()
+        if run.engine in ("vllm", "sglang", "trtllm") and re.match(r"\d+\.\d+(\.|$)", run.engine_version or "")
+    }
+    never = [pair for pair in sorted(numbered) if not load_engine(pair[0]).published.holds(pair[1].split()[0])]
+    assert len(numbered) > 40 and not never
 
 
 @pytest.mark.parametrize(

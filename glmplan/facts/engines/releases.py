@@ -29,7 +29,8 @@ def known_version(engine: str, version: str | None) -> str | None:
     Raises
     ------
     SpecError
-        If it is no version, or later than every release that evidence covers; patches of the newest count as it.
+        If it is no version, later than every release that evidence covers (patches of the newest count as it), or
+        earlier and never published.
 
     Examples
     --------
@@ -38,6 +39,9 @@ def known_version(engine: str, version: str | None) -> str | None:
     >>> known_version("vllm", "9999.0")  # doctest: +ELLIPSIS
     Traceback (most recent call last):
     glmplan.errors.SpecError: '9999.0' is later than any release of vLLM that evidence covers; nearest: ...
+    >>> known_version("trtllm", "0.33.0")
+    Traceback (most recent call last):
+    glmplan.errors.SpecError: '0.33.0' is no version of TensorRT-LLM that was published; nearest: 0.21.0
     """
     from glmplan.facts.schema.engine import version_key
 
@@ -52,4 +56,9 @@ def known_version(engine: str, version: str | None) -> str | None:
         if not patch:
             message = f"is later than any release of {known.full_name} that evidence covers; nearest: {newest}"
             raise SpecError(message, value=version)
+        return version
+    if known.published is not None and not known.published.holds(version):
+        before = [one for one in known.published.versions if version_key(one) <= key]
+        nearest = before[-1] if before else known.published.versions[0]
+        raise SpecError(f"is no version of {known.full_name} that was published; nearest: {nearest}", value=version)
     return version

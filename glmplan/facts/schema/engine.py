@@ -312,6 +312,47 @@ class Release(Frozen):
         return version
 
 
+class Published(Frozen):
+    """Versions of an engine that were published, or whole lines of them (`1.3`), without what came before a release.
+
+    `source` says which list was read and when.
+    """
+
+    versions: tuple[str, ...] = Field(min_length=1)
+    source: str
+
+    @field_validator("versions")
+    @classmethod
+    def _are_ordered(cls, versions: tuple[str, ...]) -> tuple[str, ...]:
+        keys = [version_key(one) for one in versions]
+        if keys != sorted(set(keys)):
+            raise SpecError("are not ordered, oldest first, each once", field="published.versions")
+        return versions
+
+    def holds(self, version: str) -> bool:
+        """Whether a version was published: one of the list, all of a line, or something built before or after one.
+
+        Parameters
+        ----------
+        version : str
+            As `version_key` reads it. A candidate or build of a day (`0.19.2rc1.dev5`) may be of a version that never
+            came, so its line decides.
+
+        Returns
+        -------
+        bool
+            True for the beginning of a version too (`0.24`).
+        """
+        found = re.match(r"\s*[vV]?(\d+(?:\.\d+)*)(.*)", version)
+        if found is None:
+            return False
+        numbers, rest = found[1].split("."), found[2].lstrip(".-")
+        if re.match(r"(a|b|rc|dev)\d|\+", rest):
+            numbers = numbers[:2]
+        listed = (one.split(".") for one in self.versions)
+        return any(one[: len(numbers)] == numbers[: len(one)] for one in listed)
+
+
 class UnnamedVersion(Frozen):
     """The version that a server counts as which was measured before a day and whose version nobody wrote down."""
 
@@ -382,6 +423,7 @@ class Engine(Frozen):
     cache_formats: tuple[CacheFormat, ...] = ()
     unnamed_versions: tuple[UnnamedVersion, ...] = ()
     releases: tuple[Release, ...] = ()
+    published: Published | None = None
     attention_backends: tuple[AttentionBackends, ...] = ()
     called: tuple[str, ...] = ()
 
@@ -390,6 +432,10 @@ class Engine(Frozen):
         keys = [version_key(one.version) for one in self.releases]
         if keys != sorted(keys):
             raise SpecError("are not ordered, oldest first", field="releases")
+        if self.published is not None:
+            never = [one.version for one in self.releases if not self.published.holds(one.version)]
+            if never:
+                raise SpecError("is not among the published versions", field="releases.version", value=never[0])
         return self
 
     @property
