@@ -33,6 +33,7 @@ __all__ = [
     "UsdPerJoule",
     "UsdPerSecond",
     "Watts",
+    "counted_unit",
     "finite_number",
     "format_quantity",
     "given_text",
@@ -142,6 +143,30 @@ def parse_quantity(text: object, dimension: str, *, signed: bool = False) -> flo
     if not math.isfinite(value):
         raise SpecError("is too large to be a number", value=text)
     return value
+
+
+def counted_unit(count: float, unit: str) -> str:
+    """Say a number with what is counted, one of it in the singular.
+
+    Parameters
+    ----------
+    count : float
+        How many, [-]
+    unit : str
+        What is counted, in the plural, such as ``users``; a rate, such as ``requests/s``, stays as it is.
+
+    Returns
+    -------
+    str
+        Both.
+
+    Examples
+    --------
+    >>> counted_unit(1, "users"), counted_unit(1e6, "users"), counted_unit(1.0, "requests/s")
+    ('1 user', '1000000 users', '1 requests/s')
+    """
+    number = f"{count:.0f}" if float(count).is_integer() else f"{count:g}"
+    return f"{number} {unit.removesuffix('s') if count == 1 and '/' not in unit else unit}"
 
 
 def whole_number(value: object, field: str, *, least: int = 1, most: int = 1 << 31) -> int:

@@ -66,8 +66,9 @@ def _show(found: Compared, utilisation: float, form: Form) -> None:
             say("| " + " | ".join("" if row[name] is None else str(row[name]) for name in names) + " |")
     else:
         from glmplan.facts.tables import table_text
+        from glmplan.units import counted_unit
 
-        say(f"{found.users} users at once")
+        say(f"{counted_unit(found.users, 'users')} at once")
         say(table_text(rows))
     for side, why in zip(found.sides[1:], found.causes, strict=True):
         say(f"\n{side.name}, beside {found.sides[0].name}:")

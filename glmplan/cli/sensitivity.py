@@ -34,6 +34,7 @@ def command(
     from glmplan.facts.tables import table_text
     from glmplan.plan.ask import deployment as planned_for
     from glmplan.sizing.sensitivity import OUTCOMES, sensitivity
+    from glmplan.units import counted_unit
 
     if plot is not None:
         from glmplan.report.charts import check_chart
@@ -75,9 +76,8 @@ def command(
                 + " |"
             )
     else:
-        say(
-            f"{of} of {planned.asked.model.name} on {planned.asked.machine.text}, {users} users: {_digits(rest)} {unit}"
-        )
+        load = counted_unit(users, "users")
+        say(f"{of} of {planned.asked.model.name} on {planned.asked.machine.text}, {load}: {_digits(rest)} {unit}")
         say(table_text(rows) if rows else "nothing whose range is known moves it")
 
 

@@ -12,6 +12,7 @@ from glmplan.serving.traffic.promises import parse_slo
 from glmplan.serving.traffic.spec import Traffic
 from glmplan.sizing.size_answer import Option, Sized, share_of
 from glmplan.sizing.size_figures import figures_of, surely
+from glmplan.units import counted_unit
 
 __all__ = ["acceptance_test", "check_ladder"]
 
@@ -59,13 +60,13 @@ def acceptance_test(option: Option, found: Sized) -> str:
         lengths=(traffic.input, traffic.output),
         more=_told(option, found, each),
     )
-    machines = f"The machine serves {each}"
+    machines = f"The machine serves {counted_unit(each, 'users')}"
     if option.machines > 1:
-        machines = f"Each of {option.machines} machines serves {each} of {traffic.users}"
+        machines = f"Each of {option.machines} machines serves {each} of {counted_unit(traffic.users or each, 'users')}"
     lines = [
         f"# Acceptance test: {asked.spec.name} on {option.name}",
         "",
-        f"{machines} users, prompts of {traffic.input:,} and answers of {traffic.output:,} "
+        f"{machines}, prompts of {traffic.input:,} and answers of {traffic.output:,} "
         f"tokens, weights {planned.asked.checkpoint.name}, engine {planned.asked.engine}, layout "
         f"{planned.holding.terms.name}, KV cache {planned.holding.terms.kv}.",
         "",

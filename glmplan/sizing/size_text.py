@@ -8,6 +8,7 @@ from glmplan.facts.tables import table_text
 from glmplan.plan.validate_command import degrees_of, validate_command
 from glmplan.sizing.size_answer import Option, Sized
 from glmplan.sizing.size_figures import figures_of, surely
+from glmplan.units import counted_unit
 
 __all__ = ["answer_rows", "size_content", "size_text"]
 
@@ -146,7 +147,7 @@ def size_text(found: Sized, content: dict[str, Any]) -> str:
         A page.
     """
     asked = found.asked
-    load = f"{asked.load:g} {asked.unit} of {asked.traffic.input:,} + {asked.traffic.output:,} tokens"
+    load = f"{counted_unit(asked.load, asked.unit)} of {asked.traffic.input:,} + {asked.traffic.output:,} tokens"
     lines = [f"{asked.spec.name} for {load}, {asked.slo}, kept with {asked.probability:.0%} probability"]
     rows = [row for row in content["options"] if row["role"] != "next cheaper"]
     if rows:
@@ -211,7 +212,7 @@ def _first(row: dict[str, Any], unit: str) -> list[str]:
 
 def _carried(row: dict[str, Any], unit: str) -> str:
     """What the machines carry; where nothing failed, a load from which on nothing is known."""
-    carried = f"{row[f'carries_{_key(unit)}']:g} {unit}, {row['headroom']:.0%} more than asked"
+    carried = f"{counted_unit(row[f'carries_{_key(unit)}'], unit)}, {row['headroom']:.0%} more than asked"
     if row["carries_at_least"]:
         return f"carries at least {carried}; more was not looked at"
     return f"carries {carried}; then breaks {row['breaks_first'] or 'the promise'}"

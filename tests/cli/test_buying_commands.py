@@ -99,6 +99,20 @@ def test_an_acceptance_test_of_a_load_that_its_client_does_not_make_is_refused(c
     assert "leave --think out" in said(capsys, "size", *ASKED, "--only", "1xrtx-5090", *words, code=2)
 
 
+@pytest.mark.parametrize(("users", "words"), [("1", "1 user"), ("4", "4 users")])
+def test_one_user_is_said_in_the_singular(capsys, tmp_path, users, words):
+    page = said(capsys, "compare", "llama-3.1-8b@1xh100-sxm", "llama-3.1-8b@1xl40s", "--users", users, *DAY)
+    assert page.splitlines()[0] == f"{words} at once"
+    moved = said(
+        capsys, "sensitivity", "llama-3.1-8b", "--on", "1xrtx-5090", "--users", users, "--of", "tpot_mean_ms", *DAY
+    )
+    assert f"1xrtx-5090, {words}: " in moved
+    asked = ("--users", users, *ASKED[:2], *ASKED[4:], "--only", "1xrtx-5090")
+    sized = said(capsys, "size", *asked, "--acceptance-test", str(tmp_path / "a.md"))
+    assert f" for {words} of 500 + 100 tokens" in sized
+    assert f"serves {words}, prompts" in (tmp_path / "a.md").read_text()
+
+
 def test_comparisons_and_sensitivities_are_printed_as_json(capsys):
     plans = ("llama-3.1-8b@1xh100-sxm", "llama-3.1-8b@1xl40s")
     found = json.loads(said(capsys, "compare", *plans, "--users", "4", "--format", "json", *DAY))
