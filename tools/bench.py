@@ -125,7 +125,7 @@ def points_of_a_sweep() -> None:
     from glmplan.sizing.axes import read_sweep
     from glmplan.sizing.frontier import frontier
     from glmplan.sizing.sweep import swept
-    from glmplan.sizing.sweep_rows import csv_parts
+    from glmplan.sizing.sweep_rows import csv_parts, rows_of
 
     sweep = read_sweep({
         "model": "glm-5.1-fp8,qwen3.8-27b,gpt-oss-120b,llama-3.1-70b,llama-3.1-8b",
@@ -139,7 +139,8 @@ def points_of_a_sweep() -> None:
     for _ in csv_parts(columns):
         pass
     times.append(time.process_time())
-    frontier(columns, ("user_tokens_per_s", "output_tokens_per_s"))
+    names = ("user_tokens_per_s", "output_tokens_per_s")
+    frontier({name: np.asarray(rows_of(columns[name])) for name in names}, names)
     times.append(time.process_time())
     works = int(found.possible.sum())
     print(f"\nSweep of {sweep.points:,} points, {sweep.structures} combinations, {works:,} possible, on one core")
