@@ -1,13 +1,14 @@
 """Replay recorded traffic on a real server made here: step times are calibrated on the spot, then simulated.
 
-A llama.cpp server with random weights is asked alone and by several users, and a step time is fitted to these steps.
-Then requests are sent at the times of published traces (`tests/data/traces`), and the same requests are simulated with
-that step time, as they were sent. The small server cannot answer what the recorded ones did: all lengths of a trace are
-multiplied by one factor, so that its longest request has `LONGEST` tokens, and all gaps between arrivals by another, so
-that a share of what the server can answer is offered. Requests of one instant are sent a little apart in the order of
-the trace: nobody could say else which of them a server takes first. Steps are asked for before and after each trace,
-and both decide its step time, because machines move. Prints means of TTFT, TPOT and E2E of both and exits with 1 where
-one differs by more than `--within`; the last line says how far the machine moved from the begin to the end.
+A llama.cpp server with random weights is asked alone and by several users: that says how far to stretch published
+traces (`tests/data/traces`), whose requests are then sent at their times. The server logs every step with its rows; a
+step time is fitted to the steps of this very replay, because machines move, and the same requests are simulated with
+it, as they were sent. So what is compared is which requests share a step, wait and finish when, and nothing else. The
+small server cannot answer what the recorded ones did: all lengths of a trace are multiplied by one factor, so that
+its longest request has `LONGEST` tokens, and all gaps between arrivals by another, so that a share of what the server
+can answer is offered. Requests of one instant are sent a little apart in the order of the trace: nobody could say
+else which of them a server takes first. Prints means of TTFT, TPOT and E2E of both and exits with 1 where one differs
+by more than `--within`; the last line says how far the machine moved from the begin to the end.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import argparse
 import asyncio
 import csv
 import random
+import re
 import statistics
 import sys
 import tempfile
@@ -42,17 +44,27 @@ SHAPE = Shape(embed=512, layers=8, heads=8, kv_heads=8, feed_forward=1408)
 SLOTS, CONTEXT = 8, 2048
 #: prompts [token] that one user sends alone; users who ask at the same time, and their prompts [token]
 ALONE = (16, 64, 256, 768)
-TOGETHER = ((2, 16), (4, 16), (2, 256), (4, 256), (8, 128), (8, 16))
+TOGETHER = ((2, 16), (4, 16), (2, 256), (4, 256), (8, 16), (8, 128))
+#: tokens of a step: llama-server's `--batch-size`
+BATCH = 2048
 #: traces, and which share of what the server can answer each offers [-]
 TRACES = {"azure-2023-conv.csv": 0.3, "azure-2023-code.csv": 0.5, "mooncake-conversation.jsonl": 0.7}
 #: longest request of a trace when its lengths are scaled, and the least that is sent [token]
 LONGEST, LEAST = 1000, 4
 #: requests that a trace gives one instant are sent in its order so far apart, and never nearer than that [s]
 APART = 0.05
-#: answers of calibration steps [token]
+#: a step begins where results are asked for and ends at the next or where all slots are idle; in between the server
+#: names slots that decode, with their context, and prompts that begin, with their lengths
+_STEP = re.compile(
+    r"^(\d+)\.(\d\d)\.(\d{3})\.(\d{3}) . "
+    r"(?:srv +update_slots: (?:(?P<posting>posting NEXT_RESPONSE)|all slots are idle)"
+    r"|slot +handle_last_: id +(?P<slot>\d+) .*slot decode token,.* n_tokens = (?P<context>\d+)"
+    r"|srv +(?P<asked>server_strea): conv_id="
+    r"|slot +operator\(\): id +(?P<started>\d+) .*new prompt,.* task\.n_tokens = (?P<prompt>\d+))",
+    re.MULTILINE,
+)
+#: answers of the requests before a trace [token]
 _ANSWER = 32
-#: terms of a step time, as `StepTable.affine` names them; `single` and `prompt` stand in the table beside
-_TERMS = ("base", "single", "per_request", "per_context_token", "prompt", "per_prefill_token", "per_prefill_square")
 _RECORDED = Path(__file__).parents[1] / "tests" / "data" / "traces"
 
 
@@ -89,57 +101,113 @@ async def closed(
 
 @dataclass(frozen=True)
 class Fitted:
-    """A step time: of what it consists [s], and the largest share by which a calibration step is off [-]"""
+    """A step time: its terms [s], the wait of a request before its first step [s], by which share steps are off [-]"""
 
-    terms: dict[str, float]
-    worst: float
+    terms: np.ndarray
+    front_end: float
+    off: np.ndarray
 
     def table(self) -> StepTable:
-        """As the simulator reads it."""
-        terms = dict(self.terms)
-        single, prompt = terms.pop("single"), terms.pop("prompt")
-        table = StepTable.affine(**terms, max_requests=1024)
-        decode, extra = table.decode.copy(), table.extra + prompt
-        decode[1] += single
-        extra[1] -= single  # with a prompt beside it one request is not the only row
-        return replace(table, decode=decode, extra=extra)
+        """As the simulator reads it: a time of its own for each number of decoding requests."""
+        prompt, token, pair = self.terms[2 * SLOTS :]
+        table = StepTable.affine(base=0.0, per_prefill_token=token, per_prefill_square=pair, max_requests=SLOTS)
+        start, context = (np.concatenate([[0.0], one]) for one in (self.terms[:SLOTS], self.terms[SLOTS : 2 * SLOTS]))
+        decode = start[:, None] + context[:, None] * table.context
+        return replace(table, decode=decode, extra=table.extra + prompt)
 
 
 @dataclass(frozen=True)
 class Steps:
-    """Calibration steps: what each held, its time [s], and the requests of the last"""
+    """Steps: decoding requests and their contexts, prompts, their tokens and pairs of a token and a key; times [s]
 
-    rows: list[tuple[float, ...]]
-    times: list[float]
-    last: list[RequestRecord]
-
-    def fitted(self, other: Steps) -> Fitted:
-        """A step time for what lies between these steps and others."""
-        times = np.array(self.times + other.times)
-        matrix = np.array(self.rows + other.rows, dtype=float) / times[:, None]
-        terms, _ = nnls(matrix, np.ones(len(times)))
-        return Fitted(dict(zip(_TERMS, terms.tolist(), strict=True)), float(np.abs(matrix @ terms - 1).max()))
-
-
-async def calibrated(client: Client, maker: PromptMaker, each: int, chance: random.Random) -> Steps:
-    """Steps of one and of several users.
-
-    A processor multiplies one row with other kernels than several, so a step of one request has a term of its own, as
-    has what a prompt costs whatever its length. Gaps between tokens in which the prompt of another user was computed
-    are no decoding steps and do not count.
+    `waits`: from the arrival of a request at an idle server to its first step [s]
     """
-    rows: list[tuple[float, ...]] = []
+
+    rows: list[tuple[int, float, int, int, float]]
+    times: list[float]
+    waits: list[float]
+
+    def fitted(self) -> Fitted:
+        """The step time whose squared errors, over the time of a step, are least: long steps keep what they take.
+
+        A processor multiplies one row with other kernels than several, so each number of decoding requests has its own
+        time and its own slope over the context; numbers that are rare are drawn to their neighbours.
+        """
+        times = np.array(self.times)
+        decoding, context, prompts, tokens, pairs = np.array(self.rows, dtype=float).T
+        many = (decoding[:, None] == np.arange(1, SLOTS + 1)).astype(float)
+        matrix = np.column_stack([many, many * context[:, None], prompts > 0, tokens, pairs])
+        weight = 1.0 / np.sqrt(times)
+        # second differences over the number of requests, as heavy as one step
+        bend = np.diff(np.eye(SLOTS), 2, axis=0)
+        nothing = np.zeros((len(bend), SLOTS))
+        size = float(np.median(times)) ** -0.5
+        smooth = np.column_stack([np.vstack([bend, nothing]), np.vstack([nothing, bend * float(context.mean())]),
+                                  np.zeros((2 * len(bend), 3))])  # fmt: skip
+        terms, _ = nnls(np.vstack([matrix * weight[:, None], size * smooth]),
+                        np.concatenate([times * weight, np.zeros(len(smooth))]))  # fmt: skip
+        return Fitted(terms, float(np.median(self.waits)), np.abs(matrix @ terms / times - 1))
+
+
+def steps_of_log(text: str) -> Steps:
+    """Steps of a server by its log: each says which slots decode and which prompts begin, with its time."""
+    rows: list[tuple[int, float, int, int, float]] = []
     times: list[float] = []
+    waits: list[float] = []
+    left: dict[int, list[int]] = {}  # prompts under way: computed, and in all [token]
+    begin, arrived, decoding = None, None, list[int]()
+    for found in _STEP.finditer(text):
+        minutes, seconds, milli, micro = (int(one) for one in found.group(1, 2, 3, 4))
+        now = 60 * minutes + seconds + milli * 1e-3 + micro * 1e-6
+        if found["slot"] is not None:
+            decoding.append(int(found["context"]))
+        elif found["asked"] is not None:
+            arrived = arrived or now
+        elif found["started"] is not None:
+            left[int(found["started"])] = [0, int(found["prompt"])]
+        else:
+            if begin is not None and (decoding or left):
+                room, parts = BATCH - len(decoding), list[tuple[int, int]]()
+                for slot in sorted(left):
+                    part = min(left[slot][1] - left[slot][0], room)
+                    if part:
+                        parts.append((left[slot][0], part))
+                    room, left[slot][0] = room - part, left[slot][0] + part
+                left = {slot: one for slot, one in left.items() if one[0] < one[1]}
+                tokens = sum(part for _, part in parts)
+                pairs = sum(part * (before + part / 2) for before, part in parts)
+                mean = sum(decoding) / len(decoding) if decoding else 0.0
+                rows.append((len(decoding), mean, len(parts), tokens, pairs))
+                times.append(now - begin)
+            if begin is None and arrived is not None and found["posting"]:
+                waits.append(now - arrived)
+            begin, arrived, decoding = (now if found["posting"] else None), None, []
+    return Steps(rows, times, waits)
+
+
+async def asked(client: Client, maker: PromptMaker, each: int, chance: random.Random) -> Means:
+    """Ask alone and with several users; means of the last and largest group."""
     for users, prompt in [(1, one) for one in ALONE] + list(TOGETHER):
-        found = await closed(client, maker, users, prompt, each, chance)
-        first = Means.of(found).ttft  # stops where a request failed
-        if users == 1:
-            rows.append((1, 0, 0, 0, 1, prompt, prompt * prompt / 2))
-            times.append(first)
-        gaps = np.array([gap for one in found for gap in one.gaps])
-        rows.append((1, users == 1, users, users * (prompt + _ANSWER / 2), 0, 0, 0))
-        times.append(float(gaps[gaps < 1.5 * np.median(gaps)].mean()))
-    return Steps(rows, times, found)
+        found = Means.of(await closed(client, maker, users, prompt, each, chance))  # stops where a request failed
+    return found
+
+
+@dataclass(frozen=True)
+class Log:
+    """What the server says of its steps"""
+
+    file: Path
+
+    async def since(self, place: int) -> Steps:
+        """Steps since a place of the file, once the server is idle."""
+        await asyncio.sleep(0.5)
+        with self.file.open("rb") as file:
+            file.seek(place)
+            return steps_of_log(file.read().decode(errors="replace"))
+
+    def end(self) -> int:
+        """Where the file ends."""
+        return self.file.stat().st_size
 
 
 def write_trace(path: Path, requests: list[tuple[float, int, int]]) -> None:
@@ -155,10 +223,10 @@ def scaled(path: Path, folder: Path, fitted: Fitted, load: float, requests: int)
     recorded = list(islice(read_trace(path), requests))
     shrink = min(LONGEST / max(one.input + one.output for one in recorded), 1.0)
     lengths = [(max(round(one.input * shrink), LEAST), max(round(one.output * shrink), 1)) for one in recorded]
-    terms = fitted.terms
     # what a request keeps the server busy with while half of the slots decode
-    token = terms["base"] / (SLOTS / 2) + terms["per_request"]
-    busy = sum(terms["prompt"] + terms["per_prefill_token"] * prompt + answer * token for prompt, answer in lengths)
+    half, (whole, each, _) = SLOTS // 2, fitted.terms[2 * SLOTS :]
+    step = fitted.terms[half - 1] + fitted.terms[SLOTS + half - 1] * LONGEST / 4
+    busy = sum(whole + each * prompt + answer * step / half for prompt, answer in lengths)
     slower = busy / load / recorded[-1].arrival
     out = folder / f"{path.stem}.csv"
     at, arrivals = -APART, list[float]()
@@ -189,36 +257,42 @@ async def served(client: Client, maker: PromptMaker, path: Path, chance: random.
 
 def replayed(path: Path, fitted: Fitted) -> Means:
     """Simulate a trace with a step time."""
-    settings = scheduler_settings("llama.cpp", max_num_seqs=SLOTS, max_num_batched_tokens=2048, max_model_len=CONTEXT)
-    service = Service(fitted.table(), KvPool(SLOTS * CONTEXT, 1), settings)
+    settings = scheduler_settings("llama.cpp", max_num_seqs=SLOTS, max_num_batched_tokens=BATCH, max_model_len=CONTEXT)
+    service = Service(fitted.table(), KvPool(SLOTS * CONTEXT, 1), settings, front_end=fitted.front_end)
     found = simulate(service, Traffic(kind="trace", file=str(path)), requests=1 << 40).summary
     return Means(*(found[f"{name}_mean_ms"] * 1e-3 for name in ("ttft", "tpot", "e2e")))
 
 
-async def replays(url: str, folder: Path, *, requests: int, each: int, within: float) -> bool:
-    """Calibrate, send and replay; whether every mean came within a share."""
+async def replays(url: str, folder: Path, log: Log, *, requests: int, each: int, within: float) -> bool:
+    """Send and replay; whether every mean came within a share."""
     chance = random.Random(0)  # one for all, so that no prompt comes twice and is found in the cache
     async with Client(Endpoint(url, "random")) as client:
         maker = await prepare_prompts(client)
-        begin = before = await calibrated(client, maker, each, chance)
+        place = log.end()
+        begin = await asked(client, maker, each, chance)
+        before = (await log.since(place)).fitted()
         print(f"{'load':>6}{'':14}{'TTFT ms':>10}{'TPOT ms':>10}{'E2E ms':>10}")
         good = True
         for name, load in TRACES.items():
-            path, how = scaled(_RECORDED / name, folder, before.fitted(before), load, requests)
+            path, how = scaled(_RECORDED / name, folder, before, load, requests)
+            place = log.end()
             real = await served(client, maker, path, chance)
-            after = await calibrated(client, maker, each, chance)
-            fitted, before = before.fitted(after), after
+            fitted = (await log.since(place)).fitted()
             ours = replayed(path, fitted)
             print(how)
-            print("step time: " + ", ".join(f"{name} {value:.3g} s" for name, value in fitted.terms.items()))
-            print(f"of the calibration steps before and after it is off by {fitted.worst:.1%} at most")
+            row, token = (1e3 * fitted.terms[place] for place in (0, 2 * SLOTS + 1))
+            print(f"a prompt token takes {token:.2f} ms, a step of one decoding request {row:.2f} ms and its context")
+            middle, most = np.quantile(fitted.off, [0.5, 0.9])
+            print(
+                f"of {len(fitted.off)} steps it is off by {middle:.1%} in the median, {most:.1%} at the 90th percentile"
+            )
             apart = [getattr(ours, one) / getattr(real, one) - 1.0 for one in ("ttft", "tpot", "e2e")]
             for word, one in (("measured", real), ("replayed", ours)):
                 print(f"{load:6.0%}  {word:12}{one.ttft * 1e3:10.1f}{one.tpot * 1e3:10.2f}{one.e2e * 1e3:10.0f}")
             print(f"{'':6}  {'apart':12}" + "".join(f"{one:+10.1%}" for one in apart), flush=True)
             good = good and all(abs(one) <= within for one in apart)
-        first, last = Means.of(begin.last), Means.of(before.last)
-        moved = {name: getattr(last, name) / getattr(first, name) - 1.0 for name in ("ttft", "tpot", "e2e")}
+        last = await asked(client, maker, each, chance)
+        moved = {name: getattr(last, name) / getattr(begin, name) - 1.0 for name in ("ttft", "tpot", "e2e")}
         said = ", ".join(f"{name.upper()} {one:+.1%}" for name, one in moved.items())
         print(f"the machine meanwhile, {TOGETHER[-1][0]} users at the begin and at the end: {said}")
     return good
@@ -227,11 +301,17 @@ async def replays(url: str, folder: Path, *, requests: int, each: int, within: f
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--requests", type=int, default=75, help="requests of each trace")
-    parser.add_argument("--each", type=int, default=2, help="requests of each user of a calibration step")
+    parser.add_argument("--each", type=int, default=2, help="requests of each user before and after the traces")
     parser.add_argument("--within", type=float, default=0.05, help="share by which a mean may differ")
     chosen = parser.parse_args()
     with tempfile.TemporaryDirectory() as place:
         write(Path(place) / "dense.gguf", SHAPE)
-        with llama_server(Path(place) / "dense.gguf", slots=SLOTS, context=CONTEXT, unified=True) as (address, _):
-            asked = replays(address, Path(place), requests=chosen.requests, each=chosen.each, within=chosen.within)
-            sys.exit(0 if asyncio.run(asked) else 1)
+        log = Path(place) / "log"
+        with llama_server(Path(place) / "dense.gguf", slots=SLOTS, context=CONTEXT, unified=True, log=log) as (
+            address,
+            _,
+        ):
+            work = replays(
+                address, Path(place), Log(log), requests=chosen.requests, each=chosen.each, within=chosen.within
+            )
+            sys.exit(0 if asyncio.run(work) else 1)
