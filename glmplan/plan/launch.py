@@ -6,7 +6,7 @@ import json
 
 from glmplan.facts.engines.kernels import sparse_capabilities, sparse_words
 from glmplan.facts.engines.walls import another_program, load_engine
-from glmplan.facts.schema.engine import version_key
+from glmplan.facts.schema.versions import version_key
 from glmplan.physics.blocks.features import is_indexed, mixers_of, model_features
 from glmplan.plan.adapters import adapter_words
 from glmplan.plan.capacity import Holding

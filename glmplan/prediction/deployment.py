@@ -464,7 +464,7 @@ def runs_sparse(
 
 def _reaches(version: str | tuple[int, ...] | None, since: str) -> bool:
     """Whether a version is at least another; one that cannot be ordered is not."""
-    from glmplan.facts.schema.engine import version_key
+    from glmplan.facts.schema.versions import version_key
 
     try:
         text = version if isinstance(version, str) else ".".join(str(number) for number in version or ())

@@ -326,7 +326,8 @@ def _holds(
     model: tuple[bool, bool] = (False, False),
 ) -> bool:
     """Whether a default holds; `model` says whether its attention is sparse and whether layers keep a state."""
-    from glmplan.facts.schema.engine import number_test, version_key
+    from glmplan.facts.schema.engine import number_test
+    from glmplan.facts.schema.versions import version_key
 
     if version is None:
         if entry.until:

@@ -179,7 +179,7 @@ class Loading:
         >>> found.backend, found.inner, found.hidden
         ('marlin', 128, 256)
         """
-        from glmplan.facts.schema.engine import version_key
+        from glmplan.facts.schema.versions import version_key
 
         for one in self.expert_kernels:
             if form not in one.formats:
@@ -224,7 +224,7 @@ class Loading:
         >>> [rule.copied("nvfp4", version=None, silicon=one, certain=True) for one in ("9.0", "10.0")]
         [0.5, 0.0]
         """
-        from glmplan.facts.schema.engine import version_key
+        from glmplan.facts.schema.versions import version_key
 
         for one in self.scale_copies:
             if form not in one.formats or one.certain != certain:
@@ -263,7 +263,7 @@ class Loading:
         >>> [load_memory_rule(one).loading.keeps_draft_embedding(head, None) for one in ("vllm", "sglang")]
         [True, False]
         """
-        from glmplan.facts.schema.engine import version_key
+        from glmplan.facts.schema.versions import version_key
 
         first = self.draft_embedding_since
         return (

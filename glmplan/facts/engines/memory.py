@@ -642,7 +642,7 @@ def _in_versions(
     version: str | None,
 ) -> bool:
     """Whether an entry holds for a version; the newest is after every bound."""
-    from glmplan.facts.schema.engine import version_key
+    from glmplan.facts.schema.versions import version_key
 
     if version is None:
         return entry.until is None

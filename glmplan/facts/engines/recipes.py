@@ -137,7 +137,7 @@ def best_recipe(
 
 
 def _later(since: str, version: str | None) -> bool:
-    from glmplan.facts.schema.engine import version_key
+    from glmplan.facts.schema.versions import version_key
 
     try:
         return bool(since) and version is not None and version_key(since) > version_key(version)
@@ -209,7 +209,7 @@ def known_flags(engine: str, version: str | None) -> tuple[str, frozenset[str]] 
     >>> release, "--kv-cache-dtype" in names
     ('0.24.0', True)
     """
-    from glmplan.facts.schema.engine import version_key
+    from glmplan.facts.schema.versions import version_key
 
     file = data_folder("hardware_db") / "engines" / "flags" / f"{engine}.toml"
     if not file.is_file():

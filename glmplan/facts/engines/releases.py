@@ -43,7 +43,7 @@ def known_version(engine: str, version: str | None) -> str | None:
     Traceback (most recent call last):
     glmplan.errors.SpecError: '0.33.0' is no version of TensorRT-LLM that was published; nearest: 0.21.0
     """
-    from glmplan.facts.schema.engine import version_key
+    from glmplan.facts.schema.versions import version_key
 
     if version is None or version.strip().lower() == LATEST:
         return None

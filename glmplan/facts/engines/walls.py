@@ -198,7 +198,7 @@ def load_engine(name: str) -> Engine:
 
 def _by_version(wall: Wall, version: str | None) -> Verdict:
     """Say whether a wall stands in a version; a version that cannot be ordered counts as not said."""
-    from glmplan.facts.schema.engine import version_key
+    from glmplan.facts.schema.versions import version_key
 
     try:
         key = version_key(version) if version else None

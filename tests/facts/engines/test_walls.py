@@ -11,8 +11,9 @@ from glmplan.facts.catalogue.accelerators import accelerator_names, load_acceler
 from glmplan.facts.engines.defaults import _holds, engine_default
 from glmplan.facts.engines.options import OPTIONS
 from glmplan.facts.engines.walls import Conditions, engine_names, judge, load_engine, possible_walls, walls_for
-from glmplan.facts.schema.engine import Engine, Wall, number_test, version_key
+from glmplan.facts.schema.engine import Engine, Wall, number_test
 from glmplan.facts.schema.validation import validated
+from glmplan.facts.schema.versions import version_key
 
 ENGINES = ("any", *engine_names())
 WALLS = [(engine, wall) for engine in ENGINES for wall in load_engine(engine).walls]
