@@ -11,6 +11,7 @@ import typer
 from glmplan.cli import options as o
 from glmplan.cli.forms import Form
 from glmplan.cli.screen import say
+from glmplan.units import counted_unit
 
 if TYPE_CHECKING:
     from glmplan.serving.safe_load import SafeLoad
@@ -94,6 +95,8 @@ def _show(found: list[SafeLoad], form: Form, basis: str, slo: str) -> None:
         say("| safe load | what breaks first |\n|---|---|")
     for answer in found:
         middle, end = (" | ", " |") if form is Form.md else (": ", "")
-        say(f"{bar}{answer.load:.4g} {answer.unit}{middle}{answer.reason}{end}")
+        rate = f"{answer.load:.4g} {answer.unit}"
+        load = counted_unit(answer.load, answer.unit) if answer.unit == "users" else rate
+        say(f"{bar}{load}{middle}{answer.reason}{end}")
     if form is Form.text:
         say(f"{slo}, with 95 % probability over arrivals and the interval of the step time ({basis})")

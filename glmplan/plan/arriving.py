@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from glmplan.plan.question import Asked, Words, read_words
-from glmplan.units import whole_number
+from glmplan.units import counted_unit, whole_number
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -234,12 +234,12 @@ def traffic_words(traffic: Traffic) -> str:
         return f"the trace {traffic.file}" + f", {traffic.speed:g} times as fast" * (traffic.speed != 1.0)
     lengths = f"{traffic.input:,} tokens in and {traffic.output:,} out"
     if traffic.kind == "sessions":
-        many = f"{traffic.users} sessions at once" if traffic.users else f"{traffic.rate:g} sessions/s"
+        many = f"{counted_unit(traffic.users, 'sessions')} at once" if traffic.users else f"{traffic.rate:g} sessions/s"
         first = traffic.shared_prefix + traffic.start
         last = first + traffic.turns * (traffic.input + traffic.output)
         turn = f"{traffic.input:,} new tokens and {traffic.output:,} answered in a turn"
         return f"{many} of {traffic.turns} turns, from {first:,} tokens to {last:,}; {turn}"
-    many = f"{traffic.users} users" if traffic.users else f"{traffic.rate:g} requests/s ({traffic.kind})"
+    many = counted_unit(traffic.users, "users") if traffic.users else f"{traffic.rate:g} requests/s ({traffic.kind})"
     if traffic.kind == "daily" and traffic.rate:
         many += f", {traffic.rate * traffic.peak:.3g} in the busiest part of the day, which is simulated"
     return f"{many}, {lengths}"

@@ -22,7 +22,7 @@ from glmplan.plan.plan import Safe
 from glmplan.plan.question import Asked
 from glmplan.plan.users import grid_of, mean_bounds, places_of, predictions_of, safe_users, usual_bounds
 from glmplan.prediction.predict import Prediction
-from glmplan.units import QUANTILE_90
+from glmplan.units import QUANTILE_90, counted_unit
 
 if TYPE_CHECKING:
     from glmplan.serving.load_answer import SafeLoad
@@ -235,7 +235,7 @@ class Counted:
             broken = "" if number <= users else self._breaks(one)
             points.append(LoadPoint(float(number), number <= users, summary, broken))
         if users < self.safe.users:
-            return SafeLoad(users, "users", "", f"nothing breaks up to {users} users", tuple(points))
+            return SafeLoad(users, "users", "", f"nothing breaks up to {counted_unit(users, 'users')}", tuple(points))
         return SafeLoad(users, "users", *self.why(), tuple(points))
 
     def _breaks(self, one: Prediction) -> str:
@@ -260,7 +260,7 @@ class Counted:
         """
         safe, users = self.safe, self.safe.users
         limit = next(one for one in safe.limits if one.name == safe.limit)
-        more = f"beyond {users:,} users"
+        more = f"beyond {users:,} user{'s' * (users != 1)}"
         if safe.limit == "kv":
             return _NAMES["kv"], f"{more} the low end of the cache pool does not hold a whole request of each"
         if self._by_places:
@@ -274,7 +274,7 @@ class Counted:
             if one.high > self.bounds[metric]:
                 end = f"{one.high * 1e3:,.0f} ms at {number:,}"
                 return str(target), f"{more} {metric} mean is too long at the slow end of its interval: {end}"
-        return "", f"nothing breaks up to {users:,} users: no more were looked at"
+        return "", f"nothing breaks up to {users:,} user{'s' * (users != 1)}: no more were looked at"
 
     def kept(self, users: int) -> Kept:
         """How surely so many users keep the promise.

@@ -9,6 +9,7 @@ from glmplan.facts.tables import frame_of
 from glmplan.serving.load_trial import OVERLOAD
 from glmplan.serving.service import Service
 from glmplan.serving.traffic.spec import Traffic
+from glmplan.units import counted_unit
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -143,7 +144,8 @@ def why_broken(point: LoadPoint, service: Service, unit: str) -> str:
     value = summary[f"{metric}_{statistic}_ms"]
     text = f"at {load} {metric} {statistic} reaches {value:,.0f} ms"
     if metric in ("tpot", "itl"):
-        return f"{text}: steps of up to {summary['batch_max']:.0f} requests and the prompts beside them take too long"
+        most = counted_unit(round(summary["batch_max"]), "requests")
+        return f"{text}: steps of up to {most} and the prompts beside them take too long"
     if summary["queue_mean_ms"] > 0.5 * summary["ttft_mean_ms"]:
         if summary["batch_max"] >= service.settings.max_num_seqs:
             return f"{text}: requests wait for one of the {service.settings.max_num_seqs} places (max_num_seqs)"

@@ -81,6 +81,11 @@ def test_safe_answers_users_and_rate_and_what_breaks_first(glmplan, capsys, tmp_
     assert glmplan(capsys, *words, "--format", "csv")[1].startswith("unit,safe,")
 
 
+def test_one_safe_user_is_said_in_the_singular(glmplan, capsys):
+    code, out, _ = glmplan(capsys, "safe", "--slo", "tpot p95 < 12.2 ms", *OWN, "--traffic", "closed")
+    assert code == 0 and out.startswith("1 user: ") and "steps of up to 2 requests" in out
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
