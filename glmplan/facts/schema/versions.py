@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from functools import lru_cache
+from typing import Annotated
 
-from pydantic import Field, field_validator
+from pydantic import AfterValidator, Field, field_validator
 
 from glmplan.errors import SpecError
 from glmplan.facts.schema.validation import Frozen
@@ -52,19 +53,22 @@ def version_key(version: str) -> tuple[tuple[int, ...], int, int]:
     return tuple(numbers), stage, count * 1000 + int(found[4] or 0)
 
 
+def _ordered(version: str) -> str:
+    version_key(version)
+    return version
+
+
+#: a version that can be ordered
+_Version = Annotated[str, AfterValidator(_ordered)]
+
+
 class Release(Frozen):
     """A release of an engine that evidence covers: a wheel that was read, a recipe, a start-up log, measured runs."""
 
-    version: str
+    version: _Version
     date: str | None = Field(None, pattern=r"^20\d\d-\d\d(-\d\d)?$")
     note: str | None = None
     source: str
-
-    @field_validator("version")
-    @classmethod
-    def _is_a_version(cls, version: str) -> str:
-        version_key(version)
-        return version
 
 
 class Published(Frozen):
@@ -112,12 +116,6 @@ class UnnamedVersion(Frozen):
     """The version that a server counts as which was measured before a day and whose version nobody wrote down."""
 
     before: str = Field(pattern=r"^20\d\d-\d\d(-\d\d)?$")
-    version: str
+    version: _Version
     note: str | None = None
     source: str
-
-    @field_validator("version")
-    @classmethod
-    def _is_a_version(cls, version: str) -> str:
-        version_key(version)
-        return version
