@@ -89,7 +89,43 @@ class Cluster:
         iterator of Request
             Finished requests, in the order of finishing.
         """
-        return chain.from_iterable((self._alone if len(self.engines) == 1 else self._together)(iter(arrivals), after))
+        source = iter(arrivals)
+        if len(self.engines) == 1:
+            return chain.from_iterable(self._alone(source, after))
+        began = next(source, None)
+        source = chain(() if began is None else (began,), source)
+        # clients leave all or none
+        if after is None and not self.prefillers and (began is None or began.leaves == _NEVER):
+            return chain.from_iterable(self._meeting(source))
+        return chain.from_iterable(self._together(source, after))
+
+    def _meeting(self, source: Iterator[Request]) -> Iterator[list[Request]]:
+        """Replicas that meet only when somebody arrives: nothing that comes depends on what ends."""
+        engines, planned = self.engines, [False] * len(self.engines)
+        for request in chain(source, (None,)):
+            until = request.arrival if request is not None else _NEVER
+            finished: list[Request] = []
+            for i, engine in enumerate(engines):
+                formed = planned[i]
+                # who arrives when a step ends is still seen by the next one
+                while (engine.end if formed else engine.now) < until:
+                    if formed:
+                        finished += engine.commit()
+                    else:
+                        engine.plan()
+                    formed = not formed
+                planned[i] = formed
+            if finished:
+                finished.sort(key=lambda one: one.finish)
+                yield finished
+            target = self._accept(request, until) if request is not None else None
+            if request is not None and target is not None:
+                engines[target].submit(request, until)
+                if engines[target].end == _NEVER:
+                    planned[target] = False  # it was idle: what else arrives now is seen by the same step
+        stuck = sum(len(engine.waiting) for engine in engines)
+        if stuck:
+            raise GlmplanError(f"{stuck} requests wait for a replica that cannot start them")
 
     def _together(
         self, source: Iterator[Request], after: Callable[[Request, float], Request | None] | None
