@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from statistics import linear_regression
 
 from glmplan.serving.load_trial import JUMPS, Trial
 
@@ -15,12 +16,16 @@ __all__ = ["CLOSE", "EdgeSearch"]
 CLOSE = 0.01
 #: share of a load from the one tried last within which a line is believed [-]
 _NEAR = 0.006
+#: and that of preemptions: they come in lumps [-]
+_NEAR_POOL = 0.03
 #: share of a load that two points of a line are apart at least [-]
 _APART = 0.004
 #: just below what is served at most: a load that is kept there is kept up to it [-]
 _BELOW_FULL = 0.992
 #: least rate that is looked at [1/s]
 _LEAST = 1e-6
+#: logarithm of preemptions over those allowed within which they tell of loads nearby: beyond, they are few, or all [-]
+_TOLD = 1.5
 #: loads between brackets that are chosen by lines before the rest is halved [-]
 _LINES = 5
 
@@ -39,8 +44,9 @@ class EdgeSearch:
         Whether loads are numbers of users.
     full : float, optional
         Load from which on more arrives than is served, [1/s]
-    rise : float or None, optional
-        By how much the worst statistic over its bound rises with the load, as others foretell, [1/load]
+    rise : tuple of (bool, float) or None, optional
+        Whether the pool breaks, and by how much the worst statistic over its bound, or the logarithm of preemptions,
+        rises with the load, as others foretell, [1/load]
     close : float, optional
         Share of a load to which it is bracketed, [-]
     near : float, optional
@@ -63,7 +69,7 @@ class EdgeSearch:
     limit: float
     whole: bool
     full: float = math.inf
-    rise: float | None = None
+    rise: tuple[bool, float] | None = None
     close: float = CLOSE
     near: float = _NEAR
     stride: float = 2.0
@@ -120,7 +126,8 @@ class EdgeSearch:
         if self.whole and self.near <= _NEAR:
             return False  # it lies between two users who are both tried
         nearest = all(abs(one.margin) <= abs(other.margin) for other in self.seen)
-        return nearest and _smooth(one) and abs(aim - one.load) <= self.near * one.load
+        near = min(self.near, _NEAR_POOL) if _of_pool(one) else self.near
+        return nearest and _smooth(one) and abs(aim - one.load) <= near * one.load
 
     @property
     def _least(self) -> float:
@@ -141,29 +148,43 @@ class EdgeSearch:
         return one
 
     @property
-    def slope(self) -> float | None:
-        """By how much the worst statistic over its bound rises with the load near the end, [1/load]; None if unknown.
+    def slope(self) -> tuple[bool, float] | None:
+        """Whether the pool breaks, and by how much what breaks rises with the load near the end; None if unknown.
 
-        It is that of the line through the two loads nearest to the end.
+        It is that of the line through the two loads nearest to the end: of the worst statistic over its bound, or of
+        the logarithm of preemptions, of which there are many times more at a little more load, [1/load]
         """
         smooth = sorted((one for one in self.seen if _smooth(one)), key=lambda one: abs(one.margin))
         if not smooth:
             return self.rise
         one = smooth[0]
-        other = next((two for two in smooth[1:] if abs(two.load - one.load) > _APART * one.load), None)
-        if other is None:
-            return self.rise
-        slope = (math.exp(other.margin) - math.exp(one.margin)) / (other.load - one.load)
-        return slope if slope > 0 else self.rise
+        pool = _of_pool(one)
+        if pool:  # two counts of few preemptions tell less than all together
+            return self.rise if self.rise is not None and self.rise[0] else self._steepness()
+        alike = (two for two in smooth[1:] if not _of_pool(two) and abs(two.load - one.load) > _APART * one.load)
+        other = next(alike, None)
+        slope = (_height(other) - _height(one)) / (other.load - one.load) if other is not None else 0.0
+        if slope > 0:
+            return False, slope
+        return self.rise if self.rise is not None and not self.rise[0] else None
+
+    def _steepness(self) -> tuple[bool, float] | None:
+        """By how much the logarithm of preemptions rises with the load: the line through all that tell of them."""
+        told = [one for one in self.seen if _of_pool(one)]
+        loads = [one.load for one in told]
+        if max(loads) - min(loads) <= _APART * max(loads):
+            return None
+        rise = linear_regression(loads, [one.thrash for one in told]).slope
+        return (True, rise) if rise > 0 else None
 
     def _aim(self) -> float | None:
         """Where a line says that the promise is just kept; None where there is none."""
         smooth = [one for one in self.seen if _smooth(one)]
         slope = self.slope
-        if not smooth or slope is None or slope <= 0:
+        if not smooth or slope is None:
             return None
         one = min(smooth, key=lambda one: abs(one.margin))
-        return one.load + (1.0 - math.exp(one.margin)) / slope
+        return one.load - _height(one) / slope[1] if _of_pool(one) == slope[0] else None
 
     def _above(self, low: Trial, aim: float | None, stride: float) -> float:
         """The next load where all were kept."""
@@ -197,9 +218,19 @@ class EdgeSearch:
         return min(max(min(aim, served), low.load + edge), high.load - edge)
 
 
+def _of_pool(one: Trial) -> bool:
+    """Whether preemptions come nearest to what breaks, and are told by those at loads nearby."""
+    return one.thrash == one.margin and abs(one.thrash) < _TOLD
+
+
+def _height(one: Trial) -> float:
+    """How far what comes nearest to breaking is above its bound, in what is about straight, [-]"""
+    return one.thrash if _of_pool(one) else math.exp(one.margin) - 1.0
+
+
 def _smooth(one: Trial) -> bool:
-    """Whether a margin tells of loads nearby: a pool runs over at once, and a queue without end has no length."""
-    return one.broken not in JUMPS and abs(one.margin) < 3.0
+    """Whether a margin tells of loads nearby: clients leave at once, and a queue without end has no length."""
+    return _of_pool(one) or (one.broken not in JUMPS and abs(one.margin) < 3.0)
 
 
 def _zero(low: Trial, high: Trial) -> float:

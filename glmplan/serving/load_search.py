@@ -11,7 +11,7 @@ import numpy as np
 
 from glmplan.serving.load_answer import LoadPoint, SafeLoad, unit_of, why_broken
 from glmplan.serving.load_edge import EdgeSearch
-from glmplan.serving.load_trial import OPEN, UNFINISHED, Trial, capacity, places, spread_of_arrivals, try_load
+from glmplan.serving.load_trial import OPEN, UNFINISHED, Trial, capacity, places, try_load, usual
 from glmplan.serving.service import Service
 from glmplan.serving.traffic.promises import Target
 from glmplan.serving.traffic.spec import Traffic
@@ -26,8 +26,10 @@ _BORDER = DRAWS
 #: draws of the arrivals under which it is followed to where it breaks, at least and at most, and the standard error of
 #: the logarithm of that load that suffices [-]
 _ARRIVALS, _MOST_ARRIVALS, _ERROR = 5, 12, 0.01
+#: at least where a pool breaks, whose crests differ more
+_MANY_ARRIVALS = 10
 #: share of a load within which the line of the first of them is believed for the others [-]
-_NEAR = 0.03
+_NEAR = 0.05
 #: share of a load to which others than the first are bracketed where no line tells them, and their first step [-]
 _CLOSE, _STRIDE = 0.02, 1.04
 #: services that are counted at the answer, and how many of them may fail: 3 of 60 are 5 %
@@ -324,20 +326,24 @@ class LoadSearch:
         end = first.find(start)
         if end == 0.0 or end >= self.limit:
             return end
-        rise, logs = first.slope, [math.log(end) + self._surplus(end, 0)]
+        # at which load a draw breaks follows how many are there at once in it: of that, what is usual is known
+        tried = self._nearest(end, 0)
+        mean_crowd, deviation = usual(self.traffic, end, tried.stay)
+        rise, logs = first.slope, [math.log(end) + tried.crowd - mean_crowd]
+        least = _MANY_ARRIVALS if rise is not None and rise[0] else _ARRIVALS
         for draw in range(1, _MOST_ARRIVALS):
-            if draw >= _ARRIVALS and float(np.std(logs, ddof=1)) <= _ERROR * math.sqrt(draw):
+            if draw >= least and float(np.std(logs, ddof=1)) <= _ERROR * math.sqrt(draw):
                 break
             search = self._follow(_BORDER, draw)
             search.rise, search.near, search.close, search.stride = rise, _NEAR, _CLOSE, _STRIDE
-            end = search.find(end)
+            end = search.find(math.exp(float(np.mean(logs))))
             if end == 0.0 or end >= self.limit:
                 return end
-            # what arrived by chance above the mean shifts the load at which it breaks
-            logs.append(math.log(end) + self._surplus(end, draw))
-        chance = float(np.var(logs, ddof=1)) + spread_of_arrivals(self.traffic) ** 2
+            logs.append(math.log(end) + self._nearest(end, draw).crowd - mean_crowd)
+        chance = float(np.var(logs, ddof=1)) + deviation**2
         mean = float(np.mean(logs))
-        slope = self._slope(math.exp(mean), rise)
+        # how many are preempted does not scale with the times of a service, so that its line says nothing of them
+        slope = self._slope(math.exp(mean), rise[1] if rise is not None and not rise[0] else None)
         found = math.exp(mean - QUANTILE_90 * (math.sqrt(slope**2 + chance) - slope))
         # somewhere above it something breaks that can be named
         above = found
@@ -354,10 +360,10 @@ class LoadSearch:
         slower = math.log(self._speed(0) / self._speed(1)) / (_place(0) - _place(1))
         return slower if not rise else slower * (1.0 + 1.0 / (load * rise))
 
-    def _surplus(self, load: float, draw: int) -> float:
-        """Logarithm of what arrived over what does in the mean, at the load that was tried nearest to one, [-]"""
+    def _nearest(self, load: float, draw: int) -> Trial:
+        """What was tried nearest to a load under one draw of the arrivals."""
         tried = (key for key in self.tried if key[:2] == (_BORDER, draw))
-        return self.tried[min(tried, key=lambda key: abs(key[2] - load))].surplus
+        return self.tried[min(tried, key=lambda key: abs(key[2] - load))]
 
     def _keeps(self, load: float, *, surely: bool) -> bool:
         """Whether no more than 5 of 100 services of different speed and arrivals break under a load.

@@ -9,10 +9,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from glmplan.errors import SpecError
+from glmplan.serving.crowding import crowd, usual_crowd
 from glmplan.serving.misses import Missed, Misses
 from glmplan.serving.service import Service
 from glmplan.serving.simulate import Outcome, simulate
-from glmplan.serving.traffic.arrivals import arrival_times, draw_lengths
 from glmplan.serving.traffic.promises import Target
 from glmplan.serving.traffic.spec import Traffic
 
@@ -26,8 +26,8 @@ __all__ = [
     "capacity",
     "exceeded",
     "places",
-    "spread_of_arrivals",
     "try_load",
+    "usual",
 ]
 
 #: kinds of traffic whose arrivals do not wait for answers
@@ -56,21 +56,28 @@ class Trial:
     load : float
         Users, [-], rate, [1/s], or speed of a trace, [-]
     margin : float
-        Logarithm of the worst statistic over its bound: below 0 the promise is kept, [-]
+        Logarithm of the worst statistic over its bound, preemptions among them: below 0 the promise is kept, [-]
     broken : str
         The target that is missed by most, `kv thrash`, `clients leave`, `overload` or `requests do not fit`; empty if
         none.
     summary : dict
         Statistics, in the units of their names.
-    surplus : float
-        Logarithm of the tokens per second that arrived, by chance, over those that arrive in the mean, [-]
+    crowd : float
+        Logarithm of how many of an open stream were there at once over those expected, as
+        `glmplan.serving.crowding.crowd` says, [-]
+    stay : float
+        How long one of them stayed in the mean, [s]
+    thrash : float
+        Logarithm of the share of requests that compute again over that from which the pool thrashes, [-]
     """
 
     load: float
     margin: float
     broken: str
     summary: dict[str, float]
-    surplus: float = 0.0
+    crowd: float = 0.0
+    stay: float = 0.0
+    thrash: float = -math.inf
 
 
 def places(service: Service) -> int:
@@ -255,13 +262,15 @@ def try_load(
     if at.kind == "trace" and not summary["requests"] and not summary["rejected"]:
         raise SpecError(f"holds too few requests: the first {warm} are not judged", file=str(at.file))
     summary |= {name: late * each for name, each in summary.items() if name.startswith("ttft_")}
-    margin, broken = _margin(summary, targets)
-    surplus = 0.0
+    margin, broken, thrash = _margin(summary, targets)
+    there = stay = 0.0
     rows = outcome.requests if at.kind in OPEN else None
     if rows is not None and len(rows["arrival"]):  # where no request fits, none is in the table
-        offered = float(rows["output_tokens"].sum()) / max(float(rows["arrival"].max()), 1e-9)
-        surplus = math.log(offered / ((at.rate or load) * _mean_output(at)))
-    return Trial(load, margin, broken, outcome.summary, surplus)
+        order = np.argsort(rows["arrival"])
+        outputs = rows["output_tokens"][order]
+        stay = float((rows["finish"] - rows["arrival"]).mean())
+        there = crowd(rows["arrival"][order], outputs / outputs.mean(), at.rate or load, stay, warm)
+    return Trial(load, margin, broken, outcome.summary, there, stay, thrash)
 
 
 def _tells(at: Traffic) -> bool:
@@ -283,10 +292,10 @@ def _served(
     return simulate(service, at, requests=requests, warmup=warmup, seed=seed, fast=False, keep=keep, watch=watch)
 
 
-def _margin(summary: dict[str, float], targets: tuple[Target, ...]) -> tuple[float, str]:
-    """Logarithm of the worst statistic over its bound, and which it is where it is missed."""
+def _margin(summary: dict[str, float], targets: tuple[Target, ...]) -> tuple[float, str, float]:
+    """Logarithm of the worst statistic over its bound, which it is where it is missed, and that of preemptions."""
     if not summary["requests"]:
-        return _FAR, "requests do not fit"
+        return _FAR, "requests do not fit", -math.inf
     worst, name = -_FAR, ""
     for target in targets:
         value = summary[target.name] / (target.bound * 1000)
@@ -294,43 +303,39 @@ def _margin(summary: dict[str, float], targets: tuple[Target, ...]) -> tuple[flo
         if over > worst:
             worst, name = over, str(target)
     share = summary["preemptions"] / summary["requests"]
-    if share > _THRASH:
-        return min(max(worst, math.log(share / _THRASH)), _FAR), "kv thrash"
+    thrash = math.log(share / _THRASH) if share > 0 else -math.inf
+    worst = max(worst, thrash)
+    if thrash > 0:
+        return min(worst, _FAR), "kv thrash", thrash
     gone = summary.get("left", 0.0) / (summary["requests"] + summary.get("left", 0.0))
     if gone > _LEFT:
-        return min(max(worst, math.log(gone / _LEFT)), _FAR), "clients leave"
-    return min(worst, _FAR), name if worst > 0 else ""
+        return min(max(worst, math.log(gone / _LEFT)), _FAR), "clients leave", thrash
+    return min(worst, _FAR), name if worst > 0 else "", thrash
 
 
-def _mean_output(traffic: Traffic) -> float:
-    """Length of an answer in the mean, [token]"""
-    _, outputs = draw_lengths(traffic)(4096, np.random.default_rng(0))
-    return float(outputs.mean())
-
-
-def spread_of_arrivals(traffic: Traffic) -> float:
-    """Standard deviation of the logarithm of what arrives while a load is judged, of an open stream.
+def usual(traffic: Traffic, load: float, stay: float) -> tuple[float, float]:
+    """How many are there at once in the mean over draws of the arrivals, as a trial counts them.
 
     Parameters
     ----------
     traffic : Traffic
-        The stream.
+        What arrives.
+    load : float
+        Its rate, [1/s]
+    stay : float
+        How long one stays, [s]
 
     Returns
     -------
-    float
-        [-]; 0 of other traffic.
+    mean, deviation : float
+        Of the logarithm, [-]; 0 of other traffic than open streams.
 
     Examples
     --------
-    >>> round(spread_of_arrivals(Traffic(kind="poisson", rate=2.0)), 2)
-    0.02
+    >>> mean, deviation = usual(Traffic(kind="poisson", rate=1.0), 2.0, 5.0)
+    >>> round(math.exp(mean), 2), round(deviation, 2)
+    (1.0, 0.03)
     """
     if traffic.kind not in OPEN:
-        return 0.0
-    generator, found = np.random.default_rng(0), []
-    for _ in range(100):
-        _, outputs = draw_lengths(traffic)(_SETTLED, generator)
-        span = float(arrival_times(traffic.busiest, generator)(_SETTLED)[-1])
-        found.append(math.log(float(outputs.sum()) / span))
-    return float(np.std(found))
+        return 0.0, 0.0
+    return usual_crowd(traffic.at_load(load).busiest, stay, UNJUDGED + _SETTLED, UNJUDGED)

@@ -50,7 +50,7 @@ def test_a_smooth_curve_is_followed_to_its_end_in_few_steps(value, end, guess):
 def test_a_line_from_a_good_guess_needs_one_load_where_its_slope_is_foretold():
     service = Service(lambda load: 0.3 + 0.02 * load)
     search = service.search()
-    search.rise, search.near = 0.02, 0.03
+    search.rise, search.near = (False, 0.02), 0.03
     assert search.find(34.5) == pytest.approx(35.0)
     assert service.tried == [34.5]
 
