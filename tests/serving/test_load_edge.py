@@ -88,3 +88,23 @@ def test_a_promise_that_no_load_keeps_is_seen_at_the_least(whole):
 def test_a_limit_that_is_kept_is_the_answer(whole):
     service = Service(lambda load: 0.001 * load)
     assert service.search(whole, limit=50.0).find(1.0) == 50.0
+
+
+def test_preemptions_tell_of_loads_nearby_as_long_as_there_are_some():
+    """Ten per cent more load, ten times more preemptions: a logarithm is straight, a share is not."""
+    tried: list[float] = []
+
+    def at(load: float) -> Trial:
+        tried.append(load)
+        thrash = math.log(10) * (load - 50.0) / 5.0
+        margin = max(thrash, math.log(0.5))
+        return Trial(load, margin, "kv thrash" if margin > 0 else "", {}, thrash=thrash)
+
+    search = EdgeSearch(at, 1e6, False)
+    assert search.find(20.0) == pytest.approx(50.0, rel=0.006)
+    again = EdgeSearch(at, 1e6, False, rise=search.slope, near=0.03)
+    before = len(tried)
+    assert again.find(49.0) == pytest.approx(50.0, rel=0.002) and len(tried) == before + 1
+    # a slope of the promise says nothing of preemptions: the load is bracketed
+    other = EdgeSearch(at, 1e6, False, rise=(False, 0.02), near=0.03)
+    assert other.find(49.0) == pytest.approx(50.0, rel=0.01) and len(tried) > before + 2

@@ -8,7 +8,7 @@ predictions of all folds at once; so a choice of factors is scored on all folds 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from glmplan.calibrate.step.joint_fit import Solution, evaluate, prior_deviation
 from glmplan.calibrate.step.noise import solve_with_noise
 from glmplan.calibrate.step.normal import Cells, Normal, cells_of, normal_equations
 from glmplan.calibrate.step.observations import Design
+from glmplan.calibrate.step.solved_folds import SolvedFolds
 from glmplan.calibrate.step.spreads import SHARED, Spreads
 from glmplan.readers.runs.figures import FIGURES
 
@@ -30,6 +31,8 @@ _FARTHEST = 1.5
 _ENOUGH_GROUPS = 15
 #: directions of a cell that say less are left out, as in `glmplan.calibrate.step.normal.normal_equations` [-]
 _MATTERS = 0.01
+#: how many steps a factor moves at once while folds are solved, and by how much the score has to fall: less is noise
+_STRIDES, _SURELY = (2, 1), 2.0
 #: rows at random say nothing of what is not known
 _LEFT_OUT = ("group", "model", "accelerator")
 
@@ -165,7 +168,11 @@ def _votes(design: Design) -> _Votes:
 
 
 def choose_factors(
-    design: Design, solution: Solution, *, progress: Callable[[int, float], None] | None = None
+    design: Design,
+    solution: Solution,
+    *,
+    processes: int = 1,
+    progress: Callable[[str, int, float], None] | None = None,
 ) -> Spreads:
     """Choose the factors with which groups, models and parts left out are predicted best.
 
@@ -175,8 +182,10 @@ def choose_factors(
         The runs.
     solution : Solution
         Effects fitted to them; its spreads are where the search begins.
+    processes : int, optional
+        Folds that are solved at once, [-]
     progress : callable, optional
-        Called with how many choices were scored, and the best score so far.
+        Called with what is being done, how many choices were scored, and the best score so far.
 
     Returns
     -------
@@ -187,7 +196,8 @@ def choose_factors(
     -----
     The score is the predictive density of Laplace with a scale of its own for each kind of figure, one vote for each
     group, with a hyperprior of one deviation in logarithms around one. The search goes along one factor after the other
-    by 1.4 times. A standard error is that of the sandwich, groups being independent of each other.
+    by 1.4 times, with folds made linear; from where it ends on, and from where it began, folds are solved to the end. A
+    standard error is that of the sandwich of the linear folds, groups being independent of each other.
 
     References
     ----------
@@ -198,27 +208,33 @@ def choose_factors(
     if not votes.kinds:
         return solution.spreads
     model = left_out_score(design, solution)
-    scored: dict[tuple[int, ...], np.ndarray] = {}
 
     def spreads_of(place: tuple[int, ...]) -> Spreads:
         factor = {name: float(np.exp(_STEP * steps)) for name, steps in zip(names, place, strict=True)}
         return replace(solution.spreads, factor=factor)
 
-    def total(place: tuple[int, ...]) -> float:
-        if place not in scored:
-            scored[place] = votes.density(model.residual(spreads_of(place).effect))
-            if progress is not None:
-                progress(len(scored), min(total(one) for one in scored))
-        return float(scored[place].sum()) + 0.5 * sum((_STEP * steps / _OPEN) ** 2 for steps in place)
+    def prior(place: tuple[int, ...]) -> float:
+        return 0.5 * sum((_STEP * steps / _OPEN) ** 2 for steps in place)
 
-    best = tuple(round(float(np.log(solution.spreads.factor.get(name, 1.0))) / _STEP) for name in names)
-    moved = True
-    while moved:
-        moved = False
-        for factor in range(len(names)):
-            for way in (1, -1):
-                while total(there := _next_to(best, factor, way)) < total(best):
-                    best, moved = there, True
+    def tell(what: str) -> Callable[[int, float], None]:
+        return lambda done, said: None if progress is None else progress(what, done, said)
+
+    linear = _Places(
+        lambda place: votes.density(model.residual(spreads_of(place).effect)), prior,
+        tell("spreads by what is left out, score"),
+    )  # fmt: skip
+    began = tuple(round(float(np.log(solution.spreads.factor.get(name, 1.0))) / _STEP) for name in names)
+    best = linear.descended(began, 1, 0.0)
+    with SolvedFolds(design, solution, model.folds, processes) as folds:
+        solved = _Places(
+            lambda place: votes.density(folds.residual(spreads_of(place))), prior,
+            tell("the same by folds solved to the end, score"),
+        )  # fmt: skip
+        best = min((best, began), key=solved.total)
+        for stride in _STRIDES:
+            best = solved.descended(best, stride, _SURELY)
+    scored = {place: linear.density(place) for way in (-1, 0, 1) for place in _around(best, way)}
+    total = linear.total
     errors = {}
     for factor, name in enumerate(names):
         low, high = _next_to(best, factor, -1), _next_to(best, factor, 1)
@@ -228,17 +244,57 @@ def choose_factors(
     return replace(spreads_of(best), factor_error=errors)
 
 
+@dataclass
+class _Places:
+    """Choices of the factors in steps, with what they score."""
+
+    score: Callable[[tuple[int, ...]], np.ndarray]
+    prior: Callable[[tuple[int, ...]], float]
+    tell: Callable[[int, float], None]
+    found: dict[tuple[int, ...], np.ndarray] = field(default_factory=dict)
+
+    def density(self, place: tuple[int, ...]) -> np.ndarray:
+        """Minus the logarithm of the density by group, (groups,)."""
+        if place not in self.found:
+            self.found[place] = self.score(place)
+            self.tell(len(self.found), min(self.total(one) for one in self.found))
+        return self.found[place]
+
+    def total(self, place: tuple[int, ...]) -> float:
+        """What is made least."""
+        return float(self.density(place).sum()) + self.prior(place)
+
+    def descended(self, place: tuple[int, ...], stride: int, least: float) -> tuple[int, ...]:
+        """Where no factor makes it better by more than `least` when it moves by a stride."""
+        best, moved = place, True
+        while moved:
+            moved = False
+            for factor in range(len(place)):
+                for way in (stride, -stride):
+                    while self.total(there := _next_to(best, factor, way)) < self.total(best) - least:
+                        best, moved = there, True
+        return best
+
+
+def _around(place: tuple[int, ...], way: int) -> list[tuple[int, ...]]:
+    return [_next_to(place, factor, way) for factor in range(len(place))]
+
+
 def _next_to(place: tuple[int, ...], factor: int, way: int) -> tuple[int, ...]:
     return tuple(steps + way * (factor == other) for other, steps in enumerate(place))
 
 
-def solve_with_spreads(design: Design, *, progress: Callable[[str, int, float], None] | None = None) -> Solution:
+def solve_with_spreads(
+    design: Design, *, processes: int = 1, progress: Callable[[str, int, float], None] | None = None
+) -> Solution:
     """Fit the effects with the spreads that predict best what is left out, and the noise that the figures show.
 
     Parameters
     ----------
     design : Design
         The runs.
+    processes : int, optional
+        Folds that are solved at once, [-]
     progress : callable, optional
         Called with what is being done, the round, and how far something moved or what it scores.
 
@@ -252,7 +308,7 @@ def solve_with_spreads(design: Design, *, progress: Callable[[str, int, float], 
         return None if progress is None else lambda done, said: progress(what, done, said)
 
     first = solve_with_noise(design, progress=tell("effects and noise of all runs, moved by"))
-    spreads = choose_factors(design, first, progress=tell("spreads by what is left out, score"))
+    spreads = choose_factors(design, first, processes=processes, progress=progress)
     if spreads.factor == first.spreads.factor:
         return first
     again = tell("effects and noise with these spreads, moved by")

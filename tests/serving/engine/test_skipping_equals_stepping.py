@@ -168,6 +168,35 @@ def test_replicas_and_disaggregation_agree_too(seed, rate, routing, prefillers, 
     _both(AFFINE, pool, engine_settings, lambda: _requests(seed, 60, rate, 0, None))
 
 
+@settings(max_examples=60, deadline=None)
+@given(
+    seed=st.integers(0, 10**9),
+    rate=st.sampled_from([0.0, 2.0, 20.0]),
+    routing=st.sampled_from(["round-robin", "least-loaded", "prefix-aware", "affinity"]),
+    scheduler=st.sampled_from(["vllm", "sglang", "trtllm"]),
+    sessions=st.sampled_from([0, 3]),
+    tokens=st.integers(500, 8000),
+    ahead=st.booleans(),
+)
+def test_replicas_that_meet_at_arrivals_serve_as_those_on_one_clock_do(
+    seed, rate, routing, scheduler, sessions, tokens, ahead
+):
+    """Nothing follows an answer: then replicas need not wait for each other, and all is the same to the last bit."""
+    engine_settings = scheduler_settings(
+        scheduler, max_num_seqs=6, replicas=3, routing=routing, async_scheduling=ahead, prefix_caching=sessions > 0
+    )
+    found = []
+    for follows in (None, lambda request, now: None):
+        cluster = Cluster(AFFINE, KvPool(tokens, 16, bytes_per_token=100_000), engine_settings)
+        done = cluster.run(_requests(seed, 60, rate, sessions, None), follows)
+        rows = [(r.number, r.replica, r.started, r.first, r.finish, r.cached, r.preemptions) for r in done]
+        found.append((rows, cluster.rejected, cluster.preemptions))
+    (meeting, *rest), (together, *others) = found
+    # what ends at the same time on several replicas may be told in another order
+    assert sorted(meeting) == sorted(together) and rest == others
+    assert [row[4] for row in meeting] == sorted(row[4] for row in meeting)
+
+
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     seed=st.integers(0, 10**9),
