@@ -10,10 +10,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
+from itertools import repeat
 from multiprocessing import get_context
 
 import numpy as np
 
+from glmplan.calibrate.step.in_turn import solve_in_turn
 from glmplan.calibrate.step.joint_fit import Solution, solve
 from glmplan.calibrate.step.observations import Design
 from glmplan.calibrate.step.spreads import Spreads
@@ -35,7 +37,7 @@ class _Fold:
     design: Design
     effects: tuple[np.ndarray, ...]
 
-    def without(self, out: np.ndarray, spreads: Spreads) -> np.ndarray:
+    def without(self, out: np.ndarray, spreads: Spreads, own: bool) -> np.ndarray:
         """Errors of the figures of some runs, predicted from the others, [-]"""
         seen = alone(self.design, np.setdiff1d(np.arange(len(self.design.questions)), out))
         begun = []
@@ -43,7 +45,10 @@ class _Fold:
             place = {name: number for number, name in enumerate(self.design.key_names[level])}
             begun.append(self.effects[level][[place[name] for name in names]])
         # always from the fit of all runs: what is found must not hang on what was tried before
-        found = solve(seen, spreads, start=tuple(begun), enough=_NEAR)
+        if own:
+            found = solve_in_turn(seen, spreads, start=tuple(begun), enough=_NEAR)
+        else:
+            found = solve(seen, spreads.of_shared, start=tuple(begun), enough=_NEAR)
         return unseen(seen, found, alone(self.design, out)).residual
 
 
@@ -51,8 +56,8 @@ def _remember(fold: _Fold) -> None:
     _SHARED["fold"] = fold
 
 
-def _one(out: np.ndarray, spreads: Spreads) -> np.ndarray:
-    return _SHARED["fold"].without(out, spreads)
+def _one(out: np.ndarray, spreads: Spreads, own: bool) -> np.ndarray:
+    return _SHARED["fold"].without(out, spreads, own)
 
 
 @dataclass
@@ -67,6 +72,8 @@ class SolvedFolds:
         Effects fitted to all of them, where every fold begins.
     folds : mapping of str to (runs,) array of int
         Way of leaving out → fold of each run; one below zero stays, [-]
+    own : bool
+        Whether something of a group stays when some of it is left out, so that what is its own matters.
     processes : int
         Folds that are solved at once, [-]
     """
@@ -74,6 +81,7 @@ class SolvedFolds:
     design: Design
     solution: Solution
     folds: Mapping[str, np.ndarray]
+    own: bool = False
     processes: int = 1
     _pool: ProcessPoolExecutor | None = field(default=None, init=False)
 
@@ -109,6 +117,6 @@ class SolvedFolds:
         outs = [out for _, out in tasks]
         mapped = map if self._pool is None else self._pool.map
         found = {mode: np.full(len(self.design.log_seconds), np.nan) for mode in self.folds}
-        for (mode, out), errors in zip(tasks, mapped(_one, outs, [spreads] * len(outs)), strict=True):
+        for (mode, out), errors in zip(tasks, mapped(_one, outs, repeat(spreads, len(outs)), repeat(self.own, len(outs))), strict=True):
             found[mode][np.isin(self.design.observation_run, out)] = errors
         return found

@@ -7,12 +7,13 @@ predictions of all folds at once; so a choice of factors is scored on all folds 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from glmplan.calibrate.step.crossvalidate import folds_of, group_names
+from glmplan.calibrate.step.in_turn import solve_in_turn
 from glmplan.calibrate.step.joint_fit import Solution, evaluate, prior_deviation, prior_mean, summed
 from glmplan.calibrate.step.noise import solve_with_noise
 from glmplan.calibrate.step.normal import Cells, Normal, cells_of, normal_equations
@@ -32,9 +33,11 @@ _ENOUGH_GROUPS = 15
 #: directions of a cell that say less are left out, as in `glmplan.calibrate.step.normal.normal_equations` [-]
 _MATTERS = 0.01
 #: how many steps a factor moves at once while folds are solved, and by how much the score has to fall: less is noise
-_STRIDES, _SURELY = (2, 1), 2.0
-#: rows at random say nothing of what is not known
-_LEFT_OUT = ("group", "model", "accelerator")
+_STRIDE, _SURELY = 2, 2.0
+#: least noise of decoding while what groups share is learnt, and factors on the spreads of what is a group's own [-]
+_BETWEEN, _OWN = (0.0, 0.14, 0.2, 0.28), (1.0, 1.4, 2.0, 2.8)
+#: rows at random and layouts say nothing of what is not known, only of what is a group's own
+_LEFT_OUT, _SOME = ("group", "model", "accelerator"), ("random", "layout")
 
 
 @dataclass(frozen=True)
@@ -61,13 +64,13 @@ class LeftOutScore:
     target: np.ndarray
     folds: dict[str, np.ndarray]
 
-    def residual(self, spread: np.ndarray) -> dict[str, np.ndarray]:
+    def residual(self, spreads: Spreads) -> dict[str, np.ndarray]:
         """Errors of what is left out.
 
         Parameters
         ----------
-        spread : (levels, columns) array
-            Prior standard deviations, [-]
+        spreads : Spreads
+            Prior standard deviations; noise is that of the fit.
 
         Returns
         -------
@@ -85,7 +88,7 @@ class LeftOutScore:
         .. [1] C. E. Rasmussen, C. K. I. Williams, "Gaussian Processes for Machine Learning", MIT Press 2006,
            section 5.4.2.
         """
-        sigma = prior_deviation(self.design, spread)
+        sigma = prior_deviation(self.design, spreads.effect)
         normal = normal_equations(self.cells, self.slope, sigma, least=_MATTERS)
         pull = normal.inverse @ normal.turned(self.target)
         return {mode: self._without(normal, pull, fold) for mode, fold in self.folds.items()}
@@ -148,15 +151,16 @@ class _Votes:
         groups = int(self.group.max()) + 1
         found = np.zeros(groups)
         for rows in self.kinds:
-            group = self.group[rows]
-            count = np.bincount(group, minlength=groups)
-            there = count > 0
-            # a group of many rows says more than one of few, and less than as many groups
-            weight = 1.0 / np.sqrt(count[group])
             for values in residual.values():
-                size = np.bincount(group, weight * np.minimum(np.abs(values[rows]), _FARTHEST), groups)
+                mine = rows[~np.isnan(values[rows])]  # some ways leave out some runs only
+                group = self.group[mine]
+                count = np.bincount(group, minlength=groups)
+                there = count > 0
+                # a group of many rows says more than one of few, and less than as many groups
+                weight = 1.0 / np.sqrt(count[group])
+                size = np.bincount(group, weight * np.minimum(np.abs(values[mine]), _FARTHEST), groups)
                 wide = size.sum() / there.sum()
-                found += (there * (np.log(wide) - 1.0) + size / wide) / len(residual)
+                found += there * (np.log(wide) - 1.0 + size / wide) / len(residual)
         return found
 
 
@@ -196,8 +200,10 @@ def choose_factors(
     -----
     The score is the predictive density of Laplace with a scale of its own for each kind of figure, one vote for each
     group, with a hyperprior of one deviation in logarithms around one. The search goes along one factor after the other
-    by 1.4 times, with folds made linear; from where it ends on, and from where it began, folds are solved to the end. A
-    standard error is that of the sandwich of the linear folds, groups being independent of each other.
+    by 1.4 times, with folds made linear; from where it ends on, or from where it began, folds are solved to the end: with
+    more noise between groups, then with factors twice or half as large. How far groups differ once that is known is
+    chosen by rows at random. A standard error is that of the sandwich of the linear folds, groups being independent of
+    each other.
 
     References
     ----------
@@ -209,79 +215,84 @@ def choose_factors(
         return solution.spreads
     model = left_out_score(design, solution)
 
-    def spreads_of(place: tuple[int, ...]) -> Spreads:
-        factor = {name: float(np.exp(_STEP * steps)) for name, steps in zip(names, place, strict=True)}
-        return replace(solution.spreads, factor=factor)
+    def spreads_of(place: _Place) -> Spreads:
+        *steps, between, own = place
+        factor = {name: float(np.exp(_STEP * one)) for name, one in zip(names, steps, strict=True)}
+        return replace(solution.spreads, factor=factor, between=_BETWEEN[between], own=_OWN[own])
 
-    def prior(place: tuple[int, ...]) -> float:
-        return 0.5 * sum((_STEP * steps / _OPEN) ** 2 for steps in place)
+    def scored_by(folds: LeftOutScore | SolvedFolds, what: str) -> _Places:
+        def tell(done: int, said: float) -> None:
+            if progress is not None:
+                progress(what, done, said)
 
-    def tell(what: str) -> Callable[[int, float], None]:
-        return lambda done, said: None if progress is None else progress(what, done, said)
+        return _Places(lambda place: votes.density(folds.residual(spreads_of(place))), tell)
 
-    linear = _Places(
-        lambda place: votes.density(model.residual(spreads_of(place).effect)), prior,
-        tell("spreads by what is left out, score"),
-    )  # fmt: skip
-    began = tuple(round(float(np.log(solution.spreads.factor.get(name, 1.0))) / _STEP) for name in names)
-    best = linear.descended(began, 1, 0.0)
-    with SolvedFolds(design, solution, model.folds, processes) as folds:
-        solved = _Places(
-            lambda place: votes.density(folds.residual(spreads_of(place))), prior,
-            tell("the same by folds solved to the end, score"),
-        )  # fmt: skip
+    factors, between, own = range(len(names)), len(names), len(names) + 1
+    began = (*(round(float(np.log(solution.spreads.factor.get(name, 1.0))) / _STEP) for name in names), 0, 0)
+    linear = scored_by(model, "spreads by what is left out, score")
+    best = linear.descended(began, factors, 1, 0.0)
+    with SolvedFolds(design, solution, model.folds, processes=processes) as folds:
+        solved = scored_by(folds, "the same by folds solved to the end, score")
         best = min((best, began), key=solved.total)
-        for stride in _STRIDES:
-            best = solved.descended(best, stride, _SURELY)
-    scored = {place: linear.density(place) for way in (-1, 0, 1) for place in _around(best, way)}
+        best = solved.descended(best, (between,), 1, 0.0)
+        best = solved.descended(best, factors, _STRIDE, _SURELY)
+    # what is a group's own is missed where some of the group stays
+    some = {mode: folds_of(design.questions, mode) for mode in _SOME}
+    with SolvedFolds(design, solution, some, own=True, processes=processes) as folds:
+        best = scored_by(folds, "what is a group's own, score").descended(best, (own,), 1, 0.0)
     total = linear.total
     errors = {}
     for factor, name in enumerate(names):
         low, high = _next_to(best, factor, -1), _next_to(best, factor, 1)
         curved = max((total(low) + total(high) - 2.0 * total(best)) / _STEP**2, 1.0 / _OPEN**2)
-        tilt = (scored[high] - scored[low]) / (2.0 * _STEP)
+        tilt = (linear.density(high) - linear.density(low)) / (2.0 * _STEP)
         errors[name] = min(float(np.sqrt(((tilt - tilt.mean()) ** 2).sum())) / curved, _OPEN)
     return replace(spreads_of(best), factor_error=errors)
+
+
+#: steps of the factors of `SHARED`, and which of `_BETWEEN` and `_OWN`
+_Place = tuple[int, ...]
 
 
 @dataclass
 class _Places:
     """Choices of the factors in steps, with what they score."""
 
-    score: Callable[[tuple[int, ...]], np.ndarray]
-    prior: Callable[[tuple[int, ...]], float]
+    score: Callable[[_Place], np.ndarray]
     tell: Callable[[int, float], None]
-    found: dict[tuple[int, ...], np.ndarray] = field(default_factory=dict)
+    found: dict[_Place, np.ndarray] = field(default_factory=dict)
 
-    def density(self, place: tuple[int, ...]) -> np.ndarray:
+    def density(self, place: _Place) -> np.ndarray:
         """Minus the logarithm of the density by group, (groups,)."""
         if place not in self.found:
             self.found[place] = self.score(place)
             self.tell(len(self.found), min(self.total(one) for one in self.found))
         return self.found[place]
 
-    def total(self, place: tuple[int, ...]) -> float:
+    def total(self, place: _Place) -> float:
         """What is made least."""
-        return float(self.density(place).sum()) + self.prior(place)
+        return float(self.density(place).sum()) + 0.5 * sum((_STEP * steps / _OPEN) ** 2 for steps in place[:-2])
 
-    def descended(self, place: tuple[int, ...], stride: int, least: float) -> tuple[int, ...]:
-        """Where no factor makes it better by more than `least` when it moves by a stride."""
+    def descended(self, place: _Place, along: Iterable[int], stride: int, least: float) -> _Place:
+        """Where no coordinate makes it better by more than `least` when it moves by a stride."""
         best, moved = place, True
         while moved:
             moved = False
-            for factor in range(len(place)):
+            for coordinate in along:
                 for way in (stride, -stride):
-                    while self.total(there := _next_to(best, factor, way)) < self.total(best) - least:
+                    there = _next_to(best, coordinate, way)
+                    while _possible(there) and self.total(there) < self.total(best) - least:
                         best, moved = there, True
+                        there = _next_to(best, coordinate, way)
         return best
 
 
-def _around(place: tuple[int, ...], way: int) -> list[tuple[int, ...]]:
-    return [_next_to(place, factor, way) for factor in range(len(place))]
+def _next_to(place: _Place, coordinate: int, way: int) -> _Place:
+    return tuple(steps + way * (coordinate == other) for other, steps in enumerate(place))
 
 
-def _next_to(place: tuple[int, ...], factor: int, way: int) -> tuple[int, ...]:
-    return tuple(steps + way * (factor == other) for other, steps in enumerate(place))
+def _possible(place: _Place) -> bool:
+    return 0 <= place[-2] < len(_BETWEEN) and 0 <= place[-1] < len(_OWN)
 
 
 def solve_with_spreads(
@@ -309,7 +320,9 @@ def solve_with_spreads(
 
     first = solve_with_noise(design, progress=tell("effects and noise of all runs, moved by"))
     spreads = choose_factors(design, first, processes=processes, progress=progress)
-    if spreads.factor == first.spreads.factor:
+    if spreads is first.spreads:
         return first
-    again = tell("effects and noise with these spreads, moved by")
-    return solve_with_noise(design, spreads, start=first.effects, progress=again)
+    again = solve_with_noise(
+        design, spreads, start=first.effects, progress=tell("effects and noise with these spreads, moved by")
+    )
+    return solve_in_turn(design, again.spreads, start=again.effects)
