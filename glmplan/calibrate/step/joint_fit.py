@@ -21,6 +21,7 @@ from glmplan.prediction.effects import COLUMNS, LEVELS, SCALE, TTFT_SCALE, log_p
 
 __all__ = [
     "FREEDOM",
+    "OWN",
     "PRIOR_MEAN",
     "NotConverged",
     "Solution",

@@ -117,6 +117,8 @@ class SolvedFolds:
         outs = [out for _, out in tasks]
         mapped = map if self._pool is None else self._pool.map
         found = {mode: np.full(len(self.design.log_seconds), np.nan) for mode in self.folds}
-        for (mode, out), errors in zip(tasks, mapped(_one, outs, repeat(spreads, len(outs)), repeat(self.own, len(outs))), strict=True):
+        for (mode, out), errors in zip(
+            tasks, mapped(_one, outs, repeat(spreads, len(outs)), repeat(self.own, len(outs))), strict=True
+        ):
             found[mode][np.isin(self.design.observation_run, out)] = errors
         return found

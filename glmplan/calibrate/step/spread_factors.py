@@ -32,10 +32,10 @@ _FARTHEST = 1.5
 _ENOUGH_GROUPS = 15
 #: directions of a cell that say less are left out, as in `glmplan.calibrate.step.normal.normal_equations` [-]
 _MATTERS = 0.01
-#: how many steps a factor moves at once while folds are solved, and by how much the score has to fall: less is noise
+#: how many steps the factor of all moves at once while folds are solved; the score has to fall by more than noise
 _STRIDE, _SURELY = 2, 2.0
 #: least noise of decoding while what groups share is learnt, and factors on the spreads of what is a group's own [-]
-_BETWEEN, _OWN = (0.0, 0.14, 0.2, 0.28), (1.0, 1.4, 2.0, 2.8)
+_BETWEEN, _OWN = (0.0, 0.14, 0.2, 0.28), (1.0, 2.0)
 #: rows at random and layouts say nothing of what is not known, only of what is a group's own
 _LEFT_OUT, _SOME = ("group", "model", "accelerator"), ("random", "layout")
 
@@ -200,10 +200,10 @@ def choose_factors(
     -----
     The score is the predictive density of Laplace with a scale of its own for each kind of figure, one vote for each
     group, with a hyperprior of one deviation in logarithms around one. The search goes along one factor after the other
-    by 1.4 times, with folds made linear; from where it ends on, or from where it began, folds are solved to the end: with
-    more noise between groups, then with factors twice or half as large. How far groups differ once that is known is
-    chosen by rows at random. A standard error is that of the sandwich of the linear folds, groups being independent of
-    each other.
+    by 1.4 times, with folds made linear; from where it ends on, or from where it began, folds are solved to the end:
+    with more noise between groups, then with twice or half the spread of what all engines share, of which linear folds
+    know least. How far groups differ once that is known is chosen by rows at random and by layouts. A standard error is that
+    of the sandwich of the linear folds, groups being independent of each other.
 
     References
     ----------
@@ -234,12 +234,13 @@ def choose_factors(
     with SolvedFolds(design, solution, model.folds, processes=processes) as folds:
         solved = scored_by(folds, "the same by folds solved to the end, score")
         best = min((best, began), key=solved.total)
-        best = solved.descended(best, (between,), 1, 0.0)
-        best = solved.descended(best, factors, _STRIDE, _SURELY)
+        best = min(((*best[:between], one, 0) for one in range(len(_BETWEEN))), key=solved.total)
+        best = solved.descended(best, (names.index("all"),), _STRIDE, _SURELY)
     # what is a group's own is missed where some of the group stays
     some = {mode: folds_of(design.questions, mode) for mode in _SOME}
     with SolvedFolds(design, solution, some, own=True, processes=processes) as folds:
-        best = scored_by(folds, "what is a group's own, score").descended(best, (own,), 1, 0.0)
+        within = scored_by(folds, "what is a group's own, score")
+        best = min(((*best[:own], one) for one in range(len(_OWN))), key=within.total)
     total = linear.total
     errors = {}
     for factor, name in enumerate(names):

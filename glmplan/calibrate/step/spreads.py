@@ -355,8 +355,8 @@ def write_spreads(spreads: Spreads, file: str | Path, *, head: Iterable[str] = (
         "",
         "# What a load that a table does not state adds to the noise, [-]",
         f"guessed_load = {spreads.guessed_load:.3g}",
-        "# Least noise of decoding while what groups share is learnt, and the factor on the spreads of what is a group's",
-        "# own, which is learnt after it; both chosen by what is left out, [-]",
+        "# Least noise of decoding while what groups share is learnt, and the factor on the spreads of what is a",
+        "# group's own, which is learnt after it; both chosen by what is left out, [-]",
         f"between = {spreads.between:.3g}",
         f"own = {spreads.own:.3g}",
     ]
