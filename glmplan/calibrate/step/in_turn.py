@@ -7,7 +7,6 @@ same rows afterwards, with the noise that they have among each other, and no lon
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -25,7 +24,6 @@ def solve_in_turn(
     *,
     start: tuple[np.ndarray, ...] | None = None,
     enough: float = TOLERANCE,
-    progress: Callable[[int, float], None] | None = None,
 ) -> Solution:
     """Find what groups share, and then what is each group's own.
 
@@ -39,8 +37,6 @@ def solve_in_turn(
         Where to begin; the prior mean by default, [log s] or [-]
     enough : float, optional
         How near to the optimum to end, as in `glmplan.calibrate.step.joint_fit.solve`, [-]
-    progress : callable, optional
-        Called with the step and the median absolute residual.
 
     Returns
     -------
@@ -60,8 +56,8 @@ def solve_in_turn(
        JRSS B 78 (2016).
     """
     if not spreads.between:
-        return solve(design, spreads, start=start, enough=enough, progress=progress)
-    first = solve(design, spreads.of_shared, start=start, enough=enough, progress=progress)
-    second = solve(design, spreads.of_own, shared=first.effects, start=first.effects, enough=enough, progress=progress)
+        return solve(design, spreads, start=start, enough=enough)
+    first = solve(design, spreads.of_shared, start=start, enough=enough)
+    second = solve(design, spreads.of_own, shared=first.effects, start=first.effects, enough=enough)
     farther = max(first.distance, second.distance)
     return replace(second, spreads=spreads, rounds=first.rounds + second.rounds, distance=farther)

@@ -6,7 +6,6 @@ Student's t. See docs/physics/calibration.md.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -337,7 +336,6 @@ def solve(
     start: tuple[np.ndarray, ...] | None = None,
     shared: tuple[np.ndarray, ...] | None = None,
     enough: float = TOLERANCE,
-    progress: Callable[[int, float], None] | None = None,
 ) -> Solution:
     """Find the effects of the highest posterior density.
 
@@ -355,8 +353,6 @@ def solve(
         Effects whose levels before `OWN` stay as they are: only what is a group's own is sought, [log s] or [-]
     enough : float, optional
         How near to the optimum to end, in deviations of the posterior over all directions, [-]
-    progress : callable, optional
-        Called with the step and the median absolute residual.
 
     Returns
     -------
@@ -396,8 +392,6 @@ def solve(
         if float((change[0] * change[1]).sum()) > 0.0:
             past = [*past[-_MEMORY:], change]
         round_ += 1
-        if progress is not None:
-            progress(round_, float(np.median(np.abs(here.residual[search.use]))))
     if distance > enough:
         raise NotConverged(f"the joint fit is still {distance:.2g} deviations off after {_MOST_ROUNDS} rounds")
     weight = (FREEDOM + 1.0) / (FREEDOM + (here.residual / search.noise) ** 2)

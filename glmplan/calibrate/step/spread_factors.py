@@ -202,8 +202,8 @@ def choose_factors(
     group, with a hyperprior of one deviation in logarithms around one. The search goes along one factor after the other
     by 1.4 times, with folds made linear; from where it ends on, or from where it began, folds are solved to the end:
     with more noise between groups, then with twice or half the spread of what all engines share, of which linear folds
-    know least. How far groups differ once that is known is chosen by rows at random and by layouts. A standard error is that
-    of the sandwich of the linear folds, groups being independent of each other.
+    know least. How far groups differ once that is known is chosen by rows at random and by layouts. A standard error is
+    that of the sandwich of the linear folds, groups being independent of each other.
 
     References
     ----------
