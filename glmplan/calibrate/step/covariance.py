@@ -81,7 +81,8 @@ def posterior(design: Design, solution: Solution, *, spread: np.ndarray | None =
     -----
     Laplace's approximation, Gauss-Newton: the figures' curvature is left out, and Student's weights are taken as they
     ended. Noise is that with which what groups share is learnt; what is a group's own is a little surer than is said
-    here, since it is learnt after it with less. Not modelled: that spreads and noise are estimates, too; their errors stand in `spreads.toml`.
+    here, since it is learnt after it with less. Not modelled: that spreads and noise are estimates, too; their errors
+    stand in `spreads.toml`.
 
     References
     ----------
