@@ -7,12 +7,12 @@ covariance of one key's parameters, and that of an engine's constants, which are
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from glmplan.calibrate.step.joint_fit import FREEDOM, Solution, linearised, noise_of
+from glmplan.calibrate.step.joint_fit import Solution, linearised
 from glmplan.calibrate.step.observations import Design
 from glmplan.errors import SpecError
 from glmplan.facts.files import read_toml, write_atomically
@@ -80,18 +80,16 @@ def posterior(design: Design, solution: Solution, *, spread: np.ndarray | None =
     Notes
     -----
     Laplace's approximation, Gauss-Newton: the figures' curvature is left out, and Student's weights are taken as they
-    ended. Noise is that with which what groups share is learnt; what is a group's own is a little surer than is said
-    here, since it is learnt after it with less. Not modelled: that spreads and noise are estimates, too; their errors
-    stand in `spreads.toml`.
+    ended. Not modelled: that what groups share was learnt with more noise than a group's own, whose noise is taken for
+    all, so that it is known less well than is said here; that spreads and noise are estimates, whose errors stand in
+    `spreads.toml`.
 
     References
     ----------
     .. [1] C. E. Rasmussen, C. K. I. Williams, "Gaussian Processes for Machine Learning", MIT Press 2006, section 2.1
        and equation A.9.
     """
-    noise = noise_of(design, solution.spreads.of_shared)
-    root = np.sqrt((FREEDOM + 1.0) / (FREEDOM + (solution.residual / noise) ** 2)) / noise
-    normal = linearised(design, replace(solution, root=root * (solution.root > 0)), spread=spread)
+    normal = linearised(design, solution, spread=spread)
     first = normal.cells.first
 
     def between(one: tuple[int, int], two: tuple[int, int]) -> np.ndarray:
