@@ -80,9 +80,7 @@ def posterior(design: Design, solution: Solution, *, spread: np.ndarray | None =
     Notes
     -----
     Laplace's approximation, Gauss-Newton: the figures' curvature is left out, and Student's weights are taken as they
-    ended. Not modelled: that what groups share was learnt with more noise than a group's own, whose noise is taken for
-    all, so that it is known less well than is said here; that spreads and noise are estimates, whose errors stand in
-    `spreads.toml`.
+    ended. Not modelled: that spreads and noise are estimates, too; their errors stand in `spreads.toml`.
 
     References
     ----------

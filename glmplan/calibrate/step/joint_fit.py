@@ -6,6 +6,7 @@ Student's t. See docs/physics/calibration.md.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,7 +21,6 @@ from glmplan.prediction.effects import COLUMNS, LEVELS, SCALE, TTFT_SCALE, log_p
 
 __all__ = [
     "FREEDOM",
-    "OWN",
     "PRIOR_MEAN",
     "NotConverged",
     "Solution",
@@ -58,8 +58,6 @@ PRIOR_MEAN: dict[str, float] = {
 }
 #: Student's degrees of freedom: with four, a row as wild as one in a hundred weighs half
 FREEDOM = 4.0
-#: first of the levels that are a group's own; those before it are shared by groups
-OWN = LEVELS.index("group")
 #: the search ends this near to the optimum, in deviations of the posterior over all directions [-]
 TOLERANCE = 0.01
 #: rounds after which it is said to have failed
@@ -262,35 +260,14 @@ class _Point:
 class _Posterior:
     """Minus twice the logarithm of the posterior density, with its gradient, of effects over their spread."""
 
-    def __init__(
-        self, design: Design, spreads: Spreads, use: np.ndarray, shared: tuple[np.ndarray, ...] | None = None
-    ) -> None:
-        self.design, self.use, self.shared = design, use, shared
+    def __init__(self, design: Design, spreads: Spreads, use: np.ndarray) -> None:
+        self.design, self.use = design, use
         self.cells = cells_of(design)
         self.sigma = prior_deviation(design, spreads.effect)
         self.noise = noise_of(design, spreads)
         self.run_cell = np.zeros(len(design.questions), dtype=int)
         self.run_cell[design.observation_run] = self.cells.of_figure
         self.prior = prior_mean()
-        if shared is not None:
-            own = tuple(np.zeros_like(one) for one in shared[OWN:])
-            self.prior = summed(design, (*shared[:OWN], *own))
-            self.sigma[: sum(map(len, design.key_names[:OWN]))] = 0.0
-
-    def begun(self, effects: tuple[np.ndarray, ...] | None) -> np.ndarray:
-        """Effects over their spread; none where nothing is given or none is sought."""
-        begun = np.zeros_like(self.sigma)
-        if effects is not None:
-            np.divide(np.concatenate([effects[0] - prior_mean(), *effects[1:]]), self.sigma, out=begun,
-                      where=self.sigma > 0)  # fmt: skip
-        return begun
-
-    def effects(self, z: np.ndarray) -> tuple[np.ndarray, ...]:
-        """Effects by level."""
-        parts = self.cells.split(self.sigma * z)
-        if self.shared is not None:
-            return (*self.shared[:OWN], *parts[OWN:])
-        return (parts[0] + self.prior, *parts[1:])
 
     def at(self, z: np.ndarray) -> _Point:
         design = self.design
@@ -334,8 +311,8 @@ def solve(
     *,
     use: np.ndarray | None = None,
     start: tuple[np.ndarray, ...] | None = None,
-    shared: tuple[np.ndarray, ...] | None = None,
     enough: float = TOLERANCE,
+    progress: Callable[[int, float], None] | None = None,
 ) -> Solution:
     """Find the effects of the highest posterior density.
 
@@ -349,10 +326,10 @@ def solve(
         Observations to fit; all by default.
     start : tuple of (keys, 21) array, optional
         Where to begin; the prior mean by default, [log s] or [-]
-    shared : tuple of (keys, 21) array, optional
-        Effects whose levels before `OWN` stay as they are: only what is a group's own is sought, [log s] or [-]
     enough : float, optional
         How near to the optimum to end, in deviations of the posterior over all directions, [-]
+    progress : callable, optional
+        Called with the step and the median absolute residual.
 
     Returns
     -------
@@ -375,9 +352,10 @@ def solve(
     .. [1] J. Nocedal, S. J. Wright, "Numerical Optimization", 2nd ed., Springer 2006, algorithm 7.4 and section 10.3.
     """
     spreads = start_spreads() if spreads is None else spreads
-    use = np.ones(len(design.log_seconds), dtype=bool) if use is None else use
-    search = _Posterior(design, spreads, use, shared)
-    z = search.begun(start)
+    search = _Posterior(design, spreads, np.ones(len(design.log_seconds), dtype=bool) if use is None else use)
+    z = np.zeros_like(search.sigma)
+    if start is not None:
+        z = np.concatenate([start[0] - search.prior, *start[1:]]) / search.sigma
     here, past = search.at(z), list[tuple[np.ndarray, np.ndarray]]()
     normal, due, round_ = search.normal(here), 1 if start is None else 4, 0
     distance = _distance(normal, here)
@@ -392,10 +370,13 @@ def solve(
         if float((change[0] * change[1]).sum()) > 0.0:
             past = [*past[-_MEMORY:], change]
         round_ += 1
+        if progress is not None:
+            progress(round_, float(np.median(np.abs(here.residual[search.use]))))
     if distance > enough:
         raise NotConverged(f"the joint fit is still {distance:.2g} deviations off after {_MOST_ROUNDS} rounds")
+    parts = search.cells.split(search.sigma * here.z)
     weight = (FREEDOM + 1.0) / (FREEDOM + (here.residual / search.noise) ** 2)
-    return Solution(search.effects(here.z), spreads, here.residual, weight, here.root, round_, distance)
+    return Solution((parts[0] + search.prior, *parts[1:]), spreads, here.residual, weight, here.root, round_, distance)
 
 
 def _distance(normal: Normal, here: _Point) -> float:

@@ -7,18 +7,16 @@ predictions of all folds at once; so a choice of factors is scored on all folds 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from glmplan.calibrate.step.crossvalidate import folds_of, group_names
-from glmplan.calibrate.step.in_turn import solve_in_turn
 from glmplan.calibrate.step.joint_fit import Solution, evaluate, prior_deviation, prior_mean, summed
 from glmplan.calibrate.step.noise import solve_with_noise
 from glmplan.calibrate.step.normal import Cells, Normal, cells_of, normal_equations
 from glmplan.calibrate.step.observations import Design
-from glmplan.calibrate.step.solved_folds import SolvedFolds
 from glmplan.calibrate.step.spreads import SHARED, Spreads
 from glmplan.readers.runs.figures import FIGURES
 
@@ -32,12 +30,8 @@ _FARTHEST = 1.5
 _ENOUGH_GROUPS = 15
 #: directions of a cell that say less are left out, as in `glmplan.calibrate.step.normal.normal_equations` [-]
 _MATTERS = 0.01
-#: how many steps the factor of all moves at once while folds are solved; the score has to fall by more than noise
-_STRIDE, _SURELY = 2, 2.0
-#: least noise of decoding while what groups share is learnt, and factors on the spreads of what is a group's own [-]
-_BETWEEN, _OWN = (0.0, 0.14, 0.2, 0.28), (1.0, 2.0)
-#: rows at random and layouts say nothing of what is not known, only of what is a group's own
-_LEFT_OUT, _SOME = ("group", "model", "accelerator"), ("random", "layout")
+#: rows at random say nothing of what is not known
+_LEFT_OUT = ("group", "model", "accelerator")
 
 
 @dataclass(frozen=True)
@@ -64,13 +58,13 @@ class LeftOutScore:
     target: np.ndarray
     folds: dict[str, np.ndarray]
 
-    def residual(self, spreads: Spreads) -> dict[str, np.ndarray]:
+    def residual(self, spread: np.ndarray) -> dict[str, np.ndarray]:
         """Errors of what is left out.
 
         Parameters
         ----------
-        spreads : Spreads
-            Prior standard deviations; noise is that of the fit.
+        spread : (levels, columns) array
+            Prior standard deviations, [-]
 
         Returns
         -------
@@ -88,7 +82,7 @@ class LeftOutScore:
         .. [1] C. E. Rasmussen, C. K. I. Williams, "Gaussian Processes for Machine Learning", MIT Press 2006,
            section 5.4.2.
         """
-        sigma = prior_deviation(self.design, spreads.effect)
+        sigma = prior_deviation(self.design, spread)
         normal = normal_equations(self.cells, self.slope, sigma, least=_MATTERS)
         pull = normal.inverse @ normal.turned(self.target)
         return {mode: self._without(normal, pull, fold) for mode, fold in self.folds.items()}
@@ -151,16 +145,15 @@ class _Votes:
         groups = int(self.group.max()) + 1
         found = np.zeros(groups)
         for rows in self.kinds:
+            group = self.group[rows]
+            count = np.bincount(group, minlength=groups)
+            there = count > 0
+            # a group of many rows says more than one of few, and less than as many groups
+            weight = 1.0 / np.sqrt(count[group])
             for values in residual.values():
-                mine = rows[~np.isnan(values[rows])]  # some ways leave out some runs only
-                group = self.group[mine]
-                count = np.bincount(group, minlength=groups)
-                there = count > 0
-                # a group of many rows says more than one of few, and less than as many groups
-                weight = 1.0 / np.sqrt(count[group])
-                size = np.bincount(group, weight * np.minimum(np.abs(values[mine]), _FARTHEST), groups)
+                size = np.bincount(group, weight * np.minimum(np.abs(values[rows]), _FARTHEST), groups)
                 wide = size.sum() / there.sum()
-                found += there * (np.log(wide) - 1.0 + size / wide) / len(residual)
+                found += (there * (np.log(wide) - 1.0) + size / wide) / len(residual)
         return found
 
 
@@ -172,11 +165,7 @@ def _votes(design: Design) -> _Votes:
 
 
 def choose_factors(
-    design: Design,
-    solution: Solution,
-    *,
-    processes: int = 1,
-    progress: Callable[[str, int, float], None] | None = None,
+    design: Design, solution: Solution, *, progress: Callable[[int, float], None] | None = None
 ) -> Spreads:
     """Choose the factors with which groups, models and parts left out are predicted best.
 
@@ -186,10 +175,8 @@ def choose_factors(
         The runs.
     solution : Solution
         Effects fitted to them; its spreads are where the search begins.
-    processes : int, optional
-        Folds that are solved at once, [-]
     progress : callable, optional
-        Called with what is being done, how many choices were scored, and the best score so far.
+        Called with how many choices were scored, and the best score so far.
 
     Returns
     -------
@@ -200,10 +187,7 @@ def choose_factors(
     -----
     The score is the predictive density of Laplace with a scale of its own for each kind of figure, one vote for each
     group, with a hyperprior of one deviation in logarithms around one. The search goes along one factor after the other
-    by 1.4 times, with folds made linear; from where it ends on, or from where it began, folds are solved to the end:
-    with more noise between groups, then with twice or half the spread of what all engines share, of which linear folds
-    know least. How far groups differ once that is known is chosen by rows at random and by layouts. A standard error is
-    that of the sandwich of the linear folds, groups being independent of each other.
+    by 1.4 times. A standard error is that of the sandwich, groups being independent of each other.
 
     References
     ----------
@@ -214,99 +198,47 @@ def choose_factors(
     if not votes.kinds:
         return solution.spreads
     model = left_out_score(design, solution)
+    scored: dict[tuple[int, ...], np.ndarray] = {}
 
-    def spreads_of(place: _Place) -> Spreads:
-        *steps, between, own = place
-        factor = {name: float(np.exp(_STEP * one)) for name, one in zip(names, steps, strict=True)}
-        return replace(solution.spreads, factor=factor, between=_BETWEEN[between], own=_OWN[own])
+    def spreads_of(place: tuple[int, ...]) -> Spreads:
+        factor = {name: float(np.exp(_STEP * steps)) for name, steps in zip(names, place, strict=True)}
+        return replace(solution.spreads, factor=factor)
 
-    def scored_by(folds: LeftOutScore | SolvedFolds, what: str) -> _Places:
-        def tell(done: int, said: float) -> None:
+    def total(place: tuple[int, ...]) -> float:
+        if place not in scored:
+            scored[place] = votes.density(model.residual(spreads_of(place).effect))
             if progress is not None:
-                progress(what, done, said)
+                progress(len(scored), min(total(one) for one in scored))
+        return float(scored[place].sum()) + 0.5 * sum((_STEP * steps / _OPEN) ** 2 for steps in place)
 
-        return _Places(lambda place: votes.density(folds.residual(spreads_of(place))), tell)
-
-    factors, between, own = range(len(names)), len(names), len(names) + 1
-    began = (*(round(float(np.log(solution.spreads.factor.get(name, 1.0))) / _STEP) for name in names), 0, 0)
-    linear = scored_by(model, "spreads by what is left out, score")
-    best = linear.descended(began, factors, 1, 0.0)
-    with SolvedFolds(design, solution, model.folds, processes=processes) as folds:
-        solved = scored_by(folds, "the same by folds solved to the end, score")
-        best = min((best, began), key=solved.total)
-        best = min(((*best[:between], one, 0) for one in range(len(_BETWEEN))), key=solved.total)
-        best = solved.descended(best, (names.index("all"),), _STRIDE, _SURELY)
-    # what is a group's own is missed where some of the group stays
-    some = {mode: folds_of(design.questions, mode) for mode in _SOME}
-    with SolvedFolds(design, solution, some, own=True, processes=processes) as folds:
-        within = scored_by(folds, "what is a group's own, score")
-        best = min(((*best[:own], one) for one in range(len(_OWN))), key=within.total)
-    total = linear.total
+    best = tuple(round(float(np.log(solution.spreads.factor.get(name, 1.0))) / _STEP) for name in names)
+    moved = True
+    while moved:
+        moved = False
+        for factor in range(len(names)):
+            for way in (1, -1):
+                while total(there := _next_to(best, factor, way)) < total(best):
+                    best, moved = there, True
     errors = {}
     for factor, name in enumerate(names):
         low, high = _next_to(best, factor, -1), _next_to(best, factor, 1)
         curved = max((total(low) + total(high) - 2.0 * total(best)) / _STEP**2, 1.0 / _OPEN**2)
-        tilt = (linear.density(high) - linear.density(low)) / (2.0 * _STEP)
+        tilt = (scored[high] - scored[low]) / (2.0 * _STEP)
         errors[name] = min(float(np.sqrt(((tilt - tilt.mean()) ** 2).sum())) / curved, _OPEN)
     return replace(spreads_of(best), factor_error=errors)
 
 
-#: steps of the factors of `SHARED`, and which of `_BETWEEN` and `_OWN`
-_Place = tuple[int, ...]
+def _next_to(place: tuple[int, ...], factor: int, way: int) -> tuple[int, ...]:
+    return tuple(steps + way * (factor == other) for other, steps in enumerate(place))
 
 
-@dataclass
-class _Places:
-    """Choices of the factors in steps, with what they score."""
-
-    score: Callable[[_Place], np.ndarray]
-    tell: Callable[[int, float], None]
-    found: dict[_Place, np.ndarray] = field(default_factory=dict)
-
-    def density(self, place: _Place) -> np.ndarray:
-        """Minus the logarithm of the density by group, (groups,)."""
-        if place not in self.found:
-            self.found[place] = self.score(place)
-            self.tell(len(self.found), min(self.total(one) for one in self.found))
-        return self.found[place]
-
-    def total(self, place: _Place) -> float:
-        """What is made least."""
-        return float(self.density(place).sum()) + 0.5 * sum((_STEP * steps / _OPEN) ** 2 for steps in place[:-2])
-
-    def descended(self, place: _Place, along: Iterable[int], stride: int, least: float) -> _Place:
-        """Where no coordinate makes it better by more than `least` when it moves by a stride."""
-        best, moved = place, True
-        while moved:
-            moved = False
-            for coordinate in along:
-                for way in (stride, -stride):
-                    there = _next_to(best, coordinate, way)
-                    while _possible(there) and self.total(there) < self.total(best) - least:
-                        best, moved = there, True
-                        there = _next_to(best, coordinate, way)
-        return best
-
-
-def _next_to(place: _Place, coordinate: int, way: int) -> _Place:
-    return tuple(steps + way * (coordinate == other) for other, steps in enumerate(place))
-
-
-def _possible(place: _Place) -> bool:
-    return 0 <= place[-2] < len(_BETWEEN) and 0 <= place[-1] < len(_OWN)
-
-
-def solve_with_spreads(
-    design: Design, *, processes: int = 1, progress: Callable[[str, int, float], None] | None = None
-) -> Solution:
+def solve_with_spreads(design: Design, *, progress: Callable[[str, int, float], None] | None = None) -> Solution:
     """Fit the effects with the spreads that predict best what is left out, and the noise that the figures show.
 
     Parameters
     ----------
     design : Design
         The runs.
-    processes : int, optional
-        Folds that are solved at once, [-]
     progress : callable, optional
         Called with what is being done, the round, and how far something moved or what it scores.
 
@@ -320,10 +252,8 @@ def solve_with_spreads(
         return None if progress is None else lambda done, said: progress(what, done, said)
 
     first = solve_with_noise(design, progress=tell("effects and noise of all runs, moved by"))
-    spreads = choose_factors(design, first, processes=processes, progress=progress)
-    if spreads is first.spreads:
+    spreads = choose_factors(design, first, progress=tell("spreads by what is left out, score"))
+    if spreads.factor == first.spreads.factor:
         return first
-    again = solve_with_noise(
-        design, spreads, start=first.effects, progress=tell("effects and noise with these spreads, moved by")
-    )
-    return solve_in_turn(design, again.spreads, start=again.effects)
+    again = tell("effects and noise with these spreads, moved by")
+    return solve_with_noise(design, spreads, start=first.effects, progress=again)

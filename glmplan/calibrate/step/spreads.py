@@ -9,7 +9,7 @@ figure and protocol, estimated by `glmplan.calibrate.step.noise`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -113,8 +113,6 @@ _LEVEL_COLUMNS = {
     "engine_wall": tuple(name for name in PARAMETERS if name.endswith("_slowdown")),
     "engine_attention": ("attention_fixed_slowdown", "cache_slowdown", "prefill_attention_slowdown"),
 }  # fmt: skip
-#: kinds of figure of decoding
-_DECODING = ("tpot", "itl", "output", "total")
 #: spread of what is not there [-]
 _NOTHING = 1e-9
 #: noise of a class before its rows say more [-]
@@ -218,10 +216,6 @@ class Spreads:
         Factor on the spreads of the levels of each of `SHARED`; 1 where none is given, [-]
     factor_error : mapping of str to float
         Standard error of its logarithm; none where nothing was estimated, [-]
-    between : float
-        Least noise of figures of decoding while what groups share is learnt; 0 where all is learnt at once, [-]
-    own : float
-        Factor on the spreads of what is a group's own where that is learnt after what groups share, [-]
     """
 
     logarithm: np.ndarray
@@ -231,22 +225,6 @@ class Spreads:
     noise_error: Mapping[str, float] = field(default_factory=dict)
     factor: Mapping[str, float] = field(default_factory=dict)
     factor_error: Mapping[str, float] = field(default_factory=dict)
-    between: float = 0.0
-    own: float = 1.0
-
-    @property
-    def of_shared(self) -> Spreads:
-        """Those with which what groups share is learnt: the form of the model errs between groups too."""
-        noise = {
-            name: max(value, self.between) if name.partition(" ")[0] in _DECODING else value
-            for name, value in self.noise.items()
-        }
-        return replace(self, noise=noise)
-
-    @property
-    def of_own(self) -> Spreads:
-        """Those with which what is a group's own is learnt, once what groups share is known."""
-        return replace(self, factor={**self.factor, "pair": self.factor.get("pair", 1.0) * self.own})
 
     @property
     def effect(self) -> np.ndarray:
@@ -355,10 +333,6 @@ def write_spreads(spreads: Spreads, file: str | Path, *, head: Iterable[str] = (
         "",
         "# What a load that a table does not state adds to the noise, [-]",
         f"guessed_load = {spreads.guessed_load:.3g}",
-        "# Least noise of decoding while what groups share is learnt, and the factor on the spreads of what is a",
-        "# group's own, which is learnt after it; both chosen by what is left out, [-]",
-        f"between = {spreads.between:.3g}",
-        f"own = {spreads.own:.3g}",
     ]
     for kind in ("level", "column", "scale"):
         lines += ["", f"[{kind}]"]

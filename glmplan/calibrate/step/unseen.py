@@ -11,8 +11,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from glmplan.calibrate.step.in_turn import solve_in_turn
-from glmplan.calibrate.step.joint_fit import Solution, evaluate
+from glmplan.calibrate.step.joint_fit import Solution, evaluate, solve
 from glmplan.calibrate.step.observations import Design, part_of
 from glmplan.calibrate.step.spreads import Spreads
 from glmplan.prediction.effects import COLUMNS, LEVELS, knowledge_class
@@ -67,7 +66,7 @@ class AsFitted:
         Solution
             The fit.
         """
-        return solve_in_turn(design, self.spreads)
+        return solve(design, self.spreads)
 
 
 def alone(design: Design, runs: np.ndarray) -> Design:

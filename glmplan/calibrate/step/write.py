@@ -94,7 +94,7 @@ def calibrate(
             progress(f"{what} {said:.2f}", done, done + 1)
 
     if fit is None:
-        solution = solve_with_spreads(design, processes=processes, progress=round_done)
+        solution = solve_with_spreads(design, progress=round_done)
     else:
         solution = fit(design)
     again = AsFitted(solution.spreads)

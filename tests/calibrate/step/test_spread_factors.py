@@ -23,10 +23,10 @@ def fitted(small_fit):
 
 def test_one_inverse_predicts_each_fold_as_a_ridge_regression_without_it(fitted):
     design, solution = fitted
-    spreads = replace(solution.spreads, factor={"part": 2.0})
+    spread = replace(solution.spreads, factor={"part": 2.0}).effect
     model = left_out_score(design, solution)
-    found = model.residual(spreads)
-    sigma, first = prior_deviation(design, spreads.effect), model.cells.first
+    found = model.residual(spread)
+    sigma, first = prior_deviation(design, spread), model.cells.first
     rows = np.zeros((len(model.slope), *sigma.shape))
     for figure, run in enumerate(design.observation_run):
         for level in range(len(LEVELS)):
@@ -46,7 +46,7 @@ def test_one_inverse_predicts_each_fold_as_a_ridge_regression_without_it(fitted)
 
 def test_a_linear_fold_is_near_the_fold_that_is_solved_to_the_end(fitted):
     design, solution = fitted
-    found = left_out_score(design, solution).residual(solution.spreads)["group"]
+    found = left_out_score(design, solution).residual(solution.spreads.effect)["group"]
     fold = left_out_score(design, solution).folds["group"]
     for one in np.unique(fold):
         out = fold[design.observation_run] == one
