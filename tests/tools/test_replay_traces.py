@@ -68,3 +68,13 @@ def test_a_step_time_that_is_affine_is_found_again():
     table = fitted.table()
     assert table.decode[3] == pytest.approx(6e-3 + 1.5e-5 * table.context, rel=1e-2)
     assert fitted.front_end == 0.004
+
+
+def test_steps_that_chance_makes_slow_or_quick_take_together_what_they_took():
+    rng = np.random.default_rng(5)
+    many = rng.integers(1, replay.SLOTS + 1, 2000)
+    times = 3e-3 * many * rng.lognormal(-0.5 * 0.3**2, 0.3, len(many))
+    rows = [(int(one), 100.0, 0, 0, 0.0) for one in many]
+    fitted = replay.Steps(rows, times.tolist(), [0.0]).fitted()
+    said = fitted.table().decode[many, 0] + (100.0 - fitted.table().context[0]) * fitted.terms[replay.SLOTS + many - 1]
+    assert said.sum() == pytest.approx(times.sum(), rel=2e-3)
