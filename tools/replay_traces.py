@@ -323,9 +323,7 @@ async def replays(url: str, folder: Path, log: Log, *, requests: int, passes: in
                 told_means(load, real[-1], ours[-1])
             if passes > 1:
                 spread = [max(told) / min(told) - 1.0 for told in zip(*map(astuple, real), strict=True)]
-                print(
-                    f"{'':6}  {'server':12}" + "".join(f"{one:10.1%}" for one in spread) + "  slowest to fastest pass"
-                )
+                print(f"{'':6}  {'server':12}" + "".join(f"{one:10.1%}" for one in spread) + "  between passes")
                 print(f"{'':6}  all {passes} passes")
             apart = told_means(load, Means.over(real), Means.over(ours)) if passes > 1 else _apart(real[0], ours[0])
             good = good and all(abs(one) <= within for one in apart)
