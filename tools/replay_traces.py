@@ -7,9 +7,10 @@ it, as they were sent. So what is compared is which requests share a step, wait 
 small server cannot answer what the recorded ones did: all lengths of a trace are multiplied by one factor, so that
 its longest request has `LONGEST` tokens, and all gaps between arrivals by another, so that a share of what the server
 can answer is offered. Requests of one instant are sent a little apart in the order of the trace: nobody could say
-else which of them a server takes first. With `--passes` each trace is sent several times, because the server itself
-does not take the same time twice. Prints means of TTFT, TPOT and E2E of both and exits with 1 where one, over all
-passes, differs by more than `--within`; the last line says how far the machine moved from the begin to the end.
+else which of them a server takes first. With `--passes` each trace is sent several times, with other texts of the same
+lengths, because the server itself does not take the same time twice. Prints means of TTFT, TPOT and E2E of both and
+exits with 1 where one, over all passes, differs by more than `--within`; the last line says how far the machine moved
+from the begin to the end.
 """
 
 from __future__ import annotations
@@ -341,6 +342,8 @@ if __name__ == "__main__":
     parser.add_argument("--each", type=int, default=2, help="requests of each user before and after the traces")
     parser.add_argument("--within", type=float, default=0.05, help="share by which a mean may differ")
     chosen = parser.parse_args()
+    if chosen.passes < 1:
+        parser.error(f"--passes must be at least 1, not {chosen.passes}")
     with tempfile.TemporaryDirectory() as place:
         write(Path(place) / "dense.gguf", SHAPE)
         log = Path(place) / "log"
