@@ -7,7 +7,8 @@ it, as they were sent. So what is compared is which requests share a step, wait 
 small server cannot answer what the recorded ones did: all lengths of a trace are multiplied by one factor, so that
 its longest request has `LONGEST` tokens, and all gaps between arrivals by another, so that a share of what the server
 can answer is offered. Requests of one instant are sent a little apart in the order of the trace: nobody could say
-else which of them a server takes first. With `--passes` each trace is sent several times, with other texts of the same
+else which of them a server takes first. Slots are used in turn, so that the simulated server is made to begin with
+those that the real one begins with. With `--passes` each trace is sent several times, with other texts of the same
 lengths, because the server itself does not take the same time twice. Prints means of TTFT, TPOT and E2E of both and
 exits with 1 where one, over all passes, differs by more than `--within`; the last line says how far the machine moved
 from the begin to the end.
@@ -65,8 +66,12 @@ _STEP = re.compile(
     r"|slot +operator\(\): id +(?P<started>\d+) .*new prompt,.* task\.n_tokens = (?P<prompt>\d+))",
     re.MULTILINE,
 )
+#: a request gets a slot
+_SLOT = re.compile(r"slot launch_slot_: id +(\d+) .*processing task")
 #: rounds in which steps are weighted anew, and no step counts as shorter than that [s]
 _ROUNDS, _SHORTEST = 10, 1e-4
+#: requests that put the simulated slots in order are done so long before the first of a trace [s]
+_BEFORE = 60.0
 #: answers of the requests before a trace [token]
 _ANSWER = 32
 _RECORDED = Path(__file__).parents[1] / "tests" / "data" / "traces"
@@ -130,11 +135,13 @@ class Steps:
     """Steps: decoding requests and their contexts, prompts, their tokens and pairs of a token and a key; times [s]
 
     `waits`: from the arrival of a request at an idle server to its first step [s]
+    `slots`: those that were used longest ago, as the first requests get them
     """
 
     rows: list[tuple[int, float, int, int, float]]
     times: list[float]
     waits: list[float]
+    slots: list[int]
 
     def fitted(self) -> Fitted:
         """The step time whose squared errors, over the time that it says itself, are least.
@@ -197,7 +204,7 @@ def steps_of_log(text: str) -> Steps:
             if begin is None and arrived is not None and found["posting"]:
                 waits.append(now - arrived)
             begin, arrived, decoding = (now if found["posting"] else None), None, []
-    return Steps(rows, times, waits)
+    return Steps(rows, times, waits, list(dict.fromkeys([*map(int, _SLOT.findall(text)), *range(SLOTS)])))
 
 
 async def asked(client: Client, maker: PromptMaker, each: int, chance: random.Random) -> Means:
@@ -270,11 +277,17 @@ async def served(client: Client, maker: PromptMaker, path: Path, chance: random.
     return Means.of(done)
 
 
-def replayed(path: Path, fitted: Fitted) -> Means:
-    """Simulate a trace with a step time."""
+def replayed(path: Path, fitted: Fitted, slots: list[int]) -> Means:
+    """Simulate a trace with a step time, on a server whose slots were used last in an order."""
     settings = scheduler_settings("llama.cpp", max_num_seqs=SLOTS, max_num_batched_tokens=BATCH, max_model_len=CONTEXT)
     service = Service(fitted.table(), KvPool(SLOTS * CONTEXT, 1), settings, front_end=fitted.front_end)
-    found = simulate(service, Traffic(kind="trace", file=str(path)), requests=1 << 40).summary
+    # a new server gives its last slot first: each answer before the trace is as long as its slot is late in the order
+    first = [(0.0, LEAST, 1 + slots.index(slot)) for slot in reversed(range(SLOTS))]
+    trace = [(_BEFORE + one.arrival, one.input, one.output) for one in read_trace(path)]
+    with tempfile.TemporaryDirectory() as place:
+        write_trace(file := Path(place) / "trace.csv", first + trace)
+        traffic = Traffic(kind="trace", file=str(file))
+        found = simulate(service, traffic, requests=len(first) + len(trace), warmup=len(first)).summary
     return Means(*(found[f"{name}_mean_ms"] * 1e-3 for name in ("ttft", "tpot", "e2e")))
 
 
@@ -318,8 +331,9 @@ async def replays(url: str, folder: Path, log: Log, *, requests: int, passes: in
                 path.write_text(trace)
                 place = log.end()
                 real.append(await served(client, maker, path, chance))
-                fitted = (await log.since(place)).fitted()
-                ours.append(replayed(path, fitted))
+                steps = await log.since(place)
+                fitted = steps.fitted()
+                ours.append(replayed(path, fitted, steps.slots))
                 told_step(fitted)
                 told_means(load, real[-1], ours[-1])
             if passes > 1:

@@ -14,9 +14,12 @@ replay = pytest.importorskip("replay_traces")
 #: of a run of 25 November 2026, cut down: a prompt, two prompts beside its decoding, two decoding steps, then nothing
 LOG = """\
 0.00.827.421 I srv  server_strea: conv_id= (empty=1)
+0.00.829.310 I slot launch_slot_: id  6 | task 3 | processing task, is_child = 0
 0.00.829.321 D srv  update_slots: posting NEXT_RESPONSE
 0.00.829.329 I slot   operator(): id  6 | task 3 | new prompt, n_ctx_slot = 8192, n_keep = 0, task.n_tokens = 100
 0.00.829.501 I srv  server_strea: conv_id= (empty=1)
+0.00.964.630 I slot launch_slot_: id  5 | task 5 | processing task, is_child = 0
+0.00.964.640 I slot launch_slot_: id  4 | task 2 | processing task, is_child = 0
 0.00.964.650 D srv  update_slots: posting NEXT_RESPONSE
 0.00.964.684 D slot handle_last_: id  6 | task 3 | slot decode token, id=262, n_ctx = 8192, n_tokens = 100
 0.00.964.700 I slot   operator(): id  4 | task 2 | new prompt, n_ctx_slot = 8192, n_keep = 0, task.n_tokens = 700
@@ -41,6 +44,8 @@ def test_steps_are_read_with_what_each_held():
     ]
     assert np.allclose(steps.times, [0.135329, 1.032837, 0.015357, 0.090758])
     assert np.allclose(steps.waits, [0.0019])
+    # slots that nobody used stand behind those that were
+    assert steps.slots == [6, 5, 4, 0, 1, 2, 3, 7]
 
 
 def test_a_prompt_beyond_a_step_goes_on_in_the_next():
@@ -63,7 +68,7 @@ def test_a_step_time_that_is_affine_is_found_again():
         context = float(rng.uniform(10, 900))
         rows.append((many, context, int(prompt > 0), prompt, prompt * prompt / 2))
         times.append(2e-3 * many + 5e-6 * many * context + (8e-3 if prompt else 0.0) + 1.2e-3 * prompt)
-    fitted = replay.Steps(rows, times, [0.004]).fitted()
+    fitted = replay.Steps(rows, times, [0.004], []).fitted()
     assert fitted.off.max() < 1e-3
     table = fitted.table()
     assert table.decode[3] == pytest.approx(6e-3 + 1.5e-5 * table.context, rel=1e-2)
@@ -75,6 +80,19 @@ def test_steps_that_chance_makes_slow_or_quick_take_together_what_they_took():
     many = rng.integers(1, replay.SLOTS + 1, 2000)
     times = 3e-3 * many * rng.lognormal(-0.5 * 0.3**2, 0.3, len(many))
     rows = [(int(one), 100.0, 0, 0, 0.0) for one in many]
-    fitted = replay.Steps(rows, times.tolist(), [0.0]).fitted()
+    fitted = replay.Steps(rows, times.tolist(), [0.0], []).fitted()
     said = fitted.table().decode[many, 0] + (100.0 - fitted.table().context[0]) * fitted.terms[replay.SLOTS + many - 1]
     assert said.sum() == pytest.approx(times.sum(), rel=2e-3)
+
+
+def test_the_simulated_server_begins_with_the_slots_of_the_real_one(tmp_path):
+    terms = np.concatenate([np.full(replay.SLOTS, 0.01), np.zeros(replay.SLOTS), [0.0, 0.001, 0.0]])
+    fitted = replay.Fitted(terms, 0.0, np.zeros(1))
+    replay.write_trace(tmp_path / "trace.csv", [(0.0, 2000, 2), (0.0, 100, 1)])
+    rest = list(range(2, replay.SLOTS))
+    long_first = replay.replayed(tmp_path / "trace.csv", fitted, [0, 1, *rest])
+    short_first = replay.replayed(tmp_path / "trace.csv", fitted, [1, 0, *rest])
+    # 52 tokens of the short prompt beside the second token of the long one, or none
+    assert long_first.tpot == pytest.approx(0.010 + 0.052)
+    assert short_first.tpot == pytest.approx(0.010)
+    assert long_first.ttft == pytest.approx((2.048 + 2.048 + 0.062) / 2)

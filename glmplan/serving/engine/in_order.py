@@ -1,4 +1,4 @@
-"""Replicas that do not simply take who came first: urgent requests before others, several prompts side by side.
+"""Replicas that do not simply take who came first: urgent requests before others, several prompts side by side, slots.
 
 Both try admission at every step while somebody waits and there is a place, since whoever comes may go before.
 """
@@ -8,10 +8,11 @@ from __future__ import annotations
 from glmplan.serving.engine.admission import in_order_again
 from glmplan.serving.engine.engine import SkippingEngine
 from glmplan.serving.engine.settings import EngineSettings, KvPool
+from glmplan.serving.engine.slots import Slots
 from glmplan.serving.engine.step_table import StepTable
 from glmplan.serving.traffic.request import Request
 
-__all__ = ["InOrderEngine", "UrgentFirstEngine", "engine_of"]
+__all__ = ["InOrderEngine", "SlotsEngine", "UrgentFirstEngine", "engine_of"]
 
 
 def engine_of(settings: EngineSettings) -> type[SkippingEngine]:
@@ -32,6 +33,8 @@ def engine_of(settings: EngineSettings) -> type[SkippingEngine]:
     >>> engine_of(EngineSettings()).__name__, engine_of(EngineSettings(order="priority")).__name__
     ('SkippingEngine', 'InOrderEngine')
     """
+    if settings.in_slots:
+        return SlotsEngine
     if settings.prefill_first:
         return UrgentFirstEngine if settings.order == "priority" else SkippingEngine
     return InOrderEngine if settings.order == "priority" or settings.long_prefill_token_threshold else SkippingEngine
@@ -199,3 +202,50 @@ class InOrderEngine(_ByPriority):
         if self.waiting and self._busy < self._most:
             self._full, self._changed = False, True
         super()._plan_run()
+
+
+class SlotsEngine(InOrderEngine):
+    """llama.cpp: whoever comes gets a slot while there is one, and prompts are computed in the order of the slots.
+
+    So a prompt that was begun waits for a later one in a slot before its own.
+
+    References
+    ----------
+    .. [1] llama.cpp b9193, `tools/server/server-context.cpp` (update_slots); see `glmplan.serving.engine.slots.Slots`.
+    """
+
+    def __init__(self, table: StepTable, pool: KvPool, settings: EngineSettings, replica: int = 0) -> None:
+        super().__init__(table, pool, settings, replica)
+        self._slots = Slots(settings.max_num_seqs)
+
+    def commit(self) -> list[Request]:
+        """Make what was planned happen.
+
+        Returns
+        -------
+        list of Request
+            Requests that finished, at `now`.
+        """
+        finished = super().commit()
+        if finished:
+            self._slots.leave(finished, self.waiting)
+        return finished
+
+    def _make_room(self) -> tuple[list[tuple[Request, int]], int]:
+        for request in self._slots.seat(self.waiting):
+            request.token = self._joins = self._joins + 1
+            self._started.append(request)
+        self._started = self._slots.in_order(self._started)
+        takes, budget = super()._make_room()
+        for request, _ in takes:
+            if request.started < 0:
+                request.started = self.now
+        return takes, budget
+
+    def _preempt(self, request: Request) -> None:
+        self._slots.leave([request], self.waiting)
+        super()._preempt(request)
+
+    def _drop(self, request: Request) -> None:
+        self._slots.leave([request], self.waiting)
+        super()._drop(request)

@@ -21,6 +21,7 @@ from glmplan.serving.engine.admission import (
 )
 from glmplan.serving.engine.reference_in_order import go_through
 from glmplan.serving.engine.settings import EngineSettings, KvPool
+from glmplan.serving.engine.slots import Slots
 from glmplan.serving.engine.step_clock import clock_of
 from glmplan.serving.engine.step_table import StepTable
 from glmplan.serving.traffic.request import Request
@@ -68,6 +69,7 @@ class SteppingEngine:
         self.urgent_first = settings.order == "priority"
         # vLLM: what runs is gone through in one order, prompts that were begun and decoding requests alike
         self.in_order = not settings.prefill_first and (self.urgent_first or settings.long_prefill_token_threshold > 0)
+        self.slots = Slots(settings.max_num_seqs) if settings.in_slots else None
 
     @property
     def load(self) -> int:
@@ -122,7 +124,9 @@ class SteppingEngine:
                 continue
             if request in self.waiting:  # preempted meanwhile
                 self.waiting.remove(request)
-            elif request.joined < 0:
+                continue
+            self._free_slots([request])
+            if request.joined < 0:
                 self._leave(request, request.done)
             else:
                 self._leave(request, request.input + generated(request, self.step) - 1)
@@ -163,7 +167,7 @@ class SteppingEngine:
             self._prefill(self.settings.max_num_batched_tokens * self.settings.pipeline_stages)
             if not self.work:
                 self._decode()
-        elif self.in_order:
+        elif self.in_order or self.slots is not None:
             go_through(self)
         elif not self._decode():
             spent = len(self.decoding) * self.settings.tokens_per_decode
@@ -216,7 +220,12 @@ class SteppingEngine:
         for request in finished:
             request.finish = self.now
         self.late_places = len(finished) if self.settings.async_scheduling else 0
+        self._free_slots(finished)
         return finished
+
+    def _free_slots(self, requests: list[Request]) -> None:
+        if self.slots is not None:
+            self.slots.leave(requests, self.waiting)
 
     def _finish(self, request: Request, computed: int) -> None:
         before = self._available()
@@ -270,6 +279,7 @@ class SteppingEngine:
     def _preempt(self, request: Request) -> None:
         self.preemptions += 1
         request.preemptions += 1
+        self._free_slots([request])
         if request.joined < 0:
             self._leave(request, request.done)
         else:

@@ -233,12 +233,21 @@ class EngineSettings:
         return 1 + (self.acceptance.draft_tokens if self.acceptance else 0)
 
     @property
+    def in_slots(self) -> bool:
+        """Whether prompts are computed in the order of slots; with a prefix cache they are in that of arrival."""
+        return (
+            self.admission == "slot"
+            and self.chunked_prefill
+            and not (self.prefix_caching or self.prefill_first or self.async_scheduling or self.prefill_replicas)
+        )
+
+    @property
     def plain(self) -> bool:
         """Whether the short form of the simulator covers this engine, for traffic without common content."""
         return (
             self.admission in ("chunk", "max-utilization", "slot")
             and self.chunked_prefill
-            and not (self.prefill_first or self.acceptance)
+            and not (self.in_slots or self.prefill_first or self.acceptance)
             and self.pipeline_stages == self.replicas == 1
             and self.order != "priority"
             and not self.long_prefill_token_threshold

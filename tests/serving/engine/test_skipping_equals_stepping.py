@@ -270,7 +270,7 @@ def test_a_closed_loop_agrees(think, ahead):
     seed=st.integers(0, 10**9),
     count=st.integers(1, 60),
     rate=st.sampled_from([0.0, 1.0, 5.0, 50.0]),
-    scheduler=st.sampled_from(["vllm", "vllm", "sglang", "trtllm"]),
+    scheduler=st.sampled_from(["vllm", "vllm", "sglang", "trtllm", "llama.cpp", "llama.cpp"]),
     order=st.sampled_from(["priority", "fcfs"]),
     threshold=st.sampled_from([0, 50, 120, 400]),
     patience=st.sampled_from([None, 0.3, 1.0, 3.0]),
@@ -284,7 +284,7 @@ def test_a_closed_loop_agrees(think, ahead):
     ahead=st.booleans(),
     whole=st.booleans(),
 )
-def test_priorities_prompts_side_by_side_and_clients_that_leave_agree_to_a_nanosecond(
+def test_priorities_slots_prompts_side_by_side_and_clients_that_leave_agree_to_a_nanosecond(
     seed, count, rate, scheduler, order, threshold, patience, seqs, budget, tokens, block, sessions, draft, replicas,
     ahead, whole,
 ):  # fmt: skip
@@ -294,9 +294,9 @@ def test_priorities_prompts_side_by_side_and_clients_that_leave_agree_to_a_nanos
         max_num_seqs=seqs,
         acceptance=draft,
         prefix_caching=bool(sessions),
-        async_scheduling=ahead,
+        async_scheduling=ahead and scheduler != "llama.cpp",
         reserve_full_isl=whole,
-        order="fcfs" if scheduler == "trtllm" else order,
+        order=order if scheduler in ("vllm", "sglang") else "fcfs",
         long_prefill_token_threshold=threshold if scheduler == "vllm" else 0,
         replicas=replicas,
     )
