@@ -45,8 +45,8 @@ class EdgeSearch:
     full : float, optional
         Load from which on more arrives than is served, [1/s]
     rise : tuple of (bool, float) or None, optional
-        Whether the pool breaks, and by how much the worst statistic over its bound, or the logarithm of preemptions,
-        rises with the load, as others foretell, [1/load]
+        Whether the pool breaks, and by how much what breaks rises with the load, as others foretell: see `slope`,
+        [1/load]
     close : float, optional
         Share of a load to which it is bracketed, [-]
     near : float, optional
@@ -108,7 +108,9 @@ class EdgeSearch:
                 return min(max(aim, low.load if low else 0.0), high.load if high else self.limit)
             if low is not None and high is not None:
                 load = self._inside(low, high, aim if inside <= _LINES else None)
-            elif low is not None:
+                continue
+            aim = self._by_capacity(one) if aim is None else aim
+            if low is not None:
                 load = self._above(low, aim, stride)
                 stride = min(stride * stride, 8.0)
             else:
@@ -151,8 +153,8 @@ class EdgeSearch:
     def slope(self) -> tuple[bool, float] | None:
         """Whether the pool breaks, and by how much what breaks rises with the load near the end; None if unknown.
 
-        It is that of the line through the two loads nearest to the end: of the worst statistic over its bound, or of
-        the logarithm of preemptions, of which there are many times more at a little more load, [1/load]
+        It is that of the line through the two loads nearest to the end: of the bound over the worst statistic, falling,
+        or of the logarithm of preemptions, of which there are many times more at a little more load, [1/load]
         """
         smooth = sorted((one for one in self.seen if _smooth(one)), key=lambda one: abs(one.margin))
         if not smooth:
@@ -185,6 +187,13 @@ class EdgeSearch:
             return None
         one = min(smooth, key=lambda one: abs(one.margin))
         return one.load - _height(one) / slope[1] if _of_pool(one) == slope[0] else None
+
+    def _by_capacity(self, one: Trial) -> float | None:
+        """Where a line from one load to what is served at most, where nothing is kept, says so; None without a line."""
+        if self.full == math.inf or not _smooth(one) or _of_pool(one) or one.load >= self.full:
+            return None
+        here = _height(one)
+        return one.load - here * (self.full - one.load) / (1.0 - here)
 
     def _above(self, low: Trial, aim: float | None, stride: float) -> float:
         """The next load where all were kept."""
@@ -224,8 +233,11 @@ def _of_pool(one: Trial) -> bool:
 
 
 def _height(one: Trial) -> float:
-    """How far what comes nearest to breaking is above its bound, in what is about straight, [-]"""
-    return one.thrash if _of_pool(one) else math.exp(one.margin) - 1.0
+    """How far what comes nearest to breaking is above its bound, in what is about straight, [-]
+
+    Times of a queue grow like one over what is left of its capacity, so that their reciprocals are about straight.
+    """
+    return one.thrash if _of_pool(one) else 1.0 - math.exp(-one.margin)
 
 
 def _smooth(one: Trial) -> bool:

@@ -28,8 +28,8 @@ _BORDER = DRAWS
 _ARRIVALS, _MOST_ARRIVALS, _ERROR = 5, 12, 0.01
 #: at least where a pool breaks, whose crests differ more
 _MANY_ARRIVALS = 10
-#: share of a load within which the line of the first of them is believed for the others [-]
-_NEAR = 0.05
+#: share of a load within which a line is believed that finds a rate for the first of them, and that line for the others
+_NEAR_FIRST, _NEAR = 0.02, 0.05
 #: share of a load to which others than the first are bracketed where no line tells them, and their first step [-]
 _CLOSE, _STRIDE = 0.02, 1.04
 #: services that are counted at the answer, and how many of them may fail: 3 of 60 are 5 %
@@ -323,6 +323,7 @@ class LoadSearch:
         below, because by chance of their arrivals slightly quicker ones break there too.
         """
         first = self._follow(_BORDER)
+        first.near = first.near if self._whole else _NEAR_FIRST
         end = first.find(start)
         if end == 0.0 or end >= self.limit:
             return end

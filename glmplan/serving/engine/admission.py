@@ -12,6 +12,7 @@ from glmplan.serving.engine.settings import EngineSettings, KvPool
 from glmplan.serving.traffic.request import Request
 
 __all__ = [
+    "MOST_RECKONED",
     "SharedEstimate",
     "block_period",
     "by_longest_prefix",
@@ -26,7 +27,7 @@ __all__ = [
 
 #: SGLang: longest answer the estimate reckons with, [token]; the share of its first ratio that it decays to, [-];
 #: decode steps the decay takes, [-]; steps of decoding that it provides for after a retraction, [-]
-_CLIP, _FLOOR, _DECAY_STEPS, _RETRACT_STEPS = 4096, 0.14, 600, 20
+MOST_RECKONED, _FLOOR, _DECAY_STEPS, _RETRACT_STEPS = 4096, 0.14, 600, 20
 #: SGLang: most requests that are put in order of their prefix, [-]; tokens of a prefix that count as common, [token]
 _SORTED, _COMMON = 128, 32
 
@@ -366,7 +367,7 @@ class SharedEstimate:
         float
             Tokens, [token]
         """
-        return min(1 + left * growth, _CLIP)
+        return min(1 + left * growth, MOST_RECKONED)
 
     def outstanding(self, running: Iterable[Request], step: int, growth: float) -> float:
         """Tokens that decoding requests are reckoned to write still.
@@ -385,7 +386,7 @@ class SharedEstimate:
         float
             Tokens, [token]
         """
-        return self.ratio * sum(min((r.left - step + r.joined) * growth, _CLIP) for r in running)
+        return self.ratio * sum(min((r.left - step + r.joined) * growth, MOST_RECKONED) for r in running)
 
     def retracted(self, running: Iterable[Request], step: int) -> None:
         """Raise the ratio after a request had to give its blocks back.

@@ -11,7 +11,14 @@ import math
 from collections import deque
 from heapq import heappop, heappush
 
-from glmplan.serving.engine.admission import SharedEstimate, block_period, cache_of, generated, held_blocks
+from glmplan.serving.engine.admission import (
+    MOST_RECKONED,
+    SharedEstimate,
+    block_period,
+    cache_of,
+    generated,
+    held_blocks,
+)
 from glmplan.serving.engine.settings import EngineSettings, KvPool
 from glmplan.serving.engine.step_clock import clock_of
 from glmplan.serving.engine.step_table import StepTable
@@ -68,10 +75,10 @@ class DecodingBatch:
     """
 
     __slots__ = (
-        *("_ahead", "_begun", "_changed", "_counts", "_estimate", "_full", "_gone", "_heap", "_joins", "_last_decode"),
-        *("_late_blocks", "_late_places", "_partial", "_pieces", "_pool_blocks", "_promised", "_promises", "_running"),
-        *("_size", "_starts", "_step", "_steps", "_taken", "_total", "_unseen", "cache", "clock", "end", "free"),
-        *("growth", "now", "period", "pool", "segments", "settings", "stalls", "waiting"),
+        *("_ahead", "_begun", "_changed", "_counts", "_ends", "_estimate", "_full", "_gone", "_heap", "_joins"),
+        *("_last_decode", "_late_blocks", "_late_places", "_long", "_partial", "_pieces", "_pool_blocks", "_promised"),
+        *("_promises", "_running", "_size", "_starts", "_step", "_steps", "_taken", "_total", "_unseen", "cache"),
+        *("clock", "end", "free", "growth", "now", "period", "pool", "segments", "settings", "stalls", "waiting"),
     )
 
     def __init__(self, table: StepTable, pool: KvPool, settings: EngineSettings) -> None:
@@ -96,6 +103,8 @@ class DecodingBatch:
         self._running: dict[int, Request] = {}  # decoding requests by join number, in the order of admission
         self._total = 0.0  # sum of their contexts in the next step
         self._step = 0  # decode steps made
+        # sum of the steps after which decoding requests are done, and how many had more to write than is reckoned with
+        self._ends = self._long = 0
         self._counts = [0] * self.period  # requests that need a block at steps of each residue
         self._heap: list[int] = []  # last step · 2³² + join number; whoever left before is no longer in _running
         self._joins = 0
@@ -211,10 +220,14 @@ class DecodingBatch:
         request.most = full + blocks + (phase + left - 1) // period
         self._counts[key] += 1
         self._total += prompt + 1
+        self._ends += step + left
+        self._long += left * self.growth > MOST_RECKONED
         heappush(self._heap, (step + left << _SHIFT) + token)
 
     def _separate(self, request: Request) -> None:
         """Stop decoding before the last step."""
+        self._ends -= request.joined + request.left
+        self._long -= request.left * self.growth > MOST_RECKONED
         self._counts[request.key] -= 1
         del self._running[request.token]
         self._total -= request.prompt + 1 + (self._step - request.joined) * self.growth
@@ -232,6 +245,8 @@ class DecodingBatch:
                 continue
             self._counts[request.key] -= 1
             self._total -= request.prompt + 1 + request.left * self.growth
+            self._ends -= request.joined + request.left
+            self._long -= request.left * self.growth > MOST_RECKONED
             request.finish = now
             finished.append(request)
             blocks, computed = request.most, request.input + request.output - 1
@@ -261,6 +276,12 @@ class DecodingBatch:
         if a + rest > period:
             part += sum(counts[: a + rest - period])
         return cycles * len(self._running) + part
+
+    def _outstanding(self, estimate: SharedEstimate) -> float:
+        """Tokens that decoding requests are reckoned to write still, as `SharedEstimate.outstanding` says."""
+        if self._long:  # some of whom may have more left than is reckoned with
+            return estimate.outstanding(self._running.values(), self._step, self.growth)
+        return estimate.ratio * ((self._ends - len(self._running) * self._step) * self.growth)
 
     def _blocks(self, request: Request) -> int:
         """Blocks a decoding request holds after the steps it has made."""

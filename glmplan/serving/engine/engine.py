@@ -236,7 +236,7 @@ class SkippingEngine(DecodingBatch):
         most = min(self._most - self._late_places, len(self._running) + self._together)
         if estimate:
             room = (free - late) * size
-            room -= estimate.outstanding(self._running.values(), self._step, self.growth)
+            room -= self._outstanding(estimate)
             room -= sum(r.prompt - r.done + estimate.answer(r.left, self.growth) for r, _ in chunks)
         self._changed = False
         reserves, adopts = self._reserves, self._adopts
@@ -375,8 +375,8 @@ class SkippingEngine(DecodingBatch):
         else:
             request.lost = max(self._last_decode, request.since)
             blocks, written = self._blocks(request), generated(request, self._step)
-            request.left -= self._step - request.joined + 1
             self._separate(request)
+            request.left -= self._step - request.joined + 1
             self._leave(request, blocks, request.input + written - 1, False)
             request.prompt = request.input + written
             if self._estimate is not None:
