@@ -60,7 +60,7 @@ class EdgeSearch:
     >>> tried = []
     >>> def at(load):
     ...     tried.append(load)
-    ...     return Trial(load, math.log(0.2 + 0.1 * load), "tpot" if load > 8 else "", {})
+    ...     return Trial(load, 0.2 * (load - 8.0), "tpot" if load > 8 else "", {})
     >>> round(EdgeSearch(at, 1e6, whole=False).find(1.0), 3), len(tried)
     (8.0, 3)
     """
@@ -109,7 +109,7 @@ class EdgeSearch:
             if low is not None and high is not None:
                 load = self._inside(low, high, aim if inside <= _LINES else None)
                 continue
-            aim = self._by_capacity(one) if aim is None else aim
+            aim = self._by_capacity(one, stride) if aim is None else aim
             if low is not None:
                 load = self._above(low, aim, stride)
                 stride = min(stride * stride, 8.0)
@@ -153,8 +153,8 @@ class EdgeSearch:
     def slope(self) -> tuple[bool, float] | None:
         """Whether the pool breaks, and by how much what breaks rises with the load near the end; None if unknown.
 
-        It is that of the line through the two loads nearest to the end: of the bound over the worst statistic, falling,
-        or of the logarithm of preemptions, of which there are many times more at a little more load, [1/load]
+        It is that of the line through the margins of the two loads nearest to the end, or of the logarithm of
+        preemptions, of which there are many times more at a little more load, [1/load]
         """
         smooth = sorted((one for one in self.seen if _smooth(one)), key=lambda one: abs(one.margin))
         if not smooth:
@@ -165,7 +165,7 @@ class EdgeSearch:
             return self.rise if self.rise is not None and self.rise[0] else self._steepness()
         alike = (two for two in smooth[1:] if not _of_pool(two) and abs(two.load - one.load) > _APART * one.load)
         other = next(alike, None)
-        slope = (_height(other) - _height(one)) / (other.load - one.load) if other is not None else 0.0
+        slope = (other.margin - one.margin) / (other.load - one.load) if other is not None else 0.0
         if slope > 0:
             return False, slope
         return self.rise if self.rise is not None and not self.rise[0] else None
@@ -186,14 +186,17 @@ class EdgeSearch:
         if not smooth or slope is None:
             return None
         one = min(smooth, key=lambda one: abs(one.margin))
-        return one.load - _height(one) / slope[1] if _of_pool(one) == slope[0] else None
+        return one.load - one.margin / slope[1] if _of_pool(one) == slope[0] else None
 
-    def _by_capacity(self, one: Trial) -> float | None:
-        """Where a line from one load to what is served at most, where nothing is kept, says so; None without a line."""
+    def _by_capacity(self, one: Trial, stride: float) -> float | None:
+        """Where the promise is just kept as one load says alone; None if it says nothing, or is too far from there.
+
+        Times of a queue grow like one over what is left of its capacity.
+        """
         if self.full == math.inf or not _smooth(one) or _of_pool(one) or one.load >= self.full:
             return None
-        here = _height(one)
-        return one.load - here * (self.full - one.load) / (1.0 - here)
+        aim = self.full - (self.full - one.load) * math.exp(one.margin)
+        return aim if aim * stride >= one.load else None
 
     def _above(self, low: Trial, aim: float | None, stride: float) -> float:
         """The next load where all were kept."""
@@ -230,14 +233,6 @@ class EdgeSearch:
 def _of_pool(one: Trial) -> bool:
     """Whether preemptions come nearest to what breaks, and are told by those at loads nearby."""
     return one.thrash == one.margin and abs(one.thrash) < _TOLD
-
-
-def _height(one: Trial) -> float:
-    """How far what comes nearest to breaking is above its bound, in what is about straight, [-]
-
-    Times of a queue grow like one over what is left of its capacity, so that their reciprocals are about straight.
-    """
-    return one.thrash if _of_pool(one) else 1.0 - math.exp(-one.margin)
 
 
 def _smooth(one: Trial) -> bool:
