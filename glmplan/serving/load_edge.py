@@ -18,8 +18,10 @@ CLOSE = 0.01
 _NEAR = 0.006
 #: and that of preemptions: they come in lumps [-]
 _NEAR_POOL = 0.03
-#: share of a load that two points of a line are apart at least [-]
-_APART = 0.004
+#: share of a load that two points of a line are apart at least: nearer ones differ by chance [-]
+_APART = 0.01
+#: what is broken of times that grow without end as a queue does, where a target begins so
+_QUEUES = ("ttft", "queue")
 #: just below what is served at most: a load that is kept there is kept up to it [-]
 _BELOW_FULL = 0.992
 #: least rate that is looked at [1/s]
@@ -163,7 +165,12 @@ class EdgeSearch:
         pool = _of_pool(one)
         if pool:  # two counts of few preemptions tell less than all together
             return self.rise if self.rise is not None and self.rise[0] else self._steepness()
-        alike = (two for two in smooth[1:] if not _of_pool(two) and abs(two.load - one.load) > _APART * one.load)
+        # one target rises with another slope than the next
+        alike = (
+            two
+            for two in smooth[1:]
+            if not _of_pool(two) and two.nearest == one.nearest and abs(two.load - one.load) > _APART * one.load
+        )
         other = next(alike, None)
         slope = (other.margin - one.margin) / (other.load - one.load) if other is not None else 0.0
         if slope > 0:
@@ -193,7 +200,7 @@ class EdgeSearch:
 
         Times of a queue grow like one over what is left of its capacity.
         """
-        if self.full == math.inf or not _smooth(one) or _of_pool(one) or one.load >= self.full:
+        if self.full == math.inf or one.load >= self.full or not one.nearest.startswith(_QUEUES):
             return None
         aim = self.full - (self.full - one.load) * math.exp(one.margin)
         return aim if aim * stride >= one.load else None

@@ -27,7 +27,7 @@ _BORDER = DRAWS
 #: the logarithm of that load that suffices [-]
 _ARRIVALS, _MOST_ARRIVALS, _ERROR = 5, 12, 0.01
 #: at least where a pool breaks, whose crests differ more
-_MANY_ARRIVALS = 10
+_MANY_ARRIVALS = 7
 #: share of a load within which a line is believed that finds a rate for the first of them, and that line for the others
 _NEAR_FIRST, _NEAR = 0.02, 0.05
 #: share of a load to which others than the first are bracketed where no line tells them, and their first step [-]

@@ -69,6 +69,8 @@ class Trial:
         How long one of them stayed in the mean, [s]
     thrash : float
         Logarithm of the share of requests that compute again over that from which the pool thrashes, [-]
+    nearest : str
+        What is broken, or comes nearest to it where nothing is.
     """
 
     load: float
@@ -78,6 +80,7 @@ class Trial:
     crowd: float = 0.0
     stay: float = 0.0
     thrash: float = -math.inf
+    nearest: str = ""
 
 
 def places(service: Service) -> int:
@@ -262,7 +265,8 @@ def try_load(
     if at.kind == "trace" and not summary["requests"] and not summary["rejected"]:
         raise SpecError(f"holds too few requests: the first {warm} are not judged", file=str(at.file))
     summary |= {name: late * each for name, each in summary.items() if name.startswith("ttft_")}
-    margin, broken, thrash = _margin(summary, targets)
+    margin, nearest, thrash = _margin(summary, targets)
+    broken = nearest if margin > 0 else ""
     there = stay = 0.0
     rows = outcome.requests if at.kind in OPEN else None
     if rows is not None and len(rows["arrival"]):  # where no request fits, none is in the table
@@ -270,7 +274,7 @@ def try_load(
         outputs = rows["output_tokens"][order]
         stay = float((rows["finish"] - rows["arrival"]).mean())
         there = crowd(rows["arrival"][order], outputs / outputs.mean(), at.rate or load, stay, warm)
-    return Trial(load, margin, broken, outcome.summary, there, stay, thrash)
+    return Trial(load, margin, broken, outcome.summary, there, stay, thrash, nearest)
 
 
 def _tells(at: Traffic) -> bool:
@@ -293,7 +297,7 @@ def _served(
 
 
 def _margin(summary: dict[str, float], targets: tuple[Target, ...]) -> tuple[float, str, float]:
-    """Logarithm of the worst statistic over its bound, which it is where it is missed, and that of preemptions."""
+    """Logarithm of the worst statistic over its bound, which one it is, and the logarithm of preemptions."""
     if not summary["requests"]:
         return _FAR, "requests do not fit", -math.inf
     worst, name = -_FAR, ""
@@ -310,7 +314,7 @@ def _margin(summary: dict[str, float], targets: tuple[Target, ...]) -> tuple[flo
     gone = summary.get("left", 0.0) / (summary["requests"] + summary.get("left", 0.0))
     if gone > _LEFT:
         return min(max(worst, math.log(gone / _LEFT)), _FAR), "clients leave", thrash
-    return min(worst, _FAR), name if worst > 0 else "", thrash
+    return min(worst, _FAR), name, thrash
 
 
 def usual(traffic: Traffic, load: float, stay: float) -> tuple[float, float]:

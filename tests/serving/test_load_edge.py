@@ -14,8 +14,14 @@ from glmplan.serving.load_trial import Trial
 class Service:
     """Answers with a worst statistic over its bound that is a function of the load."""
 
-    def __init__(self, value: Callable[[float], float], jump: float = math.inf, full: float = math.inf) -> None:
-        self.value, self.jump, self.full = value, jump, full
+    def __init__(
+        self,
+        value: Callable[[float], float],
+        jump: float = math.inf,
+        full: float = math.inf,
+        target: str = "tpot mean < 1 s",
+    ) -> None:
+        self.value, self.jump, self.full, self.target = value, jump, full, target
         self.tried: list[float] = []
 
     def __call__(self, load: float) -> Trial:
@@ -25,7 +31,8 @@ class Service:
         if load > self.jump:
             return Trial(load, 0.5, "kv thrash", {})
         margin = math.log(self.value(load))
-        return Trial(load, margin, "tpot mean < 1 s" if margin > 0 else "", {})
+        broken = self.target if margin > 0 else ""
+        return Trial(load, margin, broken, {}, nearest=self.target)
 
     def search(self, whole: bool = False, limit: float = 1e6) -> EdgeSearch:
         return EdgeSearch(self, limit, whole, self.full)
@@ -58,7 +65,7 @@ def test_a_line_from_a_good_guess_needs_one_load_where_its_slope_is_foretold():
 @pytest.mark.parametrize("guess", [50.0, 70.0, 95.0])
 def test_a_queue_whose_capacity_is_known_is_found_with_two_loads(guess):
     # M/M/1: all times are those of one alone over the share of the capacity that is left
-    service = Service(lambda load: 0.2 / (1 - load / 100), full=100.0)
+    service = Service(lambda load: 0.2 / (1 - load / 100), full=100.0, target="ttft p95 < 1 s")
     assert service.search().find(guess) == pytest.approx(80.0, rel=1e-3)
     assert len(service.tried) == 2
 
