@@ -11,7 +11,7 @@ import numpy as np
 
 from glmplan.serving.load_answer import LoadPoint, SafeLoad, unit_of, why_broken
 from glmplan.serving.load_edge import EdgeSearch
-from glmplan.serving.load_trial import OPEN, UNFINISHED, Trial, capacity, places, try_load, usual
+from glmplan.serving.load_trial import OPEN, SETTLED, UNFINISHED, Trial, capacity, places, try_load, usual
 from glmplan.serving.service import Service
 from glmplan.serving.traffic.promises import Target
 from glmplan.serving.traffic.spec import Traffic
@@ -30,6 +30,8 @@ _ARRIVALS, _MOST_ARRIVALS, _ERROR = 5, 12, 0.01
 _MANY_ARRIVALS = 7
 #: share of a load within which a line is believed that finds a rate for the first of them, and that line for the others
 _NEAR_FIRST, _NEAR = 0.02, 0.05
+#: requests that are judged where it is only looked for where to begin, and how near to the end that is [-]
+_ROUGH, _NEAR_ROUGH = 300, 0.1
 #: share of a load to which others than the first are bracketed where no line tells them, and their first step [-]
 _CLOSE, _STRIDE = 0.02, 1.04
 #: services that are counted at the answer, and how many of them may fail: 3 of 60 are 5 %
@@ -229,23 +231,25 @@ class LoadSearch:
         return min(self.limit, self.served / 2) if self.served > 0 else 1.0
 
     def _at(self, which: int, load: float, draw: int = 0, *, verdict: bool = False) -> Trial:
-        """Try a load on one of the services."""
+        """Try a load on one of the services, once."""
         key = (which, draw, load)
         found = self.known.trials.get(key)
         if found is None:
-            service = self._service(which)
-            late = self.border_late if which == _BORDER else self.late[which] if self.late else 1.0
-            # all times scale with the factor of the service, and what it serves at most with its inverse
-            slower = self._speed(which)
-            found = try_load(
-                service, self.traffic, self.targets, load, self.seed * 1000 + which + DRAWS * draw,
-                most=self.served / slower, late=late, verdict=verdict,
-            )  # fmt: skip
+            found = self._try(which, load, draw, verdict=verdict)
             if found.margin == UNFINISHED:
                 return found
             self.known.trials[key] = found
         self.tried[key] = found
         return found
+
+    def _try(self, which: int, load: float, draw: int = 0, *, verdict: bool = False, settled: int = SETTLED) -> Trial:
+        late = self.border_late if which == _BORDER else self.late[which] if self.late else 1.0
+        # all times scale with the factor of the service, and what it serves at most with its inverse
+        most = self.served / self._speed(which)
+        return try_load(
+            self._service(which), self.traffic, self.targets, load, self.seed * 1000 + which + DRAWS * draw,
+            most=most, late=late, verdict=verdict, settled=settled,
+        )  # fmt: skip
 
     def _service(self, which: int) -> Service:
         return self.border if which == _BORDER and self.border is not None else self.variants[which]
@@ -259,9 +263,13 @@ class LoadSearch:
         """The load at which one service breaks, between the last that is kept and the first that is not; 0 if none."""
         return self._follow(which).find(guess)
 
-    def _follow(self, which: int, draw: int = 0) -> EdgeSearch:
+    def _follow(self, which: int, draw: int = 0, *, rough: bool = False) -> EdgeSearch:
         """A search for the load at which one service breaks under one draw of the arrivals."""
         full = math.inf if self._whole else self.served / self._speed(which)
+        if rough:
+            few = EdgeSearch(lambda load: self._try(which, load, draw, settled=_ROUGH), self.limit, self._whole, full)
+            few.near = few.close = _NEAR_ROUGH
+            return few
         return EdgeSearch(lambda load: self._at(which, load, draw), self.limit, self._whole, full)
 
     @property
@@ -323,7 +331,10 @@ class LoadSearch:
         below, because by chance of their arrivals slightly quicker ones break there too.
         """
         first = self._follow(_BORDER)
-        first.near = first.near if self._whole else _NEAR_FIRST
+        if not self._whole:
+            rough = self._follow(_BORDER, rough=True)
+            start = rough.find(start) or start
+            first.near, first.rise = _NEAR_FIRST, rough.slope
         end = first.find(start)
         if end == 0.0 or end >= self.limit:
             return end

@@ -20,6 +20,7 @@ __all__ = [
     "JUMPS",
     "OPEN",
     "OVERLOAD",
+    "SETTLED",
     "UNFINISHED",
     "UNJUDGED",
     "Trial",
@@ -42,7 +43,7 @@ _LEFT = 0.05  # share of the clients that leave from which a load is not safe
 _FAR = 3.0  # a margin that says no more than "far away"
 UNFINISHED = 1e-9  # margin of a run that ended once its promise was surely missed: by how much is not known
 UNJUDGED = 200  # first requests of a stream that are not judged
-_SETTLED = 1500  # requests of an open stream that are judged
+SETTLED = 1500  # requests of an open stream that are judged
 _QUEUED = 0.01  # share of a run that requests wait from which it is looked whether the queue grows without end
 _MOST_USERS = 1024  # users of the closed loop that finds what can be served
 
@@ -196,6 +197,7 @@ def try_load(
     most: float = math.inf,
     late: float = 1.0,
     verdict: bool = False,
+    settled: int = SETTLED,
 ) -> Trial:
     """Simulate one load and compare what users see with what they are promised.
 
@@ -217,6 +219,8 @@ def try_load(
         How many times later first tokens come than steps alone say, [-]
     verdict : bool, optional
         Whether no more is wanted than if the promise is kept: where it surely is not, the run may end early.
+    settled : int, optional
+        Requests of a stream that are judged, [-]
 
     Returns
     -------
@@ -249,7 +253,7 @@ def try_load(
         count = warm + max(400, min(6 * warm, max(2000, 2 * warm)))
     else:
         warm = UNJUDGED
-        count = warm + _SETTLED
+        count = warm + settled
     if load >= most:
         # where no request fits at all, every load is as far too large as another
         above = math.log(load / most) + 0.01 if most > 0 else _FAR
@@ -342,4 +346,4 @@ def usual(traffic: Traffic, load: float, stay: float) -> tuple[float, float]:
     """
     if traffic.kind not in OPEN:
         return 0.0, 0.0
-    return usual_crowd(traffic.at_load(load).busiest, stay, UNJUDGED + _SETTLED, UNJUDGED)
+    return usual_crowd(traffic.at_load(load).busiest, stay, UNJUDGED + SETTLED, UNJUDGED)

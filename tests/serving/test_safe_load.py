@@ -40,6 +40,20 @@ def test_one_user_more_than_the_answer_breaks_the_promise():
     assert tpot[0] < 30 < tpot[1]
 
 
+def test_few_requests_say_where_to_begin_and_many_what_is_safe(monkeypatch):
+    judged = []
+
+    def counted(*arguments, settled, **options):
+        judged.append(settled)
+        return try_load(*arguments, settled=settled, **options)
+
+    monkeypatch.setattr("glmplan.serving.load_search.try_load", counted)
+    found = safe_load(SERVICE, parse_traffic("poisson:1/s", jitter=0.2), parse_slo("ttft p95 < 2 s, tpot p95 < 40 ms"))
+    few, many = min(judged), max(judged)
+    assert 0 < judged.count(few) < 10 and judged[: judged.count(few)] == [few] * judged.count(few)
+    assert {point.summary["requests"] for point in found.points if "ttft_mean_ms" in point.summary} == {many}
+
+
 def test_a_wider_interval_allows_less():
     targets = parse_slo("ttft p95 < 2 s, tpot p95 < 40 ms")
     traffic = parse_traffic("poisson:1/s", jitter=0.2)
