@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
@@ -115,7 +116,9 @@ class Service:
         if settings.admission == "slot" and found.tokens < pool.tokens:
             each = pool.tokens // settings.max_num_seqs
             if traffic.plain and not (traffic.lengths or traffic.input_cv or traffic.output_cv):
-                each = min(each, traffic.input + traffic.output)
+                # in whole blocks: what a slot holds is padded to them
+                blocks = math.ceil((traffic.input + traffic.output) / pool.block_size)
+                each = min(each, blocks * pool.block_size)
             slots = max(min(settings.max_num_seqs, found.tokens // max(each, 1)), 1)
             settings = replace(settings, max_num_seqs=slots)
         return replace(self, pool=found, settings=settings)

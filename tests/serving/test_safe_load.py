@@ -40,6 +40,18 @@ def test_one_user_more_than_the_answer_breaks_the_promise():
     assert tpot[0] < 30 < tpot[1]
 
 
+def test_fewer_slots_hold_whole_blocks_so_that_none_is_preempted():
+    """llama.cpp pads what a slot holds, and preempts nobody: requests wait for a slot."""
+    settings = scheduler_settings("llama.cpp", max_num_seqs=40)
+    whole = Service(TABLE, KvPool(40 * 5 * 256, 256), settings)
+    traffic = Traffic(kind="poisson", rate=50.0, input=1000, output=200)
+    less = whole.with_room(0.6, traffic)
+    assert less.settings.max_num_seqs == 24
+    assert simulate(less, traffic, requests=300).summary["preemptions"] == 0
+    lengths = traffic.model_copy(update={"output_cv": 0.5})
+    assert simulate(whole.with_room(0.6, lengths), lengths, requests=300).summary["preemptions"] == 0
+
+
 def test_few_requests_say_where_to_begin_and_many_what_is_safe(monkeypatch):
     judged = []
 
