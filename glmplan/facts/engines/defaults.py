@@ -66,6 +66,8 @@ class EngineDefaults:
         Whether a whole prompt must fit in the cache before its first chunk is computed.
     routing : str
         Which data-parallel rank takes a request.
+    kept_bytes : float
+        Keys and values of prompts that lost their slot which are kept in host memory, [B]
     divided : bool
         Whether `budget`, and a number of requests that is told, are those of all attention ranks together.
     rank_conservativeness : float
@@ -86,6 +88,7 @@ class EngineDefaults:
     ahead: bool = False
     whole_prompt: bool = False
     routing: str = "round-robin"
+    kept_bytes: float = 0.0
     divided: bool = False
     rank_conservativeness: float = 1.0
 
@@ -219,6 +222,7 @@ def engine_defaults(
         ahead=switch(rule.ahead),
         whole_prompt=switch(rule.whole_prompt),
         routing=str(found(rule.routing)) if rule.routing else "round-robin",
+        kept_bytes=number(rule.kept_prompts) * 2.0**20,
         divided=rule.divided,
         rank_conservativeness=rule.rank_conservativeness,
     )

@@ -266,9 +266,10 @@ class Scheduling(Frozen):
     [-]. `most_requests` is the most that a launch can ask for, of an engine that is always told how many requests to
     run at once [-].
 
-    `prefix_caching`, `ahead`, `whole_prompt` and `routing` name settings too: whether blocks are found again, whether a
-    step is formed while the one before it runs, whether a whole prompt must fit before its first chunk is computed, and
-    which data-parallel rank takes a request. Without a name there is no such thing. `divided` says that
+    `prefix_caching`, `ahead`, `whole_prompt`, `routing` and `kept_prompts` name settings too: whether blocks are found
+    again, whether a step is formed while the one before it runs, whether a whole prompt must fit before its first chunk
+    is computed, which data-parallel rank takes a request, and how much of prompts that lost their slot is kept in host
+    memory [MiB]. Without a name there is no such thing. `divided` says that
     the tokens of a step, and requests that a launch tells, are those of all attention ranks together, and
     `rank_conservativeness` by what the
     reserve of admission is multiplied with several ranks [-].
@@ -290,6 +291,7 @@ class Scheduling(Frozen):
     ahead: str | None = None
     whole_prompt: str | None = None
     routing: str | None = None
+    kept_prompts: str | None = None
     divided: bool = False
     rank_conservativeness: float = Field(default=1.0, gt=0)
     source: str

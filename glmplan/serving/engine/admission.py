@@ -152,15 +152,15 @@ def cache_of(pool: KvPool, settings: EngineSettings) -> PrefixCache | None:
     Returns
     -------
     PrefixCache or None
-        Empty; None if the engine keeps nothing.
+        Empty; None if the engine keeps no blocks.
 
     Examples
     --------
     >>> cache_of(KvPool(64), EngineSettings()) is None
     True
     """
-    if not settings.prefix_caching:
-        return None
+    if not settings.prefix_caching or settings.in_slots:
+        return None  # slots know themselves what they hold
     blocks = settings.host_tokens // pool.block_size
     return PrefixCache(pool.block_size, HostTier(blocks) if blocks else None)
 

@@ -211,12 +211,12 @@ class SlotsEngine(InOrderEngine):
 
     References
     ----------
-    .. [1] llama.cpp b9193, `tools/server/server-context.cpp` (update_slots); see `glmplan.serving.engine.slots.Slots`.
+    .. [1] llama.cpp b11434, `tools/server/server-context.cpp` (update_slots); see `glmplan.serving.engine.slots.Slots`.
     """
 
     def __init__(self, table: StepTable, pool: KvPool, settings: EngineSettings, replica: int = 0) -> None:
         super().__init__(table, pool, settings, replica)
-        self._slots = Slots(settings.max_num_seqs)
+        self._slots = Slots.of(settings, pool)
 
     def commit(self) -> list[Request]:
         """Make what was planned happen.
@@ -235,6 +235,7 @@ class SlotsEngine(InOrderEngine):
         for request in self._slots.seat(self.waiting):
             request.token = self._joins = self._joins + 1
             self._started.append(request)
+            self.free += -request.done // self._size  # what its slot holds of it
         self._started = self._slots.in_order(self._started)
         takes, budget = super()._make_room()
         for request, _ in takes:

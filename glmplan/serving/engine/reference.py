@@ -69,7 +69,7 @@ class SteppingEngine:
         self.urgent_first = settings.order == "priority"
         # vLLM: what runs is gone through in one order, prompts that were begun and decoding requests alike
         self.in_order = not settings.prefill_first and (self.urgent_first or settings.long_prefill_token_threshold > 0)
-        self.slots = Slots(settings.max_num_seqs) if settings.in_slots else None
+        self.slots = Slots.of(settings, pool) if settings.in_slots else None
 
     @property
     def load(self) -> int:

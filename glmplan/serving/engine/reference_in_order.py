@@ -20,7 +20,7 @@ def go_through(engine: Any) -> None:
     References
     ----------
     .. [1] vLLM 0.33.0, `vllm/v1/core/sched/scheduler.py` (schedule).
-    .. [2] llama.cpp b9193, `tools/server/server-context.cpp` (update_slots).
+    .. [2] llama.cpp b11434, `tools/server/server-context.cpp` (update_slots).
 
     Notes
     -----
@@ -32,7 +32,7 @@ def go_through(engine: Any) -> None:
     if engine.slots is not None:
         for request in engine.slots.seat(engine.waiting):
             engine.running.append(request)
-            engine.held[request.number] = 0
+            engine.held[request.number] = -(-request.done // size)
     while True:
         decoding = [r for r in engine.running if r.joined >= 0]
         budget = settings.max_num_batched_tokens * settings.pipeline_stages

@@ -140,6 +140,8 @@ class EngineSettings:
         Copies of cached tokens that host memory holds for each replica; needs prefix caching, [token]
     host_link : TransferLink, optional
         The link over which they come back; a step waits for what it loads.
+    kept_bytes : float, optional
+        llama.cpp: keys and values of prompts that lost their slot which are kept in host memory, [B]
 
     Raises
     ------
@@ -176,6 +178,7 @@ class EngineSettings:
     host_tokens: int = 0
     host_link: TransferLink | None = field(default=None)
     long_prefill_token_threshold: int = 0
+    kept_bytes: float = 0.0
 
     def __post_init__(self) -> None:
         for name in ("max_num_batched_tokens", "max_num_seqs", "pipeline_stages", "replicas", "max_model_len"):
@@ -234,11 +237,11 @@ class EngineSettings:
 
     @property
     def in_slots(self) -> bool:
-        """Whether prompts are computed in the order of slots; with a prefix cache they are in that of arrival."""
+        """Whether prompts are computed in the order of slots, which know what they hold."""
         return (
             self.admission == "slot"
             and self.chunked_prefill
-            and not (self.prefix_caching or self.prefill_first or self.async_scheduling or self.prefill_replicas)
+            and not (self.prefill_first or self.async_scheduling or self.prefill_replicas or self.host_tokens)
         )
 
     @property
@@ -291,6 +294,7 @@ def scheduler_settings(scheduler: str, **changes: object) -> EngineSettings:
         "async_scheduling": defaults.ahead,
         "reserve_full_isl": defaults.whole_prompt,
         "routing": defaults.routing,
+        "kept_bytes": defaults.kept_bytes,
     }
     given |= {key: value for key, value in changes.items() if value is not None}
     acceptance, budget = given.get("acceptance"), given["max_num_batched_tokens"]

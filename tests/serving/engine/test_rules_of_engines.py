@@ -252,7 +252,7 @@ def test_agents_on_eight_ranks_find_their_turns_only_where_they_were():
         ("vllm", "0.19.0", True, True, True),
         ("sglang", "0.5.9", True, True, False),
         ("trtllm", "1.0.0", True, False, False),
-        ("llama.cpp", None, False, False, False),
+        ("llama.cpp", None, True, False, False),
     ],
 )
 def test_what_an_engine_does_on_its_own_is_that_of_its_version(engine, version, caching, ahead, whole):

@@ -29,10 +29,58 @@ def test_a_prompt_that_was_begun_waits_for_a_later_one_in_a_slot_before_its_own(
     done = _served([Request(0, 0.0, 250, 1), Request(1, 0.05, 60, 1)], engine=engine)
     assert done[1].first == pytest.approx(2 * 0.110)  # 60 tokens beside 40 of the first, which has 110 left
     assert done[0].first == pytest.approx(2 * 0.110 + 0.110 + 0.020)
-    # with a prefix cache prompts are taken as they come
-    fifo = _served([Request(0, 0.0, 250, 1), Request(1, 0.05, 60, 1)], engine=engine, prefix_caching=True)
-    assert fifo[0].first == pytest.approx(2 * 0.110 + 0.110)
-    assert fifo[1].first == pytest.approx(3 * 0.110 + 0.020)
+
+
+@pytest.mark.parametrize("engine", [SkippingEngine, SteppingEngine])
+def test_a_turn_finds_what_its_slot_holds_of_the_conversation(engine):
+    def turns(name, at):
+        return [
+            Request(at, 10.0 * at, 80, 5, runs=(("system", 20), (name, 60))),
+            Request(at + 2, 100.0 + 10.0 * at, 120, 5, runs=(("system", 20), (name, 100))),
+        ]
+
+    first, second = turns("a", 0), turns("b", 1)
+    done = _served(sorted([*first, *second], key=lambda one: one.arrival), engine=engine)
+    # prompt and answer but its last token were computed: 84 of 120 tokens, of which 36 are left
+    assert [done[number].cached for number in range(4)] == [0, 20, 84, 84]
+    assert done[2].first - 100.0 == pytest.approx(0.010 + 0.036)
+    without = _served(sorted([*turns("a", 0), *turns("b", 1)], key=lambda one: one.arrival), engine=engine,
+                      prefix_caching=False)  # fmt: skip
+    assert without[2].cached == 0 and without[2].first - 100.0 == pytest.approx(0.110 + 0.030)
+
+
+def test_a_slot_that_holds_a_tenth_of_a_prompt_or_less_is_no_better_than_another():
+    slots = Slots(2, reuse=True)
+    old = Request(0, 0.0, 100, 1, runs=(("system", 10), ("a", 90)))
+    (seated,) = slots.seat(deque([old]))
+    seated.finish = 1.0
+    slots.leave([seated], deque())
+    new = Request(1, 2.0, 100, 1, runs=(("system", 10), ("b", 90)))
+    slots.seat(deque([new]))
+    assert new.done == 0 and slots.in_order([new]) == [new]
+    longer = Request(2, 2.0, 99, 1, runs=(("system", 10), ("c", 89)))
+    slots.seat(deque([longer]))  # the slot that is left is that of the first request
+    assert longer.done == 10
+
+
+def test_what_a_slot_loses_comes_back_from_host_memory_if_it_has_room_there():
+    """Two conversations that begin alike meet in one slot, and each finds its own again."""
+
+    def turns(kept):
+        slots, found = Slots(2, reuse=True, kept=kept), []
+        for number in range(6):
+            length = (100, 150, 180)[number // 2]
+            request = Request(number, float(number), length, 11, runs=(("system", 20), ("ab"[number % 2], length - 20)))
+            (seated,) = slots.seat(deque([request]))
+            found.append(seated.done)
+            seated.finish = number + 0.5
+            slots.leave([seated], deque())
+        return found
+
+    # each turn goes on from the one before, prompt and answer but its last token
+    assert turns(kept=1000.0) == [0, 20, 110, 110, 160, 160]
+    # with little room the copy is thrown out, and nothing but the common head is found
+    assert turns(kept=100.0) == [0, 20, 20, 20, 20, 20]
 
 
 def test_slots_keep_a_prompt_waiting_as_long_as_others_come_before_it():
