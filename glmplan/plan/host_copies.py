@@ -195,6 +195,9 @@ def why_no_copies(asked: Asked, holding: Holding, way_told: bool = False) -> str
         The reason; empty where copies can be kept.
     """
     running = load_engine(asked.engine).running
+    kept = asked.defaults.kept_bytes / GIB
+    if kept:
+        return f"{asked.engine} keeps {kept:.3g} GiB of prompts there by itself, counted here"
     if running is None or running.host_cache is None:
         return f"{asked.engine} is not known to keep any"
     if "mla" in model_features(asked.model) and not running.host_cache_latent:

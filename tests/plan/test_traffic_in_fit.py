@@ -137,6 +137,7 @@ def test_copies_of_which_nothing_can_be_said_are_refused(on, model, traffic, why
     ("model", "on", "engine", "why"),
     [
         ("llama-3.1-8b", "1xh100-sxm", "trtllm", "trtllm is not known to keep any"),
+        ("llama-3.1-8b", "1xh100-sxm", "llama.cpp", "llama.cpp keeps 8 GiB of prompts there by itself"),
         ("glm-5.1-nvfp4", "8xrtx-pro-6000-ws", "vllm", "vllm keeps none of latent attention"),
     ],
 )
