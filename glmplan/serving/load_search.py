@@ -25,11 +25,11 @@ DRAWS = 20
 _BORDER = DRAWS
 #: draws of the arrivals under which it is followed to where it breaks, at least and at most, and the standard error of
 #: the logarithm of that load that suffices [-]
-_ARRIVALS, _MOST_ARRIVALS, _ERROR = 5, 12, 0.01
+_ARRIVALS, _MOST_ARRIVALS, _ERROR = 4, 12, 0.01
 #: at least where a pool breaks, whose crests differ more
 _MANY_ARRIVALS = 7
-#: share of a load within which a line is believed that finds a rate for the first of them, and that line for the others
-_NEAR_FIRST, _NEAR = 0.02, 0.05
+#: share of a load within which a line is believed that finds a rate
+_NEAR = 0.05
 #: requests that are judged where it is only looked for where to begin, and how near to the end that is [-]
 _ROUGH, _NEAR_ROUGH = 300, 0.1
 #: share of a load to which others than the first are bracketed where no line tells them, and their first step [-]
@@ -334,7 +334,7 @@ class LoadSearch:
         if not self._whole:
             rough = self._follow(_BORDER, rough=True)
             start = rough.find(start) or start
-            first.near, first.rise = _NEAR_FIRST, rough.slope
+            first.near, first.rise = _NEAR, rough.slope
         end = first.find(start)
         if end == 0.0 or end >= self.limit:
             return end

@@ -320,7 +320,7 @@ def test_what_only_quick_services_run_over_is_not_looked_at_and_the_answer_lies_
     # none of the twenty services is tried: the one that 5 of 100 are slower than is, under some draws of the arrivals
     assert {which for which, _, _ in known.trials} == {20}
     draws = {draw for _, draw, _ in known.trials}
-    assert draws == set(range(len(draws))) and 5 <= len(draws) <= 12
+    assert draws == set(range(len(draws))) and 4 <= len(draws) <= 12
 
 
 def test_at_the_answer_of_a_stream_the_service_breaks_that_5_of_100_are_slower_than():
