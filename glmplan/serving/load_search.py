@@ -33,7 +33,7 @@ _NEAR = 0.05
 #: requests that are judged where it is only looked for where to begin, and how near to the end that is [-]
 _ROUGH, _NEAR_ROUGH = 300, 0.1
 #: share of a load to which others than the first are bracketed where no line tells them, and their first step [-]
-_CLOSE, _STRIDE = 0.02, 1.04
+_CLOSE, _STRIDE = 0.041, 1.04
 #: services that are counted at the answer, and how many of them may fail: 3 of 60 are 5 %
 _COUNTED, _ALLOWED = 60, 3
 #: services in a row, from the slow end, that keep a promise: the rest then does [-]
