@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from statistics import linear_regression
 
-from glmplan.serving.load_trial import JUMPS, Trial
+from glmplan.serving.load_trial import JUMPS, THRASH, Trial
 
 __all__ = ["CLOSE", "EdgeSearch"]
 
@@ -17,17 +17,21 @@ CLOSE = 0.01
 #: share of a load from the one tried last within which a line is believed [-]
 _NEAR = 0.006
 #: and that of preemptions: they come in lumps [-]
-_NEAR_POOL = 0.03
+_NEAR_POOL = 0.08
 #: share of a load that two points of a line are apart at least: nearer ones differ by chance [-]
-_APART = 0.01
+_APART, _POOL_APART = 0.01, (0.03, 0.12)
 #: what is broken of times that grow without end as a queue does, where a target begins so
 _QUEUES = ("ttft", "queue")
 #: just below what is served at most: a load that is kept there is kept up to it [-]
 _BELOW_FULL = 0.992
-#: least rate that is looked at [1/s]
-_LEAST = 1e-6
-#: logarithm of preemptions over those allowed within which they tell of loads nearby: beyond, they are few, or all [-]
-_TOLD = 1.5
+#: least rate that is looked at, and as a share of what is served at most: hardly ever two meet there [1/s] and [-]
+_LEAST, _LEAST_SHARE = 1e-6, 1e-4
+#: logarithm over its bound within which a target tells of loads nearby; beyond, preemptions are few, or all [-]
+_TOLD, _POOL_TOLD = 3.0, (-1.5, 0.7)
+#: and within which one may be what breaks where another came nearest [-]
+_BESIDE = 0.7
+#: first step from a guess that is known to be near [-]
+_FORETOLD = 1.1
 #: loads between brackets that are chosen by lines before the rest is halved [-]
 _LINES = 5
 
@@ -46,9 +50,8 @@ class EdgeSearch:
         Whether loads are numbers of users.
     full : float, optional
         Load from which on more arrives than is served, [1/s]
-    rise : tuple of (bool, float) or None, optional
-        Whether the pool breaks, and by how much what breaks rises with the load, as others foretell: see `slope`,
-        [1/load]
+    rise : dict, optional
+        By how much each target rises with the load, as others foretell: see `slopes`, [1/load]
     close : float, optional
         Share of a load to which it is bracketed, [-]
     near : float, optional
@@ -62,7 +65,8 @@ class EdgeSearch:
     >>> tried = []
     >>> def at(load):
     ...     tried.append(load)
-    ...     return Trial(load, 0.2 * (load - 8.0), "tpot" if load > 8 else "", {})
+    ...     margin = 0.2 * (load - 8.0)
+    ...     return Trial(load, margin, "tpot" if load > 8 else "", {}, nearest="tpot", margins={"tpot": margin})
     >>> round(EdgeSearch(at, 1e6, whole=False).find(1.0), 3), len(tried)
     (8.0, 3)
     """
@@ -71,7 +75,7 @@ class EdgeSearch:
     limit: float
     whole: bool
     full: float = math.inf
-    rise: tuple[bool, float] | None = None
+    rise: dict[str, float] = field(default_factory=dict)
     close: float = CLOSE
     near: float = _NEAR
     stride: float = 2.0
@@ -101,13 +105,14 @@ class EdgeSearch:
                 return low.load
             if high is not None and high.load <= self._least:
                 return 0.0
-            aim = self._aim()
+            told = self._aim()
             if low is not None and high is not None:
                 if high.load - low.load <= self._narrow(high):
                     return _zero(low, high)
                 inside += 1
-            if aim is not None and self._told(one, aim):
-                return min(max(aim, low.load if low else 0.0), high.load if high else self.limit)
+            if told is not None and self._told(one, told):
+                return min(max(told[1], low.load if low else 0.0), high.load if high else self.limit)
+            aim = told[1] if told is not None else None
             if low is not None and high is not None:
                 load = self._inside(low, high, aim if inside <= _LINES else None)
                 continue
@@ -125,17 +130,19 @@ class EdgeSearch:
             return self.close * high.load
         return max(1.0, self.close * high.load) if self.near > _NEAR else 1.0
 
-    def _told(self, one: Trial, aim: float) -> bool:
+    def _told(self, one: Trial, aim: tuple[str, float]) -> bool:
         """Whether the load tried last is so near to the end that a line from it tells the rest."""
         if self.whole and self.near <= _NEAR:
             return False  # it lies between two users who are both tried
         nearest = all(abs(one.margin) <= abs(other.margin) for other in self.seen)
-        near = min(self.near, _NEAR_POOL) if _of_pool(one) else self.near
-        return nearest and _smooth(one) and abs(aim - one.load) <= near * one.load
+        near = min(self.near, _NEAR_POOL) if aim[0] == THRASH else self.near
+        return nearest and _tells(one, aim[0]) and abs(aim[1] - one.load) <= near * one.load
 
     @property
     def _least(self) -> float:
-        return 1.0 if self.whole else _LEAST
+        if self.whole:
+            return 1.0
+        return _LEAST if self.full == math.inf else max(_LEAST, _LEAST_SHARE * self.full)
 
     def _possible(self, load: float) -> float:
         load = max(min(load, self.limit, self.full * _BELOW_FULL), self._least)
@@ -151,49 +158,44 @@ class EdgeSearch:
             self.high = one
         return one
 
-    @property
-    def slope(self) -> tuple[bool, float] | None:
-        """Whether the pool breaks, and by how much what breaks rises with the load near the end; None if unknown.
+    def slopes(self) -> dict[str, float]:
+        """By how much each target rises with the load near its end, as far as it is known.
 
-        It is that of the line through the margins of the two loads nearest to the end, or of the logarithm of
-        preemptions, of which there are many times more at a little more load, [1/load]
+        Returns
+        -------
+        dict
+            Slope of the line through the logarithms of a target over its bound at the two loads nearest to the end; of
+            preemptions, of which there are many times more at a little more load, through all that tell, [1/load]
         """
-        smooth = sorted((one for one in self.seen if _smooth(one)), key=lambda one: abs(one.margin))
-        if not smooth:
-            return self.rise
-        one = smooth[0]
-        pool = _of_pool(one)
-        if pool:  # two counts of few preemptions tell less than all together
-            return self.rise if self.rise is not None and self.rise[0] else self._steepness()
-        # one target rises with another slope than the next
-        alike = (
-            two
-            for two in smooth[1:]
-            if not _of_pool(two) and two.nearest == one.nearest and abs(two.load - one.load) > _APART * one.load
-        )
-        other = next(alike, None)
-        slope = (other.margin - one.margin) / (other.load - one.load) if other is not None else 0.0
-        if slope > 0:
-            return False, slope
-        return self.rise if self.rise is not None and not self.rise[0] else None
+        found = dict(self.rise)
+        for name in {name for one in self.seen for name in one.margins}:
+            told = sorted((one for one in self.seen if _tells(one, name)), key=lambda one: abs(one.margins[name]))
+            if (
+                told
+                and (
+                    slope := _steepness(told, name, _POOL_APART[name in self.rise])
+                    if name == THRASH
+                    else _slope(told, name)
+                )
+                > 0
+            ):
+                found[name] = slope
+        return found
 
-    def _steepness(self) -> tuple[bool, float] | None:
-        """By how much the logarithm of preemptions rises with the load: the line through all that tell of them."""
-        told = [one for one in self.seen if _of_pool(one)]
-        loads = [one.load for one in told]
-        if max(loads) - min(loads) <= _APART * max(loads):
+    def _aim(self) -> tuple[str, float] | None:
+        """Which target breaks first as lines say, and where; None without a line for the one that comes nearest."""
+        smooth = [one for one in self.seen if _tells(one, one.nearest)]
+        one = min(smooth, key=lambda one: abs(one.margin), default=None)
+        slopes, aims = self.slopes(), list[tuple[float, str]]()
+        if one is None or one.nearest not in slopes:
             return None
-        rise = linear_regression(loads, [one.thrash for one in told]).slope
-        return (True, rise) if rise > 0 else None
-
-    def _aim(self) -> float | None:
-        """Where a line says that the promise is just kept; None where there is none."""
-        smooth = [one for one in self.seen if _smooth(one)]
-        slope = self.slope
-        if not smooth or slope is None:
-            return None
-        one = min(smooth, key=lambda one: abs(one.margin))
-        return one.load - one.margin / slope[1] if _of_pool(one) == slope[0] else None
+        for name, slope in slopes.items():
+            told = [two for two in self.seen if _tells(two, name)]
+            near = min(told, key=lambda two: abs(two.margins[name]), default=None)
+            if near is not None and (name == one.nearest or abs(near.margins[name]) < _BESIDE):
+                aims.append((near.load - near.margins[name] / slope, name))
+        aim, name = min(aims)
+        return name, aim
 
     def _by_capacity(self, one: Trial, stride: float) -> float | None:
         """Where the promise is just kept as one load says alone; None if it says nothing, or is too far from there.
@@ -218,7 +220,7 @@ class EdgeSearch:
 
     def _below(self, high: Trial, aim: float | None, stride: float) -> float:
         """The next load where none was kept."""
-        if aim is not None and aim <= self._least:
+        if aim is not None and aim <= self._least and self.stride > _FORETOLD:
             return self._least  # no load at all seems to be kept: that is seen at the least
         least = high.load / stride
         load = least if aim is None else max(min(aim, high.load * (1 - self.close)), least)
@@ -237,14 +239,27 @@ class EdgeSearch:
         return min(max(min(aim, served), low.load + edge), high.load - edge)
 
 
-def _of_pool(one: Trial) -> bool:
-    """Whether preemptions come nearest to what breaks, and are told by those at loads nearby."""
-    return one.thrash == one.margin and abs(one.thrash) < _TOLD
+def _tells(one: Trial, name: str) -> bool:
+    """Whether a target tells of loads nearby: clients leave at once, and a queue without end has no length."""
+    margin = one.margins.get(name, -math.inf)
+    if name == THRASH:
+        return _POOL_TOLD[0] < margin < _POOL_TOLD[1]
+    return abs(margin) < _TOLD and (one.broken == THRASH or one.broken not in JUMPS)
 
 
-def _smooth(one: Trial) -> bool:
-    """Whether a margin tells of loads nearby: clients leave at once, and a queue without end has no length."""
-    return _of_pool(one) or (one.broken not in JUMPS and abs(one.margin) < 3.0)
+def _slope(told: list[Trial], name: str) -> float:
+    """Slope of the line through the nearest to the end and the next that is not so near to it that chance decides."""
+    one = told[0]
+    other = next((two for two in told[1:] if abs(two.load - one.load) > _APART * one.load), None)
+    return 0.0 if other is None else (other.margins[name] - one.margins[name]) / (other.load - one.load)
+
+
+def _steepness(told: list[Trial], name: str, apart: float) -> float:
+    """Slope of the line through all, if they lie apart by a share of the load."""
+    loads = [one.load for one in told]
+    if max(loads) - min(loads) <= apart * max(loads):
+        return 0.0  # two counts of few preemptions tell less than what others foretell
+    return float(linear_regression(loads, [one.margins[name] for one in told]).slope)
 
 
 def _zero(low: Trial, high: Trial) -> float:

@@ -9,9 +9,21 @@ from statistics import NormalDist
 
 import numpy as np
 
+from glmplan.serving.crowding import Crowd, DrawnEdges
 from glmplan.serving.load_answer import LoadPoint, SafeLoad, unit_of, why_broken
 from glmplan.serving.load_edge import EdgeSearch
-from glmplan.serving.load_trial import OPEN, SETTLED, UNFINISHED, Trial, capacity, places, try_load, usual
+from glmplan.serving.load_trial import (
+    OPEN,
+    SETTLED,
+    THRASH,
+    UNFINISHED,
+    Trial,
+    capacity,
+    crowd,
+    enough,
+    places,
+    try_load,
+)
 from glmplan.serving.service import Service
 from glmplan.serving.traffic.promises import Target
 from glmplan.serving.traffic.spec import Traffic
@@ -27,9 +39,13 @@ _BORDER = DRAWS
 #: the logarithm of that load that suffices [-]
 _ARRIVALS, _MOST_ARRIVALS, _ERROR = 4, 12, 0.01
 #: at least where a pool breaks, whose crests differ more
-_MANY_ARRIVALS = 7
-#: share of a load within which a line is believed that finds a rate
-_NEAR = 0.05
+_MANY_ARRIVALS = 5
+#: and under bursts: at least, at most, and what suffices
+_BURSTS, _MOST_BURSTS, _ERROR_OF_BURSTS = 12, 96, 0.005
+#: share of a load within which a line is believed that finds a rate; and of many, whose errors are evened out
+_NEAR, _NEAR_MANY = 0.05, 0.08
+#: how far from the usual load the first may break for the crowds under its load to be those of all
+_FAR = 0.05
 #: requests that are judged where it is only looked for where to begin, and how near to the end that is [-]
 _ROUGH, _NEAR_ROUGH = 300, 0.1
 #: share of a load to which others than the first are bracketed where no line tells them, and their first step [-]
@@ -42,6 +58,8 @@ ENOUGH = 4
 _BELOW = (0.9, 0.75)
 #: share of a pool in use up to which it is nowhere near running over
 _ROOMY = 0.7
+#: where no stream arrives, how many are there at once is no chance of it
+_NOBODY = np.zeros(2)
 _STEP = 0.03  # between rates at which services are counted
 
 
@@ -101,6 +119,8 @@ class LoadSearch:
     known: Tries = field(default_factory=Tries)
     border: Service | None = None
     border_late: float = 1.0
+    #: requests of an open stream that are judged
+    settled: int = SETTLED
 
     def __post_init__(self) -> None:
         if self._whole:
@@ -217,6 +237,7 @@ class LoadSearch:
         rates = self.traffic.kind in OPEN or (self.traffic.kind == "sessions" and not self._whole)
         if rates:
             self.served = capacity(service, self.traffic)
+            self.settled = enough(self.traffic, self.served)
         waits = any(target.metric in ("ttft", "e2e", "queue") for target in self.targets)
         room = places(service)
         if self._whole and not waits and room < self.limit and not self.traffic.think:
@@ -242,14 +263,20 @@ class LoadSearch:
         self.tried[key] = found
         return found
 
-    def _try(self, which: int, load: float, draw: int = 0, *, verdict: bool = False, settled: int = SETTLED) -> Trial:
+    def _try(
+        self, which: int, load: float, draw: int = 0, *, verdict: bool = False, settled: int | None = None
+    ) -> Trial:
         late = self.border_late if which == _BORDER else self.late[which] if self.late else 1.0
         # all times scale with the factor of the service, and what it serves at most with its inverse
         most = self.served / self._speed(which)
         return try_load(
-            self._service(which), self.traffic, self.targets, load, self.seed * 1000 + which + DRAWS * draw,
-            most=most, late=late, verdict=verdict, settled=settled,
+            self._service(which), self.traffic, self.targets, load, self._seed(which, draw),
+            most=most, late=late, verdict=verdict, settled=settled or self.settled,
         )  # fmt: skip
+
+    def _seed(self, which: int, draw: int) -> int:
+        """The seed of one draw of the arrivals at one service."""
+        return self.seed * 1000 + which + DRAWS * draw
 
     def _service(self, which: int) -> Service:
         return self.border if which == _BORDER and self.border is not None else self.variants[which]
@@ -267,7 +294,8 @@ class LoadSearch:
         """A search for the load at which one service breaks under one draw of the arrivals."""
         full = math.inf if self._whole else self.served / self._speed(which)
         if rough:
-            few = EdgeSearch(lambda load: self._try(which, load, draw, settled=_ROUGH), self.limit, self._whole, full)
+            judged = _ROUGH * self.settled // SETTLED
+            few = EdgeSearch(lambda load: self._try(which, load, draw, settled=judged), self.limit, self._whole, full)
             few.near = few.close = _NEAR_ROUGH
             return few
         return EdgeSearch(lambda load: self._at(which, load, draw), self.limit, self._whole, full)
@@ -334,29 +362,38 @@ class LoadSearch:
         if not self._whole:
             rough = self._follow(_BORDER, rough=True)
             start = rough.find(start) or start
-            first.near, first.rise = _NEAR, rough.slope
+            first.near, first.rise, first.close, first.stride = _NEAR, rough.slopes(), _CLOSE, _STRIDE
         end = first.find(start)
         if end == 0.0 or end >= self.limit:
             return end
         # at which load a draw breaks follows how many are there at once in it: of that, what is usual is known
-        tried = self._nearest(end, 0)
-        mean_crowd, deviation = usual(self.traffic, end, tried.stay)
-        rise, logs = first.slope, [math.log(end) + tried.crowd - mean_crowd]
-        least = _MANY_ARRIVALS if rise is not None and rise[0] else _ARRIVALS
-        for draw in range(1, _MOST_ARRIVALS):
-            if draw >= least and float(np.std(logs, ddof=1)) <= _ERROR * math.sqrt(draw):
+        last, rise = self._nearest(end, 0), first.slopes()
+        least, most, error, near = _ARRIVALS, _MOST_ARRIVALS, _ERROR, _NEAR
+        if self.settled > SETTLED:
+            least, most, error, near = _BURSTS, _MOST_BURSTS, _ERROR_OF_BURSTS, _NEAR_MANY
+        there = self._crowd(end, last)
+        edges = self._edges_of(there, end)
+        if there is not None and abs(edges.mean - math.log(end)) > _FAR:
+            there = self._crowd(math.exp(edges.mean), last)
+            edges = self._edges_of(there, end)
+        steep = [self._slope(last, rise)]
+        for draw in range(1, most):
+            if last.nearest == THRASH:
+                least, near = max(least, _MANY_ARRIVALS), _NEAR_MANY
+            if draw >= least and edges.error <= error:
                 break
             search = self._follow(_BORDER, draw)
-            search.rise, search.near, search.close, search.stride = rise, _NEAR, _CLOSE, _STRIDE
-            end = search.find(math.exp(float(np.mean(logs))))
+            search.rise, search.near, search.close, search.stride = rise, near, _CLOSE, _STRIDE
+            foreseen = there.foreseen(self._seed(_BORDER, draw)) if there is not None else _NOBODY
+            end = search.find(edges.guess(foreseen))
             if end == 0.0 or end >= self.limit:
                 return end
-            logs.append(math.log(end) + self._nearest(end, draw).crowd - mean_crowd)
-        chance = float(np.var(logs, ddof=1)) + deviation**2
-        mean = float(np.mean(logs))
-        # how many are preempted does not scale with the times of a service, so that its line says nothing of them
-        slope = self._slope(math.exp(mean), rise[1] if rise is not None and not rise[0] else None)
-        found = math.exp(mean - QUANTILE_90 * (math.sqrt(slope**2 + chance) - slope))
+            last = self._nearest(end, draw)
+            rise = search.slopes() | rise
+            edges.add(end, foreseen)
+            steep.append(self._slope(last, rise))
+        slope = float(np.mean(steep))
+        found = math.exp(edges.mean - QUANTILE_90 * (math.sqrt(slope**2 + edges.chance) - slope))
         # somewhere above it something breaks that can be named
         above = found
         while above < self.limit and not any(one.load > found and one.margin > 0 for one in self.tried.values()):
@@ -364,13 +401,26 @@ class LoadSearch:
             self._at(_BORDER, above)
         return found
 
-    def _slope(self, load: float, rise: float | None) -> float:
+    def _crowd(self, load: float, tried: Trial) -> Crowd | None:
+        """How many are there at once under a load, if they stay as long as in a trial; None without a stream."""
+        return crowd(self.traffic, load, tried.summary.get("e2e_mean_ms", 0.0) * 1e-3, self.settled)
+
+    def _edges_of(self, there: Crowd | None, end: float) -> DrawnEdges:
+        """Where draws break, of which the first is known."""
+        edges = DrawnEdges(*(there.usual() if there is not None else (_NOBODY, np.zeros((2, 2)))))
+        edges.add(end, there.foreseen(self._seed(_BORDER, 0)) if there is not None else _NOBODY)
+        return edges
+
+    def _slope(self, end: Trial, rise: dict[str, float]) -> float:
         """How the logarithm of the load at which a service breaks falls with its place in the spread of speeds, [-]
 
-        A service that is slower in everything does at a lower load what a quicker one does, only later.
+        A service that is slower in everything does at a lower load what a quicker one does, only later. How many are
+        preempted does not scale with the times of a service.
         """
         slower = math.log(self._speed(0) / self._speed(1)) / (_place(0) - _place(1))
-        return slower if not rise else slower * (1.0 + 1.0 / (load * rise))
+        if end.nearest == THRASH or end.nearest not in rise:
+            return slower
+        return slower * (1.0 + 1.0 / (end.load * rise[end.nearest]))
 
     def _nearest(self, load: float, draw: int) -> Trial:
         """What was tried nearest to a load under one draw of the arrivals."""

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from glmplan.errors import SpecError
-from glmplan.serving.crowding import crowd, usual_crowd
+from glmplan.serving.crowding import Crowd
 from glmplan.serving.misses import Missed, Misses
 from glmplan.serving.service import Service
 from glmplan.serving.simulate import Outcome, simulate
+from glmplan.serving.traffic.arrivals import CHUNK, dispersion
 from glmplan.serving.traffic.promises import Target
 from glmplan.serving.traffic.spec import Traffic
 
@@ -21,22 +22,25 @@ __all__ = [
     "OPEN",
     "OVERLOAD",
     "SETTLED",
+    "THRASH",
     "UNFINISHED",
-    "UNJUDGED",
     "Trial",
     "capacity",
+    "crowd",
+    "enough",
     "exceeded",
     "places",
     "try_load",
-    "usual",
 ]
 
 #: kinds of traffic whose arrivals do not wait for answers
 OPEN = ("poisson", "gamma", "onoff", "daily")
 #: what is broken where more arrives than is served
 OVERLOAD = "overload"
+#: what is broken where requests compute again
+THRASH = "kv thrash"
 #: what breaks at once, so that no margin tells it beforehand
-JUMPS = ("kv thrash", "clients leave", OVERLOAD, "requests do not fit")
+JUMPS = (THRASH, "clients leave", OVERLOAD, "requests do not fit")
 
 _THRASH = 0.05  # preemptions for each request from which the pool thrashes
 _LEFT = 0.05  # share of the clients that leave from which a load is not safe
@@ -63,25 +67,18 @@ class Trial:
         none.
     summary : dict
         Statistics, in the units of their names.
-    crowd : float
-        Logarithm of how many of an open stream were there at once over those expected, as
-        `glmplan.serving.crowding.crowd` says, [-]
-    stay : float
-        How long one of them stayed in the mean, [s]
-    thrash : float
-        Logarithm of the share of requests that compute again over that from which the pool thrashes, [-]
     nearest : str
         What is broken, or comes nearest to it where nothing is.
+    margins : dict
+        Logarithm of each statistic over its bound by target, and of preemptions where there are some, [-]
     """
 
     load: float
     margin: float
     broken: str
     summary: dict[str, float]
-    crowd: float = 0.0
-    stay: float = 0.0
-    thrash: float = -math.inf
     nearest: str = ""
+    margins: dict[str, float] = field(default_factory=dict)
 
 
 def places(service: Service) -> int:
@@ -234,8 +231,9 @@ def try_load(
 
     Notes
     -----
-    The start-up burst of a closed loop is not judged, nor the first 200 arrivals of a stream: what is promised is the
-    steady state. Of a day it is that of its busiest part, as if it lasted: a promise that is kept at night is none.
+    The start-up burst of a closed loop is not judged, nor the first 200 arrivals of a stream, and more where more of it
+    is judged: what is promised is the steady state. Of a day it is that of its busiest part, as if it lasted: a promise
+    that is kept at night is none.
 
     Examples
     --------
@@ -252,8 +250,7 @@ def try_load(
         warm = at.users
         count = warm + max(400, min(6 * warm, max(2000, 2 * warm)))
     else:
-        warm = UNJUDGED
-        count = warm + settled
+        warm, count = _judged(settled)
     if load >= most:
         # where no request fits at all, every load is as far too large as another
         above = math.log(load / most) + 0.01 if most > 0 else _FAR
@@ -269,16 +266,73 @@ def try_load(
     if at.kind == "trace" and not summary["requests"] and not summary["rejected"]:
         raise SpecError(f"holds too few requests: the first {warm} are not judged", file=str(at.file))
     summary |= {name: late * each for name, each in summary.items() if name.startswith("ttft_")}
-    margin, nearest, thrash = _margin(summary, targets)
+    margin, nearest, margins = _margin(summary, targets)
     broken = nearest if margin > 0 else ""
-    there = stay = 0.0
-    rows = outcome.requests if at.kind in OPEN else None
-    if rows is not None and len(rows["arrival"]):  # where no request fits, none is in the table
-        order = np.argsort(rows["arrival"])
-        outputs = rows["output_tokens"][order]
-        stay = float((rows["finish"] - rows["arrival"]).mean())
-        there = crowd(rows["arrival"][order], outputs / outputs.mean(), at.rate or load, stay, warm)
-    return Trial(load, margin, broken, outcome.summary, there, stay, thrash, nearest)
+    return Trial(load, margin, broken, outcome.summary, nearest, margins)
+
+
+def _judged(settled: int) -> tuple[int, int]:
+    """First requests of a stream that are not judged, and all: a stream that begins in a burst settles more slowly."""
+    skipped = round(UNJUDGED * max(settled / SETTLED, 1.0))
+    return skipped, skipped + settled
+
+
+def enough(traffic: Traffic, rate: float) -> int:
+    """Requests of an open stream that are judged: more under bursts, of which a run is to hold many.
+
+    Parameters
+    ----------
+    traffic : Traffic
+        What arrives.
+    rate : float
+        About how many arrive, [1/s]
+
+    Returns
+    -------
+    int
+        Those of a Poisson stream times the square root of the index of dispersion, up to what is drawn at once: with
+        it grows by how much means of a run scatter, and it would take as many times as much for them to scatter no
+        more than those of a Poisson stream, [-]
+
+    Examples
+    --------
+    >>> enough(Traffic(kind="poisson", rate=1.0), 5.0), enough(Traffic(kind="gamma", rate=1.0, cv=3.0), 5.0)
+    (1500, 4500)
+    """
+    if traffic.kind not in OPEN or not 0 < rate < math.inf:
+        return SETTLED
+    longer = math.sqrt(max(dispersion(traffic.at_load(rate)), 1.0))
+    return round(min(SETTLED * longer, CHUNK * SETTLED / (SETTLED + UNJUDGED)))
+
+
+def crowd(traffic: Traffic, load: float, stay: float, settled: int) -> Crowd | None:
+    """How many are there at once under the arrivals that trials draw.
+
+    Parameters
+    ----------
+    traffic : Traffic
+        What arrives.
+    load : float
+        Its rate, [1/s]
+    stay : float
+        How long one stays, [s]
+    settled : int
+        Requests that are judged, [-]
+
+    Returns
+    -------
+    Crowd or None
+        None of other traffic than open streams.
+
+    Examples
+    --------
+    >>> crowd(Traffic(kind="closed", users=3), 3.0, 2.0, 1500) is None
+    True
+    """
+    if traffic.kind not in OPEN:
+        return None
+    skipped, count = _judged(settled)
+    return Crowd(traffic, load, stay, count, skipped)
 
 
 def _tells(at: Traffic) -> bool:
@@ -296,54 +350,25 @@ def _served(
         rows = outcome.requests
         if rows is None or (rows["first"] - rows["arrival"]).max(initial=0.0) < at.patience:
             return replace(outcome, summary=outcome.summary | {"left": 0})
-    keep = at.kind in OPEN
-    return simulate(service, at, requests=requests, warmup=warmup, seed=seed, fast=False, keep=keep, watch=watch)
+    return simulate(service, at, requests=requests, warmup=warmup, seed=seed, fast=False, watch=watch)
 
 
-def _margin(summary: dict[str, float], targets: tuple[Target, ...]) -> tuple[float, str, float]:
-    """Logarithm of the worst statistic over its bound, which one it is, and the logarithm of preemptions."""
+def _margin(summary: dict[str, float], targets: tuple[Target, ...]) -> tuple[float, str, dict[str, float]]:
+    """Logarithm of the worst statistic over its bound, which one it is, and that of all."""
     if not summary["requests"]:
-        return _FAR, "requests do not fit", -math.inf
-    worst, name = -_FAR, ""
+        return _FAR, "requests do not fit", {}
+    margins = {}
     for target in targets:
         value = summary[target.name] / (target.bound * 1000)
-        over = math.log(value) if value > 0 else -_FAR if value == 0 else _FAR
-        if over > worst:
-            worst, name = over, str(target)
+        margins[str(target)] = math.log(value) if value > 0 else -_FAR if value == 0 else _FAR
     share = summary["preemptions"] / summary["requests"]
-    thrash = math.log(share / _THRASH) if share > 0 else -math.inf
-    worst = max(worst, thrash)
-    if thrash > 0:
-        return min(worst, _FAR), "kv thrash", thrash
+    if share > 0:
+        margins[THRASH] = math.log(share / _THRASH)
+    name = max(margins, key=lambda name: margins[name])
+    worst = margins[name]
+    if margins.get(THRASH, 0.0) > 0:
+        return min(worst, _FAR), THRASH, margins
     gone = summary.get("left", 0.0) / (summary["requests"] + summary.get("left", 0.0))
     if gone > _LEFT:
-        return min(max(worst, math.log(gone / _LEFT)), _FAR), "clients leave", thrash
-    return min(worst, _FAR), name, thrash
-
-
-def usual(traffic: Traffic, load: float, stay: float) -> tuple[float, float]:
-    """How many are there at once in the mean over draws of the arrivals, as a trial counts them.
-
-    Parameters
-    ----------
-    traffic : Traffic
-        What arrives.
-    load : float
-        Its rate, [1/s]
-    stay : float
-        How long one stays, [s]
-
-    Returns
-    -------
-    mean, deviation : float
-        Of the logarithm, [-]; 0 of other traffic than open streams.
-
-    Examples
-    --------
-    >>> mean, deviation = usual(Traffic(kind="poisson", rate=1.0), 2.0, 5.0)
-    >>> round(math.exp(mean), 2), round(deviation, 2)
-    (1.0, 0.03)
-    """
-    if traffic.kind not in OPEN:
-        return 0.0, 0.0
-    return usual_crowd(traffic.at_load(load).busiest, stay, UNJUDGED + SETTLED, UNJUDGED)
+        return min(max(worst, math.log(gone / _LEFT)), _FAR), "clients leave", margins
+    return min(worst, _FAR), name, margins

@@ -23,7 +23,7 @@ from glmplan.serving.outcome_text import outcome_text
 from glmplan.serving.request_records import RecordWriter, RequestRows, record_columns
 from glmplan.serving.service import Service
 from glmplan.serving.statistics import Distribution, Meter
-from glmplan.serving.traffic.arrivals import Chunk, request_chunks
+from glmplan.serving.traffic.arrivals import CHUNK, Chunk, request_chunks
 from glmplan.serving.traffic.promises import Target
 from glmplan.serving.traffic.request import Request, apart
 from glmplan.serving.traffic.sources import Source, request_source
@@ -45,7 +45,6 @@ MOST_REPLICATIONS = 10_000
 #: requests that are handed out at once, and while somebody watches [-]
 _FLUSH, _FEW = 4096, 32
 _LEFT = "left"
-_CHUNK = 16_384
 _COMPILE_FROM = 400_000  # requests from which compiling the loop pays
 
 
@@ -333,7 +332,7 @@ def _pieces(
         users = lag + apart(lag) * np.arange(count)
     run = PlainRun(service.table, service.pool, service.settings, users, fast, lag)
     # the same chunks for both loops: they decide how random numbers are spent
-    size = max(_CHUNK, 4 * service.settings.max_num_seqs, 4 * len(users) if users is not None else 0)
+    size = max(CHUNK, 4 * service.settings.max_num_seqs, 4 * len(users) if users is not None else 0)
     if flush < _FLUSH:
         size = flush + (len(users) if users is not None else service.settings.max_num_seqs)
     chunks = request_chunks(traffic, requests, generator, size)

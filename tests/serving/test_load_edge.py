@@ -32,7 +32,7 @@ class Service:
             return Trial(load, 0.5, "kv thrash", {})
         margin = math.log(self.value(load))
         broken = self.target if margin > 0 else ""
-        return Trial(load, margin, broken, {}, nearest=self.target)
+        return Trial(load, margin, broken, {}, self.target, {self.target: margin})
 
     def search(self, whole: bool = False, limit: float = 1e6) -> EdgeSearch:
         return EdgeSearch(self, limit, whole, self.full)
@@ -57,7 +57,7 @@ def test_a_smooth_curve_is_followed_to_its_end_in_few_steps(value, end, guess):
 def test_a_line_from_a_good_guess_needs_one_load_where_its_slope_is_foretold():
     service = Service(lambda load: math.exp(0.02 * (load - 35.0)))
     search = service.search()
-    search.rise, search.near = (False, 0.02), 0.03
+    search.rise, search.near = {service.target: 0.02}, 0.03
     assert search.find(34.5) == pytest.approx(35.0)
     assert service.tried == [34.5]
 
@@ -112,14 +112,15 @@ def test_preemptions_tell_of_loads_nearby_as_long_as_there_are_some():
     def at(load: float) -> Trial:
         tried.append(load)
         thrash = math.log(10) * (load - 50.0) / 5.0
-        margin = max(thrash, math.log(0.5))
-        return Trial(load, margin, "kv thrash" if margin > 0 else "", {}, thrash=thrash)
+        margins = {"kv thrash": thrash, "tpot mean < 1 s": math.log(0.5)}
+        nearest = max(margins, key=lambda name: margins[name])
+        return Trial(load, margins[nearest], "kv thrash" if thrash > 0 else "", {}, nearest, margins)
 
     search = EdgeSearch(at, 1e6, False)
     assert search.find(20.0) == pytest.approx(50.0, rel=0.006)
-    again = EdgeSearch(at, 1e6, False, rise=search.slope, near=0.03)
+    again = EdgeSearch(at, 1e6, False, rise=search.slopes(), near=0.03)
     before = len(tried)
     assert again.find(49.0) == pytest.approx(50.0, rel=0.002) and len(tried) == before + 1
     # a slope of the promise says nothing of preemptions: the load is bracketed
-    other = EdgeSearch(at, 1e6, False, rise=(False, 0.02), near=0.03)
+    other = EdgeSearch(at, 1e6, False, rise={"tpot mean < 1 s": 0.02}, near=0.03)
     assert other.find(49.0) == pytest.approx(50.0, rel=0.01) and len(tried) > before + 2

@@ -12,10 +12,12 @@ from glmplan.facts.files import read_table
 from glmplan.serving.traffic.spec import Traffic
 from glmplan.units import finite_number
 
+#: requests that are drawn at once: how many decides how random numbers are spent [-]
+CHUNK = 16_384
 #: longest prompt or answer that is drawn, far beyond any context [token]
 _LONGEST = 1 << 31
 
-__all__ = ["Chunk", "arrival_times", "draw_lengths", "request_chunks"]
+__all__ = ["CHUNK", "Chunk", "arrival_times", "dispersion", "draw_lengths", "request_chunks"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -183,7 +185,41 @@ def arrival_times(traffic: Traffic, generator: np.random.Generator) -> Callable[
     return renewal(lambda count: generator.exponential(1 / rate, count))
 
 
-def request_chunks(traffic: Traffic, count: int, generator: np.random.Generator, size: int = 65_536) -> Iterator[Chunk]:
+def dispersion(traffic: Traffic) -> float:
+    """Index of dispersion of an open stream: variance over mean of how many arrive in a long time.
+
+    Parameters
+    ----------
+    traffic : Traffic
+        Spec with a rate.
+
+    Returns
+    -------
+    float
+        1 for Poisson streams, more under bursts, [-]
+
+    References
+    ----------
+    .. [1] D. Cox, P. Lewis, "The Statistical Analysis of Series of Events", Methuen 1966, chapter 4: of a renewal
+       stream it is the square of the coefficient of variation of its gaps.
+    .. [2] W. Fischer, K. Meier-Hellstern, "The Markov-modulated Poisson process (MMPP) cookbook", Performance
+       Evaluation 18 (1993) 149-171, section 2.3: of bursts and silences that last exponential times.
+
+    Examples
+    --------
+    >>> dispersion(Traffic(kind="gamma", rate=1.0, cv=3.0))
+    9.0
+    >>> dispersion(Traffic(kind="onoff", rate=2.0, on=10.0, off=30.0))
+    91.0
+    """
+    if traffic.kind == "gamma":
+        return traffic.cv**2
+    if traffic.kind == "onoff":
+        return 1.0 + 2.0 * float(traffic.rate or 0.0) * traffic.off**2 / (traffic.on + traffic.off)
+    return 1.0
+
+
+def request_chunks(traffic: Traffic, count: int, generator: np.random.Generator, size: int = CHUNK) -> Iterator[Chunk]:
     """Sample requests that have nothing to do with each other.
 
     Parameters

@@ -174,7 +174,7 @@ def _independent_chunks(
     traffic: Traffic, count: int, generator: np.random.Generator, acceptance: Acceptance | None
 ) -> Iterator[Iterable[Request]]:
     number, shared = 0, traffic.shared_prefix
-    for chunk in request_chunks(traffic, count, generator, _CHUNK):
+    for chunk in request_chunks(traffic, count, generator):
         steps = _steps(chunk.output_tokens, acceptance, generator)
         times = chunk.arrival.tolist() if chunk.arrival is not None else [0.0] * len(steps)
         lengths = chunk.input_tokens.tolist(), chunk.output_tokens.tolist()

@@ -1,0 +1,96 @@
+"""How many are in flight by chance of the arrivals: foreseen, usual, and taken out."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from glmplan.serving.crowding import Crowd, DrawnEdges
+from glmplan.serving.engine.settings import EngineSettings, KvPool
+from glmplan.serving.engine.step_table import StepTable
+from glmplan.serving.load_trial import enough
+from glmplan.serving.service import Service
+from glmplan.serving.simulate import simulate
+from glmplan.serving.traffic.arrivals import CHUNK, arrival_times, dispersion
+from glmplan.serving.traffic.spec import Traffic
+
+STREAMS = [
+    Traffic(kind="poisson", rate=2.0),
+    Traffic(kind="gamma", rate=2.0, cv=2.0),
+    Traffic(kind="onoff", rate=2.0, on=5.0, off=10.0),
+]
+
+
+@pytest.mark.parametrize("stream", STREAMS, ids=lambda stream: stream.kind)
+@pytest.mark.parametrize("engine", ["plain", "full"])
+def test_the_crowd_of_a_simulation_is_known_before_it_is_run(stream, engine):
+    traffic = stream.model_copy(update={"input": 16, "output": 50, "jitter": 0.4})
+    settings = EngineSettings(prefix_caching=engine == "full")
+    if engine == "full":
+        traffic = traffic.model_copy(update={"shared_prefix": 8})
+    service = Service(StepTable.affine(base=0.1), KvPool(10**6), settings)
+    outcome = simulate(service, traffic, requests=6000, seed=5, keep=True, fast=False)
+    rows = outcome.requests
+    order = np.argsort(rows["arrival"])
+    arrival, output = rows["arrival"][order], rows["output_tokens"][order]
+    # steps that take as long whoever is there: each stays as long as its answer is long, the mean one 4 s
+    there = [int(np.sum((arrival[:i] + 4.0 * output[:i] / output.mean()) > arrival[i])) for i in range(500, 6000)]
+    mean, variance = np.exp(Crowd(traffic, 2.0, 4.0, 6000, 500).foreseen(5))
+    assert mean * 2.0 * 4.0 == pytest.approx(np.mean(there), rel=1e-3)
+    assert variance == pytest.approx(np.var(there), rel=1e-3)
+
+
+def test_as_many_are_there_as_littles_law_says_and_more_in_bursts():
+    usual = [np.exp(Crowd(stream, 2.0, 5.0, 8000, 500).usual()[0]) for stream in STREAMS]
+    assert usual[0] == pytest.approx([1.0, 10.0], rel=0.02)  # of Poisson's streams the variance is the mean
+    assert usual[2][0] > usual[1][0] > 1.05
+    assert usual[2][1] > usual[1][1] > 20.0
+
+
+@pytest.mark.parametrize("stream", STREAMS, ids=lambda stream: stream.kind)
+def test_counts_scatter_as_the_index_of_dispersion_says(stream):
+    counts = []
+    for seed in range(60):
+        times = arrival_times(stream, np.random.default_rng(seed))(12_000)
+        counts += np.histogram(times, np.arange(0.0, times[-1] - 400.0, 400.0))[0].tolist()
+    # variance over mean of how many come in 400 s, of some hundred such times
+    assert np.var(counts) / np.mean(counts) == pytest.approx(dispersion(stream), rel=0.2)
+
+
+def test_more_is_judged_of_bursts_but_no_more_than_is_drawn_at_once():
+    judged = [enough(stream, 2.0) for stream in STREAMS]
+    assert judged[0] == 1500 and judged[1] == 3000 and judged[2] > judged[1]
+    wild = enough(Traffic(kind="onoff", rate=1.0, on=10.0, off=300.0), 50.0)
+    assert wild < CHUNK < 1.2 * wild
+    assert enough(Traffic(kind="closed", users=4), 2.0) == 1500
+
+
+@pytest.mark.parametrize("weights", [(-1.0, 0.0), (-0.6, -0.2)])
+@pytest.mark.parametrize("crowds", [0.03, 0.12, 0.3])
+def test_chance_that_is_known_is_taken_out_and_counted_as_chance(weights, crowds):
+    generator, usual, spread = np.random.default_rng(3), np.array([0.2, 3.0]), np.diag([crowds**2, 0.2**2])
+    means, plain, chances, errors = [], [], [], []
+    for _ in range(300):
+        edges = DrawnEdges(usual, spread)
+        for _ in range(12):
+            there = generator.multivariate_normal(usual, spread)
+            edges.add(5.0 * math.exp(weights @ (there - usual) + generator.normal(0.0, 0.02)), there)
+        means.append(edges.mean)
+        plain.append(np.mean(edges.logs))
+        chances.append(edges.chance)
+        errors.append(edges.error)
+    assert np.mean(means) == pytest.approx(math.log(5.0), abs=0.002)
+    assert np.std(means) < 0.8 * np.std(plain)
+    # the error that ends a search is the one that seeds differ by
+    assert np.mean(errors) == pytest.approx(np.std(means), rel=0.25)
+    assert np.mean(chances) == pytest.approx(0.02**2 + np.array(weights) @ spread @ weights, rel=0.25)
+
+
+def test_a_draw_breaks_where_the_others_say_of_as_many():
+    edges = DrawnEdges(np.zeros(2), 0.01 * np.eye(2))
+    for there in (-0.2, -0.1, 0.1, 0.2):
+        edges.add(math.exp(-there), np.array([there, 0.0]))
+    assert edges.guess(np.array([0.15, 0.0])) == pytest.approx(math.exp(-0.15), rel=1e-9)
+    assert edges.error == pytest.approx(0.0, abs=1e-12)
