@@ -47,7 +47,7 @@ class Crowd:
     >>> np.exp(mean).round(1), np.sqrt(np.diag(spread)).round(2)  # in the mean ten, with a variance of as many
     (array([ 1., 10.]), array([0.03, 0.11]))
     >>> crowd.foreseen(3).round(3)
-    array([-0.022,  2.263])
+    array([-0.022,  2.236])
     """
 
     traffic: Traffic

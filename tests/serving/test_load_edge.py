@@ -124,3 +124,39 @@ def test_preemptions_tell_of_loads_nearby_as_long_as_there_are_some():
     # a slope of the promise says nothing of preemptions: the load is bracketed
     other = EdgeSearch(at, 1e6, False, rise={"tpot mean < 1 s": 0.02}, near=0.03)
     assert other.find(49.0) == pytest.approx(50.0, rel=0.01) and len(tried) > before + 2
+
+
+def test_what_breaks_first_may_be_another_target_than_the_one_that_comes_nearest():
+    """First tokens grow slowly and then at once: at a load that both keep, the slower one is nearer to its bound."""
+    tried: list[float] = []
+
+    def at(load: float) -> Trial:
+        tried.append(load)
+        margins = {"tpot mean < 1 s": 0.02 * (load - 40.0), "ttft mean < 1 s": 0.5 * (load - 35.5)}
+        nearest = max(margins, key=lambda name: margins[name])
+        margin = margins[nearest]
+        return Trial(load, margin, nearest if margin > 0 else "", {}, nearest, margins)
+
+    search = EdgeSearch(at, 1e6, False)
+    assert search.find(20.0) == pytest.approx(35.5, rel=0.006)
+    slopes = search.slopes()
+    assert slopes["ttft mean < 1 s"] == pytest.approx(0.5) and slopes["tpot mean < 1 s"] == pytest.approx(0.02)
+    again = EdgeSearch(at, 1e6, False, rise=slopes, near=0.03)
+    before = len(tried)
+    assert again.find(35.0) == pytest.approx(35.5) and len(tried) == before + 1
+
+
+def test_a_load_that_is_known_to_be_near_is_not_looked_for_at_the_least():
+    """Chance may give a line so flat that no load at all seems to be kept."""
+    tried: list[float] = []
+
+    def at(load: float) -> Trial:
+        tried.append(load)
+        margin = 0.01 * (load - 9.5) if load > 9.5 else -0.3
+        return Trial(
+            load, margin, "tpot mean < 1 s" if margin > 0 else "", {}, "tpot mean < 1 s", {"tpot mean < 1 s": margin}
+        )
+
+    search = EdgeSearch(at, 1e6, False, full=20.0, rise={"tpot mean < 1 s": 1e-4}, close=0.041, stride=1.04)
+    assert search.find(10.0) == pytest.approx(9.5, rel=0.05)
+    assert min(tried) > 5.0
