@@ -1,10 +1,26 @@
-"""Plans: from a question in words to the best layout, its memory, speed, safe users and what would change them."""
+"""Plans: from a question in words to the best layout, its memory, speed, safe users and what would change them.
+
+Each name is imported when it is first used: a service that is only simulated needs no page of `fit`.
+"""
 
 from __future__ import annotations
 
-from glmplan.plan.answer import FitAnswer
-from glmplan.plan.make_plan import answer_of, fit_answer
-from glmplan.plan.question import Asked, Words, read_words
-from glmplan.plan.search import Solution, solve
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from glmplan.plan.answer import FitAnswer
+    from glmplan.plan.make_plan import answer_of, fit_answer
+    from glmplan.plan.question import Asked, Words, read_words
+    from glmplan.plan.search import Solution, solve
 
 __all__ = ["Asked", "FitAnswer", "Solution", "Words", "answer_of", "fit_answer", "read_words", "solve"]
+
+_MODULE = {"FitAnswer": "answer", "answer_of": "make_plan", "fit_answer": "make_plan"}
+_MODULE |= dict.fromkeys(("Asked", "Words", "read_words"), "question") | dict.fromkeys(("Solution", "solve"), "search")
+
+
+def __getattr__(name: str) -> object:
+    if name not in _MODULE:
+        raise AttributeError(f"module 'glmplan.plan' has no attribute {name!r}")
+    return getattr(importlib.import_module(f"glmplan.plan.{_MODULE[name]}"), name)

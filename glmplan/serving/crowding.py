@@ -1,8 +1,8 @@
 """How many requests are in flight at once by chance of their arrivals: it tells where one draw of them breaks.
 
-Means over a run follow the mean number in flight. A draw of arrivals in which more than usual are there together breaks
-at a load that is lower by as much, and one in which the number goes up and down more than usual where crests break a
-promise; knowing how many usually are there, that chance is taken out.
+Means over a run follow the mean number in flight, percentiles and preemptions its crests. A draw of arrivals in which
+more than usual are there together breaks at a load that is lower by as much; knowing how many usually are there, that
+chance is taken out.
 """
 
 from __future__ import annotations
@@ -17,10 +17,15 @@ from glmplan.serving.traffic.spec import Traffic
 __all__ = ["Crowd", "DrawnEdges"]
 
 #: draws of the arrivals from which it is known what is usual, at least, and how well its mean is known then [-]
-_DRAWS, _ERROR = 200, 0.005
-#: how the load at which a draw breaks follows mean and variance of the number in flight as long as nothing is seen of
-#: it, how surely that is known, and what chance is left beside it [-]
-_WEIGHTS, _SURE, _LEFT = np.array([-1.0, 0.0]), np.array([0.3, 0.1]), 0.03
+_DRAWS, _ERROR = 100, 0.005
+#: the crest is the number in flight that one in 20 requests finds more of beside it, in the mean over its stay
+_CREST = 0.95
+#: how the load at which a draw breaks follows mean and crest as long as nothing is seen of it, where means break and
+#: where crests do, and how surely [-]
+_MEANS, _CRESTS, _SURE = np.array([-1.0, 0.0]), np.array([-0.6, -0.4]), 0.15
+#: what chance is left beside them as long as nothing is seen of it, of means and of crests, and as how many loads that
+#: counts [-]
+_LEFT, _AS_MANY = (0.012, 0.02), 3.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,10 +49,10 @@ class Crowd:
     --------
     >>> crowd = Crowd(Traffic(kind="poisson", rate=1.0), 2.0, 5.0, 1700, 200)
     >>> mean, spread = crowd.usual()
-    >>> np.exp(mean).round(1), np.sqrt(np.diag(spread)).round(2)  # in the mean ten, with a variance of as many
-    (array([ 1., 10.]), array([0.03, 0.11]))
+    >>> np.exp(mean).round(1), np.sqrt(np.diag(spread)).round(2)
+    (array([1. , 1.6]), array([0.03, 0.04]))
     >>> crowd.foreseen(3).round(3)
-    array([-0.022,  2.236])
+    array([-0.022,  0.389])
     """
 
     traffic: Traffic
@@ -67,7 +72,7 @@ class Crowd:
         Returns
         -------
         (2,) array
-            Logarithms of the mean number over `rate` times `stay`, as Little's law has it, and of its variance, [-]
+            Logarithms of the mean number and of the crest over `rate` times `stay`, as Little's law has it, [-]
         """
         return self._of(np.random.default_rng(np.random.SeedSequence(seed).spawn(1)[0]))
 
@@ -91,11 +96,24 @@ class Crowd:
         chunk, rate = next(request_chunks(at, self.count, generator)), float(at.rate or self.rate)
         mean_stay = max(self.stay, 1.0 / rate)
         arrivals = np.zeros(0) if chunk.arrival is None else chunk.arrival
-        # of lengths that are alike they leave almost in the order in which they came
-        leave = np.sort(arrivals + mean_stay * chunk.output_tokens / chunk.output_tokens.mean(), kind="stable")
-        there = (np.arange(len(arrivals)) - np.searchsorted(leave, arrivals))[self.skipped :]
-        least = 1.0 / self.count
-        return np.log([max(there.mean(), least) / (rate * mean_stay), max(there.var(), least)])
+        stay = mean_stay * chunk.output_tokens / chunk.output_tokens.mean()
+        leave = arrivals + stay
+        left = np.sort(leave, kind="stable")  # of lengths that are alike they leave almost in the order of arrival
+        came, gone = np.concatenate(([0.0], arrivals.cumsum())), np.concatenate(([0.0], left.cumsum()))
+
+        def spent(at: np.ndarray, first: np.ndarray, last: np.ndarray) -> np.ndarray:
+            """Time that all have spent until then, of whom so many have come and so many are gone."""
+            return (at * first - came[first]) - (at * last - gone[last])
+
+        number = np.arange(len(arrivals))
+        ended = np.searchsorted(left, arrivals)
+        until = spent(leave, np.searchsorted(arrivals, leave), np.searchsorted(left, leave))
+        beside = (until - spent(arrivals, number, ended)) / stay
+        there = (number - ended)[self.skipped :].mean()
+        beside = beside[self.skipped :]
+        place = int(_CREST * len(beside))
+        crest = np.partition(beside, place)[place]
+        return np.log(np.maximum([there, crest], 1.0 / self.count) / (rate * mean_stay))
 
 
 @dataclass(slots=True)
@@ -112,11 +130,13 @@ class DrawnEdges:
         Logarithms of the loads, [-]
     there : list of ndarray
         What `Crowd.foreseen` says of each draw, [-]
+    crests : bool
+        Whether crests break the promise, as of percentiles and preemptions, and not means.
 
     Notes
     -----
-    Mean and variance of the number in flight are control variates, whose means are known [1]_. Twice as many are there
-    under twice the load, so that the weight of the first is about one; the more the draws differ, the more both weights
+    Mean and crest of the number in flight are control variates, whose means are known [1]_. Twice as many are there
+    under twice the load, so that their weights are about one together; the more the draws differ, the more the weights
     are fitted to them (ridge regression towards what is known before).
 
     References
@@ -129,13 +149,14 @@ class DrawnEdges:
     >>> for there in (-0.1, 0.0, 0.1):
     ...     edges.add(2.0 * float(np.exp(-there)), np.array([there, 0.0]))
     >>> round(float(np.exp(edges.mean)), 3), round(edges.error, 3), round(edges.chance**0.5, 3)
-    (2.0, 0.0, 0.1)
+    (2.0, 0.006, 0.101)
     """
 
     usual: np.ndarray
     spread: np.ndarray
     logs: list[float] = field(default_factory=list)
     there: list[np.ndarray] = field(default_factory=list)
+    crests: bool = False
 
     def add(self, load: float, there: np.ndarray) -> None:
         """Take in where one draw breaks.
@@ -172,9 +193,7 @@ class DrawnEdges:
 
     @property
     def error(self) -> float:
-        """Standard error of `mean`; infinite for less than three loads, [-]"""
-        if len(self.logs) < 3:
-            return float(np.inf)
+        """Standard error of `mean`, [-]"""
         return float((self._variance / len(self.logs)) ** 0.5)
 
     @property
@@ -188,8 +207,9 @@ class DrawnEdges:
         """The weights, and as how many numbers they were fitted."""
         there, logs = np.array(self.there), np.array(self.logs)
         there, logs = there - there.mean(axis=0), logs - logs.mean()
-        seen, known = there.T @ there, np.diag((_LEFT / _SURE) ** 2)
-        weights = np.linalg.solve(seen + known, there.T @ logs + known @ _WEIGHTS)
+        before = _CRESTS if self.crests else _MEANS
+        seen, known = there.T @ there, (_LEFT[self.crests] / _SURE) ** 2 * np.eye(2)
+        weights = np.linalg.solve(seen + known, there.T @ logs + known @ before)
         return weights, float(np.trace(np.linalg.solve(seen + known, seen)))
 
     @property
@@ -197,4 +217,5 @@ class DrawnEdges:
         """Of what is left of the logarithms without the chance that is known."""
         weights, fitted = self._fit
         left = np.array(self.logs) - np.array(self.there) @ weights
-        return float(np.sum((left - left.mean()) ** 2) / max(len(left) - 1 - fitted, 0.5))
+        free = max(len(left) - 1 - fitted, 0.0)
+        return float((_AS_MANY * _LEFT[self.crests] ** 2 + np.sum((left - left.mean()) ** 2)) / (_AS_MANY + free))

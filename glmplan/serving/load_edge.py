@@ -6,9 +6,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from statistics import linear_regression
+from statistics import linear_regression, variance
 
-from glmplan.serving.load_trial import JUMPS, THRASH, Trial
+from glmplan.serving.load_trial import JUMPS, SETTLED, THRASH, Trial
 
 __all__ = ["CLOSE", "EdgeSearch"]
 
@@ -19,7 +19,7 @@ _NEAR = 0.006
 #: and that of preemptions: they come in lumps [-]
 _NEAR_POOL = 0.08
 #: share of a load that two points of a line are apart at least: nearer ones differ by chance [-]
-_APART, _POOL_APART = 0.01, (0.03, 0.12)
+_APART, _POOL_APART = 0.01, 0.05
 #: what is broken of times that grow without end as a queue does, where a target begins so
 _QUEUES = ("ttft", "queue")
 #: just below what is served at most: a load that is kept there is kept up to it [-]
@@ -27,7 +27,7 @@ _BELOW_FULL = 0.992
 #: least rate that is looked at, and as a share of what is served at most: hardly ever two meet there [1/s] and [-]
 _LEAST, _LEAST_SHARE = 1e-6, 1e-4
 #: logarithm over its bound within which a target tells of loads nearby; beyond, preemptions are few, or all [-]
-_TOLD, _POOL_TOLD = 3.0, (-1.5, 0.7)
+_TOLD, _POOL_TOLD = 3.0, (-2.0, 1.0)
 #: and within which one may be what breaks where another came nearest [-]
 _BESIDE = 0.7
 #: first step from a guess that is known to be near [-]
@@ -52,6 +52,8 @@ class EdgeSearch:
         Load from which on more arrives than is served, [1/s]
     rise : dict, optional
         By how much each target rises with the load, as others foretell: see `slopes`, [1/load]
+    others : list of list of Trial, optional
+        What was tried under other draws of the arrivals: together they tell how preemptions rise.
     close : float, optional
         Share of a load to which it is bracketed, [-]
     near : float, optional
@@ -76,6 +78,7 @@ class EdgeSearch:
     whole: bool
     full: float = math.inf
     rise: dict[str, float] = field(default_factory=dict)
+    others: list[list[Trial]] = field(default_factory=list)
     close: float = CLOSE
     near: float = _NEAR
     stride: float = 2.0
@@ -165,20 +168,17 @@ class EdgeSearch:
         -------
         dict
             Slope of the line through the logarithms of a target over its bound at the two loads nearest to the end; of
-            preemptions, of which there are many times more at a little more load, through all that tell, [1/load]
+            preemptions, of which there are many times more at a little more load, through all that tell, also under
+            other draws, [1/load]
         """
         found = dict(self.rise)
         for name in {name for one in self.seen for name in one.margins}:
             told = sorted((one for one in self.seen if _tells(one, name)), key=lambda one: abs(one.margins[name]))
-            if (
-                told
-                and (
-                    slope := _steepness(told, name, _POOL_APART[name in self.rise])
-                    if name == THRASH
-                    else _slope(told, name)
-                )
-                > 0
-            ):
+            if name == THRASH:
+                slope = _steepness([*self.others, self.seen])
+            else:
+                slope = _slope(told, name) if told else 0.0
+            if slope > 0:
                 found[name] = slope
         return found
 
@@ -254,12 +254,19 @@ def _slope(told: list[Trial], name: str) -> float:
     return 0.0 if other is None else (other.margins[name] - one.margins[name]) / (other.load - one.load)
 
 
-def _steepness(told: list[Trial], name: str, apart: float) -> float:
-    """Slope of the line through all, if they lie apart by a share of the load."""
-    loads = [one.load for one in told]
-    if max(loads) - min(loads) <= apart * max(loads):
-        return 0.0  # two counts of few preemptions tell less than what others foretell
-    return float(linear_regression(loads, [one.margins[name] for one in told]).slope)
+def _steepness(draws: list[list[Trial]]) -> float:
+    """Slope of preemptions: of lines through all that tell, one beside the other for each draw of the arrivals."""
+    across = along = most = 0.0
+    for seen in draws:
+        told = [one for one in seen if _tells(one, THRASH)]
+        loads, logs = [one.load for one in told], [one.margins[THRASH] for one in told]
+        if len(told) > 1 and min(loads) < max(loads):
+            # counts of fewer requests scatter more
+            weight = variance(loads) * (len(told) - 1) * told[0].summary.get("requests", SETTLED) / SETTLED
+            across, along = across + weight, along + linear_regression(loads, logs).slope * weight
+            most = max(most, max(loads))
+    # two counts of few preemptions tell little: loads that differ by chance give no line
+    return along / across if across > 0.5 * (_POOL_APART * most) ** 2 else 0.0
 
 
 def _zero(low: Trial, high: Trial) -> float:

@@ -37,9 +37,9 @@ DRAWS = 20
 _BORDER = DRAWS
 #: draws of the arrivals under which it is followed to where it breaks, at least and at most, and the standard error of
 #: the logarithm of that load that suffices [-]
-_ARRIVALS, _MOST_ARRIVALS, _ERROR = 4, 12, 0.01
-#: at least where a pool breaks, whose crests differ more
-_MANY_ARRIVALS = 5
+_ARRIVALS, _MOST_ARRIVALS, _ERROR = 4, 12, 0.0075
+#: where crests break a promise, which differ more: preemptions and percentiles
+_CRESTS, _MOST_CRESTS = 7, 24
 #: and under bursts: at least, at most, and what suffices
 _BURSTS, _MOST_BURSTS, _ERROR_OF_BURSTS = 12, 96, 0.005
 #: share of a load within which a line is believed that finds a rate; and of many, whose errors are evened out
@@ -362,36 +362,44 @@ class LoadSearch:
         if not self._whole:
             rough = self._follow(_BORDER, rough=True)
             start = rough.find(start) or start
-            first.near, first.rise, first.close, first.stride = _NEAR, rough.slopes(), _CLOSE, _STRIDE
+            first.near, first.close, first.stride = _NEAR, _CLOSE, _STRIDE
+            first.rise, first.others = rough.slopes(), [rough.seen]
         end = first.find(start)
         if end == 0.0 or end >= self.limit:
             return end
         # at which load a draw breaks follows how many are there at once in it: of that, what is usual is known
         last, rise = self._nearest(end, 0), first.slopes()
+        crests = last.nearest == THRASH or any(
+            str(one) == last.nearest and one.statistic != "mean" for one in self.targets
+        )
         least, most, error, near = _ARRIVALS, _MOST_ARRIVALS, _ERROR, _NEAR
+        if crests:
+            least, most, near = _CRESTS, _MOST_CRESTS, _NEAR_MANY
         if self.settled > SETTLED:
             least, most, error, near = _BURSTS, _MOST_BURSTS, _ERROR_OF_BURSTS, _NEAR_MANY
         there = self._crowd(end, last)
-        edges = self._edges_of(there, end)
+        edges = self._edges_of(there, end, crests)
         if there is not None and abs(edges.mean - math.log(end)) > _FAR:
             there = self._crowd(math.exp(edges.mean), last)
-            edges = self._edges_of(there, end)
-        steep = [self._slope(last, rise)]
-        for draw in range(1, most):
+            edges = self._edges_of(there, end, crests)
+        steep, seen = [self._slope(last, rise)], [*first.others, first.seen]
+        draw = 1
+        while draw < most:
             if last.nearest == THRASH:
-                least, near = max(least, _MANY_ARRIVALS), _NEAR_MANY
+                least, most, near = max(least, _CRESTS), max(most, _MOST_CRESTS), _NEAR_MANY
             if draw >= least and edges.error <= error:
                 break
             search = self._follow(_BORDER, draw)
-            search.rise, search.near, search.close, search.stride = rise, near, _CLOSE, _STRIDE
+            search.others, search.rise, search.near, search.close, search.stride = seen, rise, near, _CLOSE, _STRIDE
             foreseen = there.foreseen(self._seed(_BORDER, draw)) if there is not None else _NOBODY
             end = search.find(edges.guess(foreseen))
             if end == 0.0 or end >= self.limit:
                 return end
             last = self._nearest(end, draw)
-            rise = search.slopes() | rise
+            rise, seen = search.slopes() | rise, [*seen, search.seen]
             edges.add(end, foreseen)
             steep.append(self._slope(last, rise))
+            draw += 1
         slope = float(np.mean(steep))
         found = math.exp(edges.mean - QUANTILE_90 * (math.sqrt(slope**2 + edges.chance) - slope))
         # somewhere above it something breaks that can be named
@@ -405,9 +413,10 @@ class LoadSearch:
         """How many are there at once under a load, if they stay as long as in a trial; None without a stream."""
         return crowd(self.traffic, load, tried.summary.get("e2e_mean_ms", 0.0) * 1e-3, self.settled)
 
-    def _edges_of(self, there: Crowd | None, end: float) -> DrawnEdges:
+    def _edges_of(self, there: Crowd | None, end: float, crests: bool) -> DrawnEdges:
         """Where draws break, of which the first is known."""
-        edges = DrawnEdges(*(there.usual() if there is not None else (_NOBODY, np.zeros((2, 2)))))
+        usual, spread = there.usual() if there is not None else (_NOBODY, np.zeros((2, 2)))
+        edges = DrawnEdges(usual, spread, crests=crests)
         edges.add(end, there.foreseen(self._seed(_BORDER, 0)) if there is not None else _NOBODY)
         return edges
 

@@ -37,16 +37,23 @@ def test_the_crowd_of_a_simulation_is_known_before_it_is_run(stream, engine):
     arrival, output = rows["arrival"][order], rows["output_tokens"][order]
     # steps that take as long whoever is there: each stays as long as its answer is long, the mean one 4 s
     there = [int(np.sum((arrival[:i] + 4.0 * output[:i] / output.mean()) > arrival[i])) for i in range(500, 6000)]
-    mean, variance = np.exp(Crowd(traffic, 2.0, 4.0, 6000, 500).foreseen(5))
+    mean, crest = np.exp(Crowd(traffic, 2.0, 4.0, 6000, 500).foreseen(5))
     assert mean * 2.0 * 4.0 == pytest.approx(np.mean(there), rel=1e-3)
-    assert variance == pytest.approx(np.var(there), rel=1e-3)
+    # whoever is there beside a request at some time of its stay, for as long as they are there together
+    stays = 4.0 * output / output.mean()
+    ends, beside = arrival + stays, []
+    for start, end, stay in zip(arrival[500:], ends[500:], stays[500:], strict=True):
+        together = np.minimum(ends, end) - np.maximum(arrival, start)
+        beside.append(together[together > 0].sum() / stay)
+    assert crest * 2.0 * 4.0 == pytest.approx(np.sort(beside)[int(0.95 * len(beside))], rel=1e-3)
 
 
 def test_as_many_are_there_as_littles_law_says_and_more_in_bursts():
     usual = [np.exp(Crowd(stream, 2.0, 5.0, 8000, 500).usual()[0]) for stream in STREAMS]
-    assert usual[0] == pytest.approx([1.0, 10.0], rel=0.02)  # of Poisson's streams the variance is the mean
+    assert usual[0][0] == pytest.approx(1.0, rel=0.01)
     assert usual[2][0] > usual[1][0] > 1.05
-    assert usual[2][1] > usual[1][1] > 20.0
+    # of Poisson's streams ten are there in the mean, and one in 20 finds 14 beside it over its stay
+    assert usual[2][1] > usual[1][1] > 1.1 * usual[0][1] > 1.1 * usual[0][0]
 
 
 @pytest.mark.parametrize("stream", STREAMS, ids=lambda stream: stream.kind)
@@ -67,10 +74,11 @@ def test_more_is_judged_of_bursts_but_no_more_than_is_drawn_at_once():
     assert enough(Traffic(kind="closed", users=4), 2.0) == 1500
 
 
-@pytest.mark.parametrize("weights", [(-1.0, 0.0), (-0.6, -0.2)])
+@pytest.mark.parametrize("weights", [(-1.0, 0.0), (-0.3, -0.7)])
 @pytest.mark.parametrize("crowds", [0.03, 0.12, 0.3])
 def test_chance_that_is_known_is_taken_out_and_counted_as_chance(weights, crowds):
-    generator, usual, spread = np.random.default_rng(3), np.array([0.2, 3.0]), np.diag([crowds**2, 0.2**2])
+    generator, usual = np.random.default_rng(3), np.array([0.0, 0.3])
+    spread = crowds**2 * np.array([[1.0, 0.8], [0.8, 1.5]])
     means, plain, chances, errors = [], [], [], []
     for _ in range(300):
         edges = DrawnEdges(usual, spread)
@@ -91,6 +99,5 @@ def test_chance_that_is_known_is_taken_out_and_counted_as_chance(weights, crowds
 def test_a_draw_breaks_where_the_others_say_of_as_many():
     edges = DrawnEdges(np.zeros(2), 0.01 * np.eye(2))
     for there in (-0.2, -0.1, 0.1, 0.2):
-        edges.add(math.exp(-there), np.array([there, 0.0]))
-    assert edges.guess(np.array([0.15, 0.0])) == pytest.approx(math.exp(-0.15), rel=1e-9)
-    assert edges.error == pytest.approx(0.0, abs=1e-12)
+        edges.add(math.exp(-there), np.array([there, there]))
+    assert edges.guess(np.array([0.15, 0.15])) == pytest.approx(math.exp(-0.15), rel=1e-9)
