@@ -51,8 +51,8 @@ class Crowd:
     >>> mean, spread = crowd.usual()
     >>> np.exp(mean).round(1), np.sqrt(np.diag(spread)).round(2)
     (array([1. , 1.6]), array([0.03, 0.04]))
-    >>> crowd.foreseen(3).round(3)
-    array([-0.022,  0.389])
+    >>> crowd.foreseen(3).round(2)
+    array([-0.02,  0.39])
     """
 
     traffic: Traffic
