@@ -17,7 +17,7 @@ from glmplan.serving.traffic.spec import Traffic
 __all__ = ["Crowd", "DrawnEdges"]
 
 #: draws of the arrivals from which it is known what is usual, at least, and how well its mean is known then [-]
-_DRAWS, _ERROR = 100, 0.005
+_DRAWS, _ERROR = 200, 0.005
 #: the crest is the number in flight that one in 20 requests finds more of beside it, in the mean over its stay
 _CREST = 0.95
 #: how the load at which a draw breaks follows mean and crest as long as nothing is seen of it, where means break and
@@ -50,7 +50,7 @@ class Crowd:
     >>> crowd = Crowd(Traffic(kind="poisson", rate=1.0), 2.0, 5.0, 1700, 200)
     >>> mean, spread = crowd.usual()
     >>> np.exp(mean).round(1), np.sqrt(np.diag(spread)).round(2)
-    (array([1. , 1.6]), array([0.03, 0.04]))
+    (array([1. , 1.5]), array([0.03, 0.04]))
     >>> crowd.foreseen(3).round(2)
     array([-0.02,  0.39])
     """
