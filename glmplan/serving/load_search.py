@@ -48,7 +48,7 @@ _NEAR, _NEAR_MANY = 0.05, 0.08
 _FAR = 0.05
 #: requests that are judged where it is only looked for where to begin, and how near to the end that is [-]
 _ROUGH, _NEAR_ROUGH = 300, 0.1
-#: share of a load to which others than the first are bracketed where no line tells them, and their first step [-]
+#: share of a load to which each draw is bracketed where no line tells it, and its first step [-]
 _CLOSE, _STRIDE = 0.041, 1.04
 #: services that are counted at the answer, and how many of them may fail: 3 of 60 are 5 %
 _COUNTED, _ALLOWED = 60, 3
@@ -383,8 +383,7 @@ class LoadSearch:
             there = self._crowd(math.exp(edges.mean), last)
             edges = self._edges_of(there, end, crests)
         steep, seen = [self._slope(last, rise)], [*first.others, first.seen]
-        draw = 1
-        while draw < most:
+        while (draw := len(edges.logs)) < most:
             if last.nearest == THRASH:
                 least, most, near = max(least, _CRESTS), max(most, _MOST_CRESTS), _NEAR_MANY
             if draw >= least and edges.error <= error:
@@ -399,7 +398,6 @@ class LoadSearch:
             rise, seen = search.slopes() | rise, [*seen, search.seen]
             edges.add(end, foreseen)
             steep.append(self._slope(last, rise))
-            draw += 1
         slope = float(np.mean(steep))
         found = math.exp(edges.mean - QUANTILE_90 * (math.sqrt(slope**2 + edges.chance) - slope))
         # somewhere above it something breaks that can be named

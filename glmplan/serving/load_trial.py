@@ -290,9 +290,9 @@ def enough(traffic: Traffic, rate: float) -> int:
     Returns
     -------
     int
-        Those of a Poisson stream times the square root of the index of dispersion, up to what is drawn at once: with
-        it grows by how much means of a run scatter, and it would take as many times as much for them to scatter no
-        more than those of a Poisson stream, [-]
+        Those of a Poisson stream times the square root of the index of dispersion, up to what is drawn at once. For
+        means of a run to scatter no more than under a Poisson stream it would take as many times more as the index
+        itself says, [-]
 
     Examples
     --------

@@ -200,10 +200,10 @@ def dispersion(traffic: Traffic) -> float:
 
     References
     ----------
-    .. [1] D. Cox, P. Lewis, "The Statistical Analysis of Series of Events", Methuen 1966, chapter 4: of a renewal
-       stream it is the square of the coefficient of variation of its gaps.
+    .. [1] D. Cox, P. Lewis, "The Statistical Analysis of Series of Events", Methuen 1966: of a renewal stream it is the
+       square of the coefficient of variation of its gaps.
     .. [2] W. Fischer, K. Meier-Hellstern, "The Markov-modulated Poisson process (MMPP) cookbook", Performance
-       Evaluation 18 (1993) 149-171, section 2.3: of bursts and silences that last exponential times.
+       Evaluation 18 (1993) 149-171: of bursts and silences that last exponential times.
 
     Examples
     --------
