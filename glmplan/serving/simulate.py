@@ -1,12 +1,11 @@
-"""Simulate a service under traffic: the plain loop where it suffices, the full engine elsewhere; count as it goes."""
+"""Simulate a service under traffic, and count as it goes."""
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,19 +13,13 @@ import numpy as np
 
 from glmplan.errors import SpecError
 from glmplan.facts.tables import chosen_table, frame_of, frame_of_columns
-from glmplan.serving.engine.cluster import Cluster
-from glmplan.serving.engine.engine import SkippingEngine
-from glmplan.serving.engine.plain import PlainRun, Served, compiled
-from glmplan.serving.engine.reference import SteppingEngine
-from glmplan.serving.front_end import aside, lateness, shifted, travel
+from glmplan.serving.front_end import aside, lateness, shifted
 from glmplan.serving.outcome_text import outcome_text
-from glmplan.serving.request_records import RecordWriter, RequestRows, record_columns
+from glmplan.serving.pieces import FLUSH, LEFT, pieces
+from glmplan.serving.request_records import RecordWriter, record_columns
 from glmplan.serving.service import Service
 from glmplan.serving.statistics import Distribution, Meter
-from glmplan.serving.traffic.arrivals import CHUNK, Chunk, request_chunks
 from glmplan.serving.traffic.promises import Target
-from glmplan.serving.traffic.request import Request, apart
-from glmplan.serving.traffic.sources import Source, request_source
 from glmplan.serving.traffic.spec import Traffic
 from glmplan.units import whole_number
 
@@ -42,10 +35,8 @@ MOST_REQUESTS = 200_000_000
 #: repetitions: a hundred narrow an interval to a tenth [-]
 MOST_REPLICATIONS = 10_000
 
-#: requests that are handed out at once, and while somebody watches [-]
-_FLUSH, _FEW = 4096, 32
-_LEFT = "left"
-_COMPILE_FROM = 400_000  # requests from which compiling the loop pays
+#: requests that are handed out at once while somebody watches [-]
+_FEW = 32
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -221,9 +212,11 @@ def simulate(
             kept.clear()
             finished.clear()
             try:
-                flush = _FEW if watch is not None else _FLUSH
+                flush = _FEW if watch is not None else FLUSH
                 generator = np.random.default_rng(child)
-                for piece in _pieces(service, traffic, requests, generator, fast, reference, counts, flush):
+                for piece in pieces(
+                    service, traffic, requests, generator, counts, fast=fast, reference=reference, flush=flush
+                ):
                     if service.front_end:
                         piece.records["arrival"] = piece.records["arrival"] - service.front_end
                     late = lateness(service.first, settings.replicas, traffic, piece.records)
@@ -247,7 +240,7 @@ def simulate(
             if writer is not None:
                 writer.close()
                 writer = None
-            left = counts.pop(_LEFT, 0) if traffic.patience is not None else None
+            left = counts.pop(LEFT, 0) if traffic.patience is not None else None
             for reason, count in counts.items():
                 rejected[reason] = rejected.get(reason, 0) + count
             beside = aside(service.front_end, traffic, meter.counted)
@@ -296,142 +289,3 @@ def _intervals(summaries: list[dict[str, float]]) -> dict[str, tuple[float, floa
         half = width * float(values.std(ddof=1))
         intervals[name] = (float(values.mean()) - half, float(values.mean()) + half)
     return intervals
-
-
-def _pieces(
-    service: Service,
-    traffic: Traffic,
-    requests: int,
-    generator: np.random.Generator,
-    fast: bool | None,
-    reference: bool,
-    rejected: dict[str, int],
-    flush: int = _FLUSH,
-) -> Iterator[Served]:
-    """Run one replication, yielding what has finished."""
-    lag = travel(service.front_end, traffic)
-    if traffic.patience is not None:  # time of the front end that is counted aside passes for clients too
-        waits = max(traffic.patience - (service.front_end - lag), lag + 1e-9)
-        traffic = traffic.model_copy(update={"patience": waits})
-    if not (service.settings.plain and traffic.plain) or reference:
-        engine = SteppingEngine if reference else SkippingEngine
-        cluster = Cluster(service.table, service.pool, service.settings, engine)
-        source = request_source(traffic, requests, generator, service.settings.acceptance, lag)
-        yield from _served(cluster, source, flush)
-        rejected.update(cluster.rejected)
-        if cluster.left:
-            rejected[_LEFT] = cluster.left
-        return
-    if fast is None:
-        fast = requests >= _COMPILE_FROM
-    if fast and compiled() is None:
-        fast = False
-    users = None
-    if traffic.kind == "closed":
-        count = min(int(traffic.users or 1), requests)
-        users = lag + apart(lag) * np.arange(count)
-    run = PlainRun(service.table, service.pool, service.settings, users, fast, lag)
-    # the same chunks for both loops: they decide how random numbers are spent
-    size = max(CHUNK, 4 * service.settings.max_num_seqs, 4 * len(users) if users is not None else 0)
-    if flush < _FLUSH:
-        size = flush + (len(users) if users is not None else service.settings.max_num_seqs)
-    chunks = request_chunks(traffic, requests, generator, size)
-    left = requests
-    for chunk in chunks:
-        left -= len(chunk.input_tokens)
-        fits = _fits(service, chunk, rejected)
-        yield run.serve(_late(chunk, lag), left > 0, fits)
-        if run.tight:
-            cluster = Cluster(service.table, service.pool, service.settings)
-            first, arrived = run.hand_over(service.table)
-            cluster.engines[0] = cluster.decoders[0] = first
-            yield from _served(cluster, _rest(run, arrived, chunks, requests - left, traffic, lag), flush)
-            for reason, count in cluster.rejected.items():
-                rejected[reason] = rejected.get(reason, 0) + count
-            return
-
-
-def _late(chunk: Chunk, lag: float) -> Chunk:
-    """The chunk as it arrives at the engine."""
-    if not lag or chunk.arrival is None:
-        return chunk
-    return Chunk(chunk.arrival + lag, chunk.input_tokens, chunk.output_tokens)
-
-
-def _fits(service: Service, chunk: Chunk, rejected: dict[str, int]) -> np.ndarray:
-    """Which requests can be served at all; counts the others."""
-    settings, pool = service.settings, service.pool
-    tokens = chunk.input_tokens + chunk.output_tokens
-    each = pool.tokens // settings.max_num_seqs if settings.admission == "slot" else pool.tokens
-    if len(tokens) and tokens.max() <= min(settings.max_model_len, each, pool.blocks * pool.block_size):
-        return np.ones(len(tokens), dtype=bool)
-    long = tokens > settings.max_model_len
-    slot = ~long & (tokens - 1 > pool.tokens // settings.max_num_seqs) & (settings.admission == "slot")
-    big = ~long & ~slot & (-(-(tokens - 1) // pool.block_size) > pool.blocks)
-    for reason, which in (
-        ("longer than the context", long),
-        ("longer than the context of a slot", slot),
-        ("needs more KV blocks than the pool has", big),
-    ):
-        if which.any():
-            rejected[reason] = rejected.get(reason, 0) + int(which.sum())
-    return ~(long | slot | big)
-
-
-def _rest(
-    run: PlainRun, arrived: Iterator[Request], chunks: Iterator[Chunk], number: int, traffic: Traffic, lag: float
-) -> Source:
-    """What the full engine still has to serve after the plain loop."""
-
-    def later() -> Iterator[Request]:
-        nonlocal number
-        for chunk in (_late(chunk, lag) for chunk in chunks):
-            times = chunk.arrival.tolist() if chunk.arrival is not None else [0.0] * len(chunk.input_tokens)
-            for at, inputs, outputs in zip(
-                times, chunk.input_tokens.tolist(), chunk.output_tokens.tolist(), strict=True
-            ):
-                yield Request(number, at, inputs, outputs)
-                number += 1
-
-    if traffic.kind != "closed":
-        return Source(chain(arrived, later()), None)
-    stream = chain((Request(n, 0.0, i, o) for n, i, o in run.unreleased), later())
-
-    last = run.last_released
-
-    def after(_: Request, now: float) -> Request | None:
-        nonlocal last
-        follow = next(stream, None)
-        if follow is not None:
-            follow.arrival = last = max(now + lag, last + apart(lag))
-        return follow
-
-    return Source(arrived, after)
-
-
-def _served(cluster: Cluster, source: Source, most: int = _FLUSH) -> Iterator[Served]:
-    """Run a cluster and hand out what has finished from time to time."""
-    finished = RequestRows()
-
-    def flush() -> Served:
-        rows: list[float] = []
-        gaps: list[float] = []
-        for engine in cluster.engines:
-            if isinstance(engine, SkippingEngine):
-                rows += engine.segments
-                gaps += engine.stalls
-                engine.segments.clear()
-                engine.stalls.clear()
-        segments = np.fromiter(rows, float, len(rows)).reshape(-1, 8)
-        stalls = np.fromiter(gaps, float, len(gaps)).reshape(-1, 2)
-        return Served(finished.take(), segments.T.copy(), stalls.T.copy())
-
-    stream, more = cluster.run(source.arrivals, source.after), True
-    while more:
-        try:
-            finished.add(islice(stream, most))
-        except KeyboardInterrupt:
-            yield flush()
-            raise
-        more = len(finished) == most
-        yield flush()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import insort
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from glmplan.serving.engine.host_tier import HostTier
 from glmplan.serving.engine.prefix_cache import PrefixCache
@@ -22,6 +22,7 @@ __all__ = [
     "held_blocks",
     "in_order_again",
     "loading_seconds",
+    "steps_with_blocks",
     "why_rejected",
 ]
 
@@ -81,6 +82,40 @@ def held_blocks(prompt: int, made: int, block_size: int, period: int) -> int:
     """
     phase = prompt % block_size * period // block_size
     return -(-prompt // block_size) + (phase + made - 1) // period - (phase - 1) // period
+
+
+def steps_with_blocks(needs: Sequence[int], period: int, start: int, steps: int, room: int) -> int:
+    """How many decode steps find the blocks that they need.
+
+    Parameters
+    ----------
+    needs : sequence of int
+        Blocks that steps of each residue need, [-]
+    period : int
+        Steps after which it is the same again, [-]
+    start : int
+        The first step, [-]
+    steps : int
+        Steps that are asked for, [-]
+    room : int
+        Free blocks, [-]
+
+    Returns
+    -------
+    int
+        Steps, at most those asked for, [-]
+
+    Examples
+    --------
+    >>> steps_with_blocks([1, 0, 2], 3, 1, 10, 7)  # 0, 2, 1, 0, 2, 1, 0, then 2 of which one is left
+    7
+    """
+    together = sum(needs[:period])
+    made = min(steps // period, room // together) * period if together else 0
+    room -= made // period * together
+    while made < steps and (need := needs[(start + made) % period]) <= room:
+        made, room = made + 1, room - need
+    return made
 
 
 def generated(request: Request, step: int) -> int:

@@ -18,6 +18,7 @@ from glmplan.serving.engine.admission import (
     cache_of,
     generated,
     held_blocks,
+    steps_with_blocks,
 )
 from glmplan.serving.engine.settings import EngineSettings, KvPool
 from glmplan.serving.engine.step_clock import clock_of
@@ -77,7 +78,7 @@ class DecodingBatch:
     __slots__ = (
         *("_ahead", "_begun", "_changed", "_counts", "_ends", "_estimate", "_full", "_gone", "_heap", "_joins"),
         *("_last_decode", "_late_blocks", "_late_places", "_long", "_partial", "_pieces", "_pool_blocks", "_promised"),
-        *("_promises", "_running", "_size", "_starts", "_step", "_steps", "_taken", "_total", "_unseen", "cache"),
+        *("_promises", "_running", "_size", "_starts", "_step", "_steps", "_total", "_unseen", "cache"),
         *("clock", "end", "free", "growth", "now", "period", "pool", "segments", "settings", "stalls", "waiting"),
     )
 
@@ -122,7 +123,6 @@ class DecodingBatch:
         self._last_decode = 0.0  # end of the last step in which requests decoded
         self._pieces: list[tuple[float, int, float, float]] = []  # start, steps, seconds of the first, growth
         self._steps = 0  # steps of the planned run; 0 for a single step with prompt tokens
-        self._taken = 0  # blocks that its steps take after the first
         self.waiting: deque[Request] = deque()
         self._partial: Request | None = None
         self._gone: list[Request] = []  # whose clients left while they were in a step
@@ -220,14 +220,16 @@ class DecodingBatch:
         request.most = full + blocks + (phase + left - 1) // period
         self._counts[key] += 1
         self._total += prompt + 1
-        self._ends += step + left
-        self._long += left * self.growth > MOST_RECKONED
+        if self._estimate is not None:
+            self._ends += step + left
+            self._long += left * self.growth > MOST_RECKONED
         heappush(self._heap, (step + left << _SHIFT) + token)
 
     def _separate(self, request: Request) -> None:
         """Stop decoding before the last step."""
-        self._ends -= request.joined + request.left
-        self._long -= request.left * self.growth > MOST_RECKONED
+        if self._estimate is not None:
+            self._ends -= request.joined + request.left
+            self._long -= request.left * self.growth > MOST_RECKONED
         self._counts[request.key] -= 1
         del self._running[request.token]
         self._total -= request.prompt + 1 + (self._step - request.joined) * self.growth
@@ -245,8 +247,9 @@ class DecodingBatch:
                 continue
             self._counts[request.key] -= 1
             self._total -= request.prompt + 1 + request.left * self.growth
-            self._ends -= request.joined + request.left
-            self._long -= request.left * self.growth > MOST_RECKONED
+            if self._estimate is not None:
+                self._ends -= request.joined + request.left
+                self._long -= request.left * self.growth > MOST_RECKONED
             request.finish = now
             finished.append(request)
             blocks, computed = request.most, request.input + request.output - 1
@@ -325,17 +328,10 @@ class DecodingBatch:
                 k = 1  # blocks have just been freed: admission is tried again at the next step
         elif self._unseen and n < self.settings.max_num_seqs:
             k = 1
-        taken = self._growth(step + 1, k - 1) if k > 1 else 0
-        if taken > room:
-            low, high, taken = 1, k, 0  # the first step has its blocks; find the last that still gets them
-            while high - low > 1:
-                middle = (low + high) // 2
-                if (some := self._growth(step + 1, middle - 1)) <= room:
-                    low, taken = middle, some
-                else:
-                    high = middle
-            k = low
-        self._steps, self._taken, self._pieces = k, taken, []
+        # each takes a block in so many steps at most: only where these might be too few they are counted
+        if n * -(-(k - 1) // self.period) > room:
+            k = steps_with_blocks(self._counts, self.period, step + 1, k - 1, room) + 1
+        self._steps, self._pieces = k, []
         total, at, growth, decode = self._total, self.now, self.growth, self.clock.decode
         while k:
             seconds, slope, edge = decode(n, total)
@@ -356,13 +352,18 @@ class DecodingBatch:
             steps += here
         raise AssertionError("a run has at least one piece")
 
-    def _cut(self, now: float) -> None:
-        """End the planned run with the step that is under way."""
+    def _cut(self, now: float, further: int = 0) -> None:
+        """End the planned run with the step that is under way, or one further."""
+        pieces = self._pieces
         index, steps, here = self._under_way(now)
-        at, _, seconds, slope = self._pieces[index]
-        self._pieces[index:] = [(at, here, seconds, slope)]
+        at, most, seconds, slope = pieces[index]
+        if further and here < most:
+            here += 1
+        elif further and index + 1 < len(pieces):
+            index, steps = index + 1, steps + here
+            (at, _, seconds, slope), here = pieces[index], 1
+        pieces[index:] = [(at, here, seconds, slope)]
         self._steps = steps + here
-        self._taken = self._growth(self._step + 1, self._steps - 1)
         self.end = at + here * seconds + slope * (here * (here - 1) / 2)
 
     def found(self, request: Request, now: float) -> int:
@@ -413,7 +414,7 @@ class DecodingBatch:
     def _commit_run(self) -> None:
         """End a run of decode steps."""
         n, total, steps, growth = len(self._running), self._total, self._steps, self.growth
-        self.free -= self._taken
+        self.free -= self._growth(self._step + 1, steps - 1) if steps > 1 else 0
         used, segments = self._pool_blocks - self.free, self.segments
         if self._last_decode < self.now:
             self._count_stalls()

@@ -68,6 +68,7 @@ class StepClock:
         self._keys, self._spans = table.keys.tolist(), np.diff(table.keys).tolist()
         self._attention, self._rises = KnotRows(table.attention), KnotRows(np.diff(table.attention, axis=1))
         self._hidden, self._short, self._per_request = table.hidden, table.short, table.per_request
+        self._prompt_pieces: dict[tuple[int, int], tuple[Any, ...]] = {}
         # the pieces of the axes that the last step lay in, and where they end: the next step mostly lies there too
         self._here: tuple[Any, ...] = self._context_piece(1.0)
         self._there: tuple[Any, ...] = self._prompt_piece(1.0, 1.0)
@@ -84,7 +85,11 @@ class StepClock:
         """The piece of the prompt tables of so many tokens that attend so many keys: ends, then what is read."""
         knots, keys, widths = self._prefill, self._keys, self._widths
         i, m = bisect_right(knots, tokens, 1, len(widths)) - 1, bisect_right(keys, a, 1, len(keys) - 1) - 1
-        self._there = (
+        found = self._prompt_pieces.get((i, m))
+        if found is not None:
+            self._there = found
+            return found
+        self._there = self._prompt_pieces[i, m] = (
             knots[i] if i else -1e300, knots[i + 1] if i < len(widths) - 1 else 1e300,
             keys[m] if m else -1e300, keys[m + 1] if m < len(keys) - 2 else 1e300,
             knots[i], widths[i], self._extra[i], self._steeps[i], keys[m], self._spans[m],
@@ -135,10 +140,16 @@ class StepClock:
         float
             Time of the step, [s]
         """
-        seconds = self.decode(n, total)[0] if n else 0.0
+        microbatches = self._microbatches
+        row, seconds = -(-n // microbatches), 0.0
+        if n:  # as `decode` does
+            mean = total / n
+            low, high, knot, decode, slopes = self._here
+            if not low <= mean < high:
+                _, _, knot, decode, slopes = self._context_piece(mean)
+            seconds = decode[row] + slopes[row] * (mean - knot)
         if p:
-            microbatches = self._microbatches
-            row, tokens, a = -(-n // microbatches), p / microbatches, weight / p
+            tokens, a = p / microbatches, weight / p
             low, high, low_k, high_k, knot, width, extra, steeps, key, span, here, rise, there, climb = self._there
             if not (low <= tokens < high and low_k <= a < high_k):
                 piece = self._prompt_piece(tokens, a)

@@ -52,8 +52,8 @@ def context_knots(largest: float, per_octave: int = 2, smallest: float = 64.0) -
     while knots[-1] < largest:
         knots += [start * (1 + i / per_octave) for i in range(per_octave)]
         start *= 2
-    knots = [k for k in knots if k < largest] + [float(max(largest, 2.0))]
-    return np.unique(np.array(knots))
+    # a set, because `np.unique` imports the masked arrays of numpy, which takes longer than the table
+    return np.array(sorted({*(k for k in knots if k < largest), float(max(largest, 2.0))}))
 
 
 @dataclass(frozen=True, slots=True)
@@ -394,7 +394,8 @@ def _thinned(largest: int, dense: int, per_octave: int) -> np.ndarray:
     """Every integer up to `dense`, then `per_octave` for each doubling, and the largest itself."""
     octaves = max(np.log2(largest / dense), 0.0)
     sparse = dense * 2 ** np.linspace(0, octaves, int(np.ceil(octaves * per_octave)) + 1)
-    return np.unique(np.r_[1 : min(dense, largest) + 1, np.minimum(np.round(sparse), largest).astype(int), largest])
+    rounded = np.minimum(np.round(sparse), largest).astype(int).tolist()
+    return np.array(sorted({*range(1, min(dense, largest) + 1), *rounded, largest}))
 
 
 def _rows(wanted: np.ndarray, known: np.ndarray, values: np.ndarray) -> np.ndarray:

@@ -1,0 +1,118 @@
+"""Short runs of plain requests over lists of numbers: the same as step by step, preemptions included."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from glmplan.serving.engine.admission import steps_with_blocks
+from glmplan.serving.engine.few_loop import Few
+from glmplan.serving.engine.settings import EngineSettings, KvPool
+from glmplan.serving.engine.step_table import StepTable
+from glmplan.serving.pieces import pieces
+from glmplan.serving.service import Service
+from glmplan.serving.simulate import simulate
+from glmplan.serving.traffic.spec import Traffic
+
+TABLE = StepTable.affine(base=0.01, per_request=1e-4, per_context_token=1e-8, per_prefill_token=1e-5)
+
+
+def _both(service, traffic, requests=150, seed=0):
+    """Records by number of the short form and of the one that makes every step."""
+    found = []
+    for reference in (False, True):
+        outcome = simulate(service, traffic, requests=requests, seed=seed, keep=True, reference=reference)
+        rows = outcome.requests
+        found.append({name: column[np.argsort(rows["number"])] for name, column in rows.items()} if rows else {})
+    return found
+
+
+def _same(one, other):
+    assert one.keys() == other.keys()
+    for name in one:
+        if name not in ("session", "turn", "priority"):
+            np.testing.assert_allclose(one[name], other[name], rtol=0, atol=3e-9, err_msg=name)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    seed=st.integers(0, 10**6),
+    load=st.one_of(st.floats(0.3, 30.0), st.integers(1, 40)),
+    tokens=st.integers(500, 8000),
+    block=st.sampled_from([1, 8, 16, 32]),
+    places=st.integers(1, 30),
+    budget=st.integers(32, 1200),
+    lengths=st.tuples(st.integers(1, 600), st.integers(1, 300)),
+    replicas=st.integers(1, 3),
+    caching=st.booleans(),
+    ahead=st.booleans(),
+    whole=st.booleans(),
+    routing=st.sampled_from(["round-robin", "least-loaded"]),
+)
+def test_every_time_and_every_preemption_is_that_of_step_by_step(
+    seed, load, tokens, block, places, budget, lengths, replicas, caching, ahead, whole, routing
+):
+    kind = {"kind": "closed", "users": load} if isinstance(load, int) else {"kind": "poisson", "rate": load}
+    traffic = Traffic(**kind, input=lengths[0], output=lengths[1], input_cv=0.7, output_cv=0.7)
+    engine = EngineSettings(
+        max_num_seqs=places, max_num_batched_tokens=max(budget, places), prefix_caching=caching, async_scheduling=ahead,
+        reserve_full_isl=whole, replicas=replicas, routing=routing,
+    )  # fmt: skip
+    _same(*_both(Service(TABLE, KvPool(tokens, block), engine), traffic, seed=seed))
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+@pytest.mark.parametrize("ahead", [False, True])
+def test_who_is_preempted_finds_its_blocks_again_until_others_take_them(replicas, ahead):
+    engine = EngineSettings(
+        max_num_seqs=16, max_num_batched_tokens=512, prefix_caching=True, async_scheduling=ahead, replicas=replicas,
+        routing="least-loaded",
+    )  # fmt: skip
+    traffic = Traffic(kind="poisson", rate=4.0 * replicas, input=300, output=200, output_cv=0.5)
+    few, stepped = _both(Service(TABLE, KvPool(3000), engine), traffic, 600)
+    again = few["preemptions"] > 0
+    assert 20 < again.sum() < 580
+    assert 0 < few["cached"][again].sum() < few["input_tokens"][again].sum() * few["preemptions"].max()
+    assert not few["cached"][~again].any()
+    _same(few, stepped)
+
+
+def test_what_has_finished_before_an_interrupt_is_kept(monkeypatch):
+    ended = []
+
+    def follow(self, now):
+        ended.append(now)
+        if len(ended) == 40:
+            raise KeyboardInterrupt
+        return plain(self, now)
+
+    plain = Few.follow
+    monkeypatch.setattr(Few, "follow", follow)
+    service = Service(TABLE, KvPool(800), EngineSettings(max_num_seqs=8))
+    traffic = Traffic(kind="closed", users=8, input=200, output=50)
+    outcome = simulate(service, traffic, requests=200)
+    assert outcome.interrupted
+    assert outcome.summary["requests"] == 40
+
+
+def test_a_replica_is_full_when_requests_are_handed_out_to_the_least_loaded():
+    engine = EngineSettings(max_num_seqs=2, replicas=3, routing="least-loaded")
+    traffic = Traffic(kind="poisson", rate=50.0, input=100, output=100)
+    (served,) = pieces(Service(TABLE, KvPool(10_000), engine), traffic, 300, np.random.default_rng(0), {})
+    counts = np.bincount(served.records["replica"])
+    assert counts.sum() == 300
+    assert counts.max() - counts.min() <= 3
+
+
+@given(
+    st.lists(st.integers(0, 5), min_size=1, max_size=20), st.integers(0, 50), st.integers(0, 200), st.integers(0, 99)
+)
+def test_steps_with_blocks_are_counted_one_by_one(needs, start, steps, room):
+    made, left = 0, room
+    while made < steps and needs[(start + made) % len(needs)] <= left:
+        left -= needs[(start + made) % len(needs)]
+        made += 1
+    assert steps_with_blocks(needs, len(needs), start, steps, room) == made
+    assert steps_with_blocks(needs * 2, len(needs), start, steps, room) == made
