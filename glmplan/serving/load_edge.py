@@ -60,6 +60,8 @@ class EdgeSearch:
         Share of a load from the one tried last within which a line is believed, [-]
     stride : float, optional
         First step from a guess where no line tells one; smaller where others foretell the load, [-]
+    breaks : str
+        What breaks at the load that was found.
 
     Examples
     --------
@@ -85,6 +87,7 @@ class EdgeSearch:
     seen: list[Trial] = field(default_factory=list)
     low: Trial | None = None
     high: Trial | None = None
+    breaks: str = ""
 
     def find(self, guess: float) -> float:
         """Find the load.
@@ -111,9 +114,11 @@ class EdgeSearch:
             told = self._aim()
             if low is not None and high is not None:
                 if high.load - low.load <= self._narrow(high):
+                    self.breaks = high.broken
                     return _zero(low, high)
                 inside += 1
             if told is not None and self._told(one, told):
+                self.breaks = told[0]
                 return min(max(told[1], low.load if low else 0.0), high.load if high else self.limit)
             aim = told[1] if told is not None else None
             if low is not None and high is not None:

@@ -6,10 +6,11 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from statistics import NormalDist
+from typing import NamedTuple
 
 import numpy as np
 
-from glmplan.serving.crowding import Crowd, DrawnEdges
+from glmplan.serving.crowding import CRESTS, MEANS, POOL, Breaks, Crowd, DrawnEdges
 from glmplan.serving.load_answer import LoadPoint, SafeLoad, unit_of, why_broken
 from glmplan.serving.load_edge import EdgeSearch
 from glmplan.serving.load_trial import (
@@ -35,15 +36,22 @@ __all__ = ["DRAWS", "ENOUGH", "LoadSearch", "Tries"]
 DRAWS = 20
 #: stands for the service that 5 of 100 are slower than
 _BORDER = DRAWS
-#: draws of the arrivals under which it is followed to where it breaks, at least and at most, and the standard error of
-#: the logarithm of that load that suffices [-]
-_ARRIVALS, _MOST_ARRIVALS, _ERROR = 4, 12, 0.0075
-#: where crests break a promise, which differ more: preemptions and percentiles
-_CRESTS, _MOST_CRESTS = 7, 24
-#: and under bursts: at least, at most, and what suffices
-_BURSTS, _MOST_BURSTS, _ERROR_OF_BURSTS = 12, 96, 0.005
-#: share of a load within which a line is believed that finds a rate; and of many, whose errors are evened out
-_NEAR, _NEAR_MANY = 0.05, 0.08
+
+
+class _Draws(NamedTuple):
+    """Draws of the arrivals under which it is followed to where it breaks."""
+
+    least: int
+    most: int
+    #: standard error of the logarithm of the load that suffices [-]
+    error: float
+    #: share of a load within which a line is believed that finds one; more of many, whose errors are evened out [-]
+    near: float
+
+
+#: where means break a promise, where crests do (percentiles), where a pool runs over, and under bursts
+_OF_MEANS, _OF_CRESTS = _Draws(4, 12, 0.0075, 0.05), _Draws(7, 24, 0.0075, 0.08)
+_OF_POOLS, _OF_BURSTS = _Draws(9, 32, 0.0065, 0.06), _Draws(16, 128, 0.004, 0.08)
 #: how far from the usual load the first may break for the crowds under its load to be those of all
 _FAR = 0.05
 #: requests that are judged where it is only looked for where to begin, and how near to the end that is [-]
@@ -59,7 +67,9 @@ _BELOW = (0.9, 0.75)
 #: share of a pool in use up to which it is nowhere near running over
 _ROOMY = 0.7
 #: where no stream arrives, how many are there at once is no chance of it
-_NOBODY = np.zeros(2)
+_NOBODY = np.zeros(3)
+#: draws from which it is seen whether the first one is far from what is usual [-]
+_AT_FIRST = 20
 _STEP = 0.03  # between rates at which services are counted
 
 
@@ -362,42 +372,36 @@ class LoadSearch:
         if not self._whole:
             rough = self._follow(_BORDER, rough=True)
             start = rough.find(start) or start
-            first.near, first.close, first.stride = _NEAR, _CLOSE, _STRIDE
+            first.near, first.close, first.stride = _OF_MEANS.near, _CLOSE, _STRIDE
             first.rise, first.others = rough.slopes(), [rough.seen]
         end = first.find(start)
         if end == 0.0 or end >= self.limit:
             return end
         # at which load a draw breaks follows how many are there at once in it: of that, what is usual is known
         last, rise = self._nearest(end, 0), first.slopes()
-        crests = last.nearest == THRASH or any(
-            str(one) == last.nearest and one.statistic != "mean" for one in self.targets
-        )
-        least, most, error, near = _ARRIVALS, _MOST_ARRIVALS, _ERROR, _NEAR
-        if crests:
-            least, most, near = _CRESTS, _MOST_CRESTS, _NEAR_MANY
-        if self.settled > SETTLED:
-            least, most, error, near = _BURSTS, _MOST_BURSTS, _ERROR_OF_BURSTS, _NEAR_MANY
-        there = self._crowd(end, last)
-        edges = self._edges_of(there, end, crests)
-        if there is not None and abs(edges.mean - math.log(end)) > _FAR:
-            there = self._crowd(math.exp(edges.mean), last)
-            edges = self._edges_of(there, end, crests)
-        steep, seen = [self._slope(last, rise)], [*first.others, first.seen]
-        while (draw := len(edges.logs)) < most:
-            if last.nearest == THRASH:
-                least, most, near = max(least, _CRESTS), max(most, _MOST_CRESTS), _NEAR_MANY
-            if draw >= least and edges.error <= error:
+        breaks = self._breaks(first.breaks)
+        # crowds under the load of a first draw that is far from usual are not those of all
+        at_first = self._edges_of(self._crowd(end, last, breaks, draws=_AT_FIRST), end, breaks)
+        usual = math.exp(at_first.mean) if abs(at_first.mean - math.log(end)) > _FAR else end
+        there = self._crowd(usual, last, breaks)
+        edges = self._edges_of(there, end, breaks)
+        steep, seen = [self._slope(end, first.breaks, rise)], [*first.others, first.seen]
+        plan = self._draws(breaks)
+        while (draw := len(edges.logs)) < plan.most:
+            if draw >= plan.least and edges.error <= plan.error:
                 break
             search = self._follow(_BORDER, draw)
-            search.others, search.rise, search.near, search.close, search.stride = seen, rise, near, _CLOSE, _STRIDE
-            foreseen = there.foreseen(self._seed(_BORDER, draw)) if there is not None else _NOBODY
-            end = search.find(edges.guess(foreseen))
+            search.others, search.rise, search.near = seen, rise, plan.near
+            search.close, search.stride = _CLOSE, _STRIDE
+            over = there.over(self._seed(_BORDER, draw)) if there is not None else _NOBODY
+            end = search.find(edges.guess(over))
             if end == 0.0 or end >= self.limit:
                 return end
-            last = self._nearest(end, draw)
             rise, seen = search.slopes() | rise, [*seen, search.seen]
-            edges.add(end, foreseen)
-            steep.append(self._slope(last, rise))
+            edges.add(end, over)
+            if plan is _OF_MEANS and search.breaks == THRASH:
+                plan = _OF_POOLS
+            steep.append(self._slope(end, search.breaks, rise))
         slope = float(np.mean(steep))
         found = math.exp(edges.mean - QUANTILE_90 * (math.sqrt(slope**2 + edges.chance) - slope))
         # somewhere above it something breaks that can be named
@@ -407,27 +411,41 @@ class LoadSearch:
             self._at(_BORDER, above)
         return found
 
-    def _crowd(self, load: float, tried: Trial) -> Crowd | None:
-        """How many are there at once under a load, if they stay as long as in a trial; None without a stream."""
-        return crowd(self.traffic, load, tried.summary.get("e2e_mean_ms", 0.0) * 1e-3, self.settled)
+    def _breaks(self, name: str) -> Breaks:
+        """How a target breaks."""
+        if name == THRASH:
+            return POOL
+        return CRESTS if any(str(one) == name and one.statistic != "mean" for one in self.targets) else MEANS
 
-    def _edges_of(self, there: Crowd | None, end: float, crests: bool) -> DrawnEdges:
+    def _draws(self, breaks: Breaks) -> _Draws:
+        """Under how many draws of the arrivals a service is followed."""
+        if self.settled > SETTLED:
+            return _OF_BURSTS
+        return _OF_POOLS if breaks is POOL else _OF_CRESTS if breaks is CRESTS else _OF_MEANS
+
+    def _crowd(self, load: float, tried: Trial, breaks: Breaks, **draws: int) -> Crowd | None:
+        """How many are there at once under a load, if they stay as long as in a trial; None without a stream."""
+        service = self._service(_BORDER)
+        room = service.pool.tokens * (service.settings.replicas - service.settings.prefill_replicas)
+        stay = tried.summary.get("e2e_mean_ms", 0.0) * 1e-3
+        return crowd(self.traffic, load, stay, self.settled, room if breaks is POOL else 0.0, **draws)
+
+    def _edges_of(self, there: Crowd | None, end: float, breaks: Breaks) -> DrawnEdges:
         """Where draws break, of which the first is known."""
-        usual, spread = there.usual() if there is not None else (_NOBODY, np.zeros((2, 2)))
-        edges = DrawnEdges(usual, spread, crests=crests)
-        edges.add(end, there.foreseen(self._seed(_BORDER, 0)) if there is not None else _NOBODY)
+        edges = DrawnEdges(there.spread if there is not None else np.zeros((3, 3)), breaks)
+        edges.add(end, there.over(self._seed(_BORDER, 0)) if there is not None else _NOBODY)
         return edges
 
-    def _slope(self, end: Trial, rise: dict[str, float]) -> float:
+    def _slope(self, load: float, name: str, rise: dict[str, float]) -> float:
         """How the logarithm of the load at which a service breaks falls with its place in the spread of speeds, [-]
 
         A service that is slower in everything does at a lower load what a quicker one does, only later. How many are
         preempted does not scale with the times of a service.
         """
         slower = math.log(self._speed(0) / self._speed(1)) / (_place(0) - _place(1))
-        if end.nearest == THRASH or end.nearest not in rise:
+        if name == THRASH or name not in rise:
             return slower
-        return slower * (1.0 + 1.0 / (end.load * rise[end.nearest]))
+        return slower * (1.0 + 1.0 / (load * rise[name]))
 
     def _nearest(self, load: float, draw: int) -> Trial:
         """What was tried nearest to a load under one draw of the arrivals."""

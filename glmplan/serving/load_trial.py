@@ -134,7 +134,13 @@ def capacity(service: Service, traffic: Traffic) -> float:
     if traffic.kind != "sessions":
         changes |= {"kind": "closed", "think": 0.0}
     # lengths that are all alike make waves, whose crests are not what is served in the mean
-    saturated = traffic.unmarked.model_copy(update=changes)
+    saturated, alike = traffic.unmarked.model_copy(update=changes), 1
+    if saturated.plain and not service.settings.prefill_replicas:
+        # replicas that are all as full serve as much as one does, each
+        alike, service = service.settings.replicas, service.under(saturated)
+        users = math.ceil(users / alike)
+        saturated = saturated.model_copy(update={"users": users})
+        service = replace(service, settings=replace(service.settings, replicas=1), few=None)
     outcome = simulate(service, saturated, requests=6 * users, keep=True, fast=False)
     if outcome.interrupted:
         raise KeyboardInterrupt  # a part of a run is no measure of it
@@ -143,7 +149,7 @@ def capacity(service: Service, traffic: Traffic) -> float:
         return 0.0
     ends = np.sort(rows["finish"])
     first, last = users, len(ends) - users
-    served = float((last - first) / (ends[last - 1] - ends[first - 1])) / traffic.peak
+    served = alike * float((last - first) / (ends[last - 1] - ends[first - 1])) / traffic.peak
     return served / traffic.turns if traffic.kind == "sessions" else served
 
 
@@ -305,7 +311,7 @@ def enough(traffic: Traffic, rate: float) -> int:
     return round(min(SETTLED * longer, CHUNK * SETTLED / (SETTLED + UNJUDGED)))
 
 
-def crowd(traffic: Traffic, load: float, stay: float, settled: int) -> Crowd | None:
+def crowd(traffic: Traffic, load: float, stay: float, settled: int, pool: float = 0.0, **draws: int) -> Crowd | None:
     """How many are there at once under the arrivals that trials draw.
 
     Parameters
@@ -318,6 +324,10 @@ def crowd(traffic: Traffic, load: float, stay: float, settled: int) -> Crowd | N
         How long one stays, [s]
     settled : int
         Requests that are judged, [-]
+    pool : float, optional
+        Tokens that all replicas hold, where it is asked how hard they are pressed, [token]
+    **draws : int
+        `draws` as `Crowd` takes it, [-]
 
     Returns
     -------
@@ -332,7 +342,7 @@ def crowd(traffic: Traffic, load: float, stay: float, settled: int) -> Crowd | N
     if traffic.kind not in OPEN:
         return None
     skipped, count = _judged(settled)
-    return Crowd(traffic, load, stay, count, skipped)
+    return Crowd(traffic, load, stay, count, skipped, pool, **draws)
 
 
 def _tells(at: Traffic) -> bool:

@@ -145,93 +145,98 @@ def serving(few: Few, number: int, line: list[int]) -> Generator[float, float, N
         waits = bool(back) or (q < here_now and arrival[line[q]] <= seen)
         if waits and not waited:
             changed = True
-        tokens, evicted = 0, False
-        need, room, spots, more = counts[step % period], budget - n, places - late - n, 0
-        if partial >= 0:
-            take = min(prompt[partial] - done, room)
-            more = -(-(done + take) // size) + (-done // size)
-        if need + more > free:
-            # ---- blocks are too few: who was admitted last computes again, and no prompt is in this step
-            evicted = changed = True
-            while partial >= 0 or need > free:
-                if idle_blocks > free:
-                    idle_blocks = _thrown_out(idle, idle_blocks, free)
-                if partial >= 0:
-                    which, found, partial = partial, done, -1
-                    free += -(-done // size)
-                else:
-                    _, which = running.popitem()
-                    made, then = step - joined[which], phase[which] - 1
-                    counts[key[which]] -= 1
-                    counts[key[which] + period] -= 1
-                    n, stale, lost[which], found = n - 1, stale + 1, now, prompt[which] + made
-                    total -= found + 1
-                    free += most[which] - (then + left[which]) // period + (then + made) // period
-                    prompt[which] = found + 1
-                    left[which] -= made + 1
-                    phase[which] = (found + 1) % size * period // size
-                    most[which] = held_blocks(found + 1, left[which], size, period)
-                    need = counts[step % period]
-                if keeps and found >= size:
-                    idle[which] = found // size
-                    idle_blocks += found // size
-                preempted[which] += 1
-                back.append(which)
+        tokens, evicted, need = 0, False, counts[step % period]
+        if not waits and partial < 0 and need <= free:
+            # nothing but decoding, which is what most steps do
             free -= need
+            waited, late, freed = False, 0, 0
         else:
-            free -= need + more
-            ready: list[int] = []
+            room, spots, more = budget - n, places - late - n, 0
             if partial >= 0:
-                tokens, weight = take, take * (done + (take + 1) / 2)
-                room, spots, done = room - take, spots - 1, done + take
-                if done == prompt[partial]:
-                    ready.append(partial)
-                    partial = -1
-            if waits and spots > 0 and (changed or not (n or tokens)):
-                changed, weight = False, weight if tokens else 0.0
-                while spots and room > 0:
-                    hit, again = 0, bool(back)
-                    if again:
-                        which = back[-1]
-                        if -(-min(prompt[which], room) // size) > free - freed:
+                take = min(prompt[partial] - done, room)
+                more = -(-(done + take) // size) + (-done // size)
+            if need + more > free:
+                # ---- blocks are too few: who was admitted last computes again, and no prompt is in this step
+                evicted = changed = True
+                while partial >= 0 or need > free:
+                    if idle_blocks > free:
+                        idle_blocks = _thrown_out(idle, idle_blocks, free)
+                    if partial >= 0:
+                        which, found, partial = partial, done, -1
+                        free += -(-done // size)
+                    else:
+                        _, which = running.popitem()
+                        made, then = step - joined[which], phase[which] - 1
+                        counts[key[which]] -= 1
+                        counts[key[which] + period] -= 1
+                        n, stale, lost[which], found = n - 1, stale + 1, now, prompt[which] + made
+                        total -= found + 1
+                        free += most[which] - (then + left[which]) // period + (then + made) // period
+                        prompt[which] = found + 1
+                        left[which] -= made + 1
+                        phase[which] = (found + 1) % size * period // size
+                        most[which] = held_blocks(found + 1, left[which], size, period)
+                        need = counts[step % period]
+                    if keeps and found >= size:
+                        idle[which] = found // size
+                        idle_blocks += found // size
+                    preempted[which] += 1
+                    back.append(which)
+                free -= need
+            else:
+                free -= need + more
+                ready: list[int] = []
+                if partial >= 0:
+                    tokens, weight = take, take * (done + (take + 1) / 2)
+                    room, spots, done = room - take, spots - 1, done + take
+                    if done == prompt[partial]:
+                        ready.append(partial)
+                        partial = -1
+                if waits and spots > 0 and (changed or not (n or tokens)):
+                    changed, weight = False, weight if tokens else 0.0
+                    while spots and room > 0:
+                        hit, again = 0, bool(back)
+                        if again:
+                            which = back[-1]
+                            if -(-min(prompt[which], room) // size) > free - freed:
+                                break
+                            if idle_blocks > free:
+                                idle_blocks = _thrown_out(idle, idle_blocks, free)
+                            hit = idle.get(which, 0)
+                        elif q < here_now and arrival[line[q]] <= seen:
+                            which = line[q]
+                        else:
                             break
-                        if idle_blocks > free:
-                            idle_blocks = _thrown_out(idle, idle_blocks, free)
-                        hit = idle.get(which, 0)
-                    elif q < here_now and arrival[line[q]] <= seen:
-                        which = line[q]
-                    else:
-                        break
-                    rest = take = prompt[which] - hit * size
-                    if take > room:
-                        take = room
-                    need = -(-take // size)
-                    if (-(-rest // size) if whole else need) > free - hit - freed:
-                        break
-                    if again:
-                        back.pop()
-                        idle.pop(which, None)
-                        idle_blocks -= hit
-                        cached[which] += hit * size
-                        if not back:
-                            idle.clear()
-                            idle_blocks = 0
-                    else:
-                        q += 1
-                    free -= need + hit
-                    if started[which] < 0:
-                        started[which] = now
-                    tokens += take
-                    weight += take * (hit * size + (take + 1) / 2)
-                    spots, room = spots - 1, room - take
-                    if take == rest:
-                        ready.append(which)
-                    else:
-                        partial, done = which, hit * size + take
-        waited = bool(back) or (waits and q < here_now and arrival[line[q]] <= seen)
-        if late:
-            changed = changed or waited
-            late = freed = 0
+                        rest = take = prompt[which] - hit * size
+                        if take > room:
+                            take = room
+                        need = -(-take // size)
+                        if (-(-rest // size) if whole else need) > free - hit - freed:
+                            break
+                        if again:
+                            back.pop()
+                            idle.pop(which, None)
+                            idle_blocks -= hit
+                            cached[which] += hit * size
+                            if not back:
+                                idle.clear()
+                                idle_blocks = 0
+                        else:
+                            q += 1
+                        free -= need + hit
+                        if started[which] < 0:
+                            started[which] = now
+                        tokens += take
+                        weight += take * (hit * size + (take + 1) / 2)
+                        spots, room = spots - 1, room - take
+                        if take == rest:
+                            ready.append(which)
+                        else:
+                            partial, done = which, hit * size + take
+            waited = bool(back) or (waits and q < here_now and arrival[line[q]] <= seen)
+            if late:
+                changed = changed or waited
+                late = freed = 0
         if tokens:
             # ---- a step with prompt tokens
             end = now + mixed(n, total, tokens, weight)
