@@ -19,7 +19,7 @@ __all__ = ["CRESTS", "MEANS", "POOL", "Breaks", "Crowd", "DrawnEdges"]
 #: draws of the arrivals from which it is known what is usual, at least, and how well its mean is known then [-]
 _DRAWS, _ERROR = 200, 0.005
 #: draws under which it is looked by how much each number rises with the load, and by how much more of it [-]
-_RISEN, _MORE = 20, 1.05
+_RISEN, _MORE = 10, 1.05
 #: least rise that is believed [-]
 _LEAST_RISE = 0.2
 #: the crest is the number in flight that one in 20 requests finds more of beside it, in the mean over its stay
@@ -197,7 +197,7 @@ class DrawnEdges:
     logs : list of float
         Logarithms of the loads, [-]
     there : list of ndarray
-        What `Crowd.over` says of each draw, [-]
+        What tells where each draw breaks, of what `Crowd.over` says of it, [-]
 
     Notes
     -----
@@ -222,6 +222,8 @@ class DrawnEdges:
     breaks: Breaks = MEANS
     logs: list[float] = field(default_factory=list)
     there: list[np.ndarray] = field(default_factory=list)
+    _weights: np.ndarray = field(default_factory=lambda: np.zeros(2))
+    _fitted: float = 0.0
 
     def add(self, load: float, there: np.ndarray) -> None:
         """Take in where one draw breaks.
@@ -234,7 +236,12 @@ class DrawnEdges:
             What `Crowd.over` says of it, [-]
         """
         self.logs.append(float(np.log(load)))
-        self.there.append(there)
+        self.there.append(there[list(self.breaks.told)])
+        told, logs = np.array(self.there), np.array(self.logs)
+        told, logs = told - told.mean(axis=0), logs - logs.mean()
+        seen, known = told.T @ told, (self.breaks.left / _SURE) ** 2 * np.eye(2)
+        self._weights = np.linalg.solve(seen + known, told.T @ logs + known @ np.array(self.breaks.weights))
+        self._fitted = float(np.trace(np.linalg.solve(seen + known, seen)))
 
     def guess(self, there: np.ndarray) -> float:
         """Where a draw will break, as the others say.
@@ -249,12 +256,12 @@ class DrawnEdges:
         float
             [-] or [1/s]
         """
-        return float(np.exp(self.mean + self._fit[0] @ there[list(self.breaks.told)]))
+        return float(np.exp(self.mean + self._weights @ there[list(self.breaks.told)]))
 
     @property
     def mean(self) -> float:
         """Mean of the logarithm of the load if as many are there as usual, [-]"""
-        return float(np.mean(self.logs) - self._fit[0] @ np.mean(self._told, axis=0))
+        return float(np.mean(self.logs) - self._weights @ np.mean(self.there, axis=0))
 
     @property
     def error(self) -> float:
@@ -264,27 +271,12 @@ class DrawnEdges:
     @property
     def chance(self) -> float:
         """Variance of the logarithm over draws of the arrivals, [-]"""
-        weights, told = self._fit[0], list(self.breaks.told)
-        return float(self._variance + weights @ self.spread[np.ix_(told, told)] @ weights)
-
-    @property
-    def _told(self) -> np.ndarray:
-        """What tells where each draw breaks."""
-        return np.array(self.there)[:, list(self.breaks.told)]
-
-    @property
-    def _fit(self) -> tuple[np.ndarray, float]:
-        """The weights, and as how many numbers they were fitted."""
-        there, logs = self._told, np.array(self.logs)
-        there, logs = there - there.mean(axis=0), logs - logs.mean()
-        seen, known = there.T @ there, (self.breaks.left / _SURE) ** 2 * np.eye(2)
-        weights = np.linalg.solve(seen + known, there.T @ logs + known @ np.array(self.breaks.weights))
-        return weights, float(np.trace(np.linalg.solve(seen + known, seen)))
+        told = list(self.breaks.told)
+        return float(self._variance + self._weights @ self.spread[np.ix_(told, told)] @ self._weights)
 
     @property
     def _variance(self) -> float:
         """Of what is left of the logarithms without the chance that is known."""
-        weights, fitted = self._fit
-        left = np.array(self.logs) - self._told @ weights
-        free = max(len(left) - 1 - fitted, 0.0)
+        left = np.array(self.logs) - np.array(self.there) @ self._weights
+        free = max(len(left) - 1 - self._fitted, 0.0)
         return float((_AS_MANY * self.breaks.left**2 + np.sum((left - left.mean()) ** 2)) / (_AS_MANY + free))

@@ -132,7 +132,8 @@ def _few(
     chunk = _late(next(request_chunks(traffic, requests, generator, requests)), lag)
     fits = _fits(service, chunk, rejected)
     users = _users(traffic, requests, lag)
-    if service.settings.plain:  # whose loop is shorter still, as long as blocks suffice
+    if service.settings.plain and not _run_over(service, chunk, users):
+        # whose loop is shorter still, as long as blocks suffice
         run = PlainRun(service.table, service.pool, service.settings, users, lag=lag)
         served = run.serve(chunk, False, fits)
         if not run.tight:
@@ -145,6 +146,22 @@ def _few(
         few.run()
     finally:
         yield few.served(np.flatnonzero(fits))
+
+
+def _run_over(service: Service, chunk: Chunk, users: np.ndarray | None) -> bool:
+    """Whether blocks will be too few, as far as it is seen from when requests come and how long their answers take."""
+    inputs, outputs, pool = chunk.input_tokens, chunk.output_tokens, service.pool
+    if not len(inputs):
+        return False
+    most, each = len(inputs), int((inputs + outputs - 2).min()) // pool.block_size + 1
+    if users is not None:
+        most = len(users)
+    elif chunk.arrival is not None:
+        few = max(pool.blocks // each // 2, 1)  # steps take about as long as those of half of those who fit
+        step = service.table.seconds(decode_requests=few, decode_context=float((inputs + outputs / 2).mean()))
+        ends = np.sort(chunk.arrival + (outputs - 1) * step)
+        most = int((np.arange(1, len(inputs) + 1) - np.searchsorted(ends, chunk.arrival)).max())
+    return min(most, service.settings.max_num_seqs) * each > pool.blocks
 
 
 def _users(traffic: Traffic, requests: int, lag: float) -> np.ndarray | None:
