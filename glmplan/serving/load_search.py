@@ -51,7 +51,7 @@ class _Draws(NamedTuple):
 
 #: where means break a promise, where crests do (percentiles), where a pool runs over, and under bursts
 _OF_MEANS, _OF_CRESTS = _Draws(4, 12, 0.0075, 0.05), _Draws(7, 24, 0.0075, 0.08)
-_OF_POOLS, _OF_BURSTS = _Draws(9, 20, 0.0065, 0.06), _Draws(16, 128, 0.004, 0.08)
+_OF_POOLS, _OF_BURSTS = _Draws(9, 18, 0.0065, 0.06), _Draws(16, 128, 0.004, 0.08)
 #: how far from the usual load the first may break for the crowds under its load to be those of all
 _FAR = 0.05
 #: requests that are judged where it is only looked for where to begin, and how near to the end that is [-]

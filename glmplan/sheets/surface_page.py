@@ -7,7 +7,7 @@ from glmplan.sheets.book import Book, Sheet
 from glmplan.sheets.calculate import address
 from glmplan.sheets.option import Cached, Option
 from glmplan.sheets.places import Grid
-from glmplan.units import GIB
+from glmplan.units import GIB, counted_unit
 
 __all__ = ["BAND_ROWS", "write_memory", "write_surface"]
 
@@ -58,7 +58,7 @@ def write_surface(book: Book, options: tuple[Option, ...], grid: Grid) -> None:
     head = grid.POINTS - 1
     page.row(head, ("Option", "KV cache", "Prompt", "Answer"), "header")
     for kind, words in enumerate(_QUANTITIES):
-        titles = [f"{words}, {users} users" for users in axes.users]
+        titles = [f"{words}, {counted_unit(users, 'users')}" for users in axes.users]
         page.row(head, titles, "header", column=grid.LEFT + kind * len(axes.users))
     line, block = grid.POINTS, 0
     for number, option in enumerate(options):

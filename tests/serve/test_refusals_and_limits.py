@@ -168,9 +168,9 @@ def test_a_job_that_is_not_there_is_not_found(client):
 
 
 def test_a_slow_question_is_ended_and_the_others_are_answered_meanwhile(serving, patient):
-    limits = replace(patient, long_seconds=0.5)
+    limits = replace(patient, long_seconds=0.1)
     with serving(limits) as address, httpx.Client(base_url=address, timeout=600, trust_env=False) as client:
-        found = wrong(client.post("/v1/simulate", json=PLAN | {"traffic": "poisson:5/s", "requests": 50_000}))
+        found = wrong(client.post("/v1/simulate", json=PLAN | {"traffic": "sessions:20", "requests": 50_000}))
         assert found["kind"] == "TooLong"
         assert client.post("/v1/fit", json=PLAN).status_code == 200
         assert 'glmplan_processes_ended{kind="long"} 1' in client.get("/metrics").text
