@@ -82,7 +82,8 @@ class SkippingEngine(DecodingBatch):
         elif self._ahead:
             self._unseen.append((now, request))
             if self._steps and len(self._unseen) == 1 and self._may_be_next and now < self.end:
-                self._cut(now, further=1)  # the next step is formed by now: that behind it sees the request
+                # the next step is formed by now: that behind it sees who did not come with the run
+                self._cut(now, further=int(now > self.now))
             return
         elif self._steps and self._may_be_next and now < self.end:
             self._cut(now)

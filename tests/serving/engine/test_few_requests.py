@@ -8,12 +8,18 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from glmplan.serving.engine.admission import steps_with_blocks
+from glmplan.serving.engine.cluster import Cluster
+from glmplan.serving.engine.engine import SkippingEngine
+from glmplan.serving.engine.few import FewRequests
 from glmplan.serving.engine.few_loop import Few
+from glmplan.serving.engine.reference import SteppingEngine
 from glmplan.serving.engine.settings import EngineSettings, KvPool
 from glmplan.serving.engine.step_table import StepTable
 from glmplan.serving.pieces import pieces
 from glmplan.serving.service import Service
 from glmplan.serving.simulate import simulate
+from glmplan.serving.traffic.arrivals import Chunk
+from glmplan.serving.traffic.request import Request
 from glmplan.serving.traffic.spec import Traffic
 
 TABLE = StepTable.affine(base=0.01, per_request=1e-4, per_context_token=1e-8, per_prefill_token=1e-5)
@@ -116,3 +122,30 @@ def test_steps_with_blocks_are_counted_one_by_one(needs, start, steps, room):
         made += 1
     assert steps_with_blocks(needs, len(needs), start, steps, room) == made
     assert steps_with_blocks(needs * 2, len(needs), start, steps, room) == made
+
+
+@pytest.mark.parametrize("at", [0.01, 0.013, 0.02])
+@pytest.mark.parametrize("ahead", [False, True])
+def test_who_comes_as_a_step_begins_is_seen_by_the_next_one(at, ahead):
+    # two replicas; a prompt takes one step of 10 ms, and the third request comes to the first one when it is done, or
+    # later: a step that is formed ahead sees who was there when the one before it began
+    engine = EngineSettings(replicas=2, routing="round-robin", async_scheduling=ahead)
+    table, arrivals = StepTable.affine(base=0.01), [0.0, 0.0, at]
+    chunk = Chunk(np.array(arrivals), np.full(3, 16), np.full(3, 20))
+    few = FewRequests(table, KvPool(10_000), engine, chunk, None)
+    few.run()
+    first = few.served(np.arange(3)).records["first"]
+    for kind in (SteppingEngine, SkippingEngine):
+        requests = [Request(number, when, 16, 20) for number, when in enumerate(arrivals)]
+        assert len(list(Cluster(table, KvPool(10_000), engine, kind).run(requests))) == 3
+        np.testing.assert_allclose([one.first for one in requests], first, atol=1e-12)
+
+
+def test_replicas_in_step_with_each_other_answer_as_the_form_that_makes_every_step():
+    # users who come at once and answers that are alike: who ends on one replica comes to another as its step begins
+    engine = EngineSettings(
+        max_num_seqs=15, max_num_batched_tokens=719, prefix_caching=True, pipeline_stages=2, replicas=3,
+        async_scheduling=True, routing="round-robin",
+    )  # fmt: skip
+    traffic = Traffic(kind="closed", users=29, input=281, output=252)
+    _same(*_both(Service(TABLE, KvPool(3632, 8), engine), traffic, 200))
