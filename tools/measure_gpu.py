@@ -290,8 +290,9 @@ def engine(campaign: Campaign, *, on: str, device: str, users: str, seconds: flo
     validate_vllm.write_model(folder / "model", torch_server.config(large))
     log = folder / "server.log"
     if (reason := installed("vllm")) == "" and large:
+        options = (*validate_vllm.SMALL, "--gpu-memory-utilization", "0.8")
         started = validate_vllm.vllm_server(
-            Path(sys.executable), folder / "model", port=18_431, log=log, more=("--gpu-memory-utilization", "0.8")
+            Path(sys.executable), folder / "model", port=18_431, log=log, options=options
         )
         name = "vllm"
     else:

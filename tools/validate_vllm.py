@@ -17,7 +17,7 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -44,6 +44,9 @@ CONFIG = {
     "tie_word_embeddings": False,
     "torch_dtype": "bfloat16",
 }
+#: a small server for a processor
+SMALL = ("--max-model-len", "2048", "--max-num-seqs", "16", "--no-enable-prefix-caching")
+PROCESSOR = {"VLLM_CPU_KVCACHE_SPACE": "1", "OMP_NUM_THREADS": "1"}
 
 
 def why_not(folder: Path) -> str:
@@ -107,9 +110,16 @@ def write_model(folder: Path, config: dict[str, object] | None = None) -> None:
 
 @contextmanager
 def vllm_server(
-    python: Path, model: Path, *, port: int, log: Path, patience: float = 300.0, more: tuple[str, ...] = ()
+    python: Path,
+    model: Path,
+    *,
+    port: int,
+    log: Path,
+    patience: float = 300.0,
+    options: Sequence[str] = SMALL,
+    environment: Mapping[str, str] = PROCESSOR,
 ) -> Iterator[str]:
-    """Start vLLM's own API server and yield its base address."""
+    """Start vLLM's own API server with random weights and yield its base address."""
     # the wheel's `vllm` script looks for a distribution of that name, so the server is started as a module
     command: list[str | Path] = [
         python,
@@ -120,11 +130,10 @@ def vllm_server(
         "--served-model-name",
         "random",
     ]
-    command += ["--load-format", "dummy", "--dtype", "bfloat16", "--max-model-len", "2048", "--max-num-seqs", "16"]
-    command += ["--host", "127.0.0.1", "--port", str(port), "--no-enable-prefix-caching", *more]
-    environment = os.environ | {"VLLM_CPU_KVCACHE_SPACE": "1", "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+    command += ["--load-format", "dummy", "--dtype", "bfloat16", "--host", "127.0.0.1", "--port", str(port), *options]
+    alone = os.environ | {"HF_HUB_OFFLINE": "1"} | environment
     with open(log, "wb") as heard:
-        process = subprocess.Popen(command, stdout=heard, stderr=subprocess.STDOUT, env=environment)
+        process = subprocess.Popen(command, stdout=heard, stderr=subprocess.STDOUT, env=alone)
         try:
             deadline = time.monotonic() + patience
             while process.poll() is None and time.monotonic() < deadline:

