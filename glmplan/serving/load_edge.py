@@ -10,7 +10,7 @@ from statistics import linear_regression, variance
 
 from glmplan.serving.load_trial import JUMPS, SETTLED, THRASH, Trial
 
-__all__ = ["CLOSE", "EdgeSearch"]
+__all__ = ["BENDING", "CLOSE", "EdgeSearch"]
 
 #: share of a load to which rates are bracketed where no line tells them better [-]
 CLOSE = 0.01
@@ -22,6 +22,11 @@ _NEAR_POOL = 0.08
 _APART, _POOL_APART = 0.01, 0.05
 #: what is broken of times that grow without end as a queue does, where a target begins so
 _QUEUES = ("ttft", "queue")
+#: and of those that some load on multiplies: tokens late by a prompt become more than a percentile leaves out
+BENDING = (*_QUEUES, "itl")
+#: logarithm over its bound from which such a time tells of no load but its own, because a queue grew all through the
+#: run from some load on; and how near to the bound it must be for a line to be believed that bends so [-]
+_GROWN, _NEAR_BOUND = 0.5, 0.05
 #: just below what is served at most: a load that is kept there is kept up to it [-]
 _BELOW_FULL = 0.992
 #: least rate that is looked at, and as a share of what is served at most: hardly ever two meet there [1/s] and [-]
@@ -115,7 +120,7 @@ class EdgeSearch:
             if low is not None and high is not None:
                 if high.load - low.load <= self._narrow(high):
                     self.breaks = high.broken
-                    return _zero(low, high)
+                    return self._between(low, high)
                 inside += 1
             if told is not None and self._told(one, told):
                 self.breaks = told[0]
@@ -144,6 +149,8 @@ class EdgeSearch:
             return False  # it lies between two users who are both tried
         nearest = all(abs(one.margin) <= abs(other.margin) for other in self.seen)
         near = min(self.near, _NEAR_POOL) if aim[0] == THRASH else self.near
+        if aim[0].startswith(BENDING) and not self.whole and abs(one.margin) > _NEAR_BOUND:
+            return False
         return nearest and _tells(one, aim[0]) and abs(aim[1] - one.load) <= near * one.load
 
     @property
@@ -166,6 +173,16 @@ class EdgeSearch:
             self.high = one
         return one
 
+    def _between(self, low: Trial, high: Trial) -> float:
+        """Where it breaks inside a bracket that is narrow enough."""
+        if not high.broken.startswith(BENDING) or high.margin < _GROWN:
+            return _zero(low, high)
+        # the queue begins to grow somewhere, at the latest where the time would have broken without
+        told = sorted((one for one in self.seen if _tells(one, high.broken)), key=lambda one: -one.load)
+        slope = _slope(told, high.broken) if told else 0.0
+        last = low.load - low.margins[high.broken] / slope if slope > 0 else high.load
+        return (low.load + min(last, high.load)) / 2
+
     def slopes(self) -> dict[str, float]:
         """By how much each target rises with the load near its end, as far as it is known.
 
@@ -173,16 +190,14 @@ class EdgeSearch:
         -------
         dict
             Slope of the line through the logarithms of a target over its bound at the two loads nearest to the end; of
-            preemptions, of which there are many times more at a little more load, through all that tell, also under
-            other draws, [1/load]
+            preemptions, of which there are many times more at a little more load, and of waits, through all that tell,
+            also under other draws, [1/load]
         """
         found = dict(self.rise)
         for name in {name for one in self.seen for name in one.margins}:
             told = sorted((one for one in self.seen if _tells(one, name)), key=lambda one: abs(one.margins[name]))
-            if name == THRASH:
-                slope = _steepness([*self.others, self.seen])
-            else:
-                slope = _slope(told, name) if told else 0.0
+            pooled = _steepness([*self.others, self.seen], name) if name.startswith((THRASH, *BENDING)) else 0.0
+            slope = pooled if pooled or name == THRASH or not told else _slope(told, name)
             if slope > 0:
                 found[name] = slope
         return found
@@ -249,7 +264,8 @@ def _tells(one: Trial, name: str) -> bool:
     margin = one.margins.get(name, -math.inf)
     if name == THRASH:
         return _POOL_TOLD[0] < margin < _POOL_TOLD[1]
-    return abs(margin) < _TOLD and (one.broken == THRASH or one.broken not in JUMPS)
+    most = _GROWN if name.startswith(BENDING) else _TOLD
+    return -_TOLD < margin < most and (one.broken == THRASH or one.broken not in JUMPS)
 
 
 def _slope(told: list[Trial], name: str) -> float:
@@ -259,18 +275,18 @@ def _slope(told: list[Trial], name: str) -> float:
     return 0.0 if other is None else (other.margins[name] - one.margins[name]) / (other.load - one.load)
 
 
-def _steepness(draws: list[list[Trial]]) -> float:
-    """Slope of preemptions: of lines through all that tell, one beside the other for each draw of the arrivals."""
+def _steepness(draws: list[list[Trial]], name: str) -> float:
+    """Slope of what scatters: of lines through all that tell, one beside the other for each draw of the arrivals."""
     across = along = most = 0.0
     for seen in draws:
-        told = [one for one in seen if _tells(one, THRASH)]
-        loads, logs = [one.load for one in told], [one.margins[THRASH] for one in told]
+        told = [one for one in seen if _tells(one, name)]
+        loads, logs = [one.load for one in told], [one.margins[name] for one in told]
         if len(told) > 1 and min(loads) < max(loads):
             # counts of fewer requests scatter more
             weight = variance(loads) * (len(told) - 1) * told[0].summary.get("requests", SETTLED) / SETTLED
             across, along = across + weight, along + linear_regression(loads, logs).slope * weight
             most = max(most, max(loads))
-    # two counts of few preemptions tell little: loads that differ by chance give no line
+    # two counts that are few tell little: loads that differ by chance give no line
     return along / across if across > 0.5 * (_POOL_APART * most) ** 2 else 0.0
 
 

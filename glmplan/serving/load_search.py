@@ -12,7 +12,7 @@ import numpy as np
 
 from glmplan.serving.crowding import CRESTS, MEANS, POOL, Breaks, Crowd, DrawnEdges
 from glmplan.serving.load_answer import LoadPoint, SafeLoad, unit_of, why_broken
-from glmplan.serving.load_edge import EdgeSearch
+from glmplan.serving.load_edge import BENDING, EdgeSearch
 from glmplan.serving.load_trial import (
     OPEN,
     SETTLED,
@@ -50,7 +50,9 @@ class _Draws(NamedTuple):
 
 
 #: where means break a promise, where crests do (percentiles), where a pool runs over, and under bursts
-_OF_MEANS, _OF_CRESTS = _Draws(4, 12, 0.0075, 0.05), _Draws(7, 24, 0.0075, 0.08)
+_OF_MEANS, _OF_CRESTS = _Draws(4, 12, 0.0075, 0.05), _Draws(7, 64, 0.0055, 0.08)
+#: and where a time does that grows at once from some load on
+_OF_BENDING = _Draws(8, 64, 0.0045, 0.05)
 _OF_POOLS, _OF_BURSTS = _Draws(9, 18, 0.0065, 0.06), _Draws(16, 128, 0.004, 0.08)
 #: how far from the usual load the first may break for the crowds under its load to be those of all
 _FAR = 0.05
@@ -372,7 +374,7 @@ class LoadSearch:
         if not self._whole:
             rough = self._follow(_BORDER, rough=True)
             start = rough.find(start) or start
-            first.near, first.close, first.stride = self._draws(self._breaks(rough.breaks)).near, _CLOSE, _STRIDE
+            first.near, first.close, first.stride = self._draws(rough.breaks).near, _CLOSE, _STRIDE
             first.rise, first.others = rough.slopes(), [rough.seen]
         end = first.find(start)
         if end == 0.0 or end >= self.limit:
@@ -386,7 +388,7 @@ class LoadSearch:
         there = self._crowd(usual, last, breaks)
         edges = self._edges_of(there, end, breaks)
         steep, seen = [self._slope(end, first.breaks, rise)], [*first.others, first.seen]
-        plan = self._draws(breaks)
+        plan = self._draws(first.breaks)
         while (draw := len(edges.logs)) < plan.most:
             if draw >= plan.least and edges.error <= plan.error:
                 break
@@ -417,11 +419,13 @@ class LoadSearch:
             return POOL
         return CRESTS if any(str(one) == name and one.statistic != "mean" for one in self.targets) else MEANS
 
-    def _draws(self, breaks: Breaks) -> _Draws:
-        """Under how many draws of the arrivals a service is followed."""
+    def _draws(self, name: str) -> _Draws:
+        """Under how many draws of the arrivals a service is followed of which this target breaks."""
         if self.settled > SETTLED:
             return _OF_BURSTS
-        return _OF_POOLS if breaks is POOL else _OF_CRESTS if breaks is CRESTS else _OF_MEANS
+        if name.startswith(BENDING):
+            return _OF_BENDING
+        return {MEANS: _OF_MEANS, CRESTS: _OF_CRESTS, POOL: _OF_POOLS}[self._breaks(name)]
 
     def _crowd(self, load: float, tried: Trial, breaks: Breaks, **draws: int) -> Crowd | None:
         """How many are there at once under a load, if they stay as long as in a trial; None without a stream."""
