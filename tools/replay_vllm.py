@@ -47,8 +47,6 @@ _RECORDED = Path(__file__).parents[1] / "tests" / "data" / "traces"
 TRACES = ("azure-2023-conv.csv", "azure-2023-code.csv", "mooncake-conversation.jsonl")
 #: requests that arrive within the first so many seconds of a trace are sent [s]
 SECONDS = 60.0
-#: tokens of a block of a trace that names its blocks [token]
-_BLOCK = 512
 #: prompts that a new server is sent first, so that all its kernels are made [token]
 WARM_UP = (5, 100, 1000, 9000, 20000, 40, 600, 300)
 COLUMNS = ("arrival_s", "input_tokens", "output_tokens", "cached_tokens", "ttft_s", "e2e_s")
@@ -67,11 +65,11 @@ _LOGGING = {
 def config_of(name: str) -> dict[str, Any]:
     """A config file with the shapes of a dense model of the catalogue."""
     spec = load_model(name)
-    [layer] = spec.layers.values()
-    [ffn] = layer.ffn
-    kind = {"llama": "Llama", "qwen": "Qwen3"}[spec.family]
-    shape: Any = layer.mixer, ffn
-    mixer, dense = shape
+    kinds = {"llama": "Llama", "qwen": "Qwen3"}
+    shapes: list[Any] = [(layer.mixer, *layer.ffn) for layer in spec.layers.values()]
+    if spec.family not in kinds or len(shapes) != 1 or [one.kind for one in shapes[0]] != ["grouped_query", "dense"]:
+        raise SystemExit(f"--models: {name} is no dense Llama or Qwen3, of which alone a config is written here")
+    kind, [(mixer, dense)] = kinds[spec.family], shapes
     return {
         "architectures": [f"{kind}ForCausalLM"],
         "model_type": kind.lower(),
@@ -237,6 +235,8 @@ def measured(path: Path) -> dict[str, float]:
 
 def held(folder: Path) -> dict[str, list[Held]]:
     """The traces of a folder, each with its means, and the room of the pool."""
+    if not (folder / "about.json").exists():
+        raise SystemExit(f"{folder} has no about.json, which `send` writes")
     about = json.loads((folder / "about.json").read_text())
     on = f"1x{printed_names()[about['part'].split(',')[0].lower().replace(' ', '-')]}"
     name, version = about["engine"].split()

@@ -14,7 +14,7 @@ import numpy as np
 from glmplan.serving.traffic.arrivals import request_chunks
 from glmplan.serving.traffic.spec import Traffic
 
-__all__ = ["CRESTS", "MEANS", "POOL", "Breaks", "Crowd", "DrawnEdges"]
+__all__ = ["CRESTS", "FULL", "MEANS", "POOL", "Breaks", "Crowd", "DrawnEdges"]
 
 #: draws of the arrivals from which it is known what is usual, at least, and how well its mean is known then [-]
 _DRAWS, _ERROR = 200, 0.005
@@ -47,10 +47,12 @@ class Breaks:
     left: float
 
 
-#: means over a run, its crests (percentiles), and a pool that runs over
+#: means over a run, its crests (percentiles), a pool that runs over
 MEANS = Breaks((0, 1), (-1.0, 0.0), 0.012)
 CRESTS = Breaks((0, 1), (-0.6, -0.4), 0.02)
 POOL = Breaks((1, 2), (-0.4, -0.6), 0.025)
+#: and more than is served at most, whoever is there
+FULL = Breaks((0, 1), (0.0, 0.0), 0.012)
 #: how surely the weights are known, and as how many loads it counts what chance is left [-]
 _SURE, _AS_MANY = 0.15, 3.0
 

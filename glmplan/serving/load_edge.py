@@ -175,7 +175,7 @@ class EdgeSearch:
 
     def _between(self, low: Trial, high: Trial) -> float:
         """Where it breaks inside a bracket that is narrow enough."""
-        if not high.broken.startswith(BENDING) or high.margin < _GROWN:
+        if not high.broken.startswith(BENDING) or high.margin < _GROWN or high.broken not in low.margins:
             return _zero(low, high)
         # the queue begins to grow somewhere, at the latest where the time would have broken without
         told = sorted((one for one in self.seen if _tells(one, high.broken)), key=lambda one: -one.load)

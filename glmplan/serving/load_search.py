@@ -10,11 +10,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from glmplan.serving.crowding import CRESTS, MEANS, POOL, Breaks, Crowd, DrawnEdges
+from glmplan.serving.crowding import CRESTS, FULL, MEANS, POOL, Breaks, Crowd, DrawnEdges
 from glmplan.serving.load_answer import LoadPoint, SafeLoad, unit_of, why_broken
 from glmplan.serving.load_edge import BENDING, EdgeSearch
 from glmplan.serving.load_trial import (
     OPEN,
+    OVERLOAD,
     SETTLED,
     THRASH,
     UNFINISHED,
@@ -415,8 +416,8 @@ class LoadSearch:
 
     def _breaks(self, name: str) -> Breaks:
         """How a target breaks."""
-        if name == THRASH:
-            return POOL
+        if name in (THRASH, OVERLOAD):
+            return POOL if name == THRASH else FULL
         return CRESTS if any(str(one) == name and one.statistic != "mean" for one in self.targets) else MEANS
 
     def _draws(self, name: str) -> _Draws:
@@ -425,7 +426,7 @@ class LoadSearch:
             return _OF_BURSTS
         if name.startswith(BENDING):
             return _OF_BENDING
-        return {MEANS: _OF_MEANS, CRESTS: _OF_CRESTS, POOL: _OF_POOLS}[self._breaks(name)]
+        return {FULL: _OF_MEANS, MEANS: _OF_MEANS, CRESTS: _OF_CRESTS, POOL: _OF_POOLS}[self._breaks(name)]
 
     def _crowd(self, load: float, tried: Trial, breaks: Breaks, **draws: int) -> Crowd | None:
         """How many are there at once under a load, if they stay as long as in a trial; None without a stream."""

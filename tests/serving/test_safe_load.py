@@ -350,3 +350,13 @@ def test_a_safe_rate_hardly_hangs_on_the_draw_of_the_arrivals_once_their_crowd_i
     factors = speed_factors(0.8, 1.25)
     found = [safe_load(service, traffic, targets, factors=factors, seed=seed).load for seed in range(10)]
     assert max(found) <= 1.012 * min(found)  # 1.9 % where only what arrives is taken out, 0.7 % today
+
+
+def test_what_is_served_at_most_hangs_on_no_draw_of_the_arrivals():
+    """Nor on who happens to be there: more arrives than the service can do, whatever a time may be."""
+    targets, factors = parse_slo("ttft mean < 1000 s"), speed_factors(0.8, 1.25)
+    traffic = parse_traffic("poisson:1/s", input=2000, output=50)
+    found = [safe_load(SERVICE, traffic, targets, factors=factors, seed=seed) for seed in range(5)]
+    assert all("more arrives" in one.reason for one in found)
+    loads = [one.load for one in found]
+    assert max(loads) <= 1.001 * min(loads)
