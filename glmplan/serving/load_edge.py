@@ -27,6 +27,8 @@ BENDING = (*_QUEUES, "itl")
 #: logarithm over its bound from which such a time tells of no load but its own, because a queue grew all through the
 #: run from some load on; and how near to the bound it must be for a line to be believed that bends so [-]
 _GROWN, _NEAR_BOUND = 0.5, 0.05
+#: share of a load from the end within which such a time is a line, and pairs of loads that tell it, so far apart [-]
+_BESIDE_END, _PAIRS, _PAIR_APART = 0.1, 5, 0.04
 #: just below what is served at most: a load that is kept there is kept up to it [-]
 _BELOW_FULL = 0.992
 #: least rate that is looked at, and as a share of what is served at most: hardly ever two meet there [1/s] and [-]
@@ -149,8 +151,10 @@ class EdgeSearch:
             return False  # it lies between two users who are both tried
         nearest = all(abs(one.margin) <= abs(other.margin) for other in self.seen)
         near = min(self.near, _NEAR_POOL) if aim[0] == THRASH else self.near
-        if aim[0].startswith(BENDING) and not self.whole and abs(one.margin) > _NEAR_BOUND:
-            return False
+        if aim[0].startswith(BENDING) and not self.whole:
+            known = self.near <= _NEAR or _steepness([*self.others, self.seen], aim[0]) > 0
+            if not known or abs(one.margin) > _NEAR_BOUND:
+                return False
         return nearest and _tells(one, aim[0]) and abs(aim[1] - one.load) <= near * one.load
 
     @property
@@ -278,16 +282,21 @@ def _slope(told: list[Trial], name: str) -> float:
 def _steepness(draws: list[list[Trial]], name: str) -> float:
     """Slope of what scatters: of lines through all that tell, one beside the other for each draw of the arrivals."""
     across = along = most = 0.0
+    bends = name.startswith(BENDING)
     for seen in draws:
         told = [one for one in seen if _tells(one, name)]
+        if bends and told:
+            end = min(told, key=lambda one: abs(one.margins[name])).load
+            told = [one for one in told if abs(one.load - end) <= _BESIDE_END * end]
         loads, logs = [one.load for one in told], [one.margins[name] for one in told]
         if len(told) > 1 and min(loads) < max(loads):
             # counts of fewer requests scatter more
             weight = variance(loads) * (len(told) - 1) * told[0].summary.get("requests", SETTLED) / SETTLED
             across, along = across + weight, along + linear_regression(loads, logs).slope * weight
             most = max(most, max(loads))
-    # two counts that are few tell little: loads that differ by chance give no line
-    return along / across if across > 0.5 * (_POOL_APART * most) ** 2 else 0.0
+    # few pairs of loads tell little: those that differ by chance give no line
+    pairs, apart = (_PAIRS, _PAIR_APART) if bends else (1, _POOL_APART)
+    return along / across if across > pairs * 0.5 * (apart * most) ** 2 else 0.0
 
 
 def _zero(low: Trial, high: Trial) -> float:

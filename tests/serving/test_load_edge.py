@@ -154,9 +154,13 @@ def test_what_breaks_first_may_be_another_target_than_the_one_that_comes_nearest
     assert search.find(20.0) == pytest.approx(35.5, rel=0.006)
     slopes = search.slopes()
     assert slopes["ttft mean < 1 s"] == pytest.approx(0.5) and slopes["tpot mean < 1 s"] == pytest.approx(0.02)
-    again = EdgeSearch(at, 1e6, False, rise=slopes, near=0.03)
+    # near the bound, and once some draws have told how it rises there, a line is believed
+    others = [[at(34.0), at(35.6)] for _ in range(6)]
+    again = EdgeSearch(at, 1e6, False, rise=slopes, others=others, near=0.03)
     before = len(tried)
     assert again.find(35.42) == pytest.approx(35.5) and len(tried) == before + 1
+    unknown = EdgeSearch(at, 1e6, False, rise=slopes, others=others[:2], near=0.03)
+    assert unknown.find(35.42) == pytest.approx(35.5, rel=1e-3) and len(tried) > before + 2
 
 
 def test_a_load_that_is_known_to_be_near_is_not_looked_for_at_the_least():
