@@ -151,6 +151,9 @@ class EdgeSearch:
             return False  # it lies between two users who are both tried
         nearest = all(abs(one.margin) <= abs(other.margin) for other in self.seen)
         near = min(self.near, _NEAR_POOL) if aim[0] == THRASH else self.near
+        pools = (two.load for seen in self.others for two in seen if two.broken == THRASH)
+        if aim[0] != THRASH and min(pools, default=math.inf) <= aim[1]:
+            near = min(near, _NEAR)  # a pool that runs over shows in no line of another target
         if aim[0].startswith(BENDING) and not self.whole:
             known = self.near <= _NEAR or _steepness([*self.others, self.seen], aim[0]) > 0
             if not known or abs(one.margin) > _NEAR_BOUND:

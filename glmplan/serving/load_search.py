@@ -53,7 +53,7 @@ class _Draws(NamedTuple):
 #: where means break a promise, where crests do (percentiles), where a pool runs over, and under bursts
 _OF_MEANS, _OF_CRESTS = _Draws(4, 12, 0.0075, 0.05), _Draws(7, 64, 0.0055, 0.08)
 #: and where a time does that grows at once from some load on
-_OF_BENDING = _Draws(8, 64, 0.0045, 0.05)
+_OF_BENDING = _Draws(8, 96, 0.0042, 0.05)
 _OF_POOLS, _OF_BURSTS = _Draws(9, 18, 0.0065, 0.06), _Draws(16, 128, 0.004, 0.08)
 #: how far from the usual load the first may break for the crowds under its load to be those of all
 _FAR = 0.05

@@ -177,3 +177,18 @@ def test_a_load_that_is_known_to_be_near_is_not_looked_for_at_the_least():
     search = EdgeSearch(at, 1e6, False, full=20.0, rise={"tpot mean < 1 s": 1e-4}, close=0.041, stride=1.04)
     assert search.find(10.0) == pytest.approx(9.5, rel=0.05)
     assert min(tried) > 5.0
+
+
+def test_where_other_draws_ran_out_of_room_no_line_of_another_target_is_believed_from_afar():
+    """Preemptions come at once: a time that is still kept says nothing of them."""
+
+    def at(load: float) -> Trial:
+        margin = 0.02 * (load - 50.0)
+        if load > 46.0:
+            return Trial(load, 2.0, "kv thrash", {}, "kv thrash", {"tpot mean < 1 s": margin, "kv thrash": 2.0})
+        return Trial(load, margin, "", {}, "tpot mean < 1 s", {"tpot mean < 1 s": margin})
+
+    alone = EdgeSearch(at, 1e6, False, rise={"tpot mean < 1 s": 0.02}, near=0.1, close=0.041, stride=1.04)
+    assert alone.find(45.5) == pytest.approx(50.0)
+    told = EdgeSearch(at, 1e6, False, rise=alone.rise, others=[[at(47.0)]], near=0.1, close=0.041, stride=1.04)
+    assert told.find(45.5) == pytest.approx(46.0, rel=0.03) and told.breaks == "kv thrash"
