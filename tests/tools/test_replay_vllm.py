@@ -32,8 +32,8 @@ def test_measured_means_lie_in_the_ranges_that_were_promised(held):
             assert one.low <= one.measured <= one.high, (what, one)
 
 
-def test_means_come_within_a_tenth_where_the_named_part_was_measured_well(held):
-    """Of Llama-3.1-8B; Qwen3-14B rests on runs of one site that computed prompts at half the speed."""
+def test_means_of_llama_come_within_a_tenth_where_the_part_is_named(held):
+    """Of Llama-3.1-8B; prompts of Qwen3-14B are known from one site, which computed them at half the speed."""
     name, found = held
     assert abs(found["pool"][0].apart) < 0.02
     for what, ours in found.items():
