@@ -2,11 +2,14 @@
 
     python tools/replay_vllm.py send OUT --models llama-3.1-8b    # on a machine with a GPU and vLLM
     python tools/replay_vllm.py hold                              # anywhere: beside what glmplan says beforehand
+    python tools/replay_vllm.py rows                              # anywhere: rows for calibration/measurements
 
 `send` starts vLLM's own API server with the shapes of a dense model of the catalogue and settings of its own, sends
-the requests of `tests/data/traces` as they were recorded, lengths and gaps unscaled, and writes what each waited for;
-nothing of it is fitted. Prompts are random tokens, blocks that a trace calls equal are equal. `hold` simulates the
-same requests knowing the names of model, part and engine alone, and prints how far its means are off.
+the requests of `tests/data/traces` as they were recorded, lengths and gaps unscaled, and writes what each waited for
+and the steps of the server's log. Prompts are random tokens, blocks that a trace calls equal are equal. `hold`
+simulates the same requests knowing the names of model, part and engine alone, and prints how far its means are off.
+`rows` makes rows of the one trace that is fitted: decode steps by how many decode, and first tokens of requests that
+found nobody there.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import csv
+import gzip
 import importlib.metadata
 import json
 import random
@@ -44,11 +48,26 @@ from glmplan.serving.traffic.spec import parse_traffic
 from glmplan.serving.traffic.traces import read_trace
 
 _RECORDED = Path(__file__).parents[1] / "tests" / "data" / "traces"
+#: the trace whose steps are fitted; the others are foretold
+FITTED = "azure-2023-conv"
 TRACES = ("azure-2023-conv.csv", "azure-2023-code.csv", "mooncake-conversation.jsonl")
 #: requests that arrive within the first so many seconds of a trace are sent [s]
 SECONDS = 60.0
 #: prompts that a new server is sent first, so that all its kernels are made [token]
 WARM_UP = (5, 100, 1000, 9000, 20000, 40, 600, 300)
+#: what the log says of a step: when it was written, [s] from the first, and who is in it
+STEP_COLUMNS = ("logged_s", "prompts", "prompt_tokens", "decoding")
+_STEP = re.compile(
+    r"([\d.]+) INFO Iteration\(\d+\): (\d+) context requests, (\d+) context tokens, (\d+) generation requests"
+)
+#: decode steps with so many are a row if there are so many of them [-]
+_DECODING, _ENOUGH = (1, 2, 3, 4, 6, 8, 11, 16, 24, 32, 48, 64), 30
+#: columns of the rows, of those that calibration/measurements may have
+ROW_COLUMNS = (
+    *("id", "campaign", "measured_on", "source", "model", "weights", "kv_cache", "accelerator", "accelerator_count"),
+    *("tp", "engine", "engine_version", "speculative", "phase", "protocol", "concurrency", "num_requests"),
+    *("input_tokens", "output_tokens", "context_depth", "ttft_mean_ms", "tpot_mean_ms", "notes"),
+)
 COLUMNS = ("arrival_s", "input_tokens", "output_tokens", "cached_tokens", "ttft_s", "e2e_s")
 #: the server's own settings, but that it tells of each step and of what it found in its cache
 _OPTIONS = ("--enable-logging-iteration-details", "--enable-prompt-tokens-details", "--disable-uvicorn-access-log")
@@ -134,8 +153,11 @@ def write_records(path: Path, done: list[RequestRecord]) -> None:
     write_atomically(path, "\n".join(lines) + "\n")
 
 
-async def replay(url: str, folder: Path, traces: list[Path], vocabulary: int, longest: int) -> None:
-    """Send all traces, one after the other."""
+async def replay(
+    url: str, folder: Path, traces: list[Path], vocabulary: int, longest: int
+) -> dict[str, tuple[float, float]]:
+    """Send all traces, one after the other; when each began and ended, [s] since 1970."""
+    windows: dict[str, tuple[float, float]] = {}
     chance = random.Random(0)  # one for all, so that no prompt comes twice and is found in the cache
     async with Client(Endpoint(url, "random")) as client:
         first = [(0.0, chance.choices(range(300, vocabulary), k=length), 32) for length in WARM_UP if length < longest]
@@ -144,12 +166,112 @@ async def replay(url: str, folder: Path, traces: list[Path], vocabulary: int, lo
             requests = prompts_of(trace, vocabulary, chance)
             told = f"{trace.stem}: {len(requests)} requests"
             print(f"{time.time():.3f} {told}", flush=True)
+            begin = time.time()
             done = checked(await send(client, requests))
+            windows[trace.stem] = begin, time.time()
             if not done:
                 continue
             write_records(folder / f"{trace.stem}.csv", done)
             means = (statistics.mean(getattr(one, name) for one in done) for name in ("ttft", "e2e"))
             print(told, "TTFT and E2E {:.4f} and {:.3f} s in the mean".format(*means), flush=True)
+    return windows
+
+
+def write_steps(path: Path, log: str, begin: float, end: float) -> None:
+    """The steps that a server logged between two times, [s] since 1970."""
+    found = [one for one in _STEP.findall(log) if begin <= float(one[0]) < end]
+    lines = [",".join(STEP_COLUMNS)]
+    lines += [",".join((f"{float(at) - float(found[0][0]):.6f}", *rest)) for at, *rest in found]
+    write_atomically(path, gzip.compress(("\n".join(lines) + "\n").encode(), mtime=0))
+
+
+def steps_of(folder: Path) -> list[tuple[float, int, int, int]]:
+    """Steps of the trace that is fitted, as `write_steps` wrote them."""
+    text = gzip.decompress((folder / f"{FITTED}.steps.csv.gz").read_bytes()).decode()
+    rows = csv.DictReader(text.splitlines())
+    return [(float(row["logged_s"]), *(int(row[name]) for name in STEP_COLUMNS[1:])) for row in rows]  # type: ignore[misc]
+
+
+def requests_of(folder: Path) -> list[dict[str, float]]:
+    """Requests of the trace that is fitted, as `write_records` wrote them."""
+    with (folder / f"{FITTED}.csv").open(newline="") as file:
+        return [{name: float(value) for name, value in row.items()} for row in csv.DictReader(file)]
+
+
+def contexts(steps: list[tuple[float, int, int, int]], requests: list[dict[str, float]]) -> list[float]:
+    """Mean tokens that those who decode attend to, of each step: prompts are computed in the order of first tokens.
+
+    Raises
+    ------
+    SystemExit
+        If the log has other requests in a step than the records say.
+    """
+    order = sorted(requests, key=lambda one: one["arrival_s"] + one["ttft_s"])
+    queue = [[int(one["input_tokens"] - one["cached_tokens"]), int(one["input_tokens"]), int(one["output_tokens"])]
+             for one in order]  # fmt: skip
+    decoding: list[list[int]] = []  # tokens each attends to, and steps it has left
+    means = []
+    for at, (_, prompts, tokens, busy) in enumerate(steps):
+        if len(decoding) != busy:
+            raise SystemExit(f"step {at} of the log has {busy} requests decoding, by the records {len(decoding)}")
+        means.append(statistics.fmean(context for context, _ in decoding) if decoding else 0.0)
+        ended = []
+        for place in range(prompts):
+            take = min(queue[place][0], tokens)
+            queue[place][0] -= take
+            tokens -= take
+            ended += [queue[place]] if not queue[place][0] else []
+        if tokens:
+            raise SystemExit(f"step {at} of the log has {tokens} prompt tokens that no record has")
+        queue = [one for one in queue if one[0]]
+        decoding = [[context + 1, left - 1] for context, left in decoding if left > 1]
+        decoding += [[prompt + 1, answer - 1] for _, prompt, answer in ended if answer > 1]
+    return means
+
+
+def rows_of(folder: Path) -> list[dict[str, str]]:
+    """Rows of the trace that is fitted: decode steps, and first tokens of requests that found nobody there."""
+    about = json.loads((folder / "about.json").read_text())
+    engine_name, version = about["engine"].split()
+    name = printed_names()[about["part"].split(",")[0].lower().replace(" ", "-")]
+    server = {
+        "measured_on": about["date"], "source": f"tests/data/replays/{folder.name}", "model": about["model"],
+        "weights": "bf16", "kv_cache": "bf16", "accelerator": name, "accelerator_count": "1", "tp": "1",
+        "engine": engine_name, "engine_version": version, "speculative": "none",
+    }  # fmt: skip
+    steps, requests, found = steps_of(folder), requests_of(folder), []
+
+    def row(what: str, **cells: str) -> None:
+        cells |= {"id": f"replay-{folder.name}-{what}", "campaign": "glmplan-replays", "protocol": "recorded"}
+        found.append(dict.fromkeys(ROW_COLUMNS, "") | server | cells)
+
+    means, gaps = contexts(steps, requests), [b[0] - a[0] for a, b in zip(steps, steps[1:], strict=False)]
+    for many in _DECODING:
+        # lines come as steps end: a gap is that of a decode step if neither it nor the step before has prompts
+        mine = [at for at in range(1, len(steps)) if steps[at][3] == many and not (steps[at][2] or steps[at - 1][2])]
+        if len(mine) < _ENOUGH:
+            continue
+        seconds = statistics.median(gaps[at - 1] for at in mine)
+        context = statistics.fmean(means[at] for at in mine)
+        row(f"decode-{many}", phase="decode", concurrency=str(many), context_depth=f"{context:.0f}",
+            tpot_mean_ms=f"{1e3 * seconds:.3f}", notes=f"median of {len(mine)} steps")  # fmt: skip
+    for at, one in enumerate(requests):
+        first = one["arrival_s"] + one["ttft_s"]
+        others = requests[:at] + requests[at + 1 :]
+        if any(two["arrival_s"] < first and two["arrival_s"] + two["e2e_s"] > one["arrival_s"] for two in others):
+            continue
+        lengths = {name: f"{one[name]:.0f}" for name in ("input_tokens", "output_tokens")}
+        row(f"first-{at}", phase="serving", concurrency="1", num_requests="1", **lengths,
+            ttft_mean_ms=f"{1e3 * one['ttft_s']:.3f}", notes=f"request {at} of the trace")  # fmt: skip
+    return found
+
+
+def write_rows(folders: list[Path]) -> None:
+    """Print the rows of folders whose steps are kept."""
+    writer = csv.DictWriter(sys.stdout, ROW_COLUMNS, lineterminator="\n")
+    writer.writeheader()
+    kept = [folder for folder in folders if (folder / f"{FITTED}.steps.csv.gz").exists()]
+    writer.writerows(one for folder in kept for one in rows_of(folder))
 
 
 def checked(done: list[RequestRecord]) -> list[RequestRecord]:
@@ -202,7 +324,9 @@ def measure(chosen: argparse.Namespace) -> None:
             about = {"model": name, "part": part(), "engine": engine(), "date": time.strftime("%Y-%m-%d")}
             about["pool_tokens"] = int(pool.replace(",", ""))
             write_atomically(folder / "about.json", json.dumps(about, indent=1) + "\n")
-            asyncio.run(replay(url, folder, [_RECORDED / one for one in chosen.traces], vocabulary, longest))
+            windows = asyncio.run(replay(url, folder, [_RECORDED / one for one in chosen.traces], vocabulary, longest))
+        if FITTED in windows:
+            write_steps(folder / f"{FITTED}.steps.csv.gz", log.read_text(), *windows[FITTED])
 
 
 @dataclass(frozen=True)
@@ -281,5 +405,8 @@ if __name__ == "__main__":
     holder = ways.add_parser("hold", help="predict and compare: needs nothing")
     holder.add_argument("folders", nargs="*", type=Path, default=sorted((_RECORDED.parent / "replays").glob("*/")))
     holder.set_defaults(do=lambda chosen: tell(chosen.folders))
+    maker = ways.add_parser("rows", help="rows for calibration/measurements: needs nothing")
+    maker.add_argument("folders", nargs="*", type=Path, default=sorted((_RECORDED.parent / "replays").glob("*/")))
+    maker.set_defaults(do=lambda chosen: write_rows(chosen.folders))
     chosen = parser.parse_args()
     chosen.do(chosen)

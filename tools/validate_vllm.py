@@ -20,6 +20,7 @@ import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from random_gguf import vocabulary
 
@@ -29,7 +30,7 @@ DOWNLOAD = "about 1 GB"
 DISK_BYTES = 3e9
 #: parts that this wheel pulls in and whose import fails beside a CPU build of torch
 NOT_NEEDED = ("torchvision", "torchaudio", "torchcodec", "triton")
-CONFIG = {
+CONFIG: dict[str, Any] = {
     "architectures": ["LlamaForCausalLM"],
     "model_type": "llama",
     "hidden_size": 512,
@@ -131,7 +132,7 @@ def vllm_server(
         "random",
     ]
     command += ["--load-format", "dummy", "--dtype", "bfloat16", "--host", "127.0.0.1", "--port", str(port), *options]
-    alone = os.environ | {"HF_HUB_OFFLINE": "1"} | environment
+    alone = os.environ | {"HF_HUB_OFFLINE": "1"} | dict(environment)
     with open(log, "wb") as heard:
         process = subprocess.Popen(command, stdout=heard, stderr=subprocess.STDOUT, env=alone)
         try:

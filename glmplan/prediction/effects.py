@@ -25,6 +25,7 @@ from glmplan.physics.step.time import PARAMETERS
 from glmplan.prediction.deployment import Deployment
 
 __all__ = [
+    "BY_OTHERS",
     "COLUMNS",
     "KNOWLEDGE",
     "LEVELS",
@@ -77,6 +78,9 @@ _FRONT = (PARAMETERS.index("arrival_seconds"), PARAMETERS.index("prompt_token_se
 
 #: what is known of a deployment, from most to least
 KNOWLEDGE: tuple[str, ...] = ("configuration", "group", "pair", "format", "accelerator", "model", "engine", "nothing")
+#: whose intervals a plan has of what was measured as it is asked. It belongs to no campaign, and what one campaign
+#: measured lies no nearer to what others measured of the same than a model and a part that were measured apart
+BY_OTHERS: dict[str, str] = {"configuration": "pair", "group": "pair"}
 #: in words, for `basis`
 KNOWN_AS: dict[str, str] = {
     "site": "this site measured this configuration itself",
@@ -277,7 +281,8 @@ class Effects:
     def sum_of(self, keys: tuple[str, ...]) -> tuple[np.ndarray, tuple[bool, ...]]:
         """Add the effects of the keys that are known.
 
-        A configuration that the site measured takes no part in the release of others: the site's effect holds it.
+        A configuration that the site measured takes no part in the release of others: the site's effect holds it. A
+        release that is named without a month is what it was in the mean over the months in which it was measured.
 
         Parameters
         ----------
@@ -293,7 +298,9 @@ class Effects:
         known = []
         here = keys[LEVELS.index("configuration")] in self.site
         for level, key in zip(LEVELS, keys, strict=True):
-            found = None if here and level == "release" else self.values.get(level, {}).get(key)
+            found = self.values.get(level, {}).get(key)
+            if level == "release":
+                found = None if here else found if found is not None else _of_release(self, key)
             known.append(found is not None)
             if found is not None:
                 total = total + found
@@ -338,13 +345,31 @@ def _measured_releases(fit: Effects) -> dict[str, tuple[tuple[int, ...], tuple[i
     return found
 
 
-#: group, release and month of a key of the level "release"
-_RELEASE_KEY = re.compile(r"(.*?) (unstated|\d[\d.]*) (?:20\d\d(?:-\d\d)?)?(?: .*)?")
+def _of_release(fit: Effects, key: str) -> np.ndarray | None:
+    """Effects of a release that is named without a month; None where it names none or none of it was measured."""
+    found = _RELEASE_KEY.fullmatch(key)
+    if found is None or found["month"] or found["release"] == "unstated":
+        return None
+    return _undated(fit).get((found["group"], found["release"], found["mode"] or ""))
+
+
+@lru_cache(maxsize=8)
+def _undated(fit: Effects) -> dict[tuple[str, str, str], np.ndarray]:
+    """Effects of each release of a group, run in one mode: the mean over months."""
+    found: dict[tuple[str, str, str], list[np.ndarray]] = {}
+    for key, effects in fit.values.get("release", {}).items():
+        if of := _RELEASE_KEY.fullmatch(key):
+            found.setdefault((of["group"], of["release"], of["mode"] or ""), []).append(effects)
+    return {name: np.mean(all_months, axis=0) for name, all_months in found.items()}
+
+
+#: group, release, month and mode of a key of the level "release"
+_RELEASE_KEY = re.compile(r"(?P<group>.*?) (?P<release>unstated|\d[\d.]*) (?P<month>20\d\d(?:-\d\d)?)?(?P<mode> .*)?")
 
 
 def _group_and_release(key: str) -> tuple[str, str]:
     found = _RELEASE_KEY.fullmatch(key)
-    return (found[1], found[2]) if found else (key, "unstated")
+    return (found["group"], found["release"]) if found else (key, "unstated")
 
 
 def _ordered(release: str) -> tuple[int, ...]:

@@ -24,6 +24,22 @@ def test_a_factor_on_first_tokens_moves_no_parameter_of_a_step():
     assert (log_parameters(effects) == 0.0).all()
 
 
+def test_a_release_that_is_named_without_a_month_is_what_it_was_in_the_mean_over_its_months():
+    rows = {"0.9.0 2025-06": 1.0, "0.9.0 2025-08": 2.0, "0.9.0 2025-08 eager": 4.0, "unstated 2025-08": 8.0}
+    effects = {f"vllm a llama 8x2 bf16 {key}": np.full(len(COLUMNS), one) for key, one in rows.items()}
+    fit = Effects({"release": effects}, np.zeros(0), {}, {})
+
+    def of(key):
+        total, known = fit.sum_of((*("",) * 17, key))
+        assert known[-1] == (total != 0).any()
+        return total[0]
+
+    assert of("vllm a llama 8x2 bf16 0.9.0 ") == 1.5 and of("vllm a llama 8x2 bf16 0.9.0 2025-08") == 2.0
+    assert of("vllm a llama 8x2 bf16 0.9.0  eager") == 4.0
+    assert of("vllm a llama 8x2 bf16 0.9.0 2025-07") == of("vllm a llama 8x2 bf16 unstated ") == 0.0
+    assert of("vllm a llama 8x2 bf16 0.9.1 ") == of("vllm b llama 8x2 bf16 0.9.0 ") == 0.0
+
+
 def test_a_build_is_measured_where_it_is_or_releases_around_it_are():
     rows = ["vllm a llama 8x2 bf16 0.9.0 2025-06", "vllm a llama 8x2 bf16 0.11.2  draft 1",
             "vllm a llama 8x2 fp8 unstated 2026-03", "vllm b llama 8x2 bf16 0.12.0 2026"]  # fmt: skip

@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 from glmplan import deployment as planned_for
-from glmplan import predict as asked_of
 from glmplan.prediction.effects import LEVELS, Effects, keys_of, load_effects
 from glmplan.prediction.from_row import question_of
-from glmplan.prediction.intervals import interval_of
+from glmplan.prediction.intervals import features_of, interval_of
+from glmplan.prediction.known import known_by_engine
+from glmplan.prediction.load import Load
 from glmplan.prediction.predict import predict
 from glmplan.readers.runs.record import Run
 
@@ -93,16 +94,16 @@ def test_what_nobody_knows_of_drafting_stands_in_the_interval_of_decoding():
     )
 
 
-def test_a_configuration_in_a_release_that_was_not_measured_is_as_wide_as_a_pair_and_another_layout_no_narrower():
+def test_what_others_measured_is_as_wide_as_a_pair_in_whatever_release_and_layout():
+    fit = load_effects("vllm")
     asked = {"measured": "0.19.1", "named": "0.33.0", "newest": None}
-    width = {}
+    classes = {"measured": ("configuration", "group"), "named": ("release", "group_release")}
+    classes["newest"] = classes["named"]
     for name, version in asked.items():
-        for tp in (1, 8):
+        for tp, known in zip((1, 8), classes[name], strict=True):
             planned = planned_for("llama-3.1-8b", f"{tp}xh100-sxm", tp=tp, engine="vllm", engine_version=version)
-            found = asked_of(planned, users=8)
-            width[name, tp] = found.knowledge, found.figures["tpot"].high / found.figures["tpot"].low
-    assert width["measured", 1][0] == "configuration" and width["named", 1][0] == width["newest", 1][0] == "release"
-    assert width["named", 1] == width["newest", 1]
-    assert width["newest", 1][1] > 1.3 * width["measured", 1][1]
-    # the other layout was not measured, so that it is not known better than the measured one
-    assert width["newest", 8][0] == "group_release" and width["newest", 8][1] > 1.2 * width["measured", 8][1]
+            deployment, load = planned.deployment, Load("serving", 8.0, 2048.0, 512.0)
+            keys = keys_of(deployment)
+            found = known_by_engine(deployment, load, keys, fit.sum_of(keys)[1], 0.0, fit)
+            assert found.knowledge == known
+            assert found.ends["decode"] == interval_of(fit, "pair", "decode", features_of(deployment, load))

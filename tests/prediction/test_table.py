@@ -86,7 +86,9 @@ def test_what_was_never_measured_gets_a_wider_interval(tmp_path):
     def width(row):
         return float(row["tpot_mean_ms_high"]) / float(row["tpot_mean_ms_low"])
 
-    assert width(found[0]) < width(found[1]) <= width(found[2]) * 1.01
+    # what others measured is no better known in the release that is asked than in another
+    assert width(found[0]) == pytest.approx(width(found[1]), rel=0.02)
+    assert width(found[1]) <= width(found[2]) * 1.01
     assert width(found[0]) < width(found[3]) and "measured" in found[3]["out_of_domain"]
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import csv
+import io
 import json
 import random
 import sys
@@ -32,13 +35,50 @@ def test_measured_means_lie_in_the_ranges_that_were_promised(held):
             assert one.low <= one.measured <= one.high, (what, one)
 
 
-def test_means_of_llama_come_within_a_tenth_where_the_part_is_named(held):
-    """Of Llama-3.1-8B; prompts of Qwen3-14B are known from one site, which computed them at half the speed."""
+def test_means_come_within_a_tenth_where_part_and_release_are_named(held):
+    """Steps of one of the traces are in the fit; first tokens of Qwen3-14B are said to come up to 13 % late."""
     name, found = held
     assert abs(found["pool"][0].apart) < 0.02
     for what, ours in found.items():
-        for one in ours if name.startswith("llama") else ():
-            assert abs(one.apart) < 0.1, (what, one)
+        for one in ours:
+            late = name.startswith("qwen") and one.what.startswith("ttft")
+            assert abs(one.apart) < (0.15 if late else 0.1), (what, one)
+
+
+def test_rows_of_the_calibration_are_made_of_the_steps_and_requests_that_were_recorded():
+    told = io.StringIO()
+    with contextlib.redirect_stdout(told):
+        replay.write_rows(FOLDERS)
+    assert told.getvalue() == (DATA.parents[1] / "calibration/measurements/glmplan-replays.csv").read_text(
+        encoding="utf-8"
+    )
+    made = list(csv.DictReader(told.getvalue().splitlines()))
+    assert {one["source"] for one in made} == {"tests/data/replays/llama-3.1-8b", "tests/data/replays/qwen3-14b"}
+    # decode steps take longer with more who decode
+    for name in ("llama-3.1-8b", "qwen3-14b"):
+        seconds = [float(one["tpot_mean_ms"]) for one in made if one["model"] == name and one["tpot_mean_ms"]]
+        assert seconds == sorted(seconds) and len(seconds) > 5
+
+
+def test_a_log_that_does_not_go_with_its_records_is_refused():
+    requests = [{"arrival_s": 0.0, "input_tokens": 5.0, "output_tokens": 3.0, "cached_tokens": 0.0, "ttft_s": 0.1}]
+    # a prompt of five tokens, in two parts, then two decode steps with five and six tokens before them
+    steps = [(0.0, 1, 3, 0), (0.1, 1, 2, 0), (0.2, 0, 0, 1), (0.3, 0, 0, 1)]
+    assert replay.contexts(steps, requests) == [0.0, 0.0, 6.0, 7.0]
+    with pytest.raises(SystemExit, match="step 4 of the log has 1 requests decoding, by the records 0"):
+        replay.contexts([*steps, (0.4, 0, 0, 1)], requests)
+    with pytest.raises(SystemExit, match="step 1 of the log has 1 prompt tokens that no record has"):
+        replay.contexts([steps[0], (0.1, 1, 3, 0)], requests)
+
+
+def test_steps_are_read_back_as_the_server_logged_them(tmp_path):
+    line = "(EngineCore pid=7) {} INFO Iteration({}): {} context requests, {} context tokens, {} generation requests"
+    log = [
+        line.format(*one)
+        for one in (("9.5", 0, 1, 8, 0), ("10.0", 1, 2, 30, 0), ("10.25", 2, 0, 0, 2), ("20", 3, 0, 0, 2))
+    ]
+    replay.write_steps(tmp_path / f"{replay.FITTED}.steps.csv.gz", "\n".join(["INFO Hello", *log]), 10.0, 20.0)
+    assert replay.steps_of(tmp_path) == [(0.0, 2, 30, 0), (0.25, 0, 0, 2)]
 
 
 def test_prompts_have_the_lengths_of_the_trace_and_share_its_blocks():

@@ -1,10 +1,11 @@
 """How far off a fit is on runs it has never seen, and the intervals that follow from it.
 
-Runs are left out five ways: at random, by whole groups (engine, part, model shape, format), by whole models, by whole
-accelerators, and by layouts of a group of which another layout stays. A fold leaves out about ten groups, and with
-them the rules that only they led to (`glmplan.facts.in_view`); it is solved to the end with the spreads of what ships.
-What was known of a left-out run when it was predicted is its knowledge class; the errors of a class give the interval
-of every later prediction of that class.
+Runs are left out six ways: at random, by whole groups (engine, part, model shape, format), by whole models, by whole
+accelerators, by layouts of a group of which another layout stays, and by campaigns that measured a group which another
+campaign measured too. A fold leaves out about ten groups, and with them the rules that only they led to
+(`glmplan.facts.in_view`); it is solved to the end with the spreads of what ships. What was known of a left-out run when
+it was predicted is its knowledge class; the errors of a class give the interval of every later prediction of that
+class.
 """
 
 from __future__ import annotations
@@ -24,18 +25,29 @@ from glmplan.calibrate.step.observations import Design, design_unchecked
 from glmplan.calibrate.step.unseen import Fit, Unseen, alone, unseen
 from glmplan.errors import GlmplanError
 from glmplan.facts.folders import fits_folder
-from glmplan.prediction.effects import COLUMNS, shape_of
+from glmplan.prediction.effects import BY_OTHERS, COLUMNS, shape_of
 from glmplan.prediction.from_row import Question, question_of
 from glmplan.readers.runs.holdout import group_key
 
-__all__ = ["MODES", "Errors", "cross_validate", "folds_of", "group_names", "leave_out", "left_out_with"]
+__all__ = [
+    "MODES",
+    "PARTS_OF_GROUPS",
+    "Errors",
+    "cross_validate",
+    "folds_of",
+    "group_names",
+    "leave_out",
+    "left_out_with",
+]
 
 #: ways to leave runs out
-MODES: tuple[str, ...] = ("random", "group", "model", "accelerator", "layout")
-#: rows at random in five parts; ten whole groups or layouts at a time, so that what a fit lacks is little more than the
-#: group itself; five models or parts at a time
+MODES: tuple[str, ...] = ("random", "group", "model", "accelerator", "layout", "campaign")
+#: rows at random in five parts; ten whole groups or parts of groups at a time, so that what a fit lacks is little more
+#: than these; five models or parts at a time
 _PARTS = 5
-_AT_A_TIME = {"group": 10, "model": 5, "accelerator": 5, "layout": 10}
+_AT_A_TIME = {"group": 10, "model": 5, "accelerator": 5, "layout": 10, "campaign": 10}
+#: ways in which a part of a group is left out, of which another part stays
+PARTS_OF_GROUPS: tuple[str, ...] = ("layout", "campaign")
 #: fold of what is never left out [-]
 _STAYS = -1
 
@@ -77,14 +89,14 @@ def group_names(questions: Sequence[Question]) -> np.ndarray:
 
 
 def left_out_with(questions: Sequence[Question], mode: str) -> np.ndarray:
-    """What each run is left out with: nothing else, all of its group, its model's shape, its part, or its layout.
+    """What each run is left out with: nothing, its group, its model's shape, its part, or what is alike in its group.
 
     Parameters
     ----------
     questions : sequence of Question
         The runs.
     mode : str
-        One of `MODES`.
+        One of `MODES`; of a group is left out what has one layout, or what one campaign measured.
 
     Returns
     -------
@@ -93,9 +105,9 @@ def left_out_with(questions: Sequence[Question], mode: str) -> np.ndarray:
     """
     if mode == "group":
         return group_names(questions)
-    if mode == "layout":
-        layouts = [_layout(question) for question in questions]
-        return np.char.add(group_names(questions), layouts) if layouts else np.array([], dtype=str)
+    if mode in PARTS_OF_GROUPS:
+        parts = [_layout(one) if mode == "layout" else one.run.campaign or "" for one in questions]
+        return np.char.add(group_names(questions), [f"|{part}" for part in parts]) if parts else np.array([], dtype=str)
     if mode == "random":
         return np.array([question.run.id for question in questions])
     if mode == "accelerator":
@@ -106,14 +118,14 @@ def left_out_with(questions: Sequence[Question], mode: str) -> np.ndarray:
 
 def _layout(question: Question) -> str:
     one = question.deployment
-    return f"|tp{one.tp} pp{one.pp} dp{one.dp} ep{one.ep} dcp{one.dcp}"
+    return f"tp{one.tp} pp{one.pp} dp{one.dp} ep{one.ep} dcp{one.dcp}"
 
 
 def folds_of(questions: Sequence[Question], mode: str) -> np.ndarray:
     """Deal runs out to folds.
 
-    Two layouts of a group are never in one fold, so that each is predicted by the others; the only layout of a group
-    is in none: that is what leaving out groups is for.
+    Two layouts of a group, or what two campaigns measured of it, are never in one fold, so that each is predicted by
+    the others; the only one of a group is in none: that is what leaving out groups is for.
 
     Parameters
     ----------
@@ -133,15 +145,15 @@ def folds_of(questions: Sequence[Question], mode: str) -> np.ndarray:
         return np.random.default_rng(7).permutation(len(names))[place] % _PARTS
     count = min(max(2, -(-len(names) // _AT_A_TIME[mode])), len(names))
     sizes = np.bincount(place)
-    # what may not share a fold: the layouts of one group
-    owner = names if mode != "layout" else np.char.rpartition(names, "|")[:, 0]
+    # what may not share a fold: the parts of one group
+    owner = np.char.rpartition(names, "|")[:, 0] if mode in PARTS_OF_GROUPS else names
     alike = Counter(owner.tolist())
-    if mode == "layout":
+    if mode in PARTS_OF_GROUPS:
         count = max(count, *alike.values())
     fold, load = np.zeros(len(names), dtype=int), np.zeros(count)
     taken = {name: np.zeros(count, dtype=bool) for name in alike}
     for one in np.argsort(-sizes, kind="stable"):
-        if mode == "layout" and alike[owner[one]] == 1:
+        if mode in PARTS_OF_GROUPS and alike[owner[one]] == 1:
             fold[one] = _STAYS
             continue
         mine = taken[owner[one]]
@@ -184,6 +196,7 @@ def cross_validate(
 
     Notes
     -----
+    What other campaigns measured as it is asked counts as a pair, as in plans (`glmplan.prediction.effects.BY_OTHERS`).
     Not modelled, where `fit` has spreads of its own: that they have seen the runs left out. They are some fifty numbers
     of thousands of rows.
     """
@@ -196,6 +209,8 @@ def cross_validate(
         rows = np.flatnonzero(np.isin(design.observation_run, out))
         residual[rows] = one.residual
         known = one.knowledge[np.searchsorted(out, design.observation_run[rows])]
+        if mode == "campaign":
+            known = np.array([BY_OTHERS.get(name, name) for name in known.tolist()])
         knowledge[rows] = np.where(np.isnan(one.residual), "", known)
         if keep is not None:
             keep(out, one.effects)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from glmplan.calibrate.step.crossvalidate import Errors, folds_of, group_names
+from glmplan.calibrate.step.crossvalidate import PARTS_OF_GROUPS, Errors, folds_of, group_names
 from glmplan.prediction.effects import KNOWLEDGE
 from glmplan.prediction.from_row import Question
 from glmplan.prediction.intervals import MEASURED_FEATURES, OTHER_FEATURES, factor_key, features_of, kind_at
@@ -348,7 +348,7 @@ def nested_intervals(
 ) -> list[tuple[np.ndarray, np.ndarray]]:
     """Intervals of left-out runs, made only from errors of other folds than their own.
 
-    A layout is scored with what other groups say: the other layouts of its own group are not among them.
+    A part of a group is scored with what other groups say: the other parts of its own group are not among them.
 
     Parameters
     ----------
@@ -368,7 +368,7 @@ def nested_intervals(
     """
     found = []
     for one in errors:
-        fold = folds_of(questions, "group" if one.mode == "layout" else one.mode)[run]
+        fold = folds_of(questions, "group" if one.mode in PARTS_OF_GROUPS else one.mode)[run]
         low, high = np.full(len(run), np.nan), np.full(len(run), np.nan)
         for number in np.unique(fold):
             rows = np.flatnonzero((fold == number) & (one.knowledge != ""))

@@ -228,7 +228,8 @@ def update_site(whole: Design, *, effects: Callable[[str], Effects] = load_effec
     wide, base, keys = site_spread(effects(design.questions[0].deployment.engine).spread), [], []
     shift: dict[tuple[int, int], np.ndarray] = {}
     for run, question in enumerate(design.questions):
-        total, known = effects(question.deployment.engine).sum_of(keys_of(question.deployment))
+        # the date and the exact build are not asked for later: what they would explain belongs to the configuration
+        total, known = effects(question.deployment.engine).sum_of((*keys_of(question.deployment)[:-1], ""))
         own = (_CONFIGURATION, int(design.keys[run, _CONFIGURATION]))
         prior = processor_prior(question.deployment)
         if prior is not None and not known[_CONFIGURATION]:
@@ -237,7 +238,6 @@ def update_site(whole: Design, *, effects: Callable[[str], Effects] = load_effec
             base.append(prior.mean)
             keys.append({own: prior.deviation})
             continue
-        # the date and the exact build are not asked for later: what they would explain belongs to the configuration
         base.append(total)
         levels = [n for n in range(len(LEVELS) - 1) if n == _CONFIGURATION or not known[n]]
         keys.append({(level, int(design.keys[run, level])): wide[level] for level in levels})

@@ -37,6 +37,8 @@ def test_the_page_was_written_from_these_errors(found):
 
 #: goals that the shipped fit misses; the tests print by how much. Whoever reaches one must take its name away
 MISSED = frozenset({
+    "TPOT of random sweep rows",  # by its last digit, to and fro
+    "width of intervals: campaign",
     "known no worse than unknown: TPOT",
     "known no worse than unknown: TTFT",
     "least coverage: accelerator",
@@ -103,7 +105,8 @@ def test_nine_in_ten_left_out_figures_lie_in_intervals_made_without_them(found, 
 def test_intervals_are_no_wider_than_nine_groups_in_ten_need(found, mode):
     table = found.table
     score = groups_score(table.by_group(mode, ~np.isnan(table.predicted[mode])))
-    assert score.groups > (60 if mode == "layout" else 150)  # most groups have one layout
+    # most groups have one layout, and most were measured by one campaign
+    assert score.groups > {"layout": 60, "campaign": 20}.get(mode, 150)
     assert score.coverage >= 0.87
     reached(f"width of intervals: {mode}", score.coverage <= 0.93, f"{percent([score.coverage])} of groups, goal 93 %")
 

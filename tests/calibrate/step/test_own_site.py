@@ -154,7 +154,7 @@ def test_a_saved_site_predicts_the_same_and_says_what_it_rests_on(six_cards, tmp
 
 
 def test_a_date_adds_nothing_to_what_the_site_measured_itself(six_cards):
-    # the site's runs hold what their build differs by; the shipped fit knows it by the date
+    # the site's runs hold what their build differs by; the shipped fit knows it by the release
     run = six_cards[8]
     question = question_of(run)
     site = calibrate_site([six_cards[1], run]).effects["vllm"]
@@ -163,7 +163,9 @@ def test_a_date_adds_nothing_to_what_the_site_measured_itself(six_cards):
     )
     assert dated.figures["output_rate"] == bare.figures["output_rate"]
     shipped = [predict(question.deployment, question.load, measured_on=day) for day in (run.measured_on, None)]
-    assert shipped[0].figures["output_rate"] != shipped[1].figures["output_rate"]
+    assert shipped[0].figures["output_rate"] == shipped[1].figures["output_rate"]
+    unnamed = predict(replace(question.deployment, release=None), question.load)
+    assert unnamed.figures["output_rate"] != shipped[1].figures["output_rate"]
 
 
 def test_a_site_does_not_move_other_engines(six_cards, tmp_path):

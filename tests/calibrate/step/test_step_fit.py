@@ -9,14 +9,21 @@ import numpy as np
 import pytest
 
 from glmplan.calibrate.all_fits import calibrate_steps
-from glmplan.calibrate.step.crossvalidate import MODES, Errors, folds_of
+from glmplan.calibrate.step.crossvalidate import MODES, PARTS_OF_GROUPS, Errors, cross_validate, folds_of
 from glmplan.calibrate.step.intervals import Scored, fit_intervals, nested_intervals, scored_of
 from glmplan.calibrate.step.left_out import FILE, left_out_of, read_left_out, write_left_out
+from glmplan.calibrate.step.observations import build_design
+from glmplan.calibrate.step.spreads import start
+from glmplan.calibrate.step.unseen import AsFitted
 from glmplan.errors import SpecError
 from glmplan.prediction.effects import KNOWLEDGE, effects_in, keys_of
 from glmplan.prediction.intervals import features_of, interval_of
 from glmplan.prediction.predict import predict_many
 from glmplan.readers.runs.holdout import group_key
+from glmplan.readers.runs.ledger import load_measurements
+
+#: model, part, engine and weights that three campaigns measured
+SEVERAL = "qwen3-14b", "h100-sxm", "vllm", "bf16"
 
 
 def test_the_same_runs_give_the_same_bytes(small_runs, small_fit, tmp_path):
@@ -49,8 +56,11 @@ def test_errors_come_from_fits_that_had_not_seen_the_run(small_fit):
     found, _, _ = small_fit
     for one in found.errors:
         left_out = ~np.isnan(one.residual)
-        # the only layout of a group is not left out as a layout
-        assert left_out.all() or one.mode == "layout"
+        # the only layout of a group is not left out as a layout, and all of these runs are one campaign's
+        assert left_out.all() or one.mode in PARTS_OF_GROUPS
+        if one.mode == "campaign":
+            assert not left_out.any()
+            continue
         assert np.median(np.abs(one.residual[left_out])) > np.median(np.abs(found.solution.residual[left_out]))
     models = next(one for one in found.errors if one.mode == "model")
     assert set(models.knowledge) <= {"accelerator", "engine", "nothing"}
@@ -61,7 +71,8 @@ def test_no_group_is_split_over_folds(small_fit, mode):
     found, _, _ = small_fit
     fold = folds_of(found.design.questions, mode)
     name = {"model": lambda one: one.deployment.model.name, "accelerator": lambda one: one.deployment.accelerator.name,
-            "group": lambda one: group_key(one.run), "layout": _layout_of}[mode]  # fmt: skip
+            "group": lambda one: group_key(one.run), "layout": _layout_of,
+            "campaign": lambda one: (group_key(one.run), one.run.campaign)}[mode]  # fmt: skip
     places = {}
     for question, number in zip(found.design.questions, fold.tolist(), strict=True):
         assert places.setdefault(name(question), number) == number
@@ -90,6 +101,17 @@ def test_a_layout_is_predicted_by_the_other_layouts_of_its_group(small_fit):
     # its group is known by the others, itself is not
     assert set(errors.knowledge[left_out]) == {"group"}
     assert set(errors.knowledge[~left_out]) <= {""}
+
+
+def test_what_a_campaign_measured_is_predicted_by_others_that_measured_the_same_and_counts_as_a_pair():
+    runs = [run for run in load_measurements() if (run.model, run.accelerator, run.engine, run.weights) == SEVERAL]
+    found = build_design(runs)
+    fold = folds_of(found.questions, "campaign")
+    campaign = np.array([one.run.campaign for one in found.questions])
+    assert len(set(campaign)) > 1 and min(fold) == 0
+    assert len({(name, number) for name, number in zip(campaign, fold, strict=True)}) == len(set(campaign))
+    errors = cross_validate(found, "campaign", AsFitted(start()))
+    assert np.isfinite(errors.residual).all() and set(errors.knowledge) == {"pair"}
 
 
 def test_other_layouts_of_a_group_set_no_width_for_the_one_that_is_scored(small_fit):
