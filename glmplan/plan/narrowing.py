@@ -1,4 +1,4 @@
-"""Which run of a plan that nobody has measured would narrow its intervals most, and the command that makes the run."""
+"""Which run of a plan would narrow its intervals most, where its own machine was not measured, and its command."""
 
 from __future__ import annotations
 
@@ -16,8 +16,6 @@ from glmplan.prediction.predict import Figure
 
 __all__ = ["Narrowed", "Narrowing", "narrowing_of", "narrowing_words"]
 
-#: classes of what is known of a deployment whose own configuration was measured
-_MEASURED_HERE = ("site", "configuration")
 _NAMES = {"tpot": "decode", "ttft": "first token"}
 
 
@@ -101,7 +99,7 @@ def narrowing_of(
     -------
     Narrowing or None
         The run after which the variances of the logarithms of all these figures add up to the least; None where the
-        configuration was measured, where a run moves nothing, or where no figure would be narrower.
+        site measured it, where a run moves nothing, or where no figure would be narrower.
 
     Examples
     --------
@@ -110,7 +108,7 @@ def narrowing_of(
     >>> found.figures[0].after < 0.5 * found.figures[0].before
     True
     """
-    if knowledge in _MEASURED_HERE:
+    if knowledge == "site":
         return None
     by_users = {row.users: {"tpot": row.tpot, "ttft": row.ttft} for row in rows}
     counts = sorted(by_users)

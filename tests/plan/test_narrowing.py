@@ -7,11 +7,14 @@ import shlex
 
 import pytest
 
+from glmplan.calibrate.step.own_site import calibrate_site, write_site
 from glmplan.plan import Words, fit_answer
 from glmplan.plan.first_screen import MOST_LINES, first_screen
 from glmplan.plan.narrowing import narrowing_words
 from glmplan.plan.ranking import load_of
 from glmplan.prediction.narrowing import narrowed
+from glmplan.prediction.own_site import site_calibration
+from glmplan.readers.runs.ledger import load_measurements
 from glmplan.report.fit_json import fit_json
 
 
@@ -60,8 +63,13 @@ def test_the_command_tells_the_layout_and_is_one_that_validate_takes():
     assert parse_users(words[words.index("--users") + 1]) == (answer.narrowing.users,)
 
 
-def test_a_configuration_that_was_measured_names_none():
-    answer = fit_answer(Words("llama-3.1-8b", "1xh100-sxm", engine="vllm", engine_version="0.19.1"))
-    assert answer.knowledge == "configuration"
+def test_a_configuration_that_the_site_measured_names_none_and_one_that_others_did_names_one(tmp_path):
+    words = Words("glm-5.1-nvfp4", "6xrtx-pro-6000-ws", engine="vllm", engine_version="0.19.0", tp="2", pp="3")
+    answer = fit_answer(words)
+    assert answer.knowledge == "configuration" and "\n  measure  " in first_screen(answer)
+    rows = [run for run in load_measurements() if run.id in ("fr-001-c1", "fr-001-c8")]
+    with site_calibration(write_site(calibrate_site(rows), tmp_path / "site.toml")):
+        answer = fit_answer(words)
+    assert answer.knowledge == "site"
     assert answer.narrowing is None and "\n  measure  " not in first_screen(answer)
     assert json.loads(fit_json(answer))["narrowing"] is None
