@@ -282,7 +282,8 @@ class Effects:
         """Add the effects of the keys that are known.
 
         A configuration that the site measured takes no part in the release of others: the site's effect holds it. A
-        release that is named without a month is what it was in the mean over the months in which it was measured.
+        release that is named without a month, or for a month in which nobody measured it, is what it was in the mean
+        over the months in which it was measured.
 
         Parameters
         ----------
@@ -346,9 +347,9 @@ def _measured_releases(fit: Effects) -> dict[str, tuple[tuple[int, ...], tuple[i
 
 
 def _of_release(fit: Effects, key: str) -> np.ndarray | None:
-    """Effects of a release that is named without a month; None where it names none or none of it was measured."""
+    """Effects of a release in whatever month; None where none is named or it was not measured."""
     found = _RELEASE_KEY.fullmatch(key)
-    if found is None or found["month"] or found["release"] == "unstated":
+    if found is None or found["release"] == "unstated":
         return None
     return _undated(fit).get((found["group"], found["release"], found["mode"] or ""))
 

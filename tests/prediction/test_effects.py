@@ -36,7 +36,8 @@ def test_a_release_that_is_named_without_a_month_is_what_it_was_in_the_mean_over
 
     assert of("vllm a llama 8x2 bf16 0.9.0 ") == 1.5 and of("vllm a llama 8x2 bf16 0.9.0 2025-08") == 2.0
     assert of("vllm a llama 8x2 bf16 0.9.0  eager") == 4.0
-    assert of("vllm a llama 8x2 bf16 0.9.0 2025-07") == of("vllm a llama 8x2 bf16 unstated ") == 0.0
+    assert of("vllm a llama 8x2 bf16 0.9.0 2025-07") == 1.5  # a month in which nobody measured it
+    assert of("vllm a llama 8x2 bf16 unstated ") == of("vllm a llama 8x2 bf16 unstated 2025-07") == 0.0
     assert of("vllm a llama 8x2 bf16 0.9.1 ") == of("vllm b llama 8x2 bf16 0.9.0 ") == 0.0
 
 
