@@ -10,6 +10,7 @@ import numpy as np
 from glmplan.serving.engine.cluster import Cluster
 from glmplan.serving.engine.engine import SkippingEngine
 from glmplan.serving.engine.few import FewRequests
+from glmplan.serving.engine.few_first import BlocksRunOut
 from glmplan.serving.engine.plain import PlainRun, Served, compiled
 from glmplan.serving.engine.reference import SteppingEngine
 from glmplan.serving.front_end import travel
@@ -80,8 +81,13 @@ def pieces(
     plain = traffic.plain and not reference
     few = plain and not fast and requests <= CHUNK and flush == FLUSH
     if few and FewRequests.serves(service.settings, traffic.kind == "closed"):
-        yield from _few(service, traffic, requests, generator, rejected, lag)
-        return
+        drawn = generator.bit_generator.state
+        try:
+            yield from _few(service, traffic, requests, generator, rejected, lag)
+            return
+        except BlocksRunOut:
+            generator.bit_generator.state = drawn
+            rejected.clear()
     if plain and service.settings.plain:
         if fast is None:
             fast = requests >= _COMPILE_FROM
@@ -144,8 +150,10 @@ def _few(
     few = FewRequests(service.table, service.pool, service.settings, chunk, users, lag)
     try:
         few.run()
-    finally:
+    except KeyboardInterrupt:
         yield few.served(np.flatnonzero(fits))
+        raise
+    yield few.served(np.flatnonzero(fits))
 
 
 def _run_over(service: Service, chunk: Chunk, users: np.ndarray | None) -> bool:

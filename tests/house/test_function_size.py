@@ -20,6 +20,7 @@ LONG = {
     "_schedule": ONE_LOOP,
     "alike_schedule": ONE_LOOP,
     "serving": ONE_LOOP,
+    "serving_prompts_first": ONE_LOOP,
     "SkippingEngine._fill": ONE_LOOP,
     "simulate": "replications share the writer, the meter and what an interrupt leaves",
     "offload_work": "the parts of one step with weights on a host, summed in one walk over the layers",

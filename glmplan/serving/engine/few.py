@@ -11,6 +11,7 @@ import math
 import numpy as np
 
 from glmplan.serving.engine.admission import block_period
+from glmplan.serving.engine.few_first import serving_prompts_first
 from glmplan.serving.engine.few_loop import Few, serving
 from glmplan.serving.engine.plain import Served
 from glmplan.serving.engine.settings import EngineSettings, KvPool
@@ -103,33 +104,43 @@ class FewRequests:
         Returns
         -------
         bool
-            False of engines that compute prompts first or elsewhere, reckon with answers to come, draft, or put those
-            who wait in another order.
+            False of engines that compute prompts elsewhere, draft, or put those who wait in another order.
 
         Examples
         --------
         >>> FewRequests.serves(EngineSettings(), True), FewRequests.serves(EngineSettings(prefill_first=True), True)
         (True, False)
         """
+        if settings.prefill_first:
+            alike = settings.admission == "estimate"
+        else:
+            alike = settings.admission in ("chunk", "max-utilization", "slot") and not settings.prefill_max_requests
         return (
-            settings.admission in ("chunk", "max-utilization", "slot")
+            alike
             and settings.chunked_prefill
             and settings.order == "fcfs"
-            and not (settings.in_slots or settings.prefill_first or settings.prefill_replicas or settings.acceptance)
-            and not (settings.prefill_max_requests or settings.long_prefill_token_threshold or settings.host_tokens)
+            and not (settings.in_slots or settings.prefill_replicas or settings.acceptance)
+            and not (settings.long_prefill_token_threshold or settings.host_tokens)
             and (settings.replicas == 1 or not closed)
         )
 
     def run(self) -> None:
-        """Serve all of them."""
+        """Serve all of them.
+
+        Raises
+        ------
+        BlocksRunOut
+            If prompts come first and blocks do not suffice: what was served is to be served again in another form.
+        """
         few, loads = self._few, self._few.loads
+        loop = serving_prompts_first if few.settings.prefill_first else serving
         if len(loads) == 1:
-            alone = serving(few, 0, list(range(few.released)))
+            alone = loop(few, 0, list(range(few.released)))
             next(alone)
             alone.send(_NEVER)
             return
         lines: list[list[int]] = [[] for _ in loads]
-        replicas = [serving(few, number, line) for number, line in enumerate(lines)]
+        replicas = [loop(few, number, line) for number, line in enumerate(lines)]
         ends, in_turn = [next(replica) for replica in replicas], few.settings.routing == "round-robin"
         for which, at in enumerate(few.arrival):
             for number, end in enumerate(ends):

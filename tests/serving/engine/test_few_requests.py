@@ -11,6 +11,7 @@ from glmplan.serving.engine.admission import steps_with_blocks
 from glmplan.serving.engine.cluster import Cluster
 from glmplan.serving.engine.engine import SkippingEngine
 from glmplan.serving.engine.few import FewRequests
+from glmplan.serving.engine.few_first import BlocksRunOut
 from glmplan.serving.engine.few_loop import Few
 from glmplan.serving.engine.reference import SteppingEngine
 from glmplan.serving.engine.settings import EngineSettings, KvPool
@@ -67,6 +68,60 @@ def test_every_time_and_every_preemption_is_that_of_step_by_step(
         reserve_full_isl=whole, replicas=replicas, routing=routing,
     )  # fmt: skip
     _same(*_both(Service(TABLE, KvPool(tokens, block), engine), traffic, seed=seed))
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    seed=st.integers(0, 10**6),
+    load=st.one_of(st.floats(0.3, 30.0), st.integers(1, 40)),
+    tokens=st.integers(500, 30_000),
+    block=st.sampled_from([1, 8, 16, 32]),
+    places=st.integers(1, 30),
+    budget=st.integers(32, 1200),
+    lengths=st.tuples(st.integers(1, 600), st.integers(1, 300)),
+    replicas=st.integers(1, 3),
+    together=st.sampled_from([None, 1, 3]),
+    ratio=st.floats(0.1, 1.0),
+    caching=st.booleans(),
+    ahead=st.booleans(),
+    whole=st.booleans(),
+    routing=st.sampled_from(["round-robin", "least-loaded"]),
+)
+def test_prompts_that_come_first_are_served_as_step_by_step_and_their_gaps_are_those_of_runs(
+    seed, load, tokens, block, places, budget, lengths, replicas, together, ratio, caching, ahead, whole, routing
+):
+    kind = {"kind": "closed", "users": load} if isinstance(load, int) else {"kind": "poisson", "rate": load}
+    traffic = Traffic(**kind, input=lengths[0], output=lengths[1], input_cv=0.7, output_cv=0.7)
+    engine = EngineSettings(
+        scheduler="sglang", prefill_first=True, admission="estimate", new_token_ratio=ratio, max_num_seqs=places,
+        max_num_batched_tokens=max(budget, places), prefix_caching=caching, async_scheduling=ahead, routing=routing,
+        prefill_max_requests=together, reserve_full_isl=whole, replicas=replicas,
+    )  # fmt: skip
+    service = Service(TABLE, KvPool(tokens, block), engine)
+    _same(*_both(service, traffic, seed=seed))
+    gaps = []
+    for short in (True, False):
+        with pytest.MonkeyPatch.context() as patch:
+            if not short:
+                patch.setattr(FewRequests, "serves", staticmethod(lambda *_: False))
+            gaps.append(simulate(service, traffic, requests=150, seed=seed).summary)
+    for name in ("itl_mean_ms", "itl_p50_ms", "itl_p99_ms"):
+        assert gaps[0][name] == pytest.approx(gaps[1][name], rel=1e-6, nan_ok=True), name
+
+
+def test_where_somebody_gives_blocks_back_prompts_that_come_first_are_served_in_another_form():
+    engine = EngineSettings(
+        scheduler="sglang", prefill_first=True, admission="estimate", new_token_ratio=0.1, max_num_seqs=16,
+        max_num_batched_tokens=512,
+    )  # fmt: skip
+    traffic = Traffic(kind="poisson", rate=4.0, input=300, output=200, output_cv=0.5)
+    few, stepped = _both(Service(TABLE, KvPool(3000), engine), traffic, 300)
+    assert few["preemptions"].any()
+    _same(few, stepped)
+    chunk = Chunk(np.arange(60) / 4.0, np.full(60, 300), np.full(60, 200))
+    short = FewRequests(TABLE, KvPool(3000), engine, chunk, None)
+    with pytest.raises(BlocksRunOut):
+        short.run()
 
 
 @pytest.mark.parametrize("replicas", [1, 2])
