@@ -81,13 +81,15 @@ def pieces(
     plain = traffic.plain and not reference
     few = plain and not fast and requests <= CHUNK and flush == FLUSH
     if few and FewRequests.serves(service.settings, traffic.kind == "closed"):
-        drawn = generator.bit_generator.state
+        drawn, turned_away = generator.bit_generator.state, dict(rejected)
         try:
             yield from _few(service, traffic, requests, generator, rejected, lag)
             return
         except BlocksRunOut:
+            # nothing was handed out: the same requests again, in a form that lets them give blocks back
             generator.bit_generator.state = drawn
             rejected.clear()
+            rejected.update(turned_away)
     if plain and service.settings.plain:
         if fast is None:
             fast = requests >= _COMPILE_FROM

@@ -252,6 +252,7 @@ class SkippingEngine(DecodingBatch):
             names: list[tuple[object, int]] | None = None
             if cache is not None and (request.runs or request.preemptions):
                 if not request.runs and -(-min(rest, budget, cap) // size) > free - late:
+                    self._full = estimate is not None
                     break  # what is found takes as much of the free blocks as it saves
                 self.free = free
                 self._settle()
