@@ -7,7 +7,7 @@
 `send` starts vLLM's own API server with the shapes of a dense model of the catalogue and settings of its own, sends
 the requests of `tests/data/traces` as they were recorded, lengths and gaps unscaled, and writes what each waited for
 and the steps of the server's log. Prompts are random tokens, blocks that a trace calls equal are equal. `hold`
-simulates the same requests knowing the names of model, part and engine alone, and prints how far its means are off.
+simulates the same requests knowing the names of model, part, engine and release, and prints how far its means are off.
 `rows` makes rows of the one trace that is fitted: decode steps by how many decode, and first tokens of requests that
 found nobody there.
 """
