@@ -50,6 +50,7 @@ def command(
     from glmplan.errors import SpecError
     from glmplan.plan.safe_loads import safe_of, searched_traffic
     from glmplan.prediction.own_site import site_calibration
+    from glmplan.serving.load_tries import Tries
     from glmplan.serving.traffic.promises import parse_slo
 
     if search.plot is not None:
@@ -63,7 +64,8 @@ def command(
         raise SpecError("is needed with --step-time", field="--slo")
     targets = parse_slo(slo)
     with site_calibration(service.deployment.calibration):
-        found = [safe_of(described, kind, targets, most=search.most, seed=search.seed) for kind in kinds]
+        begun = Tries(copied=True)
+        found = [safe_of(described, kind, targets, most=search.most, seed=search.seed, begun=begun) for kind in kinds]
     if search.plot is not None:
         import numpy as np
 

@@ -11,6 +11,7 @@ from glmplan.facts.engines.memory import load_memory_rule
 from glmplan.facts.engines.walls import engine_names, load_engine
 from glmplan.facts.formats import kv_format
 from glmplan.facts.schema.model import Checkpoint
+from glmplan.physics.blocks.features import routed_blocks
 from glmplan.plan.disaggregation_changes import splits_of
 from glmplan.plan.engine_asked import DEFAULT_ENGINE, MLX_ENGINE
 from glmplan.plan.engine_limits import Terms
@@ -272,8 +273,10 @@ def degrees_words(asked: Asked, terms: Terms) -> str:
     words = [f"--on {terms.accelerators}x{machine.part}"] * (terms.accelerators != machine.count)
     if words and machine.named:
         return ""
-    degrees = {"ep": terms.ep, "dcp": terms.dcp, "replicas": terms.replicas}
+    degrees = {"dcp": terms.dcp, "replicas": terms.replicas}
     words += [f"--tp {terms.tp}", f"--pp {terms.pp}", f"--dp {terms.dp}"]
+    if terms.ep > 1 or (routed_blocks(asked.model) and terms.tp * terms.dp > 1):
+        words.append(f"--ep {terms.ep}")  # left open, experts may be spread too
     return " ".join(words + [f"--{name} {degree}" for name, degree in degrees.items() if degree > 1])
 
 

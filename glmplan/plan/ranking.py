@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from glmplan.errors import UnknownFact
@@ -14,6 +14,7 @@ from glmplan.physics.points import Layout
 from glmplan.plan.capacity import Holding
 from glmplan.plan.disaggregation import known_apart
 from glmplan.plan.engine_limits import Terms
+from glmplan.plan.layout_speed import FLOOR, Speed, why_not
 from glmplan.plan.offloaded import experts_on_host
 from glmplan.plan.question import Asked
 from glmplan.plan.users_asked import usual_users
@@ -24,10 +25,8 @@ from glmplan.prediction.load import Load
 from glmplan.prediction.predict import Prediction, predict_many
 from glmplan.prediction.step_models import runs_on_accelerators
 from glmplan.prediction.user_load import user_load
-from glmplan.units import GIB
 
 __all__ = [
-    "FLOOR",
     "NEAR",
     "Scored",
     "deployment_of",
@@ -44,8 +43,6 @@ __all__ = [
     "untimed_words",
 ]
 
-#: a layout that gives one user less than this share of the best layout's speed is not chosen for its throughput [-]
-FLOOR = 0.7
 #: layouts within this share of the largest throughput count as equal [-]
 NEAR = 0.9
 #: stands for a matrix rate that nobody published: products then take no time [FLOP/s]
@@ -363,7 +360,9 @@ def shown_users(asked: Asked) -> int:
     return usual if usual in asked.users and not asked.users_given else asked.users[-1]
 
 
-def rank_layouts(asked: Asked, holdings: list[Holding], *, sole: bool = False) -> list[Scored]:
+def rank_layouts(
+    asked: Asked, holdings: list[Holding], *, sole: bool = False, safe: Callable[[Holding], int] | None = None
+) -> list[Scored]:
     """Order layouts, the best first, and say why each of the others lost.
 
     Parameters
@@ -374,6 +373,8 @@ def rank_layouts(asked: Asked, holdings: list[Holding], *, sole: bool = False) -
         Their memory.
     sole : bool, optional
         Leave out layouts that cannot be the chosen one, where that is certain before their speed is known.
+    safe : callable, optional
+        How many users of a layout are safe, [-]; asked only of those that are alike in all else.
 
     Returns
     -------
@@ -389,8 +390,8 @@ def rank_layouts(asked: Asked, holdings: list[Holding], *, sole: bool = False) -
     by the share of the accelerators in use. Pipeline stages inside one scale-up domain (NVLink, Infinity Fabric) come
     after layouts without stages that use as many accelerators [1]_. A layout is a candidate if one user gets at least
     70 % of the best such speed; of the candidates within 10 % of the largest throughput at the typical number of users,
-    the one that is fastest for one user is chosen, in steps of 5 %; of those alike the one with the fewest stages and
-    degrees.
+    the one that is fastest for one user is chosen, in steps of 5 %; of those alike the one with the most safe users,
+    then the fewest stages and degrees.
 
     References
     ----------
@@ -412,6 +413,11 @@ def rank_layouts(asked: Asked, holdings: list[Holding], *, sole: bool = False) -
     best_many = max((speeds[place].many_low for place in quick), default=0.0)
     near = {place for place in quick if speeds[place].many_low >= NEAR * best_many}
 
+    # among equals in throughput: steps of 5 % for one user, then of safe users
+    steps = {place: _steps(speeds[place].alone_low) for place in near}
+    alike = [place for place, step in steps.items() if step == max(steps.values())]
+    users = {place: safe(holdings[place]) for place in alike} if safe is not None and len(alike) > 1 else {}
+
     def key(place: int) -> tuple[float, ...]:
         one, terms = holdings[place], holdings[place].terms
         if classes[place] == _UNKNOWN:
@@ -421,19 +427,19 @@ def rank_layouts(asked: Asked, holdings: list[Holding], *, sole: bool = False) -
             return (classes[place], max(one.lacking, 0.0), -one.pool, terms.pp, terms.dp, terms.ep)
         fast = speeds[place]
         rank = 3.0 if place in staged else 0.0 if place in near else 1.0 if place in quick else 2.0
-        # among equals in throughput: steps of 5 % for one user, then fewer stages, then fewer degrees
-        step = -round(math.log(max(fast.alone_low, 1e-9)) / math.log(1.05))
-        first = (step, 0.0) if place in near else (-fast.many_low, -fast.alone_low)
+        first = (-fast.many_low, -fast.alone_low)
+        if place in near:
+            first = (-steps[place], -_steps(users.get(place, 0)))
         return (classes[place], rank, *first, terms.pp, terms.dp, terms.ep, -one.pool)
 
     order = sorted(range(len(holdings)), key=key)
     best = order[0]
     ranked = []
     for place in order:
-        one = speeds.get(place, _Speed())
+        one = speeds.get(place, Speed())
         why = "" if place == best else unknown.get(place) or staged.get(place, "")
         if place != best and not why:
-            why = _why(asked, holdings, speeds, place, best)
+            why = why_not(asked, holdings, speeds, users, place, best)
         ranked.append(Scored(holdings[place], one.alone, one.many, why, unknown.get(place, ""), one.knowledge))
     return ranked
 
@@ -495,20 +501,7 @@ _UNKNOWN, _BLOCKED = 2, 4
 _FEW = 4
 
 
-@dataclass(frozen=True, slots=True)
-class _Speed:
-    """Tokens per second of one user and of the typical number together; low ends times the share of cards in use."""
-
-    alone: float = 0.0
-    alone_low: float = 0.0
-    many: float = 0.0
-    many_low: float = 0.0
-    knowledge: str = ""
-
-
-def _speeds(
-    asked: Asked, holdings: list[Holding], shown: int | None = None
-) -> tuple[dict[int, _Speed], dict[int, str]]:
+def _speeds(asked: Asked, holdings: list[Holding], shown: int | None = None) -> tuple[dict[int, Speed], dict[int, str]]:
     """Speeds of layouts, and why some are unknown; predictions for other users are remembered (`_once`).
 
     Who looks at the best layout alone names the users that are shown: one without a rival is compared with none, and
@@ -550,38 +543,10 @@ def _speeds(
         used = holdings[place].terms.accelerators / asked.machine.count
         known = known_apart(asked, found[2 * number + 1].knowledge)
         low = surely[place].figures["output_rate"].low if place in surely else rate.low
-        speeds[place] = _Speed(1.0 / token.value, used / token.high, rate.value, used * low, known)
+        speeds[place] = Speed(1.0 / token.value, used / token.high, rate.value, used * low, known)
     return speeds, unknown
 
 
-def _why(asked: Asked, holdings: list[Holding], speeds: dict[int, _Speed], place: int, first: int) -> str:
-    one, best = holdings[place], holdings[first]
-    if one.terms.blocked is not None:
-        return f"does not run: {one.terms.blocked.title}"
-    if one.verdict == "does_not_fit":
-        perhaps = ", within the uncertainty" if one.may_start else ""
-        return f"{one.lacking / GIB:.1f} GiB short on each card of stage {one.stage}{perhaps}"
-    if one.verdict == "tight" and best.verdict == "fits":
-        return "one full-length request fits only if the engine takes no more than its mean"
-    if place not in speeds or first not in speeds:
-        return "a smaller cache pool"
-    mine, other, users = speeds[place], speeds[first], typical_users(asked)
-    idle = asked.machine.count - one.terms.accelerators
-    if idle > asked.machine.count - best.terms.accelerators:
-        return f"leaves {idle} of {asked.machine.count} accelerators idle"
-    if mine.alone < 0.98 * other.alone and mine.many < 0.98 * other.many:
-        return f"slower for one user ({mine.alone:.1f} tok/s) and for {users} ({mine.many:,.0f} in all)"
-    if mine.alone_low < FLOOR * other.alone_low:
-        if mine.alone > 0.9 * other.alone:
-            return f"less is measured: one user is sure of {mine.alone_low:.1f} tok/s against {other.alone_low:.1f}"
-        return f"one user gets {mine.alone:.1f} instead of {other.alone:.1f} tok/s"
-    if mine.many > other.many and mine.many_low < other.many_low:
-        return (
-            f"perhaps {mine.many:,.0f} tok/s for {users} users, but less is measured: "
-            f"sure of {mine.many_low:,.0f} against {other.many_low:,.0f}"
-        )
-    if mine.many < 0.98 * other.many:
-        return f"{users} users get {mine.many:,.0f} instead of {other.many:,.0f} tok/s in all"
-    if mine.alone < 0.98 * other.alone:
-        return f"no faster for {users} users; one user gets {mine.alone:.1f} instead of {other.alone:.1f} tok/s"
-    return "about as fast; more to set up or a smaller pool"
+def _steps(value: float) -> int:
+    """In steps of 5 %, [-]"""
+    return round(math.log(max(value, 1e-9)) / math.log(1.05))

@@ -8,6 +8,7 @@ from dataclasses import replace
 from glmplan.plan.safe_number import count_users, danger_of
 from glmplan.plan.service import Described
 from glmplan.serving.load_answer import SafeLoad, unit_of
+from glmplan.serving.load_tries import Tries
 from glmplan.serving.safe_load import Kept, check_search, kept_share, safe_load
 from glmplan.serving.traffic.promises import Target
 from glmplan.serving.traffic.spec import Traffic
@@ -53,7 +54,7 @@ def safe_of(
     *,
     most: float | None = None,
     seed: int = 0,
-    start: float | None = None,
+    begun: Tries | None = None,
 ) -> SafeLoad:
     """Find the largest load that keeps a promise with 95 % probability.
 
@@ -69,8 +70,8 @@ def safe_of(
         Largest load to look at, [-] or [1/s]
     seed : int, optional
         Seed, [-]
-    start : float, optional
-        As in `glmplan.serving.load_search.Tries`, [-]
+    begun : Tries, optional
+        Where to begin, and whether a copy of this process may help.
 
     Returns
     -------
@@ -85,7 +86,8 @@ def safe_of(
     """
     service, targets = described.service, tuple(targets)
     check_search(targets, most, seed)
-    known = replace(described.known(traffic, targets, seed), start=start)
+    known, begun = described.known(traffic, targets, seed), begun or Tries()
+    known = replace(known, start=begun.start, copied=begun.copied)
 
     def searched(most: float | None) -> SafeLoad:
         draws = described.draws()

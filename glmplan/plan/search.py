@@ -11,6 +11,7 @@ from glmplan.plan.engine_limits import Obstacles, Terms
 from glmplan.plan.layouts import layouts, servers_of
 from glmplan.plan.question import Asked
 from glmplan.plan.ranking import Scored, rank_layouts, speed_known
+from glmplan.plan.safe_number import safe_number
 from glmplan.prediction.deployment import cache_choice
 
 __all__ = ["Solution", "solve"]
@@ -109,7 +110,8 @@ def _ranked(asked: Asked, obstacles: Obstacles, ranks: Ranks, kv: str, quick: bo
     for terms in wanted:
         terms = obstacles.settle(terms, mtp_given=asked.mtp > 0, ep_given=asked.ep is not None)
         settled.setdefault(terms.name, terms)
-    return rank_layouts(asked, [ranks.hold(terms) for terms in settled.values()], sole=sole)
+    holdings = [ranks.hold(terms) for terms in settled.values()]
+    return rank_layouts(asked, holdings, sole=sole, safe=lambda one: safe_number(asked, one)[0].users)
 
 
 def _is_better(other: Scored, first: Scored) -> bool:

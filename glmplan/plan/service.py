@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 
 from glmplan.serving.engine.inputs import ServingInputs
 from glmplan.serving.engine.step_table import StepTable
-from glmplan.serving.load_search import Tries
+from glmplan.serving.load_tries import Tries
 from glmplan.serving.safe_load import room_factors, speed_factors
 from glmplan.serving.service import FewRanks, Service
 from glmplan.serving.traffic.spec import Traffic

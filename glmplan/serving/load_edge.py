@@ -6,7 +6,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from statistics import linear_regression, variance
 
 from glmplan.serving.load_trial import JUMPS, SETTLED, THRASH, Trial
 
@@ -291,15 +290,20 @@ def _steepness(draws: list[list[Trial]], name: str) -> float:
         if bends and told:
             end = min(told, key=lambda one: abs(one.margins[name])).load
             told = [one for one in told if abs(one.load - end) <= _BESIDE_END * end]
+        if len(told) < 2:
+            continue
+        # sums of squares by hand: the module `statistics` does them in fractions, a hundred times slower
         loads, logs = [one.load for one in told], [one.margins[name] for one in told]
-        if len(told) > 1 and min(loads) < max(loads):
-            # counts of fewer requests scatter more
-            weight = variance(loads) * (len(told) - 1) * told[0].summary.get("requests", SETTLED) / SETTLED
-            across, along = across + weight, along + linear_regression(loads, logs).slope * weight
-            most = max(most, max(loads))
+        middle = math.fsum(loads) / len(loads)
+        apart = [load - middle for load in loads]
+        # counts of fewer requests scatter more
+        weight = told[0].summary.get("requests", SETTLED) / SETTLED
+        across += weight * math.fsum(one * one for one in apart)
+        along += weight * math.fsum(one * log for one, log in zip(apart, logs, strict=True))
+        most = max(most, max(loads))
     # few pairs of loads tell little: those that differ by chance give no line
-    pairs, apart = (_PAIRS, _PAIR_APART) if bends else (1, _POOL_APART)
-    return along / across if across > pairs * 0.5 * (apart * most) ** 2 else 0.0
+    pairs, far = (_PAIRS, _PAIR_APART) if bends else (1, _POOL_APART)
+    return along / across if across > pairs * 0.5 * (far * most) ** 2 else 0.0
 
 
 def _zero(low: Trial, high: Trial) -> float:

@@ -4,43 +4,26 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from statistics import NormalDist
 from typing import NamedTuple
 
 import numpy as np
 
+from glmplan.serving.beside import beside
 from glmplan.serving.crowding import CRESTS, FULL, MEANS, POOL, Breaks, Crowd, DrawnEdges
 from glmplan.serving.load_answer import LoadPoint, SafeLoad, unit_of, why_broken
-from glmplan.serving.load_edge import BENDING, EdgeSearch
-from glmplan.serving.load_trial import (
-    OPEN,
-    OVERLOAD,
-    SETTLED,
-    THRASH,
-    UNFINISHED,
-    Trial,
-    capacity,
-    crowd,
-    enough,
-    places,
-    try_load,
-)
+from glmplan.serving.load_edge import BENDING
+from glmplan.serving.load_trial import OPEN, OVERLOAD, SETTLED, THRASH, Trial, crowd
+from glmplan.serving.load_tries import BORDER, DRAWS, LoadTries
 from glmplan.serving.service import Service
-from glmplan.serving.traffic.promises import Target
-from glmplan.serving.traffic.spec import Traffic
 from glmplan.units import QUANTILE_90
 
-__all__ = ["DRAWS", "ENOUGH", "LoadSearch", "Tries"]
-
-#: services of different speed that are drawn from what is not known [-]
-DRAWS = 20
-#: stands for the service that 5 of 100 are slower than
-_BORDER = DRAWS
+__all__ = ["ENOUGH", "LoadSearch"]
 
 
 class _Draws(NamedTuple):
-    """Draws of the arrivals under which it is followed to where it breaks."""
+    """Draws of the arrivals under which it is followed to where it breaks: a first, and pairs of others."""
 
     least: int
     most: int
@@ -50,21 +33,56 @@ class _Draws(NamedTuple):
     near: float
 
 
+class _Draw(NamedTuple):
+    """A draw of the arrivals, and what is known of it before it is followed."""
+
+    draw: int
+    #: where it will break, as the others say
+    guess: float
+    rise: dict[str, float]
+    near: float
+    #: draws of which is known already what was tried, and of those since
+    known: int
+    news: list[list[Trial]]
+
+
+class _Drawn(NamedTuple):
+    """Where the service breaks under a draw, what breaks, by how much it rises, and what was tried."""
+
+    draw: int
+    end: float
+    breaks: str
+    rise: dict[str, float]
+    seen: list[Trial]
+
+
+@dataclass(slots=True)
+class _Follower:
+    """Follows one draw after the other; remembers what was tried under them."""
+
+    search: LoadSearch
+    others: list[list[Trial]]
+
+    def __call__(self, job: _Draw) -> _Drawn:
+        self.others[job.known :] = job.news
+        return self.search.drawn(job, self.others)
+
+
 #: where means break a promise, where crests do (percentiles), where a pool runs over, and under bursts
-_OF_MEANS, _OF_CRESTS = _Draws(4, 12, 0.0075, 0.05), _Draws(7, 64, 0.0055, 0.08)
+_OF_MEANS, _OF_CRESTS = _Draws(5, 13, 0.0075, 0.05), _Draws(7, 65, 0.005, 0.08)
 #: and where a time does that grows at once from some load on
-_OF_BENDING = _Draws(8, 96, 0.0042, 0.05)
-_OF_POOLS, _OF_BURSTS = _Draws(9, 18, 0.0065, 0.06), _Draws(16, 128, 0.004, 0.08)
+_OF_BENDING = _Draws(9, 97, 0.0042, 0.05)
+_OF_POOLS, _OF_BURSTS = _Draws(11, 25, 0.0055, 0.06), _Draws(17, 129, 0.004, 0.08)
 #: how far from the usual load the first may break for the crowds under its load to be those of all
 _FAR = 0.05
-#: requests that are judged where it is only looked for where to begin, and how near to the end that is [-]
-_ROUGH, _NEAR_ROUGH = 300, 0.1
 #: share of a load to which each draw is bracketed where no line tells it, and its first step [-]
 _CLOSE, _STRIDE = 0.041, 1.04
 #: services that are counted at the answer, and how many of them may fail: 3 of 60 are 5 %
 _COUNTED, _ALLOWED = 60, 3
 #: services in a row, from the slow end, that keep a promise: the rest then does [-]
 ENOUGH = 4
+#: standard error of a load below which it is known well enough, in users who are there at once [-]
+_OF_A_USER = 0.003
 #: shares of an answer at which it is looked whether less is kept too [-]
 _BELOW = (0.9, 0.75)
 #: share of a pool in use up to which it is nowhere near running over
@@ -76,69 +94,9 @@ _AT_FIRST = 20
 _STEP = 0.03  # between rates at which services are counted
 
 
-@dataclass
-class Tries:
-    """What was tried of the same services, traffic, promise and seed by other searches; what is tried is added.
-
-    Attributes
-    ----------
-    trials : dict
-        (service, draw of the arrivals, load) → what the simulation of it did.
-    start : float or None
-        Users who are known to be safe where all requests are alike, to begin with where no pool decides, [-]
-    """
-
-    trials: dict[tuple[int, int, float], Trial] = field(default_factory=dict)
-    start: float | None = None
-
-
 @dataclass(slots=True)
-class LoadSearch:
-    """A search for the largest safe load; remembers what was tried.
-
-    Parameters
-    ----------
-    variants : list of Service
-        What the service may be, slowest first.
-    traffic : Traffic
-        What arrives.
-    targets : tuple of Target
-        The promise.
-    limit : float
-        Largest load to look at, [-] or [1/s]
-    seed : int
-        Seed, [-]
-    late : tuple of float, optional
-        Of each service, how much later its first tokens come than its steps say, [-]
-    served : float, optional
-        What the service as predicted can serve, [1/s]
-    known : Tries, optional
-        What other searches tried.
-    border : Service, optional
-        The service that 5 of 100 are slower than, where the services are parts of a spread of speeds.
-    border_late : float, optional
-        How much later its first tokens come than its steps say, [-]
-    """
-
-    variants: list[Service]
-    traffic: Traffic
-    targets: tuple[Target, ...]
-    limit: float
-    seed: int
-    late: tuple[float, ...] = ()
-    served: float = math.inf
-    why_limited: str = ""
-    tried: dict[tuple[int, int, float], Trial] = field(default_factory=dict)
-    known: Tries = field(default_factory=Tries)
-    border: Service | None = None
-    border_late: float = 1.0
-    #: requests of an open stream that are judged
-    settled: int = SETTLED
-
-    def __post_init__(self) -> None:
-        if self._whole:
-            # a part of a user is never tried, and would never be reached
-            self.limit = float(max(math.floor(self.limit), 1))
+class LoadSearch(LoadTries):
+    """A search for the largest safe load."""
 
     def largest(self, service: Service) -> SafeLoad:
         """The largest load that is safe.
@@ -240,104 +198,6 @@ class LoadSearch:
         """
         return self._at(len(self.variants) // 2, load)
 
-    @property
-    def _whole(self) -> bool:
-        """Whether loads are numbers of users."""
-        return self.traffic.users is not None
-
-    def _bound(self, service: Service) -> None:
-        """Find loads beyond which nothing is left to be seen: what is served at most, or the places in the engine."""
-        rates = self.traffic.kind in OPEN or (self.traffic.kind == "sessions" and not self._whole)
-        if rates:
-            self.served = capacity(service, self.traffic)
-            self.settled = enough(self.traffic, self.served)
-        waits = any(target.metric in ("ttft", "e2e", "queue") for target in self.targets)
-        room = places(service)
-        if self._whole and not waits and room < self.limit and not self.traffic.think:
-            at_work = 1.0 if self.traffic.kind == "closed" else 4.0  # agents wait for their tools between turns
-            self.limit = min(self.limit, math.ceil(at_work * room))
-            self.why_limited = f": further ones wait for one of {room} places (max_num_seqs), which is not promised"
-
-    def _start(self, service: Service) -> float:
-        """A first load to try."""
-        if self._whole or self.traffic.kind == "trace":
-            return 1.0
-        return min(self.limit, self.served / 2) if self.served > 0 else 1.0
-
-    def _at(self, which: int, load: float, draw: int = 0, *, verdict: bool = False) -> Trial:
-        """Try a load on one of the services, once."""
-        key = (which, draw, load)
-        found = self.known.trials.get(key)
-        if found is None:
-            found = self._try(which, load, draw, verdict=verdict)
-            if found.margin == UNFINISHED:
-                return found
-            self.known.trials[key] = found
-        self.tried[key] = found
-        return found
-
-    def _try(
-        self, which: int, load: float, draw: int = 0, *, verdict: bool = False, settled: int | None = None
-    ) -> Trial:
-        late = self.border_late if which == _BORDER else self.late[which] if self.late else 1.0
-        # all times scale with the factor of the service, and what it serves at most with its inverse
-        most = self.served / self._speed(which)
-        return try_load(
-            self._service(which), self.traffic, self.targets, load, self._seed(which, draw),
-            most=most, late=late, verdict=verdict, settled=settled or self.settled,
-        )  # fmt: skip
-
-    def _seed(self, which: int, draw: int) -> int:
-        """The seed of one draw of the arrivals at one service."""
-        return self.seed * 1000 + which + DRAWS * draw
-
-    def _service(self, which: int) -> Service:
-        return self.border if which == _BORDER and self.border is not None else self.variants[which]
-
-    def _speed(self, which: int) -> float:
-        middle = self.variants[len(self.variants) // 2].table
-        row, column = middle.max_requests // 2 or 1, len(middle.context) // 2
-        return float(self._service(which).table.decode[row, column] / middle.decode[row, column])
-
-    def _edge(self, which: int, guess: float) -> float:
-        """The load at which one service breaks, between the last that is kept and the first that is not; 0 if none."""
-        return self._follow(which).find(guess)
-
-    def _follow(self, which: int, draw: int = 0, *, rough: bool = False) -> EdgeSearch:
-        """A search for the load at which one service breaks under one draw of the arrivals."""
-        full = math.inf if self._whole else self.served / self._speed(which)
-        if rough:
-            judged = _ROUGH * self.settled // SETTLED
-            few = EdgeSearch(lambda load: self._try(which, load, draw, settled=judged), self.limit, self._whole, full)
-            few.near = few.close = _NEAR_ROUGH
-            return few
-        return EdgeSearch(lambda load: self._at(which, load, draw), self.limit, self._whole, full)
-
-    @property
-    def alike(self) -> bool:
-        """Whether nothing is left to chance but what is not known of the service."""
-        drawn = self.traffic.lengths or self.traffic.jitter or self.traffic.input_cv or self.traffic.output_cv
-        return self.traffic.kind == "closed" and not drawn
-
-    def roomy(self, load: float) -> bool:
-        """Whether the smallest pool holds a whole request of every user, so that no pool decides anything.
-
-        Parameters
-        ----------
-        load : float
-            Users, [-]
-
-        Returns
-        -------
-        bool
-            Of requests that are alike; one user more is counted for each replica, because their shares may differ.
-        """
-        service, traffic = self.variants[0], self.traffic
-        replicas = service.settings.replicas - service.settings.prefill_replicas
-        pool = min(one.pool.tokens for one in self.variants)
-        length = traffic.input + traffic.output + service.pool.block_size
-        return (math.ceil(load / replicas) + 1) * length <= pool
-
     def _between_the_slowest(self, start: float) -> float:
         """The load at which 5 of 100 services break, between those at which 2.5 and 7.5 of 100 do."""
         second = self._edge(1, start)
@@ -371,9 +231,9 @@ class LoadSearch:
         It is the one at which the service breaks that 5 of 100 are slower than, in the mean over arrivals; and a little
         below, because by chance of their arrivals slightly quicker ones break there too.
         """
-        first = self._follow(_BORDER)
+        first = self._follow(BORDER)
         if not self._whole:
-            rough = self._follow(_BORDER, rough=True)
+            rough = self._follow(BORDER, rough=True)
             start = rough.find(start) or start
             first.near, first.close, first.stride = self._draws(rough.breaks).near, _CLOSE, _STRIDE
             first.rise, first.others = rough.slopes(), [rough.seen]
@@ -388,31 +248,66 @@ class LoadSearch:
         usual = math.exp(at_first.mean) if abs(at_first.mean - math.log(end)) > _FAR else end
         there = self._crowd(usual, last, breaks)
         edges = self._edges_of(there, end, breaks)
-        steep, seen = [self._slope(end, first.breaks, rise)], [*first.others, first.seen]
-        plan = self._draws(first.breaks)
-        while (draw := len(edges.logs)) < plan.most:
-            if draw >= plan.least and edges.error <= plan.error:
-                break
-            search = self._follow(_BORDER, draw)
-            search.others, search.rise, search.near = seen, rise, plan.near
-            search.close, search.stride = _CLOSE, _STRIDE
-            over = there.over(self._seed(_BORDER, draw)) if there is not None else _NOBODY
-            end = search.find(edges.guess(over))
-            if end == 0.0 or end >= self.limit:
-                return end
-            rise, seen = search.slopes() | rise, [*seen, search.seen]
-            edges.add(end, over)
-            if plan is _OF_MEANS and search.breaks == THRASH:
-                plan = _OF_POOLS
-            steep.append(self._slope(end, search.breaks, rise))
+        steep = [self._slope(end, first.breaks, rise)]
+        plan, known, news = self._draws(first.breaks), 0, [*first.others, first.seen]
+        # of hardly anybody a part of a user is a large share
+        close = _OF_A_USER / max(usual * last.summary.get("e2e_mean_ms", 0.0) * 1e-3, _OF_A_USER)
+        with beside(_Follower(self, []), copied=self.known.copied) as two:
+            while (draw := len(edges.logs)) < plan.most:
+                if draw >= plan.least and edges.error <= max(plan.error, close):
+                    break
+                overs = [
+                    there.over(self._seed(BORDER, one)) if there is not None else _NOBODY for one in (draw, draw + 1)
+                ]
+                one, other = (
+                    _Draw(draw + place, edges.guess(over), rise, plan.near, known, news)
+                    for place, over in enumerate(overs)
+                )
+                known, news = known + len(news), []
+                for over, found in zip(overs, two.both(one, other), strict=True):
+                    self._note(found)
+                    if found.end == 0.0 or found.end >= self.limit:
+                        return found.end
+                    rise, news = found.rise | rise, [*news, found.seen]
+                    edges.add(found.end, over)
+                    if plan is _OF_MEANS and found.breaks == THRASH:
+                        plan = _OF_POOLS
+                    steep.append(self._slope(found.end, found.breaks, rise))
         slope = float(np.mean(steep))
         found = math.exp(edges.mean - QUANTILE_90 * (math.sqrt(slope**2 + edges.chance) - slope))
         # somewhere above it something breaks that can be named
         above = found
         while above < self.limit and not any(one.load > found and one.margin > 0 for one in self.tried.values()):
             above = min(float(math.floor(above)) + 1.0 if self._whole else above * _STRIDE, self.limit)
-            self._at(_BORDER, above)
+            self._at(BORDER, above)
         return found
+
+    def drawn(self, job: _Draw, others: list[list[Trial]]) -> _Drawn:
+        """Follow the service that 5 of 100 are slower than to where it breaks under one draw of the arrivals.
+
+        Parameters
+        ----------
+        job : tuple
+            The draw, and what is known beforehand.
+        others : list of list of Trial
+            What was tried under other draws.
+
+        Returns
+        -------
+        tuple
+            Where it breaks.
+        """
+        search = self._follow(BORDER, job.draw)
+        search.others, search.rise, search.near = others, job.rise, job.near
+        search.close, search.stride = _CLOSE, _STRIDE
+        end = search.find(job.guess)
+        return _Drawn(job.draw, end, search.breaks, search.slopes(), search.seen)
+
+    def _note(self, found: _Drawn) -> None:
+        """Remember what was tried under a draw, here or in another process."""
+        for trial in found.seen:
+            key = (BORDER, found.draw, trial.load)
+            self.tried[key] = self.known.trials[key] = trial
 
     def _breaks(self, name: str) -> Breaks:
         """How a target breaks."""
@@ -430,7 +325,7 @@ class LoadSearch:
 
     def _crowd(self, load: float, tried: Trial, breaks: Breaks, **draws: int) -> Crowd | None:
         """How many are there at once under a load, if they stay as long as in a trial; None without a stream."""
-        service = self._service(_BORDER)
+        service = self._service(BORDER)
         room = service.pool.tokens * (service.settings.replicas - service.settings.prefill_replicas)
         stay = tried.summary.get("e2e_mean_ms", 0.0) * 1e-3
         return crowd(self.traffic, load, stay, self.settled, room if breaks is POOL else 0.0, **draws)
@@ -438,7 +333,7 @@ class LoadSearch:
     def _edges_of(self, there: Crowd | None, end: float, breaks: Breaks) -> DrawnEdges:
         """Where draws break, of which the first is known."""
         edges = DrawnEdges(there.spread if there is not None else np.zeros((3, 3)), breaks)
-        edges.add(end, there.over(self._seed(_BORDER, 0)) if there is not None else _NOBODY)
+        edges.add(end, there.over(self._seed(BORDER, 0)) if there is not None else _NOBODY)
         return edges
 
     def _slope(self, load: float, name: str, rise: dict[str, float]) -> float:
@@ -454,7 +349,7 @@ class LoadSearch:
 
     def _nearest(self, load: float, draw: int) -> Trial:
         """What was tried nearest to a load under one draw of the arrivals."""
-        tried = (key for key in self.tried if key[:2] == (_BORDER, draw))
+        tried = (key for key in self.tried if key[:2] == (BORDER, draw))
         return self.tried[min(tried, key=lambda key: abs(key[2] - load))]
 
     def _keeps(self, load: float, *, surely: bool) -> bool:

@@ -18,7 +18,8 @@ import numpy as np
 from glmplan.errors import SpecError
 from glmplan.serving.engine.step_table import StepTable
 from glmplan.serving.load_answer import LoadPoint, SafeLoad
-from glmplan.serving.load_search import DRAWS, ENOUGH, LoadSearch, Tries
+from glmplan.serving.load_search import ENOUGH, LoadSearch
+from glmplan.serving.load_tries import DRAWS, Tries
 from glmplan.serving.service import Service
 from glmplan.serving.simulate import simulate
 from glmplan.serving.traffic.promises import Target

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from glmplan.plan.safe_loads import kept_of, safe_of
 from glmplan.plan.service import Described
+from glmplan.serving.load_tries import Tries
 from glmplan.serving.safe_load import Kept, kept_share
 from glmplan.serving.traffic.promises import Target
 from glmplan.serving.traffic.spec import Traffic
@@ -56,7 +57,7 @@ def carried_by(
     or next to each other; a larger load is taken to be kept less surely.
     """
     if probability == _SAFE:
-        found = safe_of(described, traffic, targets, most=most, start=start)
+        found = safe_of(described, traffic, targets, most=most, begun=Tries(start=start))
         return found.load, found.breaks_first, not found.breaks_first
     whole = traffic.users is not None
     low, high = start or 0.0, float(int(most)) if whole else most

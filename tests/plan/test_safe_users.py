@@ -6,7 +6,7 @@ import pytest
 
 from glmplan.plan import Words, read_words, solve
 from glmplan.plan.ranking import deployment_of, load_of
-from glmplan.plan.safe_number import count_users
+from glmplan.plan.safe_number import count_users, safe_number
 from glmplan.plan.users import safe_users, user_table
 from glmplan.prediction.predict import Figure, Prediction
 from glmplan.serving.traffic.promises import parse_slo
@@ -81,3 +81,28 @@ def test_users_between_the_low_end_and_the_middle_of_the_pool_are_held_more_like
     sure = [counted.kept(users).probability for users in (low, low + 1, middle, middle + 2)]
     assert sure[0] >= 0.95 > sure[1] > 0.5 > sure[3]
     assert sure == sorted(sure, reverse=True)
+
+
+@pytest.mark.parametrize(
+    ("words", "layout", "rival"),
+    [
+        # TP8 EP8 was chosen by its fewer degrees: 38 safe users instead of 41, and slower for one and for all
+        (Words("glm-5.1-fp8", "8xh200-sxm", engine="sglang"), "TP4×PP1×DP2", "TP8×PP1 EP8"),
+        (Words("minimax-m2", "8xh200-sxm", engine="sglang"), "2 × TP4×PP1", "TP4×PP1×DP2"),
+        (Words("glm-4.5-air", "8xmi300x"), "2 × TP4×PP1", "TP8×PP1"),
+    ],
+)
+def test_of_layouts_as_fast_for_one_the_one_with_the_most_safe_users_is_chosen(words, layout, rival):
+    asked = read_words(words)
+    best, *others = solve(asked).ranked
+    [other] = [one for one in others if one.holding.terms.name == rival]
+    most, fewer = (safe_number(asked, one.holding)[0].users for one in (best, other))
+    assert best.holding.terms.name == layout
+    assert fewer < most
+    if other.why.startswith("about as fast"):
+        assert other.why == f"about as fast; {fewer} instead of {most} users are safe"
+
+
+def test_a_layout_that_loses_by_its_safe_users_alone_says_so():
+    ranked = solve(read_words(Words("glm-4.5-air", "8xmi300x"))).ranked
+    assert any(one.why.endswith("users are safe") for one in ranked)

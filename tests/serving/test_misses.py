@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from glmplan.serving.engine.settings import EngineSettings, KvPool
 from glmplan.serving.engine.step_table import StepTable
-from glmplan.serving.load_search import UNFINISHED
-from glmplan.serving.load_trial import try_load
+from glmplan.serving.load_trial import UNFINISHED, try_load
 from glmplan.serving.misses import Missed, Misses
 from glmplan.serving.safe_load import kept_share, speed_factors
 from glmplan.serving.service import Service

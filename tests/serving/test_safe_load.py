@@ -11,8 +11,9 @@ import pytest
 from glmplan.errors import SpecError
 from glmplan.serving.engine.settings import EngineSettings, KvPool, scheduler_settings
 from glmplan.serving.engine.step_table import StepTable
-from glmplan.serving.load_search import LoadSearch, Tries
+from glmplan.serving.load_search import LoadSearch
 from glmplan.serving.load_trial import capacity, try_load
+from glmplan.serving.load_tries import Tries
 from glmplan.serving.safe_load import kept_share, safe_load, speed_factors
 from glmplan.serving.service import Service
 from glmplan.serving.simulate import simulate
@@ -59,7 +60,7 @@ def test_few_requests_say_where_to_begin_and_many_what_is_safe(monkeypatch):
         judged.append(settled)
         return try_load(*arguments, settled=settled, **options)
 
-    monkeypatch.setattr("glmplan.serving.load_search.try_load", counted)
+    monkeypatch.setattr("glmplan.serving.load_tries.try_load", counted)
     found = safe_load(SERVICE, parse_traffic("poisson:1/s", jitter=0.2), parse_slo("ttft p95 < 2 s, tpot p95 < 40 ms"))
     few, many = min(judged), max(judged)
     assert 0 < judged.count(few) < 10 and judged[: judged.count(few)] == [few] * judged.count(few)
@@ -320,7 +321,7 @@ def test_what_only_quick_services_run_over_is_not_looked_at_and_the_answer_lies_
     # none of the twenty services is tried: the one that 5 of 100 are slower than is, under some draws of the arrivals
     assert {which for which, _, _ in known.trials} == {20}
     draws = {draw for _, draw, _ in known.trials}
-    assert draws == set(range(len(draws))) and 4 <= len(draws) <= 12
+    assert draws == set(range(len(draws))) and 5 <= len(draws) <= 13
 
 
 def test_at_the_answer_of_a_stream_the_service_breaks_that_5_of_100_are_slower_than():
@@ -350,6 +351,26 @@ def test_a_safe_rate_hardly_hangs_on_the_draw_of_the_arrivals_once_their_crowd_i
     factors = speed_factors(0.8, 1.25)
     found = [safe_load(service, traffic, targets, factors=factors, seed=seed).load for seed in range(10)]
     assert max(found) <= 1.012 * min(found)  # 1.9 % where only what arrives is taken out, 0.7 % today
+
+
+@pytest.mark.parametrize("slo", ["tpot mean < 60 ms", "ttft p95 < 300 ms", "e2e p95 < 5 s"])
+def test_a_copy_of_the_process_that_tries_every_other_draw_changes_nothing(slo):
+    service = Service(StepTable.affine(base=0.02, per_request=0.002), KvPool(10**6), EngineSettings())
+    traffic, factors = Traffic(kind="poisson", rate=1.0, input=64, output=64), speed_factors(0.8, 1.25)
+    alone, helped = (Tries(copied=copied) for copied in (False, True))
+    found = [safe_load(service, traffic, parse_slo(slo), factors=factors, known=one) for one in (alone, helped)]
+    assert found[0] == found[1]
+    assert alone.trials == helped.trials
+
+
+def test_where_hardly_anybody_is_there_few_draws_tell_as_much_as_is_asked():
+    """A promise that is just kept by who comes alone: 97 draws did not tell the rate to 0.42 %."""
+    service = Service(StepTable.affine(base=0.02, per_prefill_token=1e-3), KvPool(10**6), EngineSettings())
+    traffic, targets = Traffic(kind="poisson", rate=1.0, input=400, output=20), parse_slo("ttft p90 < 430 ms")
+    known = Tries()
+    found = safe_load(service, traffic, targets, factors=speed_factors(0.99, 1.01), known=known)
+    assert 0 < found.load * 0.8 < 0.2  # users who are there at once
+    assert len({draw for _, draw, _ in known.trials}) == 9
 
 
 def test_what_is_served_at_most_hangs_on_no_draw_of_the_arrivals():
