@@ -8,8 +8,8 @@
 the requests of `tests/data/traces` as they were recorded, lengths and gaps unscaled, and writes what each waited for
 and the steps of the server's log. Prompts are random tokens, blocks that a trace calls equal are equal. `hold`
 simulates the same requests knowing the names of model, part, engine and release, and prints how far its means are off.
-`rows` makes rows of the one trace that is fitted: decode steps by how many decode, and first tokens of requests that
-found nobody there.
+`rows` makes rows of the one trace that is fitted: decode steps by how many decode, first tokens of requests that found
+nobody there, and of those that joined others who decode, by the lengths of prompts.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ import sys
 import time
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import takewhile
+from itertools import pairwise, takewhile
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +68,8 @@ ROW_COLUMNS = (
     *("tp", "engine", "engine_version", "speculative", "phase", "protocol", "concurrency", "num_requests"),
     *("input_tokens", "output_tokens", "context_depth", "ttft_mean_ms", "tpot_mean_ms", "notes"),
 )
+#: ends of the lengths of prompts whose first tokens among others are one row [token], and requests it has at least [-]
+_PROMPTS, _JOINING = (0, 150, 300, 600, 1200, 2400, 9000), 2
 COLUMNS = ("arrival_s", "input_tokens", "output_tokens", "cached_tokens", "ttft_s", "e2e_s")
 #: the server's own settings, but that it tells of each step and of what it found in its cache
 _OPTIONS = ("--enable-logging-iteration-details", "--enable-prompt-tokens-details", "--disable-uvicorn-access-log")
@@ -230,7 +232,7 @@ def contexts(steps: list[tuple[float, int, int, int]], requests: list[dict[str, 
 
 
 def rows_of(folder: Path) -> list[dict[str, str]]:
-    """Rows of the trace that is fitted: decode steps, and first tokens of requests that found nobody there."""
+    """Rows of the trace that is fitted: decode steps, and first tokens of who found nobody there or joined others."""
     about = json.loads((folder / "about.json").read_text())
     engine_name, version = about["engine"].split()
     name = printed_names()[about["part"].split(",")[0].lower().replace(" ", "-")]
@@ -255,14 +257,32 @@ def rows_of(folder: Path) -> list[dict[str, str]]:
         context = statistics.fmean(means[at] for at in mine)
         row(f"decode-{many}", phase="decode", concurrency=str(many), context_depth=f"{context:.0f}",
             tpot_mean_ms=f"{1e3 * seconds:.3f}", notes=f"median of {len(mine)} steps")  # fmt: skip
+    joined: list[tuple[dict[str, float], int]] = []
     for at, one in enumerate(requests):
-        first = one["arrival_s"] + one["ttft_s"]
-        others = requests[:at] + requests[at + 1 :]
-        if any(two["arrival_s"] < first and two["arrival_s"] + two["e2e_s"] > one["arrival_s"] for two in others):
+        came, first = one["arrival_s"], one["arrival_s"] + one["ttft_s"]
+        there = [
+            two
+            for two in requests[:at] + requests[at + 1 :]
+            if two["arrival_s"] < first and two["arrival_s"] + two["e2e_s"] > came
+        ]
+        if there:
+            # nobody's prompt is in the way: all of them decode
+            if all(two["arrival_s"] + two["ttft_s"] <= came for two in there):
+                joined.append((one, len(there)))
             continue
         lengths = {name: f"{one[name]:.0f}" for name in ("input_tokens", "output_tokens")}
         row(f"first-{at}", phase="serving", concurrency="1", num_requests="1", **lengths,
             ttft_mean_ms=f"{1e3 * one['ttft_s']:.3f}", notes=f"request {at} of the trace")  # fmt: skip
+    for low, high in pairwise(_PROMPTS):
+        alike = [(one, others) for one, others in joined if low <= one["input_tokens"] < high]
+        if len(alike) < _JOINING:
+            continue
+        mean = {name: statistics.fmean(one[name] for one, _ in alike)
+                for name in ("input_tokens", "output_tokens", "ttft_s")}  # fmt: skip
+        others = statistics.fmean(others for _, others in alike)
+        row(f"joined-{low}", phase="serving", concurrency=f"{1 + others:.2f}", num_requests="1",
+            input_tokens=f"{mean['input_tokens']:.0f}", output_tokens=f"{mean['output_tokens']:.0f}",
+            ttft_mean_ms=f"{1e3 * mean['ttft_s']:.3f}", notes=f"mean of {len(alike)} requests")  # fmt: skip
     return found
 
 

@@ -162,7 +162,7 @@ def service_of(
         whole = cache(lambda: StepTable.tabulate(inputs.step_seconds, **sizes))
     table = StepTable.tabulate(inputs.step_seconds, **sizes, rows=users)
     return Described(
-        Service(table, pool, settings, inputs.front_end, inputs.first, few, whole),
+        Service(table, pool, settings, inputs.front_end, inputs.wake, inputs.first, few, whole),
         inputs.low,
         inputs.high,
         inputs.basis,

@@ -17,7 +17,7 @@ from glmplan.plan.ranking import deployment_of, load_of, prompts_timed, seats_of
 from glmplan.plan.search import Solution, solve
 from glmplan.prediction.deployment import Deployment
 from glmplan.prediction.own_site import site_calibration
-from glmplan.prediction.predict import front_end_seconds, predict, step_seconds
+from glmplan.prediction.predict import front_end_seconds, predict, step_seconds, wake_seconds
 from glmplan.prediction.step_models import step_model_of
 from glmplan.serving.engine.first_tokens import FirstTokens
 from glmplan.serving.engine.inputs import ServingInputs
@@ -171,6 +171,7 @@ def inputs_of(asked: Asked, best: Holding, deployment: Deployment) -> ServingInp
         ),
         settings=settings,
         front_end=front_end_seconds(deployment, asked.input_tokens),
+        wake=wake_seconds(deployment),
         low=low,
         high=high,
         first=FirstTokens(found.first_scale, ranks),

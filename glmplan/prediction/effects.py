@@ -27,6 +27,7 @@ from glmplan.prediction.deployment import Deployment
 __all__ = [
     "BY_OTHERS",
     "COLUMNS",
+    "FRONT",
     "KNOWLEDGE",
     "LEVELS",
     "OVERLAY",
@@ -73,7 +74,7 @@ REFERENCES: tuple[str, ...] = (" plain", " experts unsaid", " no wall", " at no 
 COLUMNS: tuple[str, ...] = (*PARAMETERS, "scale", "ttft_scale")
 SCALE, TTFT_SCALE = len(PARAMETERS), len(PARAMETERS) + 1
 #: parameters that `scale` does not touch: work of the front end
-_FRONT = (PARAMETERS.index("arrival_seconds"), PARAMETERS.index("prompt_token_seconds"))
+FRONT = tuple(PARAMETERS.index(f"{name}_seconds") for name in ("arrival", "prompt_token", "wake"))
 
 
 #: what is known of a deployment, from most to least
@@ -238,16 +239,16 @@ def log_parameters(effects: np.ndarray) -> np.ndarray:
 
     Parameters
     ----------
-    effects : (n, 21) array
+    effects : (n, 22) array
         Sums of effects in the order of `COLUMNS`, [-]
 
     Returns
     -------
-    (n, 19) array
+    (n, 20) array
         Logarithms of `glmplan.physics.step.time.PARAMETERS`, [log s] or [-]
     """
     found = effects[:, : len(PARAMETERS)] + effects[:, SCALE : SCALE + 1]
-    found[:, _FRONT] = effects[:, _FRONT]
+    found[:, list(FRONT)] = effects[:, list(FRONT)]
     return found
 
 
@@ -257,9 +258,9 @@ class Effects:
 
     Attributes
     ----------
-    values : dict of str to dict of str to (21,) array
+    values : dict of str to dict of str to (22,) array
         Level → key → effects.
-    spread : (18, 21) array
+    spread : (18, 22) array
         Prior standard deviation of an effect, by level and column.
     intervals : dict of str to dict of str to (float, float)
         Knowledge class → kind of figure → 90 % interval of measured over predicted, in logarithms.
@@ -292,7 +293,7 @@ class Effects:
 
         Returns
         -------
-        (21,) array, tuple of bool
+        (22,) array, tuple of bool
             The sum, and for each level whether its key was known.
         """
         total = np.zeros(len(COLUMNS))

@@ -402,6 +402,7 @@ def _load(
         bunched=_bunched(run, deployment, concurrency * inputs, packing.budget),
         shared_prompt=one_prompt,
         replicas=replicas,
+        joins=run.protocol == "recorded" and run.num_requests == 1 and concurrency > 1,
     )
 
 

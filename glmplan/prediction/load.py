@@ -70,6 +70,8 @@ class Load:
     ranks : int
         Data-parallel ranks of a server, each with its share of users, budget, places and pool; 1 takes all there are as
         one engine whose requests are spread over them evenly, [-]
+    joins : bool
+        One request comes, at any time, while the others decode; nobody follows another.
     """
 
     phase: str
@@ -98,6 +100,7 @@ class Load:
     shared_prompt: bool = False
     replicas: int = 1
     ranks: int = 1
+    joins: bool = False
 
     @property
     def busy_ranks(self) -> float:
@@ -120,9 +123,16 @@ class Load:
         return self.input_tokens * max(self.concurrency, 1.0) if self.phase == "prefill" else self.input_tokens
 
     @property
+    def idle(self) -> float:
+        """Share of the requests that find nobody there: all of a single user's, none among others, [-]"""
+        return float(self.concurrency <= 1.0)
+
+    @property
     def waiting(self) -> float:
-        """How far a prompt of a server waits for others: nothing alone, all that was learnt among many, [-]"""
-        return float(waiting_share(np.asarray(self.concurrency))) if self.phase == "serving" else 0.0
+        """How far a prompt waits for others in a way that the closed loop does not count: nothing alone, all that was
+        learnt among many, [-]"""
+        in_step = self.phase == "serving" and not self.joins
+        return float(waiting_share(np.asarray(self.concurrency))) if in_step else 0.0
 
     def decoding(self) -> Load:
         """The decoding of this load alone, where prompts cannot be timed.

@@ -9,7 +9,7 @@ import numpy as np
 from glmplan.physics.step.model import FrontPoints
 from glmplan.physics.step.time import PARAMETERS, step_time
 from glmplan.prediction.deployment import Deployment
-from glmplan.prediction.effects import COLUMNS, LEVELS, SCALE, TTFT_SCALE, Effects, keys_of, load_effects
+from glmplan.prediction.effects import COLUMNS, FRONT, LEVELS, SCALE, TTFT_SCALE, Effects, keys_of, load_effects
 from glmplan.prediction.intervals import features_of, kind_at
 from glmplan.prediction.load import Load
 from glmplan.prediction.observables import observables
@@ -37,7 +37,7 @@ def site_deviation(deployment: Deployment, fit: Effects) -> np.ndarray:
 
     Returns
     -------
-    (21,) array
+    (22,) array
         Standard deviation, in the order of `glmplan.prediction.effects.COLUMNS`, [-]
     """
     _, known = fit.sum_of(keys_of(deployment))
@@ -105,11 +105,14 @@ def _missed(deployment: Deployment, load: Load, fit: Effects) -> Mapping[str, fl
 
 
 def _slopes(deployment: Deployment, loads: Sequence[Load], fit: Effects) -> list[dict[str, np.ndarray]]:
-    """For each load: figure → derivative of its logarithm by each column, (21,), [-]"""
+    """For each load: figure → derivative of its logarithm by each column, (22,), [-]"""
     total, _ = fit.sum_of(keys_of(deployment))
     parameters = step_parameters(deployment, total)
     seen = [observables(load) for load in loads]
-    fronts = [FrontPoints(one.arrivals, one.prompt, load.pass_tokens) for one, load in zip(seen, loads, strict=True)]
+    fronts = [
+        FrontPoints(one.arrivals, one.prompt, load.pass_tokens, one.arrivals * load.idle)
+        for one, load in zip(seen, loads, strict=True)
+    ]
     tables = step_tables([deployment] * len(loads), [one.points for one in seen], fronts)
     ((_, table),) = tables  # one deployment is alike to itself
     ends = np.concatenate([[0], np.cumsum([len(one.decode_requests) for one in seen])])
@@ -124,7 +127,7 @@ def _slopes(deployment: Deployment, loads: Sequence[Load], fit: Effects) -> list
             shares = step_time(whole[None, :], parameters[None, :]).shares[0]
             rows[name] = np.zeros(len(COLUMNS))
             rows[name][: len(PARAMETERS)] = shares
-            rows[name][SCALE] = shares[:-2].sum()
+            rows[name][SCALE] = shares.sum() - shares[list(FRONT)].sum()
             rows[name][TTFT_SCALE] = load.waiting * (name == "ttft")
         found.append(rows)
     return found

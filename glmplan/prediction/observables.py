@@ -152,6 +152,8 @@ _TOGETHER = ("output_rate", "total_rate", "prefill_rate")
 
 
 def _of_phase(load: Load) -> Observables:
+    if load.joins:
+        return _joining(load)
     if load.phase == "prefill":
         return _prefill(load)
     return _decode(load) if load.phase == "decode" else _serving(load)
@@ -219,6 +221,26 @@ def _decode(load: Load) -> Observables:
         prompt=front * load.input_tokens * together / fresh,
         figures=figures,
         running=running,
+    )
+
+
+def _joining(load: Load) -> Observables:
+    """One request that comes while others decode: what is left of steps that have begun, then its own chunks."""
+    others = max(load.concurrency - 1.0, 0.0)
+    sizes, keys = _chunks(max(load.input_tokens, 1.0), load.context, max(round(load.budget - others), 1))
+    none, chunks = np.zeros(1), len(sizes)
+    # it may come at any time in a step: half of one is left in the mean, and those that are formed by then
+    begun = max(load.late, 1) - 0.5
+    return Observables(
+        decode_requests=np.concatenate([np.full(chunks + 1, others), none]),
+        decode_context=np.concatenate([np.full(chunks + 1, load.input_tokens + load.output_tokens / 2.0), none]),
+        prefill_tokens=np.concatenate([none, sizes, none]),
+        prefill_context=np.concatenate([none, keys, none]),
+        decode_shared=np.zeros(chunks + 2),
+        arrivals=np.append(np.zeros(chunks + 1), 1.0),
+        prompt=np.append(np.zeros(chunks + 1), load.input_tokens),
+        figures={"ttft": Observable(np.concatenate([[begun], np.ones(chunks + 1)]))},
+        running=load.concurrency,
     )
 
 

@@ -9,7 +9,7 @@ from glmplan.errors import GlmplanError
 from glmplan.facts.engines.defaults import block_tokens, engine_known
 from glmplan.prediction.from_row import Question
 from glmplan.prediction.from_row_memory import STAND_IN
-from glmplan.prediction.predict import Figure, Prediction, front_end_seconds, predict, step_seconds
+from glmplan.prediction.predict import Figure, Prediction, front_end_seconds, predict, step_seconds, wake_seconds
 from glmplan.prediction.step_models import runs_on_accelerators
 from glmplan.serving.engine.settings import EngineSettings, KvPool, scheduler_settings
 from glmplan.serving.engine.step_table import StepTable
@@ -161,4 +161,4 @@ def _service(question: Question) -> Service:
         max_prefill=settings.max_num_batched_tokens,
     )
     pool = KvPool(tokens, block_tokens(described, sparse=d.sparse and d.indexer))
-    return Service(table, pool, settings, front_end_seconds(d, load.input_tokens))
+    return Service(table, pool, settings, front_end_seconds(d, load.input_tokens), wake=wake_seconds(d))

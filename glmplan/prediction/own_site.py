@@ -39,7 +39,7 @@ def with_site(
     ----------
     effects : Effects
         What the site was compared with.
-    values : dict of str to dict of str to (21,) array
+    values : dict of str to dict of str to (22,) array
         Level → key → effects on top, [-]
     domain : dict of str to list of float, optional
         Group → range of concurrency and lengths that the site measured.

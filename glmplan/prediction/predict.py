@@ -42,6 +42,7 @@ __all__ = [
     "predict_many",
     "predict_steps",
     "step_seconds",
+    "wake_seconds",
 ]
 
 #: points computed at once: columns of more leave the cache of the processor, and arrays beyond 128 KiB are taken from
@@ -269,6 +270,31 @@ def front_end_seconds(deployment: Deployment, prompt_tokens: float, *, effects: 
     return float(model.times(StepPoints(nothing, nothing, nothing, nothing), front).seconds[0])
 
 
+def wake_seconds(deployment: Deployment, *, effects: Effects | None = None) -> float:
+    """What a request waits longer for that finds nobody there.
+
+    Parameters
+    ----------
+    deployment : Deployment
+        The deployment.
+    effects : Effects, optional
+        The fit.
+
+    Returns
+    -------
+    float
+        0 of machines of which it was never told apart, [s]
+
+    Notes
+    -----
+    Launches that no step under way hides, clocks that have fallen, processes that sleep.
+    """
+    nothing = np.zeros(1)
+    front = FrontPoints(nothing, nothing, wakes=np.ones(1))
+    model = step_model_of(deployment, effects=effects)
+    return float(model.times(StepPoints(nothing, nothing, nothing, nothing), front).seconds[0])
+
+
 def predict(
     deployment: Deployment, load: Load, *, effects: Effects | None = None, measured_on: str | None = None
 ) -> Prediction:
@@ -415,7 +441,7 @@ def predict_steps(model: StepModel, load: Load, known: Known) -> Prediction:
 
 
 def _front(seen: Observables, load: Load) -> FrontPoints:
-    return FrontPoints(seen.arrivals, seen.prompt, load.pass_tokens)
+    return FrontPoints(seen.arrivals, seen.prompt, load.pass_tokens, seen.arrivals * load.idle)
 
 
 def _only(seen: Observables, kept: np.ndarray) -> Observables:

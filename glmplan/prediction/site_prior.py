@@ -22,7 +22,7 @@ _MOVED: dict[str, float] = {
     "request_seconds": 0.15, "activation_slowdown": 4.0, "gemm_flop_slowdown": 2.0, "expert_flop_slowdown": 2.0,
     "prefill_attention_slowdown": 2.0, "gemm_bytes_slowdown": 0.5, "expert_bytes_slowdown": 0.5,
     "collective_slowdown": 2.0, "collective_bytes_slowdown": 2.0, "host_seconds": 1.4, "layer_seconds": 1.4,
-    "arrival_seconds": 1.5, "prompt_token_seconds": 1.5, "scale": 0.25,
+    "arrival_seconds": 1.5, "prompt_token_seconds": 1.5, "wake_seconds": 1.5, "scale": 0.25,
 }  # fmt: skip
 _CONFIGURATION = LEVELS.index("configuration")
 
@@ -32,12 +32,12 @@ def site_spread(spread: np.ndarray) -> np.ndarray:
 
     Parameters
     ----------
-    spread : (levels, 21) array
+    spread : (levels, 22) array
         Prior standard deviations of the joint fit, [-]
 
     Returns
     -------
-    (levels, 21) array
+    (levels, 22) array
         [-]
     """
     spread = spread.copy()

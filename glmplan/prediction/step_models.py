@@ -78,12 +78,12 @@ def step_parameters(deployment: Deployment, total: np.ndarray) -> np.ndarray:
     ----------
     deployment : Deployment
         The deployment.
-    total : (21,) array
+    total : (22,) array
         Summed effects, as `Effects.sum_of` gives them, [-]
 
     Returns
     -------
-    (19,) array
+    (20,) array
         Logarithms of `glmplan.physics.step.time.PARAMETERS`, [log s] or [-]
 
     Notes

@@ -58,7 +58,7 @@ def step_tables(
     ------
     list of int
         Places of deployments that are alike, ascending, [-]
-    (nodes, 19) array
+    (nodes, 20) array
         Their rows one after the other, in the columns of `glmplan.physics.step.work.SLOTS`, [s] or [-]
     """
     for members in _groups(deployments):
@@ -86,7 +86,7 @@ def bounded_tables(
     ------
     list of int
         Places of deployments that are alike, ascending, [-]
-    (nodes, 19) array
+    (nodes, 20) array
         Their rows, as `step_tables` has them, [s] or [-]
     (nodes,) array
         As `least_of` has it, [s]
@@ -168,9 +168,11 @@ def _with_fronts(
     graphs = {id(one): one.graph_tokens for one in deployments}
     replayed = [front.pass_tokens <= graphs[id(one)] for one, front in zip(deployments, fronts, strict=True)]
     each = {kind: prompt_launches(structure, replayed=kind) for kind in set(replayed)}
-    return front_work(
-        np.stack([work[slot] for slot in SLOTS], axis=1),
-        arrivals=np.concatenate([one.arrivals for one in fronts]),
-        prompt=np.concatenate([one.prompt for one in fronts]),
-        launches=np.repeat([each[kind] for kind in replayed], [len(one.arrivals) for one in fronts]),
+    sizes = [len(one.arrivals) for one in fronts]
+    together = FrontPoints(
+        np.concatenate([one.arrivals for one in fronts]),
+        np.concatenate([one.prompt for one in fronts]),
+        wakes=np.concatenate([np.broadcast_to(one.wakes, size) for one, size in zip(fronts, sizes, strict=True)]),
     )
+    launches = np.repeat([each[kind] for kind in replayed], sizes)
+    return front_work(np.stack([work[slot] for slot in SLOTS], axis=1), together, launches)

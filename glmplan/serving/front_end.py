@@ -1,4 +1,4 @@
-"""What users see beside the clock of the engines: the time of the front end, and first tokens that come late."""
+"""What users see beside the clock of the engines: the time of the front end, engines that wake, late first tokens."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ import numpy as np
 from glmplan.serving.traffic.request import apart
 
 if TYPE_CHECKING:
-    from glmplan.serving.engine.first_tokens import FirstTokens
-    from glmplan.serving.engine.settings import EngineSettings
+    from glmplan.serving.service import Service
     from glmplan.serving.traffic.spec import Traffic
 
 __all__ = ["aside", "lateness", "shifted", "travel"]
+
+#: of a time that is written as two others' difference [s]
+_AT_ONCE = 1e-9
 
 
 def travel(front_end: float, traffic: Traffic) -> float:
@@ -37,17 +39,16 @@ def travel(front_end: float, traffic: Traffic) -> float:
     time is counted aside, and the engine sees them during the step that follows the answer: so `closed_loop_mix`
     counts, with which the times of steps and of the front end were learnt.
     """
-    at_once = traffic.kind == "closed" and not traffic.think
-    return apart(front_end) if at_once else front_end
+    return apart(front_end) if _in_step(traffic) else front_end
 
 
-def aside(front_end: float, traffic: Traffic, counted: int) -> float:
+def aside(service: Service, traffic: Traffic, counted: int) -> float:
     """Time of the front end that passed beside the clock, between the requests of a user.
 
     Parameters
     ----------
-    front_end : float
-        Its time for a request, [s]
+    service : Service
+        What serves.
     traffic : Traffic
         What arrives.
     counted : int
@@ -58,26 +59,22 @@ def aside(front_end: float, traffic: Traffic, counted: int) -> float:
     float
         [s]
     """
-    return (front_end - travel(front_end, traffic)) * max(counted / (traffic.users or 1) - 1.0, 0.0)
+    front_end = service.front_end
+    beside = front_end - travel(front_end, traffic) + (service.wake if _alone(service, traffic) else 0.0)
+    return beside * max(counted / (traffic.users or 1) - 1.0, 0.0)
 
 
-def lateness(
-    first: FirstTokens, settings: EngineSettings, front_end: float, traffic: Traffic, records: dict[str, np.ndarray]
-) -> np.ndarray | float:
-    """What first tokens come later by than their steps say, as a prediction has it for so many in flight.
+def lateness(service: Service, traffic: Traffic, records: dict[str, np.ndarray]) -> np.ndarray | float:
+    """What first tokens come later by than the steps of the engine's clock say.
 
     Parameters
     ----------
-    first : FirstTokens
-        How much later first tokens come than their steps say.
-    settings : EngineSettings
-        Of the engine, for its replicas.
-    front_end : float
-        Time of the front end that stands in the records, [s]
+    service : Service
+        What serves.
     traffic : Traffic
         What arrives.
     records : dict of ndarray
-        Columns of finished requests, times in [s]
+        Columns of finished requests with the time of the front end in them, times in [s]
 
     Returns
     -------
@@ -86,22 +83,33 @@ def lateness(
 
     Notes
     -----
-    It was learnt from users who send the next request with the last answer, and holds for their whole wait as
-    `closed_loop_mix` counts it. Of any other traffic the wait for a place is no such thing: the simulation knows who
-    comes when and what is in the way, and a first token cannot come before its prompt is begun, so that only the time
-    of the front end and from the first step of a prompt to its last are stretched.
+    Who finds nobody there waits for the engine to wake. How much later first tokens come for so many in flight was
+    learnt from users who send the next request with the last answer, against the steps that `closed_loop_mix` counts
+    for users in step with each other; it holds for such users only. Of any other traffic the simulation knows who
+    comes when and what is in the way.
     """
-    if not first.scale or not len(records["first"]):
+    if not len(records["first"]):
         return 0.0
-    waits = records["first"] - records["arrival"]
-    if traffic.kind == "closed" and not traffic.think:
-        in_flight = float(traffic.users or 1)
-    else:
-        together = records["finish"].max() - records["arrival"].min()
-        in_flight = float((records["finish"] - records["arrival"]).sum() / together) if together > 0 else 1.0
-        waits = records["first"] - records["started"] + front_end
-    later: np.ndarray = (first.later(in_flight, settings.replicas) - 1.0) * waits
-    return later
+    if _in_step(traffic):
+        waits, servers = records["first"] - records["arrival"], service.settings.replicas
+        later: np.ndarray = (service.first.later(float(traffic.users or 1), servers) - 1.0) * waits
+        return later + service.wake if _alone(service, traffic) else later if service.first.scale else 0.0
+    if not service.wake:
+        return 0.0
+    # a replica at work begins with a prompt as a step ends, an idle one as it comes
+    idle = records["started"] - (records["arrival"] + service.front_end) <= _AT_ONCE
+    return np.where(idle, service.wake, 0.0)
+
+
+def _in_step(traffic: Traffic) -> bool:
+    """Whether users send the next request with the last answer."""
+    return traffic.kind == "closed" and not traffic.think
+
+
+def _alone(service: Service, traffic: Traffic) -> bool:
+    """Whether every user has a server of his own, as predictions count it."""
+    servers = service.settings.replicas // service.first.ranks
+    return _in_step(traffic) and (traffic.users or 1) <= max(servers, 1)
 
 
 def shifted(records: dict[str, np.ndarray], late: np.ndarray | float) -> dict[str, np.ndarray]:

@@ -46,6 +46,8 @@ class Service:
         Scheduler, limits, replicas.
     front_end : float, optional
         Time between the arrival of a request and its arrival at the engine; see `glmplan.serving.front_end.travel`, [s]
+    wake : float, optional
+        What a request waits longer for that finds nobody there; the engine's clock does not, [s]
     first : FirstTokens, optional
         How much later first tokens come than their steps say.
     few : FewRanks, optional
@@ -59,6 +61,7 @@ class Service:
     pool: KvPool
     settings: EngineSettings
     front_end: float = 0.0
+    wake: float = 0.0
     first: FirstTokens = AS_STEPS_SAY
     few: FewRanks | None = None
     whole: Callable[[], StepTable] | None = None

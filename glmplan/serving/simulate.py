@@ -219,7 +219,7 @@ def simulate(
                 ):
                     if service.front_end:
                         piece.records["arrival"] = piece.records["arrival"] - service.front_end
-                    late = lateness(service.first, settings, service.front_end, traffic, piece.records)
+                    late = lateness(service, traffic, piece.records)
                     if watch is not None:
                         watch(piece.records, late)
                     meter.records(piece.records, late)
@@ -243,7 +243,7 @@ def simulate(
             left = counts.pop(LEFT, 0) if traffic.patience is not None else None
             for reason, count in counts.items():
                 rejected[reason] = rejected.get(reason, 0) + count
-            beside = aside(service.front_end, traffic, meter.counted)
+            beside = aside(service, traffic, meter.counted)
             summaries.append(meter.summary(sum(counts.values()), settings.prefix_caching, beside, left))
             if interrupted:
                 break

@@ -119,7 +119,9 @@ def _seconds(deployment: Deployment, model: StepModel, mixes: Mixes) -> tuple[np
         if not len(seconds):
             count = len(points.decode_requests)
             seconds = timed.seconds[:count]
-    return seconds, front[places]
+    nothing, one = np.zeros(1), np.ones(1)
+    wake = model.times(StepPoints(*[nothing] * 4), FrontPoints(nothing, nothing, wakes=one)).seconds[0]
+    return seconds, front[places] + np.where(mixes.users <= 1.0, wake, 0.0)
 
 
 def _step_seconds(deployment: Deployment, model: StepModel, mixes: Mixes, seconds: np.ndarray) -> StepSeconds:

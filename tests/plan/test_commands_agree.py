@@ -25,7 +25,7 @@ from glmplan.prediction.deployment import Deployment
 from glmplan.prediction.effects import keys_of, load_effects
 from glmplan.prediction.from_row import Question, question_of
 from glmplan.prediction.observables import observables
-from glmplan.prediction.predict import Figure, front_end_seconds, step_seconds
+from glmplan.prediction.predict import Figure, front_end_seconds, step_seconds, wake_seconds
 from glmplan.prediction.step_models import step_model_of, step_parameters
 from glmplan.prediction.table import RowPrediction, predict_runs
 from glmplan.readers.runs.table import run_from_row
@@ -254,6 +254,8 @@ def test_the_simulators_steps_and_the_work_of_the_calibration_are_those_of_the_p
         steps = step_seconds(one.deployment, busy_ranks=each.busy_ranks)(**points)
         # the front end stands on a row of its own, where the simulator asks for it by the length of the prompt
         front = front_end_seconds(one.deployment, one.asked.input_tokens)
+        if load_of(one.asked, one.deployment, one.holding.pool, one.users).idle:
+            front += wake_seconds(one.deployment)
         simulated = np.where(each.arrivals > 0, front, steps)
         np.testing.assert_allclose(simulated, calibrated, rtol=SAME, err_msg=str(one))
 

@@ -7,7 +7,7 @@ import numpy as np
 from glmplan.physics.step.time import PARAMETERS
 from glmplan.prediction.effects import COLUMNS, SCALE, TTFT_SCALE, Effects, log_parameters, measured_build
 
-FRONT = ("arrival_seconds", "prompt_token_seconds")
+FRONT = ("arrival_seconds", "prompt_token_seconds", "wake_seconds")
 
 
 def test_a_factor_on_whole_steps_leaves_the_front_end_as_it_is():

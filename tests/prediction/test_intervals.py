@@ -37,7 +37,7 @@ def test_an_interval_is_wider_by_the_product_of_the_factors_of_its_like():
     widths = {"decode engine: vllm": 2.0, "decode format: fp8": 3.0, "decode load: 1": 5.0,
               "decode blocks: latent": 0.5, "ttft engine: vllm": 7.0, "decode engine: other": 11.0}  # fmt: skip
     known = {name: ends for name in ("site", "configuration", "group", "nothing")}
-    fit = Effects({}, np.zeros((len(LEVELS), 21)), known, {}, widths)
+    fit = Effects({}, np.zeros((len(LEVELS), 22)), known, {}, widths)
     # a measured deployment knows its engine and format, another only its load and its blocks
     assert interval_of(fit, "configuration", "decode", FEATURES) == pytest.approx((-0.1 * 6, 0.2 * 6))
     assert interval_of(fit, "configuration", "ttft", FEATURES) == pytest.approx((-0.3 * 7, 0.4 * 7))
@@ -50,7 +50,7 @@ def test_an_interval_is_wider_by_the_product_of_the_factors_of_its_like():
 def test_first_tokens_among_many_requests_take_the_ends_and_factors_of_their_kind():
     ends = {"ttft": (-0.1, 0.2), "ttft_many": (-0.3, 0.9), "ttft_many_cached": (-3.0, 3.0)}
     widths = {"ttft load: 17-64": 1.1, "ttft_many link: none": 2.0, "ttft link: none": 5.0}
-    fit = Effects({}, np.zeros((len(LEVELS), 21)), {"pair": ends}, {}, widths)
+    fit = Effects({}, np.zeros((len(LEVELS), 22)), {"pair": ends}, {}, widths)
     busy = {**FEATURES, "load": "65-256"}
     assert interval_of(fit, "pair", "ttft", FEATURES) == pytest.approx((-0.5, 1.0))
     assert interval_of(fit, "pair", "ttft", busy) == pytest.approx((-0.6, 1.8))

@@ -20,7 +20,8 @@ from glmplan.physics.step.model import FrontPoints, StepModel
 from glmplan.prediction.from_row import question_of
 from glmplan.prediction.known import KINDS, Known
 from glmplan.prediction.load import Load
-from glmplan.prediction.predict import front_end_seconds, predict, predict_steps, step_seconds
+from glmplan.prediction.observables import observables
+from glmplan.prediction.predict import front_end_seconds, predict, predict_steps, step_seconds, wake_seconds
 from glmplan.prediction.step_models import (
     check_answerable,
     may_hide,
@@ -167,8 +168,39 @@ def test_the_first_token_of_one_user_is_a_pass_over_the_prompt_and_the_front_end
     one = np.ones(1)
     step = MODELS[kind].times(StepPoints(0 * one, 0 * one, one * 2048.0, one * 1024.5)).seconds[0]
     assert predict(place, load).figures["ttft"].value == pytest.approx(
-        step + front_end_seconds(place, 2048.0), rel=1e-9
+        step + front_end_seconds(place, 2048.0) + wake_seconds(place), rel=1e-9
     )
+
+
+def test_only_who_finds_nobody_there_waits_for_the_engine_to_wake():
+    """A second user finds the first: neither waits for it, in a closed loop or among others who decode."""
+    place = deployment("accelerators")
+    wake, front, one = wake_seconds(place), front_end_seconds(place, 2048.0), np.ones(1)
+    assert wake > 1e-4
+    alone = observables(Load("serving", 1.0, 2048.0, 64.0, requests=1))
+    joined = observables(Load("serving", 2.0, 2048.0, 64.0, requests=1, late=2, joins=True))
+    step = step_seconds(place)
+    prompt = step(decode_requests=0 * one, decode_context=0 * one, prefill_tokens=2048 * one,
+                  prefill_context=1024.5 * one)[0]  # fmt: skip
+    assert alone.figures["ttft"].weights.tolist() == [1.0, 0.0, 1.0]
+    assert predict(place, Load("serving", 1.0, 2048.0, 64.0, requests=1)).figures["ttft"].value == pytest.approx(
+        prompt + front + wake, rel=1e-9
+    )
+    # half a step of the other is left in the mean, and one more is formed by then; then its own with the other in it
+    mixed = step(decode_requests=one, decode_context=2080 * one, prefill_tokens=2048 * one,
+                 prefill_context=1024.5 * one)[0]  # fmt: skip
+    decode = step(decode_requests=one, decode_context=2080 * one, prefill_tokens=0 * one, prefill_context=0 * one)[0]
+    assert joined.figures["ttft"].weights.tolist() == [1.5, 1.0, 1.0]
+    load = Load("serving", 2.0, 2048.0, 64.0, requests=1, late=2, joins=True)
+    assert load.waiting == 0.0
+    assert predict(place, load).figures["ttft"].value == pytest.approx(1.5 * decode + mixed + front, rel=1e-9)
+
+
+def test_a_prompt_longer_than_a_step_joins_others_in_chunks():
+    seen = observables(Load("serving", 3.0, 5000.0, 64.0, requests=1, budget=2048, joins=True))
+    assert seen.prefill_tokens.tolist() == [0.0, 2046.0, 2046.0, 908.0, 0.0]
+    assert seen.figures["ttft"].weights.tolist() == [0.5, 1.0, 1.0, 1.0, 1.0]
+    assert seen.decode_requests.tolist() == [2.0] * 4 + [0.0]
 
 
 def test_where_prompts_cannot_be_timed_only_decoding_is_answered():

@@ -33,9 +33,9 @@ class Constants:
     ----------
     engine : str
         Its name.
-    value : (21,) array
+    value : (22,) array
         Logarithms of `glmplan.physics.step.time.PARAMETERS` and the two factors, [log s] or [-]
-    covariance : (21, 21) array
+    covariance : (22, 22) array
         Of these, [-]
     """
 
@@ -50,7 +50,7 @@ class Posterior:
 
     Attributes
     ----------
-    deviation : tuple of (keys, 21) array
+    deviation : tuple of (keys, 22) array
         For each level the standard deviation of each effect, [-]
     engines : tuple of Constants
         The constants of every engine.
@@ -91,7 +91,7 @@ def posterior(design: Design, solution: Solution, *, spread: np.ndarray | None =
     first = normal.cells.first
 
     def between(one: tuple[int, int], two: tuple[int, int]) -> np.ndarray:
-        """Covariance of the effects of two keys, (21, 21)."""
+        """Covariance of the effects of two keys, (22, 22)."""
         return normal.covariance(int(first[one[0]]) + one[1], int(first[two[0]]) + two[1])
 
     deviation = []

@@ -187,7 +187,7 @@ def cross_validate(
     progress : callable, optional
         Called with the mode, the fold and the number of folds.
     keep : callable, optional
-        Called with places of left-out runs, (k,) array of int, and their summed effects, (k, 21) array.
+        Called with places of left-out runs, (k,) array of int, and their summed effects, (k, 22) array.
 
     Returns
     -------

@@ -17,7 +17,7 @@ from glmplan.calibrate.step.spreads import Spreads, key_spread, noise_class
 from glmplan.calibrate.step.spreads import start as start_spreads
 from glmplan.errors import GlmplanError
 from glmplan.physics.step.time import PARAMETERS, step_time
-from glmplan.prediction.effects import COLUMNS, LEVELS, SCALE, TTFT_SCALE, log_parameters
+from glmplan.prediction.effects import COLUMNS, FRONT, LEVELS, SCALE, TTFT_SCALE, log_parameters
 
 __all__ = [
     "FREEDOM",
@@ -55,6 +55,7 @@ PRIOR_MEAN: dict[str, float] = {
     "collective_bytes_slowdown": 1.2,
     "arrival_seconds": 3.0e-4,
     "prompt_token_seconds": 2.0e-6,
+    "wake_seconds": 1.0e-3,
 }
 #: Student's degrees of freedom: with four, a row as wild as one in a hundred weighs half
 FREEDOM = 4.0
@@ -84,7 +85,7 @@ class Solution:
 
     Attributes
     ----------
-    effects : tuple of (keys, 21) array
+    effects : tuple of (keys, 22) array
         For each level, one row for each key; the first level holds the prior mean too.
     spreads : Spreads
         Spreads and noise that they were fitted with.
@@ -116,12 +117,12 @@ def summed(design: Design, effects: tuple[np.ndarray, ...]) -> np.ndarray:
     ----------
     design : Design
         The runs.
-    effects : tuple of (keys, 21) array
+    effects : tuple of (keys, 22) array
         Effects by level, [log s] or [-]
 
     Returns
     -------
-    (runs, 21) array
+    (runs, 22) array
         [-]
     """
     return sum((effects[level][design.keys[:, level]] for level in range(len(LEVELS))), start=np.zeros(1))
@@ -134,18 +135,18 @@ def evaluate(design: Design, effects: np.ndarray) -> tuple[np.ndarray, np.ndarra
     ----------
     design : Design
         The runs.
-    effects : (runs, 21) array
+    effects : (runs, 22) array
         Summed effects, [log s] or [-]
 
     Returns
     -------
-    (m,) array, (m, 21) array
+    (m,) array, (m, 22) array
         Logarithm of the predicted seconds, and its derivative by each column, [log s]
     """
     step = step_time(design.figure_work, log_parameters(effects)[design.observation_run])
     slope = np.zeros((len(step.seconds), len(COLUMNS)))
     slope[:, : len(PARAMETERS)] = step.shares
-    slope[:, SCALE] = slope[:, : len(PARAMETERS) - 2].sum(axis=1)
+    slope[:, SCALE] = step.shares.sum(axis=1) - step.shares[:, list(FRONT)].sum(axis=1)
     slope[:, TTFT_SCALE] = design.waiting
     return np.log(step.seconds) + design.waiting * effects[design.observation_run, TTFT_SCALE], slope
 
@@ -197,7 +198,7 @@ def prior_mean() -> np.ndarray:
 
     Returns
     -------
-    (21,) array
+    (22,) array
         [log s] or [-]
     """
     return np.array([np.log(PRIOR_MEAN[name]) for name in PARAMETERS] + [0.0, 0.0])
@@ -215,7 +216,7 @@ def prior_deviation(design: Design, spread: np.ndarray) -> np.ndarray:
 
     Returns
     -------
-    (keys, 21) array
+    (keys, 22) array
         The keys of all levels one after the other, [-]
     """
     return np.concatenate([key_spread(names, spread[level]) for level, names in enumerate(design.key_names)])
@@ -294,7 +295,7 @@ def _step_length(change: np.ndarray) -> float:
 
 
 def _direction(normal: Normal, gradient: np.ndarray, past: list[tuple[np.ndarray, np.ndarray]]) -> np.ndarray:
-    """Step of limited-memory BFGS that starts from the factored posterior, (keys, 21)."""
+    """Step of limited-memory BFGS that starts from the factored posterior, (keys, 22)."""
     rest, shares = gradient, []
     for step, change in reversed(past):
         shares.append(float((step * rest).sum()) / float((step * change).sum()))
@@ -324,7 +325,7 @@ def solve(
         Spreads of the effects and noise of the figures; by default those before anything was estimated.
     use : (m,) array of bool, optional
         Observations to fit; all by default.
-    start : tuple of (keys, 21) array, optional
+    start : tuple of (keys, 22) array, optional
         Where to begin; the prior mean by default, [log s] or [-]
     enough : float, optional
         How near to the optimum to end, in deviations of the posterior over all directions, [-]

@@ -50,7 +50,7 @@ def solve_with_noise(
         The runs.
     spreads : Spreads, optional
         Spreads of the effects, and the noise to begin with; by default those before anything was estimated.
-    start : tuple of (keys, 21) array, optional
+    start : tuple of (keys, 22) array, optional
         Effects to begin with; the prior mean by default, [log s] or [-]
     progress : callable, optional
         Called with the round and how far the noise of a class moved, in logarithms.

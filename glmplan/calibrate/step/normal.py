@@ -1,11 +1,11 @@
 """The normal equations of the joint fit, exact and small.
 
 Runs of one cell (the same key on every level) share their effects, so that all of their figures together say as much
-as one triangle of at most 21 rows. With ``n`` such rows the posterior of tens of thousands of effects needs one matrix
+as one triangle of at most 22 rows. With ``n`` such rows the posterior of tens of thousands of effects needs one matrix
 of ``n`` by ``n`` (the matrix inversion lemma): a Cholesky factor gives the effects that fit best and,
 with its inverse the covariance of whatever is asked.
 
-Effects stand in one table here, (keys, 21), the keys of all levels one after the other.
+Effects stand in one table here, (keys, 22), the keys of all levels one after the other.
 """
 
 from __future__ import annotations
@@ -66,12 +66,12 @@ class Cells:
 
         Parameters
         ----------
-        values : (m, 21) array
+        values : (m, 22) array
             [-]
 
         Returns
         -------
-        (cells, 21) array
+        (cells, 22) array
             [-]
         """
         return np.asarray(self._by_cell @ values)
@@ -87,12 +87,12 @@ class Cells:
 
         Parameters
         ----------
-        table : (keys, 21) array
+        table : (keys, 22) array
             Effects, [-]
 
         Returns
         -------
-        (cells, 21) array
+        (cells, 22) array
             [-]
         """
         return np.asarray(self._shared @ table)
@@ -102,12 +102,12 @@ class Cells:
 
         Parameters
         ----------
-        values : (cells, 21) array
+        values : (cells, 22) array
             [-]
 
         Returns
         -------
-        (keys, 21) array
+        (keys, 22) array
             [-]
         """
         return np.asarray(self._shared.T @ values)
@@ -117,12 +117,12 @@ class Cells:
 
         Parameters
         ----------
-        table : (keys, 21) array
+        table : (keys, 22) array
             Effects, [-]
 
         Returns
         -------
-        tuple of (keys, 21) array
+        tuple of (keys, 22) array
             By level, [-]
         """
         return tuple(table[low:high] for low, high in zip(self.first[:-1], self.first[1:], strict=True))
@@ -158,11 +158,11 @@ class Normal:
         Cell of each row, ascending, [-]
     turns : tuple of (k, r) array
         For each cell how its figures make up its rows, orthogonal, [-]
-    rows : (n, 21) array
+    rows : (n, 22) array
         Derivative of each row by the sum of effects, over its noise, [-]
-    blocks : dict of int to ((k,) array of int, (k, 21) array)
+    blocks : dict of int to ((k,) array of int, (k, 22) array)
         Key → places of its rows, and the rows times the prior deviation of the key, [-]
-    sigma : (keys, 21) array
+    sigma : (keys, 22) array
         Prior standard deviation of every effect, [-]
     factor : (n, n) array
         Lower Cholesky factor of the covariance of the rows, in units of the noise, [-]
@@ -197,7 +197,7 @@ class Normal:
 
         Parameters
         ----------
-        z : (keys, 21) array
+        z : (keys, 22) array
             Effects over their spread, [-]
 
         Returns
@@ -217,7 +217,7 @@ class Normal:
 
         Returns
         -------
-        (keys, 21) array
+        (keys, 22) array
             [-]
         """
         by_cell = np.zeros((len(self.cells.keys), len(COLUMNS)))
@@ -248,12 +248,12 @@ class Normal:
 
         Parameters
         ----------
-        gradient : (keys, 21) array
+        gradient : (keys, 22) array
             [-]
 
         Returns
         -------
-        (keys, 21) array
+        (keys, 22) array
             ``(I + MᵀM)⁻¹`` of it, without that matrix, [-]
         """
         return gradient - self.backward(self.solve(self.forward(gradient)))
@@ -293,7 +293,7 @@ class Normal:
 
         Returns
         -------
-        (21, 21) array
+        (22, 22) array
             [-]
         """
         wide = np.outer(self.sigma[one], self.sigma[two])
@@ -311,9 +311,9 @@ def normal_equations(cells: Cells, slope: np.ndarray, sigma: np.ndarray, *, leas
     ----------
     cells : Cells
         Cells of the figures.
-    slope : (m, 21) array
+    slope : (m, 22) array
         Derivative of each figure by the sum of its effects, over its noise; zero for those not fitted, [-]
-    sigma : (keys, 21) array
+    sigma : (keys, 22) array
         Prior standard deviation of every effect, [-]
     least : float, optional
         Directions of a cell that say less than this are left out, in deviations of the prior by those of the noise: a

@@ -34,7 +34,7 @@ class Design:
         One for each run that can be answered.
     refused : tuple of (Run, str)
         Runs that cannot, with the reason.
-    work : (nodes, 19) array
+    work : (nodes, 20) array
         Work of each kind of step, [s] or [-]
     node_run : (nodes,) array of int
         Run of each kind of step.
@@ -72,7 +72,7 @@ class Design:
 
     @cached_property
     def figure_work(self) -> np.ndarray:
-        """Work of each observation, (m, 19): a step time is a sum over work, so a sum of step times is one, too."""
+        """Work of each observation, (m, 20): a step time is a sum over work, so a sum of step times is one, too."""
         from scipy.sparse import csr_matrix
 
         shape = len(self.log_seconds), len(self.work)
@@ -107,13 +107,13 @@ def work_table(questions: list[Question], found: list[Observables]) -> np.ndarra
 
     Returns
     -------
-    (nodes, 19) array
+    (nodes, 20) array
         Rows in the order of the runs, [s] or [-]
     """
     starts = np.concatenate([[0], np.cumsum([len(one.decode_requests) for one in found])])
     table = np.zeros((int(starts[-1]), len(SLOTS)))
     fronts = [
-        FrontPoints(one.arrivals, one.prompt, question.load.pass_tokens)
+        FrontPoints(one.arrivals, one.prompt, question.load.pass_tokens, one.arrivals * question.load.idle)
         for question, one in zip(questions, found, strict=True)
     ]
     points = [one.points for one in found]

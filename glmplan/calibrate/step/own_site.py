@@ -52,7 +52,7 @@ class SiteFit:
 
     Attributes
     ----------
-    values, deviation : dict of str to dict of str to (21,) array
+    values, deviation : dict of str to dict of str to (22,) array
         Level → key → effects on top of the shipped ones, and what their standard deviation still is, [-]
     effects : dict of str to Effects
         Engine → shipped effects with the site's.
@@ -67,7 +67,7 @@ class SiteFit:
     keys : tuple of (int, str)
         Level and key of each effect that was moved.
     covariance : (n, n) array
-        Of these effects, 21 columns for each key, [-]
+        Of these effects, 22 columns for each key, [-]
     """
 
     values: dict[str, dict[str, np.ndarray]]
@@ -301,7 +301,7 @@ def site_errors(design: Design, base: np.ndarray, spread: np.ndarray) -> tuple[n
     ----------
     design : Design
         The runs.
-    base : (runs, 21) array
+    base : (runs, 22) array
         Effects from a fit that has not seen the sweep's model on its part and engine, [-]
     spread : (levels, columns) array
         Prior standard deviations of that fit, [-]

@@ -24,7 +24,7 @@ MISSED: dict[str, float] = {"decode": 0.10, "ttft": 0.06, "prefill": 0.05}
 #: adds to a step is counted in each layer, as everywhere: 0.2 ms in a model of eight; so is what a prompt adds) [s]
 _ONE_PROCESS = {
     "host_seconds": 1e-4, "layer_seconds": 1e-5, "moe_layer_seconds": 1e-5, "state_layer_seconds": 1e-5,
-    "request_seconds": 2.5e-5, "arrival_seconds": 2e-4, "prompt_token_seconds": 2e-6,
+    "request_seconds": 2.5e-5, "arrival_seconds": 2e-4, "prompt_token_seconds": 2e-6, "wake_seconds": 1e-4,
 }  # fmt: skip
 #: standard deviations of the logarithm: of these times, of kernels against the rates that the probe measured, and of
 #: whole steps, because a server may use other threads than the probe [-]
@@ -37,7 +37,7 @@ class Prior:
 
     Attributes
     ----------
-    mean, deviation : (21,) array
+    mean, deviation : (22,) array
         In the order of `glmplan.prediction.effects.COLUMNS`, [log s] or [-]
     """
 

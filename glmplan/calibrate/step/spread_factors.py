@@ -44,7 +44,7 @@ class LeftOutScore:
         The runs.
     cells : Cells
         Their cells, none of which is split by a fold.
-    slope : (m, 21) array
+    slope : (m, 22) array
         Derivative of each figure by the sum of its effects, times its weight, [-]
     target : (m,) array
         What the effects have to explain of it, times its weight, [-]

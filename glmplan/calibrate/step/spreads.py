@@ -90,6 +90,7 @@ _COLUMN = {
     "collective_bytes_slowdown": 0.4,
     "arrival_seconds": 1.5,
     "prompt_token_seconds": 1.5,
+    "wake_seconds": 2.0,
     "ttft_scale": 0.8,
 }
 #: how far off they may be: a factor of `e` for levels, of two for columns [-]

@@ -32,7 +32,7 @@ class Unseen:
         Measured minus predicted in logarithms, one for each observation, [-]
     knowledge : (runs,) array of str
         What the fit knew of each run, one of `glmplan.prediction.effects.KNOWLEDGE`.
-    effects : (runs, 21) array
+    effects : (runs, 22) array
         Summed effects of each run, [log s] or [-]
     """
 

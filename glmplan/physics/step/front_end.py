@@ -6,6 +6,7 @@ import numpy as np
 
 from glmplan.facts.schema.model import LayerKind
 from glmplan.physics.blocks.kinds import mixer_of, routed_of
+from glmplan.physics.step.model import FrontPoints
 from glmplan.physics.step.structure import StepWork
 from glmplan.physics.step.work import SLOTS
 
@@ -55,26 +56,26 @@ def _launched(kind: LayerKind) -> float:
     return 1.0 + float(routed_of(kind) is not None) + mixer_of(kind).extra_launches
 
 
-def front_work(
-    table: np.ndarray, *, arrivals: np.ndarray, prompt: np.ndarray, launches: np.ndarray | float
-) -> np.ndarray:
+def front_work(table: np.ndarray, front: FrontPoints, launches: np.ndarray | float) -> np.ndarray:
     """Put the work outside of steps into a table of work.
 
     Parameters
     ----------
-    table : (n, 19) array
+    table : (n, 20) array
         Work of the steps, [s] or [-]
-    arrivals, prompt : (n,) array
-        Requests that arrive and prompt tokens that are read; rows with either hold nothing else, [-]
+    front : FrontPoints
+        The work, (n,) arrays; rows with any hold nothing else.
     launches : (n,) array or float
         What `prompt_launches` says of each row's model, [-]
 
     Returns
     -------
-    (n, 19) array
+    (n, 20) array
         The table with these rows replaced, [s] or [-]
     """
-    found = np.where(((arrivals > 0) | (prompt > 0))[:, None], 0.0, table)
-    found[:, SLOTS.index("arrival")] = arrivals * launches
-    found[:, SLOTS.index("prompt_token")] = prompt
+    any_of_it = (front.arrivals > 0) | (front.prompt > 0) | (np.asarray(front.wakes) > 0)
+    found = np.where(any_of_it[:, None], 0.0, table)
+    found[:, SLOTS.index("arrival")] = front.arrivals * launches
+    found[:, SLOTS.index("prompt_token")] = front.prompt
+    found[:, SLOTS.index("wake")] = front.wakes
     return found

@@ -32,7 +32,7 @@ class GpuSteps:
         Model, formats, part, link.
     layout : Layout
         Parallel degrees, [-]
-    log_parameters : (19,) array
+    log_parameters : (20,) array
         Natural logarithms of `glmplan.physics.step.time.PARAMETERS`, [log s] or [-]
     graph_tokens : int
         Tokens up to which a pass with prompts is replayed from graphs, [token]
@@ -70,12 +70,11 @@ class GpuSteps:
         Returns
         -------
         StepTime
-            (n,) seconds [s] and (n, 19) shares [-].
+            (n,) seconds [s] and (n, 20) shares [-].
         """
         work = step_work(self.structure, layout=self.layout, points=points)
         if front is None:
             return step_time(work, self.log_parameters)
         table = np.stack([work[slot] for slot in SLOTS], axis=1)
         launches = prompt_launches(self.structure, replayed=front.pass_tokens <= self.graph_tokens)
-        table = front_work(table, arrivals=front.arrivals, prompt=front.prompt, launches=launches)
-        return step_time(table, self.log_parameters)
+        return step_time(front_work(table, front, launches), self.log_parameters)

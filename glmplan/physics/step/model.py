@@ -31,11 +31,14 @@ class FrontPoints:
         Prompt tokens that are read, [token]
     pass_tokens : float
         Tokens computed before a first token, which decides whether the pass replays graphs, [token]
+    wakes : (n,) array or float
+        Requests that find nobody there, [-]
     """
 
     arrivals: np.ndarray
     prompt: np.ndarray
     pass_tokens: float = 0.0
+    wakes: np.ndarray | float = 0.0
 
 
 @runtime_checkable

@@ -22,7 +22,7 @@ PARAMETERS: tuple[str, ...] = tuple(f"{slot}_{'seconds' if counted else 'slowdow
     ("activation", False), ("gemm_fixed", False), ("gemm_bytes", False), ("gemm_flop", False),
     ("expert_fixed", False), ("expert_bytes", False), ("expert_flop", False), ("attention_fixed", False),
     ("cache", False), ("prefill_attention", False), ("collective", False), ("collective_bytes", False),
-    ("arrival", True), ("prompt_token", True),
+    ("arrival", True), ("prompt_token", True), ("wake", True),
 ))  # fmt: skip
 
 #: what binds: group of parameters → words for people
@@ -32,7 +32,7 @@ COMPONENTS: dict[str, tuple[str, ...]] = {
     "compute": ("gemm_flop", "expert_flop", "prefill_attention", "activation"),
     "cache": ("cache",),
     "links": ("collective", "collective_bytes"),
-    "front end": ("arrival", "prompt_token"),
+    "front end": ("arrival", "prompt_token", "wake"),
 }
 
 
@@ -45,7 +45,7 @@ class StepTime:
     seconds : (n,) array
         Time of the step, [s]
     shares : (n, k) array
-        Share of each part in it; rows add up to 1, [-]. Of accelerators the parts are the 19 `PARAMETERS`, and their
+        Share of each part in it; rows add up to 1, [-]. Of accelerators the parts are the 20 `PARAMETERS`, and their
         shares are also the derivative of the logarithm of the time by the logarithm of the parameter.
     """
 
@@ -58,9 +58,9 @@ def step_time(work: Mapping[str, np.ndarray] | np.ndarray, log_parameters: np.nd
 
     Parameters
     ----------
-    work : dict of (n,) arrays, or (n, 19) array
+    work : dict of (n,) arrays, or (n, 20) array
         Kernel times and counts, as `glmplan.physics.step.work.step_work` gives them, [s] or [-]
-    log_parameters : (19,) or (n, 19) array
+    log_parameters : (20,) or (n, 20) array
         Natural logarithms of `PARAMETERS`, [log s] or [-]
 
     Returns
@@ -75,9 +75,9 @@ def step_time(work: Mapping[str, np.ndarray] | np.ndarray, log_parameters: np.nd
 
     Examples
     --------
-    >>> work = np.zeros((1, 19))
+    >>> work = np.zeros((1, 20))
     >>> work[0, 0] = 1.0                  # one engine step
-    >>> float(step_time(work, np.full(19, np.log(2e-3))).seconds[0])
+    >>> float(step_time(work, np.full(20, np.log(2e-3))).seconds[0])
     0.002
     """
     table = (

@@ -56,6 +56,7 @@ SLOTS: tuple[str, ...] = (
     "collective_bytes",  # and payload [s]
     "arrival",  # layers that the first pass of a request launches kernel by kernel, see `front_end` [-]
     "prompt_token",  # prompt tokens that the front end reads, outside of steps [-]
+    "wake",  # requests that find nobody there, outside of steps too [-]
 )
 
 #: those that kernels fill, whose parameters may be looked at in several sets at once

@@ -28,6 +28,8 @@ class ServingInputs:
         Scheduler and limits of the engine.
     front_end : float, optional
         Time between the arrival of a request and its arrival at the engine, at the nominal prompt length, [s]
+    wake : float, optional
+        What a request waits longer for that finds nobody there, [s]
     low, high : float, optional
         90 % interval of the step time relative to its prediction, [-]
     first : FirstTokens, optional
@@ -48,6 +50,7 @@ class ServingInputs:
     pool: KvPool
     settings: EngineSettings
     front_end: float = 0.0
+    wake: float = 0.0
     first: FirstTokens = AS_STEPS_SAY
     low: float = 1.0
     high: float = 1.0

@@ -42,7 +42,6 @@ MISSED = frozenset({
     "known no worse than unknown: TPOT",
     "known no worse than unknown: TTFT",
     "least coverage: accelerator",
-    "least coverage: layout",
 })  # fmt: skip
 
 

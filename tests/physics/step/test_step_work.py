@@ -17,6 +17,7 @@ from glmplan.physics.network.groups import LayoutLinks
 from glmplan.physics.network.links import link_for_group
 from glmplan.physics.points import Layout, StepPoints
 from glmplan.physics.step.front_end import front_work, prompt_launches
+from glmplan.physics.step.model import FrontPoints
 from glmplan.physics.step.structure import Part, StepWork
 from glmplan.physics.step.time import COMPONENTS, PARAMETERS, step_time
 from glmplan.physics.step.work import SLOTS, step_work
@@ -24,7 +25,7 @@ from glmplan.physics.step.work import SLOTS, step_work
 H100 = Part("h100-sxm", bandwidth=3.35e12, peaks={"bf16": 989e12, "fp8": 1978e12}, family="9")
 SWITCHED = link_for_group(load_host("hgx-h100-8"), 8)
 NVLINK = LayoutLinks(SWITCHED, SWITCHED, SWITCHED, SWITCHED)  # whatever the layout
-NEUTRAL = np.log([1e-3, 5e-6, 5e-6, 5e-6, 5e-6, 10, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1e-2, 1e-6])
+NEUTRAL = np.log([1e-3, 5e-6, 5e-6, 5e-6, 5e-6, 10, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1e-2, 1e-6, 1e-3])
 
 
 def structure(model: str = "llama-3.1-8b", weights: str = "bf16", **changes: object) -> StepWork:
@@ -52,11 +53,13 @@ def test_work_of_the_front_end_stands_in_rows_of_its_own():
     points = StepPoints(*(np.full(2, one) for one in (8.0, 2000.0, 512.0, 256.0)))
     work = step_work(structure(), layout=Layout(), points=points)
     table = np.stack([work[slot] for slot in SLOTS], axis=1)
-    found = front_work(table, arrivals=np.array([0.0, 1.0]), prompt=np.array([0.0, 512.0]), launches=32.0)
+    work = FrontPoints(np.array([0.0, 1.0]), np.array([0.0, 512.0]), wakes=np.array([0.0, 1.0]))
+    found = front_work(table, work, launches=32.0)
     np.testing.assert_array_equal(found[0], table[0])
     assert found[1, SLOTS.index("arrival")] == 32.0
     assert found[1, SLOTS.index("prompt_token")] == 512.0
-    assert np.count_nonzero(found[1]) == 2
+    assert found[1, SLOTS.index("wake")] == 1.0
+    assert np.count_nonzero(found[1]) == 3
 
 
 @pytest.mark.parametrize("busy", [1.0, 2.0, 3.0])
