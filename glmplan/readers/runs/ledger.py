@@ -110,7 +110,7 @@ def load_measurements() -> list[Run]:
     Examples
     --------
     >>> len(load_measurements())
-    8553
+    8565
     """
     return list(_load())
 
