@@ -15,6 +15,7 @@ from glmplan.units import counted_unit
 
 if TYPE_CHECKING:
     from glmplan.serving.safe_load import SafeLoad
+    from glmplan.serving.traffic.spec import Traffic
 
 __all__ = ["SearchOptions", "command"]
 
@@ -50,6 +51,7 @@ def command(
     from glmplan.errors import SpecError
     from glmplan.plan.safe_loads import safe_of, searched_traffic
     from glmplan.prediction.own_site import site_calibration
+    from glmplan.serving.beside import beside
     from glmplan.serving.load_tries import Tries
     from glmplan.serving.traffic.promises import parse_slo
 
@@ -63,9 +65,18 @@ def command(
     if not slo:
         raise SpecError("is needed with --step-time", field="--slo")
     targets = parse_slo(slo)
-    with site_calibration(service.deployment.calibration):
-        begun = Tries(copied=True)
-        found = [safe_of(described, kind, targets, most=search.most, seed=search.seed, begun=begun) for kind in kinds]
+    begun = Tries(copied=True)
+
+    def answer(kind: Traffic) -> SafeLoad:
+        return safe_of(described, kind, targets, most=search.most, seed=search.seed, begun=begun)
+
+    with site_calibration(service.deployment.calibration), beside(answer, copied=len(kinds) > 1) as two:
+        if len(kinds) == 2:
+            # users are counted, or found in few tries, while the search for the rate begins
+            rate, users = two.both(kinds[1], kinds[0])
+            found = [users, rate]
+        else:
+            found = [answer(kind) for kind in kinds]
     if search.plot is not None:
         import numpy as np
 

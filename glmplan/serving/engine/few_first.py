@@ -54,6 +54,12 @@ def serving_prompts_first(few: Few, number: int, line: list[int]) -> Generator[f
     budget, places = settings.max_num_batched_tokens * settings.pipeline_stages, settings.max_num_seqs
     whole, ahead, together = settings.reserve_full_isl, int(settings.async_scheduling), settings.prefill_max_requests
     loads, decode, mixed, estimate = few.loads, few.clock.decode, few.clock.mixed, SharedEstimate(settings.first_ratio)
+    # tokens that each is reckoned to hold at its end, and whether an answer may be a single token
+    held = [
+        tokens + (more + 1 if more < MOST_RECKONED else MOST_RECKONED)
+        for tokens, more in zip(prompt, left, strict=True)
+    ]
+    single = 0 in left
     running: dict[int, tuple[int, float]] = {}  # who decodes and since when, by the order in which they joined
     heap: list[int] = []  # last step · 2³² + place in that order
     key = dict[int, int]()
@@ -77,7 +83,7 @@ def serving_prompts_first(few: Few, number: int, line: list[int]) -> Generator[f
             need = -(-(done + take) // size) + (-done // size)
             blocked = need > free
             if not blocked:
-                reckoned = prompt[partial] - done + min(1 + left[partial], MOST_RECKONED)
+                reckoned = held[partial] - done
                 free, tokens, weight, room = free - need, take, take * (done + (take + 1) / 2), room - take
                 done += take
                 if done == prompt[partial]:
@@ -85,25 +91,22 @@ def serving_prompts_first(few: Few, number: int, line: list[int]) -> Generator[f
                     partial = -1
         busy = n + (tokens > 0)
         if waits and not blocked and not (busy and (full or not changed)):
-            changed, spots = False, min(places - late, n + (together or places)) - busy
+            changed, spots = False, (min(places - late, n + together) if together else places - late) - busy
             # tokens that those who decode are reckoned to write still
             rest = sum(min((one >> _SHIFT) - step, MOST_RECKONED) for one in heap) if long else ends - n * step
             reckon = (free - freed) * size - estimate.ratio * rest - (reckoned if tokens else 0)
             while room > 0 and spots > 0 and q < here_now and arrival[which := line[q]] <= seen:
-                take = min(prompt[which], room)
+                whole_prompt, cost = prompt[which], held[which]
+                take = whole_prompt if whole_prompt < room else room
                 need = -(-take // size)
-                if (-(-prompt[which] // size) if whole else need) > free - freed:
-                    full = True
-                    break
-                cost = prompt[which] + min(1 + left[which], MOST_RECKONED)
-                if cost >= reckon and (n or tokens):
+                if (-(-whole_prompt // size) if whole else need) > free - freed or (cost >= reckon and (n or tokens)):
                     full = True
                     break
                 q, reckon, free, room, spots = q + 1, reckon - cost, free - need, room - take, spots - 1
                 started[which] = now
                 tokens += take
                 weight += take * ((take + 1) / 2)
-                if take == prompt[which]:
+                if take == whole_prompt:
                     ready.append(which)
                 else:
                     partial, done = which, take
@@ -115,7 +118,7 @@ def serving_prompts_first(few: Few, number: int, line: list[int]) -> Generator[f
             end = now + mixed(0, total, tokens, weight)
             while end >= until:
                 until = yield end
-            gone = sum(most[which] for which in ready if not left[which])  # with their only token
+            gone = sum(most[which] for which in ready if not left[which]) if single else 0  # with their only token
             segments += (now, 1, end - now, 0.0, 0, 0, tokens, blocks - free - gone)
             begun, now, changed = now, end, True
             if not n:
@@ -148,7 +151,9 @@ def serving_prompts_first(few: Few, number: int, line: list[int]) -> Generator[f
             taken, start = 1, step  # blocks of the first step are
             while k:
                 seconds, slope, edge = decode(n, total)
-                here = k if edge > 1e299 else min(k, max(1, math.ceil(edge - total / n)))
+                here = k
+                if edge < 1e299 and (up_to := math.ceil(edge - total / n)) < k:
+                    here = up_to if up_to > 1 else 1
                 end = now + here * seconds + slope * (here * (here - 1) / 2)
                 while end >= coming or end >= until:
                     if end >= coming:

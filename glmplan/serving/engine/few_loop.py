@@ -277,7 +277,9 @@ def serving(few: Few, number: int, line: list[int]) -> Generator[float, float, N
             taken = 1  # of the first step
             while k:
                 seconds, slope, edge = decode(n, total)
-                here = k if edge > 1e299 else min(k, max(1, math.ceil(edge - total / n)))
+                here = k
+                if edge < 1e299 and (up_to := math.ceil(edge - total / n)) < k:
+                    here = up_to if up_to > 1 else 1
                 end = now + here * seconds + slope * (here * (here - 1) / 2)
                 while end >= coming or end >= until:
                     if end >= coming:
