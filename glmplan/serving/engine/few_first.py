@@ -53,7 +53,9 @@ def serving_prompts_first(few: Few, number: int, line: list[int]) -> Generator[f
     settings, size, period, blocks = few.settings, few.pool.block_size, few.period, few.pool.blocks
     budget, places = settings.max_num_batched_tokens * settings.pipeline_stages, settings.max_num_seqs
     whole, ahead, together = settings.reserve_full_isl, int(settings.async_scheduling), settings.prefill_max_requests
-    loads, decode, mixed, estimate = few.loads, few.clock.decode, few.clock.mixed, SharedEstimate(settings.first_ratio)
+    loads, mixed, estimate = few.loads, few.clock.mixed, SharedEstimate(settings.first_ratio)
+    piece, stages = few.clock.context_piece, few.clock.microbatches
+    low, edge, knot, of_requests, slopes = piece(1.0)
     # tokens that each is reckoned to hold at its end, and whether an answer may be a single token
     held = [
         tokens + (more + 1 if more < MOST_RECKONED else MOST_RECKONED)
@@ -150,9 +152,14 @@ def serving_prompts_first(few: Few, number: int, line: list[int]) -> Generator[f
                 k = steps_with_blocks(counts, period, step + 1, k - 1, free) + 1
             taken, start = 1, step  # blocks of the first step are
             while k:
-                seconds, slope, edge = decode(n, total)
-                here = k
-                if edge < 1e299 and (up_to := math.ceil(edge - total / n)) < k:
+                # as `StepClock.decode` reads it, without a call for each run of steps
+                mean = total / n
+                if not low <= mean < edge:
+                    low, edge, knot, of_requests, slopes = piece(mean)
+                row = -(-n // stages)
+                slope = slopes[row]
+                seconds, here = of_requests[row] + slope * (mean - knot), k
+                if edge < 1e299 and (up_to := math.ceil(edge - mean)) < k:
                     here = up_to if up_to > 1 else 1
                 end = now + here * seconds + slope * (here * (here - 1) / 2)
                 while end >= coming or end >= until:

@@ -57,7 +57,7 @@ class StepClock:
     """
 
     def __init__(self, table: StepTable, microbatches: int = 1) -> None:
-        self._microbatches = microbatches
+        self.microbatches = microbatches
         self._knots = table.context.tolist()
         self._last = len(self._knots) - 1
         # what belongs to one knot side by side: rows are requests
@@ -70,11 +70,23 @@ class StepClock:
         self._hidden, self._short, self._per_request = table.hidden, table.short, table.per_request
         self._prompt_pieces: dict[tuple[int, int], tuple[Any, ...]] = {}
         # the pieces of the axes that the last step lay in, and where they end: the next step mostly lies there too
-        self._here: tuple[Any, ...] = self._context_piece(1.0)
+        self._here: tuple[Any, ...] = self.context_piece(1.0)
         self._there: tuple[Any, ...] = self._prompt_piece(1.0, 1.0)
 
-    def _context_piece(self, mean: float) -> tuple[Any, ...]:
-        """The piece of the decode table that holds a mean context: ends, its knot, seconds and slopes by requests."""
+    def context_piece(self, mean: float) -> tuple[Any, ...]:
+        """Find the piece of the decode table that holds a mean context, for whoever reads many steps from one.
+
+        Parameters
+        ----------
+        mean : float
+            Mean context, [token]
+
+        Returns
+        -------
+        tuple
+            Where it begins and ends, and its knot, [token]; seconds at the knot and for each further token of mean
+            context, both by requests of a micro-batch, [s]
+        """
         knots, last = self._knots, self._last
         j = bisect_right(knots, mean, 1, last) - 1
         low, high = knots[j] if j else -1e300, knots[j + 1] if j < last - 1 else 1e300
@@ -116,8 +128,8 @@ class StepClock:
         mean = total / n
         low, high, knot, seconds, slopes = self._here
         if not low <= mean < high:
-            low, high, knot, seconds, slopes = self._context_piece(mean)
-        row = -(-n // self._microbatches)
+            low, high, knot, seconds, slopes = self.context_piece(mean)
+        row = -(-n // self.microbatches)
         slope = slopes[row]
         return seconds[row] + slope * (mean - knot), slope, high
 
@@ -140,13 +152,13 @@ class StepClock:
         float
             Time of the step, [s]
         """
-        microbatches = self._microbatches
+        microbatches = self.microbatches
         row, seconds = -(-n // microbatches), 0.0
         if n:  # as `decode` does
             mean = total / n
             low, high, knot, decode, slopes = self._here
             if not low <= mean < high:
-                _, _, knot, decode, slopes = self._context_piece(mean)
+                _, _, knot, decode, slopes = self.context_piece(mean)
             seconds = decode[row] + slopes[row] * (mean - knot)
         if p:
             tokens, a = p / microbatches, weight / p
