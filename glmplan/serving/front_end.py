@@ -93,7 +93,7 @@ def lateness(service: Service, traffic: Traffic, records: dict[str, np.ndarray])
     if _in_step(traffic):
         waits, servers = records["first"] - records["arrival"], service.settings.replicas
         later: np.ndarray = (service.first.later(float(traffic.users or 1), servers) - 1.0) * waits
-        return later + service.wake if _alone(service, traffic) else later if service.first.scale else 0.0
+        return later + service.wake if _alone(service, traffic) else later
     if not service.wake:
         return 0.0
     # a replica at work begins with a prompt as a step ends, an idle one as it comes

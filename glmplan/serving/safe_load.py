@@ -195,7 +195,7 @@ def safe_load(
     -----
     The slowest draw also has the latest first tokens and the smallest pool: as careful as the limits of a plan, each of
     which holds at its own bad end. Loads are compared under the same random numbers. Closed loops are judged after
-    their start-up burst. Rates are followed under 4 draws of the arrivals and more, until their mean is known to
+    their start-up burst. Rates are followed under 5 draws of the arrivals and more, until their mean is known to
     0.75 % (0.5 % under bursts, of which more requests are judged). How many a draw happens to put in flight at once is
     taken out of the load at which it breaks (a control variate, whose mean is known).
 

@@ -13,7 +13,7 @@ from glmplan.prediction.deployment import Deployment
 from glmplan.prediction.effects import load_effects
 from glmplan.prediction.known import known_of_points
 from glmplan.prediction.load import Load
-from glmplan.prediction.predict import Prediction, predict_many
+from glmplan.prediction.predict import Prediction, predict_many, wake_seconds
 from glmplan.prediction.step_models import may_hide, runs_on_accelerators, step_model_of, without_hiding
 from glmplan.prediction.step_table import least_of
 from glmplan.readers.runs.figures import INTERVAL_KINDS
@@ -119,9 +119,7 @@ def _seconds(deployment: Deployment, model: StepModel, mixes: Mixes) -> tuple[np
         if not len(seconds):
             count = len(points.decode_requests)
             seconds = timed.seconds[:count]
-    nothing, one = np.zeros(1), np.ones(1)
-    wake = model.times(StepPoints(*[nothing] * 4), FrontPoints(nothing, nothing, wakes=one)).seconds[0]
-    return seconds, front[places] + np.where(mixes.users <= 1.0, wake, 0.0)
+    return seconds, front[places] + np.where(mixes.users <= 1.0, wake_seconds(deployment), 0.0)
 
 
 def _step_seconds(deployment: Deployment, model: StepModel, mixes: Mixes, seconds: np.ndarray) -> StepSeconds:
