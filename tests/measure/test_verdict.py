@@ -259,9 +259,20 @@ _WITH_AVX512 = (41.2, 74.7, {
 _WITH_AVX2 = (25.2, 55.0, {
     1: (81.11, 10.46, 85.33), 2: (85.68, 15.74, 118.5), 4: (109.9, 28.63, 134.5), 8: (153.9, 54.28, 140.5),
 })  # fmt: skip
+#: the same server on a Xeon with AMX, and there a build for this processor, whose tiles hold more rows
+_ON_XEON = (32.0, 350.0, {
+    1: (25.62, 3.772, 241.1), 2: (27.18, 7.305, 261.6), 4: (36.78, 12.02, 321.5), 8: (49.20, 19.46, 401.2),
+})  # fmt: skip
+_BUILT_THERE = (32.0, 350.0, {
+    1: (15.61, 2.972, 313.6), 2: (17.40, 4.167, 455.3), 4: (20.41, 6.360, 607.2), 8: (32.38, 13.18, 581.7),
+})  # fmt: skip
 
 
-@pytest.mark.parametrize("machine", [_WITH_AVX512, _WITH_AVX2], ids=["avx512", "avx2"])
+@pytest.mark.parametrize(
+    "machine",
+    [_WITH_AVX512, _WITH_AVX2, _ON_XEON, _BUILT_THERE],
+    ids=["avx512", "avx2", "xeon", "built there"],
+)
 def test_a_ladder_on_a_processor_is_calibrated_from_the_rates_of_the_probe(tmp_path, machine):
     """One row of a product is a kernel of its own: what it tells of more rows differs."""
     from random_gguf import write

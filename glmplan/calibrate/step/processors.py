@@ -13,11 +13,11 @@ from glmplan.prediction.effects import COLUMNS, LEVELS, load_effects
 
 __all__ = ["MISSED", "Prior", "processor_prior"]
 
-#: what the smooth form of a product misses on a processor, standard deviation of the logarithm. Prompts of 2 to 8
-#: tokens scatter by 5 to 16 % around it, because the tiles that a library picks change with the rows. Calibrated on 1
-#: and 4 of 1 to 8 users, three models on two cores with AVX-512 were off by 6 % in TPOT and 4 % in TTFT, on two with
-#: AVX2 by 10 and 6 % (root mean square). Other processors may be somewhat worse [-]
-MISSED: dict[str, float] = {"decode": 0.10, "ttft": 0.06, "prefill": 0.05}
+#: what the form of a step misses on a processor and what its steps differ by from minute to minute, standard deviation
+#: of the logarithm. Calibrated on 1 and 4 of 1 to 8 users, three models six times on two cores of a Xeon, which others
+#: use too, were off by 15 % in TPOT and 6 % in TTFT (root mean square; the same step took up to 1.7 times as long), a
+#: dense one on two cores with AVX-512 by 11 and 12 %, with AVX2 by 2 and 4 % [-]
+MISSED: dict[str, float] = {"decode": 0.15, "ttft": 0.08, "prefill": 0.05}
 
 #: an engine in one process with its kernels: no launches, no front end in Python; orders of magnitude for llama.cpp's
 #: server on one core (a step of a 1 MB model takes 0.1 ms, a request is taken in within 2 ms; what a decoding request
@@ -28,7 +28,13 @@ _ONE_PROCESS = {
 }  # fmt: skip
 #: standard deviations of the logarithm: of these times, of kernels against the rates that the probe measured, and of
 #: whole steps, because a server may use other threads than the probe [-]
-_OF_SECONDS, _OF_KERNELS, _OF_PRODUCTS, _OF_STEPS, _OF_TTFT = 1.0, 0.4, 0.6, 0.5, 0.1
+_OF_SECONDS, _OF_KERNELS, _OF_STEPS, _OF_TTFT = 1.0, 0.4, 0.5, 0.1
+#: of products and experts, as they differ between the three processors of `glmplan.physics.step.on_processor`: one row,
+#: bandwidth, rate [-]
+_OF_PRODUCTS = {
+    "gemm_fixed_slowdown": 0.7, "gemm_bytes_slowdown": 0.5, "expert_bytes_slowdown": 0.5,
+    "gemm_flop_slowdown": 0.9, "expert_flop_slowdown": 0.9,
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +77,7 @@ def processor_prior(deployment: Deployment) -> Prior | None:
                 mean[place] = np.log(_ONE_PROCESS[name])
         else:
             mean[place] = 0.0
-        if name in ("gemm_fixed_slowdown", "gemm_bytes_slowdown"):
-            deviation[place] = _OF_PRODUCTS
+        deviation[place] = _OF_PRODUCTS.get(name, deviation[place])
     mean[len(PARAMETERS) :] = 0.0
     deviation[len(PARAMETERS) :] = _OF_STEPS, _OF_TTFT
     return Prior(mean, deviation)

@@ -18,22 +18,13 @@ from glmplan.physics.blocks.tensor import Tensor
 from glmplan.physics.kernels.fits import KernelFit, find_kernel_fit
 from glmplan.physics.kernels.utilisation import CollectiveParams, KernelParams
 from glmplan.physics.network.groups import LayoutLinks, LinksByPoint
+from glmplan.physics.step.on_processor import PROCESSOR_ATTENTION, PROCESSOR_KERNELS
 from glmplan.physics.step.products import Product, Products, in_groups
 
 __all__ = ["Layers", "Part", "StepWork"]
 
 #: kernels nobody measured alone: a launch, four fifths of the bandwidth, six tenths of the FLOP rate [roofline habit]
 _UNKNOWN_KERNEL = KernelParams(floor=4e-6, bandwidth=0.8, flop=0.6, rows_half=32.0)
-#: kernels of an engine on a processor, which no table of single kernels covers: two rows of an output or more go
-#: through the registers together (ggml-org/llama.cpp, ggml/src/ggml-cpu/llamafile/sgemm.cpp: `mnpack<4, 6, 4>` with 32
-#: vector registers, `mnpack<4, 3, 4>` with 16), which costs a few rows more than there are; experts are dot products
-#: (`ggml-cpu.c`, `ggml_compute_forward_mul_mat_id`). Measured with prompts of 1 to 64 tokens, F16 weights, a dense
-#: model of 26 M: a core of an EPYC with AVX-512 took 0.85 ms · (rows + 2.9), and one row at 0.7 of the bandwidth of a
-#: copy; one with AVX2 4.1 ms · (rows + 0.9), and one row at 0.2. Between them, with the spread of
-#: `glmplan.calibrate.step.processors`
-_CPU_PRODUCT = KernelParams(floor=2e-6, bandwidth=0.4, flop=0.4, rows_half=1.6, sharpness=2.0)
-_CPU_EXPERTS = KernelParams(floor=2e-6, bandwidth=0.4, flop=0.4, sharpness=2.0)
-_CPU_ATTENTION = KernelParams(floor=5e-6, bandwidth=0.5, flop=0.2, sharpness=1.0)
 _UNKNOWN_COLLECTIVE = CollectiveParams(latency=10e-6, hop=1e-6, one_shot=0.4, two_shot=0.6)
 
 
@@ -457,7 +448,7 @@ _POOR_FIT = 0.25
 @lru_cache(maxsize=4096)
 def _kernel(part: str, family: str, kernel: str, rule: KernelRule, release: tuple[int, ...] | None) -> KernelParams:
     if family == "cpu":
-        return {"gemm": _CPU_PRODUCT, "experts": _CPU_EXPERTS}.get(kernel, _CPU_ATTENTION)
+        return PROCESSOR_KERNELS.get(kernel, PROCESSOR_ATTENTION)
     for precision in (rule.form, "fp8" if rule.form.startswith("fp8") else "bf16", "bf16"):
         found = find_kernel_fit(
             part, kernel, precision=precision, engine=rule.engine, release=release, family=family or None,

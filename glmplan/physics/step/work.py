@@ -7,7 +7,6 @@ engines. Structure (model, formats, part) is looped over; points are arrays.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import fields, replace
 from functools import partial
 
@@ -21,10 +20,11 @@ from glmplan.physics.blocks.kinds import routed_of, streams_of
 from glmplan.physics.kernels.counts import expert_work, gemm_work
 from glmplan.physics.kernels.slots import Degrees, Tokens, add_kernel
 from glmplan.physics.kernels.state_counts import mixing_work
-from glmplan.physics.kernels.utilisation import KernelWork, kernel_terms
+from glmplan.physics.kernels.utilisation import kernel_terms
 from glmplan.physics.points import Layout, StepPoints
 from glmplan.physics.step.attention import add_attention
 from glmplan.physics.step.collectives import all_reduce_seconds, hand_over_seconds, over_links
+from glmplan.physics.step.on_processor import product_terms
 from glmplan.physics.step.products import Product, Products
 from glmplan.physics.step.structure import Layers, StepWork
 
@@ -136,10 +136,11 @@ def step_work(structure: StepWork, *, layout: Layout, points: StepPoints) -> dic
     verify = 1.0 + structure.draft_tokens
     degrees = Degrees(tp, pp, dp, ep, tp * dp, dcp + zero)
     context = np.asarray(points.decode_context, dtype=float) + zero
-    if structure.cells:
-        context = structure.cells * np.ceil(requests * context / structure.cells)
-    keys = np.asarray(points.prefill_context, dtype=float) + zero
     shared = np.minimum(np.asarray(points.decode_shared, dtype=float) + zero, context)
+    if structure.cells:
+        # all read the same cells
+        context = shared = structure.cells * np.ceil(requests * context / structure.cells)
+    keys = np.asarray(points.prefill_context, dtype=float) + zero
 
     everyone = np.maximum(n / pp, np.minimum(n, 1.0))
     step = Tokens(requests, requests * verify, prompt, everyone * verify + prefill / pp, context, keys, shared)
@@ -250,7 +251,7 @@ def _add_products(
                          params=structure.kernel("gemm", rule))  # fmt: skip
         of_rows = partial(gemm_work, n=outputs[line], k=inputs[line],
                           weight_bytes=group.format.bytes, activation_bytes=rule.activation_bytes)  # fmt: skip
-        terms = _processor_terms(kernel, of_rows, some) if part.is_processor else kernel(of_rows(some))
+        terms = product_terms(kernel, of_rows, some) if part.is_processor else kernel(of_rows(some))
         if structure.shared_beside:
             hidden = group.shared[line] & (tokens <= structure.shared_beside)
             terms = (np.where(hidden, 0.0, terms[0]), *terms[1:])
@@ -332,19 +333,3 @@ def _add_adapters(total: dict[str, np.ndarray], structure: StepWork, step: Token
         total["gemm_fixed"] += segment.count * 2.0 * matrices * launch * np.minimum(tokens, 1.0)
         total["gemm_bytes"] += segment.count * rank * ADAPTER_BYTES * read / part.bandwidth
         total["gemm_flop"] += segment.count * 2.0 * rank * work / part.rate("bf16")
-
-
-def _processor_terms(
-    kernel: Callable[[KernelWork], tuple[np.ndarray, ...]],
-    of_rows: Callable[[np.ndarray], KernelWork],
-    rows: np.ndarray,
-) -> tuple[np.ndarray, ...]:
-    """Return a product's time on a processor: one row runs a kernel of its own, whose time goes with what is fixed.
-
-    llama.cpp's `llamafile_sgemm` takes two columns or more, one is a dot product for each output. Neither tells of the
-    other: against two rows one took 0.4 of the time on a core with AVX-512 and 0.75 on one with AVX2.
-    """
-    more = np.clip(rows - 1.0, 0.0, 1.0)
-    alone = sum(kernel(replace(of_rows(np.ones_like(rows)), rows=np.inf)))
-    fixed, of_bytes, of_flop = kernel(of_rows(np.maximum(rows, 2.0)))
-    return (1.0 - more) * alone + more * fixed, more * of_bytes, more * of_flop

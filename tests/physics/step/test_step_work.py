@@ -230,16 +230,17 @@ def test_on_a_processor_one_row_is_a_kernel_of_its_own_and_few_rows_waste_part_o
         work = step_work(processor(), layout=Layout(), points=StepPoints(one, one * 100, one * 0, one * 0))
         return {slot: float(work[slot][0]) for slot in ("gemm_fixed", "gemm_bytes", "gemm_flop")}
 
-    # 2 bytes a weight at four tenths of the bandwidth, 2 FLOP at four tenths of the rate
-    alone, each = 2 * 7.5e9 / (0.4 * 40e9), 2 * 7.5e9 / (0.4 * 80e9)
+    # 2 bytes a weight at eight tenths of the bandwidth, 2 FLOP at three tenths of the rate, one after the other
+    alone, each = 2 * 7.5e9 / (0.8 * 40e9), 2 * 7.5e9 / (0.3 * 80e9)
     one = products(1)
-    assert one["gemm_fixed"] == pytest.approx(np.hypot(alone, each), rel=0.05)
+    assert one["gemm_fixed"] == pytest.approx(alone + each, rel=0.05)
     assert one["gemm_bytes"] == one["gemm_flop"] == 0.0
-    # 1.6 rows' worth is wasted beside two or more
-    for rows in (2, 8, 64):
+    # tiles of four weights and three rows: so many values are loaded for so many rows, 7 for each 3 of full tiles
+    for rows, loads in ((2, 6), (3, 7), (4, 12), (8, 20), (64, 152)):
         more = products(rows)
         assert more["gemm_fixed"] < 1e-3
-        assert more["gemm_bytes"] + more["gemm_flop"] == pytest.approx(np.hypot(alone, each * (rows + 1.6)), rel=0.05)
+        assert more["gemm_bytes"] == pytest.approx(alone, rel=0.05)
+        assert more["gemm_flop"] == pytest.approx(each * loads * 3 / 7, rel=0.05)
     # between one row and two, where a mean of requests may lie, time goes from the one to the other
     assert sum(one.values()) < sum(products(1.5).values()) < sum(products(2).values())
     # a GPU takes its own measured kernels
@@ -255,8 +256,8 @@ def test_on_a_processor_requests_of_one_cache_attend_to_the_cells_of_all():
 
     # multiples of 256 cells
     assert attention(1, 1) == attention(1, 256) < attention(1, 257) == attention(1, 512)
-    # four requests each attend to the cells of all four, in another engine to their own
-    assert attention(4, 256) == pytest.approx(4 * attention(1, 1024), rel=0.05)
+    # four requests each attend to the cells of all four, which three of them find in a cache; elsewhere to their own
+    assert 2 * attention(1, 1024) < attention(4, 256) < 3.8 * attention(1, 1024)
     assert attention(4, 256, "vllm") == pytest.approx(4 * attention(1, 256, "vllm"), rel=0.05)
     assert (
         StepWork(

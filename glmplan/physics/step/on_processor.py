@@ -1,0 +1,104 @@
+"""Kernels of an engine on a processor, which no table of single kernels covers: their form is read from the engine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+
+from glmplan.physics.kernels.utilisation import KernelParams, KernelWork
+
+__all__ = ["PROCESSOR_ATTENTION", "PROCESSOR_KERNELS", "product_terms", "tile_rows"]
+
+#: shares of the rates that a probe measures with all cores. Fitted to prompts of 1 to 64 tokens, F16 weights, a dense
+#: model of 26 M on one core, with the tiles of `tile_rows`: of the copy's bandwidth 0.6 (EPYC with AVX-512), 1.4 (EPYC
+#: with AVX2) and 0.6 (Xeon with AMX), of the product's rate 0.8, 0.23 and 0.15, because numpy's BLAS takes wider
+#: registers than a build for all processors does. The geometric means; their spread is in
+#: `glmplan.calibrate.step.processors`. Bytes and FLOP add up on all three (sharpness 1). Experts are dot products
+#: (`ggml-cpu.c`, `ggml_compute_forward_mul_mat_id`): a row took the Xeon 1.2 ms, of full tiles 1.0 to 1.3
+_PRODUCT = KernelParams(floor=2e-6, bandwidth=0.8, flop=0.3, sharpness=1.0)
+PROCESSOR_KERNELS = {"gemm": _PRODUCT, "experts": _PRODUCT}
+#: every other kernel: attention, states; a core of the Xeon read F16 from its caches three times as fast as from memory
+PROCESSOR_ATTENTION = KernelParams(floor=5e-6, bandwidth=0.5, flop=0.2, sharpness=1.0, cache_gain=3.0, cache_bytes=8e6)
+
+#: weights and most rows of a tile of products that stays in 16 registers; 32 registers, which only builds for AVX-512
+#: have, hold six rows (ggml-org/llama.cpp, ggml/src/ggml-cpu/llamafile/sgemm.cpp: `mnpack<4, 3, 4>`, `mnpack<4, 6, 4>`)
+_WEIGHTS, _ROWS = 4.0, 3.0
+
+
+def tile_rows(rows: np.ndarray) -> np.ndarray:
+    """Return as how many rows of full tiles some rows count.
+
+    Rows are dealt to tiles of at most three, of like size; for each step along the inner dimension a tile loads, and
+    widens to FP32, its rows and four weights, which is what bounds it: ``(n + 4·ceil(n/3)) / (1 + 4/3)`` [1]_.
+
+    Parameters
+    ----------
+    rows : (n,) array
+        Tokens of a product, [-]
+
+    Returns
+    -------
+    (n,) array
+        At least as many; between whole numbers along the line, [-]
+
+    Notes
+    -----
+    Not modelled: tiles of six rows with 32 registers, where two rows count three quarters of four instead of half;
+    formats with kernels of their own; matrices whose outputs are no multiple of four.
+
+    References
+    ----------
+    .. [1] ggml-org/llama.cpp, ggml/src/ggml-cpu/llamafile/sgemm.cpp: `tinyBLAS::matmul`, `BLOCK_SIZE`, `gemm_bloc`.
+
+    Examples
+    --------
+    >>> tile_rows(np.array([2.0, 3.0, 4.0, 4.5, 6.0])).round(2).tolist()
+    [2.57, 3.0, 5.14, 5.36, 6.0]
+    """
+    below = np.floor(rows)
+    at, after = (one + _WEIGHTS * np.ceil(one / _ROWS) for one in (below, below + 1.0))
+    return np.asarray((at + (rows - below) * (after - at)) / (1.0 + _WEIGHTS / _ROWS))
+
+
+def product_terms(
+    kernel: Callable[[KernelWork], tuple[np.ndarray, ...]],
+    of_rows: Callable[[np.ndarray], KernelWork],
+    rows: np.ndarray,
+) -> tuple[np.ndarray, ...]:
+    """Return a product's time on a processor: one row runs a kernel of its own, whose time goes with what is fixed.
+
+    llama.cpp's `llamafile_sgemm` takes two rows or more, one is a dot product for each output. Neither tells of the
+    other: against two rows one took 0.4 of the time on a core with AVX-512 and 0.75 on one with AVX2.
+
+    Parameters
+    ----------
+    kernel : callable
+        From a work to its time by what is fixed, bytes and FLOP, [s]
+    of_rows : callable
+        From rows to the work.
+    rows : (n,) array
+        Tokens of the product, [-]
+
+    Returns
+    -------
+    tuple of (n,) array
+        What is fixed, what bytes cost and what FLOP cost, [s]
+
+    Examples
+    --------
+    >>> from functools import partial
+    >>> from glmplan.physics.kernels.counts import gemm_work
+    >>> from glmplan.physics.kernels.utilisation import kernel_terms
+    >>> kernel = partial(kernel_terms, peak_flop=1e11, peak_bandwidth=4e10, params=PROCESSOR_KERNELS["gemm"])
+    >>> terms = product_terms(kernel, partial(gemm_work, n=4096, k=4096, weight_bytes=2.0), np.array([1.0, 2.0, 4.0]))
+    >>> [(1e3 * slot).round(2).tolist() for slot in terms]
+    [[2.17, 0.0, 0.0], [0.0, 1.05, 1.05], [0.0, 2.88, 5.75]]
+    """
+    more = np.clip(rows - 1.0, 0.0, 1.0)
+    alone = sum(kernel(replace(of_rows(np.ones_like(rows)), rows=np.inf)))
+    several = np.maximum(rows, 2.0)
+    work = of_rows(several)
+    fixed, of_bytes, of_flop = kernel(replace(work, flop=work.flop * tile_rows(several) / several, rows=np.inf))
+    return (1.0 - more) * alone + more * fixed, more * of_bytes, more * of_flop
