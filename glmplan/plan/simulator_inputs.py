@@ -61,13 +61,6 @@ def serving_inputs(question: Words | Asked) -> ServingInputs:
     asked = question if isinstance(question, Asked) else read_words(question)
     with site_calibration(asked.calibration):
         best = chosen(asked)
-        if asked.mtp > best.terms.mtp:
-            raise SpecError(
-                f"is not run by {asked.engine} here, which would draft {best.terms.mtp} tokens: `glmplan fit` names "
-                "the limit, --mtp 0 simulates without",
-                field="--mtp",
-                value=asked.mtp,
-            )
         return inputs_of(asked, best, deployment_of(asked, best.terms))
 
 
@@ -90,6 +83,8 @@ def chosen(asked: Asked, solution: Solution | None = None) -> Holding:
     ------
     DoesNotFit
         If no layout holds one request of the asked length, or the engine does not run the model on the part.
+    SpecError
+        If drafted tokens were asked for that the engine does not draft in this layout.
     UnknownFact
         If no speed of the layout can be computed.
     """
@@ -103,6 +98,14 @@ def chosen(asked: Asked, solution: Solution | None = None) -> Holding:
     if solution.ranked[0].alone == 0.0:
         why = solution.ranked[0].unknown or f"the speed of {asked.machine.accelerator.name} is not published"
         raise UnknownFact(f"{why}: nothing can be predicted")
+    if asked.mtp > best.terms.mtp:
+        titles = (wall.title for wall in best.terms.walls if wall.instead.mtp == best.terms.mtp)
+        raise SpecError(
+            f"{next(titles, f'{asked.engine} would draft {best.terms.mtp} tokens here')}; `glmplan fit` shows the plan "
+            "without, --mtp 0 simulates it",
+            field="--mtp",
+            value=asked.mtp,
+        )
     return best
 
 

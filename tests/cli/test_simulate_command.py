@@ -14,6 +14,10 @@ import pytest
 
 #: what hangs takes longer, on however busy a machine [s]
 HANGS = 300
+_DRAFTING_OVER_STAGES = [
+    *("glm-5.1", "--weights", "fp8", "--on", "8xh200-sxm", "--tp", "4", "--pp", "2", "--mtp", "1"),
+    *("--traffic", "closed:4"),
+]
 OWN = ["--step-time", "base=12 ms,request=0.11 ms,context=13 ns,prompt=17 us,pair=1.9 ns", "--kv-tokens", "400000"]
 
 
@@ -103,6 +107,10 @@ def test_one_safe_user_is_said_in_the_singular(glmplan, capsys):
         (["simulate", "--traffic", "closed:1", *OWN, "--engine", "vlm"], "nearest: vllm"),
         (["simulate", "--traffic", "closed:1", *OWN, "--mtp", "3"], "--acceptance"),
         (["safe", "--slo", "ttft < 0 s", *OWN], "zero"),
+        *(
+            ([one, *_DRAFTING_OVER_STAGES], "--mtp: 1 speculative decoding does not work over pipeline stages")
+            for one in ("simulate", "safe")
+        ),
     ],
 )
 def test_bad_input_ends_with_one_message_and_code_two(glmplan, capsys, words, said):
