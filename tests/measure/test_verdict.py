@@ -251,20 +251,20 @@ def test_a_step_without_figures_cannot_calibrate():
         fit_site(cases_of((1,)), [{}])
 
 
-#: steps of llama.cpp servers on two cores, as runs of `make validate-demo` measured them: what a copy moves [GB/s] and
-#: a product computes [GFLOP/s], and users -> TTFT [ms], TPOT [ms], tokens/s
-_WITH_AVX512 = (41.2, 74.7, {
+#: steps of llama.cpp servers on two cores, as runs of `make validate-demo` measured them: layers and tokens of an
+#: answer, what a copy moves [GB/s] and a product computes [GFLOP/s], and users -> TTFT [ms], TPOT [ms], tokens/s
+_WITH_AVX512 = (8, 64, 41.2, 74.7, {
     1: (18.87, 1.943, 449.8), 2: (21.95, 5.314, 357.5), 4: (26.23, 8.454, 457.5), 8: (36.02, 14.39, 541.8),
 })  # fmt: skip
-_WITH_AVX2 = (25.2, 55.0, {
+_WITH_AVX2 = (8, 64, 25.2, 55.0, {
     1: (81.11, 10.46, 85.33), 2: (85.68, 15.74, 118.5), 4: (109.9, 28.63, 134.5), 8: (153.9, 54.28, 140.5),
 })  # fmt: skip
-#: the same server on a Xeon with AMX, and there a build for this processor, whose tiles hold more rows
-_ON_XEON = (32.0, 350.0, {
-    1: (25.62, 3.772, 241.1), 2: (27.18, 7.305, 261.6), 4: (36.78, 12.02, 321.5), 8: (49.20, 19.46, 401.2),
+_ON_XEON = (32, 32, 32.0, 350.0, {
+    1: (91.68, 19.87, 45.1), 2: (114.9, 35.60, 52.6), 4: (146.4, 49.34, 76.8), 8: (186.8, 78.17, 96.9),
 })  # fmt: skip
-_BUILT_THERE = (32.0, 350.0, {
-    1: (15.61, 2.972, 313.6), 2: (17.40, 4.167, 455.3), 4: (20.41, 6.360, 607.2), 8: (32.38, 13.18, 581.7),
+#: the server compiled on that Xeon, whose tiles are others
+_BUILT_THERE = (32, 32, 32.0, 350.0, {
+    1: (69.85, 23.78, 39.7), 2: (101.3, 29.75, 62.6), 4: (114.2, 40.75, 92.7), 8: (157.3, 69.23, 110.5),
 })  # fmt: skip
 
 
@@ -281,8 +281,8 @@ def test_a_ladder_on_a_processor_is_calibrated_from_the_rates_of_the_probe(tmp_p
     from glmplan.measure.own_site import fit_site, predicted_steps
     from glmplan.measure.predicted_steps import ladder_cases
 
-    copied, computed, measured = machine
-    write(tmp_path / "dense.gguf", SHAPES["dense"])
+    layers, answered, copied, computed, measured = machine
+    write(tmp_path / "dense.gguf", replace(SHAPES["dense"], layers=layers))
     part = tmp_path / "socket.toml"
     part.write_text(
         'full_name = "two cores"\nvendor = "AMD"\nkind = "cpu-socket"\nmemory = "24 GB"\n'
@@ -292,7 +292,7 @@ def test_a_ladder_on_a_processor_is_calibrated_from_the_rates_of_the_probe(tmp_p
     rows = {level: dict(zip(names, values, strict=True)) for level, values in measured.items()}
     facts = {"model": str(tmp_path / "dense.gguf"), "accelerator": str(part), "engine": "llama.cpp"}
     served = ServerFacts(engine="llama.cpp", kv_tokens=32768.0, max_sequences=8.0)
-    cases = ladder_cases(LadderPlan(Lengths(16, 64), users=(1, 2, 4, 8)), facts, served=served)[0]
+    cases = ladder_cases(LadderPlan(Lengths(16, answered), users=(1, 2, 4, 8)), facts, served=served)[0]
     site = fit_site([cases[0], cases[2]], [rows[1], rows[4]])
     for step in predicted_steps([cases[1], cases[3]], site=site)[0]:
         for name in names:

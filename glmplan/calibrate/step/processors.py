@@ -32,7 +32,7 @@ _OF_SECONDS, _OF_KERNELS, _OF_STEPS, _OF_TTFT = 1.0, 0.4, 0.5, 0.1
 #: of products and experts, as they differ between the three processors of `glmplan.physics.step.on_processor`: one row,
 #: bandwidth, rate [-]
 _OF_PRODUCTS = {
-    "gemm_fixed_slowdown": 0.7, "gemm_bytes_slowdown": 0.5, "expert_bytes_slowdown": 0.5,
+    "gemm_fixed_slowdown": 0.7, "gemm_bytes_slowdown": 0.4, "expert_bytes_slowdown": 0.4,
     "gemm_flop_slowdown": 0.9, "expert_flop_slowdown": 0.9,
 }  # fmt: skip
 

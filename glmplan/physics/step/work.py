@@ -251,7 +251,10 @@ def _add_products(
                          params=structure.kernel("gemm", rule))  # fmt: skip
         of_rows = partial(gemm_work, n=outputs[line], k=inputs[line],
                           weight_bytes=group.format.bytes, activation_bytes=rule.activation_bytes)  # fmt: skip
-        terms = product_terms(kernel, of_rows, some) if part.is_processor else kernel(of_rows(some))
+        if part.is_processor:
+            terms = product_terms(kernel, of_rows, some, tiled=group.format.bits >= 16.0)
+        else:
+            terms = kernel(of_rows(some))
         if structure.shared_beside:
             hidden = group.shared[line] & (tokens <= structure.shared_beside)
             terms = (np.where(hidden, 0.0, terms[0]), *terms[1:])

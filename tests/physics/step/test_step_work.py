@@ -219,28 +219,31 @@ def test_the_share_of_a_parameter_is_the_slope_of_the_logarithm():
         assert slope[0] == pytest.approx(base.shares[0, place], abs=1e-4)
 
 
-def processor(model: str = "llama-3.1-8b", engine: str = "llama.cpp") -> StepWork:
+def processor(model: str = "llama-3.1-8b", engine: str = "llama.cpp", weights: str = "bf16") -> StepWork:
     socket = Part("this-machine", bandwidth=40e9, peaks={"bf16": 80e9}, family="cpu")
-    return StepWork(load_model(model), uniform_checkpoint("bf16"), socket, NVLINK, engine=engine)
+    return StepWork(load_model(model), uniform_checkpoint(weights), socket, NVLINK, engine=engine)
 
 
 def test_on_a_processor_one_row_is_a_kernel_of_its_own_and_few_rows_waste_part_of_a_tile():
-    def products(rows: float) -> dict[str, float]:
+    def products(rows: float, weights: str = "bf16") -> dict[str, float]:
         one = np.array([rows])
-        work = step_work(processor(), layout=Layout(), points=StepPoints(one, one * 100, one * 0, one * 0))
+        points = StepPoints(one, one * 100, one * 0, one * 0)
+        work = step_work(processor(weights=weights), layout=Layout(), points=points)
         return {slot: float(work[slot][0]) for slot in ("gemm_fixed", "gemm_bytes", "gemm_flop")}
 
-    # 2 bytes a weight at eight tenths of the bandwidth, 2 FLOP at three tenths of the rate, one after the other
-    alone, each = 2 * 7.5e9 / (0.8 * 40e9), 2 * 7.5e9 / (0.3 * 80e9)
+    # 2 bytes a weight at 0.55 of the bandwidth, 2 FLOP at three tenths of the rate, one after the other
+    alone, each = 2 * 7.5e9 / (0.55 * 40e9), 2 * 7.5e9 / (0.3 * 80e9)
     one = products(1)
     assert one["gemm_fixed"] == pytest.approx(alone + each, rel=0.05)
     assert one["gemm_bytes"] == one["gemm_flop"] == 0.0
-    # tiles of four weights and three rows: so many values are loaded for so many rows, 7 for each 3 of full tiles
-    for rows, loads in ((2, 6), (3, 7), (4, 12), (8, 20), (64, 152)):
+    # tiles of four weights and three rows widen both and multiply each with each: 19 operations for three rows
+    for rows, operations in ((2, 14), (3, 19), (4, 28), (8, 52), (64, 408)):
         more = products(rows)
         assert more["gemm_fixed"] < 1e-3
         assert more["gemm_bytes"] == pytest.approx(alone, rel=0.05)
-        assert more["gemm_flop"] == pytest.approx(each * loads * 3 / 7, rel=0.05)
+        assert more["gemm_flop"] == pytest.approx(each * operations * 3 / 19, rel=0.05)
+    # quantised weights are counted by their rows
+    assert products(4, "q8_0")["gemm_flop"] == pytest.approx(2 * products(2, "q8_0")["gemm_flop"], rel=1e-9)
     # between one row and two, where a mean of requests may lie, time goes from the one to the other
     assert sum(one.values()) < sum(products(1.5).values()) < sum(products(2).values())
     # a GPU takes its own measured kernels
