@@ -14,8 +14,8 @@ from glmplan.prediction.effects import COLUMNS, LEVELS, load_effects
 __all__ = ["MISSED", "Prior", "processor_prior"]
 
 #: what the form of a step misses on a processor and what its steps differ by from minute to minute, standard deviation
-#: of the logarithm. Calibrated on 1 and 4 of 1 to 8 users, models of 200 MB on two cores of a Xeon were off by 7 and 8 %
-#: in TPOT and 4 % in TTFT (root mean square), models of 52 MB, which a cache holds now and then, by 17 and 6 %, on
+#: of the logarithm. Calibrated on 1 and 4 of 1 to 8 users, models of 200 MB on two cores of a Xeon were off by 7 and
+#: 8 % in TPOT and 4 % in TTFT (root mean square), models of 52 MB, which a cache holds now and then, by 17 and 6 %, on
 #: two cores with AVX-512 by 10 and 11 %, with AVX2 by 4 and 6 % [-]
 MISSED: dict[str, float] = {"decode": 0.15, "ttft": 0.08, "prefill": 0.05}
 
