@@ -13,15 +13,16 @@ __all__ = ["PROCESSOR_ATTENTION", "PROCESSOR_KERNELS", "product_terms", "tile_ro
 
 #: shares of the rates that a probe measures with all cores, from prompts of 1 to 64 tokens, F16 weights, one core: a
 #: dense model of 26 M took an EPYC with AVX-512 0.85 ms · (rows + 2.9) and one with AVX2 4.1 ms · (rows + 0.9), one of
-#: 105 M a Xeon with AMX 17 ms + 4.0 ms · rows from six rows on. With the tiles of `tile_rows` that is 0.6, 0.7 and 0.4
+#: 105 M a Xeon with AMX 17 ms + 4.0 ms · rows from six rows on. With the tiles of `tile_rows` that is 0.6, 0.7 and 0.35
 #: of the copy's bandwidth, which adds up with computing (sharpness 1), and 0.8, 0.23 and 0.15 of the product's rate,
 #: because numpy's BLAS takes wider registers than a build for all processors does. The geometric means; their spread is
 #: in `glmplan.calibrate.step.processors`. Experts are dot products (`ggml-cpu.c`, `ggml_compute_forward_mul_mat_id`): a
 #: row of 26 M took the Xeon 1.2 ms from its caches, of full tiles 1.0 to 1.3
 _PRODUCT = KernelParams(floor=2e-6, bandwidth=0.55, flop=0.3, sharpness=1.0)
 PROCESSOR_KERNELS = {"gemm": _PRODUCT, "experts": _PRODUCT}
-#: every other kernel: attention, states; a core of the Xeon read F16 from its caches three times as fast as from memory
-PROCESSOR_ATTENTION = KernelParams(floor=5e-6, bandwidth=0.5, flop=0.2, sharpness=1.0, cache_gain=3.0, cache_bytes=8e6)
+#: every other kernel: attention, states; a core of the Xeon read F16 from its second-level cache of 2 MB (`lscpu`)
+#: three times as fast as from memory
+PROCESSOR_ATTENTION = KernelParams(floor=5e-6, bandwidth=0.5, flop=0.2, sharpness=1.0, cache_gain=3.0, cache_bytes=2e6)
 
 #: weights and most rows of a tile of products that stays in 16 registers; 32 registers, which only builds for AVX-512
 #: have, hold six rows (ggml-org/llama.cpp, ggml/src/ggml-cpu/llamafile/sgemm.cpp: `mnpack<4, 3, 4>`, `mnpack<4, 6, 4>`)

@@ -259,8 +259,10 @@ def test_on_a_processor_requests_of_one_cache_attend_to_the_cells_of_all():
 
     # multiples of 256 cells
     assert attention(1, 1) == attention(1, 256) < attention(1, 257) == attention(1, 512)
-    # four requests each attend to the cells of all four, which three of them find in a cache; elsewhere to their own
-    assert 2 * attention(1, 1024) < attention(4, 256) < 3.8 * attention(1, 1024)
+    # four requests each attend to the cells of all four, in another engine to their own
+    assert attention(4, 256) == pytest.approx(4 * attention(1, 1024), rel=0.05)
+    # few cells are found in a cache by all but the first
+    assert 2 * attention(1, 256) < attention(4, 64) < 3.8 * attention(1, 256)
     assert attention(4, 256, "vllm") == pytest.approx(4 * attention(1, 256, "vllm"), rel=0.05)
     assert (
         StepWork(
